@@ -168,14 +168,24 @@ pub fn advice(section: &str, peer: &str, cause: &rustls::Error) -> String {
         Tls::InvalidCertificate(Bad::NotValidForName | Bad::NotValidForNameContext { .. }) => {
             format!("the host in {section}.url is not the {peer}'s name in its certificate ({cause})")
         }
+        Tls::InvalidCertificate(Bad::Expired | Bad::ExpiredContext { .. }) => {
+            format!("its certificate has expired ({cause}); renew it on the {peer}")
+        }
+        Tls::InvalidCertificate(Bad::NotValidYet | Bad::NotValidYetContext { .. }) => {
+            format!("its certificate is not valid yet ({cause}); compare the clocks of both machines")
+        }
         Tls::InvalidCertificate(_) => format!("its certificate is not good ({cause})"),
+        Tls::AlertReceived(Alert::CertificateExpired) => {
+            format!(
+                "our client certificate has expired ({cause}); renew {section}.{CERT} and restart rollcall"
+            )
+        }
         Tls::AlertReceived(
             Alert::CertificateRequired
             | Alert::HandshakeFailure
             | Alert::UnknownCA
             | Alert::BadCertificate
             | Alert::CertificateUnknown
-            | Alert::CertificateExpired
             | Alert::DecryptError,
         ) => format!("it does not accept our client certificate ({cause}); check {section}.{CERT}"),
         Tls::InvalidMessage(_) => format!("it does not speak TLS there ({cause}); check {section}.url"),

@@ -1,11 +1,13 @@
 //! One attempt to deliver: whether it may begin, its outcome, and its log line.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use tokio::task::JoinError;
 use tokio::time::Instant;
 
+use super::breaker::Change;
 use super::channel::{Failure, within};
 use super::deliver::Deliver;
 use super::in_flight::{FinishedAttempt, InFlight};
@@ -16,11 +18,56 @@ use crate::telemetry::DeliveryOutcome;
 impl Deliver {
     /// Begins attempts, as many as may be under way: see [`Deliver`].
     pub(super) fn begin_attempts(&self, in_flight: &mut InFlight) {
+        if in_flight.breaker.is_open() && in_flight.disabled.is_none() {
+            return self.probe(in_flight);
+        }
         while in_flight.begun < self.concurrency()
             && let Some(id) = in_flight.waiting.pop_front()
         {
             self.begin_attempt(in_flight, id);
         }
+    }
+
+    /// Begins one attempt if a probe is due, and gives all other deliveries back.
+    fn probe(&self, in_flight: &mut InFlight) {
+        if in_flight.begun == 0
+            && in_flight.breaker.admits(self.clock.now())
+            && let Some(id) = in_flight.take_probe()
+        {
+            self.begin_attempt(in_flight, id);
+        }
+        while let Some(id) = in_flight.waiting.pop_front() {
+            self.give_back(in_flight, &id);
+        }
+    }
+
+    /// Leaves a delivery to the engine, without an attempt. One that is too old is given up.
+    fn give_back(&self, in_flight: &mut InFlight, id: &str) {
+        let now = self.clock.now();
+        let Some(leased) = in_flight.leased.get_mut(id).filter(|leased| leased.is_waiting()) else { return };
+        if leased.until <= now {
+            in_flight.leased.remove(id);
+            return;
+        }
+        leased.has_ended = true;
+        let (delivery, age) = (leased.delivery.clone(), now.since(leased.delivery.sealed_at));
+        if age < self.receiver.retry.give_up_after {
+            in_flight.unrecorded.push((delivery, AttemptOutcome::RetryAt(now)));
+            return;
+        }
+        let why = in_flight.breaker.why().unwrap_or_default();
+        let why = format!("given up after {age:?}, in which the receiver took nothing: {why}");
+        self.give_up(in_flight, delivery, why);
+    }
+
+    /// Makes a delivery a dead letter, without an attempt.
+    fn give_up(&self, in_flight: &mut InFlight, delivery: Arc<Delivery>, why: String) {
+        self.telemetry.notification(&self.receiver.name, DeliveryOutcome::Dead, Duration::ZERO, &why);
+        if in_flight.failures_logged.admit() {
+            let (receiver, id) = (&self.receiver.name, &delivery.id);
+            tracing::error!(receiver, delivery = id, "not delivered, kept as a dead letter: {why}");
+        }
+        in_flight.unrecorded.push((delivery, AttemptOutcome::DeadLetter(why)));
     }
 
     fn begin_attempt(&self, in_flight: &mut InFlight, id: String) {
@@ -33,13 +80,7 @@ impl Deliver {
         if let Some(why) = &in_flight.disabled {
             leased.has_ended = true;
             let why = format!("the receiver is disabled: {why}");
-            self.telemetry.notification(&self.receiver.name, DeliveryOutcome::Dead, Duration::ZERO, &why);
-            if in_flight.failures_logged.admit() {
-                let (receiver, id) = (&self.receiver.name, &delivery.id);
-                tracing::error!(receiver, delivery = id, "not delivered, kept as a dead letter: {why}");
-            }
-            in_flight.unrecorded.push((delivery, AttemptOutcome::DeadLetter(why)));
-            return;
+            return self.give_up(in_flight, delivery, why);
         }
         leased.is_begun = true;
         in_flight.begun += 1;
@@ -64,9 +105,7 @@ impl Deliver {
             in_flight.remove(&id);
             return Ok(());
         };
-        if let Err(Failure::Gone { why }) = &result {
-            self.disable(in_flight, why);
-        }
+        self.judge(in_flight, &result);
         let Some(leased) = in_flight.leased.get_mut(&id) else { return Ok(()) };
         leased.has_ended = true;
         let delivery = leased.delivery.clone();
@@ -80,6 +119,26 @@ impl Deliver {
         }
         in_flight.unrecorded.push((delivery, outcome));
         Ok(())
+    }
+
+    /// Disables the receiver, or opens or closes its breaker.
+    fn judge(&self, in_flight: &mut InFlight, result: &Result<(), Failure>) {
+        let receiver = &self.receiver.name;
+        let change = match result {
+            Ok(()) => in_flight.breaker.succeeded(),
+            Err(Failure::Gone { why }) => return self.disable(in_flight, why),
+            Err(Failure::Temporary { why, retry_after }) => {
+                let (now, retry) = (self.clock.now(), &self.receiver.retry);
+                in_flight.breaker.failed(why, *retry_after, now, retry, rand::random())
+            }
+        };
+        match change {
+            None => {}
+            Some(Change::Opened) => {
+                tracing::warn!(receiver, "the receiver takes nothing, and is only probed until it does");
+            }
+            Some(Change::Closed) => tracing::info!(receiver, "the receiver takes notifications again"),
+        }
     }
 
     fn disable(&self, in_flight: &mut InFlight, why: &str) {

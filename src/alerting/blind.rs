@@ -29,10 +29,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::buffer::DeliveryBuffer;
 use super::channel::{Channel, Failure, within};
-use super::group::{TOPICS, group_of, group_of_kind};
-use super::{ReceiverConfig, Route, TICK};
+use super::group::{TOPICS, blind_group, group_of_kind};
+use super::{ReceiverConfig, TICK};
 use crate::clock::{Clock, Timestamp};
 use crate::presence::{Filters, Hearing, Interval, Kind, Ledger};
+use crate::routing::{Destination, Destinations};
 use crate::store::{
     AlertStore, Capacity, Delivery, Group, HearingStore, Join, OutboxEvent, Result, notification_of,
 };
@@ -44,8 +45,8 @@ pub(super) struct BlindNotifier {
     pub after: Duration,
     /// The filters by which each kind is heard.
     pub filters: Filters,
-    pub route: Route,
-    /// The receivers of the route.
+    pub destination: Destination,
+    /// The receivers of the destination.
     pub receivers: Vec<(ReceiverConfig, Arc<dyn Channel>)>,
     pub hearing: Arc<dyn HearingStore>,
     pub alerts: Arc<dyn AlertStore>,
@@ -157,7 +158,7 @@ impl BlindNotifier {
         if now.since(from.max(since)) > self.after {
             if ongoing.is_none() {
                 let interval = Interval { from, to: Timestamp::NEVER };
-                self.join_to(group, interval, &self.route.receivers, now).await?;
+                self.join_to(group, interval, &self.destination.receivers, now).await?;
                 *ongoing = Some(from);
                 let topics = group.labels.get(TOPICS);
                 tracing::warn!(%kind, %from, topics, "a kind is not heard for longer than hearing.tell_after: the receivers are notified");
@@ -169,12 +170,12 @@ impl BlindNotifier {
         for over in ledger.intervals().iter().filter(|over| over.length() > self.after) {
             let is_recent = over.to <= heard && now.since(over.to) < RECENT;
             if is_recent && !ended.contains(&over.from) {
-                self.join_to(group, *over, &self.route.receivers, now).await?;
+                self.join_to(group, *over, &self.destination.receivers, now).await?;
                 ended.insert(over.from);
             }
         }
         if let Some(from) = ongoing.filter(|from| !ended.contains(from)) {
-            self.join_to(group, Interval { from, to: heard }, &self.route.receivers, now).await?;
+            self.join_to(group, Interval { from, to: heard }, &self.destination.receivers, now).await?;
         }
         *ongoing = None;
         Ok(())
@@ -211,12 +212,11 @@ impl BlindNotifier {
             return Ok(());
         }
         let over = Interval { from: ongoing.from, to: heard };
-        self.join(over, &self.route.receivers, now).await
+        self.join(over, &self.destination.receivers, now).await
     }
 
     async fn join(&self, interval: Interval, receivers: &[String], now: Timestamp) -> Result<()> {
-        let group = group_of(&OutboxEvent::Blind(interval), &self.route.group_by);
-        self.join_to(&group, interval, receivers, now).await
+        self.join_to(&blind_group(), interval, receivers, now).await
     }
 
     async fn join_to(
@@ -226,8 +226,9 @@ impl BlindNotifier {
         receivers: &[String],
         now: Timestamp,
     ) -> Result<()> {
-        let join = Join { group: group.clone(), event: OutboxEvent::Blind(interval) };
-        self.alerts.join(&[join], self.route.pace, receivers, &Capacity::NONE, now).await?;
+        let join = Join { groups: vec![group.clone()], event: OutboxEvent::Blind(interval) };
+        let destinations = Destinations::all(self.destination.pace, receivers);
+        self.alerts.join(&[join], &destinations, &Capacity::NONE, now).await?;
         self.buffers.values().for_each(|buffer| buffer.notify());
         Ok(())
     }
@@ -236,7 +237,7 @@ impl BlindNotifier {
     async fn deliver_directly(&self, ongoing: &mut OngoingBlindness) {
         let interval = Interval { from: ongoing.from, to: Timestamp::NEVER };
         let event = OutboxEvent::Blind(interval);
-        let group = group_of(&event, &self.route.group_by);
+        let group = blind_group();
         let id = notification_of(&group.key, &event);
         let at = ongoing.at;
         let due = self.receivers.iter().zip(&mut ongoing.direct);
@@ -251,6 +252,7 @@ impl BlindNotifier {
                 offline: Vec::new(),
                 online: Vec::new(),
                 blind: vec![interval],
+                reminder: false,
                 attempt: direct.attempts,
             };
             async move {

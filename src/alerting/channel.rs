@@ -5,14 +5,41 @@
 //! its caller decides about retries. The caller also limits its time: a call that takes too long is
 //! dropped, which every channel survives.
 //!
-//! A new channel is a file of its own, a variant of [`ChannelConfig`](super::ChannelConfig) and an arm of [`open`](super::open()).
+//! A new channel is a file in `channel/`, a variant of [`ChannelConfig`] and an arm of [`open()`]. A service that takes
+//! a `POST` needs no channel: it is an entry of `channel/service/catalogue.rs` and a template beside it.
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 
 use crate::clock::Timestamp;
+use crate::presence::OfflineRecord;
 use crate::store::Delivery;
+
+mod alertmanager;
+mod config;
+mod email;
+mod exec;
+mod http_target;
+mod mail_content;
+mod mqtt;
+mod open;
+mod private_addresses;
+mod service;
+mod tls;
+mod webhook;
+
+pub use alertmanager::AlertmanagerConfig;
+pub use config::{ChannelConfig, Format, WebhookConfig};
+pub use exec::ExecConfig;
+pub use http_target::HttpConfig;
+#[doc(hidden)]
+pub use mail_content::MailContent;
+pub use mqtt::MqttConfig;
+pub use open::{open, probe, render, send_test};
+pub use service::{SERVICES, Service, ServiceConfig, ServiceOption};
+#[doc(hidden)]
+pub use webhook::body;
 
 /// Why an attempt failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -38,6 +65,15 @@ impl Failure {
     }
 }
 
+/// Open records of which a receiver should know.
+#[derive(Debug, Default)]
+pub struct OpenRecords {
+    /// The oldest, newest detection first.
+    pub oldest: Vec<OfflineRecord>,
+    /// How many there are in all.
+    pub count: usize,
+}
+
 /// A way to notify one receiver. Every call may be dropped at any await.
 #[async_trait]
 pub trait Channel: Send + Sync {
@@ -49,6 +85,24 @@ pub trait Channel: Send + Sync {
 
     /// Goes as far towards the receiver as possible without sending a notification.
     async fn probe(&self) -> Result<(), Failure>;
+
+    /// The text that [`Channel::send`] sends, for an operator.
+    fn render(&self, delivery: &Delivery) -> Result<String, String>;
+
+    /// How often the receiver has to be told again what is open; `None`: it remembers.
+    fn resend_every(&self) -> Option<Duration> {
+        None
+    }
+
+    /// The most open records that [`Channel::resend`] takes.
+    fn most_resent(&self) -> usize {
+        0
+    }
+
+    /// Tells the receiver again what is open.
+    async fn resend(&self, _open: OpenRecords, _now: Timestamp) -> Result<(), Failure> {
+        Ok(())
+    }
 
     /// The recipients that the last successful attempt did not reach, and why.
     fn unreached(&self) -> Option<String> {

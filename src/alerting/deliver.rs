@@ -15,6 +15,10 @@
 //! An instance that was frozen wakes up with leases that have ended, and another instance may have made
 //! those deliveries. It attempts nothing whose lease is over by the clock of the fleet; the engine hands it
 //! out again if it is still to be delivered.
+//!
+//! # A receiver that takes nothing
+//! Its [breaker](super::breaker) opens. Between two probes nothing is leased, and what this instance holds is given back:
+//! the engine keeps it, due at once, so that it is delivered as soon as a probe succeeds.
 
 use std::sync::Arc;
 use std::time::Duration;

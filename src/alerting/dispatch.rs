@@ -6,7 +6,7 @@
 //! nothing and repeats nothing. Several instances may dispatch at the same time; each works on its own
 //! partitions, and when these change, their next owner finds everything in the engine.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,10 +15,12 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::buffer::{DeliveryBuffer, count, reserve_in};
-use super::group::group_of;
-use super::{ENGINE_BACKOFF, LEASE, Route, SHORTEST_WAIT, tick};
+use super::group::groups_of;
+use super::silenced::is_held;
+use super::{ENGINE_BACKOFF, LEASE, SHORTEST_WAIT, tick};
 use crate::clock::Clock;
-use crate::fleet::Ownership;
+use crate::fleet::{Ownership, Silences};
+use crate::routing::{AlertSilence, Destinations, Routes};
 use crate::store::{AlertStore, Capacity, Entry, Join, Position, Result, partition_of_group};
 use crate::telemetry::{Loop, Telemetry};
 
@@ -31,8 +33,10 @@ const TASKS: usize = 4;
 
 /// The loop and what it uses.
 pub(super) struct Dispatcher {
-    pub route: Route,
+    pub routes: Routes,
+    pub destinations: Destinations,
     pub engine: Arc<dyn AlertStore>,
+    pub silences: Arc<Silences>,
     /// The outboxes and partitions that are this instance's own.
     pub ownership: Ownership,
     pub clock: Clock,
@@ -104,42 +108,64 @@ impl Dispatcher {
         if entries.is_empty() {
             return Ok(false);
         }
-        let (positions, mut joins): (Vec<Position>, Vec<Join>) = entries
-            .into_iter()
-            .map(|Entry { position, event }| {
-                (position, Join { group: group_of(&event, &self.route.group_by), event })
-            })
-            .unzip();
+        let held = self.held(&entries).await?;
+        let (mut positions, mut joins): (Vec<Position>, Vec<Join>) = Default::default();
+        for (Entry { position, event }, is_held) in entries.into_iter().zip(held) {
+            positions.push(position);
+            if !is_held {
+                joins.push(Join { groups: groups_of(&event, &self.routes), event });
+            }
+        }
         // Joins of one partition go in one step, and so do their deliveries later.
         let partitions = self.engine.partitions();
-        joins.sort_by_cached_key(|join| partition_of_group(&join.group.key, partitions));
-        let mut rest = &joins[..];
+        joins.sort_by_cached_key(|join| partition_of_group(&join.groups[0].key, partitions));
+        let (mut rest, mut groups) = (&joins[..], BTreeSet::new());
         while !rest.is_empty() {
-            rest = self.join_some(rest).await?;
+            rest = self.join_some(rest, &mut groups).await?;
         }
         // Settle after joining: a crash in between joins once more, which changes nothing.
-        self.engine.remove_entries(&positions).await?;
+        self.engine.remove_entries(&positions, &groups).await?;
         Ok(true)
     }
 
-    /// Lets the first of these join. If the route has no wait, these are as many as a receiver has free slots for,
-    /// so that they need not be fetched from the engine; one step of them if no slot is free. Answers with the rest.
-    async fn join_some<'a>(&self, joins: &'a [Join]) -> Result<&'a [Join]> {
-        let Route { pace, receivers, .. } = &self.route;
-        let buffers: Vec<Arc<DeliveryBuffer>> =
-            receivers.iter().filter_map(|name| self.buffers.get(name).cloned()).collect();
-        let mut slots = reserve_in(&buffers, if pace.wait.is_zero() { joins.len() } else { 0 }).await;
-        let most: Vec<usize> = slots.iter().map(count).collect();
+    /// Which of these entries join no group, because an alert silence covers them.
+    async fn held(&self, entries: &[Entry]) -> Result<Vec<bool>> {
+        let held_by = |silences: &[AlertSilence]| {
+            let now = self.clock.now();
+            let held = entries.iter().map(|entry| is_held(&entry.event, silences, now));
+            held.collect::<Vec<bool>>()
+        };
+        let held = held_by(&self.silences.at_hand().await?);
+        if !held.contains(&true) {
+            return Ok(held);
+        }
+        // An entry is left out only by what is stored after the outbox was read: see `silenced.rs`.
+        Ok(held_by(&self.silences.current().await?))
+    }
+
+    /// Lets the first of these join. If a route has no wait, these are as many as one of its receivers has free slots
+    /// for, so that they need not be fetched from the engine; one step of them if no slot is free. Adds the partitions
+    /// of their groups, and answers with the rest.
+    async fn join_some<'a>(&self, joins: &'a [Join], groups: &mut BTreeSet<u16>) -> Result<&'a [Join]> {
+        let (receivers, at_once) = (self.destinations.receivers(), self.destinations.without_wait());
+        let found = at_once.iter().filter_map(|name| self.buffers.get(*name).cloned());
+        let buffers: Vec<Arc<DeliveryBuffer>> = found.collect();
+        let mut slots = reserve_in(&buffers, joins.len()).await;
+        let counts: HashMap<&str, usize> =
+            at_once.iter().map(|name| name.as_str()).zip(slots.iter().map(count)).collect();
+        let most: Vec<usize> =
+            receivers.iter().map(|name| counts.get(name.as_str()).copied().unwrap_or(0)).collect();
         let fitting = most.iter().copied().max().filter(|fitting| *fitting > 0);
         let (joins, rest) = joins.split_at(fitting.unwrap_or(STEP).min(joins.len()));
         let now = self.clock.now();
         let room = Capacity { most, until: now + LEASE };
-        let joined = self.engine.join(joins, *pace, receivers, &room, now).await?;
-        if joined.deliveries.len() < joined.sealed * receivers.len() {
+        let joined = self.engine.join(joins, &self.destinations.at(now), &room, now).await?;
+        groups.extend(joined.groups);
+        if joined.has_queued {
             self.notify();
         }
         for delivery in joined.deliveries {
-            let at = receivers.iter().position(|name| *name == delivery.receiver);
+            let at = at_once.iter().position(|name| **name == delivery.receiver);
             if let Some((buffer, Some(slots))) = at.map(|at| (&buffers[at], slots[at].as_mut())) {
                 buffer.push(delivery, room.until, slots);
             }
@@ -154,17 +180,43 @@ impl Dispatcher {
         }
     }
 
-    /// Seals the groups that are due. Answers how long it is until the next group is due, at most a tick.
+    /// Seals the groups that are due, and those of which receivers are notified again. Answers how long it is until the
+    /// next one is due, at most a tick.
     async fn seal(&self) -> Result<Duration> {
-        let (own, tick) = (&self.ownership.view().partitions, tick(&self.ownership));
+        let view = self.ownership.view();
+        let wait = self.seal_due(&view.partitions).await?;
+        // Without reminders in the configuration the engine is not asked.
+        if !self.destinations.has_reminders() {
+            return Ok(wait);
+        }
+        Ok(wait.min(self.remind(&view.partitions).await?))
+    }
+
+    async fn seal_due(&self, own: &[u16]) -> Result<Duration> {
+        let tick = tick(&self.ownership);
         let Some(first) = self.engine.first_seal(own).await? else { return Ok(tick) };
         let now = self.clock.now();
         if first > now {
             return Ok(first.since(now).min(tick));
         }
-        let sealed = self.engine.seal(own, &self.route.receivers, self.route.pace, now).await?;
+        let sealed = self.engine.seal(own, &self.destinations.at(now), now).await?;
         self.notify();
         // Another instance may have been faster; then there is no hurry.
         Ok(if sealed > 0 { Duration::ZERO } else { SHORTEST_WAIT })
+    }
+
+    /// Notifies receivers again of silences that last.
+    async fn remind(&self, own: &[u16]) -> Result<Duration> {
+        let tick = tick(&self.ownership);
+        let Some(first) = self.engine.first_reminder(own).await? else { return Ok(tick) };
+        let now = self.clock.now();
+        if first > now {
+            return Ok(first.since(now).min(tick));
+        }
+        let silences = self.silences.current().await?;
+        if self.engine.remind(own, &self.destinations.at(now), &silences, now).await? > 0 {
+            self.notify();
+        }
+        Ok(SHORTEST_WAIT)
     }
 }

@@ -1,4 +1,4 @@
-//! The group of an event: events share a group if they share the values that the route groups by.
+//! The groups of an event: events share a group if they take the same route and share the values that it groups by.
 //!
 //! The key of a group is made from values that devices may choose, and becomes part of names in
 //! the engine. So it is the same for the same values, different for different ones, printable, and
@@ -10,6 +10,7 @@ use data_encoding::HEXLOWER;
 use ring::digest::{SHA256, digest};
 
 use crate::presence::{Kind, Labels, OfflineRecord};
+use crate::routing::{Routes, Taken};
 use crate::store::{Delivery, Group, OutboxEvent};
 
 /// The name of the label with the topic filters of a kind that is not heard.
@@ -18,16 +19,21 @@ pub const TOPICS: &str = "topics";
 /// The longest key, in bytes.
 const LONGEST_KEY: usize = 512;
 
-/// The group that the event joins.
-pub fn group_of(event: &OutboxEvent, group_by: &[String]) -> Group {
-    match event {
-        OutboxEvent::Record(record) => {
-            let labels = shared(record, group_by);
-            Group { key: key(&labels), labels }
-        }
-        // A group of its own, whatever the route groups by: it concerns no unit.
-        OutboxEvent::Blind(_) => Group { key: "blind".to_owned(), labels: Labels::new() },
-    }
+/// The groups that the event joins, one for each route that it takes.
+pub fn groups_of(event: &OutboxEvent, routes: &Routes) -> Vec<Group> {
+    let OutboxEvent::Record(record) = event else { return vec![blind_group()] };
+    routes.of(record).into_iter().map(|taken| group_in(taken, record)).collect()
+}
+
+/// The group that a silence joins in a route.
+pub fn group_in(taken: Taken<'_>, record: &OfflineRecord) -> Group {
+    let labels = taken.route.shared(record);
+    Group { key: key(taken.id, &labels), labels }
+}
+
+/// The group of blindness of the fleet: a group of its own, because it concerns no unit.
+pub fn blind_group() -> Group {
+    Group { key: "blind".to_owned(), labels: Labels::new() }
 }
 
 /// The group of blindness of one kind, which is heard by these filters.
@@ -49,24 +55,12 @@ pub fn of_kind(delivery: &Delivery) -> Option<(&String, &String)> {
     labels.get("kind").zip(labels.get(TOPICS))
 }
 
-/// The values that the members of the record's group share. A label that the unit lacks is left
-/// out: units without it are together.
-fn shared(record: &OfflineRecord, group_by: &[String]) -> Labels {
-    let value = |name: &String| match name.as_str() {
-        "kind" => Some(record.kind.as_str().to_owned()),
-        "unit" => Some(record.unit.as_str().to_owned()),
-        label => record.labels.get(label).cloned(),
-    };
-    group_by.iter().filter_map(|name| Some((name.clone(), value(name)?))).collect()
-}
-
-/// `kind=detector,site=north`; a key that would be too long ends with a hash of all of it.
-fn key(labels: &Labels) -> String {
-    if labels.is_empty() {
-        return "all".to_owned();
-    }
+/// `kind=detector,site=north`, after the id of a route other than the root and a `/`; a key that would be too long ends
+/// with a hash of all of it.
+fn key(route: &str, labels: &Labels) -> String {
     let pairs: Vec<_> = labels.iter().map(|(name, value)| format!("{name}={}", escape(value))).collect();
-    let mut key = pairs.join(",");
+    let values = if pairs.is_empty() { "all".to_owned() } else { pairs.join(",") };
+    let mut key = if route.is_empty() { values } else { format!("{route}/{values}") };
     if key.len() > LONGEST_KEY {
         let hash = digest(&SHA256, key.as_bytes());
         let suffix = format!("~{}", HEXLOWER.encode(&hash.as_ref()[..16]));
@@ -99,6 +93,7 @@ mod tests {
     use super::*;
     use crate::clock::Timestamp;
     use crate::presence::Interval;
+    use crate::routing::{Route, is_blind};
 
     fn labels(pairs: &[(&str, &str)]) -> Labels {
         pairs.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()
@@ -114,7 +109,8 @@ mod tests {
             (&[("unit", "ünit:7")], "unit=ünit:7"),
         ];
         for (pairs, expected) in cases {
-            assert_eq!(key(&labels(pairs)), expected);
+            assert_eq!(key("", &labels(pairs)), expected);
+            assert_eq!(key("hook.0123", &labels(pairs)), format!("hook.0123/{expected}"));
         }
     }
 
@@ -122,7 +118,7 @@ mod tests {
     fn long_keys_are_cut_and_still_differ() {
         let long = |last: &str| {
             let value = "é{".repeat(42);
-            key(&labels(&[("a", &value), ("b", &value), ("c", &value), ("d", last)]))
+            key("", &labels(&[("a", &value), ("b", &value), ("c", &value), ("d", last)]))
         };
         let (one, other) = (long("1"), long("2"));
         assert!(one.len() <= LONGEST_KEY && other.len() <= LONGEST_KEY);
@@ -133,8 +129,12 @@ mod tests {
     #[test]
     fn blindness_is_never_in_a_group_with_units() {
         let interval = Interval { from: Timestamp::ZERO, to: Timestamp::NEVER };
-        assert_eq!(group_of(&OutboxEvent::Blind(interval), &["kind".to_owned()]).key, "blind");
-        assert_ne!(key(&labels(&[])), "blind");
-        assert_ne!(key(&labels(&[("blind", "blind")])), "blind");
+        let route = Route { group_by: vec!["kind".to_owned()], ..Route::default() };
+        let groups = groups_of(&OutboxEvent::Blind(interval), &Routes::new(route));
+        assert_eq!(groups.iter().map(|group| group.key.as_str()).collect::<Vec<_>>(), ["blind"]);
+        assert!(is_blind(&groups[0].key) && is_blind(&group_of_kind(&"gate".parse().unwrap(), &[]).key));
+        for units in [labels(&[]), labels(&[("blind", "blind")])] {
+            assert!(!is_blind(&key("", &units)), "{units:?}");
+        }
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use super::breaker::Breaker;
 use super::buffer::{Buffered, Slots};
 use super::channel::Failure;
 use super::outcome::AttemptOutcome;
@@ -27,6 +28,7 @@ pub(super) struct InFlight {
     pub begun: usize,
     /// Why the receiver is disabled.
     pub disabled: Option<String>,
+    pub breaker: Breaker,
     /// The last attempt failed, so the log already says that the receiver fails.
     pub is_failing: bool,
     pub deliveries_logged: LogLimit,
@@ -63,6 +65,7 @@ impl InFlight {
             leased: HashMap::new(),
             begun: 0,
             disabled: None,
+            breaker: Breaker::default(),
             is_failing: false,
             deliveries_logged: LogLimit::new(Instant::now()),
             failures_logged: LogLimit::new(Instant::now()),
@@ -105,6 +108,15 @@ impl InFlight {
             let InFlight { waiting, leased, .. } = self;
             waiting.retain(|id| leased.contains_key(id));
         }
+    }
+
+    /// Takes the delivery with the fewest attempts out of those that wait: one that the receiver refuses for itself is
+    /// no good probe.
+    pub fn take_probe(&mut self) -> Option<String> {
+        let leased = self.waiting.iter().map(|id| self.leased.get(id).filter(|leased| leased.is_waiting()));
+        let attempts = leased.map(|leased| leased.map_or(u32::MAX, |leased| leased.delivery.attempt));
+        let (least, _) = attempts.enumerate().min_by_key(|&(_, attempts)| attempts)?;
+        self.waiting.remove(least)
     }
 
     /// Lets go of a delivery and its slot.

@@ -15,7 +15,8 @@
 //! A unit that is back within `group_wait` is never notified. So a group that is due notifies of the silences whose
 //! own wait is over, and not of a unit that fell silent a second ago. The rest of a storm is not left for
 //! `group_interval`: it follows when the last member that had joined by then has waited, at most `group_wait`
-//! later. A return needs no wait: it goes out with the next notification of its group.
+//! later. A return needs no wait: it goes out with the next notification of its group. The rules are in
+//! `presence/grouping.rs`.
 //!
 //! A transition that is alone in a group that is due at once is sealed with its join, and goes straight into the
 //! receiver's buffer if a slot is free: the engine keeps it all the same, leased to this instance.
@@ -33,39 +34,51 @@ use tokio_util::sync::CancellationToken;
 
 use crate::backoff::Backoff;
 use crate::clock::Clock;
-use crate::fleet::{Ownership, lease};
+use crate::fleet::{Ownership, Silences, lease};
 use crate::presence::{Filters, is_label_name};
-use crate::store::{AlertStore, HearingStore, Pace};
+use crate::routing::{EVERY_LABEL, Routes};
+use crate::store::{AlertStore, HearingStore, Queries};
 use crate::telemetry::Telemetry;
 
+mod alert;
 mod attempt;
 mod blind;
+mod breaker;
 mod buffer;
 mod channel;
 mod deliver;
 mod dispatch;
-mod email;
 mod group;
 mod in_flight;
-mod mail_content;
-mod open;
+mod lost;
+mod message;
 mod orphans;
 mod outcome;
+mod resend;
+mod silenced;
 mod text;
-mod webhook;
 
-pub use channel::{Channel, Failure};
+pub use channel::{
+    AlertmanagerConfig, Channel, ChannelConfig, ExecConfig, Failure, Format, HttpConfig, MqttConfig,
+    SERVICES, Service, ServiceConfig, ServiceOption, WebhookConfig, open, probe, render, send_test,
+};
 #[doc(hidden)]
-pub use mail_content::MailContent;
-pub use open::{open, probe, send_test};
+pub use channel::{MailContent, body};
+pub use group::group_in;
+pub use lost::LostSilences;
 #[doc(hidden)]
-pub use webhook::body;
+pub use message::Message;
+pub use message::{Example, Links, MessageConfig, Zone};
+
+pub use crate::routing::Route;
 
 use blind::BlindNotifier;
 use buffer::DeliveryBuffer;
 use deliver::{Deliver, LEASED_PER_ATTEMPT};
 use dispatch::Dispatcher;
 use orphans::Orphans;
+use resend::Resend;
+use silenced::Silenced;
 
 /// The length of a delivery's lease. It is the length of an instance's lease, so that the deliveries of a dead
 /// instance are free when its partitions have another owner.
@@ -82,6 +95,7 @@ const ENGINE_BACKOFF: Backoff = Backoff { first: Duration::from_millis(100), lon
 
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// The root of the routes.
     pub route: Route,
     pub receivers: Vec<ReceiverConfig>,
     /// Operators are notified of blindness that lasts for longer.
@@ -90,22 +104,12 @@ pub struct Config {
     pub filters: Filters,
 }
 
-/// Which receivers are notified, and how transitions are grouped.
-#[derive(Clone, Debug)]
-pub struct Route {
-    /// Names of receivers.
-    pub receivers: Vec<String>,
-    /// `kind`, `unit` and label names; transitions that share their values share notifications.
-    pub group_by: Vec<String>,
-    /// The wait of each silence, and the least time between notifications of a group.
-    pub pace: Pace,
-}
-
 #[derive(Clone, Debug)]
 pub struct ReceiverConfig {
     /// `[a-z0-9_-]{1,32}`.
     pub name: String,
     pub channel: ChannelConfig,
+    pub message: MessageConfig,
     /// The most attempts under way at a time.
     pub concurrency: usize,
     /// After how long an attempt is given up.
@@ -130,44 +134,19 @@ impl Retry {
     }
 }
 
-#[derive(Clone)]
-pub enum ChannelConfig {
-    /// Standard Webhooks.
-    Webhook {
-        url: String,
-        /// `whsec_…`.
-        secret: Option<String>,
-    },
-    /// E-mail.
-    Email {
-        /// `smtp://`, `smtps://`, `smtp+starttls://user@host:port`.
-        smtp: String,
-        /// The password for the user in the address.
-        password: Option<String>,
-        from: String,
-        to: Vec<String>,
-    },
-}
-
-/// Without secrets; the URL of a webhook often is one.
-impl std::fmt::Debug for ChannelConfig {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            ChannelConfig::Webhook { .. } => "Webhook",
-            ChannelConfig::Email { .. } => "Email",
-        })
-    }
-}
-
 /// The longest sleep of a loop.
 fn tick(ownership: &Ownership) -> Duration {
     if ownership.view().instances.len() > 1 { TICK_BESIDE_OTHERS } else { TICK }
 }
 
 /// The parts of the store that alerting reads and writes.
+#[derive(Clone)]
 pub struct Stores {
     pub alerts: Arc<dyn AlertStore>,
     pub hearing: Arc<dyn HearingStore>,
+    /// For open records.
+    pub queries: Arc<dyn Queries>,
+    pub silences: Arc<Silences>,
 }
 
 /// Notifies operators until it is stopped; attempts that are under way get a moment to end. Ends early only
@@ -186,15 +165,34 @@ pub async fn run(
     type LoopEnd = (String, anyhow::Result<()>);
     let mut loops: FuturesUnordered<BoxFuture<'static, LoopEnd>> = FuturesUnordered::new();
     let mut buffers = HashMap::with_capacity(config.receivers.len());
-    let mut routed = Vec::new();
+    let routes = Routes::new(config.route);
+    let destinations =
+        routes.destinations(config.receivers.iter().map(|receiver| receiver.name.clone()).collect());
+    let mut notified_of_blindness = Vec::new();
     for receiver in config.receivers {
         let name = receiver.name.clone();
         let channel = open(&receiver).map_err(|error| anyhow::anyhow!("receiver {name}: {error}"))?;
         telemetry.receiver_configured(&name);
         let (buffer, queue) = DeliveryBuffer::new(receiver.concurrency.max(1) * LEASED_PER_ATTEMPT);
         buffers.insert(name.clone(), buffer.clone());
-        if config.route.receivers.contains(&name) {
-            routed.push((receiver.clone(), channel.clone()));
+        if destinations.blind().receivers.contains(&name) {
+            notified_of_blindness.push((receiver.clone(), channel.clone()));
+        }
+        if let Some(every) = channel.resend_every() {
+            let resend = Resend {
+                receiver: name.clone(),
+                channel: channel.clone(),
+                every,
+                timeout: receiver.timeout,
+                routes: routes.clone(),
+                queries: stores.queries.clone(),
+                silences: stores.silences.clone(),
+                ownership: ownership.clone(),
+                clock: clock.clone(),
+                stop: stop.clone(),
+            };
+            let named = format!("sending open records to {name} again");
+            loops.push(resend.run().map(move |ended| (named, ended)).boxed());
         }
         let deliver = Deliver {
             receiver,
@@ -219,8 +217,8 @@ pub async fn run(
     let blind = BlindNotifier {
         after: config.blind_after,
         filters: config.filters,
-        route: config.route.clone(),
-        receivers: routed,
+        destination: destinations.blind().clone(),
+        receivers: notified_of_blindness,
         hearing: stores.hearing,
         alerts: stores.alerts.clone(),
         clock: clock.clone(),
@@ -229,9 +227,23 @@ pub async fn run(
         stop: stop.clone(),
     };
     loops.push(blind.run().map(|ended| ("notifying of blindness".to_owned(), ended)).boxed());
+    let silenced = Silenced {
+        routes: routes.clone(),
+        destinations: destinations.clone(),
+        alerts: stores.alerts.clone(),
+        queries: stores.queries,
+        silences: stores.silences.clone(),
+        ownership: ownership.clone(),
+        clock: clock.clone(),
+        telemetry: telemetry.clone(),
+        stop: stop.clone(),
+    };
+    loops.push(silenced.run().map(|ended| ("ending silences".to_owned(), ended)).boxed());
     let dispatcher = Dispatcher {
-        route: config.route,
+        routes,
+        destinations,
         engine: stores.alerts,
+        silences: stores.silences,
         ownership,
         clock,
         telemetry,
@@ -263,11 +275,12 @@ pub fn check(config: &Config) -> Vec<String> {
             wrong.push(format!("receiver {name}: {error}"));
         }
     }
-    for name in config.route.receivers.iter().filter(|name| !names.contains(name.as_str())) {
+    for name in config.route.named_receivers().iter().filter(|name| !names.contains(name.as_str())) {
         wrong.push(format!("route: there is no receiver {name}; add a [[receiver]] of that name"));
     }
-    let groups = |name: &&String| !matches!(name.as_str(), "kind" | "unit") && !is_label_name(name);
-    for name in config.route.group_by.iter().filter(groups) {
+    let groups =
+        |name: &&String| !matches!(name.as_str(), "kind" | "unit" | EVERY_LABEL) && !is_label_name(name);
+    for name in config.route.all().into_iter().flat_map(|route| &route.group_by).filter(groups) {
         wrong.push(format!("route: group_by holds {name:?}; write kind, unit or names of labels"));
     }
     wrong

@@ -42,10 +42,7 @@ pub(super) fn outcome_of(
     let last = delivery.sealed_at + retry.give_up_after;
     if now >= last {
         let age = now.since(delivery.sealed_at);
-        return AttemptOutcome::DeadLetter(format!(
-            "given up after {} attempts in {age:?}: {why}",
-            delivery.attempt
-        ));
+        return AttemptOutcome::DeadLetter(format!("given up after {age:?}: {why}"));
     }
     let wait = retry.backoff().wait(delivery.attempt, jitter).max(retry_after.min(LONGEST_RETRY_AFTER));
     AttemptOutcome::RetryAt((now + wait).min(last))
@@ -74,6 +71,7 @@ mod tests {
             offline: vec![],
             online: vec![],
             blind: vec![],
+            reminder: false,
             attempt,
         };
         let failure = Failure::Temporary { why: "down".to_owned(), retry_after };

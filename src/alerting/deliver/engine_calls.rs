@@ -23,6 +23,8 @@ use crate::telemetry::Loop;
 const EXTEND: Duration = Duration::from_millis(800);
 /// How many recordings are under way at once.
 const RECORDINGS: usize = 4;
+/// How many deliveries are leased for a probe: those of them that are too old are given up.
+const LEASED_FOR_PROBE: usize = 64;
 
 pub(super) struct EngineCalls {
     pub leasing: Option<BoxFuture<'static, Result<LeasedBatch>>>,
@@ -96,15 +98,17 @@ impl Deliver {
         }
         // Leased well before there is none left: in a storm the engine's answer takes its time.
         let is_low = in_flight.waiting.len() <= self.concurrency() * LEASED_PER_ATTEMPT / 2;
-        if calls.leasing.is_none()
-            && now >= calls.lease_at
-            && is_low
-            && let Some(slots) = self.buffer.reserve(LARGEST_STEP)
-        {
+        if calls.leasing.is_none() && now >= calls.lease_at && is_low {
             let counts = calls.counted_at.is_none_or(|at: Instant| at.elapsed() >= TICK);
-            calls.counted_at = if counts { Some(now) } else { calls.counted_at };
-            calls.leasing = Some(self.lease(slots, counts, calls.leases));
-            calls.leases = calls.leases.wrapping_add(1);
+            let most = self.most_leased(in_flight);
+            if most == 0 && !counts {
+                calls.lease_at = now + TICK;
+            } else if let Some(slots) = self.buffer.reserve(most.max(1)) {
+                calls.counted_at = if counts { Some(now) } else { calls.counted_at };
+                let most = most.min(slots.num_permits());
+                calls.leasing = Some(self.lease(slots, most, counts, calls.leases));
+                calls.leases = calls.leases.wrapping_add(1);
+            }
         }
         let waits_to_lease = calls.leasing.is_none() && is_low && self.buffer.free() > 0;
         if backs_off {
@@ -116,9 +120,26 @@ impl Deliver {
         }
     }
 
-    /// Leases deliveries that are due, and counts all if asked to. Another partition comes first each time, as
+    /// The most deliveries to lease: none between two probes of a receiver that takes nothing.
+    fn most_leased(&self, in_flight: &InFlight) -> usize {
+        if !in_flight.breaker.is_open() || in_flight.disabled.is_some() {
+            LARGEST_STEP
+        } else if in_flight.begun == 0 && in_flight.breaker.admits(self.clock.now()) {
+            LEASED_FOR_PROBE
+        } else {
+            0
+        }
+    }
+
+    /// Leases up to `most` deliveries that are due, and counts all if asked to. Another partition comes first each time, as
     /// `turn` says, so that a storm in one does not delay the others for long.
-    fn lease(&self, slots: Slots, counts: bool, turn: usize) -> BoxFuture<'static, Result<LeasedBatch>> {
+    fn lease(
+        &self,
+        slots: Slots,
+        most: usize,
+        counts: bool,
+        turn: usize,
+    ) -> BoxFuture<'static, Result<LeasedBatch>> {
         let (engine, name) = (self.engine.clone(), self.receiver.name.clone());
         let (mut own, tick) = (self.ownership.view().partitions.clone(), tick(&self.ownership));
         let first = turn % own.len().max(1);
@@ -128,7 +149,10 @@ impl Deliver {
             let own = &own;
             let backlog = if counts { Some(engine.backlog(own, &name).await?) } else { None };
             let until = now + LEASE;
-            let deliveries = engine.lease(own, &name, now, until, slots.num_permits()).await?;
+            if most == 0 {
+                return Ok(LeasedBatch { deliveries: Vec::new(), until, slots, rest: TICK, backlog });
+            }
+            let deliveries = engine.lease(own, &name, now, until, most).await?;
             let rest = if !deliveries.is_empty() {
                 Duration::ZERO // There may be more.
             } else {

@@ -48,7 +48,8 @@ async fn server(sink: &MailSink) -> (u16, RootCertStore) {
 
 fn channel(port: u16) -> Email {
     let to = ["ops@example.org".to_owned()];
-    Email::new("mail", &format!("smtps://localhost:{port}"), None, "rollcall@example.org", &to).unwrap()
+    let smtp = format!("smtps://localhost:{port}");
+    Email::new("mail", &smtp, None, "rollcall@example.org", &to, &MessageConfig::default()).unwrap()
 }
 
 #[tokio::test]

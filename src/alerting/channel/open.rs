@@ -2,21 +2,32 @@
 
 use std::sync::Arc;
 
-use super::channel::{Channel, Failure, within};
+use super::alertmanager::Alertmanager;
+use super::config::ChannelConfig;
 use super::email::Email;
+use super::exec::Exec;
+use super::mqtt::Mqtt;
+use super::service::ServiceChannel;
 use super::webhook::Webhook;
-use super::{ChannelConfig, ReceiverConfig};
+use super::{Channel, Failure, within};
+use crate::alerting::ReceiverConfig;
+use crate::alerting::message::Example;
 use crate::clock::Timestamp;
 
 /// The channel of a receiver. The error names the option that is wrong.
 pub fn open(receiver: &ReceiverConfig) -> Result<Arc<dyn Channel>, String> {
+    let (name, message) = (&receiver.name, &receiver.message);
     Ok(match &receiver.channel {
-        ChannelConfig::Webhook { url, secret } => {
-            Arc::new(Webhook::new(&receiver.name, url, secret.as_deref())?)
-        }
+        ChannelConfig::Webhook(config) => Arc::new(Webhook::new(name, config, message)?),
         ChannelConfig::Email { smtp, password, from, to } => {
-            Arc::new(Email::new(&receiver.name, smtp, password.as_deref(), from, to)?)
+            Arc::new(Email::new(name, smtp, password.as_deref(), from, to, message)?)
         }
+        ChannelConfig::Service(config) => Arc::new(ServiceChannel::new(name, config, message)?),
+        ChannelConfig::Exec(config) => Arc::new(Exec::new(name, config, message)?),
+        ChannelConfig::Alertmanager(config) => {
+            Arc::new(Alertmanager::new(name, config, message, receiver.timeout)?)
+        }
+        ChannelConfig::Mqtt(config) => Arc::new(Mqtt::new(name, config, message)?),
     })
 }
 
@@ -24,6 +35,11 @@ pub fn open(receiver: &ReceiverConfig) -> Result<Arc<dyn Channel>, String> {
 pub async fn probe(receiver: &ReceiverConfig) -> Result<(), Failure> {
     let channel = open(receiver).map_err(Failure::temporary)?;
     within(receiver.timeout, channel.probe()).await
+}
+
+/// What the receiver is sent for an example.
+pub fn render(receiver: &ReceiverConfig, example: Example) -> Result<String, String> {
+    open(receiver)?.render(&example.delivery(&receiver.name))
 }
 
 /// Sends the receiver a notification that is plainly marked as a test.

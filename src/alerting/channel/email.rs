@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
 use async_trait::async_trait;
+use lettre::Address;
 use lettre::message::header::{HeaderName, HeaderValue};
 use lettre::message::{Mailbox, MultiPart, SinglePart};
 use lettre::transport::smtp::Error;
@@ -19,7 +20,6 @@ use lettre::transport::smtp::authentication::{Credentials, Mechanism};
 use lettre::transport::smtp::client::{AsyncSmtpConnection, AsyncTokioStream, TlsParameters};
 use lettre::transport::smtp::commands::{Data, Mail, Rcpt};
 use lettre::transport::smtp::extension::ClientId;
-use lettre::{Address, Message};
 use percent_encoding::percent_decode_str;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
@@ -27,8 +27,9 @@ use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 use url::{Host, Url};
 
-use super::channel::{Channel, Failure, chain};
 use super::mail_content::MailContent;
+use super::{Channel, Failure, chain};
+use crate::alerting::message::{Message, MessageConfig, test_delivery};
 use crate::clock::Timestamp;
 use crate::store::Delivery;
 use crate::trust;
@@ -47,6 +48,7 @@ pub struct Email {
     server: Server,
     from: Mailbox,
     to: Vec<Mailbox>,
+    message: MessageConfig,
     idle: Mutex<Vec<(AsyncSmtpConnection, Instant)>>,
     /// The recipients that were refused when the last mail was taken, and why.
     refused: Mutex<Option<String>>,
@@ -74,6 +76,7 @@ impl Email {
         password: Option<&str>,
         from: &str,
         to: &[String],
+        message: &MessageConfig,
     ) -> Result<Email, String> {
         if to.is_empty() {
             return Err("to is empty; write at least one address".to_owned());
@@ -83,14 +86,19 @@ impl Email {
             server: Server::parse(smtp, password)?,
             from: mailbox("from", from)?,
             to: to.iter().map(|address| mailbox("to", address)).collect::<Result<_, _>>()?,
+            message: message.clone(),
             idle: Mutex::default(),
             refused: Mutex::default(),
         })
     }
 
-    async fn post(&self, content: MailContent) -> Result<(), Failure> {
+    fn content(&self, message: &Message<'_>) -> MailContent {
+        MailContent::new(message, self.domain(), &self.message)
+    }
+
+    async fn post(&self, message: &Message<'_>) -> Result<(), Failure> {
         let message = self
-            .message(content)
+            .written(self.content(message))
             .map_err(|error| Failure::temporary(format!("the mail cannot be written: {}", chain(&error))))?;
         let mut connection = self.connection().await?;
         self.hand_over(&mut connection, &message.formatted()).await?;
@@ -98,15 +106,17 @@ impl Email {
         Ok(())
     }
 
-    fn message(&self, content: MailContent) -> Result<Message, lettre::error::Error> {
-        let auto =
-            HeaderValue::new(HeaderName::new_from_ascii_str("Auto-Submitted"), "auto-generated".into());
-        let mut message = Message::builder()
+    fn written(&self, content: MailContent) -> Result<lettre::Message, lettre::error::Error> {
+        let header = |name, value: String| HeaderValue::new(HeaderName::new_from_ascii_str(name), value);
+        // RFC 2919: mail programs sort by it.
+        let list = format!("<{}.rollcall.{}>", self.receiver, self.domain());
+        let mut message = lettre::Message::builder()
             .from(self.from.clone())
             .subject(content.subject)
             .message_id(Some(content.message_id))
             .date(UNIX_EPOCH + content.date.since(Timestamp::ZERO))
-            .raw_header(auto);
+            .raw_header(header("Auto-Submitted", "auto-generated".to_owned()))
+            .raw_header(header("List-Id", list));
         for recipient in &self.to {
             message = message.to(recipient.clone());
         }
@@ -189,11 +199,11 @@ impl Email {
 #[async_trait]
 impl Channel for Email {
     async fn send(&self, delivery: &Delivery, _now: Timestamp) -> Result<(), Failure> {
-        self.post(MailContent::new(delivery, self.domain())).await
+        self.post(&Message::new(delivery)).await
     }
 
     async fn send_test(&self, now: Timestamp) -> Result<(), Failure> {
-        self.post(MailContent::test(&self.receiver, now, self.domain())).await
+        self.post(&Message::test(&test_delivery(&self.receiver, now))).await
     }
 
     /// Connects, greets, logs in and names sender and recipients, and sends no mail.
@@ -205,6 +215,11 @@ impl Channel for Email {
             [] => Ok(()),
             some => Err(Failure::temporary(format!("some recipients are refused: {}", list(some)))),
         }
+    }
+
+    fn render(&self, delivery: &Delivery) -> Result<String, String> {
+        let content = self.content(&Message::new(delivery));
+        Ok(format!("Subject: {}\n\n{}", content.subject, content.text))
     }
 
     fn unreached(&self) -> Option<String> {

@@ -1,0 +1,153 @@
+//! The breaker of a receiver: one that takes nothing is probed, not hammered.
+//!
+//! After [`OPENS_AFTER`] failures in a row it opens. From then on one delivery at a time is attempted, after waits that
+//! grow to [`LONGEST_WAIT`]; all others stay in the engine. The first success closes it, and what waits is attempted at
+//! once, instead of when the backoff of each delivery says so.
+//!
+//! A pure state of one instance: others, and this one after a start, learn by failures of their own.
+
+use std::time::Duration;
+
+use super::Retry;
+use crate::backoff::Backoff;
+use crate::clock::Timestamp;
+
+/// A single notification that the receiver refuses does not open the breaker of the others, if they succeed in between.
+const OPENS_AFTER: u32 = 5;
+/// The longest wait between two probes.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Default)]
+pub(super) struct Breaker {
+    /// Failures since the last success.
+    failures: u32,
+    open: Option<Open>,
+}
+
+/// The state of an open breaker.
+#[derive(Debug)]
+struct Open {
+    /// How many probes failed; the failure that opened it is the first.
+    probes: u32,
+    probe_at: Timestamp,
+    /// The last failure.
+    why: String,
+}
+
+/// What an attempt changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    Opened,
+    Closed,
+}
+
+impl Breaker {
+    pub fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// The last failure, while it is open.
+    pub fn why(&self) -> Option<&str> {
+        self.open.as_ref().map(|open| open.why.as_str())
+    }
+
+    /// Whether an attempt may begin at that moment; while it is open, one that is a probe.
+    pub fn admits(&self, now: Timestamp) -> bool {
+        self.open.as_ref().is_none_or(|open| open.probe_at <= now)
+    }
+
+    pub fn succeeded(&mut self) -> Option<Change> {
+        self.failures = 0;
+        self.open.take().map(|_| Change::Closed)
+    }
+
+    /// `retry_after` is the wait that the receiver asked for; `jitter` is drawn from `0.0..1.0`.
+    pub fn failed(
+        &mut self,
+        why: &str,
+        retry_after: Option<Duration>,
+        now: Timestamp,
+        retry: &Retry,
+        jitter: f64,
+    ) -> Option<Change> {
+        self.failures = self.failures.saturating_add(1);
+        // Attempts that were under way when it opened are no probes.
+        if self.failures < OPENS_AFTER || !self.admits(now) {
+            return None;
+        }
+        let probes = self.open.as_ref().map_or(0, |open| open.probes).saturating_add(1);
+        let longest = retry.longest.min(LONGEST_WAIT);
+        let wait = Backoff { first: retry.first.min(longest), longest }.wait(probes, jitter);
+        let wait = wait.max(retry_after.unwrap_or_default().min(retry.longest));
+        let opened = self.open.is_none().then_some(Change::Opened);
+        self.open = Some(Open { probes, probe_at: now + wait, why: why.to_owned() });
+        opened
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const HOUR: Duration = Duration::from_secs(3600);
+    const RETRY: Retry = Retry { first: Duration::from_secs(5), longest: HOUR, give_up_after: HOUR };
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp::ZERO + Duration::from_secs(seconds)
+    }
+
+    fn fail(breaker: &mut Breaker, seconds: u64) -> Option<Change> {
+        breaker.failed("down", None, at(seconds), &RETRY, 1.0)
+    }
+
+    fn opened() -> Breaker {
+        let mut breaker = Breaker::default();
+        for _ in 1..OPENS_AFTER {
+            assert_eq!(fail(&mut breaker, 0), None);
+        }
+        assert_eq!(fail(&mut breaker, 0), Some(Change::Opened));
+        breaker
+    }
+
+    #[test]
+    fn a_breaker_opens_after_failures_in_a_row_and_closes_with_a_success() {
+        let mut breaker = opened();
+        assert_eq!(breaker.why(), Some("down"));
+        assert_eq!(breaker.succeeded(), Some(Change::Closed));
+        assert!(breaker.admits(at(0)) && !breaker.is_open());
+        for second in 0..100 {
+            assert_eq!(fail(&mut breaker, second), None, "a success in between");
+            assert_eq!(breaker.succeeded(), None);
+        }
+    }
+
+    #[test]
+    fn an_open_breaker_admits_a_probe_after_waits_that_grow_to_a_minute() {
+        let mut breaker = opened();
+        let mut moment = 0;
+        for wait in [5, 10, 20, 40, 60, 60] {
+            assert!(!breaker.admits(at(moment + wait - 1)) && breaker.admits(at(moment + wait)), "{wait}");
+            moment += wait;
+            assert_eq!(fail(&mut breaker, moment), None);
+        }
+    }
+
+    #[test]
+    fn failures_of_attempts_that_were_under_way_are_no_probes() {
+        let mut breaker = opened();
+        for _ in 0..100 {
+            assert_eq!(fail(&mut breaker, 4), None);
+        }
+        assert!(breaker.admits(at(5)));
+    }
+
+    #[test]
+    fn a_receiver_that_asks_for_a_wait_is_probed_after_it() {
+        let mut breaker = opened();
+        breaker.failed("busy", Some(30 * SECOND), at(5), &RETRY, 1.0);
+        assert!(!breaker.admits(at(34)) && breaker.admits(at(35)));
+        breaker.failed("busy", Some(100 * HOUR), at(35), &RETRY, 1.0);
+        assert!(!breaker.admits(at(3634)) && breaker.admits(at(3635)), "not longer than retry.longest");
+    }
+}

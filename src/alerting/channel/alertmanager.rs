@@ -1,0 +1,291 @@
+//! The channel to Alertmanager: open records are alerts of its API v2.
+//!
+//! Alertmanager keeps alerts in memory and forgets those that are not sent again. So a transition is posted when it is
+//! notified, and all open records are posted again every `resend`, by the loop in `alerting/resend.rs`. An alert is valid
+//! for four times that long; `endsAt` says until when, and a return sets it to its moment. Servers of a cluster do not
+//! tell each other of alerts: each one gets all of them. A notification has arrived when one server has taken it; the
+//! others get it with the next resend, and are named meanwhile. A server that does not answer takes nothing from the
+//! others: its time ends before that of the attempt.
+//!
+//! # Alerts that end between two resends
+//! A return may be notified by another instance, or while the open records are being read, and then the resend revives
+//! its alert. So each resend ends the alerts that the one before sent and that are not open any more.
+//!
+//! # The cap
+//! Beyond `max_alerts` open records, one mass alert says how many there are. The oldest ones stay alerts of their own, so
+//! that no alert ends because another one began. An instance that does not resend counts only what it has sent lately.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::join_all;
+use reqwest::Method;
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
+use serde::Serialize;
+use url::Url;
+
+use super::http_target::{HttpConfig, HttpTarget, Request, parse_url};
+use super::webhook::bearer;
+use super::{Channel, Failure, OpenRecords};
+use crate::alerting::alert::{Alert, alerts, mass_alert};
+use crate::alerting::message::{Message, MessageConfig, test_delivery};
+use crate::clock::Timestamp;
+use crate::presence::{Labels, RecordId};
+use crate::store::Delivery;
+
+/// Below the address of a server.
+const PATH: &str = "api/v2/alerts";
+/// An alert is valid for so many resends.
+const VALID_FOR: u32 = 4;
+/// Blindness is not sent again: it is valid until its end is notified, but not longer than this.
+const BLIND_FOR: Duration = Duration::from_secs(86_400);
+
+#[derive(Clone, Default)]
+pub struct AlertmanagerConfig {
+    /// The addresses of all servers of the cluster.
+    pub urls: Vec<String>,
+    /// A token for `Authorization: Bearer`.
+    pub token: Option<String>,
+    pub http: HttpConfig,
+    pub resend: Duration,
+    /// The most alerts of single records.
+    pub max_alerts: usize,
+}
+
+pub struct Alertmanager {
+    receiver: String,
+    servers: Vec<HttpTarget>,
+    authorization: Option<HeaderValue>,
+    resend: Duration,
+    max_alerts: usize,
+    /// After how long a server is left to the next resend.
+    timeout: Duration,
+    counted: Mutex<Counted>,
+    /// The alerts of the last resend by their records; that beyond the cap has none.
+    resent: Mutex<HashMap<Option<RecordId>, Alert>>,
+    /// The servers that did not take the last alerts, and why.
+    refused: Mutex<Option<String>>,
+    /// Records that were closed since the last resend but one, and when. A resend may have read them before.
+    closed: Mutex<HashMap<RecordId, Timestamp>>,
+    message: MessageConfig,
+}
+
+/// How many records are open, as far as this instance knows.
+#[derive(Default)]
+struct Counted {
+    open: usize,
+    at: Timestamp,
+}
+
+/// An alert as it is posted.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct PostedAlert {
+    labels: Labels,
+    annotations: Labels,
+    starts_at: Timestamp,
+    ends_at: Timestamp,
+    #[serde(rename = "generatorURL", skip_serializing_if = "Option::is_none")]
+    generator_url: Option<String>,
+}
+
+impl PostedAlert {
+    /// An alert that lasts is valid until then.
+    fn new(alert: Alert, valid_until: Timestamp) -> PostedAlert {
+        PostedAlert {
+            labels: alert.labels,
+            annotations: alert.annotations,
+            starts_at: alert.starts_at,
+            ends_at: alert.ends_at.unwrap_or(valid_until),
+            generator_url: alert.url,
+        }
+    }
+}
+
+impl Alertmanager {
+    /// A channel. Errors name the option and show no secret.
+    pub fn new(
+        receiver: &str,
+        config: &AlertmanagerConfig,
+        message: &MessageConfig,
+        timeout: Duration,
+    ) -> Result<Alertmanager, String> {
+        if config.urls.is_empty() {
+            return Err("urls is empty; write the address of each server of the cluster".to_owned());
+        }
+        let server =
+            |url: &String| HttpTarget::new(api(url)?, &config.http, Vec::from_iter(config.token.clone()));
+        Ok(Alertmanager {
+            receiver: receiver.to_owned(),
+            servers: config.urls.iter().map(server).collect::<Result<_, _>>()?,
+            authorization: config.token.as_deref().map(bearer).transpose()?,
+            resend: config.resend,
+            max_alerts: config.max_alerts,
+            timeout: timeout * 4 / 5,
+            counted: Mutex::default(),
+            resent: Mutex::default(),
+            refused: Mutex::default(),
+            closed: Mutex::default(),
+            message: message.clone(),
+        })
+    }
+
+    /// Posts to all servers. An error if none took it.
+    async fn post(&self, alerts: Vec<PostedAlert>, now: Timestamp) -> Result<(), Failure> {
+        if alerts.is_empty() {
+            return Ok(());
+        }
+        let body = serde_json::to_string(&alerts).expect("names and times are always JSON");
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.extend(self.authorization.clone().map(|value| (AUTHORIZATION, value)));
+        let posts = self.servers.iter().map(async |server| {
+            let (url, headers, body) = (server.url().clone(), headers.clone(), body.clone());
+            let request = Request { method: Method::POST, url, headers, body };
+            let why = || format!("{}: no answer within {:?}", server.origin(), self.timeout);
+            let answer = tokio::time::timeout(self.timeout, server.send(request, now)).await;
+            answer.unwrap_or_else(|_| Err(Failure::temporary(why())))
+        });
+        let failures: Vec<Failure> = join_all(posts).await.into_iter().filter_map(Result::err).collect();
+        let refused: Vec<String> = failures.iter().map(Failure::to_string).collect();
+        if failures.len() == self.servers.len() {
+            // Alertmanager knows no receiver that wants nothing more: the server of another program answered.
+            let asked = failures.iter().filter_map(|failure| match failure {
+                Failure::Temporary { retry_after, .. } => *retry_after,
+                Failure::Gone { .. } => None,
+            });
+            return Err(Failure::Temporary { why: refused.join(", "), retry_after: asked.min() });
+        }
+        *self.refused() = (!refused.is_empty()).then(|| refused.join(", "));
+        Ok(())
+    }
+
+    fn closed(&self) -> MutexGuard<'_, HashMap<RecordId, Timestamp>> {
+        self.closed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn refused(&self) -> MutexGuard<'_, Option<String>> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn resent(&self) -> MutexGuard<'_, HashMap<Option<RecordId>, Alert>> {
+        self.resent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The count of open records. It is forgotten where this instance does not resend.
+    fn counted(&self, now: Timestamp) -> MutexGuard<'_, Counted> {
+        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        if now.since(counted.at) >= 2 * self.resend {
+            *counted = Counted { open: 0, at: now };
+        }
+        counted
+    }
+
+    /// The alerts of a message: all that are over, and the oldest of those that last, as far as the cap allows.
+    fn of_message(&self, message: &Message<'_>, now: Timestamp) -> Vec<PostedAlert> {
+        let open = self.counted(now).open;
+        let mut delivery = message.delivery.clone();
+        delivery.offline.sort_by_cached_key(|record| (record.detected_at, record.id.to_string()));
+        let room = self.max_alerts.saturating_sub(open);
+        let beyond = delivery.offline.len().saturating_sub(room);
+        delivery.offline.truncate(room);
+        let alerts = alerts(&Message { delivery: &delivery, is_test: message.is_test }, &self.message);
+        let posted = alerts.into_iter().map(|alert| {
+            let until = now + if alert.is_of_unit() { VALID_FOR * self.resend } else { BLIND_FOR };
+            PostedAlert::new(alert, until)
+        });
+        let mass = (beyond > 0).then(|| self.mass(open.max(self.max_alerts) + beyond, now));
+        posted.chain(mass.map(|alert| PostedAlert::new(alert, now + VALID_FOR * self.resend))).collect()
+    }
+
+    fn mass(&self, open: usize, now: Timestamp) -> Alert {
+        mass_alert(&self.receiver, open, self.max_alerts, now, self.message.links.front())
+    }
+
+    /// The alerts of open records by these records.
+    fn lasting(&self, open: OpenRecords, now: Timestamp) -> HashMap<Option<RecordId>, Alert> {
+        let mass = (open.count > self.max_alerts).then(|| (None, self.mass(open.count, now)));
+        let ids: Vec<RecordId> = open.oldest.iter().map(|record| record.id.clone()).collect();
+        let delivery = Delivery { offline: open.oldest, ..test_delivery(&self.receiver, now) };
+        let alerts = alerts(&Message::new(&delivery), &self.message);
+        ids.into_iter().map(Some).zip(alerts).chain(mass).collect()
+    }
+}
+
+#[async_trait]
+impl Channel for Alertmanager {
+    async fn send(&self, delivery: &Delivery, now: Timestamp) -> Result<(), Failure> {
+        self.post(self.of_message(&Message::new(delivery), now), now).await?;
+        let ids = delivery.online.iter().map(|record| (record.id.clone(), now));
+        self.closed().extend(ids);
+        // The next resend counts again.
+        let mut counted = self.counted(now);
+        counted.open = (counted.open + delivery.offline.len()).saturating_sub(delivery.online.len());
+        Ok(())
+    }
+
+    async fn send_test(&self, now: Timestamp) -> Result<(), Failure> {
+        let delivery = test_delivery(&self.receiver, now);
+        self.post(self.of_message(&Message::test(&delivery), now), now).await
+    }
+
+    /// Connects to every server.
+    async fn probe(&self) -> Result<(), Failure> {
+        for result in join_all(self.servers.iter().map(HttpTarget::probe)).await {
+            result?;
+        }
+        Ok(())
+    }
+
+    fn render(&self, delivery: &Delivery) -> Result<String, String> {
+        let posted = self.of_message(&Message::new(delivery), delivery.sealed_at);
+        Ok(serde_json::to_string(&posted).expect("names and times are always JSON"))
+    }
+
+    fn unreached(&self) -> Option<String> {
+        self.refused().clone()
+    }
+
+    fn resend_every(&self) -> Option<Duration> {
+        Some(self.resend)
+    }
+
+    fn most_resent(&self) -> usize {
+        self.max_alerts
+    }
+
+    async fn resend(&self, mut open: OpenRecords, now: Timestamp) -> Result<(), Failure> {
+        let closed = {
+            let mut closed = self.closed();
+            closed.retain(|_, at| now.since(*at) < 2 * self.resend);
+            closed.clone()
+        };
+        open.oldest.retain(|record| !closed.contains_key(&record.id));
+        *self.counted(now) = Counted { open: open.count, at: now };
+        let lasting = self.lasting(open, now);
+        let mut alerts: Vec<Alert> = lasting.values().cloned().collect();
+        let before = self.resent().clone();
+        let is_notified = |id: &Option<RecordId>| id.as_ref().is_some_and(|id| closed.contains_key(id));
+        for (_, alert) in before.into_iter().filter(|(id, _)| !lasting.contains_key(id) && !is_notified(id)) {
+            alerts.push(Alert { ends_at: Some(now.max(alert.starts_at)), ..alert });
+        }
+        let until = now + VALID_FOR * self.resend;
+        let posted = alerts.into_iter().map(|alert| PostedAlert::new(alert, until)).collect();
+        self.post(posted, now).await?;
+        *self.resent() = lasting;
+        Ok(())
+    }
+}
+
+/// The address of the API below that of a server.
+fn api(url: &str) -> Result<Url, String> {
+    let mut url = parse_url(url)?;
+    let path = format!("{}/{PATH}", url.path().trim_end_matches('/'));
+    url.set_path(&path);
+    Ok(url)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,308 @@
+//! A web server that takes notifications: the requests to it and what its answers mean.
+//!
+//! Every answer but 2xx and 410 is retried: an operator corrects a wrong address or a wrong secret within the hour, and
+//! no alert is lost by it.
+//!
+//! Redirects are not followed: a message goes to the configured server and nowhere else. Proxies from the environment
+//! are ignored. An address may hold a secret in its user, path or query (many services work that way), so errors show
+//! its origin only. An answer is shown without the secrets of its receiver.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use percent_encoding::percent_decode_str;
+use reqwest::header::{HeaderMap, RETRY_AFTER};
+use reqwest::{Client, Method, Response, StatusCode, redirect};
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tokio::net::{TcpStream, lookup_host};
+use tokio::time::{Instant, timeout_at};
+use url::{Host, Url};
+
+use super::private_addresses::{DENIED, PublicResolver, is_private, public_addresses};
+use super::{Failure, chain, tls};
+use crate::alerting::text::short;
+use crate::clock::Timestamp;
+use crate::trust::TlsFiles;
+
+/// The most bytes of an answer that are read.
+const LONGEST_ANSWER: usize = 64 << 10;
+/// The most characters of it that are shown.
+const LONGEST_SHOWN: usize = 200;
+/// The longest wait for the body of an answer. Its status decides.
+const BODY_TIMEOUT: Duration = Duration::from_millis(500);
+/// A shorter secret is no secret, and would blacken half of an answer.
+const SHORTEST_SECRET: usize = 6;
+/// A part of an address that is longer may be a secret.
+const SECRETIVE_PART: usize = 16;
+
+/// How the server is reached.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HttpConfig {
+    pub tls: TlsFiles,
+    /// No connection is opened to this machine or a private network.
+    pub deny_private_addresses: bool,
+}
+
+/// A server.
+pub struct HttpTarget {
+    url: Url,
+    /// The part of the address that errors show.
+    origin: String,
+    secrets: Vec<String>,
+    tls: Arc<ClientConfig>,
+    denies_private: bool,
+    client: Client,
+}
+
+/// A request to the server.
+pub struct Request {
+    pub method: Method,
+    pub url: Url,
+    pub headers: HeaderMap,
+    pub body: String,
+}
+
+impl HttpTarget {
+    /// The server of that address. Errors name the option and never show the address.
+    pub fn new(url: Url, config: &HttpConfig, secrets: Vec<String>) -> Result<HttpTarget, String> {
+        let mut tls = tls::client(&config.tls)?;
+        tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let mut client = Client::builder()
+            .tls_backend_preconfigured(tls.clone())
+            .redirect(redirect::Policy::none())
+            .no_proxy()
+            .user_agent(concat!("rollcall/", env!("CARGO_PKG_VERSION")));
+        if config.deny_private_addresses {
+            client = client.dns_resolver(PublicResolver);
+        }
+        let client = client.build().map_err(|error| format!("no HTTP client: {}", chain(&error)))?;
+        let origin = url.origin().ascii_serialization();
+        let given = secrets.into_iter().filter(|secret| secret.len() >= SHORTEST_SECRET);
+        let secrets = given.chain(secretive_parts(&url)).collect();
+        let denies_private = config.deny_private_addresses;
+        if denies_private && literal(&url).is_some_and(is_private) {
+            return Err(format!("{origin} cannot be used: {DENIED}"));
+        }
+        Ok(HttpTarget { url, origin, secrets, tls: Arc::new(tls), denies_private, client })
+    }
+
+    pub fn url(&self) -> &Url {
+        &self.url
+    }
+
+    /// The part of the address that errors show.
+    pub fn origin(&self) -> &str {
+        &self.origin
+    }
+
+    /// Makes a request and judges its answer.
+    pub async fn send(&self, request: Request, now: Timestamp) -> Result<(), Failure> {
+        let Request { method, url, headers, body } = request;
+        if url.origin() != self.url.origin() {
+            return Err(Failure::temporary(format!(
+                "{}: a request to another server is refused",
+                self.origin
+            )));
+        }
+        match self.client.request(method, url).headers(headers).body(body).send().await {
+            Ok(response) => self.judge(response, now).await,
+            // The error would show the whole address.
+            Err(error) => {
+                let why = chain(&error.without_url());
+                Err(Failure::temporary(format!("{}: {}", self.origin, self.without_secrets(&why))))
+            }
+        }
+    }
+
+    async fn judge(&self, mut response: Response, now: Timestamp) -> Result<(), Failure> {
+        let status = response.status();
+        if status.is_success() {
+            // The connection can be used again only after its answer was read.
+            read(&mut response).await;
+            return Ok(());
+        }
+        let asked = retry_after(response.headers(), now);
+        let body = read(&mut response).await;
+        let asked = asked.or_else(|| asked_in_json(status, &body));
+        let mut why = format!("{} answered {status}", self.origin);
+        if !body.trim().is_empty() {
+            why = format!("{why}, {:?}", short(self.without_secrets(body.trim()).as_str(), LONGEST_SHOWN));
+        }
+        Err(failure(status, why, asked))
+    }
+
+    /// The text of another program, which may repeat what was sent to it.
+    fn without_secrets(&self, text: &str) -> String {
+        self.secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), "***"))
+    }
+
+    /// Connects, with TLS where the address says so. Nothing is sent: a receiver could not distinguish a probe from an
+    /// alert.
+    pub async fn probe(&self) -> Result<(), Failure> {
+        let failed =
+            |error: std::io::Error| Failure::temporary(format!("{}: {}", self.origin, chain(&error)));
+        let host = self.url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
+        let port = self.url.port_or_known_default().unwrap_or(443);
+        let addresses = match self.denies_private {
+            true => public_addresses(&host, port).await,
+            false => lookup_host((host.as_str(), port)).await.map(Iterator::collect),
+        };
+        let addresses: Vec<_> = addresses.map_err(failed)?;
+        let stream = TcpStream::connect(addresses.as_slice()).await.map_err(failed)?;
+        if self.url.scheme() == "https" {
+            let name = ServerName::try_from(host)
+                .map_err(|_| Failure::temporary(format!("{} has no name for TLS", self.origin)))?;
+            tokio_rustls::TlsConnector::from(self.tls.clone()).connect(name, stream).await.map_err(failed)?;
+        }
+        Ok(())
+    }
+}
+
+/// An address of a web server.
+pub fn parse_url(text: &str) -> Result<Url, String> {
+    let hint = "write https://host/path or http://host/path";
+    let url = Url::parse(text).map_err(|error| format!("url is not an address ({error}); {hint}"))?;
+    match url.scheme() {
+        "http" | "https" => Ok(url),
+        other => Err(format!("url begins with {other}:; {hint}")),
+    }
+}
+
+/// The parts of an address that may be secrets, as they are written and as they are meant.
+fn secretive_parts(url: &Url) -> Vec<String> {
+    let segments = url.path_segments().into_iter().flatten();
+    let query = url.query().into_iter().flat_map(|query| query.split(['&', '=']));
+    let parts = segments.chain(query).chain([url.username()]);
+    let parts = parts.filter(|part| part.len() >= SECRETIVE_PART);
+    let password = url.password().filter(|password| password.len() >= SHORTEST_SECRET);
+    let meant = |part: &str| percent_decode_str(part).decode_utf8_lossy().into_owned();
+    parts.chain(password).flat_map(|part| [part.to_owned(), meant(part)]).collect()
+}
+
+/// The address of a host that is no name: it is not looked up.
+fn literal(url: &Url) -> Option<IpAddr> {
+    match url.host()? {
+        Host::Ipv4(address) => Some(address.into()),
+        Host::Ipv6(address) => Some(address.into()),
+        Host::Domain(_) => None,
+    }
+}
+
+/// The failure for an answer other than success, with what an operator can change.
+fn failure(status: StatusCode, why: String, retry_after: Option<Duration>) -> Failure {
+    if status == StatusCode::GONE {
+        return Failure::Gone { why };
+    }
+    let hint = match status {
+        StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => "check its url",
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => "check its secret and its url",
+        _ if status.is_redirection() => {
+            "redirects are not followed; if the receiver has moved, change its url"
+        }
+        _ => return Failure::Temporary { why, retry_after },
+    };
+    Failure::Temporary { why: format!("{why}: {hint}"), retry_after }
+}
+
+/// The wait that an answer asks for, as seconds or as a date (RFC 9110, 10.2.3).
+fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
+    let value = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    if let Ok(seconds) = value.parse::<u32>() {
+        return Some(Duration::from_secs(seconds.into()));
+    }
+    let date = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(value).ok()?;
+    Some(Timestamp::from_millis(date.as_millisecond()).since(now))
+}
+
+/// The wait in the body of an answer, in seconds: Telegram and Discord write it there.
+fn asked_in_json(status: StatusCode, body: &str) -> Option<Duration> {
+    let body: serde_json::Value = match status {
+        StatusCode::TOO_MANY_REQUESTS => serde_json::from_str(body).ok()?,
+        _ => return None,
+    };
+    let asked = body.pointer("/parameters/retry_after").or_else(|| body.pointer("/retry_after"))?;
+    Duration::try_from_secs_f64(asked.as_f64()?).ok()
+}
+
+/// The beginning of an answer's body, as far as it comes in time.
+async fn read(response: &mut Response) -> String {
+    let until = Instant::now() + BODY_TIMEOUT;
+    let mut start = Vec::new();
+    while let Ok(Ok(Some(chunk))) = timeout_at(until, response.chunk()).await {
+        start.extend_from_slice(&chunk[..chunk.len().min(LONGEST_ANSWER - start.len())]);
+        if start.len() >= LONGEST_ANSWER {
+            break;
+        }
+    }
+    String::from_utf8_lossy(&start).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_after_is_read_as_seconds_and_as_a_date() {
+        let now: Timestamp = serde_json::from_str("\"2026-11-20T10:00:00Z\"").unwrap();
+        let cases = [
+            ("120", Some(120)),
+            ("Fri, 20 Nov 2026 10:01:30 GMT", Some(90)),
+            ("Fri, 20 Nov 2026 09:00:00 GMT", Some(0)),
+            ("-1", None),
+            ("soon", None),
+        ];
+        for (value, seconds) in cases {
+            let headers = HeaderMap::from_iter([(RETRY_AFTER, value.parse().unwrap())]);
+            assert_eq!(retry_after(&headers, now), seconds.map(Duration::from_secs), "{value}");
+        }
+    }
+
+    #[test]
+    fn a_wait_in_the_body_is_read_where_services_write_it() {
+        let busy = StatusCode::TOO_MANY_REQUESTS;
+        let cases = [
+            (r#"{"ok":false,"parameters":{"retry_after":35}}"#, Some(35_000)),
+            (r#"{"message":"slow down","retry_after":0.5}"#, Some(500)),
+            (r#"{"retry_after":-1}"#, None),
+            ("slow down", None),
+        ];
+        for (body, ms) in cases {
+            assert_eq!(asked_in_json(busy, body), ms.map(Duration::from_millis), "{body}");
+        }
+        assert_eq!(asked_in_json(StatusCode::BAD_GATEWAY, cases[0].0), None);
+    }
+
+    #[test]
+    fn what_may_be_a_secret_of_an_address_is_known_as_it_is_written_and_as_it_is_meant() {
+        let url = "https://user:s3cr%21t@example.org/hook/T0123456789abcdef?key=abc%2Bdefghijklmno&x=1";
+        let parts = secretive_parts(&url.parse().unwrap());
+        for secret in ["s3cr%21t", "s3cr!t", "T0123456789abcdef", "abc%2Bdefghijklmno", "abc+defghijklmno"] {
+            assert!(parts.iter().any(|part| part == secret), "{secret}: {parts:?}");
+        }
+        assert!(
+            !parts.iter().any(|part| ["hook", "user", "key", "x", "1"].contains(&part.as_str())),
+            "{parts:?}"
+        );
+    }
+
+    #[test]
+    fn an_address_of_a_private_network_is_refused_before_any_connection() {
+        let config = HttpConfig { deny_private_addresses: true, ..HttpConfig::default() };
+        for url in ["http://127.0.0.1/s3cret", "http://0x7f000001/s3cret", "http://[::ffff:10.0.0.1]/s3cret"]
+        {
+            let error = HttpTarget::new(url.parse().unwrap(), &config, Vec::new()).err().expect(url);
+            assert!(error.contains(DENIED) && !error.contains("s3cret"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_file_of_tls_that_cannot_be_used_is_named_by_its_option() {
+        let tls = TlsFiles { ca: Some("/nowhere/ca.pem".into()), ..TlsFiles::default() };
+        let config = HttpConfig { tls, ..HttpConfig::default() };
+        let error =
+            HttpTarget::new("https://example.org".parse().unwrap(), &config, Vec::new()).err().unwrap();
+        assert!(error.starts_with("ca_file: /nowhere/ca.pem cannot be read"), "{error}");
+    }
+}

@@ -1,0 +1,214 @@
+//! Services that take notifications as a `POST`: their templates are part of Rollcall.
+//!
+//! What differs between them is data, in [`catalogue`]: the address, the headers, the template of the body, and the
+//! options that an operator sets. A service either takes a message, or an alert for each unit, which its silence opens
+//! and its return closes. In that case a notification is several requests, each with the key of its alert.
+//!
+//! # Several requests
+//! An attempt that fails half-way goes on, with the next one, at the request that failed: a storm of a thousand alerts
+//! passes a rate limit of a hundred a minute in several attempts. After a restart it begins with the first one again;
+//! the keys make that harmless.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use reqwest::Method;
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use serde_json::{Value, json};
+use url::Url;
+
+use super::http_target::{HttpConfig, HttpTarget, Request, parse_url};
+use super::{Channel, Failure};
+use crate::alerting::message::{
+    Example, Message, MessageConfig, Templates, hostile, members, test_delivery, test_members,
+};
+use crate::clock::Timestamp;
+use crate::store::Delivery;
+
+mod catalogue;
+
+pub use catalogue::{SERVICES, Service, ServiceOption};
+
+/// How many deliveries that failed half-way are remembered. Others begin with their first request again.
+const MOST_BEGUN: usize = 1000;
+
+/// A receiver at a service.
+#[derive(Clone)]
+pub struct ServiceConfig {
+    pub service: &'static Service,
+    /// The options of the service by their names, with their defaults. Those without a value are missing.
+    pub options: BTreeMap<&'static str, String>,
+    /// Templates that replace title and text; empty: those of Rollcall.
+    pub title: String,
+    pub text: String,
+    pub http: HttpConfig,
+}
+
+pub struct ServiceChannel {
+    receiver: String,
+    service: &'static Service,
+    options: Value,
+    has_title: bool,
+    has_text: bool,
+    message: MessageConfig,
+    templates: Templates,
+    target: HttpTarget,
+    /// The deliveries that failed half-way, and how many of their requests succeeded.
+    begun: Mutex<HashMap<String, usize>>,
+}
+
+impl ServiceChannel {
+    /// A channel. Errors name the option and show no secret.
+    pub fn new(receiver: &str, config: &ServiceConfig, message: &MessageConfig) -> Result<Self, String> {
+        let service = config.service;
+        let mut templates = Templates::new(&message.zone);
+        templates.add("url", service.url)?;
+        templates.add("body", service.body)?;
+        for (name, value) in service.headers {
+            templates.add(name, value)?;
+        }
+        for (name, value) in [("title", &config.title), ("text", &config.text)] {
+            if !value.is_empty() {
+                templates.add(name, value)?;
+            }
+        }
+        let option = |name: &str| config.options.get(name).map_or("", String::as_str);
+        let secrets = service.options.iter().filter(|option| option.is_secret);
+        let secrets = secrets.map(|secret| option(secret.name).to_owned()).collect();
+        let channel = ServiceChannel {
+            receiver: receiver.to_owned(),
+            service,
+            options: json!(config.options),
+            has_title: !config.title.is_empty(),
+            has_text: !config.text.is_empty(),
+            message: message.clone(),
+            templates,
+            target: HttpTarget::new(parse_url(option("url"))?, &config.http, secrets)?,
+            begun: Mutex::default(),
+        };
+        channel.try_examples()?;
+        Ok(channel)
+    }
+
+    /// Renders every example: an error in a template is found at the start, and not with the first alert.
+    fn try_examples(&self) -> Result<(), String> {
+        for delivery in Example::ALL.map(|example| example.delivery(&self.receiver)) {
+            self.try_message(&Message::new(&delivery))?;
+        }
+        self.try_message(&Message::new(&hostile(&self.receiver)))?;
+        self.try_message(&Message::test(&test_delivery(&self.receiver, Timestamp::ZERO)))
+    }
+
+    fn try_message(&self, message: &Message<'_>) -> Result<(), String> {
+        // The first and the last one have every action.
+        let data = self.data(message);
+        for data in [data.first(), data.last()].into_iter().flatten() {
+            let request = self.request(data.clone(), &self.options)?;
+            serde_json::from_str::<Value>(&request.body)
+                .map_err(|error| format!("body: its result is not JSON ({error})"))?;
+        }
+        Ok(())
+    }
+
+    /// The data of each request of a message.
+    fn data(&self, message: &Message<'_>) -> Vec<Value> {
+        let mut data = message.data(&self.message);
+        if !self.service.is_for_each {
+            return vec![data];
+        }
+        for name in ["offline", "online", "blind"] {
+            data[name] = Value::Null;
+        }
+        let members = match message.is_test {
+            true => test_members(message.delivery),
+            false => members(message.delivery, &self.message.zone, &self.message.links),
+        };
+        let data = members.into_iter().map(|member| {
+            let mut data = data.clone();
+            data["title"] = json!(member.title);
+            data["text"] = json!(member.text);
+            data["url"] = json!(member.url);
+            data["member"] = json!(member);
+            data
+        });
+        data.collect()
+    }
+
+    /// The request with this data. The templates of the operator do not see the options, which hold secrets.
+    fn request(&self, mut data: Value, options: &Value) -> Result<Request, String> {
+        let title = self.has_title.then(|| self.templates.render("title", &data)).transpose()?;
+        let text = self.has_text.then(|| self.templates.render("text", &data)).transpose()?;
+        for (name, value) in [("title", title), ("text", text)] {
+            if let Some(value) = value {
+                data[name] = json!(value);
+            }
+        }
+        data["options"] = options.clone();
+        let url = self.templates.render("url", &data)?;
+        // It may hold a secret.
+        let url = Url::parse(&url).map_err(|_| "url: it is not an address".to_owned())?;
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        for (name, _) in self.service.headers {
+            let value = self.templates.render(name, &data)?;
+            if !value.is_empty() {
+                let mut value = HeaderValue::from_str(&value)
+                    .map_err(|_| format!("{name}: an option holds signs that no header has"))?;
+                value.set_sensitive(true);
+                headers.insert(HeaderName::from_static(name), value);
+            }
+        }
+        let body = self.templates.render("body", &data)?;
+        Ok(Request { method: Method::POST, url, headers, body })
+    }
+
+    async fn post(&self, message: &Message<'_>, now: Timestamp) -> Result<(), Failure> {
+        let id = &message.delivery.id;
+        let data = self.data(message);
+        let is_single = data.len() == 1;
+        let succeeded = self.begun().get(id).copied().unwrap_or_default();
+        for (at, data) in data.into_iter().enumerate().skip(succeeded) {
+            let request = self.request(data, &self.options).map_err(Failure::temporary)?;
+            self.target.send(request, now).await?;
+            if !is_single {
+                let mut begun = self.begun();
+                if begun.len() >= MOST_BEGUN && !begun.contains_key(id) {
+                    begun.clear();
+                }
+                begun.insert(id.clone(), at + 1);
+            }
+        }
+        self.begun().remove(id);
+        Ok(())
+    }
+
+    fn begun(&self) -> MutexGuard<'_, HashMap<String, usize>> {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[async_trait]
+impl Channel for ServiceChannel {
+    async fn send(&self, delivery: &Delivery, now: Timestamp) -> Result<(), Failure> {
+        self.post(&Message::new(delivery), now).await
+    }
+
+    async fn send_test(&self, now: Timestamp) -> Result<(), Failure> {
+        self.post(&Message::test(&test_delivery(&self.receiver, now)), now).await
+    }
+
+    async fn probe(&self) -> Result<(), Failure> {
+        self.target.probe().await
+    }
+
+    fn render(&self, delivery: &Delivery) -> Result<String, String> {
+        let mut options = self.options.clone();
+        for secret in self.service.options.iter().filter(|option| option.is_secret && option.name != "url") {
+            options[secret.name] = json!("SECRET");
+        }
+        let data = self.data(&Message::new(delivery)).into_iter();
+        let bodies = data.map(|data| self.request(data, &options).map(|request| request.body));
+        Ok(bodies.collect::<Result<Vec<String>, String>>()?.join("\n"))
+    }
+}

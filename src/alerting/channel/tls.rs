@@ -1,0 +1,17 @@
+//! TLS of a receiver, from the files that its options name.
+
+use rustls::ClientConfig;
+
+use crate::trust::{self, TlsFiles};
+
+/// TLS for a client. An error begins with the option, such as `ca_file`.
+pub fn client(files: &TlsFiles) -> Result<ClientConfig, String> {
+    let made = trust::client("tls", files, |file| std::fs::read(file));
+    let (config, _) = made.map_err(|error| format!("{}: {}", plain(&error.option), plain(&error.text)))?;
+    Ok(config)
+}
+
+/// Without the name of a section: a receiver has none.
+fn plain(text: &str) -> String {
+    text.replace("tls.", "")
+}

@@ -1,0 +1,253 @@
+//! The webhook channel: one request for each notification, in one of four formats.
+//!
+//! The headers are those of the Standard Webhooks specification, whatever the format: `webhook-id` is the id of the
+//! delivery and stays the same over retries; `webhook-timestamp` is the time of the attempt; `webhook-signature` signs
+//! `id.timestamp.body`. The body depends on the delivery alone and carries the moment at which its group was sealed.
+
+use async_trait::async_trait;
+use reqwest::Method;
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use serde_json::Value;
+
+use super::config::{Format, WebhookConfig};
+use super::http_target::{HttpTarget, Request, parse_url};
+use super::{Channel, Failure};
+use crate::alerting::message::{Example, Message, MessageConfig, Templates, hostile, test_delivery};
+use crate::alerting::text::plain;
+use crate::clock::Timestamp;
+use crate::signature::{self, Secret};
+use crate::store::Delivery;
+
+mod alertmanager;
+mod rollcall;
+
+pub use rollcall::{body, text as body_of};
+
+const JSON: &str = "application/json";
+/// The methods of a template; those without a body have none.
+const METHODS: [&str; 4] = ["POST", "PUT", "PATCH", "GET"];
+
+pub struct Webhook {
+    receiver: String,
+    target: HttpTarget,
+    method: Method,
+    secret: Option<Secret>,
+    format: Format,
+    message: MessageConfig,
+    /// The templates of body and headers, by name.
+    templates: Templates,
+    /// The names of the headers, which are those of their templates too.
+    headers: Vec<HeaderName>,
+    /// The token, if there is one.
+    authorization: Option<HeaderValue>,
+}
+
+impl Webhook {
+    /// A channel. Errors name the option and show no secret.
+    pub fn new(receiver: &str, config: &WebhookConfig, message: &MessageConfig) -> Result<Webhook, String> {
+        let url = parse_url(&config.url)?;
+        let secret = config.secret.as_deref().map(parse_secret).transpose()?;
+        let mut secrets: Vec<String> = config.secret.iter().chain(&config.token).cloned().collect();
+        let others = config.headers.iter().filter(|(name, _)| !name.eq_ignore_ascii_case("content-type"));
+        secrets.extend(others.map(|(_, value)| value.clone()));
+        let mut templates = Templates::new(&message.zone);
+        let method = match &config.format {
+            Format::Template { method, body } => {
+                templates.add("body", body)?;
+                parse_method(method)?
+            }
+            _ => Method::POST,
+        };
+        let headers = headers(config, &mut templates)?;
+        let webhook = Webhook {
+            receiver: receiver.to_owned(),
+            target: HttpTarget::new(url, &config.http, secrets)?,
+            method,
+            secret,
+            format: config.format.clone(),
+            message: message.clone(),
+            templates,
+            headers,
+            authorization: config.token.as_deref().map(bearer).transpose()?,
+        };
+        webhook.try_examples()?;
+        Ok(webhook)
+    }
+
+    /// Renders every example: an error in a template is found at the start, and not with the first alert.
+    fn try_examples(&self) -> Result<(), String> {
+        for example in Example::ALL {
+            self.request(&Message::new(&example.delivery(&self.receiver)))?;
+        }
+        let (headers, body) = self.request(&Message::new(&hostile(&self.receiver)))?;
+        let is_json = headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().ends_with(b"json"));
+        let is_checked = is_json && self.method != Method::GET;
+        if is_checked && let Err(error) = serde_json::from_str::<Value>(&body) {
+            return Err(format!(
+                "body: its result is not JSON if a name holds a quotation mark ({error}); write \
+                 {{{{ value | tojson }}}}, without quotation marks around it, or another content-type in headers"
+            ));
+        }
+        Ok(())
+    }
+
+    /// The headers and the body of a message, without those of an attempt.
+    fn request(&self, message: &Message<'_>) -> Result<(HeaderMap, String), String> {
+        let config = &self.message;
+        let mut headers = HeaderMap::new();
+        let is_template = matches!(self.format, Format::Template { .. });
+        let is_used = is_template || !self.headers.is_empty();
+        let data = if is_used { message.data(config) } else { Value::Null };
+        let (kind, body) = match &self.format {
+            Format::Rollcall => (JSON, rollcall::text(message, config)),
+            Format::CloudEvents => ("application/cloudevents+json", rollcall::cloud_event(message, config)),
+            Format::Alertmanager => (JSON, alertmanager::payload(message, config)),
+            Format::Template { .. } => (JSON, self.templates.render("body", &data)?),
+        };
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+        if let Some(authorization) = &self.authorization {
+            headers.insert(AUTHORIZATION, authorization.clone());
+        }
+        for name in &self.headers {
+            let option = header_option(name);
+            let value = self.templates.render(&option, &data)?;
+            let value = HeaderValue::from_bytes(plain(&value).as_bytes());
+            headers.insert(name.clone(), value.map_err(|_| format!("{option}: its value is no header"))?);
+        }
+        Ok((headers, body))
+    }
+
+    async fn post(&self, message: &Message<'_>, now: Timestamp) -> Result<(), Failure> {
+        let (mut headers, body) = self.request(message).map_err(Failure::temporary)?;
+        let (id, seconds) = (&message.delivery.id, now.as_millis() / 1000);
+        let mut add = |name, value: &str| -> Result<(), Failure> {
+            let value = HeaderValue::from_bytes(value.as_bytes());
+            let value = value.map_err(|_| Failure::temporary(format!("{name}: its value is no header")))?;
+            headers.insert(HeaderName::from_static(name), value);
+            Ok(())
+        };
+        add(signature::ID, id)?;
+        add(signature::TIMESTAMP, &seconds.to_string())?;
+        let body = if self.method == Method::GET { String::new() } else { body };
+        if let Some(secret) = &self.secret {
+            add(signature::SIGNATURE, &secret.sign(id, seconds, body.as_bytes()))?;
+        }
+        let (method, url) = (self.method.clone(), self.target.url().clone());
+        self.target.send(Request { method, url, headers, body }, now).await
+    }
+}
+
+#[async_trait]
+impl Channel for Webhook {
+    async fn send(&self, delivery: &Delivery, now: Timestamp) -> Result<(), Failure> {
+        self.post(&Message::new(delivery), now).await
+    }
+
+    async fn send_test(&self, now: Timestamp) -> Result<(), Failure> {
+        let delivery = test_delivery(&self.receiver, now);
+        self.post(&Message::test(&delivery), now).await
+    }
+
+    async fn probe(&self) -> Result<(), Failure> {
+        self.target.probe().await
+    }
+
+    fn render(&self, delivery: &Delivery) -> Result<String, String> {
+        self.request(&Message::new(delivery)).map(|(_, body)| body)
+    }
+}
+
+/// The names of the headers, whose values are templates.
+fn headers(config: &WebhookConfig, templates: &mut Templates) -> Result<Vec<HeaderName>, String> {
+    let mut names = Vec::new();
+    for (name, value) in &config.headers {
+        let name: HeaderName =
+            name.parse().map_err(|_| format!("headers: {name:?} is no name of a header"))?;
+        if name.as_str().starts_with("webhook-") || name == "content-length" || name == "host" {
+            return Err(format!("headers: {name} is set by Rollcall; remove it"));
+        }
+        if name == AUTHORIZATION && config.token.is_some() {
+            return Err("headers: there is token_file as well; keep one".to_owned());
+        }
+        templates.add(&header_option(&name), value)?;
+        names.push(name);
+    }
+    Ok(names)
+}
+
+fn header_option(name: &HeaderName) -> String {
+    format!("headers.{name}")
+}
+
+fn parse_method(method: &str) -> Result<Method, String> {
+    let known = METHODS.iter().find(|known| known.eq_ignore_ascii_case(method) || method.is_empty());
+    let known = known.ok_or_else(|| format!("method is {method:?}; write one of {}", METHODS.join(", ")))?;
+    Ok(Method::from_bytes(known.as_bytes()).expect("it is a method"))
+}
+
+fn parse_secret(secret: &str) -> Result<Secret, String> {
+    Secret::parse(secret).map_err(|why| format!("secret {why}; write whsec_ and the key in base64"))
+}
+
+/// The value of `Authorization`.
+pub fn bearer(token: &str) -> Result<HeaderValue, String> {
+    let value = HeaderValue::from_str(&format!("Bearer {token}"));
+    let mut value = value.map_err(|_| "token_file holds signs that no header has".to_owned())?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn opened(config: WebhookConfig) -> Result<Webhook, String> {
+        Webhook::new("hook", &config, &MessageConfig::default())
+    }
+
+    #[test]
+    fn the_error_for_a_bad_address_or_secret_does_not_show_it() {
+        let cases = [
+            ("hooks.example.org/s3cret", None),
+            ("ftp://user:s3cret@example.org/", None),
+            ("https://example.org/", Some("s3cret")),
+            ("https://example.org/", Some("whsec_")),
+            ("https://example.org/", Some("whsec_s3cret!")),
+        ];
+        for (url, secret) in cases {
+            let secret = secret.map(str::to_owned);
+            let error = opened(WebhookConfig { url: url.to_owned(), secret, ..WebhookConfig::default() });
+            let error = error.err().expect(url);
+            assert!(!error.contains("s3cret") && error.contains("; write "), "{error}");
+        }
+    }
+
+    fn with_template(body: &str, headers: &[(&str, &str)], method: &str) -> Result<Webhook, String> {
+        opened(WebhookConfig {
+            url: "https://example.org/".to_owned(),
+            format: Format::Template { method: method.to_owned(), body: body.to_owned() },
+            headers: headers.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect(),
+            ..WebhookConfig::default()
+        })
+    }
+
+    #[test]
+    fn a_template_is_tried_with_every_example_before_it_is_used() {
+        let good = r#"{"text": {{ title | tojson }}, "units": [{% for record in offline %}{{ record.unit | tojson }}{% if not loop.last %}, {% endif %}{% endfor %}]}"#;
+        with_template(good, &[("x-state", "{{ status }}")], "put").unwrap();
+        with_template("{{ title }}", &[("content-type", "text/plain")], "").unwrap();
+        let cases = [
+            (with_template("{{ offline[0].unit }}", &[], ""), "body, line 1: "),
+            (with_template("{{ nothing }}", &[], ""), "body, line 1: "),
+            (with_template(r#"{"text": "{{ title }}"}"#, &[], ""), "tojson"),
+            (with_template("{}", &[("x state", "")], ""), "no name of a header"),
+            (with_template("{}", &[("webhook-id", "1")], ""), "is set by Rollcall"),
+            (with_template("{}", &[("x-state", "{{ stat }}")], ""), "headers.x-state, line 1: "),
+            (with_template("{}", &[], "FETCH"), "write one of POST, PUT, PATCH, GET"),
+        ];
+        for (opened, expected) in cases {
+            let error = opened.err().expect(expected);
+            assert!(error.contains(expected), "{expected}: {error}");
+        }
+    }
+}

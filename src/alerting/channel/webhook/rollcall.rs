@@ -1,0 +1,105 @@
+//! Rollcall's own body, and the event of CloudEvents around its data.
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::alerting::group::of_kind;
+use crate::alerting::message::{BlindInterval, Message, MessageConfig, TEST};
+use crate::clock::Timestamp;
+use crate::presence::{Labels, OfflineRecord};
+use crate::store::Delivery;
+
+/// The source of an event without `http.external_url`.
+const SOURCE: &str = "/rollcall";
+
+/// The body of a delivery, without links.
+pub fn body(delivery: &Delivery) -> String {
+    text(&Message::new(delivery), &MessageConfig::default())
+}
+
+/// The body of a message.
+pub fn text(message: &Message<'_>, config: &MessageConfig) -> String {
+    let timestamp = message.delivery.sealed_at;
+    let body = Body { message_type: message.kind(), timestamp, data: data(message, config) };
+    serde_json::to_string(&body).expect("names and times are always JSON")
+}
+
+/// An event of CloudEvents 1.0 in its structured mode.
+pub fn cloud_event(message: &Message<'_>, config: &MessageConfig) -> String {
+    let delivery = message.delivery;
+    let data = serde_json::to_value(data(message, config)).expect("names and times are always JSON");
+    let event: Value = json!({
+        "specversion": "1.0",
+        "id": delivery.id,
+        "source": config.links.front().unwrap_or_else(|| SOURCE.to_owned()),
+        "type": message.kind(),
+        "subject": delivery.group.key,
+        "time": delivery.sealed_at,
+        "datacontenttype": "application/json",
+        "data": data,
+    });
+    event.to_string()
+}
+
+#[derive(Serialize)]
+struct Body<'a> {
+    #[serde(rename = "type")]
+    message_type: &'static str,
+    timestamp: Timestamp,
+    data: Data<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Data<'a> {
+    Notification {
+        receiver: &'a str,
+        group: &'a Labels,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        url: Option<String>,
+        offline: &'a [OfflineRecord],
+        online: &'a [OfflineRecord],
+        reminder: bool,
+        truncated: u64,
+    },
+    Blind {
+        receiver: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        url: Option<String>,
+        /// The kind that is not heard, and its topic filters; the fleet if there is none.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        kind: Option<&'a String>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        topics: Option<&'a String>,
+        intervals: Vec<BlindInterval>,
+    },
+    Test {
+        receiver: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        url: Option<String>,
+        text: &'static str,
+    },
+}
+
+fn data<'a>(message: &Message<'a>, config: &MessageConfig) -> Data<'a> {
+    let delivery = message.delivery;
+    let (receiver, url) = (delivery.receiver.as_str(), message.url(config));
+    if message.is_test {
+        return Data::Test { receiver, url, text: TEST };
+    }
+    if delivery.blind.is_empty() {
+        return Data::Notification {
+            receiver,
+            group: &delivery.group.labels,
+            url,
+            offline: &delivery.offline,
+            online: &delivery.online,
+            reminder: delivery.reminder,
+            truncated: 0,
+        };
+    }
+    let (kind, topics) = of_kind(delivery).unzip();
+    let blind = delivery.blind.iter();
+    let intervals = blind.map(|interval| BlindInterval::new(interval, kind.map(String::as_str))).collect();
+    Data::Blind { receiver, url, kind, topics, intervals }
+}

@@ -1,0 +1,172 @@
+//! Silences that receivers know of and a failover has lost: they are written again, so that their returns are notified.
+//!
+//! The engine names doubtful silences, see [`AlertStore::doubtful`]. The loop compares them with what is stored. A lost
+//! one is marked as notified in its group, and then its record is written by a change like any other: it goes through
+//! the outbox and joins its group, which knows it already. From there on it is an ordinary silence.
+//!
+//! # Why the mark comes first
+//! The record joins its group as soon as it is written, and its return may follow at once. A return that joins before
+//! the mark cancels a silence that no receiver seems to know of.
+//!
+//! # What is notified twice
+//! Receivers of its group that did not acknowledge a lost silence are notified of it, unless its unit is back. If other
+//! members of the group wait, it waits with them, and every receiver is notified of it once more.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+
+use super::group::groups_of;
+use super::{ENGINE_BACKOFF, TICK_BESIDE_OTHERS};
+use crate::clock::{Clock, Timestamp};
+use crate::fleet::{Found, Roll};
+use crate::presence::{Change, OfflineRecord, RecordId, Snapshot};
+use crate::routing::{Destinations, Routes};
+use crate::store::{AcknowledgedSilence, AlertStore, Capacity, Join, Marking, OutboxEvent, Result};
+use crate::telemetry::{Loop, Telemetry};
+
+/// The name of the loop among those that fail.
+const NAME: &str = "lost silences";
+
+/// The loop and what it uses.
+pub struct LostSilences {
+    pub routes: Routes,
+    pub destinations: Destinations,
+    pub engine: Arc<dyn AlertStore>,
+    pub roll: Arc<Roll>,
+    pub clock: Clock,
+    pub telemetry: Arc<Telemetry>,
+}
+
+/// What is to be done about doubtful silences.
+#[derive(Default)]
+struct Repair {
+    /// The records as they are stored, or will be.
+    known: BTreeMap<(Timestamp, RecordId), OfflineRecord>,
+    /// The records that are stored.
+    stored: HashSet<RecordId>,
+    /// The changes that write lost records again.
+    lost: Vec<(Snapshot, Change)>,
+    /// Records that are compared again later.
+    later: HashSet<RecordId>,
+}
+
+impl Repair {
+    fn add(&mut self, record: &OfflineRecord, found: Found) {
+        let known = match found {
+            Found::Stored(stored) => {
+                self.stored.insert(record.id.clone());
+                stored
+            }
+            Found::Lost(seen, change) => {
+                let written = change.record.clone();
+                self.lost.push((seen, change));
+                written.unwrap_or_else(|| record.clone())
+            }
+            Found::AnotherIsOpen => {
+                self.later.insert(record.id.clone());
+                return;
+            }
+            Found::NotWatched => return,
+        };
+        self.known.insert(name(record), known);
+    }
+}
+
+/// One opening of a record.
+fn name(record: &OfflineRecord) -> (Timestamp, RecordId) {
+    (record.detected_at, record.id.clone())
+}
+
+impl LostSilences {
+    /// Runs until it is stopped.
+    pub async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
+        let mut failures = 0;
+        loop {
+            let step = async {
+                let wait = match self.step(self.clock.now()).await {
+                    Ok(_) => {
+                        failures = 0;
+                        self.telemetry.engine_answered(Loop::Dispatch, NAME);
+                        TICK_BESIDE_OTHERS
+                    }
+                    Err(error) => {
+                        failures += 1;
+                        self.telemetry.engine_failed(Loop::Dispatch, NAME, &error);
+                        ENGINE_BACKOFF.wait(failures, rand::random())
+                    }
+                };
+                tokio::time::sleep(wait).await;
+            };
+            if stop.run_until_cancelled(step).await.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Compares the doubtful silences with what is stored, and writes the lost ones again. Answers how many.
+    ///
+    /// # Errors
+    /// Those of the engine; the silences stay doubtful.
+    pub async fn step(&self, now: Timestamp) -> Result<usize> {
+        let doubtful = self.engine.doubtful().await?;
+        if doubtful.is_empty() {
+            return Ok(0);
+        }
+        let Repair { known, stored, lost, mut later } = self.compare(&doubtful).await?;
+        let silences = doubtful.into_iter().filter_map(|silence| {
+            let record = known.get(&name(&silence.record))?.clone();
+            Some(AcknowledgedSilence { record, ..silence })
+        });
+        let markings: Vec<Marking> = silences.map(|silence| self.marking(silence)).collect();
+        self.engine.mark_notified(&markings, now).await?;
+        let applied = self.roll.write_again(&lost, now).await?;
+        // The return of a stored record may have joined a group that is lost. That of a record that is written again
+        // joins as soon as it is in the outbox, and not if the unit has changed meanwhile.
+        let is_stored = |marking: &Marking| stored.contains(&marking.silence.record.id);
+        let returns: Vec<Join> = markings.into_iter().filter(is_stored).filter_map(returns).collect();
+        self.engine.join(&returns, &self.destinations, &Capacity::NONE, now).await?;
+        // A unit that changed meanwhile is compared again.
+        let changed = lost.iter().zip(&applied).filter(|(_, applied)| !**applied);
+        later.extend(changed.filter_map(|((_, change), _)| Some(change.record.as_ref()?.id.clone())));
+        let count = applied.into_iter().filter(|applied| *applied).count();
+        if count > 0 {
+            tracing::warn!(
+                records = count,
+                "records that receivers know were lost by a failover and are written again"
+            );
+        }
+        self.engine.settle_doubts(&later);
+        Ok(count)
+    }
+
+    async fn compare(&self, doubtful: &[AcknowledgedSilence]) -> Result<Repair> {
+        let records: BTreeMap<_, &OfflineRecord> =
+            doubtful.iter().map(|silence| (name(&silence.record), &silence.record)).collect();
+        let records: Vec<OfflineRecord> = records.into_values().cloned().collect();
+        let mut repair = Repair::default();
+        for (record, found) in records.iter().zip(self.roll.find(&records).await?) {
+            repair.add(record, found);
+        }
+        Ok(repair)
+    }
+
+    fn marking(&self, silence: AcknowledgedSilence) -> Marking {
+        let mut groups = groups_of(&OutboxEvent::Record(silence.record.clone()), &self.routes);
+        // Routes that have changed since do not change the group of a silence.
+        if !groups.iter().any(|group| group.key == silence.group.key) {
+            groups = vec![silence.group.clone()];
+        }
+        let mut rest = self.destinations.of(&silence.group.key).receivers.clone();
+        rest.retain(|name| silence.record.back_at.is_none() && !silence.receivers.contains(name));
+        Marking { silence, groups, rest }
+    }
+}
+
+/// The return of a record that is closed, which joins once more.
+fn returns(marking: Marking) -> Option<Join> {
+    let Marking { silence, groups, .. } = marking;
+    silence.record.back_at?;
+    Some(Join { groups, event: OutboxEvent::Record(silence.record) })
+}

@@ -1,0 +1,200 @@
+//! A notification as receivers see it: the same data for every template and format.
+//!
+//! A pure function of the delivery and the receiver's options, so that every attempt sends the same.
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::group::of_kind;
+use crate::clock::Timestamp;
+use crate::presence::{Interval, Labels, OfflineRecord};
+use crate::store::{Delivery, Group};
+
+mod examples;
+mod filters;
+mod links;
+mod member;
+mod summary;
+mod template;
+mod zone;
+
+pub use examples::{Example, hostile};
+pub use links::Links;
+pub use member::{Action, Member, TEST, blind_id, members, test_members};
+pub use summary::{Section, sections, text, title};
+pub use template::Templates;
+pub use zone::Zone;
+
+/// How a receiver's messages are written.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct MessageConfig {
+    pub links: Links,
+    /// The zone of its times.
+    pub zone: Zone,
+}
+
+/// A notification, or a test that looks like one.
+pub struct Message<'a> {
+    pub delivery: &'a Delivery,
+    pub is_test: bool,
+}
+
+impl<'a> Message<'a> {
+    pub fn new(delivery: &'a Delivery) -> Message<'a> {
+        Message { delivery, is_test: false }
+    }
+
+    /// `delivery` is that of [`test_delivery`].
+    pub fn test(delivery: &'a Delivery) -> Message<'a> {
+        Message { delivery, is_test: true }
+    }
+
+    /// `rollcall.notification`, `rollcall.blind` or `rollcall.test`.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Message { is_test: true, .. } => "rollcall.test",
+            Message { delivery, .. } if delivery.blind.is_empty() => "rollcall.notification",
+            _ => "rollcall.blind",
+        }
+    }
+
+    /// Whether something is wrong that was not before: a unit is offline, or nothing is heard.
+    pub fn is_firing(&self) -> bool {
+        !self.delivery.offline.is_empty() || self.delivery.blind.iter().any(|interval| !interval.is_over())
+    }
+
+    pub fn title(&self, config: &MessageConfig) -> String {
+        match self.is_test {
+            true => format!("TEST: Rollcall reaches receiver {}", self.delivery.receiver),
+            false => title(self.delivery, &config.zone),
+        }
+    }
+
+    pub fn text(&self, config: &MessageConfig) -> String {
+        match self.is_test {
+            true => TEST.to_owned(),
+            false => text(&sections(self.delivery, &config.zone, &config.links)),
+        }
+    }
+
+    /// The page for the message.
+    pub fn url(&self, config: &MessageConfig) -> Option<String> {
+        config.links.message(self.delivery)
+    }
+
+    /// The data of templates.
+    pub fn data(&self, config: &MessageConfig) -> Value {
+        let delivery = self.delivery;
+        let record = |record| RecordData::new(record, config);
+        let (kind, topics) = of_kind(delivery).unzip();
+        let blind = |interval: &Interval| BlindInterval::new(interval, kind.map(String::as_str));
+        let data = Data {
+            message_type: self.kind(),
+            id: &delivery.id,
+            notification: delivery.notification(),
+            timestamp: delivery.sealed_at,
+            receiver: &delivery.receiver,
+            group: &delivery.group.labels,
+            group_key: &delivery.group.key,
+            status: match self.is_firing() {
+                _ if self.is_test => "test",
+                true => "firing",
+                false => "resolved",
+            },
+            title: self.title(config),
+            text: self.text(config),
+            offline: delivery.offline.iter().map(record).collect(),
+            online: delivery.online.iter().map(record).collect(),
+            blind: delivery.blind.iter().map(blind).collect(),
+            kind,
+            topics,
+            reminder: delivery.reminder,
+            incident: None,
+            truncated: 0,
+            url: self.url(config),
+        };
+        serde_json::to_value(data).expect("names and times are always JSON")
+    }
+}
+
+/// A notification for [`Message::test`].
+pub fn test_delivery(receiver: &str, now: Timestamp) -> Delivery {
+    Delivery {
+        id: format!("test-{}.{receiver}", now.as_millis()),
+        receiver: receiver.to_owned(),
+        group: Group { key: "test".to_owned(), labels: Labels::new() },
+        sealed_at: now,
+        offline: Vec::new(),
+        online: Vec::new(),
+        blind: Vec::new(),
+        reminder: false,
+        attempt: 1,
+    }
+}
+
+#[derive(Serialize)]
+struct Data<'a> {
+    #[serde(rename = "type")]
+    message_type: &'static str,
+    id: &'a str,
+    notification: &'a str,
+    timestamp: Timestamp,
+    receiver: &'a str,
+    group: &'a Labels,
+    group_key: &'a str,
+    status: &'static str,
+    title: String,
+    text: String,
+    offline: Vec<RecordData<'a>>,
+    online: Vec<RecordData<'a>>,
+    blind: Vec<BlindInterval>,
+    kind: Option<&'a String>,
+    topics: Option<&'a String>,
+    reminder: bool,
+    incident: Option<()>,
+    truncated: u64,
+    url: Option<String>,
+}
+
+#[derive(Serialize)]
+struct RecordData<'a> {
+    #[serde(flatten)]
+    record: &'a OfflineRecord,
+    title: String,
+    text: String,
+    url: Option<String>,
+}
+
+impl<'a> RecordData<'a> {
+    fn new(record: &'a OfflineRecord, config: &MessageConfig) -> RecordData<'a> {
+        RecordData {
+            record,
+            title: summary::title_of(record),
+            text: summary::text_of(record, &config.zone),
+            url: config.links.unit(record),
+        }
+    }
+}
+
+/// A blind interval for a receiver.
+#[derive(Serialize)]
+pub struct BlindInterval {
+    /// The same while it lasts and when it is over.
+    id: String,
+    from: Timestamp,
+    /// Null while it lasts, and so is its length.
+    to: Option<Timestamp>,
+    seconds: Option<f64>,
+}
+
+impl BlindInterval {
+    pub fn new(interval: &Interval, kind: Option<&str>) -> BlindInterval {
+        let seconds = interval.is_over().then(|| interval.length().as_secs_f64());
+        BlindInterval {
+            id: blind_id(*interval, kind),
+            from: interval.from,
+            to: interval.is_over().then_some(interval.to),
+            seconds,
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Example notifications. Every template is rendered with them at the start, so that an error in it is found before the
+//! first alert; `rollcall template render` shows the results.
+
+use std::time::Duration;
+
+use crate::clock::Timestamp;
+use crate::presence::{Closing, Interval, Labels, OfflineRecord, Unit};
+use crate::store::{Delivery, Group};
+
+/// A notification to try a template with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Example {
+    /// One unit is offline.
+    Offline,
+    /// A unit is back.
+    Recovery,
+    /// Many units of a site are offline, others are back.
+    Storm,
+    /// Nothing is heard.
+    Blind,
+}
+
+impl Example {
+    pub const ALL: [Example; 4] = [Example::Offline, Example::Recovery, Example::Storm, Example::Blind];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Example::Offline => "offline",
+            Example::Recovery => "recovery",
+            Example::Storm => "storm",
+            Example::Blind => "blind",
+        }
+    }
+
+    /// The notification for a receiver.
+    pub fn delivery(self, receiver: &str) -> Delivery {
+        let mut delivery = Delivery {
+            id: format!("ntf_{}.{receiver}", self.as_str()),
+            receiver: receiver.to_owned(),
+            group: Group {
+                key: "kind=detector,site=north".to_owned(),
+                labels: labels(&[("kind", "detector"), ("site", "north")]),
+            },
+            sealed_at: NOW,
+            offline: Vec::new(),
+            online: Vec::new(),
+            blind: Vec::new(),
+            reminder: false,
+            attempt: 1,
+        };
+        match self {
+            Example::Offline => delivery.offline = vec![offline("pump-7", "north")],
+            Example::Recovery => delivery.online = vec![back(offline("pump-7", "north"))],
+            Example::Storm => {
+                delivery.offline = (1..=312).map(|at| offline(&format!("unit-{at:03}"), "north")).collect();
+                delivery.online =
+                    (313..=315).map(|at| back(offline(&format!("unit-{at}"), "north"))).collect();
+            }
+            Example::Blind => {
+                delivery.group = Group { key: "blind".to_owned(), labels: Labels::new() };
+                delivery.blind = vec![Interval { from: NOW - HOUR, to: Timestamp::NEVER }];
+            }
+        }
+        delivery
+    }
+}
+
+/// Names with all the signs that could end a text of JSON, HTML, a header or a level of a topic too early.
+pub fn hostile(receiver: &str) -> Delivery {
+    let mut delivery = Example::Offline.delivery(receiver);
+    delivery.offline = vec![offline("a\"b\\c'd<e>&f{{g}}", "\"no\\rth\"\r\n<b>/+#")];
+    delivery.group.labels = delivery.offline[0].labels.clone();
+    delivery
+}
+
+const HOUR: Duration = Duration::from_secs(3600);
+/// 2026-11-22T15:14:21.978Z.
+const NOW: Timestamp = Timestamp::from_millis(1_795_360_461_978);
+
+fn labels(pairs: &[(&str, &str)]) -> Labels {
+    pairs.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+fn offline(unit: &str, site: &str) -> OfflineRecord {
+    let kind = "detector".parse().expect("it is a kind");
+    let unit = Unit { kind, id: unit.parse().unwrap_or_else(|_| "pump".parse().expect("it is an id")) };
+    let deadline = NOW - Duration::from_secs(10);
+    let record = OfflineRecord::open(unit, deadline - 48 * HOUR, deadline, deadline);
+    OfflineRecord { labels: labels(&[("room", "12"), ("site", site)]), ..record }
+}
+
+fn back(record: OfflineRecord) -> OfflineRecord {
+    OfflineRecord { back_at: Some(NOW), closed_by: Some(Closing::Return), ..record }
+}

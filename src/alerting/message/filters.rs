@@ -1,0 +1,129 @@
+//! The filters of templates, beside those of the language: times and spans in the zone of the receiver, lengths, and
+//! text that is safe within another language.
+
+use std::time::Duration;
+
+use minijinja::{Environment, Error, ErrorKind, Value};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+
+use super::zone::{Zone, span};
+use crate::alerting::text;
+use crate::clock::Timestamp;
+
+/// The room for the line that says how many lines are left out.
+const ROOM: usize = 24;
+
+/// Adds the filters. `zone` is that of the receiver.
+pub fn add(environment: &mut Environment<'static>, zone: &Zone) {
+    let zone = zone.clone();
+    environment.add_filter("time", move |at: Value, form: Option<String>| -> Result<String, Error> {
+        let Some(at) = moment(&at)? else { return Ok(String::new()) };
+        match form {
+            None => Ok(zone.show(at)),
+            Some(form) => zone.format(at, &form).map_err(invalid),
+        }
+    });
+    environment.add_filter("epoch", |at: Value| -> Result<i64, Error> {
+        Ok(moment(&at)?.unwrap_or_default().as_millis() / 1000)
+    });
+    environment.add_filter("span", |seconds: f64| -> String {
+        span(Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or_default())
+    });
+    environment.add_filter("since", |to: Value, from: Value| -> Result<String, Error> {
+        let (to, from) = (moment(&to)?, moment(&from)?);
+        Ok(to.zip(from).map(|(to, from)| span(to.since(from))).unwrap_or_default())
+    });
+    environment.add_filter("cut", |text: String, most: usize| -> String { cut(&text, most) });
+    environment.add_filter("fit", |text: String, most: usize| -> String { fit(&text, most) });
+    environment.add_filter("slack", |text: String| -> String { by_line(&text, slack) });
+    environment.add_filter("html", |text: String| -> String { by_line(&text, text::html) });
+    environment.add_filter("markdown", |text: String| -> String { by_line(&text, markdown) });
+    environment.add_filter("urlencode", |text: String| -> String {
+        utf8_percent_encode(&text, NON_ALPHANUMERIC).to_string()
+    });
+}
+
+fn invalid(detail: String) -> Error {
+    Error::new(ErrorKind::InvalidOperation, detail)
+}
+
+/// A time of the notification; `None` for null.
+fn moment(value: &Value) -> Result<Option<Timestamp>, Error> {
+    if value.is_none() || value.is_undefined() {
+        return Ok(None);
+    }
+    let read = value.as_str().and_then(|text| text.parse::<jiff::Timestamp>().ok());
+    let moment = read.map(|moment| Timestamp::from_millis(moment.as_millisecond()));
+    moment.map(Some).ok_or_else(|| invalid("not a time; times are fields such as timestamp".to_owned()))
+}
+
+/// The text, at most `most` characters long.
+fn cut(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        None => text.to_owned(),
+        Some(_) => text.chars().take(most.saturating_sub(1)).chain(['…']).collect(),
+    }
+}
+
+/// As many whole lines as `most` characters hold, and how many are left out.
+fn fit(text: &str, most: usize) -> String {
+    if text.chars().count() <= most {
+        return text.to_owned();
+    }
+    let lines: Vec<&str> = text.lines().collect();
+    let (mut used, mut taken) = (ROOM, 0);
+    for line in &lines {
+        used += line.chars().count() + 1;
+        if used > most {
+            break;
+        }
+        taken += 1;
+    }
+    if taken == 0 {
+        return cut(text, most);
+    }
+    format!("{}\n… {} lines more", lines[..taken].join("\n"), lines.len() - taken)
+}
+
+/// Escapes line by line: line breaks stay.
+fn by_line(text: &str, escape: fn(&str) -> String) -> String {
+    text.split('\n').map(escape).collect::<Vec<String>>().join("\n")
+}
+
+fn slack(line: &str) -> String {
+    text::plain(line).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+fn markdown(line: &str) -> String {
+    let mut safe = String::with_capacity(line.len());
+    for c in text::plain(line).chars() {
+        if matches!(c, '\\' | '*' | '_' | '~' | '`' | '|' | '>' | '#' | '[' | ']' | '<' | '@') {
+            safe.push('\\');
+        }
+        safe.push(c);
+    }
+    safe
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_fitted_by_whole_lines_and_says_how_many_are_left_out() {
+        let text = (0..100).map(|at| format!("unit {at}")).collect::<Vec<_>>().join("\n");
+        let fitted = fit(&text, 60);
+        assert!(fitted.chars().count() <= 60, "{fitted}");
+        assert!(fitted.starts_with("unit 0\nunit 1\n") && fitted.ends_with(" lines more"), "{fitted}");
+        assert_eq!(fit("short", 5), "short");
+        assert_eq!(fit("a single long line", 5), "a si…");
+        assert_eq!(cut("éééé", 3), "éé…");
+    }
+
+    #[test]
+    fn text_stays_text_within_another_language() {
+        assert_eq!(by_line("a <b>\n& c", slack), "a &lt;b&gt;\n&amp; c");
+        assert_eq!(by_line("<b>\n*", text::html), "&lt;b&gt;\n*");
+        assert_eq!(by_line("pump_7 [x](y)\n@all", markdown), "pump\\_7 \\[x\\](y)\n\\@all");
+    }
+}

@@ -1,0 +1,59 @@
+//! Links from a message to the pages of Rollcall.
+
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use url::Url;
+
+use crate::presence::OfflineRecord;
+use crate::store::Delivery;
+
+/// The address by which operators reach Rollcall, `http.external_url`. Without it there are no links.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Links {
+    /// Without a slash at its end.
+    base: Option<String>,
+}
+
+impl Links {
+    pub fn new(external_url: &Url) -> Links {
+        Links { base: Some(external_url.as_str().trim_end_matches('/').to_owned()) }
+    }
+
+    /// The front page.
+    pub fn front(&self) -> Option<String> {
+        self.base.as_ref().map(|base| format!("{base}/"))
+    }
+
+    /// The page of a record's unit.
+    pub fn unit(&self, record: &OfflineRecord) -> Option<String> {
+        let base = self.base.as_ref()?;
+        let unit = utf8_percent_encode(record.unit.as_str(), NON_ALPHANUMERIC);
+        Some(format!("{base}/api/v1/units/{}/{unit}", record.kind))
+    }
+
+    /// The page for a whole message: of its unit if it has one, of the open records if it has several, else the front
+    /// page.
+    pub fn message(&self, delivery: &Delivery) -> Option<String> {
+        let mut records = delivery.offline.iter().chain(&delivery.online);
+        match (records.next(), records.next()) {
+            (Some(record), None) => self.unit(record),
+            (Some(_), Some(_)) => self.base.as_ref().map(|base| format!("{base}/api/v1/records?open=true")),
+            (None, _) => self.front(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Timestamp;
+
+    #[test]
+    fn a_link_leads_to_the_unit_whatever_its_name_holds() {
+        let zero = Timestamp::ZERO;
+        let record = |unit: &str| OfflineRecord::open(unit.parse().unwrap(), zero, zero, zero);
+        let links = Links::new(&"https://rollcall.example.org/fleet/".parse().unwrap());
+        let expected = "https://rollcall.example.org/fleet/api/v1/units/gate/a%20%3C7%3E";
+        assert_eq!(links.unit(&record("gate:a <7>")).as_deref(), Some(expected));
+        assert_eq!(Links::default().unit(&record("gate:a")), None);
+    }
+}

@@ -1,0 +1,133 @@
+//! The members of a notification, for services that keep one alert for each unit: opened by its silence, closed by its
+//! return.
+
+use data_encoding::HEXLOWER;
+use ring::digest::{SHA256, digest};
+use serde::Serialize;
+
+use super::links::Links;
+use super::summary::{sections, text_of, title, title_of};
+use super::zone::Zone;
+use crate::alerting::group;
+use crate::clock::Timestamp;
+use crate::presence::{Interval, Labels, OfflineRecord};
+use crate::store::Delivery;
+
+/// A longer key is replaced by its digest: services take 255 characters.
+const LONGEST_KEY: usize = 200;
+
+/// The text of a test.
+pub const TEST: &str = "This is a test of Rollcall; no unit is concerned.";
+
+/// The change of an alert.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    Trigger,
+    Resolve,
+}
+
+/// One record or blind interval of a notification.
+#[derive(Debug, Serialize)]
+pub struct Member {
+    pub action: Action,
+    /// The same for the silence and its return, and for every attempt.
+    pub key: String,
+    pub title: String,
+    pub text: String,
+    /// When it began.
+    pub from: Timestamp,
+    /// When it ended; null while it lasts.
+    pub to: Option<Timestamp>,
+    /// The kind and the unit, or `rollcall`.
+    pub source: String,
+    /// Null for blindness of the fleet.
+    pub kind: Option<String>,
+    /// Null for blindness.
+    pub unit: Option<String>,
+    /// With the kind and the unit.
+    pub labels: Labels,
+    pub url: Option<String>,
+}
+
+/// The members of a delivery: silences, returns and blind intervals, in this order.
+pub fn members(delivery: &Delivery, zone: &Zone, links: &Links) -> Vec<Member> {
+    let records = delivery.offline.iter().chain(&delivery.online);
+    let records = records.map(|record| of_record(record, zone, links));
+    let blind = delivery.blind.iter().map(|interval| of_blindness(delivery, *interval, zone, links));
+    records.chain(blind).collect()
+}
+
+/// The members of a test: an alert that is opened and closed at once.
+pub fn test_members(delivery: &Delivery) -> Vec<Member> {
+    let member = |action| Member {
+        action,
+        key: format!("rollcall-test-{}", delivery.id),
+        title: format!("TEST: Rollcall reaches receiver {}", delivery.receiver),
+        text: TEST.to_owned(),
+        from: delivery.sealed_at,
+        to: (action == Action::Resolve).then_some(delivery.sealed_at),
+        source: "rollcall".to_owned(),
+        kind: None,
+        unit: None,
+        labels: Labels::new(),
+        url: None,
+    };
+    vec![member(Action::Trigger), member(Action::Resolve)]
+}
+
+/// The labels of a record's alert: those of its unit, its kind and its unit.
+fn labels_of(record: &OfflineRecord) -> Labels {
+    let mut labels = record.labels.clone();
+    labels.insert("kind".to_owned(), record.kind.to_string());
+    labels.insert("unit".to_owned(), record.unit.to_string());
+    labels
+}
+
+fn of_record(record: &OfflineRecord, zone: &Zone, links: &Links) -> Member {
+    Member {
+        action: if record.closed_by.is_none() { Action::Trigger } else { Action::Resolve },
+        key: key(record.id.to_string()),
+        title: title_of(record),
+        text: text_of(record, zone),
+        from: record.deadline,
+        to: record.back_at,
+        source: format!("{}/{}", record.kind, record.unit),
+        kind: Some(record.kind.to_string()),
+        unit: Some(record.unit.to_string()),
+        labels: labels_of(record),
+        url: links.unit(record),
+    }
+}
+
+fn of_blindness(delivery: &Delivery, interval: Interval, zone: &Zone, links: &Links) -> Member {
+    let kind = group::of_kind(delivery).map(|(kind, _)| kind.clone());
+    let alone = Delivery { blind: vec![interval], ..delivery.clone() };
+    let item = sections(&alone, zone, links).into_iter().flat_map(|section| section.items).next();
+    Member {
+        action: if interval.is_over() { Action::Resolve } else { Action::Trigger },
+        key: key(blind_id(interval, kind.as_deref())),
+        title: title(&alone, zone),
+        text: item.map(|item| format!("{}: {}", item.name, item.what)).unwrap_or_default(),
+        from: interval.from,
+        to: interval.is_over().then_some(interval.to),
+        source: "rollcall".to_owned(),
+        labels: kind.iter().map(|kind| ("kind".to_owned(), kind.clone())).collect(),
+        kind,
+        unit: None,
+        url: links.front(),
+    }
+}
+
+/// The id of a blind interval, the same while it lasts and when it is over.
+pub fn blind_id(interval: Interval, kind: Option<&str>) -> String {
+    let kind = kind.map(|kind| format!("{kind}:")).unwrap_or_default();
+    format!("blind:{kind}{}", interval.from.as_millis())
+}
+
+fn key(id: String) -> String {
+    if id.len() <= LONGEST_KEY {
+        return id;
+    }
+    format!("rollcall-{}", HEXLOWER.encode(digest(&SHA256, id.as_bytes()).as_ref()))
+}

@@ -1,0 +1,219 @@
+//! A notification in words: its title, and sections of one line for each record. Mails and templates share them.
+//!
+//! A pure function of the delivery and the zone. The state comes first in the title, because a telephone shows only
+//! the beginning.
+
+use super::links::Links;
+use super::zone::{Zone, span};
+use crate::alerting::group;
+use crate::alerting::text::{short, word};
+use crate::presence::{Cause, Closing, Interval, Labels, OfflineRecord};
+use crate::store::Delivery;
+
+/// The most records that one section lists.
+const MOST_LISTED: usize = 100;
+/// The longest title, in characters.
+const LONGEST_TITLE: usize = 180;
+
+/// One part of a message: records of one transition.
+#[derive(Debug)]
+pub struct Section {
+    pub title: String,
+    pub items: Vec<Item>,
+    /// How many records are not listed.
+    pub more: usize,
+}
+
+/// One record or one blind interval.
+#[derive(Debug)]
+pub struct Item {
+    /// The unit and its labels.
+    pub name: String,
+    /// The times.
+    pub what: String,
+    /// The page of the unit.
+    pub link: Option<String>,
+}
+
+/// The title of a message, without line breaks.
+pub fn title(delivery: &Delivery, zone: &Zone) -> String {
+    short(&full_title(delivery, zone), LONGEST_TITLE)
+}
+
+fn full_title(delivery: &Delivery, zone: &Zone) -> String {
+    let reminder = if delivery.reminder { "REMINDER: " } else { "" };
+    format!("{reminder}{}", title_of_all(delivery, zone))
+}
+
+fn title_of_all(delivery: &Delivery, zone: &Zone) -> String {
+    let (offline, online) = (&delivery.offline, &delivery.online);
+    if !delivery.blind.is_empty() {
+        if let Some(lasting) = delivery.blind.iter().find(|interval| !interval.is_over()) {
+            return format!("BLIND: {} has been heard since {}", nothing(delivery), zone.show(lasting.from));
+        }
+        let blind = delivery.blind.iter().map(Interval::length).sum();
+        return format!("HEARING AGAIN: {} could be heard for {}", nothing(delivery), span(blind));
+    }
+    let shared = shared(&delivery.group.labels);
+    let (back, unwatched) = ended(online);
+    let offline: Vec<&OfflineRecord> = offline.iter().collect();
+    let parts = [("OFFLINE", offline), ("BACK", back), ("NO LONGER WATCHED", unwatched)];
+    let parts: Vec<(&str, Vec<&OfflineRecord>)> =
+        parts.into_iter().filter(|(_, records)| !records.is_empty()).collect();
+    if let [(what, records)] = &parts[..] {
+        return format!("{what}: {}{shared}", named(records));
+    }
+    let kind = one_kind(parts.iter().flat_map(|(_, records)| records).copied()).unwrap_or("several kinds");
+    let counts: Vec<String> =
+        parts.iter().map(|(what, records)| format!("{what} {}", records.len())).collect();
+    format!("{}: {kind}{shared}", counts.join(", "))
+}
+
+/// The title of a message about one record.
+pub fn title_of(record: &OfflineRecord) -> String {
+    let what = match record.closed_by {
+        None => "OFFLINE",
+        Some(Closing::KindRemoved) => "NO LONGER WATCHED",
+        Some(_) => "BACK",
+    };
+    short(&format!("{what}: {}", unit(record)), LONGEST_TITLE)
+}
+
+/// The times of a record.
+pub fn text_of(record: &OfflineRecord, zone: &Zone) -> String {
+    match record.closed_by {
+        None => silence(record, zone),
+        Some(_) => ending(record, zone),
+    }
+}
+
+/// `nothing`, or `nothing of kind detector`: the subject of a blindness.
+fn nothing(delivery: &Delivery) -> String {
+    group::of_kind(delivery).map_or("nothing".to_owned(), |(kind, _)| format!("nothing of kind {kind}"))
+}
+
+/// The records whose units are back, and those that were closed because their kind was removed.
+fn ended(records: &[OfflineRecord]) -> (Vec<&OfflineRecord>, Vec<&OfflineRecord>) {
+    records.iter().partition(|record| record.closed_by != Some(Closing::KindRemoved))
+}
+
+/// `detector unit-7`, `3 detectors` or `3 units`.
+fn named(records: &[&OfflineRecord]) -> String {
+    match records {
+        [record] => format!("{} {}", record.kind, word(record.unit.as_str())),
+        many => match one_kind(many.iter().copied()) {
+            Some(kind) if kind.ends_with('s') => format!("{} {kind}", many.len()),
+            Some(kind) => format!("{} {kind}s", many.len()),
+            None => format!("{} units", many.len()),
+        },
+    }
+}
+
+fn one_kind<'a>(records: impl IntoIterator<Item = &'a OfflineRecord>) -> Option<&'a str> {
+    let mut kinds = records.into_iter().map(|record| record.kind.as_str());
+    let first = kinds.next()?;
+    kinds.all(|kind| kind == first).then_some(first)
+}
+
+/// ` (site=north)`: the labels of the group without kind and unit, which the title has anyway.
+fn shared(labels: &Labels) -> String {
+    let rest = labels.iter().filter(|(name, _)| !matches!(name.as_str(), "kind" | "unit"));
+    match list(rest) {
+        text if text.is_empty() => text,
+        text => format!(" ({text})"),
+    }
+}
+
+fn list<'a>(labels: impl IntoIterator<Item = (&'a String, &'a String)>) -> String {
+    let each: Vec<_> =
+        labels.into_iter().map(|(name, value)| format!("{}={}", word(name), word(value))).collect();
+    each.join(", ")
+}
+
+/// The sections of a message; none is empty.
+pub fn sections(delivery: &Delivery, zone: &Zone, links: &Links) -> Vec<Section> {
+    let blind = delivery.blind.iter().map(|interval| blindness(delivery, interval, zone));
+    let of_record = |record: &OfflineRecord| Item {
+        name: unit(record),
+        what: text_of(record, zone),
+        link: links.unit(record),
+    };
+    let (back, unwatched) = ended(&delivery.online);
+    let sections = [
+        section("Blind", blind),
+        section("Offline", delivery.offline.iter().map(of_record)),
+        section("Back", back.into_iter().map(of_record)),
+        section("No longer watched", unwatched.into_iter().map(of_record)),
+    ];
+    sections.into_iter().filter(|section| !section.items.is_empty()).collect()
+}
+
+/// The sections as text, one line for each item.
+pub fn text(sections: &[Section]) -> String {
+    let mut lines = Vec::new();
+    for section in sections {
+        if sections.len() > 1 {
+            lines.push(format!("{}:", section.title));
+        }
+        lines.extend(section.items.iter().map(|item| format!("{}: {}", item.name, item.what)));
+        if section.more > 0 {
+            lines.push(format!("and {} more", section.more));
+        }
+    }
+    lines.join("\n")
+}
+
+fn blindness(delivery: &Delivery, interval: &Interval, zone: &Zone) -> Item {
+    let of_kind = |(kind, topics)| format!(" of kind {kind} ({topics})");
+    let of_kind = group::of_kind(delivery).map(of_kind).unwrap_or_default();
+    let from = zone.show(interval.from);
+    if !interval.is_over() {
+        let what = format!("since {from}; no unit{of_kind} is declared offline until that is over");
+        return Item { name: format!("No heartbeat{of_kind} is heard"), what, link: None };
+    }
+    let (to, length) = (zone.show(interval.to), span(interval.length()));
+    let what = format!("from {from} to {to} ({length}); this time counts as silence of no unit");
+    Item { name: format!("No heartbeat{of_kind} could be heard"), what, link: None }
+}
+
+fn section(title: &str, items: impl ExactSizeIterator<Item = Item>) -> Section {
+    let count = items.len();
+    Section {
+        title: format!("{title} ({count})"),
+        items: items.take(MOST_LISTED).collect(),
+        more: count.saturating_sub(MOST_LISTED),
+    }
+}
+
+/// `detector unit-7 (site=north)`.
+fn unit(record: &OfflineRecord) -> String {
+    let labels = list(&record.labels);
+    let labels = if labels.is_empty() { labels } else { format!(" ({labels})") };
+    format!("{} {}{labels}", record.kind, word(record.unit.as_str()))
+}
+
+fn silence(record: &OfflineRecord, zone: &Zone) -> String {
+    let last_seen = zone.show(record.last_seen);
+    let began = match record.cause {
+        Cause::Silence => format!("last seen {last_seen}"),
+        Cause::NeverSeen => format!("registered {last_seen}, never seen"),
+    };
+    let presumed = match record.silent_from {
+        Some(from) => format!(", presumed silent since {}", zone.show(from)),
+        None => String::new(),
+    };
+    format!("{began}{presumed}, offline since {}", zone.show(record.deadline))
+}
+
+fn ending(record: &OfflineRecord, zone: &Zone) -> String {
+    let moment = record.back_at.unwrap_or(record.deadline);
+    let at = zone.show(moment);
+    let ended = match record.closed_by {
+        None | Some(Closing::Return) => format!("back {at}"),
+        Some(Closing::Policy) => format!("allowed a longer silence {at}"),
+        Some(Closing::Removed) => format!("removed {at}"),
+        Some(Closing::KindRemoved) => format!("its kind is not configured any more, closed {at}"),
+    };
+    let since = zone.show(record.deadline);
+    format!("{ended}, was offline since {since} ({})", span(moment.since(record.deadline)))
+}

@@ -1,0 +1,93 @@
+//! Times and spans as operators read them: in the zone of their receiver.
+
+use std::time::Duration;
+
+use jiff::tz::TimeZone;
+
+use crate::clock::Timestamp;
+
+/// The form of a time in a zone other than UTC.
+const FORM: &str = "%Y-%m-%d %H:%M:%S %Z";
+
+/// A zone of time, by default UTC.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Zone(TimeZone);
+
+impl Default for Zone {
+    fn default() -> Zone {
+        Zone(TimeZone::UTC)
+    }
+}
+
+impl Zone {
+    /// The zone of that name, such as `Europe/Berlin`.
+    pub fn parse(name: &str) -> Result<Zone, String> {
+        if name == "UTC" {
+            return Ok(Zone::default());
+        }
+        let zone = TimeZone::get(name);
+        zone.map(Zone).map_err(|_| {
+            format!("there is no zone {name:?}; write \"UTC\" or a name such as \"Europe/Berlin\"")
+        })
+    }
+
+    /// A time for a message: RFC 3339 in UTC, and else with the abbreviation of the zone.
+    pub fn show(&self, at: Timestamp) -> String {
+        if self.0 == TimeZone::UTC {
+            return at.to_string();
+        }
+        self.format(at, FORM).unwrap_or_else(|_| at.to_string())
+    }
+
+    /// A time in a form of `strftime`.
+    pub fn format(&self, at: Timestamp, form: &str) -> Result<String, String> {
+        let moment = jiff::Timestamp::from_millisecond(at.as_millis()).unwrap_or(jiff::Timestamp::MAX);
+        let zoned = moment.to_zoned(self.0.clone());
+        jiff::fmt::strtime::format(form, &zoned)
+            .map_err(|error| format!("{form:?} is no form of a time ({error}); write for example \"%H:%M\""))
+    }
+}
+
+/// The two largest parts of a span: `2d 3h`, `5m 0s`, `12s`.
+pub fn span(length: Duration) -> String {
+    let seconds = length.as_secs();
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds}s"),
+        (0, 0, minutes) => format!("{minutes}m {}s", seconds % 60),
+        (0, hours, minutes) => format!("{hours}h {minutes}m"),
+        (days, hours, _) => format!("{days}d {hours}h"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_shown_in_its_zone_with_summer_time() {
+        let winter = Timestamp::from_millis(1_768_471_200_000);
+        let summer = Timestamp::from_millis(1_784_109_600_123);
+        assert_eq!(Zone::default().show(winter), "2026-01-15T10:00:00.000Z");
+        let berlin = Zone::parse("Europe/Berlin").unwrap();
+        assert_eq!(berlin.show(winter), "2026-01-15 11:00:00 CET");
+        assert_eq!(berlin.show(summer), "2026-07-15 12:00:00 CEST");
+        assert_eq!(berlin.format(summer, "%H:%M").unwrap(), "12:00");
+        assert!(berlin.show(Timestamp::NEVER).starts_with("9999-12-30"));
+    }
+
+    #[test]
+    fn a_zone_or_a_form_that_does_not_exist_is_an_error_with_advice() {
+        assert!(Zone::parse("Europe/Atlantis").unwrap_err().contains("; write "));
+        assert_eq!(Zone::parse("UTC").unwrap(), Zone::default());
+        assert!(Zone::default().format(Timestamp::ZERO, "%!").unwrap_err().contains("; write "));
+    }
+
+    #[test]
+    fn a_span_has_its_two_largest_parts() {
+        let cases = [(12, "12s"), (300, "5m 0s"), (7_260, "2h 1m"), (183_600, "2d 3h")];
+        for (seconds, shown) in cases {
+            assert_eq!(span(Duration::from_secs(seconds)), shown);
+        }
+    }
+}

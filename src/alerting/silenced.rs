@@ -1,0 +1,134 @@
+//! Open records that an alert silence covers: they join no group while it is active, and join once when it is over.
+//!
+//! A covered record leaves the outbox without a group. It stays open, and an open record can join at any time: joining
+//! is idempotent, also after its notification was sent. So nothing is kept of what was covered. When an alert silence
+//! has ended, the open records that it matches join, unless another one covers them; those that have joined before
+//! change nothing. If a unit is back by then, its return has joined alone, and receivers are notified of neither.
+//!
+//! A return is not held back: receivers that were notified of a silence are notified of its end.
+//!
+//! # Why no record is missed
+//! The dispatcher leaves a record out only by alert silences that it read after the outbox; for the others a copy of the
+//! last second suffices. This loop reads the alert silences and then the open records. An alert silence that is over for
+//! this loop was active when the dispatcher of any instance read it, so the record was open by then, and is found here.
+//! After a start, and when partitions get another owner, every alert silence that is over counts as one that has just
+//! ended.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+
+use super::group::groups_of;
+use super::{ENGINE_BACKOFF, TICK};
+use crate::clock::{Clock, Timestamp};
+use crate::fleet::{Ownership, Silences};
+use crate::presence::OfflineRecord;
+use crate::routing::alert_silence::{SilenceState, covering};
+use crate::routing::{AlertSilence, Destinations, Routes, SilenceId};
+use crate::store::{AlertStore, Capacity, Join, OpenPages, OutboxEvent, Queries, Result, partition_of};
+use crate::telemetry::{Loop, Telemetry};
+
+/// The name of the loop among those that fail.
+const NAME: &str = "ended silences";
+
+/// Whether an event joins no group for now.
+pub(super) fn is_held(event: &OutboxEvent, silences: &[AlertSilence], now: Timestamp) -> bool {
+    match event {
+        OutboxEvent::Record(record) => record.back_at.is_none() && covering(silences, record, now).is_some(),
+        OutboxEvent::Blind(_) => false,
+    }
+}
+
+/// The loop and what it uses.
+pub(super) struct Silenced {
+    pub routes: Routes,
+    pub destinations: Destinations,
+    pub alerts: Arc<dyn AlertStore>,
+    pub queries: Arc<dyn Queries>,
+    pub silences: Arc<Silences>,
+    pub ownership: Ownership,
+    pub clock: Clock,
+    pub telemetry: Arc<Telemetry>,
+    pub stop: CancellationToken,
+}
+
+/// What is done.
+#[derive(Default)]
+struct Done {
+    partitions: Vec<u16>,
+    /// Alert silences whose records have joined, with their ends.
+    ended: HashSet<(SilenceId, Timestamp)>,
+}
+
+impl Silenced {
+    /// Runs until it is stopped.
+    pub async fn run(self) -> anyhow::Result<()> {
+        let (mut failures, mut done) = (0, Done::default());
+        loop {
+            let step = async {
+                let wait = match self.step(&mut done).await {
+                    Ok(()) => {
+                        failures = 0;
+                        self.telemetry.engine_answered(Loop::Dispatch, NAME);
+                        TICK
+                    }
+                    Err(error) => {
+                        failures += 1;
+                        self.telemetry.engine_failed(Loop::Dispatch, NAME, &error);
+                        ENGINE_BACKOFF.wait(failures, rand::random())
+                    }
+                };
+                tokio::time::sleep(wait).await;
+            };
+            if self.stop.run_until_cancelled(step).await.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn step(&self, done: &mut Done) -> Result<()> {
+        let silences = self.silences.current().await?;
+        let (view, now) = (self.ownership.view(), self.clock.now());
+        if done.partitions != view.partitions {
+            *done = Done { partitions: view.partitions.clone(), ended: HashSet::new() };
+        }
+        let over = silences.iter().filter(|one| one.state(now) == SilenceState::Expired);
+        let over: Vec<&AlertSilence> = over.filter(|one| !one.is_forgotten(now)).collect();
+        let name = |one: &&AlertSilence| (one.id, one.ends_at);
+        let ended: Vec<&AlertSilence> =
+            over.iter().copied().filter(|one| !done.ended.contains(&name(one))).collect();
+        if !ended.is_empty() {
+            self.join_again(&ended, &silences, &done.partitions, now).await?;
+            done.ended = over.iter().map(name).collect();
+        }
+        Ok(())
+    }
+
+    /// Lets the open records of these partitions join that the ended ones match and that no other one covers.
+    async fn join_again(
+        &self,
+        ended: &[&AlertSilence],
+        silences: &[AlertSilence],
+        partitions: &[u16],
+        now: Timestamp,
+    ) -> Result<()> {
+        let is_own = |record: &OfflineRecord| {
+            partitions.contains(&partition_of(&record.id.unit, self.alerts.partitions()))
+        };
+        let was_covered = |record: &OfflineRecord| ended.iter().any(|one| one.matches(record));
+        let mut pages = OpenPages::new(&*self.queries);
+        while let Some(page) = pages.next().await? {
+            let joins = page.into_iter().filter(|record| is_own(record) && was_covered(record));
+            let joins = joins.filter(|record| covering(silences, record, now).is_none());
+            let joins: Vec<Join> = joins
+                .map(OutboxEvent::Record)
+                .map(|event| Join { groups: groups_of(&event, &self.routes), event })
+                .collect();
+            if !joins.is_empty() {
+                self.alerts.join(&joins, &self.destinations.at(now), &Capacity::NONE, now).await?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -10,9 +10,14 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use tokio::net::TcpListener;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+
+mod reload;
+
+pub use reload::Reload;
+use reload::{Reloader, anew_with_each};
 
 use crate::backoff::Backoff;
 use crate::broker::Broker;
@@ -20,7 +25,8 @@ use crate::clock::Clock;
 use crate::config::{Config, EngineConfig};
 use crate::expiry::Expiry;
 use crate::fleet::walk::Removed;
-use crate::fleet::{Lease, Mirror, Roll, Walk, examination};
+use crate::fleet::{Lease, Mirror, Roll, Silences, Walk, examination};
+use crate::routing::Routes;
 use crate::store::embedded::EmbeddedEngine;
 use crate::store::redis::RedisEngine;
 use crate::store::{Engine, EngineError};
@@ -43,7 +49,19 @@ const RECONNECT: Backoff = Backoff { first: Duration::from_millis(200), longest:
 /// # Errors
 /// At the start: the address is in use, or the engine refuses the configuration; for an engine that cannot be reached
 /// it waits. Later: a loop ended by itself.
-pub async fn run(mut config: Config, stop: CancellationToken) -> anyhow::Result<()> {
+pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
+    run_with(config, None, stop).await
+}
+
+/// The same; `reload` loads the configuration again.
+///
+/// # Errors
+/// Those of [`run`].
+pub async fn run_with(
+    mut config: Config,
+    reload: Option<Reload>,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
     let clock = Clock::system();
     let telemetry = Arc::new(Telemetry::new(&clock));
     let listener = TcpListener::bind(config.http.listen)
@@ -70,7 +88,7 @@ pub async fn run(mut config: Config, stop: CancellationToken) -> anyhow::Result<
         config.intake.qos = 1;
         loops.add("broker", broker.serve(loops.stop.clone()));
     }
-    start(config, engine, lease, clock, telemetry, &pages, &mut loops);
+    start(config, reload, (engine, lease), clock, telemetry, &pages, &mut loops);
     loops.run(&stop).await
 }
 
@@ -120,15 +138,15 @@ async fn open(config: &EngineConfig, telemetry: Arc<Telemetry>) -> Result<Arc<dy
 /// In one piece: it only builds the loops, one after the other.
 fn start(
     config: Config,
-    engine: Arc<dyn Engine>,
-    lease: Lease,
+    reload: Option<Reload>,
+    (engine, lease): (Arc<dyn Engine>, Lease),
     clock: Clock,
     telemetry: Arc<Telemetry>,
     pages: &http::Pages,
     loops: &mut Loops,
 ) {
     let stop = loops.stop.clone();
-    if config.alerting.route.receivers.is_empty() {
+    if config.alerting.route.named_receivers().is_empty() {
         tracing::warn!("{}", alerting::NO_RECEIVER);
     }
     let rules = Arc::new(config.rules);
@@ -149,6 +167,7 @@ fn start(
     // Intake reports wrong templates.
     let filters = filters.unwrap_or_default();
     let alerting = alerting::Config { filters: filters.clone(), ..config.alerting };
+    let configured = watch::Sender::new(Arc::new(alerting));
     let roll = Arc::new(roll.with_filters(filters));
 
     loops.add("lease", lease.keep(loops.leave.clone()));
@@ -177,19 +196,42 @@ fn start(
         telemetry: telemetry.clone(),
     };
     loops.add("expiry", expiry.run(stop.clone()));
-    let (telemetry_of_alerting, clock_of_alerting) = (telemetry.clone(), clock.clone());
-    loops.add(
-        "alerting",
-        alerting::run(
-            alerting,
-            alerting::Stores { alerts: engine.clone(), hearing: engine.clone() },
-            ownership.clone(),
-            clock_of_alerting,
-            telemetry_of_alerting,
-            outbox_grew,
-            stop.clone(),
-        ),
-    );
+    let silences = Arc::new(Silences::new(engine.clone()));
+    let stores = alerting::Stores {
+        alerts: engine.clone(),
+        hearing: engine.clone(),
+        queries: engine.clone(),
+        silences: silences.clone(),
+    };
+    let (own, at, told) = (ownership.clone(), clock.clone(), telemetry.clone());
+    let notify = move |config, until| {
+        let (stores, outbox_grew) = (stores.clone(), outbox_grew.clone());
+        alerting::run(config, stores, own.clone(), at.clone(), told.clone(), outbox_grew, until)
+    };
+    loops.add("alerting", anew_with_each(configured.subscribe(), stop.clone(), notify));
+    let (lost, at, told, of) = (engine.clone(), clock.clone(), telemetry.clone(), roll.clone());
+    let write_again = move |config: alerting::Config, until| {
+        let http::AlertRoutes { routes, receivers } = routes_of(&config);
+        let lost = alerting::LostSilences {
+            destinations: routes.destinations(receivers),
+            routes,
+            engine: lost.clone(),
+            roll: of.clone(),
+            clock: at.clone(),
+            telemetry: told.clone(),
+        };
+        lost.run(until)
+    };
+    loops.add("lost silences", anew_with_each(configured.subscribe(), stop.clone(), write_again));
+    let routes = watch::Sender::new(Arc::new(routes_of(&configured.borrow())));
+    let shown = routes.subscribe();
+    telemetry.configuration_begins(clock.now());
+    let reloads = reload.as_ref().map(Reload::sender);
+    if let Some(reload) = reload {
+        let (clock, telemetry, started) = (clock.clone(), telemetry.clone(), config.sections);
+        let reloader = Reloader { reload, started, alerting: configured, routes, clock, telemetry };
+        loops.add("reload", reloader.run(stop.clone()));
+    }
     let census = roll.census().clone();
     let (counted, owned, until) = (engine.clone(), ownership.clone(), stop.clone());
     loops.add("census", async move { census.run(counted, owned, until).await });
@@ -198,10 +240,13 @@ fn start(
         units: engine.clone(),
         records: engine.clone(),
         values: engine.clone(),
+        silences,
         roster: engine,
         roll: roll.clone(),
         mirror,
         metrics: config.metrics.clone(),
+        routes: shown,
+        reloads,
         telemetry: telemetry.clone(),
         clock: clock.clone(),
     };
@@ -215,6 +260,12 @@ fn start(
     }
     pages.show(sources, &stop);
     loops.add("intake", intake::run(config.intake, roll, config.metrics, clock, telemetry, stop));
+}
+
+/// The routes and receivers of a configuration.
+fn routes_of(config: &alerting::Config) -> http::AlertRoutes {
+    let receivers = config.receivers.iter().map(|receiver| receiver.name.clone()).collect();
+    http::AlertRoutes { routes: Routes::new(config.route.clone()), receivers }
 }
 
 /// The long-lived tasks, by name.

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 
 use crate::clock::Clock;
 
+mod configuration;
 mod engine;
 mod engine_servers;
 mod fleet;

@@ -45,21 +45,24 @@ fn setting(options: &Options, name: &str, text: &str) -> Result<(Vec<String>, Va
     let path: Vec<String> = name.split("__").map(str::to_ascii_lowercase).collect();
     let option =
         path.iter().try_fold(options, |at, key| at.get(key)).ok_or_else(|| unknown(options, name))?;
+    let read = |value: &Value| {
+        let mut alone = Table::new();
+        insert(&mut alone, &path, value.clone());
+        alone.try_into::<File>().map(|_| ())
+    };
     let value = match option {
-        Options::Bool(_) => {
-            text.parse().map(Value::Boolean).map_err(|_| "either true or false".to_owned())?
-        }
+        Options::Bool(_) => match text.parse() {
+            Ok(is_so) => Value::Boolean(is_so),
+            // An option may take more than that.
+            Err(_) if read(&Value::String(text.to_owned())).is_ok() => Value::String(text.to_owned()),
+            Err(_) => return Err("either true or false".to_owned()),
+        },
         Options::Number(_) => {
             text.parse().map(Value::Integer).map_err(|_| "not a whole number".to_owned())?
         }
         Options::Array(_) => return Err("a list cannot be set here; write it into the file".to_owned()),
         Options::Object(_) => return Err(unknown(options, name)),
         Options::String(_) | Options::Null => Value::String(text.to_owned()),
-    };
-    let read = |value: &Value| {
-        let mut alone = Table::new();
-        insert(&mut alone, &path, value.clone());
-        alone.try_into::<File>().map(|_| ())
     };
     let Err(error) = read(&value) else { return Ok((path, value)) };
     // An option may take a word or a number.

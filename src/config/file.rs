@@ -7,12 +7,14 @@
 //! Optional text is empty by default: the environment can switch such an option off, and
 //! the reference can show each option at its default.
 
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
 use super::count::Count;
 use super::period::Period;
+use super::recoveries::Recoveries;
 use super::span::Span;
 
 #[derive(Clone, Deserialize, Serialize)]
@@ -26,6 +28,7 @@ pub struct File {
     pub kind: Vec<Kind>,
     pub receiver: Vec<Receiver>,
     pub route: Route,
+    pub time: Vec<Time>,
     pub hearing: Hearing,
     pub expiry: Expiry,
     pub records: Records,
@@ -190,12 +193,41 @@ section! {
         #[serde(rename = "type")]
         channel: Option<Channel> = None,
         url: String = String::new(),
+        url_file: String = String::new(),
         secret: String = String::new(),
         secret_file: String = String::new(),
+        token_file: String = String::new(),
+        format: Format = Format::Rollcall,
+        method: String = String::new(),
+        headers: BTreeMap<String, String> = BTreeMap::new(),
+        body: String = String::new(),
+        body_file: String = String::new(),
+        ca_file: String = String::new(),
+        client_cert_file: String = String::new(),
+        client_key_file: String = String::new(),
+        deny_private_addresses: bool = false,
         smtp: String = String::new(),
         from: String = String::new(),
         to: Vec<String> = Vec::new(),
         password_file: String = String::new(),
+        title: String = String::new(),
+        text: String = String::new(),
+        routing_key_file: String = String::new(),
+        severity: String = String::new(),
+        api_key_file: String = String::new(),
+        priority: String = String::new(),
+        chat_id: String = String::new(),
+        thread_id: String = String::new(),
+        topic: String = String::new(),
+        user_key_file: String = String::new(),
+        username: String = String::new(),
+        retain: bool = false,
+        urls: Vec<String> = Vec::new(),
+        resend: Span = Span::from_secs(60),
+        max_alerts: usize = 1000,
+        command: Vec<String> = Vec::new(),
+        environment: BTreeMap<String, String> = BTreeMap::new(),
+        zone: String = "UTC".into(),
         concurrency: usize = 4,
         timeout: Span = Span::from_secs(30),
         retry: Retry = Retry::default(),
@@ -203,7 +235,15 @@ section! {
 }
 
 choice! {
-    Channel { Webhook, Email }
+    Channel {
+        Webhook, Email, Slack, Teams, PagerDuty, Opsgenie, Telegram, Discord, Ntfy, Pushover, Exec, Mqtt,
+        Alertmanager
+    }
+}
+
+choice! {
+    /// The body of a webhook.
+    Format { Rollcall, Alertmanager, CloudEvents, Template }
 }
 
 section! {
@@ -221,7 +261,64 @@ section! {
         group_by: Vec<String> = vec!["kind".into()],
         group_wait: Span = Span::from_secs(10),
         group_interval: Span = Span::from_secs(300),
+        #[serde(rename = "for")]
+        lasts: Span = Span::from_secs(0),
+        recoveries: Recoveries = Recoveries::All,
         repeat_interval: Span = Span::from_secs(0),
+        escalate: Vec<Escalation> = Vec::new(),
+        mute_times: Vec<String> = Vec::new(),
+        active_times: Vec<String> = Vec::new(),
+        routes: Vec<NestedRoute> = Vec::new(),
+    }
+}
+
+section! {
+    /// A route below another. What it does not say is inherited.
+    NestedRoute {
+        matchers: Vec<String> = Vec::new(),
+        #[serde(rename = "continue")]
+        continues: bool = false,
+        receivers: Option<Vec<String>> = None,
+        group_by: Option<Vec<String>> = None,
+        group_wait: Option<Span> = None,
+        group_interval: Option<Span> = None,
+        #[serde(rename = "for")]
+        lasts: Option<Span> = None,
+        recoveries: Option<Recoveries> = None,
+        repeat_interval: Option<Span> = None,
+        escalate: Option<Vec<Escalation>> = None,
+        mute_times: Vec<String> = Vec::new(),
+        active_times: Vec<String> = Vec::new(),
+        routes: Vec<NestedRoute> = Vec::new(),
+    }
+}
+
+section! {
+    /// Other receivers that are notified of a silence which lasts.
+    Escalation {
+        after: Option<Span> = None,
+        receivers: Vec<String> = Vec::new(),
+    }
+}
+
+section! {
+    /// A time in which a route is muted, or active.
+    Time {
+        name: String = String::new(),
+        times: Vec<TimeRange> = Vec::new(),
+        weekdays: Vec<String> = Vec::new(),
+        days_of_month: Vec<String> = Vec::new(),
+        months: Vec<String> = Vec::new(),
+        years: Vec<String> = Vec::new(),
+        zone: String = "UTC".into(),
+    }
+}
+
+section! {
+    /// A part of the day.
+    TimeRange {
+        start_time: String = String::new(),
+        end_time: String = String::new(),
     }
 }
 
@@ -263,6 +360,7 @@ section! {
     Http {
         listen: SocketAddr = (Ipv4Addr::LOCALHOST, 8080).into(),
         advertise: String = String::new(),
+        external_url: String = String::new(),
         unit_metrics: UnitMetrics = UnitMetrics::All,
         unit_metrics_limit: u32 = 1_000_000,
         count_by_labels: Vec<String> = Vec::new(),
@@ -311,6 +409,7 @@ impl Default for File {
             kind: vec![Kind::default()],
             receiver: Vec::new(),
             route: Route::default(),
+            time: Vec::new(),
             hearing: Hearing::default(),
             expiry: Expiry::default(),
             records: Records::default(),
@@ -326,6 +425,10 @@ impl Default for File {
 pub fn options() -> serde_json::Value {
     let http = Http { token: vec![Token::default()], ..Http::default() };
     let kind = Kind { metric: vec![Metric::default()], ..Kind::default() };
-    let file = File { kind: vec![kind], receiver: vec![Receiver::default()], http, ..File::default() };
+    let (routes, escalate) = (vec![NestedRoute::default()], vec![Escalation::default()]);
+    let route = Route { routes, escalate, ..Route::default() };
+    let receiver = vec![Receiver::default()];
+    let time = vec![Time { times: vec![TimeRange::default()], ..Time::default() }];
+    let file = File { kind: vec![kind], receiver, route, time, http, ..File::default() };
     serde_json::to_value(file).expect("plain structs with text keys are JSON")
 }

@@ -3,10 +3,12 @@
 use std::path::Path;
 
 use data_encoding::HEXLOWER_PERMISSIVE;
+use url::Url;
 
 use super::file::{Http, Role, Token, UnitMetrics};
 use super::problem::Problems;
 use super::{instance, secrets};
+use crate::alerting::Links;
 use crate::fleet::mirror::MOST_LABELS;
 use crate::http;
 use crate::presence::is_label_name;
@@ -58,6 +60,25 @@ pub(super) fn advertise(http: &Http, problems: &mut Problems) -> String {
         problems.error("http.advertise", text);
     }
     http.advertise.clone()
+}
+
+/// The links of messages to the pages of Rollcall.
+pub(super) fn links(http: &Http, problems: &mut Problems) -> Links {
+    if http.external_url.is_empty() {
+        return Links::default();
+    }
+    let plain = |url: &Url| {
+        let is_web = matches!(url.scheme(), "http" | "https") && url.has_host();
+        is_web && url.query().is_none() && url.fragment().is_none() && url.username().is_empty()
+    };
+    match Url::parse(&http.external_url).ok().filter(plain) {
+        Some(url) => Links::new(&url),
+        None => {
+            let text = "is not the address of a page; write https://host or https://host/path";
+            problems.error("http.external_url", text);
+            Links::default()
+        }
+    }
 }
 
 /// The labels that units are counted by.

@@ -35,8 +35,12 @@ mod log_filter;
 mod period;
 mod problem;
 mod receivers;
+mod recoveries;
+mod routes;
 mod secrets;
+mod sections;
 mod span;
+mod times;
 mod tls;
 
 pub use count::Count;
@@ -45,6 +49,7 @@ pub use file::LogFormat;
 pub use log_filter::directives;
 pub use period::Period;
 pub use problem::{ConfigError, Problem};
+pub use sections::Sections;
 pub use span::Span;
 
 use file::File;
@@ -83,6 +88,8 @@ pub struct Config {
     /// The labels that units are counted by in the metrics.
     pub count_by_labels: Vec<String>,
     pub log: LogConfig,
+    /// What the file and the environment say, to compare it with a later one.
+    pub sections: Sections,
     /// Values that are valid and probably not intended.
     pub warnings: Vec<Problem>,
 }
@@ -130,9 +137,10 @@ pub fn parse(
     let table =
         toml::from_str(text).map_err(|error| ConfigError::Shape(problem::show(&name, text, &error)))?;
     let (table, misread) = environment::overlay(table, variables);
+    let sections = Sections::of(&table);
     let file: File =
         table.try_into().map_err(|error| ConfigError::Shape(problem::show(&name, "", &error)))?;
-    check(file, source, misread)
+    check(file, source, misread).map(|config| Config { sections, ..config })
 }
 
 fn check(file: File, source: Option<&Path>, misread: Vec<Problem>) -> Result<Config, ConfigError> {
@@ -172,6 +180,7 @@ fn check(file: File, source: Option<&Path>, misread: Vec<Problem>) -> Result<Con
         close_unwatched,
         count_by_labels,
         log,
+        sections: Sections::default(),
         warnings: problems.warnings,
     })
 }

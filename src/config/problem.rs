@@ -107,8 +107,20 @@ pub(super) fn show(name: &str, text: &str, error: &toml::de::Error) -> String {
 }
 
 /// Parts of the names of keys that hold secrets. A URL may hold a password, or be a secret as a whole.
-const SECRETIVE: [&str; 9] =
-    ["secret", "password", "passwd", "token", "key", "sha256", "url", "smtp", "user"];
+const SECRETIVE: [&str; 12] = [
+    "secret",
+    "password",
+    "passwd",
+    "token",
+    "key",
+    "sha256",
+    "url",
+    "smtp",
+    "user",
+    "header",
+    "environment",
+    "command",
+];
 
 /// The line without values that may be secrets, because errors are logged; `None` if it has no such values. A value
 /// is shown only if its key is known to hold no secret: not for an unknown key or a key that

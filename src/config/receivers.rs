@@ -1,36 +1,59 @@
-//! Checks the receivers and the route.
+//! Checks the receivers.
 
 use std::path::Path;
 
 use lettre::message::Mailbox;
 use url::Url;
 
-use super::file::{Channel, File, Receiver, Route};
-use super::problem::{Problems, suggest};
-use super::{Span, secrets};
-use crate::alerting::{self, ChannelConfig, ReceiverConfig, Retry};
-use crate::presence::{Filters, Kind, is_label_name};
-use crate::signature::Secret;
-use crate::store::Pace;
+use super::file::{Channel, File, Receiver};
+use super::problem::Problems;
+use super::{Span, http, routes, secrets, tls};
+use crate::address::BrokerAddress;
+use crate::alerting::{
+    self, ChannelConfig, ExecConfig, Links, MessageConfig, MqttConfig, ReceiverConfig, Retry, Zone,
+};
+use crate::presence::{Filters, Kind};
+
+mod web;
+
+const TYPES: [(&str, Channel); 13] = [
+    ("webhook", Channel::Webhook),
+    ("email", Channel::Email),
+    ("slack", Channel::Slack),
+    ("teams", Channel::Teams),
+    ("pagerduty", Channel::PagerDuty),
+    ("opsgenie", Channel::Opsgenie),
+    ("telegram", Channel::Telegram),
+    ("discord", Channel::Discord),
+    ("ntfy", Channel::Ntfy),
+    ("pushover", Channel::Pushover),
+    ("exec", Channel::Exec),
+    ("mqtt", Channel::Mqtt),
+    ("alertmanager", Channel::Alertmanager),
+];
+const OF_EVERY_RECEIVER: [&str; 6] = ["name", "type", "zone", "concurrency", "timeout", "retry"];
 
 pub(super) fn alerting(file: &File, base: &Path, problems: &mut Problems) -> alerting::Config {
+    let links = http::links(&file.http, problems);
     let receivers: Vec<ReceiverConfig> = file
         .receiver
         .iter()
         .enumerate()
-        .filter_map(|(at, one)| receiver(&format!("receiver[{at}]"), one, base, problems))
+        .filter_map(|(at, one)| receiver(&format!("receiver[{at}]"), one, &links, base, problems))
         .collect();
-    names(file, problems);
+    let route = routes::root(file, problems);
+    names(file, &route, problems);
     // Its errors are reported with the section hearing.
     let blind_after = file.hearing.tell_after.0;
     // The service sets them from the topics.
     let filters = Filters::default();
-    alerting::Config { route: route(&file.route, problems), receivers, blind_after, filters }
+    alerting::Config { route, receivers, blind_after, filters }
 }
 
-/// Names of receivers are unique, and the route names each of them.
-fn names(file: &File, problems: &mut Problems) {
+/// Names of receivers are unique, and a route names each of them.
+fn names(file: &File, route: &alerting::Route, problems: &mut Problems) {
     let names: Vec<&str> = file.receiver.iter().map(|one| one.name.as_str()).collect();
+    let routed = route.named_receivers();
     for (at, name) in names.iter().enumerate() {
         let path = format!("receiver[{at}].name");
         // The same pattern as a kind, and for the same reason: it becomes part of keys and ids.
@@ -38,73 +61,42 @@ fn names(file: &File, problems: &mut Problems) {
             problems.error(path, "a receiver's name is 1 to 32 of the characters a-z, 0-9, _ and -");
         } else if names[..at].contains(name) {
             problems.error(path, format!("{name:?} is there twice"));
-        } else if !file.route.receivers.iter().any(|routed| routed == name) {
+        } else if !routed.iter().any(|routed| routed == name) {
             problems.warn(path, format!("{name:?} gets no notifications; add it to route.receivers"));
         }
     }
-    for (at, name) in file.route.receivers.iter().enumerate() {
-        let path = format!("route.receivers[{at}]");
-        if file.route.receivers[..at].contains(name) {
-            problems.error(path, format!("{name:?} is there twice"));
-        } else if !names.contains(&name.as_str()) {
-            let meant = suggest(name, names.iter().copied());
-            let hint =
-                meant.map_or("add a [[receiver]]".to_owned(), |meant| format!("did you mean {meant:?}?"));
-            problems.error(path, format!("there is no receiver {name:?}; {hint}"));
-        }
-    }
 }
 
-fn route(route: &Route, problems: &mut Problems) -> alerting::Route {
-    for (at, name) in route.group_by.iter().enumerate() {
-        if !matches!(name.as_str(), "kind" | "unit") && !is_label_name(name) {
-            problems.error(
-                format!("route.group_by[{at}]"),
-                format!("{name:?} is neither kind, unit nor the name of a label"),
-            );
-        }
-    }
-    if route.repeat_interval > Span::from_secs(0) {
-        problems.error("route.repeat_interval", "reminders are not supported yet; leave it at \"0s\"");
-    }
-    let wait = problems.span("route.group_wait", route.group_wait, Span::from_secs(0), Span::from_hours(24));
-    let interval =
-        problems.span("route.group_interval", route.group_interval, Span::from_secs(0), Span::from_days(7));
-    alerting::Route {
-        receivers: route.receivers.clone(),
-        group_by: route.group_by.clone(),
-        pace: Pace { wait, interval },
-    }
-}
-
-fn receiver(path: &str, one: &Receiver, base: &Path, problems: &mut Problems) -> Option<ReceiverConfig> {
+fn receiver(
+    path: &str,
+    one: &Receiver,
+    links: &Links,
+    base: &Path,
+    problems: &mut Problems,
+) -> Option<ReceiverConfig> {
     let before = problems.errors.len();
     let channel = match one.channel {
         None => {
-            problems.error(format!("{path}.type"), "is missing; write \"webhook\" or \"email\"");
+            let known = TYPES.map(|(name, _)| format!("{name:?}")).join(", ");
+            problems.error(format!("{path}.type"), format!("is missing; write one of {known}"));
             None
         }
-        Some(Channel::Webhook) => webhook(path, one, base, problems),
+        Some(Channel::Webhook) => web::webhook(path, one, base, problems),
         Some(Channel::Email) => email(path, one, base, problems),
+        Some(Channel::Exec) => exec(path, one, problems),
+        Some(Channel::Mqtt) => mqtt(path, one, base, problems),
+        Some(Channel::Alertmanager) => web::alertmanager(path, one, base, problems),
+        Some(service) => web::service(path, one, service, base, problems),
     };
+    let zone = problems.keep(&format!("{path}.zone"), Zone::parse(&one.zone)).unwrap_or_default();
+    let message = MessageConfig { links: links.clone(), zone };
     let at = |option: &str| format!("{path}.{option}");
-    let (second, day) = (Span::from_secs(1), Span::from_hours(24));
     let concurrency = problems.number(&at("concurrency"), one.concurrency, 1, 64);
-    let timeout = problems.span(&at("timeout"), one.timeout, second, Span::from_secs(600));
-    let retry = Retry {
-        first: problems.span(&at("retry.first"), one.retry.first, Span::from_millis(100), day),
-        longest: problems.span(&at("retry.longest"), one.retry.longest, second, day),
-        give_up_after: problems.span(
-            &at("retry.give_up_after"),
-            one.retry.give_up_after,
-            second,
-            Span::from_days(30),
-        ),
-    };
-    if retry.first > retry.longest {
-        problems.error(at("retry.first"), "is longer than retry.longest");
-    }
-    let receiver = ReceiverConfig { name: one.name.clone(), channel: channel?, concurrency, timeout, retry };
+    let longest = Span::from_secs(600);
+    let timeout = problems.span(&at("timeout"), one.timeout, Span::from_secs(1), longest);
+    let retry = retry(path, one, problems);
+    let name = one.name.clone();
+    let receiver = ReceiverConfig { name, channel: channel?, message, concurrency, timeout, retry };
     // Errors that the channel would report at the start are reported here.
     if problems.errors.len() == before
         && let Err(error) = alerting::open(&receiver)
@@ -114,50 +106,71 @@ fn receiver(path: &str, one: &Receiver, base: &Path, problems: &mut Problems) ->
     Some(receiver)
 }
 
-/// Options of another type of receiver are errors, because the operator expects an effect.
-fn misplaced(path: &str, kind: &str, options: &[(&str, bool)], problems: &mut Problems) {
-    for (option, _) in options.iter().filter(|(_, given)| *given) {
-        problems.error(format!("{path}.{option}"), format!("is not an option of a receiver of type {kind}"));
+fn retry(path: &str, one: &Receiver, problems: &mut Problems) -> Retry {
+    let at = |option: &str| format!("{path}.retry.{option}");
+    let (second, day) = (Span::from_secs(1), Span::from_hours(24));
+    let retry = Retry {
+        first: problems.span(&at("first"), one.retry.first, Span::from_millis(100), day),
+        longest: problems.span(&at("longest"), one.retry.longest, second, day),
+        give_up_after: problems.span(
+            &at("give_up_after"),
+            one.retry.give_up_after,
+            second,
+            Span::from_days(30),
+        ),
+    };
+    if retry.first > retry.longest {
+        problems.error(at("first"), "is longer than retry.longest");
+    }
+    retry
+}
+
+/// Options of another type of receiver are errors, because the operator expects an effect. `own` are those of this
+/// type, beside those of every receiver.
+fn misplaced(path: &str, one: &Receiver, own: &[&str], problems: &mut Problems) {
+    let options = |one: &Receiver| serde_json::to_value(one).expect("plain structs with text keys are JSON");
+    let (given, defaults) = (options(one), options(&Receiver::default()));
+    let kind = given["type"].as_str().unwrap_or_default();
+    for (option, value) in given.as_object().into_iter().flatten() {
+        let is_own = own.contains(&option.as_str()) || OF_EVERY_RECEIVER.contains(&option.as_str());
+        if !is_own && *value != defaults[option] {
+            let text = format!("is not an option of a receiver of type {kind}");
+            problems.error(format!("{path}.{option}"), text);
+        }
     }
 }
 
-fn webhook(path: &str, one: &Receiver, base: &Path, problems: &mut Problems) -> Option<ChannelConfig> {
-    let others = [
-        ("smtp", !one.smtp.is_empty()),
-        ("from", !one.from.is_empty()),
-        ("to", !one.to.is_empty()),
-        ("password_file", !one.password_file.is_empty()),
-    ];
-    misplaced(path, "webhook", &others, problems);
-    let url =
-        Url::parse(&one.url).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
-    if url.is_none() {
-        problems
-            .error(format!("{path}.url"), "is not an address; write https://host/path or http://host/path");
+fn exec(path: &str, one: &Receiver, problems: &mut Problems) -> Option<ChannelConfig> {
+    misplaced(path, one, &["command", "environment"], problems);
+    if one.command.is_empty() {
+        problems.error(format!("{path}.command"), "is missing; write [\"/usr/local/bin/notify\"]");
+        return None;
     }
-    let from_file = secrets::read(&format!("{path}.secret_file"), &one.secret_file, base, problems);
-    if !one.secret.is_empty() && !one.secret_file.is_empty() {
-        problems.error(path, "has both secret and secret_file; keep the file");
+    let (command, environment) = (one.command.clone(), one.environment.clone());
+    Some(ChannelConfig::Exec(ExecConfig { command, environment }))
+}
+
+fn mqtt(path: &str, one: &Receiver, base: &Path, problems: &mut Problems) -> Option<ChannelConfig> {
+    let own = ["url", "username", "password_file", "topic", "retain"];
+    misplaced(path, one, &[&own[..], &["ca_file", "client_cert_file", "client_key_file"]].concat(), problems);
+    let address = problems.keep(&format!("{path}.url"), one.url.parse::<BrokerAddress>())?;
+    let option = format!("{path}.password_file");
+    let password = secrets::read(&option, &one.password_file, base, problems);
+    if one.username.is_empty() && !one.password_file.is_empty() {
+        problems.error(option, "belongs to a user; write username");
     }
-    let given = (!one.secret.is_empty()).then(|| one.secret.clone());
-    let secret = from_file.or(given);
-    if secret.as_ref().is_some_and(|secret| Secret::parse(secret).is_err()) {
-        let text =
-            "the secret is not whsec_ and base64 after it; `echo whsec_$(openssl rand -base64 32)` makes one";
-        problems.error(path, text);
-    } else if one.secret.is_empty() && one.secret_file.is_empty() {
-        problems.warn(path, "has no secret: any client that knows the address can forge notifications");
-    }
-    url.map(|_| ChannelConfig::Webhook { url: one.url.clone(), secret })
+    let unused = "is of no use without TLS; write mqtts:// or wss://".to_owned();
+    let unused = (!address.scheme.is_secure()).then_some(unused);
+    let named = [one.ca_file.as_str(), &one.client_cert_file, &one.client_key_file];
+    let tls = tls::files(path, named, unused, base, problems);
+    let credentials =
+        (!one.username.is_empty()).then(|| (one.username.clone(), password.unwrap_or_default()));
+    let (url, topic, retain) = (one.url.clone(), one.topic.clone(), one.retain);
+    Some(ChannelConfig::Mqtt(Box::new(MqttConfig { url, credentials, topic, retain, tls })))
 }
 
 fn email(path: &str, one: &Receiver, base: &Path, problems: &mut Problems) -> Option<ChannelConfig> {
-    let others = [
-        ("url", !one.url.is_empty()),
-        ("secret", !one.secret.is_empty()),
-        ("secret_file", !one.secret_file.is_empty()),
-    ];
-    misplaced(path, "email", &others, problems);
+    misplaced(path, one, &["smtp", "from", "to", "password_file"], problems);
     let password = secrets::read(&format!("{path}.password_file"), &one.password_file, base, problems);
     smtp(path, one, problems);
     let mailbox = |option: String, address: &str, problems: &mut Problems| {

@@ -7,31 +7,56 @@
 //! and cleanups are in process groups of their own: Ctrl-C reaches only this process, which ends them after
 //! its work.
 
+use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
+use std::ops::Range;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
 /// How long a server may take until it prints that it is ready.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A free port of the loopback address.
+/// Ports below the range that the system assigns to connections.
+const PORTS: Range<u16> = 10_000..32_000;
+
+/// How many ports stay claimed; the servers of older claims have long been started.
+const CLAIMS: usize = 200;
+
+/// A free port of the loopback address, which no other call in any process answers for a while.
 pub fn free_port() -> io::Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+    claim_one(PORTS, claim)
 }
 
-/// A port for a node of a Redis Cluster: it is free, and so is its bus port, which is ten thousand above. Both are
-/// below the range that the system assigns by itself.
+/// A port for a node of a Redis Cluster: it is free, and so is its bus port, which is ten thousand above.
 pub fn free_cluster_port() -> io::Result<u16> {
-    let is_free = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
-    let mut ports = (0..1000).map(|_| rand::random_range(12_000..22_000));
-    let found = ports.find(|port| is_free(*port) && is_free(port + 10_000));
-    found.ok_or_else(|| io::Error::other("no two ports ten thousand apart are free"))
+    claim_one(PORTS.start..PORTS.end - 10_000, |port| claim(port) && claim(port + 10_000))
+}
+
+fn claim_one(ports: Range<u16>, claim: impl Fn(u16) -> bool) -> io::Result<u16> {
+    let mut tried = (0..1000).map(|_| rand::random_range(ports.clone()));
+    tried.find(|port| claim(*port)).ok_or_else(|| io::Error::other("no port of the loopback address is free"))
+}
+
+/// Whether a port is free, and claimed now: the UDP port of the same number stands for the claim, because the system
+/// gives it to one process only, and back when that ends.
+fn claim(port: u16) -> bool {
+    static CLAIMED: Mutex<VecDeque<UdpSocket>> = Mutex::new(VecDeque::new());
+    let at = (Ipv4Addr::LOCALHOST, port);
+    let Ok(claim) = UdpSocket::bind(at) else { return false };
+    let is_free = TcpListener::bind(at).is_ok();
+    if is_free {
+        let mut claimed = CLAIMED.lock().expect("nothing panics under this lock");
+        claimed.push_back(claim);
+        let excess = claimed.len().saturating_sub(CLAIMS);
+        claimed.drain(..excess);
+    }
+    is_free
 }
 
 /// Runs a script if this process ends without dropping the value.

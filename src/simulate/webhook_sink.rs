@@ -12,7 +12,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::Value;
 use tokio::net::TcpListener;
@@ -56,7 +56,10 @@ pub enum Answer {
 /// A request.
 #[derive(Clone, Debug)]
 pub struct Received {
+    pub method: Method,
     pub path: String,
+    /// Without the question mark; empty if there is none.
+    pub query: String,
     pub headers: HeaderMap,
     pub body: Bytes,
 }
@@ -124,7 +127,12 @@ impl WebhookSink {
     }
 
     pub fn url(&self) -> String {
-        format!("http://{}/hook", self.address)
+        format!("{}/hook", self.base())
+    }
+
+    /// The address without a path.
+    pub fn base(&self) -> String {
+        format!("http://{}", self.address)
     }
 
     pub fn port(&self) -> u16 {
@@ -166,8 +174,15 @@ impl Drop for WebhookSink {
     }
 }
 
-async fn receive(State(sink): State<Arc<Shared>>, uri: Uri, headers: HeaderMap, body: Bytes) -> Response {
-    let received = Received { path: uri.path().to_owned(), headers, body };
+async fn receive(
+    State(sink): State<Arc<Shared>>,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    let (path, query) = (uri.path().to_owned(), uri.query().unwrap_or_default().to_owned());
+    let received = Received { method, path, query, headers, body };
     let verified = sink.secret.as_ref().is_none_or(|secret| received.is_signed(secret));
     let answer = lock(&sink.answers).pop_front().unwrap_or(Answer::Status(200));
     let mut released = sink.released.subscribe();

@@ -196,14 +196,18 @@ labels! {
         ReplicaMissing => "replica_missing",
         /// A replica does not have the newest writes.
         ReplicaLags => "replica_lags",
-        /// One of several servers does not answer.
+        /// One of several primaries does not answer.
         ServerDown => "server_down",
+        /// A server that a failover needs does not answer: a replica, or a sentinel.
+        ServerMissing => "server_missing",
         /// Slots of a cluster have no server.
         SlotsMissing => "slots_missing",
         /// Its user lacks rights.
         RightsMissing => "rights_missing",
         /// Its clock differs from the clock of this machine.
         ClockOff => "clock_off",
+        /// The clocks of its servers differ.
+        ServerClockOff => "server_clock_off",
     }
 }
 
@@ -299,6 +303,10 @@ labels! {
         Roster => "roster",
         /// Notes for owners of partitions.
         Notes => "notes",
+        /// An alert silence.
+        AlertSilence => "alert_silence",
+        /// The changes that operators made.
+        Audit => "audit",
         Other => "other",
     }
 }

@@ -60,6 +60,8 @@ pub(super) struct Series {
     pub units_by_label: IntGaugeVec,
     pub notifications_dropped: IntCounter,
     pub connections_cut: IntCounterVec,
+    pub reload_successful: IntGauge,
+    pub reload_success_at: GaugeVec,
 }
 
 /// From 1 ms to 60 s.
@@ -257,6 +259,15 @@ impl Series {
                 "http_connections_cut_total",
                 "Connections to the web server that it closed or refused, by reason.",
                 &["reason"],
+            ),
+            reload_successful: make.gauge(
+                "config_last_reload_successful",
+                "1 if the last attempt to load the configuration succeeded.",
+            ),
+            reload_success_at: make.float_gauges(
+                "config_last_reload_success_timestamp_seconds",
+                "When the configuration was loaded last.",
+                &[],
             ),
         };
         series.start_at_zero();

@@ -1,0 +1,78 @@
+//! Which returns are notified: `true`, `false`, or `"for 1m"`.
+
+use std::fmt;
+
+use serde::de::{self, Deserialize, Deserializer, Unexpected, Visitor};
+use serde::{Serialize, Serializer};
+
+use super::span::Span;
+
+const FOR: &str = "for ";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recoveries {
+    All,
+    None,
+    /// Each, that long after the unit came back.
+    For(Span),
+}
+
+impl fmt::Display for Recoveries {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Recoveries::All => f.write_str("true"),
+            Recoveries::None => f.write_str("false"),
+            Recoveries::For(span) => write!(f, "{FOR}{span}"),
+        }
+    }
+}
+
+impl Serialize for Recoveries {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Recoveries::All | Recoveries::None => serializer.serialize_bool(*self == Recoveries::All),
+            Recoveries::For(_) => serializer.collect_str(self),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Recoveries {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Recoveries, D::Error> {
+        struct Text;
+        impl Visitor<'_> for Text {
+            type Value = Recoveries;
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("true, false or a wait in quotes, such as \"for 1m\"")
+            }
+            fn visit_bool<E: de::Error>(self, all: bool) -> Result<Recoveries, E> {
+                Ok(if all { Recoveries::All } else { Recoveries::None })
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Recoveries, E> {
+                let wrong = || E::invalid_value(Unexpected::Str(text), &self);
+                let span = text.trim().strip_prefix(FOR).and_then(Span::parse);
+                span.map(Recoveries::For).ok_or_else(wrong)
+            }
+        }
+        deserializer.deserialize_any(Text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn recoveries_are_a_choice_or_a_wait_and_read_back() {
+        let minute = Recoveries::For(Span::from_secs(60));
+        for (text, recoveries) in
+            [("true", Recoveries::All), ("false", Recoveries::None), ("\"for 1m\"", minute)]
+        {
+            assert_eq!(serde_json::from_str::<Recoveries>(text).unwrap(), recoveries);
+            assert_eq!(serde_json::to_string(&recoveries).unwrap(), text);
+        }
+        for text in ["\"1m\"", "\"for\"", "\"for ever\"", "1", "\"true\""] {
+            let error = serde_json::from_str::<Recoveries>(text).unwrap_err().to_string();
+            assert!(error.contains("true, false or a wait in quotes"), "{text}: {error}");
+        }
+    }
+}

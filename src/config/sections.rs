@@ -1,0 +1,39 @@
+//! The sections of a configuration, to find those that differ from another one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ring::digest::{SHA256, digest};
+
+/// A digest of each section, because sections hold secrets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sections(BTreeMap<String, Vec<u8>>);
+
+impl Sections {
+    pub(super) fn of(table: &toml::Table) -> Sections {
+        let of = |value: &toml::Value| digest(&SHA256, value.to_string().as_bytes()).as_ref().to_vec();
+        Sections(table.iter().map(|(name, value)| (name.clone(), of(value))).collect())
+    }
+
+    /// The names of the sections that differ.
+    pub fn changed<'a>(&'a self, other: &'a Sections) -> Vec<&'a str> {
+        let names: BTreeSet<&String> = self.0.keys().chain(other.0.keys()).collect();
+        let differs = |name: &&String| self.0.get(*name) != other.0.get(*name);
+        names.into_iter().filter(differs).map(String::as_str).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sections_that_differ_are_named() {
+        let of = |text: &str| Sections::of(&toml::from_str(text).unwrap());
+        let text = "a = 1\n[b]\nc = 2\n[[d]]\ne = 3\n[[d]]\ne = 4\n";
+        let changed = |other: &str| of(text).changed(&of(other)).join(" ");
+        assert_eq!(changed(&format!("# the same\n{text}")), "");
+        assert_eq!(changed(&text.replace("2", "5")), "b");
+        assert_eq!(changed(&text.replace("4", "5")), "d");
+        assert_eq!(changed(&text.replace("a = 1", "f.g = 1")), "a f");
+    }
+}

@@ -1,0 +1,119 @@
+//! Loads the configuration again, by SIGHUP or `POST /-/reload`.
+//!
+//! Receivers and routes are replaced: the loops of alerting end, and start anew with the new ones. They go on where they
+//! were, because all that they know is in the store; to the store it is a restart. A file with an error changes nothing.
+//!
+//! Other options wait for a restart of the process. A reload names the sections that differ from those of the start.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::routes_of;
+use crate::alerting;
+use crate::clock::Clock;
+use crate::config::{Config, ConfigError, Sections};
+use crate::http::{AlertRoutes, ReloadRequest};
+use crate::telemetry::Telemetry;
+
+/// The sections that a reload replaces.
+const REPLACED: [&str; 3] = ["route", "receiver", "time"];
+
+/// How many requests may wait.
+const WAITING: usize = 4;
+
+/// Where the configuration comes from, and the requests to load it again.
+pub struct Reload {
+    load: Box<dyn Fn() -> Result<Config, ConfigError> + Send + Sync>,
+    sender: mpsc::Sender<ReloadRequest>,
+    requests: mpsc::Receiver<ReloadRequest>,
+}
+
+impl Reload {
+    pub fn new(load: impl Fn() -> Result<Config, ConfigError> + Send + Sync + 'static) -> Reload {
+        let (sender, requests) = mpsc::channel(WAITING);
+        Reload { load: Box::new(load), sender, requests }
+    }
+
+    /// Takes requests.
+    pub fn sender(&self) -> mpsc::Sender<ReloadRequest> {
+        self.sender.clone()
+    }
+}
+
+/// The loop that answers the requests.
+pub(super) struct Reloader {
+    pub reload: Reload,
+    /// The configuration of the start.
+    pub started: Sections,
+    /// The part that is replaced, and what pages show of it.
+    pub alerting: watch::Sender<Arc<alerting::Config>>,
+    pub routes: watch::Sender<Arc<AlertRoutes>>,
+    pub clock: Clock,
+    pub telemetry: Arc<Telemetry>,
+}
+
+impl Reloader {
+    pub async fn run(mut self, stop: CancellationToken) -> anyhow::Result<()> {
+        while let Some(Some(request)) = stop.run_until_cancelled(self.reload.requests.recv()).await {
+            let loaded = self.load();
+            match &loaded {
+                Ok(text) => self.telemetry.configuration_loaded(text, self.clock.now()),
+                Err(why) => self.telemetry.configuration_refused(why),
+            }
+            // The client may be gone.
+            let _ = request.send(loaded);
+        }
+        stop.cancelled().await;
+        Ok(())
+    }
+
+    /// Answers what an operator should know.
+    fn load(&self) -> Result<String, String> {
+        let config = (self.reload.load)().map_err(|error| error.to_string())?;
+        let before = self.alerting.borrow().clone();
+        // These belong to other sections.
+        let (filters, blind_after) = (before.filters.clone(), before.blind_after);
+        let alerting = alerting::Config { filters, blind_after, ..config.alerting };
+        let is_gone = |name: &&String| alerting.receivers.iter().all(|receiver| receiver.name != **name);
+        for name in before.receivers.iter().map(|receiver| &receiver.name).filter(is_gone) {
+            self.telemetry.receiver_removed(name);
+        }
+        self.routes.send_replace(Arc::new(routes_of(&alerting)));
+        self.alerting.send_replace(Arc::new(alerting));
+        let rest: Vec<&str> = self
+            .started
+            .changed(&config.sections)
+            .into_iter()
+            .filter(|section| !REPLACED.contains(section))
+            .collect();
+        if rest.is_empty() {
+            return Ok("routes and receivers are those of the file now".to_owned());
+        }
+        let rest = rest.join(", ");
+        Ok(format!("routes and receivers are those of the file now; restart for what has changed in {rest}"))
+    }
+}
+
+/// Runs a loop with the configuration of alerting, and anew with each one that is loaded, until it is stopped.
+pub(super) async fn anew_with_each<F: Future<Output = anyhow::Result<()>>>(
+    mut configs: watch::Receiver<Arc<alerting::Config>>,
+    stop: CancellationToken,
+    run: impl Fn(alerting::Config, CancellationToken) -> F,
+) -> anyhow::Result<()> {
+    loop {
+        let config = configs.borrow_and_update().as_ref().clone();
+        let until = stop.child_token();
+        let mut running = pin!(run(config, until.clone()));
+        tokio::select! {
+            ended = &mut running => return ended,
+            Ok(()) = configs.changed() => {
+                until.cancel();
+                running.await?;
+            }
+        }
+    }
+}

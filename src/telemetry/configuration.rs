@@ -1,0 +1,64 @@
+//! The configuration: when it was loaded, and what became of attempts to load it again.
+
+use super::Telemetry;
+use super::problems::{NOT_DELIVERED, NOT_REACHED};
+use crate::clock::Timestamp;
+
+impl Telemetry {
+    /// The configuration of the start.
+    pub fn configuration_begins(&self, now: Timestamp) {
+        self.series.reload_successful.set(1);
+        self.series.reload_success_at.with_label_values::<&str>(&[]).set(now.as_seconds());
+    }
+
+    /// The configuration was loaded again; `text` says what follows it.
+    pub fn configuration_loaded(&self, text: &str, now: Timestamp) {
+        tracing::info!("configuration loaded again: {text}");
+        self.configuration_begins(now);
+    }
+
+    /// The configuration was not loaded again.
+    pub fn configuration_refused(&self, why: &str) {
+        tracing::error!(
+            error = why,
+            "the configuration was not loaded again; nothing has changed: correct the file"
+        );
+        self.series.reload_successful.set(0);
+    }
+
+    /// A receiver is not configured any more: its problems are over.
+    pub fn receiver_removed(&self, receiver: &str) {
+        self.problems.clear(NOT_DELIVERED, receiver);
+        self.problems.clear(NOT_REACHED, receiver);
+        let _ = self.series.queue_length.remove_label_values(&[receiver]);
+        let _ = self.series.dead_letters.remove_label_values(&[receiver]);
+        let _ = self.series.receiver_failing.remove_label_values(&[receiver]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::telemetry::DeliveryOutcome;
+
+    #[test]
+    fn problems_and_series_of_a_receiver_end_when_it_is_removed() {
+        let telemetry = Telemetry::new(&Clock::by_hand(Timestamp::ZERO));
+        telemetry.receiver_configured("hook");
+        telemetry.notification("hook", DeliveryOutcome::Retry, Duration::ZERO, "it is down");
+        telemetry.unreached("hook", Some("ana@example.org"));
+        let problems =
+            || telemetry.problems().iter().filter(|one| one.text.contains("receiver hook")).count();
+        let failing = || {
+            let gathered = telemetry.gather();
+            let failing = gathered.iter().find(|one| one.name() == "rollcall_receiver_failing");
+            failing.map_or(0, |family| family.get_metric().len())
+        };
+        assert_eq!((problems(), failing()), (2, 1));
+        telemetry.receiver_removed("hook");
+        assert_eq!((problems(), failing()), (0, 0));
+    }
+}

@@ -18,6 +18,7 @@
 //! | | [`fleet`] | what thinks above a store: [`fleet::Roll`], the one place where stored state meets the rules; the mirror and the walk that keeps it true; leases, and which instance owns which partition |
 //! | | [`telemetry`] | one method per fact: counts it, and logs it where an operator should know |
 //! | 0 meaning | [`presence`] | pure rules: unit, heartbeat, deadline, offline, back, blind |
+//! | | [`routing`] | which route a silence takes: its receivers, its group, its pace; the silences of alerts |
 //! | | [`clock`], [`backoff`], [`address`], [`trust`] | what a moment is; how waits grow; where a broker is; which certificates TLS trusts |
 //!
 //! Loops of floor 2 never call one another: they meet in the store, which is durable. So a crash between any two of
@@ -75,6 +76,7 @@ pub mod fleet;
 pub mod http;
 pub mod intake;
 pub mod presence;
+pub mod routing;
 pub mod service;
 pub mod signature;
 pub mod simulate;

@@ -120,7 +120,7 @@ async fn examine(config: &Config) -> Vec<Finding> {
     let mut findings = vec![Finding::ok("configuration", source)];
     let warnings = config.warnings.iter();
     findings.extend(warnings.map(|problem| Finding::warn("configuration", problem.to_string())));
-    if config.alerting.route.receivers.is_empty() {
+    if config.alerting.route.named_receivers().is_empty() {
         findings.push(Finding::warn("receivers", alerting::NO_RECEIVER));
     }
     let (engine, unreadable, orphans, unwatched, broker, ids, receivers) = tokio::join!(

@@ -2,7 +2,7 @@
 //!
 //! It asks the address of `http.listen`, so a probe follows the configuration, and an image needs no other program.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use clap::Args;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use super::access::reachable;
 use super::{ConfigFile, logging, shown_json};
 
 /// How long an answer may take: less than supervisors wait for a probe.
@@ -41,17 +42,6 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     }
     println!("{}", shown_json(body));
     Ok(ExitCode::SUCCESS)
-}
-
-/// The address by which this machine reaches a server that listens on `listen`.
-fn reachable(mut listen: SocketAddr) -> SocketAddr {
-    if listen.ip().is_unspecified() {
-        listen.set_ip(match listen {
-            SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
-            SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
-        });
-    }
-    listen
 }
 
 async fn ask(address: SocketAddr, page: &str) -> std::io::Result<String> {

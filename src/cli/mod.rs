@@ -19,6 +19,8 @@ use tokio::runtime::Builder;
 use crate::config::{self, Config, ConfigError};
 use crate::presence::{Shown, is_visible};
 
+mod access;
+mod ack;
 mod check;
 mod deliveries;
 mod demo;
@@ -28,10 +30,13 @@ mod moving;
 #[cfg(feature = "package-files")]
 mod package_files;
 mod repair;
+mod route;
 mod send_test;
 mod serve;
 mod signals;
+mod silence;
 mod simulate;
+mod template;
 
 const FAILED: u8 = 1;
 /// `EX_CONFIG` of sysexits.h.
@@ -63,8 +68,20 @@ enum Command {
     Deliveries(deliveries::Arguments),
     /// Show values that were quarantined because they could not be read, put them back or delete them.
     Repair(repair::Arguments),
+    /// Show the tree of routes, or which of them the silence of a unit takes.
+    Route(route::Arguments),
+    /// Add, list, extend and end silences: receivers are not notified of the units that they match.
+    Silence(silence::Arguments),
+    /// Acknowledge the open record of a unit: an operator takes care of it.
+    Ack(ack::AckArguments),
+    /// Pause a unit for planned work: its silence meanwhile does not count.
+    Pause(ack::PauseArguments),
+    /// Show the last changes that operators made.
+    Audit(silence::AuditArguments),
     /// Send a receiver a notification that is marked as a test.
     SendTest(send_test::Arguments),
+    /// Show what a receiver is sent for examples.
+    Template(template::Arguments),
     /// Write completions for shells, and manual pages.
     #[cfg(feature = "package-files")]
     #[command(hide = true)]
@@ -100,7 +117,13 @@ pub fn run(line: CommandLine) -> ExitCode {
             Command::Move(arguments) => moving::run(arguments).await,
             Command::Deliveries(arguments) => deliveries::run(arguments).await,
             Command::Repair(arguments) => repair::run(arguments).await,
+            Command::Route(arguments) => route::run(arguments).await,
+            Command::Silence(arguments) => silence::run(arguments).await,
+            Command::Ack(arguments) => ack::acknowledge(arguments).await,
+            Command::Pause(arguments) => ack::pause(arguments).await,
+            Command::Audit(arguments) => silence::run_audit(arguments).await,
             Command::SendTest(arguments) => send_test::run(arguments).await,
+            Command::Template(arguments) => template::run(arguments).await,
             #[cfg(feature = "package-files")]
             Command::PackageFiles(arguments) => package_files::run(&arguments),
         }

@@ -4,12 +4,13 @@ use std::process::ExitCode;
 
 use super::signals::{self, HangUp};
 use super::{ConfigFile, logging};
-use crate::service;
+use crate::service::{self, Reload};
 
 pub(super) async fn run(file: ConfigFile) -> anyhow::Result<ExitCode> {
     let config = file.load()?;
     logging::start(&config.log)?;
-    let stop = signals::stop(HangUp::Reload)?;
+    let reload = Reload::new(move || file.load());
+    let stop = signals::stop(HangUp::Reload(reload.sender()))?;
     match &config.source {
         Some(path) => tracing::info!(file = %path.display(), "configuration loaded"),
         None => tracing::info!("no rollcall.toml here: every option has its default"),
@@ -17,7 +18,7 @@ pub(super) async fn run(file: ConfigFile) -> anyhow::Result<ExitCode> {
     for warning in &config.warnings {
         tracing::warn!(option = warning.path, "{}", warning.text);
     }
-    service::run(config, stop).await?;
+    service::run_with(config, Some(reload), stop).await?;
     tracing::info!("stopped");
     Ok(ExitCode::SUCCESS)
 }

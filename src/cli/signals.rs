@@ -3,18 +3,21 @@
 use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+
+use crate::http::ReloadRequest;
 
 /// Signals within this time count as one: `timeout` signals the process and its group, a terminal
 /// the whole group, and supervisors do both.
 const SAME_SIGNAL: Duration = Duration::from_secs(1);
 
 /// The meaning of SIGHUP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) enum HangUp {
-    /// For a service: read the configuration again. It is only logged so far.
-    Reload,
+    /// For a service: load the configuration again.
+    Reload(mpsc::Sender<ReloadRequest>),
     /// For a command at a terminal: the terminal is gone, so stop.
     Stop,
 }
@@ -33,8 +36,9 @@ pub(super) fn stop(on_hang_up: HangUp) -> std::io::Result<CancellationToken> {
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
-                _ = hang_up.recv() => if on_hang_up == HangUp::Reload {
-                    tracing::warn!("a new configuration cannot be loaded by SIGHUP yet; restart instead");
+                _ = hang_up.recv() => if let HangUp::Reload(reloads) = &on_hang_up {
+                    // The service logs what becomes of it. Beyond a few that wait one more changes nothing.
+                    let _ = reloads.try_send(oneshot::channel().0);
                     continue;
                 }
             }

@@ -3,15 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Json;
 use axum::extract::{Request, State};
-use axum::http::header::{AUTHORIZATION, CACHE_CONTROL, X_CONTENT_TYPE_OPTIONS};
+use axum::http::header::{
+    ALLOW, AUTHORIZATION, CACHE_CONTROL, RETRY_AFTER, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
+};
 use axum::http::{HeaderMap, HeaderValue};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use subtle::ConstantTimeEq;
 
-use super::problem::Problem;
-use super::{Role, Token};
+use super::changes::{Caller, HasTokens};
+use super::problem::{Detail, Problem};
+use super::{Token, alertmanager};
 
 /// How long an answer may take to begin.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
@@ -19,30 +23,31 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 /// The pages for health, for probes without a token.
 const OPEN_PAGES: [&str; 2] = ["/healthz", "/readyz"];
 
-/// Refuses requests without a known token, if there are tokens.
+/// Refuses requests without a known token, if there are tokens. Pages learn from [`Caller`] what the client may do.
 pub(super) async fn require_token(
     State(tokens): State<Arc<[Token]>>,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Response {
     let open = tokens.is_empty() || OPEN_PAGES.contains(&request.uri().path());
-    // Every page is read-only so far, so the least role is enough.
-    if open || role(&tokens, request.headers()) >= Some(Role::Viewer) {
-        next.run(request).await
-    } else {
-        Problem::unauthorized().into_response()
+    let token = known(&tokens, request.headers());
+    if token.is_none() && !open {
+        return Problem::unauthorized().into_response();
     }
+    let caller = Caller::of(token, HasTokens(!tokens.is_empty()), request.headers());
+    request.extensions_mut().insert(caller);
+    next.run(request).await
 }
 
-/// The role of the request's token. Compares with every token, in constant time.
-fn role(tokens: &[Token], headers: &HeaderMap) -> Option<Role> {
+/// The request's token, of several that one with the most rights. Compares with every token, in constant time.
+fn known<'a>(tokens: &'a [Token], headers: &HeaderMap) -> Option<&'a Token> {
     let (scheme, token) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
     if !scheme.eq_ignore_ascii_case("bearer") {
         return None;
     }
     let digest = Token::digest(token.trim());
     let same = |known: &&Token| bool::from(known.sha256.as_slice().ct_eq(&digest));
-    tokens.iter().filter(same).map(|known| known.role).max()
+    tokens.iter().filter(same).max_by_key(|known| known.role)
 }
 
 /// Answers 503 if the page's answer does not begin in time.
@@ -53,6 +58,23 @@ pub(super) async fn limit_time(request: Request, next: Next) -> Response {
             Problem::unavailable(format!("no answer within {} s", ANSWER_TIMEOUT.as_secs())).into_response()
         }
     }
+}
+
+/// Errors of Alertmanager's API are a JSON string.
+pub(super) async fn plain_errors(request: Request, next: Next) -> Response {
+    let is_alertmanager = request.uri().path().starts_with(alertmanager::PREFIX);
+    let mut response = next.run(request).await;
+    if is_alertmanager && let Some(Detail(detail)) = response.extensions_mut().remove() {
+        let mut plain = Json(detail).into_response();
+        *plain.status_mut() = response.status();
+        for name in [ALLOW, RETRY_AFTER, WWW_AUTHENTICATE] {
+            if let Some(value) = response.headers_mut().remove(&name) {
+                plain.headers_mut().insert(name, value);
+            }
+        }
+        return plain;
+    }
+    response
 }
 
 /// Answers are neither cached nor read as another content type.

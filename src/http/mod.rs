@@ -9,8 +9,8 @@
 //! The server answers from the start of the process: before the engine answers, `/healthz` and
 //! `/readyz` work, and every other page answers 503.
 //!
-//! Every page is read-only so far. With tokens configured, every page but the two for health needs
-//! one.
+//! Pages are read-only but for silences, acknowledgements and pauses: see `changes.rs`. With tokens configured, every
+//! page but the two for health needs one.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
@@ -20,29 +20,39 @@ use axum::Router;
 use axum::middleware::{from_fn, from_fn_with_state};
 use ring::digest::{SHA256, digest};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::fleet::{Mirror, Ownership, Roll};
+use crate::fleet::{Mirror, Ownership, Roll, Silences};
+use crate::routing::{Route, Routes};
 use crate::store::{Catalogue, DataStore, Queries, Roster, UnitStore};
 use crate::telemetry::Telemetry;
 
+pub mod alertmanager;
+mod audit;
+mod changes;
 mod connections;
 mod exposition;
 mod health;
 mod home;
 mod metrics;
 mod middleware;
+mod operators;
 mod probe;
 mod problem;
 mod records;
+mod reload;
 mod targets;
 mod unit_metrics;
 mod units;
 
+pub use changes::AUTHOR;
+use changes::HasTokens;
 use connections::Limits;
 use probe::ProbeState;
 use problem::Problem;
+pub use reload::{ReloadRequest, Reloads};
 use unit_metrics::UnitMetricsState;
 
 #[derive(Clone, Debug)]
@@ -91,7 +101,7 @@ impl Token {
 pub enum Role {
     /// Read.
     Viewer,
-    /// Acknowledge, silence, replay.
+    /// Make silences, acknowledge, replay.
     Operator,
     /// Register and remove units.
     Admin,
@@ -115,6 +125,10 @@ pub struct Sources {
     pub mirror: Arc<Mirror>,
     /// The metrics of units, by kind.
     pub metrics: Arc<Catalogue>,
+    pub silences: Arc<Silences>,
+    /// The routes of the moment.
+    pub routes: watch::Receiver<Arc<AlertRoutes>>,
+    pub reloads: Reloads,
     pub telemetry: Arc<Telemetry>,
     pub clock: Clock,
 }
@@ -126,6 +140,19 @@ pub struct Pages {
     config: Arc<Config>,
     early: Router,
     all: Arc<OnceLock<Router>>,
+}
+
+/// The routes and the receivers that are configured.
+pub struct AlertRoutes {
+    pub routes: Routes,
+    pub receivers: Vec<String>,
+}
+
+/// No receiver.
+impl Default for AlertRoutes {
+    fn default() -> AlertRoutes {
+        AlertRoutes { routes: Routes::new(Route::default()), receivers: Vec::new() }
+    }
 }
 
 impl Pages {
@@ -177,6 +204,7 @@ fn pages(config: &Config, sources: Sources, stop: &CancellationToken) -> Router 
         limit: config.unit_metrics_limit,
         stop: stop.clone(),
     };
+    let has_tokens = HasTokens(!config.tokens.is_empty());
     let probe_state = ProbeState { units, values, roll: roll.clone(), clock: clock.clone(), metrics };
     Router::new()
         .merge(home::page(ownership.clone(), mirror.clone(), roll.clone(), clock.clone()))
@@ -186,6 +214,10 @@ fn pages(config: &Config, sources: Sources, stop: &CancellationToken) -> Router 
         .merge(probe::page(probe_state))
         .merge(targets::page(sources.roster.clone(), ownership))
         .merge(records::pages(sources.records.clone()))
+        .merge(audit::page(sources.silences.clone()))
+        .merge(reload::page(sources.reloads.clone(), has_tokens))
+        .merge(operators::pages(&sources, has_tokens))
+        .merge(alertmanager::pages(&sources, has_tokens))
         .merge(units::page(sources))
         .fallback(|| async { Problem::not_found("there is no such page") })
 }
@@ -196,5 +228,6 @@ fn guarded(pages: Router, config: &Config) -> Router {
         .method_not_allowed_fallback(|| async { Problem::method_not_allowed() })
         .layer(from_fn(middleware::limit_time))
         .layer(from_fn_with_state(Arc::from(config.tokens.as_slice()), middleware::require_token))
+        .layer(from_fn(middleware::plain_errors))
         .layer(from_fn(middleware::set_headers))
 }

@@ -2,13 +2,15 @@
 
 use axum::Json;
 use axum::extract::Query;
-use axum::extract::rejection::PathRejection;
+use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderName, HeaderValue, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::fleet::SilencesError;
+use crate::routing::alert_silence::SilenceError;
 use crate::store::EngineError;
 
 #[derive(Debug)]
@@ -17,6 +19,10 @@ pub(super) struct Problem {
     detail: String,
     header: Option<(HeaderName, &'static str)>,
 }
+
+/// The text of the problem that an answer holds.
+#[derive(Clone, Debug)]
+pub(super) struct Detail(pub String);
 
 #[derive(Serialize)]
 struct Body<'a> {
@@ -49,7 +55,19 @@ impl Problem {
     }
 
     pub fn method_not_allowed() -> Problem {
-        Problem::new(StatusCode::METHOD_NOT_ALLOWED, "this page answers GET and HEAD")
+        Problem::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "this page does not answer this method; see the header `allow`",
+        )
+    }
+
+    /// The client may not do that.
+    pub fn forbidden(detail: impl Into<String>) -> Problem {
+        Problem::new(StatusCode::FORBIDDEN, detail)
+    }
+
+    pub fn unsupported_media_type(detail: impl Into<String>) -> Problem {
+        Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail)
     }
 
     /// A later request may succeed.
@@ -75,6 +93,22 @@ impl From<EngineError> for Problem {
     }
 }
 
+impl From<SilencesError> for Problem {
+    fn from(error: SilencesError) -> Problem {
+        match error {
+            SilencesError::Engine(error) => error.into(),
+            SilencesError::Refused(error @ SilenceError::Unknown(_)) => Problem::not_found(error.to_string()),
+            SilencesError::Refused(error) => Problem::bad_request(error.to_string()),
+        }
+    }
+}
+
+impl From<BytesRejection> for Problem {
+    fn from(rejection: BytesRejection) -> Problem {
+        Problem::new(rejection.status(), rejection.body_text())
+    }
+}
+
 impl From<PathRejection> for Problem {
     fn from(rejection: PathRejection) -> Problem {
         Problem::bad_request(rejection.body_text())
@@ -90,6 +124,7 @@ impl IntoResponse for Problem {
             detail: &self.detail,
         };
         let mut response = (self.status, Json(body)).into_response();
+        response.extensions_mut().insert(Detail(self.detail));
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if let Some((name, value)) = self.header {

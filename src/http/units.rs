@@ -104,7 +104,7 @@ impl UnitState {
     }
 }
 
-fn parse(kind: &str, id: &str) -> Result<Unit, NameError> {
+pub(super) fn parse(kind: &str, id: &str) -> Result<Unit, NameError> {
     Ok(Unit::new(kind.parse()?, id.parse()?))
 }
 

@@ -1,0 +1,121 @@
+//! `rollcall ack`: acknowledges the open record of a unit. `rollcall pause`: a planned absence of a unit.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::bail;
+use clap::Args;
+
+use super::access::{AccessArguments, Operator};
+use super::logging;
+use super::route::unit;
+use super::silence::{moment, span};
+use crate::clock::{Clock, Timestamp};
+use crate::fleet::{Subject, UnitChange};
+use crate::presence::{Acknowledgement, LONGEST_PAUSE, Shown, Unit, is_pause};
+use crate::routing::alert_silence::{is_author, is_comment};
+
+#[derive(Debug, Args)]
+pub(super) struct AckArguments {
+    #[command(flatten)]
+    access: AccessArguments,
+    /// The unit, as KIND/UNIT, or the id of its open record.
+    #[arg(value_name = "RECORD|KIND/UNIT", value_parser = subject)]
+    subject: Subject,
+    /// Take the acknowledgement back.
+    #[arg(long)]
+    undo: bool,
+    #[command(flatten)]
+    operator: OperatorArguments,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct PauseArguments {
+    #[command(flatten)]
+    access: AccessArguments,
+    #[arg(value_name = "KIND/UNIT", value_parser = unit)]
+    unit: Unit,
+    #[command(flatten)]
+    length: Length,
+    #[command(flatten)]
+    operator: OperatorArguments,
+}
+
+/// How long a pause is.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+struct Length {
+    /// How long from now on, such as 4h.
+    #[arg(long = "for", value_name = "SPAN", value_parser = span)]
+    span: Option<Duration>,
+    /// Until when, such as 2026-11-23T18:00:00+01:00.
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    until: Option<Timestamp>,
+    /// End the pause now.
+    #[arg(long)]
+    end: bool,
+}
+
+#[derive(Debug, Args)]
+struct OperatorArguments {
+    /// The operator who does it.
+    #[arg(long, env = "USER", value_name = "NAME")]
+    author: String,
+    /// Why, or what is being done.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    comment: String,
+}
+
+impl OperatorArguments {
+    fn operator(self) -> anyhow::Result<Operator> {
+        let OperatorArguments { author, comment } = self;
+        if !is_author(&author) || !is_comment(&comment) {
+            bail!("author and comment are short texts without control characters");
+        }
+        Ok(Operator { author, comment })
+    }
+}
+
+fn subject(text: &str) -> Result<Subject, String> {
+    if text.contains('/') {
+        return unit(text).map(Subject::Unit);
+    }
+    text.parse().map(Subject::Record).map_err(|error| format!("{error}, or write KIND/UNIT"))
+}
+
+pub(super) async fn acknowledge(arguments: AckArguments) -> anyhow::Result<ExitCode> {
+    logging::start_quietly()?;
+    let AckArguments { access, subject, undo, operator } = arguments;
+    let (operator, now) = (operator.operator()?, Clock::system().now());
+    let acknowledged = || {
+        let Operator { author, comment } = &operator;
+        Acknowledgement { at: now, author: author.clone(), comment: comment.clone() }
+    };
+    let change = UnitChange::Acknowledge((!undo).then(acknowledged));
+    let name = subject.to_string();
+    if !access.open().await?.change(&subject, &change, &operator, now).await? {
+        bail!("{} has no open record", Shown(&name));
+    }
+    println!("{} {}", Shown(&name), if undo { "is not acknowledged any more" } else { "is acknowledged" });
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) async fn pause(arguments: PauseArguments) -> anyhow::Result<ExitCode> {
+    logging::start_quietly()?;
+    let PauseArguments { access, unit, length, operator } = arguments;
+    let now = Clock::system().now();
+    let until = length.until.or(length.span.map(|span| now + span));
+    if until.is_some_and(|until| !is_pause(until, now)) {
+        bail!("a pause ends at a moment to come, within {} days", LONGEST_PAUSE.as_secs() / 86_400);
+    }
+    let (operator, subject) = (operator.operator()?, Subject::Unit(unit));
+    let name = subject.to_string();
+    if !access.open().await?.change(&subject, &UnitChange::Pause(until), &operator, now).await? {
+        bail!("there is no unit {} of the configuration, or it has no pause", Shown(&name));
+    }
+    match until {
+        Some(until) => println!("{} is paused until {until}", Shown(&name)),
+        None => println!("the pause of {} is over now", Shown(&name)),
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,174 @@
+//! `rollcall route`: shows the tree of routes, and which of them a unit takes.
+
+use std::fmt::Write;
+use std::process::ExitCode;
+
+use anyhow::bail;
+use clap::{Args, Subcommand};
+
+use super::{ConfigFile, logging, shown};
+use crate::alerting;
+use crate::clock::{Clock, Timestamp};
+use crate::config::Span;
+use crate::presence::{Cause, Labels, OfflineRecord, Recoveries, Unit, is_label_name, is_label_value};
+use crate::routing::{MuteReason, Route, RouteTimes, Routes, Step};
+
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Show the tree of routes.
+    Show(ConfigFile),
+    /// Show which routes the silence of a unit takes, and why. It reads the configuration alone.
+    Test(Test),
+}
+
+#[derive(Debug, Args)]
+struct Test {
+    #[command(flatten)]
+    file: ConfigFile,
+    /// The unit; it need not exist.
+    #[arg(value_name = "KIND/UNIT", value_parser = unit)]
+    unit: Unit,
+    /// A label of the unit; may be repeated.
+    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
+    labels: Vec<(String, String)>,
+    /// The unit was registered and never heard.
+    #[arg(long)]
+    never_seen: bool,
+}
+
+pub(super) fn unit(text: &str) -> Result<Unit, String> {
+    let (kind, id) = text.split_once('/').ok_or("write KIND/UNIT, such as detector/pump-7")?;
+    format!("{kind}:{id}").parse().map_err(|error| format!("{error}"))
+}
+
+fn label(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("write NAME=VALUE, such as site=north")?;
+    match (is_label_name(name), is_label_value(value)) {
+        (true, true) => Ok((name.to_owned(), value.to_owned())),
+        (false, _) => Err(format!("{name:?} is no name of a label")),
+        _ => Err("a value has 1 to 128 bytes and no control characters".to_owned()),
+    }
+}
+
+pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    logging::start_quietly()?;
+    let text = match arguments.command {
+        Command::Show(file) => tree(&file.load()?.alerting.route),
+        Command::Test(test) => {
+            let config = test.file.load()?;
+            let kind = &test.unit.kind;
+            if !config.rules.contains_key(kind) {
+                bail!("there is no kind {kind} in the configuration; see [[kind]]");
+            }
+            explained(&Routes::new(config.alerting.route), &test.record())
+        }
+    };
+    println!("{}", shown(&text));
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Test {
+    fn record(&self) -> OfflineRecord {
+        let labels: Labels = self.labels.iter().cloned().collect();
+        let cause = if self.never_seen { Cause::NeverSeen } else { Cause::Silence };
+        let now = Clock::system().now();
+        OfflineRecord { labels, cause, ..OfflineRecord::open(self.unit.clone(), now, now, now) }
+    }
+}
+
+/// The routes, one line each.
+fn tree(root: &Route) -> String {
+    let mut text = format!("route: {}\n", described(root));
+    branches(root, "", &mut text);
+    text
+}
+
+fn branches(route: &Route, indent: &str, text: &mut String) {
+    for (at, below) in route.routes.iter().enumerate() {
+        let is_last = at + 1 == route.routes.len();
+        let (corner, line) = if is_last { ("└── ", "    ") } else { ("├── ", "│   ") };
+        let _ = writeln!(text, "{indent}{corner}{}: {}", condition(below), described(below));
+        branches(below, &format!("{indent}{line}"), text);
+    }
+}
+
+fn condition(route: &Route) -> String {
+    let matchers: Vec<String> = route.matchers.iter().map(ToString::to_string).collect();
+    let matchers = if matchers.is_empty() { "everything".to_owned() } else { matchers.join(", ") };
+    if route.continues { format!("{matchers} (continue)") } else { matchers }
+}
+
+fn described(route: &Route) -> String {
+    let receivers =
+        if route.receivers.is_empty() { "no receiver".to_owned() } else { route.receivers.join(", ") };
+    let group_by = match route.group_by.is_empty() {
+        true => "one group".to_owned(),
+        false => format!("by {}", route.group_by.join(", ")),
+    };
+    let (wait, interval) = (Span(route.pace.wait), Span(route.pace.interval));
+    let mut text = format!("{receivers}; {group_by}; group_wait {wait}, group_interval {interval}");
+    if !route.pace.lasts.is_zero() {
+        let _ = write!(text, ", for {}", Span(route.pace.lasts));
+    }
+    match route.pace.recoveries {
+        Recoveries::None => text += ", no recoveries",
+        Recoveries::After(wait) if !wait.is_zero() => {
+            let _ = write!(text, ", recoveries for {}", Span(wait));
+        }
+        Recoveries::After(_) => {}
+    }
+    if let Some(repeat) = route.again.repeat {
+        let _ = write!(text, ", repeat_interval {}", Span(repeat));
+    }
+    for step in &route.again.escalate {
+        let _ = write!(text, ", after {} also {}", Span(step.after), step.receivers.join(", "));
+    }
+    for (what, times) in [("muted in", &route.times.mute), ("active in", &route.times.active)] {
+        if !times.is_empty() {
+            let names: Vec<&str> = times.iter().map(|time| time.name.as_str()).collect();
+            let _ = write!(text, ", {what} {}", names.join(", "));
+        }
+    }
+    text
+}
+
+/// Whether a route is muted now, and until when.
+fn muted(times: &RouteTimes, now: Timestamp) -> Option<String> {
+    let why = match times.muted_by(now)? {
+        MuteReason::In(name) => format!("within {name}"),
+        MuteReason::OutsideActive => "outside of its active times".to_owned(),
+    };
+    let until = times.muted_until(now)?;
+    Some(format!("muted now, {why}, until {until}"))
+}
+
+/// The routes that a silence takes, and each comparison on the way.
+fn explained(routes: &Routes, record: &OfflineRecord) -> String {
+    let labels: Vec<String> = record.labels.iter().map(|(name, value)| format!("{name}={value:?}")).collect();
+    let labels = if labels.is_empty() { "no labels".to_owned() } else { labels.join(", ") };
+    let mut text = format!("{}/{}, {labels}\n", record.kind, record.unit);
+    let (taken, steps) = routes.explain(record);
+    for Step { path, route, refused_by } in steps {
+        let _ = match refused_by {
+            Some(matcher) => {
+                let (name, value) = (matcher.name(), matcher.label(record));
+                writeln!(text, "  {path} does not match: {matcher}, and {name} is {value:?}")
+            }
+            None => writeln!(text, "  {path} matches: {}", condition(route)),
+        };
+    }
+    for one in taken {
+        let group = alerting::group_in(one, record).key;
+        let _ = writeln!(text, "it takes {}: {}\n  group: {group}", one.path, described(one.route));
+        if let Some(muted) = muted(&one.route.times, record.detected_at) {
+            let _ = writeln!(text, "  {muted}");
+        }
+    }
+    text
+}

@@ -1,0 +1,73 @@
+//! `rollcall template`: shows what a receiver is sent.
+
+use std::process::ExitCode;
+
+use anyhow::{anyhow, bail};
+use clap::{Args, Subcommand, ValueEnum};
+
+use super::{ConfigFile, logging, shown};
+use crate::alerting::{self, Example};
+
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Show what a receiver is sent for examples. Nothing is sent.
+    Render(Render),
+}
+
+#[derive(Debug, Args)]
+struct Render {
+    #[command(flatten)]
+    file: ConfigFile,
+    /// The receiver's name in the configuration.
+    #[arg(long, value_name = "NAME")]
+    receiver: String,
+    /// The example; by default all of them.
+    #[arg(long)]
+    example: Option<ExampleName>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ExampleName {
+    /// A unit is offline.
+    Offline,
+    /// A unit is back.
+    Recovery,
+    /// Many units of a site are offline.
+    Storm,
+    /// Nothing is heard.
+    Blind,
+}
+
+impl From<ExampleName> for Example {
+    fn from(name: ExampleName) -> Example {
+        match name {
+            ExampleName::Offline => Example::Offline,
+            ExampleName::Recovery => Example::Recovery,
+            ExampleName::Storm => Example::Storm,
+            ExampleName::Blind => Example::Blind,
+        }
+    }
+}
+
+pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    logging::start_quietly()?;
+    let Command::Render(Render { file, receiver: name, example }) = arguments.command;
+    let config = file.load()?;
+    let Some(receiver) = config.alerting.receivers.iter().find(|one| one.name == name) else {
+        bail!("there is no receiver {name:?} in the configuration; see [[receiver]]");
+    };
+    for one in Example::ALL.into_iter().filter(|one| example.is_none_or(|name| *one == name.into())) {
+        let text = alerting::render(receiver, one).map_err(|error| anyhow!("receiver {name}: {error}"))?;
+        if example.is_none() {
+            println!("--- {}", one.as_str());
+        }
+        println!("{}", shown(&text));
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,107 @@
+//! An open record as an alert.
+
+use std::time::Duration;
+
+use axum::http::HeaderMap;
+use axum::http::header::HOST;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::Serialize;
+
+use super::Receiver;
+use crate::clock::Timestamp;
+use crate::presence::{Labels, OfflineRecord};
+use crate::routing::SilenceId;
+use crate::routing::alert::{ALERT_NAME, alert_labels, fingerprint};
+
+/// How much later than the answer an alert ends, unless a later answer has it again.
+const ENDS_AFTER: Duration = Duration::from_secs(300);
+
+/// An alert, as clients of Alertmanager read it.
+#[derive(Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Alert {
+    labels: Labels,
+    annotations: Labels,
+    receivers: Vec<Receiver>,
+    starts_at: Timestamp,
+    updated_at: Timestamp,
+    ends_at: Timestamp,
+    pub fingerprint: String,
+    #[serde(rename = "generatorURL")]
+    generator_url: String,
+    status: AlertStatus,
+}
+
+#[derive(Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct AlertStatus {
+    state: &'static str,
+    silenced_by: Vec<SilenceId>,
+    inhibited_by: [(); 0],
+    muted_by: [(); 0],
+}
+
+impl Alert {
+    /// `base`: where clients reach this server.
+    pub fn of(
+        record: &OfflineRecord,
+        receivers: Vec<Receiver>,
+        silenced_by: Vec<SilenceId>,
+        base: &str,
+        now: Timestamp,
+    ) -> Alert {
+        let OfflineRecord { kind, unit, deadline, last_seen, .. } = record;
+        let annotations = [
+            ("summary", format!("{kind}/{unit} is offline since {deadline}")),
+            ("last_seen", last_seen.to_string()),
+            ("record", record.id.to_string()),
+        ];
+        let mut annotations: Labels = annotations.map(|(name, value)| (name.to_owned(), value)).into();
+        if let Some(acknowledged) = &record.acknowledged {
+            annotations.insert("acknowledged_by".to_owned(), acknowledged.author.clone());
+            annotations.insert("acknowledgement".to_owned(), acknowledged.comment.clone());
+        }
+        let unit = utf8_percent_encode(unit.as_str(), NON_ALPHANUMERIC);
+        Alert {
+            annotations,
+            starts_at: *deadline,
+            updated_at: record.detected_at,
+            generator_url: format!("{base}/api/v1/units/{kind}/{unit}"),
+            ..Alert::new(alert_labels(record), receivers, silenced_by, now)
+        }
+    }
+
+    /// The alert that says that there are more open records than an answer shows.
+    pub fn of_cut_list(most: usize, base: &str, now: Timestamp) -> Alert {
+        let summary = format!("more than {most} units are offline; only the newest {most} are shown here");
+        let labels = Labels::from([(ALERT_NAME.to_owned(), "RollcallMoreUnitsOffline".to_owned())]);
+        Alert {
+            annotations: Labels::from([("summary".to_owned(), summary)]),
+            generator_url: format!("{base}/api/v1/records?open=true"),
+            ..Alert::new(labels, Vec::new(), Vec::new(), now)
+        }
+    }
+
+    fn new(labels: Labels, receivers: Vec<Receiver>, silenced_by: Vec<SilenceId>, now: Timestamp) -> Alert {
+        let state = if silenced_by.is_empty() { "active" } else { "suppressed" };
+        Alert {
+            fingerprint: fingerprint(&labels),
+            labels,
+            annotations: Labels::new(),
+            receivers,
+            starts_at: now,
+            updated_at: now,
+            ends_at: now + ENDS_AFTER,
+            generator_url: String::new(),
+            status: AlertStatus { state, silenced_by, inhibited_by: [], muted_by: [] },
+        }
+    }
+}
+
+/// Where the client reached this server, by its own words.
+pub(super) fn base_of(headers: &HeaderMap) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || ".:-[]_".contains(c);
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    let host = if host.is_empty() || !host.chars().all(is_plain) { "127.0.0.1:8080" } else { host };
+    format!("http://{host}")
+}

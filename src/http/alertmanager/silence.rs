@@ -1,0 +1,148 @@
+//! An alert silence in the form of Alertmanager, for pages and for the command line, which reads them.
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Timestamp;
+use crate::routing::alert_silence::WantedSilence;
+use crate::routing::{AlertSilence, Matcher, Operator, SilenceId};
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ApiMatcher {
+    name: String,
+    value: String,
+    is_regex: bool,
+    #[serde(default = "yes")]
+    is_equal: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl ApiMatcher {
+    fn of(matcher: &Matcher) -> ApiMatcher {
+        let operator = matcher.operator();
+        ApiMatcher {
+            name: matcher.name().to_owned(),
+            value: matcher.value().to_owned(),
+            is_regex: matches!(operator, Operator::Matches | Operator::MatchesNot),
+            is_equal: matches!(operator, Operator::Equal | Operator::Matches),
+        }
+    }
+
+    fn matcher(self) -> Result<Matcher, String> {
+        let operator = match (self.is_regex, self.is_equal) {
+            (false, true) => Operator::Equal,
+            (false, false) => Operator::NotEqual,
+            (true, true) => Operator::Matches,
+            (true, false) => Operator::MatchesNot,
+        };
+        if self.name.is_empty() {
+            return Err("a matcher needs the name of a label".to_owned());
+        }
+        let value = self.value.clone();
+        Matcher::new(self.name, operator, self.value).map_err(|error| format!("{value:?}: {error}"))
+    }
+}
+
+fn matchers(all: Vec<ApiMatcher>) -> Result<Vec<Matcher>, String> {
+    all.into_iter().map(ApiMatcher::matcher).collect()
+}
+
+/// An alert silence as it is shown.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ApiSilence {
+    id: SilenceId,
+    status: SilenceStatus,
+    updated_at: Timestamp,
+    matchers: Vec<ApiMatcher>,
+    starts_at: Timestamp,
+    ends_at: Timestamp,
+    created_by: String,
+    comment: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct SilenceStatus {
+    state: String,
+}
+
+impl ApiSilence {
+    pub(super) fn of(silence: &AlertSilence, now: Timestamp) -> ApiSilence {
+        ApiSilence {
+            id: silence.id,
+            status: SilenceStatus { state: silence.state(now).as_str().to_owned() },
+            updated_at: silence.updated_at,
+            matchers: silence.matchers.iter().map(ApiMatcher::of).collect(),
+            starts_at: silence.starts_at,
+            ends_at: silence.ends_at,
+            created_by: silence.author.clone(),
+            comment: silence.comment.clone(),
+        }
+    }
+
+    /// The alert silence that is shown.
+    pub fn silence(self) -> Result<AlertSilence, String> {
+        Ok(AlertSilence {
+            id: self.id,
+            matchers: matchers(self.matchers)?,
+            starts_at: self.starts_at,
+            ends_at: self.ends_at,
+            updated_at: self.updated_at,
+            author: self.created_by,
+            comment: self.comment,
+        })
+    }
+}
+
+/// An alert silence as it is added or changed.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PostedSilence {
+    /// Empty or absent: a new one.
+    #[serde(default)]
+    id: String,
+    matchers: Vec<ApiMatcher>,
+    starts_at: Timestamp,
+    ends_at: Timestamp,
+    created_by: String,
+    comment: String,
+}
+
+impl PostedSilence {
+    pub fn of(id: Option<SilenceId>, wanted: &WantedSilence) -> PostedSilence {
+        PostedSilence {
+            id: id.map(|id| id.to_string()).unwrap_or_default(),
+            matchers: wanted.matchers.iter().map(ApiMatcher::of).collect(),
+            starts_at: wanted.starts_at,
+            ends_at: wanted.ends_at,
+            created_by: wanted.author.clone(),
+            comment: wanted.comment.clone(),
+        }
+    }
+
+    pub(super) fn wanted(self) -> Result<(Option<SilenceId>, WantedSilence), String> {
+        let id = match self.id.as_str() {
+            "" => None,
+            id => Some(id.parse().map_err(|error| format!("{id:?}: {error}"))?),
+        };
+        let wanted = WantedSilence {
+            matchers: matchers(self.matchers)?,
+            starts_at: self.starts_at,
+            ends_at: self.ends_at,
+            author: self.created_by,
+            comment: self.comment,
+        };
+        Ok((id, wanted))
+    }
+}
+
+/// The answer to a [`PostedSilence`].
+#[derive(Serialize, Deserialize)]
+pub struct Posted {
+    /// The id of the one that is in force.
+    #[serde(rename = "silenceID")]
+    pub id: SilenceId,
+}

@@ -1,0 +1,82 @@
+//! `silences` and `silence/{id}`: alert silences, listed, added, changed and ended.
+
+use std::cmp::Reverse;
+
+use axum::body::Bytes;
+use axum::extract::rejection::{BytesRejection, PathRejection};
+use axum::extract::{Path, State};
+use axum::http::{StatusCode, Uri};
+use axum::response::Response;
+use axum::{Extension, Json};
+
+use super::filter::silence_filter;
+use super::silence::{ApiSilence, Posted, PostedSilence};
+use super::{AlertmanagerState, list};
+use crate::clock::Timestamp;
+use crate::http::changes::Caller;
+use crate::http::problem::Problem;
+use crate::routing::alert_silence::SilenceState;
+use crate::routing::{AlertSilence, Matcher, SilenceId};
+
+/// Active ones first, then those to come, then those that are over.
+pub(super) async fn all(State(state): State<AlertmanagerState>, uri: Uri) -> Result<Response, Problem> {
+    let filter = silence_filter(&uri)?;
+    let permit = state.permit().await?;
+    let (now, stored) = (state.clock.now(), state.silences.current().await?);
+    let mut wanted: Vec<&AlertSilence> = stored
+        .iter()
+        .filter(|silence| !silence.is_forgotten(now) && filter.iter().all(|one| is_about(silence, one)))
+        .collect();
+    wanted.sort_by_key(|silence| match silence.state(now) {
+        SilenceState::Active => (SilenceState::Active, silence.ends_at, Reverse(Timestamp::ZERO)),
+        SilenceState::Pending => (SilenceState::Pending, silence.starts_at, Reverse(Timestamp::ZERO)),
+        SilenceState::Expired => (SilenceState::Expired, Timestamp::ZERO, Reverse(silence.ends_at)),
+    });
+    let shown: Vec<ApiSilence> = wanted.into_iter().map(|silence| ApiSilence::of(silence, now)).collect();
+    list(&shown, permit)
+}
+
+/// Whether the filter matches the value of the matcher of that name, as in Alertmanager.
+fn is_about(silence: &AlertSilence, filter: &Matcher) -> bool {
+    let own = silence.matchers.iter().find(|matcher| matcher.name() == filter.name());
+    filter.is_match(own.map_or("", |matcher| matcher.value()))
+}
+
+pub(super) async fn one(
+    State(state): State<AlertmanagerState>,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Json<ApiSilence>, Problem> {
+    let id = parse(&id?.0)?;
+    let (now, stored) = (state.clock.now(), state.silences.current().await?);
+    let found = stored.iter().find(|silence| silence.id == id);
+    let found = found.ok_or_else(|| Problem::not_found(format!("there is no silence {id}")))?;
+    Ok(Json(ApiSilence::of(found, now)))
+}
+
+pub(super) async fn post(
+    State(state): State<AlertmanagerState>,
+    Extension(caller): Extension<Caller>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<Posted>, Problem> {
+    let posted: PostedSilence = serde_json::from_slice(&body?)
+        .map_err(|error| Problem::bad_request(format!("this is no silence: {error}")))?;
+    let (id, wanted) = posted.wanted().map_err(Problem::bad_request)?;
+    let by = caller.by(Some(&wanted.author));
+    let id = state.silences.put(id, wanted, &by, state.clock.now()).await?;
+    Ok(Json(Posted { id }))
+}
+
+pub(super) async fn expire(
+    State(state): State<AlertmanagerState>,
+    Extension(caller): Extension<Caller>,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<StatusCode, Problem> {
+    let id = parse(&id?.0)?;
+    // One that is over stays so: the request may be repeated.
+    state.silences.expire(id, &caller.by(None), state.clock.now()).await?;
+    Ok(StatusCode::OK)
+}
+
+fn parse(id: &str) -> Result<SilenceId, Problem> {
+    id.parse().map_err(|error| Problem::bad_request(format!("{id:?}: {error}")))
+}

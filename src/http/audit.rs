@@ -1,0 +1,39 @@
+//! `/api/v1/audit`: the last changes that operators made, newest first.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::Uri;
+use axum::routing::get;
+use axum::{Json, Router};
+use serde::{Deserialize, Serialize};
+
+use super::problem::{Problem, query};
+use crate::fleet::Silences;
+use crate::store::{AuditEntry, MOST_AUDITED};
+
+const DEFAULT_LIMIT: usize = 100;
+
+pub(super) fn page(silences: Arc<Silences>) -> Router {
+    Router::new().route("/api/v1/audit", get(audit)).with_state(silences)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AuditQuery {
+    limit: Option<usize>,
+}
+
+#[derive(Serialize)]
+struct Page {
+    audit: Vec<AuditEntry>,
+}
+
+async fn audit(State(silences): State<Arc<Silences>>, uri: Uri) -> Result<Json<Page>, Problem> {
+    let AuditQuery { limit } = query(&uri)?;
+    let limit = limit.unwrap_or(DEFAULT_LIMIT);
+    if !(1..=MOST_AUDITED).contains(&limit) {
+        return Err(Problem::bad_request(format!("limit is a number from 1 to {MOST_AUDITED}")));
+    }
+    Ok(Json(Page { audit: silences.audit(limit).await? }))
+}

@@ -1,0 +1,183 @@
+//! Guards the requests that change something. Without tokens the server listens on loopback only, where every program of
+//! the machine may ask, and so may every web page that a browser on it shows.
+//!
+//! - A token needs at least the role operator.
+//! - Without tokens the request names this machine by a loopback name: a web page whose name was made to resolve to
+//!   127.0.0.1 sends its own name.
+//! - The page that sends the request is one of this server. A program sends no `Origin`.
+//! - A body is declared as JSON, which a form of another web page cannot do. `/-/reload` has no body.
+
+use std::net::IpAddr;
+
+use axum::extract::{Request, State};
+use axum::http::header::{CONTENT_TYPE, HOST, HeaderName, ORIGIN};
+use axum::http::{HeaderMap, Method};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use super::problem::Problem;
+use super::{Role, Token};
+use crate::routing::alert_silence::is_author;
+
+/// The longest body of a request, in bytes.
+pub(super) const LONGEST_BODY: usize = 256 * 1024;
+
+const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
+/// The header with the operator for whom a client changes something; `rollcall silence` sends it.
+pub const AUTHOR: &str = "rollcall-author";
+
+/// The client of a request.
+#[derive(Clone, Debug)]
+pub(super) struct Caller {
+    /// The operator for whom it asks, if it names one.
+    author: Option<String>,
+    /// The name of its token, or `http`.
+    name: String,
+    role: Role,
+}
+
+impl Caller {
+    /// Where no token is configured, a client may do everything; where one is, a client without a token may look at the
+    /// open pages.
+    pub fn of(token: Option<&Token>, HasTokens(has_tokens): HasTokens, headers: &HeaderMap) -> Caller {
+        let author = headers.get(AUTHOR).and_then(|author| std::str::from_utf8(author.as_bytes()).ok());
+        let author = author.filter(|author| is_author(author)).map(str::to_owned);
+        let (name, role) = match token {
+            Some(token) => (token.name.clone(), token.role),
+            None => ("http".to_owned(), if has_tokens { Role::Viewer } else { Role::Admin }),
+        };
+        Caller { author, name, role }
+    }
+
+    /// The name of the client in the audit; `stated`: the author in the request itself.
+    pub fn by(&self, stated: Option<&str>) -> String {
+        match self.author.as_deref().or(stated) {
+            Some(author) => format!("{author} ({})", self.name),
+            None => self.name.clone(),
+        }
+    }
+}
+
+/// Whether tokens are configured.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HasTokens(pub bool);
+
+/// Refuses changes that another web page may have caused, and those of a role that may only look.
+pub(super) async fn guard(State(has_tokens): State<HasTokens>, request: Request, next: Next) -> Response {
+    match guarded(&request, has_tokens).and_then(|()| is_json(request.method(), request.headers())) {
+        Ok(()) => next.run(request).await,
+        Err(problem) => problem.into_response(),
+    }
+}
+
+/// The same for requests without a body.
+pub(super) async fn guard_without_body(
+    State(has_tokens): State<HasTokens>,
+    request: Request,
+    next: Next,
+) -> Response {
+    match guarded(&request, has_tokens) {
+        Ok(()) => next.run(request).await,
+        Err(problem) => problem.into_response(),
+    }
+}
+
+fn guarded(request: &Request, has_tokens: HasTokens) -> Result<(), Problem> {
+    check(request.method(), request.headers(), request.extensions().get(), has_tokens)
+}
+
+fn check(
+    method: &Method,
+    headers: &HeaderMap,
+    caller: Option<&Caller>,
+    HasTokens(has_tokens): HasTokens,
+) -> Result<(), Problem> {
+    if matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS) {
+        return Ok(());
+    }
+    if caller.is_none_or(|caller| caller.role < Role::Operator) {
+        return Err(Problem::forbidden(
+            "the role of this token may only look; use one with the role operator",
+        ));
+    }
+    let text = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or_default());
+    let host = text(HOST).unwrap_or_default();
+    if !has_tokens && !is_loopback(host) {
+        return Err(Problem::forbidden(format!(
+            "{host:?} is no name of loopback; ask 127.0.0.1 or localhost, or configure a token (http.token)"
+        )));
+    }
+    let is_own = |origin: &str| origin.split_once("://").is_some_and(|(_, of)| of.eq_ignore_ascii_case(host));
+    let is_foreign = text(ORIGIN).is_some_and(|origin| !is_own(origin))
+        || text(FETCH_SITE).is_some_and(|site| !matches!(site, "same-origin" | "none"));
+    if is_foreign {
+        return Err(Problem::forbidden("a page of another site may not change anything here"));
+    }
+    Ok(())
+}
+
+/// Refuses a change whose body is not declared as JSON.
+fn is_json(method: &Method, headers: &HeaderMap) -> Result<(), Problem> {
+    let media = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let media = media.split(';').next().unwrap_or_default().trim();
+    if matches!(*method, Method::POST | Method::PUT) && !media.eq_ignore_ascii_case("application/json") {
+        return Err(Problem::unsupported_media_type("send JSON, with content-type: application/json"));
+    }
+    Ok(())
+}
+
+/// Whether the value of `Host` names loopback.
+fn is_loopback(host: &str) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => host.split(':').next().unwrap_or_default(),
+    };
+    let is_local = |name: &str| name == "localhost" || name.ends_with(".localhost");
+    is_local(&name.to_ascii_lowercase()) || name.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::http::StatusCode;
+
+    #[test]
+    fn a_change_comes_from_an_operator_and_from_no_other_web_page() {
+        const JSON: (&str, &str) = ("content-type", "application/json; charset=utf-8");
+        type Case<'a> = (Method, Role, bool, &'a [(&'a str, &'a str)], u16);
+        let here = ("host", "127.0.0.1:8080");
+        let cases: [Case<'_>; 19] = [
+            (Method::GET, Role::Viewer, true, &[("host", "evil.example")], 200),
+            (Method::POST, Role::Operator, true, &[("host", "rollcall.example.org"), JSON], 200),
+            (Method::POST, Role::Viewer, true, &[("host", "rollcall.example.org"), JSON], 403),
+            (Method::DELETE, Role::Viewer, true, &[here], 403),
+            (Method::POST, Role::Admin, false, &[here, JSON], 200),
+            (Method::POST, Role::Admin, false, &[("host", "localhost"), JSON], 200),
+            (Method::POST, Role::Admin, false, &[("host", "[::1]:8080"), JSON], 200),
+            (Method::DELETE, Role::Admin, false, &[here], 200),
+            (Method::DELETE, Role::Admin, false, &[], 403),
+            (Method::POST, Role::Admin, false, &[("host", "evil.example:8080"), JSON], 403),
+            (Method::POST, Role::Admin, false, &[("host", "127.0.0.1.evil.example"), JSON], 403),
+            (Method::POST, Role::Admin, false, &[here, JSON, ("origin", "http://127.0.0.1:8080")], 200),
+            (Method::POST, Role::Admin, false, &[here, JSON, ("origin", "http://127.0.0.1:9090")], 403),
+            (Method::DELETE, Role::Admin, false, &[here, ("origin", "null")], 403),
+            (Method::DELETE, Role::Admin, false, &[here, ("sec-fetch-site", "cross-site")], 403),
+            (Method::DELETE, Role::Admin, false, &[here, ("sec-fetch-site", "same-origin")], 200),
+            (Method::POST, Role::Admin, false, &[here], 415),
+            (Method::POST, Role::Admin, false, &[here, ("content-type", "text/plain")], 415),
+            (Method::PUT, Role::Operator, true, &[("origin", "https://evil.example"), here, JSON], 403),
+        ];
+        for (method, role, has_tokens, headers, expected) in cases {
+            let mut map = HeaderMap::new();
+            for (name, value) in headers {
+                map.insert(HeaderName::try_from(*name).unwrap(), value.parse().unwrap());
+            }
+            let caller = Caller { author: None, name: "x".to_owned(), role };
+            let checked = check(&method, &map, Some(&caller), HasTokens(has_tokens));
+            let checked = checked.and_then(|()| is_json(&method, &map));
+            let status = checked.map_or_else(|problem| problem.into_response().status(), |()| StatusCode::OK);
+            assert_eq!(status, expected, "{method} {role:?} {headers:?}");
+        }
+    }
+}

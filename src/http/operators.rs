@@ -1,0 +1,151 @@
+//! What operators change: `/api/v1/records/{id}/ack` acknowledges an open record, `/api/v1/units/{kind}/{unit}/pause`
+//! pauses a unit. PUT does it, DELETE takes it back. Both are in the audit.
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::rejection::{BytesRejection, PathRejection};
+use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::http::StatusCode;
+use axum::middleware::from_fn_with_state;
+use axum::routing::put;
+use axum::{Extension, Router};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::Sources;
+use super::changes::{self, Caller, HasTokens, LONGEST_BODY};
+use super::problem::Problem;
+use super::units::parse;
+use crate::clock::{Clock, Timestamp};
+use crate::fleet::{Operators, Roll, Silences, Subject, UnitChange};
+use crate::presence::{Acknowledgement, LONGEST_PAUSE, RecordId, Unit, is_pause};
+use crate::routing::alert_silence::{is_author, is_comment};
+
+#[derive(Clone)]
+struct OperatorState {
+    roll: Arc<Roll>,
+    silences: Arc<Silences>,
+    clock: Clock,
+}
+
+pub(super) fn pages(sources: &Sources, has_tokens: HasTokens) -> Router {
+    let state = OperatorState {
+        roll: sources.roll.clone(),
+        silences: sources.silences.clone(),
+        clock: sources.clock.clone(),
+    };
+    Router::new()
+        .route("/api/v1/records/{id}/ack", put(acknowledge).delete(undo))
+        .route("/api/v1/units/{kind}/{unit}/pause", put(pause).delete(end_pause))
+        .route_layer(from_fn_with_state(has_tokens, changes::guard))
+        .layer(DefaultBodyLimit::max(LONGEST_BODY))
+        .with_state(state)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WantedAck {
+    author: String,
+    #[serde(default)]
+    comment: String,
+}
+
+async fn acknowledge(
+    State(state): State<OperatorState>,
+    Extension(caller): Extension<Caller>,
+    id: Result<Path<String>, PathRejection>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<StatusCode, Problem> {
+    let (id, WantedAck { author, comment }) = (record(&id?.0)?, read(&body?)?);
+    check(&author, &comment)?;
+    let (by, at) = (caller.by(Some(&author)), state.clock.now());
+    let acknowledged =
+        UnitChange::Acknowledge(Some(Acknowledgement { at, author, comment: comment.clone() }));
+    state.change(Subject::Record(id), acknowledged, (&by, &comment)).await
+}
+
+async fn undo(
+    State(state): State<OperatorState>,
+    Extension(caller): Extension<Caller>,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<StatusCode, Problem> {
+    let id = record(&id?.0)?;
+    state.change(Subject::Record(id), UnitChange::Acknowledge(None), (&caller.by(None), "")).await
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WantedPause {
+    until: Timestamp,
+    author: String,
+    #[serde(default)]
+    comment: String,
+}
+
+type UnitPath = Result<Path<(String, String)>, PathRejection>;
+
+async fn pause(
+    State(state): State<OperatorState>,
+    Extension(caller): Extension<Caller>,
+    path: UnitPath,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<StatusCode, Problem> {
+    let (unit, WantedPause { until, author, comment }) = (unit(path)?, read(&body?)?);
+    check(&author, &comment)?;
+    if !is_pause(until, state.clock.now()) {
+        let days = LONGEST_PAUSE.as_secs() / 86_400;
+        return Err(Problem::bad_request(format!("until is a moment to come, within {days} days")));
+    }
+    let by = caller.by(Some(&author));
+    state.change(Subject::Unit(unit), UnitChange::Pause(Some(until)), (&by, &comment)).await
+}
+
+async fn end_pause(
+    State(state): State<OperatorState>,
+    Extension(caller): Extension<Caller>,
+    path: UnitPath,
+) -> Result<StatusCode, Problem> {
+    let unit = unit(path)?;
+    state.change(Subject::Unit(unit), UnitChange::Pause(None), (&caller.by(None), "")).await
+}
+
+impl OperatorState {
+    async fn change(
+        &self,
+        subject: Subject,
+        wanted: UnitChange,
+        by: (&str, &str),
+    ) -> Result<StatusCode, Problem> {
+        let operators = Operators { roll: &self.roll, silences: &self.silences };
+        if operators.change(&subject, &wanted, by, self.clock.now()).await? {
+            return Ok(StatusCode::NO_CONTENT);
+        }
+        Err(Problem::not_found(match wanted {
+            UnitChange::Acknowledge(_) => format!("there is no open record {subject}"),
+            UnitChange::Pause(Some(_)) => format!("there is no unit {subject}"),
+            UnitChange::Pause(None) => format!("unit {subject} is not paused by an operator"),
+        }))
+    }
+}
+
+fn read<T: DeserializeOwned>(body: &Bytes) -> Result<T, Problem> {
+    serde_json::from_slice(body).map_err(|error| Problem::bad_request(error.to_string()))
+}
+
+fn check(author: &str, comment: &str) -> Result<(), Problem> {
+    match (is_author(author), is_comment(comment)) {
+        (false, _) => Err(Problem::bad_request("author is a short text without control characters")),
+        (_, false) => Err(Problem::bad_request("comment is a short text without control characters")),
+        _ => Ok(()),
+    }
+}
+
+fn record(id: &str) -> Result<RecordId, Problem> {
+    id.parse().map_err(|error| Problem::bad_request(format!("{id:?}: {error}")))
+}
+
+fn unit(path: UnitPath) -> Result<Unit, Problem> {
+    let Path((kind, id)) = path?;
+    parse(&kind, &id).map_err(|error| Problem::bad_request(error.to_string()))
+}

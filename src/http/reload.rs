@@ -1,0 +1,32 @@
+//! `/-/reload`: POST loads the configuration again, as SIGHUP does. The answer comes when that is done: 200, or 500 with
+//! the errors of the file.
+
+use axum::Router;
+use axum::extract::State;
+use axum::middleware::from_fn_with_state;
+use axum::routing::post;
+use tokio::sync::{mpsc, oneshot};
+
+use super::changes::{self, HasTokens};
+use super::problem::Problem;
+
+/// A request to load the configuration again; the answer is what an operator should know, or why nothing has changed.
+pub type ReloadRequest = oneshot::Sender<Result<String, String>>;
+
+/// Where the configuration is loaded again; `None`: nowhere.
+pub type Reloads = Option<mpsc::Sender<ReloadRequest>>;
+
+pub(super) fn page(reloads: Reloads, has_tokens: HasTokens) -> Router {
+    Router::new()
+        .route("/-/reload", post(reload))
+        .route_layer(from_fn_with_state(has_tokens, changes::guard_without_body))
+        .with_state(reloads)
+}
+
+async fn reload(State(reloads): State<Reloads>) -> Result<String, Problem> {
+    const ENDED: &str = "the configuration of this process cannot be loaded again";
+    let reloads = reloads.ok_or_else(|| Problem::not_found(ENDED))?;
+    let (request, answer) = oneshot::channel();
+    reloads.send(request).await.map_err(|_| Problem::unavailable(ENDED))?;
+    answer.await.map_err(|_| Problem::unavailable(ENDED))?.map_err(Problem::internal)
+}

@@ -11,6 +11,7 @@ const SECOND: Duration = Duration::from_secs(1);
 on_both_engines! {
     one_instance_that_is_killed_again_and_again_loses_nothing_and_notifies_nothing_twice
     an_instance_that_is_frozen_for_longer_than_its_connections_live_goes_on
+    a_silence_that_ends_within_its_wait_is_not_notified_if_the_instance_is_killed_meanwhile
 }
 
 /// Instances are killed at random moments, one after the other, while the fleet lives.
@@ -72,6 +73,52 @@ async fn an_instance_that_was_away_for_long_and_finds_a_backlog_brings_no_dead_u
     world.instances[0].start();
     world.disturbed_since(mark);
     world.rests().await;
+}
+
+/// How long a silence must last in [`end_within_their_wait`].
+const LASTS: Duration = Duration::from_secs(20);
+
+/// Silences end within their wait, some before an instance is killed and some while it is away.
+async fn end_within_their_wait(plan: Plan) {
+    let route = format!("for = \"{}s\"", LASTS.as_secs());
+    let mut world = World::new(Plan { units: 40, route, ..plan }).await;
+    let units: Vec<String> = (0..12).map(|number| format!("unit-{number:03}")).collect();
+    units.iter().for_each(|unit| world.fleet.silence(unit));
+    let recorded = async |world: &World| world.open().await >= Some(units.len());
+    world.eventually("every silence has its record", recorded).await;
+    let (before, meanwhile) = units.split_at(units.len() / 2);
+    before.iter().for_each(|unit| world.fleet.wake(unit));
+    world.pass_some(SECOND).await;
+    let victim = world.chance.random_range(0..world.instances.len());
+    let mark = world.disturb();
+    world.instances[victim].kill();
+    meanwhile.iter().for_each(|unit| world.fleet.wake(unit));
+    world.pass_some(SECOND).await;
+    world.instances[victim].start();
+    world.disturbed_since(mark);
+    // A probe falls silent after all of them, and is notified: their waits are over by then.
+    world.rests().await;
+    let records = world.records().await.expect("the engine answers");
+    let within = records.iter().filter(|record| {
+        let is_back = record.back_at.is_some_and(|back| back < record.deadline + LASTS);
+        is_back && record.detected_at < mark && units.iter().any(|unit| unit == record.unit.as_str())
+    });
+    let within: Vec<String> = within.map(|record| record.id.to_string()).collect();
+    assert!(!within.is_empty(), "some are back within their wait");
+    let notified: Vec<String> =
+        world.notified_records().iter().map(|notified| notified.record.id.to_string()).collect();
+    for id in within {
+        assert!(!notified.contains(&id), "{id} was notified");
+    }
+}
+
+async fn a_silence_that_ends_within_its_wait_is_not_notified_if_the_instance_is_killed_meanwhile(plan: Plan) {
+    end_within_their_wait(plan).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silence_that_ends_within_its_wait_is_not_notified_if_one_of_three_instances_is_killed_meanwhile() {
+    end_within_their_wait(Plan::new(3)).await;
 }
 
 /// Two instances notify of a crowd one by one.

@@ -15,8 +15,9 @@ pub async fn client(port: u16) -> RedisResult<MultiplexedConnection> {
 
 /// Connects to a server of another network.
 pub async fn client_of(host: &str, port: u16) -> RedisResult<MultiplexedConnection> {
-    let patient = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(PATIENCE))
-        .set_response_timeout(Some(PATIENCE));
-    Client::open((host, port))?.get_multiplexed_async_connection_with_config(&patient).await
+    Client::open((host, port))?.get_multiplexed_async_connection_with_config(&patient()).await
+}
+
+pub fn patient() -> AsyncConnectionConfig {
+    AsyncConnectionConfig::new().set_connection_timeout(Some(PATIENCE)).set_response_timeout(Some(PATIENCE))
 }

@@ -3,10 +3,12 @@
 
 use std::ops::RangeInclusive;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, FromRedisValue, cmd};
 
+use super::certificates::Authority;
 use super::node::{Node, Place, in_parallel, shipped, until};
 
 const SLOTS: u16 = 16384;
@@ -20,7 +22,7 @@ pub struct ClusterPlan {
     pub node_timeout: Duration,
     /// Further lines for the file of every server.
     pub settings: String,
-    /// The networks of the first servers; the others are on loopback.
+    /// The places of the first servers; the others are on loopback.
     pub places: Vec<Place>,
 }
 
@@ -29,6 +31,13 @@ impl ClusterPlan {
     pub fn new(replicas: usize) -> ClusterPlan {
         let node_timeout = Duration::from_millis(2000);
         ClusterPlan { primaries: 3, replicas, node_timeout, settings: String::new(), places: Vec::new() }
+    }
+
+    /// All servers have certificates of this authority.
+    pub fn with_tls(mut self, authority: &Arc<Authority>) -> ClusterPlan {
+        let place = Place { authority: Some(authority.clone()), ..Place::default() };
+        self.places = vec![place; self.primaries * (1 + self.replicas)];
+        self
     }
 
     /// Every answered write is on disk.
@@ -100,8 +109,8 @@ impl Seen {
 }
 
 impl Cluster {
-    /// Starts it and waits until every slot is served and every replica follows. A server that starts
-    /// refuses writes for two seconds, so that takes a little longer.
+    /// Starts it and waits until every slot is served, every replica follows, and every server knows so. A server that
+    /// starts refuses writes for two seconds, so that takes a little longer.
     pub async fn start(plan: ClusterPlan) -> Cluster {
         let dir = tempfile::tempdir().unwrap();
         let count = plan.primaries * (1 + plan.replicas);
@@ -113,6 +122,7 @@ impl Cluster {
         let cluster = Cluster { nodes, plan, dir };
         cluster.join_all().await;
         cluster.until_whole().await;
+        cluster.until_all_know_the_replicas().await;
         cluster
     }
 
@@ -154,6 +164,23 @@ impl Cluster {
         }
     }
 
+    async fn until_all_know_the_replicas(&self) {
+        let mut following = Vec::new();
+        for (_, node) in self.answering() {
+            following.extend(itself(node).await.and_then(|itself| Some((itself.id, itself.follows?))));
+        }
+        for (_, node) in self.answering() {
+            until("every server knows every replica", async || {
+                let seen = seen_by(node).await;
+                let is_known = |id: &String, primary: &String| {
+                    seen.iter().any(|one| one.id == *id && one.follows.as_ref() == Some(primary))
+                };
+                following.iter().all(|(id, primary)| is_known(id, primary))
+            })
+            .await;
+        }
+    }
+
     /// Makes a server the replica of another.
     pub async fn follow(&self, number: usize, primary: usize) {
         let id = self.id(primary).await;
@@ -181,7 +208,9 @@ impl Cluster {
     /// The value of `engine.url`.
     pub fn url(&self) -> String {
         let addresses: Vec<String> = self.nodes.iter().map(Node::address).collect();
-        format!("redis-cluster://{}", addresses[..self.plan.primaries].join(","))
+        let scheme =
+            if self.plan.places.iter().any(|place| place.authority.is_some()) { "rediss" } else { "redis" };
+        format!("{scheme}-cluster://{}", addresses[..self.plan.primaries].join(","))
     }
 
     pub fn port(&self, number: usize) -> u16 {

@@ -2,7 +2,9 @@
 
 #![allow(dead_code, unused_imports, unused_macros, reason = "no group needs all of it")]
 
+pub mod certificates;
 pub mod client;
+pub mod clock;
 pub mod cluster;
 pub mod distance;
 pub mod facts;

@@ -4,11 +4,14 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Cmd, FromRedisValue, cmd};
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, FromRedisValue, RedisResult, cmd};
 use rollcall::simulate::servers::{Server, free_cluster_port};
 
+use super::certificates::Authority;
 use super::client::client_of;
 
 /// How long a test waits for a fact.
@@ -17,18 +20,20 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const ANSWER: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_millis(20);
 
-/// The network of a server.
+/// The network of a server, and its clock.
 #[derive(Clone)]
 pub struct Place {
     /// The address under which all others reach it.
     pub host: String,
-    /// A prefix of its command line.
+    /// A prefix of its command line, for another network or another clock.
     pub before: Vec<String>,
+    /// The authority of its certificate, if it speaks TLS; its host is 127.0.0.1 then.
+    pub authority: Option<Arc<Authority>>,
 }
 
 impl Default for Place {
     fn default() -> Place {
-        Place { host: "127.0.0.1".to_owned(), before: Vec::new() }
+        Place { host: "127.0.0.1".to_owned(), before: Vec::new(), authority: None }
     }
 }
 
@@ -37,6 +42,7 @@ pub struct Node {
     server: Server,
     dir: PathBuf,
     host: String,
+    authority: Option<Arc<Authority>>,
     /// The program and its arguments.
     line: Vec<String>,
     ready: &'static str,
@@ -62,23 +68,37 @@ impl Node {
     }
 
     /// Starts a Sentinel with these settings.
-    pub fn sentinel(dir: &Path, settings: &str) -> Node {
-        Node::with(dir, settings, &["--sentinel"], "+monitor", &Place::default())
+    pub fn sentinel(dir: &Path, settings: &str, place: &Place) -> Node {
+        Node::with(dir, settings, &["--sentinel"], "+monitor", place)
     }
 
     fn with(dir: &Path, settings: &str, more: &[&str], ready: &'static str, place: &Place) -> Node {
         std::fs::create_dir_all(dir).unwrap();
-        let Place { host, before } = place.clone();
+        let Place { host, before, authority } = place.clone();
+        if let Some(authority) = &authority {
+            authority.certify_server(dir, false);
+        }
         let mut line = before;
         line.extend(["redis-server", "redis.conf"].iter().chain(more).map(|one| (*one).to_owned()));
         // Another test may take the same port just now.
         for _ in 0..10 {
             let port = free_cluster_port().unwrap();
-            let text = format!("{settings}\nport {port}\nbind {host}\n");
+            let own =
+                authority.as_ref().map_or(format!("port {port}\n"), |authority| authority.settings(port));
+            let text = format!("{settings}\n{own}bind {host}\n");
             std::fs::write(dir.join("redis.conf"), text).unwrap();
             if let Ok(server) = Server::start(&line[0], &line[1..], dir, port, ready) {
                 let dir = dir.to_owned();
-                return Node { server, dir, host, line, ready, is_running: true, is_frozen: false };
+                return Node {
+                    server,
+                    dir,
+                    host,
+                    authority,
+                    line,
+                    ready,
+                    is_running: true,
+                    is_frozen: false,
+                };
             }
         }
         panic!("no server starts; see the log in {}", dir.display());
@@ -157,12 +177,30 @@ impl Node {
         }
     }
 
+    /// Starts it again with a certificate that has expired, or with a new one.
+    pub fn restart_with_certificate(&mut self, is_expired: bool) {
+        let authority = self.authority.as_ref().expect("it speaks TLS");
+        authority.certify_server(&self.dir, is_expired);
+        self.restart();
+        // Other programs refuse its certificate.
+        self.is_frozen = is_expired;
+    }
+
+    /// The options of Rollcall for its TLS.
+    pub fn tls_options(&self) -> Option<String> {
+        self.authority.as_ref().map(|authority| authority.options())
+    }
+
+    pub async fn connect(&self) -> RedisResult<MultiplexedConnection> {
+        match &self.authority {
+            Some(authority) => authority.connect(self.port()).await,
+            None => client_of(&self.host, self.port()).await,
+        }
+    }
+
     /// Sends it a command; an error if it does not answer in time.
     pub async fn try_ask<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, String> {
-        let asked = async {
-            let mut connection = client_of(&self.host, self.port()).await?;
-            command.query_async(&mut connection).await
-        };
+        let asked = async { command.query_async(&mut self.connect().await?).await };
         match tokio::time::timeout(ANSWER, asked).await {
             Ok(answer) => answer.map_err(|error: redis::RedisError| error.to_string()),
             Err(_) => Err(format!("{} does not answer", self.address())),
@@ -183,6 +221,15 @@ impl Node {
         let info = self.info("replication").await.unwrap_or_default();
         info.contains("role:master") || info.contains("master_link_status:up")
     }
+}
+
+/// Leaves replicas behind: they hang, their connections are cut, and they lack all that the primary writes from now on.
+/// Thawed, they try to connect to it again.
+pub async fn leave_behind(nodes: &mut [Node], primary: usize, replicas: &[usize]) {
+    replicas.iter().for_each(|number| nodes[*number].freeze());
+    // Else a thawed replica reads what the network holds for it.
+    let cut: usize = nodes[primary].ask(cmd("CLIENT").arg("KILL").arg("TYPE").arg("replica")).await;
+    assert_eq!(cut, replicas.len(), "all replicas were connected");
 }
 
 /// Waits for a fact.

@@ -1,11 +1,13 @@
 //! A primary, its replicas and three Sentinels of a test's own, with `config/redis/replicated.conf` and `sentinel.conf`, as
 //! `make sentinel` starts them. A test may end each of them and start it again, and promote a replica.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use redis::{Cmd, FromRedisValue, cmd};
 
-use super::node::{Node, in_parallel, shipped, until};
+use super::certificates::Authority;
+use super::node::{Node, Place, in_parallel, shipped, until};
 
 /// The name of the service.
 pub const SERVICE: &str = "main";
@@ -20,6 +22,10 @@ pub struct SentinelPlan {
     pub failover_timeout: Duration,
     /// Further lines for the file of every server.
     pub settings: String,
+    /// The places of the first servers; the others are on loopback.
+    pub places: Vec<Place>,
+    /// The authority of their certificates, if they and the sentinels speak TLS.
+    pub authority: Option<Arc<Authority>>,
 }
 
 impl SentinelPlan {
@@ -29,13 +35,27 @@ impl SentinelPlan {
             down_after: Duration::from_millis(1000),
             failover_timeout: Duration::from_millis(3000),
             settings: String::new(),
+            places: Vec::new(),
+            authority: None,
         }
+    }
+
+    /// All servers and sentinels have certificates of this authority.
+    pub fn with_tls(mut self, authority: &Arc<Authority>) -> SentinelPlan {
+        self.authority = Some(authority.clone());
+        self
     }
 
     /// Every answered write is on disk.
     pub fn durable(mut self) -> SentinelPlan {
         self.settings += "appendfsync always\n";
         self
+    }
+
+    /// The place of a server; that of a sentinel is none of the first.
+    fn place(&self, number: usize) -> Place {
+        let usual = || Place { authority: self.authority.clone(), ..Place::default() };
+        self.places.get(number).cloned().unwrap_or_else(usual)
     }
 
     /// The file of the servers. With less than two replicas, none would be left to write to after a failover.
@@ -71,17 +91,21 @@ impl Sentinel {
     pub async fn start(plan: SentinelPlan) -> Sentinel {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str, number: usize| dir.path().join(format!("{name}-{number}"));
-        let mut servers = vec![Node::start(&at("server", 0), &plan.server(None))];
+        let place = |number: usize| plan.place(number);
+        let mut servers = vec![Node::start_in(&at("server", 0), &plan.server(None), &place(0))];
         let primary = servers[0].port();
         let follows = plan.server(Some(primary));
-        servers.extend(in_parallel(1..=plan.replicas, |number| Node::start(&at("server", number), &follows)));
+        servers.extend(in_parallel(1..=plan.replicas, |number| {
+            Node::start_in(&at("server", number), &follows, &place(number))
+        }));
         for server in &servers {
             until("every replica follows", async || server.is_linked().await).await;
         }
         // Only now: a Sentinel asks a primary for its replicas at once, and then every ten seconds.
         let watches = plan.sentinel(primary);
-        let sentinels =
-            in_parallel(1..=SENTINELS, |number| Node::sentinel(&at("sentinel", number), &watches));
+        let sentinels = in_parallel(1..=SENTINELS, |number| {
+            Node::sentinel(&at("sentinel", number), &watches, &plan.place(usize::MAX))
+        });
         let all = Sentinel { servers, sentinels, plan, _dir: dir };
         all.until_whole().await;
         all
@@ -100,9 +124,10 @@ impl Sentinel {
             })
             .await;
         }
-        let primary = self.primary().await;
         for (number, server) in self.servers.iter().enumerate().filter(|(_, one)| one.answers()) {
             until("every replica follows the primary", async || {
+                // On a busy machine another one may be promoted meanwhile.
+                let Some(primary) = self.primary_now().await else { return false };
                 let info = server.info("replication").await.unwrap_or_default();
                 let followed = format!("master_port:{}\r\n", self.servers[primary].port());
                 number == primary || info.contains("master_link_status:up") && info.contains(&followed)
@@ -114,7 +139,8 @@ impl Sentinel {
     /// The value of `engine.url`.
     pub fn url(&self) -> String {
         let addresses: Vec<String> = self.sentinels.iter().map(Node::address).collect();
-        format!("redis-sentinel://{}/{SERVICE}/0", addresses.join(","))
+        let scheme = if self.plan.authority.is_some() { "rediss" } else { "redis" };
+        format!("{scheme}-sentinel://{}/{SERVICE}/0", addresses.join(","))
     }
 
     /// The primary that a Sentinel names, if that one says so itself.
@@ -167,9 +193,20 @@ impl Sentinel {
     pub async fn failover(&self) -> usize {
         let former = self.primary().await;
         let sentinel = self.sentinels.iter().find(|one| one.answers()).expect("a Sentinel runs");
-        // Another failover may be under way still.
+        // Another failover may be under way still, and one that has begun may find no replica that is good enough.
         let ask = cmd("SENTINEL").arg("FAILOVER").arg(SERVICE).to_owned();
-        until("the Sentinel begins", async || sentinel.try_ask::<()>(&ask).await.is_ok()).await;
-        self.until_promoted(former).await
+        let mut asked: Option<Instant> = None;
+        let mut found = None;
+        until("a replica is promoted", async || {
+            if asked.is_none_or(|at| at.elapsed() > 3 * self.plan.failover_timeout)
+                && sentinel.try_ask::<()>(&ask).await.is_ok()
+            {
+                asked = Some(Instant::now());
+            }
+            found = self.primary_now().await.filter(|number| *number != former);
+            found.is_some()
+        })
+        .await;
+        found.unwrap()
     }
 }

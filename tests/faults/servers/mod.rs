@@ -9,30 +9,14 @@ use crate::world::redis::Topology;
 use crate::world::sentinel::SentinelPlan;
 use crate::world::{Plan, TIMEOUT, World};
 
-/// Cases on each topology.
-macro_rules! on_both_topologies {
-    ($($case:ident)*) => { $(
-        mod $case {
-            use crate::servers::{cluster, sentinel};
-
-            #[tokio::test(flavor = "multi_thread")]
-            async fn in_a_cluster() {
-                super::$case(cluster()).await;
-            }
-
-            #[tokio::test(flavor = "multi_thread")]
-            async fn with_sentinel() {
-                super::$case(sentinel()).await;
-            }
-        }
-    )* };
-}
-
+mod clocks;
 mod failover;
 mod loss;
 mod majority;
+mod notified;
 mod partition;
 mod slots;
+mod tls;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -44,6 +28,35 @@ fn cluster() -> Plan {
 /// Two instances on a primary with two replicas and three Sentinels.
 fn sentinel() -> Plan {
     Plan { topology: Topology::Sentinel(SentinelPlan::new(2)), ..Plan::new(2) }
+}
+
+/// A world that lives through one fault after the other, each in a wave of silences and returns. Detection resumes after
+/// each, and every silence has its record.
+struct Survivor(World);
+
+impl Survivor {
+    async fn new(plan: Plan) -> Survivor {
+        Survivor(World::new(plan).await)
+    }
+
+    /// Nothing is lost but what `fault` says itself.
+    async fn of(mut self, name: &str, fault: impl AsyncFnOnce(&mut World)) -> Survivor {
+        let Survivor(world) = &mut self;
+        println!("--- {name}");
+        world.live(3 * TIMEOUT);
+        world.pass_some(2 * SECOND).await;
+        let mark = world.disturb();
+        fault(world).await;
+        world.are_whole().await;
+        world.disturbed_since(mark);
+        world.resumes().await;
+        world.agrees().await;
+        self
+    }
+
+    async fn rests(mut self) {
+        self.0.rests().await;
+    }
 }
 
 /// A world within a wave of silences and returns.

@@ -14,8 +14,8 @@ async fn a_primary_of_a_cluster_that_is_cut_off_with_an_instance_marks_no_unit_o
         return;
     }
     let network = Namespace::new();
-    let here = Place { host: network.ours.clone(), before: Vec::new() };
-    let there = Place { host: network.theirs.clone(), before: network.before() };
+    let here = Place { host: network.ours.clone(), ..Place::default() };
+    let there = Place { host: network.theirs.clone(), before: network.before(), ..Place::default() };
     let mut servers = ClusterPlan::new(1);
     servers.settings += "protected-mode no\n";
     servers.places = vec![here; 6];

@@ -35,11 +35,13 @@ pub struct Calendar {
 }
 
 impl Calendar {
-    /// Reads the Redis on that port.
-    pub fn keep(port: u16) -> Calendar {
+    /// Reads the servers on these ports. The newest answer counts: a primary that was replaced keeps its own for a while.
+    pub fn keep(ports: Vec<u16>) -> Calendar {
         let entries = Arc::new(Mutex::new(Vec::new()));
         let mut keeping = JoinSet::new();
-        keeping.spawn(write(port, entries.clone()));
+        for port in ports {
+            keeping.spawn(write(port, entries.clone()));
+        }
         Calendar { entries, _keeping: keeping }
     }
 
@@ -52,7 +54,8 @@ impl Calendar {
     pub fn translate(&self, records: &mut [OfflineRecord]) {
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         for record in records {
-            let moments = [&mut record.last_seen, &mut record.deadline, &mut record.detected_at];
+            record.last_seen = first_by_this_machine(record.last_seen, &entries);
+            let moments = [&mut record.deadline, &mut record.detected_at];
             for moment in moments.into_iter().chain(&mut record.back_at).chain(&mut record.silent_from) {
                 *moment = by_this_machine(*moment, &entries);
             }
@@ -73,14 +76,30 @@ fn by_this_machine(moment: Timestamp, entries: &[Entry]) -> Timestamp {
     Timestamp::from_millis(moment - entry.map_or(0, |entry| entry.ahead))
 }
 
+/// While no server answers, the time of the fleet stands still, and then goes on from the last renewal: moments between
+/// that and the stop are there twice. A heartbeat counts for the first of them.
+fn first_by_this_machine(moment: Timestamp, entries: &[Entry]) -> Timestamp {
+    let ms = moment.as_millis();
+    let lasted = |two: &&[Entry]| (two[0].from..two[1].from).contains(&(ms - two[0].ahead));
+    match entries.windows(2).find(lasted) {
+        Some(two) => Timestamp::from_millis(ms - two[0].ahead),
+        None => by_this_machine(moment, entries),
+    }
+}
+
 async fn write(port: u16, entries: Arc<Mutex<Vec<Entry>>>) {
     let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).expect("it is an address");
     let mut read = redis::cmd("HMGET");
     read.arg("rollcall:{hearing}:clock").arg("server").arg("fleet");
+    let read = &read;
     loop {
         tokio::time::sleep(PERIOD).await;
-        let Ok(mut connection) = client.get_multiplexed_async_connection().await else { continue };
-        while let Ok(answer) = read.query_async::<(Option<i64>, Option<i64>)>(&mut connection).await {
+        let Ok(Ok(mut connection)) = in_time(client.get_multiplexed_async_connection()).await else {
+            continue;
+        };
+        while let Ok(Ok(answer)) =
+            in_time(read.query_async::<(Option<i64>, Option<i64>)>(&mut connection)).await
+        {
             if let (Some(server), Some(fleet)) = answer {
                 let mut entries = entries.lock().unwrap_or_else(PoisonError::into_inner);
                 let hours = (server - now().as_millis() + HOUR / 2).div_euclid(HOUR);
@@ -92,4 +111,9 @@ async fn write(port: u16, entries: Arc<Mutex<Vec<Entry>>>) {
             tokio::time::sleep(PERIOD).await;
         }
     }
+}
+
+/// A frozen server does not answer.
+async fn in_time<T>(answer: impl Future<Output = T>) -> Result<T, tokio::time::error::Elapsed> {
+    tokio::time::timeout(Duration::from_secs(1), answer).await
 }

@@ -33,10 +33,10 @@ async fn on_redis(url: String, telemetry: Arc<Telemetry>) -> Arc<RedisEngine> {
     Arc::new(RedisEngine::connect(&redis::Config { url, ..Default::default() }, telemetry).await.unwrap())
 }
 
-/// A roll like that of an instance, and its engine, on the Redis of that port.
-pub async fn roll(redis: u16) -> (Arc<RedisEngine>, Roll) {
+/// A roll like that of an instance, and its engine, on the Redis of that address.
+pub async fn roll(url: String) -> (Arc<RedisEngine>, Roll) {
     let telemetry = Arc::new(Telemetry::new(&Clock::system()));
-    let engine = on_redis(format!("redis://127.0.0.1:{redis}/0"), telemetry.clone()).await;
+    let engine = on_redis(url, telemetry.clone()).await;
     (engine.clone(), roll_of(engine, telemetry))
 }
 

@@ -106,6 +106,17 @@ impl Instance {
         self.peak.max(now.unwrap_or(0))
     }
 
+    pub fn logged(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// What `rollcall check` says with its configuration.
+    pub fn check(&self) -> String {
+        let mut check = Command::new(env!("CARGO_BIN_EXE_rollcall"));
+        let said = check.arg("check").arg("--config").arg(&self.config).output().unwrap();
+        String::from_utf8_lossy(&said.stdout).into_owned()
+    }
+
     /// One of its pages; `None` if it does not answer.
     pub async fn page(&self, path: &str) -> Option<(u16, String)> {
         let url = format!("http://{}{path}", self.http);

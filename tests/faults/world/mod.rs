@@ -23,8 +23,12 @@ use tempfile::TempDir;
 
 pub mod broker;
 pub mod calendar;
+#[path = "../../support/certificates.rs"]
+pub mod certificates;
 #[path = "../../support/client.rs"]
 mod client;
+#[path = "../../support/clock.rs"]
+pub mod clock;
 #[path = "../../support/cluster.rs"]
 pub mod cluster;
 mod counted;
@@ -65,8 +69,9 @@ pub const PERIOD: Duration = Duration::from_millis(500);
 pub const PATIENCE: Duration = Duration::from_secs(120);
 /// Detection resumes so soon after the servers are back.
 const RESUMED: Duration = Duration::from_secs(10);
-/// The time from the first heartbeat of a probe to its notification: two periods, its timeout, and a second.
-const PROBE: Duration = Duration::from_millis((2 * PERIOD.as_millis() + TIMEOUT.as_millis()) as u64 + 1000);
+/// The time from the first heartbeat of a probe to its notification: two periods, its timeout, a second in which its
+/// group gathers members, and half a second.
+const PROBE: Duration = Duration::from_millis((2 * PERIOD.as_millis() + TIMEOUT.as_millis()) as u64 + 1500);
 /// The most memory that a process may use, with a small fleet.
 pub const MOST_MEMORY: u64 = 200 << 20;
 /// The prefix of the ids of units without a diary, which the oracle ignores.
@@ -102,6 +107,8 @@ pub struct Plan {
     pub before: Vec<String>,
     /// A prefix of the command line of Redis, for another clock.
     pub before_redis: Vec<String>,
+    /// Whether servers of the topology have other clocks.
+    pub has_other_clocks: bool,
 }
 
 impl Plan {
@@ -121,6 +128,7 @@ impl Plan {
             kinds: String::new(),
             before: Vec::new(),
             before_redis: Vec::new(),
+            has_other_clocks: false,
         }
     }
 
@@ -183,7 +191,8 @@ impl World {
             true => Redis::none(),
             false => Redis::of(&plan.topology, &dir.path().join("redis"), &plan.before_redis, &args).await,
         };
-        let calendar = (!plan.before_redis.is_empty()).then(|| Calendar::keep(redis.port()));
+        let has_other_clocks = plan.has_other_clocks || !plan.before_redis.is_empty();
+        let calendar = has_other_clocks.then(|| Calendar::keep(redis.ports()));
         let directory = Directory::new(dir.path().join("rollcall-data"));
         let broker = match plan.broker_within {
             true => Broker::within(),
@@ -253,7 +262,7 @@ impl World {
         let timeout = TIMEOUT.as_secs();
         let engine = match self.plan.embedded {
             true => "type = \"embedded\"".to_owned(),
-            false => format!("url = \"{redis}\""),
+            false => format!("url = \"{redis}\"{}", self.redis.more_options()),
         };
         let (mqtt, within) = match self.plan.broker_within {
             true => (String::new(), format!("broker.listen = \"127.0.0.1:{}\"", self.broker.port())),
@@ -521,6 +530,12 @@ impl World {
 
     /// The same after all servers are back from now on: detection resumes in time.
     pub async fn resumes_and_rests(&mut self) {
+        self.resumes().await;
+        self.settles().await;
+    }
+
+    /// After all servers are back from now on, every instance is ready and detection resumes in time.
+    pub async fn resumes(&mut self) {
         let back = tokio::time::Instant::now();
         self.ready().await;
         let ready = back.elapsed();
@@ -528,7 +543,6 @@ impl World {
         let took = back.elapsed();
         println!("ready after {} ms, detection resumed after {} ms", ready.as_millis(), took.as_millis());
         assert!(took < RESUMED + PROBE, "detection resumes {took:?} after the servers are back");
-        self.settles().await;
     }
 
     async fn settles(&mut self) {

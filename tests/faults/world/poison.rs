@@ -37,10 +37,12 @@ pub const POISONED: [&str; 18] = [
 ];
 
 /// The key types that are not, and why.
-pub const LEFT_OUT: [(&str, &str); 24] = [
+pub const LEFT_OUT: [(&str, &str); 28] = [
     ("meta", "without it there is no fleet, and the service says so and is not ready"),
     ("{hearing}:blind", "silence that began before counts in full: a silence may be called one too early"),
     ("{hearing}:blind:<>", "the same"),
+    ("{hearing}:silences", "no world has alert silences"),
+    ("{hearing}:audit", "no world has changes of operators"),
     ("{hearing}:outbox", "blind intervals that were not notified are not notified"),
     ("{pN}:heard", "written in a cluster only"),
     ("{pN}:replicated", "the same"),
@@ -56,6 +58,8 @@ pub const LEFT_OUT: [(&str, &str); 24] = [
     ("{pN}:members", "waiting members are not notified"),
     ("{pN}:labels", "waiting groups are not notified"),
     ("{pN}:waiting:<>", "waiting members of that group are not notified"),
+    ("{pN}:reminders", "no world reminds"),
+    ("{pN}:lasting:<>", "the last return of a group may be notified early, or late"),
     ("{pN}:notifications", "sealed notifications are not delivered"),
     ("{pN}:queue:<>", "groups with a delivery are notified with their next event"),
     ("{pN}:lanes:<>", "deliveries of that receiver are lost"),

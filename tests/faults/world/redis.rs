@@ -11,7 +11,7 @@ use rollcall::simulate::servers::{Server, free_port};
 use rollcall::store::encoding;
 use rollcall::store::redis::{Tags, facts_key};
 
-use super::client::{client, client_of};
+use super::client::client;
 use super::cluster::{Cluster, ClusterPlan, slot_of_tag};
 use super::instance::signal;
 use super::node::Node;
@@ -104,6 +104,14 @@ impl Redis {
         self.single().server.port()
     }
 
+    /// The ports of all servers with data.
+    pub fn ports(&self) -> Vec<u16> {
+        match &self.0 {
+            Servers::Single(single) => vec![single.server.port()],
+            _ => self.nodes().iter().map(Node::port).collect(),
+        }
+    }
+
     /// The value of `engine.url`.
     pub fn url(&self) -> String {
         match &self.0 {
@@ -111,6 +119,12 @@ impl Redis {
             Servers::Cluster(cluster) => cluster.url(),
             _ => format!("redis://127.0.0.1:{}/0", self.port()),
         }
+    }
+
+    /// Options of the engine behind its address: those of TLS.
+    pub fn more_options(&self) -> String {
+        let options = self.nodes().iter().find_map(Node::tls_options);
+        options.map(|options| format!(", {options}")).unwrap_or_default()
     }
 
     /// The servers with data, if there are several.
@@ -205,21 +219,28 @@ impl Redis {
         (0..partitions).map(|partition| tags.tag(partition, partitions)).collect()
     }
 
-    /// Host and port of the primary of each tag.
-    async fn primaries(&self, tags: &[String]) -> Option<Vec<(&str, u16)>> {
-        fn address(node: &Node) -> (&str, u16) {
-            (node.host(), node.port())
-        }
+    /// The number of the primary of each tag.
+    async fn primaries(&self, tags: &[String]) -> Option<Vec<usize>> {
         let primary = match &self.0 {
             Servers::Cluster(cluster) => {
                 let of_slot = cluster.server_of_each_slot().await;
-                let numbers = tags.iter().map(|tag| of_slot[usize::from(slot_of_tag(tag))]);
-                return numbers.map(|number| Some(address(&cluster.nodes[number?]))).collect();
+                return tags.iter().map(|tag| of_slot[usize::from(slot_of_tag(tag))]).collect();
             }
-            Servers::Sentinel(sentinel) => address(&sentinel.servers[sentinel.primary_now().await?]),
-            _ => ("127.0.0.1", self.port()),
+            Servers::Sentinel(sentinel) => sentinel.primary_now().await?,
+            _ => 0,
         };
         Some(vec![primary; tags.len()])
+    }
+
+    /// Sends a batch to a server; an error if it does not answer in time.
+    async fn send<T: FromRedisValue>(&self, number: usize, batch: &Pipeline) -> Result<T, String> {
+        let connected = async {
+            match self.nodes().get(number) {
+                Some(node) => node.connect().await,
+                None => client(self.port()).await,
+            }
+        };
+        in_time(async { batch.query_async(&mut connected.await?).await }).await
     }
 
     /// Sends commands, each to the primary of its tag. The answers in their order; `None` while a server does not
@@ -234,7 +255,7 @@ impl Redis {
             for index in &part {
                 batch.add_command(asked[*index].1.clone());
             }
-            for (index, answer) in part.into_iter().zip(send::<Vec<T>>(*primary, &batch).await.ok()?) {
+            for (index, answer) in part.into_iter().zip(self.send::<Vec<T>>(*primary, &batch).await.ok()?) {
                 answers[index] = Some(answer);
             }
         }
@@ -328,11 +349,6 @@ impl Redis {
             self.ask_partitions(|begin| cmd(command).arg(format!("{begin}:{name}")).to_owned()).await?;
         Some(sizes.into_iter().sum())
     }
-}
-
-/// Sends a batch to a server; an error if it does not answer in time.
-async fn send<T: FromRedisValue>((host, port): (&str, u16), batch: &Pipeline) -> Result<T, String> {
-    in_time(async { batch.query_async(&mut client_of(host, port).await?).await }).await
 }
 
 async fn in_time<T>(asked: impl Future<Output = RedisResult<T>>) -> Result<T, String> {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rollcall::alerting::{Failure, open, probe, send_test};
+use rollcall::alerting::{Failure, Links, Zone, open, probe, send_test};
 use rollcall::presence::Interval;
 use rollcall::simulate::mail_sink::{Mail, MailSink, Options, Reply};
 
@@ -88,6 +88,28 @@ async fn a_mail_says_that_no_person_wrote_it_and_has_text_and_html() {
 }
 
 #[tokio::test]
+async fn a_mail_names_its_list_links_to_rollcall_and_fits_light_dark_and_narrow_screens() {
+    let sink = sink().await;
+    let links = Links::new(&"https://rollcall.example.org".parse().unwrap());
+    let message = MessageConfig { links, zone: Zone::parse("Europe/Berlin").unwrap() };
+    let channel = open(&ReceiverConfig { message, ..mail_to(sink.url(), &[OPS]) }).unwrap();
+    let winter = Timestamp::from_millis(1_768_471_200_000);
+    channel.send(&delivery(vec![silent("detector:a", winter)], vec![]), now()).await.unwrap();
+    let mail = &sink.mails()[0];
+    assert_eq!(mail.header("List-Id").unwrap(), "<mail.rollcall.example.org>");
+    let data = mail.data.replace("=\r\n", "").replace("=3D", "=");
+    let (text, html) = data.split_once("text/html").unwrap();
+    for said in
+        ["detector a", "2026-01-15 11:00:00 CET", "https://rollcall.example.org/api/v1/units/detector/a"]
+    {
+        assert!(text.contains(said) && html.contains(said), "{said}: {data}");
+    }
+    for needed in ["width=device-width", "color-scheme:light dark", "prefers-color-scheme:dark"] {
+        assert!(html.contains(needed), "{needed}: {html}");
+    }
+}
+
+#[tokio::test]
 async fn blindness_has_a_mail_of_its_own() {
     let blind = Interval { from: now(), to: now() + Duration::from_secs(725) };
     let delivery = Delivery { blind: vec![blind], ..delivery(vec![], vec![]) };
@@ -118,6 +140,25 @@ async fn a_silence_that_is_mailed_twice_is_not_dropped_as_a_duplicate() {
     let again = OfflineRecord { detected_at: record.detected_at + HOUR, ..record.clone() };
     let mails = mails(&[delivery(vec![record], vec![]), delivery(vec![again], vec![])]).await;
     assert_ne!(mails[0].header("Message-ID"), mails[1].header("Message-ID"));
+}
+
+#[tokio::test]
+async fn a_reminder_is_a_mail_of_its_own_and_refers_to_the_mail_of_its_silence() {
+    let silence = delivery(vec![silent("detector:a", now())], vec![]);
+    let reminder = Delivery { id: "later.hook".to_owned(), reminder: true, ..silence.clone() };
+    let mails = mails(&[silence, reminder]).await;
+    let first = mails[0].header("Message-ID").unwrap();
+    assert_ne!(
+        mails[1].header("Message-ID").unwrap(),
+        first,
+        "a mail program shows one of two with the same id"
+    );
+    assert_eq!(mails[1].header("In-Reply-To").as_ref(), Some(&first));
+    assert!(
+        mails[1].header("Subject").unwrap().starts_with("REMINDER: "),
+        "{:?}",
+        mails[1].header("Subject")
+    );
 }
 
 #[tokio::test]

@@ -4,20 +4,22 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use rollcall::alerting;
-use rollcall::fleet::Ownership;
 use rollcall::fleet::ownership::View;
+use rollcall::fleet::{Ownership, Silences};
 use rollcall::simulate::webhook_sink::Answer;
 use rollcall::store::{partition_of, partition_of_group};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use super::silences::silence;
 use super::world::{WAIT, World, hook, listed, unit, until};
 use super::*;
 
 /// The loops of one instance, whose view is changed by the test.
 struct Instance {
     name: &'static str,
+    silences: Arc<Silences>,
     view: watch::Sender<Arc<View>>,
     run: JoinHandle<anyhow::Result<()>>,
     _stop: DropGuard,
@@ -30,9 +32,15 @@ impl Instance {
         let (config, own) = (world.config.clone(), Ownership::follow(view.subscribe()));
         let (clock, telemetry, outbox_grew) =
             (world.clock.clone(), world.telemetry.clone(), world.outbox_grew.clone());
-        let stores = alerting::Stores { alerts: world.engine.clone(), hearing: world.engine.clone() };
+        let silences = Arc::new(Silences::new(world.engine.clone()));
+        let stores = alerting::Stores {
+            alerts: world.engine.clone(),
+            hearing: world.engine.clone(),
+            queries: world.engine.clone(),
+            silences: silences.clone(),
+        };
         let run = alerting::run(config, stores, own, clock, telemetry, outbox_grew, stop.clone());
-        Instance { name, view, run: tokio::spawn(run), _stop: stop.drop_guard() }
+        Instance { name, silences, view, run: tokio::spawn(run), _stop: stop.drop_guard() }
     }
 
     /// Ends it like a power cut.
@@ -80,6 +88,46 @@ async fn two_instances_deliver_each_notification_once_while_partitions_move() {
     let notified: BTreeSet<String> = received.iter().flat_map(|one| listed(one, "offline")).collect();
     assert_eq!((received.len(), ids.len()), (60, 60));
     assert_eq!(notified, names.into_iter().collect());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_alert_silence_holds_for_all_instances_and_its_end_is_notified_once_while_partitions_move() {
+    let sink = hook().await;
+    let mut world = World::new("unit", vec![webhook_to(sink.url(), None)]).await;
+    world.stop().await;
+    let both = ["a", "b"];
+    let (a, b) = (Instance::start(&world, "a", &both), Instance::start(&world, "b", &both));
+    // Another process makes and ends it.
+    let id = silence(&world, "kind=detector", 1000 * HOUR).await;
+    for instance in [&a, &b] {
+        until("it is known", async || instance.silences.at_hand().await.unwrap().len() == 1).await;
+    }
+    let names: Vec<String> = (0..40).map(|number| format!("unit-{number}")).collect();
+    world.lose(&names.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    world.joined().await;
+    world.advance(5 * WAIT);
+    // The views disagree while it ends: partitions are owned by neither, by both, then by one again.
+    a.sees(&world, &["b"]);
+    b.sees(&world, &["a"]);
+    assert_eq!(world.engine.first_seal(&world.partitions()).await.unwrap(), None);
+    assert!(world.silences.expire(id, "ana", world.clock.now()).await.unwrap());
+    a.sees(&world, &["a"]);
+    b.sees(&world, &["b"]);
+    until("all are notified", async || {
+        a.sees(&world, &both);
+        b.sees(&world, &both);
+        let next = world.engine.first_seal(&world.partitions()).await.unwrap();
+        if next.is_some_and(|next| next > world.clock.now()) {
+            world.advance(WAIT);
+        }
+        let received = sink.received();
+        received.iter().flat_map(|one| listed(one, "offline")).collect::<BTreeSet<_>>().len() == 40
+    })
+    .await;
+    let received = sink.received();
+    let ids: BTreeSet<&str> = received.iter().map(|one| one.header("webhook-id")).collect();
+    let notified: BTreeSet<String> = received.iter().flat_map(|one| listed(one, "offline")).collect();
+    assert_eq!((ids.len(), notified), (40, names.into_iter().collect()));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,11 +1,19 @@
 //! Alerting against real receivers: webhooks and mails that go over sockets, and the loops over a
 //! real engine.
 
+mod alertmanager;
+mod breaker;
 mod deadman;
 mod email;
+mod exec;
+mod formats;
 mod instances;
 mod loops;
+mod mqtt;
 mod outages;
+mod services;
+mod shapes;
+mod silences;
 #[path = "../support/mod.rs"]
 mod support;
 mod webhook;
@@ -13,7 +21,7 @@ mod world;
 
 use std::time::Duration;
 
-use rollcall::alerting::{ChannelConfig, ReceiverConfig, Retry};
+use rollcall::alerting::{ChannelConfig, MessageConfig, ReceiverConfig, Retry, WebhookConfig};
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::presence::{Closing, Labels, OfflineRecord, Unit};
 use rollcall::store::{Delivery, Group};
@@ -26,6 +34,7 @@ fn receiver(name: &str, channel: ChannelConfig) -> ReceiverConfig {
     ReceiverConfig {
         name: name.to_owned(),
         channel,
+        message: MessageConfig::default(),
         concurrency: 4,
         timeout: Duration::from_secs(10),
         retry: Retry { first: Duration::from_secs(5), longest: HOUR, give_up_after: 72 * HOUR },
@@ -33,7 +42,12 @@ fn receiver(name: &str, channel: ChannelConfig) -> ReceiverConfig {
 }
 
 fn webhook_to(url: String, secret: Option<&str>) -> ReceiverConfig {
-    receiver("hook", ChannelConfig::Webhook { url, secret: secret.map(str::to_owned) })
+    let secret = secret.map(str::to_owned);
+    receiver("hook", webhook_of(WebhookConfig { url, secret, ..WebhookConfig::default() }))
+}
+
+fn webhook_of(config: WebhookConfig) -> ChannelConfig {
+    ChannelConfig::Webhook(Box::new(config))
 }
 
 fn mail_to(smtp: String, to: &[&str]) -> ReceiverConfig {
@@ -71,6 +85,7 @@ fn delivery(offline: Vec<OfflineRecord>, online: Vec<OfflineRecord>) -> Delivery
         offline,
         online,
         blind: vec![],
+        reminder: false,
         attempt: 1,
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rollcall::alerting::{self, Config, Route};
 use rollcall::fleet::{HearingConfig, Rules};
-use rollcall::fleet::{Mirror, Ownership, Roll};
+use rollcall::fleet::{Mirror, Ownership, Roll, Silences};
 use rollcall::presence::{Declared, Filters, Heartbeat, KindRules};
 use rollcall::simulate::webhook_sink::{Options, Received, WebhookSink};
 use rollcall::store::{Engine, Pace};
@@ -25,6 +25,7 @@ pub const TIMEOUT: Duration = Duration::from_secs(60);
 /// A fleet of detectors and its alerting loops.
 pub struct World {
     pub engine: Arc<dyn Engine>,
+    pub silences: Arc<Silences>,
     pub ownership: Ownership,
     pub clock: Clock,
     pub telemetry: Arc<Telemetry>,
@@ -53,13 +54,25 @@ impl World {
         let route = Route {
             receivers: receivers.iter().map(|receiver| receiver.name.clone()).collect(),
             group_by: vec![group_by.to_owned()],
-            pace: Pace { wait: WAIT, interval: 5 * WAIT },
+            pace: Pace::new(WAIT, 5 * WAIT),
+            ..Route::default()
         };
         let config = Config { route, receivers, blind_after: 100_000 * HOUR, filters: Filters::default() };
         assert_eq!(alerting::check(&config), Vec::<String>::new());
         let ownership = Ownership::of_everything(engine.partitions());
-        let mut world =
-            World { engine, ownership, clock, telemetry, roll, outbox_grew, config, loops: None, redis };
+        let silences = Arc::new(Silences::new(engine.clone()));
+        let mut world = World {
+            engine,
+            silences,
+            ownership,
+            clock,
+            telemetry,
+            roll,
+            outbox_grew,
+            config,
+            loops: None,
+            redis,
+        };
         world.start();
         world
     }
@@ -69,7 +82,13 @@ impl World {
         let (engine, clock, telemetry) = (self.engine.clone(), self.clock.clone(), self.telemetry.clone());
         let (config, own, outbox_grew) =
             (self.config.clone(), self.ownership.clone(), self.outbox_grew.clone());
-        let stores = alerting::Stores { alerts: engine.clone(), hearing: engine };
+        self.silences = Arc::new(Silences::new(engine.clone()));
+        let stores = alerting::Stores {
+            alerts: engine.clone(),
+            hearing: engine.clone(),
+            queries: engine,
+            silences: self.silences.clone(),
+        };
         let run = alerting::run(config, stores, own, clock, telemetry, outbox_grew, stop.clone());
         self.loops = Some((stop, tokio::spawn(run)));
     }

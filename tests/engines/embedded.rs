@@ -17,8 +17,8 @@ use rollcall::simulate::servers::ExitCleanup;
 use rollcall::store::Examine;
 use rollcall::store::Layout;
 use rollcall::store::{
-    AlertStore, Capacity, Delivery, EngineError, Gap, Group, HearingStore, Join, OutboxEvent, Pace, Queries,
-    Refresh, Subscription, UnitStore,
+    AlertStore, Capacity, Delivery, Destinations, EngineError, Gap, Group, HearingStore, Join, OutboxEvent,
+    Pace, Queries, Refresh, Subscription, UnitStore,
 };
 use rollcall::store::{embedded::Config, embedded::EmbeddedEngine, embedded::survey};
 use rollcall::telemetry::{EngineWarning, Telemetry};
@@ -92,11 +92,14 @@ async fn leases_of_a_process_are_free_as_soon_as_the_next_one_starts() {
     let (hook, partitions) = (["hook".to_owned()], (0..16).collect::<Vec<u16>>());
     let group = |key: &str| Group { key: key.to_owned(), labels: Default::default() };
     let blind = |hours: u32| OutboxEvent::Blind(Interval { from: BEGIN - hours * HOUR, to: BEGIN });
-    let pace = Pace { wait: Duration::ZERO, interval: Duration::ZERO };
+    let pace = Pace::AT_ONCE;
     let engine = open(dir.path()).await.unwrap();
-    let joins = [Join { group: group("a"), event: blind(1) }, Join { group: group("b"), event: blind(2) }];
-    engine.join(&joins, pace, &hook, &Capacity::NONE, BEGIN).await.unwrap();
-    engine.seal(&partitions, &hook, pace, BEGIN).await.unwrap();
+    let joins = [
+        Join { groups: vec![group("a")], event: blind(1) },
+        Join { groups: vec![group("b")], event: blind(2) },
+    ];
+    engine.join(&joins, &Destinations::all(pace, &hook), &Capacity::NONE, BEGIN).await.unwrap();
+    engine.seal(&partitions, &Destinations::all(pace, &hook), BEGIN).await.unwrap();
     let held = engine.lease(&partitions, "hook", BEGIN, BEGIN + HOUR, 10).await.unwrap();
     assert_eq!(held.len(), 2);
     assert_eq!(engine.first_lease(&partitions, "hook").await.unwrap(), Some(BEGIN + HOUR));
@@ -332,12 +335,12 @@ async fn a_directory_that_is_removed_while_in_use_is_reported_once() {
     let [entry] = &notified[..] else { panic!("{notified:?}") };
     let at = |second: u64| BEGIN + HOUR + Duration::from_secs(second);
     assert_eq!(entry.event, OutboxEvent::Blind(Interval { from: at(2), to: at(3) }));
-    let pace = Pace { wait: Duration::ZERO, interval: Duration::ZERO };
+    let pace = Pace::AT_ONCE;
     let (hook, now) = (["hook".to_owned()], at(6));
     let group = Group { key: "blind".to_owned(), labels: Default::default() };
-    let joins = [Join { group, event: entry.event.clone() }];
-    engine.join(&joins, pace, &hook, &Capacity::NONE, now).await.unwrap();
-    engine.remove_entries(std::slice::from_ref(&entry.position)).await.unwrap();
+    let joins = [Join { groups: vec![group], event: entry.event.clone() }];
+    engine.join(&joins, &Destinations::all(pace, &hook), &Capacity::NONE, now).await.unwrap();
+    engine.remove_entries(std::slice::from_ref(&entry.position), &Default::default()).await.unwrap();
     let leased = engine.lease(&outboxes, "hook", now, now + HOUR, 10).await.unwrap();
     assert_eq!((leased.len(), leased[0].blind.len()), (1, 1));
     engine.delivered(&leased, now).await.unwrap();

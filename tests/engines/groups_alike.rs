@@ -7,9 +7,11 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use rollcall::clock::{Clock, Timestamp};
-use rollcall::presence::{Cause, Closing, Interval, Labels, OfflineRecord, Unit};
+use rollcall::presence::{Cause, Closing, Interval, Labels, OfflineRecord, Recoveries, Unit};
+use rollcall::routing::{Minutes, RouteTimes, TimeInterval, zone};
 use rollcall::store::{
-    Capacity, Delivery, Engine, Group, Join, OutboxEvent, Pace, embedded::EmbeddedEngine, redis::RedisEngine,
+    Again, Capacity, Delivery, Destination, Destinations, Engine, Escalation, Group, Join, OutboxEvent, Pace,
+    embedded::EmbeddedEngine, redis::RedisEngine,
 };
 use rollcall::telemetry::Telemetry;
 
@@ -18,7 +20,7 @@ use crate::support::redis::Redis;
 const PARTITIONS: u16 = 2;
 const BEGIN: i64 = 1_732_147_200_000;
 
-/// An event, and the time since the event before it (s).
+/// An event, and the time since the event before it (ms).
 #[derive(Clone, Debug)]
 struct Step {
     after: u64,
@@ -30,6 +32,8 @@ enum Action {
     /// These join together; `has_room`: the caller takes deliveries along.
     Join(Vec<JoinedEvent>, bool),
     Seal,
+    /// Receivers are reminded, and others notified.
+    Remind,
     /// Deliveries are leased, and delivered where that is so for their place.
     Lease(Vec<bool>),
 }
@@ -55,6 +59,12 @@ enum JoinedEvent {
 struct Case {
     pace: Pace,
     receivers: usize,
+    /// Of the root: how often it reminds, and when it escalates (s).
+    again: (Option<u64>, Option<u64>),
+    /// The root is muted from the second minute on, for a minute.
+    is_muted: bool,
+    /// From this step on the root has the other receivers.
+    turned_at: usize,
     steps: Vec<Step>,
 }
 
@@ -76,20 +86,80 @@ fn case() -> impl Strategy<Value = Case> {
     let action = prop_oneof![
         5 => (prop::collection::vec(events(), 1..4), any::<bool>()).prop_map(|(all, room)| Action::Join(all, room)),
         3 => Just(Action::Seal),
+        2 => Just(Action::Remind),
         2 => prop::collection::vec(any::<bool>(), 4).prop_map(Action::Lease),
     ];
-    let after = prop_oneof![3 => 0..4u64, 2 => 4..30u64, 1 => 30..200u64];
+    let seconds = prop_oneof![3 => 0..4u64, 2 => 4..30u64, 1 => 30..200u64];
+    let after = prop_oneof![1 => 0..1200u64, 2 => seconds.prop_map(|seconds| seconds * 1000)];
     let step = (after, action).prop_map(|(after, action)| Step { after, action });
     let pace = prop_oneof![Just((0, 0)), Just((0, 60)), Just((10, 0)), Just((10, 60)), Just((20, 10))];
-    let pace = pace.prop_map(|(wait, interval): (u64, u64)| Pace {
-        wait: Duration::from_secs(wait),
-        interval: Duration::from_secs(interval),
-    });
-    (pace, 0..3usize, prop::collection::vec(step, 1..14)).prop_map(|(pace, receivers, steps)| Case {
-        pace,
-        receivers,
-        steps,
-    })
+    // Deadlines are five minutes before the first event.
+    let lasts = prop_oneof![4 => Just(0u64), 1 => 300..400u64];
+    let recoveries = prop_oneof![4 => Just(Some(0u64)), 1 => Just(None), 1 => Just(Some(25))];
+    let pace = (pace, any::<bool>(), lasts, recoveries).prop_map(
+        |((wait, interval), is_shared, lasts, recoveries)| Pace {
+            is_shared,
+            lasts: Duration::from_secs(lasts),
+            recoveries: recoveries
+                .map_or(Recoveries::None, |wait| Recoveries::After(Duration::from_secs(wait))),
+            ..Pace::new(Duration::from_secs(wait), Duration::from_secs(interval))
+        },
+    );
+    let steps = prop::collection::vec(step, 1..14);
+    let is_muted = prop::bool::weighted(0.2);
+    let again = (prop::option::of(5..60u64), prop::option::of(5..60u64));
+    (pace, 0..3usize, again, is_muted, 0..20usize, steps).prop_map(
+        |(pace, receivers, again, is_muted, turned_at, steps)| Case {
+            pace,
+            receivers,
+            again,
+            is_muted,
+            turned_at,
+            steps,
+        },
+    )
+}
+
+/// The receivers that are configured.
+const RECEIVERS: [&str; 2] = ["hook", "mail"];
+/// The id of the route.
+const ROUTE: &str = "mail.0123456789ab";
+
+/// A step of escalation to the second receiver after so many seconds.
+fn escalation(after: u64) -> Escalation {
+    Escalation { after: Duration::from_secs(after), receivers: vec![RECEIVERS[1].to_owned()] }
+}
+
+/// Muted between these minutes after midnight, which is the begin of each case.
+fn muted(from: i16, to: i16) -> RouteTimes {
+    let time = TimeInterval {
+        name: "mute".to_owned(),
+        times: vec![Minutes { from, to }],
+        weekdays: vec![],
+        days_of_month: vec![],
+        months: vec![],
+        years: vec![],
+        zone: zone("UTC").unwrap(),
+    };
+    RouteTimes { mute: vec![Arc::new(time)], active: vec![] }
+}
+
+impl Case {
+    /// The root has the first receivers and later the others; a route has one of them and a pace of its own.
+    fn destinations(&self, step: usize) -> Destinations {
+        let (first, others) = RECEIVERS.split_at(self.receivers);
+        let named = |names: &[&str]| -> Vec<String> { names.iter().map(|name| (*name).to_owned()).collect() };
+        let receivers = named(if step < self.turned_at { first } else { others });
+        let root = Destination::new(receivers, self.pace).with(Again {
+            repeat: self.again.0.map(Duration::from_secs),
+            escalate: self.again.1.into_iter().map(escalation).collect(),
+        });
+        let pace = Pace { wait: self.pace.interval, interval: self.pace.wait, ..self.pace };
+        let route = Destination::new(named(&RECEIVERS[1..]), pace);
+        let to = Destinations::new(root, named(first), [(ROUTE.to_owned(), route)].into());
+        let times = self.is_muted.then(|| (String::new(), muted(1, 2)));
+        to.with_receivers(named(&RECEIVERS)).with_times(times.into_iter().collect())
+    }
 }
 
 fn at(seconds: i64) -> Timestamp {
@@ -109,16 +179,21 @@ impl JoinedEvent {
                 (None, OutboxEvent::Blind(Interval { from, to }))
             }
         };
-        let group = match site {
-            Some(site) => Group {
-                key: format!("kind=detector,site={site}"),
-                labels: [("kind", "detector".to_owned()), ("site", site.to_string())]
-                    .map(|(name, value)| (name.to_owned(), value))
-                    .into(),
-            },
-            None => Group { key: "blind".to_owned(), labels: Labels::new() },
+        let labels = |site: u8| {
+            let labels = [("kind", "detector".to_owned()), ("site", site.to_string())];
+            Labels::from(labels.map(|(name, value)| (name.to_owned(), value)))
         };
-        Join { group, event }
+        let key = |site: u8| format!("kind=detector,site={site}");
+        let of_root = |site: u8| Group { key: key(site), labels: labels(site) };
+        let of_route = |site: u8| Group { key: format!("{ROUTE}/{}", key(site)), labels: labels(site) };
+        let groups = match (site, self) {
+            (None, _) => vec![Group { key: "blind".to_owned(), labels: Labels::new() }],
+            // The unit is in both, and leaves the route when it has moved.
+            (Some(1), JoinedEvent::Record { unit: 3, .. }) => vec![of_root(1), of_route(1)],
+            (Some(site), JoinedEvent::Record { unit: 2, .. }) => vec![of_route(site)],
+            (Some(site), _) => vec![of_root(site)],
+        };
+        Join { groups, event }
     }
 }
 
@@ -143,23 +218,25 @@ fn in_order(mut deliveries: Vec<Delivery>) -> Vec<Delivery> {
     deliveries
 }
 
-/// The outcome of a step: the number of sealed members, the next due group, and the leased deliveries.
-type Outcome = (usize, Option<Timestamp>, Vec<Delivery>);
+/// The outcome of a step: the number of sealed members, the next group that is due, and that is looked
+/// at again, and the leased deliveries.
+type Outcome = (usize, [Option<Timestamp>; 2], Vec<Delivery>);
 
-async fn take(engine: &Arc<dyn Engine>, case: &Case, step: &Step, now: Timestamp) -> Outcome {
+async fn take(engine: &Arc<dyn Engine>, case: &Case, number: usize, now: Timestamp) -> Outcome {
+    let (step, destinations) = (&case.steps[number], case.destinations(number).at(now));
     let partitions: Vec<u16> = (0..PARTITIONS).collect();
-    let receivers = &["hook".to_owned(), "mail".to_owned()][..case.receivers];
     let mut leased = Vec::new();
     let sealed = match &step.action {
         Action::Join(events, has_room) => {
             let joins: Vec<Join> = events.iter().map(JoinedEvent::join).collect();
-            let most = if *has_room { vec![1; case.receivers] } else { Vec::new() };
+            let most = if *has_room { vec![1; RECEIVERS.len()] } else { Vec::new() };
             let capacity = Capacity { most, until: now };
-            engine.join(&joins, case.pace, receivers, &capacity, now).await.unwrap().sealed
+            engine.join(&joins, &destinations, &capacity, now).await.unwrap().sealed
         }
-        Action::Seal => engine.seal(&partitions, receivers, case.pace, now).await.unwrap(),
+        Action::Seal => engine.seal(&partitions, &destinations, now).await.unwrap(),
+        Action::Remind => engine.remind(&partitions, &destinations, &[], now).await.unwrap(),
         Action::Lease(delivered) => {
-            for receiver in receivers {
+            for receiver in RECEIVERS {
                 let until = now + Duration::from_millis(1);
                 let found = engine.lease(&partitions, receiver, now, until, 100).await.unwrap();
                 let found = in_order(found);
@@ -170,7 +247,8 @@ async fn take(engine: &Arc<dyn Engine>, case: &Case, step: &Step, now: Timestamp
             0
         }
     };
-    (sealed, engine.first_seal(&partitions).await.unwrap(), leased)
+    let first = [engine.first_seal(&partitions).await, engine.first_reminder(&partitions).await];
+    (sealed, first.map(Result::unwrap), leased)
 }
 
 async fn engines(redis: &Redis, number: usize, dir: &tempfile::TempDir) -> [Arc<dyn Engine>; 2] {
@@ -202,9 +280,9 @@ fn groups_are_joined_sealed_and_leased_alike_on_both_engines() {
             let engines = engines(&redis, number, &dir).await;
             let mut now = at(0);
             for (n, step) in case.steps.iter().enumerate() {
-                now = now + Duration::from_secs(step.after);
+                now = now + Duration::from_millis(step.after);
                 let [by_scripts, by_rules] =
-                    [take(&engines[0], &case, step, now).await, take(&engines[1], &case, step, now).await];
+                    [take(&engines[0], &case, n, now).await, take(&engines[1], &case, n, now).await];
                 prop_assert_eq!(by_scripts, by_rules, "step {}: {:?} at {}", n, step, now);
             }
             Ok::<(), TestCaseError>(())

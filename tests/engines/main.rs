@@ -8,6 +8,7 @@ mod expiry;
 mod groups_alike;
 mod instances;
 mod layout;
+mod lost;
 mod moving;
 mod openings_alike;
 mod roster_alike;

@@ -10,16 +10,18 @@ use std::time::Duration;
 use redis::cmd;
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::fleet::{HearingConfig, Rules};
-use rollcall::fleet::{Mirror, Roll};
+use rollcall::fleet::{Mirror, Roll, Silences, UnitChange};
 use rollcall::presence::{
-    Change, Closing, Declared, Filters, Heartbeat, IndexChange, KeyChange, Kind, KindRules, OfflineRecord,
-    Override, Probed, Registration, Unit,
+    Acknowledgement, Change, Closing, Declared, Filters, Heartbeat, IndexChange, KeyChange, Kind, KindRules,
+    OfflineRecord, Override, Probed, Registration, Unit,
 };
+use rollcall::routing::{alert_silence::WantedSilence, parse_label_matchers};
 use rollcall::simulate::servers::{Server, free_port};
 use rollcall::store::Layout;
 use rollcall::store::{
-    AlertStore, Capacity, Delivery, Engine, EngineError, Gap, Group, HearingStore, Join, OutboxEvent, Pace,
-    Reading, Roster, Subscription, UnitStore, partition_of_group,
+    Again, AlertStore, Capacity, Delivery, Destination, Destinations, Engine, EngineError, Escalation, Gap,
+    Group, HearingStore, Join, OutboxEvent, Pace, Reading, Roster, Subscription, UnitStore,
+    partition_of_group,
 };
 use rollcall::store::{embedded, embedded::EmbeddedEngine, embedded::EmbeddedImporter};
 use rollcall::store::{
@@ -36,7 +38,8 @@ use crate::support::sentinel::{Sentinel, SentinelPlan};
 const BEGIN: Timestamp = Timestamp::from_millis(1_700_000_000_000);
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
-const PACE: Pace = Pace { wait: MINUTE, interval: HOUR };
+/// Units share the groups.
+const PACE: Pace = Pace { is_shared: true, ..Pace::new(MINUTE, HOUR) };
 /// A gap that nothing exceeds.
 const NEVER: Gap = Gap { blind: Duration::from_secs(1 << 40), tell_after: Duration::from_secs(1 << 40) };
 
@@ -121,7 +124,7 @@ fn group(name: &str) -> Group {
 }
 
 fn joins(events: &[OutboxEvent], group: &Group) -> Vec<Join> {
-    events.iter().map(|event| Join { group: group.clone(), event: event.clone() }).collect()
+    events.iter().map(|event| Join { groups: vec![group.clone()], event: event.clone() }).collect()
 }
 
 /// Two groups of one partition.
@@ -157,6 +160,20 @@ async fn fill(engine: Arc<dyn Engine>) {
     let silent: Vec<Unit> = (0..6).chain(58..60).map(unit).collect();
     roll.check_deadlines(&silent, hours(60)).await.unwrap();
     hear(&roll, 0..1, hours(60) + MINUTE).await;
+    let ana =
+        Acknowledgement { at: hours(60), author: "ana".to_owned(), comment: "on \"my\" way".to_owned() };
+    for (of, change) in [(1, UnitChange::Acknowledge(Some(ana))), (20, UnitChange::Pause(Some(hours(90))))] {
+        let done = roll.change(&unit(of), None, &change, hours(60), std::future::ready(Ok(()))).await;
+        assert!(done.unwrap(), "{change:?}");
+    }
+    let wanted = WantedSilence {
+        matchers: parse_label_matchers("site=\"nor\\\"th\",kind=~\"a,b\"").unwrap(),
+        starts_at: hours(60),
+        ends_at: hours(70),
+        author: "ana".to_owned(),
+        comment: "cable works".to_owned(),
+    };
+    Silences::new(engine.clone()).put(None, wanted, "ana", hours(60)).await.unwrap();
     // Some events are sealed, one waits in its group, two are leased by an instance that is gone, and
     // the rest have joined no group.
     let outboxes: Vec<u16> = (0..=engine.partitions()).collect();
@@ -171,31 +188,47 @@ async fn fill(engine: Arc<dyn Engine>) {
     let receivers = receivers();
     let now = hours(61);
     engine
-        .join(&joins(&events[..4], &group("detector")), PACE, &receivers, &Capacity::NONE, now)
+        .join(
+            &joins(&events[..4], &group("detector")),
+            &Destinations::all(PACE, &receivers),
+            &Capacity::NONE,
+            now,
+        )
         .await
         .unwrap();
-    engine.seal(&partitions, &receivers, PACE, now + 2 * MINUTE).await.unwrap();
+    engine.seal(&partitions, &Destinations::all(PACE, &receivers), now + 2 * MINUTE).await.unwrap();
     let later = now + 3 * MINUTE;
     let leased = engine.lease(&partitions, "hook", later, later + MINUTE, 10).await.unwrap();
     engine.dead_letter(&leased[0], "410 Gone", later).await.unwrap();
     let leased = engine.lease(&partitions, "mail", later, later + MINUTE, 10).await.unwrap();
     engine.retry_later(&leased[0], hours(62)).await.unwrap();
     engine
-        .join(&joins(&events[4..5], &group("detector")), PACE, &receivers, &Capacity::NONE, later)
+        .join(
+            &joins(&events[4..5], &group("detector")),
+            &Destinations::all(PACE, &receivers),
+            &Capacity::NONE,
+            later,
+        )
         .await
         .unwrap();
     engine
-        .join(&joins(&events[5..6], &group("other")), PACE, &receivers, &Capacity::NONE, later)
+        .join(
+            &joins(&events[5..6], &group("other")),
+            &Destinations::all(PACE, &receivers),
+            &Capacity::NONE,
+            later,
+        )
         .await
         .unwrap();
     let in_hand = events[8..].iter().zip(in_one_partition(engine.partitions()));
-    let in_hand: Vec<Join> = in_hand.map(|(event, group)| Join { group, event: event.clone() }).collect();
-    let (at_once, room) =
-        (Pace { wait: Duration::ZERO, ..PACE }, Capacity { most: vec![2, 1], until: later });
-    let handed_out = engine.join(&in_hand, at_once, &receivers, &room, later).await.unwrap();
+    let in_hand: Vec<Join> =
+        in_hand.map(|(event, group)| Join { groups: vec![group], event: event.clone() }).collect();
+    let (at_once, room) = (Pace::new(Duration::ZERO, HOUR), Capacity { most: vec![2, 1], until: later });
+    let handed_out =
+        engine.join(&in_hand, &Destinations::all(at_once, &receivers), &room, later).await.unwrap();
     assert_eq!(handed_out.sealed, 2);
     let done: Vec<_> = entries[..6].iter().chain(&entries[8..]).map(|entry| entry.position.clone()).collect();
-    engine.remove_entries(&done).await.unwrap();
+    engine.remove_entries(&done, &Default::default()).await.unwrap();
 }
 
 /// The whole contents, in an order that no engine decides. The labels of a group are unknown
@@ -244,6 +277,7 @@ async fn a_fleet_is_the_same_after_a_migration_there_and_back() {
         unsealed: 4,
         undelivered: 5,
         dead_letters: 1,
+        silences: 1,
         blind: 1,
     };
     assert_eq!(moved, expected);
@@ -346,6 +380,86 @@ fn similar(found: &[String], expected: &[String]) {
     assert_eq!(found.len(), expected.len());
 }
 
+/// A fleet in a directory with two silences, of which receivers were notified. It is migrated to Redis and back. Answers
+/// their events, and both engines.
+async fn moved_with_two_silences(
+    places: &Places,
+    to: &Destinations,
+    sealed: Timestamp,
+) -> (Vec<OutboxEvent>, [Arc<dyn Engine>; 2]) {
+    let here = places.open("here").await;
+    let (roll, units) = (roll(here.clone()).await, (0..2).map(unit).collect::<Vec<Unit>>());
+    roll.canary_returned(BEGIN).await.unwrap();
+    hear(&roll, 0..2, BEGIN).await;
+    here.advance(&Subscription::Plain, hours(60), NEVER).await.unwrap();
+    roll.refresh_hearing().await.unwrap();
+    roll.check_deadlines(&units, hours(60)).await.unwrap();
+    let partitions: Vec<u16> = (0..here.partitions()).collect();
+    let entries = here.outbox(&partitions, 10).await.unwrap();
+    let events: Vec<OutboxEvent> = entries.iter().map(|entry| entry.event.clone()).collect();
+    here.join(&joins(&events, &group("site")), to, &Capacity::NONE, hours(60)).await.unwrap();
+    assert_eq!(here.seal(&partitions, to, sealed).await.unwrap(), 2);
+    let done: Vec<_> = entries.into_iter().map(|entry| entry.position).collect();
+    here.remove_entries(&done, &Default::default()).await.unwrap();
+    carry(&*here, &places.to_redis().await.unwrap()).await;
+    let there = places.connect().await.unwrap();
+    carry(&*there, &places.to_directory("back").await.unwrap()).await;
+    (events, [there, places.open("back").await])
+}
+
+/// The silence is over, and its return joins the group.
+async fn returns(engine: &dyn Engine, event: &OutboxEvent, to: &Destinations, at: Timestamp) {
+    let OutboxEvent::Record(record) = event else { panic!("{event:?}") };
+    let back = OfflineRecord { back_at: Some(at), closed_by: Some(Closing::Return), ..record.clone() };
+    let joins = joins(&[OutboxEvent::Record(back)], &group("site"));
+    engine.join(&joins, to, &Capacity::NONE, at).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_group_still_knows_after_a_migration_which_notified_silences_last() {
+    let (places, to, sealed) = (Places::new(), Destinations::all(PACE, &receivers()), hours(60) + MINUTE);
+    let (events, moved) = moved_with_two_silences(&places, &to, sealed).await;
+    for engine in moved {
+        let partitions: Vec<u16> = (0..engine.partitions()).collect();
+        returns(&*engine, &events[0], &to, sealed + MINUTE).await;
+        let due = engine.first_seal(&partitions).await.unwrap();
+        assert_eq!(due, Some(sealed + HOUR), "the other unit is offline");
+        returns(&*engine, &events[1], &to, sealed + 2 * MINUTE).await;
+        let due = engine.first_seal(&partitions).await.unwrap();
+        assert_eq!(due, Some(sealed + 3 * MINUTE), "every unit is back");
+    }
+}
+
+#[tokio::test]
+async fn reminders_and_escalations_go_on_after_a_migration() {
+    let (places, sealed) = (Places::new(), hours(60) + MINUTE);
+    let boss = Escalation { after: 30 * MINUTE, receivers: vec!["mail".to_owned()] };
+    let root = Destination::new(vec!["hook".to_owned()], PACE)
+        .with(Again { repeat: Some(HOUR), escalate: vec![boss] });
+    let to = Destinations::new(root, vec![], Default::default()).with_receivers(receivers().to_vec());
+    let (events, moved) = moved_with_two_silences(&places, &to, sealed).await;
+    for engine in moved {
+        let partitions: Vec<u16> = (0..engine.partitions()).collect();
+        let delivered = async |receiver: &str, now: Timestamp| {
+            while engine.seal(&partitions, &to, now).await.unwrap() > 0 {}
+            while engine.remind(&partitions, &to, &[], now).await.unwrap() > 0 {}
+            let mut counts = Vec::new();
+            loop {
+                let leased = engine.lease(&partitions, receiver, now, now + MINUTE, 10).await.unwrap();
+                engine.delivered(&leased, now).await.unwrap();
+                let Some(one) = leased.first() else { return counts };
+                counts.push((one.reminder, one.offline.len(), one.online.len()));
+            }
+        };
+        assert_eq!(delivered("hook", sealed).await, [(false, 2, 0)]);
+        assert_eq!(delivered("mail", sealed + 29 * MINUTE).await, []);
+        assert_eq!(delivered("mail", sealed + 30 * MINUTE).await, [(false, 2, 0)]);
+        returns(&*engine, &events[0], &to, sealed + 31 * MINUTE).await;
+        assert_eq!(delivered("hook", sealed + HOUR).await, [(false, 0, 1), (true, 1, 0)]);
+        assert_eq!(delivered("mail", sealed + HOUR).await, [(false, 0, 1)], "of its return, too");
+    }
+}
+
 /// The fleet as the traits of an engine show it, without migration items. Seals and leases at the end.
 async fn seen(engine: &dyn Engine) -> Vec<String> {
     let partitions: Vec<u16> = (0..engine.partitions()).collect();
@@ -382,8 +496,8 @@ async fn seen(engine: &dyn Engine) -> Vec<String> {
     let mut back = open.into_iter().find(|record| record.unit.as_str() == "unit-001").unwrap();
     (back.back_at, back.closed_by) = (Some(hours(65)), Some(Closing::Return));
     let back = joins(&[OutboxEvent::Record(back)], &group("detector"));
-    engine.join(&back, PACE, &receivers, &Capacity::NONE, hours(65)).await.unwrap();
-    while engine.seal(&partitions, &receivers, PACE, now).await.unwrap() > 0 {}
+    engine.join(&back, &Destinations::all(PACE, &receivers), &Capacity::NONE, hours(65)).await.unwrap();
+    while engine.seal(&partitions, &Destinations::all(PACE, &receivers), now).await.unwrap() > 0 {}
     for receiver in receivers {
         // Of each group one after the other.
         for _ in 0..3 {

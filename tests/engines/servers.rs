@@ -1,14 +1,21 @@
 //! What an operator sees of several servers.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
+use redis::cmd;
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::store::redis::{Config, RedisEngine, servers};
-use rollcall::store::{Examine, ServerCondition};
+use rollcall::store::{
+    AlertStore, Capacity, Destinations, Examine, Gap, Group, HearingStore, Join, Layout, Pace, Queries,
+    ServerCondition, Subscription, Warning, partition_of_group,
+};
 use rollcall::telemetry::{EngineWarning, Telemetry};
 
+use crate::support;
 use crate::support::cluster::{Cluster, ClusterPlan};
-use crate::support::node::until;
+use crate::support::node::{Place, until};
 use crate::support::sentinel::{Sentinel, SentinelPlan};
 
 fn config(url: String) -> Config {
@@ -51,6 +58,71 @@ async fn each_server_of_a_cluster_is_examined_and_one_without_a_replica_is_named
     until("the loss of the replica is named", missing).await;
 }
 
+/// By each instance, so that none goes on with what it read of them before.
+#[tokio::test(flavor = "multi_thread")]
+async fn partitions_of_a_cluster_that_are_emptied_are_noticed_by_every_instance() {
+    let cluster = Cluster::start(ClusterPlan::new(0)).await;
+    let config = config(cluster.url());
+    let connect = async || RedisEngine::connect(&config, telemetry()).await.unwrap();
+    let instances = [connect().await, connect().await];
+    let gap = Gap { blind: Duration::from_secs(1), tell_after: Duration::from_secs(1) };
+    let hear = async |second: u64| {
+        let at = Timestamp::from_millis(1_700_000_000_000) + Duration::from_secs(second);
+        for instance in &instances {
+            instance.advance(&Subscription::Plain, at, gap).await.unwrap();
+        }
+        instances.each_ref().map(|instance| instance.fleet_id())
+    };
+    hear(0).await;
+    let before = hear(1).await;
+    let stamp: String = "rollcall:{p3*}:heard".to_owned();
+    let mut removed = 0;
+    for node in &cluster.nodes {
+        for key in node.ask::<Vec<String>>(cmd("KEYS").arg(&stamp)).await {
+            removed += node.ask::<usize>(cmd("DEL").arg(key)).await;
+        }
+    }
+    assert!(removed > 0);
+    hear(2).await;
+    let after = hear(3).await;
+    assert!(after.iter().zip(&before).all(|(after, before)| after != before), "{before:?} {after:?}");
+    assert_eq!(after[0], after[1]);
+    assert_eq!(hear(4).await, after, "once");
+    assert_eq!(connect().await.fleet_id(), after[0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clocks_that_differ_from_the_one_of_hearing_are_named_also_those_of_replicas() {
+    let ahead = support::clock::Clock::right();
+    ahead.step("+3600");
+    let place = Place { before: ahead.before(), ..Place::default() };
+    // Of a primary and of another one's replica; hearing has a slot of the first third.
+    let right = Place::default();
+    let places = [&right, &place, &right, &right, &right, &place].map(Place::clone).to_vec();
+    let cluster = Cluster::start(ClusterPlan { places, ..ClusterPlan::new(1) }).await;
+    let config = config(cluster.url());
+    let expected = [1, 5].map(|number| format!("that of {} is ", cluster.nodes[number].address()));
+    let of_hearing = cluster.nodes[cluster.primary_of("rollcall:{hearing}:heard").await].address();
+    let found: Vec<ServerCondition> =
+        seen(&config).await.into_iter().filter(|one| !one.warnings.is_empty()).collect();
+    for (expected, found) in expected.iter().zip(&found) {
+        let [Warning { name: EngineWarning::ServerClockOff, text }] = &found.warnings[..] else {
+            panic!("{found:?}")
+        };
+        assert!(text.contains(expected) && text.contains(&format!("the one at {of_hearing}")), "{text}");
+    }
+    assert_eq!(found.len(), 2, "{found:?}");
+    let engine = RedisEngine::connect(&config, telemetry()).await.unwrap();
+    let warnings = engine.examine(now()).await.unwrap();
+    let [Warning { name: EngineWarning::ServerClockOff, text }] = &warnings[..] else {
+        panic!("{warnings:?}")
+    };
+    assert!(
+        expected.iter().all(|expected| text.contains(expected)) && text.contains("ms ahead of it"),
+        "{text}"
+    );
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_primary_that_does_not_answer_hides_no_other_server() {
     let mut cluster = Cluster::start(ClusterPlan::new(0)).await;
@@ -63,8 +135,15 @@ async fn a_primary_that_does_not_answer_hides_no_other_server() {
     let failed: Vec<&str> =
         all.iter().filter(|one| one.state.is_err()).map(|one| one.address.as_str()).collect();
     assert_eq!((failed, count(&all, "primary, ")), (vec![address.as_str()], 2), "{all:?}");
-    let warnings = engine.examine(now()).await.unwrap();
-    let down = warnings.iter().find(|one| one.name == EngineWarning::ServerDown).expect("a warning");
+    let mut warnings = engine.examine(now()).await.unwrap();
+    let named = |one: &Warning| one.name == EngineWarning::ServerDown;
+    assert!(!warnings.iter().any(named), "a failover may be under way");
+    until("it is a warning", async || {
+        warnings = engine.examine(now()).await.unwrap();
+        warnings.iter().any(named)
+    })
+    .await;
+    let down = warnings.iter().find(|one| named(one)).expect("it came");
     assert!(down.text.contains(&address), "{down:?}");
     assert!(warnings.iter().any(|one| one.name == EngineWarning::ReplicaMissing), "{warnings:?}");
     let up = |server: &str| crate::support::metrics::sum(&telemetry, "rollcall_engine_up", &[server]);
@@ -79,4 +158,80 @@ async fn sentinels_are_examined_beside_the_primary_and_its_replicas() {
     assert_eq!(count(&all, "replica of "), 2, "{all:?}");
     assert_eq!(count(&all, "sentinel, "), 3, "{all:?}");
     assert!(all.iter().all(|one| one.warnings.is_empty()), "{all:?}");
+}
+
+/// The group is on another server than the outbox, and that server dies before its replica has what joined.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_that_a_promoted_replica_lacks_joins_its_group_again() {
+    let mut cluster = Cluster::start(ClusterPlan::new(1)).await;
+    let config = config(cluster.url());
+    let telemetry = telemetry();
+    let engine = RedisEngine::connect(&config, telemetry.clone()).await.unwrap();
+    let partitions: Vec<u16> = (0..engine.partitions()).collect();
+    let outbox = [engine.partitions()];
+    let hearing = cluster.primary_of("rollcall:{hearing}:outbox").await;
+    // Partitions are dealt over the slots in order.
+    let is_elsewhere = |number: usize| number != hearing;
+    let victim = (0..3).find(|number| is_elsewhere(*number)).unwrap();
+    let slot = cluster.slot_at(victim).await;
+    let partition = usize::from(slot) * usize::from(engine.partitions()) / 16384 + 1;
+    let key = |number: usize| format!("group-{number}");
+    let is_there = |key: &String| usize::from(partition_of_group(key, engine.partitions())) == partition;
+    let key = (0..).map(key).find(is_there).unwrap();
+    let group = Group { key, labels: BTreeMap::new() };
+
+    let blind = async |at: u64| {
+        let gap = Gap { blind: Duration::from_secs(1), tell_after: Duration::from_secs(1) };
+        let moment = Timestamp::from_millis(1_700_000_000_000) + Duration::from_secs(at);
+        engine.advance(&Subscription::Plain, moment, gap).await.unwrap();
+    };
+    let receivers = ["hook".to_owned()];
+    let pace = Pace::AT_ONCE;
+    let join = async || {
+        let entries = engine.outbox(&outbox, 100).await.unwrap();
+        let joins: Vec<Join> = entries
+            .iter()
+            .map(|entry| Join { groups: vec![group.clone()], event: entry.event.clone() })
+            .collect();
+        let joined =
+            engine.join(&joins, &Destinations::all(pace, &receivers), &Capacity::NONE, now()).await.unwrap();
+        let positions: Vec<_> = entries.into_iter().map(|entry| entry.position).collect();
+        engine.remove_entries(&positions, &joined.groups).await.unwrap();
+        positions.len()
+    };
+    let length = async |cluster: &Cluster| {
+        let mut command = redis::cmd("XLEN");
+        command.arg("rollcall:{hearing}:outbox");
+        cluster.nodes[hearing].ask::<usize>(&command).await
+    };
+
+    // The other nodes learn of a new replica from each other.
+    let is_replicated = || {
+        crate::support::metrics::sum(&telemetry, "rollcall_engine_replica_waits_total", &["ok"])
+            .is_some_and(|n| n > 0.0)
+    };
+    let mut at = 0;
+    until("replicas have what joined", async || {
+        at += 100;
+        blind(at).await;
+        join().await;
+        is_replicated()
+    })
+    .await;
+    assert_eq!(length(&cluster).await, 0, "replicas have what joined");
+    let leased = engine.lease(&partitions, "hook", now(), now() + Duration::from_secs(60), 10).await.unwrap();
+    engine.delivered(&leased, now()).await.unwrap();
+
+    let replica = cluster.replicas_of(victim).await[0];
+    cluster.nodes[replica].freeze();
+    blind(at + 100).await;
+    assert_eq!((join().await, length(&cluster).await), (1, 1), "the replica lacks what joined");
+    assert_eq!(join().await, 0, "it joins once");
+    cluster.nodes[victim].kill();
+    cluster.nodes[replica].thaw();
+    cluster.until_moved(slot, victim).await;
+    until("the event joins again", async || join().await == 1).await;
+    let leased = engine.lease(&partitions, "hook", now(), now() + Duration::from_secs(60), 10).await.unwrap();
+    assert_eq!(leased.len(), 1, "{leased:?}");
+    until("replicas need not have it", async || join().await == 0 && length(&cluster).await == 0).await;
 }

@@ -129,6 +129,11 @@ impl Fleet {
         count
     }
 
+    /// In how many steps a partition is read.
+    fn steps(&self) -> u64 {
+        self.engine.steps(16).len() as u64
+    }
+
     async fn standing(&self, unit: &Unit) -> Standing {
         self.engine.read(std::slice::from_ref(unit)).await.unwrap().remove(0).facts.unwrap().standing
     }
@@ -167,9 +172,9 @@ impl Behind {
         line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
     }
 
-    /// How many pages were read whole since the last `CONFIG RESETSTAT`.
-    async fn pages(&self) -> u64 {
-        self.asked("hgetall").await
+    /// How many steps of whole partitions were begun since the last `CONFIG RESETSTAT`, unless a unit was due.
+    async fn steps(&self) -> u64 {
+        self.asked("exists").await
     }
 
     /// How many rounds the owner of some partitions has finished since then, if nothing changed:
@@ -312,17 +317,17 @@ async fn a_partition_that_was_just_read_is_read_again_only_in_its_turn() {
     let (behind, old) = Behind::start().await;
     old.hear(500).await;
     let fleet = old.restarted();
-    let (pages, partitions) = (u64::from(fleet.engine.pages()), fleet.engine.partitions().into());
+    let (steps, partitions) = (fleet.steps(), fleet.engine.partitions().into());
     let () = behind.ask(&["CONFIG", "RESETSTAT"]).await.unwrap();
     let (_walk, _stop) = fleet.walk();
     until(async || behind.rounds(partitions).await >= 1).await;
-    let read = behind.pages().await;
+    let read = behind.steps().await;
     // The second partition has its turn in the tenth round.
     let is_early = behind.rounds(partitions).await < 9;
-    assert!(!is_early || read == 3 * pages, "{read} pages, {pages} for each of two partitions");
+    assert!(!is_early || read == 3 * steps, "{read} steps, {steps} for each of two partitions");
     // The script was unknown the first time, and sent twice.
     until(async || behind.rounds(partitions).await > 10).await;
-    assert!(behind.pages().await >= 4 * pages);
+    assert!(behind.steps().await >= 4 * steps);
 }
 
 #[tokio::test]
@@ -330,12 +335,12 @@ async fn after_a_check_without_a_decision_the_next_round_reads_everything() {
     let (behind, fleet) = Behind::start().await;
     fleet.hear(500).await;
     fleet.clock.advance(500 * SECOND);
-    let pages = u64::from(fleet.engine.pages());
+    let steps = fleet.steps();
     let () = behind.ask(&["CONFIG", "RESETSTAT"]).await.unwrap();
     // Rollcall has heard nothing, so no unit is offline.
     let (_walk, _stop) = fleet.walk();
     until(async || behind.rounds(2).await >= 1).await;
-    assert!(behind.pages().await >= 4 * pages);
+    assert!(behind.steps().await >= 4 * steps);
 }
 
 #[tokio::test]
@@ -348,7 +353,7 @@ async fn beside_other_instances_the_next_round_reads_every_page_again() {
     let walk = Walk { ownership: Ownership::fixed(view), ..fleet.walker() };
     let _walk = tokio::spawn(walk.run(CancellationToken::new()));
     until(async || behind.rounds(2).await >= 1).await;
-    assert!(behind.pages().await >= 4 * u64::from(fleet.engine.pages()));
+    assert!(behind.steps().await >= 4 * fleet.steps());
 }
 
 #[tokio::test]
@@ -389,10 +394,10 @@ async fn open_records_of_a_kind_that_is_gone_are_shown_and_closed_after_an_hour(
     let fleet = fleet.without_detectors();
     let (_walk, _stop) = fleet.walk();
     until(async || fleet.unwatched().is_some_and(|text| text.contains("detector (2 open)"))).await;
-    let everything = u64::from(fleet.engine.pages()) * u64::from(fleet.engine.partitions());
+    let everything = fleet.steps() * u64::from(fleet.engine.partitions());
     let read_twice = async || {
         let () = behind.ask(&["CONFIG", "RESETSTAT"]).await.unwrap();
-        until(async || behind.pages().await >= 2 * everything).await;
+        until(async || behind.steps().await >= 2 * everything).await;
     };
     fleet.clock.advance(3599 * SECOND);
     read_twice().await;
@@ -422,11 +427,11 @@ async fn open_records_of_a_kind_that_another_instance_watches_stay_open() {
     let view = View { instance: "one".into(), instances, outboxes: partitions.clone(), partitions };
     let walk = Walk { ownership: Ownership::fixed(view), ..fleet.walker() };
     let _walk = tokio::spawn(walk.run(CancellationToken::new()));
-    let everything = u64::from(fleet.engine.pages()) * u64::from(fleet.engine.partitions());
+    let everything = fleet.steps() * u64::from(fleet.engine.partitions());
     for _ in 0..2 {
         fleet.clock.advance(7200 * SECOND);
         let () = behind.ask(&["CONFIG", "RESETSTAT"]).await.unwrap();
-        until(async || behind.pages().await >= 2 * everything).await;
+        until(async || behind.steps().await >= 2 * everything).await;
         assert!(matches!(fleet.standing(&unit(0)).await, Standing::Offline(_)));
     }
     // The hour begins when no instance watches it.

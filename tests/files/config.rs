@@ -8,7 +8,7 @@ use std::time::Duration;
 use rollcall::alerting::ChannelConfig;
 use rollcall::config::{self, Config, ConfigError, EngineConfig};
 use rollcall::http::Role;
-use rollcall::presence::{Kind, Registry, TimeSource};
+use rollcall::presence::{Kind, Recoveries, Registry, TimeSource};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -228,7 +228,7 @@ fn every_invalid_value_is_reported_at_once_under_the_name_of_its_option() {
         [route]
         receivers = ["hok", "hook", "hook"]
         group_by = ["a b"]
-        repeat_interval = "4h"
+        repeat_interval = "4s"
         [hearing]
         canary_period = "2m"
         [expiry]
@@ -346,6 +346,155 @@ fn a_planned_option_is_refused_with_not_yet_and_an_unknown_one_with_a_suggestion
     }
     let refusal = refused("[[receiver]]\nname = \"mail\"\n[route]\nreceivers = [\"mial\"]");
     assert!(refusal.contains("there is no receiver \"mial\"; did you mean \"mail\"?"), "{refusal}");
+}
+
+const RECEIVERS: &str = r#"
+    [[receiver]]
+    name = "hook"
+    type = "webhook"
+    url = "http://127.0.0.1:1"
+    [[receiver]]
+    name = "mail"
+    type = "webhook"
+    url = "http://127.0.0.1:2"
+"#;
+
+#[test]
+fn a_route_inherits_what_it_does_not_say() {
+    let text = r#"
+        [route]
+        receivers = ["hook"]
+        group_by = ["site"]
+        group_wait = "1s"
+        group_interval = "1m"
+        [[route.routes]]
+        matchers = ['site="north", kind=~"a|b"', "unit!=x"]
+        continue = true
+        group_wait = "2s"
+        [[route.routes.routes]]
+        receivers = []
+        group_by = ["..."]
+        group_interval = "2m"
+        [[route.routes]]
+        receivers = ["mail"]
+    "#;
+    let config = load(&format!("{RECEIVERS}{text}")).unwrap();
+    let shown: Vec<String> = config
+        .alerting
+        .route
+        .all()
+        .iter()
+        .map(|route| {
+            let matchers: Vec<String> = route.matchers.iter().map(ToString::to_string).collect();
+            let (wait, interval) = (route.pace.wait.as_secs(), route.pace.interval.as_secs());
+            let (receivers, group_by) = (route.receivers.join(" "), route.group_by.join(" "));
+            format!("{} {} [{receivers}] [{group_by}] {wait} {interval}", matchers.join(","), route.continues)
+        })
+        .collect();
+    let expected = [
+        " false [hook] [site] 1 60",
+        r#"site="north",kind=~"a|b",unit!="x" true [hook] [site] 2 60"#,
+        " false [] [...] 2 120",
+        " false [mail] [site] 1 60",
+    ];
+    assert_eq!(shown, expected);
+    let warnings: Vec<&str> = config.warnings.iter().map(|problem| problem.path.as_str()).collect();
+    assert_eq!(
+        warnings,
+        ["receiver[0]", "receiver[1]"],
+        "each is named by a route; only secrets are missing"
+    );
+}
+
+#[test]
+fn a_route_inherits_how_long_silences_and_returns_must_last() {
+    let text = r#"
+        [route]
+        for = "5m"
+        recoveries = "for 1m"
+        [[route.routes]]
+        matchers = ["kind=a"]
+        recoveries = false
+        [[route.routes]]
+        matchers = ["kind=b"]
+        for = "0s"
+        recoveries = true
+    "#;
+    let config = load(&format!("{RECEIVERS}{text}")).unwrap();
+    let routes = config.alerting.route.all();
+    let shown: Vec<(u64, Recoveries)> =
+        routes.iter().map(|route| (route.pace.lasts.as_secs(), route.pace.recoveries)).collect();
+    let after = |seconds| Recoveries::After(Duration::from_secs(seconds));
+    assert_eq!(shown, [(300, after(60)), (300, Recoveries::None), (0, after(0))]);
+    assert_eq!(load("").unwrap().alerting.route.pace.recoveries, after(0));
+}
+
+#[test]
+fn a_route_that_cannot_be_obeyed_is_refused_with_its_place() {
+    let route = |lines: &str| format!("{RECEIVERS}[route]\n{lines}");
+    let nested = |lines: &str| route(&format!("[[route.routes]]\n[[route.routes.routes]]\n{lines}"));
+    let at = "route.routes[0].routes[0]";
+    let cases = [
+        (nested("matchers = ['site']"), format!("{at}.matchers[0]: \"site\", column 5: the end stands")),
+        (nested("matchers = ['a=b', 'site=~\"(\"']"), format!("{at}.matchers[1]: ")),
+        (nested("matchers = ['']"), format!("{at}.matchers[0]: \"\", column 1: there is no matcher")),
+        (
+            nested("receivers = ['mial']"),
+            format!("{at}.receivers[0]: there is no receiver \"mial\"; did you mean"),
+        ),
+        (nested("receivers = ['mail', 'mail']"), format!("{at}.receivers[1]: \"mail\" is there twice")),
+        (nested("group_by = ['a b']"), format!("{at}.group_by[0]: \"a b\" is neither kind, unit")),
+        (nested("group_by = ['...', 'kind']"), format!("{at}.group_by[0]: \"...\" is every label")),
+        (nested("group_wait = '2d'"), format!("{at}.group_wait: 48h is out of bounds")),
+        (nested("group_interval = '8d'"), format!("{at}.group_interval: 8d is out of bounds")),
+        (
+            nested("mute_times = ['nigth']\n[[time]]\nname = 'night'"),
+            format!("{at}.mute_times[0]: there is no time \"nigth\"; did you mean \"night\"?"),
+        ),
+        (
+            nested("active_times = ['day']"),
+            format!("{at}.active_times[0]: there is no time \"day\"; add a [[time]]"),
+        ),
+        (nested("[[time]]"), "time[0].name: is missing".to_owned()),
+        (
+            nested("[[time]]\nname = 'a'\nzone = 'Nowhere'"),
+            "time[0].zone: there is no zone \"Nowhere\"".to_owned(),
+        ),
+        (
+            nested("[[time]]\nname = 'a'\nweekdays = ['caturday']"),
+            "time[0].weekdays[0]: \"caturday\" is no weekday".to_owned(),
+        ),
+        (
+            nested("[[time]]\nname = 'a'\ntimes = [{ start_time = '22:00', end_time = '06:00' }]"),
+            "time[0].times[0]: 22:00 is not before 06:00; for a night write two ranges".to_owned(),
+        ),
+        (nested("repeat_interval = '1s'"), format!("{at}.repeat_interval: 1s is out of bounds")),
+        (
+            nested("escalate = [{ after = '1m', receivers = ['boss'] }]"),
+            format!("{at}.escalate[0].receivers[0]: there is no receiver"),
+        ),
+        (nested("escalate = [{ receivers = ['hook'] }]"), format!("{at}.escalate[0].after: is missing")),
+        (nested("escalate = [{ after = '1m' }]"), format!("{at}.escalate[0].receivers: is empty")),
+        (nested("for = '91d'"), format!("{at}.for: 91d is out of bounds")),
+        (nested("recoveries = 'for 2d'"), format!("{at}.recoveries: 48h is out of bounds")),
+    ];
+    for (text, expected) in cases {
+        let refusal = refused(&text);
+        assert!(refusal.starts_with(&expected), "{refusal}\n--- expected\n{expected}");
+    }
+    // What is not built yet is no option, and the root matches everything.
+    for line in ["matchers = ['a=b']", "continue = true"] {
+        let refusal = refused(&route(line));
+        assert!(refusal.contains(&format!("`{}`", line.split(' ').next().unwrap())), "{refusal}");
+    }
+    let refusal = refused(&nested("matcher = ['a=b']"));
+    assert!(refusal.contains("`matcher`"), "{refusal}");
+    let unreached = route("[[route.routes]]\nreceivers = ['hook']\n[[route.routes]]\nreceivers = ['mail']");
+    let warnings = load(&unreached).unwrap().warnings;
+    let found = warnings.iter().any(|problem| {
+        problem.path == "route.routes[1]" && problem.text.starts_with("is never reached, because routes[0]")
+    });
+    assert!(found, "{warnings:?}");
 }
 
 #[test]
@@ -622,8 +771,8 @@ fn secrets_are_read_beside_the_file_without_their_newline() {
     let EngineConfig::Redis(engine) = &config.engine else { panic!("{:?}", config.engine) };
     assert_eq!(engine.password.as_deref(), Some("12345678"));
     assert_eq!(config.intake.credentials, Some(("rollcall".into(), "pass word".into())));
-    let ChannelConfig::Webhook { secret, .. } = &config.alerting.receivers[0].channel else { panic!() };
-    assert_eq!(secret.as_deref(), Some("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"));
+    let ChannelConfig::Webhook(webhook) = &config.alerting.receivers[0].channel else { panic!() };
+    assert_eq!(webhook.secret.as_deref(), Some("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"));
     let [a, b] = config.http.tokens.as_slice() else { panic!() };
     assert_eq!(a.sha256, b.sha256, "both are the SHA-256 of abc");
     assert_eq!((a.role, b.role), (Role::Admin, Role::Viewer));

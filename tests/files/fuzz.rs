@@ -10,16 +10,17 @@ use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use rollcall::alerting::{self, MailContent};
+use rollcall::alerting::{self, MailContent, Message, MessageConfig};
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::config::{self, EngineConfig};
-use rollcall::fleet::{HearingConfig, Roll};
+use rollcall::fleet::{HearingConfig, Roll, Silences};
 use rollcall::fleet::{Mirror, Ownership};
-use rollcall::http::{self, Pages, Sources};
+use rollcall::http::{self, AlertRoutes, Pages, Sources};
 use rollcall::intake;
 use rollcall::presence::{
     Heartbeat, LONGEST_ID, MOST_LABELS, RecordId, Unit, is_label_name, is_label_value, is_timeout,
 };
+use rollcall::routing::{AlertSilence, Routes, SilenceId};
 use rollcall::store::embedded::EmbeddedEngine;
 use rollcall::store::encoding;
 use rollcall::store::redis::{Address, Mode};
@@ -28,6 +29,7 @@ use rollcall::telemetry::Telemetry;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 const NOW: Timestamp = Timestamp::from_millis(1_772_366_400_000);
@@ -186,6 +188,22 @@ fn facts_that_are_read_are_written_and_read_back() {
 }
 
 #[test]
+fn alert_silences_that_are_read_are_written_and_read_back() {
+    let silence = r#"{"id":"5c9c9b7e-3d2c-4a55-9f0c-2d7d0c8a4a11","matchers":[{"name":"site","op":"=~","value":"n.*|\"s\\\\"},{"name":"unit","op":"!=","value":""}],"starts_at":"2026-03-01T12:00:00.000Z","ends_at":"2026-03-01T13:00:00.000Z","updated_at":"2026-03-01T12:00:00.000Z","author":"ana","comment":"cable works"}"#;
+    assert!(serde_json::from_str::<AlertSilence>(silence).is_ok());
+    fuzz(&[silence, "5c9c9b7e-3d2c-4a55-9f0c-2d7d0c8a4a11"], |bytes| {
+        let Ok(text) = std::str::from_utf8(bytes) else { return };
+        if let Ok(id) = text.parse::<SilenceId>() {
+            assert_eq!(id.to_string(), text.to_ascii_lowercase());
+        }
+        if let Ok(silence) = serde_json::from_str::<AlertSilence>(text) {
+            let written = serde_json::to_string(&silence).unwrap();
+            assert_eq!(serde_json::from_str::<AlertSilence>(&written).unwrap(), silence, "{written}");
+        }
+    });
+}
+
+#[test]
 fn entries_of_a_queue_are_notified_in_order_or_left_out() {
     let record = r#"{"id":"detector:a:1732147200000","kind":"detector","unit":"a","labels":{"site":"north"},"last_seen":"2024-11-21T00:00:00Z","deadline":"2024-11-23T00:00:00Z","detected_at":"2024-11-23T00:00:00.004Z","back_at":null,"cause":"silence","closed_by":null}"#;
     let back = record.replace("\"back_at\":null", "\"back_at\":\"2024-11-25T00:00:00Z\"");
@@ -211,7 +229,7 @@ fn entries_of_a_queue_are_notified_in_order_or_left_out() {
         let Some(delivery) = delivery_of_any("site=north", bytes, "hook") else { return };
         let body: serde_json::Value = serde_json::from_str(&alerting::body(&delivery)).unwrap();
         assert!(body["type"].as_str().is_some_and(|name| name.starts_with("rollcall.")), "{body}");
-        let mail = MailContent::new(&delivery, "example.org");
+        let mail = MailContent::new(&Message::new(&delivery), "example.org", &MessageConfig::default());
         assert!(!mail.subject.chars().any(char::is_control), "{:?}", mail.subject);
         assert!(!mail.text.contains(&mail.boundary) && !mail.html.contains("<script"));
     });
@@ -368,6 +386,13 @@ async fn served() -> (String, CancellationToken, tempfile::TempDir) {
         units: engine.clone(),
         records: engine.clone(),
         values: engine.clone(),
+        silences: Arc::new(Silences::new(engine.clone())),
+        routes: watch::Sender::new(Arc::new(AlertRoutes {
+            routes: Routes::new(config.alerting.route),
+            receivers: Vec::new(),
+        }))
+        .subscribe(),
+        reloads: None,
         roster: engine,
         roll,
         mirror,
@@ -412,6 +437,10 @@ fn a_request_is_answered_and_never_by_an_error_of_the_server() {
         "/metrics/units?shard=0&shards=4&mode=offline&kind=pump&label=site=north",
         "/probe?unit=pump:a",
         "/api/v1/prometheus/targets?shards=4",
+        "/alertmanager/api/v2/alerts?active=true&silenced=false&receiver=ho.*&filter=site%3D~%22n.*%22&filter=kind%21%3Dx",
+        "/alertmanager/api/v2/alerts/groups?filter=%7Bunit%3D%22a%22%2C%20kind%3Dpump%7D",
+        "/alertmanager/api/v2/silences?filter=site%3Dnorth",
+        "/alertmanager/api/v2/silence/5c9c9b7e-3d2c-4a55-9f0c-2d7d0c8a4a11",
     ];
     let examples = paths.map(get);
     let examples = examples.each_ref().map(String::as_str);

@@ -1,5 +1,5 @@
-//! RabbitMQ 4 as the broker of two instances, each with a subscription of its own: it grants shared subscriptions and
-//! delivers nothing to them, which Rollcall reports as `topic_not_heard`. `make versions` has RabbitMQ and runs this.
+//! RabbitMQ 4 as the broker of two instances, each with a subscription of its own. It offers no shared subscriptions: one that is
+//! requested all the same is granted as a topic of that name. `make versions` has RabbitMQ and runs this.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -22,26 +22,34 @@ fn rabbitmq(dir: &Path) -> Server {
     Server::start("rabbitmq-mqtt", &arguments, dir, port, "Server startup complete").unwrap()
 }
 
-fn instance(dir: &Path, name: &str, engine: u16, broker: u16, hook: &str) -> (u16, Child) {
-    let dir = dir.join(name);
+/// Its directory has its configuration.
+fn configure(dir: &Path, name: &str, share: &str, engine: u16, broker: u16, hook: &str) -> u16 {
     let http = free_port().unwrap();
     let text = format!(
         r#"
         engine.url = "redis://127.0.0.1:{engine}/0"
         instance.name = "{name}"
-        mqtt = {{ url = "mqtt://127.0.0.1:{broker}", client_id = "{name}" }}
+        mqtt = {{ url = "mqtt://127.0.0.1:{broker}", client_id = "{name}", share = "{share}" }}
         http.listen = "127.0.0.1:{http}"
         route = {{ receivers = ["hook"], group_by = ["unit"], group_wait = "0s", group_interval = "0s" }}
         kind = [{{ name = "detector", topics = ["units/{{unit}}/heartbeat"], timeout = "3s" }}]
         receiver = [{{ name = "hook", type = "webhook", url = "{hook}" }}]
         "#
     );
-    std::fs::create_dir_all(&dir).unwrap();
+    std::fs::create_dir_all(dir).unwrap();
     std::fs::write(dir.join("rollcall.toml"), text).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_rollcall"));
-    command.arg("serve").current_dir(&dir).kill_on_drop(true);
+    http
+}
+
+fn rollcall(dir: &Path, command: &str) -> Command {
+    let mut rollcall = Command::new(env!("CARGO_BIN_EXE_rollcall"));
+    rollcall.arg(command).current_dir(dir).kill_on_drop(true);
+    rollcall
+}
+
+fn serve(dir: &Path) -> Child {
     let log = std::fs::File::create(dir.join("log")).unwrap();
-    (http, command.stderr(log).stdout(Stdio::null()).spawn().unwrap())
+    rollcall(dir, "serve").stderr(log).stdout(Stdio::null()).spawn().unwrap()
 }
 
 async fn until(what: &str, mut fact: impl AsyncFnMut() -> bool) {
@@ -80,7 +88,11 @@ async fn two_instances_hear_a_fleet_on_rabbitmq_and_notify_each_silence_once() {
     let redis = Server::redis(&dir.path().join("redis"), free_port().unwrap(), &[]).unwrap();
     let broker = rabbitmq(&dir.path().join("broker"));
     let sink = WebhookSink::start(Options::default()).await.unwrap();
-    let start = |name| instance(dir.path(), name, redis.port(), broker.port(), &sink.url());
+    let start = |name| {
+        let dir = dir.path().join(name);
+        let http = configure(&dir, name, "", redis.port(), broker.port(), &sink.url());
+        (http, serve(&dir))
+    };
     let (mut one, two) = (start("one"), start("two"));
     let client = reqwest::Client::new();
     let page =
@@ -116,4 +128,30 @@ async fn two_instances_hear_a_fleet_on_rabbitmq_and_notify_each_silence_once() {
     })
     .await;
     assert_eq!(notified(&sink, "offline"), silent, "no other unit, and none twice");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "`make versions` has RabbitMQ and runs it"]
+async fn a_member_of_a_share_says_that_rabbitmq_offers_no_shared_subscriptions() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let dir = tempfile::tempdir().unwrap();
+    let redis = Server::redis(&dir.path().join("redis"), free_port().unwrap(), &[]).unwrap();
+    let broker = rabbitmq(&dir.path().join("broker"));
+    let dir = dir.path().join("member");
+    let http = configure(&dir, "member", "fleet", redis.port(), broker.port(), "http://127.0.0.1:9/");
+    let _member = serve(&dir);
+    let said =
+        "offers no shared subscriptions, and says so when it accepts the connection; leave mqtt.share empty";
+    until("it says why it does not hear", async || {
+        let answer = reqwest::get(format!("http://127.0.0.1:{http}/readyz")).await;
+        match answer {
+            Ok(answer) => answer.status() == 503 && answer.text().await.is_ok_and(|text| text.contains(said)),
+            Err(_) => false,
+        }
+    })
+    .await;
+    let checked = rollcall(&dir, "check").output().await.unwrap();
+    let checked = String::from_utf8_lossy(&checked.stdout).into_owned();
+    let is_named = |line: &str| line.starts_with("FAIL") && line.contains(said);
+    assert!(checked.lines().any(is_named), "{checked}");
 }

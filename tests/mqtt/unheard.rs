@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use crate::support::facts::until;
 use crate::support::redis::Redis;
 
-const TIMEOUT: Duration = Duration::from_secs(4);
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The number of canaries of that timeout in three timeouts.
 const THREE_TIMEOUTS: f64 = 60.0;
@@ -105,8 +105,8 @@ fn write_rules(file: &Path, rules: &[&str]) {
 }
 
 const DETECTORS: &str =
-    "[[kind]]\nname = \"detector\"\ntopics = [\"units/{unit}/heartbeat\"]\ntimeout = \"4s\"\n";
-const METERS: &str = "[[kind]]\nname = \"meter\"\ntopics = [\"meters/{unit}\"]\ntimeout = \"4s\"\n";
+    "[[kind]]\nname = \"detector\"\ntopics = [\"units/{unit}/heartbeat\"]\ntimeout = \"3s\"\n";
+const METERS: &str = "[[kind]]\nname = \"meter\"\ntopics = [\"meters/{unit}\"]\ntimeout = \"3s\"\n";
 
 /// A process of `rollcall serve`.
 struct Rollcall {

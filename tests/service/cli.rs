@@ -20,7 +20,7 @@ use rollcall::store::Examine;
 use rollcall::store::Layout;
 use rollcall::store::embedded::EmbeddedEngine;
 use rollcall::store::redis::RedisEngine;
-use rollcall::store::{Capacity, Engine, Group, Join, OutboxEvent, Pace, Queries};
+use rollcall::store::{Capacity, Destinations, Engine, Group, Join, OutboxEvent, Pace, Queries};
 use rollcall::telemetry::Telemetry;
 use serde_json::Value;
 
@@ -456,6 +456,93 @@ fn a_test_for_an_unknown_receiver_names_the_known_ones() {
     assert!(text(&output.stderr).contains("receiver hook was not notified: "), "{}", text(&output.stderr));
 }
 
+#[test]
+fn routes_are_drawn_and_a_unit_is_shown_its_way_through_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = r#"
+        receiver = [
+            { name = "hook", type = "webhook", url = "http://127.0.0.1:1" },
+            { name = "north", type = "webhook", url = "http://127.0.0.1:2" },
+        ]
+        [route]
+        receivers = ["hook"]
+        [[route.routes]]
+        matchers = ['site="north", unit=~"pump-.*"']
+        receivers = ["north"]
+        group_by = ["site"]
+        [[route.routes.routes]]
+        matchers = ["cause=never_seen"]
+        receivers = []
+        group_wait = "1m"
+        [[route.routes]]
+        matchers = ['site!=""']
+        continue = true
+        for = "30m"
+        recoveries = "for 1m"
+        mute_times = ["always"]
+        [[time]]
+        name = "always"
+    "#;
+    std::fs::write(dir.path().join("rollcall.toml"), config).unwrap();
+    let run = |arguments: &[&str]| {
+        let output = rollcall(dir.path(), arguments, &[]);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let drawn = r#"route: hook; by kind; group_wait 10s, group_interval 5m
+├── site="north", unit=~"pump-.*": north; by site; group_wait 10s, group_interval 5m
+│   └── cause="never_seen": no receiver; by site; group_wait 1m, group_interval 5m
+└── site!="" (continue): hook; by kind; group_wait 10s, group_interval 5m, for 30m, recoveries for 1m, muted in always
+"#;
+    assert_eq!(run(&["route", "show"]), drawn);
+    let cases: [(&[&str], &[&str]); 4] = [
+        (
+            &["detector/a", "--label", "site=south"],
+            &["it takes route.routes[1]: hook; by kind", "  muted now, within always, until "],
+        ),
+        (
+            &["detector/pump-7", "--label", "site=north"],
+            &[
+                r#"detector/pump-7, site="north""#,
+                r#"  route.routes[0] matches: site="north", unit=~"pump-.*""#,
+                r#"  route.routes[0].routes[0] does not match: cause="never_seen", and cause is "silence""#,
+                "it takes route.routes[0]: north; by site; group_wait 10s, group_interval 5m",
+                "  group: north.",
+            ],
+        ),
+        (
+            &["detector/pump-7", "--label", "site=north", "--never-seen"],
+            &[
+                "it takes route.routes[0].routes[0]: no receiver; by site; group_wait 1m",
+                "  group: .",
+                "site=north",
+            ],
+        ),
+        (
+            &["detector/a"],
+            &[
+                "detector/a, no labels",
+                r#"  route.routes[0] does not match: site="north", and site is """#,
+                r#"  route.routes[1] does not match: site!="", and site is """#,
+                "it takes route: hook; by kind",
+                "  group: kind=detector",
+            ],
+        ),
+    ];
+    for (arguments, expected) in cases {
+        let shown = run(&[&["route", "test"], arguments].concat());
+        for line in expected {
+            assert!(shown.contains(line), "{shown}\n--- expected\n{line}");
+        }
+    }
+    let unknown = rollcall(dir.path(), &["route", "test", "gate/1"], &[]);
+    assert_eq!(unknown.status.code(), Some(1));
+    assert!(text(&unknown.stderr).contains("there is no kind gate in the configuration"));
+    for wrong in [&["route", "test", "gate"][..], &["route", "test", "detector/1", "--label", "a b=c"]] {
+        assert_eq!(rollcall(dir.path(), wrong, &[]).status.code(), Some(2), "{wrong:?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_test_notification_reaches_its_receiver() {
     let dir = tempfile::tempdir().unwrap();
@@ -485,10 +572,10 @@ async fn leave_behind(engine: &dyn Engine) {
     let seen = Snapshot { unit, alive: None, facts: None, stored: None };
     assert_eq!(engine.apply(&[(seen, change)]).await.unwrap(), [true]);
     let joins: Vec<Join> = ["a", "b", "c"].map(|id| silence(id, now)).into();
-    let pace = Pace { wait: Duration::ZERO, interval: Duration::ZERO };
+    let pace = Pace::AT_ONCE;
     let (gone, partitions) = (["gone".to_owned()], (0..engine.partitions()).collect::<Vec<u16>>());
-    engine.join(&joins, pace, &gone, &Capacity::NONE, now).await.unwrap();
-    engine.seal(&partitions, &gone, pace, now).await.unwrap();
+    engine.join(&joins, &Destinations::all(pace, &gone), &Capacity::NONE, now).await.unwrap();
+    engine.seal(&partitions, &Destinations::all(pace, &gone), now).await.unwrap();
     // The list of receivers is rebuilt from their backlogs, as after an upgrade from a version without a list.
     engine.enlist(&["hook".to_owned()], now).await.unwrap();
 }
@@ -496,7 +583,10 @@ async fn leave_behind(engine: &dyn Engine) {
 fn silence(id: &str, at: Timestamp) -> Join {
     let unit: Unit = format!("detector:{id}").parse().unwrap();
     let record = OfflineRecord::open(unit, at, at, at);
-    Join { group: Group { key: id.to_owned(), labels: Labels::new() }, event: OutboxEvent::Record(record) }
+    Join {
+        groups: vec![Group { key: id.to_owned(), labels: Labels::new() }],
+        event: OutboxEvent::Record(record),
+    }
 }
 
 /// Commands show and discard the backlog of a removed receiver, with the engine of this configuration.

@@ -1,5 +1,6 @@
 //! The whole service over real servers. Times are short and real: every wait is for a fact.
 
+mod alertmanager;
 mod broken;
 mod cli;
 mod demo;
@@ -8,9 +9,12 @@ mod edges;
 mod fleet_world;
 mod http;
 mod members;
+mod operators;
 mod outage;
 mod quiet;
+mod reload;
 mod scrape;
+mod silences;
 #[path = "../support/mod.rs"]
 mod support;
 mod world;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use rollcall::config;
+use rollcall::service::{self, Reload};
 use rollcall::simulate::mail_sink::{self, MailSink};
 use rollcall::simulate::servers::{Server, free_port};
 use rollcall::simulate::webhook_sink::{self, WebhookSink};
@@ -53,9 +54,11 @@ impl World {
 
     /// Starts the service and waits until it is ready.
     pub async fn start(&mut self) {
-        let config = config::parse(&self.text(), None, []).unwrap();
-        let stop = CancellationToken::new();
-        let running = tokio::spawn(rollcall::service::run(config, stop.clone()));
+        self.rewrite("", "");
+        let file = self.file();
+        let load = move || config::parse(&std::fs::read_to_string(&file).unwrap(), None, []);
+        let (config, reload, stop) = (load().unwrap(), Reload::new(load), CancellationToken::new());
+        let running = tokio::spawn(service::run_with(config, Some(reload), stop.clone()));
         self.running = Some((stop, running));
         self.eventually("the service is ready", async || self.status("/readyz").await == 200).await;
     }
@@ -80,6 +83,17 @@ impl World {
     pub fn restart_broker(&mut self) {
         let port = self.broker.port();
         self.broker = Server::mosquitto(&self.dir.path().join("broker"), port, "").unwrap();
+    }
+
+    fn file(&self) -> PathBuf {
+        self.dir.path().join("serves.toml")
+    }
+
+    /// Writes the file of the configuration again, with `before` replaced by `after`.
+    pub fn rewrite(&self, before: &str, after: &str) {
+        let text = self.text();
+        assert!(text.contains(before), "{text}");
+        std::fs::write(self.file(), text.replace(before, after)).unwrap();
     }
 
     fn text(&self) -> String {
@@ -119,7 +133,7 @@ impl World {
         if is_said { String::new() } else { format!("engine.url = \"redis://{user}127.0.0.1:{port}/0\"") }
     }
 
-    fn url(&self, path: &str) -> String {
+    pub fn url(&self, path: &str) -> String {
         format!("http://127.0.0.1:{}{path}", self.http)
     }
 

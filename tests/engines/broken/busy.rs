@@ -18,7 +18,7 @@ use super::{on_disk, on_redis};
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// How many units are at each stage; there are five.
-const WAVE: usize = 40;
+const WAVE: usize = 10;
 
 /// How far the events of some units are when a value is poisoned.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -5,12 +5,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::fleet::{HearingConfig, Rules};
 use rollcall::fleet::{Mirror, Roll};
 use rollcall::presence::{Declared, Filters, Heartbeat, Kind, KindRules, OfflineRecord, Probed, Unit};
 use rollcall::store::{
-    Capacity, Delivery, Engine, Gap, Group, Join, OutboxEvent, Pace, Reading, ShareMember, Subscription,
+    Capacity, Delivery, Destinations, Engine, Gap, Group, Join, OutboxEvent, Pace, Reading, ShareMember,
+    Subscription,
 };
 use rollcall::telemetry::{Problem, Telemetry};
 use tokio::sync::Notify;
@@ -177,9 +179,9 @@ impl Fleet {
             {
                 self.failures.push(format!("check: {why}"));
             }
-            for page in 0..if walks { self.engine.pages() } else { 0 } {
-                let Ok(seen) = self.engine.walk(partition, page).await else { continue };
-                let units: Vec<Unit> = seen.into_iter().map(|seen| seen.unit).collect();
+            let pages = 0..if walks { self.engine.pages() } else { 0 };
+            for seen in join_all(pages.map(|page| self.engine.walk(partition, page))).await {
+                let units: Vec<Unit> = seen.into_iter().flatten().map(|seen| seen.unit).collect();
                 if !units.is_empty() {
                     let _ = self.roll.check_deadlines(&units, now).await;
                 }
@@ -251,15 +253,18 @@ impl Fleet {
                 OutboxEvent::Record(record) => record.unit.to_string(),
                 OutboxEvent::Blind(_) => "blind".to_owned(),
             };
-            Join { group: Group { key, labels: BTreeMap::new() }, event: event.clone() }
+            Join { groups: vec![Group { key, labels: BTreeMap::new() }], event: event.clone() }
         };
         let joins: Vec<Join> = entries.iter().map(|entry| join(&entry.event)).collect();
-        let pace = Pace { wait, interval: Duration::ZERO };
-        self.engine.join(&joins, pace, &receivers, &Capacity::NONE, now).await?;
+        let pace = Pace::new(wait, Duration::ZERO);
+        self.engine.join(&joins, &Destinations::all(pace, &receivers), &Capacity::NONE, now).await?;
         self.engine
-            .remove_entries(&entries.into_iter().map(|entry| entry.position).collect::<Vec<_>>())
+            .remove_entries(
+                &entries.into_iter().map(|entry| entry.position).collect::<Vec<_>>(),
+                &Default::default(),
+            )
             .await?;
-        while self.engine.seal(&partitions, &receivers, pace, now).await? > 0 {}
+        while self.engine.seal(&partitions, &Destinations::all(pace, &receivers), now).await? > 0 {}
         Ok(())
     }
 

@@ -33,7 +33,7 @@ enum When {
 const NOT_POISONED: [&str; 2] = ["fleet", "partitions"];
 
 /// Rows of `meta`, each as a column of its own.
-const META: [&str; 3] = ["ears", "number", "kept"];
+const META: [&str; 4] = ["ears", "number", "kept", "silences"];
 
 fn open_database(path: &Path) -> Connection {
     let database = Connection::open(path.join("rollcall.db")).unwrap();
@@ -225,10 +225,10 @@ pub fn poison_one(path: &Path, table: &str, column: &str, poison: Poison) -> (Ve
         _ => (column, format!("rowid = (SELECT max(rowid) FROM {table})")),
     };
     let at = match table {
-        "data" | "members" | "queue" | "untold" | "receivers" => {
+        "data" | "members" | "lasting" | "queue" | "untold" | "receivers" | "silences" => {
             let key = match table {
-                "data" => "id",
-                "members" => "grp",
+                "data" | "silences" => "id",
+                "members" | "lasting" => "grp",
                 "receivers" => "name",
                 _ => "receiver",
             };
@@ -262,7 +262,8 @@ pub fn poison_one(path: &Path, table: &str, column: &str, poison: Poison) -> (Ve
             column,
             "metric" | "value" | "member" | "key" | "receiver" | "grp" | "notification" | "silence"
         );
-    let is_any_id = poison == Unreadable && column == "id" && matches!(table, "notifications" | "letters");
+    let is_any_id =
+        poison == Unreadable && column == "id" && matches!(table, "notifications" | "letters" | "silences");
     // Rows that are written every two seconds recover by themselves.
     let is_rewritten = table == "meta";
     let is_any_name =

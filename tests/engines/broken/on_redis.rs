@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use futures_util::future::join_all;
 use redis::{Connection, cmd};
 use rollcall::simulate::servers::{Server, free_port};
 use rollcall::store::Examine;
@@ -45,6 +46,8 @@ const TABLE: &[(&str, Spared, Spared)] = &[
     ("{hearing}:address:<>", Spared::None, Spared::None),
     ("{hearing}:counts:<>", Spared::None, Spared::None),
     ("{hearing}:receivers", Spared::None, Spared::None),
+    ("{hearing}:silences", Spared::None, Spared::None),
+    ("{hearing}:audit", Spared::None, Spared::None),
     ("{hearing}:clock", Spared::None, Spared::None),
     // Written in a cluster only.
     ("{pN}:heard", Spared::None, Spared::None),
@@ -66,6 +69,8 @@ const TABLE: &[(&str, Spared, Spared)] = &[
     ("{pN}:sealed", Spared::None, Spared::None),
     ("{pN}:labels", Spared::None, Spared::None),
     ("{pN}:waiting:<>", Spared::None, Spared::None),
+    ("{pN}:lasting:<>", Spared::None, Spared::None),
+    ("{pN}:reminders", Spared::None, Spared::None),
     ("{pN}:over", Spared::None, Spared::None),
     ("{pN}:notifications", Spared::None, Spared::None),
     ("{pN}:owed", Spared::None, Spared::None),
@@ -212,9 +217,8 @@ impl WalkAll for Arc<RedisEngine> {
         use rollcall::store::Queries;
         let mut known = 0;
         for partition in 0..self.partitions() {
-            for page in 0..self.pages() {
-                let seen = self.walk(partition, page).await.unwrap();
-                known += seen.iter().filter(|seen| seen.facts.is_some()).count();
+            for seen in join_all((0..self.pages()).map(|page| self.walk(partition, page))).await {
+                known += seen.unwrap().iter().filter(|seen| seen.facts.is_some()).count();
             }
         }
         known

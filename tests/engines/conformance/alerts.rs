@@ -8,13 +8,13 @@ use std::time::Duration;
 use rollcall::clock::Timestamp;
 use rollcall::presence::{Closing, Interval, Labels, OfflineRecord, Unit};
 use rollcall::store::{
-    Backlog, Capacity, Delivery, Discarded, Group, Join, OutboxEvent, Pace, partition_of_group,
+    Backlog, Capacity, Delivery, Destinations, Discarded, Group, Join, OutboxEvent, Pace, partition_of_group,
 };
 
 use super::ground::Ground;
 use super::world::World;
 
-const AT_ONCE: Pace = Pace { wait: Duration::ZERO, interval: Duration::ZERO };
+const AT_ONCE: Pace = Pace::AT_ONCE;
 const MINUTE: Duration = Duration::from_secs(60);
 
 fn group(key: &str) -> Group {
@@ -39,10 +39,16 @@ impl<G: Ground> World<G> {
     }
 
     async fn join_at(&self, records: &[&OfflineRecord], pace: Pace, now: Timestamp) -> usize {
-        let join =
-            |record: &OfflineRecord| Join { group: group("g"), event: OutboxEvent::Record(record.clone()) };
+        let join = |record: &OfflineRecord| Join {
+            groups: vec![group("g")],
+            event: OutboxEvent::Record(record.clone()),
+        };
         let joins: Vec<Join> = records.iter().map(|record| join(record)).collect();
-        self.engine.join(&joins, pace, &["hook".to_owned()], &Capacity::NONE, now).await.unwrap().sealed
+        self.engine
+            .join(&joins, &Destinations::all(pace, &["hook".to_owned()]), &Capacity::NONE, now)
+            .await
+            .unwrap()
+            .sealed
     }
 
     async fn seal(&self, now: Timestamp) -> usize {
@@ -50,7 +56,10 @@ impl<G: Ground> World<G> {
     }
 
     async fn seal_at(&self, pace: Pace, now: Timestamp) -> usize {
-        self.engine.seal(&self.partitions(), &["hook".to_owned()], pace, now).await.unwrap()
+        self.engine
+            .seal(&self.partitions(), &Destinations::all(pace, &["hook".to_owned()]), now)
+            .await
+            .unwrap()
     }
 
     async fn lease(&self, now: Timestamp) -> Vec<Delivery> {
@@ -107,14 +116,15 @@ pub async fn promise_06_a_delivery_that_joining_hands_out_is_leased_in_the_same_
 ) {
     let records = world.units(5).into_iter().map(|unit| offline(&unit, world.at(0)));
     let join = |record: OfflineRecord| Join {
-        group: group(record.unit.as_str()),
+        groups: vec![group(record.unit.as_str())],
         event: OutboxEvent::Record(record),
     };
     let joins: Vec<Join> = records.map(join).collect();
     let now = world.at(1000);
     let receivers = ["hook".to_owned(), "mail".to_owned()];
     let room = Capacity { most: vec![3, 2], until: now + MINUTE };
-    let joined = world.engine.join(&joins, AT_ONCE, &receivers, &room, now).await.unwrap();
+    let joined =
+        world.engine.join(&joins, &Destinations::all(AT_ONCE, &receivers), &room, now).await.unwrap();
     assert_eq!(joined.sealed, 5);
     for (receiver, most) in receivers.iter().zip(room.most) {
         let lease =
@@ -142,14 +152,14 @@ pub async fn promise_06_deliveries_leased_together_end_one_by_one<G: Ground>(wor
     // Many, so that some share a partition.
     let records: Vec<OfflineRecord> = world.units(64).iter().map(|unit| offline(unit, world.at(0))).collect();
     let join = |record: &OfflineRecord| Join {
-        group: group(record.unit.as_str()),
+        groups: vec![group(record.unit.as_str())],
         event: OutboxEvent::Record(record.clone()),
     };
     let joins: Vec<Join> = records.iter().map(join).collect();
     let hook = ["hook".to_owned()];
     let now = world.at(1000);
     let room = Capacity { most: vec![64], until: now + MINUTE };
-    let joined = world.engine.join(&joins, AT_ONCE, &hook, &room, now).await.unwrap();
+    let joined = world.engine.join(&joins, &Destinations::all(AT_ONCE, &hook), &room, now).await.unwrap();
     // Where joining hands nothing out, the deliveries are leased.
     let mut held = joined.deliveries;
     held.extend(world.lease(now).await);
@@ -175,7 +185,7 @@ pub async fn promise_06_deliveries_leased_together_end_one_by_one<G: Ground>(wor
     // A return follows its silence, which is under way.
     let returns: Vec<Join> =
         [&extended[0], &lost[0]].map(|delivery| join(&back(&delivery.offline[0], Closing::Return))).into();
-    world.engine.join(&returns, AT_ONCE, &hook, &room, now).await.unwrap();
+    world.engine.join(&returns, &Destinations::all(AT_ONCE, &hook), &room, now).await.unwrap();
     assert_eq!(world.lease(now).await, []);
     let ids = |deliveries: &[Delivery]| -> HashSet<(String, u32)> {
         deliveries.iter().map(|delivery| (delivery.id.clone(), delivery.attempt)).collect()
@@ -215,11 +225,16 @@ pub async fn promise_06_a_delivery_that_has_ended_cannot_be_extended<G: Ground>(
         let twin = offline(&world.unit("twin"), record.last_seen);
         let join = |key: &str| {
             let record = if key == "g" { record } else { &twin };
-            Join { group: group(key), event: OutboxEvent::Record(record.clone()) }
+            Join { groups: vec![group(key)], event: OutboxEvent::Record(record.clone()) }
         };
         let room = Capacity { most: vec![2], until: now + 2 * MINUTE };
         let (joins, hook) = ([join("g"), join(&beside)], ["hook".to_owned()]);
-        let mut held = world.engine.join(&joins, AT_ONCE, &hook, &room, now).await.unwrap().deliveries;
+        let mut held = world
+            .engine
+            .join(&joins, &Destinations::all(AT_ONCE, &hook), &room, now)
+            .await
+            .unwrap()
+            .deliveries;
         held.extend(world.engine.lease(&world.partitions(), "hook", now, room.until, 10).await.unwrap());
         assert_eq!(held.len(), 2);
         let (own, other): (Vec<Delivery>, Vec<Delivery>) =
@@ -236,9 +251,13 @@ pub async fn promise_06_a_delivery_that_has_ended_cannot_be_extended<G: Ground>(
     let next = hand_out(&second, now).await;
     // The next notification of its group waits for it.
     let third = offline(&world.unit("b"), world.hours(1));
-    let joins = [Join { group: group("g"), event: OutboxEvent::Record(third.clone()) }];
+    let joins = [Join { groups: vec![group("g")], event: OutboxEvent::Record(third.clone()) }];
     let room = Capacity { most: vec![1], until: now + 2 * MINUTE };
-    let joined = world.engine.join(&joins, AT_ONCE, &["hook".to_owned()], &room, now).await.unwrap();
+    let joined = world
+        .engine
+        .join(&joins, &Destinations::all(AT_ONCE, &["hook".to_owned()]), &room, now)
+        .await
+        .unwrap();
     assert_eq!((joined.sealed, joined.deliveries.len()), (1, 0));
     assert_eq!(world.lease(now + MINUTE).await, [], "the second is under way");
     let mut again = world.lease(now + 2 * MINUTE).await;
@@ -269,12 +288,16 @@ pub async fn notify<G: Ground>(
     receivers: &[&str],
     now: Timestamp,
 ) {
-    let join =
-        |record: &&OfflineRecord| Join { group: group(key), event: OutboxEvent::Record((*record).clone()) };
+    let join = |record: &&OfflineRecord| Join {
+        groups: vec![group(key)],
+        event: OutboxEvent::Record((*record).clone()),
+    };
     let joins: Vec<Join> = records.iter().map(join).collect();
     let receivers: Vec<String> = receivers.iter().map(|name| (*name).to_owned()).collect();
-    world.engine.join(&joins, AT_ONCE, &receivers, &Capacity::NONE, now).await.unwrap();
-    while world.engine.seal(&world.partitions(), &receivers, AT_ONCE, now).await.unwrap() > 0 {}
+    world.engine.join(&joins, &Destinations::all(AT_ONCE, &receivers), &Capacity::NONE, now).await.unwrap();
+    while world.engine.seal(&world.partitions(), &Destinations::all(AT_ONCE, &receivers), now).await.unwrap()
+        > 0
+    {}
 }
 
 pub async fn promise_05_a_return_is_notified_whatever_group_it_falls_into_now<G: Ground>(world: World<G>) {
@@ -316,10 +339,15 @@ pub async fn promise_05_a_return_goes_to_the_receivers_that_were_notified_of_the
     // Without a receiver, with one, with two; one is handed out as it joins.
     notify(&world, "g", &[&early], &[], world.at(1)).await;
     notify(&world, "g", &[&late], &["hook"], world.at(2)).await;
-    let join = Join { group: group("own"), event: OutboxEvent::Record(alone.clone()) };
+    let join = Join { groups: vec![group("own")], event: OutboxEvent::Record(alone.clone()) };
     let room = Capacity { most: vec![1], until: world.at(3) + MINUTE };
     let hook = ["hook".to_owned()];
-    let handed = world.engine.join(&[join], AT_ONCE, &hook, &room, world.at(3)).await.unwrap().deliveries;
+    let handed = world
+        .engine
+        .join(&[join], &Destinations::all(AT_ONCE, &hook), &room, world.at(3))
+        .await
+        .unwrap()
+        .deliveries;
     world.engine.delivered(&handed, world.at(4)).await.unwrap();
     notify(&world, "g", &[&both], &["hook", "mail"], world.at(5)).await;
     let offline_to = async |name| -> Vec<String> {
@@ -405,8 +433,13 @@ pub async fn promise_07_transitions_of_one_call_join_the_groups_of_their_records
     let on = |record: &OfflineRecord| back(record, Closing::Return);
     let join = async |joins: [(&str, &OfflineRecord); 2], now| {
         let event = |record: &OfflineRecord| OutboxEvent::Record(record.clone());
-        let joins = joins.map(|(key, record)| Join { group: group(key), event: event(record) });
-        world.engine.join(&joins, AT_ONCE, &["hook".to_owned()], &Capacity::NONE, now).await.unwrap().sealed
+        let joins = joins.map(|(key, record)| Join { groups: vec![group(key)], event: event(record) });
+        world
+            .engine
+            .join(&joins, &Destinations::all(AT_ONCE, &["hook".to_owned()]), &Capacity::NONE, now)
+            .await
+            .unwrap()
+            .sealed
     };
     let notified = async |now| -> Vec<(String, usize, usize)> {
         let notified = delivered_to(&world, "hook", now).await;
@@ -461,7 +494,7 @@ pub async fn promise_07_a_unit_that_returns_before_its_group_is_sealed_is_never_
 ) {
     let off = offline(&world.unit("a"), world.at(0));
     let stays = offline(&world.unit("b"), world.at(0));
-    let pace = Pace { wait: MINUTE, interval: MINUTE };
+    let pace = Pace::new(MINUTE, MINUTE);
     world.join_at(&[&off, &stays], pace, world.at(0)).await;
     world.join_at(&[&back(&off, Closing::Return)], pace, world.at(1)).await;
     world.seal(world.at(0) + MINUTE).await;
@@ -495,7 +528,7 @@ pub async fn promise_08_delivered_is_never_leased_again<G: Ground>(world: World<
 
 pub async fn promise_12_the_silence_of_a_removed_unit_is_no_longer_notified<G: Ground>(world: World<G>) {
     let off = offline(&world.unit("a"), world.at(0));
-    let pace = Pace { wait: MINUTE, interval: MINUTE };
+    let pace = Pace::new(MINUTE, MINUTE);
     world.join_at(&[&off], pace, world.at(0)).await;
     world.join_at(&[&back(&off, Closing::Removed)], pace, world.at(1)).await;
     assert_eq!(world.seal(world.hours(1)).await, 0);
@@ -506,7 +539,7 @@ pub async fn promise_12_the_silence_of_a_removed_unit_is_no_longer_notified<G: G
 }
 
 pub async fn a_group_keeps_group_wait_and_group_interval<G: Ground>(world: World<G>) {
-    let pace = Pace { wait: Duration::from_secs(10), interval: Duration::from_secs(300) };
+    let pace = Pace::new(Duration::from_secs(10), Duration::from_secs(300));
     let seconds = |s: u64| world.at(s * 1000);
     let first_seal = async || world.engine.first_seal(&world.partitions()).await.unwrap();
     let silent = |name: &str| offline(&world.unit(name), seconds(0));
@@ -537,7 +570,7 @@ pub async fn a_group_keeps_group_wait_and_group_interval<G: Ground>(world: World
 }
 
 pub async fn a_unit_that_returns_within_its_own_wait_is_never_notified<G: Ground>(world: World<G>) {
-    let pace = Pace { wait: Duration::from_secs(10), interval: Duration::from_secs(300) };
+    let pace = Pace::new(Duration::from_secs(10), Duration::from_secs(300));
     let seconds = |s: u64| world.at(s * 1000);
     let silent = |name: &str| offline(&world.unit(name), seconds(0));
     world.join_at(&[&silent("first")], pace, seconds(0)).await;
@@ -566,7 +599,7 @@ pub async fn a_unit_that_returns_within_its_own_wait_is_never_notified<G: Ground
 }
 
 pub async fn a_group_that_members_keep_joining_is_sealed_all_the_same<G: Ground>(world: World<G>) {
-    let pace = Pace { wait: Duration::from_secs(10), interval: Duration::from_secs(60) };
+    let pace = Pace::new(Duration::from_secs(10), Duration::from_secs(60));
     let mut sealed = Vec::new();
     for second in 0..200u64 {
         let now = world.at(second * 1000);
@@ -583,7 +616,7 @@ pub async fn a_group_that_members_keep_joining_is_sealed_all_the_same<G: Ground>
 pub async fn a_single_member_of_a_due_group_does_not_wait<G: Ground>(world: World<G>) {
     let record = |unit: &str| offline(&world.unit(unit), world.at(0));
     let (a, b, c, d) = (record("a"), record("b"), record("c"), record("d"));
-    let pace = Pace { wait: Duration::ZERO, interval: MINUTE };
+    let pace = Pace::new(Duration::ZERO, MINUTE);
     assert_eq!(world.join_at(&[&a], pace, world.at(1)).await, 1);
     assert_eq!(world.engine.first_seal(&world.partitions()).await.unwrap(), None);
     let notified = world.lease(world.at(1)).await;
@@ -646,12 +679,12 @@ pub async fn the_backlog_of_a_receiver_is_counted_and_can_be_discarded<G: Ground
     assert_eq!(world.engine.kept().await.unwrap(), []);
     let records: Vec<OfflineRecord> = world.units(120).iter().map(|unit| offline(unit, now)).collect();
     let join = |record: &OfflineRecord| Join {
-        group: group(&format!("g{}", record.unit)),
+        groups: vec![group(&format!("g{}", record.unit))],
         event: OutboxEvent::Record(record.clone()),
     };
     let joins: Vec<Join> = records.iter().map(join).collect();
-    world.engine.join(&joins, AT_ONCE, &names, &Capacity::NONE, now).await.unwrap();
-    world.engine.seal(&world.partitions(), &names, AT_ONCE, now).await.unwrap();
+    world.engine.join(&joins, &Destinations::all(AT_ONCE, &names), &Capacity::NONE, now).await.unwrap();
+    world.engine.seal(&world.partitions(), &Destinations::all(AT_ONCE, &names), now).await.unwrap();
     let leased = world.lease(now).await;
     world.engine.dead_letter(&leased[0], "410 gone", now).await.unwrap();
     let kept = |waiting: u64, dead: u64| Backlog { waiting, dead };
@@ -676,8 +709,8 @@ pub async fn the_backlog_of_a_receiver_is_counted_and_can_be_discarded<G: Ground
     world.engine.delivered(&notified, later).await.unwrap();
     let returned: Vec<OfflineRecord> = records.iter().map(|record| back(record, Closing::Return)).collect();
     let joins: Vec<Join> = returned.iter().map(join).collect();
-    world.engine.join(&joins, AT_ONCE, &names, &Capacity::NONE, later).await.unwrap();
-    world.engine.seal(&world.partitions(), &names, AT_ONCE, later).await.unwrap();
+    world.engine.join(&joins, &Destinations::all(AT_ONCE, &names), &Capacity::NONE, later).await.unwrap();
+    world.engine.seal(&world.partitions(), &Destinations::all(AT_ONCE, &names), later).await.unwrap();
     assert_eq!(world.lease(later).await, []);
     let notified = world.engine.lease(&world.partitions(), "mail", later, later + MINUTE, 500).await.unwrap();
     assert_eq!(notified.iter().map(|delivery| delivery.online.len()).sum::<usize>(), 120);
@@ -695,13 +728,21 @@ pub async fn a_receiver_that_was_absent_is_notified_of_what_still_holds<G: Groun
     world.seal_outbox(&both, world.hours(49)).await;
     for interval in [Timestamp::NEVER, world.hours(41)] {
         let event = OutboxEvent::Blind(Interval { from: world.hours(40), to: interval });
-        let join = [Join { group: Group { key: "blind".into(), labels: Labels::new() }, event }];
-        world.engine.join(&join, AT_ONCE, &both, &Capacity::NONE, world.hours(49)).await.unwrap();
+        let join = [Join { groups: vec![Group { key: "blind".into(), labels: Labels::new() }], event }];
+        world
+            .engine
+            .join(&join, &Destinations::all(AT_ONCE, &both), &Capacity::NONE, world.hours(49))
+            .await
+            .unwrap();
     }
     // A kind that is blind still.
     let lasting = OutboxEvent::Blind(Interval { from: world.hours(40), to: Timestamp::NEVER });
-    let of_kind = [Join { group: group("blind,kind=detector"), event: lasting }];
-    world.engine.join(&of_kind, AT_ONCE, &both, &Capacity::NONE, world.hours(49)).await.unwrap();
+    let of_kind = [Join { groups: vec![group("blind,kind=detector")], event: lasting }];
+    world
+        .engine
+        .join(&of_kind, &Destinations::all(AT_ONCE, &both), &Capacity::NONE, world.hours(49))
+        .await
+        .unwrap();
     // Two are delivered, and the receiver fails for the others. One of the two is back before the receiver is absent.
     for delivery in world.lease(world.hours(49)).await {
         let is_notified = |record: &OfflineRecord| ["notified", "back"].contains(&record.unit.as_str());
@@ -774,14 +815,15 @@ impl<G: Ground> World<G> {
                 OutboxEvent::Record(record) => record.unit.as_str().split('-').next().unwrap().to_owned(),
                 OutboxEvent::Blind(_) => "blind".to_owned(),
             };
-            Join { group: group(&key), event: entry.event.clone() }
+            Join { groups: vec![group(&key)], event: entry.event.clone() }
         };
         let joins: Vec<Join> = entries.iter().map(join).collect();
-        self.engine.join(&joins, AT_ONCE, receivers, &Capacity::NONE, now).await.unwrap();
-        self.engine.seal(&self.partitions(), receivers, AT_ONCE, now).await.unwrap();
+        let to = Destinations::all(AT_ONCE, receivers);
+        let joined = self.engine.join(&joins, &to, &Capacity::NONE, now).await.unwrap();
+        self.engine.seal(&self.partitions(), &to, now).await.unwrap();
         let positions: Vec<rollcall::store::Position> =
             entries.into_iter().map(|entry| entry.position).collect();
-        self.engine.remove_entries(&positions).await.unwrap();
+        self.engine.remove_entries(&positions, &joined.groups).await.unwrap();
     }
 
     /// Delivers the whole backlog of a receiver.
@@ -832,11 +874,15 @@ pub async fn a_long_blind_interval_is_notified_at_once_and_by_itself<G: Ground>(
     let interval = world.canary(world.hours(2), gap, tell_after).await.unwrap();
     let outbox = world.outbox().await;
     assert_eq!(outbox[0].event, OutboxEvent::Blind(interval));
-    let pace = Pace { wait: MINUTE, interval: MINUTE };
-    let join = Join { group: group("blind"), event: outbox[0].event.clone() };
+    let pace = Pace::new(MINUTE, MINUTE);
+    let join = Join { groups: vec![group("blind")], event: outbox[0].event.clone() };
     for _ in 0..2 {
         let joins = std::slice::from_ref(&join);
-        world.engine.join(joins, pace, &["hook".to_owned()], &Capacity::NONE, world.hours(2)).await.unwrap();
+        world
+            .engine
+            .join(joins, &Destinations::all(pace, &["hook".to_owned()]), &Capacity::NONE, world.hours(2))
+            .await
+            .unwrap();
         world.seal(world.hours(2)).await;
     }
     let notified = world.lease(world.hours(2)).await;
@@ -854,14 +900,15 @@ pub async fn the_same_members_give_the_same_id<G: Ground>(world: World<G>) {
     let two = twin.sealed(&[&off], twin.at(9)).await;
     assert_eq!([&*one[0].id, &*two[0].id], [id; 2], "sealed as it joins");
     let waiting = World::<G>::new().await;
-    waiting.join_at(&[&off], Pace { wait: MINUTE, interval: MINUTE }, waiting.at(0)).await;
+    waiting.join_at(&[&off], Pace::new(MINUTE, MINUTE), waiting.at(0)).await;
     waiting.seal(waiting.hours(1)).await;
     assert_eq!(waiting.lease(waiting.hours(1)).await[0].id, id, "sealed after its wait");
     let handing = World::<G>::new().await;
-    let joins = [Join { group: group("g"), event: OutboxEvent::Record(off) }];
+    let joins = [Join { groups: vec![group("g")], event: OutboxEvent::Record(off) }];
     let room = Capacity { most: vec![1], until: handing.hours(1) };
     let hook = ["hook".to_owned()];
-    let joined = handing.engine.join(&joins, AT_ONCE, &hook, &room, handing.at(5)).await.unwrap();
+    let joined =
+        handing.engine.join(&joins, &Destinations::all(AT_ONCE, &hook), &room, handing.at(5)).await.unwrap();
     let handed_out = joined.deliveries.into_iter().chain(handing.lease(handing.at(5)).await);
     assert_eq!(handed_out.map(|delivery| delivery.id).collect::<Vec<_>>(), [id], "handed out as it joins");
     let on = twin.sealed(&[&offline(&twin.unit("b"), twin.at(0))], twin.at(10)).await;

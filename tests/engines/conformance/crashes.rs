@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use rollcall::clock::Timestamp;
 use rollcall::presence::{Closing, Interval, OfflineRecord, Standing, Unit};
-use rollcall::store::{Capacity, Entry, Gap, Group, Join, OutboxEvent, Pace, ShareMember, Subscription};
+use rollcall::store::{
+    Capacity, Destinations, Entry, Gap, Group, Join, OutboxEvent, Pace, ShareMember, Subscription,
+};
 
 use super::ground::Ground;
 use super::world::{HOUR, World};
 
-const AT_ONCE: Pace = Pace { wait: Duration::ZERO, interval: Duration::ZERO };
+const AT_ONCE: Pace = Pace::AT_ONCE;
 const MINUTE: Duration = Duration::from_secs(60);
 
 impl<G: Ground> World<G> {
@@ -37,9 +39,12 @@ impl<G: Ground> World<G> {
 
     async fn join_all(&self, entries: &[Entry], now: Timestamp) {
         let group = Group { key: "g".into(), labels: Default::default() };
-        let join = |entry: &Entry| Join { group: group.clone(), event: entry.event.clone() };
+        let join = |entry: &Entry| Join { groups: vec![group.clone()], event: entry.event.clone() };
         let joins: Vec<Join> = entries.iter().map(join).collect();
-        self.engine.join(&joins, AT_ONCE, &["hook".to_owned()], &Capacity::NONE, now).await.unwrap();
+        self.engine
+            .join(&joins, &Destinations::all(AT_ONCE, &["hook".to_owned()]), &Capacity::NONE, now)
+            .await
+            .unwrap();
     }
 }
 
@@ -177,11 +182,17 @@ pub async fn promise_07_crashes_between_the_steps_of_a_notification_change_no_id
     assert_eq!(entries.len(), 300);
     world.join_all(&entries, now).await;
     let positions: Vec<_> = entries.into_iter().map(|entry| entry.position).collect();
-    world.engine.remove_entries(&positions).await.unwrap();
-    assert_eq!(world.engine.seal(&world.partitions(), &hook, AT_ONCE, now).await.unwrap(), 300);
+    world.engine.remove_entries(&positions, &Default::default()).await.unwrap();
+    assert_eq!(
+        world.engine.seal(&world.partitions(), &Destinations::all(AT_ONCE, &hook), now).await.unwrap(),
+        300
+    );
     world.crash().await;
     assert_eq!(world.outbox().await, []);
-    assert_eq!(world.engine.seal(&world.partitions(), &hook, AT_ONCE, now).await.unwrap(), 0);
+    assert_eq!(
+        world.engine.seal(&world.partitions(), &Destinations::all(AT_ONCE, &hook), now).await.unwrap(),
+        0
+    );
     let lease = async |world: &World<G>, at| {
         world.engine.lease(&world.partitions(), "hook", at, at + MINUTE, 10).await.unwrap()
     };
@@ -199,12 +210,23 @@ pub async fn promise_07_crashes_between_the_steps_of_a_notification_change_no_id
     assert_eq!(lease(&world, world.hours(1000)).await, []);
     let records: Vec<OfflineRecord> = first[0].offline.clone();
     let again = |record: &OfflineRecord| Join {
-        group: Group { key: "g".into(), labels: Default::default() },
+        groups: vec![Group { key: "g".into(), labels: Default::default() }],
         event: OutboxEvent::Record(record.clone()),
     };
     let again: Vec<Join> = records.iter().map(again).collect();
-    world.engine.join(&again, AT_ONCE, &hook, &Capacity::NONE, world.hours(50)).await.unwrap();
-    assert_eq!(world.engine.seal(&world.partitions(), &hook, AT_ONCE, world.hours(50)).await.unwrap(), 0);
+    world
+        .engine
+        .join(&again, &Destinations::all(AT_ONCE, &hook), &Capacity::NONE, world.hours(50))
+        .await
+        .unwrap();
+    assert_eq!(
+        world
+            .engine
+            .seal(&world.partitions(), &Destinations::all(AT_ONCE, &hook), world.hours(50))
+            .await
+            .unwrap(),
+        0
+    );
 }
 
 pub async fn promise_11_a_crash_forgets_no_blind_time<G: Ground>(mut world: World<G>) {

@@ -1,5 +1,5 @@
 //! The promises of an engine, as cases that every engine passes. A new engine is one line at the
-//! end of this file and a [`Ground`].
+//! end of this file and a [`Ground`](ground::Ground).
 //!
 //! Time is simulated: no case waits for a deadline.
 
@@ -9,39 +9,80 @@ mod data;
 mod embedded;
 mod ground;
 mod hearing;
+mod pace;
 mod redis;
 mod roster;
+mod routes;
 mod several;
+mod shared;
+mod silences;
 mod units;
-mod world;
+pub mod world;
+
+/// A test for each of these cases.
+macro_rules! with_servers_of_their_own {
+    ($ground:ty: $($file:ident::$case:ident)*) => { $(
+        #[tokio::test]
+        async fn $case() {
+            super::$file::$case(super::world::World::<$ground>::new().await).await;
+        }
+    )* };
+}
 
 /// The suite for one kind of ground.
-macro_rules! conformance {
-    ($name:ident, $ground:ty: $($file:ident { $($case:ident)* })*) => {
+macro_rules! case_by_case {
+    (
+        $name:ident, $ground:ty: crash { $($of:ident::$crash:ident)* } $($file:ident { $($case:ident)* })*
+    ) => {
         mod $name {
-            $($(
+            with_servers_of_their_own! { $ground: $($of::$crash)* $($($file::$case)*)* }
+        }
+    };
+}
+
+/// The same for servers that take seconds to start: the cases of one file share them, each with a fleet of its own.
+macro_rules! file_by_file {
+    (
+        $name:ident, $ground:ty: crash { $($of:ident::$crash:ident)* } $($file:ident { $($case:ident)* })*
+    ) => {
+        mod $name {
+            with_servers_of_their_own! { $ground: $($of::$crash)* }
+            $(
                 #[tokio::test]
-                async fn $case() {
-                    super::$file::$case(super::world::World::<$ground>::new().await).await;
+                async fn $file() {
+                    let shared = <$ground as super::ground::Ground>::new().await;
+                    let mut cases = super::shared::Cases::default();
+                    $(
+                        cases.add(stringify!($case), async {
+                            use super::{shared::Shared, world::World};
+                            super::$file::$case(World::on(shared.apart()).await).await;
+                        });
+                    )*
+                    cases.pass().await;
                 }
-            )*)*
+            )*
         }
     };
 }
 
 /// All cases; each engine gets them all.
 macro_rules! every_case {
-    ($name:ident, $ground:ty) => {
-        conformance! { $name, $ground:
-            crashes {
-                promise_01_recorded_means_applied
-                promise_01_time_that_a_crash_loses_is_blind
-                promise_01_time_that_a_crash_loses_is_blind_however_short_and_however_soon
-                promise_01_a_crash_loses_no_transition
-                promise_02_a_crash_in_the_middle_of_a_storm_takes_no_unit_twice_and_loses_none
-                promise_07_crashes_between_the_steps_of_a_notification_change_no_id
-                promise_11_a_crash_forgets_no_blind_time
-                a_crash_does_not_forget_members_and_kept_sessions
+    ($by:ident, $name:ident, $ground:ty) => {
+        $by! { $name, $ground:
+            crash {
+                crashes::promise_01_recorded_means_applied
+                crashes::promise_01_time_that_a_crash_loses_is_blind
+                crashes::promise_01_time_that_a_crash_loses_is_blind_however_short_and_however_soon
+                crashes::promise_01_a_crash_loses_no_transition
+                crashes::promise_02_a_crash_in_the_middle_of_a_storm_takes_no_unit_twice_and_loses_none
+                crashes::promise_07_crashes_between_the_steps_of_a_notification_change_no_id
+                crashes::promise_11_a_crash_forgets_no_blind_time
+                crashes::a_crash_does_not_forget_members_and_kept_sessions
+                hearing::a_filter_that_is_added_removed_or_changed_is_blind_while_it_was_not_subscribed
+                hearing::each_filter_is_heard_to_its_own_moment_by_a_gap_of_its_own
+                data::values_survive_a_crash
+                silences::silences_survive_a_crash
+                silences::an_acknowledgement_is_kept_with_its_record_and_ends_with_it
             }
             units {
                 promise_02_each_silence_is_taken_by_exactly_one_caller
@@ -71,7 +112,7 @@ macro_rules! every_case {
                 declarations_of_a_unit_are_kept_and_obeyed
                 a_record_of_a_removed_kind_is_closed_and_notified_once
                 records_are_listed_newest_first_page_by_page
-                every_unit_is_on_exactly_one_page
+                every_unit_is_on_exactly_one_page_and_steps_without_units_are_left_out
                 a_kind_admits_no_more_ids_than_it_may_have
                 instances_that_share_a_fleet_know_how_many_units_there_are
                 instances_that_share_a_fleet_know_its_shortest_timeout
@@ -83,9 +124,7 @@ macro_rules! every_case {
                 a_new_connection_of_a_session_proves_nothing_before_its_first_canary
                 time_that_another_plain_subscription_heard_is_not_blind
                 a_kind_that_was_not_subscribed_was_not_heard
-                a_filter_that_is_added_removed_or_changed_is_blind_while_it_was_not_subscribed
                 a_living_unit_of_a_kind_that_was_not_subscribed_is_not_offline
-                each_filter_is_heard_to_its_own_moment_by_a_gap_of_its_own
                 a_unit_of_a_kind_that_is_not_heard_is_checked_seldom_and_reported_in_time
                 a_new_member_delays_nothing_before_its_first_canary_but_itself
                 a_member_that_ends_out_of_order_makes_that_time_blind_however_short
@@ -127,11 +166,39 @@ macro_rules! every_case {
                 a_long_blind_interval_is_notified_at_once_and_by_itself
                 the_same_members_give_the_same_id
             }
+            pace {
+                promise_05_a_recovery_of_everything_waits_no_longer_than_group_wait
+                silences_within_a_second_of_the_first_are_in_the_first_notification
+                silences_within_a_second_are_together_whatever_the_wait
+                a_group_of_one_unit_gathers_nothing
+                a_removed_unit_does_not_hold_up_the_return_of_the_others
+                a_silence_is_notified_only_if_it_lasts
+                recoveries_are_notified_as_the_route_says
+                receivers_are_reminded_while_a_silence_lasts
+                a_silence_that_lasts_is_notified_to_others_and_so_is_its_return
+                a_reminder_that_is_given_up_hides_no_return
+                an_acknowledgement_or_an_alert_silence_stops_reminders_and_escalation
+                neither_reminder_nor_escalation_is_notified_while_the_route_is_muted
+                a_muted_route_notifies_of_what_still_holds_when_the_mute_is_over
+            }
+            routes {
+                promise_05_a_return_goes_to_the_receivers_that_its_group_has_no_more
+                a_record_of_several_routes_is_notified_in_the_group_of_each
+                each_route_has_a_pace_of_its_own
+                a_group_of_a_route_that_is_gone_is_notified_all_the_same
+                joining_hands_out_silences_of_several_routes_up_to_the_room_of_each_receiver
+                a_receiver_of_two_routes_is_notified_by_one_where_the_other_gave_up
+            }
             data {
                 of_each_metric_and_unit_the_newest_value_is_kept
                 values_belong_to_known_units_and_are_removed_with_them
                 every_value_is_on_exactly_one_page
-                values_survive_a_crash
+            }
+            silences {
+                silences_are_added_changed_and_ended_and_every_instance_knows_them
+                a_pause_moves_the_deadline_at_once_and_ends_when_it_is_ended
+                of_two_changes_of_silences_at_the_same_time_none_is_lost
+                silences_that_ended_long_ago_are_removed_and_the_audit_is_bounded
             }
             roster {
                 a_lease_that_ends_in_the_far_future_owns_nothing
@@ -146,8 +213,8 @@ macro_rules! every_case {
     };
 }
 
-every_case!(on_redis, super::redis::Single);
-every_case!(on_a_cluster_node, super::redis::ClusterNode);
-every_case!(on_a_cluster, super::several::ThreePrimaries);
-every_case!(on_sentinel, super::several::Watched);
-every_case!(on_a_directory, super::embedded::Directory);
+every_case!(case_by_case, on_redis, super::redis::Single);
+every_case!(file_by_file, on_a_cluster_node, super::redis::ClusterNode);
+every_case!(file_by_file, on_a_cluster, super::several::ThreePrimaries);
+every_case!(file_by_file, on_sentinel, super::several::Watched);
+every_case!(case_by_case, on_a_directory, super::embedded::Directory);

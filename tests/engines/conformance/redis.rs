@@ -8,19 +8,21 @@ use redis::{Client, cmd};
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::presence::Unit;
 use rollcall::simulate::servers::{Server, free_cluster_port, free_port};
-use rollcall::store::{Engine, partition_of};
+use rollcall::store::{Destinations, Engine, partition_of};
 use rollcall::store::{redis::Config, redis::RedisEngine};
 use rollcall::telemetry::Telemetry;
 use tempfile::TempDir;
 
 use super::ground::Ground;
+use super::several::{a_prefix, own};
+use super::shared::Shared;
 use crate::support::client::client;
 
 /// An ordinary server.
 pub struct Single(Running);
 
-/// A server that is a cluster of one node.
-pub struct ClusterNode(Running);
+/// A server that is a cluster of one node, and the prefix of a fleet on it.
+pub struct ClusterNode(Arc<Running>, String);
 
 pub struct Running {
     server: Server,
@@ -58,9 +60,10 @@ impl Running {
         }
     }
 
-    async fn engine(&self) -> Arc<dyn Engine> {
+    async fn engine(&self, prefix: &str) -> Arc<dyn Engine> {
         let telemetry = Arc::new(Telemetry::new(&Clock::by_hand(Timestamp::ZERO)));
-        Arc::new(RedisEngine::connect(&self.config(), telemetry).await.unwrap())
+        let config = Config { prefix: prefix.to_owned(), ..self.config() };
+        Arc::new(RedisEngine::connect(&config, telemetry).await.unwrap())
     }
 
     fn crash(&mut self) {
@@ -68,13 +71,13 @@ impl Running {
         self.server = start(self.dir.path(), self.server.port(), self.args);
     }
 
-    async fn lapse(&self, unit: &Unit) {
-        let gone: u8 = self.ask(cmd("DEL").arg(alive(unit))).await;
+    async fn lapse(&self, prefix: &str, unit: &Unit) {
+        let gone: u8 = self.ask(cmd("DEL").arg(alive_of(prefix, unit))).await;
         assert_eq!(gone, 1, "there was no key of {unit}");
     }
 
-    async fn leave_key(&self, unit: &Unit, ms: i64) {
-        self.ask::<()>(cmd("SET").arg(alive(unit)).arg(ms)).await;
+    async fn leave_key(&self, prefix: &str, unit: &Unit, ms: i64) {
+        self.ask::<()>(cmd("SET").arg(alive_of(prefix, unit)).arg(ms)).await;
     }
 }
 
@@ -84,9 +87,15 @@ fn start(dir: &Path, port: u16, args: &[&str]) -> Server {
 
 const HEARD: &str = "rollcall:{hearing}:heard";
 
+const PREFIX: &str = "rollcall";
+
 /// The public name of an expiry key.
 pub fn alive(unit: &Unit) -> String {
-    format!("rollcall:{{p{}}}:alive:{unit}", partition_of(unit, 16))
+    alive_of(PREFIX, unit)
+}
+
+fn alive_of(prefix: &str, unit: &Unit) -> String {
+    format!("{prefix}:{{p{}}}:alive:{unit}", partition_of(unit, 16))
 }
 
 impl Ground for Single {
@@ -96,7 +105,7 @@ impl Ground for Single {
         Single(Running::start(DURABLE))
     }
     async fn engine(&self) -> Arc<dyn Engine> {
-        self.0.engine().await
+        self.0.engine(PREFIX).await
     }
     /// It writes before it answers.
     async fn settle(&self) {}
@@ -104,10 +113,10 @@ impl Ground for Single {
         self.0.crash();
     }
     async fn lapse(&self, unit: &Unit) {
-        self.0.lapse(unit).await;
+        self.0.lapse(PREFIX, unit).await;
     }
     async fn leave_key(&self, unit: &Unit, ms: i64) {
-        self.0.leave_key(unit, ms).await;
+        self.0.leave_key(PREFIX, unit, ms).await;
     }
 }
 
@@ -118,22 +127,28 @@ impl Ground for ClusterNode {
         let node = Running::start(CLUSTERED);
         node.ask::<()>(cmd("CLUSTER").arg("ADDSLOTS").arg((0..16384).collect::<Vec<u16>>())).await;
         node.until_whole().await;
-        ClusterNode(node)
+        ClusterNode(Arc::new(node), a_prefix())
     }
     async fn engine(&self) -> Arc<dyn Engine> {
-        self.0.engine().await
+        self.0.engine(&self.1).await
     }
     /// It writes before it answers.
     async fn settle(&self) {}
     async fn crash(&mut self) {
-        self.0.crash();
+        own(&mut self.0).crash();
         self.0.until_whole().await;
     }
     async fn lapse(&self, unit: &Unit) {
-        self.0.lapse(unit).await;
+        self.0.lapse(&self.1, unit).await;
     }
     async fn leave_key(&self, unit: &Unit, ms: i64) {
-        self.0.leave_key(unit, ms).await;
+        self.0.leave_key(&self.1, unit, ms).await;
+    }
+}
+
+impl Shared for ClusterNode {
+    fn apart(&self) -> ClusterNode {
+        ClusterNode(self.0.clone(), a_prefix())
     }
 }
 
@@ -443,10 +458,11 @@ mod only_redis {
         world.check(&unit, world.hours(49)).await;
         let group = Group { key: "g".into(), labels: Default::default() };
         let event = world.outbox().await.remove(0).event;
-        let pace = Pace { wait: Duration::ZERO, interval: Duration::ZERO };
+        let pace = Pace::AT_ONCE;
         let (now, later) = (world.hours(49), world.hours(50));
-        let joins = [Join { group: group.clone(), event }];
-        let joined = world.engine.join(&joins, pace, &[], &Capacity::NONE, now).await.unwrap();
+        let joins = [Join { groups: vec![group.clone()], event }];
+        let joined =
+            world.engine.join(&joins, &Destinations::all(pace, &[]), &Capacity::NONE, now).await.unwrap();
         assert_eq!(joined.sealed, 1);
         world.hear(&unit, now).await;
         let event = world.outbox().await.remove(1).event;
@@ -454,13 +470,21 @@ mod only_redis {
         assert_eq!(
             world
                 .engine
-                .join(&[Join { group, event }], waits, &[], &Capacity::NONE, now)
+                .join(
+                    &[Join { groups: vec![group], event }],
+                    &Destinations::all(waits, &[]),
+                    &Capacity::NONE,
+                    now
+                )
                 .await
                 .unwrap()
                 .sealed,
             0
         );
-        assert_eq!(world.engine.seal(&world.partitions(), &[], waits, later).await.unwrap(), 1);
+        assert_eq!(
+            world.engine.seal(&world.partitions(), &Destinations::all(waits, &[]), later).await.unwrap(),
+            1
+        );
         assert_eq!(world.engine.first_seal(&world.partitions()).await.unwrap(), None);
         let kept: Vec<String> = world.ground.0.ask(cmd("KEYS").arg("*:notifications")).await;
         assert_eq!(kept, [""; 0]);
@@ -496,10 +520,7 @@ mod only_redis {
         let (engine, now) = (&world.engine, world.at(0));
         assert_eq!(engine.outbox(&[], 10).await.unwrap(), []);
         assert_eq!(
-            engine
-                .seal(&[], &["hook".to_owned()], Pace { wait: Duration::ZERO, interval: Duration::ZERO }, now)
-                .await
-                .unwrap(),
+            engine.seal(&[], &Destinations::all(Pace::AT_ONCE, &["hook".to_owned()]), now).await.unwrap(),
             0
         );
         assert_eq!(engine.first_seal(&[]).await.unwrap(), None);

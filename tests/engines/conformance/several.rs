@@ -10,50 +10,63 @@ use rollcall::store::{Engine, partition_of};
 use rollcall::telemetry::Telemetry;
 
 use super::ground::Ground;
+use super::shared::Shared;
 use crate::support::cluster::{Cluster, ClusterPlan};
 use crate::support::sentinel::{Sentinel, SentinelPlan};
 
-/// Three primaries.
-pub struct ThreePrimaries(Cluster);
+/// Three primaries, and the prefix of a fleet on them.
+pub struct ThreePrimaries(Arc<Cluster>, String);
 
-/// A primary and three Sentinels.
-pub struct Watched(Sentinel);
+/// A primary and three Sentinels, and the prefix of a fleet on it.
+pub struct Watched(Arc<Sentinel>, String);
 
-async fn engine(url: String) -> Arc<dyn Engine> {
+/// The prefix of a case that shares its servers.
+pub fn a_prefix() -> String {
+    format!("fleet-{:x}", rand::random::<u64>())
+}
+
+async fn engine(url: String, prefix: &str) -> Arc<dyn Engine> {
     let telemetry = Arc::new(Telemetry::new(&Clock::by_hand(Timestamp::ZERO)));
-    Arc::new(RedisEngine::connect(&Config { url, ..Config::default() }, telemetry).await.unwrap())
+    let config = Config { url, prefix: prefix.to_owned(), ..Config::default() };
+    Arc::new(RedisEngine::connect(&config, telemetry).await.unwrap())
 }
 
 /// The public name of an expiry key.
-fn alive(unit: &Unit, tags: Tags, partitions: u16) -> String {
+fn alive(prefix: &str, unit: &Unit, tags: Tags, partitions: u16) -> String {
     let tag = tags.tag(partition_of(unit, partitions), partitions);
-    format!("rollcall:{{{tag}}}:alive:{unit}")
+    format!("{prefix}:{{{tag}}}:alive:{unit}")
+}
+
+/// The servers of a case that crashes them.
+pub fn own<T>(servers: &mut Arc<T>) -> &mut T {
+    Arc::get_mut(servers).expect("a case that crashes its servers shares them with no other")
 }
 
 impl Ground for ThreePrimaries {
     const IS_WITHIN: bool = false;
 
     async fn new() -> ThreePrimaries {
-        ThreePrimaries(Cluster::start(ClusterPlan::new(0).durable()).await)
+        ThreePrimaries(Arc::new(Cluster::start(ClusterPlan::new(0).durable()).await), a_prefix())
     }
     async fn engine(&self) -> Arc<dyn Engine> {
-        engine(self.0.url()).await
+        engine(self.0.url(), &self.1).await
     }
     /// It writes before it answers.
     async fn settle(&self) {}
     /// All servers at once.
     async fn crash(&mut self) {
-        self.0.nodes.iter_mut().for_each(|node| node.kill());
-        self.0.nodes.iter_mut().for_each(|node| node.restart());
+        let nodes = &mut own(&mut self.0).nodes;
+        nodes.iter_mut().for_each(|node| node.kill());
+        nodes.iter_mut().for_each(|node| node.restart());
         self.0.until_whole().await;
     }
     async fn lapse(&self, unit: &Unit) {
-        let key = alive(unit, Tags::Spread, 48);
+        let key = alive(&self.1, unit, Tags::Spread, 48);
         let gone: u8 = self.0.ask(&key, cmd("DEL").arg(&key)).await;
         assert_eq!(gone, 1, "there was no key of {unit}");
     }
     async fn leave_key(&self, unit: &Unit, ms: i64) {
-        let key = alive(unit, Tags::Spread, 48);
+        let key = alive(&self.1, unit, Tags::Spread, 48);
         self.0.ask::<()>(&key, cmd("SET").arg(&key).arg(ms)).await;
     }
 }
@@ -62,24 +75,37 @@ impl Ground for Watched {
     const IS_WITHIN: bool = false;
 
     async fn new() -> Watched {
-        Watched(Sentinel::start(SentinelPlan::new(0).durable()).await)
+        Watched(Arc::new(Sentinel::start(SentinelPlan::new(0).durable()).await), a_prefix())
     }
     async fn engine(&self) -> Arc<dyn Engine> {
-        engine(self.0.url()).await
+        engine(self.0.url(), &self.1).await
     }
     /// It writes before it answers.
     async fn settle(&self) {}
     /// The primary; the Sentinels have no other one to name.
     async fn crash(&mut self) {
-        self.0.servers.iter_mut().for_each(|server| server.kill());
-        self.0.servers.iter_mut().for_each(|server| server.restart());
+        let servers = &mut own(&mut self.0).servers;
+        servers.iter_mut().for_each(|server| server.kill());
+        servers.iter_mut().for_each(|server| server.restart());
         self.0.until_whole().await;
     }
     async fn lapse(&self, unit: &Unit) {
-        let gone: u8 = self.0.ask(cmd("DEL").arg(alive(unit, Tags::Plain, 16))).await;
+        let gone: u8 = self.0.ask(cmd("DEL").arg(alive(&self.1, unit, Tags::Plain, 16))).await;
         assert_eq!(gone, 1, "there was no key of {unit}");
     }
     async fn leave_key(&self, unit: &Unit, ms: i64) {
-        self.0.ask::<()>(cmd("SET").arg(alive(unit, Tags::Plain, 16)).arg(ms)).await;
+        self.0.ask::<()>(cmd("SET").arg(alive(&self.1, unit, Tags::Plain, 16)).arg(ms)).await;
+    }
+}
+
+impl Shared for ThreePrimaries {
+    fn apart(&self) -> ThreePrimaries {
+        ThreePrimaries(self.0.clone(), a_prefix())
+    }
+}
+
+impl Shared for Watched {
+    fn apart(&self) -> Watched {
+        Watched(self.0.clone(), a_prefix())
     }
 }

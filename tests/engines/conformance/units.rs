@@ -377,7 +377,7 @@ pub async fn promise_15_a_lost_reply_leaves_nothing_that_is_not_repaired<G: Grou
     // And the settling of an entry.
     let positions: Vec<_> = world.outbox().await.into_iter().map(|entry| entry.position).collect();
     for _ in 0..2 {
-        world.engine.remove_entries(&positions).await.unwrap();
+        world.engine.remove_entries(&positions, &Default::default()).await.unwrap();
     }
     assert_eq!(world.outbox().await, []);
 }
@@ -447,7 +447,7 @@ pub async fn the_outbox_is_read_up_to_the_limit_however_it_was_written<G: Ground
             OutboxEvent::Blind(interval) => panic!("nothing was blind, but {interval:?}"),
         }));
         assert_eq!(transitions.len(), expected, "nothing is read twice");
-        world.engine.remove_entries(&positions).await.unwrap();
+        world.engine.remove_entries(&positions, &Default::default()).await.unwrap();
     }
     assert_eq!(world.outbox().await, []);
 }
@@ -589,13 +589,21 @@ pub async fn records_are_listed_newest_first_page_by_page<G: Ground>(world: Worl
     assert!(all.is_sorted_by(|a, b| (a.detected_at, a.id.to_string()) > (b.detected_at, b.id.to_string())));
 }
 
-pub async fn every_unit_is_on_exactly_one_page<G: Ground>(world: World<G>) {
+pub async fn every_unit_is_on_exactly_one_page_and_steps_without_units_are_left_out<G: Ground>(
+    world: World<G>,
+) {
     let units = world.units(400);
     world.hear_all(&units, world.at(0)).await;
     let mut found: Vec<Snapshot> = Vec::new();
     for partition in 0..world.engine.partitions() {
-        for page in 0..world.engine.pages() {
-            found.extend(world.engine.walk(partition, page).await.unwrap());
+        let occupied = world.engine.occupied(partition, 4).await.unwrap();
+        for step in world.engine.steps(4) {
+            let mut on_step = Vec::new();
+            for page in step.clone() {
+                on_step.extend(world.engine.walk(partition, page).await.unwrap());
+            }
+            assert_eq!(occupied.contains(&step), !on_step.is_empty(), "{step:?} of {partition}");
+            found.extend(on_step);
         }
     }
     found.sort_by(|a, b| a.unit.cmp(&b.unit));

@@ -29,7 +29,10 @@ pub struct World<G> {
 impl<G: Ground> World<G> {
     /// A fleet without units that has heard up to the beginning of time.
     pub async fn new() -> World<G> {
-        let ground = G::new().await;
+        World::on(G::new().await).await
+    }
+
+    pub async fn on(ground: G) -> World<G> {
         let engine = ground.engine().await;
         let roll = roll(engine.clone());
         roll.canary_returned(BEGIN).await.unwrap();

@@ -15,7 +15,8 @@ use crate::reference::load;
 const LANGUAGES: [&str; 8] = ["toml", "sh", "json", "yaml", "promql", "python", "text", "console"];
 
 /// Programs that commands of the documentation call beside Rollcall.
-const PROGRAMS: [&str; 17] = [
+const PROGRAMS: [&str; 18] = [
+    "amtool",
     "cargo",
     "make",
     "curl",
@@ -171,7 +172,8 @@ fn every_command_in_a_sentence_is_one_that_there_is() {
             let Some(rest) = code.strip_prefix("rollcall ") else { continue };
             // A synopsis has options in brackets, and stands for many commands.
             let rest: String = rest.split(" [").next().unwrap_or_default().replace("COMMAND", "serve");
-            let rest = rest.replace("PLACE", "embedded:x");
+            let rest = rest.replace("PLACE", "embedded:x").replace("KIND/UNIT", "detector/pump-7");
+            let rest = rest.replace(" ID", " 5c9c9b7e-3d2c-4a55-9f0c-2d7d0c8a4a11");
             let only_a_name = !rest.contains(' ');
             let arguments = words(&rest);
             if let Some(why) =

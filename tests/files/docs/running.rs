@@ -171,9 +171,13 @@ impl Drop for World {
 
 /// The status and the body of a page; nothing where no server answers.
 fn answer(port: u16, path: &str) -> Option<(u16, String)> {
+    answer_to("GET", port, path)
+}
+
+fn answer_to(method: &str, port: u16, path: &str) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
     stream.set_read_timeout(Some(PATIENCE)).ok()?;
-    write!(stream, "GET {path} HTTP/1.0\r\nhost: 127.0.0.1\r\n\r\n").ok()?;
+    write!(stream, "{method} {path} HTTP/1.0\r\nhost: 127.0.0.1\r\n\r\n").ok()?;
     let mut text = String::new();
     stream.read_to_string(&mut text).ok()?;
     let (head, body) = text.split_once("\r\n\r\n")?;
@@ -212,9 +216,10 @@ async fn asked(world: &World, words: &[&str]) -> Result<(), String> {
         .find(|word| word.starts_with("http://127.0.0.1:8080/"))
         .ok_or("asks no page of Rollcall")?;
     let path = url.strip_prefix("http://127.0.0.1:8080").unwrap_or_default();
+    let method = words.windows(2).find(|pair| pair[0] == "-X").map_or("GET", |pair| pair[1]);
     // The effect of the command before it may show a moment later.
     for _ in 0..100 {
-        match answer(world.http, path) {
+        match answer_to(method, world.http, path) {
             Some((200, _)) => return Ok(()),
             Some((status, _)) if status < 500 && status != 404 => {
                 return Err(format!("{path} answers {status}"));
@@ -296,6 +301,7 @@ fn the_example_of_blindness_is_the_body_that_is_posted() {
             offline: Vec::new(),
             online: Vec::new(),
             blind: vec![interval],
+            reminder: false,
             attempt: 1,
         };
         serde_json::from_str(&alerting::body(&delivery)).unwrap()

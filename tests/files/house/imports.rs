@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use super::source::{Source, bare};
 
 /// Every module of the crate and its floor.
-const FLOORS: [(&str, u8); 18] = [
+const FLOORS: [(&str, u8); 19] = [
     ("presence", 0),
+    ("routing", 0),
     ("clock", 0),
     ("address", 0),
     ("backoff", 0),

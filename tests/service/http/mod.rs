@@ -1,5 +1,6 @@
 //! The pages of Rollcall, over real connections.
 
+mod changes;
 mod connections;
 mod metrics;
 mod unit_metrics;
@@ -10,11 +11,12 @@ use std::sync::Arc;
 
 use reqwest::Method;
 use reqwest::header::{ALLOW, CONTENT_TYPE, WWW_AUTHENTICATE};
-use rollcall::fleet::Ownership;
+use rollcall::fleet::{Ownership, Silences};
 use rollcall::http::{self, Config, Role, Sources, Token, UnitMetrics};
 use rollcall::presence::{Interval, Labels, Override, Registration};
 use rollcall::telemetry::{EngineWarning, Loop};
 use serde_json::{Value, json};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use world::{Fleet, PATIENCE, SECOND, assert_problem, the};
@@ -130,6 +132,9 @@ async fn an_address_that_others_reach_is_not_served_without_a_token() {
         roll: fleet.roll.clone(),
         mirror: fleet.mirror.clone(),
         metrics: Arc::default(),
+        silences: Arc::new(Silences::new(fleet.engine.clone())),
+        routes: watch::Sender::new(Arc::default()).subscribe(),
+        reloads: None,
         telemetry: fleet.telemetry.clone(),
         clock: fleet.clock.clone(),
     };

@@ -10,9 +10,10 @@ use reqwest::{Client, Response};
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::fleet::ownership::View;
 use rollcall::fleet::{HearingConfig, Rules};
-use rollcall::fleet::{Mirror, Ownership, Roll};
-use rollcall::http::{self, Config, Sources, Token, UnitMetrics};
+use rollcall::fleet::{Mirror, Ownership, Roll, Silences};
+use rollcall::http::{self, AlertRoutes, Config, Sources, Token, UnitMetrics};
 use rollcall::presence::{Declared, Heartbeat, Kind, KindRules, Labels, Policy, Unit};
+use rollcall::routing::{Route, Routes, parse_matchers};
 use rollcall::simulate::servers::Server;
 use rollcall::store::Layout;
 use rollcall::store::redis::RedisEngine;
@@ -21,6 +22,7 @@ use rollcall::telemetry::Telemetry;
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::sync::Notify;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -93,6 +95,9 @@ impl Fleet {
             roll: roll.clone(),
             mirror: mirror.clone(),
             metrics: Arc::new(Catalogue::new([(rules_of("detector").kind, metrics())])),
+            silences: Arc::new(Silences::new(engine.clone())),
+            routes: watch::Sender::new(Arc::new(routes())).subscribe(),
+            reloads: None,
             telemetry: telemetry.clone(),
             clock: clock.clone(),
         };
@@ -181,6 +186,18 @@ pub fn metrics() -> Vec<Metric> {
         metric("detector_battery_volts", MetricType::Gauge, "volts"),
         metric("detector_alarms_total", MetricType::Counter, ""),
     ]
+}
+
+/// Detectors go to `mail`, grouped by site; all others to `hook`.
+fn routes() -> AlertRoutes {
+    let of = |receiver: &str, group_by: &str| Route {
+        receivers: vec![receiver.to_owned()],
+        group_by: vec![group_by.to_owned()],
+        ..Route::default()
+    };
+    let detectors = Route { matchers: parse_matchers("kind=detector").unwrap(), ..of("mail", "site") };
+    let routes = Routes::new(Route { routes: vec![detectors], ..of("hook", "kind") });
+    AlertRoutes { routes, receivers: ["hook", "mail"].map(str::to_owned).into() }
 }
 
 pub fn rules_of(kind: &str) -> KindRules {

@@ -1,0 +1,182 @@
+//! Claims about the channel to Alertmanager, with two real ones in a cluster.
+
+use std::net::{TcpListener, UdpSocket};
+use std::path::Path;
+
+use rollcall::alerting::{AlertmanagerConfig, Format, open, send_test};
+use rollcall::simulate::servers::{Server, free_port};
+use serde_json::Value;
+
+use super::silences::silence;
+use super::support::http;
+use super::world::{World, until};
+use super::*;
+
+const RESEND: Duration = Duration::from_secs(1);
+
+fn server(dir: &Path, port: u16, gossip: u16, peer: Option<u16>) -> Server {
+    std::fs::create_dir_all(dir).unwrap();
+    std::fs::write(
+        dir.join("alertmanager.yml"),
+        "route:\n  receiver: nothing\nreceivers:\n  - name: nothing\n",
+    )
+    .unwrap();
+    let mut args = vec![
+        "--config.file=alertmanager.yml".to_owned(),
+        "--storage.path=data".to_owned(),
+        format!("--web.listen-address=127.0.0.1:{port}"),
+        format!("--cluster.listen-address=127.0.0.1:{gossip}"),
+        "--cluster.settle-timeout=1s".to_owned(),
+    ];
+    args.extend(peer.map(|peer| format!("--cluster.peer=127.0.0.1:{peer}")));
+    Server::start("prometheus-alertmanager", &args, dir, port, "Listening on").unwrap()
+}
+
+/// A port that is free for TCP and UDP: that of `free_port` is claimed by a UDP socket of this process.
+fn gossip_port() -> u16 {
+    let port = || {
+        let claim = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let port = claim.local_addr().unwrap().port();
+        TcpListener::bind(("127.0.0.1", port)).is_ok().then_some(port)
+    };
+    std::iter::repeat_with(port).flatten().next().unwrap()
+}
+
+fn two(dir: &Path) -> [Server; 2] {
+    let ports = [free_port().unwrap(), gossip_port(), free_port().unwrap(), gossip_port()];
+    [
+        server(&dir.join("one"), ports[0], ports[1], None),
+        server(&dir.join("two"), ports[2], ports[3], Some(ports[1])),
+    ]
+}
+
+fn config(servers: &[Server; 2]) -> AlertmanagerConfig {
+    AlertmanagerConfig {
+        urls: servers.iter().map(|server| format!("http://127.0.0.1:{}", server.port())).collect(),
+        resend: RESEND,
+        max_alerts: 100,
+        ..AlertmanagerConfig::default()
+    }
+}
+
+fn to(config: AlertmanagerConfig) -> ReceiverConfig {
+    receiver("hook", ChannelConfig::Alertmanager(Box::new(config)))
+}
+
+/// The alerts that a server shows as active.
+async fn active(server: &Server) -> Vec<Value> {
+    let url = format!("http://127.0.0.1:{}/api/v2/alerts?active=true", server.port());
+    let text = http::get(url).await.unwrap().text().await.unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+async fn eventually(what: &str, server: &Server, fact: impl Fn(&[Value]) -> bool) {
+    let awaited = async {
+        while !fact(&active(server).await) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, awaited).await.unwrap_or_else(|_| panic!("never came true: {what}"));
+}
+
+#[tokio::test]
+async fn a_silence_is_an_alert_of_both_servers_until_its_unit_is_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let servers = two(dir.path());
+    let channel = open(&to(AlertmanagerConfig { resend: HOUR, ..config(&servers) })).unwrap();
+    let down = OfflineRecord { labels: labels(&[("site", "north")]), ..silent("detector:a", now()) };
+    channel.send(&delivery(vec![down.clone()], vec![]), now()).await.unwrap();
+    let webhook = WebhookConfig {
+        url: "http://127.0.0.1:1".to_owned(),
+        format: Format::Alertmanager,
+        ..WebhookConfig::default()
+    };
+    let payload = open(&receiver("hook", webhook_of(webhook))).unwrap();
+    let payload = payload.render(&delivery(vec![down.clone()], vec![])).unwrap();
+    let payload: Value = serde_json::from_str(&payload).unwrap();
+    for server in &servers {
+        let alerts = active(server).await;
+        let [alert] = &alerts[..] else { panic!("{alerts:?}") };
+        let expected = serde_json::json!(
+            {"alertname": "UnitOffline", "kind": "detector", "site": "north", "unit": "a"}
+        );
+        assert_eq!(alert["labels"], expected);
+        assert_eq!(alert["fingerprint"], payload["alerts"][0]["fingerprint"]);
+        let starts_at: Timestamp = serde_json::from_value(alert["startsAt"].clone()).unwrap();
+        assert_eq!(starts_at, down.deadline);
+    }
+    channel.send(&delivery(vec![], vec![back(&down, now())]), now()).await.unwrap();
+    for server in &servers {
+        eventually("the alert is over", server, <[Value]>::is_empty).await;
+    }
+    send_test(&to(config(&servers)), now()).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_alert_that_is_not_sent_again_ends_by_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let servers = two(dir.path());
+    let channel = open(&to(config(&servers))).unwrap();
+    channel.send(&delivery(vec![silent("detector:a", now())], vec![]), now()).await.unwrap();
+    assert_eq!(active(&servers[0]).await.len(), 1);
+    eventually("the alert has ended", &servers[0], <[Value]>::is_empty).await;
+}
+
+#[tokio::test]
+async fn beyond_the_cap_there_is_one_mass_alert() {
+    let dir = tempfile::tempdir().unwrap();
+    let servers = two(dir.path());
+    let channel = open(&to(AlertmanagerConfig { max_alerts: 5, resend: HOUR, ..config(&servers) })).unwrap();
+    let storm: Vec<_> = (0..20).map(|at| silent(&format!("detector:{at}"), now())).collect();
+    channel.send(&delivery(storm, vec![]), now()).await.unwrap();
+    let alerts = active(&servers[1]).await;
+    assert_eq!(alerts.len(), 6, "{alerts:?}");
+    let mass = alerts.iter().find(|alert| alert["labels"]["alertname"] == "UnitsOffline").unwrap();
+    assert_eq!(mass["annotations"]["summary"], "OFFLINE: 20 units");
+}
+
+#[tokio::test]
+async fn a_server_that_was_away_is_told_what_is_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let [port, later] = [(); 2].map(|()| free_port().unwrap());
+    let [gossip, later_gossip] = [(); 2].map(|()| gossip_port());
+    let first = server(&dir.path().join("one"), port, gossip, None);
+    let urls = [port, later].map(|port| format!("http://127.0.0.1:{port}")).into();
+    let config =
+        AlertmanagerConfig { urls, resend: RESEND, max_alerts: 100, ..AlertmanagerConfig::default() };
+    let mut world = World::new("unit", vec![to(config)]).await;
+    world.notify_loss(&["a"]).await;
+    eventually("the first server is told", &first, |alerts| alerts.len() == 1).await;
+    let second = server(&dir.path().join("two"), later, later_gossip, Some(gossip));
+    eventually("the second server is told", &second, |alerts| alerts.len() == 1).await;
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn a_record_that_a_silence_covers_is_no_alert_and_one_that_was_notified_before_stays_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let port = free_port().unwrap();
+    let server = server(dir.path(), port, gossip_port(), None);
+    let urls = vec![format!("http://127.0.0.1:{port}")];
+    let config =
+        AlertmanagerConfig { urls, resend: RESEND, max_alerts: 100, ..AlertmanagerConfig::default() };
+    let mut world = World::new("unit", vec![to(config)]).await;
+    world.notify_loss(&["before"]).await;
+    eventually("one is an alert", &server, |alerts| alerts.len() == 1).await;
+    let id = silence(&world, "kind=detector", 100 * HOUR).await;
+    world.lose(&["covered"]).await;
+    world.joined().await;
+    world.advance(HOUR);
+    // Two rounds later at least one has begun since.
+    for _ in 0..2 {
+        let updated = async || active(&server).await[0]["updatedAt"].clone();
+        let before = updated().await;
+        until("open records are sent again", async || updated().await != before).await;
+    }
+    let alerts = active(&server).await;
+    assert_eq!(alerts.len(), 1, "{alerts:?}");
+    assert_eq!(alerts[0]["labels"]["unit"], "before");
+    assert!(world.silences.expire(id, "ana", world.clock.now()).await.unwrap());
+    eventually("the other one is an alert, too", &server, |alerts| alerts.len() == 2).await;
+    world.stop().await;
+}

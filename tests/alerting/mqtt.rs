@@ -1,0 +1,103 @@
+//! Claims about the channel to an MQTT broker.
+
+use rollcall::alerting::{Example, MqttConfig, open, probe, send_test};
+use rollcall::simulate::servers::{Server, free_port};
+use rumqttc::{AsyncClient, Event, EventLoop, MqttOptions, Packet, QoS};
+use serde_json::Value;
+
+use super::*;
+
+fn broker(dir: &std::path::Path, more: &str) -> Server {
+    Server::mosquitto(dir, free_port().unwrap(), more).unwrap()
+}
+
+fn to(broker: &Server, config: MqttConfig) -> ReceiverConfig {
+    let url = format!("mqtt://127.0.0.1:{}", broker.port());
+    receiver("hook", ChannelConfig::Mqtt(Box::new(MqttConfig { url, ..config })))
+}
+
+async fn subscriber(broker: &Server, filter: &str) -> (AsyncClient, EventLoop) {
+    let options = MqttOptions::new("reader", ("127.0.0.1", broker.port()));
+    let (client, mut events) = AsyncClient::builder(options).capacity(10).build();
+    client.subscribe(filter, QoS::AtLeastOnce).await.unwrap();
+    while !matches!(events.poll().await.unwrap(), Event::Incoming(Packet::SubAck(_))) {}
+    (client, events)
+}
+
+/// The next messages: their topics, their payloads, and whether they were retained.
+async fn next(events: &mut EventLoop, count: usize) -> Vec<(String, Value, bool)> {
+    let mut found = Vec::new();
+    let read = async {
+        while found.len() < count {
+            if let Event::Incoming(Packet::Publish(message)) = events.poll().await.unwrap() {
+                let topic = String::from_utf8_lossy(&message.topic).into_owned();
+                found.push((topic, serde_json::from_slice(&message.payload).unwrap(), message.retain));
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, read).await.expect("the messages come");
+    found
+}
+
+#[tokio::test]
+async fn each_transition_is_published_on_its_topic() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = broker(dir.path(), "");
+    let (_client, mut events) = subscriber(&broker, "#").await;
+    let receiver = to(&broker, MqttConfig::default());
+    let channel = open(&receiver).unwrap();
+    probe(&receiver).await.unwrap();
+    let (down, up) = (silent("detector:a", now()), silent("detector:b", now()));
+    let both = delivery(vec![down.clone()], vec![back(&up, now())]);
+    channel.send(&both, now()).await.unwrap();
+    let [(first, opened, _), (second, closed, _)] = &next(&mut events, 2).await[..] else { panic!() };
+    assert_eq!([first.as_str(), second], ["rollcall/alerts/detector/a", "rollcall/alerts/detector/b"]);
+    assert_eq!([&opened["action"], &closed["action"]], ["trigger", "resolve"]);
+    assert_eq!(opened["key"], down.id.to_string());
+    assert_eq!(opened["id"], both.id);
+    send_test(&receiver, now()).await.unwrap();
+    assert_eq!(next(&mut events, 2).await[0].1["type"], "rollcall.test");
+}
+
+#[tokio::test]
+async fn a_storm_arrives_whole_and_the_last_transition_is_retained() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = broker(dir.path(), "");
+    let topic = "fleet/{{ member.labels.site }}/{{ member.unit }}".to_owned();
+    let channel = open(&to(&broker, MqttConfig { topic, retain: true, ..MqttConfig::default() }));
+    // Blindness has no site.
+    assert!(channel.err().expect("no site").starts_with("topic, line 1: "));
+    // A site may hold the wildcards of MQTT.
+    let topic = "fleet/{{ member.labels.site | default('none') }}/{{ member.unit }}".to_owned();
+    let channel = open(&to(&broker, MqttConfig { topic, retain: true, ..MqttConfig::default() }));
+    assert!(channel.err().expect("no topic").contains("urlencode"));
+    let topic = "fleet/{{ member.labels.site | default('none') | urlencode }}/{{ member.source }}".to_owned();
+    let channel = open(&to(&broker, MqttConfig { topic, retain: true, ..MqttConfig::default() })).unwrap();
+    let storm = Example::Storm.delivery("hook");
+    channel.send(&storm, now()).await.unwrap();
+    let (_client, mut events) = subscriber(&broker, "fleet/north/detector/+").await;
+    let found = next(&mut events, storm.offline.len() + storm.online.len()).await;
+    assert!(found.iter().all(|(_, _, retained)| *retained));
+}
+
+#[tokio::test]
+async fn a_broker_that_refuses_us_or_is_away_is_tried_again() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("acl"), "topic write other/#\n").unwrap();
+    let acl = format!("acl_file {}", dir.path().join("acl").display());
+    let refusing = broker(dir.path(), &acl);
+    let away = receiver(
+        "hook",
+        ChannelConfig::Mqtt(Box::new(MqttConfig {
+            url: format!("mqtt://127.0.0.1:{}", free_port().unwrap()),
+            credentials: Some(("rollcall".to_owned(), "s3cret".to_owned())),
+            ..MqttConfig::default()
+        })),
+    );
+    for (receiver, expected) in
+        [(to(&refusing, MqttConfig::default()), "NotAuthorized"), (away, "was not reached")]
+    {
+        let why = send_test(&receiver, now()).await.unwrap_err().to_string();
+        assert!(why.contains(expected) && !why.contains("s3cret"), "{why}");
+    }
+}

@@ -1,0 +1,200 @@
+//! Claims about services: each is configured as an operator does it, and what it gets is compared with the request that
+//! it documents.
+
+use std::time::Duration;
+
+use rollcall::alerting::{Example, Failure, ReceiverConfig, open, render, send_test};
+use rollcall::config;
+use rollcall::simulate::webhook_sink::{Answer, Options, Received, WebhookSink};
+use serde_json::Value;
+
+use super::shapes::differences;
+use super::*;
+
+const KEY: &str = "k3y-that-nothing-shows";
+
+/// A receiver from a configuration in which every file that it names holds [`KEY`], or the address of the sink.
+fn configured(kind: &str, options: &str, sink: &WebhookSink) -> ReceiverConfig {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["token", "routing_key", "api_key", "user_key"] {
+        std::fs::write(dir.path().join(name), KEY).unwrap();
+    }
+    std::fs::write(dir.path().join("url"), format!("{}/{KEY}", sink.url())).unwrap();
+    let options = options.replace("SINK", &sink.base());
+    let text = format!(
+        "[http]\nexternal_url = \"https://rollcall.example.org\"\n\
+         [[receiver]]\nname = \"hook\"\ntype = \"{kind}\"\n{options}\n[route]\nreceivers = [\"hook\"]"
+    );
+    let config = config::parse(&text, Some(&dir.path().join("rollcall.toml")), []);
+    config.unwrap_or_else(|error| panic!("{error}")).alerting.receivers.remove(0)
+}
+
+/// Every service with its options and the shape of its requests.
+fn all() -> [(&'static str, &'static str, Value); 8] {
+    [
+        ("slack", "url_file = \"url\"", shapes::slack()),
+        ("teams", "url_file = \"url\"", shapes::teams()),
+        ("discord", "url_file = \"url\"", shapes::discord()),
+        ("pagerduty", "url = \"SINK/v2/enqueue\"\nrouting_key_file = \"routing_key\"", shapes::pagerduty()),
+        ("opsgenie", "url = \"SINK\"\napi_key_file = \"api_key\"", shapes::opsgenie()),
+        (
+            "telegram",
+            "url = \"SINK\"\ntoken_file = \"token\"\nchat_id = \"-100123\"\nthread_id = \"7\"",
+            shapes::telegram(),
+        ),
+        ("ntfy", "url = \"SINK\"\ntopic = \"fleet\"\ntoken_file = \"token\"", shapes::ntfy()),
+        (
+            "pushover",
+            "url = \"SINK\"\ntoken_file = \"token\"\nuser_key_file = \"user_key\"\npriority = \"1\"",
+            shapes::pushover(),
+        ),
+    ]
+}
+
+async fn sink() -> WebhookSink {
+    WebhookSink::start(Options::default()).await.unwrap()
+}
+
+fn shape_of<'a>(kind: &str, shape: &'a Value, request: &Received, close: &'a Value) -> &'a Value {
+    if kind == "opsgenie" && request.path.ends_with("/close") { close } else { shape }
+}
+
+#[tokio::test]
+async fn every_service_gets_the_request_that_it_documents() {
+    let close = shapes::opsgenie_close();
+    for (kind, options, shape) in all() {
+        let sink = sink().await;
+        let receiver = configured(kind, options, &sink);
+        let channel = open(&receiver).unwrap();
+        for example in Example::ALL {
+            channel.send(&example.delivery("hook"), now()).await.unwrap();
+        }
+        let named = silent("detector:a\"\\<b>&*_[x](y)@everyone", now());
+        channel.send(&delivery(vec![named], vec![]), now()).await.unwrap();
+        send_test(&receiver, now()).await.unwrap();
+        let received = sink.received();
+        assert!(received.len() >= 6, "{kind}");
+        for request in received {
+            let shape = shape_of(kind, &shape, &request, &close);
+            let wrong = differences(shape, &request.json());
+            assert!(wrong.is_empty(), "{kind}: {wrong:#?}\n{}", String::from_utf8_lossy(&request.body));
+            assert_eq!(request.method, "POST");
+            assert_eq!(request.header("content-type"), "application/json");
+        }
+    }
+}
+
+#[tokio::test]
+async fn no_secret_is_in_an_error_or_in_what_is_rendered() {
+    for (kind, options, _) in all() {
+        let sink = sink().await;
+        let receiver = configured(kind, options, &sink);
+        sink.answer_with([Answer::Say(400, format!("unknown key {KEY}"))]);
+        let failure = send_test(&receiver, now()).await.unwrap_err();
+        assert!(failure.to_string().contains("400"), "{kind}: {failure}");
+        assert!(!failure.to_string().contains(KEY), "{kind}: {failure}");
+        assert!(!format!("{receiver:?}").contains(KEY), "{kind}");
+        let text = render(&receiver, Example::Storm).unwrap();
+        assert!(!text.contains(KEY) && !text.is_empty(), "{kind}: {text}");
+        let uses_it = |request: &Received| {
+            let whole =
+                format!("{} {:?} {}", request.path, request.headers, String::from_utf8_lossy(&request.body));
+            whole.contains(KEY)
+        };
+        assert!(sink.received().iter().any(uses_it), "{kind} is not asked with its secret");
+    }
+}
+
+#[tokio::test]
+async fn an_alert_is_opened_and_closed_under_one_key() {
+    let record = silent("detector:pump 7", now());
+    let id = record.id.to_string();
+    for (kind, options, _) in all().into_iter().filter(|(kind, ..)| ["pagerduty", "opsgenie"].contains(kind))
+    {
+        let sink = sink().await;
+        let channel = open(&configured(kind, options, &sink)).unwrap();
+        channel.send(&delivery(vec![record.clone()], vec![]), now()).await.unwrap();
+        channel.send(&delivery(vec![], vec![back(&record, now())]), now()).await.unwrap();
+        let [opened, closed] = &sink.received()[..] else { panic!("{kind}") };
+        if kind == "pagerduty" {
+            assert_eq!([opened.path.as_str(), &closed.path], ["/v2/enqueue"; 2]);
+            let actions = [opened, closed].map(|request| request.json()["event_action"].clone());
+            assert_eq!(actions, ["trigger", "resolve"]);
+            assert_eq!([opened, closed].map(|request| request.json()["dedup_key"].clone()), [id.as_str(); 2]);
+        } else {
+            assert_eq!(opened.header("authorization"), format!("GenieKey {KEY}"));
+            assert_eq!(opened.json()["alias"], id);
+            assert!(closed.path.starts_with("/v2/alerts/detector%3Apump"), "{}", closed.path);
+            assert_eq!(closed.query, "identifierType=alias");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_storm_of_alerts_goes_on_where_a_rate_limit_stopped_it() {
+    let sink = sink().await;
+    let (_, options, _) = all().into_iter().find(|(kind, ..)| *kind == "pagerduty").unwrap();
+    let channel = open(&configured("pagerduty", options, &sink)).unwrap();
+    let storm: Vec<_> = (0..10).map(|at| silent(&format!("detector:{at}"), now())).collect();
+    let storm = delivery(storm, vec![]);
+    sink.answer_with((0..4).map(|_| Answer::Status(202)).chain([Answer::RetryAfter(429, "17".to_owned())]));
+    let failure = channel.send(&storm, now()).await.unwrap_err();
+    let asked = Some(Duration::from_secs(17));
+    assert!(
+        matches!(&failure, Failure::Temporary { retry_after, .. } if *retry_after == asked),
+        "{failure:?}"
+    );
+    channel.send(&storm, now()).await.unwrap();
+    let keys: Vec<Value> =
+        sink.received().iter().map(|request| request.json()["dedup_key"].clone()).collect();
+    assert_eq!(keys.len(), 11, "four are not sent again");
+    assert_eq!(keys[4], keys[5], "the refused one is");
+}
+
+#[tokio::test]
+async fn an_operator_may_write_title_and_text() {
+    let sink = sink().await;
+    let options = "url_file = \"url\"\nzone = \"Europe/Berlin\"\ntitle = \"{{ offline | length }} down\"\n\
+                   text = \"{% for record in offline %}{{ record.unit }} {{ record.deadline | time('%Z') }}{% endfor %}\"";
+    let channel = open(&configured("discord", options, &sink)).unwrap();
+    let winter = Timestamp::from_millis(1_768_471_200_000);
+    channel.send(&delivery(vec![silent("detector:a", winter)], vec![]), now()).await.unwrap();
+    let embed = &sink.received()[0].json()["embeds"][0];
+    assert_eq!([&embed["title"], &embed["description"]], ["1 down", "a CET"]);
+    assert!(
+        embed["url"].as_str().unwrap().starts_with("https://rollcall.example.org/api/v1/units/detector/a")
+    );
+}
+
+#[test]
+fn an_option_that_is_missing_wrong_or_of_another_service_is_named() {
+    let cases = [
+        ("type = \"slack\"", "receiver[0].url: is not an address"),
+        ("type = \"telegram\"\nchat_id = \"1\"", "receiver[0].token_file: is missing"),
+        (
+            "type = \"telegram\"\ntopic = \"x\"",
+            "receiver[0].topic: is not an option of a receiver of type telegram",
+        ),
+        (
+            "type = \"pagerduty\"\nseverity = \"bad\"",
+            "receiver[0].severity: \"bad\" is not possible; write one of",
+        ),
+        (
+            "type = \"ntfy\"\ntopic = \"x\"\nzone = \"Mars\"",
+            "receiver[0].zone: there is no zone \"Mars\"; write",
+        ),
+        ("type = \"ntfy\"\ntopic = \"x\"\ntitle = \"{{ unit }}\"", "title, line 1: "),
+        ("type = \"exec\"\ncommand = [\"notify\"]", "no whole path"),
+        ("type = \"webhook\"\nurl = \"http://h\"\nbody = \"x\"", "receiver[0].body: belongs to format"),
+        (
+            "type = \"webhook\"\nurl = \"http://h\"\nca_file = \"x\"",
+            "receiver[0].ca_file: is of no use without TLS",
+        ),
+        ("type = \"sms\"", "unknown value `sms`"),
+    ];
+    for (options, expected) in cases {
+        let text = format!("[[receiver]]\nname = \"hook\"\n{options}\n[route]\nreceivers = [\"hook\"]");
+        let error = config::parse(&text, None, []).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}\n--- expected\n{expected}");
+    }
+}

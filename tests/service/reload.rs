@@ -1,0 +1,90 @@
+//! `/-/reload` and SIGHUP: routes and receivers are replaced while the service runs.
+
+use reqwest::Method;
+use rollcall::simulate::webhook_sink::{self, WebhookSink};
+
+use crate::support::http::CLIENT;
+use crate::world::{World, units};
+
+const OPTIONS: &str = "kind = [{ name = \"detector\", timeout = \"1s\" }]";
+
+/// Asks for a reload. Answers with the status and the text.
+async fn reload(world: &World) -> (u16, String) {
+    let answer = CLIENT.request(Method::POST, world.url("/-/reload")).send().await.unwrap();
+    (answer.status().as_u16(), answer.text().await.unwrap())
+}
+
+async fn metric(world: &World) -> String {
+    let page = world.text_of("/metrics").await;
+    let line = page.lines().find(|line| line.starts_with("rollcall_config_last_reload_successful "));
+    line.unwrap().rsplit(' ').next().unwrap().to_owned()
+}
+
+fn offline(sink: &WebhookSink) -> Vec<String> {
+    let received = sink.received();
+    let records = received.iter().flat_map(|one| one.json()["data"]["offline"].as_array().unwrap().clone());
+    let mut units: Vec<String> = records.map(|record| record["unit"].as_str().unwrap().to_owned()).collect();
+    units.sort_unstable();
+    units
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn receivers_and_routes_are_those_of_the_file_after_a_reload_and_a_wrong_file_changes_nothing() {
+    let world = World::new(OPTIONS, &[]).await;
+    let all = units(3);
+    world.beat(&all[..1]).await;
+    world.eventually("the first is notified", async || offline(&world.hook) == all[..1]).await;
+    assert_eq!(metric(&world).await, "1");
+
+    world.rewrite("type = \"webhook\"", "type = \"nonsense\"");
+    let (status, why) = reload(&world).await;
+    assert!(status == 500 && why.contains("nonsense"), "{why}");
+    assert_eq!(metric(&world).await, "0");
+    world.beat(&all[1..2]).await;
+    world.eventually("the second is, too", async || offline(&world.hook) == all[..2]).await;
+
+    let other = WebhookSink::start(webhook_sink::Options::default()).await.unwrap();
+    world.rewrite(&world.hook.url(), &other.url());
+    assert_eq!(reload(&world).await, (200, "routes and receivers are those of the file now".to_owned()));
+    assert_eq!(metric(&world).await, "1");
+    world.beat(&all[2..]).await;
+    world.eventually("the third goes elsewhere", async || offline(&other) == all[2..]).await;
+    assert_eq!(offline(&world.hook), all[..2]);
+
+    // A receiver that is gone has no problem and no series of the moment.
+    world.rewrite("[\"hook\", \"mail\"]", "[\"hook\"]");
+    assert_eq!(reload(&world).await.0, 200);
+    let receivers = world.json("/alertmanager/api/v2/alerts").await[0]["receivers"].clone();
+    assert_eq!(receivers.as_array().unwrap().len(), 1, "{receivers}");
+    world.rewrite("timeout = \"1s\"", "timeout = \"2s\"");
+    let (status, text) = reload(&world).await;
+    assert!(status == 200 && text.ends_with("restart for what has changed in kind"), "{text}");
+    assert_eq!(CLIENT.get(world.url("/-/reload")).send().await.unwrap().status(), 405);
+    let foreign = CLIENT.post(world.url("/-/reload")).header("origin", "http://evil.example");
+    assert_eq!(foreign.send().await.unwrap().status(), 403);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reloads_in_the_middle_of_a_storm_lose_nothing_and_repeat_nothing() {
+    let world = World::new(OPTIONS, &[]).await;
+    world.rewrite("group_wait = \"0s\"", "group_by = [\"unit\"], group_wait = \"0s\"");
+    assert_eq!(reload(&world).await.0, 200);
+    let all = units(300);
+    world.beat(&all).await;
+    let notified = || {
+        let mut units = offline(&world.hook);
+        units.dedup();
+        units
+    };
+    for _ in 0..5 {
+        let before = notified().len();
+        assert_eq!(reload(&world).await.0, 200);
+        world.eventually("more are notified", async || notified().len() > before || before == 300).await;
+    }
+    world.eventually("all are notified", async || notified() == all).await;
+    let received = world.hook.received();
+    let mut ids: Vec<&str> = received.iter().map(|one| one.header("webhook-id")).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), 300, "a repetition has the same id");
+}

@@ -1,0 +1,193 @@
+//! `rollcall silence` and `rollcall audit`: on an engine that others use, and through the instance that has locked it.
+
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+
+use crate::support::http::CLIENT;
+use crate::world::{World, units};
+
+const OPTIONS: &str = "kind = [{ name = \"detector\", timeout = \"1s\" }]";
+
+struct CommandLine {
+    config: std::path::PathBuf,
+}
+
+impl CommandLine {
+    fn new(world: &World, engine: &str) -> CommandLine {
+        let config = world.dir.path().join("cli.toml");
+        let listen = world.url("").trim_start_matches("http://").to_owned();
+        std::fs::write(&config, format!("{engine}\nhttp.listen = \"{listen}\"\n")).unwrap();
+        CommandLine { config }
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rollcall"));
+        command.args(arguments).arg("--config").arg(&self.config).env("USER", "ana");
+        command.output().unwrap()
+    }
+
+    fn answer(&self, arguments: &[&str]) -> String {
+        let Output { status, stdout, stderr } = self.run(arguments);
+        assert!(status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&stderr));
+        String::from_utf8(stdout).unwrap().trim().to_owned()
+    }
+
+    fn json(&self, arguments: &[&str]) -> Vec<Value> {
+        serde_json::from_str(&self.answer(&[arguments, &["--json"]].concat())).unwrap()
+    }
+}
+
+/// The same on every engine.
+async fn makes_silences(world: &World, cli: &CommandLine) {
+    assert_eq!(cli.answer(&["silence", "list"]), "there are no silences");
+    let add = [
+        "silence",
+        "add",
+        "site=\"a b\",kind=detector",
+        "unit!~\"x|y\"",
+        "--for",
+        "2h",
+        "--comment",
+        "works",
+    ];
+    let id = cli.answer(&add);
+    let shown = world.json("/alertmanager/api/v2/silences").await;
+    assert_eq!((&shown[0]["id"], &shown[0]["createdBy"]), (&id.as_str().into(), &"ana".into()));
+    assert_eq!(shown[0]["matchers"].as_array().unwrap().len(), 3);
+    let listed = cli.json(&["silence", "list"]);
+    assert_eq!((&listed[0]["state"], &listed[0]["comment"]), (&"active".into(), &"works".into()));
+    assert_eq!(listed[0]["matchers"][2], "unit!~\"x|y\"");
+    cli.answer(&["silence", "extend", &id, "--until", "2099-01-01T00:00:00+01:00", "--author", "bo"]);
+    let listed = cli.json(&["silence", "list"]);
+    assert_eq!(
+        (&listed[0]["id"], &listed[0]["ends_at"]),
+        (&id.as_str().into(), &"2098-12-31T23:00:00.000Z".into())
+    );
+    assert!(cli.answer(&["silence", "list"]).contains("site=\"a b\", kind=\"detector\", unit!~\"x|y\""));
+
+    assert_eq!(cli.answer(&["silence", "expire", &id]), format!("silence {id} is over now"));
+    assert_eq!(cli.answer(&["silence", "expire", &id]), format!("silence {id} was over already"));
+    assert_eq!(cli.json(&["silence", "list"]), [""; 0]);
+    assert_eq!(cli.json(&["silence", "list", "--expired"])[0]["state"], "expired");
+    let later = cli.run(&["silence", "extend", &id, "--for", "1h"]);
+    let why = String::from_utf8(later.stderr).unwrap();
+    assert!(later.status.code() == Some(1) && why.contains("has expired; add a new one"), "{why}");
+    let audit = cli.json(&["audit"]);
+    let changes: Vec<&str> = audit.iter().map(|entry| entry["change"].as_str().unwrap()).collect();
+    assert_eq!(changes, ["silence_expired", "silence_changed", "silence_added"]);
+    let authors = audit.iter().map(|entry| entry["author"].as_str().unwrap().trim_end_matches(" (http)"));
+    assert_eq!(authors.collect::<Vec<&str>>(), ["ana", "bo", "ana"]);
+    assert!(cli.answer(&["audit", "--limit", "1"]).contains(&format!("silence_expired {id}")));
+
+    for (wrong, code, text) in [
+        (&["silence", "add", "site=~(", "--for", "1h", "--comment", "x"][..], 2, "unclosed group"),
+        (&["silence", "add", "site=x", "--comment", "x"], 2, "--for"),
+        (
+            &["silence", "add", "site=~.*", "--for", "1h", "--comment", "x"],
+            1,
+            "does not match an empty value",
+        ),
+        (&["silence", "add", "site=x", "--until", "2020-01-01T00:00:00Z", "--comment", "x"], 1, "ends after"),
+        (&["silence", "expire", "5c9c9b7e"], 2, "UUID"),
+        (&["silence", "expire", "5c9c9b7e-3d2c-4a55-9f0c-2d7d0c8a4a11"], 1, "there is no silence"),
+    ] {
+        let refused = cli.run(wrong);
+        let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(refused.status.code() == Some(code) && why.contains(text), "{wrong:?}: {why}");
+    }
+}
+
+/// Text that clients made reaches the terminal without its control characters.
+async fn shows_hostile_text(world: &World, cli: &CommandLine) {
+    let (value, comment) = ("\u{1b}[31m\u{202e}\"x", "one\r\n\u{202e}two");
+    let body = json!({
+        "matchers": [{ "name": "\u{1b}]0;", "value": value, "isRegex": false }],
+        "startsAt": "2020-01-01T00:00:00Z",
+        "endsAt": "2099-01-01T00:00:00Z",
+        "createdBy": "m\u{202e}allory",
+        "comment": comment,
+    });
+    let post = CLIENT.post(world.url("/alertmanager/api/v2/silences"));
+    let post = post.header("content-type", "application/json").body(body.to_string());
+    assert_eq!(post.send().await.unwrap().status(), 200);
+    for command in
+        [&["silence", "list"][..], &["audit"], &["silence", "list", "--json"], &["audit", "--json"]]
+    {
+        let answer = cli.answer(command);
+        let is_plain = |c: char| c == '\n' || !(c.is_control() || c == '\u{202e}');
+        assert!(answer.chars().all(is_plain) && answer.contains("allory"), "{command:?}: {answer:?}");
+    }
+    assert_eq!(cli.json(&["silence", "list"])[0]["comment"], comment);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn silences_are_made_on_redis_beside_the_instance() {
+    let world = World::new(OPTIONS, &[]).await;
+    let engine = format!("engine.url = \"redis://127.0.0.1:{}/0\"", world.redis.port());
+    let cli = CommandLine::new(&world, &engine);
+    makes_silences(&world, &cli).await;
+    shows_hostile_text(&world, &cli).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn silences_are_made_through_the_instance_that_serves_a_directory_and_without_it() {
+    let options = format!("engine.type = \"embedded\"\nengine.path = \"{{dir}}/fleet\"\n{OPTIONS}");
+    let mut world = World::new(&options, &[]).await;
+    let engine = format!("engine.type = \"embedded\"\nengine.path = {:?}", world.dir.path().join("fleet"));
+    let cli = CommandLine::new(&world, &engine);
+    makes_silences(&world, &cli).await;
+    shows_hostile_text(&world, &cli).await;
+    world.stop().await;
+    let id = cli.answer(&["silence", "add", "site=x", "--for", "2h", "--comment", "while it is stopped"]);
+    world.start().await;
+    let shown = world.json("/alertmanager/api/v2/silences?filter=site%3Dx").await;
+    assert_eq!(shown[0]["id"], id.as_str());
+}
+
+/// The units that were notified as offline, in order.
+fn notified(world: &World) -> Vec<String> {
+    let received = world.hook.received();
+    let offline = received.iter().flat_map(|one| one.json()["data"]["offline"].as_array().unwrap().clone());
+    let mut units: Vec<String> = offline.map(|record| record["unit"].as_str().unwrap().to_owned()).collect();
+    units.sort_unstable();
+    units
+}
+
+/// The same on every engine.
+async fn covers_until_it_ends(world: &mut World, cli: &CommandLine) {
+    let id = cli.answer(&["silence", "add", "unit=unit-000", "--for", "2h", "--comment", "works"]);
+    // From then on the instance knows it.
+    assert_eq!(world.json("/alertmanager/api/v2/silences").await[0]["id"], id.as_str());
+    world.beat(&units(2)).await;
+    world.eventually("both are offline", async || world.records().await.len() == 2).await;
+    world.eventually("one is notified", async || notified(world) == ["unit-001"]).await;
+    world.stop().await;
+    world.start().await;
+    assert_eq!(notified(world), ["unit-001"]);
+    cli.answer(&["silence", "expire", &id]);
+    world.eventually("the other one is, too", async || notified(world) == ["unit-000", "unit-001"]).await;
+    // A restart joins what was covered again, before a third unit is notified.
+    world.stop().await;
+    world.start().await;
+    world.beat(&["unit-002".to_owned()]).await;
+    world.eventually("a third one is", async || notified(world).contains(&"unit-002".to_owned())).await;
+    assert_eq!(notified(world), units(3));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_silence_covered_is_notified_when_it_ends_on_redis() {
+    let mut world = World::new(OPTIONS, &[]).await;
+    let engine = format!("engine.url = \"redis://127.0.0.1:{}/0\"", world.redis.port());
+    let cli = CommandLine::new(&world, &engine);
+    covers_until_it_ends(&mut world, &cli).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_silence_covered_is_notified_when_it_ends_in_a_directory() {
+    let options = format!("engine.type = \"embedded\"\nengine.path = \"{{dir}}/fleet\"\n{OPTIONS}");
+    let mut world = World::new(&options, &[]).await;
+    let engine = format!("engine.type = \"embedded\"\nengine.path = {:?}", world.dir.path().join("fleet"));
+    let cli = CommandLine::new(&world, &engine);
+    covers_until_it_ends(&mut world, &cli).await;
+}

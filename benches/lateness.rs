@@ -9,8 +9,7 @@ use crate::harness::figures::{Goal, Report};
 use crate::harness::fleet::{Fleet, KIND, TIMEOUT};
 use crate::harness::plain::Plain;
 use crate::harness::publisher::Load;
-use crate::harness::records::Watch;
-use crate::harness::{World, quantile, records, say, thousands};
+use crate::harness::{Servers, World, quantile, say, thousands};
 
 /// Units that come due within a minute.
 const DUE: u32 = 200;
@@ -18,7 +17,9 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// Until then everything is registered and ready.
 const PREPARATION: Duration = Duration::from_secs(30);
 /// Heartbeats a second of other units.
-const FLOW: u32 = 20_000;
+pub const FLOW: u32 = 20_000;
+/// Between registering and the first deadline.
+const BREATH: Duration = Duration::from_secs(5);
 
 pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
     let clock = Clock::system();
@@ -27,23 +28,17 @@ pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
     let now = clock.now();
     Fleet(2 * DUE..units).fill(&engine, now, |_| now).await?;
     let rollcall = world.serve(KIND).await?;
-    let mut client = world.client().await?;
+    let servers = Servers::one(&world).await?;
     for (first, flow) in [(0, 0), (DUE, FLOW)] {
         let title = match flow {
             0 => format!("{DUE} due in a minute among {}", thousands(units)),
             _ => format!("the same with {} heartbeats/s", thousands(flow)),
         };
         say(&title);
-        let begin = clock.now() + Duration::from_secs(5);
-        let due = spread(begin, first, DUE);
-        Fleet(first..first + DUE).fill(&engine, clock.now(), |unit| due(unit) - TIMEOUT).await?;
         let (port, units) = (world.broker.port(), units - 2 * DUE);
         let load = Load { port, first: 2 * DUE, units, qos: 0, rate: flow, once: false, connections: 2 };
         let _publisher = (flow > 0).then(|| load.start()).transpose()?;
-        let span = begin.since(clock.now()) + MINUTE + Duration::from_secs(2);
-        let before = records::count(&mut client).await?;
-        let mut late = Watch::start(&world, span).await?.finish().await?;
-        let written = records::count(&mut client).await? - before;
+        let (written, mut late) = due_within(MINUTE, first, DUE, &servers, &clock).await?;
         report.add(format!("{title}: records"), written as f64, "", Goal::Exactly(f64::from(DUE)));
         show(report, &title, &mut late);
     }
@@ -51,12 +46,33 @@ pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
     plain(report, units, &clock).await
 }
 
-/// Deadlines of `count` units from `first` on, evenly within a minute from `begin` on.
-fn spread(begin: Timestamp, first: u32, count: u32) -> impl Fn(u32) -> Timestamp {
-    move |unit| begin + MINUTE * (unit - first) / count
+/// Registers `count` units from `first` on that come due within `span`. Answers the number of their records, and how
+/// late each was that was seen, in ms.
+pub async fn due_within(
+    span: Duration,
+    first: u32,
+    count: u32,
+    servers: &Servers,
+    clock: &Clock,
+) -> anyhow::Result<(u64, Vec<f64>)> {
+    let begin = clock.now() + BREATH;
+    let due = spread(begin, span, first, count);
+    Fleet(first..first + count)
+        .fill(&servers.engine().await?, clock.now(), |unit| due(unit) - TIMEOUT)
+        .await?;
+    let until = begin.since(clock.now()) + span + Duration::from_secs(2);
+    let before = servers.records().await?;
+    let late = servers.watch(until).await?.finish().await?;
+    Ok((servers.records().await? - before, late))
 }
 
-fn show(report: &mut Report, title: &str, late_ms: &mut [f64]) {
+/// Deadlines of `count` units from `first` on, evenly within `span` from `begin` on.
+fn spread(begin: Timestamp, span: Duration, first: u32, count: u32) -> impl Fn(u32) -> Timestamp {
+    move |unit| begin + span * (unit - first) / count
+}
+
+/// Adds how late records were.
+pub fn show(report: &mut Report, title: &str, late_ms: &mut [f64]) {
     report.add(format!("{title}: of them timed"), late_ms.len() as f64, "", Goal::None);
     report.add(format!("{title}: p50"), quantile(late_ms, 0.5), "ms", Goal::None);
     report.add(format!("{title}: p99"), quantile(late_ms, 0.99), "ms", Goal::AtMost(10.0));
@@ -65,7 +81,7 @@ fn show(report: &mut Report, title: &str, late_ms: &mut [f64]) {
 
 async fn plain(report: &mut Report, units: u32, clock: &Clock) -> anyhow::Result<()> {
     let begin = clock.now() + PREPARATION;
-    let due = spread(begin, 0, DUE);
+    let due = spread(begin, MINUTE, 0, DUE);
     let plain = Plain::start(units, clock, |unit| (unit < DUE).then(|| due(unit))).await?;
     let title = "the plain way, notification and HDEL";
     say(title);

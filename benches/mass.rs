@@ -158,7 +158,8 @@ fn instant(due: &Fleet, clock: &Clock) -> Timestamp {
     clock.now() + BREATH + Duration::from_micros(150 * due.0.len() as u64)
 }
 
-async fn wait_for(instant: Timestamp, clock: &Clock) -> anyhow::Result<()> {
+/// Waits for the instant of a storm.
+pub async fn wait_for(instant: Timestamp, clock: &Clock) -> anyhow::Result<()> {
     anyhow::ensure!(clock.now() < instant, "registering took longer than expected; nothing is measured");
     tokio::time::sleep(instant.since(clock.now())).await;
     Ok(())
@@ -166,8 +167,13 @@ async fn wait_for(instant: Timestamp, clock: &Clock) -> anyhow::Result<()> {
 
 /// Options of a process that notifies of each unit alone, at once.
 pub fn notifying(sink: &Sink) -> String {
+    format!("mqtt.share = \"bench\"\n{}", each_alone(sink))
+}
+
+/// The same without a shared subscription.
+pub fn each_alone(sink: &Sink) -> String {
     format!(
-        "mqtt.share = \"bench\"\n{KIND}\n[route]\nreceivers = [\"hook\"]\ngroup_by = [\"unit\"]\ngroup_wait = \"0s\"\n\
+        "{KIND}\n[route]\nreceivers = [\"hook\"]\ngroup_by = [\"unit\"]\ngroup_wait = \"0s\"\n\
          [[receiver]]\nname = \"hook\"\ntype = \"webhook\"\nurl = \"{}\"\nconcurrency = {CONCURRENCY}\n",
         sink.url()
     )

@@ -30,6 +30,8 @@ const LONG: Duration = Duration::from_secs(30);
 const FAULTS_A_WORLD: usize = 12;
 /// How many units fall silent at once.
 const MANY: usize = 100_000;
+/// How many units fall silent while slots move.
+const STORM: usize = 20_000;
 
 /// The faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,7 +195,7 @@ async fn stretch(
             (world.instances.len(), if world.plan.share.is_empty() { "plain" } else { "sharing" });
         println!("{number:4} {fault:?} with {instances} {how}: fine after {:.1?}", began.elapsed());
         // The oracle would read all of a crowd's records again and again.
-        if fault == Fault::Crowd {
+        if matches!(fault, Fault::Crowd | Fault::MoveSlots) {
             return;
         }
     }
@@ -315,7 +317,12 @@ async fn happen(world: &mut World, fault: Fault, chance: &mut StdRng) {
             world.promote_one_that_lags(Duration::from_secs(5)).await;
             world.lost_since(mark, false);
         }
-        Fault::MoveSlots => world.move_slots().await,
+        Fault::MoveSlots => {
+            world::crowd::fill(world, 0, STORM, now()).await;
+            world.pass(TIMEOUT - Duration::from_secs(1)).await;
+            world.move_slots().await;
+            world::crowd::all_are_notified_once(world, 0, STORM).await;
+        }
         Fault::Crowd => {
             world::crowd::fill(world, 0, MANY, now()).await;
             world::crowd::all_are_notified_once(world, 0, MANY).await;

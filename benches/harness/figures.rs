@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use anyhow::Context;
 use rollcall::clock::Clock;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::machine::Machine;
+use super::machine::{Machine, load};
 use super::other_load::OtherLoad;
 use super::thousands;
 
@@ -32,43 +32,60 @@ pub enum Goal {
 }
 
 /// A measured value.
-#[derive(Serialize)]
+#[derive(Clone, Serialize, Deserialize)]
 struct Figure {
-    benchmark: &'static str,
     what: String,
     value: f64,
-    unit: &'static str,
+    unit: String,
     goal: Option<String>,
     met: Option<bool>,
 }
 
-/// All figures of a run.
-#[derive(Serialize)]
-pub struct Report {
-    machine: Machine,
-    units: u32,
+/// The figures of one benchmark.
+#[derive(Clone, Serialize, Deserialize)]
+struct Section {
+    benchmark: String,
+    date: String,
+    /// Before the run.
+    load: f64,
     figures: Vec<Figure>,
-    #[serde(skip)]
-    benchmark: &'static str,
-    #[serde(skip)]
+}
+
+/// All figures that are written down, each benchmark as it was measured last.
+#[derive(Serialize, Deserialize)]
+struct Results {
+    machine: Machine,
+    sections: Vec<Section>,
+}
+
+/// The figures of a run.
+pub struct Report {
+    results: Results,
+    load: f64,
     began: Instant,
-    #[serde(skip)]
     others: OtherLoad,
 }
 
 impl Report {
-    /// A report without figures; `units` is the size of the large fleet.
-    pub fn new(machine: Machine, units: u32) -> anyhow::Result<Report> {
+    /// A report without figures.
+    pub fn new(machine: Machine) -> anyhow::Result<Report> {
         let (began, others) = (Instant::now(), OtherLoad::watch()?);
-        Ok(Report { machine, units, figures: Vec::new(), benchmark: "", began, others })
+        Ok(Report { results: Results { machine, sections: Vec::new() }, load: load(), began, others })
     }
 
     /// Begins a benchmark; later figures belong to it.
-    pub fn begin(&mut self, benchmark: &'static str) -> anyhow::Result<()> {
-        self.benchmark = benchmark;
+    pub fn begin(&mut self, benchmark: &str) -> anyhow::Result<()> {
+        let now = Clock::system().now().to_string();
+        let date = now.split('T').next().unwrap_or_default().to_owned();
+        let benchmark = benchmark.to_owned();
+        self.results.sections.push(Section { benchmark, date, load: self.load, figures: Vec::new() });
         self.others = OtherLoad::watch()?;
-        eprintln!("[{:4.0} s] {benchmark}", self.began.elapsed().as_secs_f64());
+        eprintln!("[{:4.0} s] {}", self.began.elapsed().as_secs_f64(), self.section().benchmark);
         Ok(())
+    }
+
+    fn section(&mut self) -> &mut Section {
+        self.results.sections.last_mut().expect("a benchmark has begun")
     }
 
     /// Ends the benchmark: adds the share of the machine that other load took meanwhile.
@@ -79,49 +96,62 @@ impl Report {
     }
 
     /// Adds a figure and shows it.
-    pub fn add(&mut self, what: impl Into<String>, value: f64, unit: &'static str, goal: Goal) {
+    pub fn add(&mut self, what: impl Into<String>, value: f64, unit: &str, goal: Goal) {
         let (goal, met) = match goal {
             Goal::AtMost(most) => (Some(format!("≤ {}", number(most))), Some(value <= most)),
             Goal::AtLeast(least) => (Some(format!("≥ {}", number(least))), Some(value >= least)),
             Goal::Exactly(wanted) => (Some(format!("= {}", number(wanted))), Some(value == wanted)),
             Goal::None => (None, None),
         };
-        let figure = Figure { benchmark: self.benchmark, what: what.into(), value, unit, goal, met };
+        let figure = Figure { what: what.into(), value, unit: unit.to_owned(), goal, met };
         eprintln!("  {}", figure.line());
-        self.figures.push(figure);
+        self.section().figures.push(figure);
     }
 
     /// The table, as Markdown.
     pub fn table(&self) -> String {
-        let mut text = format!("{}\n\n", self.machine);
-        text += "| what | measured | goal | met |\n|---|---:|---:|---|\n";
-        let mut benchmark = "";
-        for figure in &self.figures {
-            if figure.benchmark != benchmark {
-                benchmark = figure.benchmark;
-                text += &format!("| **{}** | | | |\n", benchmark.replace('_', " "));
-            }
-            let goal = figure.goal.as_deref().unwrap_or("");
-            let met = figure.met.map_or("", |met| if met { "yes" } else { "**no**" });
-            text +=
-                &format!("| {} | {} {} | {goal} | {met} |\n", figure.what, number(figure.value), figure.unit);
-        }
-        text
+        self.results.table()
     }
 
-    /// Writes `benches/results.json` and the table in `benches/FIGURES.md`.
-    pub fn write(&self, root: &Path) -> anyhow::Result<()> {
-        let json = serde_json::to_string_pretty(self)? + "\n";
-        std::fs::write(root.join("benches/results.json"), json)?;
+    /// Writes the benchmarks that have ended to `benches/results.json` and the table in `benches/FIGURES.md`, in this
+    /// order. Those that this run has not measured stay, unless they are of another machine.
+    pub fn write(&self, root: &Path, order: &[&str]) -> anyhow::Result<()> {
+        let file = root.join("benches/results.json");
+        let stored: Option<Results> =
+            std::fs::read(&file).ok().and_then(|json| serde_json::from_slice(&json).ok());
+        let machine = self.results.machine.clone();
+        let stored = stored.filter(|stored| stored.machine == machine);
+        let measured = |benchmark: &str| self.results.sections.iter().any(|one| one.benchmark == benchmark);
+        let kept = stored.into_iter().flat_map(|stored| stored.sections);
+        let kept = kept.filter(|section| !measured(&section.benchmark));
+        let sections = kept.chain(self.results.sections.iter().cloned()).collect();
+        let mut results = Results { machine, sections };
+        results.sections.sort_by_key(|section| order.iter().position(|name| *name == section.benchmark));
+        std::fs::write(file, serde_json::to_string_pretty(&results)? + "\n")?;
         let path = root.join("benches/FIGURES.md");
         let page = std::fs::read_to_string(&path)?;
         let (before, rest) =
             page.split_once(BEGIN).context("FIGURES.md has no line that begins the table")?;
         let (_, after) = rest.split_once(END).context("FIGURES.md has no line that ends the table")?;
-        let now = Clock::system().now().to_string();
-        let date = now.split('T').next().unwrap_or_default();
-        std::fs::write(path, format!("{before}{BEGIN}\nRun of {date}. {}{END}{after}", self.table()))?;
+        std::fs::write(path, format!("{before}{BEGIN}\n{}{END}{after}", results.table()))?;
         Ok(())
+    }
+}
+
+impl Results {
+    fn table(&self) -> String {
+        let mut text = format!("{}\n\n", self.machine);
+        text += "| what | measured | goal | met |\n|---|---:|---:|---|\n";
+        for Section { benchmark, date, load, figures } in &self.sections {
+            text += &format!("| **{}**, {date}, load before {load} | | | |\n", benchmark.replace('_', " "));
+            for figure in figures {
+                let goal = figure.goal.as_deref().unwrap_or("");
+                let met = figure.met.map_or("", |met| if met { "yes" } else { "**no**" });
+                let value = number(figure.value);
+                text += &format!("| {} | {value} {} | {goal} | {met} |\n", figure.what, figure.unit);
+            }
+        }
+        text
     }
 }
 

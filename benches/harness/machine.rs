@@ -3,21 +3,25 @@
 use std::fmt;
 use std::process::Command;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::process::usage;
 
-/// The machine and its state during the run.
-#[derive(Serialize)]
+/// The machine and its programs.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     cores: usize,
     processor: String,
     memory_gb: u64,
     redis: String,
     mosquitto: String,
-    rollcall: &'static str,
-    /// Runnable processes over the minute before the run: other load makes figures noisy.
-    load_before: f64,
+    rollcall: String,
+}
+
+/// Runnable processes over the last minute: other load makes figures noisy.
+pub fn load() -> f64 {
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    load.split(' ').next().and_then(|load| load.parse().ok()).unwrap_or(0.0)
 }
 
 impl Machine {
@@ -26,7 +30,6 @@ impl Machine {
         let processor = read("/proc/cpuinfo", "model name").unwrap_or_default();
         let kilobytes = read("/proc/meminfo", "MemTotal").unwrap_or_default();
         let kilobytes: u64 = kilobytes.trim_end_matches(" kB").parse().unwrap_or(0);
-        let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
         // Fails before the run if processes cannot be read.
         usage(std::process::id())?;
         Ok(Machine {
@@ -35,8 +38,7 @@ impl Machine {
             memory_gb: kilobytes.div_ceil(1 << 20),
             redis: version("redis-server", &["--version"], "v="),
             mosquitto: version("mosquitto", &["-h"], "version "),
-            rollcall: env!("CARGO_PKG_VERSION"),
-            load_before: load.split(' ').next().and_then(|load| load.parse().ok()).unwrap_or(0.0),
+            rollcall: env!("CARGO_PKG_VERSION").to_owned(),
         })
     }
 }
@@ -46,14 +48,8 @@ impl fmt::Display for Machine {
         write!(
             f,
             "Measured by `make bench` on {} cores ({}) with {} GB, shared by devices, broker, Redis and Rollcall \
-             {}; Redis {}, Mosquitto {}; load before the run {}.",
-            self.cores,
-            self.processor,
-            self.memory_gb,
-            self.rollcall,
-            self.redis,
-            self.mosquitto,
-            self.load_before
+             {}; Redis {}, Mosquitto {}.",
+            self.cores, self.processor, self.memory_gb, self.rollcall, self.redis, self.mosquitto
         )
     }
 }

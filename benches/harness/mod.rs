@@ -15,10 +15,12 @@ pub mod process;
 pub mod publisher;
 pub mod records;
 pub mod redis_writer;
+pub mod servers;
 pub mod sink;
 pub mod subscriber;
 pub mod world;
 
+pub use servers::Servers;
 pub use world::World;
 
 /// Prints the current step.

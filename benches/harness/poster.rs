@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Context;
 use futures_util::{StreamExt, TryStreamExt, stream};
 
-use rollcall::alerting::{ChannelConfig, ReceiverConfig, Retry, open};
+use rollcall::alerting::{ChannelConfig, MessageConfig, ReceiverConfig, Retry, WebhookConfig, open};
 use rollcall::clock::Clock;
 use rollcall::presence::{Cause, OfflineRecord, RecordId};
 use rollcall::store::{Delivery, Group};
@@ -21,7 +21,11 @@ pub const CONCURRENCY: usize = 64;
 pub async fn post(sink: &Sink, count: u32, clock: &Clock) -> anyhow::Result<Duration> {
     let receiver = ReceiverConfig {
         name: "hook".to_owned(),
-        channel: ChannelConfig::Webhook { url: sink.url(), secret: None },
+        channel: ChannelConfig::Webhook(Box::new(WebhookConfig {
+            url: sink.url(),
+            ..WebhookConfig::default()
+        })),
+        message: MessageConfig::default(),
         concurrency: CONCURRENCY,
         timeout: Duration::from_secs(30),
         retry: Retry {
@@ -63,6 +67,7 @@ fn delivery(number: u32, clock: &Clock) -> Delivery {
         back_at: None,
         cause: Cause::Silence,
         closed_by: None,
+        acknowledged: None,
     };
     Delivery {
         id: format!("ntf_memory-{number:013}.hook"),
@@ -72,6 +77,7 @@ fn delivery(number: u32, clock: &Clock) -> Delivery {
         offline: vec![record],
         online: vec![],
         blind: vec![],
+        reminder: false,
         attempt: 1,
     }
 }

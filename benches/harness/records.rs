@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use futures_util::future::try_join_all;
 use redis::aio::MultiplexedConnection;
 use redis::streams::StreamReadOptions;
 use redis::{AsyncCommands, pipe};
@@ -55,31 +56,45 @@ pub struct Watch(JoinHandle<anyhow::Result<Vec<f64>>>);
 impl Watch {
     /// Watches for that long.
     pub async fn start(world: &World, span: Duration) -> anyhow::Result<Watch> {
-        let mut client = world.client().await?;
-        let mut last: HashMap<String, String> =
-            (0..PARTITIONS).map(|p| (format!("rollcall:{{p{p}}}:outbox"), "0".to_owned())).collect();
-        Ok(Watch(tokio::spawn(async move {
-            let end = Instant::now() + span;
-            let mut late_ms = Vec::new();
-            let wait = StreamReadOptions::default().block(200).count(1000);
-            while Instant::now() < end {
-                let (keys, ids): (Vec<&String>, Vec<&String>) = last.iter().unzip();
-                let streams: Option<Streams> = client.xread_options(&keys, &ids, &wait).await?;
-                for (key, entries) in streams.into_iter().flatten() {
-                    for (id, fields) in entries {
-                        late_ms.extend(fields.chunks(2).filter_map(|field| lateness(&id, field)));
-                        last.insert(key.clone(), id);
-                    }
-                }
-            }
-            Ok(late_ms)
-        })))
+        let outboxes = (0..PARTITIONS).map(|p| format!("rollcall:{{p{p}}}:outbox")).collect();
+        Ok(Watch::on(vec![(world.client().await?, outboxes)], span))
+    }
+
+    /// Watches outboxes, each over its connection, for that long.
+    pub fn on(outboxes: Vec<(MultiplexedConnection, Vec<String>)>, span: Duration) -> Watch {
+        let end = Instant::now() + span;
+        Watch(tokio::spawn(async move {
+            let watched = outboxes.into_iter().map(|(client, keys)| watch(client, keys, end));
+            Ok(try_join_all(watched).await?.into_iter().flatten().collect())
+        }))
     }
 
     /// The time from deadline to writing, in ms, of each record that was seen.
     pub async fn finish(self) -> anyhow::Result<Vec<f64>> {
         self.0.await?
     }
+}
+
+/// The time from deadline to writing, in ms, of each entry that is seen in these outboxes until `end`.
+async fn watch(
+    mut client: MultiplexedConnection,
+    outboxes: Vec<String>,
+    end: Instant,
+) -> anyhow::Result<Vec<f64>> {
+    let mut last: HashMap<String, String> = outboxes.into_iter().map(|key| (key, "0".to_owned())).collect();
+    let mut late_ms = Vec::new();
+    let wait = StreamReadOptions::default().block(200).count(1000);
+    while Instant::now() < end {
+        let (keys, ids): (Vec<&String>, Vec<&String>) = last.iter().unzip();
+        let streams: Option<Streams> = client.xread_options(&keys, &ids, &wait).await?;
+        for (key, entries) in streams.into_iter().flatten() {
+            for (id, fields) in entries {
+                late_ms.extend(fields.chunks(2).filter_map(|field| lateness(&id, field)));
+                last.insert(key.clone(), id);
+            }
+        }
+    }
+    Ok(late_ms)
 }
 
 /// Entries of streams: the id of each, then fields and values in turn.

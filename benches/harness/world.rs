@@ -21,7 +21,7 @@ const BROKER: &str = "max_inflight_messages 1000\nmax_queued_messages 1000000\nm
 const SERVICE: &str = include_str!("../../config/systemd/rollcall.service");
 
 /// How long a process may take until it is ready.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The servers of one benchmark.
 pub struct World {
@@ -54,9 +54,7 @@ impl World {
 
     /// A connection to Redis, as any other client would have.
     pub async fn client(&self) -> anyhow::Result<MultiplexedConnection> {
-        let client = self.redis()?;
-        let patience = redis::AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
-        Ok(client.get_multiplexed_async_connection_with_config(&patience).await?)
+        connect(self.redis.port()).await
     }
 
     /// Rollcall's engine within this process.
@@ -74,6 +72,11 @@ impl World {
 
     /// The same on another engine.
     pub async fn serve_on(&mut self, engine: &str, options: &str) -> anyhow::Result<Rollcall> {
+        self.launch(engine, options)?.until_ready().await
+    }
+
+    /// Starts a process of Rollcall.
+    pub fn launch(&mut self, engine: &str, options: &str) -> anyhow::Result<Rollcall> {
         self.started += 1;
         let dir = self.dir.path().join(format!("rollcall-{}", self.started));
         let http = free_port()?;
@@ -89,13 +92,7 @@ impl World {
         let file = file.to_string_lossy().into_owned();
         let args = ["-n", niceness()?, env!("CARGO_BIN_EXE_rollcall"), "serve", "--config", &file];
         let server = Server::start("nice", &args.map(str::to_owned), &dir, http, "listening for http")?;
-        let mut rollcall = Rollcall { server, ready_after: Duration::ZERO };
-        let ready = until("rollcall is ready", PATIENCE, async || {
-            let answer = reqwest::get(rollcall.page("/readyz")).await;
-            Ok(answer.is_ok_and(|answer| answer.status().is_success()))
-        });
-        rollcall.ready_after = ready.await?;
-        Ok(rollcall)
+        Ok(Rollcall { server, ready_after: Duration::ZERO })
     }
 
     /// Switches on Redis's append-only file, and waits until it holds everything.
@@ -114,6 +111,13 @@ impl World {
     }
 }
 
+/// A connection to the Redis at a port of this machine.
+pub async fn connect(port: u16) -> anyhow::Result<MultiplexedConnection> {
+    let client = redis::Client::open(format!("redis://127.0.0.1:{port}/?protocol=resp3"))?;
+    let patience = redis::AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
+    Ok(client.get_multiplexed_async_connection_with_config(&patience).await?)
+}
+
 /// The niceness of Rollcall as a service of systemd.
 fn niceness() -> anyhow::Result<&'static str> {
     SERVICE.lines().find_map(|line| line.strip_prefix("Nice=")).context("a service with a niceness")
@@ -127,6 +131,16 @@ pub struct Rollcall {
 }
 
 impl Rollcall {
+    /// Waits until it is ready, and measures that.
+    pub async fn until_ready(mut self) -> anyhow::Result<Rollcall> {
+        let ready = until("rollcall is ready", PATIENCE, async || {
+            let answer = reqwest::get(self.page("/readyz")).await;
+            Ok(answer.is_ok_and(|answer| answer.status().is_success()))
+        });
+        self.ready_after = ready.await?;
+        Ok(self)
+    }
+
     /// The address of its pages.
     pub fn page(&self, path: &str) -> String {
         format!("http://127.0.0.1:{}{path}", self.server.port())

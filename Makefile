@@ -96,8 +96,9 @@ docs: ## Build the documentation into target/book (builds mdbook first where it 
 fmt: ## Format the code
 	cargo fmt
 
-# ONLY=lateness,mass picks benchmarks; UNITS=100000 shrinks the large fleet. Such runs are not written down.
-bench: ## Measure speed and memory beside what they are compared with, half an hour (ONLY=…, UNITS=…)
+# ONLY=lateness,mass picks benchmarks; UNITS=100000 shrinks the large fleet, and such a run is not written down.
+# ONLY=ten_million is no part of a whole run: it takes a quarter of an hour and 11 GB of memory.
+bench: ## Measure speed and memory beside what they are compared with, three quarters of an hour (ONLY=…, UNITS=…)
 	@.ci/need redis-server:redis-server mosquitto:mosquitto
 	cargo bench --locked --bench figures -- $(if $(ONLY),--only $(ONLY)) $(if $(UNITS),--units $(UNITS))
 

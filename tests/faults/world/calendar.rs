@@ -13,6 +13,7 @@ use rollcall::presence::OfflineRecord;
 use tokio::task::JoinSet;
 
 use super::now;
+use super::oracle::RENEWAL;
 
 /// How often it is read; instances renew less often.
 const PERIOD: Duration = Duration::from_millis(50);
@@ -50,16 +51,17 @@ impl Calendar {
         jumps(&self.entries.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Converts to the clock of this machine.
-    pub fn translate(&self, records: &mut [OfflineRecord]) {
+    /// The record by the clock of this machine. If its unit may have been last seen at several moments, it is there for
+    /// each of them.
+    pub fn readings(&self, record: &OfflineRecord) -> Vec<OfflineRecord> {
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        for record in records {
-            record.last_seen = first_by_this_machine(record.last_seen, &entries);
-            let moments = [&mut record.deadline, &mut record.detected_at];
-            for moment in moments.into_iter().chain(&mut record.back_at).chain(&mut record.silent_from) {
-                *moment = by_this_machine(*moment, &entries);
-            }
+        let mut reading = record.clone();
+        let moments = [&mut reading.deadline, &mut reading.detected_at];
+        for moment in moments.into_iter().chain(&mut reading.back_at).chain(&mut reading.silent_from) {
+            *moment = by_this_machine(*moment, &entries);
         }
+        let seen = all_by_this_machine(record.last_seen, &entries).into_iter();
+        seen.map(|last_seen| OfflineRecord { last_seen, ..reading.clone() }).collect()
     }
 }
 
@@ -76,15 +78,19 @@ fn by_this_machine(moment: Timestamp, entries: &[Entry]) -> Timestamp {
     Timestamp::from_millis(moment - entry.map_or(0, |entry| entry.ahead))
 }
 
-/// While no server answers, the time of the fleet stands still, and then goes on from the last renewal: moments between
-/// that and the stop are there twice. A heartbeat counts for the first of them.
-fn first_by_this_machine(moment: Timestamp, entries: &[Entry]) -> Timestamp {
+/// All moments by this machine that were that time of the fleet, the earliest first. While no server answers, the time of
+/// the fleet stands still, and then goes on from the last renewal; instances learn of that one after the other. So moments
+/// between that and the stop are there twice.
+fn all_by_this_machine(moment: Timestamp, entries: &[Entry]) -> Vec<Timestamp> {
     let ms = moment.as_millis();
-    let lasted = |two: &&[Entry]| (two[0].from..two[1].from).contains(&(ms - two[0].ahead));
-    match entries.windows(2).find(lasted) {
-        Some(two) => Timestamp::from_millis(ms - two[0].ahead),
-        None => by_this_machine(moment, entries),
-    }
+    let learned = RENEWAL.as_millis() as i64;
+    let lasted = |two: &&[Entry]| (two[0].from..two[1].from + learned).contains(&(ms - two[0].ahead));
+    let while_it_lasted =
+        entries.windows(2).filter(lasted).map(|two| Timestamp::from_millis(ms - two[0].ahead));
+    let mut moments: Vec<_> = while_it_lasted.chain([by_this_machine(moment, entries)]).collect();
+    moments.sort();
+    moments.dedup_by_key(|moment| moment.as_millis() / JUMP);
+    moments
 }
 
 async fn write(port: u16, entries: Arc<Mutex<Vec<Entry>>>) {
@@ -116,4 +122,17 @@ async fn write(port: u16, entries: Arc<Mutex<Vec<Entry>>>) {
 /// A frozen server does not answer.
 async fn in_time<T>(answer: impl Future<Output = T>) -> Result<T, tokio::time::error::Elapsed> {
     tokio::time::timeout(Duration::from_secs(1), answer).await
+}
+
+#[test]
+fn a_moment_that_was_there_twice_is_read_as_both() {
+    let entries = [Entry { from: 0, ahead: 0 }, Entry { from: 3000, ahead: -1200 }];
+    let read = |ms| {
+        let all = all_by_this_machine(Timestamp::from_millis(ms), &entries).into_iter();
+        all.map(Timestamp::as_millis).collect::<Vec<_>>()
+    };
+    assert_eq!(read(1000), [1000], "before the stop");
+    assert_eq!(read(2500), [2500, 3700], "the time went on from there");
+    assert_eq!(read(3100), [3100, 4300], "written by an instance that did not know of it yet");
+    assert_eq!(read(7000), [8200], "every instance knows of it");
 }

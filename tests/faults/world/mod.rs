@@ -476,17 +476,13 @@ impl World {
         // In reverse order: every notification has its record by now, and every record its diary.
         let mut notified_records = self.notified_records();
         notified_records.retain(|notified| !notified.record.unit.as_str().starts_with(CROWD));
-        let mut records = self.records().await?;
-        let misnamed = oracle::misnamed(&records);
-        if let Some(calendar) = &self.calendar {
-            calendar.translate(&mut records);
-        }
+        let records = self.records().await?;
         let (now, devices) = (now(), self.fleet.devices().clone());
-        Some(Evidence {
-            misnamed,
+        let mut evidence = Evidence {
+            misnamed: oracle::misnamed(&records),
             jumps: self.calendar.as_ref().map(Calendar::jumps).unwrap_or_default(),
             devices,
-            records,
+            records: Vec::with_capacity(records.len()),
             notified_records,
             outages: self.outages.clone(),
             disturbances: self.disturbances.clone(),
@@ -494,7 +490,14 @@ impl World {
             broken: self.broken.clone(),
             blind: self.instances.iter().flat_map(Instance::blind).collect(),
             now,
-        })
+        };
+        for record in records {
+            evidence.add(match &self.calendar {
+                Some(calendar) => calendar.readings(&record),
+                None => vec![record],
+            });
+        }
+        Some(evidence)
     }
 
     /// A device that sends, falls silent, is recorded and notified: detection works.

@@ -24,7 +24,7 @@ const SKEW: Duration = Duration::from_millis(50);
 /// A partition whose owner died is swept by the others this late at the most.
 const LATE_CHECK: Duration = Duration::from_secs(3);
 /// By then every instance has renewed its lease, and so knows the time.
-const RENEWAL: Duration = Duration::from_millis(2500);
+pub const RENEWAL: Duration = Duration::from_millis(2500);
 /// A silence that lasts for longer than this after its detection must be notified.
 const SWALLOWED: Duration = Duration::from_secs(10);
 
@@ -122,6 +122,15 @@ impl Evidence {
         findings.sort();
         findings.dedup();
         findings
+    }
+
+    /// Adds a record that can be read in several ways: it is right if it is right in one of them.
+    pub fn add(&mut self, mut readings: Vec<OfflineRecord>) {
+        let devices = self.devices.iter();
+        let right = devices.filter(|device| device.unit == readings[0].unit.as_str()).find_map(|device| {
+            readings.iter().position(|record| self.judge_record(device, record).is_empty())
+        });
+        self.records.push(readings.swap_remove(right.unwrap_or(0)));
     }
 
     /// Everything about a unit, for a message of a failed test; moments in ms.

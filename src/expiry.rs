@@ -233,7 +233,7 @@ impl Expiry {
         for due in passes.begin_sweeps(&firsts, latest, heard, round_trip) {
             let (expiry, excluded) = (self.clone(), passes.excluded.clone());
             work.spawn(async move {
-                let mut sweep = Sweep { due, heard, held: Vec::new() };
+                let mut sweep = Sweep { due, heard, held: Vec::new(), left_out: 0 };
                 let undecided = expiry.sweep_partition(&mut sweep, &excluded, is_far).await;
                 Done::Swept(sweep, undecided)
             });
@@ -305,16 +305,16 @@ impl Expiry {
         is_far: bool,
     ) -> Result<Vec<Unit>> {
         let Due { partition, after, until } = sweep.due;
-        let (mut undecided, mut left) = (Vec::new(), 0);
+        let mut undecided = Vec::new();
         loop {
-            let skip = undecided.len() + left;
+            let skip = undecided.len() + sweep.left_out;
             let mut due = self.engine.due(partition, after, until, skip, MOST_DUE).await?;
             let count = due.len();
             if count >= MANY {
                 self.engine.put_records_first(partition);
             }
             excluded.remove_from(&mut due);
-            left += count - due.len();
+            sweep.left_out += count - due.len();
             if is_far {
                 // Another sweep may find them before this one has ended.
                 excluded.add(&due);

@@ -1,0 +1,50 @@
+use super::*;
+
+const TICK: Duration = Duration::from_secs(1);
+const SLACK: Duration = Duration::from_secs(10);
+
+fn ms(ms: i64) -> Timestamp {
+    Timestamp::from_millis(ms)
+}
+
+/// Partition 3 has a unit that is due at 1000.
+fn first() -> FirstCheck {
+    FirstCheck { partition: 3, at: ms(1000), since: ms(1000), patience: Duration::ZERO, slack: SLACK }
+}
+
+/// The sweeps that begin when the index has answered with that unit, if it was asked for all or it comes later than what
+/// was asked for.
+fn asked(passes: &mut Passes, heard: Timestamp) -> Vec<Due> {
+    let after = passes.ask(Duration::ZERO, |_| true);
+    passes.answered();
+    let firsts = match after.get(&3) {
+        Some(after) if ms(1000) <= *after => Vec::new(),
+        _ => vec![first()],
+    };
+    passes.begin_sweeps(&firsts, ms(2000), Some(heard), Duration::ZERO)
+}
+
+#[test]
+fn a_unit_that_waits_for_hearing_is_swept_once_a_tick_and_not_again_and_again() {
+    let unit: Unit = "detector:a".parse().unwrap();
+    let heard = Some(ms(500));
+    let mut passes = Passes::default();
+    assert!(passes.rechecks(heard, TICK, false, |_| 0).is_empty());
+
+    let [due] = asked(&mut passes, ms(500))[..] else { panic!("it is due") };
+    let sweep = Sweep { due, heard, held: Vec::new(), left_out: 0 };
+    passes.swept(sweep, Ok(vec![unit.clone()]), heard).unwrap();
+    assert_eq!(asked(&mut passes, ms(500)), [], "it waits");
+
+    // A tick has passed.
+    passes.last_tick = None;
+    let [check] = passes.rechecks(heard, TICK, false, |_| 0).try_into().ok().expect("it is checked again");
+    let [due] = asked(&mut passes, ms(500))[..] else { panic!("the index is read from its beginning") };
+    let sweep = Sweep { due, heard, held: Vec::new(), left_out: 1 };
+    passes.swept(sweep, Ok(Vec::new()), heard).unwrap();
+    for _ in 0..3 {
+        assert_eq!(asked(&mut passes, ms(500)), [], "it is left out until the next tick");
+    }
+    passes.checked(check, Ok(vec![unit]), heard).unwrap();
+    assert_eq!(asked(&mut passes, ms(500)), [], "it waits again");
+}

@@ -115,15 +115,23 @@ impl Lease {
         }
         let behind = attendance.now.since(attendance.engine_clock);
         self.telemetry.engine_warning(EngineWarning::ClockOff, self.clock_is_off(behind).as_deref());
-        let view = View::new(&before.instance, attendance.instances.clone(), self.roster.partitions());
+        let mut view = View::new(&before.instance, attendance.instances.clone(), self.roster.partitions());
+        view.terms = before.terms + u64::from(attendance.is_new);
         self.telemetry.ownership(view.instances.len(), view.partitions.len());
-        if view != *before {
+        if attendance.is_new && before.terms > 0 {
+            tracing::info!(
+                "the lease of this instance had ended; what others may have changed meanwhile is read again"
+            );
+        }
+        if view.instances != before.instances {
             tracing::info!(
                 instance = view.instance,
                 instances = view.instances.join(" "),
                 partitions = view.partitions.len(),
                 "the instances of the fleet have changed"
             );
+        }
+        if view != *before {
             self.view.send_replace(Arc::new(view));
         }
         self.telemetry.engine_answered(Loop::Lease, "");
@@ -170,7 +178,8 @@ mod tests {
         let now = Timestamp::from_millis(1_000_000);
         for (ends_in, expected) in [(None, 500), (Some(2000), 500), (Some(300), 301), (Some(3), 50)] {
             let first_end = ends_in.map(|ms| now + Duration::from_millis(ms));
-            let attendance = Attendance { now, engine_clock: now, instances: Vec::new(), first_end };
+            let attendance =
+                Attendance { now, engine_clock: now, instances: Vec::new(), is_new: false, first_end };
             assert_eq!(rest(&attendance), Duration::from_millis(expected), "{ends_in:?}");
         }
     }

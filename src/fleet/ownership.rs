@@ -24,6 +24,9 @@ pub struct View {
     pub instance: String,
     /// All instances with a lease, in order.
     pub instances: Vec<String>,
+    /// How often this instance has taken its lease: more than once if it ended meanwhile, as while the process was frozen.
+    /// Then others may have had its partitions, and have changed them without a note.
+    pub terms: u64,
     /// The partitions of this instance, in order.
     pub partitions: Vec<u16>,
     /// `partitions` and, if this instance owns it, the number after the last partition: the outbox of hearing, whose
@@ -39,7 +42,7 @@ impl View {
         let mine = |partition: &u16| owner(*partition, &instances).is_none_or(|owner| owner == instance);
         let outboxes: Vec<u16> = (0..=partitions).filter(mine).collect();
         let own = outboxes.iter().copied().filter(|partition| *partition < partitions).collect();
-        View { instance: instance.to_owned(), instances, partitions: own, outboxes }
+        View { instance: instance.to_owned(), instances, terms: 0, partitions: own, outboxes }
     }
 }
 

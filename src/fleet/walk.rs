@@ -20,9 +20,10 @@
 //! counts as not compared.
 //!
 //! # Which partitions are read again in the next round
-//! - A partition that came while there were other instances: its old owner may apply a change, still believe that it
-//!   is the owner, and note nothing. A round later all instances agree on the owner. A partition of a large fleet waits
-//!   for its turn, because to read all of them takes a minute of a server.
+//! - A partition that came while there were other instances, or came back because the lease of this one had ended: its
+//!   old owner may apply a change, still believe that it is the owner, and note nothing. A round later all instances
+//!   agree on the owner. A partition of a large fleet waits for its turn, because to read all of them takes a minute of
+//!   a server.
 //! - A partition with a unit that differs and could not be decided, because Rollcall had not heard far enough, as
 //!   after a start with a shorter timeout.
 //!
@@ -128,7 +129,13 @@ impl Walk {
     /// Keeps the mirror to the partitions of this instance, and reads the notes of others.
     async fn follow_ownership(self: &Arc<Self>, filled: &Filled) {
         let mut ownership = self.ownership.clone();
+        let mut terms = ownership.view().terms;
         loop {
+            // Others had its partitions while its lease had ended, and have noted nothing for this instance.
+            let current = self.ownership.view().terms;
+            if std::mem::replace(&mut terms, current) != current && !self.is_alone() {
+                self.mirror.keep(|_| false);
+            }
             self.mirror.keep(|partition| self.ownership.owns(partition));
             if let Err(error) = self.update_mirror(filled).await {
                 self.telemetry.engine_failed(Loop::Mirror, "", &error);

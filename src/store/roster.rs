@@ -29,6 +29,8 @@ pub struct Attendance {
     pub engine_clock: Timestamp,
     /// The instances with a valid lease, in order, the caller included.
     pub instances: Vec<String>,
+    /// The caller had no lease before, or it had ended: others may have taken its partitions meanwhile.
+    pub is_new: bool,
     /// When the first lease of another instance ends.
     pub first_end: Option<Timestamp>,
 }

@@ -424,7 +424,8 @@ async fn open_records_of_a_kind_that_another_instance_watches_stay_open() {
     // It owns all partitions all the same, like an instance that was not noticed yet.
     let instances = ["one", "two"].map(str::to_owned).to_vec();
     let partitions: Vec<u16> = (0..fleet.engine.partitions()).collect();
-    let view = View { instance: "one".into(), instances, outboxes: partitions.clone(), partitions };
+    let outboxes = partitions.clone();
+    let view = View { instance: "one".into(), instances, terms: 1, outboxes, partitions };
     let walk = Walk { ownership: Ownership::fixed(view), ..fleet.walker() };
     let _walk = tokio::spawn(walk.run(CancellationToken::new()));
     let everything = fleet.steps() * u64::from(fleet.engine.partitions());

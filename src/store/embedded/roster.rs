@@ -47,7 +47,7 @@ impl Roster for EmbeddedEngine {
             self.leases.changed.notify_one();
         }
         let instances = state.roster.ends.keys().cloned().collect();
-        Ok(Attendance { now, engine_clock, instances, first_end })
+        Ok(Attendance { now, engine_clock, instances, is_new, first_end })
     }
 
     async fn resign(&self, instance: &str) -> Result<()> {

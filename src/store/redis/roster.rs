@@ -24,12 +24,13 @@ struct Renewal {
 impl Roster for RedisEngine {
     async fn renew(&self, instance: &str, lease: Duration, heard: Option<Timestamp>) -> Result<Attendance> {
         let jumped = self.server_clock().jumped();
-        let renewed = self.renew_once(instance, lease, heard, jumped).await?;
+        let mut renewed = self.renew_once(instance, lease, heard, jumped).await?;
         // The repetition tells the server of a jump that the answer revealed.
-        let renewed = match renewed.unhandled {
-            None => renewed,
-            jumped => self.renew_once(instance, lease, heard, jumped).await?,
-        };
+        if renewed.unhandled.is_some() {
+            let is_new = renewed.attendance.is_new;
+            renewed = self.renew_once(instance, lease, heard, renewed.unhandled).await?;
+            renewed.attendance.is_new |= is_new;
+        }
         let Renewal { sent, answered, attendance, .. } = renewed;
         self.server_clock().renewed(sent, attendance.engine_clock);
         self.partition_clocks().renewed(sent, attendance.now);
@@ -127,7 +128,7 @@ impl RedisEngine {
 /// Reads the answer of `renew.lua`, and reports the leases that it removed.
 fn attendance(answer: &[Vec<u8>]) -> Result<Attendance> {
     let answer: Vec<String> = answer.iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect();
-    let [now, engine_clock, first_end, too_late, others @ ..] = answer.as_slice() else {
+    let [now, engine_clock, first_end, is_new, too_late, others @ ..] = answer.as_slice() else {
         return Err(EngineError::Damaged("the roster did not answer with a time".to_owned()));
     };
     let (now, engine_clock) = (moment(now)?, moment(engine_clock)?);
@@ -141,7 +142,7 @@ fn attendance(answer: &[Vec<u8>]) -> Result<Attendance> {
     }
     let mut instances = instances.to_vec();
     instances.sort();
-    Ok(Attendance { now, engine_clock, instances, first_end })
+    Ok(Attendance { now, engine_clock, instances, is_new: is_new == "1", first_end })
 }
 
 fn moment(ms: &str) -> Result<Timestamp> {

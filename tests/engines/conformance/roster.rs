@@ -22,11 +22,12 @@ impl<G: Ground> World<G> {
 pub async fn instances_see_one_another_and_share_one_time<G: Ground>(world: World<G>) {
     let (other, _) = world.another().await;
     let first = world.engine.renew("b", MINUTE, None).await.unwrap();
-    assert_eq!((first.instances, first.first_end), (vec!["b".to_owned()], None));
+    assert_eq!((first.instances, first.is_new, first.first_end), (vec!["b".to_owned()], true, None));
     let second = other.renew("a", MINUTE, None).await.unwrap();
-    assert_eq!(second.instances, ["a", "b"]);
+    assert_eq!((second.instances.clone(), second.is_new), (vec!["a".to_owned(), "b".to_owned()], true));
     assert!(first.now <= second.now, "{} {second:?}", first.now);
-    assert_eq!(world.renew("b", MINUTE).await, ["a", "b"]);
+    let third = world.engine.renew("b", MINUTE, None).await.unwrap();
+    assert_eq!((third.instances, third.is_new), (second.instances, false));
 }
 
 pub async fn promise_06_a_lease_that_is_not_renewed_ends<G: Ground>(world: World<G>) {
@@ -37,6 +38,10 @@ pub async fn promise_06_a_lease_that_is_not_renewed_ends<G: Ground>(world: World
         }
     };
     tokio::time::timeout(MINUTE, ended).await.expect("the lease ends");
+    assert!(
+        world.engine.renew("dead", MINUTE, None).await.unwrap().is_new,
+        "others may have had what it had"
+    );
 }
 
 /// The lease length and renewal interval of the service: the others know of a death after a lease and one more

@@ -17,8 +17,8 @@
 -- ARGV[6] the longest lease that any instance requests (ms); a lease that ends later is removed
 --
 -- Returns {time of the fleet (ms), the server's clock (ms), when the first lease of another instance ends (ms), "" if
--- there is none, number of leases that were removed, as many of their names, instance, ...} with every instance
--- that has a valid lease.
+-- there is none, "1" if the instance had no valid lease before, number of leases that were removed, as many of their
+-- names, instance, ...} with every instance that has a valid lease.
 --
 -- The rule is that of presence/roster.rs; a test compares them.
 local read = redis.call('TIME')
@@ -66,7 +66,7 @@ if is_new then
   -- A user without the right to publish keeps its lease; other instances notice it at their next renewal.
   redis.pcall('PUBLISH', ARGV[4], ARGV[1])
 end
-local answer = { text, string.format('%.0f', server), '', string.format('%.0f', #too_late) }
+local answer = { text, string.format('%.0f', server), '', is_new and '1' or '0', string.format('%.0f', #too_late) }
 for _, instance in ipairs(too_late) do
   answer[#answer + 1] = instance
 end

@@ -8,6 +8,7 @@
 //! | [`walk`] | compares the mirror with the store, page by page |
 //! | [`lease`], [`ownership`] | the lease of this instance, and the partitions that follow from all leases |
 //! | [`census`] | the number of units of each kind, and whether there is room for another one |
+//! | [`inhibitions`] | the units whose silence inhibits others |
 //! | [`silences`] | the alert silences of operators, and their changes |
 //! | [`operators`] | acknowledgements and pauses, with their audit |
 //! | [`examination`] | the problems of a store that answers |
@@ -20,6 +21,7 @@ mod canary_pace;
 pub mod census;
 pub mod declared;
 pub mod examination;
+pub mod inhibitions;
 pub mod lease;
 pub mod mirror;
 pub mod operators;
@@ -30,6 +32,7 @@ pub mod walk;
 
 pub use canary_pace::CanaryPace;
 pub use census::Census;
+pub use inhibitions::Inhibitions;
 pub use lease::Lease;
 pub use mirror::Mirror;
 pub use operators::{Operators, Subject};

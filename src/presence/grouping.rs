@@ -87,6 +87,11 @@ impl Pace {
         if self.is_shared { GATHERS } else { Duration::ZERO }
     }
 
+    /// From when on the wait of a silence counts that is held until a moment: it is over then.
+    pub fn held_since(&self, since: Timestamp, held_until: Option<Timestamp>) -> Timestamp {
+        held_until.map_or(since, |until| since.max(until - self.wait))
+    }
+
     /// From when on the wait of a transition counts that joins now, so that it may be notified when the wait is over.
     /// Only a silence waits, `deadline` is its own. A return waits only if the pace says so.
     pub fn waits_since(&self, form: Form, deadline: Timestamp, now: Timestamp) -> Timestamp {

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use super::RouteTimes;
 use super::id::{receivers_in, route_in};
+use super::inhibition::Inhibitors;
 use super::mutes::{self, MutedRoutes, Mutes};
 use crate::clock::Timestamp;
-use crate::presence::Pace;
+use crate::presence::{OfflineRecord, Pace};
 
 /// Receivers that are notified of what a group holds, and how fast its notifications follow each other.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,6 +66,7 @@ pub struct Destinations {
     mutes: Arc<Mutes>,
     /// As of the moment of [`Destinations::at`].
     muted: MutedRoutes,
+    inhibitors: Arc<Inhibitors>,
 }
 
 /// Whether a group is one of blindness.
@@ -100,7 +102,8 @@ impl Destinations {
         routes: HashMap<String, Arc<Destination>>,
     ) -> Destinations {
         let (mutes, muted) = (Arc::default(), MutedRoutes::default());
-        Destinations { receivers: Vec::new(), root, blind, routes: Arc::new(routes), mutes, muted }
+        let (receivers, inhibitors) = (Vec::new(), Arc::default());
+        Destinations { receivers, root, blind, routes: Arc::new(routes), mutes, muted, inhibitors }
     }
 
     /// With the times of routes, by their ids; that of the root is empty.
@@ -121,6 +124,24 @@ impl Destinations {
         }
         let until = self.muted.get(route_in(key).unwrap_or_default())?;
         Some(mutes::held_until(*until, now)).filter(|until| *until > now)
+    }
+
+    /// With the units whose silence inhibits others at the moment.
+    pub fn with_inhibitors(self, inhibitors: Arc<Inhibitors>) -> Destinations {
+        Destinations { inhibitors, ..self }
+    }
+
+    /// Until when an open record is held, which is not sealed before that; `None`: it is not held.
+    pub fn silence_held_until(&self, record: &OfflineRecord, now: Timestamp) -> Option<Timestamp> {
+        if !self.may_hold_silences() {
+            return None;
+        }
+        self.inhibitors.held(record, now).map(|held| held.until)
+    }
+
+    /// Whether any silence may be held; if not, an engine need not read those that it seals.
+    pub fn may_hold_silences(&self) -> bool {
+        !self.inhibitors.is_empty()
     }
 
     /// With all receivers that are configured, whether or not a route names them.

@@ -99,7 +99,8 @@ impl fmt::Display for Matcher {
     }
 }
 
-fn label<'a>(record: &'a OfflineRecord, name: &str) -> &'a str {
+/// The value of a label, `kind`, `unit`, `cause` or `state`; empty if there is none.
+pub(super) fn label<'a>(record: &'a OfflineRecord, name: &str) -> &'a str {
     match name {
         "kind" => record.kind.as_str(),
         "unit" => record.unit.as_str(),

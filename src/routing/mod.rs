@@ -19,6 +19,8 @@
 //! A route may be muted at some times. Its transitions join their groups then, and the groups are held: an engine asks
 //! [`Destinations::held_until`] before it seals a group. Whatever else holds groups belongs there.
 //!
+//! Single silences are held by inhibition: see `inhibition.rs`.
+//!
 //! A group of a route that is gone is sealed for the receivers in its id, as far as they are configured, else for those
 //! of the root. Blindness concerns no unit: it goes to the receivers of the root or, if it has none, to those of all routes.
 
@@ -26,6 +28,7 @@ pub mod alert;
 pub mod alert_silence;
 mod destinations;
 mod id;
+mod inhibition;
 mod matcher;
 mod mutes;
 mod syntax;
@@ -35,6 +38,7 @@ mod tree;
 pub use alert_silence::{AlertSilence, SilenceId};
 pub use destinations::{Again, Destination, Destinations, Escalation, is_blind};
 pub use id::is_of_root;
+pub use inhibition::{InhibitRule, Inhibited, Inhibition, Inhibitors, Source, replaces};
 pub use matcher::{Matcher, Operator};
 pub use syntax::{SyntaxError, parse_label_matchers, parse_matchers};
 pub use times::{Minutes, MuteReason, Range, RouteTimes, TimeInterval, zone};

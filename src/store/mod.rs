@@ -6,6 +6,7 @@
 //! | [`HearingStore`] | intake, expiry | how far Rollcall has heard; the ledger of blind intervals |
 //! | [`AlertStore`] | alerting | the outbox, groups, deliveries, dead letters |
 //! | [`SilenceStore`] | http, the command line, [`Silences`](crate::fleet::Silences) | alert silences, and the audit of the changes that operators make |
+//! | [`SharedStore`] | [`Inhibitions`](crate::fleet::Inhibitions) | small states that all instances share |
 //! | [`DataStore`] | intake, http | the newest values of the units' metrics |
 //! | [`Queries`] | http, the mirror | the same facts and records, read only |
 //! | [`Roster`] | every loop, through [`Ownership`](crate::fleet::Ownership) | the live instances, and the clock that they share |
@@ -61,6 +62,7 @@ mod reminding;
 pub mod repair;
 pub mod roster;
 mod sealed_members;
+mod shared;
 mod silences;
 pub mod table;
 mod units;
@@ -81,6 +83,7 @@ use partition::{crc16, name_bytes};
 pub use partition::{partition_of, partition_of_group};
 pub use queries::{OpenPages, Queries};
 pub use roster::{Attendance, Roster};
+pub use shared::{Shared, SharedChange, SharedEntries, SharedStore};
 pub use silences::{AuditEntry, Audited, MOST_AUDITED, SilenceChange, SilenceStore, StoredSilences};
 pub use units::{Refresh, UnitStore};
 
@@ -164,6 +167,6 @@ pub trait FleetStore: UnitStore + HearingStore + DataStore + Queries {}
 impl<T: UnitStore + HearingStore + DataStore + Queries> FleetStore for T {}
 
 /// A whole engine. Only the assembly holds one: each loop takes the traits that it reads.
-pub trait Engine: FleetStore + AlertStore + SilenceStore + Roster + Examine {}
+pub trait Engine: FleetStore + AlertStore + SilenceStore + SharedStore + Roster + Examine {}
 
-impl<T: FleetStore + AlertStore + SilenceStore + Roster + Examine> Engine for T {}
+impl<T: FleetStore + AlertStore + SilenceStore + SharedStore + Roster + Examine> Engine for T {}

@@ -7,8 +7,6 @@ use super::notification::{Notification, notification_id};
 use super::{Destination, Group, Result};
 use crate::clock::Timestamp;
 use crate::presence::{LastingSilence, OfflineRecord, look};
-use crate::routing::AlertSilence;
-use crate::routing::alert_silence::covering;
 
 /// A member of the group as it is stored: receivers were notified of its silence, and it lasts.
 pub(super) struct LastingMember {
@@ -44,12 +42,12 @@ pub(super) struct SealedAgain {
 
 impl Reminding {
     /// `first`: when receivers were first notified of a silence of the group that lasts. `due`: the moment for which the
-    /// group is looked at.
+    /// group is looked at. `is_quiet`: whether a silence is covered or held for now.
     pub fn new(
         group: &Group,
         destination: &Destination,
         members: &[LastingMember],
-        silences: &[AlertSilence],
+        is_quiet: &dyn Fn(&OfflineRecord) -> bool,
         (first, due): (Timestamp, Timestamp),
         now: Timestamp,
     ) -> Result<Reminding> {
@@ -61,9 +59,7 @@ impl Reminding {
                 notified_at: member.notified_at,
                 has_step: again.escalate.iter().map(|step| step.receivers.iter().all(knows)).collect(),
                 // A silence without its record cannot be notified again.
-                is_quiet: record
-                    .as_ref()
-                    .is_none_or(|record| member.is_acknowledged || covering(silences, record, now).is_some()),
+                is_quiet: record.as_ref().is_none_or(|record| member.is_acknowledged || is_quiet(record)),
             }
         });
         let lasting: Vec<LastingSilence> = lasting.collect();

@@ -61,6 +61,11 @@ impl Telemetry {
             .inc_by(count);
     }
 
+    /// Units that are offline and inhibit the notifications of others.
+    pub fn inhibiting_units(&self, count: usize) {
+        self.series.inhibiting_units.set(count as i64);
+    }
+
     /// Notifications for receivers that are not configured. Logs the change.
     pub fn orphaned(&self, orphans: &[(String, Backlog)]) {
         let count: u64 = orphans.iter().map(|(_, kept)| kept.waiting + kept.dead).sum();

@@ -60,6 +60,7 @@ pub(super) struct Series {
     pub units_by_label: IntGaugeVec,
     pub notifications_dropped: IntCounter,
     pub connections_cut: IntCounterVec,
+    pub inhibiting_units: IntGauge,
     pub reload_successful: IntGauge,
     pub reload_success_at: GaugeVec,
 }
@@ -259,6 +260,10 @@ impl Series {
                 "http_connections_cut_total",
                 "Connections to the web server that it closed or refused, by reason.",
                 &["reason"],
+            ),
+            inhibiting_units: make.gauge(
+                "inhibiting_units",
+                "Units that are offline and inhibit the notifications of others.",
             ),
             reload_successful: make.gauge(
                 "config_last_reload_successful",

@@ -8,7 +8,9 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::presence::{Cause, Closing, Interval, Labels, OfflineRecord, Recoveries, Unit};
-use rollcall::routing::{Minutes, RouteTimes, TimeInterval, zone};
+use rollcall::routing::{
+    InhibitRule, Inhibition, Inhibitors, Minutes, RouteTimes, TimeInterval, parse_matchers, zone,
+};
 use rollcall::store::{
     Again, Capacity, Delivery, Destination, Destinations, Engine, Escalation, Group, Join, OutboxEvent, Pace,
     embedded::EmbeddedEngine, redis::RedisEngine,
@@ -63,6 +65,8 @@ struct Case {
     again: (Option<u64>, Option<u64>),
     /// The root is muted from the second minute on, for a minute.
     is_muted: bool,
+    /// From these steps on a source is offline that inhibits two units, and its end is known (s).
+    inhibited: Option<(usize, usize, i64)>,
     /// From this step on the root has the other receivers.
     turned_at: usize,
     steps: Vec<Step>,
@@ -107,13 +111,15 @@ fn case() -> impl Strategy<Value = Case> {
     );
     let steps = prop::collection::vec(step, 1..14);
     let is_muted = prop::bool::weighted(0.2);
+    let inhibited = prop::option::weighted(0.4, (0..6usize, 0..12usize, -250..100i64));
     let again = (prop::option::of(5..60u64), prop::option::of(5..60u64));
-    (pace, 0..3usize, again, is_muted, 0..20usize, steps).prop_map(
-        |(pace, receivers, again, is_muted, turned_at, steps)| Case {
+    (pace, 0..3usize, again, is_muted, inhibited, 0..20usize, steps).prop_map(
+        |(pace, receivers, again, is_muted, inhibited, turned_at, steps)| Case {
             pace,
             receivers,
             again,
             is_muted,
+            inhibited,
             turned_at,
             steps,
         },
@@ -158,7 +164,20 @@ impl Case {
         let route = Destination::new(named(&RECEIVERS[1..]), pace);
         let to = Destinations::new(root, named(first), [(ROUTE.to_owned(), route)].into());
         let times = self.is_muted.then(|| (String::new(), muted(1, 2)));
-        to.with_receivers(named(&RECEIVERS)).with_times(times.into_iter().collect())
+        let to = to.with_receivers(named(&RECEIVERS)).with_times(times.into_iter().collect());
+        to.with_inhibitors(Arc::new(self.inhibitors(step)))
+    }
+
+    fn inhibitors(&self, step: usize) -> Inhibitors {
+        let Some((_, to, ended)) = self.inhibited.filter(|(from, ..)| *from <= step) else {
+            return Inhibitors::default();
+        };
+        let [source, target] = ["kind=gate", "unit=~\"unit-[12]\""].map(|text| parse_matchers(text).unwrap());
+        let rule = InhibitRule { source, target, equal: Vec::new() };
+        let inhibition = Inhibition { rules: [rule].into(), longest: Duration::from_secs(280) };
+        let open = OfflineRecord::open("gate:1".parse().unwrap(), at(-600), at(-300), at(-300));
+        let back_at = (to <= step).then(|| at(ended));
+        Inhibitors::new(inhibition, [&OfflineRecord { back_at, ..open }])
     }
 }
 

@@ -54,6 +54,7 @@ const LOG_BYTES: i64 = 64 * 1024 * 1024;
 /// | `letters`, `untold` | dead letters (JSON), and the silences in them or, with `-`, those that were over before their receiver came back |
 /// | `receivers` | receivers that are or were configured; `absent`: since when one is not |
 /// | `silences`, `audit` | alert silences, and the last changes that operators made (JSON) |
+/// | `shared` | states that instances share: `version` has another text after each change |
 /// | `unreadable` | quarantined rows (JSON), see `quarantine.rs` |
 const TABLES: &str = "
 CREATE TABLE meta(name TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -100,6 +101,8 @@ CREATE TABLE IF NOT EXISTS reminders(grp INTEGER PRIMARY KEY, due INTEGER NOT NU
 CREATE TABLE IF NOT EXISTS lasting(grp INTEGER NOT NULL, member TEXT NOT NULL, at INTEGER NOT NULL,
   PRIMARY KEY(grp, member)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS silences(id TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS shared(state TEXT NOT NULL, name TEXT NOT NULL, body TEXT NOT NULL,
+  PRIMARY KEY(state, name)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS audit(id INTEGER PRIMARY KEY AUTOINCREMENT, entry TEXT NOT NULL);
 ";
 

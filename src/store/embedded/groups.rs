@@ -21,7 +21,9 @@ use crate::clock::Timestamp;
 use crate::presence::{Form, GroupTimes, JoiningForm, Pace, Stage, is_detected_again, stored_since};
 use crate::store::json::to_json;
 use crate::store::notification::{GroupMember, MOST_MEMBERS, alone, event_json};
-use crate::store::{Destinations, Group, Join, Joined, LARGEST_STEP, Result, partition_of_group};
+use crate::store::{
+    Destinations, Group, Join, Joined, LARGEST_STEP, OutboxEvent, Result, partition_of_group,
+};
 
 /// One transaction seals no further group once it has sealed this many members.
 const MOST_SEALED: usize = 10 * MOST_MEMBERS;
@@ -33,6 +35,8 @@ struct Joining {
     member: GroupMember,
     /// The record or interval (JSON).
     json: String,
+    /// Until when its silence is held.
+    held_until: Option<Timestamp>,
 }
 
 struct NamedGroup {
@@ -43,13 +47,18 @@ struct NamedGroup {
 }
 
 impl Joining {
-    fn new(join: &Join, partitions: u16) -> Result<Joining> {
+    fn new(join: &Join, partitions: u16, destinations: &Destinations, now: Timestamp) -> Result<Joining> {
         let named = |group: &Group| {
             let (partition, key) = (partition_of_group(&group.key, partitions), group.key.clone());
             Ok(NamedGroup { partition, key, body: to_json(group)? })
         };
         let groups = join.groups.iter().map(named).collect::<Result<_>>()?;
-        Ok(Joining { groups, member: GroupMember::new(&join.event), json: event_json(&join.event)? })
+        let held_until = match &join.event {
+            OutboxEvent::Record(record) => destinations.silence_held_until(record, now),
+            OutboxEvent::Blind(_) => None,
+        };
+        let (member, json) = (GroupMember::new(&join.event), event_json(&join.event)?);
+        Ok(Joining { groups, member, json, held_until })
     }
 }
 
@@ -60,7 +69,7 @@ pub(super) async fn join(
     now: Timestamp,
 ) -> Result<Joined> {
     let partitions = engine.memory.partitions();
-    let ready = joins.iter().map(|join| Joining::new(join, partitions));
+    let ready = joins.iter().map(|join| Joining::new(join, partitions, destinations, now));
     let ready: Vec<Joining> = ready.collect::<Result<_>>()?;
     let destinations = destinations.clone();
     let write = move |database: &Connection| {
@@ -176,7 +185,7 @@ fn join_one(
             .execute(params![lost, name])?;
     }
     let notified = known.as_ref().filter(|_| next == Stage::IsBack).map_or("", |known| &known.notified);
-    let since = pace.waits_since(form, member.deadline, now);
+    let since = pace.held_since(pace.waits_since(form, member.deadline, now), joining.held_until);
     let stored = (next != Stage::Over).then_some(stored_since(form.is_final(), since));
     write_member(database, &group, joining, (name, next, notified), (stored, now))?;
     if stage == Some(Stage::Notified) && pace.has_lasting() {

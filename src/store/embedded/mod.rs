@@ -61,6 +61,7 @@ mod repair;
 mod roster;
 mod row;
 mod seal;
+mod shared;
 mod silences;
 mod stored;
 mod table_rules;

@@ -8,6 +8,7 @@ use super::lanes::enqueue;
 use crate::clock::Timestamp;
 use crate::presence::OfflineRecord;
 use crate::routing::AlertSilence;
+use crate::routing::alert_silence::covering;
 use crate::store::json::{from_json, to_json};
 use crate::store::notification::MOST_MEMBERS;
 use crate::store::reminding::{LastingMember, Reminding};
@@ -70,10 +71,13 @@ fn look(
         return Ok(0);
     }
     let members = if destination.again.first().is_some() { lasting(database, one.id)? } else { Vec::new() };
+    let is_quiet = |record: &OfflineRecord| {
+        covering(silences, record, now).is_some() || destinations.silence_held_until(record, now).is_some()
+    };
     let (mut next, mut notified) = (None, 0);
     if let Some(first) = members.first().map(|member| member.notified_at) {
         for members in members.chunks(MOST_MEMBERS) {
-            let found = Reminding::new(&one.group, &destination, members, silences, (first, one.due), now)?;
+            let found = Reminding::new(&one.group, &destination, members, &is_quiet, (first, one.due), now)?;
             notified += found.notifications.len();
             next = next.into_iter().chain(found.next).min();
             write(database, one, members, found, now)?;

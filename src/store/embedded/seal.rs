@@ -6,10 +6,11 @@ use rusqlite::{Connection, params};
 use super::error::DatabaseResult;
 use super::lanes::enqueue;
 use super::reminders::look_after;
-use super::waiting::{Waiting, gathered_at, left, ready};
+use super::waiting::{Waiting, gathered_at, left, ready, ready_silences};
 use crate::clock::Timestamp;
-use crate::presence::{GroupTimes, Pace, Sealed, Stage};
+use crate::presence::{GroupTimes, Pace, Sealed, Stage, stored_since};
 use crate::store::Destinations;
+use crate::store::json::from_json;
 use crate::store::notification::{MOST_MEMBERS, OVER};
 use crate::store::sealed_members::SealedMembers;
 
@@ -32,6 +33,7 @@ pub(super) fn seal_group(
     }
     let destination = destinations.of(&key);
     let (receivers, pace) = (&destination.receivers, destination.pace);
+    hold_silences(database, group, pace, destinations, now)?;
     if let Some(at) = gathered_at(database, group, times, pace, now)? {
         set_due(database, group, Some(at))?;
         return Ok(0);
@@ -62,6 +64,35 @@ pub(super) fn seal_group(
     let waits = left.first.is_some() || left.first_final.is_some();
     set_due(database, group, if waits { times.due_after(left, has_sealed, pace, now) } else { None })?;
     Ok(count)
+}
+
+/// Prolongs the waits of silences that are held, so that none of those that may be sealed now is.
+fn hold_silences(
+    database: &Connection,
+    group: i64,
+    pace: Pace,
+    destinations: &Destinations,
+    now: Timestamp,
+) -> rusqlite::Result<()> {
+    if !destinations.may_hold_silences() {
+        return Ok(());
+    }
+    loop {
+        let mut has_held = false;
+        for Waiting { name, body, .. } in ready_silences(database, group, now - pace.wait)? {
+            let record = body.and_then(|body| from_json("a record", &body).ok());
+            let until = record.and_then(|record| destinations.silence_held_until(&record, now));
+            if let Some(until) = until {
+                has_held = true;
+                database
+                    .prepare_cached("UPDATE members SET joined = ? WHERE grp = ? AND member = ?")?
+                    .execute(params![stored_since(false, until - pace.wait), group, name])?;
+            }
+        }
+        if !has_held {
+            return Ok(());
+        }
+    }
 }
 
 fn set_due(database: &Connection, group: i64, due: Option<Timestamp>) -> rusqlite::Result<()> {

@@ -259,6 +259,16 @@ pub(super) const TABLE_RULES: &[TableRule] = &[
         columns: &[column("id", Text, RemoveRow), column("body", AlertSilence, RemoveRow)],
     },
     TableRule {
+        table: "shared",
+        what: Stored::Other,
+        key: &["state", "name"],
+        columns: &[
+            column("state", Text, RemoveRow),
+            column("name", Text, RemoveRow),
+            column("body", Text, RemoveRow),
+        ],
+    },
+    TableRule {
         table: "audit",
         what: Stored::Audit,
         key: &["id"],

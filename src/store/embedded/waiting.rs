@@ -36,6 +36,22 @@ pub(super) fn ready(database: &Connection, group: i64, since: ReadySince) -> rus
     Ok(ready)
 }
 
+/// The first silences whose waits began by then, as many as a notification may have.
+pub(super) fn ready_silences(
+    database: &Connection,
+    group: i64,
+    until: Timestamp,
+) -> rusqlite::Result<Vec<Waiting>> {
+    let mut select = database.prepare_cached(
+        "SELECT member, letter, body FROM members WHERE grp = ? AND joined >= 0 AND joined <= ? \
+         ORDER BY joined, member LIMIT ?",
+    )?;
+    let rows = select.query_map(params![group, until.as_millis(), MOST_MEMBERS as i64], |row| {
+        Ok(Waiting { name: row.get(0)?, letter: row.get(1)?, body: row.get(2)? })
+    })?;
+    rows.collect()
+}
+
 /// When the silences of a group have waited that are gathered with the first one; `None`: they have.
 pub(super) fn gathered_at(
     database: &Connection,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use redis::{ScriptInvocation, pipe};
 
 use super::joining::Joining;
-use super::{RedisEngine, group_of, hand_out};
+use super::{RedisEngine, group_of, hand_out, held_silences};
 use crate::clock::Timestamp;
 use crate::presence::Form;
 use crate::store::json::to_json;
@@ -35,12 +35,19 @@ pub(super) async fn join(
     let pairs = joins.iter().zip(&stored);
     let pairs = pairs.flat_map(|(join, groups)| groups.iter().map(move |group| (group, &join.event)));
     let pairs: Vec<(&Group, &OutboxEvent)> = pairs.collect();
+    let held_until = |event: &OutboxEvent| match event {
+        OutboxEvent::Record(record) => destinations.silence_held_until(record, now),
+        OutboxEvent::Blind(_) => None,
+    };
     let keys: Vec<&str> = pairs.iter().map(|(group, _)| group.key.as_str()).collect();
     let groups = keys.iter().map(|key| engine.keys.partition_of_group(key)).collect();
     let joining: Vec<Joining> = pairs
         .iter()
         .zip(alone(&keys))
-        .map(|((group, event), is_alone)| Joining { group, event, member: GroupMember::new(event), is_alone })
+        .map(|((group, event), is_alone)| {
+            let (member, held_until) = (GroupMember::new(event), held_until(event));
+            Joining { group, event, member, is_alone, held_until }
+        })
         .collect();
     let (mut joined, rest) = hand_out::hand_out(engine, joining, destinations, capacity, now).await?;
     let mut targets: BTreeMap<Target, Vec<Joining>> = BTreeMap::new();
@@ -95,11 +102,11 @@ pub(super) async fn join_step(
     for joining in joining {
         script.arg(joining.name());
     }
-    for Joining { group, event, member, is_alone } in joining {
+    for one in joining {
+        let Joining { group, event, member, is_alone, .. } = one;
         script.arg(to_json(group)?).arg(if *is_alone { "alone" } else { "" });
-        let form = pace.form(member.form);
-        script.arg(&member.id).arg(form.as_str()).arg(member.detected_at.as_millis());
-        script.arg(pace.waits_since(form, member.deadline, now).as_millis()).arg(event_json(event)?);
+        script.arg(&member.id).arg(pace.form(member.form).as_str()).arg(member.detected_at.as_millis());
+        script.arg(one.since(*pace, now).as_millis()).arg(event_json(event)?);
     }
     engine.topology.run_alerting("join", engine.keys.slot(partition), &script).await
 }
@@ -129,6 +136,11 @@ pub(super) async fn seal(
         }
     }
     hold(engine, &held).await?;
+    if destinations.may_hold_silences() {
+        for ((partition, destination), groups) in &due {
+            held_silences::hold(engine, *partition, groups, destination.pace, destinations, now).await?;
+        }
+    }
     let steps = due.iter().flat_map(|((partition, destination), groups)| {
         let slot = engine.keys.slot(*partition);
         groups.chunks(SEAL_STEP).map(move |groups| {

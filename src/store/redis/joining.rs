@@ -1,5 +1,7 @@
 //! A transition that joins one of its groups.
 
+use crate::clock::Timestamp;
+use crate::presence::Pace;
 use crate::store::notification::GroupMember;
 use crate::store::{Group, OutboxEvent};
 
@@ -9,9 +11,17 @@ pub(super) struct Joining<'a> {
     pub member: GroupMember,
     /// No other transition of the same call is of its group.
     pub is_alone: bool,
+    /// Until when its silence is held.
+    pub held_until: Option<Timestamp>,
 }
 
 impl Joining<'_> {
+    /// From when on its wait counts.
+    pub fn since(&self, pace: Pace, now: Timestamp) -> Timestamp {
+        let since = pace.waits_since(pace.form(self.member.form), self.member.deadline, now);
+        pace.held_since(since, self.held_until)
+    }
+
     /// The name of the member among those of all groups.
     pub fn name(&self) -> String {
         format!("{}\n{}", self.group.key, self.member.id)

@@ -20,6 +20,7 @@
 //! | `rollcall:{hearing}:address:<instance>` | string | the address of an instance for metrics; PX = its lease |
 //! | `rollcall:{hearing}:counts:<instance>` | string | the number of its own units of each kind, and their shortest timeout, JSON; PX = 8 s |
 //! | `rollcall:{hearing}:receivers` | hash | receivers that are or were configured → since when the receiver is configured (ms), or `absent` and since when it is not (ms), see `absence.rs` |
+//! | `rollcall:{hearing}:shared:<state>` | hash | a state that all instances share: name → text; `version`: another value after each change. `sources`: units whose silence inhibits others → their last record (JSON), see `fleet/inhibitions.rs` |
 //! | `rollcall:{hearing}:silences` | hash | alert silences: id → JSON; `version`: another value after each change, see `silences.rs` |
 //! | `rollcall:{hearing}:audit` | stream | the last changes that operators made (JSON) |
 //! | `rollcall:{hearing}:clock` | hash | `server`: its clock, `fleet`: the time of the fleet, at the last renewal; `jump`: its clock when a jump forward was handled (ms) |
@@ -66,7 +67,7 @@ use std::sync::Arc;
 use super::tags::Tags;
 use super::topology::slot_of;
 use crate::presence::{Kind, Unit};
-use crate::store::partition_of;
+use crate::store::{Shared, partition_of};
 use crate::telemetry::Stored;
 
 /// The keys of one name.
@@ -102,6 +103,7 @@ pub const KEY_RULES: &[KeyRule] = &[
     sort("h+", "address", "string", Stored::Roster),
     sort("h+", "counts", "string", Stored::Roster),
     sort("h", "receivers", "hash", Stored::Delivery),
+    sort("h+", "shared", "hash", Stored::Other),
     sort("h", "silences", "hash", Stored::AlertSilence),
     sort("h", "audit", "stream", Stored::Audit),
     sort("h", "clock", "hash", Stored::Roster),
@@ -221,6 +223,10 @@ impl Keys {
 
     pub fn receivers(&self) -> String {
         format!("{}:{{hearing}}:receivers", self.prefix)
+    }
+
+    pub fn shared(&self, of: Shared) -> String {
+        format!("{}:{{hearing}}:shared:{}", self.prefix, of.as_str())
     }
 
     pub fn silences(&self) -> String {

@@ -7,6 +7,7 @@ use super::{RedisEngine, group_of};
 use crate::clock::Timestamp;
 use crate::presence::{OfflineRecord, Stage};
 use crate::routing::AlertSilence;
+use crate::routing::alert_silence::covering;
 use crate::store::notification::MOST_MEMBERS;
 use crate::store::reminding::{LastingMember, Reminding, SealedAgain};
 use crate::store::{Destination, Destinations, Result};
@@ -55,6 +56,9 @@ async fn look(
     if destination.again.first().is_none() {
         return set_next(engine, partition, group.as_bytes(), None).await;
     }
+    let is_quiet = |record: &OfflineRecord| {
+        covering(silences, record, now).is_some() || destinations.silence_held_until(record, now).is_some()
+    };
     let (mut begin, mut first, mut next, mut notified) = (0, None, None, 0);
     let mut members = lasting(engine, partition, group, begin).await?;
     loop {
@@ -64,7 +68,7 @@ async fn look(
         if let Some(one) = members.first() {
             let first = *first.get_or_insert(one.notified_at);
             let of_group = group_of::of_member_in(engine, group, &one.name).await?;
-            found = Reminding::new(&of_group, &destination, &members, silences, (first, due), now)?;
+            found = Reminding::new(&of_group, &destination, &members, &is_quiet, (first, due), now)?;
         }
         next = next.into_iter().chain(found.next).min();
         let newest = members.last().map(|member| member.notified_at);

@@ -225,11 +225,12 @@ pub fn poison_one(path: &Path, table: &str, column: &str, poison: Poison) -> (Ve
         _ => (column, format!("rowid = (SELECT max(rowid) FROM {table})")),
     };
     let at = match table {
-        "data" | "members" | "lasting" | "queue" | "untold" | "receivers" | "silences" => {
+        "data" | "members" | "lasting" | "queue" | "untold" | "receivers" | "silences" | "shared" => {
             let key = match table {
                 "data" | "silences" => "id",
                 "members" | "lasting" => "grp",
                 "receivers" => "name",
+                "shared" => "state",
                 _ => "receiver",
             };
             format!("{key} = (SELECT max({key}) FROM {table})")

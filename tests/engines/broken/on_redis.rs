@@ -46,6 +46,7 @@ const TABLE: &[(&str, Spared, Spared)] = &[
     ("{hearing}:address:<>", Spared::None, Spared::None),
     ("{hearing}:counts:<>", Spared::None, Spared::None),
     ("{hearing}:receivers", Spared::None, Spared::None),
+    ("{hearing}:shared:<>", Spared::None, Spared::None),
     ("{hearing}:silences", Spared::None, Spared::None),
     ("{hearing}:audit", Spared::None, Spared::None),
     ("{hearing}:clock", Spared::None, Spared::None),

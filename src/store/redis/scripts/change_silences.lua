@@ -1,4 +1,4 @@
--- Changes alert silences if they are those that the change was decided from.
+-- Changes alert silences, or another state that instances share, if they are those that the change was decided from.
 --
 -- KEYS[1] silences  hash    id -> alert silence (JSON), version -> another value after each change
 -- KEYS[2] audit     stream  the last changes that operators made

@@ -1,0 +1,193 @@
+//! The units whose silence inhibits others, as this instance knows them.
+//!
+//! The store has the last record of each such unit; this instance keeps a copy, and reads it again only when the version is
+//! another one. The instance that lets a transition join enters it first, so every instance knows a source before its
+//! transition is anywhere else. Entering is idempotent and independent of order: see [`replaces`].
+//!
+//! What is stored follows from the open records. At the start, after a reload, and every few minutes it is compared with
+//! them, which repairs what a failover lost.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use crate::clock::Timestamp;
+use crate::presence::OfflineRecord;
+use crate::routing::{Inhibition, Inhibitors, replaces};
+use crate::store::{
+    EngineError, OpenPages, Queries, Result, Shared, SharedChange, SharedEntries, SharedStore,
+};
+use crate::telemetry::Telemetry;
+
+/// The most sources that are kept. Those that are offline and beyond inhibit nothing, which is logged.
+const MOST: usize = 10_000;
+
+/// How often a change is decided again while other instances change the sources.
+const ATTEMPTS: usize = 20;
+
+/// Sources by their units, each with its last record.
+type Sources = HashMap<String, OfflineRecord>;
+
+/// The copy.
+#[derive(Clone)]
+struct Known {
+    version: Option<String>,
+    sources: Arc<Sources>,
+    inhibitors: Arc<Inhibitors>,
+}
+
+/// The units whose silence inhibits others.
+pub struct Inhibitions {
+    store: Arc<dyn SharedStore>,
+    inhibition: Inhibition,
+    telemetry: Arc<Telemetry>,
+    /// `None` before the first read.
+    known: Mutex<Option<Known>>,
+}
+
+impl Inhibitions {
+    pub fn new(
+        store: Arc<dyn SharedStore>,
+        inhibition: Inhibition,
+        telemetry: Arc<Telemetry>,
+    ) -> Inhibitions {
+        Inhibitions { store, inhibition, telemetry, known: Mutex::default() }
+    }
+
+    /// Whether there are rules; if not, the store is never asked.
+    pub fn is_configured(&self) -> bool {
+        !self.inhibition.is_empty()
+    }
+
+    /// The sources of the moment.
+    pub async fn current(&self) -> Result<Arc<Inhibitors>> {
+        if !self.is_configured() {
+            return Ok(Arc::default());
+        }
+        Ok(self.refreshed().await?.inhibitors)
+    }
+
+    /// Enters the sources among records that were opened or closed.
+    pub async fn enter<'a>(
+        &self,
+        records: impl Iterator<Item = &'a OfflineRecord>,
+        now: Timestamp,
+    ) -> Result<()> {
+        if !self.is_configured() {
+            return Ok(());
+        }
+        let records: Vec<&OfflineRecord> =
+            records.filter(|record| self.inhibition.has_source(record)).collect();
+        if records.is_empty() {
+            return Ok(());
+        }
+        self.change(now, |known| {
+            let is_new = |record: &&OfflineRecord| {
+                let before = known.get(&record.id.unit.to_string());
+                before.is_none_or(|known| replaces(record, known))
+            };
+            let mut write: Sources = HashMap::new();
+            for record in records.iter().copied().filter(is_new) {
+                let newest = write.entry(record.id.unit.to_string()).or_insert_with(|| record.clone());
+                if replaces(record, newest) {
+                    *newest = record.clone();
+                }
+            }
+            write
+        })
+        .await
+    }
+
+    /// Compares the sources with the open records.
+    pub async fn compare(&self, queries: &dyn Queries, now: Timestamp) -> Result<()> {
+        if !self.is_configured() {
+            return Ok(());
+        }
+        let before = self.refreshed().await?.sources;
+        let mut open: Sources = HashMap::new();
+        let mut pages = OpenPages::new(queries);
+        while let Some(page) = pages.next().await? {
+            let sources = page.into_iter().filter(|record| self.inhibition.has_source(record));
+            open.extend(sources.map(|record| (record.id.unit.to_string(), record)));
+        }
+        let mut ended: Sources = HashMap::new();
+        for (unit, known) in before.iter().filter(|(_, known)| known.back_at.is_none()) {
+            if open.get(unit).is_some_and(|open| open.detected_at >= known.detected_at) {
+                continue;
+            }
+            // A record that is gone has ended before it was removed.
+            let stored = queries.record(&known.id).await?;
+            let end = OfflineRecord { back_at: Some(now), ..known.clone() };
+            ended.insert(unit.clone(), stored.filter(|record| record.back_at.is_some()).unwrap_or(end));
+        }
+        self.change(now, |known| {
+            let is_as_before = |unit: &String| known.get(unit) == before.get(unit);
+            let open = open.iter().filter(|(unit, record)| {
+                // A record that is open although its end was known has been lost and opened again.
+                known.get(*unit).is_none_or(|known| {
+                    replaces(record, known) || (known.back_at.is_some() && is_as_before(unit))
+                })
+            });
+            let ended = ended.iter().filter(|(unit, _)| is_as_before(unit));
+            open.chain(ended).map(|(unit, record)| (unit.clone(), record.clone())).collect()
+        })
+        .await
+    }
+
+    /// Writes what `decide` answers, and removes sources that inhibit no more.
+    async fn change(&self, now: Timestamp, decide: impl Fn(&Sources) -> Sources) -> Result<()> {
+        for _ in 0..ATTEMPTS {
+            let Known { version, sources, .. } = self.refreshed().await?;
+            let mut write = decide(&sources);
+            let is_past = |record: &OfflineRecord| {
+                self.inhibition.is_past(record, now) || !self.inhibition.has_source(record)
+            };
+            let forget =
+                sources.iter().filter(|(unit, record)| is_past(record) && !write.contains_key(*unit));
+            let forget: Vec<String> = forget.map(|(unit, _)| unit.clone()).collect();
+            if write.is_empty() && forget.is_empty() {
+                return Ok(());
+            }
+            let rest = MOST.saturating_sub(sources.len() - forget.len());
+            let is_added = |unit: &String| !sources.contains_key(unit);
+            let added: Vec<String> = write.keys().filter(|unit| is_added(unit)).skip(rest).cloned().collect();
+            if !added.is_empty() {
+                tracing::warn!(
+                    left_out = added.len(),
+                    "more than {MOST} units inhibit others: the silences of more of them inhibit nothing; write \
+                     source_matchers that match fewer"
+                );
+                added.iter().for_each(|unit| drop(write.remove(unit)));
+            }
+            let write = write.iter().map(|(unit, record)| Ok((unit.clone(), json(record)?)));
+            let change = SharedChange { version, write: write.collect::<Result<_>>()?, forget };
+            if self.store.change_shared(Shared::Sources, &change).await? {
+                self.refreshed().await?;
+                return Ok(());
+            }
+        }
+        let why = format!("others changed the sources of inhibition {ATTEMPTS} times meanwhile");
+        Err(EngineError::Unavailable(why))
+    }
+
+    async fn refreshed(&self) -> Result<Known> {
+        let before = self.known.lock().expect("nothing panics under this lock").clone();
+        if let Some(known) = before
+            && known.version == self.store.shared_version(Shared::Sources).await?
+        {
+            return Ok(known);
+        }
+        let SharedEntries { version, entries } = self.store.shared(Shared::Sources).await?;
+        // One that cannot be read is written again when the sources are compared with the open records.
+        let read = |(unit, text): (String, String)| Some((unit, serde_json::from_str(&text).ok()?));
+        let sources: Sources = entries.into_iter().filter_map(read).collect();
+        let inhibitors = Arc::new(Inhibitors::new(self.inhibition.clone(), sources.values()));
+        self.telemetry.inhibiting_units(inhibitors.open());
+        let known = Known { version, sources: Arc::new(sources), inhibitors };
+        *self.known.lock().expect("nothing panics under this lock") = Some(known.clone());
+        Ok(known)
+    }
+}
+
+fn json(record: &OfflineRecord) -> Result<String> {
+    serde_json::to_string(record).map_err(|error| EngineError::Damaged(format!("cannot be written: {error}")))
+}

@@ -202,6 +202,7 @@ fn start(
         hearing: engine.clone(),
         queries: engine.clone(),
         silences: silences.clone(),
+        shared: engine.clone(),
     };
     let (own, at, told) = (ownership.clone(), clock.clone(), telemetry.clone());
     let notify = move |config, until| {
@@ -211,7 +212,7 @@ fn start(
     loops.add("alerting", anew_with_each(configured.subscribe(), stop.clone(), notify));
     let (lost, at, told, of) = (engine.clone(), clock.clone(), telemetry.clone(), roll.clone());
     let write_again = move |config: alerting::Config, until| {
-        let http::AlertRoutes { routes, receivers } = routes_of(&config);
+        let http::AlertRoutes { routes, receivers, .. } = routes_of(&config);
         let lost = alerting::LostSilences {
             destinations: routes.destinations(receivers),
             routes,
@@ -240,6 +241,7 @@ fn start(
         units: engine.clone(),
         records: engine.clone(),
         values: engine.clone(),
+        shared: engine.clone(),
         silences,
         roster: engine,
         roll: roll.clone(),
@@ -265,7 +267,8 @@ fn start(
 /// The routes and receivers of a configuration.
 fn routes_of(config: &alerting::Config) -> http::AlertRoutes {
     let receivers = config.receivers.iter().map(|receiver| receiver.name.clone()).collect();
-    http::AlertRoutes { routes: Routes::new(config.route.clone()), receivers }
+    let (routes, inhibition) = (Routes::new(config.route.clone()), config.inhibition.clone());
+    http::AlertRoutes { routes, receivers, inhibition }
 }
 
 /// The long-lived tasks, by name.

@@ -12,20 +12,27 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::buffer::{DeliveryBuffer, count, reserve_in};
 use super::group::groups_of;
 use super::silenced::is_held;
 use super::{ENGINE_BACKOFF, LEASE, SHORTEST_WAIT, tick};
-use crate::clock::Clock;
-use crate::fleet::{Ownership, Silences};
+use crate::clock::{Clock, Timestamp};
+use crate::fleet::{Inhibitions, Ownership, Silences};
 use crate::routing::{AlertSilence, Destinations, Routes};
-use crate::store::{AlertStore, Capacity, Entry, Join, Position, Result, partition_of_group};
+use crate::store::{
+    AlertStore, Capacity, Entry, Join, OutboxEvent, Position, Queries, Result, partition_of_group,
+};
 use crate::telemetry::{Loop, Telemetry};
 
 /// The most entries of outboxes in one step.
 const STEP: usize = 1000;
+
+/// How often the sources of inhibition are compared with the open records, and the partition whose owner does it.
+const COMPARED_EVERY: Duration = Duration::from_secs(300);
+const FIRST: u16 = 0;
 
 /// How many tasks let entries join at the same time: reading and writing a hundred thousand records is work
 /// for every core.
@@ -36,7 +43,10 @@ pub(super) struct Dispatcher {
     pub routes: Routes,
     pub destinations: Destinations,
     pub engine: Arc<dyn AlertStore>,
+    /// For open records.
+    pub queries: Arc<dyn Queries>,
     pub silences: Arc<Silences>,
+    pub inhibitions: Arc<Inhibitions>,
     /// The outboxes and partitions that are this instance's own.
     pub ownership: Ownership,
     pub clock: Clock,
@@ -51,11 +61,11 @@ pub(super) struct Dispatcher {
 impl Dispatcher {
     /// Runs until it is stopped.
     pub async fn run(self) -> anyhow::Result<()> {
-        let mut failures = 0;
+        let (mut failures, mut compared) = (0, None);
         let mut ownership = self.ownership.clone();
         let this = Arc::new(self);
         loop {
-            let wait = match this.step().await {
+            let wait = match this.compared_and_step(&mut compared).await {
                 Ok(wait) => {
                     failures = 0;
                     this.telemetry.engine_answered(Loop::Dispatch, "");
@@ -76,6 +86,20 @@ impl Dispatcher {
                 () = tokio::time::sleep(wait) => {}
             }
         }
+    }
+
+    /// A step, after the sources of inhibition were compared with the open records: before the first one, and every few
+    /// minutes by the owner of the first partition.
+    async fn compared_and_step(self: &Arc<Self>, compared: &mut Option<Instant>) -> Result<Duration> {
+        let is_due = match compared {
+            None => true,
+            Some(at) => at.elapsed() > COMPARED_EVERY && self.ownership.owns(FIRST),
+        };
+        if is_due {
+            self.inhibitions.compare(&*self.queries, self.clock.now()).await?;
+            *compared = Some(Instant::now());
+        }
+        self.step().await
     }
 
     /// One batch of the outbox, and the groups that are due. Answers how long to wait for the next step.
@@ -108,6 +132,12 @@ impl Dispatcher {
         if entries.is_empty() {
             return Ok(false);
         }
+        // Sources first: a sensor may be in the same batch as its gateway.
+        let records = entries.iter().filter_map(|entry| match &entry.event {
+            OutboxEvent::Record(record) => Some(record),
+            OutboxEvent::Blind(_) => None,
+        });
+        self.inhibitions.enter(records, self.clock.now()).await?;
         let held = self.held(&entries).await?;
         let (mut positions, mut joins): (Vec<Position>, Vec<Join>) = Default::default();
         for (Entry { position, event }, is_held) in entries.into_iter().zip(held) {
@@ -159,7 +189,7 @@ impl Dispatcher {
         let (joins, rest) = joins.split_at(fitting.unwrap_or(STEP).min(joins.len()));
         let now = self.clock.now();
         let room = Capacity { most, until: now + LEASE };
-        let joined = self.engine.join(joins, &self.destinations.at(now), &room, now).await?;
+        let joined = self.engine.join(joins, &self.destinations_at(now).await?, &room, now).await?;
         groups.extend(joined.groups);
         if joined.has_queued {
             self.notify();
@@ -171,6 +201,11 @@ impl Dispatcher {
             }
         }
         Ok(rest)
+    }
+
+    /// The destinations as of now, with the units whose silence inhibits others.
+    async fn destinations_at(&self, now: Timestamp) -> Result<Destinations> {
+        Ok(self.destinations.at(now).with_inhibitors(self.inhibitions.current().await?))
     }
 
     /// Wakes the loops of all receivers: the engine has deliveries to lease.
@@ -199,7 +234,7 @@ impl Dispatcher {
         if first > now {
             return Ok(first.since(now).min(tick));
         }
-        let sealed = self.engine.seal(own, &self.destinations.at(now), now).await?;
+        let sealed = self.engine.seal(own, &self.destinations_at(now).await?, now).await?;
         self.notify();
         // Another instance may have been faster; then there is no hurry.
         Ok(if sealed > 0 { Duration::ZERO } else { SHORTEST_WAIT })
@@ -214,7 +249,7 @@ impl Dispatcher {
             return Ok(first.since(now).min(tick));
         }
         let silences = self.silences.current().await?;
-        if self.engine.remind(own, &self.destinations.at(now), &silences, now).await? > 0 {
+        if self.engine.remind(own, &self.destinations_at(now).await?, &silences, now).await? > 0 {
             self.notify();
         }
         Ok(SHORTEST_WAIT)

@@ -34,10 +34,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::backoff::Backoff;
 use crate::clock::Clock;
-use crate::fleet::{Ownership, Silences, lease};
+use crate::fleet::{Inhibitions, Ownership, Silences, lease};
 use crate::presence::{Filters, is_label_name};
-use crate::routing::{EVERY_LABEL, Routes};
-use crate::store::{AlertStore, HearingStore, Queries};
+use crate::routing::{EVERY_LABEL, Inhibition, Routes};
+use crate::store::{AlertStore, HearingStore, Queries, SharedStore};
 use crate::telemetry::Telemetry;
 
 mod alert;
@@ -102,6 +102,7 @@ pub struct Config {
     pub blind_after: Duration,
     /// The filters by which each kind is heard.
     pub filters: Filters,
+    pub inhibition: Inhibition,
 }
 
 #[derive(Clone, Debug)]
@@ -147,6 +148,7 @@ pub struct Stores {
     /// For open records.
     pub queries: Arc<dyn Queries>,
     pub silences: Arc<Silences>,
+    pub shared: Arc<dyn SharedStore>,
 }
 
 /// Notifies operators until it is stopped; attempts that are under way get a moment to end. Ends early only
@@ -168,6 +170,7 @@ pub async fn run(
     let routes = Routes::new(config.route);
     let destinations =
         routes.destinations(config.receivers.iter().map(|receiver| receiver.name.clone()).collect());
+    let inhibitions = Arc::new(Inhibitions::new(stores.shared, config.inhibition, telemetry.clone()));
     let mut notified_of_blindness = Vec::new();
     for receiver in config.receivers {
         let name = receiver.name.clone();
@@ -187,6 +190,7 @@ pub async fn run(
                 routes: routes.clone(),
                 queries: stores.queries.clone(),
                 silences: stores.silences.clone(),
+                inhibitions: inhibitions.clone(),
                 ownership: ownership.clone(),
                 clock: clock.clone(),
                 stop: stop.clone(),
@@ -231,8 +235,9 @@ pub async fn run(
         routes: routes.clone(),
         destinations: destinations.clone(),
         alerts: stores.alerts.clone(),
-        queries: stores.queries,
+        queries: stores.queries.clone(),
         silences: stores.silences.clone(),
+        inhibitions: inhibitions.clone(),
         ownership: ownership.clone(),
         clock: clock.clone(),
         telemetry: telemetry.clone(),
@@ -243,7 +248,9 @@ pub async fn run(
         routes,
         destinations,
         engine: stores.alerts,
+        queries: stores.queries,
         silences: stores.silences,
+        inhibitions,
         ownership,
         clock,
         telemetry,

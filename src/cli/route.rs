@@ -11,7 +11,7 @@ use crate::alerting;
 use crate::clock::{Clock, Timestamp};
 use crate::config::Span;
 use crate::presence::{Cause, Labels, OfflineRecord, Recoveries, Unit, is_label_name, is_label_value};
-use crate::routing::{MuteReason, Route, RouteTimes, Routes, Step};
+use crate::routing::{Inhibition, Matcher, MuteReason, Route, RouteTimes, Routes, Step};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -66,7 +66,8 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             if !config.rules.contains_key(kind) {
                 bail!("there is no kind {kind} in the configuration; see [[kind]]");
             }
-            explained(&Routes::new(config.alerting.route), &test.record())
+            let (routes, record) = (Routes::new(config.alerting.route), test.record());
+            explained(&routes, &record) + &inhibited(&config.alerting.inhibition, &record)
         }
     };
     println!("{}", shown(&text));
@@ -168,6 +169,29 @@ fn explained(routes: &Routes, record: &OfflineRecord) -> String {
         let _ = writeln!(text, "it takes {}: {}\n  group: {group}", one.path, described(one.route));
         if let Some(muted) = muted(&one.route.times, record.detected_at) {
             let _ = writeln!(text, "  {muted}");
+        }
+    }
+    text
+}
+
+/// The rules of inhibition of which a silence is a target or a source.
+fn inhibited(inhibition: &Inhibition, record: &OfflineRecord) -> String {
+    let mut text = String::new();
+    let shown =
+        |matchers: &[Matcher]| matchers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    for (at, rule) in inhibition.rules.iter().enumerate() {
+        let same = rule.shared(record).into_iter().zip(&rule.equal);
+        let same: Vec<String> = same.map(|(value, name)| format!("{name}={value:?}")).collect();
+        let same = if same.is_empty() { String::new() } else { format!(" and {}", same.join(", ")) };
+        let (is_source, is_target) = (rule.is_source(record), rule.is_target(record));
+        if is_target {
+            let but = if is_source { ", unless that unit is a target, too" } else { "" };
+            let source = shown(&rule.source);
+            let _ = writeln!(text, "inhibit[{at}] holds it while a unit with {source}{same} is offline{but}");
+        }
+        if is_source {
+            let target = shown(&rule.target);
+            let _ = writeln!(text, "inhibit[{at}]: while it is offline it holds units with {target}{same}");
         }
     }
     text

@@ -29,6 +29,7 @@ pub struct File {
     pub receiver: Vec<Receiver>,
     pub route: Route,
     pub time: Vec<Time>,
+    pub inhibit: Vec<Inhibit>,
     pub hearing: Hearing,
     pub expiry: Expiry,
     pub records: Records,
@@ -323,6 +324,15 @@ section! {
 }
 
 section! {
+    /// While a source is offline, receivers are not notified of its targets.
+    Inhibit {
+        source_matchers: Vec<String> = Vec::new(),
+        target_matchers: Vec<String> = Vec::new(),
+        equal: Vec<String> = Vec::new(),
+    }
+}
+
+section! {
     /// How Rollcall proves that it hears the fleet.
     Hearing {
         canary_period: Period = Period::Auto,
@@ -410,6 +420,7 @@ impl Default for File {
             receiver: Vec::new(),
             route: Route::default(),
             time: Vec::new(),
+            inhibit: Vec::new(),
             hearing: Hearing::default(),
             expiry: Expiry::default(),
             records: Records::default(),
@@ -429,6 +440,7 @@ pub fn options() -> serde_json::Value {
     let route = Route { routes, escalate, ..Route::default() };
     let receiver = vec![Receiver::default()];
     let time = vec![Time { times: vec![TimeRange::default()], ..Time::default() }];
-    let file = File { kind: vec![kind], receiver, route, time, http, ..File::default() };
+    let inhibit = vec![Inhibit::default()];
+    let file = File { kind: vec![kind], receiver, route, time, inhibit, http, ..File::default() };
     serde_json::to_value(file).expect("plain structs with text keys are JSON")
 }

@@ -30,6 +30,7 @@ mod environment;
 pub mod file;
 mod fleet;
 mod http;
+mod inhibition;
 mod instance;
 mod log_filter;
 mod period;

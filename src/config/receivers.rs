@@ -7,7 +7,7 @@ use url::Url;
 
 use super::file::{Channel, File, Receiver};
 use super::problem::Problems;
-use super::{Span, http, routes, secrets, tls};
+use super::{Span, http, inhibition, routes, secrets, tls};
 use crate::address::BrokerAddress;
 use crate::alerting::{
     self, ChannelConfig, ExecConfig, Links, MessageConfig, MqttConfig, ReceiverConfig, Retry, Zone,
@@ -47,7 +47,8 @@ pub(super) fn alerting(file: &File, base: &Path, problems: &mut Problems) -> ale
     let blind_after = file.hearing.tell_after.0;
     // The service sets them from the topics.
     let filters = Filters::default();
-    alerting::Config { route, receivers, blind_after, filters }
+    let inhibition = inhibition::inhibition(file, problems);
+    alerting::Config { route, receivers, blind_after, filters, inhibition }
 }
 
 /// Names of receivers are unique, and a route names each of them.

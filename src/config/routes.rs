@@ -84,7 +84,7 @@ fn nested(
     problems: &mut Problems,
 ) -> Route {
     let mut route = Route { routes: Vec::new(), continues: one.continues, ..above.clone() };
-    route.matchers = matchers(path, &one.matchers, problems);
+    route.matchers = matchers(&format!("{path}.matchers"), &one.matchers, problems);
     if let Some(given) = &one.receivers {
         receivers(path, given, known.receivers, problems);
         route.receivers = given.clone();
@@ -116,12 +116,13 @@ fn nested(
     route
 }
 
-fn matchers(path: &str, texts: &[String], problems: &mut Problems) -> Vec<Matcher> {
+/// `path`: that of the list.
+pub(super) fn matchers(path: &str, texts: &[String], problems: &mut Problems) -> Vec<Matcher> {
     let mut all = Vec::new();
     for (at, text) in texts.iter().enumerate() {
         match parse_matchers(text) {
             Ok(matchers) => all.extend(matchers),
-            Err(error) => problems.error(format!("{path}.matchers[{at}]"), format!("{text:?}, {error}")),
+            Err(error) => problems.error(format!("{path}[{at}]"), format!("{text:?}, {error}")),
         }
     }
     all

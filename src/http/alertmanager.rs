@@ -28,7 +28,8 @@ use super::problem::Problem;
 use super::{AlertRoutes, Sources};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Ownership, Silences};
-use crate::store::Queries;
+use crate::store::{Queries, SharedStore};
+use crate::telemetry::Telemetry;
 
 mod alert;
 mod alerts;
@@ -55,6 +56,8 @@ const API_OF: &str = "0.27.0";
 struct AlertmanagerState {
     records: Arc<dyn Queries>,
     silences: Arc<Silences>,
+    shared: Arc<dyn SharedStore>,
+    telemetry: Arc<Telemetry>,
     routes: watch::Receiver<Arc<AlertRoutes>>,
     ownership: Ownership,
     clock: Clock,
@@ -66,6 +69,8 @@ pub(super) fn pages(sources: &Sources, has_tokens: HasTokens) -> Router {
     let state = AlertmanagerState {
         records: sources.records.clone(),
         silences: sources.silences.clone(),
+        shared: sources.shared.clone(),
+        telemetry: sources.telemetry.clone(),
         routes: sources.routes.clone(),
         ownership: sources.ownership.clone(),
         started: sources.clock.now(),

@@ -25,8 +25,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::fleet::{Mirror, Ownership, Roll, Silences};
-use crate::routing::{Route, Routes};
-use crate::store::{Catalogue, DataStore, Queries, Roster, UnitStore};
+use crate::routing::{Inhibition, Route, Routes};
+use crate::store::{Catalogue, DataStore, Queries, Roster, SharedStore, UnitStore};
 use crate::telemetry::Telemetry;
 
 pub mod alertmanager;
@@ -125,6 +125,8 @@ pub struct Sources {
     pub mirror: Arc<Mirror>,
     /// The metrics of units, by kind.
     pub metrics: Arc<Catalogue>,
+    /// For the units whose silence inhibits others.
+    pub shared: Arc<dyn SharedStore>,
     pub silences: Arc<Silences>,
     /// The routes of the moment.
     pub routes: watch::Receiver<Arc<AlertRoutes>>,
@@ -146,12 +148,14 @@ pub struct Pages {
 pub struct AlertRoutes {
     pub routes: Routes,
     pub receivers: Vec<String>,
+    pub inhibition: Inhibition,
 }
 
 /// No receiver.
 impl Default for AlertRoutes {
     fn default() -> AlertRoutes {
-        AlertRoutes { routes: Routes::new(Route::default()), receivers: Vec::new() }
+        let inhibition = Inhibition::default();
+        AlertRoutes { routes: Routes::new(Route::default()), receivers: Vec::new(), inhibition }
     }
 }
 

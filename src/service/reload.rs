@@ -20,7 +20,7 @@ use crate::http::{AlertRoutes, ReloadRequest};
 use crate::telemetry::Telemetry;
 
 /// The sections that a reload replaces.
-const REPLACED: [&str; 3] = ["route", "receiver", "time"];
+const REPLACED: [&str; 4] = ["route", "receiver", "time", "inhibit"];
 
 /// How many requests may wait.
 const WAITING: usize = 4;

@@ -36,6 +36,7 @@ impl Instance {
         let stores = alerting::Stores {
             alerts: world.engine.clone(),
             hearing: world.engine.clone(),
+            shared: world.engine.clone(),
             queries: world.engine.clone(),
             silences: silences.clone(),
         };

@@ -8,6 +8,7 @@ use rollcall::alerting::{self, Config, Route};
 use rollcall::fleet::{HearingConfig, Rules};
 use rollcall::fleet::{Mirror, Ownership, Roll, Silences};
 use rollcall::presence::{Declared, Filters, Heartbeat, KindRules};
+use rollcall::routing::Inhibition;
 use rollcall::simulate::webhook_sink::{Options, Received, WebhookSink};
 use rollcall::store::{Engine, Pace};
 use rollcall::telemetry::Telemetry;
@@ -57,7 +58,8 @@ impl World {
             pace: Pace::new(WAIT, 5 * WAIT),
             ..Route::default()
         };
-        let config = Config { route, receivers, blind_after: 100_000 * HOUR, filters: Filters::default() };
+        let (filters, inhibition) = (Filters::default(), Inhibition::default());
+        let config = Config { route, receivers, blind_after: 100_000 * HOUR, filters, inhibition };
         assert_eq!(alerting::check(&config), Vec::<String>::new());
         let ownership = Ownership::of_everything(engine.partitions());
         let silences = Arc::new(Silences::new(engine.clone()));
@@ -86,7 +88,8 @@ impl World {
         let stores = alerting::Stores {
             alerts: engine.clone(),
             hearing: engine.clone(),
-            queries: engine,
+            queries: engine.clone(),
+            shared: engine,
             silences: self.silences.clone(),
         };
         let run = alerting::run(config, stores, own, clock, telemetry, outbox_grew, stop.clone());

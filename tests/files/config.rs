@@ -498,6 +498,43 @@ fn a_route_that_cannot_be_obeyed_is_refused_with_its_place() {
 }
 
 #[test]
+fn a_rule_of_inhibition_that_is_wrong_or_inhibits_nothing_is_named() {
+    let rule = |source: &str, target: &str, equal: &str| {
+        format!(
+            "[[inhibit]]\nsource_matchers = [{source}]\ntarget_matchers = [{target}]\nequal = [{equal}]\n"
+        )
+    };
+    let cases = [
+        (rule("", "'kind=a'", ""), "inhibit[0].source_matchers: is empty; write at least one matcher"),
+        (rule("'kind=a'", "", ""), "inhibit[0].target_matchers: is empty; write at least one matcher"),
+        (rule("'kind=a'", "'kind=~('", ""), "inhibit[0].target_matchers[0]: \"kind=~(\""),
+        (rule("'kind=a'", "'kind=b'", "'a b'"), "inhibit[0].equal[0]: \"a b\" is neither kind, unit nor"),
+        (rule("'kind=a'", "'kind=b'", "'x', 'x'"), "inhibit[0].equal[1]: \"x\" is there twice"),
+    ];
+    for (text, expected) in cases {
+        let refusal = refused(&text);
+        assert!(refusal.starts_with(expected), "{refusal}\n--- expected\n{expected}");
+    }
+    let warned = |text: &str| -> Vec<String> {
+        let warnings = load(text).unwrap().warnings;
+        warnings.into_iter().filter(|one| one.path.starts_with("inhibit")).map(|one| one.text).collect()
+    };
+    assert_eq!(warned(&rule("'kind=a'", "'kind=b'", "'site', 'unit'")), [""; 0]);
+    let cases = [
+        (
+            rule("'kind=a', 'site=x'", "'site=x', 'kind=a'", ""),
+            "inhibits nothing: its targets are its sources",
+        ),
+        (rule("'kind=a'", "'kind=b'", "'unit', 'kind'"), "inhibits nothing: no two units"),
+        (rule("'site=a'", "'site=b'", "'site'"), "inhibits nothing: site is \"a\" of sources and \"b\""),
+    ];
+    for (text, expected) in cases {
+        let warnings = warned(&text);
+        assert!(warnings.len() == 1 && warnings[0].starts_with(expected), "{warnings:?}");
+    }
+}
+
+#[test]
 fn files_of_tls_are_read_where_there_is_tls_and_errors_where_there_is_none() {
     load("mqtt.url = \"mqtts://broker\"").unwrap();
     load("mqtt.url = \"wss://broker/mqtt\"").unwrap();

@@ -386,10 +386,12 @@ async fn served() -> (String, CancellationToken, tempfile::TempDir) {
         units: engine.clone(),
         records: engine.clone(),
         values: engine.clone(),
+        shared: engine.clone(),
         silences: Arc::new(Silences::new(engine.clone())),
         routes: watch::Sender::new(Arc::new(AlertRoutes {
             routes: Routes::new(config.alerting.route),
             receivers: Vec::new(),
+            inhibition: config.alerting.inhibition,
         }))
         .subscribe(),
         reloads: None,

@@ -188,6 +188,22 @@ async fn grafana_checks_its_data_source_shows_groups_and_makes_silences() {
         assert_eq!(status, expected, "{method} {path}: {why}");
         assert!(why.as_str().is_some_and(|why| !why.is_empty()), "{method} {path}: {why}");
     }
+
+    // An alert that another one inhibits, after a reload.
+    let rule =
+        "inhibit = [{ source_matchers = [\"unit=unit-000\"], target_matchers = [\"unit!=unit-001\"] }]";
+    world.rewrite(OPTIONS, &format!("{OPTIONS}\n{rule}"));
+    assert_eq!(CLIENT.post(world.url("/-/reload")).send().await.unwrap().status(), 200);
+    let inhibited = "/alertmanager/api/v2/alerts?active=false";
+    world.eventually("one is inhibited", async || units_in(&get(inhibited).await.1) == ["unit-002"]).await;
+    let (_, page) = get("/alertmanager/api/v2/alerts?inhibited=false").await;
+    assert_eq!(units_in(&page), ["unit-000", "unit-001"]);
+    let by = page.as_array().unwrap().iter().find(|alert| alert["labels"]["unit"] == "unit-000").unwrap();
+    let status = &get(inhibited).await.1[0]["status"];
+    assert_eq!(
+        (&status["state"], &status["inhibitedBy"]),
+        (&json!("suppressed"), &json!([by["fingerprint"]]))
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -482,6 +482,10 @@ fn routes_are_drawn_and_a_unit_is_shown_its_way_through_them() {
         mute_times = ["always"]
         [[time]]
         name = "always"
+        [[inhibit]]
+        source_matchers = ["unit=gw"]
+        target_matchers = ['unit=~"g.*|pump-.*"']
+        equal = ["site"]
     "#;
     std::fs::write(dir.path().join("rollcall.toml"), config).unwrap();
     let run = |arguments: &[&str]| {
@@ -495,7 +499,14 @@ fn routes_are_drawn_and_a_unit_is_shown_its_way_through_them() {
 └── site!="" (continue): hook; by kind; group_wait 10s, group_interval 5m, for 30m, recoveries for 1m, muted in always
 "#;
     assert_eq!(run(&["route", "show"]), drawn);
-    let cases: [(&[&str], &[&str]); 4] = [
+    let cases: [(&[&str], &[&str]); 5] = [
+        (
+            &["detector/gw"],
+            &[
+                "inhibit[0] holds it while a unit with unit=\"gw\" and site=\"\" is offline, unless that unit is a target, too",
+                "inhibit[0]: while it is offline it holds units with unit=~\"g.*|pump-.*\" and site=\"\"",
+            ],
+        ),
         (
             &["detector/a", "--label", "site=south"],
             &["it takes route.routes[1]: hook; by kind", "  muted now, within always, until "],
@@ -508,6 +519,7 @@ fn routes_are_drawn_and_a_unit_is_shown_its_way_through_them() {
                 r#"  route.routes[0].routes[0] does not match: cause="never_seen", and cause is "silence""#,
                 "it takes route.routes[0]: north; by site; group_wait 10s, group_interval 5m",
                 "  group: north.",
+                "inhibit[0] holds it while a unit with unit=\"gw\" and site=\"north\" is offline\n",
             ],
         ),
         (

@@ -37,8 +37,17 @@ pub(super) struct Alert {
 struct AlertStatus {
     state: &'static str,
     silenced_by: Vec<SilenceId>,
-    inhibited_by: [(); 0],
+    /// Fingerprints of alerts.
+    inhibited_by: Vec<String>,
     muted_by: [(); 0],
+}
+
+/// What keeps receivers from being notified.
+#[derive(Clone, Default)]
+pub(super) struct Suppressed {
+    pub silenced_by: Vec<SilenceId>,
+    /// Fingerprints of alerts.
+    pub inhibited_by: Vec<String>,
 }
 
 impl Alert {
@@ -46,7 +55,7 @@ impl Alert {
     pub fn of(
         record: &OfflineRecord,
         receivers: Vec<Receiver>,
-        silenced_by: Vec<SilenceId>,
+        suppressed: Suppressed,
         base: &str,
         now: Timestamp,
     ) -> Alert {
@@ -67,7 +76,7 @@ impl Alert {
             starts_at: *deadline,
             updated_at: record.detected_at,
             generator_url: format!("{base}/api/v1/units/{kind}/{unit}"),
-            ..Alert::new(alert_labels(record), receivers, silenced_by, now)
+            ..Alert::new(alert_labels(record), receivers, suppressed, now)
         }
     }
 
@@ -78,12 +87,13 @@ impl Alert {
         Alert {
             annotations: Labels::from([("summary".to_owned(), summary)]),
             generator_url: format!("{base}/api/v1/records?open=true"),
-            ..Alert::new(labels, Vec::new(), Vec::new(), now)
+            ..Alert::new(labels, Vec::new(), Suppressed::default(), now)
         }
     }
 
-    fn new(labels: Labels, receivers: Vec<Receiver>, silenced_by: Vec<SilenceId>, now: Timestamp) -> Alert {
-        let state = if silenced_by.is_empty() { "active" } else { "suppressed" };
+    fn new(labels: Labels, receivers: Vec<Receiver>, suppressed: Suppressed, now: Timestamp) -> Alert {
+        let Suppressed { silenced_by, inhibited_by } = suppressed;
+        let state = if silenced_by.is_empty() && inhibited_by.is_empty() { "active" } else { "suppressed" };
         Alert {
             fingerprint: fingerprint(&labels),
             labels,
@@ -93,7 +103,7 @@ impl Alert {
             updated_at: now,
             ends_at: now + ENDS_AFTER,
             generator_url: String::new(),
-            status: AlertStatus { state, silenced_by, inhibited_by: [], muted_by: [] },
+            status: AlertStatus { state, silenced_by, inhibited_by, muted_by: [] },
         }
     }
 }

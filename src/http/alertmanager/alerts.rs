@@ -1,29 +1,34 @@
 //! `alerts` and `alerts/groups`: the open records, alone and in the groups of their routes.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::{HeaderMap, Uri};
 use axum::response::Response;
 use serde::Serialize;
 
-use super::alert::{Alert, base_of};
+use super::alert::{Alert, Suppressed, base_of};
 use super::filter::AlertFilter;
 use super::{AlertmanagerState, Receiver, list};
 use crate::clock::Timestamp;
+use crate::fleet::Inhibitions;
 use crate::http::AlertRoutes;
 use crate::http::problem::Problem;
 use crate::presence::{Labels, OfflineRecord};
 use crate::routing::alert::is_match;
-use crate::routing::{AlertSilence, SilenceId};
+use crate::routing::{AlertSilence, Inhibitors, SilenceId};
 use crate::store::OpenPages;
 
 /// The most open records that an answer examines.
 const MOST_ALERTS: usize = 10_000;
-/// The newest open records, and whether there are more.
+/// The newest open records, whether there are more, and what keeps receivers from being notified of them.
 struct OpenRecords {
     records: Vec<OfflineRecord>,
     has_more: bool,
+    silences: Arc<[AlertSilence]>,
+    inhibitors: Arc<Inhibitors>,
+    now: Timestamp,
 }
 
 pub(super) async fn alerts(
@@ -33,16 +38,17 @@ pub(super) async fn alerts(
 ) -> Result<Response, Problem> {
     let (filter, base) = (AlertFilter::of(&uri)?, base_of(&headers));
     let permit = state.permit().await?;
-    let (now, silences, open) = state.read().await?;
+    let open = state.read().await?;
+    let now = open.now;
     let mut alerts: Vec<Alert> = Vec::new();
     let routes = state.routes();
     for record in &open.records {
         let receivers = receivers_of(&routes, record);
         let names: Vec<&str> = receivers.iter().map(|receiver| receiver.name.as_str()).collect();
         if filter.takes_receivers(&names)
-            && let Some(silenced_by) = filter.silenced_by(record, &silences, now)
+            && let Some(suppressed) = filter.suppressed(record, &open)
         {
-            alerts.push(Alert::of(record, receivers, silenced_by, &base, now));
+            alerts.push(Alert::of(record, receivers, suppressed, &base, now));
         }
     }
     alerts.sort_by(|a, b| a.fingerprint.cmp(&b.fingerprint));
@@ -66,16 +72,17 @@ pub(super) async fn groups(
 ) -> Result<Response, Problem> {
     let (filter, base) = (AlertFilter::of(&uri)?, base_of(&headers));
     let permit = state.permit().await?;
-    let (now, silences, open) = state.read().await?;
+    let open = state.read().await?;
+    let now = open.now;
     let routes = state.routes();
     // By the labels first, as in Alertmanager; then by receiver and route.
     let mut groups: BTreeMap<(Labels, String, &str), Vec<Alert>> = BTreeMap::new();
     for record in &open.records {
-        let Some(silenced_by) = filter.silenced_by(record, &silences, now) else { continue };
+        let Some(suppressed) = filter.suppressed(record, &open) else { continue };
         let all = receivers_of(&routes, record);
         for taken in routes.routes.of(record) {
             for name in taken.route.receivers.iter().filter(|name| filter.takes_receiver(name)) {
-                let alert = Alert::of(record, all.clone(), silenced_by.clone(), &base, now);
+                let alert = Alert::of(record, all.clone(), suppressed.clone(), &base, now);
                 let key = (taken.route.shared(record), name.clone(), taken.id);
                 groups.entry(key).or_default().push(alert);
             }
@@ -96,31 +103,34 @@ pub(super) async fn groups(
 }
 
 impl AlertFilter {
-    /// The alert silences that cover a record; `None`: it is not asked for.
-    fn silenced_by(
-        &self,
-        record: &OfflineRecord,
-        silences: &[AlertSilence],
-        now: Timestamp,
-    ) -> Option<Vec<SilenceId>> {
+    /// What keeps receivers from being notified of a record; `None`: the record is not asked for.
+    fn suppressed(&self, record: &OfflineRecord, open: &OpenRecords) -> Option<Suppressed> {
         if !self.matchers.iter().all(|matcher| is_match(matcher, record)) {
             return None;
         }
-        let covering = silences.iter().filter(|silence| silence.covers(record, now));
+        let covering = open.silences.iter().filter(|silence| silence.covers(record, open.now));
         let silenced_by: Vec<SilenceId> = covering.map(|silence| silence.id).collect();
-        let is_wanted = if silenced_by.is_empty() { self.active } else { self.silenced };
-        is_wanted.then_some(silenced_by)
+        let by = open.inhibitors.held(record, open.now).into_iter().flat_map(|held| held.by);
+        let inhibited_by: Vec<String> = by.map(|source| source.fingerprint.clone()).collect();
+        let is_active = silenced_by.is_empty() && inhibited_by.is_empty();
+        let is_wanted = (self.active || !is_active)
+            && (self.silenced || silenced_by.is_empty())
+            && (self.inhibited || inhibited_by.is_empty());
+        is_wanted.then_some(Suppressed { silenced_by, inhibited_by })
     }
 }
 
 impl AlertmanagerState {
-    async fn read(&self) -> Result<(Timestamp, std::sync::Arc<[AlertSilence]>, OpenRecords), Problem> {
+    async fn read(&self) -> Result<OpenRecords, Problem> {
         let silences = self.silences.current().await?;
-        let open = self.open_records().await?;
-        Ok((self.clock.now(), silences, open))
+        let inhibition = self.routes().inhibition.clone();
+        let inhibitions = Inhibitions::new(self.shared.clone(), inhibition, self.telemetry.clone());
+        let inhibitors = inhibitions.current().await?;
+        let (records, has_more) = self.open_records().await?;
+        Ok(OpenRecords { records, has_more, silences, inhibitors, now: self.clock.now() })
     }
 
-    async fn open_records(&self) -> Result<OpenRecords, Problem> {
+    async fn open_records(&self) -> Result<(Vec<OfflineRecord>, bool), Problem> {
         let mut records: Vec<OfflineRecord> = Vec::new();
         let mut pages = OpenPages::new(&*self.records);
         while records.len() < MOST_ALERTS
@@ -128,7 +138,8 @@ impl AlertmanagerState {
         {
             records.extend(page);
         }
-        Ok(OpenRecords { records, has_more: pages.has_more().await? })
+        let has_more = pages.has_more().await?;
+        Ok((records, has_more))
     }
 }
 

@@ -12,6 +12,7 @@ pub(super) struct AlertFilter {
     /// Alerts that are neither silenced nor inhibited.
     pub active: bool,
     pub silenced: bool,
+    pub inhibited: bool,
     /// All of them match.
     pub matchers: Vec<Matcher>,
     /// One of the receivers matches it.
@@ -20,14 +21,16 @@ pub(super) struct AlertFilter {
 
 impl AlertFilter {
     pub fn of(uri: &Uri) -> Result<AlertFilter, Problem> {
-        let mut filter = AlertFilter { active: true, silenced: true, matchers: Vec::new(), receiver: None };
+        let (active, silenced, inhibited) = (true, true, true);
+        let mut filter = AlertFilter { active, silenced, inhibited, matchers: Vec::new(), receiver: None };
         for (name, value) in pairs(uri) {
             match name.as_str() {
                 "active" => filter.active = flag(&name, &value)?,
                 "silenced" => filter.silenced = flag(&name, &value)?,
+                "inhibited" => filter.inhibited = flag(&name, &value)?,
                 "filter" => add_matchers(&mut filter.matchers, &value)?,
                 "receiver" => filter.receiver = Some(receiver(value)?),
-                // No alert is inhibited, muted or unprocessed; and as in Alertmanager others are ignored.
+                // No alert is muted or unprocessed; and as in Alertmanager others are ignored.
                 _ => {}
             }
         }

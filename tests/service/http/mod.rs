@@ -128,6 +128,7 @@ async fn an_address_that_others_reach_is_not_served_without_a_token() {
         units: fleet.engine.clone(),
         records: fleet.engine.clone(),
         values: fleet.engine.clone(),
+        shared: fleet.engine.clone(),
         roster: fleet.engine.clone(),
         roll: fleet.roll.clone(),
         mirror: fleet.mirror.clone(),

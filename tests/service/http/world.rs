@@ -13,7 +13,7 @@ use rollcall::fleet::{HearingConfig, Rules};
 use rollcall::fleet::{Mirror, Ownership, Roll, Silences};
 use rollcall::http::{self, AlertRoutes, Config, Sources, Token, UnitMetrics};
 use rollcall::presence::{Declared, Heartbeat, Kind, KindRules, Labels, Policy, Unit};
-use rollcall::routing::{Route, Routes, parse_matchers};
+use rollcall::routing::{Inhibition, Route, Routes, parse_matchers};
 use rollcall::simulate::servers::Server;
 use rollcall::store::Layout;
 use rollcall::store::redis::RedisEngine;
@@ -95,6 +95,7 @@ impl Fleet {
             roll: roll.clone(),
             mirror: mirror.clone(),
             metrics: Arc::new(Catalogue::new([(rules_of("detector").kind, metrics())])),
+            shared: engine.clone(),
             silences: Arc::new(Silences::new(engine.clone())),
             routes: watch::Sender::new(Arc::new(routes())).subscribe(),
             reloads: None,
@@ -197,7 +198,8 @@ fn routes() -> AlertRoutes {
     };
     let detectors = Route { matchers: parse_matchers("kind=detector").unwrap(), ..of("mail", "site") };
     let routes = Routes::new(Route { routes: vec![detectors], ..of("hook", "kind") });
-    AlertRoutes { routes, receivers: ["hook", "mail"].map(str::to_owned).into() }
+    let receivers = ["hook", "mail"].map(str::to_owned).into();
+    AlertRoutes { routes, receivers, inhibition: Inhibition::default() }
 }
 
 pub fn rules_of(kind: &str) -> KindRules {

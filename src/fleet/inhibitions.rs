@@ -100,6 +100,8 @@ impl Inhibitions {
     /// Compares the sources with the open records.
     pub async fn compare(&self, queries: &dyn Queries, now: Timestamp) -> Result<()> {
         if !self.is_configured() {
+            // A reload may have removed the last rule.
+            self.telemetry.inhibiting_units(0);
             return Ok(());
         }
         let before = self.refreshed().await?.sources;

@@ -78,6 +78,7 @@ fn delivery(number: u32, clock: &Clock) -> Delivery {
         online: vec![],
         blind: vec![],
         reminder: false,
+        situation: Default::default(),
         attempt: 1,
     }
 }

@@ -253,6 +253,7 @@ impl BlindNotifier {
                 online: Vec::new(),
                 blind: vec![interval],
                 reminder: false,
+                situation: Default::default(),
                 attempt: direct.attempts,
             };
             async move {

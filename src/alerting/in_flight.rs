@@ -4,6 +4,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::task::JoinSet;
@@ -16,6 +17,9 @@ use super::outcome::AttemptOutcome;
 use crate::clock::Timestamp;
 use crate::store::Delivery;
 use crate::telemetry::LogLimit;
+
+/// Beyond so many records of deliveries that are held no more are leased.
+const MOST_RECORDS: usize = 50_000;
 
 pub(super) struct InFlight {
     /// Leased and not begun, by id. Ids that are not in `leased` any more are skipped.
@@ -33,6 +37,7 @@ pub(super) struct InFlight {
     pub is_failing: bool,
     pub deliveries_logged: LogLimit,
     pub failures_logged: LogLimit,
+    records: Arc<AtomicUsize>,
 }
 
 /// A leased delivery and the slot that it takes up.
@@ -44,6 +49,16 @@ pub(super) struct LeasedDelivery {
     /// Its outcome is decided; without an attempt, if the receiver is disabled.
     pub has_ended: bool,
     _slot: Slots,
+    _records: HeldRecords,
+}
+
+/// The records of a delivery that is held, and the number of all that are.
+struct HeldRecords(usize, Arc<AtomicUsize>);
+
+impl Drop for HeldRecords {
+    fn drop(&mut self) {
+        self.1.fetch_sub(self.0, Ordering::Relaxed);
+    }
 }
 
 pub(super) struct FinishedAttempt {
@@ -69,6 +84,7 @@ impl InFlight {
             is_failing: false,
             deliveries_logged: LogLimit::new(Instant::now()),
             failures_logged: LogLimit::new(Instant::now()),
+            records: Arc::default(),
         }
     }
 
@@ -79,9 +95,24 @@ impl InFlight {
             (leased.delivery, leased.until) = (delivery, until);
             return;
         }
-        let leased = LeasedDelivery { delivery, until, is_begun: false, has_ended: false, _slot: slot };
+        let count = delivery.offline.len() + delivery.online.len();
+        self.records.fetch_add(count, Ordering::Relaxed);
+        let records = HeldRecords(count, self.records.clone());
+        let leased = LeasedDelivery {
+            delivery,
+            until,
+            is_begun: false,
+            has_ended: false,
+            _slot: slot,
+            _records: records,
+        };
         self.leased.insert(id.clone(), leased);
         self.waiting.push_back(id);
+    }
+
+    /// Whether so many records are held that no more deliveries are leased: one of a storm has ten thousand.
+    pub fn is_full(&self) -> bool {
+        self.records.load(Ordering::Relaxed) > MOST_RECORDS
     }
 
     /// The deliveries whose leases this instance still needs.

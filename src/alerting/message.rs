@@ -10,20 +10,30 @@ use crate::clock::Timestamp;
 use crate::presence::{Interval, Labels, OfflineRecord};
 use crate::store::{Delivery, Group};
 
+mod counts;
+mod csv;
 mod examples;
 mod filters;
 mod links;
 mod member;
+mod room;
 mod summary;
 mod template;
 mod zone;
 
+pub use counts::{LabelCount, counts};
+pub use csv::table;
+
 pub use examples::{Example, hostile};
 pub use links::Links;
 pub use member::{Action, Member, TEST, blind_id, members, test_members};
-pub use summary::{Section, sections, text, title};
+pub use room::{MOST_BYTES, fitting, fitting_records};
+pub use summary::{MOST_LISTED, Section, lead, sections, text, title};
 pub use template::Templates;
 pub use zone::Zone;
+
+/// The most records in the data of a template.
+const MOST_IN_TEMPLATES: usize = 1000;
 
 /// How a receiver's messages are written.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -73,7 +83,11 @@ impl<'a> Message<'a> {
     pub fn text(&self, config: &MessageConfig) -> String {
         match self.is_test {
             true => TEST.to_owned(),
-            false => text(&sections(self.delivery, &config.zone, &config.links)),
+            false => {
+                let lead = lead(self.delivery, &config.zone).into_iter();
+                let sections = text(&sections(self.delivery, &config.zone, &config.links));
+                lead.chain([sections]).collect::<Vec<String>>().join("\n")
+            }
         }
     }
 
@@ -86,6 +100,7 @@ impl<'a> Message<'a> {
     pub fn data(&self, config: &MessageConfig) -> Value {
         let delivery = self.delivery;
         let record = |record| RecordData::new(record, config);
+        let (offline, online, truncated) = fitting_records(delivery, MOST_IN_TEMPLATES);
         let (kind, topics) = of_kind(delivery).unzip();
         let blind = |interval: &Interval| BlindInterval::new(interval, kind.map(String::as_str));
         let data = Data {
@@ -103,14 +118,17 @@ impl<'a> Message<'a> {
             },
             title: self.title(config),
             text: self.text(config),
-            offline: delivery.offline.iter().map(record).collect(),
-            online: delivery.online.iter().map(record).collect(),
+            offline: offline.iter().map(record).collect(),
+            online: online.iter().map(record).collect(),
+            counts: counts(delivery),
+            still_offline: delivery.situation.lasting,
+            since: delivery.situation.since,
             blind: delivery.blind.iter().map(blind).collect(),
             kind,
             topics,
             reminder: delivery.reminder,
             incident: None,
-            truncated: 0,
+            truncated,
             url: self.url(config),
         };
         serde_json::to_value(data).expect("names and times are always JSON")
@@ -128,6 +146,7 @@ pub fn test_delivery(receiver: &str, now: Timestamp) -> Delivery {
         online: Vec::new(),
         blind: Vec::new(),
         reminder: false,
+        situation: Default::default(),
         attempt: 1,
     }
 }
@@ -147,12 +166,15 @@ struct Data<'a> {
     text: String,
     offline: Vec<RecordData<'a>>,
     online: Vec<RecordData<'a>>,
+    counts: Vec<LabelCount>,
+    still_offline: Option<u64>,
+    since: Option<Timestamp>,
     blind: Vec<BlindInterval>,
     kind: Option<&'a String>,
     topics: Option<&'a String>,
     reminder: bool,
     incident: Option<()>,
-    truncated: u64,
+    truncated: usize,
     url: Option<String>,
 }
 

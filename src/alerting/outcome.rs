@@ -72,6 +72,7 @@ mod tests {
             online: vec![],
             blind: vec![],
             reminder: false,
+            situation: Default::default(),
             attempt,
         };
         let failure = Failure::Temporary { why: "down".to_owned(), retry_after };

@@ -100,8 +100,27 @@ pub struct Delivery {
     /// It reminds of silences that its receiver was notified of before.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reminder: bool,
+    #[serde(default, skip_serializing_if = "Situation::is_unknown")]
+    pub situation: Situation,
     /// The number of this attempt, from 1.
     pub attempt: u32,
+}
+
+/// The group of a notification when it was sealed.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Situation {
+    /// How many silences of the group last that receivers were notified of, with those of this notification; `None`:
+    /// no other unit shares the group.
+    pub lasting: Option<u64>,
+    /// When receivers were notified of the group before.
+    pub since: Option<Timestamp>,
+}
+
+impl Situation {
+    fn is_unknown(&self) -> bool {
+        *self == Situation::default()
+    }
 }
 
 impl Delivery {
@@ -173,7 +192,7 @@ pub trait AlertStore: Layout {
     async fn remove_entries(&self, entries: &[Position], groups: &BTreeSet<u16>) -> Result<()>;
 
     /// Seals due groups of these partitions: fixes the members and the id of their notifications and queues a
-    /// delivery for each receiver of the group. One notification has at most 1000 members; a larger group is sealed as several
+    /// delivery for each receiver of the group. One notification has at most 10 000 members; a larger group is sealed as several
     /// notifications. A silence is sealed when its own wait is over. Silences that joined later are sealed when the
     /// waits of all of them are over, in one more notification; members that join after that are sealed when the
     /// interval has passed. Answers how many members were sealed; more may be due if any were.

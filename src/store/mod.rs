@@ -72,7 +72,7 @@ pub use crate::presence::{Gap, Pace, ShareMember, Subscription};
 pub use crate::routing::{Again, Destination, Destinations, Escalation};
 pub use alerts::{
     AcknowledgedSilence, AlertStore, Capacity, DeadLetter, Delivery, Discarded, Entry, Group, Join, Joined,
-    Marking, OutboxEvent, Position,
+    Marking, OutboxEvent, Position, Situation,
 };
 pub use data::{Catalogue, DataStore, Metric, MetricType, Reading, Value};
 pub use deadline_check::{CheckGuard, DeadlineCheck, PendingCheck};

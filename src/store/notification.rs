@@ -11,13 +11,20 @@ use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::json::{from_json, to_json};
-use super::{DeadLetter, Delivery, EngineError, Group, OutboxEvent, Result};
+use super::{DeadLetter, Delivery, EngineError, Group, OutboxEvent, Result, Situation};
 use crate::clock::Timestamp;
 use crate::presence::{
     Cause, Closing, Form, Hearing, Interval, Kind, Labels, OfflineRecord, RecordId, Stage, Transition,
 };
 
-pub(super) const MOST_MEMBERS: usize = 1000;
+/// The most members of a notification: ten thousand units of a site are one message.
+pub(super) const MOST_MEMBERS: usize = 10_000;
+
+/// After so many members one step seals no further group.
+pub(super) const MOST_SEALED: usize = 1000;
+
+/// The most members of a reminder.
+pub(super) const MOST_REMINDED: usize = 1000;
 
 /// How long members that are over are kept, so that their transitions do not join again.
 pub(super) const OVER: Duration = Duration::from_secs(86_400);
@@ -96,6 +103,8 @@ impl Lone {
             notified: Vec::new(),
             receivers: None,
             reminder: false,
+            lasting: None,
+            before: None,
         }
     }
 }
@@ -184,6 +193,13 @@ pub(super) struct Notification {
     /// It reminds of silences that receivers were notified of before.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reminder: bool,
+    /// How many silences of the group last that receivers were notified of, with those of this notification; `None`:
+    /// no other unit shares the group, or an earlier version sealed it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lasting: Option<u64>,
+    /// When the group was sealed before (ms).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<i64>,
 }
 
 impl Notification {
@@ -209,6 +225,7 @@ impl Notification {
             online: self.online,
             blind: self.blind,
             reminder: self.reminder,
+            situation: Situation { lasting: self.lasting, since: self.before.map(Timestamp::from_millis) },
             attempt,
         }
     }
@@ -295,6 +312,8 @@ impl Notification {
             notified: Vec::new(),
             receivers: None,
             reminder: false,
+            lasting: None,
+            before: None,
         };
         let Notification { offline, online, blind, .. } = &notification;
         let is_empty = offline.is_empty() && online.is_empty() && blind.is_empty();
@@ -328,6 +347,8 @@ impl Delivery {
             notified: Vec::new(),
             receivers: None,
             reminder: false,
+            lasting: None,
+            before: None,
         });
         notification.delivery(id.to_owned(), receiver, 0)
     }

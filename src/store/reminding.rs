@@ -132,6 +132,8 @@ impl Sealing<'_> {
             notified: Vec::new(),
             receivers: None,
             reminder,
+            lasting: None,
+            before: None,
         };
         Ok(SealedAgain { id, body: to_json(&notification)?, receivers: receivers.to_vec() })
     }

@@ -46,17 +46,24 @@ impl SealedMembers {
     }
 
     /// The JSON that [`super::notification::Notification`] reads. `others`: receivers that the group does not have.
+    /// `situation` of a group that units share: how many silences last of which receivers were notified, and when it was
+    /// sealed before.
     pub fn notification(
         &self,
         group_json: &str,
         sealed_at: Timestamp,
         receivers: &[String],
         others: &[&String],
+        situation: Option<(u64, Option<Timestamp>)>,
     ) -> String {
         let [offline, online, blind] = [&self.offline, &self.online, &self.blind].map(|all| all.join(","));
         let notified = self.notified_json(receivers, !others.is_empty());
+        let situation = situation.map_or(String::new(), |(lasting, before)| {
+            let before = before.map(|before| format!(r#","before":{}"#, before.as_millis()));
+            format!(r#","lasting":{lasting}{}"#, before.unwrap_or_default())
+        });
         format!(
-            r#"{{"group":{group_json},"sealed_at":"{sealed_at}"{OFFLINE}{offline}{ONLINE}{online}{BLIND}{blind}]{notified}}}"#
+            r#"{{"group":{group_json},"sealed_at":"{sealed_at}"{OFFLINE}{offline}{ONLINE}{online}{BLIND}{blind}]{notified}{situation}}}"#
         )
     }
 

@@ -214,12 +214,35 @@ async fn names_that_are_not_what_they_seem_are_written_out() {
 }
 
 #[tokio::test]
-async fn a_storm_is_one_digest() {
-    let storm = (0..950).map(|i| silent(&format!("detector:{i:04}"), now())).collect();
-    let mail = &mails(&[delivery(storm, vec![])]).await[0];
-    assert_eq!(mail.header("Subject").unwrap(), "OFFLINE: 950 detectors");
-    assert_eq!(mail.data.matches("- detector ").count(), 100);
-    assert!(mail.data.contains("and 850 more\r\n"));
+async fn a_storm_is_one_mail_with_counts_the_first_units_and_a_table_of_all() {
+    let record = |number: usize| OfflineRecord {
+        labels: labels(&[("site", if number < 9800 { "north" } else { "south" })]),
+        ..silent(&format!("detector:{number:04}"), now())
+    };
+    let storm = delivery((0..10_000).map(record).collect(), vec![]);
+    let situation = Situation { lasting: Some(9997), since: Some(storm.sealed_at - HOUR) };
+    let update = delivery(vec![record(1), record(2), record(3)], vec![back(&record(4), now()); 2]);
+    let [mail, update] =
+        &mails(&[storm, Delivery { situation, id: "later.hook".to_owned(), ..update }]).await[..]
+    else {
+        panic!("two mails")
+    };
+    assert_eq!(mail.header("Subject").unwrap(), "OFFLINE: 10000 detectors");
+    let data = mail.data.replace("=\r\n", "").replace("=3D", "=");
+    let (text, rest) = data.split_once("text/html").unwrap();
+    let (html, table) = rest.split_once("text/csv").unwrap();
+    assert_eq!([text.matches("- detector ").count(), html.matches("<li><b>detector ").count()], [50, 50]);
+    for said in ["and 9950 more", "site=north 9 800, site=south 200", "units.csv lists all of them."] {
+        assert!(text.contains(said) && html.contains(said), "{said}: {text}");
+    }
+    assert!(data.contains("filename=\"units.csv\""));
+    assert_eq!(table.matches("\r\noffline,detector,").count(), 10_000);
+    assert_eq!(update.header("Subject").unwrap(), "OFFLINE 3, BACK 2: detector, 9 997 still offline");
+    assert!(
+        update.data.contains("\r\n3 more, 2 back since ")
+            && update.data.contains("; 9 997 still offline\r\n")
+    );
+    assert!(!update.data.contains("csv"));
 }
 
 #[tokio::test]

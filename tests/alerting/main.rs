@@ -25,7 +25,7 @@ use std::time::Duration;
 use rollcall::alerting::{ChannelConfig, MessageConfig, ReceiverConfig, Retry, WebhookConfig};
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::presence::{Closing, Labels, OfflineRecord, Unit};
-use rollcall::store::{Delivery, Group};
+use rollcall::store::{Delivery, Group, Situation};
 
 /// How long a test waits for a fact.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -87,6 +87,7 @@ fn delivery(offline: Vec<OfflineRecord>, online: Vec<OfflineRecord>) -> Delivery
         online,
         blind: vec![],
         reminder: false,
+        situation: Situation::default(),
         attempt: 1,
     }
 }

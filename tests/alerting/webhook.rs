@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rollcall::alerting::{Failure, open, probe, send_test};
+use rollcall::alerting::{Failure, Format, open, probe, send_test};
 use rollcall::presence::Interval;
 use rollcall::simulate::webhook_sink::{Answer, Options, WebhookSink};
 use serde_json::json;
@@ -56,6 +56,33 @@ async fn a_notification_has_the_documented_body_and_a_signature_that_verifies() 
     assert_eq!(received[1].body, received[0].body);
     assert_eq!(received[1].header("webhook-id"), delivery.id);
     assert_ne!(received[1].header("webhook-timestamp"), received[0].header("webhook-timestamp"));
+}
+
+#[tokio::test]
+async fn a_body_of_a_storm_is_bounded_and_says_how_many_records_are_left_out() {
+    let storm: Vec<_> = (0..10_000).map(|at| silent(&format!("detector:{at}"), now())).collect();
+    let all = delivery(storm, vec![back(&silent("gate:1", now()), now())]);
+    for format in [Format::Rollcall, Format::Alertmanager] {
+        let (sink, is_own) = (sink().await, format == Format::Rollcall);
+        let config = WebhookConfig { url: sink.url(), format, ..WebhookConfig::default() };
+        open(&receiver("hook", webhook_of(config))).unwrap().send(&all, now()).await.unwrap();
+        let received = sink.received().remove(0);
+        assert!(received.body.len() < 1 << 20, "{} bytes", received.body.len());
+        let body = received.json();
+        let (listed, left_out) = match is_own {
+            true => (&body["data"]["offline"], &body["data"]["truncated"]),
+            false => (&body["alerts"], &body["truncatedAlerts"]),
+        };
+        let listed = listed.as_array().unwrap().len() as u64;
+        assert!(listed > 1000 && listed + left_out.as_u64().unwrap() == 10_001, "{listed} and {left_out}");
+        if is_own {
+            let counts = json!([
+                {"label": "kind", "value": "detector", "offline": 10_000, "online": 0},
+                {"label": "kind", "value": "gate", "offline": 0, "online": 1},
+            ]);
+            assert_eq!(body["data"]["counts"], counts);
+        }
+    }
 }
 
 #[tokio::test]

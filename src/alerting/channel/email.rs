@@ -13,8 +13,9 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use lettre::Address;
+use lettre::message::header::ContentType;
 use lettre::message::header::{HeaderName, HeaderValue};
-use lettre::message::{Mailbox, MultiPart, SinglePart};
+use lettre::message::{Attachment, Mailbox, MultiPart, SinglePart};
 use lettre::transport::smtp::Error;
 use lettre::transport::smtp::authentication::{Credentials, Mechanism};
 use lettre::transport::smtp::client::{AsyncSmtpConnection, AsyncTokioStream, TlsParameters};
@@ -27,7 +28,7 @@ use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 use url::{Host, Url};
 
-use super::mail_content::MailContent;
+use super::mail_content::{MailContent, TABLE_NAME};
 use super::{Channel, Failure, chain};
 use crate::alerting::message::{Message, MessageConfig, test_delivery};
 use crate::clock::Timestamp;
@@ -123,11 +124,17 @@ impl Email {
         if let Some(before) = content.references.last() {
             message = message.in_reply_to(before.clone()).references(content.references.join(" "));
         }
+        let both = MultiPart::alternative()
+            .boundary(&content.boundary)
+            .singlepart(SinglePart::plain(content.text))
+            .singlepart(SinglePart::html(content.html));
+        let Some(table) = content.table else { return message.multipart(both) };
+        let csv = ContentType::parse("text/csv; charset=utf-8").expect("it is a type");
         message.multipart(
-            MultiPart::alternative()
-                .boundary(content.boundary)
-                .singlepart(SinglePart::plain(content.text))
-                .singlepart(SinglePart::html(content.html)),
+            MultiPart::mixed()
+                .boundary(format!("{}-mixed", content.boundary))
+                .multipart(both)
+                .singlepart(Attachment::new(TABLE_NAME.to_owned()).body(table, csv)),
         )
     }
 

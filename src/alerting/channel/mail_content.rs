@@ -1,7 +1,7 @@
 //! The content of a mail: subject, text, HTML and the ids by which mail programs make threads.
 //!
-//! A pure function of the delivery and the receiver's options. A storm is one digest: each section lists a hundred
-//! records and the number of the rest. Text and HTML say the same. The HTML has the colours of the reader's device, light
+//! A pure function of the delivery and the receiver's options. A storm is one digest: each section lists fifty
+//! records and the number of the rest; a table of all of them is attached. Text and HTML say the same. The HTML has the colours of the reader's device, light
 //! or dark, and one column, so that it fits a telephone; it loads nothing.
 //!
 //! # Threads
@@ -16,7 +16,7 @@
 use data_encoding::HEXLOWER;
 use ring::digest::{SHA256, digest};
 
-use crate::alerting::message::{Message, MessageConfig, Section, sections};
+use crate::alerting::message::{MOST_LISTED, Message, MessageConfig, Section, lead, sections, table};
 use crate::alerting::text::{html, plain};
 use crate::clock::Timestamp;
 use crate::presence::OfflineRecord;
@@ -48,7 +48,12 @@ pub struct MailContent {
     pub date: Timestamp,
     /// Separates text and HTML; a device cannot guess it before the mail is sent.
     pub boundary: String,
+    /// The records of a storm as a table.
+    pub table: Option<String>,
 }
+
+/// The name of the attached table.
+pub const TABLE_NAME: &str = "units.csv";
 
 impl MailContent {
     /// The mail for a message; the sender's address is at `domain`.
@@ -60,14 +65,23 @@ impl MailContent {
             false => ids.of(delivery),
         };
         let subject = message.title(config);
-        let (text, html) = render(&subject, message, config);
+        let listed = delivery.offline.len().max(delivery.online.len());
+        let table = (listed > MOST_LISTED && !message.is_test).then(|| table(delivery));
+        let attached = table.as_ref().map(|table| table.rows);
+        let (text, html) = render(&subject, message, config, attached);
+        let table = table.map(|table| table.text);
         let boundary = hash(&["boundary", &delivery.id]);
-        MailContent { subject, text, html, message_id, references, date: delivery.sealed_at, boundary }
+        MailContent { subject, text, html, message_id, references, date: delivery.sealed_at, boundary, table }
     }
 }
 
-/// The text and the HTML.
-fn render(subject: &str, message: &Message<'_>, config: &MessageConfig) -> (String, String) {
+/// The text and the HTML. `attached`: how many records the attached table has.
+fn render(
+    subject: &str,
+    message: &Message<'_>,
+    config: &MessageConfig,
+    attached: Option<usize>,
+) -> (String, String) {
     let delivery = message.delivery;
     let title = html(subject);
     let mut text = format!("{subject}\n");
@@ -83,8 +97,23 @@ fn render(subject: &str, message: &Message<'_>, config: &MessageConfig) -> (Stri
         text += &format!("\n{said}\n");
         page += &format!("<p>{}</p>\n", html(&said));
     }
+    let lead = if message.is_test { Vec::new() } else { lead(delivery, &config.zone) };
+    if !lead.is_empty() {
+        text += &format!("\n{}\n", lead.join("\n"));
+        let lines: Vec<String> = lead.iter().map(|line| html(line)).collect();
+        page += &format!("<p>{}</p>\n", lines.join("<br>\n"));
+    }
     for section in &sections {
         add(section, &mut text, &mut page);
+    }
+    if let Some(rows) = attached {
+        let all = delivery.offline.len() + delivery.online.len();
+        let said = match rows == all {
+            true => format!("{TABLE_NAME} lists all of them."),
+            false => format!("{TABLE_NAME} lists the first {rows} of them."),
+        };
+        text += &format!("\n{said}\n");
+        page += &format!("<p>{said}</p>\n");
     }
     if let Some(url) = message.url(config) {
         text += &format!("\n{url}\n");

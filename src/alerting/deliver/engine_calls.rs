@@ -97,7 +97,8 @@ impl Deliver {
             calls.extending = self.extend_leases(in_flight.to_extend());
         }
         // Leased well before there is none left: in a storm the engine's answer takes its time.
-        let is_low = in_flight.waiting.len() <= self.concurrency() * LEASED_PER_ATTEMPT / 2;
+        let is_low =
+            in_flight.waiting.len() <= self.concurrency() * LEASED_PER_ATTEMPT / 2 && !in_flight.is_full();
         if calls.leasing.is_none() && now >= calls.lease_at && is_low {
             let counts = calls.counted_at.is_none_or(|at: Instant| at.elapsed() >= TICK);
             let most = self.most_leased(in_flight);

@@ -46,6 +46,7 @@ impl Example {
             online: Vec::new(),
             blind: Vec::new(),
             reminder: false,
+            situation: Default::default(),
             attempt: 1,
         };
         match self {

@@ -3,6 +3,7 @@
 //! A pure function of the delivery and the zone. The state comes first in the title, because a telephone shows only
 //! the beginning.
 
+use super::counts::{counts, lines, number};
 use super::links::Links;
 use super::zone::{Zone, span};
 use crate::alerting::group;
@@ -11,7 +12,7 @@ use crate::presence::{Cause, Closing, Interval, Labels, OfflineRecord};
 use crate::store::Delivery;
 
 /// The most records that one section lists.
-const MOST_LISTED: usize = 100;
+pub const MOST_LISTED: usize = 50;
 /// The longest title, in characters.
 const LONGEST_TITLE: usize = 180;
 
@@ -42,7 +43,11 @@ pub fn title(delivery: &Delivery, zone: &Zone) -> String {
 
 fn full_title(delivery: &Delivery, zone: &Zone) -> String {
     let reminder = if delivery.reminder { "REMINDER: " } else { "" };
-    format!("{reminder}{}", title_of_all(delivery, zone))
+    let still = match others_offline(delivery) {
+        Some(_) => format!(", {} still offline", number(delivery.situation.lasting.unwrap_or_default())),
+        None => String::new(),
+    };
+    format!("{reminder}{}{still}", title_of_all(delivery, zone))
 }
 
 fn title_of_all(delivery: &Delivery, zone: &Zone) -> String {
@@ -128,6 +133,34 @@ fn list<'a>(labels: impl IntoIterator<Item = (&'a String, &'a String)>) -> Strin
     let each: Vec<_> =
         labels.into_iter().map(|(name, value)| format!("{}={}", word(name), word(value))).collect();
     each.join(", ")
+}
+
+/// How many units of the group are offline beside those of the message, of which receivers were notified before.
+fn others_offline(delivery: &Delivery) -> Option<u64> {
+    let lasting = delivery.situation.lasting.filter(|_| !delivery.reminder && delivery.blind.is_empty())?;
+    lasting.checked_sub(delivery.offline.len() as u64).filter(|others| *others > 0)
+}
+
+/// What comes before the sections: what has changed since the message before, and the counts by label.
+pub fn lead(delivery: &Delivery, zone: &Zone) -> Vec<String> {
+    change(delivery, zone).into_iter().chain(lines(&counts(delivery))).collect()
+}
+
+/// `3 more, 2 back since 10:02 UTC; 9 997 still offline`; `None` if the message is the first of a storm.
+fn change(delivery: &Delivery, zone: &Zone) -> Option<String> {
+    let still = match (others_offline(delivery), delivery.online.len() > 1) {
+        (Some(_), _) => format!("{} still offline", number(delivery.situation.lasting?)),
+        (None, true) if delivery.situation.lasting == Some(0) => "all are back".to_owned(),
+        _ => return None,
+    };
+    let (back, unwatched) = ended(&delivery.online);
+    let more =
+        [(delivery.offline.len(), "more"), (back.len(), "back"), (unwatched.len(), "no longer watched")];
+    let more = more.iter().filter(|(count, _)| *count > 0);
+    let more: Vec<String> = more.map(|(count, what)| format!("{} {what}", number(*count as u64))).collect();
+    let since =
+        delivery.situation.since.map(|since| format!(" since {}", zone.show_near(since, delivery.sealed_at)));
+    Some(format!("{}{}; {still}", more.join(", "), since.unwrap_or_default()))
 }
 
 /// The sections of a message; none is empty.

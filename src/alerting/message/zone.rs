@@ -8,6 +8,8 @@ use crate::clock::Timestamp;
 
 /// The form of a time in a zone other than UTC.
 const FORM: &str = "%Y-%m-%d %H:%M:%S %Z";
+/// Within this time a clock time says which day is meant.
+const NEAR: Duration = Duration::from_secs(12 * 3600);
 
 /// A zone of time, by default UTC.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,6 +39,14 @@ impl Zone {
             return at.to_string();
         }
         self.format(at, FORM).unwrap_or_else(|_| at.to_string())
+    }
+
+    /// A time near another one: without its day, if it is less than twelve hours earlier.
+    pub fn show_near(&self, at: Timestamp, now: Timestamp) -> String {
+        if at > now || now.since(at) >= NEAR {
+            return self.show(at);
+        }
+        self.format(at, "%H:%M %Z").unwrap_or_else(|_| self.show(at))
     }
 
     /// A time in a form of `strftime`.

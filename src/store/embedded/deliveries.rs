@@ -25,6 +25,9 @@ use crate::store::{
 use crate::store::{json::from_json, json::to_json};
 use crate::telemetry::Stored;
 
+/// After so many bytes of notifications the other groups are leased later.
+const MOST_LEASED_BYTES: usize = 16 << 20;
+
 #[async_trait]
 impl AlertStore for EmbeddedEngine {
     async fn outbox(&self, outboxes: &[u16], limit: usize) -> Result<Vec<Entry>> {
@@ -243,8 +246,11 @@ fn lease(
         .query_map(params![receiver, now.as_millis(), partitions, most], |row| row.get(0))?
         .collect::<rusqlite::Result<_>>()?;
     let due = due.into_iter().filter(|group| leases.until(receiver, group).is_none()).take(limit);
-    let mut leased = Vec::new();
+    let (mut leased, mut bytes) = (Vec::new(), 0);
     for group in due {
+        if bytes > MOST_LEASED_BYTES {
+            break;
+        }
         let first: Option<(i64, String, u32, Option<Vec<u8>>)> = database
             .prepare_cached(
                 "SELECT lanes.id, notification, attempts, CAST(body AS BLOB) FROM lanes \
@@ -258,6 +264,7 @@ fn lease(
                 database
                     .prepare_cached("UPDATE lanes SET attempts = attempts + 1 WHERE id = ?")?
                     .execute([lane_id])?;
+                bytes += body.len();
                 leased.push(Leased { group, id, attempt: attempts.saturating_add(1), body });
             }
             Some((lane_id, ..)) => {

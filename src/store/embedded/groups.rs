@@ -20,13 +20,10 @@ use super::waiting::is_last;
 use crate::clock::Timestamp;
 use crate::presence::{Form, GroupTimes, JoiningForm, Pace, Stage, is_detected_again, stored_since};
 use crate::store::json::to_json;
-use crate::store::notification::{GroupMember, MOST_MEMBERS, alone, event_json};
+use crate::store::notification::{GroupMember, MOST_SEALED, alone, event_json};
 use crate::store::{
     Destinations, Group, Join, Joined, LARGEST_STEP, OutboxEvent, Result, partition_of_group,
 };
-
-/// One transaction seals no further group once it has sealed this many members.
-const MOST_SEALED: usize = 10 * MOST_MEMBERS;
 
 /// A transition on its way into its groups, ready to be written.
 struct Joining {
@@ -348,7 +345,7 @@ pub(super) async fn seal(
             .collect::<rusqlite::Result<_>>()?;
         let mut sealed = 0;
         for group in due {
-            if sealed >= MOST_SEALED {
+            if sealed >= 10 * MOST_SEALED {
                 break;
             }
             sealed += seal_group(database, group, times(database, group)?, &destinations, now)?;

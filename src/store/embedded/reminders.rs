@@ -10,7 +10,7 @@ use crate::presence::OfflineRecord;
 use crate::routing::AlertSilence;
 use crate::routing::alert_silence::covering;
 use crate::store::json::{from_json, to_json};
-use crate::store::notification::MOST_MEMBERS;
+use crate::store::notification::MOST_REMINDED;
 use crate::store::reminding::{LastingMember, Reminding};
 use crate::store::{Destinations, Group, Result};
 
@@ -76,7 +76,7 @@ fn look(
     };
     let (mut next, mut notified) = (None, 0);
     if let Some(first) = members.first().map(|member| member.notified_at) {
-        for members in members.chunks(MOST_MEMBERS) {
+        for members in members.chunks(MOST_REMINDED) {
             let found = Reminding::new(&one.group, &destination, members, &is_quiet, (first, one.due), now)?;
             notified += found.notifications.len();
             next = next.into_iter().chain(found.next).min();

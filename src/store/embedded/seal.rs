@@ -50,7 +50,7 @@ pub(super) fn seal_group(
     let others = sealed.notified_of_returns(&destinations.others(&destination));
     // Without a receiver no notification is kept: no delivery would ever remove it.
     if count > 0 && receivers.len() + others.len() > 0 {
-        sealing.write(&sealed, &others)?;
+        sealing.write(&sealed, &others, times.sealed)?;
         database
             .prepare_cached("UPDATE groups SET sealed = ? WHERE id = ?")?
             .execute([times.sealed_now(pace, now).as_millis(), group])?;
@@ -149,13 +149,27 @@ impl Sealing<'_> {
     }
 
     /// Puts the notification at the end of the group's lane for each receiver, and for the others.
-    fn write(&self, sealed: &SealedMembers, others: &[&String]) -> rusqlite::Result<()> {
-        let Sealing { database, group, receivers, now, .. } = self;
+    fn write(
+        &self,
+        sealed: &SealedMembers,
+        others: &[&String],
+        before: Option<Timestamp>,
+    ) -> rusqlite::Result<()> {
+        let Sealing { database, group, receivers, pace, now } = self;
         let (partition, key, body): (u16, String, String) = database
             .prepare_cached("SELECT partition, key, body FROM groups WHERE id = ?")?
             .query_row([group], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
         let id = sealed.id(&key);
-        let body = sealed.notification(&body, *now, receivers, others);
+        let mut count = database.prepare_cached("SELECT count(*) FROM lasting WHERE grp = ?")?;
+        let lasting: Option<i64> =
+            pace.is_shared.then(|| count.query_row([group], |row| row.get(0))).transpose()?;
+        let body = sealed.notification(
+            &body,
+            *now,
+            receivers,
+            others,
+            lasting.map(|lasting| (lasting as u64, before)),
+        );
         let to = receivers.iter().chain(others.iter().copied());
         enqueue(database, (partition, &key), (&id, body), to, *now)
     }

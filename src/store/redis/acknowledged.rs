@@ -236,6 +236,7 @@ mod tests {
             online,
             blind: vec![],
             reminder: false,
+            situation: Default::default(),
             attempt: 1,
         }
     }

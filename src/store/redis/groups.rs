@@ -14,8 +14,8 @@ use crate::store::{
     Capacity, Destination, Destinations, Group, Join, Joined, LARGEST_STEP, OutboxEvent, Pace, Result,
 };
 use crate::store::{
-    notification::GroupMember, notification::MOST_MEMBERS, notification::OVER, notification::alone,
-    notification::event_json,
+    notification::GroupMember, notification::MOST_MEMBERS, notification::MOST_SEALED, notification::OVER,
+    notification::alone, notification::event_json,
 };
 use crate::telemetry::Stored;
 
@@ -178,7 +178,7 @@ async fn seal_step(
     sealing_keys(engine, &mut script, partition, receivers, &others);
     script.arg(now.as_millis()).arg(now.to_string()).arg(receivers.len() + others.len()).arg(MOST_MEMBERS);
     script.arg(pace.wait.as_millis() as u64).arg(pace.interval.as_millis() as u64).arg(receivers.len());
-    script.arg(pace.gathers().as_millis() as u64).arg(looks_after(*pace));
+    script.arg(pace.gathers().as_millis() as u64).arg(looks_after(*pace)).arg(MOST_SEALED);
     for group in groups {
         script.key(engine.keys.of(partition, "waiting", group)).arg(group);
     }

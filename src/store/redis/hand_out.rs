@@ -157,6 +157,7 @@ fn handed_out<'a>(
                 online: Vec::new(),
                 blind: Vec::new(),
                 reminder: false,
+                situation: Default::default(),
                 attempt: 1,
             });
         }

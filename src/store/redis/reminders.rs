@@ -8,7 +8,7 @@ use crate::clock::Timestamp;
 use crate::presence::{OfflineRecord, Stage};
 use crate::routing::AlertSilence;
 use crate::routing::alert_silence::covering;
-use crate::store::notification::MOST_MEMBERS;
+use crate::store::notification::MOST_REMINDED;
 use crate::store::reminding::{LastingMember, Reminding, SealedAgain};
 use crate::store::{Destination, Destinations, Result};
 
@@ -115,7 +115,7 @@ async fn lasting(
 ) -> Result<Vec<LastingMember>> {
     let mut read = pipe();
     let key = engine.keys.of(partition, "lasting", group);
-    read.zrange_withscores(&key, begin as isize, (begin + MOST_MEMBERS) as isize - 1);
+    read.zrange_withscores(&key, begin as isize, (begin + MOST_REMINDED) as isize - 1);
     let (found,): (Vec<(Vec<u8>, f64)>,) = engine.topology.send("lasting", &read).await?;
     let named = found.into_iter().map(|(name, at)| (String::from_utf8_lossy(&name).into_owned(), at));
     let named: Vec<(String, f64)> = named.collect();

@@ -8,7 +8,8 @@ use std::time::Duration;
 use rollcall::clock::Timestamp;
 use rollcall::presence::{Closing, Interval, Labels, OfflineRecord, Unit};
 use rollcall::store::{
-    Backlog, Capacity, Delivery, Destinations, Discarded, Group, Join, OutboxEvent, Pace, partition_of_group,
+    Backlog, Capacity, Delivery, Destinations, Discarded, Group, Join, OutboxEvent, Pace, Situation,
+    partition_of_group,
 };
 
 use super::ground::Ground;
@@ -843,27 +844,40 @@ impl<G: Ground> World<G> {
     }
 }
 
-pub async fn a_large_group_is_split_into_several_complete_notifications<G: Ground>(world: World<G>) {
+/// How many silences and returns each delivery has, how many silences of its group last, and since when it counts.
+fn sizes(delivered: &[Delivery]) -> Vec<(usize, usize, Option<u64>, Option<Timestamp>)> {
+    let size = |delivery: &Delivery| {
+        let Situation { lasting, since, .. } = delivery.situation;
+        (delivery.offline.len(), delivery.online.len(), lasting, since)
+    };
+    delivered.iter().map(size).collect()
+}
+
+pub async fn ten_thousand_silences_are_one_notification_and_an_update_says_how_many_last<G: Ground>(
+    world: World<G>,
+) {
+    let pace = Pace { is_shared: true, ..Pace::new(MINUTE, 5 * MINUTE) };
     let records: Vec<OfflineRecord> =
-        world.units(2500).iter().map(|unit| offline(unit, world.at(0))).collect();
-    world.join(&records.iter().collect::<Vec<_>>(), world.at(0)).await;
-    let mut notified = Vec::new();
-    let mut notifications = HashSet::new();
-    while world.seal(world.at(1)).await > 0 {}
-    loop {
-        let leased = world.lease(world.at(2)).await;
-        if leased.is_empty() {
-            break;
-        }
-        for delivery in &leased {
-            assert!(delivery.offline.len() <= 1000);
-            assert!(notifications.insert(delivery.id.clone()));
-            notified.extend(delivery.offline.iter().map(|record| record.id.to_string()));
-        }
-        world.engine.delivered(&leased, world.at(2)).await.unwrap();
-    }
-    assert_eq!((notified.len(), notifications.len()), (2500, 3));
-    assert_eq!(notified.into_iter().collect::<HashSet<_>>().len(), 2500);
+        world.units(10_023).iter().map(|unit| offline(unit, world.at(0))).collect();
+    let all: Vec<&OfflineRecord> = records.iter().collect();
+    let (first, later) = all.split_at(10_020);
+    world.join_at(first, pace, world.at(0)).await;
+    let sealed_at = world.at(60_000);
+    while world.seal_at(pace, sealed_at).await > 0 {}
+    let delivered = delivered_to(&world, "hook", sealed_at).await;
+    let expected = [(10_000, 0, Some(10_000), None), (20, 0, Some(10_020), Some(sealed_at))];
+    assert_eq!(sizes(&delivered), expected, "more than ten thousand are split");
+    let names: HashSet<String> =
+        delivered.iter().flat_map(|one| &one.offline).map(|record| record.id.to_string()).collect();
+    assert_eq!(names.len(), 10_020, "each is notified once");
+    let back = [back(&records[7], Closing::Return), back(&records[9000], Closing::Return)];
+    world.join_at(later, pace, world.at(70_000)).await;
+    world.join_at(&back.iter().collect::<Vec<_>>(), pace, world.at(80_000)).await;
+    let update = sealed_at + 5 * MINUTE;
+    assert_eq!(world.seal_at(pace, update - Duration::from_millis(1)).await, 0);
+    world.seal_at(pace, update).await;
+    let delivered = delivered_to(&world, "hook", update).await;
+    assert_eq!(sizes(&delivered), [(3, 2, Some(10_021), Some(sealed_at))]);
 }
 
 pub async fn a_long_blind_interval_is_notified_at_once_and_by_itself<G: Ground>(world: World<G>) {

@@ -164,7 +164,7 @@ macro_rules! every_case {
                 a_return_does_not_go_to_a_receiver_whose_silence_became_a_dead_letter
                 the_backlog_of_a_receiver_is_counted_and_can_be_discarded
                 a_receiver_that_was_absent_is_notified_of_what_still_holds
-                a_large_group_is_split_into_several_complete_notifications
+                ten_thousand_silences_are_one_notification_and_an_update_says_how_many_last
                 a_long_blind_interval_is_notified_at_once_and_by_itself
                 the_same_members_give_the_same_id
             }

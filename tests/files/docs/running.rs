@@ -302,6 +302,7 @@ fn the_example_of_blindness_is_the_body_that_is_posted() {
             online: Vec::new(),
             blind: vec![interval],
             reminder: false,
+            situation: Default::default(),
             attempt: 1,
         };
         serde_json::from_str(&alerting::body(&delivery)).unwrap()

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::alerting::alert::{Alert, alerts};
-use crate::alerting::message::{Message, MessageConfig};
+use crate::alerting::message::{MOST_BYTES, Message, MessageConfig, fitting};
 use crate::presence::Labels;
 
 const FIRING: &str = "firing";
@@ -21,7 +21,7 @@ const NO_END: &str = "0001-01-01T00:00:00Z";
 struct Payload<'a> {
     version: &'static str,
     group_key: &'a str,
-    truncated_alerts: u64,
+    truncated_alerts: usize,
     status: &'static str,
     receiver: &'a str,
     group_labels: &'a Labels,
@@ -62,12 +62,15 @@ impl From<Alert> for PayloadAlert {
 /// The payload of a message.
 pub fn payload(message: &Message<'_>, config: &MessageConfig) -> String {
     let delivery = message.delivery;
-    let alerts: Vec<PayloadAlert> = alerts(message, config).into_iter().map(PayloadAlert::from).collect();
+    let mut alerts: Vec<PayloadAlert> = alerts(message, config).into_iter().map(PayloadAlert::from).collect();
     let is_firing = alerts.iter().any(|alert| alert.status == FIRING);
+    let fits = fitting(&alerts, &mut MOST_BYTES.clone());
+    let truncated_alerts = alerts.len() - fits;
+    alerts.truncate(fits);
     let payload = Payload {
         version: "4",
         group_key: &delivery.group.key,
-        truncated_alerts: 0,
+        truncated_alerts,
         status: if is_firing { FIRING } else { RESOLVED },
         receiver: &delivery.receiver,
         group_labels: &delivery.group.labels,

@@ -4,7 +4,9 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::alerting::group::of_kind;
-use crate::alerting::message::{BlindInterval, Message, MessageConfig, TEST};
+use crate::alerting::message::{
+    BlindInterval, LabelCount, MOST_BYTES, Message, MessageConfig, TEST, counts, fitting,
+};
 use crate::clock::Timestamp;
 use crate::presence::{Labels, OfflineRecord};
 use crate::store::Delivery;
@@ -60,7 +62,11 @@ enum Data<'a> {
         offline: &'a [OfflineRecord],
         online: &'a [OfflineRecord],
         reminder: bool,
-        truncated: u64,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        counts: Vec<LabelCount>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        still_offline: Option<u64>,
+        truncated: usize,
     },
     Blind {
         receiver: &'a str,
@@ -88,14 +94,19 @@ fn data<'a>(message: &Message<'a>, config: &MessageConfig) -> Data<'a> {
         return Data::Test { receiver, url, text: TEST };
     }
     if delivery.blind.is_empty() {
+        let (offline, online) = (&delivery.offline[..], &delivery.online[..]);
+        let mut room = MOST_BYTES;
+        let fits = [fitting(offline, &mut room), fitting(online, &mut room)];
         return Data::Notification {
             receiver,
             group: &delivery.group.labels,
             url,
-            offline: &delivery.offline,
-            online: &delivery.online,
+            offline: &offline[..fits[0]],
+            online: &online[..fits[1]],
             reminder: delivery.reminder,
-            truncated: 0,
+            counts: counts(delivery),
+            still_offline: delivery.situation.lasting,
+            truncated: offline.len() + online.len() - fits[0] - fits[1],
         };
     }
     let (kind, topics) = of_kind(delivery).unzip();

@@ -126,7 +126,8 @@ for i = 1, count do
         look_after(looks_after, now, group)
       end
       local is_added = add_notification(group, ARGV[a + 1], digest, offline, online, blind,
-        next_letter == 'b' and form == 'online' and { notified } or {}, ARGV[1], ARGV[2], receivers, own)
+        next_letter == 'b' and form == 'online' and { notified } or {},
+        situation(lasting, gathers, tonumber(distances[i] or '')), ARGV[1], ARGV[2], receivers, own)
       if is_added and last and last < now and now < last + interval then
         batch.sealed[#batch.sealed] = distances[i]
       end

@@ -10,7 +10,9 @@
 --
 -- ARGV[1] now (ms), ARGV[2] end of the leases (ms), then the group keys
 --
--- Returns a flat list: id, attempt, notification, group, for each leased delivery.
+-- Returns a flat list: id, attempt, notification, group, for each leased delivery. Large notifications are few at once:
+-- after MOST_BYTES of them the other groups stay due.
+local MOST_BYTES = 2097152
 local due = redis.call('ZMSCORE', KEYS[1], unpack(ARGV, 3))
 local lanes = redis.call('HMGET', KEYS[2], unpack(ARGV, 3))
 local groups, ids, attempts, idle = {}, {}, {}, {}
@@ -33,12 +35,16 @@ if #ids == 0 then
   return {}
 end
 local bodies = redis.call('HMGET', KEYS[3], unpack(ids))
-local leased, kept, after = {}, {}, {}
+local leased, kept, after, bytes = {}, {}, {}, 0
 for index, i in ipairs(groups) do
+  if bytes > MOST_BYTES then
+    break
+  end
   local group = ARGV[2 + i]
   local rest, own = string.match(lanes[i], '^%d+ %S+([^\n]*)(.*)$')
   local body = own ~= '' and string.sub(own, 2) or bodies[index]
   if body then
+    bytes = bytes + #body
     kept[#kept + 1] = ARGV[2]
     kept[#kept + 1] = group
     after[#after + 1] = group

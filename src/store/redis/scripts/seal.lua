@@ -24,12 +24,13 @@
 -- ARGV[1] now (ms), ARGV[2] now (RFC 3339), ARGV[3] number of receivers R, ARGV[4] the most members of a notification,
 -- ARGV[5] wait (ms), ARGV[6] interval (ms), ARGV[7] how many of the R are receivers of these groups: the first ones, see
 -- sealing.lua, ARGV[8] how long groups gather members (ms), 0 if each has one unit, ARGV[9] when they are looked
--- at again after a notification (ms), 0 for never, then the group keys
+-- at again after a notification (ms), 0 for never, ARGV[10] after how many members no further group is sealed, then the
+-- group keys
 --
 -- Returns the number of members that were sealed.
 local now, receivers, most = tonumber(ARGV[1]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local wait, interval, own = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
-local gathers, looks_after, head = tonumber(ARGV[8]), tonumber(ARGV[9]), 9
+local gathers, looks_after, enough, head = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10]), 10
 begin_batch(receivers, own)
 local due = redis.call('ZMSCORE', KEYS[1], unpack(ARGV, head + 1))
 local labels = redis.call('HMGET', KEYS[5], unpack(ARGV, head + 1))
@@ -99,7 +100,7 @@ end
 for i = 1, #due do
   local group, waiting = ARGV[head + i], KEYS[7 + 2 * receivers + i]
   local lasting = (gathers > 0 or looks_after > 0) and KEYS[7 + 2 * receivers + #due + i]
-  local is_due = due[i] and tonumber(due[i]) <= now and sealed < most
+  local is_due = due[i] and tonumber(due[i]) <= now and sealed < enough
   local at, last = tonumber(due[i] or ''), tonumber(before[i] or '')
   local follows = is_due and last and at > last and at < last + interval
   local gathered = is_due and gathers > 0 and not follows and gathered_at(waiting)
@@ -113,7 +114,7 @@ for i = 1, #due do
       for index, member in ipairs(members) do
         fields[index] = group .. '\n' .. member
       end
-      local values = redis.call('HMGET', KEYS[3], unpack(fields))
+      local values = values_of(KEYS[3], fields)
       local ready = {}
       for index, member in ipairs(members) do
         local letter, detected, notified, body = string.match(values[index] or '', '^(%a)(%d*)(%S*) (.*)$')
@@ -121,7 +122,7 @@ for i = 1, #due do
           ready[#ready + 1] = { member, letter, body, detected, fields[index], notified }
         end
       end
-      redis.call('ZREM', waiting, unpack(members))
+      remove_members(waiting, members)
       if #ready > 0 and labels[i] then
         table.sort(ready, function(a, b) return a[1] < b[1] end)
         local offline, online, blind, notified, digest, lasts = {}, {}, {}, {}, {}, {}
@@ -141,14 +142,14 @@ for i = 1, #due do
           list[#list + 1] = body
           digest[#digest + 1] = add_member(name, member, letter, detected, ARGV[1], looks_after > 0 and body)
         end
+        if lasting and #lasts > 0 then
+          add_members(lasting, lasts)
+          look_after(looks_after, now, group)
+        end
         local is_added = add_notification(group, labels[i], table.concat(digest, '\n'), table.concat(offline, ','), table.concat(online, ','),
-          table.concat(blind, ','), notified, ARGV[1], ARGV[2], receivers, own)
+          table.concat(blind, ','), notified, situation(lasting, gathers, last), ARGV[1], ARGV[2], receivers, own)
         if follows and is_added then
           batch.sealed[#batch.sealed] = before[i]
-        end
-        if lasting and #lasts > 0 then
-          redis.call('ZADD', lasting, unpack(lasts))
-          look_after(looks_after, now, group)
         end
       end
     end

@@ -10,7 +10,49 @@
 -- KEYS up to the lanes of the last receiver are those of join.lua and seal.lua; no ARGV is read here.
 -- Returns nothing: it declares functions for the second part.
 local FINAL = 300000000000000
+-- How many values a command gets at once, because the stack of a script ends: an even number, for pairs.
+local MOST_VALUES = 2000
 local batch = { groups = {}, ids = {}, bodies = {}, owed = {}, over = {}, members = {}, sealed = {}, of_receiver = {} }
+
+-- The values of some fields of a hash.
+local function values_of(key, fields)
+  local values = {}
+  for from = 1, #fields, MOST_VALUES do
+    local to = math.min(from + MOST_VALUES - 1, #fields)
+    for index, value in ipairs(redis.call('HMGET', key, unpack(fields, from, to))) do
+      values[from + index - 1] = value
+    end
+  end
+  return values
+end
+
+local function set_fields(key, pairs)
+  for from = 1, #pairs, MOST_VALUES do
+    redis.call('HSET', key, unpack(pairs, from, math.min(from + MOST_VALUES - 1, #pairs)))
+  end
+end
+
+local function add_members(key, pairs)
+  for from = 1, #pairs, MOST_VALUES do
+    redis.call('ZADD', key, unpack(pairs, from, math.min(from + MOST_VALUES - 1, #pairs)))
+  end
+end
+
+local function remove_members(key, members)
+  for from = 1, #members, MOST_VALUES do
+    redis.call('ZREM', key, unpack(members, from, math.min(from + MOST_VALUES - 1, #members)))
+  end
+end
+
+-- How many silences last of which receivers were notified, and when the group was sealed before, for the notification
+-- of a group that units share.
+local function situation(lasting, gathers, before)
+  if not lasting or gathers == 0 then
+    return ''
+  end
+  local since = before and string.format(',"before":%.0f', before) or ''
+  return ',"lasting":' .. redis.call('ZCARD', lasting) .. since
+end
 
 -- The names of the receivers: the ends of the keys of their queues. The first `own` are those of the group; the others
 -- are notified only of the returns of silences that they were notified of.
@@ -84,9 +126,9 @@ local function notified_json(notified, receivers, own)
 end
 
 -- Adds a notification to the batch. `offline`, `online` and `blind` are lists (JSON) without brackets; `digest` has
--- the parts of all members. Without receivers nothing is stored, because no receiver would remove it. Returns whether
+-- the parts of all members; `situation` is the result of that function. Without receivers nothing is stored, because no receiver would remove it. Returns whether
 -- it is added.
-local function add_notification(group, group_json, digest, offline, online, blind, notified, now, now_text, receivers, own)
+local function add_notification(group, group_json, digest, offline, online, blind, notified, situation, now, now_text, receivers, own)
   local notified_text, to = notified_json(notified, receivers, own)
   if #to == 0 then
     return false
@@ -101,7 +143,7 @@ local function add_notification(group, group_json, digest, offline, online, blin
   batch.sealed[2 * index - 1], batch.sealed[2 * index] = group, now
   batch.bodies[2 * index - 1] = id
   batch.bodies[2 * index] = '{"group":' .. group_json .. ',"sealed_at":"' .. now_text .. '","offline":[' .. offline
-    .. '],"online":[' .. online .. '],"blind":[' .. blind .. ']' .. notified_text .. '}'
+    .. '],"online":[' .. online .. '],"blind":[' .. blind .. ']' .. notified_text .. situation .. '}'
   if #to > 1 then
     batch.owed[#batch.owed + 1] = id
     batch.owed[#batch.owed + 1] = #to
@@ -112,12 +154,8 @@ end
 -- Writes the batch: the notifications, and their ids at the end of the group's lane for each receiver. A group with a
 -- lane is in the queue, too, by itself or in a list of groups. A batch has at most one notification of a group.
 local function write_batch(now, receivers)
-  if #batch.members > 0 then
-    redis.call('HSET', KEYS[3], unpack(batch.members))
-  end
-  if #batch.over > 0 then
-    redis.call('ZADD', KEYS[2], unpack(batch.over))
-  end
+  set_fields(KEYS[3], batch.members)
+  add_members(KEYS[2], batch.over)
   if #batch.ids == 0 then
     return
   end

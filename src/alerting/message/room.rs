@@ -1,0 +1,46 @@
+//! How many records of a message fit into what a receiver takes; the others are counted.
+
+use std::io;
+
+use serde::Serialize;
+
+use crate::presence::OfflineRecord;
+use crate::store::Delivery;
+
+/// The most bytes of records in one body: many servers refuse a body of more than a mebibyte.
+pub const MOST_BYTES: usize = 900_000;
+
+/// How many of these fit, one after the other, into the room that is left, which they then take up.
+pub fn fitting<T: Serialize>(all: &[T], room: &mut usize) -> usize {
+    let fits = |one: &T| {
+        let mut length = Length(0);
+        serde_json::to_writer(&mut length, one).expect("names and times are always JSON");
+        let rest = room.checked_sub(length.0 + 1);
+        *room = rest.unwrap_or(0);
+        rest.is_some()
+    };
+    all.iter().map(fits).take_while(|fits| *fits).count()
+}
+
+/// The first records of a message, at most so many, and how many are left out. Silences come before returns.
+pub fn fitting_records(delivery: &Delivery, most: usize) -> (&[OfflineRecord], &[OfflineRecord], usize) {
+    let (offline, online) = (&delivery.offline[..], &delivery.online[..]);
+    let offline = &offline[..offline.len().min(most)];
+    let online = &online[..online.len().min(most - offline.len())];
+    let truncated = delivery.offline.len() + delivery.online.len() - offline.len() - online.len();
+    (offline, online, truncated)
+}
+
+/// Counts what is written.
+struct Length(usize);
+
+impl io::Write for Length {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -203,6 +203,7 @@ fn start(
         queries: engine.clone(),
         silences: silences.clone(),
         shared: engine.clone(),
+        census: roll.census().clone(),
     };
     let (own, at, told) = (ownership.clone(), clock.clone(), telemetry.clone());
     let notify = move |config, until| {

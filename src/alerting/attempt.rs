@@ -85,7 +85,9 @@ impl Deliver {
         leased.is_begun = true;
         in_flight.begun += 1;
         let (channel, clock, timeout) = (self.channel.clone(), self.clock.clone(), self.receiver.timeout);
+        let incidents = self.incidents.clone();
         in_flight.attempts.spawn(async move {
+            let delivery = incidents.judged(delivery, clock.now()).await;
             let (begun, now) = (Instant::now(), clock.now());
             // The process may have been frozen since the task was spawned.
             let result =

@@ -32,6 +32,7 @@ use tokio_util::sync::CancellationToken;
 use super::buffer::{Buffered, DeliveryBuffer};
 use super::channel::Channel;
 use super::in_flight::{InFlight, Unrecorded};
+use super::incidents::Incidents;
 use super::outcome::AttemptOutcome;
 use super::{ENGINE_BACKOFF, ReceiverConfig, SHORTEST_WAIT};
 use crate::clock::Clock;
@@ -55,6 +56,7 @@ pub(super) struct Deliver {
     pub receiver: ReceiverConfig,
     pub channel: Arc<dyn Channel>,
     pub engine: Arc<dyn AlertStore>,
+    pub incidents: Arc<Incidents>,
     /// The partitions whose deliveries this instance makes.
     pub ownership: Ownership,
     pub clock: Clock,

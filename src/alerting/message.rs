@@ -7,13 +7,14 @@ use serde_json::Value;
 
 use super::group::of_kind;
 use crate::clock::Timestamp;
-use crate::presence::{Interval, Labels, OfflineRecord};
+use crate::presence::{Incident, Interval, Labels, OfflineRecord};
 use crate::store::{Delivery, Group};
 
 mod counts;
 mod csv;
 mod examples;
 mod filters;
+mod incident;
 mod links;
 mod member;
 mod room;
@@ -127,7 +128,7 @@ impl<'a> Message<'a> {
             kind,
             topics,
             reminder: delivery.reminder,
-            incident: None,
+            incident: delivery.situation.incident.as_ref(),
             truncated,
             url: self.url(config),
         };
@@ -173,7 +174,7 @@ struct Data<'a> {
     kind: Option<&'a String>,
     topics: Option<&'a String>,
     reminder: bool,
-    incident: Option<()>,
+    incident: Option<&'a Incident>,
     truncated: usize,
     url: Option<String>,
 }

@@ -34,7 +34,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::backoff::Backoff;
 use crate::clock::Clock;
-use crate::fleet::{Inhibitions, Ownership, Silences, lease};
+use crate::fleet::{Census, Inhibitions, Ownership, Silences, lease};
 use crate::presence::{Filters, is_label_name};
 use crate::routing::{EVERY_LABEL, Inhibition, Routes};
 use crate::store::{AlertStore, HearingStore, Queries, SharedStore};
@@ -50,6 +50,7 @@ mod deliver;
 mod dispatch;
 mod group;
 mod in_flight;
+mod incidents;
 mod lost;
 mod message;
 mod orphans;
@@ -76,6 +77,7 @@ use blind::BlindNotifier;
 use buffer::DeliveryBuffer;
 use deliver::{Deliver, LEASED_PER_ATTEMPT};
 use dispatch::Dispatcher;
+use incidents::Incidents;
 use orphans::Orphans;
 use resend::Resend;
 use silenced::Silenced;
@@ -149,6 +151,8 @@ pub struct Stores {
     pub queries: Arc<dyn Queries>,
     pub silences: Arc<Silences>,
     pub shared: Arc<dyn SharedStore>,
+    /// For the number of units with a label.
+    pub census: Arc<Census>,
 }
 
 /// Notifies operators until it is stopped; attempts that are under way get a moment to end. Ends early only
@@ -172,6 +176,7 @@ pub async fn run(
         routes.destinations(config.receivers.iter().map(|receiver| receiver.name.clone()).collect());
     let inhibitions = Arc::new(Inhibitions::new(stores.shared, config.inhibition, telemetry.clone()));
     let mut notified_of_blindness = Vec::new();
+    let incidents = Arc::new(Incidents::new(stores.alerts.clone(), stores.census));
     for receiver in config.receivers {
         let name = receiver.name.clone();
         let channel = open(&receiver).map_err(|error| anyhow::anyhow!("receiver {name}: {error}"))?;
@@ -202,6 +207,7 @@ pub async fn run(
             receiver,
             channel,
             engine: stores.alerts.clone(),
+            incidents: incidents.clone(),
             ownership: ownership.clone(),
             clock: clock.clone(),
             telemetry: telemetry.clone(),

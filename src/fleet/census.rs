@@ -1,5 +1,6 @@
 //! The number of units of each kind, and whether there is room for another one. Instances exchange their counts, and
-//! with them the shortest timeouts of their units: see [`super::canary_pace`].
+//! with them the shortest timeouts of their units, see [`super::canary_pace`], and how many units have each value of the
+//! labels that units are counted by.
 //!
 //! Ids come from devices, and a device that invents a new id with each message would fill the engine. So a kind has
 //! `max_units`: an id beyond is not admitted, which is counted, logged and shown. Known units are unaffected, and a
@@ -11,16 +12,17 @@
 //! not read its partitions yet, after a start or a takeover, counts too few.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::mirror::LabelValues;
 use super::{CanaryPace, Mirror, Ownership, Rules};
 use crate::presence::{Kind, Unit};
-use crate::store::roster::Count;
+use crate::store::roster::{Count, Counts};
 use crate::store::{Result, Roster, partition_of};
 use crate::telemetry::{Loop, Telemetry};
 
@@ -30,6 +32,8 @@ const HOLDS: Duration = Duration::from_secs(8);
 
 /// A kind that refused no unit for so long has room.
 const CALM: Duration = Duration::from_secs(60);
+/// The most values of a label that instances exchange: those with most units.
+const MOST_VALUES: usize = 500;
 
 /// The counts of every kind.
 pub struct Census {
@@ -37,6 +41,8 @@ pub struct Census {
     telemetry: Arc<Telemetry>,
     pace: Arc<CanaryPace>,
     kinds: BTreeMap<Kind, Limit>,
+    /// What the other instances counted.
+    elsewhere: Mutex<Vec<Counts>>,
     begun: Instant,
 }
 
@@ -75,7 +81,7 @@ impl Census {
             refused: AtomicU64::new(0),
         };
         let kinds = rules.values().map(|rules| (rules.kind.clone(), limit(rules.max_units))).collect();
-        Census { mirror, telemetry, pace, kinds, begun: Instant::now() }
+        Census { mirror, telemetry, pace, kinds, elsewhere: Mutex::default(), begun: Instant::now() }
     }
 
     /// Reserves room for a new unit; `None`, which is logged, if its kind is full.
@@ -93,6 +99,35 @@ impl Census {
         limit.refused.store(self.begun.elapsed().as_millis() as u64 + 1, Ordering::SeqCst);
         self.telemetry.unit_refused(unit, limit.most);
         None
+    }
+
+    /// The labels that units are counted by.
+    pub fn labels(&self) -> Vec<String> {
+        self.mirror.labels()
+    }
+
+    /// How many units of the whole fleet have a value of a label; `None` if that is not known: units are not counted by
+    /// the label, another instance is of an earlier version, or there are more values than instances exchange.
+    pub fn units_with(&self, label: &str, value: &str) -> Option<u64> {
+        let own = self.mirror.units_with(label, value)?;
+        let elsewhere = self.elsewhere.lock().unwrap_or_else(PoisonError::into_inner);
+        let others = elsewhere.iter().map(|counts| {
+            let rest = counts.get(&all_values(label))?;
+            let known = counts.get(&one_value(label, value)).map(|count| count.units);
+            known.or((rest.units == 0).then_some(0))
+        });
+        others.sum::<Option<u64>>().map(|others| own + others)
+    }
+
+    /// The counts by label as they are exchanged; no kind has such a name. That of all values is 1 if some are left out.
+    fn counts_by_label(&self) -> Counts {
+        let count = |units| Count { units, shortest_ms: None };
+        let mut counts = Counts::new();
+        for LabelValues { label, values, is_cut } in self.mirror.values(MOST_VALUES) {
+            counts.insert(all_values(&label), count(u64::from(is_cut)));
+            counts.extend(values.iter().map(|(value, units)| (one_value(&label, value), count(*units))));
+        }
+        counts
     }
 
     /// Exchanges counts with other instances until `stop`.
@@ -118,6 +153,7 @@ impl Census {
     /// Announces the counts of this instance and reads those of the others.
     pub async fn exchange(&self, roster: &dyn Roster, instance: &str, others: Vec<String>) -> Result<()> {
         if others.is_empty() {
+            self.set_elsewhere(Vec::new());
             self.kinds.values().for_each(|limit| limit.learn(0));
             self.pace.met_elsewhere([]);
             return Ok(());
@@ -126,8 +162,10 @@ impl Census {
             let shortest_ms = self.pace.met_of(kind).map(|shortest| shortest.as_millis() as u64);
             (kind.to_string(), Count { units: self.mirror.unit_count(kind), shortest_ms })
         };
-        roster.announce_counts(instance, &self.kinds.keys().map(count).collect(), HOLDS).await?;
-        let counts = roster.counts(&others).await?;
+        let mut own: Counts = self.kinds.keys().map(count).collect();
+        own.extend(self.counts_by_label());
+        roster.announce_counts(instance, &own, HOLDS).await?;
+        let mut counts = roster.counts(&others).await?;
         let mut met = Vec::new();
         for (kind, limit) in &self.kinds {
             let of_kind = counts.iter().filter_map(|counts| counts.get(kind.as_str()));
@@ -136,7 +174,15 @@ impl Census {
             met.extend(shortest.map(|ms| (kind.clone(), Duration::from_millis(ms))));
         }
         self.pace.met_elsewhere(met);
+        // The counts of an instance that is missing are not known.
+        counts.resize(others.len().max(counts.len()), Counts::new());
+        self.set_elsewhere(counts);
         Ok(())
+    }
+
+    fn set_elsewhere(&self, mut counts: Vec<Counts>) {
+        counts.iter_mut().for_each(|counts| counts.retain(|name, _| name.contains('=')));
+        *self.elsewhere.lock().unwrap_or_else(PoisonError::into_inner) = counts;
     }
 
     fn report_room(&self) {
@@ -149,6 +195,14 @@ impl Census {
             }
         }
     }
+}
+
+fn all_values(label: &str) -> String {
+    format!("={label}")
+}
+
+fn one_value(label: &str, value: &str) -> String {
+    format!("{label}={value}")
 }
 
 impl Limit {
@@ -178,6 +232,40 @@ impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         if let Some(limit) = self.limit {
             limit.reserved.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Clock;
+
+    #[test]
+    fn a_value_that_another_instance_may_have_left_out_is_not_known() {
+        let mirror = Mirror::new(Arc::new(Rules::new()), 1).with_labels(&["site".to_owned()]);
+        let telemetry = Arc::new(Telemetry::new(&Clock::system()));
+        let pace = Arc::new(CanaryPace::fixed(EVERY));
+        let census = Census::new(&Rules::new(), Arc::new(mirror), telemetry, pace);
+        // What each of the other instances has: all values (1: some are left out), and how many units in the north.
+        type Others = [(Option<u64>, Option<u64>)];
+        let cases: [(&Others, Option<u64>); 6] = [
+            (&[], Some(0)),
+            (&[(None, None)], None),
+            (&[(Some(0), None)], Some(0)),
+            (&[(Some(1), None)], None),
+            (&[(Some(1), Some(7)), (Some(0), Some(2))], Some(9)),
+            (&[(Some(0), Some(7)), (None, None)], None),
+        ];
+        for (others, expected) in cases {
+            let count = |units| Count { units, shortest_ms: None };
+            let counts = others.iter().map(|(all, north)| {
+                let named = [(all_values("site"), all), (one_value("site", "north"), north)];
+                named.into_iter().filter_map(|(name, units)| Some((name, count((*units)?)))).collect()
+            });
+            census.set_elsewhere(counts.collect());
+            assert_eq!(census.units_with("site", "north"), expected, "{others:?}");
+            assert_eq!(census.units_with("room", "1"), None);
         }
     }
 }

@@ -51,6 +51,16 @@ use partition_table::PartitionTable;
 use row::RowUpdate;
 pub use view::{Chunk, Cursor, NameMatch, Summary, UnitView, Values, WINDOWS};
 
+/// The values of a label.
+#[derive(Clone, Debug)]
+pub struct LabelValues {
+    pub label: String,
+    /// How many units have each, those with most units first.
+    pub values: Vec<(Arc<str>, u64)>,
+    /// Some are left out.
+    pub is_cut: bool,
+}
+
 /// A moment in the life of a partition: updates after it are newer than all that was read from the engine before it.
 #[derive(Clone, Copy, Debug)]
 pub struct Mark {
@@ -96,6 +106,35 @@ impl Mirror {
     /// The labels whose values it holds.
     pub fn labels(&self) -> Vec<String> {
         self.read(0).labels.iter().map(|index| index.label().to_owned()).collect()
+    }
+
+    /// How many units have a value of a label; `None`: it does not hold the label, or not that value.
+    pub fn units_with(&self, label: &str, value: &str) -> Option<u64> {
+        let of_partition = |partition: u16| {
+            let table = self.read(partition);
+            table.labels.iter().find(|index| index.label() == label)?.units_with(value)
+        };
+        self.kept().map(of_partition).sum()
+    }
+
+    /// The values of each label, at most `most`.
+    pub fn values(&self, most: usize) -> Vec<LabelValues> {
+        let of_label = |(at, label): (usize, String)| {
+            let (mut sums, mut is_cut) = (HashMap::<Arc<str>, u64, FixedState>::default(), false);
+            for partition in self.kept() {
+                let table = self.read(partition);
+                for (value, units) in table.labels[at].counts() {
+                    *sums.entry(value.clone()).or_default() += u64::from(units);
+                }
+                is_cut |= table.labels[at].is_full();
+            }
+            let mut values: Vec<(Arc<str>, u64)> = sums.into_iter().collect();
+            values.sort_unstable_by(|a, b| (b.1, &a.0).cmp(&(a.1, &b.0)));
+            is_cut |= values.len() > most;
+            values.truncate(most);
+            LabelValues { label, values, is_cut }
+        };
+        self.labels().into_iter().enumerate().map(of_label).collect()
     }
 
     /// Keeps these partitions from now on and no others. The rows of other partitions are gone when this returns; new

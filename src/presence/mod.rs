@@ -11,6 +11,7 @@ mod filters;
 mod grouping;
 mod hearing;
 mod heartbeat;
+mod incident;
 mod pace;
 mod policy;
 mod record;
@@ -36,6 +37,7 @@ pub use hearing::{
     Subscription,
 };
 pub use heartbeat::{Declared, Heartbeat, LONGEST_LABEL, Labels, MOST_LABELS, is_label_name, is_label_value};
+pub use incident::{FirstUnit, GroupIncident, Incident, JudgedIncident, Members, judge_incident};
 pub use pace::{blind_gap, canary_period, probe_gap, probe_period};
 pub use policy::{
     DEFAULT_MAX_UNITS, DEFAULT_TIMEOUT, KindRules, LONGEST_TIMEOUT, Override, Policy, Registry,

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use super::{Layout, Result};
+use super::{KeptIncident, Layout, Result};
 use crate::clock::Timestamp;
-use crate::presence::{Interval, Labels, OfflineRecord, RecordId};
+use crate::presence::{GroupIncident, Incident, Interval, Labels, OfflineRecord, RecordId};
 use crate::routing::{AlertSilence, Destinations};
 use crate::telemetry::Backlog;
 
@@ -115,6 +115,9 @@ pub struct Situation {
     pub lasting: Option<u64>,
     /// When receivers were notified of the group before.
     pub since: Option<Timestamp>,
+    /// Whether it was judged if most units that share a label fell silent together.
+    pub is_judged: bool,
+    pub incident: Option<Incident>,
 }
 
 impl Situation {
@@ -227,6 +230,21 @@ pub trait AlertStore: Layout {
         until: Timestamp,
         limit: usize,
     ) -> Result<Vec<Delivery>>;
+
+    /// The incident of a group that receivers were notified of, or may be, as it is kept: see [`super::incident_in`].
+    async fn incident(&self, group: &str) -> Result<Option<String>>;
+
+    /// Writes the incident that a notification tells of into it, once, so that every attempt and every receiver is told
+    /// the same; and what is kept for the next notification of its group, in the same step. Changes nothing if the kept
+    /// incident is not `before` any more.
+    async fn keep_incident(
+        &self,
+        delivery: &Delivery,
+        told: Option<&Incident>,
+        before: Option<&str>,
+        after: Option<&GroupIncident>,
+        now: Timestamp,
+    ) -> Result<KeptIncident>;
 
     /// When the next delivery of a receiver is due in these partitions.
     async fn first_lease(&self, partitions: &[u16], receiver: &str) -> Result<Option<Timestamp>>;

@@ -14,7 +14,8 @@ use super::json::{from_json, to_json};
 use super::{DeadLetter, Delivery, EngineError, Group, OutboxEvent, Result, Situation};
 use crate::clock::Timestamp;
 use crate::presence::{
-    Cause, Closing, Form, Hearing, Interval, Kind, Labels, OfflineRecord, RecordId, Stage, Transition,
+    Cause, Closing, Form, Hearing, Incident, Interval, Kind, Labels, OfflineRecord, RecordId, Stage,
+    Transition,
 };
 
 /// The most members of a notification: ten thousand units of a site are one message.
@@ -105,6 +106,7 @@ impl Lone {
             reminder: false,
             lasting: None,
             before: None,
+            incident: None,
         }
     }
 }
@@ -200,6 +202,9 @@ pub(super) struct Notification {
     /// When the group was sealed before (ms).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<i64>,
+    /// One incident or none, once it was judged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub incident: Option<Vec<Incident>>,
 }
 
 impl Notification {
@@ -225,7 +230,12 @@ impl Notification {
             online: self.online,
             blind: self.blind,
             reminder: self.reminder,
-            situation: Situation { lasting: self.lasting, since: self.before.map(Timestamp::from_millis) },
+            situation: Situation {
+                lasting: self.lasting,
+                since: self.before.map(Timestamp::from_millis),
+                is_judged: self.incident.is_some(),
+                incident: self.incident.into_iter().flatten().next(),
+            },
             attempt,
         }
     }
@@ -314,6 +324,7 @@ impl Notification {
             reminder: false,
             lasting: None,
             before: None,
+            incident: None,
         };
         let Notification { offline, online, blind, .. } = &notification;
         let is_empty = offline.is_empty() && online.is_empty() && blind.is_empty();
@@ -349,6 +360,7 @@ impl Delivery {
             reminder: false,
             lasting: None,
             before: None,
+            incident: None,
         });
         notification.delivery(id.to_owned(), receiver, 0)
     }

@@ -134,6 +134,7 @@ impl Sealing<'_> {
             reminder,
             lasting: None,
             before: None,
+            incident: None,
         };
         Ok(SealedAgain { id, body: to_json(&notification)?, receivers: receivers.to_vec() })
     }

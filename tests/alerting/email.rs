@@ -220,7 +220,8 @@ async fn a_storm_is_one_mail_with_counts_the_first_units_and_a_table_of_all() {
         ..silent(&format!("detector:{number:04}"), now())
     };
     let storm = delivery((0..10_000).map(record).collect(), vec![]);
-    let situation = Situation { lasting: Some(9997), since: Some(storm.sealed_at - HOUR) };
+    let since = Some(storm.sealed_at - HOUR);
+    let situation = Situation { lasting: Some(9997), since, ..Situation::default() };
     let update = delivery(vec![record(1), record(2), record(3)], vec![back(&record(4), now()); 2]);
     let [mail, update] =
         &mails(&[storm, Delivery { situation, id: "later.hook".to_owned(), ..update }]).await[..]

@@ -39,6 +39,7 @@ impl Instance {
             shared: world.engine.clone(),
             queries: world.engine.clone(),
             silences: silences.clone(),
+            census: world.roll.census().clone(),
         };
         let run = alerting::run(config, stores, own, clock, telemetry, outbox_grew, stop.clone());
         Instance { name, silences, view, run: tokio::spawn(run), _stop: stop.drop_guard() }

@@ -39,7 +39,10 @@ async fn a_silence_is_notified_after_group_wait_and_the_return_after_it() {
     world.advance(5 * WAIT);
     let received = sink.wait_for(2, PATIENCE).await.unwrap();
     assert_eq!((listed(&received[1], "offline"), listed(&received[1], "online")), (vec![], vec!["a".into()]));
-    assert_eq!(mail.wait_for(2, PATIENCE).await.unwrap()[1].header("Subject").unwrap(), "BACK: detector a");
+    assert_eq!(
+        mail.wait_for(2, PATIENCE).await.unwrap()[1].header("Subject").unwrap(),
+        "BACK: detector a, 1 still offline"
+    );
     world.stop().await;
 }
 

@@ -7,6 +7,7 @@ mod deadman;
 mod email;
 mod exec;
 mod formats;
+mod incidents;
 mod inhibition;
 mod instances;
 mod loops;

@@ -45,6 +45,8 @@ async fn a_notification_has_the_documented_body_and_a_signature_that_verifies() 
             "offline": [down],
             "online": [delivery.online[0]],
             "reminder": false,
+            "still_offline": null,
+            "incident": null,
             "truncated": 0,
         },
     });

@@ -49,7 +49,8 @@ impl World {
         rules.policy.timeout = TIMEOUT;
         let hearing = HearingConfig { gap: 100 * HOUR, follows: false, settle: WAIT, tell_after: HOUR };
         let rules: Arc<Rules> = Arc::new([(rules.kind.clone(), rules)].into());
-        let mirror = Arc::new(Mirror::new(rules.clone(), engine.partitions()));
+        let mirror =
+            Arc::new(Mirror::new(rules.clone(), engine.partitions()).with_labels(&["site".to_owned()]));
         let roll = Roll::new(engine.clone(), rules, mirror, telemetry.clone(), hearing, outbox_grew.clone());
         roll.canary_returned(clock.now()).await.unwrap();
         let route = Route {
@@ -91,6 +92,7 @@ impl World {
             queries: engine.clone(),
             shared: engine,
             silences: self.silences.clone(),
+            census: self.roll.census().clone(),
         };
         let run = alerting::run(config, stores, own, clock, telemetry, outbox_grew, stop.clone());
         self.loops = Some((stop, tokio::spawn(run)));

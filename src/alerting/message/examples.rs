@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use crate::clock::Timestamp;
-use crate::presence::{Closing, Interval, Labels, OfflineRecord, Unit};
-use crate::store::{Delivery, Group};
+use crate::presence::{Closing, FirstUnit, Incident, Interval, Labels, OfflineRecord, Unit};
+use crate::store::{Delivery, Group, Situation};
 
 /// A notification to try a template with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +53,7 @@ impl Example {
             Example::Offline => delivery.offline = vec![offline("pump-7", "north")],
             Example::Recovery => delivery.online = vec![back(offline("pump-7", "north"))],
             Example::Storm => {
+                delivery.situation = storm();
                 delivery.offline = (1..=312).map(|at| offline(&format!("unit-{at:03}"), "north")).collect();
                 delivery.online =
                     (313..=315).map(|at| back(offline(&format!("unit-{at}"), "north"))).collect();
@@ -72,6 +73,22 @@ pub fn hostile(receiver: &str) -> Delivery {
     delivery.offline = vec![offline("a\"b\\c'd<e>&f{{g}}", "\"no\\rth\"\r\n<b>/+#")];
     delivery.group.labels = delivery.offline[0].labels.clone();
     delivery
+}
+
+/// Most units of the site have one cause.
+fn storm() -> Situation {
+    let first = FirstUnit { kind: "gateway".to_owned(), unit: "gw-7".to_owned() };
+    let incident = Incident {
+        label: "site".to_owned(),
+        value: "north".to_owned(),
+        offline: 312,
+        units: 320,
+        since: NOW - Duration::from_secs(10),
+        first,
+        still_offline: 312,
+        until: None,
+    };
+    Situation { lasting: Some(312), since: None, is_judged: true, incident: Some(incident) }
 }
 
 const HOUR: Duration = Duration::from_secs(3600);

@@ -4,6 +4,7 @@
 //! the beginning.
 
 use super::counts::{counts, lines, number};
+use super::incident;
 use super::links::Links;
 use super::zone::{Zone, span};
 use crate::alerting::group;
@@ -13,6 +14,8 @@ use crate::store::Delivery;
 
 /// The most records that one section lists.
 pub const MOST_LISTED: usize = 50;
+/// The same of an incident, if there are other silences.
+const MOST_FOLDED: usize = 10;
 /// The longest title, in characters.
 const LONGEST_TITLE: usize = 180;
 
@@ -42,6 +45,9 @@ pub fn title(delivery: &Delivery, zone: &Zone) -> String {
 }
 
 fn full_title(delivery: &Delivery, zone: &Zone) -> String {
+    if let Some(title) = incident::title(delivery) {
+        return title;
+    }
     let reminder = if delivery.reminder { "REMINDER: " } else { "" };
     let still = match others_offline(delivery) {
         Some(_) => format!(", {} still offline", number(delivery.situation.lasting.unwrap_or_default())),
@@ -141,9 +147,11 @@ fn others_offline(delivery: &Delivery) -> Option<u64> {
     lasting.checked_sub(delivery.offline.len() as u64).filter(|others| *others > 0)
 }
 
-/// What comes before the sections: what has changed since the message before, and the counts by label.
+/// What comes before the sections: the incident, what has changed since the message before, and the counts by label.
 pub fn lead(delivery: &Delivery, zone: &Zone) -> Vec<String> {
-    change(delivery, zone).into_iter().chain(lines(&counts(delivery))).collect()
+    let incident = delivery.situation.incident.as_ref();
+    let incident = incident.map(|incident| incident::line(incident, delivery, zone)).into_iter();
+    incident.chain(change(delivery, zone)).chain(lines(&counts(delivery))).collect()
 }
 
 /// `3 more, 2 back since 10:02 UTC; 9 997 still offline`; `None` if the message is the first of a storm.
@@ -172,11 +180,21 @@ pub fn sections(delivery: &Delivery, zone: &Zone, links: &Links) -> Vec<Section>
         link: links.unit(record),
     };
     let (back, unwatched) = ended(&delivery.online);
+    let incident = delivery.situation.incident.as_ref();
+    let (by_cause, others) = match incident {
+        Some(incident) => incident::covered(incident, &delivery.offline),
+        None => (Vec::new(), delivery.offline.iter().collect()),
+    };
+    let cause =
+        incident.map(|incident| format!("Offline at {}", incident::place(incident))).unwrap_or_default();
+    let rest = if by_cause.is_empty() { "Offline" } else { "Others offline" };
+    let folded = if others.is_empty() { MOST_LISTED } else { MOST_FOLDED };
     let sections = [
-        section("Blind", blind),
-        section("Offline", delivery.offline.iter().map(of_record)),
-        section("Back", back.into_iter().map(of_record)),
-        section("No longer watched", unwatched.into_iter().map(of_record)),
+        section("Blind", MOST_LISTED, blind),
+        section(&cause, folded, by_cause.into_iter().map(of_record)),
+        section(rest, MOST_LISTED, others.into_iter().map(of_record)),
+        section("Back", MOST_LISTED, back.into_iter().map(of_record)),
+        section("No longer watched", MOST_LISTED, unwatched.into_iter().map(of_record)),
     ];
     sections.into_iter().filter(|section| !section.items.is_empty()).collect()
 }
@@ -209,12 +227,12 @@ fn blindness(delivery: &Delivery, interval: &Interval, zone: &Zone) -> Item {
     Item { name: format!("No heartbeat{of_kind} could be heard"), what, link: None }
 }
 
-fn section(title: &str, items: impl ExactSizeIterator<Item = Item>) -> Section {
+fn section(title: &str, most: usize, items: impl ExactSizeIterator<Item = Item>) -> Section {
     let count = items.len();
     Section {
         title: format!("{title} ({count})"),
-        items: items.take(MOST_LISTED).collect(),
-        more: count.saturating_sub(MOST_LISTED),
+        items: items.take(most).collect(),
+        more: count.saturating_sub(most),
     }
 }
 

@@ -87,6 +87,19 @@ impl LabelIndex {
         self.by_value.get(value).copied()
     }
 
+    /// How many units have a value; `None`: it may be one of those without a number of their own.
+    pub fn units_with(&self, value: &str) -> Option<u64> {
+        match self.number_of(value) {
+            Some(number) => Some(u64::from(self.values[usize::from(number - FIRST)].1)),
+            None => (!self.is_full()).then_some(0),
+        }
+    }
+
+    /// The values with numbers of their own, and how many units have each.
+    pub fn counts(&self) -> impl Iterator<Item = (&Arc<str>, u32)> {
+        self.by_value.iter().map(|(value, number)| (value, self.values[usize::from(number - FIRST)].1))
+    }
+
     /// The value with that number.
     pub fn value(&self, number: u16) -> Arc<str> {
         match number.checked_sub(FIRST) {

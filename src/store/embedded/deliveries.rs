@@ -15,12 +15,13 @@ use super::finish::{Ending, finish_one};
 use super::stored::text;
 use super::{EmbeddedEngine, absence, groups, outbox, quarantine, receivers, reminders};
 use crate::clock::Timestamp;
+use crate::presence::{GroupIncident, Incident};
 use crate::routing::AlertSilence;
 use crate::store::notification::{Notification, Readable};
 use crate::store::untold::leave_out_untold;
 use crate::store::{
     AlertStore, Backlog, Capacity, DeadLetter, Delivery, Destinations, Discarded, EngineError, Entry, Join,
-    Joined, LARGEST_STEP, Position, Result,
+    Joined, KeptIncident, LARGEST_STEP, Position, Result,
 };
 use crate::store::{json::from_json, json::to_json};
 use crate::telemetry::Stored;
@@ -109,6 +110,21 @@ impl AlertStore for EmbeddedEngine {
         }
         let untold = absence::untold(self, receiver, &deliveries).await?;
         leave_out_untold(self, &self.telemetry, receiver, deliveries, &untold, now).await
+    }
+
+    async fn incident(&self, group: &str) -> Result<Option<String>> {
+        self.read_incident(group).await
+    }
+
+    async fn keep_incident(
+        &self,
+        delivery: &Delivery,
+        told: Option<&Incident>,
+        before: Option<&str>,
+        after: Option<&GroupIncident>,
+        now: Timestamp,
+    ) -> Result<KeptIncident> {
+        self.write_incident(delivery, told, before, after, now).await
     }
 
     async fn first_lease(&self, partitions: &[u16], receiver: &str) -> Result<Option<Timestamp>> {
@@ -251,15 +267,7 @@ fn lease(
         if bytes > MOST_LEASED_BYTES {
             break;
         }
-        let first: Option<(i64, String, u32, Option<Vec<u8>>)> = database
-            .prepare_cached(
-                "SELECT lanes.id, notification, attempts, CAST(body AS BLOB) FROM lanes \
-                 LEFT JOIN notifications ON notifications.id = notification \
-                 WHERE receiver = ? AND grp = ? ORDER BY lanes.id LIMIT 1",
-            )?
-            .query_row([receiver, &group], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))
-            .optional()?;
-        match first {
+        match first_of_lane(database, receiver, &group)? {
             Some((lane_id, id, attempts, Some(body))) => {
                 database
                     .prepare_cached("UPDATE lanes SET attempts = attempts + 1 WHERE id = ?")?
@@ -278,6 +286,20 @@ fn lease(
         }
     }
     Ok(leased)
+}
+
+/// The first delivery of a lane: its place, the notification and its content, and how many attempts there were.
+type FirstOfLane = (i64, String, u32, Option<Vec<u8>>);
+
+fn first_of_lane(database: &Connection, receiver: &str, group: &str) -> DatabaseResult<Option<FirstOfLane>> {
+    let mut select = database.prepare_cached(
+        "SELECT lanes.id, notification, attempts, CAST(body AS BLOB) FROM lanes \
+         LEFT JOIN notifications ON notifications.id = notification \
+         WHERE receiver = ? AND grp = ? ORDER BY lanes.id LIMIT 1",
+    )?;
+    let first =
+        select.query_row([receiver, group], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)));
+    Ok(first.optional()?)
 }
 
 impl EmbeddedEngine {

@@ -45,6 +45,7 @@ mod groups;
 mod hearing;
 mod importer;
 mod in_memory_hearing;
+mod incidents;
 mod lanes;
 mod last_seen;
 mod load;

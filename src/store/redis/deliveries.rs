@@ -13,13 +13,13 @@ use super::ending::Ending;
 use super::units::first_score;
 use super::{RedisEngine, absence, groups, marking, outbox, receivers, reminders};
 use crate::clock::Timestamp;
-use crate::presence::RecordId;
+use crate::presence::{GroupIncident, Incident, RecordId};
 use crate::routing::AlertSilence;
 use crate::store::notification::{Notification, Readable};
 use crate::store::untold::leave_out_untold;
 use crate::store::{
     AcknowledgedSilence, AlertStore, Backlog, Capacity, DeadLetter, Delivery, Destinations, Discarded, Entry,
-    Join, Joined, LARGEST_STEP, Marking, Position, Result,
+    Join, Joined, KeptIncident, LARGEST_STEP, Marking, Position, Result,
 };
 use crate::store::{json::from_json, json::to_json};
 use crate::telemetry::Stored;
@@ -106,6 +106,21 @@ impl AlertStore for RedisEngine {
         self.wait_for_replicas_of(&leased).await;
         let untold = absence::untold(self, receiver, &leased).await?;
         leave_out_untold(self, &self.telemetry, receiver, leased, &untold, now).await
+    }
+
+    async fn incident(&self, group: &str) -> Result<Option<String>> {
+        self.read_incident(group).await
+    }
+
+    async fn keep_incident(
+        &self,
+        delivery: &Delivery,
+        told: Option<&Incident>,
+        before: Option<&str>,
+        after: Option<&GroupIncident>,
+        now: Timestamp,
+    ) -> Result<KeptIncident> {
+        self.write_incident(delivery, told, before, after, now).await
     }
 
     async fn first_lease(&self, partitions: &[u16], receiver: &str) -> Result<Option<Timestamp>> {

@@ -40,7 +40,7 @@
 //! | `rollcall:{pN}:outbox:unreadable` | stream | quarantined entries of the outbox |
 //! | `rollcall:{pN}:group_of` | hash | member → the group (JSON) of its record, or the list of its groups, by the unit's partition, see `group_of.rs` |
 //! | `rollcall:{pN}:groups` | zset | groups with waiting members, by when they are due (ms) |
-//! | `rollcall:{pN}:members` | hash | `<group>`, line break, `<member>` → its stage and the receivers that were notified of it, see `join.lua` |
+//! | `rollcall:{pN}:members` | hash | `<group>`, line break, `<member>` → its stage and the receivers that were notified of it, see `join.lua`; and the incident of a group, see `store/incidents.rs` |
 //! | `rollcall:{pN}:sealed` | hash | group → when it was last sealed (ms) |
 //! | `rollcall:{pN}:labels` | hash | group with waiting members → its labels (JSON) |
 //! | `rollcall:{pN}:waiting:<group>` | zset | members that wait for a notification, by when their waits began (ms); those that are final come before zero, see `sealing.lua` |

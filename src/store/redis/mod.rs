@@ -47,6 +47,7 @@ mod hearing_fields;
 mod held_silences;
 mod hints;
 mod importer;
+mod incidents;
 mod joined_entries;
 mod joining;
 mod key_scan;

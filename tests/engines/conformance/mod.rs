@@ -9,6 +9,7 @@ mod data;
 mod embedded;
 mod ground;
 mod hearing;
+mod incidents;
 mod inhibition;
 mod pace;
 mod redis;
@@ -190,6 +191,9 @@ macro_rules! every_case {
                 a_group_of_a_route_that_is_gone_is_notified_all_the_same
                 joining_hands_out_silences_of_several_routes_up_to_the_room_of_each_receiver
                 a_receiver_of_two_routes_is_notified_by_one_where_the_other_gave_up
+            }
+            incidents {
+                an_incident_is_written_into_its_notification_once_and_kept_for_the_next_one
             }
             data {
                 of_each_metric_and_unit_the_newest_value_is_kept

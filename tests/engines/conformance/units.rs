@@ -9,8 +9,8 @@ use rollcall::clock::Timestamp;
 use rollcall::fleet::Mirror;
 use rollcall::fleet::Rules;
 use rollcall::presence::{
-    self, Cause, Change, Closing, Declared, Hearing, Heartbeat, Kind, KindRules, OfflineRecord, Override,
-    Registration, Snapshot, Standing, Unit, Verdict,
+    self, Cause, Change, Closing, Declared, Hearing, Heartbeat, Kind, KindRules, Labels, OfflineRecord,
+    Override, Registration, Snapshot, Standing, Unit, Verdict,
 };
 use rollcall::store::OutboxEvent;
 use rollcall::telemetry::CheckSource;
@@ -665,13 +665,19 @@ pub async fn a_kind_admits_no_more_ids_than_it_may_have<G: Ground>(world: World<
 
 pub async fn instances_that_share_a_fleet_know_how_many_units_there_are<G: Ground>(world: World<G>) {
     let instance = |part: u16| {
-        let mirror = Arc::new(Mirror::new(Arc::new(limited(100)), world.engine.partitions()));
+        let mirror = Mirror::new(Arc::new(limited(100)), world.engine.partitions());
+        let mirror = Arc::new(mirror.with_labels(&["site".to_owned()]));
         mirror.keep(|partition| partition % 2 == part);
         (roll_with(world.engine.clone(), limited(100), mirror.clone()), mirror)
     };
     let [(one, ones), (other, others)] = [instance(0), instance(1)];
     let all = world.units(1000);
-    let beats = |units: &[Unit]| units.iter().map(|unit| world.beat(unit, world.at(0))).collect::<Vec<_>>();
+    let beats = |units: &[Unit]| {
+        let labels = Labels::from([("site".to_owned(), "north".to_owned())]);
+        let declared = Declared { labels, ..Declared::default() };
+        let beat = |unit| Heartbeat { declared: declared.clone(), ..world.beat(unit, world.at(0)) };
+        units.iter().map(beat).collect::<Vec<_>>()
+    };
     let known = async || world.engine.read(&all).await.unwrap().iter().filter(|seen| seen.is_known()).count();
     // An instance counts the units that it admits to partitions of the other itself.
     one.hear(&beats(&all[..60]), world.at(0)).await.unwrap();
@@ -691,6 +697,10 @@ pub async fn instances_that_share_a_fleet_know_how_many_units_there_are<G: Groun
     for _ in 0..3 {
         one.census().exchange(&*world.engine, "one", vec!["other".to_owned()]).await.unwrap();
         other.census().exchange(&*world.engine, "other", vec!["one".to_owned()]).await.unwrap();
+    }
+    for instance in [&one, &other] {
+        let of = |label: &str, value: &str| instance.census().units_with(label, value);
+        assert_eq!([of("site", "north"), of("site", "south"), of("room", "1")], [Some(80), Some(0), None]);
     }
     other.hear(&beats(&all), world.at(0)).await.unwrap();
     assert_eq!(known().await, 100);

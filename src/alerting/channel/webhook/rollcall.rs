@@ -8,7 +8,7 @@ use crate::alerting::message::{
     BlindInterval, LabelCount, MOST_BYTES, Message, MessageConfig, TEST, counts, fitting,
 };
 use crate::clock::Timestamp;
-use crate::presence::{Labels, OfflineRecord};
+use crate::presence::{Incident, Labels, OfflineRecord};
 use crate::store::Delivery;
 
 /// The source of an event without `http.external_url`.
@@ -64,8 +64,8 @@ enum Data<'a> {
         reminder: bool,
         #[serde(skip_serializing_if = "Vec::is_empty")]
         counts: Vec<LabelCount>,
-        #[serde(skip_serializing_if = "Option::is_none")]
         still_offline: Option<u64>,
+        incident: Option<&'a Incident>,
         truncated: usize,
     },
     Blind {
@@ -106,6 +106,7 @@ fn data<'a>(message: &Message<'a>, config: &MessageConfig) -> Data<'a> {
             reminder: delivery.reminder,
             counts: counts(delivery),
             still_offline: delivery.situation.lasting,
+            incident: delivery.situation.incident.as_ref(),
             truncated: offline.len() + online.len() - fits[0] - fits[1],
         };
     }

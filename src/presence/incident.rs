@@ -1,0 +1,273 @@
+//! One incident for one cause: most units that share the value of a label fall silent together.
+//!
+//! An incident belongs to a group, and is judged notification by notification, in their order. It begins with the
+//! notification by which more than half of all units with that value are silent, of which at least [`LEAST`] fell silent
+//! within [`TOGETHER`]. It is over when no more than a tenth of them are silent; then it is told once more.
+//!
+//! A storm may need two notifications. So what is not an incident yet is kept, and the next notification adds to it.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::OfflineRecord;
+use crate::clock::Timestamp;
+
+/// The fewest units that make an incident.
+pub const LEAST: u64 = 5;
+/// The deadlines of units that fall silent together are within this time.
+pub const TOGETHER: Duration = Duration::from_secs(300);
+/// An incident is over when no more than one in so many of its units is silent.
+const REST: u64 = 10;
+
+/// Most units that share the value of a label fell silent together.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Incident {
+    pub label: String,
+    pub value: String,
+    /// How many units fell silent.
+    pub offline: u64,
+    /// How many units have the value.
+    pub units: u64,
+    /// The first deadline.
+    pub since: Timestamp,
+    /// The unit with that deadline.
+    pub first: FirstUnit,
+    /// How many of the units are still silent.
+    pub still_offline: u64,
+    /// The last return, when it is over.
+    pub until: Option<Timestamp>,
+}
+
+/// The unit that fell silent first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FirstUnit {
+    pub kind: String,
+    pub unit: String,
+}
+
+/// The incident of a group from one notification to the next.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupIncident {
+    pub incident: Incident,
+    /// Receivers know of it. Otherwise it may become an incident.
+    pub is_told: bool,
+}
+
+/// What a notification says, and what is kept for the next one of its group.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JudgedIncident {
+    pub told: Option<Incident>,
+    pub kept: Option<GroupIncident>,
+}
+
+/// The members of a notification.
+#[derive(Clone, Copy, Debug)]
+pub struct Members<'a> {
+    pub offline: &'a [OfflineRecord],
+    pub online: &'a [OfflineRecord],
+    /// How many silences of the group last of which receivers were notified.
+    pub lasting: u64,
+}
+
+impl Incident {
+    /// Whether a record belongs to it.
+    pub fn covers(&self, record: &OfflineRecord) -> bool {
+        record.labels.get(&self.label) == Some(&self.value) && record.deadline >= self.since
+    }
+}
+
+/// Judges the next notification of a group. `units`: how many units have that value of that label, if that is known.
+pub fn judge_incident(
+    before: Option<GroupIncident>,
+    members: Members<'_>,
+    labels: &[String],
+    units: impl Fn(&str, &str) -> Option<u64>,
+) -> JudgedIncident {
+    match before {
+        Some(GroupIncident { incident, is_told: true }) => follow(incident, members, units),
+        before => begin(before.map(|before| before.incident), members, labels, units),
+    }
+}
+
+/// A notification after that of an incident.
+fn follow(
+    mut incident: Incident,
+    members: Members<'_>,
+    units: impl Fn(&str, &str) -> Option<u64>,
+) -> JudgedIncident {
+    let covered =
+        |records: &[OfflineRecord]| records.iter().filter(|one| incident.covers(one)).count() as u64;
+    let (more, back) = (covered(members.offline), covered(members.online));
+    let returned =
+        members.online.iter().filter(|one| incident.covers(one)).filter_map(|one| one.back_at).max();
+    incident.units = units(&incident.label, &incident.value).unwrap_or(incident.units);
+    incident.units = incident.units.max(incident.offline);
+    incident.offline = (incident.offline + more).min(incident.units);
+    incident.still_offline =
+        (incident.still_offline + more).saturating_sub(back).min(members.lasting).min(incident.offline);
+    if incident.still_offline * REST <= incident.offline {
+        incident.until = Some(returned.unwrap_or(incident.since).max(incident.since));
+        return JudgedIncident { told: Some(incident), kept: None };
+    }
+    let told = (more + back > 0).then(|| incident.clone());
+    JudgedIncident { told, kept: Some(GroupIncident { incident, is_told: true }) }
+}
+
+/// A notification before there is an incident. `before`: what may become one.
+fn begin(
+    before: Option<Incident>,
+    members: Members<'_>,
+    labels: &[String],
+    units: impl Fn(&str, &str) -> Option<u64>,
+) -> JudgedIncident {
+    let newest = members.offline.iter().map(|record| record.deadline).max();
+    let before = before.filter(|before| newest.is_none_or(|newest| newest <= before.since + TOGETHER));
+    let before = before.map(|mut before| {
+        let back = members.online.iter().filter(|record| before.covers(record)).count() as u64;
+        before.still_offline = before.still_offline.saturating_sub(back);
+        before
+    });
+    let found = labels.iter().flat_map(|label| together(label, members.offline, before.as_ref()));
+    // Of two with as many units the first one counts: labels are in the order of the configuration.
+    let found = found.reduce(|best, next| if next.still_offline > best.still_offline { next } else { best });
+    let Some(mut found) = found.or(before).filter(|found| found.still_offline >= LEAST) else {
+        return JudgedIncident::default();
+    };
+    found.offline = found.still_offline;
+    let total = units(&found.label, &found.value);
+    found.units = total.unwrap_or_default().max(found.offline);
+    let is_told = total.is_some_and(|total| 2 * found.offline > total) && !members.offline.is_empty();
+    JudgedIncident {
+        told: is_told.then(|| found.clone()),
+        kept: Some(GroupIncident { incident: found, is_told }),
+    }
+}
+
+/// For each value of a label, the silences that began together; with those of `before`, if it is of that value.
+fn together(label: &str, offline: &[OfflineRecord], before: Option<&Incident>) -> Vec<Incident> {
+    let mut by_value: HashMap<&str, Vec<&OfflineRecord>> = HashMap::new();
+    for record in offline {
+        if let Some(value) = record.labels.get(label) {
+            by_value.entry(value).or_default().push(record);
+        }
+    }
+    let of_value = |(value, mut records): (&str, Vec<&OfflineRecord>)| {
+        if let Some(before) = before.filter(|before| before.label == label && before.value == value) {
+            let more = records.iter().filter(|record| record.deadline >= before.since).count() as u64;
+            return Incident { still_offline: before.still_offline + more, ..before.clone() };
+        }
+        records.sort_unstable_by_key(|record| (record.deadline, record.last_seen));
+        let within = |at: usize| {
+            let end = records[at].deadline + TOGETHER;
+            records.partition_point(|record| record.deadline <= end) - at
+        };
+        // Of windows with as many silences the first one.
+        let (at, count) = (0..records.len())
+            .map(|at| (at, within(at)))
+            .fold((0, 0), |best, next| if next.1 > best.1 { next } else { best });
+        let first = records[at];
+        Incident {
+            label: label.to_owned(),
+            value: value.to_owned(),
+            offline: 0,
+            units: 0,
+            since: first.deadline,
+            first: FirstUnit { kind: first.kind.to_string(), unit: first.unit.to_string() },
+            still_offline: count as u64,
+            until: None,
+        }
+    };
+    let mut found: Vec<Incident> = by_value.into_iter().map(of_value).collect();
+    found.sort_unstable_by(|a, b| a.value.cmp(&b.value));
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::presence::Labels;
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp::from_millis(1_732_147_200_000) + Duration::from_secs(seconds)
+    }
+
+    /// Units of a site by the seconds of their deadlines.
+    fn silent(site: &str, deadlines: impl IntoIterator<Item = u64>) -> Vec<OfflineRecord> {
+        let record = |(number, deadline): (usize, u64)| {
+            let unit = format!("detector:{site}-{number}").parse().unwrap();
+            let labels: Labels = [("site".to_owned(), site.to_owned())].into();
+            OfflineRecord { labels, ..OfflineRecord::open(unit, at(0), at(deadline), at(deadline)) }
+        };
+        deadlines.into_iter().enumerate().map(record).collect()
+    }
+
+    fn back(records: &[OfflineRecord], seconds: u64) -> Vec<OfflineRecord> {
+        records.iter().map(|one| OfflineRecord { back_at: Some(at(seconds)), ..one.clone() }).collect()
+    }
+
+    fn judged(
+        before: Option<GroupIncident>,
+        (offline, online): (&[OfflineRecord], &[OfflineRecord]),
+        lasting: u64,
+        units: Option<u64>,
+    ) -> JudgedIncident {
+        let members = Members { offline, online, lasting };
+        judge_incident(before, members, &["site".to_owned()], |_, _| units)
+    }
+
+    #[test]
+    fn most_units_of_a_value_that_fall_silent_together_are_an_incident() {
+        let many = |count: usize| silent("north", vec![400; count]);
+        let mixed = [silent("north", vec![400; 6]), silent("south", vec![400; 9])].concat();
+        // The silences, how many units have the value, and how many are told of.
+        type Case = (&'static str, Vec<OfflineRecord>, Option<u64>, Option<u64>);
+        let cases: [Case; 9] = [
+            ("six of ten", many(6), Some(10), Some(6)),
+            ("half is not most", many(5), Some(10), None),
+            ("four are few", many(4), Some(4), None),
+            ("five are all", many(5), Some(5), Some(5)),
+            ("nobody knows of how many", many(50), None, None),
+            ("not together", silent("north", (0..10).map(|n| n * 301)), Some(10), None),
+            ("together at the edge", silent("north", (0..6).map(|n| 400 + n * 60)), Some(10), Some(6)),
+            (
+                "the later of two windows",
+                silent("north", [0, 0, 900, 900, 950, 1000, 1100]),
+                Some(8),
+                Some(5),
+            ),
+            ("the larger of two", mixed, Some(10), Some(9)),
+        ];
+        for (what, offline, units, expected) in cases {
+            let JudgedIncident { told, kept } = judged(None, (&offline, &[]), offline.len() as u64, units);
+            assert_eq!(told.as_ref().map(|told| told.offline), expected, "{what}");
+            assert!(told.is_none() || kept.is_some_and(|kept| kept.is_told), "{what}");
+        }
+        let told = judged(None, (&silent("north", [430, 401, 402, 405, 404]), &[]), 5, Some(6)).told.unwrap();
+        assert_eq!((told.since, told.first.unit.as_str(), told.units), (at(401), "north-1", 6));
+    }
+
+    #[test]
+    fn an_incident_of_two_notifications_is_told_with_the_second_and_is_over_once() {
+        let storm = silent("north", vec![400; 320]);
+        let (first, second, late) = (&storm[..100], &storm[100..310], &storm[310..312]);
+        let judge = |before, offline: &[OfflineRecord], online: &[OfflineRecord], lasting| {
+            judged(before, (offline, online), lasting, Some(320))
+        };
+        let one = judge(None, first, &[], 100);
+        assert_eq!(one.told, None, "100 of 320");
+        let two = judge(one.kept, second, &[], 310);
+        assert_eq!(two.told.as_ref().map(|told| (told.offline, told.units)), Some((310, 320)));
+        let three = judge(two.kept, late, &back(&storm[..3], 600), 309);
+        let told = three.told.as_ref().unwrap();
+        assert_eq!((told.offline, told.still_offline, told.until), (312, 309, None));
+        let other = judge(three.kept.clone(), &silent("south", [500]), &[], 310);
+        assert_eq!((other.told, &other.kept), (None, &three.kept), "another site is no news of this one");
+        let four = judge(other.kept, &[], &back(&storm[3..310], 820), 2);
+        let told = four.told.unwrap();
+        assert_eq!((told.offline, told.still_offline, told.until), (312, 2, Some(at(820))));
+        assert_eq!(four.kept, None);
+        assert_eq!(judge(None, &[], &back(late, 900), 0), JudgedIncident::default(), "it is over once");
+    }
+}

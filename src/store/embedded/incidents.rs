@@ -1,0 +1,92 @@
+//! Incidents of groups: see `store/incidents.rs`.
+
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::EmbeddedEngine;
+use super::error::DatabaseResult;
+use crate::clock::Timestamp;
+use crate::presence::{GroupIncident, Incident};
+use crate::store::incidents::{
+    MEMBER, incident_text, is_judged, known_in, letter, over_at, told_json, with_incident,
+};
+use crate::store::{Delivery, KeptIncident, Result};
+
+impl EmbeddedEngine {
+    pub(super) async fn read_incident(&self, group: &str) -> Result<Option<String>> {
+        let group = group.to_owned();
+        self.readers.read(move |database: &Connection| Ok(member(database, &group)?)).await
+    }
+
+    pub(super) async fn write_incident(
+        &self,
+        delivery: &Delivery,
+        told: Option<&Incident>,
+        before: Option<&str>,
+        after: Option<&GroupIncident>,
+        now: Timestamp,
+    ) -> Result<KeptIncident> {
+        let judgement = Judgement {
+            group: delivery.group.key.clone(),
+            id: delivery.notification().to_owned(),
+            told: told_json(told)?,
+            before: before.map(str::to_owned),
+            after: after.map(incident_text).transpose()?,
+            over_at: over_at(now),
+        };
+        self.writer.write("keep_incident", move |database: &Connection| judgement.write(database)).await
+    }
+}
+
+/// A judgement of a notification, ready to be written.
+struct Judgement {
+    group: String,
+    /// The id of the notification.
+    id: String,
+    /// The incidents (JSON).
+    told: String,
+    before: Option<String>,
+    after: Option<String>,
+    over_at: Timestamp,
+}
+
+impl Judgement {
+    fn write(&self, database: &Connection) -> DatabaseResult<KeptIncident> {
+        let Judgement { group, id, told, before, after, over_at } = self;
+        let body: Option<String> = database
+            .prepare_cached("SELECT CAST(body AS TEXT) FROM notifications WHERE id = ?")?
+            .query_row([id], |row| row.get(0))
+            .optional()?;
+        let Some(body) = body else { return Ok(KeptIncident::Known(None)) };
+        if is_judged(&body) {
+            return Ok(KeptIncident::Known(known_in(group, body.as_bytes())));
+        }
+        if member(database, group)? != *before {
+            return Ok(KeptIncident::Changed);
+        }
+        database
+            .prepare_cached("UPDATE notifications SET body = ? WHERE id = ?")?
+            .execute(params![with_incident(&body, told), id])?;
+        let insert =
+            "INSERT OR REPLACE INTO members SELECT id, ?, ?, 0, NULL, ?, NULL FROM groups WHERE key = ?";
+        let delete = "DELETE FROM members WHERE member = ? AND grp = (SELECT id FROM groups WHERE key = ?)";
+        match after {
+            Some(after) => database.prepare_cached(insert)?.execute(params![
+                MEMBER,
+                format!("{}{after}", letter()),
+                over_at.as_millis(),
+                group
+            ])?,
+            None => database.prepare_cached(delete)?.execute([MEMBER, group])?,
+        };
+        Ok(KeptIncident::Kept)
+    }
+}
+
+/// The incident of a group as it is kept.
+fn member(database: &Connection, group: &str) -> rusqlite::Result<Option<String>> {
+    let mut select = database.prepare_cached(
+        "SELECT letter FROM members WHERE member = ? AND grp = (SELECT id FROM groups WHERE key = ?)",
+    )?;
+    let stored: Option<String> = select.query_row([MEMBER, group], |row| row.get(0)).optional()?;
+    Ok(stored.map(|stored| stored.strip_prefix(letter()).unwrap_or_default().to_owned()))
+}

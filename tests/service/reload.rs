@@ -1,9 +1,14 @@
 //! `/-/reload` and SIGHUP: routes and receivers are replaced while the service runs.
 
+use std::process::{Child, Command, Stdio};
+
 use reqwest::Method;
 use rollcall::simulate::webhook_sink::{self, WebhookSink};
 
-use crate::support::http::CLIENT;
+use rollcall::simulate::servers::free_port;
+
+use crate::support::http::{CLIENT, get};
+use crate::support::node::until;
 use crate::world::{World, units};
 
 const OPTIONS: &str = "kind = [{ name = \"detector\", timeout = \"1s\" }]";
@@ -87,4 +92,54 @@ async fn reloads_in_the_middle_of_a_storm_lose_nothing_and_repeat_nothing() {
     ids.sort_unstable();
     ids.dedup();
     assert_eq!(ids.len(), 300, "a repetition has the same id");
+}
+
+/// `rollcall serve`, which ends with the value.
+struct Served(Child);
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hang_up_loads_the_file_again_and_a_wrong_one_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let [http, broker] = [free_port().unwrap(), free_port().unwrap()];
+    let write = |receiver: &str, kind: &str| {
+        let text = format!(
+            "engine = {{ type = \"embedded\", path = \"fleet\" }}\nbroker.listen = \"127.0.0.1:{broker}\"\n\
+             http.listen = \"127.0.0.1:{http}\"\nroute.receivers = [\"{receiver}\"]\n\
+             receiver = [{{ name = \"{receiver}\", type = \"{kind}\", url = \"http://127.0.0.1:1\" }}]\n"
+        );
+        std::fs::write(dir.path().join("rollcall.toml"), text).unwrap();
+    };
+    write("one", "webhook");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rollcall"));
+    command.args(["serve", "--config"]).arg(dir.path().join("rollcall.toml")).current_dir(dir.path());
+    let served = Served(command.stderr(Stdio::null()).spawn().unwrap());
+    let page = async |path: &str| match get(format!("http://127.0.0.1:{http}{path}")).await {
+        Ok(answer) => answer.text().await.unwrap_or_default(),
+        Err(_) => String::new(),
+    };
+    let hang_up = || {
+        let status = Command::new("kill").args(["-HUP", &served.0.id().to_string()]).status().unwrap();
+        assert!(status.success());
+    };
+    let loaded = async |value: u8| {
+        let line = format!("\nrollcall_config_last_reload_successful {value}\n");
+        page("/metrics").await.contains(&line)
+    };
+    let receivers = async || page("/alertmanager/api/v2/receivers").await;
+    until("it serves", async || receivers().await.contains("\"one\"") && loaded(1).await).await;
+    write("two", "nonsense");
+    hang_up();
+    until("the file is refused", async || loaded(0).await).await;
+    assert!(receivers().await.contains("\"one\""), "{}", receivers().await);
+    write("two", "webhook");
+    hang_up();
+    until("the file is loaded", async || receivers().await.contains("\"two\"")).await;
+    assert!(loaded(1).await && !receivers().await.contains("\"one\""));
 }

@@ -10,7 +10,6 @@
 //! Near by, a partition has one sweep at a time: units that come due meanwhile are checked together, which costs less.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -19,6 +18,12 @@ use crate::clock::Timestamp;
 use crate::presence::Unit;
 use crate::store::{EngineError, Result};
 use crate::telemetry::CheckSource;
+
+mod excluded;
+#[cfg(test)]
+mod tests;
+
+pub(super) use excluded::Excluded;
 
 /// The most undecided units that wait here; the sweep finds more of them every tick.
 const MOST_WAITING: usize = 100_000;
@@ -109,38 +114,6 @@ pub(super) enum Done {
     Checked(Check, Result<Vec<Unit>>),
     /// With the undecided units.
     Swept(Sweep, Result<Vec<Unit>>),
-}
-
-/// Units that sweeps leave out: they are being checked, or wait for hearing.
-#[derive(Clone, Default)]
-pub(super) struct Excluded(Arc<Mutex<HashSet<Unit>>>);
-
-impl Excluded {
-    pub fn remove_from(&self, units: &mut Vec<Unit>) {
-        let excluded = self.lock();
-        if !excluded.is_empty() {
-            units.retain(|unit| !excluded.contains(unit));
-        }
-    }
-
-    pub fn add<'a>(&self, units: impl IntoIterator<Item = &'a Unit>) {
-        self.lock().extend(units.into_iter().cloned());
-    }
-
-    fn release<'a>(&self, units: impl IntoIterator<Item = &'a Unit>) {
-        let mut excluded = self.lock();
-        for unit in units {
-            excluded.remove(unit);
-        }
-    }
-
-    fn contains(&self, unit: &Unit) -> bool {
-        self.lock().contains(unit)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashSet<Unit>> {
-        self.0.lock().expect("nothing panics under this lock")
-    }
 }
 
 /// The steps that are under way, and their results.
@@ -447,6 +420,3 @@ impl Passes {
         self.failing.is_empty()
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -111,7 +111,7 @@ fn case() -> impl Strategy<Value = Case> {
     );
     let steps = prop::collection::vec(step, 1..14);
     let is_muted = prop::bool::weighted(0.2);
-    let inhibited = prop::option::weighted(0.4, (0..6usize, 0..12usize, -250..100i64));
+    let inhibited = prop::option::weighted(0.6, (0..6usize, 3..20usize, -250..100i64));
     let again = (prop::option::of(5..60u64), prop::option::of(5..60u64));
     (pace, 0..3usize, again, is_muted, inhibited, 0..20usize, steps).prop_map(
         |(pace, receivers, again, is_muted, inhibited, turned_at, steps)| Case {

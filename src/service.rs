@@ -183,6 +183,7 @@ fn start(
         telemetry: telemetry.clone(),
         period: WALK,
         keep_records: config.keep_records,
+        keep_deliveries: config.keep_deliveries,
         removed: Removed::new(config.close_unwatched),
     };
     loops.add("walk", walk.run(stop.clone()));
@@ -241,6 +242,7 @@ fn start(
         ownership,
         units: engine.clone(),
         records: engine.clone(),
+        alerts: engine.clone(),
         values: engine.clone(),
         shared: engine.clone(),
         silences,

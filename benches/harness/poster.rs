@@ -33,6 +33,7 @@ pub async fn post(sink: &Sink, count: u32, clock: &Clock) -> anyhow::Result<Dura
             longest: Duration::from_secs(60),
             give_up_after: Duration::from_secs(600),
         },
+        fallback: None,
     };
     let channel = open(&receiver).map_err(anyhow::Error::msg)?;
     let deliveries: Vec<Delivery> = (0..count).map(|number| delivery(number, clock)).collect();
@@ -44,6 +45,7 @@ pub async fn post(sink: &Sink, count: u32, clock: &Clock) -> anyhow::Result<Dura
                 tokio::spawn(async move { channel.send(&delivery, now).await })
                     .await
                     .context("posting")?
+                    .map(|_| ())
                     .map_err(anyhow::Error::from)
             }
         })
@@ -79,6 +81,7 @@ fn delivery(number: u32, clock: &Clock) -> Delivery {
         blind: vec![],
         reminder: false,
         situation: Default::default(),
+        meant_for: None,
         attempt: 1,
     }
 }

@@ -8,11 +8,11 @@ use tokio::task::JoinError;
 use tokio::time::Instant;
 
 use super::breaker::Change;
-use super::channel::{Failure, within};
+use super::channel::{Answer, Failure, within};
 use super::deliver::Deliver;
 use super::in_flight::{FinishedAttempt, InFlight};
-use super::outcome::{AttemptOutcome, outcome_of};
-use crate::store::Delivery;
+use super::outcome::outcome_of;
+use crate::store::{AttemptMade, Delivery, End, Ended};
 use crate::telemetry::DeliveryOutcome;
 
 impl Deliver {
@@ -52,7 +52,7 @@ impl Deliver {
         leased.has_ended = true;
         let (delivery, age) = (leased.delivery.clone(), now.since(leased.delivery.sealed_at));
         if age < self.receiver.retry.give_up_after {
-            in_flight.unrecorded.push((delivery, AttemptOutcome::RetryAt(now)));
+            in_flight.unrecorded.push(Ended { delivery, end: End::RetryAt(now), attempt: None });
             return;
         }
         let why = in_flight.breaker.why().unwrap_or_default();
@@ -67,7 +67,7 @@ impl Deliver {
             let (receiver, id) = (&self.receiver.name, &delivery.id);
             tracing::error!(receiver, delivery = id, "not delivered, kept as a dead letter: {why}");
         }
-        in_flight.unrecorded.push((delivery, AttemptOutcome::DeadLetter(why)));
+        in_flight.unrecorded.push(Ended { delivery, end: End::DeadLetter(why), attempt: None });
     }
 
     fn begin_attempt(&self, in_flight: &mut InFlight, id: String) {
@@ -92,7 +92,7 @@ impl Deliver {
             // The process may have been frozen since the task was spawned.
             let result =
                 if now < until { Some(within(timeout, channel.send(&delivery, now)).await) } else { None };
-            FinishedAttempt { id, result, took: begun.elapsed() }
+            FinishedAttempt { id, result, at: now, took: begun.elapsed() }
         });
     }
 
@@ -102,7 +102,7 @@ impl Deliver {
         in_flight: &mut InFlight,
         finished: Result<FinishedAttempt, JoinError>,
     ) -> anyhow::Result<()> {
-        let FinishedAttempt { id, result, took } = finished.context("an attempt to deliver panicked")?;
+        let FinishedAttempt { id, result, at, took } = finished.context("an attempt to deliver panicked")?;
         let Some(result) = result else {
             in_flight.remove(&id);
             return Ok(());
@@ -113,21 +113,26 @@ impl Deliver {
         let delivery = leased.delivery.clone();
         let (now, retry) = (self.clock.now(), &self.receiver.retry);
         let outcome = outcome_of(&delivery, result.as_ref(), now, retry, rand::random());
-        let why = result.err().map(|failure| failure.to_string()).unwrap_or_default();
+        let (answer, why) = match result {
+            Ok(Answer(answer)) => (answer, String::new()),
+            Err(failure) => (failure.to_string(), failure.to_string()),
+        };
         let counted = self.log(in_flight, &delivery, &outcome, &why);
         self.telemetry.notification(&self.receiver.name, counted, took, &why);
         if counted == DeliveryOutcome::Delivered {
             self.telemetry.unreached(&self.receiver.name, self.channel.unreached().as_deref());
         }
-        in_flight.unrecorded.push((delivery, outcome));
+        let attempt = Some(AttemptMade { at, took, answer });
+        in_flight.unrecorded.push(Ended { delivery, end: outcome, attempt });
         Ok(())
     }
 
     /// Disables the receiver, or opens or closes its breaker.
-    fn judge(&self, in_flight: &mut InFlight, result: &Result<(), Failure>) {
+    fn judge(&self, in_flight: &mut InFlight, result: &Result<Answer, Failure>) {
         let receiver = &self.receiver.name;
+        in_flight.is_down = Some(result.is_err());
         let change = match result {
-            Ok(()) => in_flight.breaker.succeeded(),
+            Ok(_) => in_flight.breaker.succeeded(),
             Err(Failure::Gone { why }) => return self.disable(in_flight, why),
             Err(Failure::Temporary { why, retry_after }) => {
                 let (now, retry) = (self.clock.now(), &self.receiver.retry);
@@ -159,15 +164,15 @@ impl Deliver {
         &self,
         in_flight: &mut InFlight,
         delivery: &Delivery,
-        outcome: &AttemptOutcome,
+        outcome: &End,
         why: &str,
     ) -> DeliveryOutcome {
         let (receiver, id, attempt) = (&self.receiver.name, &delivery.id, delivery.attempt);
-        let is_failure = *outcome != AttemptOutcome::Delivered;
+        let is_failure = *outcome != End::Delivered;
         let was_failing = std::mem::replace(&mut in_flight.is_failing, is_failure);
         let is_logged = is_failure && (in_flight.failures_logged.admit() || !was_failing);
         match outcome {
-            AttemptOutcome::Delivered => {
+            End::Delivered => {
                 if in_flight.deliveries_logged.admit() {
                     let (offline, online) = (delivery.offline.len(), delivery.online.len());
                     tracing::info!(
@@ -181,13 +186,13 @@ impl Deliver {
                 }
                 DeliveryOutcome::Delivered
             }
-            AttemptOutcome::RetryAt(at) => {
+            End::RetryAt(at) => {
                 if is_logged {
                     tracing::warn!(receiver, delivery = id, attempt, next = %at, "not delivered, will be tried again: {why}");
                 }
                 DeliveryOutcome::Retry
             }
-            AttemptOutcome::DeadLetter(_) => {
+            End::DeadLetter(_) => {
                 if is_logged {
                     tracing::error!(
                         receiver,

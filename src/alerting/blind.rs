@@ -254,12 +254,13 @@ impl BlindNotifier {
                 blind: vec![interval],
                 reminder: false,
                 situation: Default::default(),
+                meant_for: None,
                 attempt: direct.attempts,
             };
             async move {
                 let began = Instant::now();
                 let result = within(receiver.timeout, channel.send(&delivery, self.clock.now())).await;
-                self.conclude(receiver, direct, result, began.elapsed());
+                self.conclude(receiver, direct, result.map(|_| ()), began.elapsed());
             }
         });
         join_all(attempts).await;

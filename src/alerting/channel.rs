@@ -65,6 +65,10 @@ impl Failure {
     }
 }
 
+/// The beginning of a receiver's answer to a notification that it took, without secrets; empty if there is none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Answer(pub String);
+
 /// Open records of which a receiver should know.
 #[derive(Debug, Default)]
 pub struct OpenRecords {
@@ -78,7 +82,7 @@ pub struct OpenRecords {
 #[async_trait]
 pub trait Channel: Send + Sync {
     /// Makes one attempt to deliver.
-    async fn send(&self, delivery: &Delivery, now: Timestamp) -> Result<(), Failure>;
+    async fn send(&self, delivery: &Delivery, now: Timestamp) -> Result<Answer, Failure>;
 
     /// Sends a notification that is plainly marked as a test.
     async fn send_test(&self, now: Timestamp) -> Result<(), Failure>;
@@ -111,10 +115,10 @@ pub trait Channel: Send + Sync {
 }
 
 /// An attempt, given up after `timeout`.
-pub(super) async fn within(
+pub(super) async fn within<T>(
     timeout: Duration,
-    attempt: impl Future<Output = Result<(), Failure>>,
-) -> Result<(), Failure> {
+    attempt: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
     match tokio::time::timeout(timeout, attempt).await {
         Ok(result) => result,
         Err(_) => Err(Failure::temporary(format!("no answer within {timeout:?}"))),

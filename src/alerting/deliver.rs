@@ -31,16 +31,16 @@ use tokio_util::sync::CancellationToken;
 
 use super::buffer::{Buffered, DeliveryBuffer};
 use super::channel::Channel;
-use super::in_flight::{InFlight, Unrecorded};
+use super::in_flight::InFlight;
 use super::incidents::Incidents;
-use super::outcome::AttemptOutcome;
 use super::{ENGINE_BACKOFF, ReceiverConfig, SHORTEST_WAIT};
 use crate::clock::Clock;
 use crate::fleet::Ownership;
-use crate::store::AlertStore;
+use crate::store::{AlertStore, End, Ended};
 use crate::telemetry::{Loop, Telemetry};
 
 mod engine_calls;
+mod falling_back;
 
 use engine_calls::EngineCalls;
 
@@ -57,6 +57,8 @@ pub(super) struct Deliver {
     pub channel: Arc<dyn Channel>,
     pub engine: Arc<dyn AlertStore>,
     pub incidents: Arc<Incidents>,
+    /// How long attempts are on record.
+    pub keep: Duration,
     /// The partitions whose deliveries this instance makes.
     pub ownership: Ownership,
     pub clock: Clock,
@@ -94,6 +96,10 @@ impl Deliver {
                 Some(extended) = OptionFuture::from(calls.extending.as_mut()) => {
                     calls.extending = None;
                     self.extended(&mut in_flight, extended)
+                }
+                Some(fallen) = OptionFuture::from(calls.falling.as_mut()) => {
+                    calls.falling = None;
+                    self.fell_back(&mut calls, fallen)
                 }
                 Some(batch) = OptionFuture::from(calls.leasing.as_mut()) => {
                     calls.leasing = None;
@@ -170,8 +176,9 @@ impl Deliver {
         }
         let now = self.clock.now();
         let unbegun = in_flight.leased.values().filter(|leased| leased.is_waiting());
-        let unbegun: Vec<Unrecorded> =
-            unbegun.map(|leased| (leased.delivery.clone(), AttemptOutcome::RetryAt(now))).collect();
+        let unbegun = unbegun.map(|leased| leased.delivery.clone());
+        let unbegun: Vec<Ended> =
+            unbegun.map(|delivery| Ended { delivery, end: End::RetryAt(now), attempt: None }).collect();
         let outcomes = std::mem::take(&mut in_flight.unrecorded).into_iter().chain(unbegun).collect();
         if let (_, Err(error)) = self.record(outcomes).await {
             self.telemetry.engine_failed(Loop::Delivery, &self.receiver.name, &error);

@@ -12,10 +12,9 @@ use tokio::time::Instant;
 
 use super::breaker::Breaker;
 use super::buffer::{Buffered, Slots};
-use super::channel::Failure;
-use super::outcome::AttemptOutcome;
+use super::channel::{Answer, Failure};
 use crate::clock::Timestamp;
-use crate::store::Delivery;
+use crate::store::{Delivery, Ended};
 use crate::telemetry::LogLimit;
 
 /// Beyond so many records of deliveries that are held no more are leased.
@@ -25,7 +24,8 @@ pub(super) struct InFlight {
     /// Leased and not begun, by id. Ids that are not in `leased` any more are skipped.
     pub waiting: VecDeque<String>,
     pub attempts: JoinSet<FinishedAttempt>,
-    pub unrecorded: Vec<Unrecorded>,
+    /// What is not yet written to the engine.
+    pub unrecorded: Vec<Ended>,
     /// Every delivery whose outcome the engine does not know, by id.
     pub leased: HashMap<String, LeasedDelivery>,
     /// How many of `leased` were begun.
@@ -33,6 +33,8 @@ pub(super) struct InFlight {
     /// Why the receiver is disabled.
     pub disabled: Option<String>,
     pub breaker: Breaker,
+    /// Whether the last attempt failed; `None` before the first.
+    pub is_down: Option<bool>,
     /// The last attempt failed, so the log already says that the receiver fails.
     pub is_failing: bool,
     pub deliveries_logged: LogLimit,
@@ -64,12 +66,11 @@ impl Drop for HeldRecords {
 pub(super) struct FinishedAttempt {
     pub id: String,
     /// `None`: its lease was over, and no attempt was made.
-    pub result: Option<Result<(), Failure>>,
+    pub result: Option<Result<Answer, Failure>>,
+    /// When it began.
+    pub at: Timestamp,
     pub took: Duration,
 }
-
-/// A delivery whose outcome is not yet written to the engine.
-pub(super) type Unrecorded = (Arc<Delivery>, AttemptOutcome);
 
 impl InFlight {
     pub fn new() -> InFlight {
@@ -81,6 +82,7 @@ impl InFlight {
             begun: 0,
             disabled: None,
             breaker: Breaker::default(),
+            is_down: None,
             is_failing: false,
             deliveries_logged: LogLimit::new(Instant::now()),
             failures_logged: LogLimit::new(Instant::now()),

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::group::of_kind;
 use crate::clock::Timestamp;
 use crate::presence::{Incident, Interval, Labels, OfflineRecord};
-use crate::store::{Delivery, Group};
+use crate::store::{Delivery, Group, MeantFor};
 
 mod counts;
 mod csv;
@@ -128,6 +128,7 @@ impl<'a> Message<'a> {
             kind,
             topics,
             reminder: delivery.reminder,
+            meant_for: delivery.meant_for.as_ref(),
             incident: delivery.situation.incident.as_ref(),
             truncated,
             url: self.url(config),
@@ -148,6 +149,7 @@ pub fn test_delivery(receiver: &str, now: Timestamp) -> Delivery {
         blind: Vec::new(),
         reminder: false,
         situation: Default::default(),
+        meant_for: None,
         attempt: 1,
     }
 }
@@ -174,6 +176,7 @@ struct Data<'a> {
     kind: Option<&'a String>,
     topics: Option<&'a String>,
     reminder: bool,
+    meant_for: Option<&'a MeantFor>,
     incident: Option<&'a Incident>,
     truncated: usize,
     url: Option<String>,

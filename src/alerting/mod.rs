@@ -105,6 +105,8 @@ pub struct Config {
     /// The filters by which each kind is heard.
     pub filters: Filters,
     pub inhibition: Inhibition,
+    /// How long attempts to deliver are on record.
+    pub keep_deliveries: Duration,
 }
 
 #[derive(Clone, Debug)]
@@ -118,6 +120,16 @@ pub struct ReceiverConfig {
     /// After how long an attempt is given up.
     pub timeout: Duration,
     pub retry: Retry,
+    /// Gets what waits, too, when this one takes nothing for long.
+    pub fallback: Option<Fallback>,
+}
+
+/// The receiver that gets what waits for another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fallback {
+    pub receiver: String,
+    /// For how long the other one has to take nothing.
+    pub after: Duration,
 }
 
 /// How failures are retried: exponentially, with jitter.
@@ -208,6 +220,7 @@ pub async fn run(
             channel,
             engine: stores.alerts.clone(),
             incidents: incidents.clone(),
+            keep: config.keep_deliveries,
             ownership: ownership.clone(),
             clock: clock.clone(),
             telemetry: telemetry.clone(),
@@ -287,6 +300,10 @@ pub fn check(config: &Config) -> Vec<String> {
         if let Err(error) = open(receiver) {
             wrong.push(format!("receiver {name}: {error}"));
         }
+    }
+    let fallbacks = config.receivers.iter().filter_map(|one| Some(&one.fallback.as_ref()?.receiver));
+    for name in fallbacks.filter(|name| !names.contains(name.as_str())) {
+        wrong.push(format!("fallback: there is no receiver {name}; add a [[receiver]] of that name"));
     }
     for name in config.route.named_receivers().iter().filter(|name| !names.contains(name.as_str())) {
         wrong.push(format!("route: there is no receiver {name}; add a [[receiver]] of that name"));

@@ -11,41 +11,33 @@
 use std::time::Duration;
 
 use super::Retry;
-use super::channel::Failure;
+use super::channel::{Answer, Failure};
 use crate::clock::Timestamp;
-use crate::store::Delivery;
+use crate::store::{Delivery, End};
 
 /// A receiver that asks for a longer wait is tried again after this one.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(86_400);
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum AttemptOutcome {
-    Delivered,
-    RetryAt(Timestamp),
-    /// With the reason.
-    DeadLetter(String),
-}
-
 /// The outcome of an attempt with this result. `jitter` is drawn from `0.0..1.0`.
 pub(super) fn outcome_of(
     delivery: &Delivery,
-    result: std::result::Result<&(), &Failure>,
+    result: std::result::Result<&Answer, &Failure>,
     now: Timestamp,
     retry: &Retry,
     jitter: f64,
-) -> AttemptOutcome {
+) -> End {
     let (why, retry_after) = match result {
-        Ok(()) => return AttemptOutcome::Delivered,
-        Err(Failure::Gone { why }) => return AttemptOutcome::DeadLetter(why.clone()),
+        Ok(_) => return End::Delivered,
+        Err(Failure::Gone { why }) => return End::DeadLetter(why.clone()),
         Err(Failure::Temporary { why, retry_after }) => (why, retry_after.unwrap_or_default()),
     };
     let last = delivery.sealed_at + retry.give_up_after;
     if now >= last {
         let age = now.since(delivery.sealed_at);
-        return AttemptOutcome::DeadLetter(format!("given up after {age:?}: {why}"));
+        return End::DeadLetter(format!("given up after {age:?}: {why}"));
     }
     let wait = retry.backoff().wait(delivery.attempt, jitter).max(retry_after.min(LONGEST_RETRY_AFTER));
-    AttemptOutcome::RetryAt((now + wait).min(last))
+    End::RetryAt((now + wait).min(last))
 }
 
 #[cfg(test)]
@@ -61,7 +53,7 @@ mod tests {
         Timestamp::ZERO + Duration::from_secs(seconds)
     }
 
-    fn after(attempt: u32, retry_after: Option<Duration>, now: Timestamp) -> AttemptOutcome {
+    fn after(attempt: u32, retry_after: Option<Duration>, now: Timestamp) -> End {
         let group = Group { key: "all".to_owned(), labels: Default::default() };
         let delivery = Delivery {
             id: "n.hook".to_owned(),
@@ -73,6 +65,7 @@ mod tests {
             blind: vec![],
             reminder: false,
             situation: Default::default(),
+            meant_for: None,
             attempt,
         };
         let failure = Failure::Temporary { why: "down".to_owned(), retry_after };
@@ -81,17 +74,15 @@ mod tests {
 
     #[test]
     fn a_retry_waits_for_the_backoff_and_for_what_the_receiver_asked() {
-        assert_eq!(after(1, None, at(0)), AttemptOutcome::RetryAt(at(1)));
-        assert_eq!(after(3, None, at(100)), AttemptOutcome::RetryAt(at(104)));
-        assert_eq!(after(3, Some(SECOND), at(100)), AttemptOutcome::RetryAt(at(104)));
-        assert_eq!(after(3, Some(90 * SECOND), at(100)), AttemptOutcome::RetryAt(at(190)));
+        assert_eq!(after(1, None, at(0)), End::RetryAt(at(1)));
+        assert_eq!(after(3, None, at(100)), End::RetryAt(at(104)));
+        assert_eq!(after(3, Some(SECOND), at(100)), End::RetryAt(at(104)));
+        assert_eq!(after(3, Some(90 * SECOND), at(100)), End::RetryAt(at(190)));
     }
 
     #[test]
     fn the_last_attempt_is_made_when_the_notification_is_too_old_and_then_it_is_given_up() {
-        assert_eq!(after(9, Some(400 * DAY), at(100)), AttemptOutcome::RetryAt(at(86_400)));
-        assert!(
-            matches!(after(10, None, at(86_400)), AttemptOutcome::DeadLetter(why) if why.ends_with("down"))
-        );
+        assert_eq!(after(9, Some(400 * DAY), at(100)), End::RetryAt(at(86_400)));
+        assert!(matches!(after(10, None, at(86_400)), End::DeadLetter(why) if why.ends_with("down")));
     }
 }

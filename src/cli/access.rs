@@ -20,7 +20,7 @@ use serde_json::json;
 use super::ConfigFile;
 use crate::clock::{Clock, Timestamp};
 use crate::config::{Config, EngineConfig};
-use crate::fleet::{Mirror, Operators, Roll, Silences, Subject, UnitChange};
+use crate::fleet::{Deliveries, Mirror, Operators, Roll, Silences, Subject, UnitChange};
 use crate::http::AUTHOR;
 use crate::http::alertmanager::{ApiSilence, Posted, PostedSilence};
 use crate::routing::alert_silence::{SilenceState, WantedSilence};
@@ -29,6 +29,8 @@ use crate::store::{AuditEntry, Engine, EngineError};
 use crate::store::{embedded, embedded::EmbeddedEngine};
 use crate::store::{redis, redis::RedisEngine};
 use crate::telemetry::Telemetry;
+
+mod deliveries;
 
 /// How long an answer of an instance may take.
 const TIMEOUT: Duration = Duration::from_secs(15);
@@ -78,8 +80,10 @@ impl AccessArguments {
 
 /// The engine itself, and the rules of this configuration.
 pub(super) struct EngineAccess {
-    silences: Silences,
+    silences: Arc<Silences>,
     roll: Roll,
+    deliveries: Deliveries,
+    configured: Vec<String>,
 }
 
 impl EngineAccess {
@@ -88,6 +92,7 @@ impl EngineAccess {
         config: Config,
         telemetry: Arc<Telemetry>,
     ) -> anyhow::Result<Access> {
+        let configured = config.alerting.receivers.iter().map(|one| one.name.clone()).collect();
         let rules = Arc::new(config.rules);
         let mirror = Mirror::new(rules.clone(), engine.partitions());
         // The owners of all partitions are other processes: they learn of each change.
@@ -97,7 +102,10 @@ impl EngineAccess {
         let roll = Roll::new(engine.clone(), rules, mirror, telemetry, hearing, Arc::default());
         let roll = roll.with_filters(filters);
         roll.refresh_hearing().await?;
-        Ok(Access::Engine(Box::new(EngineAccess { silences: Silences::new(engine), roll })))
+        let silences = Arc::new(Silences::new(engine.clone()));
+        let (alerts, queries) = (engine.clone(), engine);
+        let deliveries = Deliveries { alerts, queries, silences: silences.clone() };
+        Ok(Access::Engine(Box::new(EngineAccess { silences, roll, deliveries, configured })))
     }
 }
 

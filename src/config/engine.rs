@@ -204,9 +204,15 @@ pub(super) fn expiry(expiry: &Expiry, engine: &EngineConfig, problems: &mut Prob
     expiry::Config { tick: TICK, sweep: expiry.sweep, hints: expiry.hints }
 }
 
-pub(super) fn records(records: &Records, problems: &mut Problems) -> (Duration, Duration) {
+pub(super) fn records(records: &Records, problems: &mut Problems) -> (Duration, Duration, Duration) {
+    let before = problems.errors.len();
     let keep = problems.span("records.keep", records.keep, Span::from_days(1), Span::from_days(3650));
+    let at = "records.keep_deliveries";
+    let deliveries = problems.span(at, records.keep_deliveries, Span::from_hours(1), Span::from_days(365));
+    if deliveries > keep && problems.errors.len() == before {
+        problems.error(at, "is longer than records.keep; a notification is delivered again from its records");
+    }
     let at = "records.close_unwatched";
     let close = problems.span(at, records.close_unwatched, Span::from_secs(10), Span::from_days(30));
-    (keep, close)
+    (keep, deliveries, close)
 }

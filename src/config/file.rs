@@ -232,6 +232,8 @@ section! {
         concurrency: usize = 4,
         timeout: Span = Span::from_secs(30),
         retry: Retry = Retry::default(),
+        fallback: String = String::new(),
+        fallback_after: Span = Span::from_secs(600),
     }
 }
 
@@ -353,6 +355,7 @@ section! {
     /// The retention of records.
     Records {
         keep: Span = Span::from_days(90),
+        keep_deliveries: Span = Span::from_days(7),
         close_unwatched: Span = Span::from_secs(3600),
     }
 }

@@ -84,6 +84,8 @@ pub struct Config {
     pub deadman: Option<crate::deadman::Config>,
     /// How long closed records are kept.
     pub keep_records: Duration,
+    /// How long attempts to deliver are on record.
+    pub keep_deliveries: Duration,
     /// How long records of a kind that is not configured any more stay open.
     pub close_unwatched: Duration,
     /// The labels that units are counted by in the metrics.
@@ -158,7 +160,7 @@ fn check(file: File, source: Option<&Path>, misread: Vec<Problem>) -> Result<Con
     let advertise = http::advertise(&file.http, &mut problems);
     let count_by_labels = http::count_by_labels(&file.http, &mut problems);
     let deadman = deadman::deadman(&file.deadman, base, &mut problems);
-    let (keep_records, close_unwatched) = engine::records(&file.records, &mut problems);
+    let (keep_records, keep_deliveries, close_unwatched) = engine::records(&file.records, &mut problems);
     let log = log_filter::log(&file.log, &mut problems);
     if !problems.errors.is_empty() {
         return Err(ConfigError::Meaning(problems.errors));
@@ -178,6 +180,7 @@ fn check(file: File, source: Option<&Path>, misread: Vec<Problem>) -> Result<Con
         advertise,
         deadman,
         keep_records,
+        keep_deliveries,
         close_unwatched,
         count_by_labels,
         log,

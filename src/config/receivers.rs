@@ -10,7 +10,7 @@ use super::problem::Problems;
 use super::{Span, http, inhibition, routes, secrets, tls};
 use crate::address::BrokerAddress;
 use crate::alerting::{
-    self, ChannelConfig, ExecConfig, Links, MessageConfig, MqttConfig, ReceiverConfig, Retry, Zone,
+    self, ChannelConfig, ExecConfig, Fallback, Links, MessageConfig, MqttConfig, ReceiverConfig, Retry, Zone,
 };
 use crate::presence::{Filters, Kind};
 
@@ -31,7 +31,8 @@ const TYPES: [(&str, Channel); 13] = [
     ("mqtt", Channel::Mqtt),
     ("alertmanager", Channel::Alertmanager),
 ];
-const OF_EVERY_RECEIVER: [&str; 6] = ["name", "type", "zone", "concurrency", "timeout", "retry"];
+const OF_EVERY_RECEIVER: [&str; 8] =
+    ["name", "type", "zone", "concurrency", "timeout", "retry", "fallback", "fallback_after"];
 
 pub(super) fn alerting(file: &File, base: &Path, problems: &mut Problems) -> alerting::Config {
     let links = http::links(&file.http, problems);
@@ -43,12 +44,14 @@ pub(super) fn alerting(file: &File, base: &Path, problems: &mut Problems) -> ale
         .collect();
     let route = routes::root(file, problems);
     names(file, &route, problems);
-    // Its errors are reported with the section hearing.
+    fallbacks(file, problems);
+    // Their errors are reported with the sections hearing and records.
     let blind_after = file.hearing.tell_after.0;
     // The service sets them from the topics.
     let filters = Filters::default();
     let inhibition = inhibition::inhibition(file, problems);
-    alerting::Config { route, receivers, blind_after, filters, inhibition }
+    let keep_deliveries = file.records.keep_deliveries.0;
+    alerting::Config { route, receivers, blind_after, filters, inhibition, keep_deliveries }
 }
 
 /// Names of receivers are unique, and a route names each of them.
@@ -62,8 +65,35 @@ fn names(file: &File, route: &alerting::Route, problems: &mut Problems) {
             problems.error(path, "a receiver's name is 1 to 32 of the characters a-z, 0-9, _ and -");
         } else if names[..at].contains(name) {
             problems.error(path, format!("{name:?} is there twice"));
-        } else if !routed.iter().any(|routed| routed == name) {
+        } else if !routed.iter().any(|routed| routed == name)
+            && !file.receiver.iter().any(|other| other.fallback == *name)
+        {
             problems.warn(path, format!("{name:?} gets no notifications; add it to route.receivers"));
+        }
+    }
+}
+
+/// A fallback is another receiver, and no way back to the first one.
+fn fallbacks(file: &File, problems: &mut Problems) {
+    let find = |name: &str| file.receiver.iter().find(|one| one.name == name);
+    for (at, one) in file.receiver.iter().enumerate().filter(|(_, one)| !one.fallback.is_empty()) {
+        let path = format!("receiver[{at}].fallback");
+        let mut next = Some(one);
+        let mut length = 0;
+        while let Some(of) = next.filter(|of| !of.fallback.is_empty() && length <= file.receiver.len()) {
+            next = find(&of.fallback);
+            length += 1;
+        }
+        if find(&one.fallback).is_none() {
+            problems.error(
+                path,
+                format!("there is no receiver {:?}; add a [[receiver]] of that name", one.fallback),
+            );
+        } else if length > file.receiver.len() {
+            problems.error(
+                path,
+                format!("leads from {:?} in a circle; end it at a receiver without a fallback", one.name),
+            );
         }
     }
 }
@@ -96,8 +126,11 @@ fn receiver(
     let longest = Span::from_secs(600);
     let timeout = problems.span(&at("timeout"), one.timeout, Span::from_secs(1), longest);
     let retry = retry(path, one, problems);
+    let after =
+        problems.span(&at("fallback_after"), one.fallback_after, Span::from_secs(1), Span::from_days(7));
+    let fallback = (!one.fallback.is_empty()).then(|| Fallback { receiver: one.fallback.clone(), after });
     let name = one.name.clone();
-    let receiver = ReceiverConfig { name, channel: channel?, message, concurrency, timeout, retry };
+    let receiver = ReceiverConfig { name, channel: channel?, message, concurrency, timeout, retry, fallback };
     // Errors that the channel would report at the start are reported here.
     if problems.errors.len() == before
         && let Err(error) = alerting::open(&receiver)

@@ -10,6 +10,7 @@
 //! | [`census`] | the number of units of each kind, and whether there is room for another one |
 //! | [`inhibitions`] | the units whose silence inhibits others |
 //! | [`silences`] | the alert silences of operators, and their changes |
+//! | [`deliveries`] | what waits, dead letters and the record of attempts, as operators see and change them |
 //! | [`operators`] | acknowledgements and pauses, with their audit |
 //! | [`examination`] | the problems of a store that answers |
 
@@ -20,6 +21,7 @@ use crate::presence::{Kind, KindRules};
 mod canary_pace;
 pub mod census;
 pub mod declared;
+pub mod deliveries;
 pub mod examination;
 pub mod inhibitions;
 pub mod lease;
@@ -32,6 +34,7 @@ pub mod walk;
 
 pub use canary_pace::CanaryPace;
 pub use census::Census;
+pub use deliveries::Deliveries;
 pub use inhibitions::Inhibitions;
 pub use lease::Lease;
 pub use mirror::Mirror;

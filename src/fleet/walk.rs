@@ -97,6 +97,8 @@ pub struct Walk {
     pub period: Duration,
     /// How long closed records are kept.
     pub keep_records: Duration,
+    /// How long attempts to deliver are on record.
+    pub keep_deliveries: Duration,
     /// Open records of kinds that are not configured.
     pub removed: Removed,
 }
@@ -315,6 +317,8 @@ impl Walk {
     }
 
     async fn forget_records(&self) -> Result<()> {
+        let attempts_before = self.clock.now() - self.keep_deliveries;
+        self.engine.forget_attempts(&self.own_partitions(), attempts_before).await?;
         let before = self.clock.now() - self.keep_records;
         for _ in 0..REMOVALS_A_ROUND {
             if self.engine.forget_records(&self.own_partitions(), before).await? == 0 {

@@ -9,7 +9,7 @@
 //! The server answers from the start of the process: before the engine answers, `/healthz` and
 //! `/readyz` work, and every other page answers 503.
 //!
-//! Pages are read-only but for silences, acknowledgements and pauses: see `changes.rs`. With tokens configured, every
+//! Pages are read-only but for silences, acknowledgements, pauses and deliveries: see `changes.rs`. With tokens configured, every
 //! page but the two for health needs one.
 
 use std::net::SocketAddr;
@@ -26,13 +26,14 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::Clock;
 use crate::fleet::{Mirror, Ownership, Roll, Silences};
 use crate::routing::{Inhibition, Route, Routes};
-use crate::store::{Catalogue, DataStore, Queries, Roster, SharedStore, UnitStore};
+use crate::store::{AlertStore, Catalogue, DataStore, Queries, Roster, SharedStore, UnitStore};
 use crate::telemetry::Telemetry;
 
 pub mod alertmanager;
 mod audit;
 mod changes;
 mod connections;
+mod deliveries;
 mod exposition;
 mod health;
 mod home;
@@ -115,6 +116,8 @@ pub struct Sources {
     /// For single units.
     pub units: Arc<dyn UnitStore>,
     pub records: Arc<dyn Queries>,
+    /// For deliveries.
+    pub alerts: Arc<dyn AlertStore>,
     /// For the newest values of the metrics of units.
     pub values: Arc<dyn DataStore>,
     /// For the addresses of the instances.
@@ -221,6 +224,7 @@ fn pages(config: &Config, sources: Sources, stop: &CancellationToken) -> Router 
         .merge(audit::page(sources.silences.clone()))
         .merge(reload::page(sources.reloads.clone(), has_tokens))
         .merge(operators::pages(&sources, has_tokens))
+        .merge(deliveries::pages(&sources, has_tokens))
         .merge(alertmanager::pages(&sources, has_tokens))
         .merge(units::page(sources))
         .fallback(|| async { Problem::not_found("there is no such page") })

@@ -77,7 +77,8 @@ impl Reloader {
         let before = self.alerting.borrow().clone();
         // These belong to other sections.
         let (filters, blind_after) = (before.filters.clone(), before.blind_after);
-        let alerting = alerting::Config { filters, blind_after, ..config.alerting };
+        let keep_deliveries = before.keep_deliveries;
+        let alerting = alerting::Config { filters, blind_after, keep_deliveries, ..config.alerting };
         let is_gone = |name: &&String| alerting.receivers.iter().all(|receiver| receiver.name != **name);
         for name in before.receivers.iter().map(|receiver| &receiver.name).filter(is_gone) {
             self.telemetry.receiver_removed(name);

@@ -2,13 +2,17 @@
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use super::{KeptIncident, Layout, Result};
+use super::{
+    DeadLetter, Delivery, End, Ended, FindAttempts, Group, KeptIncident, Layout, MeantFor, Result,
+    StoredAttempts, WaitingPage,
+};
 use crate::clock::Timestamp;
-use crate::presence::{GroupIncident, Incident, Interval, Labels, OfflineRecord, RecordId};
+use crate::presence::{GroupIncident, Incident, Interval, OfflineRecord, RecordId};
 use crate::routing::{AlertSilence, Destinations};
 use crate::telemetry::Backlog;
 
@@ -38,15 +42,6 @@ pub struct Position {
     pub outbox: u16,
     /// The id of the entry in its outbox.
     pub id: String,
-}
-
-/// The identity of a group: the route and the values that its members share.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Group {
-    /// Unique text made from the id of the route and the labels, at most 512 bytes.
-    pub key: String,
-    /// The labels that all members share, e.g. `kind`.
-    pub labels: Labels,
 }
 
 /// A transition that joins its groups.
@@ -83,57 +78,6 @@ pub struct Joined {
     pub groups: BTreeSet<u16>,
 }
 
-/// One notification for one receiver; sealing fixes its content.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Delivery {
-    /// The same in every attempt, restart and replay: `<notification>.<receiver>`.
-    pub id: String,
-    pub receiver: String,
-    pub group: Group,
-    pub sealed_at: Timestamp,
-    /// Records that were opened.
-    pub offline: Vec<OfflineRecord>,
-    /// Records that were closed.
-    pub online: Vec<OfflineRecord>,
-    /// Blind intervals; a notification with blind intervals has no records.
-    pub blind: Vec<Interval>,
-    /// It reminds of silences that its receiver was notified of before.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub reminder: bool,
-    #[serde(default, skip_serializing_if = "Situation::is_unknown")]
-    pub situation: Situation,
-    /// The number of this attempt, from 1.
-    pub attempt: u32,
-}
-
-/// The group of a notification when it was sealed.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Situation {
-    /// How many silences of the group last that receivers were notified of, with those of this notification; `None`:
-    /// no other unit shares the group.
-    pub lasting: Option<u64>,
-    /// When receivers were notified of the group before.
-    pub since: Option<Timestamp>,
-    /// Whether it was judged if most units that share a label fell silent together.
-    pub is_judged: bool,
-    pub incident: Option<Incident>,
-}
-
-impl Situation {
-    fn is_unknown(&self) -> bool {
-        *self == Situation::default()
-    }
-}
-
-impl Delivery {
-    /// The id of the notification, the same for every receiver.
-    pub fn notification(&self) -> &str {
-        let id = self.id.strip_suffix(&self.receiver).and_then(|id| id.strip_suffix('.'));
-        id.unwrap_or(&self.id)
-    }
-}
-
 /// A silence of which receivers acknowledged the notification.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AcknowledgedSilence {
@@ -152,15 +96,6 @@ pub struct Marking {
     pub groups: Vec<Group>,
     /// Receivers of the group that have not acknowledged it and are notified of it.
     pub rest: Vec<String>,
-}
-
-/// A delivery that was given up.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct DeadLetter {
-    pub delivery: Delivery,
-    /// When it was given up.
-    pub at: Timestamp,
-    pub reason: String,
 }
 
 /// The outbox, groups and deliveries.
@@ -249,9 +184,19 @@ pub trait AlertStore: Layout {
     /// When the next delivery of a receiver is due in these partitions.
     async fn first_lease(&self, partitions: &[u16], receiver: &str) -> Result<Option<Timestamp>>;
 
-    /// Records that deliveries succeeded; they are never leased again. The next delivery of each of their groups is
-    /// due at `now`. Safe to repeat.
-    async fn delivered(&self, deliveries: &[Delivery], now: Timestamp) -> Result<()>;
+    /// Records how attempts ended, and puts each on record for `keep`, in the same step. Safe to repeat.
+    ///
+    /// A delivery that succeeded is never leased again; the next delivery of its group is due at `now`. One that
+    /// failed is not attempted before the moment of its end; nothing changes if another instance has leased it since.
+    /// One that is given up becomes a dead letter: its receiver is not notified of the returns of its silences.
+    async fn end_attempts(&self, ended: &[Ended], keep: Duration, now: Timestamp) -> Result<()>;
+
+    /// Records that deliveries succeeded, without their attempts.
+    async fn delivered(&self, deliveries: &[Delivery], now: Timestamp) -> Result<()> {
+        let ended: Vec<Ended> =
+            deliveries.iter().map(|delivery| unattempted(delivery, End::Delivered)).collect();
+        self.end_attempts(&ended, Duration::ZERO, now).await
+    }
 
     /// Silences of which receivers acknowledged the notification to this process lately, and which the engine may have
     /// lost since, because a replica took over; none where there are no replicas. They are answered again until
@@ -274,13 +219,16 @@ pub trait AlertStore: Layout {
     /// still holds: not those that another instance has taken since.
     async fn extend_leases(&self, deliveries: &[Arc<Delivery>], until: Timestamp) -> Result<Vec<bool>>;
 
-    /// Records that the attempt failed and that the next one is not before `at`. Changes nothing if another
-    /// instance has leased the delivery since.
-    async fn retry_later(&self, delivery: &Delivery, at: Timestamp) -> Result<()>;
+    /// Records that a delivery failed and that the next attempt is not before `at`, without the attempt.
+    async fn retry_later(&self, delivery: &Delivery, at: Timestamp) -> Result<()> {
+        self.end_attempts(&[unattempted(delivery, End::RetryAt(at))], Duration::ZERO, at).await
+    }
 
-    /// Gives a delivery up and keeps it as a dead letter. This receiver is not notified of the returns of its
-    /// silences.
-    async fn dead_letter(&self, delivery: &Delivery, reason: &str, now: Timestamp) -> Result<()>;
+    /// Gives a delivery up and keeps it as a dead letter, without an attempt.
+    async fn dead_letter(&self, delivery: &Delivery, reason: &str, now: Timestamp) -> Result<()> {
+        self.end_attempts(&[unattempted(delivery, End::DeadLetter(reason.to_owned()))], Duration::ZERO, now)
+            .await
+    }
 
     /// How many groups of a receiver wait for a delivery in these partitions, and how many dead letters
     /// it has there.
@@ -304,7 +252,56 @@ pub trait AlertStore: Layout {
     async fn discard(&self, receiver: &str, now: Timestamp) -> Result<Discarded>;
 
     /// Dead letters of a receiver, newest first.
-    async fn dead_letters(&self, receiver: &str, limit: usize) -> Result<Vec<DeadLetter>>;
+    async fn dead_letters(&self, receiver: &str, limit: usize) -> Result<Vec<DeadLetter>> {
+        let (from, until) = (Timestamp::ZERO, Timestamp::from_millis(i64::MAX));
+        self.letters(receiver, from, until, limit).await
+    }
+
+    /// Dead letters of a receiver that were given up from one moment up to the other, newest first.
+    async fn letters(
+        &self,
+        receiver: &str,
+        from: Timestamp,
+        until: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<DeadLetter>>;
+
+    /// The dead letter of a notification, if there is one.
+    async fn letter(&self, receiver: &str, notification: &str) -> Result<Option<DeadLetter>>;
+
+    /// Removes dead letters. Answers how many there were.
+    async fn purge(&self, letters: &[DeadLetter]) -> Result<usize>;
+
+    /// A page of the notifications that wait for a receiver, in an order of the engine. Those that come or go meanwhile
+    /// may be missing or there twice. `after`: [`WaitingPage::next`] of the page before.
+    async fn waiting(&self, receiver: &str, after: Option<&str>) -> Result<WaitingPage>;
+
+    /// Queues a notification once more for its receiver, under its id; its dead letter is removed, and the receiver is
+    /// notified of the returns of its silences again. `false`: it waits already.
+    async fn replay(&self, delivery: &Delivery, now: Timestamp) -> Result<bool>;
+
+    /// Since when a receiver takes nothing: `now`, if that was not known.
+    async fn down_since(&self, receiver: &str, now: Timestamp) -> Result<Timestamp>;
+
+    /// A receiver takes notifications again.
+    async fn is_up(&self, receiver: &str) -> Result<()>;
+
+    /// Queues what waits for a receiver in these partitions for its fallback too: each notification once, under an id
+    /// of its own, also if several instances call this or one calls it again. Answers how many were queued.
+    async fn fall_back(
+        &self,
+        partitions: &[u16],
+        meant_for: &MeantFor,
+        to: &str,
+        now: Timestamp,
+    ) -> Result<usize>;
+
+    /// Entries of the record of attempts, newest first.
+    async fn attempts(&self, find: &FindAttempts) -> Result<Vec<StoredAttempts>>;
+}
+
+fn unattempted(delivery: &Delivery, end: End) -> Ended {
+    Ended { delivery: Arc::new(delivery.clone()), end, attempt: None }
 }
 
 /// The changes of one step of discarding; zeros if nothing was left.

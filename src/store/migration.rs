@@ -14,7 +14,7 @@
 use async_trait::async_trait;
 use futures_util::stream::{self, StreamExt};
 
-use super::{AuditEntry, DeadLetter, EngineError, Group, OutboxEvent, Result};
+use super::{AuditEntry, DeadLetter, EngineError, Group, OutboxEvent, Result, StoredAttempts};
 use crate::clock::Timestamp;
 use crate::presence::{Hearing, OfflineRecord, Unit};
 use crate::routing::AlertSilence;
@@ -101,7 +101,9 @@ pub enum MigrationItem {
         /// Ids of notifications, in order.
         notifications: Vec<String>,
     },
-    Letter(DeadLetter),
+    Letter(Box<DeadLetter>),
+    /// An entry of the record of attempts; in order.
+    Attempts(StoredAttempts),
     AlertSilence(AlertSilence),
     /// A change that an operator made; in order.
     Audit(AuditEntry),
@@ -171,6 +173,7 @@ impl Moved {
             | MigrationItem::GroupMember { .. }
             | MigrationItem::GroupOf { .. }
             | MigrationItem::Notification { .. }
+            | MigrationItem::Attempts(_)
             | MigrationItem::Audit(_) => {}
         }
     }

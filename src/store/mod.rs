@@ -45,9 +45,12 @@ use crate::presence::Unit;
 pub use crate::telemetry::Backlog;
 use crate::telemetry::EngineWarning;
 
+mod again;
 mod alerts;
+mod attempts;
 pub mod data;
 mod deadline_check;
+mod delivery;
 pub mod embedded;
 pub mod encoding;
 mod error;
@@ -72,11 +75,14 @@ mod untold;
 pub use crate::presence::{Gap, Pace, ShareMember, Subscription};
 pub use crate::routing::{Again, Destination, Destinations, Escalation};
 pub use alerts::{
-    AcknowledgedSilence, AlertStore, Capacity, DeadLetter, Delivery, Discarded, Entry, Group, Join, Joined,
-    Marking, OutboxEvent, Position, Situation,
+    AcknowledgedSilence, AlertStore, Capacity, Discarded, Entry, Join, Joined, Marking, OutboxEvent, Position,
+};
+pub use attempts::{
+    Attempt, AttemptMade, AttemptResult, End, Ended, FindAttempts, MOST_ATTEMPT_BYTES, StoredAttempts,
 };
 pub use data::{Catalogue, DataStore, Metric, MetricType, Reading, Value};
 pub use deadline_check::{CheckGuard, DeadlineCheck, PendingCheck};
+pub use delivery::{DeadLetter, Delivery, Group, MeantFor, Situation, Waiting, WaitingPage};
 pub use error::{EngineError, Result};
 pub use hearing::{Advance, HearingStore};
 pub use incidents::{KeptIncident, incident_in, incident_text};

@@ -11,7 +11,7 @@ use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::json::{from_json, to_json};
-use super::{DeadLetter, Delivery, EngineError, Group, OutboxEvent, Result, Situation};
+use super::{DeadLetter, Delivery, EngineError, Group, MeantFor, OutboxEvent, Result, Situation};
 use crate::clock::Timestamp;
 use crate::presence::{
     Cause, Closing, Form, Hearing, Incident, Interval, Kind, Labels, OfflineRecord, RecordId, Stage,
@@ -107,6 +107,7 @@ impl Lone {
             lasting: None,
             before: None,
             incident: None,
+            meant_for: None,
         }
     }
 }
@@ -205,6 +206,9 @@ pub(super) struct Notification {
     /// One incident or none, once it was judged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incident: Option<Vec<Incident>>,
+    /// The receiver that it was meant for, if it goes to a fallback.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub meant_for: Option<MeantFor>,
 }
 
 impl Notification {
@@ -236,6 +240,7 @@ impl Notification {
                 is_judged: self.incident.is_some(),
                 incident: self.incident.into_iter().flatten().next(),
             },
+            meant_for: self.meant_for,
             attempt,
         }
     }
@@ -325,6 +330,7 @@ impl Notification {
             lasting: None,
             before: None,
             incident: None,
+            meant_for: None,
         };
         let Notification { offline, online, blind, .. } = &notification;
         let is_empty = offline.is_empty() && online.is_empty() && blind.is_empty();
@@ -361,6 +367,7 @@ impl Delivery {
             lasting: None,
             before: None,
             incident: None,
+            meant_for: None,
         });
         notification.delivery(id.to_owned(), receiver, 0)
     }

@@ -135,6 +135,7 @@ impl Sealing<'_> {
             lasting: None,
             before: None,
             incident: None,
+            meant_for: None,
         };
         Ok(SealedAgain { id, body: to_json(&notification)?, receivers: receivers.to_vec() })
     }

@@ -40,6 +40,8 @@ pub enum Audited {
     AcknowledgementUndone,
     Paused,
     PauseEnded,
+    DeliveriesReplayed,
+    DeliveriesPurged,
 }
 
 impl Audited {
@@ -52,6 +54,8 @@ impl Audited {
             Audited::AcknowledgementUndone => "acknowledgement_undone",
             Audited::Paused => "paused",
             Audited::PauseEnded => "pause_ended",
+            Audited::DeliveriesReplayed => "deliveries_replayed",
+            Audited::DeliveriesPurged => "deliveries_purged",
         }
     }
 }

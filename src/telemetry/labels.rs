@@ -295,6 +295,8 @@ labels! {
         Delivery => "delivery",
         /// A dead letter.
         DeadLetter => "dead_letter",
+        /// The record of attempts to deliver.
+        Attempt => "attempt",
         /// A value that a unit sent of itself.
         Value => "value",
         /// The state of hearing and the ledger.

@@ -6,6 +6,7 @@ mod breaker;
 mod deadman;
 mod email;
 mod exec;
+mod fallback;
 mod formats;
 mod incidents;
 mod inhibition;
@@ -40,6 +41,7 @@ fn receiver(name: &str, channel: ChannelConfig) -> ReceiverConfig {
         concurrency: 4,
         timeout: Duration::from_secs(10),
         retry: Retry { first: Duration::from_secs(5), longest: HOUR, give_up_after: 72 * HOUR },
+        fallback: None,
     }
 }
 
@@ -89,6 +91,7 @@ fn delivery(offline: Vec<OfflineRecord>, online: Vec<OfflineRecord>) -> Delivery
         blind: vec![],
         reminder: false,
         situation: Situation::default(),
+        meant_for: None,
         attempt: 1,
     }
 }

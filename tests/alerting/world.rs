@@ -60,7 +60,8 @@ impl World {
             ..Route::default()
         };
         let (filters, inhibition) = (Filters::default(), Inhibition::default());
-        let config = Config { route, receivers, blind_after: 100_000 * HOUR, filters, inhibition };
+        let (blind_after, keep_deliveries) = (100_000 * HOUR, 100_000 * HOUR);
+        let config = Config { route, receivers, blind_after, filters, inhibition, keep_deliveries };
         assert_eq!(alerting::check(&config), Vec::<String>::new());
         let ownership = Ownership::of_everything(engine.partitions());
         let silences = Arc::new(Silences::new(engine.clone()));

@@ -82,6 +82,7 @@ impl Instance {
             telemetry: self.telemetry.clone(),
             period,
             keep_records: 1000 * TIMEOUT,
+            keep_deliveries: 1000 * TIMEOUT,
             removed: Removed::new(1000 * TIMEOUT),
         };
         let stop = CancellationToken::new();

@@ -19,9 +19,9 @@ use rollcall::routing::{alert_silence::WantedSilence, parse_label_matchers};
 use rollcall::simulate::servers::{Server, free_port};
 use rollcall::store::Layout;
 use rollcall::store::{
-    Again, AlertStore, Capacity, Delivery, Destination, Destinations, Engine, EngineError, Escalation, Gap,
-    Group, HearingStore, Join, OutboxEvent, Pace, Reading, Roster, Subscription, UnitStore,
-    partition_of_group,
+    Again, AlertStore, AttemptMade, Capacity, Delivery, Destination, Destinations, End, Ended, Engine,
+    EngineError, Escalation, Gap, Group, HearingStore, Join, OutboxEvent, Pace, Reading, Roster,
+    Subscription, UnitStore, partition_of_group,
 };
 use rollcall::store::{embedded, embedded::EmbeddedEngine, embedded::EmbeddedImporter};
 use rollcall::store::{
@@ -201,7 +201,9 @@ async fn fill(engine: Arc<dyn Engine>) {
     let leased = engine.lease(&partitions, "hook", later, later + MINUTE, 10).await.unwrap();
     engine.dead_letter(&leased[0], "410 Gone", later).await.unwrap();
     let leased = engine.lease(&partitions, "mail", later, later + MINUTE, 10).await.unwrap();
-    engine.retry_later(&leased[0], hours(62)).await.unwrap();
+    let attempt = Some(AttemptMade { at: later, took: MINUTE, answer: "503 \"later\"".to_owned() });
+    let ended = Ended { delivery: Arc::new(leased[0].clone()), end: End::RetryAt(hours(62)), attempt };
+    engine.end_attempts(&[ended], HOUR, later).await.unwrap();
     engine
         .join(
             &joins(&events[4..5], &group("detector")),

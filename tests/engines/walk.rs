@@ -117,6 +117,7 @@ impl Fleet {
             telemetry: self.telemetry.clone(),
             period: Duration::from_millis(20),
             keep_records: 1000 * SECOND,
+            keep_deliveries: 1000 * SECOND,
             removed: Removed::new(3600 * SECOND),
         }
     }

@@ -294,6 +294,18 @@ fn every_invalid_value_is_reported_at_once_under_the_name_of_its_option() {
 #[test]
 fn a_planned_option_is_refused_with_not_yet_and_an_unknown_one_with_a_suggestion() {
     let cases = [
+        (
+            "[[receiver]]\nname = \"a\"\ntype = \"webhook\"\nurl = \"http://a\"\nfallback = \"b\"",
+            "receiver[0].fallback: there is no receiver \"b\"",
+        ),
+        (
+            "[[receiver]]\nname = \"a\"\ntype = \"webhook\"\nurl = \"http://a\"\nfallback = \"a\"",
+            "receiver[0].fallback: leads from \"a\" in a circle",
+        ),
+        (
+            "[records]\nkeep = \"2d\"\nkeep_deliveries = \"3d\"",
+            "records.keep_deliveries: is longer than records.keep",
+        ),
         ("[engine]\npath = \"data\"", "engine.path: belongs to the embedded engine"),
         ("[engine]\ntype = \"embedded\"\nurl = \"redis://a\"", "engine.url: belongs to the engine on Redis"),
         ("[engine]\ntype = \"embedded\"\npath = \"\"", "engine.path: is empty"),

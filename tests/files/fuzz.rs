@@ -385,6 +385,7 @@ async fn served() -> (String, CancellationToken, tempfile::TempDir) {
         ownership,
         units: engine.clone(),
         records: engine.clone(),
+        alerts: engine.clone(),
         values: engine.clone(),
         shared: engine.clone(),
         silences: Arc::new(Silences::new(engine.clone())),

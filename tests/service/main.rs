@@ -3,6 +3,7 @@
 mod alertmanager;
 mod broken;
 mod cli;
+mod deliveries;
 mod demo;
 mod distance;
 mod edges;

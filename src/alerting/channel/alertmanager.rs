@@ -28,7 +28,7 @@ use url::Url;
 
 use super::http_target::{HttpConfig, HttpTarget, Request, parse_url};
 use super::webhook::bearer;
-use super::{Channel, Failure, OpenRecords};
+use super::{Answer, Channel, Failure, OpenRecords};
 use crate::alerting::alert::{Alert, alerts, mass_alert};
 use crate::alerting::message::{Message, MessageConfig, test_delivery};
 use crate::clock::Timestamp;
@@ -216,14 +216,14 @@ impl Alertmanager {
 
 #[async_trait]
 impl Channel for Alertmanager {
-    async fn send(&self, delivery: &Delivery, now: Timestamp) -> Result<(), Failure> {
+    async fn send(&self, delivery: &Delivery, now: Timestamp) -> Result<Answer, Failure> {
         self.post(self.of_message(&Message::new(delivery), now), now).await?;
         let ids = delivery.online.iter().map(|record| (record.id.clone(), now));
         self.closed().extend(ids);
         // The next resend counts again.
         let mut counted = self.counted(now);
         counted.open = (counted.open + delivery.offline.len()).saturating_sub(delivery.online.len());
-        Ok(())
+        Ok(Answer::default())
     }
 
     async fn send_test(&self, now: Timestamp) -> Result<(), Failure> {

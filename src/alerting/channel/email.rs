@@ -29,8 +29,9 @@ use tokio_rustls::TlsConnector;
 use url::{Host, Url};
 
 use super::mail_content::{MailContent, TABLE_NAME};
-use super::{Channel, Failure, chain};
+use super::{Answer, Channel, Failure, chain};
 use crate::alerting::message::{Message, MessageConfig, test_delivery};
+use crate::alerting::text::plain;
 use crate::clock::Timestamp;
 use crate::store::Delivery;
 use crate::trust;
@@ -97,14 +98,14 @@ impl Email {
         MailContent::new(message, self.domain(), &self.message)
     }
 
-    async fn post(&self, message: &Message<'_>) -> Result<(), Failure> {
+    async fn post(&self, message: &Message<'_>) -> Result<Answer, Failure> {
         let message = self
             .written(self.content(message))
             .map_err(|error| Failure::temporary(format!("the mail cannot be written: {}", chain(&error))))?;
         let mut connection = self.connection().await?;
-        self.hand_over(&mut connection, &message.formatted()).await?;
+        let answer = self.hand_over(&mut connection, &message.formatted()).await?;
         self.idle().push((connection, Instant::now()));
-        Ok(())
+        Ok(answer)
     }
 
     fn written(&self, content: MailContent) -> Result<lettre::Message, lettre::error::Error> {
@@ -148,11 +149,12 @@ impl Email {
         self.server.connect(&ClientId::Domain(self.domain().to_owned())).await
     }
 
-    async fn hand_over(&self, connection: &mut AsyncSmtpConnection, mail: &[u8]) -> Result<(), Failure> {
+    async fn hand_over(&self, connection: &mut AsyncSmtpConnection, mail: &[u8]) -> Result<Answer, Failure> {
         let fail = |error: Error| self.server.failure(&error);
         let refused = self.address(connection).await?;
         connection.command(Data).await.map_err(fail)?;
-        connection.message(mail).await.map_err(fail)?;
+        let answer = connection.message(mail).await.map_err(fail)?;
+        let answer = format!("{} {}", answer.code(), answer.first_line().unwrap_or_default());
         let refused = (!refused.is_empty()).then(|| list(&refused));
         let before = std::mem::replace(&mut *self.refused(), refused.clone());
         if let Some(refused) = refused.filter(|refused| before.as_ref() != Some(refused)) {
@@ -161,7 +163,7 @@ impl Email {
                 "some recipients were refused, the others were notified: {refused}"
             );
         }
-        Ok(())
+        Ok(Answer(plain(&answer)))
     }
 
     /// Sends `MAIL FROM` and `RCPT TO`. Answers with the recipients that the server refuses for good, if it takes any.
@@ -205,12 +207,12 @@ impl Email {
 
 #[async_trait]
 impl Channel for Email {
-    async fn send(&self, delivery: &Delivery, _now: Timestamp) -> Result<(), Failure> {
+    async fn send(&self, delivery: &Delivery, _now: Timestamp) -> Result<Answer, Failure> {
         self.post(&Message::new(delivery)).await
     }
 
     async fn send_test(&self, now: Timestamp) -> Result<(), Failure> {
-        self.post(&Message::test(&test_delivery(&self.receiver, now))).await
+        self.post(&Message::test(&test_delivery(&self.receiver, now))).await.map(|_| ())
     }
 
     /// Connects, greets, logs in and names sender and recipients, and sends no mail.

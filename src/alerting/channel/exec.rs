@@ -18,7 +18,7 @@ use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
 use super::webhook::body_of;
-use super::{Channel, Failure};
+use super::{Answer, Channel, Failure};
 use crate::alerting::message::{Message, MessageConfig, test_delivery};
 use crate::alerting::text::short;
 use crate::clock::Timestamp;
@@ -122,8 +122,8 @@ impl Exec {
 
 #[async_trait]
 impl Channel for Exec {
-    async fn send(&self, delivery: &Delivery, _now: Timestamp) -> Result<(), Failure> {
-        self.start(&Message::new(delivery)).await
+    async fn send(&self, delivery: &Delivery, _now: Timestamp) -> Result<Answer, Failure> {
+        self.start(&Message::new(delivery)).await.map(|()| Answer::default())
     }
 
     async fn send_test(&self, now: Timestamp) -> Result<(), Failure> {

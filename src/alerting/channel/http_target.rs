@@ -21,7 +21,7 @@ use tokio::time::{Instant, timeout_at};
 use url::{Host, Url};
 
 use super::private_addresses::{DENIED, PublicResolver, is_private, public_addresses};
-use super::{Failure, chain, tls};
+use super::{Answer, Failure, chain, tls};
 use crate::alerting::text::short;
 use crate::clock::Timestamp;
 use crate::trust::TlsFiles;
@@ -30,6 +30,8 @@ use crate::trust::TlsFiles;
 const LONGEST_ANSWER: usize = 64 << 10;
 /// The most characters of it that are shown.
 const LONGEST_SHOWN: usize = 200;
+/// The same of an answer to a notification that was taken: there may be very many of them.
+const LONGEST_SHOWN_OF_SUCCESS: usize = 80;
 /// The longest wait for the body of an answer. Its status decides.
 const BODY_TIMEOUT: Duration = Duration::from_millis(500);
 /// A shorter secret is no secret, and would blacken half of an answer.
@@ -98,7 +100,7 @@ impl HttpTarget {
     }
 
     /// Makes a request and judges its answer.
-    pub async fn send(&self, request: Request, now: Timestamp) -> Result<(), Failure> {
+    pub async fn send(&self, request: Request, now: Timestamp) -> Result<Answer, Failure> {
         let Request { method, url, headers, body } = request;
         if url.origin() != self.url.origin() {
             return Err(Failure::temporary(format!(
@@ -116,21 +118,26 @@ impl HttpTarget {
         }
     }
 
-    async fn judge(&self, mut response: Response, now: Timestamp) -> Result<(), Failure> {
+    async fn judge(&self, mut response: Response, now: Timestamp) -> Result<Answer, Failure> {
         let status = response.status();
         if status.is_success() {
             // The connection can be used again only after its answer was read.
-            read(&mut response).await;
-            return Ok(());
+            let body = read(&mut response).await;
+            return Ok(Answer(self.shown(status, &body, LONGEST_SHOWN_OF_SUCCESS)));
         }
         let asked = retry_after(response.headers(), now);
         let body = read(&mut response).await;
         let asked = asked.or_else(|| asked_in_json(status, &body));
-        let mut why = format!("{} answered {status}", self.origin);
-        if !body.trim().is_empty() {
-            why = format!("{why}, {:?}", short(self.without_secrets(body.trim()).as_str(), LONGEST_SHOWN));
-        }
+        let why = format!("{} answered {}", self.origin, self.shown(status, &body, LONGEST_SHOWN));
         Err(failure(status, why, asked))
+    }
+
+    /// The status and the beginning of the body of an answer.
+    fn shown(&self, status: StatusCode, body: &str, most: usize) -> String {
+        match body.trim() {
+            "" => status.to_string(),
+            body => format!("{status}, {:?}", short(self.without_secrets(body).as_str(), most)),
+        }
     }
 
     /// The text of another program, which may repeat what was sent to it.

@@ -17,7 +17,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::{Channel, Failure, tls};
+use super::{Answer, Channel, Failure, tls};
 use crate::address::{BrokerAddress, Scheme};
 use crate::alerting::message::{
     Example, Member, Message, MessageConfig, Templates, hostile, members, test_delivery, test_members,
@@ -238,8 +238,8 @@ fn describe(error: &ConnectionError) -> String {
 
 #[async_trait]
 impl Channel for Mqtt {
-    async fn send(&self, delivery: &Delivery, _now: Timestamp) -> Result<(), Failure> {
-        self.publish(&Message::new(delivery)).await
+    async fn send(&self, delivery: &Delivery, _now: Timestamp) -> Result<Answer, Failure> {
+        self.publish(&Message::new(delivery)).await.map(|()| Answer::default())
     }
 
     async fn send_test(&self, now: Timestamp) -> Result<(), Failure> {

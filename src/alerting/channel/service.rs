@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use url::Url;
 
 use super::http_target::{HttpConfig, HttpTarget, Request, parse_url};
-use super::{Channel, Failure};
+use super::{Answer, Channel, Failure};
 use crate::alerting::message::{
     Example, Message, MessageConfig, Templates, hostile, members, test_delivery, test_members,
 };
@@ -163,14 +163,15 @@ impl ServiceChannel {
         Ok(Request { method: Method::POST, url, headers, body })
     }
 
-    async fn post(&self, message: &Message<'_>, now: Timestamp) -> Result<(), Failure> {
+    async fn post(&self, message: &Message<'_>, now: Timestamp) -> Result<Answer, Failure> {
         let id = &message.delivery.id;
         let data = self.data(message);
         let is_single = data.len() == 1;
+        let mut answer = Answer::default();
         let succeeded = self.begun().get(id).copied().unwrap_or_default();
         for (at, data) in data.into_iter().enumerate().skip(succeeded) {
             let request = self.request(data, &self.options).map_err(Failure::temporary)?;
-            self.target.send(request, now).await?;
+            answer = self.target.send(request, now).await?;
             if !is_single {
                 let mut begun = self.begun();
                 if begun.len() >= MOST_BEGUN && !begun.contains_key(id) {
@@ -180,7 +181,7 @@ impl ServiceChannel {
             }
         }
         self.begun().remove(id);
-        Ok(())
+        Ok(answer)
     }
 
     fn begun(&self) -> MutexGuard<'_, HashMap<String, usize>> {
@@ -190,12 +191,12 @@ impl ServiceChannel {
 
 #[async_trait]
 impl Channel for ServiceChannel {
-    async fn send(&self, delivery: &Delivery, now: Timestamp) -> Result<(), Failure> {
+    async fn send(&self, delivery: &Delivery, now: Timestamp) -> Result<Answer, Failure> {
         self.post(&Message::new(delivery), now).await
     }
 
     async fn send_test(&self, now: Timestamp) -> Result<(), Failure> {
-        self.post(&Message::test(&test_delivery(&self.receiver, now)), now).await
+        self.post(&Message::test(&test_delivery(&self.receiver, now)), now).await.map(|_| ())
     }
 
     async fn probe(&self) -> Result<(), Failure> {

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::config::{Format, WebhookConfig};
 use super::http_target::{HttpTarget, Request, parse_url};
-use super::{Channel, Failure};
+use super::{Answer, Channel, Failure};
 use crate::alerting::message::{Example, Message, MessageConfig, Templates, hostile, test_delivery};
 use crate::alerting::text::plain;
 use crate::clock::Timestamp;
@@ -117,7 +117,7 @@ impl Webhook {
         Ok((headers, body))
     }
 
-    async fn post(&self, message: &Message<'_>, now: Timestamp) -> Result<(), Failure> {
+    async fn post(&self, message: &Message<'_>, now: Timestamp) -> Result<Answer, Failure> {
         let (mut headers, body) = self.request(message).map_err(Failure::temporary)?;
         let (id, seconds) = (&message.delivery.id, now.as_millis() / 1000);
         let mut add = |name, value: &str| -> Result<(), Failure> {
@@ -139,13 +139,13 @@ impl Webhook {
 
 #[async_trait]
 impl Channel for Webhook {
-    async fn send(&self, delivery: &Delivery, now: Timestamp) -> Result<(), Failure> {
+    async fn send(&self, delivery: &Delivery, now: Timestamp) -> Result<Answer, Failure> {
         self.post(&Message::new(delivery), now).await
     }
 
     async fn send_test(&self, now: Timestamp) -> Result<(), Failure> {
         let delivery = test_delivery(&self.receiver, now);
-        self.post(&Message::test(&delivery), now).await
+        self.post(&Message::test(&delivery), now).await.map(|_| ())
     }
 
     async fn probe(&self) -> Result<(), Failure> {

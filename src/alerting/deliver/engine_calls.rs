@@ -12,11 +12,10 @@ use tokio::time::Instant;
 
 use super::{Deliver, LEASED_PER_ATTEMPT};
 use crate::alerting::buffer::{Buffered, Slots};
-use crate::alerting::in_flight::{InFlight, Unrecorded};
-use crate::alerting::outcome::AttemptOutcome;
+use crate::alerting::in_flight::InFlight;
 use crate::alerting::{ENGINE_BACKOFF, LEASE, SHORTEST_WAIT, TICK, tick};
 use crate::clock::Timestamp;
-use crate::store::{Backlog, Delivery, EngineError, LARGEST_STEP, Result};
+use crate::store::{Backlog, Delivery, Ended, EngineError, LARGEST_STEP, Result};
 use crate::telemetry::Loop;
 
 /// How often leases are extended: three times before they end.
@@ -30,6 +29,10 @@ pub(super) struct EngineCalls {
     pub leasing: Option<BoxFuture<'static, Result<LeasedBatch>>>,
     pub extending: Option<BoxFuture<'static, ExtendedLeases>>,
     pub recordings: FuturesUnordered<BoxFuture<'static, Recorded>>,
+    pub falling: Option<BoxFuture<'static, Result<Fallen>>>,
+    /// What the engine was told last of whether the receiver is down.
+    pub known_down: Option<bool>,
+    pub fall_at: Instant,
     /// The moment from which deliveries are leased again, and after a failure the engine is called again.
     pub lease_at: Instant,
     extend_at: Instant,
@@ -50,10 +53,17 @@ pub(super) struct LeasedBatch {
     backlog: Option<Backlog>,
 }
 
+/// What a call about the fallback found.
+pub(super) struct Fallen {
+    pub is_down: bool,
+    /// How many notifications were queued for the fallback; `None`: it is too early.
+    pub queued: Option<usize>,
+}
+
 /// Which deliveries were to be extended, until when, and which of them are still leased.
 pub(super) type ExtendedLeases = (Vec<Arc<Delivery>>, Timestamp, Result<Vec<bool>>);
 /// Outcomes to record, and whether they were recorded.
-pub(super) type Recorded = (Vec<Unrecorded>, Result<()>);
+pub(super) type Recorded = (Vec<Ended>, Result<()>);
 
 impl EngineCalls {
     pub fn new(now: Instant) -> EngineCalls {
@@ -61,6 +71,9 @@ impl EngineCalls {
             leasing: None,
             extending: None,
             recordings: FuturesUnordered::new(),
+            falling: None,
+            known_down: None,
+            fall_at: now,
             lease_at: now,
             extend_at: now + EXTEND,
             counted_at: None,
@@ -95,6 +108,9 @@ impl Deliver {
         if calls.extending.is_none() && !backs_off && now >= calls.extend_at {
             calls.extend_at = now + EXTEND;
             calls.extending = self.extend_leases(in_flight.to_extend());
+        }
+        if !backs_off {
+            self.fall_back(calls, in_flight.is_down, now);
         }
         // Leased well before there is none left: in a storm the engine's answer takes its time.
         let is_low =
@@ -201,28 +217,10 @@ impl Deliver {
     }
 
     /// Writes outcomes to the engine. Gives them back, for the case that the engine fails.
-    pub(super) fn record(&self, outcomes: Vec<Unrecorded>) -> BoxFuture<'static, Recorded> {
-        let (engine, now) = (self.engine.clone(), self.clock.now());
+    pub(super) fn record(&self, outcomes: Vec<Ended>) -> BoxFuture<'static, Recorded> {
+        let (engine, keep, now) = (self.engine.clone(), self.keep, self.clock.now());
         async move {
-            let recorded = async {
-                let is_delivered = |outcome: &&Unrecorded| outcome.1 == AttemptOutcome::Delivered;
-                let delivered: Vec<Delivery> =
-                    outcomes.iter().filter(is_delivered).map(|(delivery, _)| (**delivery).clone()).collect();
-                if !delivered.is_empty() {
-                    engine.delivered(&delivered, now).await?;
-                }
-                for (delivery, outcome) in &outcomes {
-                    match outcome {
-                        AttemptOutcome::Delivered => {}
-                        AttemptOutcome::RetryAt(at) => engine.retry_later(delivery, *at).await?,
-                        AttemptOutcome::DeadLetter(reason) => {
-                            engine.dead_letter(delivery, reason, now).await?
-                        }
-                    }
-                }
-                Ok(())
-            };
-            let recorded = recorded.await;
+            let recorded = engine.end_attempts(&outcomes, keep, now).await;
             (outcomes, recorded)
         }
         .boxed()
@@ -238,7 +236,7 @@ impl Deliver {
         match recorded {
             Ok(()) => {
                 self.telemetry.engine_answered(Loop::Delivery, &which);
-                outcomes.iter().for_each(|(delivery, _)| in_flight.remove(&delivery.id));
+                outcomes.iter().for_each(|one| in_flight.remove(&one.delivery.id));
                 None
             }
             // Each may be recorded again: a second time changes nothing.

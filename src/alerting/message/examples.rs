@@ -47,6 +47,7 @@ impl Example {
             blind: Vec::new(),
             reminder: false,
             situation: Default::default(),
+            meant_for: None,
             attempt: 1,
         };
         match self {

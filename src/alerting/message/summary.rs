@@ -10,7 +10,7 @@ use super::zone::{Zone, span};
 use crate::alerting::group;
 use crate::alerting::text::{short, word};
 use crate::presence::{Cause, Closing, Interval, Labels, OfflineRecord};
-use crate::store::Delivery;
+use crate::store::{Delivery, MeantFor};
 
 /// The most records that one section lists.
 pub const MOST_LISTED: usize = 50;
@@ -53,7 +53,13 @@ fn full_title(delivery: &Delivery, zone: &Zone) -> String {
         Some(_) => format!(", {} still offline", number(delivery.situation.lasting.unwrap_or_default())),
         None => String::new(),
     };
-    format!("{reminder}{}{still}", title_of_all(delivery, zone))
+    let meant_for = match &delivery.meant_for {
+        Some(MeantFor { receiver, since }) => {
+            format!(" (meant for {receiver}, down since {})", zone.show(*since))
+        }
+        None => String::new(),
+    };
+    format!("{reminder}{}{still}{meant_for}", title_of_all(delivery, zone))
 }
 
 fn title_of_all(delivery: &Delivery, zone: &Zone) -> String {
@@ -180,6 +186,11 @@ pub fn sections(delivery: &Delivery, zone: &Zone, links: &Links) -> Vec<Section>
         link: links.unit(record),
     };
     let (back, unwatched) = ended(&delivery.online);
+    let meant_for = delivery.meant_for.iter().map(|MeantFor { receiver, since }| Item {
+        name: format!("Meant for receiver {receiver}"),
+        what: format!("which has been down since {}, and gets it when it is back", zone.show(*since)),
+        link: None,
+    });
     let incident = delivery.situation.incident.as_ref();
     let (by_cause, others) = match incident {
         Some(incident) => incident::covered(incident, &delivery.offline),
@@ -190,6 +201,7 @@ pub fn sections(delivery: &Delivery, zone: &Zone, links: &Links) -> Vec<Section>
     let rest = if by_cause.is_empty() { "Offline" } else { "Others offline" };
     let folded = if others.is_empty() { MOST_LISTED } else { MOST_FOLDED };
     let sections = [
+        section("Fallback", MOST_LISTED, meant_for),
         section("Blind", MOST_LISTED, blind),
         section(&cause, folded, by_cause.into_iter().map(of_record)),
         section(rest, MOST_LISTED, others.into_iter().map(of_record)),

@@ -52,6 +52,8 @@ const LOG_BYTES: i64 = 64 * 1024 * 1024;
 /// | `notifications` | sealed notifications (JSON), and to how many receivers they are still to be delivered |
 /// | `queue`, `lanes` | the next attempt for each receiver and group; its notifications in order |
 /// | `letters`, `untold` | dead letters (JSON), and the silences in them or, with `-`, those that were over before their receiver came back |
+/// | `down`, `fallen` | receivers with a fallback that take nothing, since when; what of their lanes the fallback got too |
+/// | `attempts` | the record of attempts to deliver: a line (JSON) for each attempt of one step; `total`: how many bytes were written up to it |
 /// | `receivers` | receivers that are or were configured; `absent`: since when one is not |
 /// | `silences`, `audit` | alert silences, and the last changes that operators made (JSON) |
 /// | `shared` | states that instances share: `version` has another text after each change |
@@ -104,6 +106,11 @@ CREATE TABLE IF NOT EXISTS silences(id TEXT PRIMARY KEY, body TEXT NOT NULL) WIT
 CREATE TABLE IF NOT EXISTS shared(state TEXT NOT NULL, name TEXT NOT NULL, body TEXT NOT NULL,
   PRIMARY KEY(state, name)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS audit(id INTEGER PRIMARY KEY AUTOINCREMENT, entry TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS attempts(id INTEGER PRIMARY KEY AUTOINCREMENT, at INTEGER NOT NULL, total INTEGER NOT NULL,
+  text TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS down(receiver TEXT PRIMARY KEY, since INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS fallen(lane INTEGER PRIMARY KEY);
+CREATE INDEX IF NOT EXISTS attempts_newest ON attempts(at);
 ";
 
 /// Opens the fleet of a directory, for writing, or creates it. Answers the number of its partitions, too.

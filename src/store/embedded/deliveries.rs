@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, params};
@@ -12,18 +13,19 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::delivery_leases::{DeliveryLease, DeliveryLeases};
 use super::error::DatabaseResult;
 use super::finish::{Ending, finish_one};
-use super::stored::text;
-use super::{EmbeddedEngine, absence, groups, outbox, quarantine, receivers, reminders};
+use super::kept::OnRecord;
+use super::{EmbeddedEngine, absence, fallback, groups, kept, outbox, quarantine, receivers, reminders};
 use crate::clock::Timestamp;
 use crate::presence::{GroupIncident, Incident};
 use crate::routing::AlertSilence;
 use crate::store::notification::{Notification, Readable};
 use crate::store::untold::leave_out_untold;
 use crate::store::{
-    AlertStore, Backlog, Capacity, DeadLetter, Delivery, Destinations, Discarded, EngineError, Entry, Join,
-    Joined, KeptIncident, LARGEST_STEP, Position, Result,
+    AlertStore, Backlog, Capacity, DeadLetter, Delivery, Destinations, Discarded, End, Ended, EngineError,
+    Entry, FindAttempts, Join, Joined, KeptIncident, LARGEST_STEP, MeantFor, Position, Result,
+    StoredAttempts, WaitingPage,
 };
-use crate::store::{json::from_json, json::to_json};
+use crate::store::{attempts::texts, json::to_json};
 use crate::telemetry::Stored;
 
 /// After so many bytes of notifications the other groups are leased later.
@@ -106,7 +108,7 @@ impl AlertStore for EmbeddedEngine {
         }
         // These hold no transition that can be read: their groups go on with the next notification.
         if !broken.is_empty() {
-            self.finish(broken, now).await?;
+            self.finish(broken, now, OnRecord::nothing(now)).await?;
         }
         let untold = absence::untold(self, receiver, &deliveries).await?;
         leave_out_untold(self, &self.telemetry, receiver, deliveries, &untold, now).await
@@ -148,34 +150,24 @@ impl AlertStore for EmbeddedEngine {
         self.readers.read(first).await
     }
 
-    async fn delivered(&self, deliveries: &[Delivery], now: Timestamp) -> Result<()> {
-        self.finish(deliveries.iter().map(Ending::delivered).collect(), now).await
-    }
-
-    async fn extend_leases(&self, deliveries: &[Arc<Delivery>], until: Timestamp) -> Result<Vec<bool>> {
-        Ok(deliveries.iter().map(|delivery| self.delivery_leases.extend(delivery, until)).collect())
-    }
-
-    async fn retry_later(&self, delivery: &Delivery, at: Timestamp) -> Result<()> {
-        let (leases, held) = (self.delivery_leases.clone(), delivery.clone());
-        let write = move |database: &Connection| {
-            if leases.is_held(&held) {
-                let update = "UPDATE queue SET at = ? WHERE receiver = ? AND grp = ?";
-                let key = params![at.as_millis(), held.receiver, held.group.key];
-                database.prepare_cached(update)?.execute(key)?;
+    async fn end_attempts(&self, ended: &[Ended], keep: Duration, now: Timestamp) -> Result<()> {
+        let since = Timestamp::from_millis(now.as_millis().saturating_sub(keep.as_millis() as i64));
+        let on_record = |texts| OnRecord { now, since, texts };
+        let (later, over): (Vec<&Ended>, Vec<&Ended>) =
+            ended.iter().partition(|one| matches!(one.end, End::RetryAt(_)));
+        let endings = over.iter().filter_map(|one| Ending::of(one, now).transpose());
+        let texts_of_ends = texts(over.iter().copied());
+        self.finish(endings.collect::<Result<_>>()?, now, on_record(texts_of_ends)).await?;
+        for one in later {
+            if let End::RetryAt(at) = one.end {
+                self.retry(&one.delivery, at, on_record(texts(std::iter::once(one)))).await?;
             }
-            Ok(())
-        };
-        self.writer.write("retry_later", write).await?;
-        if self.delivery_leases.is_held(delivery) {
-            self.delivery_leases.end(&delivery.receiver, &delivery.group.key, delivery.notification());
         }
         Ok(())
     }
 
-    async fn dead_letter(&self, delivery: &Delivery, reason: &str, now: Timestamp) -> Result<()> {
-        let letter = DeadLetter { delivery: delivery.clone(), at: now, reason: reason.to_owned() };
-        self.finish(vec![Ending::given_up(&letter)?], now).await
+    async fn extend_leases(&self, deliveries: &[Arc<Delivery>], until: Timestamp) -> Result<Vec<bool>> {
+        Ok(deliveries.iter().map(|delivery| self.delivery_leases.extend(delivery, until)).collect())
     }
 
     async fn backlog(&self, partitions: &[u16], receiver: &str) -> Result<Backlog> {
@@ -210,28 +202,52 @@ impl AlertStore for EmbeddedEngine {
         receivers::discard(self, receiver, now).await
     }
 
-    async fn dead_letters(&self, receiver: &str, limit: usize) -> Result<Vec<DeadLetter>> {
-        let select = "SELECT id, letter FROM letters WHERE receiver = ? ORDER BY at DESC, id LIMIT ?";
-        let (name, receiver) = (receiver.to_owned(), receiver.to_owned());
-        let newest = move |database: &Connection| {
-            let mut select = database.prepare_cached(select)?;
-            let letters = select.query_map(params![receiver, limit as i64], |row| {
-                Ok((text(row, 0)?.into_owned(), text(row, 1)?.into_owned()))
-            })?;
-            Ok(letters.collect::<rusqlite::Result<Vec<_>>>()?)
-        };
-        let mut letters = Vec::new();
-        for (id, letter) in self.readers.read(newest).await? {
-            match from_json("a dead letter", &letter) {
-                Ok(letter) => letters.push(letter),
-                Err(why) => {
-                    let location = format!("table letters receiver {name:?} id {id:?}");
-                    self.telemetry.unreadable(Stored::DeadLetter, &location, &why.to_string());
-                    self.full_scan.request();
-                }
-            }
-        }
-        Ok(letters)
+    async fn letters(
+        &self,
+        receiver: &str,
+        from: Timestamp,
+        until: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<DeadLetter>> {
+        kept::letters(self, receiver, (from, until), limit).await
+    }
+
+    async fn letter(&self, receiver: &str, notification: &str) -> Result<Option<DeadLetter>> {
+        kept::letter(self, receiver, notification).await
+    }
+
+    async fn purge(&self, letters: &[DeadLetter]) -> Result<usize> {
+        kept::purge(self, letters).await
+    }
+
+    async fn waiting(&self, receiver: &str, after: Option<&str>) -> Result<WaitingPage> {
+        kept::waiting(self, receiver, after).await
+    }
+
+    async fn replay(&self, delivery: &Delivery, now: Timestamp) -> Result<bool> {
+        kept::replay(self, delivery, now).await
+    }
+
+    async fn down_since(&self, receiver: &str, now: Timestamp) -> Result<Timestamp> {
+        fallback::down_since(self, receiver, now).await
+    }
+
+    async fn is_up(&self, receiver: &str) -> Result<()> {
+        fallback::is_up(self, receiver).await
+    }
+
+    async fn fall_back(
+        &self,
+        partitions: &[u16],
+        meant_for: &MeantFor,
+        to: &str,
+        now: Timestamp,
+    ) -> Result<usize> {
+        fallback::fall_back(self, partitions, meant_for, to, now).await
+    }
+
+    async fn attempts(&self, find: &FindAttempts) -> Result<Vec<StoredAttempts>> {
+        kept::attempts(self, find).await
     }
 }
 
@@ -321,15 +337,43 @@ impl EmbeddedEngine {
         self.writer.write("quarantine", write).await
     }
 
-    pub(super) async fn finish(&self, endings: Vec<Ending>, now: Timestamp) -> Result<()> {
+    pub(super) async fn finish(
+        &self,
+        endings: Vec<Ending>,
+        now: Timestamp,
+        on_record: OnRecord,
+    ) -> Result<()> {
+        if endings.is_empty() {
+            return Ok(());
+        }
         let partitions = self.memory.partitions();
         let endings = Arc::new(endings);
         let ended = endings.clone();
         let write = move |database: &Connection| {
-            endings.iter().try_for_each(|ending| finish_one(database, ending, partitions, now))
+            endings.iter().try_for_each(|ending| finish_one(database, ending, partitions, now))?;
+            on_record.write(database, partitions)
         };
         self.writer.write("finish", write).await?;
         ended.iter().for_each(|ending| self.delivery_leases.end(&ending.receiver, &ending.group, &ending.id));
+        Ok(())
+    }
+
+    /// Sets the next attempt of a delivery, if this process still holds it.
+    async fn retry(&self, delivery: &Delivery, at: Timestamp, on_record: OnRecord) -> Result<()> {
+        let (leases, held, partitions) =
+            (self.delivery_leases.clone(), delivery.clone(), self.memory.partitions());
+        let write = move |database: &Connection| {
+            if leases.is_held(&held) {
+                let update = "UPDATE queue SET at = ? WHERE receiver = ? AND grp = ?";
+                let key = params![at.as_millis(), held.receiver, held.group.key];
+                database.prepare_cached(update)?.execute(key)?;
+            }
+            on_record.write(database, partitions)
+        };
+        self.writer.write("retry_later", write).await?;
+        if self.delivery_leases.is_held(delivery) {
+            self.delivery_leases.end(&delivery.receiver, &delivery.group.key, delivery.notification());
+        }
         Ok(())
     }
 }

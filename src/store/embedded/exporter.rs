@@ -11,7 +11,7 @@ use crate::clock::Timestamp;
 use crate::presence::since_of;
 use crate::store::json::from_json;
 use crate::store::notification::of_member;
-use crate::store::{Queries, Result};
+use crate::store::{Queries, Result, StoredAttempts};
 use crate::store::{migration::Exporter, migration::MigrationItem};
 
 #[async_trait]
@@ -56,6 +56,7 @@ impl Exporter for EmbeddedEngine {
             if is_last {
                 // The table of notifications has no partitions: the importer finds the partition of each.
                 notifications(database, &mut items)?;
+                attempts(database, &mut items)?;
                 operators(database, &mut items)?;
             }
             Ok(items)
@@ -75,7 +76,7 @@ fn records(database: &Connection, partition: u16, items: &mut Vec<MigrationItem>
     }
     let select = "SELECT letter FROM letters WHERE partition = ?";
     for json in all(database, select, [partition], |row| row.get::<_, String>(0))? {
-        items.push(MigrationItem::Letter(from_json("a dead letter", &json)?));
+        items.push(MigrationItem::Letter(Box::new(from_json("a dead letter", &json)?)));
     }
     Ok(())
 }
@@ -139,6 +140,14 @@ fn notifications(database: &Connection, items: &mut Vec<MigrationItem>) -> Datab
     items.extend(all(database, select, [], |row| {
         let owed: i64 = row.get(2)?;
         Ok(MigrationItem::Notification { id: row.get(0)?, body: row.get(1)?, owed: owed.max(0) as u64 })
+    })?);
+    Ok(())
+}
+
+fn attempts(database: &Connection, items: &mut Vec<MigrationItem>) -> DatabaseResult<()> {
+    let select = "SELECT at, text FROM attempts ORDER BY id";
+    items.extend(all(database, select, [], |row| {
+        Ok(MigrationItem::Attempts(StoredAttempts { at: moment(row.get(0)?), text: row.get(1)? }))
     })?);
     Ok(())
 }

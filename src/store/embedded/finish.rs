@@ -5,7 +5,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::error::DatabaseResult;
 use crate::clock::Timestamp;
 use crate::store::json::to_json;
-use crate::store::{DeadLetter, Delivery, Result, partition_of_group};
+use crate::store::{DeadLetter, Delivery, End, Ended, Result, partition_of_group};
 
 /// The end of one delivery, ready to be written.
 pub(super) struct Ending {
@@ -24,6 +24,19 @@ impl Ending {
             group: delivery.group.key.clone(),
             id: delivery.notification().to_owned(),
             letter: None,
+        }
+    }
+
+    /// `None`: the delivery is attempted again.
+    pub fn of(ended: &Ended, now: Timestamp) -> Result<Option<Ending>> {
+        let delivery = &ended.delivery;
+        match &ended.end {
+            End::Delivered => Ok(Some(Ending::delivered(delivery))),
+            End::RetryAt(_) => Ok(None),
+            End::DeadLetter(reason) => {
+                let (delivery, reason) = (delivery.as_ref().clone(), reason.clone());
+                Ending::given_up(&DeadLetter { delivery, at: now, reason }).map(Some)
+            }
         }
     }
 

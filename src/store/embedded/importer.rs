@@ -16,14 +16,14 @@ use crate::clock::Timestamp;
 use crate::presence::{Hearing, stored_since};
 use crate::store::json::to_json;
 use crate::store::notification::is_final;
-use crate::store::{EngineError, OutboxEvent, Result, partition_of, partition_of_group};
+use crate::store::{EngineError, OutboxEvent, Result, StoredAttempts, partition_of, partition_of_group};
 use crate::store::{migration::Importer, migration::MigrationItem};
 
 /// Tables that must be empty before an import.
 const MUST_BE_EMPTY: [&str; 5] = ["units", "records", "outbox", "groups", "letters"];
 /// Tables in which an emptied fleet may have rows; an import clears them. Old last seen times would count for the
 /// units that get their slots.
-const CLEARED: [&str; 13] = [
+const CLEARED: [&str; 16] = [
     "beats",
     "pages",
     "data",
@@ -35,6 +35,9 @@ const CLEARED: [&str; 13] = [
     "queue",
     "lanes",
     "untold",
+    "attempts",
+    "down",
+    "fallen",
     "silences",
     "audit",
 ];
@@ -131,6 +134,11 @@ impl TargetDatabase {
                 let insert = "INSERT INTO silences(id, body) VALUES(?, ?)";
                 self.execute(insert, params![silence.id.to_string(), to_json(silence)?])?;
                 self.execute("INSERT OR REPLACE INTO meta VALUES('silences', 'moved')", [])
+            }
+            MigrationItem::Attempts(StoredAttempts { at, text }) => {
+                let insert = "INSERT INTO attempts(at, total, text) SELECT ?1, coalesce(max(total), 0) + length(?2), ?2 \
+                              FROM (SELECT total FROM attempts ORDER BY id DESC LIMIT 1)";
+                self.execute(insert, params![at.as_millis(), text])
             }
             MigrationItem::Audit(entry) => insert_audit(&self.database, &to_json(entry)?),
         }

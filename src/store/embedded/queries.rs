@@ -7,11 +7,11 @@ use std::path::Path;
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::EmbeddedEngine;
 use super::database::{self, open_to_read};
 use super::last_seen::unit_id;
 use super::row::RowFlags;
 use super::stored::{snapshot, text};
+use super::{EmbeddedEngine, kept};
 use crate::clock::Timestamp;
 use crate::presence::{Kind, OfflineRecord, RecordId, Snapshot, Unit};
 use crate::store::{Layout, Queries, Result};
@@ -158,6 +158,10 @@ impl Queries for EmbeddedEngine {
             noted.remove(page);
         });
         Ok(taken)
+    }
+
+    async fn forget_attempts(&self, _partitions: &[u16], before: Timestamp) -> Result<()> {
+        kept::forget_attempts(self, before).await
     }
 
     async fn forget_records(&self, partitions: &[u16], before: Timestamp) -> Result<usize> {

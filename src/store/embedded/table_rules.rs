@@ -247,6 +247,29 @@ pub(super) const TABLE_RULES: &[TableRule] = &[
         ],
     },
     TableRule {
+        table: "down",
+        what: Stored::Delivery,
+        key: &["receiver"],
+        columns: &[column("receiver", Text, RemoveRow), column("since", Moment, RemoveRow)],
+    },
+    TableRule {
+        table: "fallen",
+        what: Stored::Delivery,
+        key: &["lane"],
+        columns: &[column("lane", Number, RemoveRow)],
+    },
+    TableRule {
+        table: "attempts",
+        what: Stored::Attempt,
+        key: &["id"],
+        columns: &[
+            column("id", Number, RemoveRow),
+            column("at", Moment, Zero),
+            column("total", Number, Zero),
+            column("text", Text, RemoveRow),
+        ],
+    },
+    TableRule {
         table: "receivers",
         what: Stored::Delivery,
         key: &["name"],

@@ -137,10 +137,14 @@ fn records(delivery: &Delivery) -> usize {
 
 impl RedisEngine {
     /// Keeps deliveries that a receiver acknowledged, if a replica may take over.
-    pub(super) fn keep_acknowledged(&self, deliveries: &[Delivery], now: Timestamp) {
+    pub(super) fn keep_acknowledged<'a>(
+        &self,
+        deliveries: impl Iterator<Item = &'a Delivery>,
+        now: Timestamp,
+    ) {
         if !self.topology.is_fixed() {
             let mut memory = self.acknowledged();
-            deliveries.iter().for_each(|delivery| memory.keep(delivery, now));
+            deliveries.for_each(|delivery| memory.keep(delivery, now));
         }
     }
 
@@ -237,6 +241,7 @@ mod tests {
             blind: vec![],
             reminder: false,
             situation: Default::default(),
+            meant_for: None,
             attempt: 1,
         }
     }

@@ -5,32 +5,32 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use redis::pipe;
 
-use super::ending::Ending;
+use super::ending::{Ending, FINISH_STEP, OnRecord};
 use super::units::first_score;
-use super::{RedisEngine, absence, groups, marking, outbox, receivers, reminders};
+use super::{RedisEngine, absence, fallback, groups, kept, marking, outbox, receivers, reminders};
 use crate::clock::Timestamp;
 use crate::presence::{GroupIncident, Incident, RecordId};
 use crate::routing::AlertSilence;
+use crate::store::attempts::texts;
 use crate::store::notification::{Notification, Readable};
 use crate::store::untold::leave_out_untold;
 use crate::store::{
-    AcknowledgedSilence, AlertStore, Backlog, Capacity, DeadLetter, Delivery, Destinations, Discarded, Entry,
-    Join, Joined, KeptIncident, LARGEST_STEP, Marking, Position, Result,
+    AcknowledgedSilence, AlertStore, Backlog, Capacity, DeadLetter, Delivery, Destinations, Discarded, End,
+    Ended, Entry, FindAttempts, Join, Joined, KeptIncident, LARGEST_STEP, Marking, MeantFor, Position,
+    Result, StoredAttempts, WaitingPage,
 };
-use crate::store::{json::from_json, json::to_json};
 use crate::telemetry::Stored;
 
 /// How many lists of groups one call splits in each partition, before it leases single groups.
 const MOST_SPREAD: usize = 16;
 
-/// How many deliveries one script leases, and how many it ends: about a quarter of a millisecond, as in
-/// [`super::hand_out`].
+/// How many deliveries one script leases: about a quarter of a millisecond, as in [`super::hand_out`].
 const LEASE_STEP: usize = 50;
-const FINISH_STEP: usize = 50;
 
 #[async_trait]
 impl AlertStore for RedisEngine {
@@ -128,11 +128,18 @@ impl AlertStore for RedisEngine {
         first_score(self, "first_lease", keys).await
     }
 
-    async fn delivered(&self, deliveries: &[Delivery], now: Timestamp) -> Result<()> {
-        let endings: Vec<Ending> =
-            deliveries.iter().map(|delivery| Ending { delivery, letter: None }).collect();
-        self.keep_acknowledged(deliveries, now);
-        self.finish(&endings, now).await
+    async fn end_attempts(&self, ended: &[Ended], keep: Duration, now: Timestamp) -> Result<()> {
+        let delivered = ended.iter().filter(|one| one.end == End::Delivered);
+        self.keep_acknowledged(delivered.map(|one| one.delivery.as_ref()), now);
+        self.finish(ended, keep, now).await?;
+        for one in ended {
+            if let End::RetryAt(at) = one.end {
+                let texts = texts(std::iter::once(one));
+                let on_record = OnRecord { now, keep, texts };
+                self.set_next_attempt("retry_later", &[&one.delivery], at, &on_record).await?;
+            }
+        }
+        Ok(())
     }
 
     async fn doubtful(&self) -> Result<Vec<AcknowledgedSilence>> {
@@ -149,16 +156,7 @@ impl AlertStore for RedisEngine {
 
     async fn extend_leases(&self, deliveries: &[Arc<Delivery>], until: Timestamp) -> Result<Vec<bool>> {
         let deliveries: Vec<&Delivery> = deliveries.iter().map(AsRef::as_ref).collect();
-        self.set_next_attempt("extend_leases", &deliveries, until).await
-    }
-
-    async fn retry_later(&self, delivery: &Delivery, at: Timestamp) -> Result<()> {
-        self.set_next_attempt("retry_later", &[delivery], at).await.map(|_| ())
-    }
-
-    async fn dead_letter(&self, delivery: &Delivery, reason: &str, now: Timestamp) -> Result<()> {
-        let letter = DeadLetter { delivery: delivery.clone(), at: now, reason: reason.to_owned() };
-        self.finish(&[Ending { delivery, letter: Some(letter) }], now).await
+        self.set_next_attempt("extend_leases", &deliveries, until, &OnRecord::NOTHING).await
     }
 
     async fn backlog(&self, partitions: &[u16], receiver: &str) -> Result<Backlog> {
@@ -181,34 +179,52 @@ impl AlertStore for RedisEngine {
         receivers::discard(self, receiver, now).await
     }
 
-    async fn dead_letters(&self, receiver: &str, limit: usize) -> Result<Vec<DeadLetter>> {
-        let mut letters: Vec<DeadLetter> = Vec::new();
-        for partition in 0..self.keys.partitions() {
-            let mut ids = pipe();
-            ids.zrevrange(self.keys.of(partition, "dead", receiver), 0, limit as isize - 1);
-            let (ids,): (Vec<String>,) = self.topology.send("dead", &ids).await?;
-            let mut bodies = pipe();
-            for id in &ids {
-                bodies.hget(self.keys.of(partition, "letters", receiver), id);
-            }
-            if !ids.is_empty() {
-                let bodies: Vec<Option<Vec<u8>>> = self.topology.send("letters", &bodies).await?;
-                for (id, body) in ids.iter().zip(bodies) {
-                    let Some(body) = body else { continue };
-                    match from_json("a dead letter", &String::from_utf8_lossy(&body)) {
-                        Ok(letter) => letters.push(letter),
-                        Err(why) => self.telemetry.unreadable(
-                            Stored::DeadLetter,
-                            &format!("{} {id}", self.keys.of(partition, "letters", receiver)),
-                            &why.to_string(),
-                        ),
-                    }
-                }
-            }
-        }
-        letters.sort_by_key(|letter| std::cmp::Reverse(letter.at));
-        letters.truncate(limit);
-        Ok(letters)
+    async fn letters(
+        &self,
+        receiver: &str,
+        from: Timestamp,
+        until: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<DeadLetter>> {
+        kept::letters(self, receiver, (from, until), limit).await
+    }
+
+    async fn letter(&self, receiver: &str, notification: &str) -> Result<Option<DeadLetter>> {
+        kept::letter(self, receiver, notification).await
+    }
+
+    async fn purge(&self, letters: &[DeadLetter]) -> Result<usize> {
+        kept::purge(self, letters).await
+    }
+
+    async fn waiting(&self, receiver: &str, after: Option<&str>) -> Result<WaitingPage> {
+        kept::waiting(self, receiver, after).await
+    }
+
+    async fn replay(&self, delivery: &Delivery, now: Timestamp) -> Result<bool> {
+        kept::replay(self, delivery, now).await
+    }
+
+    async fn down_since(&self, receiver: &str, now: Timestamp) -> Result<Timestamp> {
+        fallback::down_since(self, receiver, now).await
+    }
+
+    async fn is_up(&self, receiver: &str) -> Result<()> {
+        fallback::is_up(self, receiver).await
+    }
+
+    async fn fall_back(
+        &self,
+        partitions: &[u16],
+        meant_for: &MeantFor,
+        to: &str,
+        now: Timestamp,
+    ) -> Result<usize> {
+        fallback::fall_back(self, partitions, meant_for, to, now).await
+    }
+
+    async fn attempts(&self, find: &FindAttempts) -> Result<Vec<StoredAttempts>> {
+        kept::attempts(self, find).await
     }
 }
 
@@ -270,7 +286,7 @@ impl RedisEngine {
 
     /// Items that belong to deliveries, by the partition and the receiver of the delivery: one script may change
     /// those of one partition and receiver.
-    fn by_queue<'a, T>(
+    pub(super) fn by_queue<'a, T>(
         &self,
         items: impl Iterator<Item = T>,
         delivery: impl Fn(&T) -> &'a Delivery,
@@ -291,13 +307,14 @@ impl RedisEngine {
         name: &'static str,
         deliveries: &[&Delivery],
         at: Timestamp,
+        on_record: &OnRecord,
     ) -> Result<Vec<bool>> {
         let queues = self.by_queue(deliveries.iter().copied().enumerate(), |(_, delivery)| delivery);
         let steps = queues.iter().flat_map(|(&(partition, receiver), deliveries)| {
             let slot = self.keys.slot(partition);
             deliveries
                 .chunks(FINISH_STEP)
-                .map(move |step| (slot, self.attempt_step(name, partition, receiver, step, at)))
+                .map(move |step| (slot, self.attempt_step(name, (partition, receiver), step, at, on_record)))
         });
         let mut were_under_way = vec![false; deliveries.len()];
         for (index, answer) in self.topology.few_at_once(steps.collect()).await?.into_iter().flatten() {
@@ -325,19 +342,21 @@ impl RedisEngine {
     async fn attempt_step(
         &self,
         name: &'static str,
-        partition: u16,
-        receiver: &str,
+        (partition, receiver): (u16, &str),
         step: &[(usize, &Delivery)],
         at: Timestamp,
+        on_record: &OnRecord,
     ) -> Result<Vec<(usize, u8)>> {
         let mut script = self.scripts.set_next_attempt.prepare_invoke();
         for name in ["queue", "lanes"] {
             script.key(self.keys.of(partition, name, receiver));
         }
+        script.key(self.keys.in_partition(partition, "attempts"));
         script.arg(at.as_millis()).arg(step.len());
         script.arg(step.iter().map(|(_, one)| one.group.key.as_str()).collect::<Vec<&str>>());
         script.arg(step.iter().map(|(_, one)| one.notification()).collect::<Vec<&str>>());
         script.arg(step.iter().map(|(_, one)| one.attempt).collect::<Vec<u32>>());
+        on_record.add_to(&mut script);
         let answers: Vec<u8> = self.topology.run(name, &script).await?;
         Ok(step.iter().map(|(index, _)| *index).zip(answers).collect())
     }
@@ -374,54 +393,8 @@ impl RedisEngine {
         let endings: Vec<Ending> = broken.iter().map(|delivery| Ending { delivery, letter: None }).collect();
         if !endings.is_empty() {
             let endings: Vec<&Ending> = endings.iter().collect();
-            self.finish_step(partition, receiver, &endings, now).await?;
+            self.finish_step(partition, receiver, &endings, now, &OnRecord::NOTHING).await?;
         }
         Ok(deliveries)
-    }
-
-    async fn finish(&self, endings: &[Ending<'_>], now: Timestamp) -> Result<()> {
-        let steps = self.by_queue(endings.iter(), |ending| ending.delivery);
-        let steps = steps.iter().flat_map(|((partition, receiver), endings)| {
-            let slot = self.keys.slot(*partition);
-            endings
-                .chunks(FINISH_STEP)
-                .map(move |step| (slot, self.finish_step(*partition, receiver, step, now)))
-        });
-        self.topology.few_at_once(steps.collect()).await?;
-        Ok(())
-    }
-
-    /// Ends deliveries of one receiver. Answers how many ended: those that were the first of their lanes.
-    pub(super) async fn finish_step(
-        &self,
-        partition: u16,
-        receiver: &str,
-        endings: &[&Ending<'_>],
-        now: Timestamp,
-    ) -> Result<usize> {
-        let mut script = self.scripts.finish.prepare_invoke();
-        for name in ["queue", "lanes"] {
-            script.key(self.keys.of(partition, name, receiver));
-        }
-        for name in ["notifications", "owed"] {
-            script.key(self.keys.in_partition(partition, name));
-        }
-        for name in ["dead", "letters", "untold"] {
-            script.key(self.keys.of(partition, name, receiver));
-        }
-        script.arg(now.as_millis()).arg(endings.len());
-        for Ending { delivery, .. } in endings {
-            script.arg(&delivery.group.key);
-        }
-        for Ending { delivery, .. } in endings {
-            script.arg(delivery.notification());
-        }
-        for (index, Ending { delivery, letter }) in (1..).zip(endings) {
-            if let Some(letter) = letter {
-                let silences = delivery.silences_lost();
-                script.arg(index).arg(to_json(letter)?).arg(silences.len()).arg(silences);
-            }
-        }
-        self.topology.run("finish", &script).await
     }
 }

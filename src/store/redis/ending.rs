@@ -1,9 +1,108 @@
 //! The end of a delivery: delivered, or a dead letter.
 
-use crate::store::{DeadLetter, Delivery};
+use std::time::Duration;
+
+use redis::ScriptInvocation;
+
+use super::RedisEngine;
+use crate::clock::Timestamp;
+use crate::store::{DeadLetter, Delivery, End, Ended, MOST_ATTEMPT_BYTES, Result};
+use crate::store::{attempts::texts, json::to_json};
+
+/// How many deliveries one script ends: about a quarter of a millisecond.
+pub(super) const FINISH_STEP: usize = 50;
 
 pub(super) struct Ending<'a> {
     pub delivery: &'a Delivery,
     /// `None`: it was delivered.
     pub letter: Option<DeadLetter>,
+}
+
+impl<'a> Ending<'a> {
+    pub fn of(ended: &'a Ended, now: Timestamp) -> Ending<'a> {
+        let delivery = ended.delivery.as_ref();
+        let letter = match &ended.end {
+            End::DeadLetter(reason) => {
+                Some(DeadLetter { delivery: delivery.clone(), at: now, reason: reason.clone() })
+            }
+            _ => None,
+        };
+        Ending { delivery, letter }
+    }
+}
+
+/// Attempts that one step puts on record.
+pub(super) struct OnRecord {
+    pub now: Timestamp,
+    pub keep: Duration,
+    pub texts: Vec<String>,
+}
+
+impl OnRecord {
+    pub const NOTHING: OnRecord = OnRecord { now: Timestamp::ZERO, keep: Duration::ZERO, texts: Vec::new() };
+
+    /// Adds the arguments of `attempts.lua`.
+    pub fn add_to(&self, script: &mut ScriptInvocation<'_>) {
+        script.arg(self.now.as_millis()).arg(self.keep.as_millis() as u64).arg(MOST_ATTEMPT_BYTES);
+        script.arg(self.texts.len()).arg(self.texts.as_slice());
+    }
+}
+
+impl RedisEngine {
+    /// Ends those that are delivered or given up.
+    pub(super) async fn finish(&self, ended: &[Ended], keep: Duration, now: Timestamp) -> Result<()> {
+        let ended = ended.iter().filter(|one| !matches!(one.end, End::RetryAt(_)));
+        let queues = self.by_queue(ended, |one| one.delivery.as_ref());
+        let steps = queues.iter().flat_map(|((partition, receiver), ended)| {
+            let slot = self.keys.slot(*partition);
+            ended.chunks(FINISH_STEP).map(move |step| {
+                let finish = async move {
+                    let endings: Vec<Ending> = step.iter().map(|one| Ending::of(one, now)).collect();
+                    let endings: Vec<&Ending> = endings.iter().collect();
+                    let on_record = OnRecord { now, keep, texts: texts(step.iter().copied()) };
+                    self.finish_step(*partition, receiver, &endings, now, &on_record).await
+                };
+                (slot, finish)
+            })
+        });
+        self.topology.few_at_once(steps.collect()).await?;
+        Ok(())
+    }
+
+    /// Ends deliveries of one receiver. Answers how many ended: those that were the first of their lanes.
+    pub(super) async fn finish_step(
+        &self,
+        partition: u16,
+        receiver: &str,
+        endings: &[&Ending<'_>],
+        now: Timestamp,
+        on_record: &OnRecord,
+    ) -> Result<usize> {
+        let mut script = self.scripts.finish.prepare_invoke();
+        for name in ["queue", "lanes"] {
+            script.key(self.keys.of(partition, name, receiver));
+        }
+        for name in ["notifications", "owed"] {
+            script.key(self.keys.in_partition(partition, name));
+        }
+        for name in ["dead", "letters", "untold"] {
+            script.key(self.keys.of(partition, name, receiver));
+        }
+        script.key(self.keys.in_partition(partition, "attempts"));
+        script.arg(now.as_millis()).arg(endings.len());
+        for Ending { delivery, .. } in endings {
+            script.arg(&delivery.group.key);
+        }
+        for Ending { delivery, .. } in endings {
+            script.arg(delivery.notification());
+        }
+        on_record.add_to(&mut script);
+        for (index, Ending { delivery, letter }) in (1..).zip(endings) {
+            if let Some(letter) = letter {
+                let silences = delivery.silences_lost();
+                script.arg(index).arg(to_json(letter)?).arg(silences.len()).arg(silences);
+            }
+        }
+        self.topology.run("finish", &script).await
+    }
 }

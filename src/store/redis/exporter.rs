@@ -14,7 +14,7 @@ use super::{RedisEngine, outbox};
 use crate::clock::Timestamp;
 use crate::presence::{Labels, Stage, since_of};
 use crate::store::notification::Notification;
-use crate::store::{EngineError, Group, MOST_AUDITED, Queries, Result, SilenceStore};
+use crate::store::{EngineError, Group, MOST_AUDITED, Queries, Result, SilenceStore, StoredAttempts};
 use crate::store::{json::from_json, json::to_json};
 use crate::store::{migration::Exporter, migration::MigrationItem};
 
@@ -97,6 +97,7 @@ impl Exporter for RedisEngine {
         if partition < self.keys.partitions() {
             self.export_records(partition, &mut items).await?;
             self.export_groups(partition, &mut items).await?;
+            self.export_attempts(partition, &mut items).await?;
             return Ok(items);
         }
         let mut lanes = Vec::new();
@@ -235,6 +236,18 @@ impl RedisEngine {
         Ok(lasting)
     }
 
+    async fn export_attempts(&self, partition: u16, items: &mut Vec<MigrationItem>) -> Result<()> {
+        let mut pipe = pipe();
+        pipe.zrange_withscores(self.keys.in_partition(partition, "attempts"), 0, -1);
+        let (entries,): (Vec<(String, f64)>,) = self.topology.send("export_attempts", &pipe).await?;
+        let entry = |(member, at): (String, f64)| {
+            let text = member.split_once(' ')?.1.to_owned();
+            Some(MigrationItem::Attempts(StoredAttempts { at: moment(at), text }))
+        };
+        items.extend(entries.into_iter().filter_map(entry));
+        Ok(())
+    }
+
     async fn export_lanes(
         &self,
         partition: u16,
@@ -263,7 +276,7 @@ impl RedisEngine {
             items.push(MigrationItem::Lane { receiver, group, next, attempts, notifications });
         }
         for (_, json) in letters {
-            items.push(MigrationItem::Letter(from_json("a dead letter", &json)?));
+            items.push(MigrationItem::Letter(Box::new(from_json("a dead letter", &json)?)));
         }
         Ok(())
     }

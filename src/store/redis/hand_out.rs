@@ -158,6 +158,7 @@ fn handed_out<'a>(
                 blind: Vec::new(),
                 reminder: false,
                 situation: Default::default(),
+                meant_for: None,
                 attempt: 1,
             });
         }

@@ -193,6 +193,11 @@ impl RedisImporter {
                     pipe.hset(key("untold"), silence, id).ignore();
                 }
             }
+            MigrationItem::Attempts(attempts) => {
+                let group = attempts.read().next().map(|first| first.group).unwrap_or_default();
+                let key = self.keys.in_partition(self.keys.partition_of_group(&group), "attempts");
+                pipe.zadd(key, format!("{:016} {}", 0, attempts.text), attempts.at.as_millis()).ignore();
+            }
             MigrationItem::AlertSilence(silence) => {
                 let key = self.keys.silences();
                 pipe.hset(&key, silence.id.to_string(), to_json(silence)?).ignore();

@@ -21,6 +21,7 @@
 //! | `rollcall:{hearing}:counts:<instance>` | string | the number of its own units of each kind, and their shortest timeout, JSON; PX = 8 s |
 //! | `rollcall:{hearing}:receivers` | hash | receivers that are or were configured → since when the receiver is configured (ms), or `absent` and since when it is not (ms), see `absence.rs` |
 //! | `rollcall:{hearing}:shared:<state>` | hash | a state that all instances share: name → text; `version`: another value after each change. `sources`: units whose silence inhibits others → their last record (JSON), see `fleet/inhibitions.rs` |
+//! | `rollcall:{hearing}:down` | hash | receivers with a fallback that take nothing → since when (ms) |
 //! | `rollcall:{hearing}:silences` | hash | alert silences: id → JSON; `version`: another value after each change, see `silences.rs` |
 //! | `rollcall:{hearing}:audit` | stream | the last changes that operators made (JSON) |
 //! | `rollcall:{hearing}:clock` | hash | `server`: its clock, `fleet`: the time of the fleet, at the last renewal; `jump`: its clock when a jump forward was handled (ms) |
@@ -53,6 +54,8 @@
 //! | `rollcall:{pN}:lanes:<receiver>` | hash | group → attempts at its first notification, the ids of all in order, and the first notification if this is its only copy, see `lease.lua` |
 //! | `rollcall:{pN}:dead:<receiver>` | zset | ids of dead letters by when they were given up (ms) |
 //! | `rollcall:{pN}:letters:<receiver>` | hash | id → dead letter (JSON) |
+//! | `rollcall:{pN}:fallen:<receiver>` | hash | group → the last of its notifications that its fallback got too, while the receiver takes nothing |
+//! | `rollcall:{pN}:attempts` | zset | the record of attempts to deliver, by when they were written (ms): how many bytes were written before, and a line (JSON) for each attempt of one step, see `attempts.lua` |
 //! | `rollcall:{pN}:untold:<receiver>` | hash | silences that the receiver was not notified of, `<detected at> <record id>`, and the group if it is one of a route → the dead letter, or `-`, see `absence.rs`; `-` → `-` if there are any of the latter |
 //! | `rollcall:{pN}:unreadable`, `rollcall:{hearing}:unreadable` | hash | quarantined values: key, or key, line break, member → the value. A key of a wrong type is beside it, as `<key>:unreadable` |
 //!
@@ -104,6 +107,7 @@ pub const KEY_RULES: &[KeyRule] = &[
     sort("h+", "counts", "string", Stored::Roster),
     sort("h", "receivers", "hash", Stored::Delivery),
     sort("h+", "shared", "hash", Stored::Other),
+    sort("h", "down", "hash", Stored::Delivery),
     sort("h", "silences", "hash", Stored::AlertSilence),
     sort("h", "audit", "stream", Stored::Audit),
     sort("h", "clock", "hash", Stored::Roster),
@@ -136,6 +140,8 @@ pub const KEY_RULES: &[KeyRule] = &[
     sort("p+", "dead", "zset", Stored::DeadLetter),
     sort("p+", "letters", "hash", Stored::DeadLetter),
     sort("p+", "untold", "hash", Stored::DeadLetter),
+    sort("p+", "fallen", "hash", Stored::Delivery),
+    sort("p", "attempts", "zset", Stored::Attempt),
 ];
 
 /// The most pages that a partition's facts lie on.
@@ -227,6 +233,10 @@ impl Keys {
 
     pub fn shared(&self, of: Shared) -> String {
         format!("{}:{{hearing}}:shared:{}", self.prefix, of.as_str())
+    }
+
+    pub fn down(&self) -> String {
+        format!("{}:{{hearing}}:down", self.prefix)
     }
 
     pub fn silences(&self) -> String {
@@ -414,12 +424,12 @@ impl Keys {
     }
 
     /// A key with one instance in each partition: `deadlines`, `data`, `noted`, `offline`, `past`, `closed`,
-    /// `archive`, `group_of`, `groups`, `members`, `sealed`, `labels`, `reminders`, `over`, `notifications`, `owed`.
+    /// `archive`, `group_of`, `groups`, `members`, `sealed`, `labels`, `reminders`, `over`, `notifications`, `owed`, `attempts`.
     pub fn in_partition(&self, partition: u16, name: &str) -> String {
         [self.begin(partition), name].concat()
     }
 
-    /// A key with one instance for each receiver in a partition: `queue`, `lanes`, `dead`, `letters`, `untold`; or
+    /// A key with one instance for each receiver in a partition: `queue`, `lanes`, `dead`, `letters`, `untold`, `fallen`; or
     /// for each group: `waiting`, `lasting`.
     pub fn of(&self, partition: u16, name: &str, owner: &str) -> String {
         self.within(partition, format_args!("{name}:{owner}"))

@@ -6,8 +6,8 @@ use async_trait::async_trait;
 use futures_util::future::try_join_all;
 use redis::{FromRedisValue, pipe};
 
-use super::RedisEngine;
 use super::reading::{milliseconds, snapshot};
+use super::{RedisEngine, kept};
 use crate::clock::Timestamp;
 use crate::presence::{OfflineRecord, RecordId, Snapshot, Unit};
 use crate::store::json::from_json;
@@ -134,6 +134,10 @@ impl Queries for RedisEngine {
         Ok(pages
             .flat_map(|(partition, pages)| pages.into_iter().filter_map(page).map(|page| (*partition, page)))
             .collect())
+    }
+
+    async fn forget_attempts(&self, partitions: &[u16], before: Timestamp) -> Result<()> {
+        kept::forget_attempts(self, partitions, before).await
     }
 
     async fn forget_records(&self, partitions: &[u16], before: Timestamp) -> Result<usize> {

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use redis::pipe;
 
-use super::ending::Ending;
+use super::ending::{Ending, OnRecord};
 use super::fields::Fields;
 use super::keys::Keys;
 use super::lanes::in_lane;
@@ -123,7 +123,7 @@ async fn discard_waiting(
         .map(|letter| Ending { delivery: &letter.delivery, letter: Some(letter.clone()) })
         .collect();
     let endings: Vec<&Ending> = endings.iter().collect();
-    let ended = engine.finish_step(partition, receiver, &endings, now).await?;
+    let ended = engine.finish_step(partition, receiver, &endings, now, &OnRecord::NOTHING).await?;
     if ended > 0 {
         return Ok(Discarded { ended, removed: 0 });
     }

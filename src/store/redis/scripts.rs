@@ -32,6 +32,9 @@ pub struct Scripts {
     pub mark_notified: Script,
     pub remind: Script,
     pub tidy: Script,
+    pub find_attempts: Script,
+    pub replay: Script,
+    pub fall_back: Script,
     pub forget_records: Script,
     pub keep_values: Script,
     pub forget_values: Script,
@@ -52,12 +55,21 @@ impl Scripts {
             seal: guarded(concat!(include_str!("scripts/sealing.lua"), include_str!("scripts/seal.lua"))),
             lease: guarded(include_str!("scripts/lease.lua")),
             split_list: guarded(include_str!("scripts/split_list.lua")),
-            set_next_attempt: guarded(include_str!("scripts/set_next_attempt.lua")),
-            finish: guarded(include_str!("scripts/finish.lua")),
+            set_next_attempt: guarded(concat!(
+                include_str!("scripts/attempts.lua"),
+                include_str!("scripts/set_next_attempt.lua")
+            )),
+            finish: guarded(concat!(
+                include_str!("scripts/attempts.lua"),
+                include_str!("scripts/finish.lua")
+            )),
             keep_incident: guarded(include_str!("scripts/keep_incident.lua")),
             mark_notified: guarded(include_str!("scripts/mark_notified.lua")),
             remind: guarded(include_str!("scripts/remind.lua")),
             tidy: guarded(include_str!("scripts/tidy.lua")),
+            find_attempts: guarded(include_str!("scripts/find_attempts.lua")),
+            replay: guarded(include_str!("scripts/replay.lua")),
+            fall_back: guarded(include_str!("scripts/fall_back.lua")),
             forget_records: guarded(include_str!("scripts/forget_records.lua")),
             keep_values: guarded(include_str!("scripts/keep_values.lua")),
             forget_values: guarded(include_str!("scripts/forget_values.lua")),

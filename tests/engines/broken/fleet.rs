@@ -11,8 +11,8 @@ use rollcall::fleet::{HearingConfig, Rules};
 use rollcall::fleet::{Mirror, Roll};
 use rollcall::presence::{Declared, Filters, Heartbeat, Kind, KindRules, OfflineRecord, Probed, Unit};
 use rollcall::store::{
-    Capacity, Delivery, Destinations, Engine, Gap, Group, Join, OutboxEvent, Pace, Reading, ShareMember,
-    Subscription,
+    AttemptMade, Capacity, Delivery, Destinations, End, Ended, Engine, Gap, Group, Join, OutboxEvent, Pace,
+    Reading, ShareMember, Subscription,
 };
 use rollcall::telemetry::{Problem, Telemetry};
 use tokio::sync::Notify;
@@ -98,7 +98,9 @@ impl Fleet {
         let leased = self.lease(hours(49)).await;
         assert_eq!(leased.len(), 2);
         self.engine.dead_letter(&leased[0], "it is wanted no more", hours(49)).await.unwrap();
-        self.engine.delivered(&leased[1..], hours(49)).await.unwrap();
+        let attempt = Some(AttemptMade { at: hours(49), took: HOUR, answer: "204".to_owned() });
+        let ended = Ended { delivery: Arc::new(leased[1].clone()), end: End::Delivered, attempt };
+        self.engine.end_attempts(&[ended], 10_000 * HOUR, hours(49)).await.unwrap();
         self.hear(&units()[..2], hours(50)).await;
         self.join(Duration::ZERO, hours(50)).await;
         let leased = self.lease(hours(50)).await;

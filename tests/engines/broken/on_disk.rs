@@ -261,7 +261,7 @@ pub fn poison_one(path: &Path, table: &str, column: &str, poison: Poison) -> (Ve
     let is_fine = poison == Unreadable
         && matches!(
             column,
-            "metric" | "value" | "member" | "key" | "receiver" | "grp" | "notification" | "silence"
+            "metric" | "value" | "member" | "key" | "receiver" | "grp" | "notification" | "silence" | "text"
         );
     let is_any_id =
         poison == Unreadable && column == "id" && matches!(table, "notifications" | "letters" | "silences");

@@ -80,6 +80,9 @@ const TABLE: &[(&str, Spared, Spared)] = &[
     ("{pN}:dead:<>", Spared::None, Spared::None),
     ("{pN}:letters:<>", Spared::None, Spared::None),
     ("{pN}:untold:<>", Spared::None, Spared::None),
+    ("{pN}:attempts", Spared::None, Spared::None),
+    ("{pN}:fallen:<>", Spared::None, Spared::None),
+    ("{hearing}:down", Spared::None, Spared::None),
 ];
 
 /// Without this key no fleet is found: the service reads it at its start, and reports an error there.

@@ -11,6 +11,7 @@ mod ground;
 mod hearing;
 mod incidents;
 mod inhibition;
+mod kept;
 mod pace;
 mod redis;
 mod roster;
@@ -194,6 +195,11 @@ macro_rules! every_case {
             }
             incidents {
                 an_incident_is_written_into_its_notification_once_and_kept_for_the_next_one
+            }
+            kept {
+                every_attempt_is_on_record_for_a_while
+                a_dead_letter_is_delivered_again_under_its_id_and_can_be_purged
+                what_waits_goes_to_the_fallback_once
             }
             data {
                 of_each_metric_and_unit_the_newest_value_is_kept

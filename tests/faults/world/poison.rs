@@ -15,7 +15,7 @@ use super::redis::PARTITIONS;
 use super::{World, now};
 
 /// The key types that are broken.
-pub const POISONED: [&str; 18] = [
+pub const POISONED: [&str; 19] = [
     "{hearing}:heard",
     "{hearing}:members",
     "{hearing}:floors",
@@ -34,15 +34,18 @@ pub const POISONED: [&str; 18] = [
     "{pN}:sealed",
     "{pN}:over",
     "{pN}:owed",
+    "{pN}:attempts",
 ];
 
 /// The key types that are not, and why.
-pub const LEFT_OUT: [(&str, &str); 28] = [
+pub const LEFT_OUT: [(&str, &str); 30] = [
     ("meta", "without it there is no fleet, and the service says so and is not ready"),
     ("{hearing}:blind", "silence that began before counts in full: a silence may be called one too early"),
     ("{hearing}:blind:<>", "the same"),
     ("{hearing}:silences", "no world has alert silences"),
     ("{hearing}:audit", "no world has changes of operators"),
+    ("{hearing}:down", "no receiver of a world has a fallback"),
+    ("{pN}:fallen:<>", "the same"),
     ("{hearing}:outbox", "blind intervals that were not notified are not notified"),
     ("{pN}:heard", "written in a cluster only"),
     ("{pN}:replicated", "the same"),

@@ -303,6 +303,7 @@ fn the_example_of_blindness_is_the_body_that_is_posted() {
             blind: vec![interval],
             reminder: false,
             situation: Default::default(),
+            meant_for: None,
             attempt: 1,
         };
         serde_json::from_str(&alerting::body(&delivery)).unwrap()

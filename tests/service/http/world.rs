@@ -90,6 +90,7 @@ impl Fleet {
             ownership: Ownership::fixed(View::new("one", vec!["one".into(), "two".into()], 2)),
             units: engine.clone(),
             records: engine.clone(),
+            alerts: engine.clone(),
             values: engine.clone(),
             roster: engine.clone(),
             roll: roll.clone(),

@@ -9,7 +9,7 @@ use crate::alerting::message::{
 };
 use crate::clock::Timestamp;
 use crate::presence::{Incident, Labels, OfflineRecord};
-use crate::store::Delivery;
+use crate::store::{Delivery, MeantFor};
 
 /// The source of an event without `http.external_url`.
 const SOURCE: &str = "/rollcall";
@@ -62,6 +62,8 @@ enum Data<'a> {
         offline: &'a [OfflineRecord],
         online: &'a [OfflineRecord],
         reminder: bool,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        meant_for: Option<&'a MeantFor>,
         #[serde(skip_serializing_if = "Vec::is_empty")]
         counts: Vec<LabelCount>,
         still_offline: Option<u64>,
@@ -78,6 +80,8 @@ enum Data<'a> {
         #[serde(skip_serializing_if = "Option::is_none")]
         topics: Option<&'a String>,
         intervals: Vec<BlindInterval>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        meant_for: Option<&'a MeantFor>,
     },
     Test {
         receiver: &'a str,
@@ -104,6 +108,7 @@ fn data<'a>(message: &Message<'a>, config: &MessageConfig) -> Data<'a> {
             offline: &offline[..fits[0]],
             online: &online[..fits[1]],
             reminder: delivery.reminder,
+            meant_for: delivery.meant_for.as_ref(),
             counts: counts(delivery),
             still_offline: delivery.situation.lasting,
             incident: delivery.situation.incident.as_ref(),
@@ -113,5 +118,5 @@ fn data<'a>(message: &Message<'a>, config: &MessageConfig) -> Data<'a> {
     let (kind, topics) = of_kind(delivery).unzip();
     let blind = delivery.blind.iter();
     let intervals = blind.map(|interval| BlindInterval::new(interval, kind.map(String::as_str))).collect();
-    Data::Blind { receiver, url, kind, topics, intervals }
+    Data::Blind { receiver, url, kind, topics, intervals, meant_for: delivery.meant_for.as_ref() }
 }

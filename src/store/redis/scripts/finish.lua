@@ -7,8 +7,10 @@
 -- KEYS[5] dead           zset  id -> given up at (ms)
 -- KEYS[6] letters        hash  id -> dead letter (JSON)
 -- KEYS[7] untold         hash  "<detected at> <record id>", see untold.rs -> id of its dead letter
+-- KEYS[8] attempts       zset  see attempts.lua
 --
--- ARGV[1] now (ms), ARGV[2] number of deliveries N, then N group keys, then N ids, then for each dead letter:
+-- ARGV[1] now (ms), ARGV[2] number of deliveries N, then N group keys, then N ids, then those of attempts.lua, then for
+-- each dead letter:
 --  1 its number among the N
 --  2 dead letter (JSON)
 --  3 number of its silences, then the name of each in untold
@@ -23,10 +25,11 @@ redis.call('HLEN', KEYS[4])
 redis.call('ZCARD', KEYS[5])
 redis.call('HLEN', KEYS[6])
 redis.call('HLEN', KEYS[7])
+redis.call('ZCARD', KEYS[8])
 local owed
 local ended, free, empty, rest, done, left = 0, {}, {}, {}, {}, {}
 local letters = {}
-local a = 3 + 2 * count
+local a = keep_attempts(KEYS[8], 3 + 2 * count)
 while ARGV[a] do
   letters[tonumber(ARGV[a])] = a
   a = a + 3 + tonumber(ARGV[a + 2])

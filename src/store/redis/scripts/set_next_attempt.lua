@@ -2,15 +2,19 @@
 --
 -- KEYS[1] queue  zset  group, or list of groups -> next attempt (ms)
 -- KEYS[2] lanes  hash  group -> see lease.lua
+-- KEYS[3] attempts  zset  see attempts.lua
 --
 -- ARGV[1] next attempt (ms), ARGV[2] number of deliveries N, then N group keys, then N ids, then N times
--- the number of the attempt
+-- the number of the attempt, then those of attempts.lua
 --
 -- Only the last attempt at the first delivery of a lane is under way: another instance may have ended the delivery,
 -- or begun another attempt. A group of a list gets an entry of its own in the queue. Returns for each 1 if its next
 -- attempt was set, else 0.
 local count = tonumber(ARGV[2])
 local lanes = redis.call('HMGET', KEYS[2], unpack(ARGV, 3, 2 + count))
+-- This command fails if the key is of a wrong type, before any write: Redis does not undo a script.
+redis.call('ZCARD', KEYS[1])
+keep_attempts(KEYS[3], 3 + 3 * count)
 local entries, answers = {}, {}
 for i = 1, count do
   local attempt, id = string.match(lanes[i] or '', '^(%d+) (%S+)')

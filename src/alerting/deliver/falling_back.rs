@@ -1,0 +1,73 @@
+//! What waits for a receiver that takes nothing for long goes to its fallback too.
+//!
+//! Since when the receiver takes nothing is in the engine, so that a restart or another owner of its partitions does not
+//! begin the wait again. A success of any instance ends it; an instance that still fails begins it anew.
+
+use std::time::Duration;
+
+use futures_util::future::FutureExt;
+use tokio::time::Instant;
+
+use super::Deliver;
+use super::engine_calls::{EngineCalls, Fallen};
+use crate::alerting::TICK;
+use crate::store::{EngineError, MeantFor, Result};
+use crate::telemetry::Loop;
+
+/// How long after everything was queued for the fallback the engine is asked again.
+const PAUSE: Duration = Duration::from_secs(5);
+
+impl Deliver {
+    /// Begins a call if one is due: tells the engine whether the receiver is down, and queues what waits.
+    pub(super) fn fall_back(&self, calls: &mut EngineCalls, is_down: Option<bool>, now: Instant) {
+        let Some(fallback) = self.receiver.fallback.clone() else { return };
+        let (Some(is_down), None) = (is_down, &calls.falling) else { return };
+        if now < calls.fall_at && calls.known_down == Some(is_down)
+            || calls.known_down == Some(false) && !is_down
+        {
+            return;
+        }
+        let (engine, name, at) = (self.engine.clone(), self.receiver.name.clone(), self.clock.now());
+        let own = self.ownership.view().partitions.clone();
+        let call = async move {
+            if !is_down {
+                engine.is_up(&name).await?;
+                return Ok(Fallen { is_down, queued: None });
+            }
+            let since = engine.down_since(&name, at).await?;
+            if at.since(since) < fallback.after {
+                return Ok(Fallen { is_down, queued: None });
+            }
+            let meant_for = MeantFor { receiver: name, since };
+            let queued = engine.fall_back(&own, &meant_for, &fallback.receiver, at).await?;
+            Ok(Fallen { is_down, queued: Some(queued) })
+        };
+        calls.falling = Some(call.boxed());
+    }
+
+    pub(super) fn fell_back(&self, calls: &mut EngineCalls, answer: Result<Fallen>) -> Option<EngineError> {
+        let receiver = &self.receiver.name;
+        let which = format!("fallback of {receiver}");
+        match answer {
+            Ok(Fallen { is_down, queued }) => {
+                self.telemetry.engine_answered(Loop::Delivery, &which);
+                calls.known_down = Some(is_down);
+                calls.fall_at = Instant::now() + if queued.is_some() { PAUSE } else { TICK };
+                if let (Some(queued @ 1..), Some(fallback)) = (queued, &self.receiver.fallback) {
+                    let to = &fallback.receiver;
+                    tracing::warn!(
+                        receiver,
+                        to,
+                        queued,
+                        "the receiver is down; its fallback gets what waits, too"
+                    );
+                }
+                None
+            }
+            Err(error) => {
+                self.telemetry.engine_failed(Loop::Delivery, &which, &error);
+                Some(error)
+            }
+        }
+    }
+}

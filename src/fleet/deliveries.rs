@@ -1,0 +1,370 @@
+//! Deliveries as operators see and change them: what waits, what was given up, what was delivered and how each attempt
+//! went; delivering again, and removing dead letters.
+//!
+//! A list has three parts, one after the other: notifications that wait, dead letters, and delivered notifications of
+//! the record of attempts. Each is read in bounded steps, and a page says where the next one begins.
+//!
+//! # What can be delivered again
+//! A dead letter holds its notification. A delivered one is made again from its offline records, as it was sealed, as
+//! long as the record of attempts has it. Both keep their ids, so a receiver knows the repetition.
+
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::Silences;
+use crate::clock::Timestamp;
+use crate::presence::{Interval, OfflineRecord, RecordId};
+use crate::store::{
+    AlertStore, Attempt, AttemptResult, AuditEntry, Audited, Delivery, EngineError, FindAttempts, Group,
+    Queries, Result, Waiting,
+};
+
+mod line;
+mod list;
+
+pub use line::{DeliveryLine, DeliveryState};
+use line::{delivered_line, letter_line, waiting_line};
+
+/// The most deliveries of a page.
+pub const LARGEST_PAGE: usize = 1000;
+/// The most deliveries that one call delivers again or removes.
+const LARGEST_STEP: usize = 500;
+/// The most entries of the record that hold one notification.
+const ENTRIES: usize = 200;
+/// The most pages of waiting notifications in which one is looked for.
+const PAGES: usize = 1000;
+
+/// Which deliveries are wanted.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DeliveryFilter {
+    pub receiver: Option<String>,
+    pub state: Option<DeliveryState>,
+    /// Waiting ones by when they were sealed, the others by when they ended.
+    pub from: Option<Timestamp>,
+    pub until: Option<Timestamp>,
+}
+
+impl DeliveryFilter {
+    fn takes(&self, one: &DeliveryLine) -> bool {
+        self.state.is_none_or(|state| state == one.state)
+            && self.receiver.as_ref().is_none_or(|name| *name == one.receiver)
+            && (self.from()..=self.until()).contains(&one.at)
+    }
+
+    fn wants(&self, is_part: impl Fn(DeliveryState) -> bool) -> bool {
+        self.state.is_none_or(is_part)
+    }
+
+    fn from(&self) -> Timestamp {
+        self.from.unwrap_or(Timestamp::ZERO)
+    }
+
+    fn until(&self) -> Timestamp {
+        self.until.unwrap_or(Timestamp::from_millis(i64::MAX))
+    }
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct DeliveryPage {
+    pub deliveries: Vec<DeliveryLine>,
+    /// Where the next page begins; `None` after the last.
+    pub next: Option<String>,
+}
+
+/// One attempt.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AttemptLine {
+    pub receiver: String,
+    pub number: u32,
+    pub at: Timestamp,
+    pub took_ms: u64,
+    pub result: AttemptResult,
+    pub answer: String,
+}
+
+/// Everything of one notification.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DeliveryDetails {
+    pub deliveries: Vec<DeliveryLine>,
+    /// In the order in which they were made.
+    pub attempts: Vec<AttemptLine>,
+    pub offline: Vec<OfflineRecord>,
+    pub online: Vec<OfflineRecord>,
+    pub blind: Vec<Interval>,
+}
+
+/// How many deliveries a call changed, and whether there are more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeliveriesChanged {
+    pub count: usize,
+    pub more: bool,
+}
+
+/// Why nothing is listed or changed.
+#[derive(Debug, thiserror::Error)]
+pub enum DeliveriesError {
+    #[error("there is no delivery {0}; its receiver may have got it longer ago than records.keep_deliveries")]
+    Unknown(String),
+    #[error("cursor is not one that a page before this gave as `next`")]
+    Cursor,
+    #[error("{0}")]
+    Refused(String),
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+type Answer<T> = std::result::Result<T, DeliveriesError>;
+
+/// The deliveries of a fleet.
+#[derive(Clone)]
+pub struct Deliveries {
+    pub alerts: Arc<dyn AlertStore>,
+    /// For the records of delivered notifications.
+    pub queries: Arc<dyn Queries>,
+    /// For the audit.
+    pub silences: Arc<Silences>,
+}
+
+impl Deliveries {
+    /// One notification: `id` with a receiver, or for all receivers.
+    pub async fn show(&self, id: &str, configured: &[String]) -> Answer<DeliveryDetails> {
+        let (notification, of) = parse(id)?;
+        let mut attempts = self.attempts_of(notification, of).await?;
+        attempts.sort_by_key(|attempt| (attempt.at, attempt.number));
+        let mut names = self.receivers(&DeliveryFilter::default()).await?;
+        names.extend(attempts.iter().map(|attempt| attempt.receiver.clone()));
+        names.retain(|name| of.is_none_or(|of| of == name));
+        let (mut lines, mut content) = (Vec::new(), None);
+        for name in &names {
+            let delivered = attempts.iter().rev().find(|one| is_delivered(one) && one.receiver == *name);
+            if let Some(letter) = self.alerts.letter(name, notification).await? {
+                lines.push(letter_line(&letter));
+                content = Some(letter.delivery);
+            } else if let Some(waiting) = self.waiting_one(name, notification).await? {
+                lines.push(waiting_line(&waiting, !configured.contains(name)));
+                content = Some(waiting.delivery);
+            } else if let Some(attempt) = delivered {
+                lines.push(delivered_line(attempt, attempt.at));
+                content = content.or(self.made_again(attempt).await?);
+            }
+        }
+        if lines.is_empty() && attempts.is_empty() {
+            return Err(DeliveriesError::Unknown(id.to_owned()));
+        }
+        let (offline, online, blind) =
+            content.map(|one| (one.offline, one.online, one.blind)).unwrap_or_default();
+        let attempts = attempts.into_iter().map(|one| AttemptLine {
+            receiver: one.receiver,
+            number: one.number,
+            at: one.at,
+            took_ms: one.took_ms,
+            result: one.result,
+            answer: one.answer,
+        });
+        Ok(DeliveryDetails { deliveries: lines, attempts: attempts.collect(), offline, online, blind })
+    }
+
+    /// Delivers a notification again, to one receiver or to each that it was given up for or delivered to. Answers how
+    /// many deliveries were queued. `by`: the operator, for the audit.
+    pub async fn replay(&self, id: &str, by: &str, now: Timestamp) -> Answer<usize> {
+        let (notification, of) = parse(id)?;
+        let attempts = self.attempts_of(notification, of).await?;
+        let mut names = self.receivers(&DeliveryFilter::default()).await?;
+        names.extend(attempts.iter().map(|attempt| attempt.receiver.clone()));
+        names.retain(|name| of.is_none_or(|of| of == name));
+        let mut again = Vec::new();
+        for name in &names {
+            let delivered = attempts.iter().find(|one| is_delivered(one) && one.receiver == *name);
+            match (self.alerts.letter(name, notification).await?, delivered) {
+                (Some(letter), _) => again.push(letter.delivery),
+                (None, Some(attempt)) => again.extend(self.made_again(attempt).await?),
+                (None, None) => {}
+            }
+        }
+        if again.is_empty() {
+            return Err(DeliveriesError::Unknown(id.to_owned()));
+        }
+        let count = self.queue(&again, now).await?;
+        self.note(Audited::DeliveriesReplayed, by, id, count, now).await?;
+        Ok(count)
+    }
+
+    /// Delivers dead letters again or, if the filter says so, notifications that were delivered: a bounded number.
+    pub async fn replay_all(
+        &self,
+        filter: &DeliveryFilter,
+        cursor: Option<&str>,
+        by: &str,
+        now: Timestamp,
+    ) -> Answer<(DeliveriesChanged, Option<String>)> {
+        if filter.state.is_some_and(DeliveryState::waits) {
+            let why = "what waits is delivered by itself; write the state dead or delivered";
+            return Err(DeliveriesError::Refused(why.to_owned()));
+        }
+        let state = filter.state.unwrap_or(DeliveryState::Dead);
+        // What is delivered from now on is not meant.
+        let until = filter.until.unwrap_or(now);
+        let filter = DeliveryFilter { state: Some(state), until: Some(until), ..filter.clone() };
+        let (mut again, mut next) = (Vec::new(), None);
+        if state == DeliveryState::Dead {
+            again = self.letters_in(&filter).await?.into_iter().map(|letter| letter.delivery).collect();
+        } else {
+            let page = self.list(&filter, LARGEST_STEP, cursor, &[]).await?;
+            for line in page.deliveries {
+                let (notification, of) = parse(&line.id)?;
+                let attempts = self.attempts_of(notification, of).await?;
+                if let Some(attempt) = attempts.iter().find(|one| is_delivered(one)) {
+                    again.extend(self.made_again(attempt).await?);
+                }
+            }
+            next = page.next;
+        }
+        let count = self.queue(&again, now).await?;
+        let more = next.is_some() || state == DeliveryState::Dead && again.len() == LARGEST_STEP && count > 0;
+        let subject = filter.receiver.as_deref().unwrap_or("all receivers");
+        self.note(Audited::DeliveriesReplayed, by, subject, count, now).await?;
+        Ok((DeliveriesChanged { count, more }, next))
+    }
+
+    /// Removes dead letters: a bounded number.
+    pub async fn purge(
+        &self,
+        filter: &DeliveryFilter,
+        by: &str,
+        now: Timestamp,
+    ) -> Answer<DeliveriesChanged> {
+        if filter.state.is_some_and(|state| state != DeliveryState::Dead) {
+            return Err(DeliveriesError::Refused("only dead letters are purged".to_owned()));
+        }
+        let letters = self.letters_in(filter).await?;
+        let count = self.alerts.purge(&letters).await?;
+        let subject = filter.receiver.as_deref().unwrap_or("all receivers");
+        self.note(Audited::DeliveriesPurged, by, subject, count, now).await?;
+        Ok(DeliveriesChanged { count, more: count > 0 && letters.len() == LARGEST_STEP })
+    }
+
+    async fn note(
+        &self,
+        change: Audited,
+        by: &str,
+        subject: &str,
+        count: usize,
+        now: Timestamp,
+    ) -> Result<()> {
+        if count == 0 {
+            return Ok(());
+        }
+        let (author, subject) = (by.to_owned(), subject.to_owned());
+        let text = format!("{count} deliveries");
+        self.silences.note(&AuditEntry { at: now, author, change, subject, text }).await
+    }
+
+    async fn queue(&self, deliveries: &[Delivery], now: Timestamp) -> Result<usize> {
+        let mut count = 0;
+        for delivery in deliveries {
+            count += usize::from(self.alerts.replay(delivery, now).await?);
+        }
+        Ok(count)
+    }
+
+    async fn letters_in(&self, filter: &DeliveryFilter) -> Result<Vec<crate::store::DeadLetter>> {
+        let mut letters = Vec::new();
+        for receiver in self.receivers(filter).await? {
+            let most = LARGEST_STEP - letters.len();
+            if most > 0 {
+                letters.extend(self.alerts.letters(&receiver, filter.from(), filter.until(), most).await?);
+            }
+        }
+        Ok(letters)
+    }
+
+    /// The receivers with a backlog that the filter takes.
+    async fn receivers(&self, filter: &DeliveryFilter) -> Result<BTreeSet<String>> {
+        let names = self.alerts.kept().await?.into_iter().map(|(name, _)| name);
+        Ok(names.filter(|name| filter.receiver.as_ref().is_none_or(|wanted| wanted == name)).collect())
+    }
+
+    async fn attempts_of(&self, notification: &str, receiver: Option<&str>) -> Result<Vec<Attempt>> {
+        let find = FindAttempts {
+            with: format!("\"i\":\"{notification}\""),
+            from: Timestamp::ZERO,
+            until: Timestamp::from_millis(i64::MAX),
+            limit: ENTRIES,
+        };
+        let mut known = HashSet::new();
+        let entries = self.alerts.attempts(&find).await?;
+        let all = entries.iter().flat_map(|entry| entry.read().collect::<Vec<_>>());
+        let wanted = all.filter(|one| {
+            one.notification == notification && receiver.is_none_or(|name| name == one.receiver)
+        });
+        // A step whose answer was lost was repeated.
+        Ok(wanted.filter(|one| known.insert((one.receiver.clone(), one.number, one.at))).collect())
+    }
+
+    async fn waiting_one(&self, receiver: &str, notification: &str) -> Result<Option<Waiting>> {
+        let mut after = None;
+        for _ in 0..PAGES {
+            let page = self.alerts.waiting(receiver, after.as_deref()).await?;
+            let mut waiting = page.waiting.into_iter();
+            let found = waiting.find(|one| one.delivery.notification() == notification);
+            if found.is_some() || page.next.is_none() {
+                return Ok(found);
+            }
+            after = page.next;
+        }
+        Ok(None)
+    }
+
+    /// The delivery of an attempt, from its offline records as they were when it was sealed; `None` if they are gone.
+    async fn made_again(&self, attempt: &Attempt) -> Result<Option<Delivery>> {
+        let (mut offline, mut online) = (Vec::new(), Vec::new());
+        for record in self.records(&attempt.offline).await? {
+            offline.push(OfflineRecord { back_at: None, closed_by: None, acknowledged: None, ..record });
+        }
+        online.extend(self.records(&attempt.online).await?.into_iter().filter(|one| one.closed_by.is_some()));
+        let blind = attempt.blind.clone();
+        let is_empty = offline.is_empty() && online.is_empty() && blind.is_empty();
+        Ok((!is_empty).then(|| Delivery {
+            id: attempt.delivery(),
+            receiver: attempt.receiver.clone(),
+            group: Group { key: attempt.group.clone(), labels: attempt.labels.clone() },
+            sealed_at: attempt.sealed_at,
+            offline,
+            online,
+            blind,
+            reminder: attempt.reminder,
+            situation: attempt.situation.clone(),
+            meant_for: attempt.meant_for.clone(),
+            attempt: 0,
+        }))
+    }
+
+    async fn records(&self, ids: &[RecordId]) -> Result<Vec<OfflineRecord>> {
+        let mut records = Vec::new();
+        for id in ids {
+            records.extend(self.queries.record(id).await?);
+        }
+        Ok(records)
+    }
+}
+
+/// The notification and the receiver of an id.
+fn parse(id: &str) -> Answer<(&str, Option<&str>)> {
+    let is_plain = |text: &str| text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'));
+    let (notification, receiver) = match id.split_once('.') {
+        Some((notification, receiver)) => (notification, Some(receiver)),
+        None => (id, None),
+    };
+    if notification.is_empty() || !is_plain(notification) || !receiver.is_none_or(is_plain) {
+        let why = format!("{id:?} is no id of a delivery; write <notification>.<receiver>");
+        return Err(DeliveriesError::Refused(why));
+    }
+    Ok((notification, receiver))
+}
+
+fn is_delivered(attempt: &Attempt) -> bool {
+    attempt.result == AttemptResult::Delivered
+}

@@ -1,0 +1,114 @@
+//! A delivery in a list, and its state.
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Timestamp;
+use crate::presence::Labels;
+use crate::store::{Attempt, AttemptResult, DeadLetter, Delivery, Waiting};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DeliveryState {
+    /// It waits, and no attempt was begun.
+    Pending,
+    /// It waits for its next attempt.
+    Failed,
+    /// It waits for a receiver that is not configured.
+    Orphaned,
+    /// It was given up, and is kept as a dead letter.
+    Dead,
+    Delivered,
+}
+
+impl DeliveryState {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            DeliveryState::Pending => "pending",
+            DeliveryState::Failed => "failed",
+            DeliveryState::Orphaned => "orphaned",
+            DeliveryState::Dead => "dead",
+            DeliveryState::Delivered => "delivered",
+        }
+    }
+
+    pub(super) fn waits(self) -> bool {
+        !matches!(self, DeliveryState::Dead | DeliveryState::Delivered)
+    }
+}
+
+/// A delivery in a list.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DeliveryLine {
+    pub id: String,
+    pub receiver: String,
+    pub state: DeliveryState,
+    /// When it was sealed, if it waits, else when it ended.
+    pub at: Timestamp,
+    pub sealed_at: Timestamp,
+    pub labels: Labels,
+    /// How many records, and blind intervals, it tells of.
+    pub offline: usize,
+    pub online: usize,
+    pub blind: usize,
+    pub reminder: bool,
+    /// How many attempts were begun.
+    pub attempts: u32,
+    /// When it may be attempted.
+    pub next_attempt: Option<Timestamp>,
+    /// The answer of the receiver, or why it was given up.
+    pub answer: String,
+}
+
+fn line(delivery: &Delivery, state: DeliveryState, at: Timestamp) -> DeliveryLine {
+    DeliveryLine {
+        id: delivery.id.clone(),
+        receiver: delivery.receiver.clone(),
+        state,
+        at,
+        sealed_at: delivery.sealed_at,
+        labels: delivery.group.labels.clone(),
+        offline: delivery.offline.len(),
+        online: delivery.online.len(),
+        blind: delivery.blind.len(),
+        reminder: delivery.reminder,
+        attempts: delivery.attempt,
+        next_attempt: None,
+        answer: String::new(),
+    }
+}
+
+pub(super) fn waiting_line(Waiting { delivery, next }: &Waiting, is_orphan: bool) -> DeliveryLine {
+    let state = match (is_orphan, delivery.attempt) {
+        (true, _) => DeliveryState::Orphaned,
+        (false, 0) => DeliveryState::Pending,
+        (false, _) => DeliveryState::Failed,
+    };
+    DeliveryLine { next_attempt: next.filter(|_| !is_orphan), ..line(delivery, state, delivery.sealed_at) }
+}
+
+pub(super) fn letter_line(letter: &DeadLetter) -> DeliveryLine {
+    DeliveryLine { answer: letter.reason.clone(), ..line(&letter.delivery, DeliveryState::Dead, letter.at) }
+}
+
+pub(super) fn delivered_line(attempt: &Attempt, at: Timestamp) -> DeliveryLine {
+    let state = match attempt.result {
+        AttemptResult::Delivered => DeliveryState::Delivered,
+        AttemptResult::Failed => DeliveryState::Failed,
+        AttemptResult::Dead => DeliveryState::Dead,
+    };
+    DeliveryLine {
+        id: attempt.delivery(),
+        receiver: attempt.receiver.clone(),
+        state,
+        at,
+        sealed_at: attempt.sealed_at,
+        labels: attempt.labels.clone(),
+        offline: attempt.offline.len(),
+        online: attempt.online.len(),
+        blind: attempt.blind.len(),
+        reminder: attempt.reminder,
+        attempts: attempt.number,
+        next_attempt: None,
+        answer: attempt.answer.clone(),
+    }
+}

@@ -1,0 +1,187 @@
+//! Pages of deliveries: what waits, receiver by receiver, each followed by its dead letters; then delivered notifications.
+
+use std::collections::{BTreeSet, HashSet};
+
+use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
+use serde::{Deserialize, Serialize};
+
+use super::line::{delivered_line, letter_line, waiting_line};
+use super::{Answer, Deliveries, DeliveriesError, DeliveryFilter, DeliveryLine, DeliveryPage, DeliveryState};
+use crate::clock::Timestamp;
+use crate::store::{Attempt, FindAttempts};
+
+/// How many reads one page takes at the most; a page that matched little is short.
+const READS: usize = 50;
+
+/// Where a page begins.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+enum Cursor {
+    /// A page of the engine, of which the first are skipped.
+    Waiting {
+        receiver: String,
+        after: Option<String>,
+        skip: usize,
+    },
+    /// The newest letter up to this moment, of which the first are skipped.
+    Dead {
+        receiver: String,
+        until: Timestamp,
+        skip: usize,
+    },
+    Delivered {
+        until: Timestamp,
+        skip: usize,
+    },
+}
+
+impl Cursor {
+    fn write(&self) -> String {
+        HEXLOWER.encode(serde_json::to_string(self).unwrap_or_default().as_bytes())
+    }
+
+    fn read(text: &str) -> Option<Cursor> {
+        serde_json::from_slice(&HEXLOWER_PERMISSIVE.decode(text.as_bytes()).ok()?).ok()
+    }
+}
+
+/// A page that is being filled.
+struct Filling<'a> {
+    deliveries: &'a Deliveries,
+    filter: &'a DeliveryFilter,
+    limit: usize,
+    configured: &'a [String],
+    /// In the order of the list.
+    receivers: BTreeSet<String>,
+    page: DeliveryPage,
+}
+
+impl Deliveries {
+    /// A page of deliveries. `configured`: the receivers of the configuration.
+    pub async fn list(
+        &self,
+        filter: &DeliveryFilter,
+        limit: usize,
+        cursor: Option<&str>,
+        configured: &[String],
+    ) -> Answer<DeliveryPage> {
+        let receivers = self.receivers(filter).await?;
+        let page = DeliveryPage::default();
+        let mut filling = Filling { deliveries: self, filter, limit, configured, receivers, page };
+        let mut cursor = match cursor {
+            Some(text) => Some(Cursor::read(text).ok_or(DeliveriesError::Cursor)?),
+            None => Some(filling.begin(None)),
+        };
+        for _ in 0..READS {
+            if filling.room() == 0 {
+                break;
+            }
+            cursor = match cursor {
+                Some(at) => filling.read(at).await?,
+                None => break,
+            };
+        }
+        filling.page.next = cursor.map(|cursor| cursor.write());
+        Ok(filling.page)
+    }
+}
+
+impl Filling<'_> {
+    fn room(&self) -> usize {
+        self.limit.saturating_sub(self.page.deliveries.len())
+    }
+
+    /// The begin of the receiver after this one, or of the record of attempts.
+    fn begin(&self, after: Option<&String>) -> Cursor {
+        match self.receivers.iter().find(|name| after.is_none_or(|after| *name > after)) {
+            Some(receiver) => Cursor::Waiting { receiver: receiver.clone(), after: None, skip: 0 },
+            None => Cursor::Delivered { until: self.filter.until(), skip: 0 },
+        }
+    }
+
+    /// Answers where to go on.
+    async fn read(&mut self, at: Cursor) -> Answer<Option<Cursor>> {
+        match at {
+            Cursor::Waiting { receiver, after, skip } => self.waiting(receiver, after, skip).await.map(Some),
+            Cursor::Dead { receiver, until, skip } => self.dead(receiver, until, skip).await.map(Some),
+            Cursor::Delivered { until, skip } => self.delivered(until, skip).await,
+        }
+    }
+
+    async fn waiting(&mut self, receiver: String, after: Option<String>, skip: usize) -> Answer<Cursor> {
+        let until = self.filter.until();
+        if !self.filter.wants(DeliveryState::waits) {
+            return Ok(Cursor::Dead { receiver, until, skip: 0 });
+        }
+        let all = self.deliveries.alerts.waiting(&receiver, after.as_deref()).await?;
+        let is_orphan = !self.configured.contains(&receiver);
+        for (behind, one) in all.waiting.iter().enumerate().skip(skip) {
+            if self.room() == 0 {
+                return Ok(Cursor::Waiting { receiver, after, skip: behind });
+            }
+            self.add(waiting_line(one, is_orphan));
+        }
+        Ok(match all.next {
+            Some(next) => Cursor::Waiting { receiver, after: Some(next), skip: 0 },
+            None => Cursor::Dead { receiver, until, skip: 0 },
+        })
+    }
+
+    async fn dead(&mut self, receiver: String, until: Timestamp, skip: usize) -> Answer<Cursor> {
+        let following = self.begin(Some(&receiver));
+        if !self.filter.wants(|state| state == DeliveryState::Dead) {
+            return Ok(following);
+        }
+        let shown = skip + self.room();
+        let (alerts, from) = (&self.deliveries.alerts, self.filter.from());
+        let letters = alerts.letters(&receiver, from, until, shown + 1).await?;
+        letters.iter().take(shown).skip(skip).for_each(|letter| self.add(letter_line(letter)));
+        // The next page begins with the others of the last moment.
+        Ok(match letters.get(shown - 1).filter(|_| letters.len() > shown).map(|letter| letter.at) {
+            Some(until) => {
+                let skip = letters.iter().take(shown).filter(|letter| letter.at == until).count();
+                Cursor::Dead { receiver, until, skip }
+            }
+            None => following,
+        })
+    }
+
+    async fn delivered(&mut self, until: Timestamp, skip: usize) -> Answer<Option<Cursor>> {
+        if !self.filter.wants(|state| state == DeliveryState::Delivered) {
+            return Ok(None);
+        }
+        let name = self.filter.receiver.as_ref();
+        let with = name.map(|name| format!("\"r\":\"{name}\"")).unwrap_or_default();
+        let most = self.room() + skip + 1;
+        let find = FindAttempts { with, from: self.filter.from(), until, limit: most };
+        let entries = self.deliveries.alerts.attempts(&find).await?;
+        let mut known: HashSet<String> = HashSet::new();
+        // How many of those that were written at one moment are behind.
+        let (mut at, mut behind) = (until, 0);
+        for entry in &entries {
+            let mut attempts: Vec<Option<Attempt>> = entry.read().map(Some).collect();
+            // An entry that cannot be read counts, so that every page goes on.
+            attempts.resize_with(attempts.len().max(1), || None);
+            for attempt in attempts {
+                if entry.at != at {
+                    (at, behind) = (entry.at, 0);
+                }
+                if self.room() == 0 {
+                    return Ok(Some(Cursor::Delivered { until: at, skip: behind }));
+                }
+                behind += 1;
+                let is_new = entry.at != until || behind > skip;
+                let line = attempt.filter(|_| is_new).map(|attempt| delivered_line(&attempt, entry.at));
+                if let Some(line) = line.filter(|one| one.state == DeliveryState::Delivered)
+                    && known.insert(line.id.clone())
+                {
+                    self.add(line);
+                }
+            }
+        }
+        Ok((entries.len() == most).then_some(Cursor::Delivered { until: at, skip: behind }))
+    }
+
+    fn add(&mut self, line: DeliveryLine) {
+        self.page.deliveries.extend(Some(line).filter(|line| self.filter.takes(line)));
+    }
+}

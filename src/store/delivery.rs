@@ -1,0 +1,103 @@
+//! Notifications on their way to one receiver.
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Timestamp;
+use crate::presence::{Incident, Interval, Labels, OfflineRecord};
+
+/// The identity of a group: the route and the values that its members share.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Group {
+    /// Unique text made from the id of the route and the labels, at most 512 bytes.
+    pub key: String,
+    /// The labels that all members share, e.g. `kind`.
+    pub labels: Labels,
+}
+
+/// One notification for one receiver; sealing fixes its content.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Delivery {
+    /// The same in every attempt, restart and replay: `<notification>.<receiver>`.
+    pub id: String,
+    pub receiver: String,
+    pub group: Group,
+    pub sealed_at: Timestamp,
+    /// Records that were opened.
+    pub offline: Vec<OfflineRecord>,
+    /// Records that were closed.
+    pub online: Vec<OfflineRecord>,
+    /// Blind intervals; a notification with blind intervals has no records.
+    pub blind: Vec<Interval>,
+    /// It reminds of silences that its receiver was notified of before.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reminder: bool,
+    #[serde(default, skip_serializing_if = "Situation::is_unknown")]
+    pub situation: Situation,
+    /// The receiver that it was meant for, if this one is its fallback.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub meant_for: Option<MeantFor>,
+    /// The number of this attempt, from 1.
+    pub attempt: u32,
+}
+
+/// The group of a notification when it was sealed.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Situation {
+    /// How many silences of the group last that receivers were notified of, with those of this notification; `None`:
+    /// no other unit shares the group.
+    pub lasting: Option<u64>,
+    /// When receivers were notified of the group before.
+    pub since: Option<Timestamp>,
+    /// Whether it was judged if most units that share a label fell silent together.
+    pub is_judged: bool,
+    pub incident: Option<Incident>,
+}
+
+impl Situation {
+    pub(super) fn is_unknown(&self) -> bool {
+        *self == Situation::default()
+    }
+}
+
+/// A receiver that takes nothing, so that its fallback gets what waits for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MeantFor {
+    pub receiver: String,
+    /// Since when it takes nothing.
+    pub since: Timestamp,
+}
+
+impl Delivery {
+    /// The id of the notification, the same for every receiver.
+    pub fn notification(&self) -> &str {
+        let id = self.id.strip_suffix(&self.receiver).and_then(|id| id.strip_suffix('.'));
+        id.unwrap_or(&self.id)
+    }
+}
+
+/// A delivery that was given up.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DeadLetter {
+    pub delivery: Delivery,
+    /// When it was given up.
+    pub at: Timestamp,
+    pub reason: String,
+}
+
+/// A notification that waits for a receiver.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Waiting {
+    /// `attempt`: how many attempts were begun.
+    pub delivery: Delivery,
+    /// When it may be attempted; `None`: after the notification before it in its group.
+    pub next: Option<Timestamp>,
+}
+
+/// A page of waiting notifications.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct WaitingPage {
+    pub waiting: Vec<Waiting>,
+    /// Where the next page begins; `None` after the last.
+    pub next: Option<String>,
+}

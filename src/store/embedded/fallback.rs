@@ -1,0 +1,105 @@
+//! What waits for a receiver that takes nothing goes to its fallback too, see `store/redis/fallback.rs`.
+
+use rusqlite::{Connection, params};
+
+use super::EmbeddedEngine;
+use super::error::DatabaseResult;
+use crate::clock::Timestamp;
+use crate::store::json::to_json;
+use crate::store::notification::Notification;
+use crate::store::{Delivery, MeantFor, Result, partition_of_group};
+
+/// How many notifications one step copies.
+const STEP: i64 = 100;
+
+pub(super) async fn down_since(engine: &EmbeddedEngine, receiver: &str, now: Timestamp) -> Result<Timestamp> {
+    let name = receiver.to_owned();
+    let write = move |database: &Connection| {
+        let insert = "INSERT OR IGNORE INTO down(receiver, since) VALUES(?, ?)";
+        database.prepare_cached(insert)?.execute(params![name, now.as_millis()])?;
+        let select = "SELECT since FROM down WHERE receiver = ?";
+        let since: i64 = database.prepare_cached(select)?.query_row([&name], |row| row.get(0))?;
+        Ok(Timestamp::from_millis(since))
+    };
+    engine.writer.write("down", write).await
+}
+
+pub(super) async fn is_up(engine: &EmbeddedEngine, receiver: &str) -> Result<()> {
+    let name = receiver.to_owned();
+    let write = move |database: &Connection| {
+        database.prepare_cached("DELETE FROM down WHERE receiver = ?")?.execute([&name])?;
+        Ok(())
+    };
+    engine.writer.write("down", write).await
+}
+
+/// The partitions are all of this process.
+pub(super) async fn fall_back(
+    engine: &EmbeddedEngine,
+    _partitions: &[u16],
+    meant_for: &MeantFor,
+    to: &str,
+    now: Timestamp,
+) -> Result<usize> {
+    let (mut queued, mut after) = (0, 0);
+    engine.writer.write("fall_back", forget_marks).await?;
+    loop {
+        let (meant_for, to, partitions) = (meant_for.clone(), to.to_owned(), engine.memory.partitions());
+        let write = move |database: &Connection| copy(database, (&meant_for, &to), after, partitions, now);
+        let (last, copied) = engine.writer.write("fall_back", write).await?;
+        queued += copied;
+        match last {
+            Some(last) => after = last,
+            None => return Ok(queued),
+        }
+    }
+}
+
+/// Removes the marks of what waits no more.
+fn forget_marks(database: &Connection) -> DatabaseResult<()> {
+    database.prepare_cached("DELETE FROM fallen WHERE lane NOT IN (SELECT id FROM lanes)")?.execute([])?;
+    Ok(())
+}
+
+/// One step, after that entry of a lane. Answers the last entry, if there may be more, and how many were queued.
+fn copy(
+    database: &Connection,
+    (meant_for, to): (&MeantFor, &str),
+    after: i64,
+    partitions: u16,
+    now: Timestamp,
+) -> DatabaseResult<(Option<i64>, usize)> {
+    let receiver = &meant_for.receiver;
+    let mut select = database.prepare_cached(
+        "SELECT lanes.id, grp, notification, CAST(body AS BLOB) FROM lanes \
+         LEFT JOIN notifications ON notifications.id = notification \
+         WHERE receiver = ? AND lanes.id > ? AND lanes.id NOT IN (SELECT lane FROM fallen) ORDER BY lanes.id LIMIT ?",
+    )?;
+    type Row = (i64, String, String, Option<Vec<u8>>);
+    let rows = select.query_map(params![receiver, after, STEP], |row| {
+        Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
+    })?;
+    let rows = rows.collect::<rusqlite::Result<Vec<Row>>>()?;
+    let mut copied = 0;
+    for (lane, group, id, body) in &rows {
+        database.prepare_cached("INSERT OR IGNORE INTO fallen(lane) VALUES(?)")?.execute([lane])?;
+        // One that cannot be read is left out, as for its receiver.
+        let notification = body.as_ref().and_then(|body| Notification::read(group, body).notification);
+        let Some(notification) = notification else { continue };
+        let delivery = Delivery::of(Some(notification), group, &format!("{id}.{receiver}"), receiver);
+        let (id, notification) = Notification::for_fallback(&delivery, to, meant_for.since);
+        let insert = "INSERT OR IGNORE INTO notifications(id, body, owed) VALUES(?, ?, 1)";
+        if database.prepare_cached(insert)?.execute(params![id, to_json(&notification)?])? == 0 {
+            continue;
+        }
+        database
+            .prepare_cached("INSERT INTO lanes(receiver, grp, notification) VALUES(?, ?, ?)")?
+            .execute(params![to, group, id])?;
+        database
+            .prepare_cached("INSERT OR IGNORE INTO queue(receiver, grp, partition, at) VALUES(?, ?, ?, ?)")?
+            .execute(params![to, group, partition_of_group(group, partitions), now.as_millis()])?;
+        copied += 1;
+    }
+    let last = rows.last().filter(|_| rows.len() as i64 == STEP).map(|row| row.0);
+    Ok((last, copied))
+}

@@ -1,0 +1,250 @@
+//! Deliveries as operators see them: what waits, dead letters, and the record of attempts.
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::EmbeddedEngine;
+use super::error::DatabaseResult;
+use super::stored::text;
+use crate::clock::Timestamp;
+use crate::store::notification::Notification;
+use crate::store::{
+    DeadLetter, Delivery, FindAttempts, MOST_ATTEMPT_BYTES, Result, StoredAttempts, Waiting, WaitingPage,
+    partition_of_group,
+};
+use crate::store::{json::from_json, json::to_json};
+use crate::telemetry::Stored;
+
+/// How many waiting notifications a page has.
+const PAGE: i64 = 200;
+/// How many entries of the record one step removes beyond what it adds.
+const REMOVED: i64 = 64;
+
+/// Attempts that one step puts on record.
+pub(super) struct OnRecord {
+    pub now: Timestamp,
+    /// Entries before this moment leave.
+    pub since: Timestamp,
+    pub texts: Vec<String>,
+}
+
+impl OnRecord {
+    pub fn nothing(now: Timestamp) -> OnRecord {
+        OnRecord { now, since: Timestamp::ZERO, texts: Vec::new() }
+    }
+
+    pub fn write(&self, database: &Connection, partitions: u16) -> DatabaseResult<()> {
+        if self.texts.is_empty() {
+            return Ok(());
+        }
+        let newest = "SELECT total FROM attempts ORDER BY id DESC LIMIT 1";
+        let total: Option<i64> =
+            database.prepare_cached(newest)?.query_row([], |row| row.get(0)).optional()?;
+        let mut total = total.unwrap_or(0);
+        for text in &self.texts {
+            total += text.len() as i64;
+            database
+                .prepare_cached("INSERT INTO attempts(at, total, text) VALUES(?, ?, ?)")?
+                .execute(params![self.now.as_millis(), total, text])?;
+        }
+        forget(database, self.since)?;
+        let most = i64::from(partitions) * MOST_ATTEMPT_BYTES as i64;
+        let delete =
+            "DELETE FROM attempts WHERE total <= ? AND id IN (SELECT id FROM attempts ORDER BY id LIMIT ?)";
+        let removed = REMOVED + 2 * self.texts.len() as i64;
+        database.prepare_cached(delete)?.execute(params![total - most, removed])?;
+        Ok(())
+    }
+}
+
+fn forget(database: &Connection, before: Timestamp) -> DatabaseResult<()> {
+    database.prepare_cached("DELETE FROM attempts WHERE at < ?")?.execute([before.as_millis()])?;
+    Ok(())
+}
+
+pub(super) async fn forget_attempts(engine: &EmbeddedEngine, before: Timestamp) -> Result<()> {
+    let is_there = move |database: &Connection| {
+        let select = "SELECT EXISTS (SELECT 1 FROM attempts WHERE at < ?)";
+        Ok(database.prepare_cached(select)?.query_row([before.as_millis()], |row| row.get(0))?)
+    };
+    if engine.readers.read(is_there).await? {
+        engine.writer.write("forget_attempts", move |database: &Connection| forget(database, before)).await?;
+    }
+    Ok(())
+}
+
+pub(super) async fn attempts(engine: &EmbeddedEngine, find: &FindAttempts) -> Result<Vec<StoredAttempts>> {
+    let find = find.clone();
+    let read = move |database: &Connection| {
+        let mut select = database.prepare_cached(
+            "SELECT at, text FROM attempts WHERE at >= ? AND at <= ? AND instr(text, ?) > 0 \
+             ORDER BY at DESC, id DESC LIMIT ?",
+        )?;
+        let FindAttempts { with, from, until, limit } = &find;
+        let with = params![from.as_millis(), until.as_millis(), with, *limit as i64];
+        let rows = select.query_map(with, |row| {
+            let at = Timestamp::from_millis(row.get(0)?);
+            Ok(StoredAttempts { at, text: text(row, 1)?.into_owned() })
+        })?;
+        Ok(rows.collect::<rusqlite::Result<Vec<_>>>()?)
+    };
+    engine.readers.read(read).await
+}
+
+pub(super) async fn letters(
+    engine: &EmbeddedEngine,
+    receiver: &str,
+    (from, until): (Timestamp, Timestamp),
+    limit: usize,
+) -> Result<Vec<DeadLetter>> {
+    let name = receiver.to_owned();
+    let newest = move |database: &Connection| {
+        let mut select = database.prepare_cached(
+            "SELECT id, letter FROM letters WHERE receiver = ? AND at >= ? AND at <= ? ORDER BY at DESC, id LIMIT ?",
+        )?;
+        let with = params![name, from.as_millis(), until.as_millis(), limit as i64];
+        let letters = select.query_map(with, id_and_letter)?;
+        Ok(letters.collect::<rusqlite::Result<Vec<_>>>()?)
+    };
+    let letters = engine.readers.read(newest).await?;
+    Ok(letters.into_iter().filter_map(|(id, letter)| engine.read_letter(receiver, &id, &letter)).collect())
+}
+
+pub(super) async fn letter(
+    engine: &EmbeddedEngine,
+    receiver: &str,
+    notification: &str,
+) -> Result<Option<DeadLetter>> {
+    let (name, id) = (receiver.to_owned(), notification.to_owned());
+    let read = move |database: &Connection| {
+        let mut select =
+            database.prepare_cached("SELECT id, letter FROM letters WHERE receiver = ? AND id = ?")?;
+        Ok(select.query_row([name, id], id_and_letter).optional()?)
+    };
+    let letter = engine.readers.read(read).await?;
+    Ok(letter.and_then(|(id, letter)| engine.read_letter(receiver, &id, &letter)))
+}
+
+fn id_and_letter(row: &Row<'_>) -> rusqlite::Result<(String, String)> {
+    Ok((text(row, 0)?.into_owned(), text(row, 1)?.into_owned()))
+}
+
+pub(super) async fn purge(engine: &EmbeddedEngine, letters: &[DeadLetter]) -> Result<usize> {
+    let name = |delivery: &Delivery| (delivery.receiver.clone(), delivery.notification().to_owned());
+    let names: Vec<(String, String)> = letters.iter().map(|letter| name(&letter.delivery)).collect();
+    let write = move |database: &Connection| {
+        let mut removed = 0;
+        for (receiver, id) in &names {
+            let delete = "DELETE FROM letters WHERE receiver = ? AND id = ?";
+            removed += database.prepare_cached(delete)?.execute([receiver, id])?;
+        }
+        Ok(removed)
+    };
+    engine.writer.write("purge", write).await
+}
+
+pub(super) async fn waiting(
+    engine: &EmbeddedEngine,
+    receiver: &str,
+    after: Option<&str>,
+) -> Result<WaitingPage> {
+    type Read = (i64, String, String, u32, Option<i64>, Option<Vec<u8>>);
+    let (name, after) = (receiver.to_owned(), after.and_then(|after| after.parse().ok()).unwrap_or(0_i64));
+    let read = move |database: &Connection| {
+        let mut select = database.prepare_cached(
+            "SELECT lanes.id, grp, notification, attempts, \
+             CASE WHEN EXISTS (SELECT 1 FROM lanes AS earlier WHERE earlier.receiver = lanes.receiver \
+             AND earlier.grp = lanes.grp AND earlier.id < lanes.id) THEN NULL ELSE queue.at END, CAST(body AS BLOB) \
+             FROM lanes LEFT JOIN notifications ON notifications.id = notification \
+             LEFT JOIN queue USING (receiver, grp) WHERE receiver = ? AND lanes.id > ? ORDER BY lanes.id LIMIT ?",
+        )?;
+        let rows = select.query_map(params![name, after, PAGE], |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?))
+        })?;
+        Ok(rows.collect::<rusqlite::Result<Vec<Read>>>()?)
+    };
+    let rows = engine.readers.read(read).await?;
+    let next = rows.last().filter(|_| rows.len() as i64 == PAGE).map(|row| row.0.to_string());
+    let waiting = rows.into_iter().map(|(_, group, id, attempt, at, body)| {
+        let notification = body.and_then(|body| Notification::read(&group, &body).notification);
+        let delivery = Delivery::of(notification, &group, &format!("{id}.{receiver}"), receiver);
+        Waiting { delivery: Delivery { attempt, ..delivery }, next: at.map(Timestamp::from_millis) }
+    });
+    Ok(WaitingPage { waiting: waiting.collect(), next })
+}
+
+pub(super) async fn replay(engine: &EmbeddedEngine, delivery: &Delivery, now: Timestamp) -> Result<bool> {
+    let partition = partition_of_group(&delivery.group.key, engine.memory.partitions());
+    let (body, silences) = (to_json(&Notification::again(delivery))?, delivery.silences());
+    let (receiver, group) = (delivery.receiver.clone(), delivery.group.key.clone());
+    let id = delivery.notification().to_owned();
+    let write = move |database: &Connection| {
+        let select =
+            "SELECT EXISTS (SELECT 1 FROM lanes WHERE receiver = ? AND grp = ? AND notification = ?)";
+        if database.prepare_cached(select)?.query_row([&receiver, &group, &id], |row| row.get(0))? {
+            return Ok(false);
+        }
+        database
+            .prepare_cached("INSERT INTO lanes(receiver, grp, notification) VALUES(?, ?, ?)")?
+            .execute([&receiver, &group, &id])?;
+        database
+            .prepare_cached("INSERT OR IGNORE INTO queue(receiver, grp, partition, at) VALUES(?, ?, ?, ?)")?
+            .execute(params![receiver, group, partition, now.as_millis()])?;
+        database
+            .prepare_cached(
+                "INSERT INTO notifications(id, body, owed) VALUES(?, ?, 1) ON CONFLICT(id) DO UPDATE SET owed = owed + 1",
+            )?
+            .execute([&id, &body])?;
+        database
+            .prepare_cached("DELETE FROM letters WHERE receiver = ? AND id = ?")?
+            .execute([&receiver, &id])?;
+        for silence in &silences {
+            database
+                .prepare_cached("DELETE FROM untold WHERE receiver = ? AND silence = ? AND letter = ?")?
+                .execute([&receiver, silence, &id])?;
+        }
+        Ok(true)
+    };
+    engine.writer.write("replay", write).await
+}
+
+impl EmbeddedEngine {
+    fn read_letter(&self, receiver: &str, id: &str, letter: &str) -> Option<DeadLetter> {
+        let report = |why: &crate::store::EngineError| {
+            let location = format!("table letters receiver {receiver:?} id {id:?}");
+            self.telemetry.unreadable(Stored::DeadLetter, &location, &why.to_string());
+            self.full_scan.request();
+        };
+        from_json("a dead letter", letter).inspect_err(report).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_record_of_attempts_is_bounded() {
+        let database = Connection::open_in_memory().unwrap();
+        let table = "CREATE TABLE attempts(id INTEGER PRIMARY KEY AUTOINCREMENT, at INTEGER, total INTEGER, text TEXT)";
+        database.execute(table, []).unwrap();
+        let sum = "SELECT sum(length(text)), min(at) FROM attempts";
+        let mut kept: (i64, i64) = (0, 0);
+        for n in 0..30_i64 {
+            let texts = vec!["x".repeat(100_000); 4];
+            let on_record = OnRecord { now: Timestamp::from_millis(n), since: Timestamp::ZERO, texts };
+            on_record.write(&database, 1).unwrap();
+            kept = database.query_row(sum, [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+        }
+        let most = MOST_ATTEMPT_BYTES as i64;
+        assert!(kept.0 <= most + 100_000 && kept.0 > most / 2, "{kept:?}");
+        assert!(kept.1 > 0, "the oldest are gone");
+        let on_record = OnRecord {
+            now: Timestamp::from_millis(40),
+            since: Timestamp::from_millis(40),
+            texts: vec!["x".to_owned()],
+        };
+        on_record.write(&database, 1).unwrap();
+        kept = database.query_row(sum, [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+        assert_eq!(kept, (1, 40));
+    }
+}

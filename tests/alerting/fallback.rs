@@ -1,0 +1,60 @@
+//! A receiver that takes nothing for long, and its fallback.
+
+use std::time::Duration;
+
+use rollcall::alerting::Fallback;
+use rollcall::simulate::servers::free_port;
+use rollcall::simulate::webhook_sink::{Options, WebhookSink};
+
+use super::*;
+use crate::world::{World, hook, listed, named, until};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_for_a_receiver_that_is_down_goes_to_its_fallback_once_and_to_itself_when_it_is_back() {
+    let (port, other) = (free_port().unwrap(), hook().await);
+    let fallback = Some(Fallback { receiver: "other".to_owned(), after: 10 * MINUTE });
+    let down = webhook_to(format!("http://127.0.0.1:{port}/hook"), None);
+    let down = ReceiverConfig { fallback, ..named("hook", down) };
+    let mut world = World::new("unit", vec![down, named("other", webhook_to(other.url(), None))]).await;
+    world.stop().await;
+    world.config.route.receivers = vec!["hook".to_owned()];
+    world.start();
+    let failures = || world.metric("rollcall_notifications_total", &["hook", "retry"]);
+    world.notify_loss(&["a"]).await;
+    until("an attempt fails", async || failures() >= 1.0).await;
+    let since = world.clock.now();
+    until("that is known", async || world.engine.down_since("hook", since).await.unwrap() <= since).await;
+    world.advance(6 * MINUTE);
+    until("another fails", async || failures() >= 2.0).await;
+    assert_eq!(other.received().len(), 0, "it is too early");
+    // A restart does not begin the wait again.
+    world.stop().await;
+    world.start();
+    let before = world.metric("rollcall_notifications_total", &["hook", "retry"]);
+    world.advance(5 * MINUTE);
+    let failures = || world.metric("rollcall_notifications_total", &["hook", "retry"]);
+    until("one fails after the restart", async || failures() > before).await;
+    let copy = other.wait_for(1, PATIENCE).await.unwrap().remove(0);
+    assert_eq!(
+        (listed(&copy, "offline"), &copy.json()["data"]["meant_for"]["receiver"]),
+        (vec!["a".to_owned()], &"hook".into())
+    );
+
+    let sink = WebhookSink::start(Options { port, ..Options::default() }).await.unwrap();
+    world.advance(HOUR);
+    let original = sink.wait_for(1, PATIENCE).await.unwrap().remove(0);
+    assert_eq!(
+        (listed(&original, "offline"), original.json()["data"].get("meant_for")),
+        (vec!["a".to_owned()], None)
+    );
+    assert_ne!(copy.header("webhook-id"), original.header("webhook-id"));
+    // From then on it alone is notified.
+    world.hear(&["a"]).await;
+    world.joined().await;
+    world.advance(MINUTE);
+    assert_eq!(listed(&sink.wait_for(2, PATIENCE).await.unwrap()[1], "online"), ["a"]);
+    assert_eq!(other.received().len(), 1);
+    world.stop().await;
+}

@@ -1,0 +1,195 @@
+//! What is kept of deliveries: attempts on record, dead letters, and what waits.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollcall::clock::Timestamp;
+use rollcall::presence::{Closing, OfflineRecord};
+use rollcall::store::{
+    Attempt, AttemptMade, AttemptResult, Capacity, Delivery, Destinations, End, Ended, Engine, FindAttempts,
+    Group, Join, MOST_ATTEMPT_BYTES, MeantFor, OutboxEvent, Pace,
+};
+
+use super::alerts::{back, offline};
+use super::ground::Ground;
+use super::world::World;
+
+const MINUTE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3600);
+
+impl<G: Ground> World<G> {
+    async fn sealed_in(&self, key: &str, records: &[OfflineRecord], now: Timestamp) -> Vec<Delivery> {
+        let group = Group { key: key.to_owned(), labels: [("kind".into(), "detector".into())].into() };
+        let join = |record: &OfflineRecord| Join {
+            groups: vec![group.clone()],
+            event: OutboxEvent::Record(record.clone()),
+        };
+        let joins: Vec<Join> = records.iter().map(join).collect();
+        let hook = Destinations::all(Pace::AT_ONCE, &["hook".to_owned()]);
+        self.engine.join(&joins, &hook, &Capacity::NONE, now).await.unwrap();
+        self.engine.seal(&self.partitions(), &hook, now).await.unwrap();
+        self.leased(now).await
+    }
+
+    async fn leased(&self, now: Timestamp) -> Vec<Delivery> {
+        self.engine.lease(&self.partitions(), "hook", now, now + MINUTE, 100).await.unwrap()
+    }
+
+    async fn end(&self, delivery: &Delivery, end: End, answer: &str, now: Timestamp) {
+        let attempt = Some(AttemptMade { at: now, took: MINUTE / 60, answer: answer.to_owned() });
+        let ended = Ended { delivery: Arc::new(delivery.clone()), end, attempt };
+        self.engine.end_attempts(&[ended], HOUR, now).await.unwrap();
+    }
+
+    /// The attempts on record whose entries have this text, newest first.
+    async fn attempts(&self, with: &str, from: Timestamp) -> Vec<Attempt> {
+        let find = FindAttempts { with: with.to_owned(), from, until: self.hours(100), limit: 1000 };
+        let entries = self.engine.attempts(&find).await.unwrap();
+        assert!(entries.iter().is_sorted_by_key(|entry| std::cmp::Reverse(entry.at)));
+        entries.iter().flat_map(|entry| entry.read().collect::<Vec<_>>()).collect()
+    }
+}
+
+pub async fn every_attempt_is_on_record_for_a_while<G: Ground>(world: World<G>) {
+    let record = offline(&world.unit("a"), world.at(0));
+    let (now, later) = (world.hours(1), world.hours(1) + MINUTE);
+    let first = world.sealed_in("a", std::slice::from_ref(&record), now).await.remove(0);
+    world.end(&first, End::RetryAt(later), &"503 \"later\"".repeat(100), now).await;
+    let again = world.leased(later).await.remove(0);
+    world.end(&again, End::Delivered, "204 No Content", later).await;
+    // An engine that lost an answer writes the same once more.
+    world.end(&again, End::Delivered, "204 No Content", later).await;
+    let other = world.sealed_in("b", &[offline(&world.unit("b"), world.at(0))], later).await.remove(0);
+    world.end(&other, End::DeadLetter("410 Gone".to_owned()), "410 Gone", later).await;
+
+    let mut attempts = world.attempts(&format!("\"i\":\"{}\"", first.notification()), Timestamp::ZERO).await;
+    attempts.dedup();
+    assert_eq!(attempts.len(), 2, "{attempts:?}");
+    let delivered = &attempts[0];
+    assert_eq!((delivered.result, delivered.number, delivered.at), (AttemptResult::Delivered, 2, later));
+    assert_eq!((delivered.took_ms, delivered.answer.as_str()), (1000, "204 No Content"));
+    assert_eq!((&delivered.offline, &delivered.group), (&vec![record.id], &"a".to_owned()));
+    assert_eq!((delivered.delivery(), delivered.labels.len()), (first.id, 1));
+    assert_eq!((attempts[1].result, attempts[1].number), (AttemptResult::Failed, 1));
+    assert!(attempts[1].answer.starts_with("503 \"later\"503") && attempts[1].answer.len() <= 400);
+    assert!(attempts[1].offline.is_empty(), "what waits has its content elsewhere");
+    let all = world.attempts("", now + MINUTE / 2).await;
+    assert!(all.iter().any(|one| one.result == AttemptResult::Dead) && all.iter().all(|one| one.at == later));
+
+    // Entries leave with a later one, and by themselves.
+    let last =
+        world.sealed_in("b", &[offline(&world.unit("c"), world.at(0))], world.hours(2)).await.remove(0);
+    world.end(&last, End::Delivered, "", world.hours(2) + MINUTE / 2).await;
+    let kept = |attempts: Vec<Attempt>| attempts.iter().any(|one| one.result == AttemptResult::Failed);
+    let mut is_kept = kept(world.attempts("", Timestamp::ZERO).await);
+    if is_kept {
+        // It is in another partition.
+        world.engine.forget_attempts(&world.partitions(), world.hours(1) + MINUTE / 2).await.unwrap();
+        is_kept = kept(world.attempts("", Timestamp::ZERO).await);
+    }
+    assert!(!is_kept);
+    assert!(!world.attempts("", Timestamp::ZERO).await.is_empty(), "newer ones stay");
+    world.engine.forget_attempts(&world.partitions(), world.hours(99)).await.unwrap();
+    assert_eq!(world.attempts("", Timestamp::ZERO).await, []);
+}
+
+/// The embedded engine has one record for all partitions; `kept.rs` there has its test.
+#[tokio::test]
+async fn the_record_of_attempts_of_a_partition_in_redis_is_bounded() {
+    let world = World::<super::redis::Single>::new().await;
+    let records: Vec<OfflineRecord> =
+        world.units(1000).iter().map(|unit| offline(unit, world.at(0))).collect();
+    let delivery = Arc::new(world.sealed_in("a", &records, world.at(0)).await.remove(0));
+    let mut written = 0;
+    for n in 0.. {
+        let attempt = Some(AttemptMade { at: world.at(n), took: HOUR, answer: String::new() });
+        let ended = Ended { delivery: delivery.clone(), end: End::Delivered, attempt };
+        world.engine.end_attempts(&vec![ended; 40], HOUR, world.at(n)).await.unwrap();
+        let find = FindAttempts { with: String::new(), from: world.at(n), until: world.at(n), limit: 1 };
+        let length = world.engine.attempts(&find).await.unwrap()[0].text.len();
+        written += 40 * length;
+        if written > MOST_ATTEMPT_BYTES + (2 << 20) {
+            break;
+        }
+    }
+    let find = FindAttempts { with: String::new(), from: world.at(0), until: world.hours(9), limit: 10_000 };
+    let entries = world.engine.attempts(&find).await.unwrap();
+    let kept: usize = entries.iter().map(|entry| entry.text.len()).sum();
+    assert!(kept <= MOST_ATTEMPT_BYTES && kept > MOST_ATTEMPT_BYTES / 2, "{kept} of {written}");
+}
+
+pub async fn a_dead_letter_is_delivered_again_under_its_id_and_can_be_purged<G: Ground>(world: World<G>) {
+    let record = offline(&world.unit("a"), world.at(0));
+    let first = world.sealed_in("a", std::slice::from_ref(&record), world.at(1)).await.remove(0);
+    let id = first.notification();
+    world.engine.dead_letter(&first, "410 Gone", world.at(2)).await.unwrap();
+    let letters = async |from, until| world.engine.letters("hook", from, until, 10).await.unwrap();
+    assert_eq!(letters(world.at(3), world.hours(1)).await, []);
+    let letter = letters(world.at(2), world.at(2)).await.remove(0);
+    assert_eq!(world.engine.letter("hook", id).await.unwrap().as_ref(), Some(&letter));
+
+    assert!(world.engine.replay(&letter.delivery, world.at(3)).await.unwrap());
+    assert!(!world.engine.replay(&letter.delivery, world.at(3)).await.unwrap(), "it waits already");
+    assert_eq!(world.engine.letter("hook", id).await.unwrap(), None);
+    let page = world.engine.waiting("hook", None).await.unwrap();
+    let waiting: Vec<(&str, u32)> =
+        page.waiting.iter().map(|one| (one.delivery.id.as_str(), one.delivery.attempt)).collect();
+    assert_eq!((waiting, page.waiting[0].next), (vec![(first.id.as_str(), 0)], Some(world.at(3))));
+    let again = world.leased(world.at(3)).await;
+    assert_eq!(again, [Delivery { attempt: 1, ..first.clone() }]);
+    world.engine.delivered(&again, world.at(4)).await.unwrap();
+    assert_eq!(world.leased(world.hours(1)).await, []);
+    // Its receiver knows of the silence now, so it is notified of the return.
+    let returned = back(&record, Closing::Return);
+    let notified = world.sealed_in("a", std::slice::from_ref(&returned), world.hours(1)).await;
+    assert_eq!(notified[0].online, [returned]);
+
+    // A delivered one, too, while another of its group waits.
+    assert!(world.engine.replay(&first, world.hours(1)).await.unwrap());
+    assert_eq!(world.engine.waiting("hook", None).await.unwrap().waiting.len(), 2);
+    world.engine.delivered(&notified, world.hours(1)).await.unwrap();
+    let again = world.leased(world.hours(1)).await;
+    assert_eq!((again.len(), &again[0].id, &again[0].offline), (1, &first.id, &vec![record]));
+    world.engine.dead_letter(&again[0], "410 Gone", world.hours(1)).await.unwrap();
+    let letters = world.engine.dead_letters("hook", 10).await.unwrap();
+    assert_eq!(world.engine.purge(&letters).await.unwrap(), 1);
+    assert_eq!(world.engine.purge(&letters).await.unwrap(), 0);
+    assert_eq!(world.engine.kept().await.unwrap(), []);
+}
+
+pub async fn what_waits_goes_to_the_fallback_once<G: Ground>(world: World<G>) {
+    let since = world.engine.down_since("hook", world.at(1)).await.unwrap();
+    assert_eq!((since, world.engine.down_since("hook", world.at(5)).await.unwrap()), (world.at(1), since));
+    let records: Vec<OfflineRecord> = world.units(3).iter().map(|unit| offline(unit, world.at(0))).collect();
+    let first = world.sealed_in("a", &records[..1], world.at(1)).await.remove(0);
+    let meant_for = MeantFor { receiver: "hook".to_owned(), since };
+    let fall_back = async |engine: &dyn Engine, now| {
+        engine.fall_back(&world.partitions(), &meant_for, "mail", now).await.unwrap()
+    };
+    let (other, _) = world.another().await;
+    assert_eq!(fall_back(&*world.engine, world.at(2)).await, 1);
+    assert_eq!((fall_back(&*other, world.at(2)).await, fall_back(&*world.engine, world.at(2)).await), (0, 0));
+    // Others of the same group follow, and one of another group.
+    assert_eq!(world.sealed_in("a", &records[1..2], world.at(3)).await, []);
+    let third = world.sealed_in("b", &records[2..], world.at(3)).await;
+    assert_eq!((fall_back(&*other, world.at(4)).await, fall_back(&*world.engine, world.at(4)).await), (2, 0));
+    let mut copies = Vec::new();
+    for _ in 0..2 {
+        let now = world.at(5);
+        let leased = world.engine.lease(&world.partitions(), "mail", now, now + MINUTE, 10).await.unwrap();
+        world.engine.delivered(&leased, now).await.unwrap();
+        copies.extend(leased);
+    }
+    assert!(copies.iter().all(|copy| copy.meant_for.as_ref() == Some(&meant_for)), "{copies:?}");
+    let mut told: Vec<_> = copies.iter().flat_map(|copy| copy.offline.clone()).collect();
+    told.sort_by(|a, b| a.id.cmp(&b.id));
+    assert_eq!(told, records);
+    assert!(copies.iter().all(|copy| copy.notification() != first.notification()), "an id of its own");
+    // The receiver itself gets them as before.
+    world.engine.delivered(&[first, third[0].clone()], world.at(6)).await.unwrap();
+    let next = world.leased(world.at(6)).await;
+    assert_eq!((next.len(), &next[0].offline, &next[0].meant_for), (1, &vec![records[1].clone()], &None));
+    world.engine.is_up("hook").await.unwrap();
+    assert_eq!(world.engine.down_since("hook", world.at(9)).await.unwrap(), world.at(9));
+    assert_eq!(fall_back(&*world.engine, world.at(9)).await, 0, "what is left was queued before");
+}

@@ -1,0 +1,128 @@
+//! `rollcall deliveries`, on Redis and through the instance that serves a directory.
+
+use std::process::Command;
+
+use rollcall::simulate::webhook_sink::Answer;
+use serde_json::Value;
+
+use crate::support::http::CLIENT;
+use crate::world::{World, units};
+
+const OPTIONS: &str = "kind = [{ name = \"detector\", timeout = \"1s\" }]";
+
+fn rollcall(world: &World, engine: &str, arguments: &[&str]) -> (Option<i32>, String) {
+    let config = world.dir.path().join("cli.toml");
+    let listen = world.url("").trim_start_matches("http://").to_owned();
+    let receiver = "receiver = [{ name = \"hook\", type = \"webhook\", url = \"http://127.0.0.1:1\" }]";
+    let route = "route.receivers = [\"hook\"]";
+    let text = format!("{engine}\nhttp.listen = \"{listen}\"\n{OPTIONS}\n{receiver}\n{route}\n");
+    std::fs::write(&config, text).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rollcall"));
+    command.arg("deliveries").args(arguments).arg("--config").arg(&config).env("USER", "ana");
+    let output = command.output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8(said).unwrap().trim().to_owned())
+}
+
+async fn are_listed_shown_replayed_and_purged(world: &World, engine: &str) {
+    let run = |arguments: &[&str]| rollcall(world, engine, arguments);
+    let list = |state: &str| -> Vec<Value> {
+        let (code, text) = run(&["list", "--json", "--receiver", "hook", "--state", state]);
+        let page: Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{code:?} {text}"));
+        page["deliveries"].as_array().unwrap().clone()
+    };
+    world.rewrite("name = \"hook\"", "name = \"hook\"\nretry = { first = \"100ms\" }");
+    assert_eq!(CLIENT.post(world.url("/-/reload")).send().await.unwrap().status(), 200);
+    world.hook.answer_with([Answer::Say(503, "come later".to_owned()), Answer::Status(204)]);
+    world.beat(&units(1)).await;
+    world.eventually("it is delivered", async || list("delivered").len() == 1).await;
+    let delivered = list("delivered").remove(0);
+    let id = delivered["id"].as_str().unwrap().to_owned();
+    assert_eq!((&delivered["attempts"], &delivered["offline"]), (&2.into(), &1.into()), "{delivered}");
+    let (code, text) = run(&["show", &id, "--json"]);
+    let details: Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{code:?} {text}"));
+    let attempts = details["attempts"].as_array().unwrap();
+    assert_eq!(attempts.len(), 2, "{text}");
+    let first = attempts[0]["answer"].as_str().unwrap();
+    assert!(first.contains("503") && first.contains("come later"), "{first}");
+    let second = attempts[1]["answer"].as_str().unwrap();
+    assert!(attempts[0]["result"] == "failed" && second.starts_with("204 No Content"), "{text}");
+    assert_eq!(details["offline"][0]["unit"], "unit-000");
+    assert!(run(&["show", &id]).1.contains("attempt 1 to hook at "));
+
+    // A delivered one comes again under its id.
+    let before = world.hook.received();
+    assert_eq!(run(&["replay", &id]), (Some(0), "1 notifications are delivered again".to_owned()));
+    world.eventually("it comes again", async || world.hook.received().len() > before.len()).await;
+    let received = world.hook.received();
+    let (old, new) = (&before[before.len() - 1], &received[before.len()]);
+    assert_eq!((old.header("webhook-id"), &old.body), (new.header("webhook-id"), &new.body));
+
+    // The receiver wants no more; what it was not told is delivered again by a range.
+    world.hook.answer_with([Answer::Status(410)]);
+    world.beat(&units(1)).await;
+    world.eventually("there is a dead letter", async || !list("dead").is_empty()).await;
+    world.eventually("and another", async || list("dead").len() == 2).await;
+    assert!(run(&["list", "--state", "dead"]).1.contains("410 Gone"));
+    let dry = run(&["purge", "--receiver", "hook", "--dry-run"]);
+    assert_eq!(dry, (Some(0), "2 dead letters would be removed".to_owned()));
+    let (code, why) = run(&["purge", "--receiver", "hook"]);
+    assert!(code == Some(1) && why.contains("add --yes"), "{why}");
+    let again = run(&["replay", "--receiver", "hook"]);
+    assert_eq!(again, (Some(0), "2 notifications are delivered again".to_owned()));
+    // A receiver that answered 410 is disabled.
+    world.eventually("they are given up again", async || list("dead").len() == 2).await;
+    let purged = run(&["purge", "--receiver", "hook", "--yes"]);
+    assert_eq!(purged, (Some(0), "2 dead letters were removed".to_owned()));
+    assert_eq!(list("dead"), [Value::Null; 0]);
+    for (arguments, text) in [
+        (&["show", "ntf_0"][..], "there is no delivery"),
+        (&["show", "a/b"], "is no id of a delivery"),
+        (&["replay"], "name deliveries"),
+        (&["replay", "--all", "--state", "delivered"], "--from"),
+        (&["purge", "--yes"], "name dead letters"),
+        (&["list", "--cursor", "zz"], "cursor is not one"),
+    ] {
+        let (code, why) = run(arguments);
+        assert!(code == Some(1) && why.contains(text), "{arguments:?}: {why}");
+    }
+    let audit = world.text_of("/api/v1/audit").await;
+    for change in ["deliveries_replayed", "deliveries_purged"] {
+        assert!(audit.contains(change) && audit.contains("ana"), "{audit}");
+    }
+    // Pages of one line each hold the same as one page.
+    let mut cursor = String::new();
+    let mut ids = Vec::new();
+    loop {
+        let page = world.json(&format!("/api/v1/deliveries?limit=1{cursor}")).await;
+        let lines = page["deliveries"].as_array().unwrap();
+        assert!(lines.len() <= 1, "{page}");
+        ids.extend(lines.iter().map(|line| line["id"].clone()));
+        let Some(next) = page["next"].as_str() else { break };
+        cursor = format!("&cursor={next}");
+    }
+    let all = world.json("/api/v1/deliveries").await;
+    let all: Vec<Value> =
+        all["deliveries"].as_array().unwrap().iter().map(|line| line["id"].clone()).collect();
+    let unique = |mut ids: Vec<Value>| {
+        ids.sort_by_key(Value::to_string);
+        ids.dedup();
+        ids
+    };
+    assert_eq!(unique(ids), unique(all));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn deliveries_are_listed_shown_replayed_and_purged_on_redis() {
+    let world = World::new(OPTIONS, &[]).await;
+    let engine = format!("engine.url = \"redis://127.0.0.1:{}/0\"", world.redis.port());
+    are_listed_shown_replayed_and_purged(&world, &engine).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn deliveries_are_listed_shown_replayed_and_purged_through_the_instance_that_serves_a_directory() {
+    let options = format!("engine.type = \"embedded\"\nengine.path = \"{{dir}}/fleet\"\n{OPTIONS}");
+    let world = World::new(&options, &[]).await;
+    let engine = format!("engine.type = \"embedded\"\nengine.path = {:?}", world.dir.path().join("fleet"));
+    are_listed_shown_replayed_and_purged(&world, &engine).await;
+}

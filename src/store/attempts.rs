@@ -75,7 +75,7 @@ impl AttemptResult {
 }
 
 /// An attempt on record. The stored names are short, because there is a line for each notification of a storm.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Attempt {
     #[serde(rename = "i")]
     pub notification: String,

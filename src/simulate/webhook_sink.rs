@@ -24,7 +24,7 @@ use crate::signature::{self, Secret};
 
 /// The most requests that are kept; the oldest are dropped first.
 const MOST_KEPT: usize = 10_000;
-/// A notification of a thousand records is a few hundred kilobytes long.
+/// A notification of ten thousand records is a few megabytes long.
 const LARGEST_BODY: usize = 16 << 20;
 
 /// A function that is called with each request.

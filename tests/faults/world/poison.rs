@@ -38,12 +38,13 @@ pub const POISONED: [&str; 19] = [
 ];
 
 /// The key types that are not, and why.
-pub const LEFT_OUT: [(&str, &str); 30] = [
+pub const LEFT_OUT: [(&str, &str); 31] = [
     ("meta", "without it there is no fleet, and the service says so and is not ready"),
     ("{hearing}:blind", "silence that began before counts in full: a silence may be called one too early"),
     ("{hearing}:blind:<>", "the same"),
     ("{hearing}:silences", "no world has alert silences"),
     ("{hearing}:audit", "no world has changes of operators"),
+    ("{hearing}:shared:<>", "no world has rules of inhibition"),
     ("{hearing}:down", "no receiver of a world has a fallback"),
     ("{pN}:fallen:<>", "the same"),
     ("{hearing}:outbox", "blind intervals that were not notified are not notified"),

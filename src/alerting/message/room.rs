@@ -8,10 +8,19 @@ use crate::presence::OfflineRecord;
 use crate::store::Delivery;
 
 /// The most bytes of records in one body: ten thousand of usual size, so that a program misses none.
-pub const MOST_BYTES: usize = 4 << 20;
+const MOST_BYTES: usize = 4 << 20;
 
-/// How many of these fit, one after the other, into the room that is left, which they then take up.
-pub fn fitting<T: Serialize>(all: &[T], room: &mut usize) -> usize {
+/// A body with all its records or, if it is too long, with those that fit into this room (bytes). Nearly every body is
+/// written once: to measure a record takes as long as to write it.
+pub fn bounded(write: impl Fn(Option<usize>) -> String) -> String {
+    let whole = write(None);
+    if whole.len() <= MOST_BYTES { whole } else { write(Some(MOST_BYTES)) }
+}
+
+/// How many of these fit, one after the other, into the room that is left, which they then take up; all, if it has no
+/// end.
+pub fn fitting<T: Serialize>(all: &[T], room: &mut Option<usize>) -> usize {
+    let Some(room) = room else { return all.len() };
     let fits = |one: &T| {
         let mut length = Length(0);
         serde_json::to_writer(&mut length, one).expect("names and times are always JSON");

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::alerting::alert::{Alert, alerts};
-use crate::alerting::message::{MOST_BYTES, Message, MessageConfig, fitting};
+use crate::alerting::message::{Message, MessageConfig, bounded, fitting};
 use crate::presence::Labels;
 
 const FIRING: &str = "firing";
@@ -61,10 +61,14 @@ impl From<Alert> for PayloadAlert {
 
 /// The payload of a message.
 pub fn payload(message: &Message<'_>, config: &MessageConfig) -> String {
+    bounded(|room| payload_within(message, config, room))
+}
+
+fn payload_within(message: &Message<'_>, config: &MessageConfig, mut room: Option<usize>) -> String {
     let delivery = message.delivery;
     let mut alerts: Vec<PayloadAlert> = alerts(message, config).into_iter().map(PayloadAlert::from).collect();
     let is_firing = alerts.iter().any(|alert| alert.status == FIRING);
-    let fits = fitting(&alerts, &mut MOST_BYTES.clone());
+    let fits = fitting(&alerts, &mut room);
     let truncated_alerts = alerts.len() - fits;
     alerts.truncate(fits);
     let payload = Payload {

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::alerting::group::of_kind;
 use crate::alerting::message::{
-    BlindInterval, LabelCount, MOST_BYTES, Message, MessageConfig, TEST, counts, fitting,
+    BlindInterval, LabelCount, Message, MessageConfig, TEST, bounded, counts, fitting,
 };
 use crate::clock::Timestamp;
 use crate::presence::{Incident, Labels, OfflineRecord};
@@ -22,14 +22,20 @@ pub fn body(delivery: &Delivery) -> String {
 /// The body of a message.
 pub fn text(message: &Message<'_>, config: &MessageConfig) -> String {
     let timestamp = message.delivery.sealed_at;
-    let body = Body { message_type: message.kind(), timestamp, data: data(message, config) };
-    serde_json::to_string(&body).expect("names and times are always JSON")
+    bounded(|room| {
+        let body = Body { message_type: message.kind(), timestamp, data: data(message, config, room) };
+        serde_json::to_string(&body).expect("names and times are always JSON")
+    })
 }
 
 /// An event of CloudEvents 1.0 in its structured mode.
 pub fn cloud_event(message: &Message<'_>, config: &MessageConfig) -> String {
+    bounded(|room| event(message, config, room))
+}
+
+fn event(message: &Message<'_>, config: &MessageConfig, room: Option<usize>) -> String {
     let delivery = message.delivery;
-    let data = serde_json::to_value(data(message, config)).expect("names and times are always JSON");
+    let data = serde_json::to_value(data(message, config, room)).expect("names and times are always JSON");
     let event: Value = json!({
         "specversion": "1.0",
         "id": delivery.id,
@@ -91,7 +97,8 @@ enum Data<'a> {
     },
 }
 
-fn data<'a>(message: &Message<'a>, config: &MessageConfig) -> Data<'a> {
+/// `room`: for the records, see [`bounded`].
+fn data<'a>(message: &Message<'a>, config: &MessageConfig, mut room: Option<usize>) -> Data<'a> {
     let delivery = message.delivery;
     let (receiver, url) = (delivery.receiver.as_str(), message.url(config));
     if message.is_test {
@@ -99,7 +106,6 @@ fn data<'a>(message: &Message<'a>, config: &MessageConfig) -> Data<'a> {
     }
     if delivery.blind.is_empty() {
         let (offline, online) = (&delivery.offline[..], &delivery.online[..]);
-        let mut room = MOST_BYTES;
         let fits = [fitting(offline, &mut room), fitting(online, &mut room)];
         return Data::Notification {
             receiver,

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rollcall::routing::alert_silence::WantedSilence;
 use rollcall::routing::{SilenceId, parse_label_matchers};
+use rollcall::simulate::webhook_sink::WebhookSink;
 
 use super::world::{WAIT, World, hook, listed, until};
 use super::*;
@@ -23,10 +24,15 @@ pub async fn silence(world: &World, matchers: &str, span: Duration) -> SilenceId
 }
 
 /// Waits until a member waits in a group, and lets its wait pass.
-async fn notify_waiting(world: &World) {
-    let waits = async || world.engine.first_seal(&world.partitions()).await.unwrap().is_some();
-    until("a member waits", waits).await;
-    world.advance(WAIT);
+/// Lets waits pass until there are so many notifications: a group that was sealed just now may still seem to wait.
+async fn notify_waiting(world: &World, sink: &WebhookSink, count: usize) {
+    let notified = async || {
+        if world.engine.first_seal(&world.partitions()).await.unwrap().is_some() {
+            world.advance(WAIT);
+        }
+        sink.received().len() >= count
+    };
+    until("the waiting members are notified", notified).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -48,7 +54,7 @@ async fn what_a_silence_covered_and_still_holds_when_it_ends_is_notified_once_th
     world.crash().await;
     world.advance(HOUR);
     world.start();
-    notify_waiting(&world).await;
+    notify_waiting(&world, &sink, 3).await;
     let received = sink.wait_for(3, PATIENCE).await.unwrap();
     assert_eq!((listed(&received[2], "offline"), listed(&received[2], "online")), (vec!["a".into()], vec![]));
 
@@ -76,11 +82,11 @@ async fn a_silence_that_is_ended_by_hand_ends_at_once_unless_another_one_covers_
     world.advance(5 * WAIT);
     let now = world.clock.now();
     assert!(world.silences.expire(of_kind, "ana", now).await.unwrap());
-    notify_waiting(&world).await;
+    notify_waiting(&world, &sink, 1).await;
     let received = sink.wait_for(1, PATIENCE).await.unwrap();
     assert_eq!(listed(&received[0], "offline"), ["b"]);
     assert!(world.silences.expire(of_a, "ana", world.clock.now()).await.unwrap());
-    notify_waiting(&world).await;
+    notify_waiting(&world, &sink, 2).await;
     let received = sink.wait_for(2, PATIENCE).await.unwrap();
     assert_eq!(listed(&received[1], "offline"), ["a"]);
     world.stop().await;

@@ -25,7 +25,7 @@ use crate::clock::Clock;
 use crate::config::{Config, EngineConfig};
 use crate::expiry::Expiry;
 use crate::fleet::walk::Removed;
-use crate::fleet::{Lease, Mirror, Roll, Silences, Walk, examination};
+use crate::fleet::{Lease, Mirror, Roll, RuleBook, Silences, Walk, examination};
 use crate::routing::Routes;
 use crate::store::embedded::EmbeddedEngine;
 use crate::store::redis::RedisEngine;
@@ -149,7 +149,7 @@ fn start(
     if config.alerting.route.named_receivers().is_empty() {
         tracing::warn!("{}", alerting::NO_RECEIVER);
     }
-    let rules = Arc::new(config.rules);
+    let rules = RuleBook::from(Arc::new(config.rules));
     let outbox_grew = Arc::new(Notify::new());
     let ownership = lease.ownership();
     let mirror = Mirror::new(rules.clone(), engine.partitions()).with_labels(&config.count_by_labels);
@@ -232,7 +232,8 @@ fn start(
     let reloads = reload.as_ref().map(Reload::sender);
     if let Some(reload) = reload {
         let (clock, telemetry, started) = (clock.clone(), telemetry.clone(), config.sections);
-        let reloader = Reloader { reload, started, alerting: configured, routes, clock, telemetry };
+        let roll = roll.clone();
+        let reloader = Reloader { reload, started, roll, alerting: configured, routes, clock, telemetry };
         loops.add("reload", reloader.run(stop.clone()));
     }
     let census = roll.census().clone();

@@ -20,7 +20,7 @@ use serde_json::json;
 use super::ConfigFile;
 use crate::clock::{Clock, Timestamp};
 use crate::config::{Config, EngineConfig};
-use crate::fleet::{Deliveries, Mirror, Operators, Roll, Silences, Subject, UnitChange};
+use crate::fleet::{Deliveries, Mirror, Operators, Roll, RuleBook, Silences, Subject, UnitChange};
 use crate::http::AUTHOR;
 use crate::http::alertmanager::{ApiSilence, Posted, PostedSilence};
 use crate::routing::alert_silence::{SilenceState, WantedSilence};
@@ -93,7 +93,7 @@ impl EngineAccess {
         telemetry: Arc<Telemetry>,
     ) -> anyhow::Result<Access> {
         let configured = config.alerting.receivers.iter().map(|one| one.name.clone()).collect();
-        let rules = Arc::new(config.rules);
+        let rules = RuleBook::from(Arc::new(config.rules));
         let mirror = Mirror::new(rules.clone(), engine.partitions());
         // The owners of all partitions are other processes: they learn of each change.
         mirror.keep(|_| false);

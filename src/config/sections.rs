@@ -4,13 +4,31 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ring::digest::{SHA256, digest};
 
-/// A digest of each section, because sections hold secrets.
+/// The options of a kind that a reload replaces.
+const OF_RULES: [&str; 9] = [
+    "timeout",
+    "grace",
+    "accept_timeout",
+    "accept_sleep",
+    "max_sleep",
+    "clock",
+    "registry",
+    "forget_after",
+    "max_units",
+];
+
+/// A digest of each section, because sections hold secrets. Of kinds, what a reload replaces does not count.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sections(BTreeMap<String, Vec<u8>>);
 
 impl Sections {
     pub(super) fn of(table: &toml::Table) -> Sections {
         let of = |value: &toml::Value| digest(&SHA256, value.to_string().as_bytes()).as_ref().to_vec();
+        let mut table = table.clone();
+        let kinds = table.get_mut("kind").and_then(toml::Value::as_array_mut);
+        for kind in kinds.into_iter().flatten().filter_map(toml::Value::as_table_mut) {
+            kind.retain(|option, _| !OF_RULES.contains(&option));
+        }
         Sections(table.iter().map(|(name, value)| (name.clone(), of(value))).collect())
     }
 
@@ -32,6 +50,10 @@ mod tests {
         let text = "a = 1\n[b]\nc = 2\n[[d]]\ne = 3\n[[d]]\ne = 4\n";
         let changed = |other: &str| of(text).changed(&of(other)).join(" ");
         assert_eq!(changed(&format!("# the same\n{text}")), "");
+        let kind = |options: &str| of(&format!("[[kind]]\n{options}"));
+        let none: [&str; 0] = [];
+        assert_eq!(kind("name = 1").changed(&kind("name = 1\ntimeout = 2\nmax_units = 3")), none);
+        assert_eq!(kind("name = 1\ntimeout = 2").changed(&kind("name = 2\ntimeout = 2")), ["kind"]);
         assert_eq!(changed(&text.replace("2", "5")), "b");
         assert_eq!(changed(&text.replace("4", "5")), "d");
         assert_eq!(changed(&text.replace("a = 1", "f.g = 1")), "a f");

@@ -49,10 +49,16 @@ impl CanaryPace {
         }
         let timeout = facts.policy(rules).timeout.max(SHORTEST_TIMEOUT);
         if self.shortest_of(rules) > timeout {
-            let mut met = self.met.write().unwrap_or_else(PoisonError::into_inner);
-            let shortest = met.entry(rules.kind.clone()).or_insert(timeout);
-            *shortest = timeout.min(*shortest);
+            self.met_timeout(&rules.kind, timeout);
         }
+    }
+
+    /// Notes a timeout of units of that kind.
+    pub fn met_timeout(&self, kind: &Kind, timeout: Duration) {
+        let timeout = timeout.max(SHORTEST_TIMEOUT);
+        let mut met = self.met.write().unwrap_or_else(PoisonError::into_inner);
+        let shortest = met.entry(kind.clone()).or_insert(timeout);
+        *shortest = timeout.min(*shortest);
     }
 
     /// The shortest timeout of that kind that this instance met.

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::mirror::LabelValues;
-use super::{CanaryPace, Mirror, Ownership, Rules};
+use super::{CanaryPace, Mirror, Ownership, RuleBook};
 use crate::presence::{Kind, Unit};
 use crate::store::roster::{Count, Counts};
 use crate::store::{Result, Roster, partition_of};
@@ -41,13 +41,13 @@ pub struct Census {
     telemetry: Arc<Telemetry>,
     pace: Arc<CanaryPace>,
     kinds: BTreeMap<Kind, Limit>,
+    rules: RuleBook,
     /// What the other instances counted.
     elsewhere: Mutex<Vec<Counts>>,
     begun: Instant,
 }
 
 struct Limit {
-    most: u64,
     /// Reservations for units that are not admitted yet.
     reserved: AtomicU64,
     /// The counts of other instances.
@@ -68,20 +68,19 @@ pub struct Reservation<'a> {
 impl Census {
     /// The census of a mirror.
     pub fn new(
-        rules: &Rules,
+        rules: RuleBook,
         mirror: Arc<Mirror>,
         telemetry: Arc<Telemetry>,
         pace: Arc<CanaryPace>,
     ) -> Census {
-        let limit = |most: u64| Limit {
-            most,
+        let limit = || Limit {
             reserved: AtomicU64::new(0),
             elsewhere: AtomicU64::new(0),
             admitted: Default::default(),
             refused: AtomicU64::new(0),
         };
-        let kinds = rules.values().map(|rules| (rules.kind.clone(), limit(rules.max_units))).collect();
-        Census { mirror, telemetry, pace, kinds, elsewhere: Mutex::default(), begun: Instant::now() }
+        let kinds = rules.rules().keys().map(|kind| (kind.clone(), limit())).collect();
+        Census { mirror, telemetry, pace, kinds, rules, elsewhere: Mutex::default(), begun: Instant::now() }
     }
 
     /// Reserves room for a new unit; `None`, which is logged, if its kind is full.
@@ -93,11 +92,12 @@ impl Census {
         // Reservations first: a unit that is admitted meanwhile is counted twice rather than not at all.
         let others = limit.reserved.fetch_add(1, Ordering::SeqCst);
         let reservation = Reservation { limit: Some(limit), is_foreign };
-        if others + self.mirror.unit_count(&unit.kind) + limit.elsewhere() < limit.most {
+        let most = self.rules.of(unit.kind.as_str()).map_or(0, |rules| rules.max_units);
+        if others + self.mirror.unit_count(&unit.kind) + limit.elsewhere() < most {
             return Some(reservation);
         }
         limit.refused.store(self.begun.elapsed().as_millis() as u64 + 1, Ordering::SeqCst);
-        self.telemetry.unit_refused(unit, limit.most);
+        self.telemetry.unit_refused(unit, most);
         None
     }
 
@@ -240,13 +240,15 @@ impl Drop for Reservation<'_> {
 mod tests {
     use super::*;
     use crate::clock::Clock;
+    use crate::fleet::Rules;
 
     #[test]
     fn a_value_that_another_instance_may_have_left_out_is_not_known() {
-        let mirror = Mirror::new(Arc::new(Rules::new()), 1).with_labels(&["site".to_owned()]);
+        let rules = Arc::new(Rules::new());
+        let mirror = Mirror::new(rules.clone(), 1).with_labels(&["site".to_owned()]);
         let telemetry = Arc::new(Telemetry::new(&Clock::system()));
         let pace = Arc::new(CanaryPace::fixed(EVERY));
-        let census = Census::new(&Rules::new(), Arc::new(mirror), telemetry, pace);
+        let census = Census::new(rules.into(), Arc::new(mirror), telemetry, pace);
         // What each of the other instances has: all values (1: some are left out), and how many units in the north.
         type Others = [(Option<u64>, Option<u64>)];
         let cases: [(&Others, Option<u64>); 6] = [

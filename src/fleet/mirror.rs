@@ -25,7 +25,7 @@ use std::time::Duration;
 use foldhash::fast::{FixedState, RandomState};
 use hashbrown::HashMap;
 
-use super::Rules;
+use super::RuleBook;
 use crate::clock::Timestamp;
 use crate::presence::{Change, KeyChange, Kind, KindRules, Snapshot, Standing, Unit};
 use crate::store::{partition_of, table::Key};
@@ -38,6 +38,7 @@ mod label_index;
 mod partition_table;
 mod policies;
 mod row;
+mod summary;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -49,7 +50,8 @@ pub use label_counter::{CountsByLabel, MOST_LABELS};
 use label_index::LabelIndex;
 use partition_table::PartitionTable;
 use row::RowUpdate;
-pub use view::{Chunk, Cursor, NameMatch, Summary, UnitView, Values, WINDOWS};
+pub use summary::{Summary, WINDOWS};
+pub use view::{Chunk, Cursor, NameMatch, UnitView, Values};
 
 /// The values of a label.
 #[derive(Clone, Debug)]
@@ -70,8 +72,9 @@ pub struct Mark {
 
 /// The mirror of the roll.
 pub struct Mirror {
-    /// The rules of each kind, by name; the index is the number of the kind.
-    kinds: Vec<KindRules>,
+    /// The kinds, in order; the index is the number of the kind.
+    kinds: Vec<Kind>,
+    rules: RuleBook,
     numbers: HashMap<Kind, u16, FixedState>,
     hasher: RandomState,
     unit_counts: KindCounts,
@@ -82,16 +85,17 @@ pub struct Mirror {
 impl Mirror {
     /// An empty mirror of so many partitions; it keeps all of them until [`Mirror::keep`]. Units of kinds without
     /// rules are not kept.
-    pub fn new(rules: Arc<Rules>, partitions: u16) -> Mirror {
-        let mut kinds: Vec<KindRules> = rules.values().cloned().collect();
-        kinds.sort_by(|a, b| a.kind.cmp(&b.kind));
+    pub fn new(rules: impl Into<RuleBook>, partitions: u16) -> Mirror {
+        let rules = rules.into();
+        let mut kinds: Vec<Kind> = rules.rules().keys().cloned().collect();
+        kinds.sort();
         kinds.truncate(usize::from(u16::MAX));
-        let numbers = (0u16..).zip(&kinds).map(|(number, rules)| (rules.kind.clone(), number)).collect();
+        let numbers = (0u16..).zip(&kinds).map(|(number, kind)| (kind.clone(), number)).collect();
         let unit_counts = KindCounts::new(kinds.len());
         let hasher = RandomState::default();
         let table = || PartitionTable::new(unit_counts.partition(), hasher.clone());
         let tables = (0..partitions.max(1)).map(|_| RwLock::new(table())).collect();
-        Mirror { kinds, numbers, hasher, tables, unit_counts, was_ever_filled: AtomicBool::new(false) }
+        Mirror { kinds, rules, numbers, hasher, tables, unit_counts, was_ever_filled: AtomicBool::new(false) }
     }
 
     /// The same mirror, which also holds the values of these labels. Call it while the mirror is empty.
@@ -153,8 +157,9 @@ impl Mirror {
 
     /// Notes a recorded heartbeat of a unit that is present. The newest wins.
     pub fn seen(&self, unit: &Unit, at: Timestamp) {
-        if let Some((key, rules)) = self.key(unit) {
-            self.table_of(unit).seen(key, at, rules.policy);
+        if let Some(key) = self.key(unit) {
+            let policy = || self.rules.of(unit.kind.as_str()).map(|rules| rules.policy);
+            self.table_of(unit).seen(key, at, policy);
         }
     }
 
@@ -165,20 +170,20 @@ impl Mirror {
     /// hold a heartbeat that the engine has lost, or another instance's copy of one. Compare the unit with the engine.
     #[must_use]
     pub fn changed(&self, before: &Snapshot, change: &Change) -> bool {
-        let Some((key, rules)) = self.key(&before.unit) else { return true };
+        let Some((key, rules)) = self.key_and_rules(&before.unit) else { return true };
         let alive = match change.key {
             KeyChange::Keep => before.alive,
             KeyChange::Set { last_seen, .. } => Some(last_seen),
             KeyChange::Delete => None,
         };
-        let update = change.facts.as_ref().and_then(|facts| RowUpdate::of(facts, alive, rules));
+        let update = change.facts.as_ref().and_then(|facts| RowUpdate::of(facts, alive, &rules));
         let was_there =
             before.facts.as_ref().is_some_and(|facts| !matches!(facts.standing, Standing::Retired(_)));
         self.table_of(&before.unit).changed(key, update, was_there)
     }
 
     pub fn is_offline(&self, unit: &Unit) -> bool {
-        let Some((key, _)) = self.key(unit) else { return false };
+        let Some(key) = self.key(unit) else { return false };
         self.read(partition_of(unit, self.tables.len() as u16)).is_offline(key)
     }
 
@@ -192,8 +197,8 @@ impl Mirror {
     pub fn compare(&self, mark: Mark, snapshots: &[Snapshot]) {
         let mut table = self.write(mark.partition);
         for seen in snapshots {
-            let Some((key, rules)) = self.key(&seen.unit) else { continue };
-            let update = seen.facts.as_ref().and_then(|facts| RowUpdate::of(facts, seen.alive, rules));
+            let Some((key, rules)) = self.key_and_rules(&seen.unit) else { continue };
+            let update = seen.facts.as_ref().and_then(|facts| RowUpdate::of(facts, seen.alive, &rules));
             table.compare(key, update, mark.number);
         }
     }
@@ -236,7 +241,7 @@ impl Mirror {
 
     /// The configured kinds, in order.
     pub fn kinds(&self) -> impl Iterator<Item = &Kind> {
-        self.kinds.iter().map(|rules| &rules.kind)
+        self.kinds.iter()
     }
 
     pub fn unit_count(&self, kind: &Kind) -> u64 {
@@ -269,9 +274,12 @@ impl Mirror {
         self.partitions().filter(|partition| self.keeps(*partition))
     }
 
-    fn key<'a>(&'a self, unit: &'a Unit) -> Option<(Key<'a>, &'a KindRules)> {
-        let kind = *self.numbers.get(&unit.kind)?;
-        Some((Key::new(&self.hasher, kind, unit.id.as_str()), &self.kinds[usize::from(kind)]))
+    fn key<'a>(&self, unit: &'a Unit) -> Option<Key<'a>> {
+        Some(Key::new(&self.hasher, *self.numbers.get(&unit.kind)?, unit.id.as_str()))
+    }
+
+    fn key_and_rules<'a>(&self, unit: &'a Unit) -> Option<(Key<'a>, Arc<KindRules>)> {
+        Some((self.key(unit)?, self.rules.of(unit.kind.as_str())?))
     }
 
     fn table_of(&self, unit: &Unit) -> RwLockWriteGuard<'_, PartitionTable> {

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`roll`] | reads snapshots, lets `presence` decide and applies the changes |
 //! | [`mirror`] | a copy of this instance's partitions, read without calls of the store |
+//! | [`RuleBook`] | the rules of the configured kinds, which a reload replaces |
 //! | [`walk`] | compares the mirror with the store, page by page |
 //! | [`lease`], [`ownership`] | the lease of this instance, and the partitions that follow from all leases |
 //! | [`census`] | the number of units of each kind, and whether there is room for another one |
@@ -29,6 +30,7 @@ pub mod mirror;
 pub mod operators;
 pub mod ownership;
 pub mod roll;
+mod rule_book;
 pub mod silences;
 pub mod walk;
 
@@ -41,6 +43,7 @@ pub use mirror::Mirror;
 pub use operators::{Operators, Subject};
 pub use ownership::Ownership;
 pub use roll::{Found, HearingConfig, Roll, UnitChange};
+pub use rule_book::RuleBook;
 pub use silences::{Silences, SilencesError};
 pub use walk::Walk;
 

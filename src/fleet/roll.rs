@@ -21,9 +21,9 @@ use tokio::sync::Notify;
 
 use super::census::Census;
 use super::declared::Declarations;
-use super::{CanaryPace, Mirror, Rules};
+use super::{CanaryPace, Mirror, RuleBook, Rules};
 use crate::clock::Timestamp;
-use crate::presence::{self, Change, Filters, Registration, Snapshot, Unit};
+use crate::presence::{self, Change, Filters, Kind, Registration, Snapshot, Unit};
 use crate::store::{EngineError, FleetStore, Reading, Result};
 use crate::telemetry::Telemetry;
 
@@ -54,7 +54,7 @@ const ATTEMPTS: usize = 8;
 /// The roll of the fleet.
 pub struct Roll {
     engine: Arc<dyn FleetStore>,
-    rules: Arc<Rules>,
+    rules: RuleBook,
     mirror: Arc<Mirror>,
     telemetry: Arc<Telemetry>,
     config: HearingConfig,
@@ -73,16 +73,17 @@ impl Roll {
     /// `outbox_grew` is notified of each entry of the outbox.
     pub fn new(
         engine: Arc<dyn FleetStore>,
-        rules: Arc<Rules>,
+        rules: impl Into<RuleBook>,
         mirror: Arc<Mirror>,
         telemetry: Arc<Telemetry>,
         config: HearingConfig,
         outbox_grew: Arc<Notify>,
     ) -> Roll {
+        let rules = rules.into();
         let pace =
             if config.follows { CanaryPace::following(config.gap) } else { CanaryPace::fixed(config.gap) };
         let pace = Arc::new(pace);
-        let census = Arc::new(Census::new(&rules, mirror.clone(), telemetry.clone(), pace.clone()));
+        let census = Arc::new(Census::new(rules.clone(), mirror.clone(), telemetry.clone(), pace.clone()));
         Roll {
             census,
             engine,
@@ -111,8 +112,22 @@ impl Roll {
         &self.census
     }
 
-    pub fn rules(&self) -> &Rules {
+    pub fn rules(&self) -> Arc<Rules> {
+        self.rules.rules()
+    }
+
+    pub fn rule_book(&self) -> &RuleBook {
         &self.rules
+    }
+
+    /// Decides by these rules from now on. Units whose deadlines are earlier by them are checked by the walk. Answers the
+    /// kinds whose rules are others now.
+    pub fn replace_rules(&self, wanted: &Rules) -> Vec<Kind> {
+        let changed = self.rules.replace(wanted);
+        for rules in changed.iter().filter_map(|kind| wanted.get(kind)) {
+            self.pace.met_timeout(&rules.kind, rules.policy.timeout);
+        }
+        changed
     }
 
     /// How often hearing is to be proved.
@@ -132,11 +147,12 @@ impl Roll {
 
     /// Registers a unit or changes its settings; `false` for the id of a probe and for a kind that is not configured.
     pub async fn register(&self, unit: &Unit, wanted: &Registration, now: Timestamp) -> Result<bool> {
-        let Some(rules) = self.rules.get(&unit.kind).filter(|_| !unit.id.is_reserved()) else {
+        let rules = self.rules.of(unit.kind.as_str());
+        let Some(rules) = rules.filter(|_| !unit.id.is_reserved()) else {
             return Ok(false);
         };
         let hearing = self.hearing();
-        self.decide(unit, |seen| Some(presence::register(seen, wanted, rules, &hearing, now))).await
+        self.decide(unit, |seen| Some(presence::register(seen, wanted, &rules, &hearing, now))).await
     }
 
     /// Removes a unit from the fleet; its later heartbeats are counted and change nothing.

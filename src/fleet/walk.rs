@@ -11,6 +11,9 @@
 //!   its next check is far away (the timeout of its kind was shortened);
 //! - open records of kinds that are no longer configured: see `walk/removed.rs`.
 //!
+//! After a reload with other rules the next round begins at once, reads everything, checks every unit that is present, and
+//! takes no longer than the engine can bear: by the new rules a unit may be overdue, or its next check too late.
+//!
 //! Other changes of other instances (a unit is new, back, offline or removed) are noted for the owner, page by page,
 //! and the owner reads those pages every second. As often it lets the roll ask about changes whose reply was lost: see
 //! [`Roll::settle`].
@@ -53,8 +56,11 @@ use page::PageOutcome;
 pub use removed::Removed;
 use removed::UnwatchedRecords;
 
-/// Pages that are read before the next rest. Each rest wakes several threads, which costs more than a single page of
-/// some sixty units.
+/// Units that a round reads before its next rest, as whole pages or as expiry keys: records wait for a step in the worst
+/// case, and each rest wakes several threads, which costs more than a single page of some sixty units.
+const UNITS_A_STEP: usize = 600;
+
+/// The most pages of a step, where they have few units.
 const PAGES_A_STEP: u32 = 16;
 
 /// Pages that are under way at once where a partition is filled, so that the engine reads one while another is compared. In
@@ -66,6 +72,7 @@ const PARTITIONS_AT_ONCE: usize = 4;
 
 /// Expiry keys that are read at a time: a server with millions takes half a millisecond.
 const KEYS_A_STEP: usize = 150;
+const _: () = assert!(UNITS_A_STEP.is_multiple_of(KEYS_A_STEP));
 
 /// The most units of this instance that a round reads again because there are other instances.
 const MOST_AGAIN: u64 = 300_000;
@@ -188,7 +195,7 @@ impl Walk {
 
     async fn read_notes(&self) -> Result<()> {
         let noted = self.engine.noted(&self.own_partitions()).await?;
-        let read = stream::iter(noted).map(|(partition, page)| self.compare_page(partition, page));
+        let read = stream::iter(noted).map(|(partition, page)| self.compare_page(partition, page, false));
         read.buffer_unordered(PAGES_AT_ONCE).try_for_each(|_| async { Ok(()) }).await
     }
 
@@ -199,24 +206,37 @@ impl Walk {
         // A partition that was filled while there were others is read again in any case.
         let mut was_alone = true;
         let mut fleet = self.engine.fleet_id();
+        let mut edition = Some(self.roll.rule_book().edition());
         loop {
             while !self.mirror.is_filled() {
                 filled.all.notified().await;
             }
-            let pace = Pace::new(self.paced_period());
+            let newest = self.roll.rule_book().edition();
+            let has_new_rules = edition.replace(newest) != Some(newest);
+            let shortest = if has_new_rules { Duration::ZERO } else { self.period };
+            let pace = Pace::new(self.paced_period(shortest));
             let is_alone = self.is_alone();
             let mut again = std::mem::take(&mut *filled.again());
+            if has_new_rules {
+                again.extend(self.own_partitions());
+            }
             // The mirror holds units of a fleet that the engine has lost.
             let current = self.engine.fleet_id();
             if std::mem::replace(&mut fleet, current.clone()) != current {
                 again.extend(self.own_partitions());
             }
-            let round = Round { number, again, is_alone: is_alone && was_alone };
+            let round =
+                Round { number, again, is_alone: is_alone && was_alone, edition: newest, has_new_rules };
             self.round(&round, &pace, &mut failed).await;
+            if has_new_rules && !failed.is_empty() {
+                edition = None;
+            }
             self.report_removed();
             number += 1;
             was_alone = is_alone;
-            pace.rest(1.0).await;
+            while !pace.is_over() && self.is_current(&round) {
+                pace.rest_at_most(READ_NOTES_EVERY).await;
+            }
         }
     }
 
@@ -226,18 +246,28 @@ impl Walk {
     }
 
     /// As if the partitions of other instances were as large as those of this one.
-    fn paced_period(&self) -> Duration {
+    fn paced_period(&self, shortest: Duration) -> Duration {
         let own = self.own_partitions();
         let units: u64 = own.iter().map(|partition| self.mirror.units_in(*partition)).sum();
         let fleet = units * u64::from(self.engine.partitions()) / (own.len() as u64).max(1);
-        pace::period(self.period, fleet, self.engine.servers())
+        pace::period(shortest, fleet, self.engine.servers())
+    }
+
+    /// Whether the rules are those of the beginning of the round.
+    fn is_current(&self, round: &Round) -> bool {
+        round.edition == self.roll.rule_book().edition()
     }
 
     /// Runs one round over all partitions. `failed`: the partitions whose last comparison failed.
     async fn round(&self, round: &Round, pace: &Pace, failed: &mut HashSet<u16>) {
         let partitions = self.own_partitions();
         for (index, &partition) in partitions.iter().enumerate() {
-            let progress = RoundProgress { pace, done: index as f64, of: partitions.len() as f64 };
+            if !self.is_current(round) {
+                break;
+            }
+            let has_new_rules = round.has_new_rules;
+            let progress =
+                RoundProgress { pace, done: index as f64, of: partitions.len() as f64, has_new_rules };
             let walked = if round.is_whole(partition) {
                 self.read_partition(partition, Some(&progress)).await.map(|_| ())
             } else if round.is_alone {
@@ -280,8 +310,10 @@ impl Walk {
         let began = self.clock.now();
         let whole = self.mirror.mark(partition);
         let pages = self.engine.pages();
-        for step in self.engine.occupied(partition, PAGES_A_STEP).await? {
-            let read = stream::iter(step.clone()).map(|page| self.compare_page(partition, page));
+        let length = if progress.is_some() { self.pages_a_step(partition) } else { PAGES_A_STEP };
+        for step in self.engine.occupied(partition, length).await? {
+            let checks_all = progress.is_some_and(|progress| progress.has_new_rules);
+            let read = stream::iter(step.clone()).map(|page| self.compare_page(partition, page, checks_all));
             let mut read = read.buffer_unordered(if progress.is_some() { 1 } else { PAGES_AT_ONCE });
             while let Some((of_page, records)) = read.try_next().await? {
                 outcome = outcome.max(of_page);
@@ -296,6 +328,12 @@ impl Walk {
         Ok(outcome)
     }
 
+    /// The pages of a step of a round.
+    fn pages_a_step(&self, partition: u16) -> u32 {
+        let each = self.mirror.units_in(partition) / u64::from(self.engine.pages());
+        (UNITS_A_STEP as u64 / each.max(1)).clamp(1, u64::from(PAGES_A_STEP)) as u32
+    }
+
     /// Compares the expiry keys of the units in the mirror.
     async fn compare_keys(&self, partition: u16, progress: &RoundProgress<'_>) -> Result<()> {
         let began = self.clock.now();
@@ -308,7 +346,7 @@ impl Walk {
             self.check(&mismatch.unexpected, self.clock.now()).await?;
             self.roll.compare(partition, &mismatch.missing).await?;
             steps += 1;
-            if steps % PAGES_A_STEP == 0 {
+            if (steps * KEYS_A_STEP).is_multiple_of(UNITS_A_STEP) {
                 progress.rest(batch.done()).await;
             }
         }
@@ -348,6 +386,10 @@ struct Round {
     again: HashSet<u16>,
     /// Whether no other instance records heartbeats.
     is_alone: bool,
+    /// Of the rules: see [`RuleBook::edition`](super::RuleBook::edition).
+    edition: u64,
+    /// Whether the rules are others than in the round before.
+    has_new_rules: bool,
 }
 
 impl Round {
@@ -363,6 +405,7 @@ struct RoundProgress<'a> {
     /// Partitions that are done.
     done: f64,
     of: f64,
+    has_new_rules: bool,
 }
 
 impl RoundProgress<'_> {

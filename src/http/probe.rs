@@ -67,12 +67,12 @@ async fn probe(
 impl ProbeState {
     /// The metrics of a unit; `None` if it is unknown or was removed.
     async fn text(&self, unit: &Unit, format: Format) -> Result<Option<Vec<u8>>, Problem> {
-        let Some(rules) = self.roll.rules().get(&unit.kind) else { return Ok(None) };
+        let Some(rules) = self.roll.rule_book().of(unit.kind.as_str()) else { return Ok(None) };
         let Some(seen) = self.units.read(std::slice::from_ref(unit)).await?.into_iter().next() else {
             return Ok(None);
         };
         let (hearing, now) = (self.roll.hearing(), self.clock.now());
-        let Some(state) = presence::state(&seen, rules, &hearing, now) else { return Ok(None) };
+        let Some(state) = presence::state(&seen, &rules, &hearing, now) else { return Ok(None) };
         let (kind, id) = (unit.kind.as_str(), unit.id.as_str());
         let mut out = Vec::new();
         let sample = |out: &mut Vec<u8>, family: &Family| {
@@ -85,7 +85,7 @@ impl ProbeState {
             sample(&mut out, &LAST_SEEN);
             write_moment(&mut out, last_seen);
         }
-        if let Some(deadline) = presence::deadline(&seen, rules, &hearing) {
+        if let Some(deadline) = presence::deadline(&seen, &rules, &hearing) {
             sample(&mut out, &DEADLINE);
             write_moment(&mut out, deadline);
         }

@@ -72,11 +72,11 @@ async fn unit(
 ) -> Result<Json<UnitView>, Problem> {
     let Path((kind, id)) = path?;
     let unit = parse(&kind, &id).map_err(|error| Problem::bad_request(error.to_string()))?;
-    let Some(rules) = state.roll.rules().get(&unit.kind) else {
+    let Some(rules) = state.roll.rule_book().of(unit.kind.as_str()) else {
         return Err(Problem::not_found(format!("there is no kind {kind} in the configuration")));
     };
     let seen = state.units.read(std::slice::from_ref(&unit)).await?.into_iter().next();
-    let view = seen.and_then(|seen| UnitView::of(seen, rules, &state.roll.hearing(), state.clock.now()));
+    let view = seen.and_then(|seen| UnitView::of(seen, &rules, &state.roll.hearing(), state.clock.now()));
     let Some((mut view, open)) = view else {
         return Err(Problem::not_found(format!("there is no unit {id:?} of kind {kind}")));
     };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::topic::{Template, Topics};
 use super::{Tls, mqtt};
 use crate::address::BrokerAddress;
-use crate::fleet::Rules;
+use crate::fleet::RuleBook;
 use crate::presence::{Filters, Kind};
 
 /// The most connections of one process.
@@ -133,21 +133,21 @@ impl Config {
     ///
     /// # Errors
     /// An invalid template.
-    pub fn filters(&self, rules: &Rules) -> anyhow::Result<Filters> {
-        Ok(self.topics(rules)?.filters_of_kinds(rules))
+    pub fn filters(&self, rules: &RuleBook) -> anyhow::Result<Filters> {
+        Ok(self.topics(rules)?.filters_of_kinds())
     }
 
-    pub(super) fn topics(&self, rules: &Rules) -> anyhow::Result<Topics> {
+    pub(super) fn topics(&self, rules: &RuleBook) -> anyhow::Result<Topics> {
         let mut templates = Vec::new();
         for (text, kind) in &self.topics {
             if let Some(kind) = kind {
                 anyhow::ensure!(
-                    rules.contains_key(kind),
+                    rules.of(kind.as_str()).is_some(),
                     "topic {text:?} belongs to an unknown kind: {kind}"
                 );
             }
             templates.push(Template::parse(text, kind.clone())?);
         }
-        Ok(Topics::new(templates, rules))
+        Ok(Topics::new(templates, rules.clone()))
     }
 }

@@ -37,7 +37,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::fleet::Roll;
-use crate::fleet::Rules;
+use crate::fleet::RuleBook;
 use crate::presence::Heartbeat;
 use crate::store::Catalogue;
 use crate::telemetry::{PayloadIssue, Telemetry};
@@ -106,8 +106,8 @@ pub async fn run(
     if let Some(problem) = config.problems().into_iter().next() {
         anyhow::bail!(problem);
     }
-    let topics = Arc::new(config.topics(roll.rules())?);
-    let probes = probe::Probes::new(&topics.filters_of_kinds(roll.rules()), roll.rules());
+    let topics = Arc::new(config.topics(roll.rule_book())?);
+    let probes = probe::Probes::new(&topics.filters_of_kinds(), &roll.rules());
     let hearing = Heard { topics, probes: Arc::new(probes) };
     let values = value_buffer::ValueBuffer::new(&metrics, telemetry.clone()).map(Arc::new);
     let writer = engine_writer::EngineWriter { roll, clock, telemetry, stop: stop.clone() };
@@ -135,7 +135,7 @@ pub async fn run(
 #[doc(hidden)]
 pub fn reader_of_any(
     config: &Config,
-    rules: &Rules,
+    rules: &RuleBook,
     metrics: &Catalogue,
     clock: &Clock,
     telemetry: &Arc<Telemetry>,
@@ -143,7 +143,7 @@ pub fn reader_of_any(
     let clock = clock.clone();
     let topics = config.topics(rules)?;
     let reader = reader::Reader {
-        probes: Arc::new(probe::Probes::new(&topics.filters_of_kinds(rules), rules)),
+        probes: Arc::new(probe::Probes::new(&topics.filters_of_kinds(), &rules.rules())),
         topics: Arc::new(topics),
         fields: config.fields.clone(),
         values: value_buffer::ValueBuffer::new(metrics, telemetry.clone()).map(Arc::new),

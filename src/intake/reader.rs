@@ -147,9 +147,9 @@ mod tests {
         let kind: Kind = "pump".parse().unwrap();
         let rules: Rules = [(kind.clone(), KindRules::new(kind.clone()))].into();
         let template = Template::parse("{site}/{unit}/data", Some(kind)).unwrap();
-        let topics = Topics::new(vec![template], &rules);
+        let topics = Topics::new(vec![template], Arc::new(rules.clone()).into());
         Reader {
-            probes: Arc::new(Probes::new(&topics.filters_of_kinds(&rules), &rules)),
+            probes: Arc::new(Probes::new(&topics.filters_of_kinds(), &rules)),
             topics: Arc::new(topics),
             fields: Fields::default(),
             values: None,

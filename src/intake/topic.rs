@@ -9,12 +9,11 @@
 //! Each template becomes a subscription filter with `+` for every capture. A filter that another
 //! one covers is left out: a broker may deliver a message once for each filter that it fits.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::PayloadIssues;
 use super::canary;
-use crate::fleet::Rules;
+use crate::fleet::{RuleBook, Rules};
 use crate::presence::{
     Filters, Kind, KindRules, Labels, PROBE, Unit, UnitId, covers, is_label_name, is_label_value,
 };
@@ -175,13 +174,12 @@ pub(super) type Refusal = (Rejection, String);
 /// Every template, in the order of the configuration.
 pub(super) struct Topics {
     templates: Vec<Template>,
-    kinds: HashMap<Box<str>, Arc<KindRules>>,
+    rules: RuleBook,
 }
 
 impl Topics {
-    pub fn new(templates: Vec<Template>, rules: &Rules) -> Topics {
-        let kinds = rules.values().map(|rules| (rules.kind.as_str().into(), Arc::new(rules.clone())));
-        Topics { templates, kinds: kinds.collect() }
+    pub fn new(templates: Vec<Template>, rules: RuleBook) -> Topics {
+        Topics { templates, rules }
     }
 
     /// The filters to subscribe to.
@@ -198,9 +196,9 @@ impl Topics {
     }
 
     /// The filters by which each kind is heard.
-    pub fn filters_of_kinds(&self, rules: &Rules) -> Filters {
-        let mut filters = Filters::new();
-        for (kind, filter) in self.templates.iter().flat_map(|template| template.filters_of(rules)) {
+    pub fn filters_of_kinds(&self) -> Filters {
+        let (mut filters, rules) = (Filters::new(), self.rules.rules());
+        for (kind, filter) in self.templates.iter().flat_map(|template| template.filters_of(&rules)) {
             let of_kind = filters.entry(kind).or_default();
             if !of_kind.contains(&filter) {
                 of_kind.push(filter);
@@ -231,11 +229,11 @@ impl Topics {
                 Level::Label(name) => issues.note(PayloadIssue::BadLabel, || format!("{name} in the topic")),
             }
         }
-        let Some(rules) = self.kinds.get(kind) else {
+        let Some(rules) = self.rules.of(kind) else {
             return Err((Rejection::UnknownKind, format!("kind {:?} is not configured", truncate(kind, 40))));
         };
         let id: UnitId = id.parse().map_err(|why| (Rejection::BadUnit, format!("{why}")))?;
-        Ok(Origin { unit: Unit::new(rules.kind.clone(), id), labels, rules: rules.clone() })
+        Ok(Origin { unit: Unit::new(rules.kind.clone(), id), labels, rules })
     }
 }
 
@@ -251,7 +249,7 @@ mod tests {
         let rules: Rules =
             ["detector", "pump"].map(|name| (kind(name), KindRules::new(kind(name)))).into_iter().collect();
         let parse = |(text, of): &(&str, Option<&str>)| Template::parse(text, of.map(kind)).unwrap();
-        Topics::new(templates.iter().map(parse).collect(), &rules)
+        Topics::new(templates.iter().map(parse).collect(), Arc::new(rules).into())
     }
 
     fn origin_of(topics: &Topics, topic: &str) -> Result<String, Rejection> {
@@ -328,9 +326,7 @@ mod tests {
             ("{kind}/{site}/{unit}", None),
             ("a/{unit}", Some("pump")),
         ];
-        let rules: Rules =
-            ["detector", "pump"].map(|name| (kind(name), KindRules::new(kind(name)))).into_iter().collect();
-        let filters = topics(&templates).filters_of_kinds(&rules);
+        let filters = topics(&templates).filters_of_kinds();
         assert_eq!(filters[&kind("detector")], ["units/+/heartbeat", "detector/+/+"]);
         assert_eq!(filters[&kind("pump")], ["pump/+/+", "a/+"]);
     }

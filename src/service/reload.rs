@@ -1,7 +1,8 @@
 //! Loads the configuration again, by SIGHUP or `POST /-/reload`.
 //!
 //! Receivers and routes are replaced: the loops of alerting end, and start anew with the new ones. They go on where they
-//! were, because all that they know is in the store; to the store it is a restart. A file with an error changes nothing.
+//! were, because all that they know is in the store; to the store it is a restart. The rules of kinds, such as their
+//! timeouts, are replaced in place: see [`crate::fleet::RuleBook`]. A file with an error changes nothing.
 //!
 //! Other options wait for a restart of the process. A reload names the sections that differ from those of the start.
 
@@ -16,7 +17,9 @@ use super::routes_of;
 use crate::alerting;
 use crate::clock::Clock;
 use crate::config::{Config, ConfigError, Sections};
+use crate::fleet::Roll;
 use crate::http::{AlertRoutes, ReloadRequest};
+use crate::presence::Kind;
 use crate::telemetry::Telemetry;
 
 /// The sections that a reload replaces.
@@ -49,6 +52,8 @@ pub(super) struct Reloader {
     pub reload: Reload,
     /// The configuration of the start.
     pub started: Sections,
+    /// Decides by the rules of kinds.
+    pub roll: Arc<Roll>,
     /// The part that is replaced, and what pages show of it.
     pub alerting: watch::Sender<Arc<alerting::Config>>,
     pub routes: watch::Sender<Arc<AlertRoutes>>,
@@ -85,17 +90,22 @@ impl Reloader {
         }
         self.routes.send_replace(Arc::new(routes_of(&alerting)));
         self.alerting.send_replace(Arc::new(alerting));
+        let rules = self.roll.replace_rules(&config.rules);
+        let mut loaded = "routes and receivers are those of the file now".to_owned();
+        if !rules.is_empty() {
+            let kinds: Vec<&str> = rules.iter().map(Kind::as_str).collect();
+            loaded.push_str(&format!(", and so are timeouts and other rules of {}", kinds.join(", ")));
+        }
         let rest: Vec<&str> = self
             .started
             .changed(&config.sections)
             .into_iter()
             .filter(|section| !REPLACED.contains(section))
             .collect();
-        if rest.is_empty() {
-            return Ok("routes and receivers are those of the file now".to_owned());
+        if !rest.is_empty() {
+            loaded.push_str(&format!("; restart for what has changed in {}", rest.join(", ")));
         }
-        let rest = rest.join(", ");
-        Ok(format!("routes and receivers are those of the file now; restart for what has changed in {rest}"))
+        Ok(loaded)
     }
 }
 

@@ -316,8 +316,14 @@ fn a_message_is_at_most_one_heartbeat_which_keeps_its_rules() {
     let config = config::parse(FLEET, None, []).unwrap();
     let clock = Clock::by_hand(NOW);
     let telemetry = Arc::new(Telemetry::new(&clock));
-    let read =
-        intake::reader_of_any(&config.intake, &config.rules, &config.metrics, &clock, &telemetry).unwrap();
+    let read = intake::reader_of_any(
+        &config.intake,
+        &Arc::new(config.rules).into(),
+        &config.metrics,
+        &clock,
+        &telemetry,
+    )
+    .unwrap();
     let examples = [
         "north/pump-7/data\n",
         "units/pump-7/heartbeat\n{\"ts\":1772366400,\"timeout\":\"36h\",\"sleep\":\"2h\",\"labels\":{\"site\":\"north\"}}",

@@ -61,12 +61,36 @@ async fn receivers_and_routes_are_those_of_the_file_after_a_reload_and_a_wrong_f
     assert_eq!(reload(&world).await.0, 200);
     let receivers = world.json("/alertmanager/api/v2/alerts").await[0]["receivers"].clone();
     assert_eq!(receivers.as_array().unwrap().len(), 1, "{receivers}");
-    world.rewrite("timeout = \"1s\"", "timeout = \"2s\"");
+    world.rewrite("timeout = \"1s\"", "timeout = \"1s\", topics = [\"other/{unit}\"]");
     let (status, text) = reload(&world).await;
     assert!(status == 200 && text.ends_with("restart for what has changed in kind"), "{text}");
     assert_eq!(CLIENT.get(world.url("/-/reload")).send().await.unwrap().status(), 405);
     let foreign = CLIENT.post(world.url("/-/reload")).header("origin", "http://evil.example");
     assert_eq!(foreign.send().await.unwrap().status(), 403);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn timeouts_are_those_of_the_file_after_a_reload_for_units_that_are_silent_already_too() {
+    let world = World::new("kind = [{ name = \"detector\", timeout = \"1h\" }]", &[]).await;
+    let all = units(3);
+    world.beat(&all).await;
+    for unit in &all {
+        world.eventually("it is known", async || world.state(unit).await == "online").await;
+    }
+    let rules = |text: &str| assert!(text.ends_with("timeouts and other rules of detector"), "{text}");
+    world.rewrite("\"1h\"", "\"1500ms\"");
+    rules(&reload(&world).await.1);
+    world.eventually("all are offline", async || offline(&world.hook) == all).await;
+    world.beat(&all[..1]).await;
+    world.eventually("one is back", async || world.state(&all[0]).await == "online").await;
+    world.eventually("it is offline again", async || offline(&world.hook).len() == 4).await;
+
+    // By a longer timeout none of them is overdue.
+    world.rewrite("\"1h\"", "\"2h\"");
+    rules(&reload(&world).await.1);
+    for unit in &all {
+        world.eventually("it is online", async || world.state(unit).await == "online").await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -82,7 +82,7 @@ impl Mirror {
     }
 
     fn kind(&self, number: u16) -> &Kind {
-        &self.kinds[usize::from(number)].kind
+        &self.kinds[usize::from(number)]
     }
 }
 

@@ -58,8 +58,8 @@ impl PartitionTable {
         };
     }
 
-    /// A heartbeat of that unit was recorded.
-    pub fn seen(&mut self, key: Key, at: Timestamp, policy: Policy) {
+    /// A heartbeat of that unit was recorded. `policy`: of a unit that is new.
+    pub fn seen(&mut self, key: Key, at: Timestamp, policy: impl FnOnce() -> Option<Policy>) {
         if self.is_foreign {
             return;
         }
@@ -70,7 +70,11 @@ impl PartitionTable {
             }
             // The heartbeat was under way when the unit was removed.
             None if self.removed.contains_key(&key.hash) => {}
-            None => self.put(key, RowUpdate::heard(at, policy)),
+            None => {
+                if let Some(policy) = policy() {
+                    self.put(key, RowUpdate::heard(at, policy));
+                }
+            }
         }
     }
 

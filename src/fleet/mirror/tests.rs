@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::fleet::Rules;
 use crate::presence::{
     self, Cause, Declared, Facts, Hearing, Heartbeat, IndexChange, Interval, Labels, Ledger, Override,
     Policy, Registration, Silence, State, Verdict,

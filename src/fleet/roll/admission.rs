@@ -67,8 +67,9 @@ impl Roll {
         let mut batch = Batch::default();
         let mut plain = Vec::with_capacity(beats.len());
         let mut refreshes = Vec::with_capacity(beats.len());
+        let rules = self.rules();
         for beat in beats {
-            let Some(rules) = self.rules.get(&beat.unit.kind) else { continue };
+            let Some(rules) = rules.get(&beat.unit.kind) else { continue };
             if !is_timely(beat, rules, now) || !self.declared.says_nothing_new(beat) {
                 batch.skipped.push(beat);
                 continue;
@@ -144,7 +145,7 @@ impl Roll {
         hearing: &Hearing,
         now: Timestamp,
     ) -> Option<(Decided<'b, 'a, '_>, Change)> {
-        let rules = &self.rules[&seen.unit.kind];
+        let rules = &self.rules()[&seen.unit.kind];
         if seen.is_unreadable() {
             self.met_unreadable(seen);
         }

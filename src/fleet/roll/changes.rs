@@ -86,8 +86,8 @@ impl Roll {
 
     /// Notes the timeout of a watched unit for the pace of canaries.
     pub(in crate::fleet) fn meet(&self, unit: &Unit, facts: Option<&Facts>) {
-        if let Some((facts, rules)) = facts.zip(self.rules.get(&unit.kind)) {
-            self.pace.met(facts, rules);
+        if let Some((facts, rules)) = facts.zip(self.rules.of(unit.kind.as_str())) {
+            self.pace.met(facts, &rules);
         }
     }
 

@@ -127,16 +127,16 @@ impl Roll {
             return change
                 .map_or(Decision::Unreadable, |change| Decision::Change(change, CheckOutcome::Alive));
         }
-        let Some(rules) = self.rules.get(&seen.unit.kind) else {
+        let Some(rules) = self.rules.of(seen.unit.kind.as_str()) else {
             let next_check = next_check_without_rules(hearing, &seen.unit.kind, now);
             return Decision::Change(check_later(seen, next_check), CheckOutcome::Alive);
         };
         let believed = self.believed(seen, now);
-        match self.verdict(seen, believed.as_ref(), rules, hearing, now) {
+        match self.verdict(seen, believed.as_ref(), &rules, hearing, now) {
             Verdict::Alive(change) | Verdict::Back(change) | Verdict::Gone(change) => {
                 let change = match &believed {
                     None => change,
-                    Some(believed) => presence::as_corrected(change, believed, rules),
+                    Some(believed) => presence::as_corrected(change, believed, &rules),
                 };
                 Decision::Change(change, CheckOutcome::Alive)
             }
@@ -144,7 +144,7 @@ impl Roll {
             // A unit of a hint may not be in the index, where the index is not swept: then it cannot be put off.
             Verdict::Undecided if source == CheckSource::Notification => Decision::Undecided,
             Verdict::Undecided => {
-                let waits = self.wait_for_its_kind(seen, rules, hearing, now);
+                let waits = self.wait_for_its_kind(seen, &rules, hearing, now);
                 waits.map_or(Decision::Undecided, |change| Decision::Change(change, CheckOutcome::Undecided))
             }
         }
@@ -213,10 +213,10 @@ impl Roll {
     /// out: its allowed silence is unknown.
     fn admit_anew(&self, seen: &Snapshot, hearing: &Hearing, now: Timestamp) -> Option<Change> {
         self.met_unreadable(seen);
-        let (at, rules) = (seen.alive?, self.rules.get(&seen.unit.kind)?);
+        let (at, rules) = (seen.alive?, self.rules.of(seen.unit.kind.as_str())?);
         let is_late = at + rules.policy.allowed() < now;
         let beat = Heartbeat { unit: seen.unit.clone(), at, not_before: None, declared: Declared::default() };
-        presence::hear(seen, &beat, rules, hearing, now).1.filter(|_| !is_late)
+        presence::hear(seen, &beat, &rules, hearing, now).1.filter(|_| !is_late)
     }
 
     pub(super) fn met_unreadable(&self, seen: &Snapshot) {

@@ -62,7 +62,8 @@ impl Roll {
     pub(super) fn keep_hearing(&self, hearing: Hearing) -> Arc<Hearing> {
         let (settle, delay) = (self.config.settle, LATE_BY * self.round_trip());
         let hearing = Hearing { settle, delay, ..hearing }.by_filters(&self.filters);
-        let timeout = |kind: &Kind| self.rules.get(kind).map_or(Duration::ZERO, |rules| rules.policy.timeout);
+        let rules = self.rules();
+        let timeout = |kind: &Kind| rules.get(kind).map_or(Duration::ZERO, |rules| rules.policy.timeout);
         let removed = hearing.removed(&self.filters, timeout);
         let hearing = Arc::new(hearing.held_back(&removed));
         let mut current = self.heard.write().expect("nothing panics under this lock");

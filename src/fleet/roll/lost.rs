@@ -51,10 +51,10 @@ impl Roll {
             Err(EngineError::Damaged(_)) => return Ok(Found::NotWatched),
             stored => drop(stored?),
         }
-        let Some(rules) = self.rules.get(&seen.unit.kind) else { return Ok(Found::NotWatched) };
+        let Some(rules) = self.rules.of(seen.unit.kind.as_str()) else { return Ok(Found::NotWatched) };
         Ok(match &seen.facts {
             Some(facts) if matches!(facts.standing, Standing::Offline(_)) => Found::AnotherIsOpen,
-            _ => match presence::restore(seen, record, rules) {
+            _ => match presence::restore(seen, record, &rules) {
                 Some(change) => Found::Lost(seen.clone(), change),
                 None => Found::NotWatched,
             },

@@ -29,11 +29,11 @@ impl Roll {
         now: Timestamp,
         first: impl Future<Output = Result<()>> + Send,
     ) -> Result<bool> {
-        let Some(rules) = self.rules.get(&unit.kind) else { return Ok(false) };
+        let Some(rules) = self.rules.of(unit.kind.as_str()) else { return Ok(false) };
         let hearing = self.hearing();
         let decision = |seen: &Snapshot| match wanted {
             UnitChange::Acknowledge(acknowledged) => presence::acknowledge(seen, id, acknowledged.clone()),
-            UnitChange::Pause(until) => presence::pause(seen, *until, rules, &hearing, now),
+            UnitChange::Pause(until) => presence::pause(seen, *until, &rules, &hearing, now),
         };
         let seen = self.engine.read(std::slice::from_ref(unit)).await?;
         if !seen.iter().any(|seen| decision(seen).is_some()) {

@@ -29,7 +29,7 @@ impl Roll {
 
     /// Two proofs of a filter of that kind further apart than this enclose a blind interval of the kind.
     pub fn gap_of(&self, kind: &Kind) -> Duration {
-        self.rules.get(kind).map_or(self.pace.gap(), |rules| self.pace.probe_gap(rules))
+        self.rules.of(kind.as_str()).map_or(self.pace.gap(), |rules| self.pace.probe_gap(&rules))
     }
 
     /// The change that puts off the check of an undecided unit, if it is undecided because its kind is not heard.

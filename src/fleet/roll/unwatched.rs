@@ -11,8 +11,9 @@ impl Roll {
     /// meanwhile is left for the next round of the walk.
     pub async fn close_unwatched(&self, units: &[Unit], now: Timestamp) -> Result<()> {
         let hearing = self.hearing();
+        let rules = self.rules();
         let unwatched = |seen: Snapshot| {
-            let is_watched = self.rules.contains_key(&seen.unit.kind);
+            let is_watched = rules.contains_key(&seen.unit.kind);
             let next_check = next_check_without_rules(&hearing, &seen.unit.kind, now);
             let change = presence::unwatch(&seen, next_check, now).filter(|_| !is_watched)?;
             Some((seen, change))

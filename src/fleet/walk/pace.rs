@@ -19,6 +19,15 @@ impl Pace {
         Pace { began: Instant::now(), period }
     }
 
+    pub fn is_over(&self) -> bool {
+        self.began.elapsed() >= self.period
+    }
+
+    /// Waits until the period is over, but not longer than `most`.
+    pub async fn rest_at_most(&self, most: Duration) {
+        sleep_until((self.began + self.period).min(Instant::now() + most)).await;
+    }
+
     /// Waits until so much of the period has passed, from 0 to 1.
     pub async fn rest(&self, done: f64) {
         sleep_until(self.began + self.period.mul_f64(done.clamp(0.0, 1.0))).await;

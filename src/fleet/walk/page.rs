@@ -16,10 +16,12 @@ pub(super) enum PageOutcome {
 
 impl Walk {
     /// Reads a page and compares it. Also answers the number of open records of kinds that are not configured.
+    /// `checks_all`: the deadline of each unit that is present is checked.
     pub(super) async fn compare_page(
         &self,
         partition: u16,
         page: u32,
+        checks_all: bool,
     ) -> Result<(PageOutcome, UnwatchedRecords)> {
         let mark = self.mirror.mark(partition);
         let snapshots = self.engine.walk(partition, page).await?;
@@ -28,7 +30,10 @@ impl Walk {
         snapshots.iter().for_each(|seen| self.roll.meet(&seen.unit, seen.facts.as_ref()));
         let now = self.clock.now();
         let hearing = self.roll.hearing();
-        let suspects = snapshots.into_iter().filter(|seen| self.is_suspect(seen, &hearing, now));
+        let (present, others): (Vec<Snapshot>, Vec<Snapshot>) =
+            snapshots.into_iter().partition(|seen| checks_all && is_present(seen));
+        self.check(&present.into_iter().map(|seen| seen.unit).collect::<Vec<Unit>>(), now).await?;
+        let suspects = others.into_iter().filter(|seen| self.is_suspect(seen, &hearing, now));
         // Most suspects cannot be decided now, such as a fleet that is due while Rollcall is blind; to read all of
         // them again would be in vain.
         let (suspects, unresolved): (Vec<Snapshot>, Vec<Snapshot>) =
@@ -51,15 +56,16 @@ impl Walk {
         if seen.is_unreadable() {
             return true;
         }
-        let Some((facts, rules)) = seen.facts.as_ref().zip(self.roll.rules().get(&seen.unit.kind)) else {
+        let rules = self.roll.rule_book().of(seen.unit.kind.as_str());
+        let Some((facts, rules)) = seen.facts.as_ref().zip(rules) else {
             return false;
         };
         match &facts.standing {
             Standing::Retired(_) => false,
             Standing::Offline(silence) => {
-                seen.alive.is_some() || silence.allowed != facts.policy(rules).allowed()
+                seen.alive.is_some() || silence.allowed != facts.policy(&rules).allowed()
             }
-            _ => presence::deadline(seen, rules, hearing).is_some_and(|deadline| deadline < now),
+            _ => presence::deadline(seen, &rules, hearing).is_some_and(|deadline| deadline < now),
         }
     }
 
@@ -67,7 +73,11 @@ impl Walk {
         if seen.is_unreadable() {
             return true;
         }
-        let rules = &self.roll.rules()[&seen.unit.kind];
-        matches!(presence::check_deadline(seen, rules, hearing, now), Verdict::Offline(_) | Verdict::Back(_))
+        let Some(rules) = self.roll.rule_book().of(seen.unit.kind.as_str()) else { return false };
+        matches!(presence::check_deadline(seen, &rules, hearing, now), Verdict::Offline(_) | Verdict::Back(_))
     }
+}
+
+fn is_present(seen: &Snapshot) -> bool {
+    seen.facts.as_ref().is_some_and(|facts| matches!(facts.standing, Standing::Present | Standing::NeverSeen))
 }

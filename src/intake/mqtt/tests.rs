@@ -53,13 +53,16 @@ impl World {
     fn new(room: usize) -> World {
         let kind: Kind = "pump".parse().unwrap();
         let rules: Rules = [(kind.clone(), KindRules::new(kind.clone()))].into();
-        let topics = Topics::new(vec![Template::parse("units/{unit}", Some(kind)).unwrap()], &rules);
+        let topics = Topics::new(
+            vec![Template::parse("units/{unit}", Some(kind)).unwrap()],
+            Arc::new(rules.clone()).into(),
+        );
         let clock = Clock::by_hand(Timestamp::from_millis(1_000_000));
         let mut session = Session::new(&config(""), "main", topics.filters()).unwrap();
         session.most_unacknowledged = MOST;
         let session = Arc::new(session);
         let reader = Reader {
-            probes: Arc::new(Probes::new(&topics.filters_of_kinds(&rules), &rules)),
+            probes: Arc::new(Probes::new(&topics.filters_of_kinds(), &rules)),
             topics: Arc::new(topics),
             fields: Fields::default(),
             values: None,

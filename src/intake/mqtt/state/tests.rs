@@ -70,8 +70,11 @@ impl World {
     fn new(share: &str, heard: Option<i64>) -> World {
         let kind: Kind = "pump".parse().unwrap();
         let rules: Rules = [(kind.clone(), KindRules::new(kind.clone()))].into();
-        let topics = Topics::new(vec![Template::parse("units/{unit}", Some(kind)).unwrap()], &rules);
-        let probes = Arc::new(Probes::new(&topics.filters_of_kinds(&rules), &rules));
+        let topics = Topics::new(
+            vec![Template::parse("units/{unit}", Some(kind)).unwrap()],
+            Arc::new(rules.clone()).into(),
+        );
+        let probes = Arc::new(Probes::new(&topics.filters_of_kinds(), &rules));
         let is_probing = share == PROBING;
         let share = if is_probing { PLAIN } else { share };
         let mut session = Session::new(&config(share), "main", topics.filters()).unwrap();

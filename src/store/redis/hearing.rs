@@ -147,7 +147,7 @@ impl RedisEngine {
         };
         let (advanced, others) = self.write_if_unchanged("advance", &keys, behind, decide).await?;
         if let Advanced::Heard { heard: Some(heard), blind } = &advanced {
-            self.raise_stamps(*heard).await?;
+            self.raise_stamps(*heard, &stamps).await?;
             // A canary that was not the furthest has ended no blind interval.
             if !is_replaced || blind.is_some() {
                 self.known_primaries.keep(primaries);

@@ -16,7 +16,8 @@
 //!
 //! A partition without a stamp, while others have theirs, was emptied, and its units are lost: operators are notified.
 //! Before every partition had one for the first time, none counts as emptied: the fleet is new, or came from a single
-//! server.
+//! server. A canary that read the stamp of a partition does not write one where there is none any more: the partition was
+//! emptied meanwhile, and the next canary has to see that.
 //!
 //! A single server needs no stamps: it loses heartbeats and `heard` together.
 
@@ -49,6 +50,11 @@ impl Stamps {
     /// Whether every partition has one.
     pub fn are_complete(&self) -> bool {
         self.oldest.is_some() && self.emptied.is_empty()
+    }
+
+    /// Whether the partition had one.
+    fn has(&self, partition: u16) -> bool {
+        self.oldest.is_some() && !self.emptied.contains(&partition)
     }
 }
 
@@ -90,8 +96,8 @@ impl RedisEngine {
         Ok(Stamps::of(&stamps))
     }
 
-    /// Raises the stamps to `heard`.
-    pub(super) async fn raise_stamps(&self, heard: Timestamp) -> Result<()> {
+    /// Raises the stamps to `heard`. `read`: the stamps before the canary.
+    pub(super) async fn raise_stamps(&self, heard: Timestamp, read: &Stamps) -> Result<()> {
         if !self.topology.has_parts() {
             return Ok(());
         }
@@ -99,6 +105,7 @@ impl RedisEngine {
             let raise = async move {
                 let mut script = self.scripts.raise.prepare_invoke();
                 script.key(self.keys.in_partition(partition, "heard")).arg(heard.as_millis());
+                script.arg(if read.has(partition) { "XX" } else { "" });
                 self.topology.run::<u8>("stamps", &script).await
             };
             (self.keys.slot(partition), raise)
@@ -129,6 +136,9 @@ mod tests {
         let at = |ms: Option<i64>| ms.map(Timestamp::from_millis);
         let of = |stamps: [Option<i64>; 3]| Stamps::of(&stamps.map(at));
         assert_eq!(of([Some(3), Some(2), Some(5)]), Stamps { oldest: at(Some(2)), emptied: vec![] });
+        let has = |stamps: [Option<i64>; 3]| [0, 1, 2].map(|partition| of(stamps).has(partition));
+        assert_eq!(has([Some(3), None, Some(5)]), [true, false, true]);
+        assert_eq!(has([None, None, None]), [false; 3], "a new fleet");
         assert_eq!(of([Some(3), None, None]), Stamps { oldest: at(Some(3)), emptied: vec![1, 2] });
         assert_eq!(of([None; 3]), Stamps::default());
     }

@@ -1,0 +1,195 @@
+//! Counts of all units: how many are in each state, by kind, by label, and by the time since they were heard.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use super::Mirror;
+use super::filter::{FleetShard, UnitFilter};
+use super::label_counter::{CountsByLabel, LabelCounter, StateCounts, TOP};
+use super::row::Row;
+use super::view::Cursor;
+use crate::clock::Timestamp;
+use crate::presence::{Hearing, Kind, State};
+
+/// The threads that count the units of a large fleet; each has a shard of it.
+const COUNTERS: u16 = 4;
+
+/// Fewer units are counted sooner than a thread is started.
+const FEW: usize = 100_000;
+
+/// The windows within which units are counted as seen: from a minute to a week.
+pub const WINDOWS: [Duration; 8] = [
+    Duration::from_secs(60),
+    Duration::from_secs(5 * 60),
+    Duration::from_secs(15 * 60),
+    Duration::from_secs(3600),
+    Duration::from_secs(6 * 3600),
+    Duration::from_secs(24 * 3600),
+    Duration::from_secs(48 * 3600),
+    Duration::from_secs(7 * 86_400),
+];
+
+/// Counts of the units.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// For each configured kind, in order, the number of units in each of [`State::ALL`].
+    pub kinds: Vec<(Kind, StateCounts)>,
+    /// For each kind, the last heartbeat of the unit that has been offline for longest.
+    pub silent_since: Vec<Option<Timestamp>>,
+    /// The numbers of units by the values of each of [`Mirror::labels`].
+    pub labels: CountsByLabel,
+    /// How many units were heard within each of [`WINDOWS`]; a longer one includes the shorter.
+    pub seen_within: [u64; WINDOWS.len()],
+    /// How many units were ever heard.
+    pub heard: u64,
+    /// The sum of their times since the last heartbeat.
+    pub silence: Duration,
+}
+
+impl Mirror {
+    /// Counts all units, on a few threads. Takes some milliseconds for a million.
+    pub fn summary(&self, hearing: &Hearing, now: Timestamp) -> Summary {
+        let threads = if self.row_count() < FEW { 1 } else { COUNTERS };
+        let count = |number| self.count(FleetShard { number, of: threads }, hearing, now);
+        let sum = std::thread::scope(|scope| {
+            let others: Vec<_> = (1..threads).map(|number| scope.spawn(move || count(number))).collect();
+            let mut sum = count(0);
+            for other in others {
+                sum.merge(other.join().expect("counting does not panic"));
+            }
+            sum
+        });
+        // A unit that was heard in so many windows was heard in the longest ones.
+        let seen_within = std::array::from_fn(|window| sum.heard_in[WINDOWS.len() - window..].iter().sum());
+        let heard = sum.heard_in.iter().sum();
+        let silence = Duration::from_millis(sum.silence_ms);
+        let mut labels = CountsByLabel::new();
+        let values = TOP / self.labels().len().max(1);
+        for (label, counter) in self.labels().iter().zip(sum.counters) {
+            counter.finish(label, values, &mut labels);
+        }
+        let kinds = self.kinds().cloned().zip(sum.states).collect();
+        Summary { kinds, silent_since: sum.silent_since, labels, seen_within, heard, silence }
+    }
+
+    /// The number of rows, of which a few are free.
+    fn row_count(&self) -> usize {
+        self.partitions().map(|partition| self.read(partition).rows.len()).sum()
+    }
+
+    fn count(&self, shard: FleetShard, hearing: &Hearing, now: Timestamp) -> PartialSummary {
+        let mut evaluator = self.evaluator(hearing, now);
+        let mut count = PartialSummary {
+            states: vec![StateCounts::default(); self.kinds.len()],
+            silent_since: vec![None; self.kinds.len()],
+            counters: self.labels().iter().map(|_| LabelCounter::default()).collect(),
+            heard_in: Default::default(),
+            silence_ms: 0,
+        };
+        let mut starts = WINDOWS.map(|length| now - length);
+        starts.sort();
+        let mut cursor = Cursor::new(UnitFilter { shard: Some(shard), ..UnitFilter::default() });
+        while self.read_rows(&mut cursor, |rows| {
+            let table = rows.table;
+            for (counter, index) in count.counters.iter_mut().zip(&table.labels) {
+                counter.begin(rows.partition, index);
+            }
+            let online_since = table.online_since(now);
+            let mut run = Run::default();
+            for (slot, row) in rows.units() {
+                let is_heard = row.state.is_heard();
+                let is_online = is_heard
+                    && !row.state.is_offline()
+                    && online_since.get(row.policy as usize).is_some_and(|since| row.last_seen >= *since);
+                let state = if is_online { State::Online } else { evaluator.state(table, slot, row) };
+                if !run.has(row, state) {
+                    count.add(&run);
+                    run = Run::begin(row, state, &starts);
+                }
+                run.rows += 1;
+                if is_heard {
+                    count.silence_ms += (now.as_millis() - row.last_seen.as_millis()).max(0) as u64;
+                }
+                if row.state.is_offline() {
+                    let since = &mut count.silent_since[usize::from(row.kind)];
+                    *since = earlier(*since, Some(row.last_seen));
+                }
+                for (counter, index) in count.counters.iter_mut().zip(&table.labels) {
+                    counter.add(index, slot, state);
+                }
+            }
+            count.add(&run);
+        }) {}
+        count
+    }
+}
+
+/// The counts of one shard of the fleet.
+struct PartialSummary {
+    /// By kind.
+    states: Vec<StateCounts>,
+    /// By kind.
+    silent_since: Vec<Option<Timestamp>>,
+    /// By label.
+    counters: Vec<LabelCounter>,
+    /// Units by the number of [`WINDOWS`] in which they were heard.
+    heard_in: [u64; WINDOWS.len() + 1],
+    /// The sum of their times since the last heartbeat.
+    silence_ms: u64,
+}
+
+/// Successive rows that count alike, as most neighbours do: sums of a whole run cost a tenth of those of each row.
+#[derive(Default)]
+struct Run {
+    rows: u64,
+    kind: u16,
+    state: Option<State>,
+    /// The number of [`WINDOWS`] in which the rows were heard, and when; `None`: they were never heard.
+    heard_in: Option<(usize, Range<Timestamp>)>,
+}
+
+impl Run {
+    /// A run of rows like this one, without it. `starts`: of the windows, the earliest first.
+    fn begin(row: &Row, state: State, starts: &[Timestamp; WINDOWS.len()]) -> Run {
+        let windows = starts.partition_point(|start| *start <= row.last_seen);
+        let from = windows.checked_sub(1).map_or(Timestamp::ZERO, |last| starts[last]);
+        let until = starts.get(windows).copied().unwrap_or(Timestamp::NEVER);
+        let heard_in = row.state.is_heard().then_some((windows, from..until));
+        Run { rows: 0, kind: row.kind, state: Some(state), heard_in }
+    }
+
+    /// Whether the row counts like those of the run.
+    fn has(&self, row: &Row, state: State) -> bool {
+        let heard_alike = match &self.heard_in {
+            Some((_, window)) => row.state.is_heard() && window.contains(&row.last_seen),
+            None => !row.state.is_heard(),
+        };
+        heard_alike && self.kind == row.kind && self.state == Some(state)
+    }
+}
+
+impl PartialSummary {
+    fn add(&mut self, run: &Run) {
+        let Some(state) = run.state else { return };
+        self.states[usize::from(run.kind)][state as usize] += run.rows;
+        if let Some((windows, _)) = run.heard_in {
+            self.heard_in[windows] += run.rows;
+        }
+    }
+
+    fn merge(&mut self, other: PartialSummary) {
+        for (sum, counts) in self.states.iter_mut().zip(other.states) {
+            sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+        }
+        for (since, other) in self.silent_since.iter_mut().zip(other.silent_since) {
+            *since = earlier(*since, other);
+        }
+        self.counters.iter_mut().zip(other.counters).for_each(|(counter, other)| counter.merge(other));
+        self.heard_in.iter_mut().zip(other.heard_in).for_each(|(sum, count)| *sum += count);
+        self.silence_ms += other.silence_ms;
+    }
+}
+
+fn earlier(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp> {
+    one.into_iter().chain(other).min()
+}

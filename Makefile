@@ -20,7 +20,7 @@ sentinel: ## Run Redis with Sentinel to try Rollcall on, until Ctrl-C [PORT=6380
 
 # One build for all. Examples in doc comments come before the tests, so that the summary of the tests is the end of the
 # output.
-test: ## Run every test against real servers (installs what is missing)
+test: ## Run the tests against real servers (installs what is missing) [ALL=1: the longest cases too]
 	@.ci/need redis-server:redis-server mosquitto:mosquitto mosquitto_pub:mosquitto-clients promtool:prometheus \
 	    prometheus-alertmanager:prometheus-alertmanager systemd-analyze:systemd faketime:faketime ip:iproute2 unshare:util-linux jq:jq
 	cargo test --locked --no-run
@@ -28,8 +28,9 @@ test: ## Run every test against real servers (installs what is missing)
 	@# A case that needs more than the kernel allows an ordinary user leaves a file there.
 	@not_run=$$(mktemp -d) && export TESTS_NOT_RUN="$$not_run" && status=0; \
 	if cargo nextest --version >/dev/null 2>&1; then \
-	    threads=$$((4 * $$(nproc))); echo "cargo nextest run --locked --test-threads $$threads"; \
-	    cargo nextest run --locked --test-threads "$$threads" || status=$$?; \
+	    profile=$(if $(ALL),default,short) threads=$$(($(if $(ALL),4,5) * $$(nproc))); \
+	    echo "cargo nextest run --locked --profile $$profile --test-threads $$threads"; \
+	    cargo nextest run --locked --profile "$$profile" --test-threads "$$threads" || status=$$?; \
 	else \
 	    echo 'cargo test --locked --lib --bins --tests'; cargo test --locked --lib --bins --tests || status=$$?; \
 	fi; \

@@ -30,6 +30,7 @@ mod mass;
 mod mixed;
 mod pages;
 mod rest;
+mod routed;
 mod six_thousand;
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -40,7 +41,7 @@ mod ten_million;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Every benchmark, in the order in which they run.
-const BENCHMARKS: [&str; 14] = [
+const BENCHMARKS: [&str; 15] = [
     "engine",
     "embedded",
     "ingest",
@@ -49,6 +50,7 @@ const BENCHMARKS: [&str; 14] = [
     "mixed",
     "mass",
     "six_thousand",
+    "routed",
     "rest",
     "pages",
     "growth",
@@ -64,7 +66,7 @@ const TEN_MILLION: &str = "ten_million";
 #[derive(Debug, Parser)]
 struct Options {
     /// Only these benchmarks: engine, embedded, ingest, first_contact, lateness, mixed, mass, six_thousand,
-    /// rest, pages, growth, cluster, failover; and ten_million, which runs only if it is named.
+    /// routed, rest, pages, growth, cluster, failover; and ten_million, which runs only if it is named.
     #[arg(long, value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(BENCHMARKS))]
     only: Vec<String>,
     /// How many units the large fleet has. With less than a million, goals mean little, and nothing is written.
@@ -120,6 +122,7 @@ async fn measure(options: &Options) -> anyhow::Result<()> {
             "mixed" => mixed::run(&mut report, options.units).await?,
             "mass" => mass::run(&mut report, options.units).await?,
             "six_thousand" => six_thousand::run(&mut report, options.units).await?,
+            "routed" => routed::run(&mut report, options.units).await?,
             "rest" => rest::run(&mut report, options.units).await?,
             "pages" => pages::run(&mut report, options.units).await?,
             "growth" => growth::run(&mut report, options.units).await?,

@@ -23,6 +23,8 @@ use crate::harness::{World, quantile, say, thousands, until};
 
 /// How often a page is requested; the median counts.
 const ROUNDS: usize = 5;
+/// The values of the label that units are counted by.
+const SITES: u32 = 50;
 /// Units that a real Prometheus scrapes.
 const SCRAPED: u32 = 100_000;
 const SCRAPES: usize = 8;
@@ -47,7 +49,7 @@ async fn pages(report: &mut Report, units: u32) -> anyhow::Result<()> {
     let mut world = World::new()?;
     let engine = world.engine().await?;
     let now = Clock::system().now();
-    Fleet(0..units).fill_by_site(&engine, now, |_| now).await?;
+    Fleet(0..units).fill_by_site(&engine, now, |_| now, SITES).await?;
     let mut rollcall = world.serve(&format!("{COUNTED}{KIND}")).await?;
     let title = thousands(units);
     let ms = aggregates(&rollcall).await?;
@@ -180,7 +182,7 @@ async fn most_memory(pid: u32, done: CancellationToken) -> u64 {
 async fn scrapes(report: &mut Report, units: u32) -> anyhow::Result<()> {
     let mut world = World::new()?;
     let now = Clock::system().now();
-    Fleet(0..units).fill_by_site(&world.engine().await?, now, |_| now).await?;
+    Fleet(0..units).fill_by_site(&world.engine().await?, now, |_| now, SITES).await?;
     let rollcall = world.serve(&format!("{COUNTED}{KIND}")).await?;
     let dir = tempfile::tempdir()?;
     let prometheus = Prometheus::start(dir.path(), rollcall.server.port())?;

@@ -46,14 +46,15 @@ impl Fleet {
         self.fill_with(engine, now, last_seen, |_| Labels::new()).await
     }
 
-    /// The same, each unit at one of fifty sites.
+    /// The same, each unit at one of so many sites.
     pub async fn fill_by_site(
         &self,
         engine: &Arc<impl UnitStore + 'static>,
         now: Timestamp,
         last_seen: impl Fn(u32) -> Timestamp,
+        sites: u32,
     ) -> anyhow::Result<()> {
-        let labels = |number| Labels::from([("site".to_owned(), format!("site-{}", number % 50))]);
+        let labels = |number| Labels::from([("site".to_owned(), format!("site-{}", number % sites))]);
         self.fill_with(engine, now, last_seen, labels).await
     }
 

@@ -33,6 +33,7 @@ mod network;
 mod pains;
 mod poison;
 mod processes;
+mod routed;
 mod servers;
 mod shared;
 mod world;

@@ -10,6 +10,7 @@
 //! | [`lease`], [`ownership`] | the lease of this instance, and the partitions that follow from all leases |
 //! | [`census`] | the number of units of each kind, and whether there is room for another one |
 //! | [`inhibitions`] | the units whose silence inhibits others |
+//! | [`MassBreaker`] | the last trip of the mass-offline breaker |
 //! | [`silences`] | the alert silences of operators, and their changes |
 //! | [`deliveries`] | what waits, dead letters and the record of attempts, as operators see and change them |
 //! | [`operators`] | acknowledgements and pauses, with their audit |
@@ -26,6 +27,7 @@ pub mod deliveries;
 pub mod examination;
 pub mod inhibitions;
 pub mod lease;
+mod mass_breaker;
 pub mod mirror;
 pub mod operators;
 pub mod ownership;
@@ -39,6 +41,7 @@ pub use census::Census;
 pub use deliveries::Deliveries;
 pub use inhibitions::Inhibitions;
 pub use lease::Lease;
+pub use mass_breaker::MassBreaker;
 pub use mirror::Mirror;
 pub use operators::{Operators, Subject};
 pub use ownership::Ownership;

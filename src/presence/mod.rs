@@ -12,6 +12,7 @@ mod grouping;
 mod hearing;
 mod heartbeat;
 mod incident;
+mod mass_offline;
 mod pace;
 mod policy;
 mod record;
@@ -38,6 +39,7 @@ pub use hearing::{
 };
 pub use heartbeat::{Declared, Heartbeat, LONGEST_LABEL, Labels, MOST_LABELS, is_label_name, is_label_value};
 pub use incident::{FirstUnit, GroupIncident, Incident, JudgedIncident, Members, judge_incident};
+pub use mass_offline::{FleetCount, MassOfflineRule, Release, ReleaseReason, Trip, release};
 pub use pace::{blind_gap, canary_period, probe_gap, probe_period};
 pub use policy::{
     DEFAULT_MAX_UNITS, DEFAULT_TIMEOUT, KindRules, LONGEST_TIMEOUT, Override, Policy, Registry,

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 
 use super::{Layout, Result};
 use crate::clock::Timestamp;
-use crate::presence::{OfflineRecord, RecordId, Snapshot, Unit};
+use crate::presence::{FleetCount, OfflineRecord, RecordId, Snapshot, Unit};
 
 /// Facts and records, read only.
 #[async_trait]
@@ -22,6 +22,9 @@ pub trait Queries: Layout {
         before: Option<(Timestamp, RecordId)>,
         limit: usize,
     ) -> Result<Vec<OfflineRecord>>;
+
+    /// How many units are offline by a record that was detected since then, and how many watched units are not.
+    async fn count_since(&self, since: Timestamp) -> Result<FleetCount>;
 
     /// The id of the fleet's data. It changes when the engine loses all or a part of it, and earlier reads are then
     /// outdated.

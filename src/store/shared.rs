@@ -10,14 +10,15 @@ use super::Result;
 pub enum Shared {
     /// Units whose silence inhibits others, see `fleet/inhibitions.rs`.
     Sources,
+    /// The last trip of the mass-offline breaker, see `fleet/mass_breaker.rs`.
+    Breaker,
 }
 
 impl Shared {
-    pub const ALL: [Shared; 1] = [Shared::Sources];
-
     pub fn as_str(self) -> &'static str {
         match self {
             Shared::Sources => "sources",
+            Shared::Breaker => "breaker",
         }
     }
 }

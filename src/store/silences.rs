@@ -42,6 +42,7 @@ pub enum Audited {
     PauseEnded,
     DeliveriesReplayed,
     DeliveriesPurged,
+    BreakerReleased,
 }
 
 impl Audited {
@@ -56,6 +57,7 @@ impl Audited {
             Audited::PauseEnded => "pause_ended",
             Audited::DeliveriesReplayed => "deliveries_replayed",
             Audited::DeliveriesPurged => "deliveries_purged",
+            Audited::BreakerReleased => "breaker_released",
         }
     }
 }

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use super::labels::DeliveryOutcome;
-use super::problems::{NOT_DELIVERED, NOT_REACHED, ORPHANED, Severity};
+use super::problems::{
+    BROKER_DROPS, ENGINE_DOWN, ENGINE_FAILS, MQTT_DISCONNECTED, NOT_DELIVERED, NOT_REACHED, ORPHANED,
+    Severity,
+};
 use super::{Backlog, Telemetry, orphans_text};
 
 impl Telemetry {
@@ -64,6 +67,26 @@ impl Telemetry {
     /// Units that are offline and inhibit the notifications of others.
     pub fn inhibiting_units(&self, count: usize) {
         self.series.inhibiting_units.set(count as i64);
+    }
+
+    /// Whether the mass-offline breaker holds notifications of single units.
+    pub fn breaker_tripped(&self, is_held: bool) {
+        self.series.breaker_tripped.set(is_held.into());
+    }
+
+    /// The states of the connection to the broker and of the engine, in words.
+    pub fn parts(&self) -> (String, String) {
+        let problems = self.problems();
+        let state = |names: &[&str], fine: &str| {
+            let found = problems.iter().find(|problem| names.contains(&problem.name));
+            found.map_or(fine.to_owned(), |problem| {
+                format!("has a problem ({}): {}", problem.name, problem.text)
+            })
+        };
+        (
+            state(&[MQTT_DISCONNECTED, BROKER_DROPS], "is connected"),
+            state(&[ENGINE_DOWN, ENGINE_FAILS], "answers"),
+        )
     }
 
     /// Notifications for receivers that are not configured. Logs the change.

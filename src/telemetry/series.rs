@@ -61,6 +61,7 @@ pub(super) struct Series {
     pub notifications_dropped: IntCounter,
     pub connections_cut: IntCounterVec,
     pub inhibiting_units: IntGauge,
+    pub breaker_tripped: IntGauge,
     pub reload_successful: IntGauge,
     pub reload_success_at: GaugeVec,
 }
@@ -260,6 +261,10 @@ impl Series {
                 "http_connections_cut_total",
                 "Connections to the web server that it closed or refused, by reason.",
                 &["reason"],
+            ),
+            breaker_tripped: make.gauge(
+                "breaker_tripped",
+                "1 while the mass-offline breaker holds notifications of single units.",
             ),
             inhibiting_units: make.gauge(
                 "inhibiting_units",

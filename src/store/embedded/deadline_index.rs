@@ -23,6 +23,8 @@ const NEVER: i64 = i64::MAX;
 #[derive(Default)]
 pub(super) struct DeadlineIndex {
     earliest: Vec<i64>,
+    /// How many rows have a next check.
+    len: usize,
 }
 
 impl DeadlineIndex {
@@ -32,6 +34,7 @@ impl DeadlineIndex {
         if self.earliest.len() <= zone {
             self.earliest.resize(zone + 1, NEVER);
         }
+        self.len = self.len + usize::from(row.next_check.get().is_some()) - usize::from(before.is_some());
         let (before, now) = (ms(before), ms(row.next_check.get()));
         let earliest = &mut self.earliest[zone];
         if now <= *earliest {
@@ -39,6 +42,11 @@ impl DeadlineIndex {
         } else if before == *earliest {
             *earliest = next_checks(rows, zone).min().unwrap_or(NEVER);
         }
+    }
+
+    /// How many rows have a next check.
+    pub fn len(&self) -> usize {
+        self.len
     }
 
     /// Reserves memory for this many rows.
@@ -114,7 +122,7 @@ mod tests {
             before.map(|check| set.remove(&(check, slot)));
             next.map(|check| set.insert((check, slot)));
 
-            assert_eq!(index.first(&rows, None), set.first().copied());
+            assert_eq!((index.first(&rows, None), index.len()), (set.first().copied(), set.len()));
             let after = random.random_bool(0.7).then(|| at(random.random_range(0..SPAN)));
             let beyond = |check: Timestamp| after.is_none_or(|after| check > after);
             assert_eq!(index.first(&rows, after), set.iter().copied().find(|(check, _)| beyond(*check)));

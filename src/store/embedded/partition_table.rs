@@ -121,6 +121,11 @@ impl PartitionTable {
         }
     }
 
+    /// How many units are in the index.
+    pub fn watched(&self) -> usize {
+        self.deadlines.len()
+    }
+
     /// The earliest next check after `after`, and the name of its unit.
     pub fn first_check(&self, after: Option<Timestamp>) -> Option<(Timestamp, String)> {
         let (next_check, slot) = self.deadlines.first(self.rows.rows(), after)?;

@@ -13,7 +13,7 @@ use super::row::RowFlags;
 use super::stored::{snapshot, text};
 use super::{EmbeddedEngine, kept};
 use crate::clock::Timestamp;
-use crate::presence::{Kind, OfflineRecord, RecordId, Snapshot, Unit};
+use crate::presence::{FleetCount, Kind, OfflineRecord, RecordId, Snapshot, Unit};
 use crate::store::{Layout, Queries, Result};
 use crate::store::{json::from_json, json::to_json};
 use crate::telemetry::Stored;
@@ -89,6 +89,17 @@ impl Queries for EmbeddedEngine {
         };
         let found = self.readers.read(read).await?;
         Ok(found.iter().filter_map(|(id, json)| self.readable(id, json)).collect())
+    }
+
+    async fn count_since(&self, since: Timestamp) -> Result<FleetCount> {
+        let count = move |database: &Connection| {
+            let mut select = database
+                .prepare_cached("SELECT count(*) FROM records WHERE detected >= ? AND closed IS NULL")?;
+            Ok(select.query_row([since.as_millis()], |row| row.get::<_, i64>(0))? as u64)
+        };
+        let silent = self.readers.read(count).await?;
+        let watched = |partition| self.memory.table(partition).watched() as u64;
+        Ok(FleetCount { online: (0..self.memory.partitions()).map(watched).sum(), silent })
     }
 
     fn fleet_id(&self) -> String {

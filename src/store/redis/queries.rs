@@ -9,7 +9,7 @@ use redis::{FromRedisValue, pipe};
 use super::reading::{milliseconds, snapshot};
 use super::{RedisEngine, kept};
 use crate::clock::Timestamp;
-use crate::presence::{OfflineRecord, RecordId, Snapshot, Unit};
+use crate::presence::{FleetCount, OfflineRecord, RecordId, Snapshot, Unit};
 use crate::store::json::from_json;
 use crate::store::{Layout, Queries, Result, UnitStore};
 use crate::telemetry::Stored;
@@ -59,6 +59,17 @@ impl Queries for RedisEngine {
         records.sort_by_cached_key(|record| std::cmp::Reverse((record.detected_at, record.id.to_string())));
         records.truncate(limit);
         Ok(records)
+    }
+
+    async fn count_since(&self, since: Timestamp) -> Result<FleetCount> {
+        let mut pipe = pipe();
+        for partition in 0..self.keys.partitions() {
+            pipe.zcard(self.keys.in_partition(partition, "deadlines"));
+            pipe.zcount(self.keys.in_partition(partition, "offline"), since.as_millis(), "+inf");
+        }
+        let counts: Vec<u64> = self.topology.send("count_since", &pipe).await?;
+        let count = |from: usize| counts.iter().skip(from).step_by(2).sum();
+        Ok(FleetCount { online: count(0), silent: count(1) })
     }
 
     fn fleet_id(&self) -> String {

@@ -12,6 +12,7 @@ mod hearing;
 mod incidents;
 mod inhibition;
 mod kept;
+mod mass_offline;
 mod pace;
 mod redis;
 mod roster;
@@ -205,6 +206,9 @@ macro_rules! every_case {
                 of_each_metric_and_unit_the_newest_value_is_kept
                 values_belong_to_known_units_and_are_removed_with_them
                 every_value_is_on_exactly_one_page
+            }
+            mass_offline {
+                the_breaker_trips_once_for_all_instances_and_is_released_once
             }
             silences {
                 silences_are_added_changed_and_ended_and_every_instance_knows_them

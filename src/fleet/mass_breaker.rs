@@ -1,0 +1,216 @@
+//! The mass-offline breaker as this instance knows it. The rule is `presence/mass_offline.rs`.
+//!
+//! The last trip is stored, and every instance reads it before it notifies. An instance that finds a mass of silences writes
+//! a trip, if the last one is still the one that it knows; so there is one trip, whatever the number of instances, and it
+//! survives a restart. Units are counted in the engine, over all partitions.
+//!
+//! # When it is judged
+//! Whenever records enter their groups: each record does, and was written before that. So the record that completes a mass
+//! is counted before it, or what waits with it, is notified.
+//!
+//! # Silences of operators
+//! Units that an alert silence covers are no news. Their part is taken from the newest records.
+
+use std::sync::{Arc, Mutex};
+
+use super::Silences;
+use crate::clock::Timestamp;
+use crate::presence::{FleetCount, MassOfflineRule, OfflineRecord, ReleaseReason, Trip, release};
+use crate::routing::alert_silence::SilenceState;
+use crate::store::{
+    AuditEntry, Audited, EngineError, Queries, Result, Shared, SharedChange, SharedEntries, SharedStore,
+};
+use crate::telemetry::Telemetry;
+
+/// The name of the only entry.
+const TRIP: &str = "trip";
+
+/// How many of the newest records stand for all that were detected.
+const NEWEST: usize = 1000;
+
+/// How often a release is tried again while other instances change the trip.
+const ATTEMPTS: usize = 5;
+
+/// The last trip and its version.
+type Known = (Option<String>, Option<Trip>);
+
+/// The mass-offline breaker.
+pub struct MassBreaker {
+    /// `None`: it is not enabled.
+    rule: Option<MassOfflineRule>,
+    store: Arc<dyn SharedStore>,
+    queries: Arc<dyn Queries>,
+    silences: Arc<Silences>,
+    telemetry: Arc<Telemetry>,
+    /// `None` before the first read.
+    known: Mutex<Option<Known>>,
+}
+
+impl MassBreaker {
+    pub fn new(
+        rule: Option<MassOfflineRule>,
+        store: Arc<dyn SharedStore>,
+        queries: Arc<dyn Queries>,
+        silences: Arc<Silences>,
+        telemetry: Arc<Telemetry>,
+    ) -> MassBreaker {
+        MassBreaker { rule, store, queries, silences, telemetry, known: Mutex::default() }
+    }
+
+    pub fn is_enabled(&self) -> bool {
+        self.rule.is_some()
+    }
+
+    /// The last trip, also one that is over.
+    pub async fn last(&self) -> Result<Option<Trip>> {
+        Ok(self.refreshed().await?.1)
+    }
+
+    /// The trip that holds notifications now; none if it is not enabled, and then the store is not asked.
+    pub async fn held(&self) -> Result<Option<Trip>> {
+        match self.rule {
+            Some(_) => Ok(self.last().await?.filter(Trip::is_held)),
+            None => Ok(None),
+        }
+    }
+
+    /// The same, after it has looked for a mass of silences.
+    pub async fn judge(&self, now: Timestamp) -> Result<Option<Trip>> {
+        let Some(rule) = &self.rule else { return Ok(None) };
+        let (version, last) = self.refreshed().await?;
+        if last.as_ref().is_some_and(Trip::is_held) {
+            return Ok(last);
+        }
+        let since = rule.counts_since(last.as_ref(), now);
+        let count = self.queries.count_since(since).await?;
+        if !rule.is_mass(count) || !rule.is_mass(self.without_silenced(count, since, now).await?) {
+            return Ok(None);
+        }
+        let trip = rule.trip(since, count, now);
+        if self.write(version, &trip).await? {
+            let (offline, units) = (trip.offline, trip.units);
+            tracing::warn!(
+                offline,
+                units,
+                until = %trip.until,
+                "a large part of the fleet fell silent at once: notifications of single units are held; see `rollcall breaker show`"
+            );
+        }
+        // Another instance may have been faster.
+        self.held().await
+    }
+
+    /// The count without units that alert silences cover.
+    async fn without_silenced(
+        &self,
+        count: FleetCount,
+        since: Timestamp,
+        now: Timestamp,
+    ) -> Result<FleetCount> {
+        let silences = self.silences.current().await?;
+        if !silences.iter().any(|silence| silence.state(now) == SilenceState::Active) {
+            return Ok(count);
+        }
+        let newest = self.newest_since(since).await?;
+        let covered = |record: &&OfflineRecord| silences.iter().any(|silence| silence.covers(record, now));
+        let covered = newest.iter().filter(covered).count() as u64;
+        let silent = count.silent - count.silent * covered / (newest.len() as u64).max(1);
+        Ok(FleetCount { silent, ..count })
+    }
+
+    /// The newest open records that were detected since then, up to a thousand.
+    pub async fn newest_since(&self, since: Timestamp) -> Result<Vec<OfflineRecord>> {
+        let mut newest = self.queries.records(true, None, NEWEST).await?;
+        newest.retain(|record| record.detected_at >= since);
+        Ok(newest)
+    }
+
+    /// How many units are offline by records that were detected since then.
+    pub async fn silent_since(&self, since: Timestamp) -> Result<u64> {
+        Ok(self.queries.count_since(since).await?.silent)
+    }
+
+    /// Ends a trip that is over, or that a reload has disabled. Answers the last trip.
+    pub async fn look(&self, now: Timestamp) -> Result<Option<Trip>> {
+        let (version, last) = self.refreshed().await?;
+        let Some(trip) = last.as_ref().filter(|trip| trip.is_held()) else {
+            return Ok(last);
+        };
+        let silent = self.silent_since(trip.since).await?;
+        let why = match self.rule {
+            Some(_) => release(trip, silent, now),
+            None => Some(ReleaseReason::Operator),
+        };
+        if let Some(why) = why {
+            self.end(version, &trip.released(why, silent, now)).await?;
+        }
+        self.last().await
+    }
+
+    /// Releases it by hand. `by`: the operator, for the audit. `false`: it holds nothing.
+    pub async fn release(&self, (by, comment): (&str, &str), now: Timestamp) -> Result<bool> {
+        let mut is_noted = false;
+        for _ in 0..ATTEMPTS {
+            let (version, last) = self.refreshed().await?;
+            let Some(trip) = last.filter(Trip::is_held) else { return Ok(false) };
+            let silent = self.silent_since(trip.since).await?;
+            // The entry first, as with other changes: a crash leaves an entry without its change, never the reverse.
+            if !std::mem::replace(&mut is_noted, true) {
+                let entry = AuditEntry {
+                    at: now,
+                    author: by.to_owned(),
+                    change: Audited::BreakerReleased,
+                    subject: "breaker".to_owned(),
+                    text: format!("{silent} of {} units are offline: {comment}", trip.units),
+                };
+                self.silences.note(&entry).await?;
+            }
+            if self.end(version, &trip.released(ReleaseReason::Operator, silent, now)).await? {
+                return Ok(true);
+            }
+        }
+        Err(EngineError::Unavailable("others changed the breaker meanwhile".to_owned()))
+    }
+
+    /// Notes that operators were notified of a trip, or of its end. `told`: the trip as they know it.
+    pub async fn told(&self, trip: &Trip, told: &Trip) -> Result<()> {
+        let (version, last) = self.refreshed().await?;
+        if last.as_ref() == Some(trip) {
+            self.write(version, told).await?;
+        }
+        Ok(())
+    }
+
+    async fn end(&self, version: Option<String>, trip: &Trip) -> Result<bool> {
+        let is_written = self.write(version, trip).await?;
+        if let Some(release) = trip.released.as_ref().filter(|_| is_written) {
+            let (offline, why) = (release.offline, release.why.as_str());
+            tracing::info!(offline, why, "notifications of single units are held no longer");
+        }
+        Ok(is_written)
+    }
+
+    async fn write(&self, version: Option<String>, trip: &Trip) -> Result<bool> {
+        let json = serde_json::to_string(trip)
+            .map_err(|error| EngineError::Damaged(format!("cannot be written: {error}")))?;
+        let change = SharedChange { version, write: vec![(TRIP.to_owned(), json)], forget: Vec::new() };
+        self.store.change_shared(Shared::Breaker, &change).await
+    }
+
+    async fn refreshed(&self) -> Result<Known> {
+        let before = self.known.lock().expect("nothing panics under this lock").clone();
+        if let Some(known) = before
+            && known.0 == self.store.shared_version(Shared::Breaker).await?
+        {
+            return Ok(known);
+        }
+        let SharedEntries { version, entries } = self.store.shared(Shared::Breaker).await?;
+        let stored = entries.into_iter().find(|(name, _)| name == TRIP);
+        // One that cannot be read holds nothing.
+        let trip: Option<Trip> = stored.and_then(|(_, text)| serde_json::from_str(&text).ok());
+        self.telemetry.breaker_tripped(trip.as_ref().is_some_and(Trip::is_held));
+        let known: Known = (version, trip);
+        *self.known.lock().expect("nothing panics under this lock") = Some(known.clone());
+        Ok(known)
+    }
+}

@@ -1,0 +1,103 @@
+//! The mass-offline breaker.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollcall::clock::{Clock, Timestamp};
+use rollcall::fleet::{MassBreaker, Silences};
+use rollcall::presence::{FleetCount, MassOfflineRule, ReleaseReason, Trip, Unit};
+use rollcall::store::{Audited, Engine};
+use rollcall::telemetry::Telemetry;
+
+use super::ground::Ground;
+use super::silences::wanted;
+use super::world::{HOUR, World};
+
+const SECOND: Duration = Duration::from_secs(1);
+const RULE: MassOfflineRule =
+    MassOfflineRule { share: 0.5, min_units: 10, window: Duration::from_secs(60), max_hold: HOUR };
+
+fn breaker(engine: &Arc<dyn Engine>, rule: MassOfflineRule) -> MassBreaker {
+    let telemetry = Arc::new(Telemetry::new(&Clock::system()));
+    let silences = Arc::new(Silences::new(engine.clone()));
+    MassBreaker::new(Some(rule), engine.clone(), engine.clone(), silences, telemetry)
+}
+
+fn why(trip: Option<Trip>) -> Option<ReleaseReason> {
+    trip.unwrap().released.map(|over| over.why)
+}
+
+impl<G: Ground> World<G> {
+    /// These units were heard at that hour, and are offline 49 hours later.
+    async fn fall_silent(&self, units: &[Unit], heard: u32) -> Timestamp {
+        let now = self.hours(heard + 49);
+        self.hear_all(units, self.hours(heard)).await;
+        self.heard_until(now).await;
+        self.roll.check_deadlines(units, now).await.unwrap();
+        now
+    }
+}
+
+pub async fn the_breaker_trips_once_for_all_instances_and_is_released_once<G: Ground>(world: World<G>) {
+    let units = world.units(10);
+    let (engine, _) = world.another().await;
+    let (one, two) = (breaker(&world.engine, RULE), breaker(&engine, RULE));
+    world.hear_all(&units, world.at(0)).await;
+    world.hear_all(&units[6..], world.hours(40)).await;
+    world.heard_until(world.hours(50)).await;
+    let now = world.hours(49);
+    world.roll.check_deadlines(&units[..3], now).await.unwrap();
+    let count = async |since| world.engine.count_since(since).await.unwrap();
+    assert_eq!(count(now).await, FleetCount { online: 7, silent: 3 });
+    assert_eq!(one.judge(now).await.unwrap(), None, "3 of 10");
+    // The second half falls silent within the window, and no moment later.
+    let now = now + 59 * SECOND;
+    world.roll.check_deadlines(&units[3..6], now).await.unwrap();
+    assert_eq!(count(world.hours(49)).await, FleetCount { online: 4, silent: 6 });
+    assert_eq!(count(now).await, FleetCount { online: 4, silent: 3 });
+    assert_eq!(one.judge(now + 2 * SECOND).await.unwrap(), None, "3 of 7 within a minute");
+    let small = breaker(&engine, MassOfflineRule { min_units: 11, ..RULE });
+    assert_eq!(small.judge(now).await.unwrap(), None, "a small fleet");
+    assert_eq!(one.last().await.unwrap(), None);
+    let (a, b) = tokio::join!(one.judge(now), two.judge(now));
+    let trip = a.unwrap().unwrap();
+    assert_eq!((b.unwrap().as_ref(), trip.offline, trip.units, trip.at), (Some(&trip), 6, 10, now));
+    assert_eq!(two.judge(now + SECOND).await.unwrap(), Some(trip.clone()), "it holds");
+
+    // It is told once, and released when all are back.
+    let told = trip.told(6);
+    one.told(&trip, &told).await.unwrap();
+    two.told(&trip, &trip.told(9)).await.unwrap();
+    assert_eq!(two.last().await.unwrap(), Some(told));
+    world.hear_all(&units[..5], now + SECOND).await;
+    assert_eq!(why(two.look(now + SECOND).await.unwrap()), None, "one of six is missing");
+    world.hear_all(&units[5..6], now + SECOND).await;
+    let (a, b) = tokio::join!(one.look(now + SECOND), two.look(now + SECOND));
+    let over = a.unwrap();
+    assert_eq!((&over, over.as_ref().unwrap().is_told), (&b.unwrap(), false));
+    assert_eq!(why(over), Some(ReleaseReason::Returned));
+
+    // Released by hand, it is not tripped again by what it held. A new instance knows it.
+    let now = world.fall_silent(&units, 50).await;
+    assert!(one.judge(now).await.unwrap().is_some_and(|trip| trip.offline == 10));
+    let new = breaker(&engine, RULE);
+    assert!(new.held().await.unwrap().is_some());
+    assert!(new.release(("ana", "seen"), now + SECOND).await.unwrap());
+    assert!(!one.release(("ana", "seen"), now + SECOND).await.unwrap());
+    assert_eq!((one.held().await.unwrap(), two.judge(now + 2 * SECOND).await.unwrap()), (None, None));
+    let audit = Silences::new(engine.clone()).audit(10).await.unwrap();
+    assert_eq!(audit.iter().map(|entry| entry.change).collect::<Vec<_>>(), [Audited::BreakerReleased]);
+
+    // Released by its time. It may trip again by units that fall silent later.
+    let now = world.fall_silent(&units, 100).await;
+    assert!(two.judge(now).await.unwrap().is_some());
+    assert_eq!(why(one.look(now + HOUR - SECOND).await.unwrap()), None);
+    assert_eq!(why(one.look(now + HOUR).await.unwrap()), Some(ReleaseReason::Time));
+
+    // What operators silenced is no news.
+    let silences = Silences::new(engine.clone());
+    let works = wanted("unit=~\"unit-.*\"", world.hours(150), world.hours(300));
+    silences.put(None, works, "ana", world.hours(150)).await.unwrap();
+    let now = world.fall_silent(&units, 150).await;
+    assert_eq!(one.judge(now).await.unwrap(), None);
+}

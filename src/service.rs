@@ -272,7 +272,7 @@ fn start(
 fn routes_of(config: &alerting::Config) -> http::AlertRoutes {
     let receivers = config.receivers.iter().map(|receiver| receiver.name.clone()).collect();
     let (routes, inhibition) = (Routes::new(config.route.clone()), config.inhibition.clone());
-    http::AlertRoutes { routes, receivers, inhibition }
+    http::AlertRoutes { routes, receivers, inhibition, has_breaker: config.breaker.is_some() }
 }
 
 /// The long-lived tasks, by name.

@@ -84,7 +84,7 @@ impl World {
         let file = dir.join("rollcall.toml");
         let text = format!(
             "engine = {{ {engine} }}\nmqtt.url = \"mqtt://127.0.0.1:{}\"\n\
-             mqtt.client_id = \"bench-{}\"\nhttp.listen = \"127.0.0.1:{http}\"\n{options}\n",
+             mqtt.client_id = \"bench-{}\"\nhttp.listen = \"127.0.0.1:{http}\"\nbreaker.enabled = false\n{options}\n",
             self.broker.port(),
             self.started
         );

@@ -17,10 +17,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::buffer::{DeliveryBuffer, count, reserve_in};
 use super::group::groups_of;
+use super::holds::Holds;
 use super::silenced::is_held;
 use super::{ENGINE_BACKOFF, LEASE, SHORTEST_WAIT, tick};
-use crate::clock::{Clock, Timestamp};
-use crate::fleet::{Inhibitions, Ownership, Silences};
+use crate::clock::Clock;
+use crate::fleet::{Ownership, Silences};
+use crate::presence::Trip;
 use crate::routing::{AlertSilence, Destinations, Routes};
 use crate::store::{
     AlertStore, Capacity, Entry, Join, OutboxEvent, Position, Queries, Result, partition_of_group,
@@ -46,7 +48,7 @@ pub(super) struct Dispatcher {
     /// For open records.
     pub queries: Arc<dyn Queries>,
     pub silences: Arc<Silences>,
-    pub inhibitions: Arc<Inhibitions>,
+    pub holds: Holds,
     /// The outboxes and partitions that are this instance's own.
     pub ownership: Ownership,
     pub clock: Clock,
@@ -96,7 +98,7 @@ impl Dispatcher {
             Some(at) => at.elapsed() > COMPARED_EVERY && self.ownership.owns(FIRST),
         };
         if is_due {
-            self.inhibitions.compare(&*self.queries, self.clock.now()).await?;
+            self.holds.inhibitions.compare(&*self.queries, self.clock.now()).await?;
             *compared = Some(Instant::now());
         }
         self.step().await
@@ -137,7 +139,13 @@ impl Dispatcher {
             OutboxEvent::Record(record) => Some(record),
             OutboxEvent::Blind(_) => None,
         });
-        self.inhibitions.enter(records, self.clock.now()).await?;
+        self.holds.inhibitions.enter(records, self.clock.now()).await?;
+        let is_open =
+            |event: &OutboxEvent| matches!(event, OutboxEvent::Record(one) if one.closed_by.is_none());
+        let trip = match entries.iter().any(|entry| is_open(&entry.event)) {
+            true => self.holds.breaker.judge(self.clock.now()).await?,
+            false => self.holds.breaker.held().await?,
+        };
         let held = self.held(&entries).await?;
         let (mut positions, mut joins): (Vec<Position>, Vec<Join>) = Default::default();
         for (Entry { position, event }, is_held) in entries.into_iter().zip(held) {
@@ -151,7 +159,7 @@ impl Dispatcher {
         joins.sort_by_cached_key(|join| partition_of_group(&join.groups[0].key, partitions));
         let (mut rest, mut groups) = (&joins[..], BTreeSet::new());
         while !rest.is_empty() {
-            rest = self.join_some(rest, &mut groups).await?;
+            rest = self.join_some(rest, trip.as_ref(), &mut groups).await?;
         }
         // Settle after joining: a crash in between joins once more, which changes nothing.
         self.engine.remove_entries(&positions, &groups).await?;
@@ -176,7 +184,12 @@ impl Dispatcher {
     /// Lets the first of these join. If a route has no wait, these are as many as one of its receivers has free slots
     /// for, so that they need not be fetched from the engine; one step of them if no slot is free. Adds the partitions
     /// of their groups, and answers with the rest.
-    async fn join_some<'a>(&self, joins: &'a [Join], groups: &mut BTreeSet<u16>) -> Result<&'a [Join]> {
+    async fn join_some<'a>(
+        &self,
+        joins: &'a [Join],
+        trip: Option<&Trip>,
+        groups: &mut BTreeSet<u16>,
+    ) -> Result<&'a [Join]> {
         let (receivers, at_once) = (self.destinations.receivers(), self.destinations.without_wait());
         let found = at_once.iter().filter_map(|name| self.buffers.get(*name).cloned());
         let buffers: Vec<Arc<DeliveryBuffer>> = found.collect();
@@ -189,7 +202,8 @@ impl Dispatcher {
         let (joins, rest) = joins.split_at(fitting.unwrap_or(STEP).min(joins.len()));
         let now = self.clock.now();
         let room = Capacity { most, until: now + LEASE };
-        let joined = self.engine.join(joins, &self.destinations_at(now).await?, &room, now).await?;
+        let destinations = self.holds.with(trip, &self.destinations, now).await?;
+        let joined = self.engine.join(joins, &destinations, &room, now).await?;
         groups.extend(joined.groups);
         if joined.has_queued {
             self.notify();
@@ -201,11 +215,6 @@ impl Dispatcher {
             }
         }
         Ok(rest)
-    }
-
-    /// The destinations as of now, with the units whose silence inhibits others.
-    async fn destinations_at(&self, now: Timestamp) -> Result<Destinations> {
-        Ok(self.destinations.at(now).with_inhibitors(self.inhibitions.current().await?))
     }
 
     /// Wakes the loops of all receivers: the engine has deliveries to lease.
@@ -234,7 +243,8 @@ impl Dispatcher {
         if first > now {
             return Ok(first.since(now).min(tick));
         }
-        let sealed = self.engine.seal(own, &self.destinations_at(now).await?, now).await?;
+        let destinations = self.holds.at(&self.destinations, now).await?;
+        let sealed = self.engine.seal(own, &destinations, now).await?;
         self.notify();
         // Another instance may have been faster; then there is no hurry.
         Ok(if sealed > 0 { Duration::ZERO } else { SHORTEST_WAIT })
@@ -249,7 +259,8 @@ impl Dispatcher {
             return Ok(first.since(now).min(tick));
         }
         let silences = self.silences.current().await?;
-        if self.engine.remind(own, &self.destinations_at(now).await?, &silences, now).await? > 0 {
+        let destinations = self.holds.at(&self.destinations, now).await?;
+        if self.engine.remind(own, &destinations, &silences, now).await? > 0 {
             self.notify();
         }
         Ok(SHORTEST_WAIT)

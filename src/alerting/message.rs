@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::group::of_kind;
 use crate::clock::Timestamp;
 use crate::presence::{Incident, Interval, Labels, OfflineRecord};
+use crate::routing::MASS_OFFLINE;
 use crate::store::{Delivery, Group, MeantFor};
 
 mod counts;
@@ -16,6 +17,7 @@ mod examples;
 mod filters;
 mod incident;
 mod links;
+mod mass_notice;
 mod member;
 mod room;
 mod summary;
@@ -27,6 +29,7 @@ pub use csv::table;
 
 pub use examples::{Example, hostile};
 pub use links::Links;
+pub use mass_notice::{MassNotice, ValueShare};
 pub use member::{Action, Member, TEST, blind_id, members, test_members};
 pub use room::{bounded, fitting, fitting_records};
 pub use summary::{MOST_LISTED, Section, lead, sections, text, title};
@@ -60,11 +63,12 @@ impl<'a> Message<'a> {
         Message { delivery, is_test: true }
     }
 
-    /// `rollcall.notification`, `rollcall.blind` or `rollcall.test`.
+    /// `rollcall.notification`, `rollcall.blind`, `rollcall.breaker` or `rollcall.test`.
     pub fn kind(&self) -> &'static str {
         match self {
             Message { is_test: true, .. } => "rollcall.test",
             Message { delivery, .. } if delivery.blind.is_empty() => "rollcall.notification",
+            Message { delivery, .. } if MassNotice::of(delivery).is_some() => "rollcall.breaker",
             _ => "rollcall.blind",
         }
     }
@@ -92,6 +96,14 @@ impl<'a> Message<'a> {
         }
     }
 
+    /// The labels that its members share.
+    pub fn group(&self) -> &'a Labels {
+        static NONE: Labels = Labels::new();
+        let Group { key, labels } = &self.delivery.group;
+        // Its label is the message.
+        if key == MASS_OFFLINE { &NONE } else { labels }
+    }
+
     /// The page for the message.
     pub fn url(&self, config: &MessageConfig) -> Option<String> {
         config.links.message(self.delivery)
@@ -103,6 +115,7 @@ impl<'a> Message<'a> {
         let record = |record| RecordData::new(record, config);
         let (offline, online, truncated) = fitting_records(delivery, MOST_IN_TEMPLATES);
         let (kind, topics) = of_kind(delivery).unzip();
+        let breaker = MassNotice::of(delivery);
         let blind = |interval: &Interval| BlindInterval::new(interval, kind.map(String::as_str));
         let data = Data {
             message_type: self.kind(),
@@ -110,7 +123,7 @@ impl<'a> Message<'a> {
             notification: delivery.notification(),
             timestamp: delivery.sealed_at,
             receiver: &delivery.receiver,
-            group: &delivery.group.labels,
+            group: self.group(),
             group_key: &delivery.group.key,
             status: match self.is_firing() {
                 _ if self.is_test => "test",
@@ -124,7 +137,8 @@ impl<'a> Message<'a> {
             counts: counts(delivery),
             still_offline: delivery.situation.lasting,
             since: delivery.situation.since,
-            blind: delivery.blind.iter().map(blind).collect(),
+            blind: if breaker.is_none() { delivery.blind.iter().map(blind).collect() } else { Vec::new() },
+            breaker,
             kind,
             topics,
             reminder: delivery.reminder,
@@ -173,6 +187,7 @@ struct Data<'a> {
     still_offline: Option<u64>,
     since: Option<Timestamp>,
     blind: Vec<BlindInterval>,
+    breaker: Option<MassNotice>,
     kind: Option<&'a String>,
     topics: Option<&'a String>,
     reminder: bool,

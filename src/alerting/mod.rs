@@ -34,8 +34,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::backoff::Backoff;
 use crate::clock::Clock;
-use crate::fleet::{Census, Inhibitions, Ownership, Silences, lease};
-use crate::presence::{Filters, is_label_name};
+use crate::fleet::{Census, Inhibitions, MassBreaker, Ownership, Silences, lease};
+use crate::presence::{Filters, MassOfflineRule, is_label_name};
 use crate::routing::{EVERY_LABEL, Inhibition, Routes};
 use crate::store::{AlertStore, HearingStore, Queries, SharedStore};
 use crate::telemetry::Telemetry;
@@ -49,9 +49,11 @@ mod channel;
 mod deliver;
 mod dispatch;
 mod group;
+mod holds;
 mod in_flight;
 mod incidents;
 mod lost;
+mod mass_offline;
 mod message;
 mod orphans;
 mod outcome;
@@ -77,7 +79,9 @@ use blind::BlindNotifier;
 use buffer::DeliveryBuffer;
 use deliver::{Deliver, LEASED_PER_ATTEMPT};
 use dispatch::Dispatcher;
+use holds::Holds;
 use incidents::Incidents;
+use mass_offline::MassOffline;
 use orphans::Orphans;
 use resend::Resend;
 use silenced::Silenced;
@@ -105,6 +109,8 @@ pub struct Config {
     /// The filters by which each kind is heard.
     pub filters: Filters,
     pub inhibition: Inhibition,
+    /// The mass-offline breaker; `None`: it is not enabled.
+    pub breaker: Option<MassOfflineRule>,
     /// How long attempts to deliver are on record.
     pub keep_deliveries: Duration,
 }
@@ -186,7 +192,16 @@ pub async fn run(
     let routes = Routes::new(config.route);
     let destinations =
         routes.destinations(config.receivers.iter().map(|receiver| receiver.name.clone()).collect());
-    let inhibitions = Arc::new(Inhibitions::new(stores.shared, config.inhibition, telemetry.clone()));
+    let holds = Holds {
+        inhibitions: Arc::new(Inhibitions::new(stores.shared.clone(), config.inhibition, telemetry.clone())),
+        breaker: Arc::new(MassBreaker::new(
+            config.breaker,
+            stores.shared,
+            stores.queries.clone(),
+            stores.silences.clone(),
+            telemetry.clone(),
+        )),
+    };
     let mut notified_of_blindness = Vec::new();
     let incidents = Arc::new(Incidents::new(stores.alerts.clone(), stores.census));
     for receiver in config.receivers {
@@ -207,7 +222,7 @@ pub async fn run(
                 routes: routes.clone(),
                 queries: stores.queries.clone(),
                 silences: stores.silences.clone(),
-                inhibitions: inhibitions.clone(),
+                holds: holds.clone(),
                 ownership: ownership.clone(),
                 clock: clock.clone(),
                 stop: stop.clone(),
@@ -242,7 +257,7 @@ pub async fn run(
         filters: config.filters,
         destination: destinations.blind().clone(),
         receivers: notified_of_blindness,
-        hearing: stores.hearing,
+        hearing: stores.hearing.clone(),
         alerts: stores.alerts.clone(),
         clock: clock.clone(),
         telemetry: telemetry.clone(),
@@ -250,13 +265,25 @@ pub async fn run(
         stop: stop.clone(),
     };
     loops.push(blind.run().map(|ended| ("notifying of blindness".to_owned(), ended)).boxed());
+    let mass_offline = MassOffline {
+        breaker: holds.breaker.clone(),
+        destination: destinations.blind().clone(),
+        alerts: stores.alerts.clone(),
+        hearing: stores.hearing,
+        buffers: buffers.clone(),
+        ownership: ownership.clone(),
+        clock: clock.clone(),
+        telemetry: telemetry.clone(),
+        stop: stop.clone(),
+    };
+    loops.push(mass_offline.run().map(|ended| ("notifying of mass offline".to_owned(), ended)).boxed());
     let silenced = Silenced {
         routes: routes.clone(),
         destinations: destinations.clone(),
         alerts: stores.alerts.clone(),
         queries: stores.queries.clone(),
         silences: stores.silences.clone(),
-        inhibitions: inhibitions.clone(),
+        holds: holds.clone(),
         ownership: ownership.clone(),
         clock: clock.clone(),
         telemetry: telemetry.clone(),
@@ -269,7 +296,7 @@ pub async fn run(
         engine: stores.alerts,
         queries: stores.queries,
         silences: stores.silences,
-        inhibitions,
+        holds,
         ownership,
         clock,
         telemetry,

@@ -2,8 +2,8 @@
 //!
 //! One instance does it, the owner of the first partition. Each round reads all open records, newest first, and keeps
 //! those whose routes name the receiver and whose wait is over: the receiver was notified of them, or is about to be. A
-//! record that alert silences have covered since it was detected is not among them, nor is one that was inhibited before its
-//! wait was over.
+//! record that alert silences have covered since it was detected is not among them, nor is one that was inhibited, or held by
+//! the mass-offline breaker, before its wait was over.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,8 +12,9 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::channel::{Channel, OpenRecords, within};
+use super::holds::Holds;
 use crate::clock::{Clock, Timestamp};
-use crate::fleet::{Inhibitions, Ownership, Silences};
+use crate::fleet::{Ownership, Silences};
 use crate::presence::OfflineRecord;
 use crate::routing::alert_silence::has_always_covered;
 use crate::routing::{AlertSilence, Inhibitors, Routes};
@@ -32,7 +33,7 @@ pub struct Resend {
     pub routes: Routes,
     pub queries: Arc<dyn Queries>,
     pub silences: Arc<Silences>,
-    pub inhibitions: Arc<Inhibitions>,
+    pub holds: Holds,
     pub ownership: Ownership,
     pub clock: Clock,
     pub stop: CancellationToken,
@@ -75,11 +76,12 @@ impl Resend {
         let most = self.channel.most_resent();
         let (mut oldest, mut count) = (VecDeque::new(), 0);
         let silences = self.silences.current().await?;
-        let inhibitors = self.inhibitions.current().await?;
+        let inhibitors = self.holds.inhibitions.current().await?;
+        let tripped_at = self.holds.breaker.held().await?.map(|trip| trip.at);
+        let holds = (&*inhibitors, tripped_at);
         let mut pages = OpenPages::new(&*self.queries);
         while let Some(page) = pages.next().await? {
-            for record in page.into_iter().filter(|record| self.is_known(record, &silences, &inhibitors, now))
-            {
+            for record in page.into_iter().filter(|record| self.is_known(record, &silences, holds, now)) {
                 count += 1;
                 oldest.push_back(record);
                 if oldest.len() > most {
@@ -94,17 +96,18 @@ impl Resend {
         &self,
         record: &OfflineRecord,
         silences: &[AlertSilence],
-        inhibitors: &Inhibitors,
+        (inhibitors, tripped_at): (&Inhibitors, Option<Timestamp>),
         now: Timestamp,
     ) -> bool {
         if has_always_covered(silences, record, now) {
             return false;
         }
         let inhibited_at = inhibitors.held(record, now).and_then(|held| held.since());
+        let held_at = inhibited_at.into_iter().chain(tripped_at).min();
         let mut taken = self.routes.of(record).into_iter().map(|taken| taken.route);
         taken.any(|route| {
-            let ready_at = record.detected_at + route.pace.wait;
-            let is_told = ready_at <= now && inhibited_at.is_none_or(|at| ready_at < at);
+            let ready_at = record.detected_at + route.waits();
+            let is_told = ready_at <= now && held_at.is_none_or(|at| ready_at < at);
             is_told && route.receivers.contains(&self.receiver)
         })
     }

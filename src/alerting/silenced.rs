@@ -20,9 +20,10 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 use super::group::groups_of;
+use super::holds::Holds;
 use super::{ENGINE_BACKOFF, TICK};
 use crate::clock::{Clock, Timestamp};
-use crate::fleet::{Inhibitions, Ownership, Silences};
+use crate::fleet::{Ownership, Silences};
 use crate::presence::OfflineRecord;
 use crate::routing::alert_silence::{SilenceState, covering};
 use crate::routing::{AlertSilence, Destinations, Routes, SilenceId};
@@ -47,7 +48,7 @@ pub(super) struct Silenced {
     pub alerts: Arc<dyn AlertStore>,
     pub queries: Arc<dyn Queries>,
     pub silences: Arc<Silences>,
-    pub inhibitions: Arc<Inhibitions>,
+    pub holds: Holds,
     pub ownership: Ownership,
     pub clock: Clock,
     pub telemetry: Arc<Telemetry>,
@@ -118,7 +119,7 @@ impl Silenced {
             partitions.contains(&partition_of(&record.id.unit, self.alerts.partitions()))
         };
         let was_covered = |record: &OfflineRecord| ended.iter().any(|one| one.matches(record));
-        let destinations = self.destinations.at(now).with_inhibitors(self.inhibitions.current().await?);
+        let destinations = self.holds.at(&self.destinations, now).await?;
         let mut pages = OpenPages::new(&*self.queries);
         while let Some(page) = pages.next().await? {
             let joins = page.into_iter().filter(|record| is_own(record) && was_covered(record));

@@ -42,6 +42,8 @@ enum ExampleName {
     Storm,
     /// Nothing is heard.
     Blind,
+    /// A large part of the fleet fell silent at once.
+    MassOffline,
 }
 
 impl From<ExampleName> for Example {
@@ -51,6 +53,7 @@ impl From<ExampleName> for Example {
             ExampleName::Recovery => Example::Recovery,
             ExampleName::Storm => Example::Storm,
             ExampleName::Blind => Example::Blind,
+            ExampleName::MassOffline => Example::MassOffline,
         }
     }
 }

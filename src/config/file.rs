@@ -30,6 +30,7 @@ pub struct File {
     pub route: Route,
     pub time: Vec<Time>,
     pub inhibit: Vec<Inhibit>,
+    pub breaker: Breaker,
     pub hearing: Hearing,
     pub expiry: Expiry,
     pub records: Records,
@@ -62,6 +63,10 @@ macro_rules! choice {
         pub enum $name { $($variant),* }
     };
 }
+
+mod holds;
+
+pub use holds::{Breaker, Inhibit};
 
 section! {
     /// This process, of several that serve one fleet.
@@ -326,15 +331,6 @@ section! {
 }
 
 section! {
-    /// While a source is offline, receivers are not notified of its targets.
-    Inhibit {
-        source_matchers: Vec<String> = Vec::new(),
-        target_matchers: Vec<String> = Vec::new(),
-        equal: Vec<String> = Vec::new(),
-    }
-}
-
-section! {
     /// How Rollcall proves that it hears the fleet.
     Hearing {
         canary_period: Period = Period::Auto,
@@ -424,6 +420,7 @@ impl Default for File {
             route: Route::default(),
             time: Vec::new(),
             inhibit: Vec::new(),
+            breaker: Breaker::default(),
             hearing: Hearing::default(),
             expiry: Expiry::default(),
             records: Records::default(),

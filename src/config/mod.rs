@@ -21,6 +21,7 @@ use crate::fleet::{HearingConfig, Rules};
 use crate::store::Catalogue;
 use crate::{alerting, expiry, intake};
 
+mod breaker;
 mod broker;
 mod count;
 mod data;

@@ -7,7 +7,7 @@ use url::Url;
 
 use super::file::{Channel, File, Receiver};
 use super::problem::Problems;
-use super::{Span, http, inhibition, routes, secrets, tls};
+use super::{Span, breaker, http, inhibition, routes, secrets, tls};
 use crate::address::BrokerAddress;
 use crate::alerting::{
     self, ChannelConfig, ExecConfig, Fallback, Links, MessageConfig, MqttConfig, ReceiverConfig, Retry, Zone,
@@ -51,7 +51,8 @@ pub(super) fn alerting(file: &File, base: &Path, problems: &mut Problems) -> ale
     let filters = Filters::default();
     let inhibition = inhibition::inhibition(file, problems);
     let keep_deliveries = file.records.keep_deliveries.0;
-    alerting::Config { route, receivers, blind_after, filters, inhibition, keep_deliveries }
+    let breaker = breaker::rule(&file.breaker, problems);
+    alerting::Config { route, receivers, blind_after, filters, inhibition, breaker, keep_deliveries }
 }
 
 /// Names of receivers are unique, and a route names each of them.

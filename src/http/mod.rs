@@ -31,6 +31,7 @@ use crate::telemetry::Telemetry;
 
 pub mod alertmanager;
 mod audit;
+mod breaker;
 mod changes;
 mod connections;
 mod deliveries;
@@ -48,6 +49,7 @@ mod targets;
 mod unit_metrics;
 mod units;
 
+pub use breaker::ShownBreaker;
 pub use changes::AUTHOR;
 use changes::HasTokens;
 use connections::Limits;
@@ -152,13 +154,20 @@ pub struct AlertRoutes {
     pub routes: Routes,
     pub receivers: Vec<String>,
     pub inhibition: Inhibition,
+    /// Whether the mass-offline breaker is enabled.
+    pub has_breaker: bool,
 }
 
 /// No receiver.
 impl Default for AlertRoutes {
     fn default() -> AlertRoutes {
         let inhibition = Inhibition::default();
-        AlertRoutes { routes: Routes::new(Route::default()), receivers: Vec::new(), inhibition }
+        AlertRoutes {
+            routes: Routes::new(Route::default()),
+            receivers: Vec::new(),
+            inhibition,
+            has_breaker: false,
+        }
     }
 }
 
@@ -225,6 +234,7 @@ fn pages(config: &Config, sources: Sources, stop: &CancellationToken) -> Router 
         .merge(reload::page(sources.reloads.clone(), has_tokens))
         .merge(operators::pages(&sources, has_tokens))
         .merge(deliveries::pages(&sources, has_tokens))
+        .merge(breaker::pages(&sources, has_tokens))
         .merge(alertmanager::pages(&sources, has_tokens))
         .merge(units::page(sources))
         .fallback(|| async { Problem::not_found("there is no such page") })

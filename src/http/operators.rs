@@ -129,11 +129,11 @@ impl OperatorState {
     }
 }
 
-fn read<T: DeserializeOwned>(body: &Bytes) -> Result<T, Problem> {
+pub(super) fn read<T: DeserializeOwned>(body: &Bytes) -> Result<T, Problem> {
     serde_json::from_slice(body).map_err(|error| Problem::bad_request(error.to_string()))
 }
 
-fn check(author: &str, comment: &str) -> Result<(), Problem> {
+pub(super) fn check(author: &str, comment: &str) -> Result<(), Problem> {
     match (is_author(author), is_comment(comment)) {
         (false, _) => Err(Problem::bad_request("author is a short text without control characters")),
         (_, false) => Err(Problem::bad_request("comment is a short text without control characters")),

@@ -8,6 +8,9 @@ pub const ALERT_NAME: &str = "alertname";
 /// The name of every open record, unless its unit has a label of that name.
 pub const UNIT_OFFLINE: &str = "UnitOffline";
 
+/// The name of the alert of the mass-offline breaker.
+pub const BREAKER_TRIPPED: &str = "RollcallBreakerTripped";
+
 /// The labels of an open record.
 pub fn alert_labels(record: &OfflineRecord) -> Labels {
     let mut labels = record.labels.clone();

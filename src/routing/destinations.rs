@@ -67,7 +67,13 @@ pub struct Destinations {
     /// As of the moment of [`Destinations::at`].
     muted: MutedRoutes,
     inhibitors: Arc<Inhibitors>,
+    /// Until when all groups are held.
+    hold: Option<Timestamp>,
 }
+
+/// The key of the group in which the mass-offline breaker is notified. It is treated as one of blindness; no record has such a
+/// key.
+pub const MASS_OFFLINE: &str = "blind,breaker";
 
 /// Whether a group is one of blindness.
 pub fn is_blind(key: &str) -> bool {
@@ -103,7 +109,8 @@ impl Destinations {
     ) -> Destinations {
         let (mutes, muted) = (Arc::default(), MutedRoutes::default());
         let (receivers, inhibitors) = (Vec::new(), Arc::default());
-        Destinations { receivers, root, blind, routes: Arc::new(routes), mutes, muted, inhibitors }
+        let routes = Arc::new(routes);
+        Destinations { receivers, root, blind, routes, mutes, muted, inhibitors, hold: None }
     }
 
     /// With the times of routes, by their ids; that of the root is empty.
@@ -119,11 +126,17 @@ impl Destinations {
     /// Until when a group is held, which is not sealed before that; `None`: it is not held. An engine asks before it
     /// seals a group, and again when the group is due the next time. Blindness is never held.
     pub fn held_until(&self, key: &str, now: Timestamp) -> Option<Timestamp> {
-        if self.muted.is_empty() || is_blind(key) {
+        if (self.muted.is_empty() && self.hold.is_none()) || is_blind(key) {
             return None;
         }
-        let until = self.muted.get(route_in(key).unwrap_or_default())?;
-        Some(mutes::held_until(*until, now)).filter(|until| *until > now)
+        let muted = self.muted.get(route_in(key).unwrap_or_default());
+        let muted = muted.map(|until| mutes::held_until(*until, now));
+        muted.max(self.hold).filter(|until| *until > now)
+    }
+
+    /// With all groups held until then, but for those of blindness.
+    pub fn with_hold(self, hold: Option<Timestamp>) -> Destinations {
+        Destinations { hold, ..self }
     }
 
     /// With the units whose silence inhibits others at the moment.

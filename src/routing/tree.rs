@@ -1,6 +1,7 @@
 //! The tree of routes.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use super::{Again, Destination, Destinations, Matcher, RouteTimes, id};
 use crate::presence::{Labels, OfflineRecord, Pace};
@@ -63,6 +64,11 @@ impl Route {
             }
         }
         names
+    }
+
+    /// The shortest time from the detection of a silence to its notification.
+    pub fn waits(&self) -> Duration {
+        Pace { is_shared: self.is_shared(), ..self.pace }.gathers().max(self.pace.wait)
     }
 
     /// Whether units share its groups. A group of one unit need not gather others.

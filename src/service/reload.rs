@@ -23,7 +23,7 @@ use crate::presence::Kind;
 use crate::telemetry::Telemetry;
 
 /// The sections that a reload replaces.
-const REPLACED: [&str; 4] = ["route", "receiver", "time", "inhibit"];
+const REPLACED: [&str; 5] = ["route", "receiver", "time", "inhibit", "breaker"];
 
 /// How many requests may wait.
 const WAITING: usize = 4;

@@ -21,7 +21,7 @@ impl World {
     }
 
     /// The deadlines of these units are checked.
-    async fn check(&self, ids: &[String]) {
+    pub async fn check(&self, ids: &[String]) {
         self.roll.canary_returned(self.clock.now()).await.unwrap();
         let units: Vec<Unit> = ids.iter().map(|id| unit(id)).collect();
         self.roll.check_deadlines(&units, self.clock.now()).await.unwrap();

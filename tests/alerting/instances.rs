@@ -17,7 +17,7 @@ use super::world::{WAIT, World, hook, listed, unit, until};
 use super::*;
 
 /// The loops of one instance, whose view is changed by the test.
-struct Instance {
+pub struct Instance {
     name: &'static str,
     silences: Arc<Silences>,
     view: watch::Sender<Arc<View>>,
@@ -26,7 +26,7 @@ struct Instance {
 }
 
 impl Instance {
-    fn start(world: &World, name: &'static str, instances: &[&str]) -> Instance {
+    pub fn start(world: &World, name: &'static str, instances: &[&str]) -> Instance {
         let view = watch::Sender::new(view(world, name, instances));
         let stop = CancellationToken::new();
         let (config, own) = (world.config.clone(), Ownership::follow(view.subscribe()));
@@ -46,7 +46,7 @@ impl Instance {
     }
 
     /// Ends it like a power cut.
-    async fn kill(self) {
+    pub async fn kill(self) {
         self.run.abort();
         assert!(self.run.await.unwrap_err().is_cancelled());
     }

@@ -12,6 +12,7 @@ mod incidents;
 mod inhibition;
 mod instances;
 mod loops;
+mod mass_offline;
 mod mqtt;
 mod outages;
 mod services;

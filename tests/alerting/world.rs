@@ -10,8 +10,10 @@ use rollcall::fleet::{Mirror, Ownership, Roll, Silences};
 use rollcall::presence::{Declared, Filters, Heartbeat, KindRules};
 use rollcall::routing::Inhibition;
 use rollcall::simulate::webhook_sink::{Options, Received, WebhookSink};
+use rollcall::store::embedded::{self, EmbeddedEngine};
 use rollcall::store::{Engine, Pace};
 use rollcall::telemetry::Telemetry;
+use tempfile::TempDir;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -35,15 +37,34 @@ pub struct World {
     pub config: Config,
     pub loops: Option<(CancellationToken, JoinHandle<anyhow::Result<()>>)>,
     pub redis: Redis,
+    _dir: TempDir,
+}
+
+/// The engine of a world.
+#[derive(Clone, Copy)]
+pub enum On {
+    Redis,
+    Directory,
 }
 
 impl World {
     /// Loops that group by `group_by` and notify these receivers.
     pub async fn new(group_by: &str, receivers: Vec<ReceiverConfig>) -> World {
+        World::on(On::Redis, group_by, receivers).await
+    }
+
+    pub async fn on(on: On, group_by: &str, receivers: Vec<ReceiverConfig>) -> World {
         let redis = Redis::start();
+        let dir = tempfile::tempdir().unwrap();
         let clock = Clock::by_hand(now());
         let telemetry = Arc::new(Telemetry::new(&clock));
-        let engine: Arc<dyn Engine> = redis.engine(&telemetry).await;
+        let engine: Arc<dyn Engine> = match on {
+            On::Redis => redis.engine(&telemetry).await,
+            On::Directory => {
+                let config = embedded::Config { path: dir.path().join("fleet"), partitions: None };
+                Arc::new(EmbeddedEngine::open(&config, telemetry.clone()).await.unwrap())
+            }
+        };
         let outbox_grew = Arc::new(Notify::new());
         let mut rules = KindRules::new("detector".parse().unwrap());
         rules.policy.timeout = TIMEOUT;
@@ -59,9 +80,9 @@ impl World {
             pace: Pace::new(WAIT, 5 * WAIT),
             ..Route::default()
         };
-        let (filters, inhibition) = (Filters::default(), Inhibition::default());
+        let (filters, inhibition, breaker) = (Filters::default(), Inhibition::default(), None);
         let (blind_after, keep_deliveries) = (100_000 * HOUR, 100_000 * HOUR);
-        let config = Config { route, receivers, blind_after, filters, inhibition, keep_deliveries };
+        let config = Config { route, receivers, blind_after, filters, inhibition, breaker, keep_deliveries };
         assert_eq!(alerting::check(&config), Vec::<String>::new());
         let ownership = Ownership::of_everything(engine.partitions());
         let silences = Arc::new(Silences::new(engine.clone()));
@@ -76,6 +97,7 @@ impl World {
             config,
             loops: None,
             redis,
+            _dir: dir,
         };
         world.start();
         world

@@ -229,6 +229,11 @@ fn every_invalid_value_is_reported_at_once_under_the_name_of_its_option() {
         receivers = ["hok", "hook", "hook"]
         group_by = ["a b"]
         repeat_interval = "4s"
+        [breaker]
+        share = 50
+        min_units = 0
+        window = "2h"
+        max_hold = "25h"
         [hearing]
         canary_period = "2m"
         [expiry]
@@ -245,6 +250,10 @@ fn every_invalid_value_is_reported_at_once_under_the_name_of_its_option() {
     let mut paths: Vec<&str> = problems.iter().map(|problem| problem.path.as_str()).collect();
     paths.sort();
     let expected = [
+        "breaker.max_hold",
+        "breaker.min_units",
+        "breaker.share",
+        "breaker.window",
         "broker.cert_file",
         "broker.key_file",
         "broker.listen",

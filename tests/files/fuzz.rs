@@ -399,6 +399,7 @@ async fn served() -> (String, CancellationToken, tempfile::TempDir) {
             routes: Routes::new(config.alerting.route),
             receivers: Vec::new(),
             inhibition: config.alerting.inhibition,
+            has_breaker: false,
         }))
         .subscribe(),
         reloads: None,

@@ -31,6 +31,7 @@ fn configure(dir: &Path, name: &str, share: &str, engine: u16, broker: u16, hook
         instance.name = "{name}"
         mqtt = {{ url = "mqtt://127.0.0.1:{broker}", client_id = "{name}", share = "{share}" }}
         http.listen = "127.0.0.1:{http}"
+        breaker.enabled = false
         route = {{ receivers = ["hook"], group_by = ["unit"], group_wait = "0s", group_interval = "0s" }}
         kind = [{{ name = "detector", topics = ["units/{{unit}}/heartbeat"], timeout = "3s" }}]
         receiver = [{{ name = "hook", type = "webhook", url = "{hook}" }}]

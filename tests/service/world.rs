@@ -103,6 +103,7 @@ impl World {
             mqtt.url = "mqtt://127.0.0.1:{broker}"
             http.listen = "127.0.0.1:{http}"
             hearing.canary_period = "200ms"
+            {breaker}
             route = {{ receivers = ["hook", "mail"], group_wait = "0s", group_interval = "0s" }}
             {options}
             [[receiver]]
@@ -117,6 +118,8 @@ impl World {
             to = ["ops@example.org"]
             "#,
             engine = self.engine(),
+            // Units fall silent together in most tests.
+            breaker = if self.options.contains("breaker") { "" } else { "breaker.enabled = false" },
             broker = self.broker.port(),
             http = self.http,
             options = self.options.replace("{dir}", &self.dir.path().display().to_string()),

@@ -100,7 +100,7 @@ impl Mqtt {
         };
         let mut data = json!({
             "receiver": delivery.receiver,
-            "group": delivery.group.labels,
+            "group": message.group(),
             "group_key": delivery.group.key,
         });
         let mut publication = |member: &Member| -> Result<(String, String), String> {

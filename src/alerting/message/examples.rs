@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use super::mass_notice::{MassNotice, ValueShare};
 use crate::clock::Timestamp;
 use crate::presence::{Closing, FirstUnit, Incident, Interval, Labels, OfflineRecord, Unit};
 use crate::store::{Delivery, Group, Situation};
@@ -18,10 +19,13 @@ pub enum Example {
     Storm,
     /// Nothing is heard.
     Blind,
+    /// A large part of the fleet fell silent at once.
+    MassOffline,
 }
 
 impl Example {
-    pub const ALL: [Example; 4] = [Example::Offline, Example::Recovery, Example::Storm, Example::Blind];
+    pub const ALL: [Example; 5] =
+        [Example::Offline, Example::Recovery, Example::Storm, Example::Blind, Example::MassOffline];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -29,6 +33,7 @@ impl Example {
             Example::Recovery => "recovery",
             Example::Storm => "storm",
             Example::Blind => "blind",
+            Example::MassOffline => "mass-offline",
         }
     }
 
@@ -63,6 +68,11 @@ impl Example {
                 delivery.group = Group { key: "blind".to_owned(), labels: Labels::new() };
                 delivery.blind = vec![Interval { from: NOW - HOUR, to: Timestamp::NEVER }];
             }
+            Example::MassOffline => {
+                let notice = mass_offline();
+                delivery.group = notice.group();
+                delivery.blind = vec![Interval { from: notice.at, to: Timestamp::NEVER }];
+            }
         }
         delivery
     }
@@ -95,6 +105,28 @@ fn storm() -> Situation {
 const HOUR: Duration = Duration::from_secs(3600);
 /// 2026-11-22T15:14:21.978Z.
 const NOW: Timestamp = Timestamp::from_millis(1_795_360_461_978);
+
+fn mass_offline() -> MassNotice {
+    let (at, until) = (NOW - Duration::from_secs(1), NOW + Duration::from_secs(599));
+    let since = at - Duration::from_secs(60);
+    let value = |label: &str, value: &str, percent| ValueShare {
+        label: label.to_owned(),
+        value: value.to_owned(),
+        percent,
+    };
+    MassNotice {
+        at,
+        since,
+        until,
+        offline: 312,
+        units: 410,
+        released: None,
+        values: vec![value("site", "north", 100), value("kind", "detector", 93)],
+        broker: "is connected".to_owned(),
+        engine: "answers".to_owned(),
+        hearing: "everything up to 0.4 s ago is heard".to_owned(),
+    }
+}
 
 fn labels(pairs: &[(&str, &str)]) -> Labels {
     pairs.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()

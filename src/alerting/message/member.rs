@@ -11,6 +11,8 @@ use super::zone::Zone;
 use crate::alerting::group;
 use crate::clock::Timestamp;
 use crate::presence::{Interval, Labels, OfflineRecord};
+use crate::routing::MASS_OFFLINE;
+use crate::routing::alert::{ALERT_NAME, BREAKER_TRIPPED};
 use crate::store::Delivery;
 
 /// A longer key is replaced by its digest: services take 255 characters.
@@ -103,20 +105,33 @@ fn of_record(record: &OfflineRecord, zone: &Zone, links: &Links) -> Member {
 fn of_blindness(delivery: &Delivery, interval: Interval, zone: &Zone, links: &Links) -> Member {
     let kind = group::of_kind(delivery).map(|(kind, _)| kind.clone());
     let alone = Delivery { blind: vec![interval], ..delivery.clone() };
-    let item = sections(&alone, zone, links).into_iter().flat_map(|section| section.items).next();
+    let is_mass_offline = delivery.group.key == MASS_OFFLINE;
+    let items = sections(&alone, zone, links).into_iter().flat_map(|section| section.items);
+    let lines: Vec<String> = items.map(|item| format!("{}: {}", item.name, item.what)).collect();
+    let id = match is_mass_offline {
+        true => format!("breaker:{}", interval.from.as_millis()),
+        false => blind_id(interval, kind.as_deref()),
+    };
     Member {
         action: if interval.is_over() { Action::Resolve } else { Action::Trigger },
-        key: key(blind_id(interval, kind.as_deref())),
+        key: key(id),
         title: title(&alone, zone),
-        text: item.map(|item| format!("{}: {}", item.name, item.what)).unwrap_or_default(),
+        text: lines.join("\n"),
         from: interval.from,
         to: interval.is_over().then_some(interval.to),
         source: "rollcall".to_owned(),
-        labels: kind.iter().map(|kind| ("kind".to_owned(), kind.clone())).collect(),
+        labels: labels_of_fleet(kind.as_ref(), is_mass_offline),
         kind,
         unit: None,
         url: links.front(),
     }
+}
+
+/// The labels of what concerns no unit: the kind, and the name of the alert if it is not blindness.
+fn labels_of_fleet(kind: Option<&String>, is_mass_offline: bool) -> Labels {
+    let kind = kind.map(|kind| ("kind".to_owned(), kind.clone()));
+    let name = is_mass_offline.then(|| (ALERT_NAME.to_owned(), BREAKER_TRIPPED.to_owned()));
+    kind.into_iter().chain(name).collect()
 }
 
 /// The id of a blind interval, the same while it lasts and when it is over.

@@ -6,6 +6,7 @@
 use super::counts::{counts, lines, number};
 use super::incident;
 use super::links::Links;
+use super::mass_notice::MassNotice;
 use super::zone::{Zone, span};
 use crate::alerting::group;
 use crate::alerting::text::{short, word};
@@ -64,6 +65,9 @@ fn full_title(delivery: &Delivery, zone: &Zone) -> String {
 
 fn title_of_all(delivery: &Delivery, zone: &Zone) -> String {
     let (offline, online) = (&delivery.offline, &delivery.online);
+    if let Some(notice) = MassNotice::of(delivery) {
+        return notice.title(zone);
+    }
     if !delivery.blind.is_empty() {
         if let Some(lasting) = delivery.blind.iter().find(|interval| !interval.is_over()) {
             return format!("BLIND: {} has been heard since {}", nothing(delivery), zone.show(lasting.from));
@@ -179,6 +183,10 @@ fn change(delivery: &Delivery, zone: &Zone) -> Option<String> {
 
 /// The sections of a message; none is empty.
 pub fn sections(delivery: &Delivery, zone: &Zone, links: &Links) -> Vec<Section> {
+    if let Some(notice) = MassNotice::of(delivery) {
+        let items = notice.lines(zone).into_iter().map(|(name, what)| Item { name, what, link: None });
+        return vec![Section { title: "Mass offline".to_owned(), items: items.collect(), more: 0 }];
+    }
     let blind = delivery.blind.iter().map(|interval| blindness(delivery, interval, zone));
     let of_record = |record: &OfflineRecord| Item {
         name: unit(record),

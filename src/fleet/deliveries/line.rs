@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
 use crate::presence::Labels;
+use crate::routing::MASS_OFFLINE;
 use crate::store::{Attempt, AttemptResult, DeadLetter, Delivery, Waiting};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,6 +60,11 @@ pub struct DeliveryLine {
     pub answer: String,
 }
 
+/// The labels of a group; that of the mass-offline breaker has its message there.
+fn shown_labels(key: &str, labels: &Labels) -> Labels {
+    if key == MASS_OFFLINE { Labels::new() } else { labels.clone() }
+}
+
 fn line(delivery: &Delivery, state: DeliveryState, at: Timestamp) -> DeliveryLine {
     DeliveryLine {
         id: delivery.id.clone(),
@@ -66,7 +72,7 @@ fn line(delivery: &Delivery, state: DeliveryState, at: Timestamp) -> DeliveryLin
         state,
         at,
         sealed_at: delivery.sealed_at,
-        labels: delivery.group.labels.clone(),
+        labels: shown_labels(&delivery.group.key, &delivery.group.labels),
         offline: delivery.offline.len(),
         online: delivery.online.len(),
         blind: delivery.blind.len(),
@@ -102,7 +108,7 @@ pub(super) fn delivered_line(attempt: &Attempt, at: Timestamp) -> DeliveryLine {
         state,
         at,
         sealed_at: attempt.sealed_at,
-        labels: attempt.labels.clone(),
+        labels: shown_labels(&attempt.group, &attempt.labels),
         offline: attempt.offline.len(),
         online: attempt.online.len(),
         blind: attempt.blind.len(),

@@ -44,7 +44,7 @@ pub const LEFT_OUT: [(&str, &str); 31] = [
     ("{hearing}:blind:<>", "the same"),
     ("{hearing}:silences", "no world has alert silences"),
     ("{hearing}:audit", "no world has changes of operators"),
-    ("{hearing}:shared:<>", "no world has rules of inhibition"),
+    ("{hearing}:shared:<>", "no world has rules of inhibition, or the mass-offline breaker"),
     ("{hearing}:down", "no receiver of a world has a fallback"),
     ("{pN}:fallen:<>", "the same"),
     ("{hearing}:outbox", "blind intervals that were not notified are not notified"),

@@ -200,7 +200,7 @@ fn routes() -> AlertRoutes {
     let detectors = Route { matchers: parse_matchers("kind=detector").unwrap(), ..of("mail", "site") };
     let routes = Routes::new(Route { routes: vec![detectors], ..of("hook", "kind") });
     let receivers = ["hook", "mail"].map(str::to_owned).into();
-    AlertRoutes { routes, receivers, inhibition: Inhibition::default() }
+    AlertRoutes { routes, receivers, inhibition: Inhibition::default(), has_breaker: true }
 }
 
 pub fn rules_of(kind: &str) -> KindRules {

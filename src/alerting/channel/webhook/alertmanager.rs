@@ -77,7 +77,7 @@ fn payload_within(message: &Message<'_>, config: &MessageConfig, mut room: Optio
         truncated_alerts,
         status: if is_firing { FIRING } else { RESOLVED },
         receiver: &delivery.receiver,
-        group_labels: &delivery.group.labels,
+        group_labels: message.group(),
         common_labels: common(alerts.iter().map(|alert| &alert.labels)),
         common_annotations: common(alerts.iter().map(|alert| &alert.annotations)),
         external_url: config.links.front().unwrap_or_default(),

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::alerting::group::of_kind;
 use crate::alerting::message::{
-    BlindInterval, LabelCount, Message, MessageConfig, TEST, bounded, counts, fitting,
+    BlindInterval, LabelCount, MassNotice, Message, MessageConfig, TEST, bounded, counts, fitting,
 };
 use crate::clock::Timestamp;
 use crate::presence::{Incident, Labels, OfflineRecord};
@@ -89,6 +89,15 @@ enum Data<'a> {
         #[serde(skip_serializing_if = "Option::is_none")]
         meant_for: Option<&'a MeantFor>,
     },
+    Breaker {
+        receiver: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        url: Option<String>,
+        breaker: MassNotice,
+        text: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        meant_for: Option<&'a MeantFor>,
+    },
     Test {
         receiver: &'a str,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -121,8 +130,12 @@ fn data<'a>(message: &Message<'a>, config: &MessageConfig, mut room: Option<usiz
             truncated: offline.len() + online.len() - fits[0] - fits[1],
         };
     }
+    let meant_for = delivery.meant_for.as_ref();
+    if let Some(breaker) = MassNotice::of(delivery) {
+        return Data::Breaker { receiver, url, breaker, text: message.text(config), meant_for };
+    }
     let (kind, topics) = of_kind(delivery).unzip();
     let blind = delivery.blind.iter();
     let intervals = blind.map(|interval| BlindInterval::new(interval, kind.map(String::as_str))).collect();
-    Data::Blind { receiver, url, kind, topics, intervals, meant_for: delivery.meant_for.as_ref() }
+    Data::Blind { receiver, url, kind, topics, intervals, meant_for }
 }

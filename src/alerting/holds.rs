@@ -1,0 +1,40 @@
+//! What holds notifications for now: inhibition holds single silences, the mass-offline breaker holds all groups but
+//! those of blindness.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::clock::Timestamp;
+use crate::fleet::{Inhibitions, MassBreaker};
+use crate::presence::Trip;
+use crate::routing::Destinations;
+use crate::store::Result;
+
+/// For how long the breaker holds a group at a time: after a release every group is due within that time.
+const HELD_FOR: Duration = Duration::from_secs(10);
+
+#[derive(Clone)]
+pub(super) struct Holds {
+    pub inhibitions: Arc<Inhibitions>,
+    pub breaker: Arc<MassBreaker>,
+}
+
+impl Holds {
+    /// The destinations as of now.
+    pub async fn at(&self, destinations: &Destinations, now: Timestamp) -> Result<Destinations> {
+        let trip = self.breaker.held().await?;
+        self.with(trip.as_ref(), destinations, now).await
+    }
+
+    /// The same with a trip of the breaker that is known.
+    pub async fn with(
+        &self,
+        trip: Option<&Trip>,
+        destinations: &Destinations,
+        now: Timestamp,
+    ) -> Result<Destinations> {
+        let hold = trip.map(|trip| trip.until.min(now + HELD_FOR));
+        let inhibitors = self.inhibitions.current().await?;
+        Ok(destinations.at(now).with_inhibitors(inhibitors).with_hold(hold))
+    }
+}

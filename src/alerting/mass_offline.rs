@@ -1,0 +1,127 @@
+//! Notifies operators when the mass-offline breaker trips, and once more when it is released.
+//!
+//! The owner of the first partition does it; it also releases the breaker when units are back or its time is over. Other
+//! instances do the same from [`OTHERS_AFTER`] on, because the owner may be of an earlier version, or there is none. The
+//! message joins a group of its own and is named by the moment of the trip, so all of them write one. The stored trip says
+//! whether operators were notified, also after a restart.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::buffer::DeliveryBuffer;
+use super::message::{MassNotice, ValueShare};
+use super::{ENGINE_BACKOFF, TICK};
+use crate::clock::{Clock, Timestamp};
+use crate::fleet::{MassBreaker, Ownership};
+use crate::presence::{GATHERS, Interval, OfflineRecord, Trip};
+use crate::routing::{Destination, Destinations};
+use crate::store::{AlertStore, Capacity, HearingStore, Join, OutboxEvent, Result};
+use crate::telemetry::{Loop, Telemetry};
+
+/// The name of the loop among those that fail.
+const NAME: &str = "mass-offline breaker";
+
+/// The partition whose owner notifies.
+const FIRST: u16 = 0;
+
+/// How long after a trip the other instances look at it, too.
+const OTHERS_AFTER: Duration = Duration::from_secs(10);
+
+/// How many values of labels a message shows, and the least part of the units that has them, in percent.
+const VALUES: usize = 5;
+const LEAST_PERCENT: usize = 10;
+
+/// The loop and what it uses.
+pub(super) struct MassOffline {
+    pub breaker: Arc<MassBreaker>,
+    /// That of blindness.
+    pub destination: Destination,
+    pub alerts: Arc<dyn AlertStore>,
+    pub hearing: Arc<dyn HearingStore>,
+    pub buffers: HashMap<String, Arc<DeliveryBuffer>>,
+    pub ownership: Ownership,
+    pub clock: Clock,
+    pub telemetry: Arc<Telemetry>,
+    pub stop: CancellationToken,
+}
+
+impl MassOffline {
+    /// Runs until it is stopped.
+    pub async fn run(self) -> anyhow::Result<()> {
+        let mut failures = 0;
+        loop {
+            let step = async {
+                let wait = match self.step(self.clock.now()).await {
+                    Ok(()) => {
+                        failures = 0;
+                        self.telemetry.engine_answered(Loop::Dispatch, NAME);
+                        TICK
+                    }
+                    Err(error) => {
+                        failures += 1;
+                        self.telemetry.engine_failed(Loop::Dispatch, NAME, &error);
+                        ENGINE_BACKOFF.wait(failures, rand::random())
+                    }
+                };
+                tokio::time::sleep(wait).await;
+            };
+            if self.stop.run_until_cancelled(step).await.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn step(&self, now: Timestamp) -> Result<()> {
+        let is_open = |trip: &Trip| trip.is_held() || !trip.is_told;
+        let Some(last) = self.breaker.last().await?.filter(is_open) else { return Ok(()) };
+        if !self.ownership.owns(FIRST) && now < last.at + OTHERS_AFTER {
+            return Ok(());
+        }
+        let Some(trip) = self.breaker.look(now).await?.filter(|trip| !trip.is_told) else { return Ok(()) };
+        // The rest of the mass belongs to the message.
+        if trip.is_held() && now < trip.at + GATHERS {
+            return Ok(());
+        }
+        let told = trip.told(if trip.is_held() { self.breaker.silent_since(trip.since).await? } else { 0 });
+        let to = told.released.as_ref().map_or(Timestamp::NEVER, |over| over.at);
+        let event = OutboxEvent::Blind(Interval { from: trip.at, to });
+        let join = Join { groups: vec![self.notice(&told, now).await?.group()], event };
+        let destinations = Destinations::all(self.destination.pace, &self.destination.receivers);
+        self.alerts.join(&[join], &destinations, &Capacity::NONE, now).await?;
+        self.buffers.values().for_each(|buffer| buffer.notify());
+        self.breaker.told(&trip, &told).await
+    }
+
+    async fn notice(&self, trip: &Trip, now: Timestamp) -> Result<MassNotice> {
+        let newest = self.breaker.newest_since(trip.since).await?;
+        let hearing = match self.hearing.hearing().await?.heard {
+            None => "nothing was heard yet".to_owned(),
+            Some(heard) => format!("everything up to {:.1} s ago is heard", now.since(heard).as_secs_f64()),
+        };
+        Ok(MassNotice::new(trip, top_values(&newest), self.telemetry.parts(), hearing))
+    }
+}
+
+/// The values of labels that most of the records have.
+fn top_values(records: &[OfflineRecord]) -> Vec<ValueShare> {
+    let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    for record in records {
+        let labels = record.labels.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        for pair in labels.chain([("kind", record.kind.as_str())]) {
+            *counts.entry(pair).or_default() += 1;
+        }
+    }
+    let share = |((label, value), count): (&(&str, &str), &usize)| ValueShare {
+        label: (*label).to_owned(),
+        value: (*value).to_owned(),
+        percent: 100 * count / records.len(),
+    };
+    let mut shares: Vec<ValueShare> = counts.iter().map(share).collect();
+    shares.retain(|one| one.percent >= LEAST_PERCENT);
+    shares.sort_by_key(|one| std::cmp::Reverse(one.percent));
+    shares.truncate(VALUES);
+    shares
+}

@@ -1,0 +1,93 @@
+//! `/api/v1/breaker`: the last trip of the mass-offline breaker. POST to `/api/v1/breaker/release` releases it, which is in
+//! the audit.
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::StatusCode;
+use axum::middleware::from_fn_with_state;
+use axum::routing::{get, post};
+use axum::{Extension, Json, Router};
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+use super::changes::{self, Caller, HasTokens, LONGEST_BODY};
+use super::operators::{check, read};
+use super::problem::Problem;
+use super::{AlertRoutes, Sources};
+use crate::clock::Clock;
+use crate::fleet::MassBreaker;
+use crate::presence::Trip;
+
+#[derive(Clone)]
+struct BreakerState {
+    breaker: Arc<MassBreaker>,
+    routes: watch::Receiver<Arc<AlertRoutes>>,
+    clock: Clock,
+}
+
+/// The breaker as pages see it: they find no mass.
+pub(super) fn breaker(sources: &Sources) -> MassBreaker {
+    let Sources { shared, records, silences, telemetry, .. } = sources.clone();
+    MassBreaker::new(None, shared, records, silences, telemetry)
+}
+
+pub(super) fn pages(sources: &Sources, has_tokens: HasTokens) -> Router {
+    let state = BreakerState {
+        breaker: Arc::new(breaker(sources)),
+        routes: sources.routes.clone(),
+        clock: sources.clock.clone(),
+    };
+    Router::new()
+        .route("/api/v1/breaker/release", post(release))
+        .route_layer(from_fn_with_state(has_tokens, changes::guard))
+        .route("/api/v1/breaker", get(show))
+        .layer(DefaultBodyLimit::max(LONGEST_BODY))
+        .with_state(state)
+}
+
+/// The state of the breaker.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ShownBreaker {
+    /// Whether the configuration has it.
+    pub enabled: bool,
+    /// Whether it holds notifications now.
+    pub tripped: bool,
+    /// The last trip; `None`: there was none.
+    pub trip: Option<Trip>,
+}
+
+impl ShownBreaker {
+    pub fn new(enabled: bool, trip: Option<Trip>) -> ShownBreaker {
+        ShownBreaker { enabled, tripped: enabled && trip.as_ref().is_some_and(Trip::is_held), trip }
+    }
+}
+
+async fn show(State(state): State<BreakerState>) -> Result<Json<ShownBreaker>, Problem> {
+    let enabled = state.routes.borrow().has_breaker;
+    Ok(Json(ShownBreaker::new(enabled, state.breaker.last().await?)))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Wanted {
+    author: String,
+    #[serde(default)]
+    comment: String,
+}
+
+async fn release(
+    State(state): State<BreakerState>,
+    Extension(caller): Extension<Caller>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<StatusCode, Problem> {
+    let Wanted { author, comment } = read(&body?)?;
+    check(&author, &comment)?;
+    let by = caller.by(Some(&author));
+    if state.breaker.release((&by, &comment), state.clock.now()).await? {
+        return Ok(StatusCode::NO_CONTENT);
+    }
+    Err(Problem::not_found("the mass-offline breaker holds nothing"))
+}

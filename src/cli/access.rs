@@ -20,9 +20,11 @@ use serde_json::json;
 use super::ConfigFile;
 use crate::clock::{Clock, Timestamp};
 use crate::config::{Config, EngineConfig};
-use crate::fleet::{Deliveries, Mirror, Operators, Roll, RuleBook, Silences, Subject, UnitChange};
-use crate::http::AUTHOR;
+use crate::fleet::{
+    Deliveries, MassBreaker, Mirror, Operators, Roll, RuleBook, Silences, Subject, UnitChange,
+};
 use crate::http::alertmanager::{ApiSilence, Posted, PostedSilence};
+use crate::http::{AUTHOR, ShownBreaker};
 use crate::routing::alert_silence::{SilenceState, WantedSilence};
 use crate::routing::{AlertSilence, SilenceId};
 use crate::store::{AuditEntry, Engine, EngineError};
@@ -84,6 +86,8 @@ pub(super) struct EngineAccess {
     roll: Roll,
     deliveries: Deliveries,
     configured: Vec<String>,
+    breaker: MassBreaker,
+    has_breaker: bool,
 }
 
 impl EngineAccess {
@@ -99,13 +103,16 @@ impl EngineAccess {
         mirror.keep(|_| false);
         let filters = config.intake.filters(&rules).unwrap_or_default();
         let (mirror, hearing) = (Arc::new(mirror), config.hearing);
-        let roll = Roll::new(engine.clone(), rules, mirror, telemetry, hearing, Arc::default());
+        let has_breaker = config.alerting.breaker.is_some();
+        let roll = Roll::new(engine.clone(), rules, mirror, telemetry.clone(), hearing, Arc::default());
         let roll = roll.with_filters(filters);
         roll.refresh_hearing().await?;
         let silences = Arc::new(Silences::new(engine.clone()));
-        let (alerts, queries) = (engine.clone(), engine);
+        let (alerts, queries, shared) = (engine.clone(), engine.clone(), engine);
+        let breaker = MassBreaker::new(None, shared, queries.clone(), silences.clone(), telemetry);
         let deliveries = Deliveries { alerts, queries, silences: silences.clone() };
-        Ok(Access::Engine(Box::new(EngineAccess { silences, roll, deliveries, configured })))
+        let access = EngineAccess { silences, roll, deliveries, configured, breaker, has_breaker };
+        Ok(Access::Engine(Box::new(access)))
     }
 }
 
@@ -186,6 +193,29 @@ impl Access {
                 Ok(operators.change(subject, wanted, by, now).await?)
             }
             Access::Instance(instance) => instance.change(subject, wanted, operator).await.map(|()| true),
+        }
+    }
+
+    pub async fn breaker(&self) -> anyhow::Result<ShownBreaker> {
+        match self {
+            Access::Engine(engine) => Ok(ShownBreaker::new(engine.has_breaker, engine.breaker.last().await?)),
+            Access::Instance(instance) => instance.get("/api/v1/breaker").await,
+        }
+    }
+
+    /// Answers whether the breaker held anything.
+    pub async fn release_breaker(&self, operator: &Operator, now: Timestamp) -> anyhow::Result<bool> {
+        let Operator { author, comment } = operator;
+        match self {
+            Access::Engine(engine) => Ok(engine.breaker.release((author, comment), now).await?),
+            Access::Instance(instance) => {
+                let shown: ShownBreaker = instance.get("/api/v1/breaker").await?;
+                if shown.tripped {
+                    let body = json!({ "author": author, "comment": comment }).to_string();
+                    instance.ask(Method::POST, "/api/v1/breaker/release", Some(body), author).await?;
+                }
+                Ok(shown.tripped)
+            }
         }
     }
 

@@ -21,6 +21,7 @@ use crate::presence::{Shown, is_visible};
 
 mod access;
 mod ack;
+mod breaker;
 mod check;
 mod deliveries;
 mod demo;
@@ -78,6 +79,8 @@ enum Command {
     Pause(ack::PauseArguments),
     /// Show the last changes that operators made.
     Audit(silence::AuditArguments),
+    /// Show or release the mass-offline breaker, which holds notifications when a large part of the fleet falls silent.
+    Breaker(breaker::Arguments),
     /// Send a receiver a notification that is marked as a test.
     SendTest(send_test::Arguments),
     /// Show what a receiver is sent for examples.
@@ -122,6 +125,7 @@ pub fn run(line: CommandLine) -> ExitCode {
             Command::Ack(arguments) => ack::acknowledge(arguments).await,
             Command::Pause(arguments) => ack::pause(arguments).await,
             Command::Audit(arguments) => silence::run_audit(arguments).await,
+            Command::Breaker(arguments) => breaker::run(arguments).await,
             Command::SendTest(arguments) => send_test::run(arguments).await,
             Command::Template(arguments) => template::run(arguments).await,
             #[cfg(feature = "package-files")]

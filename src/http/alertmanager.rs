@@ -27,7 +27,7 @@ use super::changes::{self, HasTokens, LONGEST_BODY};
 use super::problem::Problem;
 use super::{AlertRoutes, Sources};
 use crate::clock::{Clock, Timestamp};
-use crate::fleet::{Ownership, Silences};
+use crate::fleet::{MassBreaker, Ownership, Silences};
 use crate::store::{Queries, SharedStore};
 use crate::telemetry::Telemetry;
 
@@ -57,6 +57,7 @@ struct AlertmanagerState {
     records: Arc<dyn Queries>,
     silences: Arc<Silences>,
     shared: Arc<dyn SharedStore>,
+    breaker: Arc<MassBreaker>,
     telemetry: Arc<Telemetry>,
     routes: watch::Receiver<Arc<AlertRoutes>>,
     ownership: Ownership,
@@ -70,6 +71,7 @@ pub(super) fn pages(sources: &Sources, has_tokens: HasTokens) -> Router {
         records: sources.records.clone(),
         silences: sources.silences.clone(),
         shared: sources.shared.clone(),
+        breaker: Arc::new(super::breaker::breaker(sources)),
         telemetry: sources.telemetry.clone(),
         routes: sources.routes.clone(),
         ownership: sources.ownership.clone(),

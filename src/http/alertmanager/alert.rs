@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::Receiver;
 use crate::clock::Timestamp;
-use crate::presence::{Labels, OfflineRecord};
+use crate::presence::{Labels, OfflineRecord, Trip};
 use crate::routing::SilenceId;
 use crate::routing::alert::{ALERT_NAME, alert_labels, fingerprint};
 
@@ -22,7 +22,7 @@ const ENDS_AFTER: Duration = Duration::from_secs(300);
 pub(super) struct Alert {
     labels: Labels,
     annotations: Labels,
-    receivers: Vec<Receiver>,
+    pub receivers: Vec<Receiver>,
     starts_at: Timestamp,
     updated_at: Timestamp,
     ends_at: Timestamp,
@@ -77,6 +77,28 @@ impl Alert {
             updated_at: record.detected_at,
             generator_url: format!("{base}/api/v1/units/{kind}/{unit}"),
             ..Alert::new(alert_labels(record), receivers, suppressed, now)
+        }
+    }
+
+    /// The alert of the mass-offline breaker.
+    pub fn of_mass_offline(
+        trip: &Trip,
+        labels: Labels,
+        receivers: Vec<Receiver>,
+        base: &str,
+        now: Timestamp,
+    ) -> Alert {
+        let Trip { offline, units, since, until, .. } = trip;
+        let summary = format!(
+            "{offline} of {units} units fell silent since {since}; notifications of single units are held until {until} at \
+             the latest"
+        );
+        Alert {
+            annotations: Labels::from([("summary".to_owned(), summary)]),
+            starts_at: trip.at,
+            updated_at: trip.at,
+            generator_url: format!("{base}/api/v1/breaker"),
+            ..Alert::new(labels, receivers, Suppressed::default(), now)
         }
     }
 

@@ -15,9 +15,9 @@ use crate::clock::Timestamp;
 use crate::fleet::Inhibitions;
 use crate::http::AlertRoutes;
 use crate::http::problem::Problem;
-use crate::presence::{Labels, OfflineRecord};
-use crate::routing::alert::is_match;
-use crate::routing::{AlertSilence, Inhibitors, SilenceId};
+use crate::presence::{Labels, OfflineRecord, Trip};
+use crate::routing::alert::{ALERT_NAME, BREAKER_TRIPPED, fingerprint, is_match};
+use crate::routing::{AlertSilence, Inhibitors, SilenceId, Taken};
 use crate::store::OpenPages;
 
 /// The most open records that an answer examines.
@@ -28,6 +28,8 @@ struct OpenRecords {
     has_more: bool,
     silences: Arc<[AlertSilence]>,
     inhibitors: Arc<Inhibitors>,
+    /// The trip of the mass-offline breaker that holds notifications now.
+    trip: Option<Trip>,
     now: Timestamp,
 }
 
@@ -46,12 +48,13 @@ pub(super) async fn alerts(
         let receivers = receivers_of(&routes, record);
         let names: Vec<&str> = receivers.iter().map(|receiver| receiver.name.as_str()).collect();
         if filter.takes_receivers(&names)
-            && let Some(suppressed) = filter.suppressed(record, &open)
+            && let Some(suppressed) = filter.suppressed(record, &routes, &open)
         {
             alerts.push(Alert::of(record, receivers, suppressed, &base, now));
         }
     }
     alerts.sort_by(|a, b| a.fingerprint.cmp(&b.fingerprint));
+    alerts.splice(0..0, filter.mass_offline(&routes, &open, &base));
     if open.has_more && filter.active {
         alerts.insert(0, Alert::of_cut_list(MOST_ALERTS, &base, now));
     }
@@ -78,7 +81,7 @@ pub(super) async fn groups(
     // By the labels first, as in Alertmanager; then by receiver and route.
     let mut groups: BTreeMap<(Labels, String, &str), Vec<Alert>> = BTreeMap::new();
     for record in &open.records {
-        let Some(suppressed) = filter.suppressed(record, &open) else { continue };
+        let Some(suppressed) = filter.suppressed(record, &routes, &open) else { continue };
         let all = receivers_of(&routes, record);
         for taken in routes.routes.of(record) {
             for name in taken.route.receivers.iter().filter(|name| filter.takes_receiver(name)) {
@@ -94,6 +97,13 @@ pub(super) async fn groups(
         alerts,
     };
     let mut groups: Vec<AlertGroup> = groups.into_iter().map(group).collect();
+    if let Some(alert) = filter.mass_offline(&routes, &open, &base) {
+        let name = alert.receivers.first().map(|receiver| receiver.name.clone()).unwrap_or_default();
+        groups.insert(
+            0,
+            AlertGroup { labels: Labels::new(), receiver: Receiver { name }, alerts: vec![alert] },
+        );
+    }
     if open.has_more && filter.active {
         let name = routes.receivers.first().cloned().unwrap_or_default();
         let alerts = vec![Alert::of_cut_list(MOST_ALERTS, &base, now)];
@@ -104,19 +114,51 @@ pub(super) async fn groups(
 
 impl AlertFilter {
     /// What keeps receivers from being notified of a record; `None`: the record is not asked for.
-    fn suppressed(&self, record: &OfflineRecord, open: &OpenRecords) -> Option<Suppressed> {
+    fn suppressed(
+        &self,
+        record: &OfflineRecord,
+        AlertRoutes { routes, .. }: &AlertRoutes,
+        open: &OpenRecords,
+    ) -> Option<Suppressed> {
         if !self.matchers.iter().all(|matcher| is_match(matcher, record)) {
             return None;
         }
         let covering = open.silences.iter().filter(|silence| silence.covers(record, open.now));
         let silenced_by: Vec<SilenceId> = covering.map(|silence| silence.id).collect();
         let by = open.inhibitors.held(record, open.now).into_iter().flat_map(|held| held.by);
-        let inhibited_by: Vec<String> = by.map(|source| source.fingerprint.clone()).collect();
+        let mut inhibited_by: Vec<String> = by.map(|source| source.fingerprint.clone()).collect();
+        // Receivers know of what had waited before.
+        let is_held = |trip: &Trip| {
+            let waited = |taken: &Taken<'_>| record.detected_at + taken.route.waits() < trip.at;
+            record.detected_at >= trip.since || !routes.of(record).iter().any(waited)
+        };
+        if open.trip.as_ref().is_some_and(is_held) {
+            inhibited_by.push(fingerprint(&mass_offline_labels()));
+        }
         let is_active = silenced_by.is_empty() && inhibited_by.is_empty();
         let is_wanted = (self.active || !is_active)
             && (self.silenced || silenced_by.is_empty())
             && (self.inhibited || inhibited_by.is_empty());
         is_wanted.then_some(Suppressed { silenced_by, inhibited_by })
+    }
+
+    /// The alert of the mass-offline breaker, if it holds notifications and is asked for.
+    fn mass_offline(
+        &self,
+        AlertRoutes { routes, receivers, .. }: &AlertRoutes,
+        open: &OpenRecords,
+        base: &str,
+    ) -> Option<Alert> {
+        let trip = open.trip.as_ref().filter(|_| self.active)?;
+        let labels = mass_offline_labels();
+        let value = |name: &str| labels.get(name).map_or("", String::as_str);
+        let told = routes.destinations(receivers.clone()).blind().receivers.clone();
+        let names: Vec<&str> = told.iter().map(String::as_str).collect();
+        let is_match = self.matchers.iter().all(|matcher| matcher.is_match(value(matcher.name())));
+        (is_match && self.takes_receivers(&names)).then(|| {
+            let receivers = told.iter().map(|name| Receiver { name: name.clone() }).collect();
+            Alert::of_mass_offline(trip, labels, receivers, base, open.now)
+        })
     }
 }
 
@@ -126,8 +168,12 @@ impl AlertmanagerState {
         let inhibition = self.routes().inhibition.clone();
         let inhibitions = Inhibitions::new(self.shared.clone(), inhibition, self.telemetry.clone());
         let inhibitors = inhibitions.current().await?;
+        let trip = match self.routes().has_breaker {
+            true => self.breaker.last().await?.filter(Trip::is_held),
+            false => None,
+        };
         let (records, has_more) = self.open_records().await?;
-        Ok(OpenRecords { records, has_more, silences, inhibitors, now: self.clock.now() })
+        Ok(OpenRecords { records, has_more, silences, inhibitors, trip, now: self.clock.now() })
     }
 
     async fn open_records(&self) -> Result<(Vec<OfflineRecord>, bool), Problem> {
@@ -141,6 +187,10 @@ impl AlertmanagerState {
         let has_more = pages.has_more().await?;
         Ok((records, has_more))
     }
+}
+
+fn mass_offline_labels() -> Labels {
+    Labels::from([(ALERT_NAME.to_owned(), BREAKER_TRIPPED.to_owned())])
 }
 
 /// The receivers of the routes that a record takes, each once.

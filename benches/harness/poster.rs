@@ -34,6 +34,7 @@ pub async fn post(sink: &Sink, count: u32, clock: &Clock) -> anyhow::Result<Dura
             give_up_after: Duration::from_secs(600),
         },
         fallback: None,
+        rate_limit: None,
     };
     let channel = open(&receiver).map_err(anyhow::Error::msg)?;
     let deliveries: Vec<Delivery> = (0..count).map(|number| delivery(number, clock)).collect();

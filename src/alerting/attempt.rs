@@ -12,6 +12,7 @@ use super::channel::{Answer, Failure, within};
 use super::deliver::Deliver;
 use super::in_flight::{FinishedAttempt, InFlight};
 use super::outcome::outcome_of;
+use crate::clock::Timestamp;
 use crate::store::{AttemptMade, Delivery, End, Ended};
 use crate::telemetry::DeliveryOutcome;
 
@@ -50,7 +51,14 @@ impl Deliver {
             return;
         }
         leased.has_ended = true;
-        let (delivery, age) = (leased.delivery.clone(), now.since(leased.delivery.sealed_at));
+        let delivery = leased.delivery.clone();
+        self.leave_or_give_up(in_flight, delivery);
+    }
+
+    /// Leaves a delivery that is leased to the engine. One that is too old is given up.
+    pub(super) fn leave_or_give_up(&self, in_flight: &mut InFlight, delivery: Arc<Delivery>) {
+        let now = self.clock.now();
+        let age = now.since(delivery.sealed_at);
         if age < self.receiver.retry.give_up_after {
             in_flight.unrecorded.push(Ended { delivery, end: End::RetryAt(now), attempt: None });
             return;
@@ -61,7 +69,7 @@ impl Deliver {
     }
 
     /// Makes a delivery a dead letter, without an attempt.
-    fn give_up(&self, in_flight: &mut InFlight, delivery: Arc<Delivery>, why: String) {
+    pub(super) fn give_up(&self, in_flight: &mut InFlight, delivery: Arc<Delivery>, why: String) {
         self.telemetry.notification(&self.receiver.name, DeliveryOutcome::Dead, Duration::ZERO, &why);
         if in_flight.failures_logged.admit() {
             let (receiver, id) = (&self.receiver.name, &delivery.id);
@@ -111,6 +119,20 @@ impl Deliver {
         let Some(leased) = in_flight.leased.get_mut(&id) else { return Ok(()) };
         leased.has_ended = true;
         let delivery = leased.delivery.clone();
+        let ended = self.conclude(in_flight, delivery, result, at, took);
+        in_flight.unrecorded.push(ended);
+        Ok(())
+    }
+
+    /// The end of an attempt, counted and logged.
+    pub(super) fn conclude(
+        &self,
+        in_flight: &mut InFlight,
+        delivery: Arc<Delivery>,
+        result: Result<Answer, Failure>,
+        at: Timestamp,
+        took: Duration,
+    ) -> Ended {
         let (now, retry) = (self.clock.now(), &self.receiver.retry);
         let outcome = outcome_of(&delivery, result.as_ref(), now, retry, rand::random());
         let (answer, why) = match result {
@@ -122,13 +144,11 @@ impl Deliver {
         if counted == DeliveryOutcome::Delivered {
             self.telemetry.unreached(&self.receiver.name, self.channel.unreached().as_deref());
         }
-        let attempt = Some(AttemptMade { at, took, answer });
-        in_flight.unrecorded.push(Ended { delivery, end: outcome, attempt });
-        Ok(())
+        Ended { delivery, end: outcome, attempt: Some(AttemptMade { at, took, answer }) }
     }
 
     /// Disables the receiver, or opens or closes its breaker.
-    fn judge(&self, in_flight: &mut InFlight, result: &Result<Answer, Failure>) {
+    pub(super) fn judge(&self, in_flight: &mut InFlight, result: &Result<Answer, Failure>) {
         let receiver = &self.receiver.name;
         in_flight.is_down = Some(result.is_err());
         let change = match result {

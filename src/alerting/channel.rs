@@ -84,6 +84,27 @@ pub trait Channel: Send + Sync {
     /// Makes one attempt to deliver.
     async fn send(&self, delivery: &Delivery, now: Timestamp) -> Result<Answer, Failure>;
 
+    /// Whether several notifications may be merged into one. One that needs a message for each unit is only delayed by
+    /// a rate limit.
+    fn merges(&self) -> bool {
+        true
+    }
+
+    /// How many messages a delivery still takes.
+    fn parts(&self, _delivery: &Delivery) -> usize {
+        1
+    }
+
+    /// Sends up to `most` of the messages of a delivery. `None`: the others are to follow.
+    async fn send_part(
+        &self,
+        delivery: &Delivery,
+        _most: usize,
+        now: Timestamp,
+    ) -> Result<Option<Answer>, Failure> {
+        self.send(delivery, now).await.map(Some)
+    }
+
     /// Sends a notification that is plainly marked as a test.
     async fn send_test(&self, now: Timestamp) -> Result<(), Failure>;
 

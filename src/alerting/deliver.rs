@@ -41,8 +41,10 @@ use crate::telemetry::{Loop, Telemetry};
 
 mod engine_calls;
 mod falling_back;
+mod limited;
 
 use engine_calls::EngineCalls;
+pub(super) use limited::Limited;
 
 /// How many deliveries are held for each attempt that may be under way. In a storm the engine takes
 /// its time with each answer, and meanwhile the attempts need deliveries.
@@ -139,6 +141,14 @@ impl Deliver {
                 Err(error) => self.telemetry.engine_failed(Loop::Delivery, name, &error),
             }
             tokio::time::sleep(ENGINE_BACKOFF.wait(failures, rand::random())).await;
+        }
+    }
+
+    /// The partitions whose deliveries this instance makes; a receiver with a limit has one instance for all.
+    fn partitions(&self) -> Vec<u16> {
+        match self.receiver.rate_limit {
+            None => self.ownership.view().partitions.clone(),
+            Some(_) => (0..self.engine.partitions()).collect(),
         }
     }
 

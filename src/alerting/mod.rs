@@ -47,11 +47,13 @@ mod breaker;
 mod buffer;
 mod channel;
 mod deliver;
+mod digest;
 mod dispatch;
 mod group;
 mod holds;
 mod in_flight;
 mod incidents;
+mod limit;
 mod lost;
 mod mass_offline;
 mod message;
@@ -68,6 +70,7 @@ pub use channel::{
 #[doc(hidden)]
 pub use channel::{MailContent, body};
 pub use group::group_in;
+pub use limit::{MOST_MESSAGES, RateLimit};
 pub use lost::LostSilences;
 #[doc(hidden)]
 pub use message::Message;
@@ -77,7 +80,7 @@ pub use crate::routing::Route;
 
 use blind::BlindNotifier;
 use buffer::DeliveryBuffer;
-use deliver::{Deliver, LEASED_PER_ATTEMPT};
+use deliver::{Deliver, LEASED_PER_ATTEMPT, Limited};
 use dispatch::Dispatcher;
 use holds::Holds;
 use incidents::Incidents;
@@ -128,6 +131,8 @@ pub struct ReceiverConfig {
     pub retry: Retry,
     /// Gets what waits, too, when this one takes nothing for long.
     pub fallback: Option<Fallback>,
+    /// The most messages that it takes; what is beyond is merged.
+    pub rate_limit: Option<RateLimit>,
 }
 
 /// The receiver that gets what waits for another.
@@ -196,7 +201,7 @@ pub async fn run(
         inhibitions: Arc::new(Inhibitions::new(stores.shared.clone(), config.inhibition, telemetry.clone())),
         breaker: Arc::new(MassBreaker::new(
             config.breaker,
-            stores.shared,
+            stores.shared.clone(),
             stores.queries.clone(),
             stores.silences.clone(),
             telemetry.clone(),
@@ -208,7 +213,11 @@ pub async fn run(
         let name = receiver.name.clone();
         let channel = open(&receiver).map_err(|error| anyhow::anyhow!("receiver {name}: {error}"))?;
         telemetry.receiver_configured(&name);
-        let (buffer, queue) = DeliveryBuffer::new(receiver.concurrency.max(1) * LEASED_PER_ATTEMPT);
+        let (buffer, queue) = DeliveryBuffer::new(match receiver.rate_limit {
+            None => receiver.concurrency.max(1) * LEASED_PER_ATTEMPT,
+            // All that waits for it stays in the engine.
+            Some(_) => 0,
+        });
         buffers.insert(name.clone(), buffer.clone());
         if destinations.blind().receivers.contains(&name) {
             notified_of_blindness.push((receiver.clone(), channel.clone()));
@@ -230,6 +239,7 @@ pub async fn run(
             let named = format!("sending open records to {name} again");
             loops.push(resend.run().map(move |ended| (named, ended)).boxed());
         }
+        let limit = receiver.rate_limit;
         let deliver = Deliver {
             receiver,
             channel,
@@ -242,7 +252,11 @@ pub async fn run(
             buffer,
             stop: stop.clone(),
         };
-        loops.push(deliver.run(queue).map(move |ended| (format!("delivering to {name}"), ended)).boxed());
+        let run = match limit {
+            None => deliver.run(queue).boxed(),
+            Some(limit) => Limited { deliver, limit, shared: stores.shared.clone() }.run().boxed(),
+        };
+        loops.push(run.map(move |ended| (format!("delivering to {name}"), ended)).boxed());
     }
     let orphans = Orphans {
         configured: buffers.keys().cloned().collect(),

@@ -70,9 +70,7 @@ pub use holds::{Breaker, Inhibit};
 
 section! {
     /// This process, of several that serve one fleet.
-    Instance {
-        name: String = String::new(),
-    }
+    Instance { name: String = String::new(), }
 }
 
 section! {
@@ -239,7 +237,13 @@ section! {
         retry: Retry = Retry::default(),
         fallback: String = String::new(),
         fallback_after: Span = Span::from_secs(600),
+        rate_limit: RateLimit = RateLimit::default(),
     }
+}
+
+section! {
+    /// No limit without messages.
+    RateLimit { messages: usize = 0, per: Span = Span::from_secs(60), }
 }
 
 choice! {

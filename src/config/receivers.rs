@@ -10,7 +10,8 @@ use super::problem::Problems;
 use super::{Span, breaker, http, inhibition, routes, secrets, tls};
 use crate::address::BrokerAddress;
 use crate::alerting::{
-    self, ChannelConfig, ExecConfig, Fallback, Links, MessageConfig, MqttConfig, ReceiverConfig, Retry, Zone,
+    self, ChannelConfig, ExecConfig, Fallback, Links, MOST_MESSAGES, MessageConfig, MqttConfig, RateLimit,
+    ReceiverConfig, Retry, Zone,
 };
 use crate::presence::{Filters, Kind};
 
@@ -31,8 +32,8 @@ const TYPES: [(&str, Channel); 13] = [
     ("mqtt", Channel::Mqtt),
     ("alertmanager", Channel::Alertmanager),
 ];
-const OF_EVERY_RECEIVER: [&str; 8] =
-    ["name", "type", "zone", "concurrency", "timeout", "retry", "fallback", "fallback_after"];
+const OF_EVERY_RECEIVER: [&str; 9] =
+    ["name", "type", "zone", "concurrency", "timeout", "retry", "fallback", "fallback_after", "rate_limit"];
 
 pub(super) fn alerting(file: &File, base: &Path, problems: &mut Problems) -> alerting::Config {
     let links = http::links(&file.http, problems);
@@ -130,8 +131,10 @@ fn receiver(
     let after =
         problems.span(&at("fallback_after"), one.fallback_after, Span::from_secs(1), Span::from_days(7));
     let fallback = (!one.fallback.is_empty()).then(|| Fallback { receiver: one.fallback.clone(), after });
-    let name = one.name.clone();
-    let receiver = ReceiverConfig { name, channel: channel?, message, concurrency, timeout, retry, fallback };
+    let rate_limit = rate_limit(path, one, problems);
+    let (name, channel) = (one.name.clone(), channel?);
+    let receiver =
+        ReceiverConfig { name, channel, message, concurrency, timeout, retry, fallback, rate_limit };
     // Errors that the channel would report at the start are reported here.
     if problems.errors.len() == before
         && let Err(error) = alerting::open(&receiver)
@@ -139,6 +142,16 @@ fn receiver(
         problems.error(path, error);
     }
     Some(receiver)
+}
+
+fn rate_limit(path: &str, one: &Receiver, problems: &mut Problems) -> Option<RateLimit> {
+    let at = |option: &str| format!("{path}.rate_limit.{option}");
+    let messages = problems.number(&at("messages"), one.rate_limit.messages, 0, MOST_MESSAGES);
+    let per = problems.span(&at("per"), one.rate_limit.per, Span::from_secs(1), Span::from_hours(24));
+    if messages > 0 && one.channel == Some(Channel::Mqtt) {
+        problems.error(at("messages"), "is of no use for a broker, which takes a message for each unit; remove it");
+    }
+    (messages > 0).then_some(RateLimit { messages, per })
 }
 
 fn retry(path: &str, one: &Receiver, problems: &mut Problems) -> Retry {

@@ -52,6 +52,8 @@ pub struct Situation {
     /// Whether it was judged if most units that share a label fell silent together.
     pub is_judged: bool,
     pub incident: Option<Incident>,
+    /// How many notifications are merged in this one, because its receiver has a rate limit.
+    pub merged: Option<u64>,
 }
 
 impl Situation {

@@ -239,6 +239,7 @@ impl Notification {
                 since: self.before.map(Timestamp::from_millis),
                 is_judged: self.incident.is_some(),
                 incident: self.incident.into_iter().flatten().next(),
+                merged: None,
             },
             meant_for: self.meant_for,
             attempt,

@@ -12,6 +12,8 @@ pub enum Shared {
     Sources,
     /// The last trip of the mass-offline breaker, see `fleet/mass_breaker.rs`.
     Breaker,
+    /// Rate limits of receivers, see `alerting/limit.rs`.
+    Limits,
 }
 
 impl Shared {
@@ -19,6 +21,7 @@ impl Shared {
         match self {
             Shared::Sources => "sources",
             Shared::Breaker => "breaker",
+            Shared::Limits => "limits",
         }
     }
 }

@@ -19,6 +19,14 @@ impl Telemetry {
         self.series.queue_length.with_label_values(&[receiver]);
         self.series.dead_letters.with_label_values(&[receiver]);
         self.series.receiver_failing.with_label_values(&[receiver]);
+        self.series.notifications_merged.with_label_values(&[receiver]);
+    }
+
+    /// Notifications that one delivered message had, because the receiver has a rate limit.
+    pub fn notifications_merged(&self, receiver: &str, count: u64) {
+        if count > 1 {
+            self.series.notifications_merged.with_label_values(&[receiver]).inc_by(count);
+        }
     }
 
     /// An attempt to deliver ended; `why`: the reason of a failure. The caller logs it, because it knows

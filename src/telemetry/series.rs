@@ -38,6 +38,7 @@ pub(super) struct Series {
     pub detection_delay: Histogram,
     pub transitions: IntCounterVec,
     pub notifications: IntCounterVec,
+    pub notifications_merged: IntCounterVec,
     pub notification_duration: HistogramVec,
     pub queue_length: IntGaugeVec,
     pub dead_letters: IntGaugeVec,
@@ -182,6 +183,11 @@ impl Series {
                 "notifications_total",
                 "Attempts to deliver a notification by outcome; left_out: none was made, because all of its transitions were over.",
                 &["receiver", "outcome"],
+            ),
+            notifications_merged: make.counters(
+                "notifications_merged_total",
+                "Notifications that were delivered in digests, because their receiver has a rate limit.",
+                &["receiver"],
             ),
             notification_duration: make.histograms(
                 "notification_duration_seconds",

@@ -11,6 +11,7 @@ mod formats;
 mod incidents;
 mod inhibition;
 mod instances;
+mod limit;
 mod loops;
 mod mass_offline;
 mod mqtt;
@@ -43,6 +44,7 @@ fn receiver(name: &str, channel: ChannelConfig) -> ReceiverConfig {
         timeout: Duration::from_secs(10),
         retry: Retry { first: Duration::from_secs(5), longest: HOUR, give_up_after: 72 * HOUR },
         fallback: None,
+        rate_limit: None,
     }
 }
 

@@ -14,7 +14,7 @@ use super::*;
 const KEY: &str = "k3y-that-nothing-shows";
 
 /// A receiver from a configuration in which every file that it names holds [`KEY`], or the address of the sink.
-fn configured(kind: &str, options: &str, sink: &WebhookSink) -> ReceiverConfig {
+pub fn configured(kind: &str, options: &str, sink: &WebhookSink) -> ReceiverConfig {
     let dir = tempfile::tempdir().unwrap();
     for name in ["token", "routing_key", "api_key", "user_key"] {
         std::fs::write(dir.path().join(name), KEY).unwrap();
@@ -189,6 +189,10 @@ fn an_option_that_is_missing_wrong_or_of_another_service_is_named() {
         (
             "type = \"webhook\"\nurl = \"http://h\"\nca_file = \"x\"",
             "receiver[0].ca_file: is of no use without TLS",
+        ),
+        (
+            "type = \"mqtt\"\nurl = \"mqtt://h\"\nrate_limit = { messages = 9 }",
+            "receiver[0].rate_limit.messages: is of no use for a broker",
         ),
         ("type = \"sms\"", "unknown value `sms`"),
     ];

@@ -163,16 +163,22 @@ impl ServiceChannel {
         Ok(Request { method: Method::POST, url, headers, body })
     }
 
-    async fn post(&self, message: &Message<'_>, now: Timestamp) -> Result<Answer, Failure> {
+    /// Sends up to `most` of the requests that did not succeed yet. `None`: the others are to follow.
+    async fn post(
+        &self,
+        message: &Message<'_>,
+        most: usize,
+        now: Timestamp,
+    ) -> Result<Option<Answer>, Failure> {
         let id = &message.delivery.id;
         let data = self.data(message);
-        let is_single = data.len() == 1;
+        let count = data.len();
         let mut answer = Answer::default();
         let succeeded = self.begun().get(id).copied().unwrap_or_default();
-        for (at, data) in data.into_iter().enumerate().skip(succeeded) {
+        for (at, data) in data.into_iter().enumerate().skip(succeeded).take(most) {
             let request = self.request(data, &self.options).map_err(Failure::temporary)?;
             answer = self.target.send(request, now).await?;
-            if !is_single {
+            if count > 1 {
                 let mut begun = self.begun();
                 if begun.len() >= MOST_BEGUN && !begun.contains_key(id) {
                     begun.clear();
@@ -180,8 +186,11 @@ impl ServiceChannel {
                 begun.insert(id.clone(), at + 1);
             }
         }
+        if succeeded.saturating_add(most) < count {
+            return Ok(None);
+        }
         self.begun().remove(id);
-        Ok(answer)
+        Ok(Some(answer))
     }
 
     fn begun(&self) -> MutexGuard<'_, HashMap<String, usize>> {
@@ -192,11 +201,30 @@ impl ServiceChannel {
 #[async_trait]
 impl Channel for ServiceChannel {
     async fn send(&self, delivery: &Delivery, now: Timestamp) -> Result<Answer, Failure> {
-        self.post(&Message::new(delivery), now).await
+        let sent = self.post(&Message::new(delivery), usize::MAX, now).await?;
+        Ok(sent.unwrap_or_default())
+    }
+
+    fn merges(&self) -> bool {
+        !self.service.is_for_each
+    }
+
+    fn parts(&self, delivery: &Delivery) -> usize {
+        let count = if self.service.is_for_each { events(delivery) } else { 1 };
+        count.saturating_sub(self.begun().get(&delivery.id).copied().unwrap_or_default())
+    }
+
+    async fn send_part(
+        &self,
+        delivery: &Delivery,
+        most: usize,
+        now: Timestamp,
+    ) -> Result<Option<Answer>, Failure> {
+        self.post(&Message::new(delivery), most, now).await
     }
 
     async fn send_test(&self, now: Timestamp) -> Result<(), Failure> {
-        self.post(&Message::test(&test_delivery(&self.receiver, now)), now).await.map(|_| ())
+        self.post(&Message::test(&test_delivery(&self.receiver, now)), usize::MAX, now).await.map(|_| ())
     }
 
     async fn probe(&self) -> Result<(), Failure> {
@@ -212,4 +240,9 @@ impl Channel for ServiceChannel {
         let bodies = data.map(|data| self.request(data, &options).map(|request| request.body));
         Ok(bodies.collect::<Result<Vec<String>, String>>()?.join("\n"))
     }
+}
+
+/// How many requests a delivery takes where each of its members is one.
+fn events(delivery: &Delivery) -> usize {
+    delivery.offline.len() + delivery.online.len() + delivery.blind.len()
 }

@@ -19,11 +19,11 @@ use crate::store::{Backlog, Delivery, Ended, EngineError, LARGEST_STEP, Result};
 use crate::telemetry::Loop;
 
 /// How often leases are extended: three times before they end.
-const EXTEND: Duration = Duration::from_millis(800);
+pub(super) const EXTEND: Duration = Duration::from_millis(800);
 /// How many recordings are under way at once.
 const RECORDINGS: usize = 4;
 /// How many deliveries are leased for a probe: those of them that are too old are given up.
-const LEASED_FOR_PROBE: usize = 64;
+pub(super) const LEASED_FOR_PROBE: usize = 64;
 
 pub(super) struct EngineCalls {
     pub leasing: Option<BoxFuture<'static, Result<LeasedBatch>>>,
@@ -158,7 +158,7 @@ impl Deliver {
         turn: usize,
     ) -> BoxFuture<'static, Result<LeasedBatch>> {
         let (engine, name) = (self.engine.clone(), self.receiver.name.clone());
-        let (mut own, tick) = (self.ownership.view().partitions.clone(), tick(&self.ownership));
+        let (mut own, tick) = (self.partitions(), tick(&self.ownership));
         let first = turn % own.len().max(1);
         own.rotate_left(first);
         let now = self.clock.now();

@@ -28,7 +28,7 @@ impl Deliver {
             return;
         }
         let (engine, name, at) = (self.engine.clone(), self.receiver.name.clone(), self.clock.now());
-        let own = self.ownership.view().partitions.clone();
+        let own = self.partitions();
         let call = async move {
             if !is_down {
                 engine.is_up(&name).await?;

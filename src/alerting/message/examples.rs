@@ -99,7 +99,7 @@ fn storm() -> Situation {
         still_offline: 312,
         until: None,
     };
-    Situation { lasting: Some(312), since: None, is_judged: true, incident: Some(incident) }
+    Situation { lasting: Some(312), since: None, is_judged: true, incident: Some(incident), merged: None }
 }
 
 const HOUR: Duration = Duration::from_secs(3600);

@@ -157,11 +157,14 @@ fn others_offline(delivery: &Delivery) -> Option<u64> {
     lasting.checked_sub(delivery.offline.len() as u64).filter(|others| *others > 0)
 }
 
-/// What comes before the sections: the incident, what has changed since the message before, and the counts by label.
+/// What comes before the sections: what is merged, the incident, what has changed since the message before, and the counts by label.
 pub fn lead(delivery: &Delivery, zone: &Zone) -> Vec<String> {
     let incident = delivery.situation.incident.as_ref();
     let incident = incident.map(|incident| incident::line(incident, delivery, zone)).into_iter();
-    incident.chain(change(delivery, zone)).chain(lines(&counts(delivery))).collect()
+    let merged = delivery.situation.merged;
+    let merged = merged.map(|count| format!("{} notifications in one: a rate limit merged them", number(count)));
+    let merged = merged.into_iter();
+    merged.chain(incident).chain(change(delivery, zone)).chain(lines(&counts(delivery))).collect()
 }
 
 /// `3 more, 2 back since 10:02 UTC; 9 997 still offline`; `None` if the message is the first of a storm.

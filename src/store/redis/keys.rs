@@ -20,7 +20,7 @@
 //! | `rollcall:{hearing}:address:<instance>` | string | the address of an instance for metrics; PX = its lease |
 //! | `rollcall:{hearing}:counts:<instance>` | string | the number of its own units of each kind, and their shortest timeout, JSON; PX = 8 s |
 //! | `rollcall:{hearing}:receivers` | hash | receivers that are or were configured → since when the receiver is configured (ms), or `absent` and since when it is not (ms), see `absence.rs` |
-//! | `rollcall:{hearing}:shared:<state>` | hash | a state that all instances share: name → text; `version`: another value after each change. `sources`: units whose silence inhibits others → their last record (JSON), see `fleet/inhibitions.rs`; `breaker`: `trip`, the last trip of the mass-offline breaker (JSON), see `fleet/mass_breaker.rs` |
+//! | `rollcall:{hearing}:shared:<state>` | hash | a state that all instances share: name → text; `version`: another value after each change. `sources`: units whose silence inhibits others → their last record (JSON), see `fleet/inhibitions.rs`; `breaker`: `trip`, the last trip of the mass-offline breaker (JSON), see `fleet/mass_breaker.rs`; `limits`: receivers with a rate limit → when messages were sent to them and the digest that they do not have yet (JSON), `<receiver> digest` → its notifications (JSON), see `alerting/limit.rs` |
 //! | `rollcall:{hearing}:down` | hash | receivers with a fallback that take nothing → since when (ms) |
 //! | `rollcall:{hearing}:silences` | hash | alert silences: id → JSON; `version`: another value after each change, see `silences.rs` |
 //! | `rollcall:{hearing}:audit` | stream | the last changes that operators made (JSON) |

@@ -157,6 +157,28 @@ pub async fn a_dead_letter_is_delivered_again_under_its_id_and_can_be_purged<G: 
     assert_eq!(world.engine.kept().await.unwrap(), []);
 }
 
+pub async fn what_waits_in_a_group_can_be_ended_in_its_order_without_a_lease<G: Ground>(world: World<G>) {
+    let records: Vec<OfflineRecord> = world.units(3).iter().map(|unit| offline(unit, world.at(0))).collect();
+    for (at, record) in records.iter().enumerate() {
+        let leased = world.sealed_in("a", std::slice::from_ref(record), world.at(at as u64)).await;
+        for delivery in leased {
+            world.engine.retry_later(&delivery, world.at(2)).await.unwrap();
+        }
+    }
+    let (other, _) = world.another().await;
+    let page = other.waiting("hook", None).await.unwrap();
+    let told: Vec<_> = page.waiting.iter().flat_map(|one| one.delivery.offline.clone()).collect();
+    assert_eq!(told, records);
+    assert_eq!(page.waiting.iter().map(|one| one.next.is_some()).collect::<Vec<_>>(), [true, false, false]);
+    for twice in [0, 0, 1] {
+        let delivery = Arc::new(page.waiting[twice].delivery.clone());
+        let attempt = Some(AttemptMade { at: world.at(5), took: MINUTE, answer: "in digest".to_owned() });
+        other.end_attempts(&[Ended { delivery, end: End::Delivered, attempt }], HOUR, world.at(5)).await.unwrap();
+    }
+    let left = world.leased(world.at(6)).await;
+    assert_eq!(left.iter().map(|one| &one.offline).collect::<Vec<_>>(), [&records[2..]]);
+}
+
 pub async fn what_waits_goes_to_the_fallback_once<G: Ground>(world: World<G>) {
     let since = world.engine.down_since("hook", world.at(1)).await.unwrap();
     assert_eq!((since, world.engine.down_since("hook", world.at(5)).await.unwrap()), (world.at(1), since));

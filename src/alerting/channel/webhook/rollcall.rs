@@ -72,6 +72,8 @@ enum Data<'a> {
         meant_for: Option<&'a MeantFor>,
         #[serde(skip_serializing_if = "Vec::is_empty")]
         counts: Vec<LabelCount>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        merged: Option<u64>,
         still_offline: Option<u64>,
         incident: Option<&'a Incident>,
         truncated: usize,
@@ -125,6 +127,7 @@ fn data<'a>(message: &Message<'a>, config: &MessageConfig, mut room: Option<usiz
             reminder: delivery.reminder,
             meant_for: delivery.meant_for.as_ref(),
             counts: counts(delivery),
+            merged: delivery.situation.merged,
             still_offline: delivery.situation.lasting,
             incident: delivery.situation.incident.as_ref(),
             truncated: offline.len() + online.len() - fits[0] - fits[1],

@@ -1,0 +1,390 @@
+//! From deliveries to a receiver that takes a limited number of messages.
+//!
+//! One instance delivers to it, one message at a time: the owner of the partition of its digests. While as many
+//! notifications wait as there is room for, each is a message. When more wait, all of them are merged into one
+//! [digest](crate::alerting::digest). A receiver that needs a message for each unit merges nothing: there the limit is a
+//! delay.
+//!
+//! # Why the notifications of a digest stay in the engine until it is delivered
+//! They end as delivered, each with its attempt on record, after the receiver has the digest. Until then the digest, its
+//! id and its notifications are in the [shared state](crate::alerting::limit): after a crash the same digest is sent
+//! again. While it is open nothing else is sent, so that a group's notifications stay in order. One that fails
+//! [`MOST_ATTEMPTS`] times is taken apart: its receiver is down, or refuses it for itself.
+
+use std::collections::HashMap;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::engine_calls::{EXTEND, EngineCalls, LEASED_FOR_PROBE};
+use super::{Deliver, STOP_TIMEOUT};
+use crate::alerting::channel::{Answer, Failure, within};
+use crate::alerting::digest::{any_waits, gather, group_key, id_of, merged};
+use crate::alerting::in_flight::InFlight;
+use crate::alerting::limit::{LimitState, Limits, OpenDigest, RateLimit};
+use crate::alerting::{ENGINE_BACKOFF, LEASE, SHORTEST_WAIT, TICK, tick};
+use crate::clock::Timestamp;
+use crate::store::{
+    AttemptMade, Delivery, End, Ended, LARGEST_STEP, Result, SharedStore, partition_of_group,
+};
+use crate::telemetry::Loop;
+
+/// After so many attempts a digest is taken apart.
+const MOST_ATTEMPTS: u32 = 5;
+
+/// The loop of one receiver with a limit.
+pub(in crate::alerting) struct Limited {
+    pub deliver: Deliver,
+    pub limit: RateLimit,
+    pub shared: Arc<dyn SharedStore>,
+}
+
+struct State {
+    in_flight: InFlight,
+    calls: EngineCalls,
+    limits: Limits,
+    /// The notifications of the open digest, with its id.
+    members: Option<(String, Vec<Delivery>)>,
+    /// A digest that was delivered, until the engine knows it.
+    ending: Option<Ended>,
+    /// How often deliveries were leased.
+    turn: usize,
+}
+
+/// A message that was sent, or not.
+struct Sent {
+    result: std::result::Result<Answer, Failure>,
+    at: Timestamp,
+    took: Duration,
+}
+
+impl Limited {
+    /// Runs until it is stopped; an attempt that is under way gets a moment to end.
+    pub async fn run(self) -> anyhow::Result<()> {
+        let stopped = async {
+            self.deliver.stop.cancelled().await;
+            sleep(STOP_TIMEOUT).await;
+        };
+        tokio::select! {
+            () = self.serve() => {}
+            () = stopped => {}
+        }
+        Ok(())
+    }
+
+    async fn serve(&self) {
+        let Deliver { receiver, telemetry, stop, buffer, .. } = &self.deliver;
+        if stop.run_until_cancelled(self.deliver.bring_up_to_date()).await.is_none() {
+            return;
+        }
+        let mut ownership = self.deliver.ownership.clone();
+        let mut state = State {
+            in_flight: InFlight::new(),
+            calls: EngineCalls::new(Instant::now()),
+            limits: Limits::new(self.limit, &receiver.name, self.shared.clone()),
+            members: None,
+            ending: None,
+            turn: 0,
+        };
+        let mut failures = 0;
+        while !stop.is_cancelled() {
+            self.deliver.log_suppressed(&mut state.in_flight, Instant::now());
+            let wait = match self.step(&mut state).await {
+                Ok(wait) => {
+                    failures = 0;
+                    telemetry.engine_answered(Loop::Delivery, &receiver.name);
+                    wait
+                }
+                Err(error) => {
+                    failures += 1;
+                    telemetry.engine_failed(Loop::Delivery, &receiver.name, &error);
+                    ENGINE_BACKOFF.wait(failures, rand::random())
+                }
+            };
+            tokio::select! {
+                () = stop.cancelled() => break,
+                () = buffer.notified(), if failures == 0 => {}
+                () = ownership.changed(), if failures == 0 => {}
+                () = sleep(wait) => {}
+            }
+        }
+        if let Err(error) = self.record(&mut state).await {
+            telemetry.engine_failed(Loop::Delivery, &receiver.name, &error);
+        }
+    }
+
+    /// Makes one message, if one is due. Answers when to look again.
+    async fn step(&self, state: &mut State) -> Result<Duration> {
+        let (engine, telemetry) = (&self.deliver.engine, &self.deliver.telemetry);
+        let name = &self.deliver.receiver.name;
+        self.record(state).await?;
+        if !self.deliver.ownership.owns(partition_of_group(&group_key(name), engine.partitions())) {
+            telemetry.backlog(name, 0, 0);
+            return Ok(tick(&self.deliver.ownership));
+        }
+        self.deliver.fall_back(&mut state.calls, state.in_flight.is_down, Instant::now());
+        if let Some(call) = state.calls.falling.take() {
+            let fallen = call.await;
+            self.deliver.fell_back(&mut state.calls, fallen);
+        }
+        let backlog = engine.backlog(&self.deliver.partitions(), name).await?;
+        telemetry.backlog(name, backlog.waiting, backlog.dead);
+        if state.in_flight.disabled.is_some() {
+            return self.give_all_up(state).await;
+        }
+        let now = self.deliver.clock.now();
+        if !state.in_flight.breaker.admits(now) {
+            return Ok(tick(&self.deliver.ownership));
+        }
+        let known = state.limits.read().await?;
+        let room = known.room(&self.limit, now);
+        match (known, room) {
+            (LimitState { open: None, .. }, _) if backlog.waiting == 0 => {
+                Ok(tick(&self.deliver.ownership))
+            }
+            (_, Err(next)) => Ok(self.until(next)),
+            (LimitState { open: Some(open), .. }, Ok(_)) => self.go_on(state, open).await,
+            (_, Ok(room)) => {
+                let merges = self.deliver.channel.merges() && !state.in_flight.breaker.is_open();
+                let merges = merges && backlog.waiting > room as u64;
+                if merges && self.open_digest(state).await? {
+                    return Ok(Duration::ZERO);
+                }
+                self.single(state).await
+            }
+        }
+    }
+
+    fn until(&self, next: Timestamp) -> Duration {
+        next.since(self.deliver.clock.now()).clamp(SHORTEST_WAIT, tick(&self.deliver.ownership))
+    }
+
+    /// Records outcomes that the engine does not know yet. Safe to repeat.
+    async fn record(&self, state: &mut State) -> Result<()> {
+        let Deliver { engine, keep, clock, receiver, telemetry, .. } = &self.deliver;
+        let now = clock.now();
+        if let (Some(ended), Some((_, members))) = (&state.ending, &state.members) {
+            for step in in_steps(members, ended) {
+                engine.end_attempts(&step, *keep, now).await?;
+            }
+            let merged = members.len() as u64;
+            self.close(state).await?;
+            telemetry.notifications_merged(&receiver.name, merged);
+            state.ending = None;
+        }
+        if !state.in_flight.unrecorded.is_empty() {
+            engine.end_attempts(&state.in_flight.unrecorded, *keep, now).await?;
+            state.in_flight.unrecorded.clear();
+        }
+        Ok(())
+    }
+
+    /// The open digest is open no more.
+    async fn close(&self, state: &mut State) -> Result<()> {
+        let id = state.members.as_ref().map(|(id, _)| id.clone());
+        let close = |known: &mut LimitState| {
+            known.open.take_if(|open| id.as_ref().is_none_or(|id| open.id == *id)).map(drop)
+        };
+        state.limits.change(None, close).await?;
+        state.members = None;
+        Ok(())
+    }
+
+    /// The receiver wants nothing more: what waits becomes dead letters.
+    async fn give_all_up(&self, state: &mut State) -> Result<Duration> {
+        self.close(state).await?;
+        let leased = self.lease(state, LARGEST_STEP).await?;
+        let why = state.in_flight.disabled.clone().unwrap_or_default();
+        let rest = if leased.is_empty() { tick(&self.deliver.ownership) } else { Duration::ZERO };
+        for delivery in leased {
+            let why = format!("the receiver is disabled: {why}");
+            self.deliver.give_up(&mut state.in_flight, Arc::new(delivery), why);
+        }
+        Ok(rest)
+    }
+
+    async fn lease(&self, state: &mut State, most: usize) -> Result<Vec<Delivery>> {
+        let mut own = self.deliver.partitions();
+        let first = state.turn % own.len().max(1);
+        own.rotate_left(first);
+        state.turn = state.turn.wrapping_add(1);
+        let now = self.deliver.clock.now();
+        self.deliver.engine.lease(&own, &self.deliver.receiver.name, now, now + LEASE, most).await
+    }
+
+    /// Sends one notification. Of a receiver that takes nothing it is a probe.
+    async fn single(&self, state: &mut State) -> Result<Duration> {
+        let is_probe = state.in_flight.breaker.is_open();
+        let most = if is_probe { LEASED_FOR_PROBE } else { 1 };
+        let mut leased = self.lease(state, most).await?;
+        let least = leased.iter().enumerate().min_by_key(|(_, delivery)| delivery.attempt).map(|(at, _)| at);
+        let Some(first) = least.map(|least| Arc::new(leased.swap_remove(least))) else {
+            let now = self.deliver.clock.now();
+            let name = &self.deliver.receiver.name;
+            let first = self.deliver.engine.first_lease(&self.deliver.partitions(), name).await?;
+            return Ok(first.map_or(TICK, |first| self.until(first.max(now))));
+        };
+        for other in leased {
+            self.deliver.leave_or_give_up(&mut state.in_flight, Arc::new(other));
+        }
+        self.record(state).await?;
+        let delivery = self.deliver.incidents.judged(first, self.deliver.clock.now()).await;
+        let sent = self.holding(&delivery, self.send(&mut state.limits, &delivery)).await?;
+        let Some(Sent { result, at, took }) = sent else { return Ok(Duration::ZERO) };
+        self.deliver.judge(&mut state.in_flight, &result);
+        let ended = self.deliver.conclude(&mut state.in_flight, delivery, result, at, took);
+        state.in_flight.unrecorded.push(ended);
+        Ok(Duration::ZERO)
+    }
+
+    /// Extends the lease of a delivery as long as that takes. If it is lost all the same, the next lease finds the delivery.
+    async fn holding<T>(&self, delivery: &Arc<Delivery>, work: impl Future<Output = T>) -> T {
+        let mut work = pin!(work);
+        loop {
+            tokio::select! {
+                done = &mut work => return done,
+                () = sleep(EXTEND) => {
+                    let until = self.deliver.clock.now() + LEASE;
+                    let _ = self.deliver.engine.extend_leases(std::slice::from_ref(delivery), until).await;
+                }
+            }
+        }
+    }
+
+    /// Sends the messages of a delivery, each when there is room. `None`: another instance has opened a digest.
+    async fn send(&self, limits: &mut Limits, delivery: &Delivery) -> Result<Option<Sent>> {
+        let (channel, clock) = (&self.deliver.channel, &self.deliver.clock);
+        let (began, mut took) = (clock.now(), Duration::ZERO);
+        loop {
+            let parts = channel.parts(delivery).max(1);
+            let room = match limits.take(parts, clock.now()).await? {
+                None => return Ok(None),
+                Some(Ok(room)) => room,
+                Some(Err(next)) => {
+                    sleep(self.until(next)).await;
+                    continue;
+                }
+            };
+            let (begun, now) = (Instant::now(), clock.now());
+            let part = within(self.deliver.receiver.timeout, channel.send_part(delivery, room, now)).await;
+            took += begun.elapsed();
+            let sent = |result| Ok(Some(Sent { result, at: began, took }));
+            match part {
+                Ok(None) => {}
+                Ok(Some(answer)) => return sent(Ok(answer)),
+                Err(failure) => return sent(Err(failure)),
+            }
+        }
+    }
+
+    /// Merges what waits. `false`: there is nothing to merge, or another instance has opened a digest.
+    async fn open_digest(&self, state: &mut State) -> Result<bool> {
+        let (name, now) = (&self.deliver.receiver.name, self.deliver.clock.now());
+        let members = gather(&*self.deliver.engine, name, now).await?;
+        let is_blindness = members.first().is_some_and(|first| !first.blind.is_empty());
+        if members.len() < 2 && !is_blindness {
+            return Ok(false);
+        }
+        let open = OpenDigest { id: id_of(&members, now), sealed_at: now, attempts: 0, next: now };
+        let opened = state.limits.change(Some(&members), |known| {
+            known.open.is_none().then(|| known.open = Some(open.clone()))
+        });
+        let is_open = opened.await?.is_some();
+        state.members = is_open.then_some((open.id, members));
+        Ok(is_open)
+    }
+
+    /// Attempts the open digest, if it is due.
+    async fn go_on(&self, state: &mut State, open: OpenDigest) -> Result<Duration> {
+        let (clock, receiver) = (&self.deliver.clock, &self.deliver.receiver);
+        let now = clock.now();
+        if open.next > now {
+            return Ok(self.until(open.next));
+        }
+        if state.members.as_ref().is_none_or(|(id, _)| *id != open.id) {
+            // Begun by another instance, or before a restart.
+            let members = state.limits.members().await?;
+            let waits = any_waits(&*self.deliver.engine, &receiver.name, &members).await?;
+            state.members = Some((open.id.clone(), members));
+            if !waits {
+                self.close(state).await?;
+                return Ok(Duration::ZERO);
+            }
+        }
+        let limit = self.limit;
+        let until = now + receiver.timeout + LEASE;
+        let begun = state.limits.change(None, |known| {
+            let current = known.open.as_ref()?;
+            if *current != open || known.take(1, &limit, now).is_err() {
+                return None;
+            }
+            known.open = Some(OpenDigest { attempts: open.attempts + 1, next: until, ..open.clone() });
+            Some(())
+        });
+        if begun.await?.is_none() {
+            return Ok(SHORTEST_WAIT);
+        }
+        let (attempt, begun) = (open.attempts + 1, Instant::now());
+        let members = state.members.as_ref().map_or(&[][..], |(_, members)| members);
+        let digest = Arc::new(merged(&open.id, open.sealed_at, attempt, &receiver.name, members));
+        let result = within(receiver.timeout, self.deliver.channel.send(&digest, now)).await;
+        self.deliver.judge(&mut state.in_flight, &result);
+        let took = begun.elapsed();
+        let ended = self.deliver.conclude(&mut state.in_flight, digest, result, now, took);
+        if ended.end == End::Delivered {
+            state.ending = Some(ended);
+        } else {
+            self.failed(state, &open, ended).await?;
+        }
+        Ok(Duration::ZERO)
+    }
+
+    /// An attempt at the digest failed.
+    async fn failed(&self, state: &mut State, open: &OpenDigest, ended: Ended) -> Result<()> {
+        let id = ended.delivery.id.clone();
+        let next = match ended.end {
+            End::RetryAt(at) if open.attempts + 1 < MOST_ATTEMPTS => Some(at),
+            _ => None,
+        };
+        // The digest has no place in a queue: this puts the attempt on record. Its notifications are given up one by one.
+        state.in_flight.unrecorded.push(Ended { end: End::RetryAt(self.deliver.clock.now()), ..ended });
+        let Some(next) = next else {
+            let receiver = &self.deliver.receiver.name;
+            tracing::warn!(receiver, delivery = id, "the digest is not delivered, and is taken apart");
+            return self.close(state).await;
+        };
+        let later = |known: &mut LimitState| {
+            known.open.as_mut().filter(|current| current.id == open.id)?.next = next;
+            Some(())
+        };
+        state.limits.change(None, later).await?;
+        Ok(())
+    }
+}
+
+/// The ends of a digest's notifications, in steps. A step has one of each group, because only the first of a group can
+/// end.
+fn in_steps(members: &[Delivery], digest: &Ended) -> Vec<Vec<Ended>> {
+    let mut rounds: Vec<Vec<Ended>> = Vec::new();
+    let mut of_group = HashMap::new();
+    for member in members {
+        let round: &mut usize = of_group.entry(member.group.key.as_str()).or_default();
+        if rounds.len() <= *round {
+            rounds.push(Vec::new());
+        }
+        let attempt = digest.attempt.clone().map(|made| match members {
+            [_] => made,
+            _ => {
+                let answer = format!("in digest {}: {}", digest.delivery.notification(), made.answer);
+                AttemptMade { answer, ..made }
+            }
+        });
+        let delivery = Arc::new(Delivery { attempt: member.attempt + 1, ..member.clone() });
+        rounds[*round].push(Ended { delivery, end: End::Delivered, attempt });
+        *round += 1;
+    }
+    let steps = rounds.iter().flat_map(|round| round.chunks(LARGEST_STEP)).map(<[Ended]>::to_vec);
+    steps.collect()
+}

@@ -1,0 +1,224 @@
+//! A digest: one message with what waits for a receiver that may not take a message for each.
+//!
+//! It has the last state of every record: of a silence and its return only the return. The notifications of a group are
+//! taken in their order, so that what is left of it comes later than the digest.
+
+use std::collections::{HashMap, HashSet};
+
+use data_encoding::HEXLOWER;
+use ring::digest::{SHA256, digest};
+
+use crate::clock::Timestamp;
+use crate::presence::{Labels, OfflineRecord, RecordId};
+use crate::store::{AlertStore, Delivery, Group, Result, Situation, Waiting};
+
+/// The most records of a digest, and the most bytes in which its notifications are stored. What is beyond is in the
+/// next one.
+const MOST_RECORDS: usize = 10_000;
+const MOST_BYTES: usize = 4 << 20;
+/// The most notifications of one group. Each takes a step to end.
+const MOST_OF_GROUP: usize = 16;
+
+/// The group of a receiver's digests.
+pub(super) fn group_key(receiver: &str) -> String {
+    format!("digest for {receiver}")
+}
+
+/// The id of a digest of these notifications, the first time that they are merged.
+pub(super) fn id_of(members: &[Delivery], now: Timestamp) -> String {
+    if let [alone] = members {
+        return alone.notification().to_owned();
+    }
+    let ids: Vec<&str> = members.iter().map(Delivery::notification).collect();
+    let digest = digest(&SHA256, format!("{} {}", now.as_millis(), ids.join(" ")).as_bytes());
+    format!("dig_{}", HEXLOWER.encode(&digest.as_ref()[..12]))
+}
+
+/// The digest of these notifications, which are in the order of their groups. One alone is itself.
+pub(super) fn merged(
+    id: &str,
+    sealed_at: Timestamp,
+    attempt: u32,
+    receiver: &str,
+    members: &[Delivery],
+) -> Delivery {
+    if let [alone] = members {
+        return Delivery { attempt, ..alone.clone() };
+    }
+    let mut last: HashMap<&RecordId, &OfflineRecord> = HashMap::new();
+    let mut order = Vec::new();
+    for record in members.iter().flat_map(|one| one.offline.iter().chain(&one.online)) {
+        if last.insert(&record.id, record).is_none() {
+            order.push(&record.id);
+        }
+    }
+    let records = order.into_iter().map(|id| last[id].clone());
+    let (offline, online) = records.partition(|record| record.closed_by.is_none());
+    let first = members.first();
+    let same_origin = first.filter(|first| members.iter().all(|one| one.meant_for == first.meant_for));
+    Delivery {
+        id: format!("{id}.{receiver}"),
+        receiver: receiver.to_owned(),
+        group: Group { key: group_key(receiver), labels: shared_labels(members) },
+        sealed_at,
+        offline,
+        online,
+        blind: Vec::new(),
+        reminder: !members.is_empty() && members.iter().all(|one| one.reminder),
+        situation: Situation { merged: Some(members.len() as u64), ..Situation::default() },
+        meant_for: same_origin.and_then(|first| first.meant_for.clone()),
+        attempt,
+    }
+}
+
+/// The labels that all groups share.
+fn shared_labels(members: &[Delivery]) -> Labels {
+    let Some((first, rest)) = members.split_first() else { return Labels::new() };
+    let mut labels = first.group.labels.clone();
+    labels.retain(|name, value| rest.iter().all(|one| one.group.labels.get(name) == Some(value)));
+    labels
+}
+
+/// What waits for a receiver, as far as it fits into one digest. The order is that of the groups. A notification of
+/// blindness is no part of a digest, and comes alone, before anything else.
+pub(super) async fn gather(
+    engine: &dyn AlertStore,
+    receiver: &str,
+    now: Timestamp,
+) -> Result<Vec<Delivery>> {
+    let mut gathered = Gathered::default();
+    let mut after: Option<String> = None;
+    loop {
+        let page = engine.waiting(receiver, after.as_deref()).await?;
+        for waiting in page.waiting {
+            if waiting.next.is_some_and(|next| next <= now) && !waiting.delivery.blind.is_empty() {
+                return Ok(vec![waiting.delivery]);
+            }
+            gathered.add(waiting, now);
+        }
+        match page.next.filter(|_| !gathered.is_full) {
+            Some(next) => after = Some(next),
+            None => return Ok(gathered.members),
+        }
+    }
+}
+
+/// Whether one of these notifications still waits.
+pub(super) async fn any_waits(engine: &dyn AlertStore, receiver: &str, members: &[Delivery]) -> Result<bool> {
+    let ids: HashSet<&str> = members.iter().map(|one| one.id.as_str()).collect();
+    let mut after: Option<String> = None;
+    loop {
+        let page = engine.waiting(receiver, after.as_deref()).await?;
+        if page.waiting.iter().any(|waiting| ids.contains(waiting.delivery.id.as_str())) {
+            return Ok(true);
+        }
+        match page.next {
+            Some(next) => after = Some(next),
+            None => return Ok(false),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Gathered {
+    members: Vec<Delivery>,
+    ids: HashSet<String>,
+    /// How many notifications of a group are members, as long as the next one may be.
+    of_group: HashMap<String, usize>,
+    records: usize,
+    bytes: usize,
+    is_full: bool,
+}
+
+impl Gathered {
+    fn add(&mut self, Waiting { delivery, next }: Waiting, now: Timestamp) {
+        let key = delivery.group.key.clone();
+        let before = match next {
+            Some(next) if next <= now => Some(0),
+            // It is leased, or was attempted and waits.
+            Some(_) => None,
+            None => self.of_group.get(&key).copied(),
+        };
+        let Some(before) = before.filter(|_| !self.ids.contains(&delivery.id)) else { return };
+        let records = delivery.offline.len() + delivery.online.len();
+        let bytes = serde_json::to_string(&delivery).map_or(usize::MAX, |text| text.len());
+        let fits =
+            self.records + records <= MOST_RECORDS && self.bytes.saturating_add(bytes) <= MOST_BYTES;
+        let is_mergeable = records > 0 && delivery.blind.is_empty();
+        if !fits || !is_mergeable || before >= MOST_OF_GROUP {
+            // The rest of its group comes after it.
+            self.is_full |= !fits;
+            self.of_group.remove(&key);
+            return;
+        }
+        self.records += records;
+        self.bytes += bytes;
+        self.of_group.insert(key, before + 1);
+        self.ids.insert(delivery.id.clone());
+        self.members.push(delivery);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::alerting::message::test_delivery;
+    use crate::presence::Closing;
+
+    fn record(unit: &str) -> OfflineRecord {
+        let at = Timestamp::ZERO;
+        OfflineRecord::open(format!("detector:{unit}").parse().unwrap(), at, at, at)
+    }
+
+    fn back(unit: &str) -> OfflineRecord {
+        OfflineRecord { closed_by: Some(Closing::Return), back_at: Some(Timestamp::ZERO), ..record(unit) }
+    }
+
+    fn waiting(id: &str, group: &str, records: &[OfflineRecord], next: Option<u64>) -> Waiting {
+        let (offline, online) = records.iter().cloned().partition(|record| record.closed_by.is_none());
+        let labels = [("kind".to_owned(), "detector".to_owned()), ("unit".to_owned(), group.to_owned())];
+        let group = Group { key: group.to_owned(), labels: labels.into() };
+        let id = format!("{id}.hook");
+        let delivery = Delivery { id, group, offline, online, ..test_delivery("hook", Timestamp::ZERO) };
+        Waiting { delivery, next: next.map(|next| Timestamp::from_millis(next as i64)) }
+    }
+
+    #[test]
+    fn a_digest_has_the_last_state_of_each_record_and_leaves_out_what_is_leased() {
+        let mut gathered = Gathered::default();
+        for one in [
+            waiting("1", "a", &[record("a")], Some(0)),
+            waiting("2", "b", &[record("b")], Some(5)),
+            waiting("3", "leased", &[record("c")], Some(99)),
+            waiting("4", "leased", &[back("c")], None),
+            waiting("5", "a", &[back("a")], None),
+            waiting("5", "a", &[back("a")], None),
+            waiting("6", "unreadable", &[], Some(0)),
+            waiting("7", "unreadable", &[back("d")], None),
+        ] {
+            gathered.add(one, Timestamp::from_millis(10));
+        }
+        let ids: Vec<&str> = gathered.members.iter().map(Delivery::notification).collect();
+        assert_eq!(ids, ["1", "2", "5"]);
+        let digest = merged("dig_1", Timestamp::ZERO, 1, "hook", &gathered.members);
+        assert_eq!((digest.offline, digest.online), (vec![record("b")], vec![back("a")]));
+        assert_eq!(digest.group.labels, Labels::from([("kind".to_owned(), "detector".to_owned())]));
+        assert_eq!(digest.situation.merged, Some(3));
+    }
+
+    #[test]
+    fn a_digest_is_bounded_and_what_does_not_fit_is_left_with_the_rest_of_its_group() {
+        let mut gathered = Gathered::default();
+        let many = |name: &str| (0..6000).map(|at| record(&format!("{name}{at}"))).collect::<Vec<_>>();
+        let now = Timestamp::from_millis(10);
+        gathered.add(waiting("1", "a", &many("a"), Some(0)), now);
+        gathered.add(waiting("2", "b", &many("b"), Some(0)), now);
+        gathered.add(waiting("3", "b", &[back("b1")], None), now);
+        assert!(gathered.is_full);
+        assert_eq!(gathered.members.len(), 1);
+        let mut long = Gathered::default();
+        long.add(waiting("0", "a", &[record("a")], Some(0)), now);
+        (1..40).for_each(|at| long.add(waiting(&at.to_string(), "a", &[record("a")], None), now));
+        assert_eq!(long.members.len(), MOST_OF_GROUP);
+    }
+}

@@ -1,0 +1,203 @@
+//! The rate limit of a receiver: when messages were sent to it lately, and the digest that is not yet delivered.
+//!
+//! Both are a state that all instances share, and change only if nothing else has changed it meanwhile. So the limit
+//! holds over all instances, over restarts and hand-overs, and a digest keeps its id and its content until its receiver
+//! has it: a crash between its attempt and the end of its notifications repeats the same digest.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Timestamp;
+use crate::store::{Delivery, Result, Shared, SharedChange, SharedStore};
+
+/// The most messages of a limit: so many moments are kept.
+pub const MOST_MESSAGES: usize = 1000;
+/// How often a change is tried while other receivers change the same state.
+const TRIES: usize = 20;
+
+/// At most so many messages in any span of that length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RateLimit {
+    /// From 1 to [`MOST_MESSAGES`].
+    pub messages: usize,
+    pub per: Duration,
+}
+
+/// What instances share of one limit.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct LimitState {
+    /// When messages were sent (ms), in order.
+    sent: Vec<i64>,
+    /// The digest that its receiver does not have yet.
+    pub open: Option<OpenDigest>,
+}
+
+/// A digest that is to be delivered. Its notifications are stored beside it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct OpenDigest {
+    /// The id of the notification.
+    pub id: String,
+    pub sealed_at: Timestamp,
+    /// How many attempts were begun.
+    pub attempts: u32,
+    /// When it may be attempted. While an attempt is under way: when that is surely over.
+    pub next: Timestamp,
+}
+
+impl LimitState {
+    /// How many messages may be sent now, or when the next one may.
+    pub fn room(&self, limit: &RateLimit, now: Timestamp) -> std::result::Result<usize, Timestamp> {
+        let counted: Vec<i64> = self.counted(limit, now).collect();
+        match limit.messages.checked_sub(counted.len()) {
+            None | Some(0) => {
+                Err(Timestamp::from_millis(counted[counted.len() - limit.messages]) + limit.per)
+            }
+            Some(room) => Ok(room),
+        }
+    }
+
+    /// Takes room for up to `wanted` messages.
+    pub fn take(
+        &mut self,
+        wanted: usize,
+        limit: &RateLimit,
+        now: Timestamp,
+    ) -> std::result::Result<usize, Timestamp> {
+        let taken = self.room(limit, now)?.min(wanted);
+        self.sent = self.counted(limit, now).collect();
+        self.sent.extend(std::iter::repeat_n(now.as_millis(), taken));
+        self.sent.sort_unstable();
+        Ok(taken)
+    }
+
+    /// The messages that count. A moment far ahead is that of a clock that was wrong.
+    fn counted(&self, limit: &RateLimit, now: Timestamp) -> impl Iterator<Item = i64> {
+        let per = limit.per.as_millis() as i64;
+        let (after, until) = (now.as_millis().saturating_sub(per), now.as_millis().saturating_add(per));
+        self.sent.iter().copied().filter(move |at| *at > after && *at < until)
+    }
+}
+
+/// The state of one receiver in the engine.
+pub(super) struct Limits {
+    pub limit: RateLimit,
+    receiver: String,
+    engine: Arc<dyn SharedStore>,
+    known: Option<Known>,
+}
+
+/// The state at one version.
+struct Known {
+    version: Option<String>,
+    state: LimitState,
+    /// The notifications of the open digest (JSON).
+    members: Option<String>,
+}
+
+impl Limits {
+    pub fn new(limit: RateLimit, receiver: &str, engine: Arc<dyn SharedStore>) -> Limits {
+        Limits { limit, receiver: receiver.to_owned(), engine, known: None }
+    }
+
+    fn members_name(&self) -> String {
+        // No receiver has a space in its name.
+        format!("{} digest", self.receiver)
+    }
+
+    /// The state. One that cannot be read counts as empty, and is written anew.
+    pub async fn read(&mut self) -> Result<LimitState> {
+        Ok(self.known().await?.state.clone())
+    }
+
+    /// The notifications of the open digest.
+    pub async fn members(&mut self) -> Result<Vec<Delivery>> {
+        let members = self.known().await?.members.as_deref();
+        Ok(members.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default())
+    }
+
+    async fn known(&mut self) -> Result<&Known> {
+        if let Some(known) = &self.known
+            && self.engine.shared_version(Shared::Limits).await? != known.version
+        {
+            self.known = None;
+        }
+        if self.known.is_none() {
+            let shared = self.engine.shared(Shared::Limits).await?;
+            let find = |name: &str| shared.entries.iter().find(|entry| entry.0 == name).map(|entry| &entry.1);
+            let state = find(&self.receiver).and_then(|text| serde_json::from_str(text).ok());
+            let members = find(&self.members_name()).cloned();
+            self.known =
+                Some(Known { version: shared.version.clone(), state: state.unwrap_or_default(), members });
+        }
+        Ok(self.known.as_ref().expect("it was read"))
+    }
+
+    /// Changes the state as decided from its last one, with the notifications of a new digest. `None`: it was decided to
+    /// change nothing, or others change the state all the time.
+    pub async fn change<T>(
+        &mut self,
+        members: Option<&[Delivery]>,
+        decide: impl Fn(&mut LimitState) -> Option<T>,
+    ) -> Result<Option<T>> {
+        let text = |value: serde_json::Result<String>| value.expect("names and times are always JSON");
+        for _ in 0..TRIES {
+            let Known { version, state, .. } = self.known().await?;
+            let (version, mut state) = (version.clone(), state.clone());
+            let Some(decided) = decide(&mut state) else { return Ok(None) };
+            let mut write = vec![(self.receiver.clone(), text(serde_json::to_string(&state)))];
+            write.extend(members.map(|members| (self.members_name(), text(serde_json::to_string(members)))));
+            let forget = if state.open.is_none() { vec![self.members_name()] } else { Vec::new() };
+            let change = SharedChange { version, write, forget };
+            self.known = None;
+            if self.engine.change_shared(Shared::Limits, &change).await? {
+                return Ok(Some(decided));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Takes room for up to `wanted` messages, if no digest is open; the inner error is when there is room again.
+    pub async fn take(
+        &mut self,
+        wanted: usize,
+        now: Timestamp,
+    ) -> Result<Option<std::result::Result<usize, Timestamp>>> {
+        let limit = self.limit;
+        let room = self.read().await?.room(&limit, now);
+        if let Err(next) = room {
+            return Ok(Some(Err(next)));
+        }
+        self.change(None, |state| state.open.is_none().then(|| state.take(wanted, &limit, now))).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: RateLimit = RateLimit { messages: 3, per: Duration::from_secs(60) };
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp::ZERO + Duration::from_secs(1000 + seconds)
+    }
+
+    #[test]
+    fn no_span_of_the_length_has_more_messages_than_the_limit() {
+        let mut state = LimitState::default();
+        assert_eq!(state.take(2, &LIMIT, at(0)), Ok(2));
+        assert_eq!(state.take(5, &LIMIT, at(30)), Ok(1));
+        assert_eq!(state.take(1, &LIMIT, at(59)), Err(at(60)));
+        assert_eq!(state.room(&LIMIT, at(60)), Ok(2));
+        assert_eq!(state.take(5, &LIMIT, at(60)), Ok(2));
+        assert_eq!(state.room(&LIMIT, at(61)), Err(at(90)));
+        assert_eq!(state.take(1, &LIMIT, at(90)), Ok(1));
+        assert_eq!(state.sent.len(), 3, "older ones are forgotten");
+        // A smaller limit, and a clock that was ahead.
+        assert_eq!(state.room(&RateLimit { messages: 1, ..LIMIT }, at(91)), Err(at(150)));
+        let ahead = LimitState { sent: vec![at(9000).as_millis()], open: None };
+        assert_eq!(ahead.room(&LIMIT, at(0)), Ok(3));
+    }
+}

@@ -1,0 +1,183 @@
+//! A receiver with a rate limit.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rollcall::alerting::RateLimit;
+use rollcall::fleet::Ownership;
+use rollcall::fleet::ownership::View;
+use rollcall::simulate::webhook_sink::{Answer, Received, WebhookSink};
+use rollcall::store::{Attempt, AttemptResult, FindAttempts};
+
+use super::*;
+use crate::services::configured;
+use crate::world::{World, hook, listed, until};
+
+fn limited(messages: usize, receiver: ReceiverConfig) -> ReceiverConfig {
+    ReceiverConfig { rate_limit: Some(RateLimit { messages, per: HOUR }), ..receiver }
+}
+
+impl World {
+    async fn waits(&self, count: usize) {
+        let waiting = async || self.engine.waiting("hook", None).await.unwrap().waiting.len();
+        until("so many notifications wait", async || waiting().await == count).await;
+    }
+
+    async fn attempts(&self) -> Vec<Attempt> {
+        let (with, until) = (String::new(), self.clock.now());
+        let find = FindAttempts { with, from: Timestamp::ZERO, until, limit: 10_000 };
+        self.engine.attempts(&find).await.unwrap().iter().flat_map(|one| one.read().collect::<Vec<_>>()).collect()
+    }
+}
+
+fn names(name: &str, count: usize) -> Vec<String> {
+    (0..count).map(|at| format!("{name}{at:02}")).collect()
+}
+
+fn strs(names: &[String]) -> Vec<&str> {
+    names.iter().map(String::as_str).collect()
+}
+
+async fn message(sink: &WebhookSink, number: usize) -> Received {
+    sink.wait_for(number, PATIENCE).await.unwrap().remove(number - 1)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_has_no_room_is_one_message_with_the_last_state_of_each_unit_over_all_instances() {
+    let sink = hook().await;
+    let mut world = World::new("unit", vec![limited(3, webhook_to(sink.url(), None))]).await;
+    world.stop().await;
+    let both = || vec!["one".to_owned(), "two".to_owned()];
+    world.ownership = Ownership::fixed(View::new("one", both(), world.engine.partitions()));
+    world.start();
+    let first = world.loops.take();
+    world.ownership = Ownership::fixed(View::new("two", both(), world.engine.partitions()));
+    world.start();
+    for (number, unit) in [(1, "a"), (2, "b"), (3, "c")] {
+        world.notify_loss(&[unit]).await;
+        assert_eq!(listed(&message(&sink, number).await, "offline"), [unit], "there is room for it");
+    }
+    let lost = names("u", 30);
+    world.notify_loss(&strs(&lost)).await;
+    world.waits(30).await;
+    let back = [&["a"][..], &strs(&lost)[..5]].concat();
+    world.hear(&back).await;
+    world.joined().await;
+    world.advance(Duration::from_secs(60));
+    world.waits(36).await;
+    assert_eq!(sink.received().len(), 3, "there is no room");
+
+    world.advance(HOUR);
+    let digest = message(&sink, 4).await;
+    assert_eq!(listed(&digest, "offline"), lost[5..]);
+    assert_eq!(listed(&digest, "online"), back);
+    assert_eq!(digest.json()["data"]["merged"], 36);
+    world.waits(0).await;
+    until("they are counted", async || {
+        world.metric("rollcall_notifications_merged_total", &["hook"]) == 36.0
+    })
+    .await;
+    // Each notification has its end on record.
+    let attempts = world.attempts().await;
+    let id = digest.header("webhook-id").strip_suffix(".hook").unwrap();
+    let of_digest: BTreeMap<&str, &Attempt> = attempts
+        .iter()
+        .filter(|one| one.answer.starts_with(&format!("in digest {id}: 2")))
+        .map(|one| (one.notification.as_str(), one))
+        .collect();
+    assert_eq!((of_digest.len(), attempts.len()), (36, 39));
+    assert!(attempts.iter().all(|one| one.result == AttemptResult::Delivered && one.number == 1));
+    // What comes later has room again, a message for each.
+    world.hear(&[&lost[6]]).await;
+    world.joined().await;
+    world.advance(Duration::from_secs(60));
+    assert_eq!(listed(&message(&sink, 5).await, "online"), [lost[6].clone()]);
+    world.stop().await;
+    world.loops = first;
+    world.stop().await;
+    assert_eq!(world.engine.waiting("hook", None).await.unwrap().waiting, [], "its end is recorded");
+    assert_eq!(sink.received().len(), 5);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_digest_keeps_its_id_and_its_content_over_failures_and_a_crash() {
+    let sink = hook().await;
+    let mut world = World::new("unit", vec![limited(1, webhook_to(sink.url(), None))]).await;
+    world.notify_loss(&["a"]).await;
+    message(&sink, 1).await;
+    let lost = names("u", 10);
+    world.notify_loss(&strs(&lost)).await;
+    world.waits(10).await;
+    sink.answer_with([Answer::Status(503), Answer::Hang]);
+    world.advance(HOUR);
+    let refused = message(&sink, 2).await;
+    until("that is on record", async || world.attempts().await.len() == 2).await;
+    world.advance(HOUR);
+    let unrecorded = message(&sink, 3).await;
+    world.crash().await;
+    sink.release();
+    // What falls silent meanwhile is no part of it.
+    world.start();
+    world.notify_loss(&["x", "y"]).await;
+    world.waits(12).await;
+    world.advance(HOUR);
+    let again = message(&sink, 4).await;
+    for one in [&refused, &unrecorded, &again] {
+        assert_eq!(listed(one, "offline"), lost);
+        assert_eq!((one.header("webhook-id"), &one.body), (refused.header("webhook-id"), &refused.body));
+    }
+    world.waits(2).await;
+    world.advance(HOUR);
+    assert_eq!(listed(&message(&sink, 5).await, "offline"), ["x", "y"]);
+    world.waits(0).await;
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_digest_that_fails_often_is_taken_apart_and_its_notifications_are_delivered_all_the_same() {
+    let sink = hook().await;
+    let mut world = World::new("unit", vec![limited(1, webhook_to(sink.url(), None))]).await;
+    world.notify_loss(&["a"]).await;
+    message(&sink, 1).await;
+    world.notify_loss(&strs(&names("u", 3))).await;
+    world.waits(3).await;
+    sink.answer_with((0..5).map(|_| Answer::Status(413)));
+    let mut told = BTreeSet::new();
+    for number in 2..20 {
+        world.advance(HOUR);
+        let received = message(&sink, number).await;
+        let attempted = || world.metric("rollcall_notifications_total", &["hook"]);
+        until("its outcome is known", async || attempted() == number as f64).await;
+        if number > 6 {
+            told.extend(listed(&received, "offline"));
+        }
+        if told.len() == 3 {
+            break;
+        }
+    }
+    world.waits(0).await;
+    let ids: BTreeSet<String> =
+        sink.received()[1..6].iter().map(|one| one.header("webhook-id").to_owned()).collect();
+    assert_eq!(ids.len(), 1);
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pager_gets_each_event_by_itself_and_a_limit_delays_them() {
+    let sink = hook().await;
+    let options = "url = \"SINK/v2/enqueue\"\nrouting_key_file = \"routing_key\"";
+    let options = format!("{options}\nrate_limit = {{ messages = 3, per = \"1h\" }}");
+    let mut world = World::new("kind", vec![configured("pagerduty", &options, &sink)]).await;
+    let lost = names("u", 7);
+    world.notify_loss(&strs(&lost)).await;
+    let so_far = || world.metric("rollcall_notifications_total", &["hook", "delivered"]);
+    for count in [3, 6, 7] {
+        message(&sink, count).await;
+        assert!(sink.received().len() == count && (so_far() == 0.0 || count == 7));
+        world.advance(HOUR);
+    }
+    world.waits(0).await;
+    let keys: BTreeSet<String> =
+        sink.received().iter().map(|one| one.json()["dedup_key"].as_str().unwrap().to_owned()).collect();
+    assert_eq!((keys.len(), world.attempts().await.len()), (7, 1));
+    world.stop().await;
+}

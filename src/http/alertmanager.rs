@@ -64,9 +64,11 @@ struct AlertmanagerState {
     clock: Clock,
     started: Timestamp,
     permits: Arc<Semaphore>,
+    /// See [`super::Config::external_url`].
+    base: Option<Arc<str>>,
 }
 
-pub(super) fn pages(sources: &Sources, has_tokens: HasTokens) -> Router {
+pub(super) fn pages(sources: &Sources, external_url: Option<&str>, has_tokens: HasTokens) -> Router {
     let state = AlertmanagerState {
         records: sources.records.clone(),
         silences: sources.silences.clone(),
@@ -78,6 +80,7 @@ pub(super) fn pages(sources: &Sources, has_tokens: HasTokens) -> Router {
         started: sources.clock.now(),
         clock: sources.clock.clone(),
         permits: Arc::new(Semaphore::new(AT_ONCE)),
+        base: external_url.map(Arc::from),
     };
     Router::new()
         .route("/alertmanager/api/v2/status", get(status))

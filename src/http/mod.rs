@@ -68,6 +68,8 @@ pub struct Config {
     pub unit_metrics: UnitMetrics,
     /// The most units that one page of `/metrics/units` shows.
     pub unit_metrics_limit: u64,
+    /// Where operators reach the pages, without a slash at the end, for links.
+    pub external_url: Option<String>,
 }
 
 /// The units that `/metrics/units` shows.
@@ -235,7 +237,7 @@ fn pages(config: &Config, sources: Sources, stop: &CancellationToken) -> Router 
         .merge(operators::pages(&sources, has_tokens))
         .merge(deliveries::pages(&sources, has_tokens))
         .merge(breaker::pages(&sources, has_tokens))
-        .merge(alertmanager::pages(&sources, has_tokens))
+        .merge(alertmanager::pages(&sources, config.external_url.as_deref(), has_tokens))
         .merge(units::page(sources))
         .fallback(|| async { Problem::not_found("there is no such page") })
 }

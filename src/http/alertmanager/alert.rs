@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use axum::http::HeaderMap;
-use axum::http::header::HOST;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 
@@ -51,12 +49,12 @@ pub(super) struct Suppressed {
 }
 
 impl Alert {
-    /// `base`: where clients reach this server.
+    /// `base`: `http.external_url`. A header of the request is no base, because its sender chooses it.
     pub fn of(
         record: &OfflineRecord,
         receivers: Vec<Receiver>,
         suppressed: Suppressed,
-        base: &str,
+        base: Option<&str>,
         now: Timestamp,
     ) -> Alert {
         let OfflineRecord { kind, unit, deadline, last_seen, .. } = record;
@@ -75,7 +73,7 @@ impl Alert {
             annotations,
             starts_at: *deadline,
             updated_at: record.detected_at,
-            generator_url: format!("{base}/api/v1/units/{kind}/{unit}"),
+            generator_url: page(base, &format!("/api/v1/units/{kind}/{unit}")),
             ..Alert::new(alert_labels(record), receivers, suppressed, now)
         }
     }
@@ -85,7 +83,7 @@ impl Alert {
         trip: &Trip,
         labels: Labels,
         receivers: Vec<Receiver>,
-        base: &str,
+        base: Option<&str>,
         now: Timestamp,
     ) -> Alert {
         let Trip { offline, units, since, until, .. } = trip;
@@ -97,18 +95,18 @@ impl Alert {
             annotations: Labels::from([("summary".to_owned(), summary)]),
             starts_at: trip.at,
             updated_at: trip.at,
-            generator_url: format!("{base}/api/v1/breaker"),
+            generator_url: page(base, "/api/v1/breaker"),
             ..Alert::new(labels, receivers, Suppressed::default(), now)
         }
     }
 
     /// The alert that says that there are more open records than an answer shows.
-    pub fn of_cut_list(most: usize, base: &str, now: Timestamp) -> Alert {
+    pub fn of_cut_list(most: usize, base: Option<&str>, now: Timestamp) -> Alert {
         let summary = format!("more than {most} units are offline; only the newest {most} are shown here");
         let labels = Labels::from([(ALERT_NAME.to_owned(), "RollcallMoreUnitsOffline".to_owned())]);
         Alert {
             annotations: Labels::from([("summary".to_owned(), summary)]),
-            generator_url: format!("{base}/api/v1/records?open=true"),
+            generator_url: page(base, "/api/v1/records?open=true"),
             ..Alert::new(labels, Vec::new(), Suppressed::default(), now)
         }
     }
@@ -130,10 +128,7 @@ impl Alert {
     }
 }
 
-/// Where the client reached this server, by its own words.
-pub(super) fn base_of(headers: &HeaderMap) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || ".:-[]_".contains(c);
-    let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-    let host = if host.is_empty() || !host.chars().all(is_plain) { "127.0.0.1:8080" } else { host };
-    format!("http://{host}")
+/// The address of a page; empty without a base.
+fn page(base: Option<&str>, path: &str) -> String {
+    base.map(|base| format!("{base}{path}")).unwrap_or_default()
 }

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::http::{HeaderMap, Uri};
+use axum::http::Uri;
 use axum::response::Response;
 use serde::Serialize;
 
-use super::alert::{Alert, Suppressed, base_of};
+use super::alert::{Alert, Suppressed};
 use super::filter::AlertFilter;
 use super::{AlertmanagerState, Receiver, list};
 use crate::clock::Timestamp;
@@ -36,9 +36,8 @@ struct OpenRecords {
 pub(super) async fn alerts(
     State(state): State<AlertmanagerState>,
     uri: Uri,
-    headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let (filter, base) = (AlertFilter::of(&uri)?, base_of(&headers));
+    let (filter, base) = (AlertFilter::of(&uri)?, state.base.clone());
     let permit = state.permit().await?;
     let open = state.read().await?;
     let now = open.now;
@@ -50,13 +49,13 @@ pub(super) async fn alerts(
         if filter.takes_receivers(&names)
             && let Some(suppressed) = filter.suppressed(record, &routes, &open)
         {
-            alerts.push(Alert::of(record, receivers, suppressed, &base, now));
+            alerts.push(Alert::of(record, receivers, suppressed, base.as_deref(), now));
         }
     }
     alerts.sort_by(|a, b| a.fingerprint.cmp(&b.fingerprint));
-    alerts.splice(0..0, filter.mass_offline(&routes, &open, &base));
+    alerts.splice(0..0, filter.mass_offline(&routes, &open, base.as_deref()));
     if open.has_more && filter.active {
-        alerts.insert(0, Alert::of_cut_list(MOST_ALERTS, &base, now));
+        alerts.insert(0, Alert::of_cut_list(MOST_ALERTS, base.as_deref(), now));
     }
     list(&alerts, permit)
 }
@@ -71,9 +70,8 @@ pub(super) struct AlertGroup {
 pub(super) async fn groups(
     State(state): State<AlertmanagerState>,
     uri: Uri,
-    headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let (filter, base) = (AlertFilter::of(&uri)?, base_of(&headers));
+    let (filter, base) = (AlertFilter::of(&uri)?, state.base.clone());
     let permit = state.permit().await?;
     let open = state.read().await?;
     let now = open.now;
@@ -85,7 +83,7 @@ pub(super) async fn groups(
         let all = receivers_of(&routes, record);
         for taken in routes.routes.of(record) {
             for name in taken.route.receivers.iter().filter(|name| filter.takes_receiver(name)) {
-                let alert = Alert::of(record, all.clone(), suppressed.clone(), &base, now);
+                let alert = Alert::of(record, all.clone(), suppressed.clone(), base.as_deref(), now);
                 let key = (taken.route.shared(record), name.clone(), taken.id);
                 groups.entry(key).or_default().push(alert);
             }
@@ -97,7 +95,7 @@ pub(super) async fn groups(
         alerts,
     };
     let mut groups: Vec<AlertGroup> = groups.into_iter().map(group).collect();
-    if let Some(alert) = filter.mass_offline(&routes, &open, &base) {
+    if let Some(alert) = filter.mass_offline(&routes, &open, base.as_deref()) {
         let name = alert.receivers.first().map(|receiver| receiver.name.clone()).unwrap_or_default();
         groups.insert(
             0,
@@ -106,7 +104,7 @@ pub(super) async fn groups(
     }
     if open.has_more && filter.active {
         let name = routes.receivers.first().cloned().unwrap_or_default();
-        let alerts = vec![Alert::of_cut_list(MOST_ALERTS, &base, now)];
+        let alerts = vec![Alert::of_cut_list(MOST_ALERTS, base.as_deref(), now)];
         groups.insert(0, AlertGroup { labels: Labels::new(), receiver: Receiver { name }, alerts });
     }
     list(&groups, permit)
@@ -147,7 +145,7 @@ impl AlertFilter {
         &self,
         AlertRoutes { routes, receivers, .. }: &AlertRoutes,
         open: &OpenRecords,
-        base: &str,
+        base: Option<&str>,
     ) -> Option<Alert> {
         let trip = open.trip.as_ref().filter(|_| self.active)?;
         let labels = mass_offline_labels();

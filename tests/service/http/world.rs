@@ -103,7 +103,7 @@ impl Fleet {
             telemetry: telemetry.clone(),
             clock: clock.clone(),
         };
-        let config = Config { listen, tokens, unit_metrics, unit_metrics_limit };
+        let config = Config { listen, tokens, unit_metrics, unit_metrics_limit, external_url: None };
         let pages = http::Pages::new(config, "one", telemetry.clone());
         pages.show(sources, &stop);
         let server = tokio::spawn(http::serve(listener, pages, telemetry.clone(), stop.clone()));

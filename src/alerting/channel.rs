@@ -84,10 +84,10 @@ pub trait Channel: Send + Sync {
     /// Makes one attempt to deliver.
     async fn send(&self, delivery: &Delivery, now: Timestamp) -> Result<Answer, Failure>;
 
-    /// Whether several notifications may be merged into one. One that needs a message for each unit is only delayed by
-    /// a rate limit.
-    fn merges(&self) -> bool {
-        true
+    /// Whether it calls an operator for each unit: it needs a message for each, so a rate limit only delays it, and
+    /// is told of acknowledgements.
+    fn is_pager(&self) -> bool {
+        false
     }
 
     /// How many messages a delivery still takes.

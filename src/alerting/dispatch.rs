@@ -6,7 +6,7 @@
 //! nothing and repeats nothing. Several instances may dispatch at the same time; each works on its own
 //! partitions, and when these change, their next owner finds everything in the engine.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::acknowledged::{acknowledged, queue};
 use super::buffer::{DeliveryBuffer, count, reserve_in};
 use super::group::groups_of;
 use super::holds::Holds;
@@ -55,6 +56,8 @@ pub(super) struct Dispatcher {
     pub telemetry: Arc<Telemetry>,
     /// Notified when the outbox has a new entry.
     pub outbox_grew: Arc<Notify>,
+    /// Receivers that are told of acknowledgements.
+    pub pagers: HashSet<String>,
     /// For the deliveries that joining hands out, by receiver.
     pub buffers: HashMap<String, Arc<DeliveryBuffer>>,
     pub stop: CancellationToken,
@@ -147,6 +150,7 @@ impl Dispatcher {
             false => self.holds.breaker.held().await?,
         };
         let held = self.held(&entries).await?;
+        let acknowledged = if self.pagers.is_empty() { Vec::new() } else { acknowledged(&entries) };
         let (mut positions, mut joins): (Vec<Position>, Vec<Join>) = Default::default();
         for (Entry { position, event }, is_held) in entries.into_iter().zip(held) {
             positions.push(position);
@@ -160,6 +164,12 @@ impl Dispatcher {
         let (mut rest, mut groups) = (&joins[..], BTreeSet::new());
         while !rest.is_empty() {
             rest = self.join_some(rest, trip.as_ref(), &mut groups).await?;
+        }
+        for record in acknowledged {
+            let now = self.clock.now();
+            if queue(&*self.engine, &self.routes, &self.pagers, &record, now).await? {
+                self.notify();
+            }
         }
         // Settle after joining: a crash in between joins once more, which changes nothing.
         self.engine.remove_entries(&positions, &groups).await?;

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use crate::clock::Timestamp;
 use crate::fleet::Census;
-use crate::presence::{Incident, Members, judge_incident};
-use crate::store::{AlertStore, Delivery, KeptIncident, Result, incident_in};
+use crate::presence::{GroupIncident, Incident, Members, judge_incident};
+use crate::store::{AlertStore, Delivery, EngineError, KeptIncident, Result, incident_in};
 
 /// How often a judgement is repeated because another notification of the group was judged meanwhile.
 const TRIES: usize = 3;
@@ -27,25 +27,36 @@ impl Incidents {
 
     /// The delivery with its incident, if it has one.
     pub async fn judged(&self, delivery: Arc<Delivery>, now: Timestamp) -> Arc<Delivery> {
+        if delivery.reminder && !self.labels.is_empty() {
+            return match self.of_reminder(&delivery, now).await {
+                Ok(incident) => with(delivery, incident),
+                Err(error) => without(delivery, &error),
+            };
+        }
         let situation = &delivery.situation;
         let is_judged = situation.is_judged || delivery.reminder || !delivery.blind.is_empty();
         let Some(lasting) = situation.lasting.filter(|_| !is_judged && !self.labels.is_empty()) else {
             return delivery;
         };
         match self.judge(&delivery, lasting, now).await {
-            Ok(None) => delivery,
-            Ok(incident) => {
-                let mut delivery = Arc::unwrap_or_clone(delivery);
-                delivery.situation.incident = incident;
-                Arc::new(delivery)
-            }
-            Err(error) => {
-                tracing::warn!(
-                    delivery = delivery.id,
-                    "the notification is sent without the incident that it may belong to: {error}"
-                );
-                delivery
-            }
+            Ok(incident) => with(delivery, incident),
+            Err(error) => without(delivery, &error),
+        }
+    }
+
+    /// The incident that receivers were notified of, if silences of a reminder belong to it.
+    async fn of_reminder(&self, delivery: &Delivery, now: Timestamp) -> Result<Option<Incident>> {
+        if delivery.situation.is_judged {
+            return Ok(delivery.situation.incident.clone());
+        }
+        let before = self.engine.incident(&delivery.group.key).await?;
+        let kept = before.as_deref().and_then(incident_in).filter(|kept| kept.is_told);
+        let belongs = |kept: &GroupIncident| delivery.offline.iter().any(|one| kept.incident.covers(one));
+        let Some(kept) = kept.filter(belongs) else { return Ok(None) };
+        let told = Some(&kept.incident);
+        match self.engine.keep_incident(delivery, told, before.as_deref(), Some(&kept), now).await? {
+            KeptIncident::Known(told) => Ok(told),
+            KeptIncident::Kept | KeptIncident::Changed => Ok(Some(kept.incident)),
         }
     }
 
@@ -65,4 +76,19 @@ impl Incidents {
         }
         Ok(None)
     }
+}
+
+fn with(delivery: Arc<Delivery>, incident: Option<Incident>) -> Arc<Delivery> {
+    if incident.is_none() {
+        return delivery;
+    }
+    let mut delivery = Arc::unwrap_or_clone(delivery);
+    delivery.situation.incident = incident;
+    Arc::new(delivery)
+}
+
+fn without(delivery: Arc<Delivery>, error: &EngineError) -> Arc<Delivery> {
+    let id = &delivery.id;
+    tracing::warn!(delivery = id, "the notification is sent without the incident that it may belong to: {error}");
+    delivery
 }

@@ -30,7 +30,7 @@ pub use csv::table;
 pub use examples::{Example, hostile};
 pub use links::Links;
 pub use mass_notice::{MassNotice, ValueShare};
-pub use member::{Action, Member, TEST, blind_id, members, test_members};
+pub use member::{Action, Member, TEST, blind_id, members, pages, test_members};
 pub use room::{bounded, fitting, fitting_records};
 pub use summary::{MOST_LISTED, Section, lead, sections, text, title};
 pub use template::Templates;

@@ -40,6 +40,7 @@ use crate::routing::{EVERY_LABEL, Inhibition, Routes};
 use crate::store::{AlertStore, HearingStore, Queries, SharedStore};
 use crate::telemetry::Telemetry;
 
+mod acknowledged;
 mod alert;
 mod attempt;
 mod blind;
@@ -207,7 +208,7 @@ pub async fn run(
             telemetry.clone(),
         )),
     };
-    let mut notified_of_blindness = Vec::new();
+    let (mut notified_of_blindness, mut pagers) = (Vec::new(), HashSet::new());
     let incidents = Arc::new(Incidents::new(stores.alerts.clone(), stores.census));
     for receiver in config.receivers {
         let name = receiver.name.clone();
@@ -219,6 +220,9 @@ pub async fn run(
             Some(_) => 0,
         });
         buffers.insert(name.clone(), buffer.clone());
+        if channel.is_pager() {
+            pagers.insert(name.clone());
+        }
         if destinations.blind().receivers.contains(&name) {
             notified_of_blindness.push((receiver.clone(), channel.clone()));
         }
@@ -315,6 +319,7 @@ pub async fn run(
         clock,
         telemetry,
         outbox_grew,
+        pagers,
         buffers,
         stop: stop.clone(),
     };

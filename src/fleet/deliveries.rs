@@ -322,7 +322,9 @@ impl Deliveries {
     async fn made_again(&self, attempt: &Attempt) -> Result<Option<Delivery>> {
         let (mut offline, mut online) = (Vec::new(), Vec::new());
         for record in self.records(&attempt.offline).await? {
-            offline.push(OfflineRecord { back_at: None, closed_by: None, acknowledged: None, ..record });
+            // The notification of an acknowledgement is nothing without it.
+            let acknowledged = record.acknowledged.clone().filter(|_| attempt.notification.starts_with("ack_"));
+            offline.push(OfflineRecord { back_at: None, closed_by: None, acknowledged, ..record });
         }
         online.extend(self.records(&attempt.online).await?.into_iter().filter(|one| one.closed_by.is_some()));
         let blind = attempt.blind.clone();

@@ -38,6 +38,9 @@ pub struct Incident {
     pub still_offline: u64,
     /// The last return, when it is over.
     pub until: Option<Timestamp>,
+    /// Silences of the incident that were detected before this were notified before there was an incident.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub told_from: Option<Timestamp>,
 }
 
 /// The unit that fell silent first.
@@ -75,6 +78,11 @@ impl Incident {
     /// Whether a record belongs to it.
     pub fn covers(&self, record: &OfflineRecord) -> bool {
         record.labels.get(&self.label) == Some(&self.value) && record.deadline >= self.since
+    }
+
+    /// Whether receivers were notified of a record as a part of the incident, and not by itself before.
+    pub fn has_told(&self, record: &OfflineRecord) -> bool {
+        self.covers(record) && self.told_from.is_none_or(|from| record.detected_at >= from)
     }
 }
 
@@ -139,6 +147,10 @@ fn begin(
     let total = units(&found.label, &found.value);
     found.units = total.unwrap_or_default().max(found.offline);
     let is_told = total.is_some_and(|total| 2 * found.offline > total) && !members.offline.is_empty();
+    if is_told {
+        let covered = members.offline.iter().filter(|record| found.covers(record));
+        found.told_from = covered.map(|record| record.detected_at).min();
+    }
     JudgedIncident {
         told: is_told.then(|| found.clone()),
         kept: Some(GroupIncident { incident: found, is_told }),
@@ -177,6 +189,7 @@ fn together(label: &str, offline: &[OfflineRecord], before: Option<&Incident>) -
             first: FirstUnit { kind: first.kind.to_string(), unit: first.unit.to_string() },
             still_offline: count as u64,
             until: None,
+            told_from: None,
         }
     };
     let mut found: Vec<Incident> = by_value.into_iter().map(of_value).collect();
@@ -257,7 +270,11 @@ mod tests {
         };
         let one = judge(None, first, &[], 100);
         assert_eq!(one.told, None, "100 of 320");
-        let two = judge(one.kept, second, &[], 310);
+        let second: Vec<OfflineRecord> =
+            second.iter().map(|one| OfflineRecord { detected_at: at(402), ..one.clone() }).collect();
+        let two = judge(one.kept, &second, &[], 310);
+        let has_told = |record: &OfflineRecord| two.told.as_ref().unwrap().has_told(record);
+        assert!(second.iter().all(has_told) && !first.iter().any(has_told));
         assert_eq!(two.told.as_ref().map(|told| (told.offline, told.units)), Some((310, 320)));
         let three = judge(two.kept, late, &back(&storm[..3], 600), 309);
         let told = three.told.as_ref().unwrap();

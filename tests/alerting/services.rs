@@ -5,10 +5,13 @@ use std::time::Duration;
 
 use rollcall::alerting::{Example, Failure, ReceiverConfig, open, render, send_test};
 use rollcall::config;
+use rollcall::fleet::UnitChange;
+use rollcall::presence::{Acknowledgement, FirstUnit, Incident};
 use rollcall::simulate::webhook_sink::{Answer, Options, Received, WebhookSink};
 use serde_json::Value;
 
 use super::shapes::differences;
+use super::world::{self, World};
 use super::*;
 
 const KEY: &str = "k3y-that-nothing-shows";
@@ -55,13 +58,14 @@ async fn sink() -> WebhookSink {
     WebhookSink::start(Options::default()).await.unwrap()
 }
 
-fn shape_of<'a>(kind: &str, shape: &'a Value, request: &Received, close: &'a Value) -> &'a Value {
-    if kind == "opsgenie" && request.path.ends_with("/close") { close } else { shape }
+fn shape_of<'a>(kind: &str, shape: &'a Value, request: &Received, change: &'a Value) -> &'a Value {
+    let is_change = request.path.ends_with("/close") || request.path.ends_with("/acknowledge");
+    if kind == "opsgenie" && is_change { change } else { shape }
 }
 
 #[tokio::test]
 async fn every_service_gets_the_request_that_it_documents() {
-    let close = shapes::opsgenie_close();
+    let close = shapes::opsgenie_change();
     for (kind, options, shape) in all() {
         let sink = sink().await;
         let receiver = configured(kind, options, &sink);
@@ -70,7 +74,8 @@ async fn every_service_gets_the_request_that_it_documents() {
             channel.send(&example.delivery("hook"), now()).await.unwrap();
         }
         let named = silent("detector:a\"\\<b>&*_[x](y)@everyone", now());
-        channel.send(&delivery(vec![named], vec![]), now()).await.unwrap();
+        channel.send(&delivery(vec![named.clone()], vec![]), now()).await.unwrap();
+        channel.send(&delivery(vec![taken_care_of(&named)], vec![]), now()).await.unwrap();
         send_test(&receiver, now()).await.unwrap();
         let received = sink.received();
         assert!(received.len() >= 6, "{kind}");
@@ -105,29 +110,132 @@ async fn no_secret_is_in_an_error_or_in_what_is_rendered() {
     }
 }
 
-#[tokio::test]
-async fn an_alert_is_opened_and_closed_under_one_key() {
-    let record = silent("detector:pump 7", now());
-    let id = record.id.to_string();
-    for (kind, options, _) in all().into_iter().filter(|(kind, ..)| ["pagerduty", "opsgenie"].contains(kind))
-    {
-        let sink = sink().await;
-        let channel = open(&configured(kind, options, &sink)).unwrap();
-        channel.send(&delivery(vec![record.clone()], vec![]), now()).await.unwrap();
-        channel.send(&delivery(vec![], vec![back(&record, now())]), now()).await.unwrap();
-        let [opened, closed] = &sink.received()[..] else { panic!("{kind}") };
-        if kind == "pagerduty" {
-            assert_eq!([opened.path.as_str(), &closed.path], ["/v2/enqueue"; 2]);
-            let actions = [opened, closed].map(|request| request.json()["event_action"].clone());
-            assert_eq!(actions, ["trigger", "resolve"]);
-            assert_eq!([opened, closed].map(|request| request.json()["dedup_key"].clone()), [id.as_str(); 2]);
-        } else {
-            assert_eq!(opened.header("authorization"), format!("GenieKey {KEY}"));
-            assert_eq!(opened.json()["alias"], id);
-            assert!(closed.path.starts_with("/v2/alerts/detector%3Apump"), "{}", closed.path);
-            assert_eq!(closed.query, "identifierType=alias");
-        }
+/// The record when an operator takes care of it.
+fn taken_care_of(record: &OfflineRecord) -> OfflineRecord {
+    let (author, comment) = ("ana \"<b>".to_owned(), "on my way".to_owned());
+    OfflineRecord { acknowledged: Some(Acknowledgement { at: now(), author, comment }), ..record.clone() }
+}
+
+/// What these deliveries are to a pager: `trigger`, `acknowledge` or `resolve`, and the key.
+async fn pages(kind: &str, deliveries: &[Delivery]) -> Vec<(String, String)> {
+    let (_, options, _) = all().into_iter().find(|(name, ..)| *name == kind).unwrap();
+    let sink = sink().await;
+    let channel = open(&configured(kind, options, &sink)).unwrap();
+    for delivery in deliveries {
+        channel.send(delivery, now()).await.unwrap();
     }
+    let page = |request: &Received| {
+        let (json, path) = (request.json(), request.path.clone());
+        let text = |name: &str| json[name].as_str().unwrap().to_owned();
+        if kind == "pagerduty" {
+            assert_eq!(path, "/v2/enqueue");
+            return (text("event_action"), text("dedup_key"));
+        }
+        assert_eq!(request.header("authorization"), format!("GenieKey {KEY}"));
+        let Some(path) = path.strip_prefix("/v2/alerts/") else { return ("trigger".to_owned(), text("alias")) };
+        assert_eq!(request.query, "identifierType=alias");
+        let (key, change) = path.rsplit_once('/').unwrap();
+        let change = if change == "close" { "resolve" } else { change };
+        (change.to_owned(), percent_encoding::percent_decode_str(key).decode_utf8().unwrap().into_owned())
+    };
+    sink.received().iter().map(page).collect()
+}
+
+#[tokio::test]
+async fn an_alert_is_opened_acknowledged_and_closed_under_one_key() {
+    let record = silent("detector:pump 7", now());
+    for kind in ["pagerduty", "opsgenie"] {
+        let silence = delivery(vec![record.clone()], vec![]);
+        let acknowledged = delivery(vec![taken_care_of(&record)], vec![]);
+        let returned = delivery(vec![], vec![back(&taken_care_of(&record), now())]);
+        let expected = ["trigger", "acknowledge", "resolve"].map(|what| (what.to_owned(), record.id.to_string()));
+        assert_eq!(pages(kind, &[silence, acknowledged, returned]).await, expected, "{kind}");
+    }
+}
+
+#[tokio::test]
+async fn an_incident_is_one_page_and_units_outside_of_it_have_their_own() {
+    let at = now();
+    let at_site = |unit: &str, site: &str| OfflineRecord {
+        labels: labels(&[("site", site)]),
+        ..silent(&format!("detector:{unit}"), at)
+    };
+    let north: Vec<_> = (0..20).map(|n| at_site(&format!("n{n}"), "north")).collect();
+    // Two were notified before it was known to be an incident.
+    let early: Vec<_> = north[..2]
+        .iter()
+        .map(|one| OfflineRecord { detected_at: one.detected_at - HOUR, ..one.clone() })
+        .collect();
+    let south = at_site("s", "south");
+    let first = FirstUnit { kind: "detector".to_owned(), unit: "n0".to_owned() };
+    let incident = Incident {
+        label: "site".to_owned(),
+        value: "north".to_owned(),
+        offline: 20,
+        units: 22,
+        since: at,
+        first,
+        still_offline: 20,
+        until: None,
+        told_from: Some(north[2].detected_at),
+    };
+    let with = |until: Option<Timestamp>, one: Delivery| Delivery {
+        situation: Situation { incident: Some(Incident { until, ..incident.clone() }), ..Situation::default() },
+        ..one
+    };
+    let all_back = |records: &[OfflineRecord]| records.iter().map(|one| back(one, at + HOUR)).collect::<Vec<_>>();
+    let storm = [&north[2..], std::slice::from_ref(&south)].concat();
+    let deliveries = [
+        delivery(early.clone(), vec![]),
+        with(None, delivery(storm, vec![])),
+        with(None, delivery(vec![], all_back(&[&early[..1], &north[2..4]].concat()))),
+        with(Some(at + HOUR), delivery(vec![], all_back(&[&early[1..], &north[4..]].concat()))),
+        delivery(vec![], all_back(std::slice::from_ref(&south))),
+    ];
+    for kind in ["pagerduty", "opsgenie"] {
+        let pages = pages(kind, &deliveries).await;
+        let incident = pages[2].1.clone();
+        assert!(incident.starts_with("incident:"), "{incident}");
+        let [one, two] = [0, 1].map(|n| early[n].id.to_string());
+        let expected = [
+            ("trigger", &one),
+            ("trigger", &two),
+            ("trigger", &incident),
+            ("trigger", &south.id.to_string()),
+            ("resolve", &one),
+            ("resolve", &incident),
+            ("resolve", &two),
+            ("resolve", &south.id.to_string()),
+        ];
+        assert_eq!(pages, expected.map(|(what, key)| (what.to_owned(), key.clone())), "{kind}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pager_is_told_that_an_operator_takes_care_of_a_silence_and_other_receivers_are_not() {
+    let (sink, other) = (sink().await, sink().await);
+    let (_, options, _) = all().into_iter().find(|(name, ..)| *name == "pagerduty").unwrap();
+    let hook = world::named("other", webhook_to(other.url(), None));
+    let mut world = World::new("unit", vec![configured("pagerduty", options, &sink), hook]).await;
+    world.notify_loss(&["a"]).await;
+    sink.wait_for(1, PATIENCE).await.unwrap();
+    let taken_care_of = taken_care_of(&silent("detector:a", now())).acknowledged;
+    let change = UnitChange::Acknowledge(taken_care_of);
+    let unit = world::unit("a");
+    assert!(world.roll.change(&unit, None, &change, world.clock.now(), async { Ok(()) }).await.unwrap());
+    let received = sink.wait_for(2, PATIENCE).await.unwrap();
+    let part = |name: &str| received.iter().map(|one| one.json()[name].clone()).collect::<Vec<_>>();
+    assert_eq!(part("event_action"), ["trigger", "acknowledge"]);
+    let keys = part("dedup_key");
+    assert_eq!(keys[0], keys[1]);
+    world.hear(&["a"]).await;
+    world.joined().await;
+    world.advance(60 * world::WAIT);
+    assert_eq!(sink.wait_for(3, PATIENCE).await.unwrap()[2].json()["event_action"], "resolve");
+    other.wait_for(2, PATIENCE).await.unwrap();
+    assert_eq!(other.received().len(), 2);
+    assert_eq!(world.metric("rollcall_unit_transitions_total", &["offline"]), 1.0);
+    world.stop().await;
 }
 
 #[tokio::test]

@@ -81,8 +81,8 @@ pub fn opsgenie() -> Value {
     })
 }
 
-/// docs.opsgenie.com: Alert API, close alert.
-pub fn opsgenie_close() -> Value {
+/// docs.opsgenie.com: Alert API, close alert and acknowledge alert.
+pub fn opsgenie_change() -> Value {
     json!({"source": "text<=100", "note": "text<=25000"})
 }
 

@@ -2,7 +2,8 @@
 //!
 //! What differs between them is data, in [`catalogue`]: the address, the headers, the template of the body, and the
 //! options that an operator sets. A service either takes a message, or an alert for each unit, which its silence opens
-//! and its return closes. In that case a notification is several requests, each with the key of its alert.
+//! and its return closes. In that case a notification is several requests, each with the key of its alert; the silences of
+//! an incident are one alert.
 //!
 //! # Several requests
 //! An attempt that fails half-way goes on, with the next one, at the request that failed: a storm of a thousand alerts
@@ -21,7 +22,7 @@ use url::Url;
 use super::http_target::{HttpConfig, HttpTarget, Request, parse_url};
 use super::{Answer, Channel, Failure};
 use crate::alerting::message::{
-    Example, Message, MessageConfig, Templates, hostile, members, test_delivery, test_members,
+    Example, Message, MessageConfig, Templates, hostile, pages, test_delivery, test_members,
 };
 use crate::clock::Timestamp;
 use crate::store::Delivery;
@@ -122,7 +123,7 @@ impl ServiceChannel {
         }
         let members = match message.is_test {
             true => test_members(message.delivery),
-            false => members(message.delivery, &self.message.zone, &self.message.links),
+            false => pages(message.delivery, &self.message.zone, &self.message.links),
         };
         let data = members.into_iter().map(|member| {
             let mut data = data.clone();
@@ -205,12 +206,15 @@ impl Channel for ServiceChannel {
         Ok(sent.unwrap_or_default())
     }
 
-    fn merges(&self) -> bool {
-        !self.service.is_for_each
+    fn is_pager(&self) -> bool {
+        self.service.is_for_each
     }
 
     fn parts(&self, delivery: &Delivery) -> usize {
-        let count = if self.service.is_for_each { events(delivery) } else { 1 };
+        let count = match self.service.is_for_each {
+            true => pages(delivery, &self.message.zone, &self.message.links).len(),
+            false => 1,
+        };
         count.saturating_sub(self.begun().get(&delivery.id).copied().unwrap_or_default())
     }
 
@@ -240,9 +244,4 @@ impl Channel for ServiceChannel {
         let bodies = data.map(|data| self.request(data, &options).map(|request| request.body));
         Ok(bodies.collect::<Result<Vec<String>, String>>()?.join("\n"))
     }
-}
-
-/// How many requests a delivery takes where each of its members is one.
-fn events(delivery: &Delivery) -> usize {
-    delivery.offline.len() + delivery.online.len() + delivery.blind.len()
 }

@@ -147,7 +147,7 @@ impl Limited {
             (_, Err(next)) => Ok(self.until(next)),
             (LimitState { open: Some(open), .. }, Ok(_)) => self.go_on(state, open).await,
             (_, Ok(room)) => {
-                let merges = self.deliver.channel.merges() && !state.in_flight.breaker.is_open();
+                let merges = !self.deliver.channel.is_pager() && !state.in_flight.breaker.is_open();
                 let merges = merges && backlog.waiting > room as u64;
                 if merges && self.open_digest(state).await? {
                     return Ok(Duration::ZERO);

@@ -98,6 +98,7 @@ fn storm() -> Situation {
         first,
         still_offline: 312,
         until: None,
+        told_from: None,
     };
     Situation { lasting: Some(312), since: None, is_judged: true, incident: Some(incident), merged: None }
 }

@@ -37,6 +37,14 @@ pub fn title(delivery: &Delivery) -> Option<String> {
     is_over.then(|| format!("BACK: {}, {}", place(incident), outage(incident)))
 }
 
+/// The incident by itself, as a title.
+pub fn summary(incident: &Incident) -> String {
+    match incident.until {
+        None => format!("OFFLINE: {}", of_all(incident)),
+        Some(_) => format!("BACK: {}, {}", place(incident), outage(incident)),
+    }
+}
+
 /// `312 of 320 units at site north offline since 10:02 UTC; gateway gw-7 first`, or how the incident goes on or ends.
 pub fn line(incident: &Incident, delivery: &Delivery, zone: &Zone) -> String {
     let since = zone.show_near(incident.since, delivery.sealed_at);

@@ -5,12 +5,14 @@ use data_encoding::HEXLOWER;
 use ring::digest::{SHA256, digest};
 use serde::Serialize;
 
+use super::incident;
 use super::links::Links;
-use super::summary::{sections, text_of, title, title_of};
+use super::summary::{LONGEST_TITLE, sections, text, text_of, title, title_of};
 use super::zone::Zone;
 use crate::alerting::group;
+use crate::alerting::text::short;
 use crate::clock::Timestamp;
-use crate::presence::{Interval, Labels, OfflineRecord};
+use crate::presence::{Incident, Interval, Labels, OfflineRecord};
 use crate::routing::MASS_OFFLINE;
 use crate::routing::alert::{ALERT_NAME, BREAKER_TRIPPED};
 use crate::store::Delivery;
@@ -26,6 +28,8 @@ pub const TEST: &str = "This is a test of Rollcall; no unit is concerned.";
 #[serde(rename_all = "snake_case")]
 pub enum Action {
     Trigger,
+    /// An operator takes care of it. Only [`pages`] have it.
+    Acknowledge,
     Resolve,
 }
 
@@ -58,6 +62,29 @@ pub fn members(delivery: &Delivery, zone: &Zone, links: &Links) -> Vec<Member> {
     let records = records.map(|record| of_record(record, zone, links));
     let blind = delivery.blind.iter().map(|interval| of_blindness(delivery, *interval, zone, links));
     records.chain(blind).collect()
+}
+
+/// The pages of a delivery, for receivers that call an operator for each: those of its members, but one for all silences
+/// of an incident, which ends with it. An acknowledged silence acknowledges its page.
+pub fn pages(delivery: &Delivery, zone: &Zone, links: &Links) -> Vec<Member> {
+    let incident = delivery.situation.incident.as_ref();
+    let is_told = |record: &OfflineRecord| incident.is_some_and(|incident| incident.has_told(record));
+    let mut rest = delivery.clone();
+    rest.offline.retain(|record| !is_told(record));
+    rest.online.retain(|record| !is_told(record));
+    // A message in which only some units are back is no news of the incident.
+    let is_news = |incident: &&Incident| incident.until.is_some() || delivery.offline.iter().any(is_told);
+    let page = incident.filter(is_news).map(|incident| of_incident(incident, delivery, zone, links));
+    let records = rest.offline.iter().chain(&rest.online).map(|record| match &record.acknowledged {
+        Some(acknowledged) if record.closed_by.is_none() => Member {
+            action: Action::Acknowledge,
+            text: format!("acknowledged by {}: {}", acknowledged.author, acknowledged.comment),
+            ..of_record(record, zone, links)
+        },
+        _ => of_record(record, zone, links),
+    });
+    let blind = delivery.blind.iter().map(|interval| of_blindness(delivery, *interval, zone, links));
+    page.into_iter().chain(records).chain(blind).collect()
 }
 
 /// The members of a test: an alert that is opened and closed at once.
@@ -99,6 +126,28 @@ fn of_record(record: &OfflineRecord, zone: &Zone, links: &Links) -> Member {
         unit: Some(record.unit.to_string()),
         labels: labels_of(record),
         url: links.unit(record),
+    }
+}
+
+fn of_incident(incident: &Incident, delivery: &Delivery, zone: &Zone, links: &Links) -> Member {
+    let mut alone = delivery.clone();
+    alone.offline.retain(|record| incident.has_told(record));
+    alone.online.retain(|record| incident.has_told(record));
+    let Incident { label, value, since, until, .. } = incident;
+    let listed = text(&sections(&alone, zone, links));
+    let group = &delivery.group;
+    Member {
+        action: if until.is_some() { Action::Resolve } else { Action::Trigger },
+        key: key(format!("incident:{}:{label}={value}:{}", since.as_millis(), group.key)),
+        title: short(&incident::summary(incident), LONGEST_TITLE),
+        text: format!("{}\n{listed}", incident::line(incident, delivery, zone)),
+        from: *since,
+        to: *until,
+        source: incident::place(incident),
+        kind: group.labels.get("kind").cloned(),
+        unit: None,
+        labels: [(label.clone(), value.clone())].into(),
+        url: links.message(delivery),
     }
 }
 

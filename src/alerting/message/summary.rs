@@ -18,7 +18,7 @@ pub const MOST_LISTED: usize = 50;
 /// The same of an incident, if there are other silences.
 const MOST_FOLDED: usize = 10;
 /// The longest title, in characters.
-const LONGEST_TITLE: usize = 180;
+pub const LONGEST_TITLE: usize = 180;
 
 /// One part of a message: records of one transition.
 #[derive(Debug)]
@@ -46,10 +46,10 @@ pub fn title(delivery: &Delivery, zone: &Zone) -> String {
 }
 
 fn full_title(delivery: &Delivery, zone: &Zone) -> String {
-    if let Some(title) = incident::title(delivery) {
-        return title;
-    }
     let reminder = if delivery.reminder { "REMINDER: " } else { "" };
+    if let Some(title) = incident::title(delivery) {
+        return format!("{reminder}{title}");
+    }
     let still = match others_offline(delivery) {
         Some(_) => format!(", {} still offline", number(delivery.situation.lasting.unwrap_or_default())),
         None => String::new(),

@@ -59,8 +59,12 @@ impl Roll {
                 foreign.push(&seen.unit);
             }
             if let Some(record) = &change.record {
-                self.log(record);
                 has_record = true;
+                // A record that is only acknowledged was open before.
+                let before = seen.facts.as_ref().and_then(|facts| facts.open_record(&seen.unit));
+                if !record.is_acknowledged() || before.is_none_or(|before| before.id != record.id) {
+                    self.log(record);
+                }
             }
             if change.facts.as_ref().is_none_or(|facts| matches!(facts.standing, Standing::Retired(_))) {
                 removed.push(seen.unit.clone());

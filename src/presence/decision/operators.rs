@@ -30,7 +30,9 @@ pub fn acknowledge(
         return None;
     }
     let facts = Facts { acknowledged, ..facts.clone() };
-    Some(Change { key: KeyChange::Keep, index: IndexChange::Keep, facts: Some(facts), record: None })
+    // Alerting learns of it from the outbox, where records are written.
+    let record = facts.open_record(&seen.unit).filter(|record| record.is_acknowledged());
+    Some(Change { key: KeyChange::Keep, index: IndexChange::Keep, facts: Some(facts), record })
 }
 
 /// Pauses a unit from now until that moment, or with `None` ends its pause. Its deadline moves at once; an open record
@@ -112,6 +114,9 @@ mod tests {
         let acknowledged = after(acknowledge(&offline(), Some(&id), Some(ana())).unwrap());
         let record = acknowledged.facts.as_ref().unwrap().open_record(&unit()).unwrap();
         assert!(record.is_acknowledged());
+        let written = |seen: &Snapshot, by| acknowledge(seen, None, by).unwrap().record;
+        assert_eq!(written(&offline(), Some(ana())).as_ref(), Some(&record), "receivers are told");
+        assert_eq!(written(&acknowledged, None), None);
         let undone = after(acknowledge(&acknowledged, None, None).unwrap());
         assert_eq!(undone.facts, offline().facts);
 

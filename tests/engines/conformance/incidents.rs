@@ -48,6 +48,7 @@ pub async fn an_incident_is_written_into_its_notification_once_and_kept_for_the_
         first: FirstUnit { kind: "gateway".to_owned(), unit: "gw 7".to_owned() },
         still_offline: 7,
         until: None,
+        told_from: None,
     };
     let kept = GroupIncident { incident: incident.clone(), is_told: true };
     let engine = &world.engine;

@@ -91,7 +91,7 @@ pub static SERVICES: [Service; 8] = [
     Service {
         name: "opsgenie",
         is_for_each: true,
-        url: "{{ options.url }}/v2/alerts{% if member.action == 'resolve' %}/{{ member.key | urlencode }}/close?identifierType=alias{% endif %}",
+        url: "{{ options.url }}/v2/alerts{% if member.action == 'resolve' %}/{{ member.key | urlencode }}/close?identifierType=alias{% elif member.action == 'acknowledge' %}/{{ member.key | urlencode }}/acknowledge?identifierType=alias{% endif %}",
         headers: &[("authorization", "GenieKey {{ options.api_key }}")],
         body: include_str!("opsgenie.json.j2"),
         options: &[

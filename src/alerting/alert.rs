@@ -6,7 +6,8 @@ use crate::routing::alert::{ALERT_NAME, UNIT_OFFLINE, fingerprint};
 
 use super::message::{Action, Member, Message, MessageConfig, members};
 
-const BLIND: &str = "RollcallBlind";
+/// The name of the alert of a blindness of the fleet or of a kind.
+pub const BLIND: &str = "RollcallBlind";
 const TEST: &str = "RollcallTest";
 const MASS: &str = "UnitsOffline";
 
@@ -23,11 +24,6 @@ pub struct Alert {
 }
 
 impl Alert {
-    /// Whether it is the silence of a unit.
-    pub fn is_of_unit(&self) -> bool {
-        self.labels.contains_key("unit")
-    }
-
     pub fn fingerprint(&self) -> String {
         fingerprint(&self.labels)
     }

@@ -24,11 +24,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::buffer::DeliveryBuffer;
-use super::channel::{Channel, Failure, within};
+use super::channel::{Channel, Failure, LastingBlindness, within};
 use super::group::{TOPICS, blind_group, group_of_kind};
 use super::{ReceiverConfig, TICK};
 use crate::clock::{Clock, Timestamp};
@@ -53,6 +54,8 @@ pub(super) struct BlindNotifier {
     pub clock: Clock,
     pub telemetry: Arc<Telemetry>,
     pub buffers: HashMap<String, Arc<DeliveryBuffer>>,
+    /// The blindness that lasts and is notified, for receivers that have to be told again.
+    pub lasting: watch::Sender<Vec<LastingBlindness>>,
     pub stop: CancellationToken,
 }
 
@@ -92,6 +95,16 @@ struct DirectDelivery {
     next: Instant,
 }
 
+fn lasting(fleet: &FleetBlindness, kinds: &[KindBlindness]) -> Vec<LastingBlindness> {
+    let since = |from| Interval { from, to: Timestamp::NEVER };
+    let of_fleet = fleet.ongoing.as_ref();
+    let of_fleet = of_fleet.map(|one| LastingBlindness { group: blind_group(), interval: since(one.from) });
+    let of_kinds = kinds
+        .iter()
+        .filter_map(|one| Some(LastingBlindness { group: one.group.clone(), interval: since(one.ongoing?) }));
+    of_fleet.into_iter().chain(of_kinds).collect()
+}
+
 impl BlindNotifier {
     /// Runs until it is stopped.
     pub async fn run(self) -> anyhow::Result<()> {
@@ -107,6 +120,7 @@ impl BlindNotifier {
             let step = async {
                 tokio::time::sleep(TICK).await;
                 self.step(&mut fleet, &mut kinds).await;
+                self.lasting.send_replace(lasting(&fleet, &kinds));
             };
             if self.stop.run_until_cancelled(step).await.is_none() {
                 return Ok(());

@@ -13,8 +13,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::clock::Timestamp;
-use crate::presence::OfflineRecord;
-use crate::store::Delivery;
+use crate::presence::{Interval, OfflineRecord};
+use crate::store::{Delivery, Group};
 
 mod alertmanager;
 mod config;
@@ -70,12 +70,19 @@ impl Failure {
 pub struct Answer(pub String);
 
 /// Open records of which a receiver should know.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct OpenRecords {
     /// The oldest, newest detection first.
     pub oldest: Vec<OfflineRecord>,
     /// How many there are in all.
     pub count: usize,
+}
+
+/// A blindness that lasts and was notified, and its group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LastingBlindness {
+    pub group: Group,
+    pub interval: Interval,
 }
 
 /// A way to notify one receiver. Every call may be dropped at any await.
@@ -124,8 +131,14 @@ pub trait Channel: Send + Sync {
         0
     }
 
-    /// Tells the receiver again what is open.
-    async fn resend(&self, _open: OpenRecords, _now: Timestamp) -> Result<(), Failure> {
+    /// Tells the receiver again what is open: records, or `None` while the engine does not answer, and blindness that
+    /// lasts.
+    async fn resend(
+        &self,
+        _open: Option<OpenRecords>,
+        _blind: &[LastingBlindness],
+        _now: Timestamp,
+    ) -> Result<(), Failure> {
         Ok(())
     }
 

@@ -81,11 +81,7 @@ fn shared_labels(members: &[Delivery]) -> Labels {
 
 /// What waits for a receiver, as far as it fits into one digest. The order is that of the groups. A notification of
 /// blindness is no part of a digest, and comes alone, before anything else.
-pub(super) async fn gather(
-    engine: &dyn AlertStore,
-    receiver: &str,
-    now: Timestamp,
-) -> Result<Vec<Delivery>> {
+pub(super) async fn gather(engine: &dyn AlertStore, receiver: &str, now: Timestamp) -> Result<Vec<Delivery>> {
     let mut gathered = Gathered::default();
     let mut after: Option<String> = None;
     loop {
@@ -142,8 +138,7 @@ impl Gathered {
         let Some(before) = before.filter(|_| !self.ids.contains(&delivery.id)) else { return };
         let records = delivery.offline.len() + delivery.online.len();
         let bytes = serde_json::to_string(&delivery).map_or(usize::MAX, |text| text.len());
-        let fits =
-            self.records + records <= MOST_RECORDS && self.bytes.saturating_add(bytes) <= MOST_BYTES;
+        let fits = self.records + records <= MOST_RECORDS && self.bytes.saturating_add(bytes) <= MOST_BYTES;
         let is_mergeable = records > 0 && delivery.blind.is_empty();
         if !fits || !is_mergeable || before >= MOST_OF_GROUP {
             // The rest of its group comes after it.

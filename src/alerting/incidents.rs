@@ -89,6 +89,9 @@ fn with(delivery: Arc<Delivery>, incident: Option<Incident>) -> Arc<Delivery> {
 
 fn without(delivery: Arc<Delivery>, error: &EngineError) -> Arc<Delivery> {
     let id = &delivery.id;
-    tracing::warn!(delivery = id, "the notification is sent without the incident that it may belong to: {error}");
+    tracing::warn!(
+        delivery = id,
+        "the notification is sent without the incident that it may belong to: {error}"
+    );
     delivery
 }

@@ -29,7 +29,7 @@ use anyhow::{Context, ensure};
 use futures_util::StreamExt;
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::FuturesUnordered;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::backoff::Backoff;
@@ -209,6 +209,7 @@ pub async fn run(
         )),
     };
     let (mut notified_of_blindness, mut pagers) = (Vec::new(), HashSet::new());
+    let lasting_blindness = watch::Sender::new(Vec::new());
     let incidents = Arc::new(Incidents::new(stores.alerts.clone(), stores.census));
     for receiver in config.receivers {
         let name = receiver.name.clone();
@@ -223,7 +224,8 @@ pub async fn run(
         if channel.is_pager() {
             pagers.insert(name.clone());
         }
-        if destinations.blind().receivers.contains(&name) {
+        let is_told_of_blindness = destinations.blind().receivers.contains(&name);
+        if is_told_of_blindness {
             notified_of_blindness.push((receiver.clone(), channel.clone()));
         }
         if let Some(every) = channel.resend_every() {
@@ -236,6 +238,7 @@ pub async fn run(
                 queries: stores.queries.clone(),
                 silences: stores.silences.clone(),
                 holds: holds.clone(),
+                blindness: is_told_of_blindness.then(|| lasting_blindness.subscribe()),
                 ownership: ownership.clone(),
                 clock: clock.clone(),
                 stop: stop.clone(),
@@ -280,6 +283,7 @@ pub async fn run(
         clock: clock.clone(),
         telemetry: telemetry.clone(),
         buffers: buffers.clone(),
+        lasting: lasting_blindness,
         stop: stop.clone(),
     };
     loops.push(blind.run().map(|ended| ("notifying of blindness".to_owned(), ended)).boxed());

@@ -149,7 +149,10 @@ fn rate_limit(path: &str, one: &Receiver, problems: &mut Problems) -> Option<Rat
     let messages = problems.number(&at("messages"), one.rate_limit.messages, 0, MOST_MESSAGES);
     let per = problems.span(&at("per"), one.rate_limit.per, Span::from_secs(1), Span::from_hours(24));
     if messages > 0 && one.channel == Some(Channel::Mqtt) {
-        problems.error(at("messages"), "is of no use for a broker, which takes a message for each unit; remove it");
+        problems.error(
+            at("messages"),
+            "is of no use for a broker, which takes a message for each unit; remove it",
+        );
     }
     (messages > 0).then_some(RateLimit { messages, per })
 }

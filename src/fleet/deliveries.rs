@@ -323,7 +323,8 @@ impl Deliveries {
         let (mut offline, mut online) = (Vec::new(), Vec::new());
         for record in self.records(&attempt.offline).await? {
             // The notification of an acknowledgement is nothing without it.
-            let acknowledged = record.acknowledged.clone().filter(|_| attempt.notification.starts_with("ack_"));
+            let acknowledged =
+                record.acknowledged.clone().filter(|_| attempt.notification.starts_with("ack_"));
             offline.push(OfflineRecord { back_at: None, closed_by: None, acknowledged, ..record });
         }
         online.extend(self.records(&attempt.online).await?.into_iter().filter(|one| one.closed_by.is_some()));

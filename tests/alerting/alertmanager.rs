@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::silences::silence;
 use super::support::http;
-use super::world::{World, until};
+use super::world::{World, hook, until};
 use super::*;
 
 const RESEND: Duration = Duration::from_secs(1);
@@ -178,5 +178,49 @@ async fn a_record_that_a_silence_covers_is_no_alert_and_one_that_was_notified_be
     assert_eq!(alerts[0]["labels"]["unit"], "before");
     assert!(world.silences.expire(id, "ana", world.clock.now()).await.unwrap());
     eventually("the other one is an alert, too", &server, |alerts| alerts.len() == 2).await;
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn blindness_that_lasts_is_sent_again_also_without_the_engine_and_ended_when_it_is_over() {
+    let sink = hook().await;
+    let resend = Duration::from_millis(100);
+    let config = AlertmanagerConfig {
+        urls: vec![sink.base()],
+        resend,
+        max_alerts: 100,
+        ..AlertmanagerConfig::default()
+    };
+    let mut world = World::new("unit", vec![to(config)]).await;
+    world.stop().await;
+    world.config.blind_after = HOUR;
+    world.start();
+    world.notify_loss(&["a"]).await;
+    // The alerts of that name in each request since then: when they end.
+    let sent = |name: &str, since: usize| -> Vec<Timestamp> {
+        let posts: Vec<Value> = sink.received()[since..].iter().map(|one| one.json()).collect();
+        let alerts = posts.iter().flat_map(|post| post.as_array().unwrap());
+        let named = alerts.filter(|alert| alert["labels"]["alertname"] == name);
+        named.map(|alert| serde_json::from_value(alert["endsAt"].clone()).unwrap()).collect()
+    };
+    until("the unit is an alert", async || !sent("UnitOffline", 0).is_empty()).await;
+    world.advance(2 * HOUR);
+    until("blindness is sent again", async || sent("RollcallBlind", 0).len() >= 3).await;
+    let longest = world.clock.now() + HOUR / 4;
+    assert!(sent("RollcallBlind", 0).iter().all(|ends| *ends > world.clock.now() && *ends <= longest));
+
+    world.redis.signal("-STOP");
+    let before = sink.received().len();
+    let both = async || ["RollcallBlind", "UnitOffline"].iter().all(|name| sent(name, before).len() >= 2);
+    until("both are sent again while the engine is away", both).await;
+    world.redis.signal("-CONT");
+
+    let heard = async || world.roll.canary_returned(world.clock.now()).await.is_ok();
+    until("it is heard again", heard).await;
+    let is_over = |ends: &Timestamp| *ends <= world.clock.now();
+    until("the end is sent", async || sent("RollcallBlind", 0).last().is_some_and(is_over)).await;
+    let before = sink.received().len();
+    until("records are sent again", async || sent("UnitOffline", before).len() >= 3).await;
+    assert!(sent("RollcallBlind", before).iter().all(is_over), "it is not sent again any more");
     world.stop().await;
 }

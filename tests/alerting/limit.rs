@@ -25,7 +25,13 @@ impl World {
     async fn attempts(&self) -> Vec<Attempt> {
         let (with, until) = (String::new(), self.clock.now());
         let find = FindAttempts { with, from: Timestamp::ZERO, until, limit: 10_000 };
-        self.engine.attempts(&find).await.unwrap().iter().flat_map(|one| one.read().collect::<Vec<_>>()).collect()
+        self.engine
+            .attempts(&find)
+            .await
+            .unwrap()
+            .iter()
+            .flat_map(|one| one.read().collect::<Vec<_>>())
+            .collect()
     }
 }
 

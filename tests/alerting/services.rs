@@ -132,7 +132,9 @@ async fn pages(kind: &str, deliveries: &[Delivery]) -> Vec<(String, String)> {
             return (text("event_action"), text("dedup_key"));
         }
         assert_eq!(request.header("authorization"), format!("GenieKey {KEY}"));
-        let Some(path) = path.strip_prefix("/v2/alerts/") else { return ("trigger".to_owned(), text("alias")) };
+        let Some(path) = path.strip_prefix("/v2/alerts/") else {
+            return ("trigger".to_owned(), text("alias"));
+        };
         assert_eq!(request.query, "identifierType=alias");
         let (key, change) = path.rsplit_once('/').unwrap();
         let change = if change == "close" { "resolve" } else { change };
@@ -148,7 +150,8 @@ async fn an_alert_is_opened_acknowledged_and_closed_under_one_key() {
         let silence = delivery(vec![record.clone()], vec![]);
         let acknowledged = delivery(vec![taken_care_of(&record)], vec![]);
         let returned = delivery(vec![], vec![back(&taken_care_of(&record), now())]);
-        let expected = ["trigger", "acknowledge", "resolve"].map(|what| (what.to_owned(), record.id.to_string()));
+        let expected =
+            ["trigger", "acknowledge", "resolve"].map(|what| (what.to_owned(), record.id.to_string()));
         assert_eq!(pages(kind, &[silence, acknowledged, returned]).await, expected, "{kind}");
     }
 }
@@ -180,10 +183,14 @@ async fn an_incident_is_one_page_and_units_outside_of_it_have_their_own() {
         told_from: Some(north[2].detected_at),
     };
     let with = |until: Option<Timestamp>, one: Delivery| Delivery {
-        situation: Situation { incident: Some(Incident { until, ..incident.clone() }), ..Situation::default() },
+        situation: Situation {
+            incident: Some(Incident { until, ..incident.clone() }),
+            ..Situation::default()
+        },
         ..one
     };
-    let all_back = |records: &[OfflineRecord]| records.iter().map(|one| back(one, at + HOUR)).collect::<Vec<_>>();
+    let all_back =
+        |records: &[OfflineRecord]| records.iter().map(|one| back(one, at + HOUR)).collect::<Vec<_>>();
     let storm = [&north[2..], std::slice::from_ref(&south)].concat();
     let deliveries = [
         delivery(early.clone(), vec![]),

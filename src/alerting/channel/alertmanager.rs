@@ -1,7 +1,7 @@
 //! The channel to Alertmanager: open records are alerts of its API v2.
 //!
 //! Alertmanager keeps alerts in memory and forgets those that are not sent again. So a transition is posted when it is
-//! notified, and all open records are posted again every `resend`, by the loop in `alerting/resend.rs`. An alert is valid
+//! notified, and all open records and every blindness that lasts are posted again every `resend`, by the loop in `alerting/resend.rs`. An alert is valid
 //! for four times that long; `endsAt` says until when, and a return sets it to its moment. Servers of a cluster do not
 //! tell each other of alerts: each one gets all of them. A notification has arrived when one server has taken it; the
 //! others get it with the next resend, and are named meanwhile. A server that does not answer takes nothing from the
@@ -28,19 +28,23 @@ use url::Url;
 
 use super::http_target::{HttpConfig, HttpTarget, Request, parse_url};
 use super::webhook::bearer;
-use super::{Answer, Channel, Failure, OpenRecords};
-use crate::alerting::alert::{Alert, alerts, mass_alert};
+use super::{Answer, Channel, Failure, LastingBlindness, OpenRecords};
+use crate::alerting::alert::{Alert, BLIND, alerts, mass_alert};
 use crate::alerting::message::{Message, MessageConfig, test_delivery};
 use crate::clock::Timestamp;
 use crate::presence::{Labels, RecordId};
+use crate::routing::alert::{ALERT_NAME, BREAKER_TRIPPED};
 use crate::store::Delivery;
 
 /// Below the address of a server.
 const PATH: &str = "api/v2/alerts";
 /// An alert is valid for so many resends.
 const VALID_FOR: u32 = 4;
-/// Blindness is not sent again: it is valid until its end is notified, but not longer than this.
-const BLIND_FOR: Duration = Duration::from_secs(86_400);
+/// The least time for which blindness is valid. It is sent again like a record; an instance that has just started waits
+/// for `hearing.tell_after` before it is.
+const BLIND_FOR: Duration = Duration::from_secs(900);
+/// A trip of the mass-offline breaker is not sent again: it is valid until its end is notified, but not longer than this.
+const BREAKER_FOR: Duration = Duration::from_secs(86_400);
 
 #[derive(Clone, Default)]
 pub struct AlertmanagerConfig {
@@ -63,13 +67,23 @@ pub struct Alertmanager {
     /// After how long a server is left to the next resend.
     timeout: Duration,
     counted: Mutex<Counted>,
-    /// The alerts of the last resend by their records; that beyond the cap has none.
-    resent: Mutex<HashMap<Option<RecordId>, Alert>>,
+    /// The alerts of the last resend.
+    resent: Mutex<HashMap<Lasting, Alert>>,
     /// The servers that did not take the last alerts, and why.
     refused: Mutex<Option<String>>,
     /// Records that were closed since the last resend but one, and when. A resend may have read them before.
     closed: Mutex<HashMap<RecordId, Timestamp>>,
     message: MessageConfig,
+}
+
+/// What an alert that lasts is about.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Lasting {
+    Record(RecordId),
+    /// Records beyond the cap.
+    Mass,
+    /// With the fingerprint of the alert.
+    Blindness(String),
 }
 
 /// How many records are open, as far as this instance knows.
@@ -170,7 +184,7 @@ impl Alertmanager {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn resent(&self) -> MutexGuard<'_, HashMap<Option<RecordId>, Alert>> {
+    fn resent(&self) -> MutexGuard<'_, HashMap<Lasting, Alert>> {
         self.resent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -192,12 +206,18 @@ impl Alertmanager {
         let beyond = delivery.offline.len().saturating_sub(room);
         delivery.offline.truncate(room);
         let alerts = alerts(&Message { delivery: &delivery, is_test: message.is_test }, &self.message);
-        let posted = alerts.into_iter().map(|alert| {
-            let until = now + if alert.is_of_unit() { VALID_FOR * self.resend } else { BLIND_FOR };
-            PostedAlert::new(alert, until)
-        });
         let mass = (beyond > 0).then(|| self.mass(open.max(self.max_alerts) + beyond, now));
-        posted.chain(mass.map(|alert| PostedAlert::new(alert, now + VALID_FOR * self.resend))).collect()
+        alerts.into_iter().chain(mass).map(|alert| self.posted(alert, now)).collect()
+    }
+
+    fn posted(&self, alert: Alert, now: Timestamp) -> PostedAlert {
+        let resends = VALID_FOR * self.resend;
+        let valid_for = match alert.labels.get(ALERT_NAME).map(String::as_str) {
+            Some(BLIND) => resends.max(BLIND_FOR),
+            Some(BREAKER_TRIPPED) => BREAKER_FOR,
+            _ => resends,
+        };
+        PostedAlert::new(alert, now + valid_for)
     }
 
     fn mass(&self, open: usize, now: Timestamp) -> Alert {
@@ -205,12 +225,19 @@ impl Alertmanager {
     }
 
     /// The alerts of open records by these records.
-    fn lasting(&self, open: OpenRecords, now: Timestamp) -> HashMap<Option<RecordId>, Alert> {
-        let mass = (open.count > self.max_alerts).then(|| (None, self.mass(open.count, now)));
+    fn of_records(&self, open: OpenRecords, now: Timestamp) -> HashMap<Lasting, Alert> {
+        let mass = (open.count > self.max_alerts).then(|| (Lasting::Mass, self.mass(open.count, now)));
         let ids: Vec<RecordId> = open.oldest.iter().map(|record| record.id.clone()).collect();
         let delivery = Delivery { offline: open.oldest, ..test_delivery(&self.receiver, now) };
         let alerts = alerts(&Message::new(&delivery), &self.message);
-        ids.into_iter().map(Some).zip(alerts).chain(mass).collect()
+        ids.into_iter().map(Lasting::Record).zip(alerts).chain(mass).collect()
+    }
+
+    fn of_blindness(&self, blind: &LastingBlindness, now: Timestamp) -> Option<(Lasting, Alert)> {
+        let LastingBlindness { group, interval } = blind.clone();
+        let delivery = Delivery { group, blind: vec![interval], ..test_delivery(&self.receiver, now) };
+        let alert = alerts(&Message::new(&delivery), &self.message).pop()?;
+        Some((Lasting::Blindness(alert.fingerprint()), alert))
     }
 }
 
@@ -256,23 +283,38 @@ impl Channel for Alertmanager {
         self.max_alerts
     }
 
-    async fn resend(&self, mut open: OpenRecords, now: Timestamp) -> Result<(), Failure> {
+    async fn resend(
+        &self,
+        open: Option<OpenRecords>,
+        blind: &[LastingBlindness],
+        now: Timestamp,
+    ) -> Result<(), Failure> {
         let closed = {
             let mut closed = self.closed();
             closed.retain(|_, at| now.since(*at) < 2 * self.resend);
             closed.clone()
         };
-        open.oldest.retain(|record| !closed.contains_key(&record.id));
-        *self.counted(now) = Counted { open: open.count, at: now };
-        let lasting = self.lasting(open, now);
-        let mut alerts: Vec<Alert> = lasting.values().cloned().collect();
         let before = self.resent().clone();
-        let is_notified = |id: &Option<RecordId>| id.as_ref().is_some_and(|id| closed.contains_key(id));
-        for (_, alert) in before.into_iter().filter(|(id, _)| !lasting.contains_key(id) && !is_notified(id)) {
+        let is_notified = |of: &Lasting| matches!(of, Lasting::Record(id) if closed.contains_key(id));
+        let mut lasting = match open {
+            Some(mut open) => {
+                open.oldest.retain(|record| !closed.contains_key(&record.id));
+                *self.counted(now) = Counted { open: open.count, at: now };
+                self.of_records(open, now)
+            }
+            // As far as is known, what was open still is.
+            None => {
+                let records =
+                    before.iter().filter(|(of, _)| !matches!(of, Lasting::Blindness(_)) && !is_notified(of));
+                records.map(|(of, alert)| (of.clone(), alert.clone())).collect()
+            }
+        };
+        lasting.extend(blind.iter().filter_map(|blind| self.of_blindness(blind, now)));
+        let mut alerts: Vec<Alert> = lasting.values().cloned().collect();
+        for (_, alert) in before.into_iter().filter(|(of, _)| !lasting.contains_key(of) && !is_notified(of)) {
             alerts.push(Alert { ends_at: Some(now.max(alert.starts_at)), ..alert });
         }
-        let until = now + VALID_FOR * self.resend;
-        let posted = alerts.into_iter().map(|alert| PostedAlert::new(alert, until)).collect();
+        let posted = alerts.into_iter().map(|alert| self.posted(alert, now)).collect();
         self.post(posted, now).await?;
         *self.resent() = lasting;
         Ok(())

@@ -141,9 +141,7 @@ impl Limited {
         let known = state.limits.read().await?;
         let room = known.room(&self.limit, now);
         match (known, room) {
-            (LimitState { open: None, .. }, _) if backlog.waiting == 0 => {
-                Ok(tick(&self.deliver.ownership))
-            }
+            (LimitState { open: None, .. }, _) if backlog.waiting == 0 => Ok(tick(&self.deliver.ownership)),
             (_, Err(next)) => Ok(self.until(next)),
             (LimitState { open: Some(open), .. }, Ok(_)) => self.go_on(state, open).await,
             (_, Ok(room)) => {
@@ -288,9 +286,9 @@ impl Limited {
             return Ok(false);
         }
         let open = OpenDigest { id: id_of(&members, now), sealed_at: now, attempts: 0, next: now };
-        let opened = state.limits.change(Some(&members), |known| {
-            known.open.is_none().then(|| known.open = Some(open.clone()))
-        });
+        let opened = state
+            .limits
+            .change(Some(&members), |known| known.open.is_none().then(|| known.open = Some(open.clone())));
         let is_open = opened.await?.is_some();
         state.members = is_open.then_some((open.id, members));
         Ok(is_open)

@@ -162,7 +162,8 @@ pub fn lead(delivery: &Delivery, zone: &Zone) -> Vec<String> {
     let incident = delivery.situation.incident.as_ref();
     let incident = incident.map(|incident| incident::line(incident, delivery, zone)).into_iter();
     let merged = delivery.situation.merged;
-    let merged = merged.map(|count| format!("{} notifications in one: a rate limit merged them", number(count)));
+    let merged =
+        merged.map(|count| format!("{} notifications in one: a rate limit merged them", number(count)));
     let merged = merged.into_iter();
     merged.chain(incident).chain(change(delivery, zone)).chain(lines(&counts(delivery))).collect()
 }

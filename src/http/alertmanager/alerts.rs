@@ -33,10 +33,7 @@ struct OpenRecords {
     now: Timestamp,
 }
 
-pub(super) async fn alerts(
-    State(state): State<AlertmanagerState>,
-    uri: Uri,
-) -> Result<Response, Problem> {
+pub(super) async fn alerts(State(state): State<AlertmanagerState>, uri: Uri) -> Result<Response, Problem> {
     let (filter, base) = (AlertFilter::of(&uri)?, state.base.clone());
     let permit = state.permit().await?;
     let open = state.read().await?;
@@ -67,10 +64,7 @@ pub(super) struct AlertGroup {
     alerts: Vec<Alert>,
 }
 
-pub(super) async fn groups(
-    State(state): State<AlertmanagerState>,
-    uri: Uri,
-) -> Result<Response, Problem> {
+pub(super) async fn groups(State(state): State<AlertmanagerState>, uri: Uri) -> Result<Response, Problem> {
     let (filter, base) = (AlertFilter::of(&uri)?, state.base.clone());
     let permit = state.permit().await?;
     let open = state.read().await?;

@@ -37,8 +37,13 @@ impl Served {
             .route("/other", get(|| async { "other" }))
             .route("/long", get(|| async { vec![b'x'; LONG] }))
             .route("/waits", get(|| async move { wait.notified().await }));
-        let config =
-            Config { listen: address, tokens: vec![], unit_metrics: UnitMetrics::Off, unit_metrics_limit: 1, external_url: None };
+        let config = Config {
+            listen: address,
+            tokens: vec![],
+            unit_metrics: UnitMetrics::Off,
+            unit_metrics_limit: 1,
+            external_url: None,
+        };
         let pages = Pages { config: Arc::new(config), early, all: Arc::new(OnceLock::new()) };
         let server = tokio::spawn(accept(listener, pages, limits, telemetry.clone(), stop.clone()));
         Served { address, telemetry, go, stop, server }

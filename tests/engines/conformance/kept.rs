@@ -173,7 +173,10 @@ pub async fn what_waits_in_a_group_can_be_ended_in_its_order_without_a_lease<G: 
     for twice in [0, 0, 1] {
         let delivery = Arc::new(page.waiting[twice].delivery.clone());
         let attempt = Some(AttemptMade { at: world.at(5), took: MINUTE, answer: "in digest".to_owned() });
-        other.end_attempts(&[Ended { delivery, end: End::Delivered, attempt }], HOUR, world.at(5)).await.unwrap();
+        other
+            .end_attempts(&[Ended { delivery, end: End::Delivered, attempt }], HOUR, world.at(5))
+            .await
+            .unwrap();
     }
     let left = world.leased(world.at(6)).await;
     assert_eq!(left.iter().map(|one| &one.offline).collect::<Vec<_>>(), [&records[2..]]);

@@ -113,7 +113,8 @@ pub async fn an_acknowledgement_is_kept_with_its_record_and_ends_with_it<G: Grou
     assert_eq!(world.open_records().await.remove(0).acknowledged, None);
     assert!(change(&world, &of_record, &acknowledge, now).await);
     // Pagers are told of each acknowledgement; it is in the outbox with its record.
-    let told: Vec<_> = world.transitions().await.into_iter().map(|record| (record.id, record.acknowledged)).collect();
+    let told: Vec<_> =
+        world.transitions().await.into_iter().map(|record| (record.id, record.acknowledged)).collect();
     let acknowledged = (id.clone(), Some(ana.clone()));
     assert_eq!(told, [(id.clone(), None), acknowledged.clone(), acknowledged]);
     let (name, works) = (id.to_string(), "works".to_owned());

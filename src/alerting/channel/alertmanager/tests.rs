@@ -60,9 +60,9 @@ async fn an_alert_that_is_not_open_any_more_is_ended_by_the_next_resend_and_then
     let channel = channel(&[&sink], 100, RESEND);
     let (a, b) = (silent("a", START), silent("b", START));
     let at = |round: u32| START + round * RESEND;
-    channel.resend(open(&[&a, &b]), at(1)).await.unwrap();
-    channel.resend(open(&[&b]), at(2)).await.unwrap();
-    channel.resend(open(&[&b]), at(3)).await.unwrap();
+    channel.resend(Some(open(&[&a, &b])), &[], at(1)).await.unwrap();
+    channel.resend(Some(open(&[&b])), &[], at(2)).await.unwrap();
+    channel.resend(Some(open(&[&b])), &[], at(3)).await.unwrap();
     let expected =
         [named(&[("a", at(5)), ("b", at(5))]), named(&[("a", at(2)), ("b", at(6))]), named(&[("b", at(7))])];
     assert_eq!(posted(&sink), expected);
@@ -76,7 +76,7 @@ async fn a_resend_that_read_a_record_before_its_return_does_not_revive_its_alert
     channel.send(&delivery(vec![a.clone()], vec![]), START).await.unwrap();
     let moment = START + SECOND;
     channel.send(&delivery(vec![], vec![back(&a, moment)]), moment).await.unwrap();
-    channel.resend(open(&[&a]), moment).await.unwrap();
+    channel.resend(Some(open(&[&a])), &[], moment).await.unwrap();
     assert_eq!(posted(&sink), [named(&[("a", START + 4 * RESEND)]), named(&[("a", moment)])]);
 }
 
@@ -88,8 +88,8 @@ async fn beyond_the_cap_the_oldest_stay_alerts_and_the_mass_alert_ends_with_the_
     let newest_first = records.iter().rev().cloned().collect();
     channel.send(&delivery(newest_first, vec![]), START).await.unwrap();
     let oldest = || vec![records[1].clone(), records[0].clone()];
-    channel.resend(OpenRecords { oldest: oldest(), count: 5 }, START).await.unwrap();
-    channel.resend(OpenRecords { oldest: oldest(), count: 2 }, START + RESEND).await.unwrap();
+    channel.resend(Some(OpenRecords { oldest: oldest(), count: 5 }), &[], START).await.unwrap();
+    channel.resend(Some(OpenRecords { oldest: oldest(), count: 2 }), &[], START + RESEND).await.unwrap();
     let until = START + 4 * RESEND;
     let storm = named(&[("0", until), ("1", until), ("UnitsOffline", until)]);
     let until = until + RESEND;

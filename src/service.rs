@@ -202,6 +202,8 @@ fn start(
         alerts: engine.clone(),
         hearing: engine.clone(),
         queries: engine.clone(),
+        flaps: engine.clone(),
+        units: engine.clone(),
         silences: silences.clone(),
         shared: engine.clone(),
         census: roll.census().clone(),
@@ -246,6 +248,7 @@ fn start(
         alerts: engine.clone(),
         values: engine.clone(),
         shared: engine.clone(),
+        flaps: engine.clone(),
         silences,
         roster: engine,
         roll: roll.clone(),
@@ -272,7 +275,8 @@ fn start(
 fn routes_of(config: &alerting::Config) -> http::AlertRoutes {
     let receivers = config.receivers.iter().map(|receiver| receiver.name.clone()).collect();
     let (routes, inhibition) = (Routes::new(config.route.clone()), config.inhibition.clone());
-    http::AlertRoutes { routes, receivers, inhibition, has_breaker: config.breaker.is_some() }
+    let (has_breaker, flapping) = (config.breaker.is_some(), config.flapping.clone());
+    http::AlertRoutes { routes, receivers, inhibition, has_breaker, flapping }
 }
 
 /// The long-lived tasks, by name.

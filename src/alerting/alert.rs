@@ -1,7 +1,9 @@
 //! The members of a notification as alerts in Alertmanager's sense: labels, annotations, a begin and an end.
 
+use std::collections::HashSet;
+
 use crate::clock::Timestamp;
-use crate::presence::Labels;
+use crate::presence::{Labels, OfflineRecord};
 use crate::routing::alert::{ALERT_NAME, UNIT_OFFLINE, fingerprint};
 
 use super::message::{Action, Member, Message, MessageConfig, members};
@@ -60,7 +62,15 @@ pub fn alerts(message: &Message<'_>, config: &MessageConfig) -> Vec<Alert> {
             url: message.url(config),
         }];
     }
-    members(delivery, &config.zone, &config.links).into_iter().map(Alert::from).collect()
+    let alerts = members(delivery, &config.zone, &config.links).into_iter().map(Alert::from);
+    let mut alerts: Vec<Alert> = alerts.collect();
+    // The alert of a unit that flapped and is offline lasts: both have the same labels.
+    if delivery.online.iter().any(OfflineRecord::is_flapping) {
+        let firing: HashSet<Labels> =
+            alerts.iter().filter(|alert| alert.ends_at.is_none()).map(|alert| alert.labels.clone()).collect();
+        alerts.retain(|alert| alert.ends_at.is_none() || !firing.contains(&alert.labels));
+    }
+    alerts
 }
 
 /// The alert that stands for all silences beyond the first `most`.
@@ -72,4 +82,72 @@ pub fn mass_alert(receiver: &str, open: usize, most: usize, now: Timestamp, url:
     let owned =
         |pairs: [(&str, String); 2]| -> Labels { pairs.map(|(name, value)| (name.to_owned(), value)).into() };
     Alert { labels: owned(labels), annotations: owned(annotations), starts_at: now, ends_at: None, url }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::alerting::message::test_delivery;
+    use crate::presence::{Cause, Closing};
+    use crate::store::Delivery;
+
+    #[test]
+    fn a_message_says_that_a_unit_flaps_and_how_it_is_then_with_one_alert() {
+        let moments = [0, 1, 2].map(|hour| Timestamp::from_millis(1_732_147_200_000 + hour * 3_600_000));
+        let [silence, since, end] = moments;
+        let unit = || "gate:7".parse().unwrap();
+        let begun =
+            OfflineRecord { cause: Cause::Flapping, ..OfflineRecord::open(unit(), silence, since, since) };
+        let ended = |why| OfflineRecord { back_at: Some(end), closed_by: Some(why), ..begun.clone() };
+        let open = |last_seen| OfflineRecord::open(unit(), last_seen, end, end);
+        let after = "2024-11-21T02:00:00.000Z, was flapping since 2024-11-21T01:00:00.000Z";
+        let cases = [
+            (vec![begun.clone()], vec![], "FLAPPING: gate 7", "flapping since 2024-11-21T01:00:00.000Z", 1),
+            (
+                vec![],
+                vec![ended(Closing::Stable)],
+                "STABLE: gate 7",
+                &format!("stable, online since {after}"),
+                0,
+            ),
+            // The record that was open when the unit began to flap, or another one.
+            (
+                vec![open(silence)],
+                vec![ended(Closing::StableOffline)],
+                "OFFLINE: gate 7",
+                &format!("offline since {after}"),
+                1,
+            ),
+            (
+                vec![open(since)],
+                vec![ended(Closing::StableOffline)],
+                "OFFLINE: gate 7",
+                &format!("offline since {after}"),
+                1,
+            ),
+        ];
+        let config = MessageConfig::default();
+        for (offline, online, title, text, firing) in cases {
+            let delivery =
+                Delivery { offline, online, ..test_delivery("hook", end + Duration::from_secs(1)) };
+            let message = Message::new(&delivery);
+            assert_eq!((message.kind(), message.title(&config).as_str()), ("rollcall.flapping", title));
+            assert!(message.text(&config).contains(text), "{}", message.text(&config));
+            let alerts = alerts(&message, &config);
+            let lasting = alerts.iter().filter(|alert| alert.ends_at.is_none()).count();
+            assert_eq!((alerts.len(), lasting), (1, firing), "{title}");
+            // A service that keeps an alert for each key closes the last one, or keeps the one that lasts.
+            let mut open = std::collections::BTreeSet::from([begun.id.to_string()]);
+            for member in members(&delivery, &config.zone, &config.links) {
+                match member.action {
+                    Action::Trigger => open.insert(member.key),
+                    Action::Resolve => open.remove(&member.key),
+                    Action::Acknowledge => panic!("nobody acknowledged it"),
+                };
+            }
+            assert_eq!(open.len(), firing, "{title}");
+        }
+    }
 }

@@ -17,16 +17,18 @@ use tokio_util::sync::CancellationToken;
 
 use super::acknowledged::{acknowledged, queue};
 use super::buffer::{DeliveryBuffer, count, reserve_in};
+use super::flapping::{noted, records_of};
 use super::group::groups_of;
 use super::holds::Holds;
 use super::silenced::is_held;
 use super::{ENGINE_BACKOFF, LEASE, SHORTEST_WAIT, tick};
 use crate::clock::Clock;
-use crate::fleet::{Ownership, Silences};
+use crate::fleet::{Flapping, Ownership, Silences};
 use crate::presence::Trip;
 use crate::routing::{AlertSilence, Destinations, Routes};
 use crate::store::{
-    AlertStore, Capacity, Entry, Join, OutboxEvent, Position, Queries, Result, partition_of_group,
+    AlertStore, Capacity, Entry, Join, OutboxEvent, Position, Queries, Result, partition_of,
+    partition_of_group,
 };
 use crate::telemetry::{Loop, Telemetry};
 
@@ -50,6 +52,7 @@ pub(super) struct Dispatcher {
     pub queries: Arc<dyn Queries>,
     pub silences: Arc<Silences>,
     pub holds: Holds,
+    pub flapping: Arc<Flapping>,
     /// The outboxes and partitions that are this instance's own.
     pub ownership: Ownership,
     pub clock: Clock,
@@ -137,31 +140,28 @@ impl Dispatcher {
         if entries.is_empty() {
             return Ok(false);
         }
+        let acknowledged = if self.pagers.is_empty() { Vec::new() } else { acknowledged(&entries) };
+        let (positions, events): (Vec<Position>, Vec<OutboxEvent>) =
+            entries.into_iter().map(|Entry { position, event }| (position, event)).unzip();
         // Sources first: a sensor may be in the same batch as its gateway.
-        let records = entries.iter().filter_map(|entry| match &entry.event {
-            OutboxEvent::Record(record) => Some(record),
-            OutboxEvent::Blind(_) => None,
-        });
-        self.holds.inhibitions.enter(records, self.clock.now()).await?;
-        let is_open =
-            |event: &OutboxEvent| matches!(event, OutboxEvent::Record(one) if one.closed_by.is_none());
-        let trip = match entries.iter().any(|entry| is_open(&entry.event)) {
+        self.holds.inhibitions.enter(records_of(&events), self.clock.now()).await?;
+        let trip = match records_of(&events).any(|record| record.closed_by.is_none()) {
             true => self.holds.breaker.judge(self.clock.now()).await?,
             false => self.holds.breaker.held().await?,
         };
-        let held = self.held(&entries).await?;
-        let acknowledged = if self.pagers.is_empty() { Vec::new() } else { acknowledged(&entries) };
-        let (mut positions, mut joins): (Vec<Position>, Vec<Join>) = Default::default();
-        for (Entry { position, event }, is_held) in entries.into_iter().zip(held) {
-            positions.push(position);
-            if !is_held {
-                joins.push(Join { groups: groups_of(&event, &self.routes), event });
-            }
-        }
-        // Joins of one partition go in one step, and so do their deliveries later.
+        // What was noted of these units has to be safe, too, before the entries are removed.
         let partitions = self.engine.partitions();
+        let of_flapping = records_of(&events).filter(|record| self.flapping.rule(&record.kind).is_some());
+        let noted_in: BTreeSet<u16> =
+            of_flapping.map(|record| partition_of(&record.id.unit, partitions)).collect();
+        let events = noted(&self.flapping, events).await?;
+        let held = self.held(&events).await?;
+        let told = events.into_iter().zip(held).filter(|(_, is_held)| !is_held);
+        let join = |(event, _)| Join { groups: groups_of(&event, &self.routes), event };
+        let mut joins: Vec<Join> = told.map(join).collect();
+        // Joins of one partition go in one step, and so do their deliveries later.
         joins.sort_by_cached_key(|join| partition_of_group(&join.groups[0].key, partitions));
-        let (mut rest, mut groups) = (&joins[..], BTreeSet::new());
+        let (mut rest, mut groups) = (&joins[..], noted_in);
         while !rest.is_empty() {
             rest = self.join_some(rest, trip.as_ref(), &mut groups).await?;
         }
@@ -176,11 +176,11 @@ impl Dispatcher {
         Ok(true)
     }
 
-    /// Which of these entries join no group, because an alert silence covers them.
-    async fn held(&self, entries: &[Entry]) -> Result<Vec<bool>> {
+    /// Which of these events join no group, because an alert silence covers them.
+    async fn held(&self, events: &[OutboxEvent]) -> Result<Vec<bool>> {
         let held_by = |silences: &[AlertSilence]| {
             let now = self.clock.now();
-            let held = entries.iter().map(|entry| is_held(&entry.event, silences, now));
+            let held = events.iter().map(|event| is_held(event, silences, now));
             held.collect::<Vec<bool>>()
         };
         let held = held_by(&self.silences.at_hand().await?);

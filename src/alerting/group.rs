@@ -10,7 +10,7 @@ use data_encoding::HEXLOWER;
 use ring::digest::{SHA256, digest};
 
 use crate::presence::{Kind, Labels, OfflineRecord};
-use crate::routing::{Routes, Taken};
+use crate::routing::{FLAPPING, Routes, Taken};
 use crate::store::{Delivery, Group, OutboxEvent};
 
 /// The name of the label with the topic filters of a kind that is not heard.
@@ -22,7 +22,20 @@ const LONGEST_KEY: usize = 512;
 /// The groups that the event joins, one for each route that it takes.
 pub fn groups_of(event: &OutboxEvent, routes: &Routes) -> Vec<Group> {
     let OutboxEvent::Record(record) = event else { return vec![blind_group()] };
+    if record.is_flapping() {
+        return flapping_groups_of(record, routes);
+    }
     routes.of(record).into_iter().map(|taken| group_in(taken, record)).collect()
+}
+
+/// The groups that an episode of flapping joins, one for each route that it takes, and what it ends with. They are others
+/// than those of silences: their notifications say how the units behave, and not how many are offline.
+pub fn flapping_groups_of(record: &OfflineRecord, routes: &Routes) -> Vec<Group> {
+    let of_route = |taken: Taken<'_>| {
+        let labels = taken.route.shared(record);
+        Group { key: cut(with_route(taken.id, &format!("{FLAPPING}{}", values(&labels)))), labels }
+    };
+    routes.of(record).into_iter().map(of_route).collect()
 }
 
 /// The group that a silence joins in a route.
@@ -58,9 +71,19 @@ pub fn of_kind(delivery: &Delivery) -> Option<(&String, &String)> {
 /// `kind=detector,site=north`, after the id of a route other than the root and a `/`; a key that would be too long ends
 /// with a hash of all of it.
 fn key(route: &str, labels: &Labels) -> String {
+    cut(with_route(route, &values(labels)))
+}
+
+fn values(labels: &Labels) -> String {
     let pairs: Vec<_> = labels.iter().map(|(name, value)| format!("{name}={}", escape(value))).collect();
-    let values = if pairs.is_empty() { "all".to_owned() } else { pairs.join(",") };
-    let mut key = if route.is_empty() { values } else { format!("{route}/{values}") };
+    if pairs.is_empty() { "all".to_owned() } else { pairs.join(",") }
+}
+
+fn with_route(route: &str, values: &str) -> String {
+    if route.is_empty() { values.to_owned() } else { format!("{route}/{values}") }
+}
+
+fn cut(mut key: String) -> String {
     if key.len() > LONGEST_KEY {
         let hash = digest(&SHA256, key.as_bytes());
         let suffix = format!("~{}", HEXLOWER.encode(&hash.as_ref()[..16]));
@@ -93,7 +116,7 @@ mod tests {
     use super::*;
     use crate::clock::Timestamp;
     use crate::presence::Interval;
-    use crate::routing::{Route, is_blind};
+    use crate::routing::{Route, is_blind, is_flapping};
 
     fn labels(pairs: &[(&str, &str)]) -> Labels {
         pairs.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()
@@ -133,8 +156,10 @@ mod tests {
         let groups = groups_of(&OutboxEvent::Blind(interval), &Routes::new(route));
         assert_eq!(groups.iter().map(|group| group.key.as_str()).collect::<Vec<_>>(), ["blind"]);
         assert!(is_blind(&groups[0].key) && is_blind(&group_of_kind(&"gate".parse().unwrap(), &[]).key));
-        for units in [labels(&[]), labels(&[("blind", "blind")])] {
-            assert!(!is_blind(&key("", &units)), "{units:?}");
+        let pairs: [&[(&str, &str)]; 3] = [&[], &[("blind", "blind")], &[("flapping", "flapping")]];
+        for units in pairs.map(labels) {
+            let key = key("", &units);
+            assert!(!is_blind(&key) && !is_flapping(&key), "{units:?}");
         }
     }
 }

@@ -63,11 +63,15 @@ impl<'a> Message<'a> {
         Message { delivery, is_test: true }
     }
 
-    /// `rollcall.notification`, `rollcall.blind`, `rollcall.breaker` or `rollcall.test`.
+    /// `rollcall.notification`, `rollcall.flapping`, `rollcall.blind`, `rollcall.breaker` or `rollcall.test`.
     pub fn kind(&self) -> &'static str {
         match self {
             Message { is_test: true, .. } => "rollcall.test",
-            Message { delivery, .. } if delivery.blind.is_empty() => "rollcall.notification",
+            Message { delivery, .. } if delivery.blind.is_empty() => {
+                let mut records = delivery.offline.iter().chain(&delivery.online);
+                let is_flapping = records.any(OfflineRecord::is_flapping);
+                if is_flapping { "rollcall.flapping" } else { "rollcall.notification" }
+            }
             Message { delivery, .. } if MassNotice::of(delivery).is_some() => "rollcall.breaker",
             _ => "rollcall.blind",
         }

@@ -34,10 +34,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::backoff::Backoff;
 use crate::clock::Clock;
-use crate::fleet::{Census, Inhibitions, MassBreaker, Ownership, Silences, lease};
+use crate::fleet::{Census, FlapRules, Flapping, Inhibitions, MassBreaker, Ownership, Silences, lease};
 use crate::presence::{Filters, MassOfflineRule, is_label_name};
 use crate::routing::{EVERY_LABEL, Inhibition, Routes};
-use crate::store::{AlertStore, HearingStore, Queries, SharedStore};
+use crate::store::{AlertStore, FlapStore, HearingStore, Queries, SharedStore, UnitStore};
 use crate::telemetry::Telemetry;
 
 mod acknowledged;
@@ -50,6 +50,7 @@ mod channel;
 mod deliver;
 mod digest;
 mod dispatch;
+mod flapping;
 mod group;
 mod holds;
 mod in_flight;
@@ -83,6 +84,7 @@ use blind::BlindNotifier;
 use buffer::DeliveryBuffer;
 use deliver::{Deliver, LEASED_PER_ATTEMPT, Limited};
 use dispatch::Dispatcher;
+use flapping::Stability;
 use holds::Holds;
 use incidents::Incidents;
 use mass_offline::MassOffline;
@@ -115,6 +117,8 @@ pub struct Config {
     pub inhibition: Inhibition,
     /// The mass-offline breaker; `None`: it is not enabled.
     pub breaker: Option<MassOfflineRule>,
+    /// The kinds that have flap detection.
+    pub flapping: FlapRules,
     /// How long attempts to deliver are on record.
     pub keep_deliveries: Duration,
 }
@@ -175,6 +179,9 @@ pub struct Stores {
     pub queries: Arc<dyn Queries>,
     pub silences: Arc<Silences>,
     pub shared: Arc<dyn SharedStore>,
+    pub flaps: Arc<dyn FlapStore>,
+    /// For units that flap.
+    pub units: Arc<dyn UnitStore>,
     /// For the number of units with a label.
     pub census: Arc<Census>,
 }
@@ -208,6 +215,7 @@ pub async fn run(
             telemetry.clone(),
         )),
     };
+    let flapping = Arc::new(Flapping::new(stores.flaps, config.flapping, telemetry.clone()));
     let (mut notified_of_blindness, mut pagers) = (Vec::new(), HashSet::new());
     let lasting_blindness = watch::Sender::new(Vec::new());
     let incidents = Arc::new(Incidents::new(stores.alerts.clone(), stores.census));
@@ -239,7 +247,9 @@ pub async fn run(
                 silences: stores.silences.clone(),
                 holds: holds.clone(),
                 blindness: is_told_of_blindness.then(|| lasting_blindness.subscribe()),
+                flapping: flapping.clone(),
                 ownership: ownership.clone(),
+                partitions: (0..stores.alerts.partitions()).collect(),
                 clock: clock.clone(),
                 stop: stop.clone(),
             };
@@ -306,12 +316,27 @@ pub async fn run(
         queries: stores.queries.clone(),
         silences: stores.silences.clone(),
         holds: holds.clone(),
+        flapping: flapping.clone(),
         ownership: ownership.clone(),
         clock: clock.clone(),
         telemetry: telemetry.clone(),
         stop: stop.clone(),
     };
     loops.push(silenced.run().map(|ended| ("ending silences".to_owned(), ended)).boxed());
+    let stability = Stability {
+        flapping: flapping.clone(),
+        routes: routes.clone(),
+        destinations: destinations.clone(),
+        alerts: stores.alerts.clone(),
+        units: stores.units,
+        silences: stores.silences.clone(),
+        holds: holds.clone(),
+        ownership: ownership.clone(),
+        clock: clock.clone(),
+        telemetry: telemetry.clone(),
+        stop: stop.clone(),
+    };
+    loops.push(stability.run().map(|ended| ("ending episodes of flapping".to_owned(), ended)).boxed());
     let dispatcher = Dispatcher {
         routes,
         destinations,
@@ -319,6 +344,7 @@ pub async fn run(
         queries: stores.queries,
         silences: stores.silences,
         holds,
+        flapping,
         ownership,
         clock,
         telemetry,

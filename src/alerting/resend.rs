@@ -4,7 +4,7 @@
 //! first. In a larger storm a pass over all of them takes several rounds; meanwhile those of the last pass that are still open
 //! are sent. It keeps those whose routes name the receiver and whose wait is over: the receiver was notified of them, or is
 //! about to be. A record that alert silences have covered since it was detected is not among them, nor is one that was
-//! inhibited, or held by the mass-offline breaker, before its wait was over.
+//! inhibited, or held by the mass-offline breaker, before its wait was over. A unit that flaps is sent as its episode.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::channel::{Channel, LastingBlindness, OpenRecords, within};
 use super::holds::Holds;
 use crate::clock::{Clock, Timestamp};
-use crate::fleet::{Ownership, Silences};
+use crate::fleet::{Flapping, Ownership, Silences};
 use crate::presence::{OfflineRecord, RecordId};
 use crate::routing::alert_silence::has_always_covered;
 use crate::routing::{AlertSilence, Inhibitors, Routes};
@@ -43,7 +43,10 @@ pub struct Resend {
     pub holds: Holds,
     /// The blindness that lasts, if the receiver is notified of it.
     pub blindness: Option<watch::Receiver<Vec<LastingBlindness>>>,
+    pub flapping: Arc<Flapping>,
     pub ownership: Ownership,
+    /// All of them.
+    pub partitions: Vec<u16>,
     pub clock: Clock,
     pub stop: CancellationToken,
 }
@@ -86,7 +89,10 @@ impl Resend {
     async fn round<'a>(&'a self, known: &mut Known<'a>, is_failing: &mut bool) {
         let now = self.clock.now();
         // The loops that need the engine report that it is away.
-        let open = self.open(known, now).await.ok();
+        let open = match self.open(known, now).await {
+            Ok(open) => self.with_episodes(open, now).await.ok(),
+            Err(_) => None,
+        };
         let blind = self.blindness.as_ref().map(|blindness| blindness.borrow().clone()).unwrap_or_default();
         match within(self.timeout, self.channel.resend(open, &blind, now)).await {
             Ok(()) => *is_failing = false,
@@ -128,6 +134,28 @@ impl Resend {
         known.pages = OpenPages::new(&*self.queries);
         known.whole = Some(whole.clone());
         Ok(whole)
+    }
+
+    /// These with the episodes of units that flap, in place of their records.
+    async fn with_episodes(&self, mut open: OpenRecords, now: Timestamp) -> Result<OpenRecords> {
+        let episodes = self.flapping.all_lasting(&self.partitions).await?;
+        if episodes.is_empty() {
+            return Ok(open);
+        }
+        let silences = self.silences.current().await?;
+        let inhibitors = self.holds.inhibitions.current().await?;
+        let tripped_at = self.holds.breaker.held().await?.map(|trip| trip.at);
+        let before = open.oldest.len();
+        open.oldest.retain(|record| !episodes.contains_key(&record.id.unit));
+        open.count -= before - open.oldest.len();
+        let known = |one: &OfflineRecord| self.is_known(one, &silences, (&inhibitors, tripped_at), now);
+        let known: Vec<OfflineRecord> = episodes.into_values().filter(known).collect();
+        open.count += known.len();
+        open.oldest.extend(known);
+        open.oldest.sort_by_key(|record| std::cmp::Reverse(record.detected_at));
+        let beyond = open.oldest.len().saturating_sub(self.channel.most_resent());
+        open.oldest.drain(..beyond);
+        Ok(open)
     }
 
     async fn still_open(&self, mut whole: OpenRecords) -> Result<OpenRecords> {

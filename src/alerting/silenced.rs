@@ -23,7 +23,7 @@ use super::group::groups_of;
 use super::holds::Holds;
 use super::{ENGINE_BACKOFF, TICK};
 use crate::clock::{Clock, Timestamp};
-use crate::fleet::{Ownership, Silences};
+use crate::fleet::{Flapping, Ownership, Silences};
 use crate::presence::OfflineRecord;
 use crate::routing::alert_silence::{SilenceState, covering};
 use crate::routing::{AlertSilence, Destinations, Routes, SilenceId};
@@ -49,6 +49,7 @@ pub(super) struct Silenced {
     pub queries: Arc<dyn Queries>,
     pub silences: Arc<Silences>,
     pub holds: Holds,
+    pub flapping: Arc<Flapping>,
     pub ownership: Ownership,
     pub clock: Clock,
     pub telemetry: Arc<Telemetry>,
@@ -124,7 +125,12 @@ impl Silenced {
         while let Some(page) = pages.next().await? {
             let joins = page.into_iter().filter(|record| is_own(record) && was_covered(record));
             let joins = joins.filter(|record| covering(silences, record, now).is_none());
-            let joins: Vec<Join> = joins
+            let records: Vec<OfflineRecord> = joins.collect();
+            // Receivers are notified of the episode in place of the silence.
+            let episodes = self.flapping.lasting(records.iter().map(|record| &record.id.unit)).await?;
+            let joins: Vec<Join> = records
+                .into_iter()
+                .map(|record| episodes.get(&record.id.unit).cloned().unwrap_or(record))
                 .map(OutboxEvent::Record)
                 .map(|event| Join { groups: groups_of(&event, &self.routes), event })
                 .collect();

@@ -44,6 +44,8 @@ enum ExampleName {
     Blind,
     /// A large part of the fleet fell silent at once.
     MassOffline,
+    /// A unit flaps.
+    Flapping,
 }
 
 impl From<ExampleName> for Example {
@@ -54,6 +56,7 @@ impl From<ExampleName> for Example {
             ExampleName::Storm => Example::Storm,
             ExampleName::Blind => Example::Blind,
             ExampleName::MassOffline => Example::MassOffline,
+            ExampleName::Flapping => Example::Flapping,
         }
     }
 }

@@ -159,6 +159,7 @@ section! {
         registry: Registry = Registry::Open,
         forget_after: Span = Span::from_days(30),
         max_units: u64 = crate::presence::DEFAULT_MAX_UNITS,
+        flapping: super::flapping::Flapping = Default::default(),
         metric: Vec<Metric> = Vec::new(),
     }
 }

@@ -29,6 +29,7 @@ mod deadman;
 mod engine;
 mod environment;
 pub mod file;
+mod flapping;
 mod fleet;
 mod http;
 mod inhibition;

@@ -13,6 +13,7 @@ use crate::alerting::{
     self, ChannelConfig, ExecConfig, Fallback, Links, MOST_MESSAGES, MessageConfig, MqttConfig, RateLimit,
     ReceiverConfig, Retry, Zone,
 };
+use crate::fleet::FlapRules;
 use crate::presence::{Filters, Kind};
 
 mod web;
@@ -51,9 +52,30 @@ pub(super) fn alerting(file: &File, base: &Path, problems: &mut Problems) -> ale
     // The service sets them from the topics.
     let filters = Filters::default();
     let inhibition = inhibition::inhibition(file, problems);
+    let flapping = flapping(file, problems);
     let keep_deliveries = file.records.keep_deliveries.0;
     let breaker = breaker::rule(&file.breaker, problems);
-    alerting::Config { route, receivers, blind_after, filters, inhibition, breaker, keep_deliveries }
+    alerting::Config {
+        route,
+        receivers,
+        blind_after,
+        filters,
+        inhibition,
+        breaker,
+        flapping,
+        keep_deliveries,
+    }
+}
+
+/// The kinds that have flap detection. Their other errors are reported with the kinds.
+fn flapping(file: &File, problems: &mut Problems) -> FlapRules {
+    let kinds = file.kind.iter().enumerate();
+    let rules = kinds.filter_map(|(at, one)| {
+        let allowed = one.timeout.0.saturating_add(one.grace.0);
+        let rule = one.flapping.rule(&format!("kind[{at}].flapping"), allowed, problems)?;
+        Some((one.name.parse().ok()?, rule))
+    });
+    rules.collect()
 }
 
 /// Names of receivers are unique, and a route names each of them.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ring::digest::{SHA256, digest};
 
 /// The options of a kind that a reload replaces.
-const OF_RULES: [&str; 9] = [
+const OF_RULES: [&str; 10] = [
     "timeout",
     "grace",
     "accept_timeout",
@@ -15,6 +15,7 @@ const OF_RULES: [&str; 9] = [
     "registry",
     "forget_after",
     "max_units",
+    "flapping",
 ];
 
 /// A digest of each section, because sections hold secrets. Of kinds, what a reload replaces does not count.
@@ -52,7 +53,11 @@ mod tests {
         assert_eq!(changed(&format!("# the same\n{text}")), "");
         let kind = |options: &str| of(&format!("[[kind]]\n{options}"));
         let none: [&str; 0] = [];
-        assert_eq!(kind("name = 1").changed(&kind("name = 1\ntimeout = 2\nmax_units = 3")), none);
+        assert_eq!(
+            kind("name = 1")
+                .changed(&kind("name = 1\ntimeout = 2\nmax_units = 3\nflapping = { transitions = 6 }")),
+            none
+        );
         assert_eq!(kind("name = 1\ntimeout = 2").changed(&kind("name = 2\ntimeout = 2")), ["kind"]);
         assert_eq!(changed(&text.replace("2", "5")), "b");
         assert_eq!(changed(&text.replace("4", "5")), "d");

@@ -328,6 +328,10 @@ impl Deliveries {
             offline.push(OfflineRecord { back_at: None, closed_by: None, acknowledged, ..record });
         }
         online.extend(self.records(&attempt.online).await?.into_iter().filter(|one| one.closed_by.is_some()));
+        let flapping = attempt.flapping.iter().cloned();
+        let (begun, ended): (Vec<_>, Vec<_>) = flapping.partition(|one| one.closed_by.is_none());
+        offline.extend(begun);
+        online.extend(ended);
         let blind = attempt.blind.clone();
         let is_empty = offline.is_empty() && online.is_empty() && blind.is_empty();
         Ok((!is_empty).then(|| Delivery {

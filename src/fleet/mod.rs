@@ -9,6 +9,7 @@
 //! | [`walk`] | compares the mirror with the store, page by page |
 //! | [`lease`], [`ownership`] | the lease of this instance, and the partitions that follow from all leases |
 //! | [`census`] | the number of units of each kind, and whether there is room for another one |
+//! | [`flapping`] | the last transitions of units whose kinds have flap detection |
 //! | [`inhibitions`] | the units whose silence inhibits others |
 //! | [`MassBreaker`] | the last trip of the mass-offline breaker |
 //! | [`silences`] | the alert silences of operators, and their changes |
@@ -25,6 +26,7 @@ pub mod census;
 pub mod declared;
 pub mod deliveries;
 pub mod examination;
+pub mod flapping;
 pub mod inhibitions;
 pub mod lease;
 mod mass_breaker;
@@ -39,6 +41,7 @@ pub mod walk;
 pub use canary_pace::CanaryPace;
 pub use census::Census;
 pub use deliveries::Deliveries;
+pub use flapping::{FlapRules, Flapping, StoredFlaps};
 pub use inhibitions::Inhibitions;
 pub use lease::Lease;
 pub use mass_breaker::MassBreaker;

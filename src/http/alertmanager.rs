@@ -28,7 +28,7 @@ use super::problem::Problem;
 use super::{AlertRoutes, Sources};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{MassBreaker, Ownership, Silences};
-use crate::store::{Queries, SharedStore};
+use crate::store::{FlapStore, Queries, SharedStore};
 use crate::telemetry::Telemetry;
 
 mod alert;
@@ -58,6 +58,7 @@ struct AlertmanagerState {
     silences: Arc<Silences>,
     shared: Arc<dyn SharedStore>,
     breaker: Arc<MassBreaker>,
+    flaps: Arc<dyn FlapStore>,
     telemetry: Arc<Telemetry>,
     routes: watch::Receiver<Arc<AlertRoutes>>,
     ownership: Ownership,
@@ -74,6 +75,7 @@ pub(super) fn pages(sources: &Sources, external_url: Option<&str>, has_tokens: H
         silences: sources.silences.clone(),
         shared: sources.shared.clone(),
         breaker: Arc::new(super::breaker::breaker(sources)),
+        flaps: sources.flaps.clone(),
         telemetry: sources.telemetry.clone(),
         routes: sources.routes.clone(),
         ownership: sources.ownership.clone(),

@@ -24,9 +24,9 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::fleet::{Mirror, Ownership, Roll, Silences};
+use crate::fleet::{FlapRules, Mirror, Ownership, Roll, Silences};
 use crate::routing::{Inhibition, Route, Routes};
-use crate::store::{AlertStore, Catalogue, DataStore, Queries, Roster, SharedStore, UnitStore};
+use crate::store::{AlertStore, Catalogue, DataStore, FlapStore, Queries, Roster, SharedStore, UnitStore};
 use crate::telemetry::Telemetry;
 
 pub mod alertmanager;
@@ -134,6 +134,8 @@ pub struct Sources {
     pub metrics: Arc<Catalogue>,
     /// For the units whose silence inhibits others.
     pub shared: Arc<dyn SharedStore>,
+    /// For units that flap.
+    pub flaps: Arc<dyn FlapStore>,
     pub silences: Arc<Silences>,
     /// The routes of the moment.
     pub routes: watch::Receiver<Arc<AlertRoutes>>,
@@ -158,6 +160,8 @@ pub struct AlertRoutes {
     pub inhibition: Inhibition,
     /// Whether the mass-offline breaker is enabled.
     pub has_breaker: bool,
+    /// The kinds that have flap detection.
+    pub flapping: FlapRules,
 }
 
 /// No receiver.
@@ -169,6 +173,7 @@ impl Default for AlertRoutes {
             receivers: Vec::new(),
             inhibition,
             has_breaker: false,
+            flapping: FlapRules::new(),
         }
     }
 }

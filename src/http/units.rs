@@ -8,16 +8,18 @@ use axum::extract::{Path, State};
 use axum::routing::get;
 use axum::{Json, Router};
 use serde::Serialize;
+use tokio::sync::watch;
 
-use super::Sources;
 use super::problem::Problem;
+use super::{AlertRoutes, Sources};
 use crate::clock::{Clock, Timestamp};
-use crate::fleet::Roll;
+use crate::fleet::{Flapping, Roll};
 use crate::presence::{
     self, Hearing, Interval, Kind, KindRules, Labels, NameError, OfflineRecord, RecordId, Snapshot, Standing,
     Unit, UnitId,
 };
-use crate::store::{Catalogue, DataStore, MetricType, Queries, UnitStore};
+use crate::store::{Catalogue, DataStore, FlapStore, MetricType, Queries, UnitStore};
+use crate::telemetry::Telemetry;
 
 #[derive(Clone)]
 struct UnitState {
@@ -27,11 +29,15 @@ struct UnitState {
     roll: Arc<Roll>,
     clock: Clock,
     metrics: Arc<Catalogue>,
+    flaps: Arc<dyn FlapStore>,
+    /// For the kinds that have flap detection.
+    routes: watch::Receiver<Arc<AlertRoutes>>,
+    telemetry: Arc<Telemetry>,
 }
 
 pub(super) fn page(sources: Sources) -> Router {
-    let Sources { units, records, values, roll, clock, metrics, .. } = sources;
-    let state = UnitState { units, records, values, roll, clock, metrics };
+    let Sources { units, records, values, roll, clock, metrics, flaps, routes, telemetry, .. } = sources;
+    let state = UnitState { units, records, values, roll, clock, metrics, flaps, routes, telemetry };
     Router::new().route("/api/v1/units/{kind}/{unit}", get(unit)).with_state(state)
 }
 
@@ -55,6 +61,8 @@ struct UnitView {
     sleeps_until: Option<Timestamp>,
     /// The open record; `null` if it is not offline.
     record: Option<OfflineRecord>,
+    /// Whether it goes offline and comes back so often that receivers are not notified of it.
+    flapping: bool,
     /// Its latest values, by the name of the metric.
     values: BTreeMap<String, UnitValue>,
 }
@@ -83,6 +91,9 @@ async fn unit(
     if let Some(open) = open {
         view.record = state.records.record(&open).await?;
     }
+    let rules = state.routes.borrow().flapping.clone();
+    let flapping = Flapping::new(state.flaps.clone(), rules, state.telemetry.clone());
+    view.flapping = flapping.lasting([&unit].into_iter()).await?.contains_key(&unit);
     view.values = state.values(&unit).await?;
     Ok(Json(view))
 }
@@ -142,6 +153,7 @@ impl UnitView {
             paused_until: pause.map(|pause| pause.to),
             sleeps_until: sleep.map(|sleep| sleep.to),
             record: None,
+            flapping: false,
             values: BTreeMap::new(),
         };
         Some((view, open))

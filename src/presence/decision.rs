@@ -314,14 +314,14 @@ fn reprieve(
     let record = facts.closed(&seen.unit, silence, now, Closing::Policy);
     let key = match silence.cause {
         Cause::NeverSeen => KeyChange::Keep,
-        Cause::Silence => {
+        Cause::Silence | Cause::Flapping => {
             let ttl = deadline.since(now).max(Duration::from_millis(1));
             KeyChange::Set { last_seen: facts.last_seen, ttl }
         }
     };
     facts.standing = match silence.cause {
         Cause::NeverSeen => Standing::NeverSeen,
-        Cause::Silence => Standing::Present,
+        Cause::Silence | Cause::Flapping => Standing::Present,
     };
     (facts.checked_at, facts.acknowledged) = (None, None);
     let index = IndexChange::CheckAt(next_check(&facts, rules, hearing, now));

@@ -8,6 +8,7 @@ mod blindness;
 mod decision;
 mod facts;
 mod filters;
+mod flapping;
 mod grouping;
 mod hearing;
 mod heartbeat;
@@ -29,6 +30,7 @@ pub use decision::{
 };
 pub use facts::{Change, Facts, IndexChange, KeyChange, Silence, Snapshot, Standing, State};
 pub use filters::{DEFAULT_SETTLE, FilterProofs, Filters, Hearing, Probed, RemovedFilter, covers, prove};
+pub use flapping::{FlapLook, FlapRule, Flaps, Noted};
 pub use grouping::{
     Form, GATHERS, GroupTimes, JoiningForm, Left, Pace, ReadySince, Recoveries, Sealed, Stage,
     is_detected_again, since_of, stored_since,

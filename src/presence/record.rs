@@ -61,6 +61,9 @@ pub enum Cause {
     Silence,
     /// The unit was registered and never heard.
     NeverSeen,
+    /// The unit goes offline and comes back again and again: no silence, but an episode of which receivers are notified
+    /// instead, see `flapping.rs`. It is never stored as a record.
+    Flapping,
 }
 
 impl Cause {
@@ -68,6 +71,7 @@ impl Cause {
         match self {
             Cause::Silence => "silence",
             Cause::NeverSeen => "never_seen",
+            Cause::Flapping => "flapping",
         }
     }
 }
@@ -84,6 +88,10 @@ pub enum Closing {
     Removed,
     /// The kind is no longer configured: the unit is not watched.
     KindRemoved,
+    /// The unit flapped and is stable now, and not offline: of episodes only.
+    Stable,
+    /// The same, and it is offline.
+    StableOffline,
 }
 
 impl Closing {
@@ -93,6 +101,8 @@ impl Closing {
             Closing::Policy => "policy",
             Closing::Removed => "removed",
             Closing::KindRemoved => "kind_removed",
+            Closing::Stable => "stable",
+            Closing::StableOffline => "stable_offline",
         }
     }
 }
@@ -172,6 +182,11 @@ impl OfflineRecord {
     /// Whether an operator takes care of the open record: reminders and escalations stop.
     pub fn is_acknowledged(&self) -> bool {
         self.acknowledged.is_some() && self.back_at.is_none()
+    }
+
+    /// Whether it is an episode of flapping, and no silence.
+    pub fn is_flapping(&self) -> bool {
+        self.cause == Cause::Flapping
     }
 
     /// The newest transition of the record.

@@ -81,6 +81,15 @@ pub fn is_blind(key: &str) -> bool {
     key == "blind" || key.starts_with("blind,")
 }
 
+/// The begin of the labels in the key of a group of flapping units.
+pub const FLAPPING: &str = "flapping,";
+
+/// Whether a group is one of flapping units.
+pub fn is_flapping(key: &str) -> bool {
+    // A label may be named so; then a `=` follows.
+    key.split_once('/').map_or(key, |(_, labels)| labels).starts_with(FLAPPING)
+}
+
 /// Whether the groups of a route have one unit each, by the key of one of them. Values hold no `=` and no `,`.
 fn has_unit(key: &str) -> bool {
     let labels = key.split_once('/').map_or(key, |(_, labels)| labels);

@@ -36,7 +36,9 @@ mod times;
 mod tree;
 
 pub use alert_silence::{AlertSilence, SilenceId};
-pub use destinations::{Again, Destination, Destinations, Escalation, MASS_OFFLINE, is_blind};
+pub use destinations::{
+    Again, Destination, Destinations, Escalation, FLAPPING, MASS_OFFLINE, is_blind, is_flapping,
+};
 pub use id::is_of_root;
 pub use inhibition::{InhibitRule, Inhibited, Inhibition, Inhibitors, Source, replaces};
 pub use matcher::{Matcher, Operator};

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Delivery, MeantFor, Situation};
 use crate::clock::Timestamp;
-use crate::presence::{Interval, Labels, RecordId};
+use crate::presence::{Interval, Labels, OfflineRecord, RecordId};
 
 /// The most bytes of attempts that one partition keeps; the oldest leave first.
 pub const MOST_ATTEMPT_BYTES: usize = 4 << 20;
@@ -25,6 +25,9 @@ const TEXT: usize = 16 << 10;
 
 /// The longest answer or error of an attempt, in bytes.
 const LONGEST_ANSWER: usize = 400;
+
+/// The most episodes of flapping that an attempt keeps.
+const MOST_FLAPPING: usize = 1000;
 
 /// The end of a lease: of an attempt, or without one.
 #[derive(Clone, Debug)]
@@ -106,6 +109,9 @@ pub struct Attempt {
     pub online: Vec<RecordId>,
     #[serde(rename = "z", default, skip_serializing_if = "Vec::is_empty")]
     pub blind: Vec<Interval>,
+    /// The first episodes of flapping, which are no records: begun or ended.
+    #[serde(rename = "f", default, skip_serializing_if = "Vec::is_empty")]
+    pub flapping: Vec<OfflineRecord>,
     #[serde(rename = "m", default, skip_serializing_if = "std::ops::Not::not")]
     pub reminder: bool,
     #[serde(rename = "u", default, skip_serializing_if = "Situation::is_unknown")]
@@ -129,10 +135,12 @@ impl Attempt {
             End::DeadLetter(_) => AttemptResult::Dead,
         };
         let is_told = result == AttemptResult::Delivered;
-        let ids = |records: &[crate::presence::OfflineRecord]| match is_told {
-            true => records.iter().map(|record| record.id.clone()).collect(),
-            false => Vec::new(),
+        let ids = |records: &[OfflineRecord]| {
+            let records = records.iter().filter(|one| is_told && !one.is_flapping());
+            records.map(|record| record.id.clone()).collect()
         };
+        let flapping = delivery.offline.iter().chain(&delivery.online);
+        let flapping = flapping.filter(|one| is_told && one.is_flapping()).take(MOST_FLAPPING);
         let end = made.answer.floor_char_boundary(LONGEST_ANSWER);
         Some(Attempt {
             notification: delivery.notification().to_owned(),
@@ -148,6 +156,7 @@ impl Attempt {
             offline: ids(&delivery.offline),
             online: ids(&delivery.online),
             blind: if is_told { delivery.blind.clone() } else { Vec::new() },
+            flapping: flapping.cloned().collect(),
             reminder: delivery.reminder,
             situation: if is_told { delivery.situation.clone() } else { Situation::default() },
             meant_for: delivery.meant_for.clone(),

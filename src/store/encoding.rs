@@ -145,7 +145,8 @@ pub fn decode(text: &str) -> Option<Facts> {
 
 fn letter_of(cause: Cause) -> char {
     match cause {
-        Cause::Silence => 's',
+        // No unit has facts of an episode of flapping.
+        Cause::Silence | Cause::Flapping => 's',
         Cause::NeverSeen => 'n',
     }
 }

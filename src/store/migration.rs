@@ -102,6 +102,11 @@ pub enum MigrationItem {
         notifications: Vec<String>,
     },
     Letter(Box<DeadLetter>),
+    /// The last transitions of a unit whose kind has flap detection. It is looked at as soon as the fleet is served.
+    Flaps {
+        unit: Unit,
+        text: String,
+    },
     /// An entry of the record of attempts; in order.
     Attempts(StoredAttempts),
     AlertSilence(AlertSilence),
@@ -173,6 +178,7 @@ impl Moved {
             | MigrationItem::GroupMember { .. }
             | MigrationItem::GroupOf { .. }
             | MigrationItem::Notification { .. }
+            | MigrationItem::Flaps { .. }
             | MigrationItem::Attempts(_)
             | MigrationItem::Audit(_) => {}
         }

@@ -7,6 +7,7 @@
 //! | [`AlertStore`] | alerting | the outbox, groups, deliveries, dead letters |
 //! | [`SilenceStore`] | http, the command line, [`Silences`](crate::fleet::Silences) | alert silences, and the audit of the changes that operators make |
 //! | [`SharedStore`] | [`Inhibitions`](crate::fleet::Inhibitions) | small states that all instances share |
+//! | [`FlapStore`] | [`Flapping`](crate::fleet::Flapping) | the last transitions of units whose kinds have flap detection |
 //! | [`DataStore`] | intake, http | the newest values of the units' metrics |
 //! | [`Queries`] | http, the mirror | the same facts and records, read only |
 //! | [`Roster`] | every loop, through [`Ownership`](crate::fleet::Ownership) | the live instances, and the clock that they share |
@@ -54,6 +55,7 @@ mod delivery;
 pub mod embedded;
 pub mod encoding;
 mod error;
+mod flaps;
 pub mod hearing;
 mod incidents;
 mod json;
@@ -84,6 +86,7 @@ pub use data::{Catalogue, DataStore, Metric, MetricType, Reading, Value};
 pub use deadline_check::{CheckGuard, DeadlineCheck, PendingCheck};
 pub use delivery::{DeadLetter, Delivery, Group, MeantFor, Situation, Waiting, WaitingPage};
 pub use error::{EngineError, Result};
+pub use flaps::{FlapChange, FlapStore};
 pub use hearing::{Advance, HearingStore};
 pub use incidents::{KeptIncident, incident_in, incident_text};
 pub use notification::{delivery_of_any, notification_of};
@@ -175,6 +178,9 @@ pub trait FleetStore: UnitStore + HearingStore + DataStore + Queries {}
 impl<T: UnitStore + HearingStore + DataStore + Queries> FleetStore for T {}
 
 /// A whole engine. Only the assembly holds one: each loop takes the traits that it reads.
-pub trait Engine: FleetStore + AlertStore + SilenceStore + SharedStore + Roster + Examine {}
+pub trait Engine:
+    FleetStore + AlertStore + FlapStore + SilenceStore + SharedStore + Roster + Examine
+{
+}
 
-impl<T: FleetStore + AlertStore + SilenceStore + SharedStore + Roster + Examine> Engine for T {}
+impl<T: FleetStore + AlertStore + FlapStore + SilenceStore + SharedStore + Roster + Examine> Engine for T {}

@@ -17,6 +17,7 @@ use crate::presence::{
     Cause, Closing, Form, Hearing, Incident, Interval, Kind, Labels, OfflineRecord, RecordId, Stage,
     Transition,
 };
+use crate::routing::is_flapping;
 
 /// The most members of a notification: ten thousand units of a site are one message.
 pub(super) const MOST_MEMBERS: usize = 10_000;
@@ -225,6 +226,7 @@ impl Notification {
             let notified = notified.next().and_then(|receivers| receivers.as_deref());
             notified.map_or(is_of_group, |receivers| receivers.split(',').any(|name| name == receiver))
         });
+        let is_flapping = is_flapping(&self.group.key);
         Delivery {
             id,
             receiver: receiver.to_owned(),
@@ -235,7 +237,8 @@ impl Notification {
             blind: self.blind,
             reminder: self.reminder,
             situation: Situation {
-                lasting: self.lasting,
+                // Those that last are episodes of flapping: nobody knows how many of the units are offline.
+                lasting: self.lasting.filter(|_| !is_flapping),
                 since: self.before.map(Timestamp::from_millis),
                 is_judged: self.incident.is_some(),
                 incident: self.incident.into_iter().flatten().next(),

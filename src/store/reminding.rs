@@ -59,7 +59,9 @@ impl Reminding {
                 notified_at: member.notified_at,
                 has_step: again.escalate.iter().map(|step| step.receivers.iter().all(knows)).collect(),
                 // A silence without its record cannot be notified again.
-                is_quiet: record.as_ref().is_none_or(|record| member.is_acknowledged || is_quiet(record)),
+                is_quiet: record
+                    .as_ref()
+                    .is_none_or(|record| member.is_acknowledged || record.is_flapping() || is_quiet(record)),
             }
         });
         let lasting: Vec<LastingSilence> = lasting.collect();

@@ -1,5 +1,6 @@
 //! Attempts to deliver, and the queues of receivers.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use super::labels::DeliveryOutcome;
@@ -8,6 +9,7 @@ use super::problems::{
     Severity,
 };
 use super::{Backlog, Telemetry, orphans_text};
+use crate::presence::Kind;
 
 impl Telemetry {
     /// Lets a receiver's series start at zero.
@@ -95,6 +97,15 @@ impl Telemetry {
             state(&[MQTT_DISCONNECTED, BROKER_DROPS], "is connected"),
             state(&[ENGINE_DOWN, ENGINE_FAILS], "answers"),
         )
+    }
+
+    /// How many units of each kind flap, of those whose partitions this instance owns.
+    pub fn flapping_units(&self, counts: &HashMap<Kind, i64>) {
+        // A reload may have taken kinds out.
+        self.series.flapping_units.reset();
+        for (kind, count) in counts {
+            self.series.flapping_units.with_label_values(&[kind.as_str()]).set((*count).max(0));
+        }
     }
 
     /// Notifications for receivers that are not configured. Logs the change.

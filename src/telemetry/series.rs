@@ -63,6 +63,7 @@ pub(super) struct Series {
     pub connections_cut: IntCounterVec,
     pub inhibiting_units: IntGauge,
     pub breaker_tripped: IntGauge,
+    pub flapping_units: IntGaugeVec,
     pub reload_successful: IntGauge,
     pub reload_success_at: GaugeVec,
 }
@@ -271,6 +272,11 @@ impl Series {
             breaker_tripped: make.gauge(
                 "breaker_tripped",
                 "1 while the mass-offline breaker holds notifications of single units.",
+            ),
+            flapping_units: make.gauges(
+                "flapping_units",
+                "Units that flap, of those whose partitions this instance owns.",
+                &["kind"],
             ),
             inhibiting_units: make.gauge(
                 "inhibiting_units",

@@ -38,6 +38,8 @@ impl Instance {
             hearing: world.engine.clone(),
             shared: world.engine.clone(),
             queries: world.engine.clone(),
+            flaps: world.engine.clone(),
+            units: world.engine.clone(),
             silences: silences.clone(),
             census: world.roll.census().clone(),
         };

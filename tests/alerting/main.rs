@@ -7,6 +7,7 @@ mod deadman;
 mod email;
 mod exec;
 mod fallback;
+mod flapping;
 mod formats;
 mod incidents;
 mod inhibition;

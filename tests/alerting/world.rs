@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollcall::alerting::{self, Config, Route};
-use rollcall::fleet::{HearingConfig, Rules};
+use rollcall::fleet::{FlapRules, HearingConfig, Rules};
 use rollcall::fleet::{Mirror, Ownership, Roll, Silences};
 use rollcall::presence::{Declared, Filters, Heartbeat, KindRules};
 use rollcall::routing::Inhibition;
@@ -82,7 +82,9 @@ impl World {
         };
         let (filters, inhibition, breaker) = (Filters::default(), Inhibition::default(), None);
         let (blind_after, keep_deliveries) = (100_000 * HOUR, 100_000 * HOUR);
-        let config = Config { route, receivers, blind_after, filters, inhibition, breaker, keep_deliveries };
+        let flapping = FlapRules::new();
+        let config =
+            Config { route, receivers, blind_after, filters, inhibition, breaker, flapping, keep_deliveries };
         assert_eq!(alerting::check(&config), Vec::<String>::new());
         let ownership = Ownership::of_everything(engine.partitions());
         let silences = Arc::new(Silences::new(engine.clone()));
@@ -113,6 +115,8 @@ impl World {
             alerts: engine.clone(),
             hearing: engine.clone(),
             queries: engine.clone(),
+            flaps: engine.clone(),
+            units: engine.clone(),
             shared: engine,
             silences: self.silences.clone(),
             census: self.roll.census().clone(),

@@ -20,7 +20,7 @@ use rollcall::simulate::servers::{Server, free_port};
 use rollcall::store::Layout;
 use rollcall::store::{
     Again, AlertStore, AttemptMade, Capacity, Delivery, Destination, Destinations, End, Ended, Engine,
-    EngineError, Escalation, Gap, Group, HearingStore, Join, OutboxEvent, Pace, Reading, Roster,
+    EngineError, Escalation, FlapChange, Gap, Group, HearingStore, Join, OutboxEvent, Pace, Reading, Roster,
     Subscription, UnitStore, partition_of_group,
 };
 use rollcall::store::{embedded, embedded::EmbeddedEngine, embedded::EmbeddedImporter};
@@ -149,6 +149,8 @@ async fn fill(engine: Arc<dyn Engine>) {
     roll.retire(&unit(8), BEGIN).await.unwrap();
     let value = Reading { unit: &unit(9), metric: "battery", at: BEGIN, value: "87" };
     assert_eq!(engine.keep_values(&[value]).await.unwrap(), [true]);
+    let flaps = FlapChange { unit: unit(9), before: None, after: Some((r#"{"last":1}"#.to_owned(), BEGIN)) };
+    assert_eq!(engine.change_flaps(&[flaps]).await.unwrap(), [true]);
     // Ten minutes are blind, and notified; heartbeats go on except for those of five units.
     engine
         .advance(&Subscription::Plain, BEGIN + 10 * MINUTE, Gap { blind: MINUTE, tell_after: MINUTE })
@@ -487,6 +489,7 @@ async fn seen(engine: &dyn Engine) -> Vec<String> {
     seen.push(format!("{:?}", engine.records(false, None, 100).await.unwrap()));
     seen.push(format!("{:?}", engine.values(&unit(9), &["battery"]).await.unwrap()));
     seen.push(format!("{:?}", engine.first_seal(&partitions).await.unwrap()));
+    seen.push(format!("{:?}", engine.due_flaps(&partitions, BEGIN, 10).await.unwrap()));
     for receiver in ["hook", "mail"] {
         seen.push(format!("{:?}", engine.first_lease(&partitions, receiver).await.unwrap()));
         seen.push(format!("{:?}", engine.backlog(&partitions, receiver).await.unwrap()));

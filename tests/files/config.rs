@@ -350,6 +350,10 @@ fn a_planned_option_is_refused_with_not_yet_and_an_unknown_one_with_a_suggestion
             "[mqtt]\nurl = \"mqtt://u:p@a\"",
             "mqtt.url: a broker's address must not hold a user name or a password",
         ),
+        (
+            "[[kind]]\nflapping = { transitions = 1 }",
+            "kind[0].flapping.transitions: 1 is out of bounds; 2 to 100 are allowed",
+        ),
         ("[mqtt]\npublish_state = true", "mqtt.publish_state: is not supported yet"),
         (
             "[broker]\nlisten = \"0.0.0.0:1883\"",
@@ -869,6 +873,8 @@ fn a_secret_that_is_missing_empty_or_given_twice_is_refused() {
     }
 }
 
+const HALF_AN_HOUR: Duration = Duration::from_secs(1800);
+
 #[test]
 fn a_valid_but_suspicious_setting_is_a_warning() {
     let text = r#"
@@ -878,10 +884,27 @@ fn a_valid_but_suspicious_setting_is_a_warning() {
         url = "http://127.0.0.1:1"
         [expiry]
         sweep = false
+        [[kind]]
+        name = "slow"
+        flapping = { transitions = 6, window = "95h" }
+        [[kind]]
+        name = "quick"
+        topics = ["quick/{unit}"]
+        timeout = "30m"
+        flapping = { transitions = 6 }
+        [[kind]]
+        name = "fine"
+        topics = ["fine/{unit}"]
+        timeout = "29m"
+        flapping = { transitions = 6 }
     "#;
     let config = load(text).unwrap();
-    let paths: Vec<&str> = config.warnings.iter().map(|problem| problem.path.as_str()).collect();
-    assert_eq!(paths, ["expiry.sweep", "receiver[0]", "receiver[0].name"]);
+    let mut paths: Vec<&str> = config.warnings.iter().map(|problem| problem.path.as_str()).collect();
+    paths.sort_unstable();
+    let of_kinds = ["kind[0].flapping.window", "kind[1].flapping.stable"];
+    assert_eq!(paths, ["expiry.sweep", of_kinds[0], of_kinds[1], "receiver[0]", "receiver[0].name"]);
+    let rule = config.alerting.flapping[&"fine".parse().unwrap()];
+    assert_eq!((rule.transitions, rule.window, rule.stable), (6, 2 * HALF_AN_HOUR, HALF_AN_HOUR));
 }
 
 #[test]

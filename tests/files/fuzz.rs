@@ -394,12 +394,14 @@ async fn served() -> (String, CancellationToken, tempfile::TempDir) {
         alerts: engine.clone(),
         values: engine.clone(),
         shared: engine.clone(),
+        flaps: engine.clone(),
         silences: Arc::new(Silences::new(engine.clone())),
         routes: watch::Sender::new(Arc::new(AlertRoutes {
             routes: Routes::new(config.alerting.route),
             receivers: Vec::new(),
             inhibition: config.alerting.inhibition,
             has_breaker: false,
+            flapping: config.alerting.flapping,
         }))
         .subscribe(),
         reloads: None,

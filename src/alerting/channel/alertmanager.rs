@@ -32,7 +32,7 @@ use super::{Answer, Channel, Failure, LastingBlindness, OpenRecords};
 use crate::alerting::alert::{Alert, BLIND, alerts, mass_alert};
 use crate::alerting::message::{Message, MessageConfig, test_delivery};
 use crate::clock::Timestamp;
-use crate::presence::{Labels, RecordId};
+use crate::presence::{Labels, OfflineRecord, RecordId};
 use crate::routing::alert::{ALERT_NAME, BREAKER_TRIPPED};
 use crate::store::Delivery;
 
@@ -245,7 +245,8 @@ impl Alertmanager {
 impl Channel for Alertmanager {
     async fn send(&self, delivery: &Delivery, now: Timestamp) -> Result<Answer, Failure> {
         self.post(self.of_message(&Message::new(delivery), now), now).await?;
-        let ids = delivery.online.iter().map(|record| (record.id.clone(), now));
+        let lasts = |one: &&OfflineRecord| delivery.offline.iter().any(|open| open.id == one.id);
+        let ids = delivery.online.iter().filter(|one| !lasts(one)).map(|record| (record.id.clone(), now));
         self.closed().extend(ids);
         // The next resend counts again.
         let mut counted = self.counted(now);

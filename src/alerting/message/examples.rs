@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::mass_notice::{MassNotice, ValueShare};
 use crate::clock::Timestamp;
-use crate::presence::{Closing, FirstUnit, Incident, Interval, Labels, OfflineRecord, Unit};
+use crate::presence::{Cause, Closing, FirstUnit, Incident, Interval, Labels, OfflineRecord, Unit};
+use crate::routing::FLAPPING;
 use crate::store::{Delivery, Group, Situation};
 
 /// A notification to try a template with.
@@ -21,11 +22,19 @@ pub enum Example {
     Blind,
     /// A large part of the fleet fell silent at once.
     MassOffline,
+    /// A unit flaps.
+    Flapping,
 }
 
 impl Example {
-    pub const ALL: [Example; 5] =
-        [Example::Offline, Example::Recovery, Example::Storm, Example::Blind, Example::MassOffline];
+    pub const ALL: [Example; 6] = [
+        Example::Offline,
+        Example::Recovery,
+        Example::Storm,
+        Example::Blind,
+        Example::MassOffline,
+        Example::Flapping,
+    ];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -34,6 +43,7 @@ impl Example {
             Example::Storm => "storm",
             Example::Blind => "blind",
             Example::MassOffline => "mass-offline",
+            Example::Flapping => "flapping",
         }
     }
 
@@ -63,6 +73,11 @@ impl Example {
                 delivery.offline = (1..=312).map(|at| offline(&format!("unit-{at:03}"), "north")).collect();
                 delivery.online =
                     (313..=315).map(|at| back(offline(&format!("unit-{at}"), "north"))).collect();
+            }
+            Example::Flapping => {
+                delivery.group.key = format!("{FLAPPING}{}", delivery.group.key);
+                delivery.offline =
+                    vec![OfflineRecord { cause: Cause::Flapping, ..offline("pump-7", "north") }];
             }
             Example::Blind => {
                 delivery.group = Group { key: "blind".to_owned(), labels: Labels::new() };

@@ -58,8 +58,11 @@ pub struct Member {
 
 /// The members of a delivery: silences, returns and blind intervals, in this order.
 pub fn members(delivery: &Delivery, zone: &Zone, links: &Links) -> Vec<Member> {
-    let records = delivery.offline.iter().chain(&delivery.online);
-    let records = records.map(|record| of_record(record, zone, links));
+    // A unit that flapped and is offline has one record and one alert, which lasts.
+    let lasts =
+        |one: &&OfflineRecord| one.is_flapping() && delivery.offline.iter().any(|open| open.id == one.id);
+    let ended = delivery.online.iter().filter(|record| !lasts(record));
+    let records = delivery.offline.iter().chain(ended).map(|record| of_record(record, zone, links));
     let blind = delivery.blind.iter().map(|interval| of_blindness(delivery, *interval, zone, links));
     records.chain(blind).collect()
 }

@@ -76,9 +76,18 @@ fn title_of_all(delivery: &Delivery, zone: &Zone) -> String {
         return format!("HEARING AGAIN: {} could be heard for {}", nothing(delivery), span(blind));
     }
     let shared = shared(&delivery.group.labels);
-    let (back, unwatched) = ended(online);
-    let offline: Vec<&OfflineRecord> = offline.iter().collect();
-    let parts = [("OFFLINE", offline), ("BACK", back), ("NO LONGER WATCHED", unwatched)];
+    let Ended { back, stable, unwatched } = Ended::of(online);
+    let (flapping, offline): (Vec<_>, Vec<_>) = offline.iter().partition(|record| record.is_flapping());
+    // A unit that is offline and flaps no more is there already.
+    let is_named = |one: &OfflineRecord| offline.iter().any(|record| record.id.unit == one.id.unit);
+    let stable = stable.into_iter().filter(|one| !is_named(one)).collect();
+    let parts = [
+        ("FLAPPING", flapping),
+        ("OFFLINE", offline.clone()),
+        ("BACK", back),
+        ("STABLE", stable),
+        ("NO LONGER WATCHED", unwatched),
+    ];
     let parts: Vec<(&str, Vec<&OfflineRecord>)> =
         parts.into_iter().filter(|(_, records)| !records.is_empty()).collect();
     if let [(what, records)] = &parts[..] {
@@ -93,7 +102,10 @@ fn title_of_all(delivery: &Delivery, zone: &Zone) -> String {
 /// The title of a message about one record.
 pub fn title_of(record: &OfflineRecord) -> String {
     let what = match record.closed_by {
+        None if record.is_flapping() => "FLAPPING",
         None => "OFFLINE",
+        Some(Closing::Stable) => "STABLE",
+        Some(Closing::StableOffline) => "STABLE, OFFLINE",
         Some(Closing::KindRemoved) => "NO LONGER WATCHED",
         Some(_) => "BACK",
     };
@@ -113,9 +125,22 @@ fn nothing(delivery: &Delivery) -> String {
     group::of_kind(delivery).map_or("nothing".to_owned(), |(kind, _)| format!("nothing of kind {kind}"))
 }
 
-/// The records whose units are back, and those that were closed because their kind was removed.
-fn ended(records: &[OfflineRecord]) -> (Vec<&OfflineRecord>, Vec<&OfflineRecord>) {
-    records.iter().partition(|record| record.closed_by != Some(Closing::KindRemoved))
+/// The closed records of a message.
+struct Ended<'a> {
+    back: Vec<&'a OfflineRecord>,
+    /// The episodes of units that flap no more.
+    stable: Vec<&'a OfflineRecord>,
+    /// Closed because their kind was removed.
+    unwatched: Vec<&'a OfflineRecord>,
+}
+
+impl Ended<'_> {
+    fn of(records: &[OfflineRecord]) -> Ended<'_> {
+        let (stable, records): (Vec<_>, Vec<_>) = records.iter().partition(|record| record.is_flapping());
+        let (unwatched, back) =
+            records.into_iter().partition(|record| record.closed_by == Some(Closing::KindRemoved));
+        Ended { back, stable, unwatched }
+    }
 }
 
 /// `detector unit-7`, `3 detectors` or `3 units`.
@@ -175,7 +200,7 @@ fn change(delivery: &Delivery, zone: &Zone) -> Option<String> {
         (None, true) if delivery.situation.lasting == Some(0) => "all are back".to_owned(),
         _ => return None,
     };
-    let (back, unwatched) = ended(&delivery.online);
+    let Ended { back, unwatched, .. } = Ended::of(&delivery.online);
     let more =
         [(delivery.offline.len(), "more"), (back.len(), "back"), (unwatched.len(), "no longer watched")];
     let more = more.iter().filter(|(count, _)| *count > 0);
@@ -197,7 +222,7 @@ pub fn sections(delivery: &Delivery, zone: &Zone, links: &Links) -> Vec<Section>
         what: text_of(record, zone),
         link: links.unit(record),
     };
-    let (back, unwatched) = ended(&delivery.online);
+    let Ended { back, stable, unwatched } = Ended::of(&delivery.online);
     let meant_for = delivery.meant_for.iter().map(|MeantFor { receiver, since }| Item {
         name: format!("Meant for receiver {receiver}"),
         what: format!("which has been down since {}, and gets it when it is back", zone.show(*since)),
@@ -208,6 +233,7 @@ pub fn sections(delivery: &Delivery, zone: &Zone, links: &Links) -> Vec<Section>
         Some(incident) => incident::covered(incident, &delivery.offline),
         None => (Vec::new(), delivery.offline.iter().collect()),
     };
+    let (flapping, others): (Vec<_>, Vec<_>) = others.into_iter().partition(|record| record.is_flapping());
     let cause =
         incident.map(|incident| format!("Offline at {}", incident::place(incident))).unwrap_or_default();
     let rest = if by_cause.is_empty() { "Offline" } else { "Others offline" };
@@ -216,8 +242,10 @@ pub fn sections(delivery: &Delivery, zone: &Zone, links: &Links) -> Vec<Section>
         section("Fallback", MOST_LISTED, meant_for),
         section("Blind", MOST_LISTED, blind),
         section(&cause, folded, by_cause.into_iter().map(of_record)),
+        section("Flapping", MOST_LISTED, flapping.into_iter().map(of_record)),
         section(rest, MOST_LISTED, others.into_iter().map(of_record)),
         section("Back", MOST_LISTED, back.into_iter().map(of_record)),
+        section("Stable", MOST_LISTED, stable.into_iter().map(of_record)),
         section("No longer watched", MOST_LISTED, unwatched.into_iter().map(of_record)),
     ];
     sections.into_iter().filter(|section| !section.items.is_empty()).collect()
@@ -270,6 +298,13 @@ fn unit(record: &OfflineRecord) -> String {
 fn silence(record: &OfflineRecord, zone: &Zone) -> String {
     let last_seen = zone.show(record.last_seen);
     let began = match record.cause {
+        Cause::Flapping => {
+            let since = zone.show(record.deadline);
+            return format!(
+                "flapping since {since}: it goes offline and comes back again and again; the next message follows \
+                 when it is stable"
+            );
+        }
         Cause::Silence => format!("last seen {last_seen}"),
         Cause::NeverSeen => format!("registered {last_seen}, never seen"),
     };
@@ -285,10 +320,18 @@ fn ending(record: &OfflineRecord, zone: &Zone) -> String {
     let at = zone.show(moment);
     let ended = match record.closed_by {
         None | Some(Closing::Return) => format!("back {at}"),
+        Some(Closing::Stable) => return stable("online", record, zone),
+        Some(Closing::StableOffline) => return stable("offline", record, zone),
         Some(Closing::Policy) => format!("allowed a longer silence {at}"),
         Some(Closing::Removed) => format!("removed {at}"),
         Some(Closing::KindRemoved) => format!("its kind is not configured any more, closed {at}"),
     };
     let since = zone.show(record.deadline);
     format!("{ended}, was offline since {since} ({})", span(moment.since(record.deadline)))
+}
+
+/// How a unit is after an episode of flapping.
+fn stable(state: &str, record: &OfflineRecord, zone: &Zone) -> String {
+    let [at, since] = [record.back_at.unwrap_or(record.deadline), record.deadline].map(|at| zone.show(at));
+    format!("stable, {state} since {at}, was flapping since {since}")
 }

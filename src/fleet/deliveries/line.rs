@@ -102,6 +102,7 @@ pub(super) fn delivered_line(attempt: &Attempt, at: Timestamp) -> DeliveryLine {
         AttemptResult::Failed => DeliveryState::Failed,
         AttemptResult::Dead => DeliveryState::Dead,
     };
+    let begun = attempt.flapping.iter().filter(|one| one.closed_by.is_none()).count();
     DeliveryLine {
         id: attempt.delivery(),
         receiver: attempt.receiver.clone(),
@@ -109,8 +110,8 @@ pub(super) fn delivered_line(attempt: &Attempt, at: Timestamp) -> DeliveryLine {
         at,
         sealed_at: attempt.sealed_at,
         labels: shown_labels(&attempt.group, &attempt.labels),
-        offline: attempt.offline.len(),
-        online: attempt.online.len(),
+        offline: attempt.offline.len() + begun,
+        online: attempt.online.len() + attempt.flapping.len() - begun,
         blind: attempt.blind.len(),
         reminder: attempt.reminder,
         attempts: attempt.number,

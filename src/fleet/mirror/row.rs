@@ -101,7 +101,7 @@ impl RowUpdate<'_> {
             Standing::NeverSeen => RowState::NeverSeen,
             Standing::Present => RowState::Present,
             Standing::Offline(silence) => match silence.cause {
-                Cause::Silence => RowState::Offline,
+                Cause::Silence | Cause::Flapping => RowState::Offline,
                 Cause::NeverSeen => RowState::OfflineUnheard,
             },
         };

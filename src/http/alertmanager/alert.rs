@@ -100,6 +100,13 @@ impl Alert {
         }
     }
 
+    /// The same, of a unit that may flap: receivers know of its episode, and not of this record.
+    pub fn with_episode(mut self, episode: Option<&OfflineRecord>) -> Alert {
+        let flapping = episode.map(|episode| ("flapping_since".to_owned(), episode.deadline.to_string()));
+        self.annotations.extend(flapping);
+        self
+    }
+
     /// The alert that says that there are more open records than an answer shows.
     pub fn of_cut_list(most: usize, base: Option<&str>, now: Timestamp) -> Alert {
         let summary = format!("more than {most} units are offline; only the newest {most} are shown here");

@@ -1,6 +1,6 @@
 //! `alerts` and `alerts/groups`: the open records, alone and in the groups of their routes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use axum::extract::State;
@@ -12,10 +12,10 @@ use super::alert::{Alert, Suppressed};
 use super::filter::AlertFilter;
 use super::{AlertmanagerState, Receiver, list};
 use crate::clock::Timestamp;
-use crate::fleet::Inhibitions;
+use crate::fleet::{Flapping, Inhibitions};
 use crate::http::AlertRoutes;
 use crate::http::problem::Problem;
-use crate::presence::{Labels, OfflineRecord, Trip};
+use crate::presence::{Labels, OfflineRecord, Trip, Unit};
 use crate::routing::alert::{ALERT_NAME, BREAKER_TRIPPED, fingerprint, is_match};
 use crate::routing::{AlertSilence, Inhibitors, SilenceId, Taken};
 use crate::store::OpenPages;
@@ -30,6 +30,8 @@ struct OpenRecords {
     inhibitors: Arc<Inhibitors>,
     /// The trip of the mass-offline breaker that holds notifications now.
     trip: Option<Trip>,
+    /// Episodes of flapping, by their units.
+    episodes: HashMap<Unit, OfflineRecord>,
     now: Timestamp,
 }
 
@@ -46,7 +48,8 @@ pub(super) async fn alerts(State(state): State<AlertmanagerState>, uri: Uri) -> 
         if filter.takes_receivers(&names)
             && let Some(suppressed) = filter.suppressed(record, &routes, &open)
         {
-            alerts.push(Alert::of(record, receivers, suppressed, base.as_deref(), now));
+            let alert = Alert::of(record, receivers, suppressed, base.as_deref(), now);
+            alerts.push(alert.with_episode(open.episodes.get(&record.id.unit)));
         }
     }
     alerts.sort_by(|a, b| a.fingerprint.cmp(&b.fingerprint));
@@ -77,7 +80,8 @@ pub(super) async fn groups(State(state): State<AlertmanagerState>, uri: Uri) -> 
         let all = receivers_of(&routes, record);
         for taken in routes.routes.of(record) {
             for name in taken.route.receivers.iter().filter(|name| filter.takes_receiver(name)) {
-                let alert = Alert::of(record, all.clone(), suppressed.clone(), base.as_deref(), now);
+                let alert = Alert::of(record, all.clone(), suppressed.clone(), base.as_deref(), now)
+                    .with_episode(open.episodes.get(&record.id.unit));
                 let key = (taken.route.shared(record), name.clone(), taken.id);
                 groups.entry(key).or_default().push(alert);
             }
@@ -165,7 +169,10 @@ impl AlertmanagerState {
             false => None,
         };
         let (records, has_more) = self.open_records().await?;
-        Ok(OpenRecords { records, has_more, silences, inhibitors, trip, now: self.clock.now() })
+        let rules = self.routes().flapping.clone();
+        let flapping = Flapping::new(self.flaps.clone(), rules, self.telemetry.clone());
+        let episodes = flapping.lasting(records.iter().map(|record| &record.id.unit)).await?;
+        Ok(OpenRecords { records, has_more, silences, inhibitors, trip, episodes, now: self.clock.now() })
     }
 
     async fn open_records(&self) -> Result<(Vec<OfflineRecord>, bool), Problem> {

@@ -88,7 +88,8 @@ fn mark(
         let Ok(notification) = from_json::<Notification>("a notification", body) else { continue };
         past.extend(notification.over(hearing).map(|interval| blindness_in(&notification.group, interval)));
         // The receiver may have been notified of the silences of a reminder before.
-        for record in notification.offline.iter().filter(|_| !notification.reminder) {
+        let silences = notification.offline.iter().filter(|one| !notification.reminder && !one.is_flapping());
+        for record in silences {
             let mut open = database
                 .prepare_cached("SELECT 1 FROM records WHERE id = ? AND closed IS NULL AND detected = ?")?;
             if !open.exists(params![record.id.to_string(), record.detected_at.as_millis()])? {

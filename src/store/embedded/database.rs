@@ -49,6 +49,7 @@ const LOG_BYTES: i64 = 64 * 1024 * 1024;
 /// | `groups`, `members` | groups and their members: which wait for a notification, and which receivers were notified; a member's letter as in `groups.rs` |
 /// | `lasting` | members of groups that units share, or that are looked at again: receivers were notified of their silences, which last; `at`: when |
 /// | `reminders` | when groups with such members are looked at again, for a reminder or an escalation |
+/// | `flaps` | the last transitions of units whose kinds have flap detection (JSON); `look`: when the unit is looked at |
 /// | `notifications` | sealed notifications (JSON), and to how many receivers they are still to be delivered |
 /// | `queue`, `lanes` | the next attempt for each receiver and group; its notifications in order |
 /// | `letters`, `untold` | dead letters (JSON), and the silences in them or, with `-`, those that were over before their receiver came back |
@@ -110,6 +111,9 @@ CREATE TABLE IF NOT EXISTS attempts(id INTEGER PRIMARY KEY AUTOINCREMENT, at INT
   text TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS down(receiver TEXT PRIMARY KEY, since INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS fallen(lane INTEGER PRIMARY KEY);
+CREATE TABLE IF NOT EXISTS flaps(unit TEXT PRIMARY KEY, partition INTEGER NOT NULL, look INTEGER NOT NULL,
+  body TEXT NOT NULL) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS flaps_look ON flaps(look);
 CREATE INDEX IF NOT EXISTS attempts_newest ON attempts(at);
 ";
 

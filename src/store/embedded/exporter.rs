@@ -5,6 +5,7 @@ use rusqlite::{Connection, Row, params};
 
 use super::EmbeddedEngine;
 use super::error::DatabaseResult;
+use super::flaps;
 use super::last_seen::unit_id;
 use super::queries::PAGE;
 use crate::clock::Timestamp;
@@ -53,6 +54,9 @@ impl Exporter for EmbeddedEngine {
             records(database, partition, &mut items)?;
             groups(database, partition, &mut items)?;
             lanes(database, partition, &mut items)?;
+            for (name, text) in flaps::in_partition(database, partition)? {
+                items.extend(name.parse().ok().map(|unit| MigrationItem::Flaps { unit, text }));
+            }
             if is_last {
                 // The table of notifications has no partitions: the importer finds the partition of each.
                 notifications(database, &mut items)?;

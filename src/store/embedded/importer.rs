@@ -23,7 +23,7 @@ use crate::store::{migration::Importer, migration::MigrationItem};
 const MUST_BE_EMPTY: [&str; 5] = ["units", "records", "outbox", "groups", "letters"];
 /// Tables in which an emptied fleet may have rows; an import clears them. Old last seen times would count for the
 /// units that get their slots.
-const CLEARED: [&str; 16] = [
+const CLEARED: [&str; 17] = [
     "beats",
     "pages",
     "data",
@@ -31,6 +31,7 @@ const CLEARED: [&str; 16] = [
     "members",
     "lasting",
     "reminders",
+    "flaps",
     "notifications",
     "queue",
     "lanes",
@@ -139,6 +140,11 @@ impl TargetDatabase {
                 let insert = "INSERT INTO attempts(at, total, text) SELECT ?1, coalesce(max(total), 0) + length(?2), ?2 \
                               FROM (SELECT total FROM attempts ORDER BY id DESC LIMIT 1)";
                 self.execute(insert, params![at.as_millis(), text])
+            }
+            MigrationItem::Flaps { unit, text } => {
+                let insert = "INSERT INTO flaps(unit, partition, look, body) VALUES(?, ?, 0, ?)";
+                let partition = partition_of(unit, self.partitions);
+                self.execute(insert, params![unit.to_string(), partition, text])
             }
             MigrationItem::Audit(entry) => insert_audit(&self.database, &to_json(entry)?),
         }

@@ -41,6 +41,7 @@ mod examine;
 mod exporter;
 mod fallback;
 mod finish;
+mod flaps;
 mod full_scan;
 mod groups;
 mod hearing;

@@ -192,6 +192,17 @@ pub(super) const TABLE_RULES: &[TableRule] = &[
         columns: &[column("grp", Number, RemoveRow), column("due", Moment, Zero)],
     },
     TableRule {
+        table: "flaps",
+        what: Stored::Group,
+        key: &["unit"],
+        columns: &[
+            column("unit", Unit, RemoveRow),
+            column("partition", Partition, RemoveRow),
+            column("look", Moment, Zero),
+            column("body", Text, RemoveRow),
+        ],
+    },
+    TableRule {
         table: "notifications",
         what: Stored::Delivery,
         key: &["id"],

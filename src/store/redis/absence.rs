@@ -108,7 +108,8 @@ async fn past<'a>(engine: &RedisEngine, notifications: &'a [Notification]) -> Re
     let of = |one: &'a Notification| one.offline.iter().map(move |record| (&one.group, record));
     // The receiver may have been notified of the silences of a reminder before.
     let notified_first = notifications.iter().filter(|one| !one.reminder);
-    let silences: Vec<(&Group, &OfflineRecord)> = notified_first.flat_map(of).collect();
+    let silences = notified_first.flat_map(of).filter(|(_, record)| !record.is_flapping());
+    let silences: Vec<(&Group, &OfflineRecord)> = silences.collect();
     for records in silences.chunks(LARGEST_STEP) {
         let mut facts = pipe();
         for (_, record) in records {

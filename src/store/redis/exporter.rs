@@ -14,7 +14,9 @@ use super::{RedisEngine, outbox};
 use crate::clock::Timestamp;
 use crate::presence::{Labels, Stage, since_of};
 use crate::store::notification::Notification;
-use crate::store::{EngineError, Group, MOST_AUDITED, Queries, Result, SilenceStore, StoredAttempts};
+use crate::store::{
+    EngineError, FlapStore, Group, MOST_AUDITED, Queries, Result, SilenceStore, StoredAttempts,
+};
 use crate::store::{json::from_json, json::to_json};
 use crate::store::{migration::Exporter, migration::MigrationItem};
 
@@ -98,6 +100,8 @@ impl Exporter for RedisEngine {
             self.export_records(partition, &mut items).await?;
             self.export_groups(partition, &mut items).await?;
             self.export_attempts(partition, &mut items).await?;
+            let flaps = self.flaps_in(partition).await?.into_iter();
+            items.extend(flaps.map(|(unit, text)| MigrationItem::Flaps { unit, text }));
             return Ok(items);
         }
         let mut lanes = Vec::new();

@@ -203,6 +203,11 @@ impl RedisImporter {
                 pipe.hset(&key, silence.id.to_string(), to_json(silence)?).ignore();
                 pipe.hset(key, "version", "moved").ignore();
             }
+            MigrationItem::Flaps { unit, text } => {
+                let key = |name: &str| self.keys.in_partition(self.keys.partition(unit), name);
+                pipe.hset(key("flaps"), unit.to_string(), text).ignore();
+                pipe.zadd(key("flap_looks"), unit.to_string(), 0).ignore();
+            }
             MigrationItem::Audit(entry) => {
                 pipe.cmd("XADD").arg(self.keys.audit()).arg("*").arg("entry").arg(to_json(entry)?).ignore();
             }

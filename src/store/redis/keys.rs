@@ -46,6 +46,8 @@
 //! | `rollcall:{pN}:labels` | hash | group with waiting members → its labels (JSON) |
 //! | `rollcall:{pN}:waiting:<group>` | zset | members that wait for a notification, by when their waits began (ms); those that are final come before zero, see `sealing.lua` |
 //! | `rollcall:{pN}:lasting:<group>` | zset | members of a group that units share, or that is looked at again: receivers were notified of their silences, which last; by when (ms) |
+//! | `rollcall:{pN}:flaps` | hash | unit → its last transitions, where its kind has flap detection (JSON, see `presence/flapping.rs`) |
+//! | `rollcall:{pN}:flap_looks` | zset | the same units, by when they are looked at (ms) |
 //! | `rollcall:{pN}:reminders` | zset | groups with such members, by when they are looked at again (ms), for a reminder or an escalation |
 //! | `rollcall:{pN}:over` | zset | members that are over, kept for a day so that late repetitions do not join |
 //! | `rollcall:{pN}:notifications` | hash | id → notification (JSON) |
@@ -133,6 +135,8 @@ pub const KEY_RULES: &[KeyRule] = &[
     sort("p+", "lasting", "zset", Stored::Group),
     sort("p", "reminders", "zset", Stored::Group),
     sort("p", "over", "zset", Stored::Group),
+    sort("p", "flaps", "hash", Stored::Group),
+    sort("p", "flap_looks", "zset", Stored::Group),
     sort("p", "notifications", "hash", Stored::Delivery),
     sort("p", "owed", "hash", Stored::Delivery),
     sort("p+", "queue", "zset", Stored::Delivery),
@@ -423,14 +427,12 @@ impl Keys {
         self.within(partition, format_args!("data:{metric}:{page}"))
     }
 
-    /// A key with one instance in each partition: `deadlines`, `data`, `noted`, `offline`, `past`, `closed`,
-    /// `archive`, `group_of`, `groups`, `members`, `sealed`, `labels`, `reminders`, `over`, `notifications`, `owed`, `attempts`.
+    /// A key with one instance in each partition, such as `deadlines` or `groups`: those of [`KEY_RULES`] without an owner.
     pub fn in_partition(&self, partition: u16, name: &str) -> String {
         [self.begin(partition), name].concat()
     }
 
-    /// A key with one instance for each receiver in a partition: `queue`, `lanes`, `dead`, `letters`, `untold`, `fallen`; or
-    /// for each group: `waiting`, `lasting`.
+    /// A key with one instance for each receiver in a partition, such as `queue`, or for each group, such as `waiting`.
     pub fn of(&self, partition: u16, name: &str, owner: &str) -> String {
         self.within(partition, format_args!("{name}:{owner}"))
     }

@@ -39,6 +39,7 @@ mod examine;
 mod exporter;
 mod fallback;
 mod fields;
+mod flaps;
 mod fleet_loss;
 mod group_of;
 mod groups;

@@ -41,6 +41,7 @@ pub struct Scripts {
     pub raise: Script,
     pub renew: Script,
     pub change_silences: Script,
+    pub change_flaps: Script,
 }
 
 impl Scripts {
@@ -76,6 +77,7 @@ impl Scripts {
             raise: guarded(include_str!("scripts/raise.lua")),
             renew: guarded(RENEW),
             change_silences: guarded(include_str!("scripts/change_silences.lua")),
+            change_flaps: guarded(include_str!("scripts/change_flaps.lua")),
         }
     }
 }

@@ -225,8 +225,10 @@ pub fn poison_one(path: &Path, table: &str, column: &str, poison: Poison) -> (Ve
         _ => (column, format!("rowid = (SELECT max(rowid) FROM {table})")),
     };
     let at = match table {
-        "data" | "members" | "lasting" | "queue" | "untold" | "receivers" | "silences" | "shared" => {
+        "data" | "members" | "lasting" | "queue" | "untold" | "receivers" | "silences" | "shared"
+        | "flaps" => {
             let key = match table {
+                "flaps" => "unit",
                 "data" | "silences" => "id",
                 "members" | "lasting" => "grp",
                 "receivers" => "name",

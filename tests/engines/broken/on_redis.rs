@@ -72,6 +72,8 @@ const TABLE: &[(&str, Spared, Spared)] = &[
     ("{pN}:waiting:<>", Spared::None, Spared::None),
     ("{pN}:lasting:<>", Spared::None, Spared::None),
     ("{pN}:reminders", Spared::None, Spared::None),
+    ("{pN}:flaps", Spared::None, Spared::None),
+    ("{pN}:flap_looks", Spared::None, Spared::None),
     ("{pN}:over", Spared::None, Spared::None),
     ("{pN}:notifications", Spared::None, Spared::None),
     ("{pN}:owed", Spared::None, Spared::None),

@@ -7,6 +7,7 @@ mod alerts;
 mod crashes;
 mod data;
 mod embedded;
+mod flapping;
 mod ground;
 mod hearing;
 mod incidents;
@@ -86,6 +87,7 @@ macro_rules! every_case {
                 hearing::each_filter_is_heard_to_its_own_moment_by_a_gap_of_its_own
                 data::values_survive_a_crash
                 silences::silences_survive_a_crash
+                flapping::a_flapping_unit_is_known_to_every_instance_and_after_a_crash
                 inhibition::units_that_inhibit_others_are_known_to_every_instance_and_survive_a_crash
                 silences::an_acknowledgement_is_kept_with_its_record_and_ends_with_it
             }

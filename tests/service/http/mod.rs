@@ -131,6 +131,7 @@ async fn an_address_that_others_reach_is_not_served_without_a_token() {
         alerts: fleet.engine.clone(),
         values: fleet.engine.clone(),
         shared: fleet.engine.clone(),
+        flaps: fleet.engine.clone(),
         roster: fleet.engine.clone(),
         roll: fleet.roll.clone(),
         mirror: fleet.mirror.clone(),
@@ -279,6 +280,7 @@ async fn a_unit_is_shown_with_all_its_facts() {
         "paused_until": "2026-03-01T12:01:00.000Z",
         "sleeps_until": null,
         "record": null,
+        "flapping": false,
         "values": {},
     });
     assert_eq!(fleet.json("/api/v1/units/detector/1").await, expected);

@@ -9,7 +9,7 @@ use reqwest::header::CONTENT_TYPE;
 use reqwest::{Client, Response};
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::fleet::ownership::View;
-use rollcall::fleet::{HearingConfig, Rules};
+use rollcall::fleet::{FlapRules, HearingConfig, Rules};
 use rollcall::fleet::{Mirror, Ownership, Roll, Silences};
 use rollcall::http::{self, AlertRoutes, Config, Sources, Token, UnitMetrics};
 use rollcall::presence::{Declared, Heartbeat, Kind, KindRules, Labels, Policy, Unit};
@@ -97,6 +97,7 @@ impl Fleet {
             mirror: mirror.clone(),
             metrics: Arc::new(Catalogue::new([(rules_of("detector").kind, metrics())])),
             shared: engine.clone(),
+            flaps: engine.clone(),
             silences: Arc::new(Silences::new(engine.clone())),
             routes: watch::Sender::new(Arc::new(routes())).subscribe(),
             reloads: None,
@@ -200,7 +201,8 @@ fn routes() -> AlertRoutes {
     let detectors = Route { matchers: parse_matchers("kind=detector").unwrap(), ..of("mail", "site") };
     let routes = Routes::new(Route { routes: vec![detectors], ..of("hook", "kind") });
     let receivers = ["hook", "mail"].map(str::to_owned).into();
-    AlertRoutes { routes, receivers, inhibition: Inhibition::default(), has_breaker: true }
+    let (inhibition, flapping) = (Inhibition::default(), FlapRules::new());
+    AlertRoutes { routes, receivers, inhibition, has_breaker: true, flapping }
 }
 
 pub fn rules_of(kind: &str) -> KindRules {

@@ -1,0 +1,209 @@
+//! Flapping units: receivers are notified once of an episode, and once of its end, and of no transition in between.
+//!
+//! Every transition of a kind with flap detection is noted before it joins its groups. One that belongs to an episode does not
+//! join: the episode joins instead, which changes nothing after the first time, and so an alert silence that covered its begin
+//! holds it back until the unit flaps once more. The return of a silence that receivers know of closes that silence
+//! without a notification, because reminders and escalations would go on.
+//!
+//! An episode has groups of its own, beside those of its route. With its end joins the open record of the unit, if it has one:
+//! one notification has both, and the record's return is notified like any other.
+//!
+//! # Why an end is not lost
+//! First the end is decided and stored, then it joins, then it is stored that it has. A crash in between repeats it,
+//! which changes nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::group::flapping_groups_of;
+use super::holds::Holds;
+use super::{ENGINE_BACKOFF, SHORTEST_WAIT, TICK};
+use crate::clock::{Clock, Timestamp};
+use crate::fleet::{Flapping, Ownership, Silences, StoredFlaps};
+use crate::presence::{Closing, FlapLook, Flaps, Noted, OfflineRecord, Snapshot};
+use crate::routing::alert_silence::covering;
+use crate::routing::{AlertSilence, Destinations, Routes};
+use crate::store::{AlertStore, Capacity, Join, OutboxEvent, Result, UnitStore};
+use crate::telemetry::{Loop, Telemetry};
+
+/// The name of the loop among those that fail.
+const NAME: &str = "flapping units";
+/// The most units that one step looks at.
+const STEP: usize = 500;
+/// How often units are counted again, and how often the store is asked while no kind has flap detection.
+const COUNTED_EVERY: Duration = Duration::from_secs(300);
+/// How soon a unit whose facts cannot be read is looked at again.
+const UNREADABLE: Duration = Duration::from_secs(60);
+
+/// The events of which receivers are notified, in place of these.
+pub(super) async fn noted(flapping: &Flapping, events: Vec<OutboxEvent>) -> Result<Vec<OutboxEvent>> {
+    if !flapping.is_configured() {
+        return Ok(events);
+    }
+    let records: Vec<&OfflineRecord> = records_of(&events).collect();
+    let mut noted = flapping.note(&records).await?.into_iter();
+    let mut told = Vec::with_capacity(events.len());
+    for event in events {
+        match record_of(&event).and_then(|_| noted.next()) {
+            None | Some(Noted::Plain) => told.push(event),
+            Some(Noted::Episode(episode)) => {
+                // Its silence may have joined before the episode began.
+                if let OutboxEvent::Record(record) = event
+                    && record.back_at.is_some()
+                {
+                    let quiet = OfflineRecord { closed_by: Some(Closing::Removed), ..record };
+                    told.push(OutboxEvent::Record(quiet));
+                }
+                told.push(OutboxEvent::Record(*episode));
+            }
+        }
+    }
+    Ok(told)
+}
+
+/// The records among some events.
+pub(super) fn records_of(events: &[OutboxEvent]) -> impl Iterator<Item = &OfflineRecord> {
+    events.iter().filter_map(record_of)
+}
+
+fn record_of(event: &OutboxEvent) -> Option<&OfflineRecord> {
+    match event {
+        OutboxEvent::Record(record) => Some(record),
+        OutboxEvent::Blind(_) => None,
+    }
+}
+
+/// The loop that ends episodes, and what it uses.
+pub(super) struct Stability {
+    pub flapping: Arc<Flapping>,
+    pub routes: Routes,
+    pub destinations: Destinations,
+    pub alerts: Arc<dyn AlertStore>,
+    pub units: Arc<dyn UnitStore>,
+    pub silences: Arc<Silences>,
+    pub holds: Holds,
+    pub ownership: Ownership,
+    pub clock: Clock,
+    pub telemetry: Arc<Telemetry>,
+    pub stop: CancellationToken,
+}
+
+/// The partitions whose units are counted, and since when.
+type Counted = Option<(Vec<u16>, Instant)>;
+
+impl Stability {
+    /// Runs until it is stopped.
+    pub async fn run(self) -> anyhow::Result<()> {
+        let (mut failures, mut counted) = (0, None);
+        loop {
+            let step = async {
+                let wait = match self.step(&mut counted).await {
+                    Ok(wait) => {
+                        failures = 0;
+                        self.telemetry.engine_answered(Loop::Dispatch, NAME);
+                        wait
+                    }
+                    Err(error) => {
+                        failures += 1;
+                        self.telemetry.engine_failed(Loop::Dispatch, NAME, &error);
+                        ENGINE_BACKOFF.wait(failures, rand::random())
+                    }
+                };
+                tokio::time::sleep(wait).await;
+            };
+            if self.stop.run_until_cancelled(step).await.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Answers how long to wait for the next step.
+    async fn step(&self, counted: &mut Counted) -> Result<Duration> {
+        let partitions = self.ownership.view().partitions.clone();
+        let is_counted = |(of, at): &(Vec<u16>, Instant)| *of == partitions && at.elapsed() < COUNTED_EVERY;
+        if !counted.as_ref().is_some_and(is_counted) {
+            self.flapping.count(&partitions).await?;
+        } else if !self.flapping.is_configured() {
+            return Ok(TICK);
+        }
+        let now = self.clock.now();
+        match self.flapping.first(&partitions).await? {
+            Some(first) if first <= now => {
+                self.look(&partitions, now).await?;
+                Ok(SHORTEST_WAIT)
+            }
+            first => {
+                if !counted.as_ref().is_some_and(is_counted) {
+                    *counted = Some((partitions, Instant::now()));
+                }
+                Ok(first.map_or(TICK, |first| first.since(now).clamp(SHORTEST_WAIT, TICK)))
+            }
+        }
+    }
+
+    /// Looks at the units that are due.
+    async fn look(&self, partitions: &[u16], now: Timestamp) -> Result<()> {
+        let due = self.flapping.due(partitions, now, STEP).await?;
+        let units: Vec<_> = due.iter().map(|stored| stored.unit.clone()).collect();
+        let seen = self.units.read(&units).await?;
+        let (mut changes, mut ends) = (Vec::new(), Vec::new());
+        for (stored, seen) in due.into_iter().zip(seen) {
+            let rule = self.flapping.rule(&stored.unit.kind);
+            let open = seen.facts.as_ref().and_then(|facts| facts.open_record(&seen.unit));
+            let is_open = seen.is_known().then_some(open.is_some());
+            let after = match stored.flaps.look(rule, is_open, now) {
+                _ if seen.is_unreadable() => Some((stored.flaps.clone(), now + UNREADABLE)),
+                FlapLook::Wait(at) => Some((stored.flaps.clone(), at)),
+                FlapLook::Forget => None,
+                FlapLook::End => {
+                    let ending = stored.flaps.ending();
+                    ends.push((changes.len(), seen, open));
+                    let look = ending.look_at(rule);
+                    Some((ending, look))
+                }
+            };
+            changes.push((stored, after));
+        }
+        // The end is decided, unless the unit has changed meanwhile.
+        let written = self.flapping.change(&changes).await?;
+        ends.retain(|(at, ..)| written[*at]);
+        if ends.is_empty() {
+            return Ok(());
+        }
+        let silences = self.silences.current().await?;
+        let mut joins = Vec::new();
+        let mut over: Vec<(StoredFlaps, Option<(Flaps, Timestamp)>)> = Vec::new();
+        for (at, seen, open) in ends {
+            let (stored, after) = &changes[at];
+            let Some((ending, _)) = after else { continue };
+            joins.extend(self.joins(ending, &seen, open, &silences, now));
+            let (flaps, rule) = (ending.over(), self.flapping.rule(&stored.unit.kind));
+            let look = flaps.look_at(rule);
+            over.push((stored.written(ending)?, Some((flaps, look))));
+        }
+        let destinations = self.holds.at(&self.destinations, now).await?;
+        self.alerts.join(&joins, &destinations, &Capacity::NONE, now).await?;
+        self.flapping.change(&over).await.map(|_| ())
+    }
+
+    /// The end of an episode, and the open record of its unit, unless an alert silence covers it.
+    fn joins(
+        &self,
+        ending: &Flaps,
+        seen: &Snapshot,
+        open: Option<OfflineRecord>,
+        silences: &[AlertSilence],
+        now: Timestamp,
+    ) -> Vec<Join> {
+        let ended = ending.ended(open.as_ref(), !seen.is_known()).into_iter();
+        let open = open.into_iter().filter(|record| covering(silences, record, now).is_none());
+        ended.chain(open).map(|record| self.join_of(record)).collect()
+    }
+
+    fn join_of(&self, record: OfflineRecord) -> Join {
+        Join { groups: flapping_groups_of(&record, &self.routes), event: OutboxEvent::Record(record) }
+    }
+}

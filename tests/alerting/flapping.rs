@@ -1,0 +1,148 @@
+//! Claims about flapping units: one message of the episode, none of its transitions, one of its end.
+
+use std::time::Duration;
+
+use rollcall::presence::FlapRule;
+use rollcall::simulate::webhook_sink::{Received, WebhookSink};
+use rollcall::store::Again;
+
+use super::silences::silence;
+use super::world::{WAIT, World, hook, listed, unit, until};
+use super::*;
+
+const RULE: FlapRule = FlapRule { transitions: 4, window: HOUR, stable: Duration::from_secs(600) };
+
+async fn world(group_by: &str, receiver: ReceiverConfig) -> World {
+    let mut world = World::new(group_by, vec![receiver]).await;
+    world.config.flapping = [("detector".parse().unwrap(), RULE)].into();
+    // Reminders would come every minute.
+    world.config.route.again = Again { repeat: Some(Duration::from_secs(60)), escalate: Vec::new() };
+    world.stop().await;
+    world.start();
+    world
+}
+
+/// Lets time pass, a few seconds at a time, until nothing is due before `end`.
+async fn pass(world: &World, span: Duration) {
+    let end = world.clock.now() + span;
+    while world.clock.now() < end {
+        world.advance(Duration::from_secs(5).min(end.since(world.clock.now())));
+        let settled = async || {
+            let all = world.partitions();
+            let due =
+                [world.engine.first_seal(&all).await.unwrap(), world.engine.first_flaps(&all).await.unwrap()];
+            due.into_iter().flatten().all(|due| due > world.clock.now())
+        };
+        until("what is due is sealed, and looked at", settled).await;
+    }
+}
+
+async fn lose(world: &World) {
+    world.lose(&["g"]).await;
+    world.joined().await;
+}
+
+async fn hear(world: &World) {
+    world.hear(&["g"]).await;
+    world.joined().await;
+    pass(world, Duration::from_secs(1)).await;
+}
+
+/// The last of so many messages: its type, and the transitions in it.
+async fn told(sink: &WebhookSink, count: usize) -> (String, Vec<String>) {
+    let received = sink.wait_for(count, PATIENCE).await.unwrap();
+    let said = |one: &Received| {
+        let json = one.json();
+        let each = |list: &str, field: &str| {
+            let records = json["data"][list].as_array().unwrap().iter();
+            records.map(|record| record[field].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        let kind = json["type"].as_str().unwrap().to_owned();
+        (kind, [each("offline", "cause"), each("online", "closed_by")].concat())
+    };
+    let last = said(&received[count - 1]);
+    assert_eq!(received.len(), count, "{last:?}");
+    last
+}
+
+fn message(kind: &str, what: &[&str]) -> (String, Vec<String>) {
+    (format!("rollcall.{kind}"), what.iter().map(|what| (*what).to_owned()).collect())
+}
+
+/// Four transitions: the last of them is a return.
+async fn flap(world: &World, sink: &WebhookSink) {
+    let first = sink.received().len();
+    for turn in 0..2 {
+        lose(world).await;
+        pass(world, 2 * WAIT).await;
+        assert_eq!(told(sink, first + 2 * turn + 1).await, message("notification", &["silence"]));
+        hear(world).await;
+        pass(world, 6 * WAIT).await;
+        let back =
+            if turn == 0 { message("notification", &["return"]) } else { message("flapping", &["flapping"]) };
+        assert_eq!(told(sink, first + 2 * turn + 2).await, back);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_unit_that_flaps_is_told_once_and_once_more_when_it_is_stable() {
+    for group_by in ["kind", "unit"] {
+        let sink = hook().await;
+        let mut world = world(group_by, webhook_to(sink.url(), None)).await;
+        flap(&world, &sink).await;
+        assert_eq!(world.metric("rollcall_flapping_units", &["detector"]), 1.0);
+        // Its transitions are on record and not told, and nobody is reminded, also after a crash.
+        for _ in 0..2 {
+            lose(&world).await;
+            world.crash().await;
+            world.start();
+            pass(&world, Duration::from_secs(300)).await;
+            hear(&world).await;
+        }
+        lose(&world).await;
+        pass(&world, Duration::from_secs(590)).await;
+        assert_eq!(sink.received().len(), 4, "{group_by}");
+        assert_eq!(world.engine.records(false, None, 10).await.unwrap().len(), 5);
+        // It stays offline. From then on it is a unit like any other.
+        pass(&world, Duration::from_secs(30)).await;
+        assert_eq!(told(&sink, 5).await, message("flapping", &["silence", "stable_offline"]));
+        assert_eq!(world.metric("rollcall_flapping_units", &["detector"]), 0.0);
+        hear(&world).await;
+        pass(&world, 6 * WAIT).await;
+        assert_eq!(told(&sink, 6).await, message("notification", &["return"]));
+        world.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_unit_that_is_stable_and_online_is_told_and_a_removed_one_is_not() {
+    let sink = hook().await;
+    let mut world = world("kind", webhook_to(sink.url(), None)).await;
+    flap(&world, &sink).await;
+    pass(&world, RULE.stable).await;
+    assert_eq!(told(&sink, 5).await, message("flapping", &["stable"]));
+
+    // A silence covers the begin of the next episode; the unit still flaps when it is over.
+    let covers = silence(&world, "unit=g", 2 * HOUR).await;
+    for _ in 0..3 {
+        lose(&world).await;
+        hear(&world).await;
+    }
+    pass(&world, WAIT).await;
+    assert_eq!(world.metric("rollcall_flapping_units", &["detector"]), 1.0);
+    lose(&world).await;
+    world.silences.expire(covers, "anna", world.clock.now()).await.unwrap();
+    let joined = async || world.engine.first_seal(&world.partitions()).await.unwrap().is_some();
+    until("the episode joins when the silence is over", joined).await;
+    pass(&world, WAIT).await;
+    assert_eq!(told(&sink, 6).await, message("flapping", &["flapping"]));
+    assert_eq!(listed(&sink.received()[5], "offline"), ["g"]);
+
+    // Removed while it flaps.
+    assert!(world.roll.retire(&unit("g"), world.clock.now()).await.unwrap());
+    world.joined().await;
+    pass(&world, 2 * RULE.stable).await;
+    assert_eq!(world.metric("rollcall_flapping_units", &["detector"]), 0.0);
+    world.stop().await;
+    assert_eq!(sink.received().len(), 6);
+}

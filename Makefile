@@ -28,7 +28,7 @@ test: ## Run the tests against real servers (installs what is missing) [ALL=1: t
 	@# A case that needs more than the kernel allows an ordinary user leaves a file there.
 	@not_run=$$(mktemp -d) && export TESTS_NOT_RUN="$$not_run" && status=0; \
 	if cargo nextest --version >/dev/null 2>&1; then \
-	    profile=$(if $(ALL),default,short) threads=$$(($(if $(ALL),4,5) * $$(nproc))); \
+	    profile=$(if $(ALL),default,short) threads=$$((4 * $$(nproc))); \
 	    echo "cargo nextest run --locked --profile $$profile --test-threads $$threads"; \
 	    cargo nextest run --locked --profile "$$profile" --test-threads "$$threads" || status=$$?; \
 	else \

@@ -63,6 +63,8 @@ async fn what_is_too_old_is_given_up_without_an_attempt_while_its_receiver_takes
     let (sink, mut world, _) = storm().await;
     world.advance(73 * HOUR);
     let dead = async || {
+        // Slower than the loops: a lease must not end before they use it.
+        tokio::time::sleep(Duration::from_millis(50)).await;
         world.advance(MINUTE);
         world.engine.backlog(&world.partitions(), "hook").await.is_ok_and(|backlog| backlog.dead == 100)
     };

@@ -65,8 +65,10 @@ macro_rules! choice {
 }
 
 mod holds;
+mod kind;
 
 pub use holds::{Breaker, Inhibit};
+pub use kind::{ClockSource, Kind, Metric, MetricType, Registry};
 
 section! {
     /// This process, of several that serve one fleet.
@@ -144,52 +146,6 @@ section! {
         max_packet: u32 = 1 << 20,
         max_rate: u32 = 1000,
     }
-}
-
-section! {
-    Kind {
-        name: String = "detector".into(),
-        topics: Vec<String> = vec!["units/{unit}/heartbeat".into(), "units/{unit}/data".into()],
-        timeout: Span = Span(crate::presence::DEFAULT_TIMEOUT),
-        grace: Span = Span::from_secs(0),
-        accept_timeout: bool = true,
-        accept_sleep: bool = true,
-        max_sleep: Span = Span(crate::presence::LONGEST_TIMEOUT),
-        clock: ClockSource = ClockSource::Arrival,
-        registry: Registry = Registry::Open,
-        forget_after: Span = Span::from_days(30),
-        max_units: u64 = crate::presence::DEFAULT_MAX_UNITS,
-        flapping: super::flapping::Flapping = Default::default(),
-        metric: Vec<Metric> = Vec::new(),
-    }
-}
-
-section! {
-    /// A value in the messages of units of a kind.
-    Metric {
-        name: String = String::new(),
-        pointer: String = String::new(),
-        #[serde(rename = "type")]
-        metric_type: Option<MetricType> = None,
-        help: String = String::new(),
-        unit: String = String::new(),
-        label: String = "value".into(),
-    }
-}
-
-choice! {
-    /// The type of the metric in Prometheus.
-    MetricType { Gauge, Counter, Info }
-}
-
-choice! {
-    /// The time of a heartbeat.
-    ClockSource { Arrival, Device }
-}
-
-choice! {
-    /// Whether a heartbeat registers a new unit.
-    Registry { Open, Closed }
 }
 
 section! {

@@ -283,7 +283,7 @@ async fn a_fleet_is_the_same_after_a_migration_there_and_back() {
         values: 1,
         open_records: 7,
         closed_records: 1,
-        unsealed: 4,
+        unsealed: 5,
         undelivered: 5,
         dead_letters: 1,
         silences: 1,

@@ -17,11 +17,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::acknowledged::{acknowledged, queue};
 use super::buffer::{DeliveryBuffer, count, reserve_in};
+use super::failures::EngineFailures;
 use super::flapping::{noted, records_of};
 use super::group::groups_of;
 use super::holds::Holds;
 use super::silenced::is_held;
-use super::{ENGINE_BACKOFF, LEASE, SHORTEST_WAIT, tick};
+use super::{LEASE, SHORTEST_WAIT, tick};
 use crate::clock::Clock;
 use crate::fleet::{Flapping, Ownership, Silences};
 use crate::presence::Trip;
@@ -69,28 +70,19 @@ pub(super) struct Dispatcher {
 impl Dispatcher {
     /// Runs until it is stopped.
     pub async fn run(self) -> anyhow::Result<()> {
-        let (mut failures, mut compared) = (0, None);
+        let mut compared = None;
         let mut ownership = self.ownership.clone();
         let this = Arc::new(self);
+        let mut failures = EngineFailures::new(Loop::Dispatch, "", &this.telemetry);
         loop {
-            let wait = match this.compared_and_step(&mut compared).await {
-                Ok(wait) => {
-                    failures = 0;
-                    this.telemetry.engine_answered(Loop::Dispatch, "");
-                    wait
-                }
-                Err(error) => {
-                    failures += 1;
-                    this.telemetry.engine_failed(Loop::Dispatch, "", &error);
-                    ENGINE_BACKOFF.wait(failures, rand::random())
-                }
-            };
+            let wait = failures.wait_after(this.compared_and_step(&mut compared).await);
+            let is_answered = !failures.are_going_on();
             tokio::select! {
                 biased;
                 () = this.stop.cancelled() => return Ok(()),
                 // A new entry does not cut the wait for an engine that fails: there are many then.
-                () = this.outbox_grew.notified(), if failures == 0 => {}
-                () = ownership.changed(), if failures == 0 => {}
+                () = this.outbox_grew.notified(), if is_answered => {}
+                () = ownership.changed(), if is_answered => {}
                 () = tokio::time::sleep(wait) => {}
             }
         }

@@ -18,9 +18,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::failures::EngineFailures;
 use super::group::flapping_groups_of;
 use super::holds::Holds;
-use super::{ENGINE_BACKOFF, SHORTEST_WAIT, TICK};
+use super::{SHORTEST_WAIT, TICK};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Flapping, Ownership, Silences, StoredFlaps};
 use crate::presence::{Closing, FlapLook, Flaps, Noted, OfflineRecord, Snapshot};
@@ -97,22 +98,12 @@ type Counted = Option<(Vec<u16>, Instant)>;
 impl Stability {
     /// Runs until it is stopped.
     pub async fn run(self) -> anyhow::Result<()> {
-        let (mut failures, mut counted) = (0, None);
+        let mut counted = None;
+        let mut failures = EngineFailures::new(Loop::Dispatch, NAME, &self.telemetry);
         loop {
             let step = async {
-                let wait = match self.step(&mut counted).await {
-                    Ok(wait) => {
-                        failures = 0;
-                        self.telemetry.engine_answered(Loop::Dispatch, NAME);
-                        wait
-                    }
-                    Err(error) => {
-                        failures += 1;
-                        self.telemetry.engine_failed(Loop::Dispatch, NAME, &error);
-                        ENGINE_BACKOFF.wait(failures, rand::random())
-                    }
-                };
-                tokio::time::sleep(wait).await;
+                let done = self.step(&mut counted).await;
+                tokio::time::sleep(failures.wait_after(done)).await;
             };
             if self.stop.run_until_cancelled(step).await.is_none() {
                 return Ok(());

@@ -6,7 +6,8 @@
 //!
 //! # Why the mark comes first
 //! The record joins its group as soon as it is written, and its return may follow at once. A return that joins before
-//! the mark cancels a silence that no receiver seems to know of.
+//! the mark cancels a silence that no receiver seems to know of. Where a return was faster all the same, the mark undoes
+//! that, and the return joins once more.
 //!
 //! # What is notified twice
 //! Receivers of its group that did not acknowledge a lost silence are notified of it, unless its unit is back. If other
@@ -17,8 +18,9 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
+use super::TICK_BESIDE_OTHERS;
+use super::failures::EngineFailures;
 use super::group::groups_of;
-use super::{ENGINE_BACKOFF, TICK_BESIDE_OTHERS};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Found, Roll};
 use crate::presence::{Change, OfflineRecord, RecordId, Snapshot};
@@ -82,22 +84,11 @@ fn name(record: &OfflineRecord) -> (Timestamp, RecordId) {
 impl LostSilences {
     /// Runs until it is stopped.
     pub async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
-        let mut failures = 0;
+        let mut failures = EngineFailures::new(Loop::Dispatch, NAME, &self.telemetry);
         loop {
             let step = async {
-                let wait = match self.step(self.clock.now()).await {
-                    Ok(_) => {
-                        failures = 0;
-                        self.telemetry.engine_answered(Loop::Dispatch, NAME);
-                        TICK_BESIDE_OTHERS
-                    }
-                    Err(error) => {
-                        failures += 1;
-                        self.telemetry.engine_failed(Loop::Dispatch, NAME, &error);
-                        ENGINE_BACKOFF.wait(failures, rand::random())
-                    }
-                };
-                tokio::time::sleep(wait).await;
+                let done = self.step(self.clock.now()).await.map(|_| TICK_BESIDE_OTHERS);
+                tokio::time::sleep(failures.wait_after(done)).await;
             };
             if stop.run_until_cancelled(step).await.is_none() {
                 return Ok(());
@@ -122,10 +113,10 @@ impl LostSilences {
         let markings: Vec<Marking> = silences.map(|silence| self.marking(silence)).collect();
         self.engine.mark_notified(&markings, now).await?;
         let applied = self.roll.write_again(&lost, now).await?;
-        // The return of a stored record may have joined a group that is lost. That of a record that is written again
-        // joins as soon as it is in the outbox, and not if the unit has changed meanwhile.
+        // The return of a stored record may have joined a group that is lost, or joined before the mark. That of a record
+        // that is written again joins as soon as it is in the outbox, and not if the unit has changed meanwhile.
         let is_stored = |marking: &Marking| stored.contains(&marking.silence.record.id);
-        let returns: Vec<Join> = markings.into_iter().filter(is_stored).filter_map(returns).collect();
+        let returns = self.returns(markings.into_iter().filter(is_stored).collect()).await?;
         self.engine.join(&returns, &self.destinations, &Capacity::NONE, now).await?;
         // A unit that changed meanwhile is compared again.
         let changed = lost.iter().zip(&applied).filter(|(_, applied)| !**applied);
@@ -152,6 +143,21 @@ impl LostSilences {
         Ok(repair)
     }
 
+    /// The returns of stored records, as they are stored now, which join once more.
+    async fn returns(&self, markings: Vec<Marking>) -> Result<Vec<Join>> {
+        let records: Vec<OfflineRecord> =
+            markings.iter().map(|marking| marking.silence.record.clone()).collect();
+        let found = self.roll.find(&records).await?;
+        let joins =
+            markings.into_iter().zip(found).filter_map(|(Marking { groups, .. }, found)| match found {
+                Found::Stored(record) if record.back_at.is_some() => {
+                    Some(Join { groups, event: OutboxEvent::Record(record) })
+                }
+                _ => None,
+            });
+        Ok(joins.collect())
+    }
+
     fn marking(&self, silence: AcknowledgedSilence) -> Marking {
         let mut groups = groups_of(&OutboxEvent::Record(silence.record.clone()), &self.routes);
         // Routes that have changed since do not change the group of a silence.
@@ -162,11 +168,4 @@ impl LostSilences {
         rest.retain(|name| silence.record.back_at.is_none() && !silence.receivers.contains(name));
         Marking { silence, groups, rest }
     }
-}
-
-/// The return of a record that is closed, which joins once more.
-fn returns(marking: Marking) -> Option<Join> {
-    let Marking { silence, groups, .. } = marking;
-    silence.record.back_at?;
-    Some(Join { groups, event: OutboxEvent::Record(silence.record) })
 }

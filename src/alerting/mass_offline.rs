@@ -11,9 +11,10 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use super::TICK;
 use super::buffer::DeliveryBuffer;
+use super::failures::EngineFailures;
 use super::message::{MassNotice, ValueShare};
-use super::{ENGINE_BACKOFF, TICK};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{MassBreaker, Ownership};
 use crate::presence::{GATHERS, Interval, OfflineRecord, Trip};
@@ -51,22 +52,11 @@ pub(super) struct MassOffline {
 impl MassOffline {
     /// Runs until it is stopped.
     pub async fn run(self) -> anyhow::Result<()> {
-        let mut failures = 0;
+        let mut failures = EngineFailures::new(Loop::Dispatch, NAME, &self.telemetry);
         loop {
             let step = async {
-                let wait = match self.step(self.clock.now()).await {
-                    Ok(()) => {
-                        failures = 0;
-                        self.telemetry.engine_answered(Loop::Dispatch, NAME);
-                        TICK
-                    }
-                    Err(error) => {
-                        failures += 1;
-                        self.telemetry.engine_failed(Loop::Dispatch, NAME, &error);
-                        ENGINE_BACKOFF.wait(failures, rand::random())
-                    }
-                };
-                tokio::time::sleep(wait).await;
+                let done = self.step(self.clock.now()).await.map(|()| TICK);
+                tokio::time::sleep(failures.wait_after(done)).await;
             };
             if self.stop.run_until_cancelled(step).await.is_none() {
                 return Ok(());

@@ -50,6 +50,7 @@ mod channel;
 mod deliver;
 mod digest;
 mod dispatch;
+mod failures;
 mod flapping;
 mod group;
 mod holds;

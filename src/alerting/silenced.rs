@@ -19,9 +19,10 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
+use super::TICK;
+use super::failures::EngineFailures;
 use super::group::groups_of;
 use super::holds::Holds;
-use super::{ENGINE_BACKOFF, TICK};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Flapping, Ownership, Silences};
 use crate::presence::OfflineRecord;
@@ -67,22 +68,12 @@ struct Done {
 impl Silenced {
     /// Runs until it is stopped.
     pub async fn run(self) -> anyhow::Result<()> {
-        let (mut failures, mut done) = (0, Done::default());
+        let mut done = Done::default();
+        let mut failures = EngineFailures::new(Loop::Dispatch, NAME, &self.telemetry);
         loop {
             let step = async {
-                let wait = match self.step(&mut done).await {
-                    Ok(()) => {
-                        failures = 0;
-                        self.telemetry.engine_answered(Loop::Dispatch, NAME);
-                        TICK
-                    }
-                    Err(error) => {
-                        failures += 1;
-                        self.telemetry.engine_failed(Loop::Dispatch, NAME, &error);
-                        ENGINE_BACKOFF.wait(failures, rand::random())
-                    }
-                };
-                tokio::time::sleep(wait).await;
+                let stepped = self.step(&mut done).await.map(|()| TICK);
+                tokio::time::sleep(failures.wait_after(stepped)).await;
             };
             if self.stop.run_until_cancelled(step).await.is_none() {
                 return Ok(());

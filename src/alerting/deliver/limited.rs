@@ -22,9 +22,10 @@ use super::engine_calls::{EXTEND, EngineCalls, LEASED_FOR_PROBE};
 use super::{Deliver, STOP_TIMEOUT};
 use crate::alerting::channel::{Answer, Failure, within};
 use crate::alerting::digest::{any_waits, gather, group_key, id_of, merged};
+use crate::alerting::failures::EngineFailures;
 use crate::alerting::in_flight::InFlight;
 use crate::alerting::limit::{LimitState, Limits, OpenDigest, RateLimit};
-use crate::alerting::{ENGINE_BACKOFF, LEASE, SHORTEST_WAIT, TICK, tick};
+use crate::alerting::{LEASE, SHORTEST_WAIT, TICK, tick};
 use crate::clock::Timestamp;
 use crate::store::{
     AttemptMade, Delivery, End, Ended, LARGEST_STEP, Result, SharedStore, partition_of_group,
@@ -88,25 +89,15 @@ impl Limited {
             ending: None,
             turn: 0,
         };
-        let mut failures = 0;
+        let mut failures = EngineFailures::new(Loop::Delivery, &receiver.name, telemetry);
         while !stop.is_cancelled() {
             self.deliver.log_suppressed(&mut state.in_flight, Instant::now());
-            let wait = match self.step(&mut state).await {
-                Ok(wait) => {
-                    failures = 0;
-                    telemetry.engine_answered(Loop::Delivery, &receiver.name);
-                    wait
-                }
-                Err(error) => {
-                    failures += 1;
-                    telemetry.engine_failed(Loop::Delivery, &receiver.name, &error);
-                    ENGINE_BACKOFF.wait(failures, rand::random())
-                }
-            };
+            let wait = failures.wait_after(self.step(&mut state).await);
+            let is_answered = !failures.are_going_on();
             tokio::select! {
                 () = stop.cancelled() => break,
-                () = buffer.notified(), if failures == 0 => {}
-                () = ownership.changed(), if failures == 0 => {}
+                () = buffer.notified(), if is_answered => {}
+                () = ownership.changed(), if is_answered => {}
                 () = sleep(wait) => {}
             }
         }

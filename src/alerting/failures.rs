@@ -1,0 +1,44 @@
+//! Failures of the engine, as the loops of alerting meet them: reported, and waited out.
+
+use std::time::Duration;
+
+use super::ENGINE_BACKOFF;
+use crate::store::Result;
+use crate::telemetry::{Loop, Telemetry};
+
+/// The failures in a row of one loop.
+pub(super) struct EngineFailures<'a> {
+    of: Loop,
+    name: &'a str,
+    telemetry: &'a Telemetry,
+    count: u32,
+}
+
+impl<'a> EngineFailures<'a> {
+    /// None so far. `name`: of the loop, among those of its kind.
+    pub fn new(of: Loop, name: &'a str, telemetry: &'a Telemetry) -> EngineFailures<'a> {
+        EngineFailures { of, name, telemetry, count: 0 }
+    }
+
+    /// Whether the last step failed.
+    pub fn are_going_on(&self) -> bool {
+        self.count > 0
+    }
+
+    /// Reports whether the engine answered. How long to wait for the next step: as that one says or, after a failure, longer
+    /// each time.
+    pub fn wait_after(&mut self, step: Result<Duration>) -> Duration {
+        match step {
+            Ok(wait) => {
+                self.count = 0;
+                self.telemetry.engine_answered(self.of, self.name);
+                wait
+            }
+            Err(error) => {
+                self.count += 1;
+                self.telemetry.engine_failed(self.of, self.name, &error);
+                ENGINE_BACKOFF.wait(self.count, rand::random())
+            }
+        }
+    }
+}

@@ -184,9 +184,16 @@ fn names(of_units: impl Fn(u16) -> bool, of_group: impl Fn(u16) -> bool) -> ([Un
     ([(); 3].map(|()| units.next().expect("there are many")), group)
 }
 
+/// Which partition's primary dies, and whether a return joins its group before the instance that delivered compares.
+struct Loss {
+    partition: u16,
+    is_return_first: bool,
+}
+
 /// One unit is heard as soon as the replica has taken over, one stays silent, and one had come back before. The
 /// instance that delivered and the one that does the rest are not the same.
-async fn nothing_is_forgotten(mut servers: Servers, url: String, units: [Unit; 3], group: Group, lost: u16) {
+async fn nothing_is_forgotten(mut servers: Servers, url: String, units: [Unit; 3], group: Group, loss: Loss) {
+    let lost = loss.partition;
     let [returns, lasts, ended] = &units;
     let delivers = Instance::new(&url, &group).await;
     let other = Instance::new(&url, &group).await;
@@ -228,6 +235,11 @@ async fn nothing_is_forgotten(mut servers: Servers, url: String, units: [Unit; 3
     other.hear(returns, now).await;
     // An instance calls every server within a second, and so learns of another primary.
     again(async || delivers.engine.first_checks(&HashMap::new()).await).await;
+    if loss.is_return_first {
+        let (offline, online) = told(&other.deliveries("hook", now).await);
+        assert!(online.is_empty(), "no receiver seems to know its silence: {online:?}");
+        assert!(offline.iter().all(|one| *one == id(lasts)), "{offline:?}");
+    }
     let mut written = 0;
     until("the silences are compared", async || {
         written += delivers.compare(now).await;
@@ -257,11 +269,12 @@ async fn a_silence_that_a_failover_lost_is_written_again_and_its_return_is_notif
     let sentinel = Sentinel::start(SentinelPlan::new(1)).await;
     let (units, group) = names(|_| true, |_| true);
     let url = sentinel.url();
-    nothing_is_forgotten(Servers::Sentinel(sentinel), url, units, group, 0).await;
+    let loss = Loss { partition: 0, is_return_first: false };
+    nothing_is_forgotten(Servers::Sentinel(sentinel), url, units, group, loss).await;
 }
 
 /// The units and the group are on different primaries, of which one dies.
-async fn in_a_cluster(units_are_lost: bool) {
+async fn in_a_cluster(units_are_lost: bool, is_return_first: bool) {
     let cluster = Cluster::start(ClusterPlan::new(1)).await;
     let servers = Servers::Cluster(cluster);
     let first = servers.primary(0).await;
@@ -273,15 +286,20 @@ async fn in_a_cluster(units_are_lost: bool) {
     let lost = if units_are_lost { 0 } else { partition_of_group(&group.key, PARTITIONS) };
     let Servers::Cluster(cluster) = &servers else { unreachable!("it was made above") };
     let url = cluster.url();
-    nothing_is_forgotten(servers, url, units, group, lost).await;
+    nothing_is_forgotten(servers, url, units, group, Loss { partition: lost, is_return_first }).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silence_whose_primary_is_lost_is_written_again_and_its_return_is_notified() {
-    in_a_cluster(true).await;
+    in_a_cluster(true, false).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silence_whose_group_is_lost_is_marked_again_and_its_return_is_notified() {
-    in_a_cluster(false).await;
+    in_a_cluster(false, false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_return_that_joins_before_its_lost_silence_is_marked_again_is_notified() {
+    in_a_cluster(false, true).await;
 }

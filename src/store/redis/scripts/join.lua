@@ -5,7 +5,7 @@
 --   o  its silence waits for a notification
 --   t  its silence was notified
 --   b  its silence was notified, and its return waits for a notification
---   x  over: both were notified, or the return cancelled the silence before its notification
+--   x  over: both were notified, or the return cancelled the silence before its notification (a colon, no receivers)
 -- A transition that does not lead from one of these to the next changes nothing, so a transition may join again at
 -- any time, and a return may join before its silence.
 --
@@ -88,7 +88,7 @@ for i = 1, count do
     redis.call('ZREM', lasting, member)
   end
   if next_letter == 'x' then
-    held[name] = 'x' .. detected
+    held[name] = 'x' .. detected .. (letter == 't' and '' or ':')
     redis.call('ZREM', waiting, member)
     redis.call('ZADD', KEYS[2], ARGV[1], name)
     if redis.call('ZCARD', waiting) == 0 then

@@ -1,5 +1,5 @@
 -- Marks silences as notified that receivers know of, after a failover that may have lost them: see acknowledged.rs.
--- Their returns are notified then.
+-- Their returns are notified then. A return that was faster has cancelled its silence, and joins once more.
 --
 -- KEYS[1] groups   zset  group -> when it is due (ms)
 -- KEYS[2] members  hash  "<group>\n<member>" -> see join.lua
@@ -27,7 +27,8 @@ for i = 1, tonumber(ARGV[1]) do
   local known = redis.call('HGET', KEYS[2], name) or ''
   local letter, before, notified, body = string.match(known, '^(%a)(%d*):?([^ ]*)(.*)$')
   local value = nil
-  if not letter or letter == 'o' and ARGV[a + 4] == '1' then
+  local is_cancelled = letter == 'x' and before == detected and string.sub(known, -1) == ':'
+  if not letter or is_cancelled or letter == 'o' and ARGV[a + 4] == '1' then
     value = 't' .. detected .. ':' .. receivers
   elseif letter == 't' and notified ~= '' then
     local all = notified

@@ -18,8 +18,11 @@ sentinel: ## Run Redis with Sentinel to try Rollcall on, until Ctrl-C [PORT=6380
 	@.ci/need redis-server:redis-server redis-cli:redis-tools
 	@config/redis/sentinel
 
-# One build for all. Examples in doc comments come before the tests, so that the summary of the tests is the end of the
+# One build for all, which is of use to no later one: no parts of it are kept, and no lines for a debugger. Examples in doc comments come before the tests, so that the summary of the tests is the end of the
 # output.
+test: export RUSTC_WORKSPACE_WRAPPER := $(CURDIR)/.ci/rustc-for-tests
+test: export CARGO_INCREMENTAL := 0
+test: export CARGO_PROFILE_DEV_DEBUG := false
 test: ## Run the tests against real servers (installs what is missing) [ALL=1: the longest cases too]
 	@.ci/need redis-server:redis-server mosquitto:mosquitto mosquitto_pub:mosquitto-clients promtool:prometheus \
 	    prometheus-alertmanager:prometheus-alertmanager systemd-analyze:systemd faketime:faketime ip:iproute2 unshare:util-linux jq:jq
@@ -32,7 +35,8 @@ test: ## Run the tests against real servers (installs what is missing) [ALL=1: t
 	    echo "cargo nextest run --locked --profile $$profile --test-threads $$threads"; \
 	    cargo nextest run --locked --profile "$$profile" --test-threads "$$threads" || status=$$?; \
 	else \
-	    echo 'cargo test --locked --lib --bins --tests'; cargo test --locked --lib --bins --tests || status=$$?; \
+	    threads=$$((2 * $$(nproc))); echo "cargo test --locked --lib --bins --tests -- --test-threads $$threads"; \
+	    cargo test --locked --lib --bins --tests -- --test-threads "$$threads" || status=$$?; \
 	fi; \
 	for file in "$$not_run"/*; do \
 	    [ -e "$$file" ] || continue; \

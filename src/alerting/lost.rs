@@ -111,13 +111,13 @@ impl LostSilences {
             Some(AcknowledgedSilence { record, ..silence })
         });
         let markings: Vec<Marking> = silences.map(|silence| self.marking(silence)).collect();
-        self.engine.mark_notified(&markings, now).await?;
+        self.engine.mark_notified(&markings, &self.destinations, now).await?;
         let applied = self.roll.write_again(&lost, now).await?;
         // The return of a stored record may have joined a group that is lost, or joined before the mark. That of a record
         // that is written again joins as soon as it is in the outbox, and not if the unit has changed meanwhile.
         let is_stored = |marking: &Marking| stored.contains(&marking.silence.record.id);
         let returns = self.returns(markings.into_iter().filter(is_stored).collect()).await?;
-        self.engine.join(&returns, &self.destinations, &Capacity::NONE, now).await?;
+        self.engine.join(&returns, &self.destinations.at(now), &Capacity::NONE, now).await?;
         // A unit that changed meanwhile is compared again.
         let changed = lost.iter().zip(&applied).filter(|(_, applied)| !**applied);
         later.extend(changed.filter_map(|((_, change), _)| Some(change.record.as_ref()?.id.clone())));

@@ -41,11 +41,13 @@ pub(super) struct SealedAgain {
 }
 
 impl Reminding {
-    /// `first`: when receivers were first notified of a silence of the group that lasts. `due`: the moment for which the
-    /// group is looked at. `is_quiet`: whether a silence is covered or held for now.
+    /// `idle`: the receivers for which no notification of the group waits; the others are not reminded, because they would
+    /// get all their reminders at once when they are back. `first`: when receivers were first notified of a silence of the
+    /// group that lasts. `due`: the moment for which the group is looked at. `is_quiet`: whether a silence is covered or
+    /// held for now.
     pub fn new(
         group: &Group,
-        destination: &Destination,
+        (destination, idle): (&Destination, &[String]),
         members: &[LastingMember],
         is_quiet: &dyn Fn(&OfflineRecord) -> bool,
         (first, due): (Timestamp, Timestamp),
@@ -69,9 +71,9 @@ impl Reminding {
         let found = look((again.repeat, &after), &lasting, first, due, now);
         let mut reminding = Reminding { receivers: Vec::new(), notifications: Vec::new(), next: found.next };
         let sealing = Sealing { group, members, records: &records, now };
-        if !found.reminded.is_empty() && !destination.receivers.is_empty() {
+        if !found.reminded.is_empty() && !idle.is_empty() {
             let what = format!("reminder {}", due.as_millis());
-            let sealed = sealing.seal(&found.reminded, &destination.receivers, &what, true)?;
+            let sealed = sealing.seal(&found.reminded, idle, &what, true)?;
             reminding.notifications.push(sealed);
         }
         for (step, places) in

@@ -50,11 +50,17 @@ async fn what_waits_for_a_receiver_that_is_down_goes_to_its_fallback_once_and_to
         (vec!["a".to_owned()], None)
     );
     assert_ne!(copy.header("webhook-id"), original.header("webhook-id"));
-    // From then on it alone is notified.
+    // Both are notified of the return of what they know.
     world.hear(&["a"]).await;
     world.joined().await;
     world.advance(MINUTE);
     assert_eq!(listed(&sink.wait_for(2, PATIENCE).await.unwrap()[1], "online"), ["a"]);
-    assert_eq!(other.received().len(), 1);
+    let back = &other.wait_for(2, PATIENCE).await.unwrap()[1];
+    assert_eq!((listed(back, "online"), back.json()["data"].get("meant_for")), (vec!["a".to_owned()], None));
+    // From then on it alone is notified.
+    world.notify_loss(&["b"]).await;
+    world.advance(MINUTE);
+    assert_eq!(listed(&sink.wait_for(3, PATIENCE).await.unwrap()[2], "offline"), ["b"]);
+    assert_eq!(other.received().len(), 2);
     world.stop().await;
 }

@@ -8,7 +8,7 @@ use rollcall::alerting::LostSilences;
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::fleet::Roll;
 use rollcall::presence::{Declared, Heartbeat, OfflineRecord, Unit};
-use rollcall::routing::{Destinations, Route, Routes};
+use rollcall::routing::{Again, Destination, Destinations, Route, Routes};
 use rollcall::store::redis::{Config, RedisEngine, Tags};
 use rollcall::store::{
     AlertStore, Capacity, Delivery, EngineError, Gap, Group, HearingStore, Join, Layout, Pace, Position,
@@ -25,6 +25,8 @@ const BEGIN: Timestamp = Timestamp::from_millis(1_700_000_000_000);
 const SECOND: Duration = Duration::from_secs(1);
 const SILENT: Duration = Duration::from_secs(49 * 3600);
 const AT_ONCE: Pace = Pace::AT_ONCE;
+/// How long after a notification the receivers are reminded: when no case looks any more.
+const REPEAT: Duration = Duration::from_secs(30 * 24 * 3600);
 const PARTITIONS: u16 = 48;
 
 enum Servers {
@@ -145,7 +147,9 @@ fn receivers() -> Vec<String> {
 }
 
 fn destinations() -> Destinations {
-    Destinations::all(AT_ONCE, &receivers())
+    let again = Again { repeat: Some(REPEAT), escalate: Vec::new() };
+    Destinations::new(Destination::new(receivers(), AT_ONCE).with(again), vec![], Default::default())
+        .with_receivers(receivers())
 }
 
 /// Calls until the servers are there again.
@@ -251,6 +255,11 @@ async fn nothing_is_forgotten(mut servers: Servers, url: String, units: [Unit; 3
     let open =
         other.engine.record(&records.iter().find(|one| one.id.unit == *lasts).unwrap().id).await.unwrap();
     assert_eq!(open.as_ref(), records.iter().find(|one| one.id.unit == *lasts), "the same facts");
+    let all: Vec<u16> = (0..other.engine.partitions()).collect();
+    assert!(
+        other.engine.first_reminder(&all).await.unwrap().is_some(),
+        "receivers are reminded of what lasts"
+    );
     // The other receiver has acknowledged nothing.
     let (offline, online) = told(&other.deliveries("mail", now + 120 * SECOND).await);
     assert!(offline.contains(&id(lasts)), "{offline:?}");

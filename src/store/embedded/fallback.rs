@@ -6,7 +6,7 @@ use super::EmbeddedEngine;
 use super::error::DatabaseResult;
 use crate::clock::Timestamp;
 use crate::store::json::to_json;
-use crate::store::notification::Notification;
+use crate::store::notification::{GroupMember, Notification, member_of};
 use crate::store::{Delivery, MeantFor, Result, partition_of_group};
 
 /// How many notifications one step copies.
@@ -85,7 +85,7 @@ fn copy(
         database.prepare_cached("INSERT OR IGNORE INTO fallen(lane) VALUES(?)")?.execute([lane])?;
         // One that cannot be read is left out, as for its receiver.
         let notification = body.as_ref().and_then(|body| Notification::read(group, body).notification);
-        let Some(notification) = notification else { continue };
+        let Some(notification) = notification.and_then(|one| one.without_returns_to(to)) else { continue };
         let delivery = Delivery::of(Some(notification), group, &format!("{id}.{receiver}"), receiver);
         let (id, notification) = Notification::for_fallback(&delivery, to, meant_for.since);
         let insert = "INSERT OR IGNORE INTO notifications(id, body, owed) VALUES(?, ?, 1)";
@@ -98,8 +98,26 @@ fn copy(
         database
             .prepare_cached("INSERT OR IGNORE INTO queue(receiver, grp, partition, at) VALUES(?, ?, ?, ?)")?
             .execute(params![to, group, partition_of_group(group, partitions), now.as_millis()])?;
+        for GroupMember { id, detected_at, .. } in delivery.offline.iter().map(member_of) {
+            add_receiver(database, (group, &id), detected_at.as_millis(), to)?;
+        }
         copied += 1;
     }
     let last = rows.last().filter(|_| rows.len() as i64 == STEP).map(|row| row.0);
     Ok((last, copied))
+}
+
+/// Adds the fallback to the receivers that were notified of a silence, unless its return was sealed already.
+fn add_receiver(
+    database: &Connection,
+    (group, member): (&str, &str),
+    detected: i64,
+    to: &str,
+) -> rusqlite::Result<()> {
+    let update = "UPDATE members SET letter = letter || iif(substr(letter, -1) = ':', '', ',') || ?1 \
+                  WHERE grp = (SELECT id FROM groups WHERE key = ?2) AND member IN (?3, ?3 || ' ' || ?4) \
+                  AND detected = ?4 AND (letter GLOB 't:*' OR letter GLOB 'b:*') \
+                  AND instr(',' || substr(letter, 3) || ',', ',' || ?1 || ',') = 0";
+    database.prepare_cached(update)?.execute(params![to, group, member, detected])?;
+    Ok(())
 }

@@ -74,10 +74,12 @@ fn look(
     let is_quiet = |record: &OfflineRecord| {
         covering(silences, record, now).is_some() || destinations.silence_held_until(record, now).is_some()
     };
+    let idle = idle(database, &one.group.key, &destination.receivers)?;
     let (mut next, mut notified) = (None, 0);
     if let Some(first) = members.first().map(|member| member.notified_at) {
         for members in members.chunks(MOST_REMINDED) {
-            let found = Reminding::new(&one.group, &destination, members, &is_quiet, (first, one.due), now)?;
+            let to = (&*destination, &idle[..]);
+            let found = Reminding::new(&one.group, to, members, &is_quiet, (first, one.due), now)?;
             notified += found.notifications.len();
             next = next.into_iter().chain(found.next).min();
             write(database, one, members, found, now)?;
@@ -85,6 +87,18 @@ fn look(
     }
     set_next(database, one.id, next)?;
     Ok(notified)
+}
+
+/// Those of the receivers for which no notification of the group waits.
+fn idle(database: &Connection, group: &str, receivers: &[String]) -> rusqlite::Result<Vec<String>> {
+    let mut waits = database.prepare_cached("SELECT 1 FROM queue WHERE receiver = ? AND grp = ?")?;
+    let mut idle = Vec::new();
+    for receiver in receivers {
+        if !waits.exists(params![receiver, group])? {
+            idle.push(receiver.clone());
+        }
+    }
+    Ok(idle)
 }
 
 /// The members of a group whose silences last, by when receivers were notified.

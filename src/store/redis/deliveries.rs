@@ -146,8 +146,13 @@ impl AlertStore for RedisEngine {
         self.doubtful_silences().await
     }
 
-    async fn mark_notified(&self, markings: &[Marking], now: Timestamp) -> Result<usize> {
-        marking::mark(self, markings, now).await
+    async fn mark_notified(
+        &self,
+        markings: &[Marking],
+        destinations: &Destinations,
+        now: Timestamp,
+    ) -> Result<usize> {
+        marking::mark(self, markings, destinations, now).await
     }
 
     fn settle_doubts(&self, later: &HashSet<RecordId>) {

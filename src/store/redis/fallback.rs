@@ -1,7 +1,8 @@
 //! What waits for a receiver that takes nothing goes to its fallback too.
 //!
 //! The copies have ids of their own, made from those of the deliveries, and are notifications like others: they are
-//! delivered by the loop of the fallback. Marks say what was copied; those of groups that wait no more leave with the
+//! delivered by the loop of the fallback. The fallback is notified of the returns of these silences itself, also when the
+//! receiver is back: an alert that it opened must not stay open. Marks say what was copied; those of groups that wait no more leave with the
 //! next pass.
 
 use std::collections::HashMap;
@@ -12,7 +13,7 @@ use super::RedisEngine;
 use super::fields::Fields;
 use super::lanes::in_lane;
 use crate::clock::Timestamp;
-use crate::store::notification::Notification;
+use crate::store::notification::{GroupMember, Notification, member_of};
 use crate::store::{Delivery, MeantFor, Result, json::to_json};
 
 /// How many lanes one step reads.
@@ -118,23 +119,30 @@ async fn copy_step(
     let mut bodies = bodies.into_iter();
     let mut script = engine.scripts.fall_back.prepare_invoke();
     script.key(key("fallen", &meant_for.receiver)).key(&notifications);
-    script.key(key("queue", to)).key(key("lanes", to));
-    script.arg(now.as_millis());
+    script.key(key("queue", to)).key(key("lanes", to)).key(engine.keys.in_partition(partition, "members"));
+    script.arg(now.as_millis()).arg(to);
     for Left { group, mark, ids, own } in step {
-        let mut copies = Vec::new();
+        let (mut copies, mut silences) = (Vec::new(), Vec::new());
         for (at, id) in ids.iter().enumerate() {
             let body = bodies.next().flatten();
             let body = own.filter(|_| at == 0).map(|own| own.as_bytes().to_vec()).or(body);
             // One that cannot be read is left out, as for its receiver.
             let notification = body.and_then(|body| Notification::read(group, &body).notification);
-            let Some(notification) = notification else { continue };
+            let Some(notification) = notification.and_then(|one| one.without_returns_to(to)) else {
+                continue;
+            };
             let (receiver, id) = (&meant_for.receiver, format!("{id}.{}", meant_for.receiver));
             let delivery = Delivery::of(Some(notification), group, &id, receiver);
+            silences.extend(delivery.offline.iter().map(member_of));
             copies.push(Notification::for_fallback(&delivery, to, meant_for.since));
         }
         script.arg(*group).arg(mark).arg(ids.last()).arg(copies.len());
         for (id, notification) in &copies {
             script.arg(id).arg(to_json(notification)?);
+        }
+        script.arg(silences.len());
+        for GroupMember { id, detected_at, .. } in &silences {
+            script.arg(id).arg(detected_at.as_millis());
         }
     }
     engine.topology.run("fall_back", &script).await

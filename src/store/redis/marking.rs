@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use super::joining::Joining;
 use super::{RedisEngine, group_of, groups};
 use crate::clock::Timestamp;
+use crate::store::json::to_json;
 use crate::store::notification::GroupMember;
-use crate::store::{Destination, Group, Join, Marking, OutboxEvent, Pace, Result};
+use crate::store::{Destination, Destinations, Group, Join, Marking, OutboxEvent, Pace, Result};
 
 /// A member of a group that is marked.
 struct Member<'a> {
@@ -16,7 +17,12 @@ struct Member<'a> {
 }
 
 /// See [`AlertStore::mark_notified`](crate::store::AlertStore::mark_notified).
-pub(super) async fn mark(engine: &RedisEngine, markings: &[Marking], now: Timestamp) -> Result<usize> {
+pub(super) async fn mark(
+    engine: &RedisEngine,
+    markings: &[Marking],
+    destinations: &Destinations,
+    now: Timestamp,
+) -> Result<usize> {
     let join = |one: &Marking| Join {
         groups: one.groups.clone(),
         event: OutboxEvent::Record(one.silence.record.clone()),
@@ -41,7 +47,9 @@ pub(super) async fn mark(engine: &RedisEngine, markings: &[Marking], now: Timest
     engine.topology.few_at_once(rest.collect()).await?;
     let steps = partitions.iter().flat_map(|(partition, members)| {
         let slot = engine.keys.slot(*partition);
-        members.chunks(groups::JOIN_STEP).map(move |step| (slot, mark_step(engine, *partition, step)))
+        members
+            .chunks(groups::JOIN_STEP)
+            .map(move |step| (slot, mark_step(engine, *partition, step, (destinations, now))))
     });
     Ok(engine.topology.few_at_once(steps.collect()).await?.into_iter().sum())
 }
@@ -60,18 +68,30 @@ async fn notify_rest(
     groups::join_step(engine, partition, &[joining], (&rest, None), Vec::new(), now).await
 }
 
-async fn mark_step(engine: &RedisEngine, partition: u16, members: &[Member<'_>]) -> Result<usize> {
+async fn mark_step(
+    engine: &RedisEngine,
+    partition: u16,
+    members: &[Member<'_>],
+    (destinations, now): (&Destinations, Timestamp),
+) -> Result<usize> {
     let mut script = engine.scripts.mark_notified.prepare_invoke();
-    for name in ["groups", "members", "labels"] {
+    for name in ["groups", "members", "labels", "reminders"] {
         script.key(engine.keys.in_partition(partition, name));
     }
-    script.arg(members.len());
+    script.arg(now.as_millis()).arg(members.len());
     for Member { group, event, marking } in members {
         let member = GroupMember::new(event);
-        script.key(engine.keys.of(partition, "waiting", &group.key));
+        let pace = destinations.of(&group.key).pace;
+        for name in ["waiting", "lasting"] {
+            script.key(engine.keys.of(partition, name, &group.key));
+        }
         script.arg(&group.key).arg(&member.id).arg(member.detected_at.as_millis());
         script.arg(marking.silence.receivers.join(","));
         script.arg(if marking.rest.is_empty() { "1" } else { "" });
+        script.arg(if pace.has_lasting() { "1" } else { "" });
+        script.arg(pace.looks_after.unwrap_or_default().as_millis() as i64);
+        script
+            .arg(pace.looks_after.map(|_| to_json(&marking.silence.record)).transpose()?.unwrap_or_default());
     }
     engine.topology.run_alerting("mark_notified", engine.keys.slot(partition), &script).await
 }

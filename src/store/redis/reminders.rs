@@ -59,6 +59,7 @@ async fn look(
     let is_quiet = |record: &OfflineRecord| {
         covering(silences, record, now).is_some() || destinations.silence_held_until(record, now).is_some()
     };
+    let idle = idle(engine, partition, group, &destination.receivers).await?;
     let (mut begin, mut first, mut next, mut notified) = (0, None, None, 0);
     let mut members = lasting(engine, partition, group, begin).await?;
     loop {
@@ -68,7 +69,7 @@ async fn look(
         if let Some(one) = members.first() {
             let first = *first.get_or_insert(one.notified_at);
             let of_group = group_of::of_member_in(engine, group, &one.name).await?;
-            found = Reminding::new(&of_group, &destination, &members, &is_quiet, (first, due), now)?;
+            found = Reminding::new(&of_group, (&destination, &idle), &members, &is_quiet, (first, due), now)?;
         }
         next = next.into_iter().chain(found.next).min();
         let newest = members.last().map(|member| member.notified_at);
@@ -86,6 +87,25 @@ async fn look(
         }
         members = following;
     }
+}
+
+/// Those of the receivers for which no notification of the group waits.
+async fn idle(
+    engine: &RedisEngine,
+    partition: u16,
+    group: &str,
+    receivers: &[String],
+) -> Result<Vec<String>> {
+    if receivers.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut read = pipe();
+    for receiver in receivers {
+        read.hexists(engine.keys.of(partition, "lanes", receiver), group);
+    }
+    let waits: Vec<bool> = engine.topology.send("lanes", &read).await?;
+    let idle = receivers.iter().zip(waits).filter(|(_, waits)| !waits);
+    Ok(idle.map(|(receiver, _)| receiver.clone()).collect())
 }
 
 /// Members of a group that are looked at together.

@@ -12,6 +12,7 @@ use rollcall::store::{
 
 use super::alerts::{back, offline};
 use super::ground::Ground;
+use super::pace::{line, returned};
 use super::world::World;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -217,4 +218,49 @@ pub async fn what_waits_goes_to_the_fallback_once<G: Ground>(world: World<G>) {
     world.engine.is_up("hook").await.unwrap();
     assert_eq!(world.engine.down_since("hook", world.at(9)).await.unwrap(), world.at(9));
     assert_eq!(fall_back(&*world.engine, world.at(9)).await, 0, "what is left was queued before");
+}
+
+pub async fn a_fallback_is_notified_of_the_returns_of_what_it_was_notified_of<G: Ground>(world: World<G>) {
+    let since = world.engine.down_since("hook", world.at(1)).await.unwrap();
+    let meant_for = MeantFor { receiver: "hook".to_owned(), since };
+    let records = ["a", "b"].map(|name| offline(&world.unit(name), world.at(0)));
+    let to = Destinations::all(Pace::AT_ONCE, &["hook".to_owned()])
+        .with_receivers(["hook", "mail"].map(str::to_owned).to_vec());
+    let join = async |record: &OfflineRecord, now: Timestamp| {
+        let groups = vec![Group { key: "a".to_owned(), labels: Default::default() }];
+        let joins = [Join { groups, event: OutboxEvent::Record(record.clone()) }];
+        world.engine.join(&joins, &to, &Capacity::NONE, now).await.unwrap();
+        world.engine.seal(&world.partitions(), &to, now).await.unwrap();
+    };
+    let taken = async |receiver: &str, now: Timestamp| {
+        let mut lines = Vec::new();
+        loop {
+            let leased =
+                world.engine.lease(&world.partitions(), receiver, now, now + MINUTE, 10).await.unwrap();
+            if leased.is_empty() {
+                return lines;
+            }
+            world.engine.delivered(&leased, now).await.unwrap();
+            lines.extend(leased.iter().map(line));
+        }
+    };
+    let fall_back = async |now| {
+        world.engine.fall_back(&world.partitions(), &meant_for, "mail", now).await.unwrap();
+    };
+    for record in &records {
+        join(record, world.at(1)).await;
+    }
+    fall_back(world.at(2)).await;
+    assert_eq!(taken("mail", world.at(3)).await, ["off: a, on: ", "off: b, on: "]);
+    // One is back while the receiver is down: the fallback gets it once.
+    join(&returned(&records[0]), world.at(4)).await;
+    fall_back(world.at(5)).await;
+    assert_eq!(taken("mail", world.at(6)).await, ["off: , on: a"]);
+    // The other is back when the receiver is, too.
+    world.engine.is_up("hook").await.unwrap();
+    assert_eq!(taken("hook", world.at(7)).await.len(), 3);
+    join(&returned(&records[1]), world.at(8)).await;
+    for receiver in ["hook", "mail"] {
+        assert_eq!(taken(receiver, world.at(9)).await, ["off: , on: b"], "{receiver}");
+    }
 }

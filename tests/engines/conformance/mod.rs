@@ -184,6 +184,7 @@ macro_rules! every_case {
                 receivers_are_reminded_while_a_silence_lasts
                 a_silence_that_lasts_is_notified_to_others_and_so_is_its_return
                 a_reminder_that_is_given_up_hides_no_return
+                a_receiver_for_which_a_notification_waits_gets_no_reminder_beside_it
                 an_acknowledgement_or_an_alert_silence_stops_reminders_and_escalation
                 neither_reminder_nor_escalation_is_notified_while_the_route_is_muted
                 a_muted_route_notifies_of_what_still_holds_when_the_mute_is_over
@@ -204,6 +205,7 @@ macro_rules! every_case {
                 a_dead_letter_is_delivered_again_under_its_id_and_can_be_purged
                 what_waits_in_a_group_can_be_ended_in_its_order_without_a_lease
                 what_waits_goes_to_the_fallback_once
+                a_fallback_is_notified_of_the_returns_of_what_it_was_notified_of
             }
             data {
                 of_each_metric_and_unit_the_newest_value_is_kept

@@ -45,7 +45,7 @@ impl<G: Ground> World<G> {
     }
 }
 
-fn line(delivery: &Delivery) -> String {
+pub(super) fn line(delivery: &Delivery) -> String {
     let names = |records: &[OfflineRecord]| {
         let mut names: Vec<&str> = records.iter().map(|record| record.unit.as_str()).collect();
         names.sort_unstable();
@@ -54,7 +54,7 @@ fn line(delivery: &Delivery) -> String {
     format!("off: {}, on: {}", names(&delivery.offline), names(&delivery.online))
 }
 
-fn returned(record: &OfflineRecord) -> OfflineRecord {
+pub(super) fn returned(record: &OfflineRecord) -> OfflineRecord {
     back(record, Closing::Return)
 }
 
@@ -392,6 +392,25 @@ pub async fn a_reminder_that_is_given_up_hides_no_return<G: Ground>(world: World
     assert_eq!(give_up(minutes(200)).await, ["off: b, on: "]);
     assert_eq!(world.goes_on(&[], &to, minutes(261)).await, NOTHING);
     assert_eq!(world.goes_on(&[&returned(&b)], &to, minutes(262)).await, NOTHING);
+}
+
+pub async fn a_receiver_for_which_a_notification_waits_gets_no_reminder_beside_it<G: Ground>(
+    world: World<G>,
+) {
+    let minutes = |m: u64| world.at(m * 60_000);
+    let a = offline(&world.unit("a"), world.at(0));
+    let to = again(Pace::AT_ONCE, Some(60), None);
+    let group = Group { key: "site=north".into(), labels: [("site".into(), "north".into())].into() };
+    let joins = [Join { groups: vec![group], event: OutboxEvent::Record(a.clone()) }];
+    world.engine.join(&joins, &to, &Capacity::NONE, minutes(0)).await.unwrap();
+    for hours in 1..=3 {
+        let reminded = world.engine.remind(&world.partitions(), &to, &[], minutes(60 * hours)).await.unwrap();
+        assert_eq!(reminded, 0, "after {hours} hours without its receiver");
+    }
+    let back = world.goes_on(&[], &to, minutes(181)).await;
+    assert_eq!(back, told(&["off: a, on: "], &[]), "one notification waited");
+    let reminded = world.goes_on(&[], &to, minutes(240)).await;
+    assert_eq!(reminded, told(&["again off: a, on: "], &[]));
 }
 
 pub async fn neither_reminder_nor_escalation_is_notified_while_the_route_is_muted<G: Ground>(

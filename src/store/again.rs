@@ -1,8 +1,9 @@
 //! A notification that is stored once more: for its receiver again, or for a fallback.
 
-use super::notification::{Notification, notification_id};
-use super::{Delivery, MeantFor};
+use super::notification::{GroupMember, Notification, notification_id};
+use super::{Delivery, MeantFor, OutboxEvent};
 use crate::clock::Timestamp;
+use crate::presence::OfflineRecord;
 
 impl Notification {
     /// The notification of a delivery, for one more delivery of the same.
@@ -25,10 +26,29 @@ impl Notification {
         }
     }
 
+    /// Without the returns of which that receiver is notified because it was notified of their silences; `None`: nothing
+    /// is left.
+    pub fn without_returns_to(mut self, receiver: &str) -> Option<Notification> {
+        let knows = |receivers: &Option<String>| {
+            receivers.as_deref().is_some_and(|all| all.split(',').any(|name| name == receiver))
+        };
+        let mut known = self.notified.iter().map(knows);
+        self.online.retain(|_| !known.next().unwrap_or(false));
+        self.notified.retain(|receivers| !knows(receivers));
+        let is_empty = self.offline.is_empty() && self.online.is_empty() && self.blind.is_empty();
+        (!is_empty).then_some(self)
+    }
+
     /// The copy of a delivery for the fallback of its receiver, and its id, the same in every attempt to make it.
     pub fn for_fallback(delivery: &Delivery, to: &str, since: Timestamp) -> (String, Notification) {
         let id = notification_id(&delivery.id, to);
         let meant_for = MeantFor { receiver: delivery.receiver.clone(), since };
         (id, Notification { meant_for: Some(meant_for), ..Notification::again(delivery) })
+    }
+}
+
+impl GroupMember {
+    pub fn of_record(record: &OfflineRecord) -> GroupMember {
+        GroupMember::new(&OutboxEvent::Record(record.clone()))
     }
 }

@@ -213,19 +213,6 @@ pub(super) struct Notification {
 }
 
 impl Notification {
-    /// Without the returns of which that receiver is notified because it was notified of their silences; `None`: nothing
-    /// is left.
-    pub fn without_returns_to(mut self, receiver: &str) -> Option<Notification> {
-        let knows = |receivers: &Option<String>| {
-            receivers.as_deref().is_some_and(|all| all.split(',').any(|name| name == receiver))
-        };
-        let mut known = self.notified.iter().map(knows);
-        self.online.retain(|_| !known.next().unwrap_or(false));
-        self.notified.retain(|receivers| !knows(receivers));
-        let is_empty = self.offline.is_empty() && self.online.is_empty() && self.blind.is_empty();
-        (!is_empty).then_some(self)
-    }
-
     /// The delivery to one receiver: without the returns of silences that it was not notified of, and nothing but
     /// returns if the group does not have that receiver any more.
     pub fn delivery(mut self, id: String, receiver: &str, attempt: u32) -> Delivery {
@@ -261,11 +248,6 @@ impl Notification {
             attempt,
         }
     }
-}
-
-/// The member that a record is of its group.
-pub(super) fn member_of(record: &OfflineRecord) -> GroupMember {
-    GroupMember::new(&OutboxEvent::Record(record.clone()))
 }
 
 /// A stored notification in one of its two forms: an object in full, or the list of a [`Lone`].

@@ -6,7 +6,7 @@ use super::EmbeddedEngine;
 use super::error::DatabaseResult;
 use crate::clock::Timestamp;
 use crate::store::json::to_json;
-use crate::store::notification::{GroupMember, Notification, member_of};
+use crate::store::notification::{GroupMember, Notification};
 use crate::store::{Delivery, MeantFor, Result, partition_of_group};
 
 /// How many notifications one step copies.
@@ -98,7 +98,7 @@ fn copy(
         database
             .prepare_cached("INSERT OR IGNORE INTO queue(receiver, grp, partition, at) VALUES(?, ?, ?, ?)")?
             .execute(params![to, group, partition_of_group(group, partitions), now.as_millis()])?;
-        for GroupMember { id, detected_at, .. } in delivery.offline.iter().map(member_of) {
+        for GroupMember { id, detected_at, .. } in delivery.offline.iter().map(GroupMember::of_record) {
             add_receiver(database, (group, &id), detected_at.as_millis(), to)?;
         }
         copied += 1;

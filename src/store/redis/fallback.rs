@@ -13,7 +13,7 @@ use super::RedisEngine;
 use super::fields::Fields;
 use super::lanes::in_lane;
 use crate::clock::Timestamp;
-use crate::store::notification::{GroupMember, Notification, member_of};
+use crate::store::notification::{GroupMember, Notification};
 use crate::store::{Delivery, MeantFor, Result, json::to_json};
 
 /// How many lanes one step reads.
@@ -133,7 +133,7 @@ async fn copy_step(
             };
             let (receiver, id) = (&meant_for.receiver, format!("{id}.{}", meant_for.receiver));
             let delivery = Delivery::of(Some(notification), group, &id, receiver);
-            silences.extend(delivery.offline.iter().map(member_of));
+            silences.extend(delivery.offline.iter().map(GroupMember::of_record));
             copies.push(Notification::for_fallback(&delivery, to, meant_for.since));
         }
         script.arg(*group).arg(mark).arg(ids.last()).arg(copies.len());

@@ -1,6 +1,7 @@
 //! A notification that is stored once more: for its receiver again, or for a fallback.
 
 use super::notification::{GroupMember, Notification, notification_id};
+use super::receiver_list::lists;
 use super::{Delivery, MeantFor, OutboxEvent};
 use crate::clock::Timestamp;
 use crate::presence::OfflineRecord;
@@ -29,9 +30,7 @@ impl Notification {
     /// Without the returns of which that receiver is notified because it was notified of their silences; `None`: nothing
     /// is left.
     pub fn without_returns_to(mut self, receiver: &str) -> Option<Notification> {
-        let knows = |receivers: &Option<String>| {
-            receivers.as_deref().is_some_and(|all| all.split(',').any(|name| name == receiver))
-        };
+        let knows = |receivers: &Option<String>| receivers.as_deref().is_some_and(|all| lists(all, receiver));
         let mut known = self.notified.iter().map(knows);
         self.online.retain(|_| !known.next().unwrap_or(false));
         self.notified.retain(|receivers| !knows(receivers));

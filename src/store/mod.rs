@@ -63,6 +63,7 @@ pub mod migration;
 mod notification;
 pub mod partition;
 mod queries;
+mod receiver_list;
 pub mod redis;
 mod reminding;
 pub mod repair;

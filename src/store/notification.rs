@@ -11,6 +11,7 @@ use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::json::{from_json, to_json};
+use super::receiver_list::lists;
 use super::{DeadLetter, Delivery, EngineError, Group, MeantFor, OutboxEvent, Result, Situation};
 use crate::clock::Timestamp;
 use crate::presence::{
@@ -224,7 +225,7 @@ impl Notification {
         let mut notified = self.notified.iter();
         self.online.retain(|_| {
             let notified = notified.next().and_then(|receivers| receivers.as_deref());
-            notified.map_or(is_of_group, |receivers| receivers.split(',').any(|name| name == receiver))
+            notified.map_or(is_of_group, |receivers| lists(receivers, receiver))
         });
         let is_flapping = is_flapping(&self.group.key);
         Delivery {

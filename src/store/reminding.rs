@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::json::{from_json, to_json};
 use super::notification::{Notification, notification_id};
+use super::receiver_list::lists;
 use super::{Destination, Group, Result};
 use crate::clock::Timestamp;
 use crate::presence::{LastingSilence, OfflineRecord, look};
@@ -56,7 +57,7 @@ impl Reminding {
         let again = &destination.again;
         let records: Vec<Option<OfflineRecord>> = members.iter().map(LastingMember::record).collect();
         let lasting = members.iter().zip(&records).map(|(member, record)| {
-            let knows = |name: &String| member.receivers.split(',').any(|one| one == name);
+            let knows = |name: &String| lists(&member.receivers, name);
             LastingSilence {
                 notified_at: member.notified_at,
                 has_step: again.escalate.iter().map(|step| step.receivers.iter().all(knows)).collect(),
@@ -99,7 +100,7 @@ impl Reminding {
         };
         let (_, receivers) = &mut self.receivers[known];
         for name in added {
-            if !receivers.split(',').any(|one| one == name) {
+            if !lists(receivers, name) {
                 let comma = if receivers.is_empty() { "" } else { "," };
                 receivers.push_str(comma);
                 receivers.push_str(name);

@@ -1,6 +1,7 @@
 //! The members of a notification, as sealing writes them.
 
 use super::notification::{BLIND, OFFLINE, ONLINE, id_letter, notification_id};
+use super::receiver_list::lists;
 use crate::clock::Timestamp;
 use crate::presence::Stage;
 
@@ -40,8 +41,8 @@ impl SealedMembers {
     /// Receivers of which some were notified of silences whose returns are members.
     pub fn notified_of_returns<'a>(&self, receivers: &[&'a String]) -> Vec<&'a String> {
         let names = |notified: &'_ String| notified.strip_prefix(':').map(str::to_owned);
-        let lists: Vec<String> = self.notified.iter().filter_map(names).collect();
-        let is_named = |name: &&&String| lists.iter().any(|list| list.split(',').any(|one| one == **name));
+        let all: Vec<String> = self.notified.iter().filter_map(names).collect();
+        let is_named = |name: &&&String| all.iter().any(|one| lists(one, name));
         receivers.iter().filter(is_named).copied().collect()
     }
 
@@ -70,9 +71,8 @@ impl SealedMembers {
     /// For each return the receivers that were notified of its silence; empty if all receivers were notified of all.
     fn notified_json(&self, receivers: &[String], has_others: bool) -> String {
         let notified: Vec<Option<&str>> = self.notified.iter().map(|names| names.strip_prefix(':')).collect();
-        let has_all = |names: &Option<&str>| {
-            names.is_none_or(|names| receivers.iter().all(|name| names.split(',').any(|other| other == name)))
-        };
+        let has_all =
+            |names: &Option<&str>| names.is_none_or(|names| receivers.iter().all(|name| lists(names, name)));
         if has_others {
             format!(r#","told":{},"receivers":{}"#, serde_json::json!(notified), serde_json::json!(receivers))
         } else if notified.iter().all(has_all) {

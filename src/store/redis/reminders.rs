@@ -59,7 +59,10 @@ async fn look(
     let is_quiet = |record: &OfflineRecord| {
         covering(silences, record, now).is_some() || destinations.silence_held_until(record, now).is_some()
     };
-    let idle = idle(engine, partition, group, &destination.receivers).await?;
+    let idle = match destination.again.repeat {
+        Some(_) => idle(engine, partition, group, &destination.receivers).await?,
+        None => Vec::new(),
+    };
     let (mut begin, mut first, mut next, mut notified) = (0, None, None, 0);
     let mut members = lasting(engine, partition, group, begin).await?;
     loop {

@@ -10,7 +10,7 @@ use rollcall::store::{
     Group, Join, MOST_ATTEMPT_BYTES, MeantFor, OutboxEvent, Pace,
 };
 
-use super::alerts::{back, offline};
+use super::alerts::{back, delivered_to, offline};
 use super::ground::Ground;
 use super::pace::{line, returned};
 use super::world::World;
@@ -233,16 +233,7 @@ pub async fn a_fallback_is_notified_of_the_returns_of_what_it_was_notified_of<G:
         world.engine.seal(&world.partitions(), &to, now).await.unwrap();
     };
     let taken = async |receiver: &str, now: Timestamp| {
-        let mut lines = Vec::new();
-        loop {
-            let leased =
-                world.engine.lease(&world.partitions(), receiver, now, now + MINUTE, 10).await.unwrap();
-            if leased.is_empty() {
-                return lines;
-            }
-            world.engine.delivered(&leased, now).await.unwrap();
-            lines.extend(leased.iter().map(line));
-        }
+        delivered_to(&world, receiver, now).await.iter().map(line).collect::<Vec<String>>()
     };
     let fall_back = async |now| {
         world.engine.fall_back(&world.partitions(), &meant_for, "mail", now).await.unwrap();

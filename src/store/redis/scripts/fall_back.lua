@@ -9,16 +9,17 @@
 -- KEYS[4] lanes          hash  of the fallback: group -> see lease.lua
 -- KEYS[5] members        hash  "<group>\n<member>" -> see join.lua
 --
--- ARGV[1] now (ms), ARGV[2] the fallback, then for each group: its key, the last notification before ('' if there is none)
--- and from now on, the number of its copies, the id and the text (JSON) of each, the number of their silences, and the member
--- and the time of detection (ms) of each
+-- ARGV[1] now (ms), ARGV[2] the fallback, then for each group: its key, the last notification before ('' if there is
+-- none) and from now on, the number of its copies, the id and the text (JSON) of each, the number of their silences,
+-- and the member and the time of detection (ms) of each
 --
 -- Returns the number of copies that were queued.
 local to, queued, a = ARGV[2], 0, 3
 
 -- Adds the fallback to the receivers that were notified of a silence, unless its return was sealed already.
 local function add_receiver(name, detected)
-  local letter, before, notified, body = string.match(redis.call('HGET', KEYS[5], name) or '', '^([tb])(%d*):([^ ]*)(.*)$')
+  local known = redis.call('HGET', KEYS[5], name) or ''
+  local letter, before, notified, body = string.match(known, '^([tb])(%d*):([^ ]*)(.*)$')
   if letter and before == detected and not string.find(',' .. notified .. ',', ',' .. to .. ',', 1, true) then
     local comma = notified == '' and '' or ','
     redis.call('HSET', KEYS[5], name, letter .. before .. ':' .. notified .. comma .. to .. body)

@@ -25,6 +25,11 @@ impl<'a> EngineFailures<'a> {
         self.count > 0
     }
 
+    /// Reports whether the engine answered, and waits for the next step, see [`EngineFailures::wait_after`].
+    pub async fn pause_after(&mut self, step: Result<Duration>) {
+        tokio::time::sleep(self.wait_after(step)).await;
+    }
+
     /// Reports whether the engine answered. How long to wait for the next step: as that one says or, after a failure, longer
     /// each time.
     pub fn wait_after(&mut self, step: Result<Duration>) -> Duration {

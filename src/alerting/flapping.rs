@@ -102,8 +102,8 @@ impl Stability {
         let mut failures = EngineFailures::new(Loop::Dispatch, NAME, &self.telemetry);
         loop {
             let step = async {
-                let done = self.step(&mut counted).await;
-                tokio::time::sleep(failures.wait_after(done)).await;
+                let next = self.step(&mut counted).await;
+                failures.pause_after(next).await;
             };
             if self.stop.run_until_cancelled(step).await.is_none() {
                 return Ok(());

@@ -87,8 +87,8 @@ impl LostSilences {
         let mut failures = EngineFailures::new(Loop::Dispatch, NAME, &self.telemetry);
         loop {
             let step = async {
-                let done = self.step(self.clock.now()).await.map(|_| TICK_BESIDE_OTHERS);
-                tokio::time::sleep(failures.wait_after(done)).await;
+                let done = self.step(self.clock.now()).await;
+                failures.pause_after(done.map(|_| TICK_BESIDE_OTHERS)).await;
             };
             if stop.run_until_cancelled(step).await.is_none() {
                 return Ok(());

@@ -55,8 +55,8 @@ impl MassOffline {
         let mut failures = EngineFailures::new(Loop::Dispatch, NAME, &self.telemetry);
         loop {
             let step = async {
-                let done = self.step(self.clock.now()).await.map(|()| TICK);
-                tokio::time::sleep(failures.wait_after(done)).await;
+                let done = self.step(self.clock.now()).await;
+                failures.pause_after(done.map(|()| TICK)).await;
             };
             if self.stop.run_until_cancelled(step).await.is_none() {
                 return Ok(());

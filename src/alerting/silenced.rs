@@ -72,8 +72,8 @@ impl Silenced {
         let mut failures = EngineFailures::new(Loop::Dispatch, NAME, &self.telemetry);
         loop {
             let step = async {
-                let stepped = self.step(&mut done).await.map(|()| TICK);
-                tokio::time::sleep(failures.wait_after(stepped)).await;
+                let stepped = self.step(&mut done).await;
+                failures.pause_after(stepped.map(|()| TICK)).await;
             };
             if self.stop.run_until_cancelled(step).await.is_none() {
                 return Ok(());

@@ -79,7 +79,7 @@ fn told_by(body: &Value) -> u64 {
 /// All routes but the root match some other site, and are tried one after the other.
 fn options(sink: &WebhookSink) -> String {
     let mut text =
-        format!("{KIND}\n[route]\nreceivers = [\"hook\"]\ngroup_by = [\"site\"]\ngroup_wait = \"1s\"\n");
+        format!("{KIND}\n[route]\nreceivers = [\"hook\"]\ngroup_by = [\"site\"]\ngroup_wait = \"0s\"\n");
     for number in 1..ROUTES {
         let matchers = format!(r#"'site=~"(north|south)-{number}"', 'kind="detector"'"#);
         let _ = writeln!(text, "[[route.routes]]\nmatchers = [{matchers}]\nreceivers = [\"hook\"]");

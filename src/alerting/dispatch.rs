@@ -40,6 +40,10 @@ const STEP: usize = 1000;
 const COMPARED_EVERY: Duration = Duration::from_secs(300);
 const FIRST: u16 = 0;
 
+/// How long groups that are due wait for an outbox that holds more than a batch: silences of one storm are notified
+/// together, though it takes seconds until all have joined.
+const BACKLOG: Duration = Duration::from_secs(5);
+
 /// How many tasks let entries join at the same time: reading and writing a hundred thousand records is work
 /// for every core.
 const TASKS: usize = 4;
@@ -70,12 +74,12 @@ pub(super) struct Dispatcher {
 impl Dispatcher {
     /// Runs until it is stopped.
     pub async fn run(self) -> anyhow::Result<()> {
-        let mut compared = None;
+        let (mut compared, mut sealed) = (None, Instant::now());
         let mut ownership = self.ownership.clone();
         let this = Arc::new(self);
         let mut failures = EngineFailures::new(Loop::Dispatch, "", &this.telemetry);
         loop {
-            let wait = failures.wait_after(this.compared_and_step(&mut compared).await);
+            let wait = failures.wait_after(this.compared_and_step(&mut compared, &mut sealed).await);
             let is_answered = !failures.are_going_on();
             tokio::select! {
                 biased;
@@ -90,7 +94,11 @@ impl Dispatcher {
 
     /// A step, after the sources of inhibition were compared with the open records: before the first one, and every few
     /// minutes by the owner of the first partition.
-    async fn compared_and_step(self: &Arc<Self>, compared: &mut Option<Instant>) -> Result<Duration> {
+    async fn compared_and_step(
+        self: &Arc<Self>,
+        compared: &mut Option<Instant>,
+        sealed: &mut Instant,
+    ) -> Result<Duration> {
         let is_due = match compared {
             None => true,
             Some(at) => at.elapsed() > COMPARED_EVERY && self.ownership.owns(FIRST),
@@ -99,38 +107,44 @@ impl Dispatcher {
             self.holds.inhibitions.compare(&*self.queries, self.clock.now()).await?;
             *compared = Some(Instant::now());
         }
-        self.step().await
+        self.step(sealed).await
     }
 
-    /// One batch of the outbox, and the groups that are due. Answers how long to wait for the next step.
-    async fn step(self: &Arc<Self>) -> Result<Duration> {
-        // Groups are sealed beside each batch, so that a long outbox does not delay groups that are due.
-        let (joined, wait) = tokio::try_join!(self.join_all(), self.seal())?;
+    /// One batch of the outbox, and the groups that are due. Answers how long to wait for the next step. `sealed`: when
+    /// groups were sealed last.
+    async fn step(self: &Arc<Self>, sealed: &mut Instant) -> Result<Duration> {
+        let joined = self.join_all().await?;
+        if joined >= STEP && sealed.elapsed() < BACKLOG {
+            return Ok(Duration::ZERO);
+        }
+        let wait = self.seal().await?;
+        *sealed = Instant::now();
         // The outbox may hold more.
-        Ok(if joined { Duration::ZERO } else { wait })
+        Ok(if joined > 0 { Duration::ZERO } else { wait })
     }
 
-    /// Lets a batch of each outbox join its groups. Answers whether there was any. The events of one unit
-    /// are in one outbox, so they keep their order though several tasks work on different outboxes.
-    async fn join_all(self: &Arc<Self>) -> Result<bool> {
+    /// Lets a batch of each outbox join its groups. Answers how many entries the largest batch had. The events of one
+    /// unit are in one outbox, so they keep their order though several tasks work on different outboxes.
+    async fn join_all(self: &Arc<Self>) -> Result<usize> {
         let outboxes = self.ownership.view().outboxes.clone();
         let mut joining = JoinSet::new();
         for outboxes in outboxes.chunks(outboxes.len().div_ceil(TASKS).max(1)) {
             let (this, outboxes) = (self.clone(), outboxes.to_vec());
             joining.spawn(async move { this.join(&outboxes).await });
         }
-        let mut any = false;
+        let mut most = 0;
         while let Some(joined) = joining.join_next().await {
-            any |= joined.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))?;
+            most = most.max(joined.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))?);
         }
-        Ok(any)
+        Ok(most)
     }
 
-    /// Lets a batch of these outboxes join its groups. Answers whether there was any.
-    async fn join(&self, outboxes: &[u16]) -> Result<bool> {
+    /// Lets a batch of these outboxes join its groups. Answers how many entries it had.
+    async fn join(&self, outboxes: &[u16]) -> Result<usize> {
         let entries = self.engine.outbox(outboxes, STEP).await?;
-        if entries.is_empty() {
-            return Ok(false);
+        let count = entries.len();
+        if count == 0 {
+            return Ok(0);
         }
         let acknowledged = if self.pagers.is_empty() { Vec::new() } else { acknowledged(&entries) };
         let (positions, events): (Vec<Position>, Vec<OutboxEvent>) =
@@ -165,7 +179,7 @@ impl Dispatcher {
         }
         // Settle after joining: a crash in between joins once more, which changes nothing.
         self.engine.remove_entries(&positions, &groups).await?;
-        Ok(true)
+        Ok(count)
     }
 
     /// Which of these events join no group, because an alert silence covers them.
@@ -245,6 +259,8 @@ impl Dispatcher {
         if first > now {
             return Ok(first.since(now).min(tick));
         }
+        // What an operator silenced a moment ago, perhaps on another instance, is not sealed.
+        self.silences.current().await?;
         let destinations = self.holds.at(&self.destinations, now).await?;
         let sealed = self.engine.seal(own, &destinations, now).await?;
         self.notify();
@@ -260,9 +276,9 @@ impl Dispatcher {
         if first > now {
             return Ok(first.since(now).min(tick));
         }
-        let silences = self.silences.current().await?;
+        self.silences.current().await?;
         let destinations = self.holds.at(&self.destinations, now).await?;
-        if self.engine.remind(own, &destinations, &silences, now).await? > 0 {
+        if self.engine.remind(own, &destinations, now).await? > 0 {
             self.notify();
         }
         Ok(SHORTEST_WAIT)

@@ -1,11 +1,11 @@
-//! What holds notifications for now: inhibition holds single silences, the mass-offline breaker holds all groups but
-//! those of blindness.
+//! What holds notifications for now: inhibition and alert silences hold single silences, the mass-offline breaker
+//! holds all groups but those of blindness.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Timestamp;
-use crate::fleet::{Inhibitions, MassBreaker};
+use crate::fleet::{Inhibitions, MassBreaker, Silences};
 use crate::presence::Trip;
 use crate::routing::Destinations;
 use crate::store::Result;
@@ -17,6 +17,7 @@ const HELD_FOR: Duration = Duration::from_secs(10);
 pub(super) struct Holds {
     pub inhibitions: Arc<Inhibitions>,
     pub breaker: Arc<MassBreaker>,
+    pub silences: Arc<Silences>,
 }
 
 impl Holds {
@@ -35,6 +36,7 @@ impl Holds {
     ) -> Result<Destinations> {
         let hold = trip.map(|trip| trip.until.min(now + HELD_FOR));
         let inhibitors = self.inhibitions.current().await?;
-        Ok(destinations.at(now).with_inhibitors(inhibitors).with_hold(hold))
+        let silences = self.silences.at_hand().await?;
+        Ok(destinations.at(now).with_inhibitors(inhibitors).with_silences(silences).with_hold(hold))
     }
 }

@@ -215,6 +215,7 @@ pub async fn run(
             stores.silences.clone(),
             telemetry.clone(),
         )),
+        silences: stores.silences.clone(),
     };
     let flapping = Arc::new(Flapping::new(stores.flaps, config.flapping, telemetry.clone()));
     let (mut notified_of_blindness, mut pagers) = (Vec::new(), HashSet::new());

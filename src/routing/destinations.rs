@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::RouteTimes;
+use super::alert_silence::{SilenceState, covering};
 use super::id::{receivers_in, route_in};
 use super::inhibition::Inhibitors;
 use super::mutes::{self, MutedRoutes, Mutes};
+use super::{AlertSilence, RouteTimes};
 use crate::clock::Timestamp;
 use crate::presence::{OfflineRecord, Pace};
 
@@ -54,6 +55,10 @@ impl Destination {
     }
 }
 
+/// After how long a silence is looked at again that an alert silence covers: the alert silence may be ended before its
+/// time.
+const LOOKED_AT_AFTER: Duration = Duration::from_secs(10);
+
 /// The destination of every group.
 #[derive(Clone, Debug)]
 pub struct Destinations {
@@ -67,6 +72,7 @@ pub struct Destinations {
     /// As of the moment of [`Destinations::at`].
     muted: MutedRoutes,
     inhibitors: Arc<Inhibitors>,
+    silences: Arc<[AlertSilence]>,
     /// Until when all groups are held.
     hold: Option<Timestamp>,
 }
@@ -117,9 +123,9 @@ impl Destinations {
         routes: HashMap<String, Arc<Destination>>,
     ) -> Destinations {
         let (mutes, muted) = (Arc::default(), MutedRoutes::default());
-        let (receivers, inhibitors) = (Vec::new(), Arc::default());
+        let (receivers, inhibitors, silences) = (Vec::new(), Arc::default(), Arc::default());
         let routes = Arc::new(routes);
-        Destinations { receivers, root, blind, routes, mutes, muted, inhibitors, hold: None }
+        Destinations { receivers, root, blind, routes, mutes, muted, inhibitors, silences, hold: None }
     }
 
     /// With the times of routes, by their ids; that of the root is empty.
@@ -153,17 +159,22 @@ impl Destinations {
         Destinations { inhibitors, ..self }
     }
 
+    /// With the alert silences of operators. A silence that waits in its group when one begins is held, like one that
+    /// is inhibited.
+    pub fn with_silences(self, silences: Arc<[AlertSilence]>) -> Destinations {
+        Destinations { silences, ..self }
+    }
+
     /// Until when an open record is held, which is not sealed before that; `None`: it is not held.
     pub fn silence_held_until(&self, record: &OfflineRecord, now: Timestamp) -> Option<Timestamp> {
-        if !self.may_hold_silences() {
-            return None;
-        }
-        self.inhibitors.held(record, now).map(|held| held.until)
+        let inhibited = self.inhibitors.held(record, now).map(|held| held.until);
+        let silenced = covering(&self.silences, record, now).map(|until| until.min(now + LOOKED_AT_AFTER));
+        inhibited.max(silenced)
     }
 
     /// Whether any silence may be held; if not, an engine need not read those that it seals.
-    pub fn may_hold_silences(&self) -> bool {
-        !self.inhibitors.is_empty()
+    pub fn may_hold_silences(&self, now: Timestamp) -> bool {
+        !self.inhibitors.is_empty() || self.silences.iter().any(|one| one.state(now) == SilenceState::Active)
     }
 
     /// With all receivers that are configured, whether or not a route names them.

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::clock::Timestamp;
 use crate::presence::{GroupIncident, Incident, Interval, OfflineRecord, RecordId};
-use crate::routing::{AlertSilence, Destinations};
+use crate::routing::Destinations;
 use crate::telemetry::Backlog;
 
 /// An event that alerting may notify operators of.
@@ -142,13 +142,7 @@ pub trait AlertStore: Layout {
     /// Looks at groups of these partitions whose silences last and for which a reminder or an escalation is due: seals
     /// notifications of silences that receivers know of. A look that is repeated seals the same notifications under the
     /// same ids. Answers how many notifications were sealed.
-    async fn remind(
-        &self,
-        partitions: &[u16],
-        destinations: &Destinations,
-        silences: &[AlertSilence],
-        now: Timestamp,
-    ) -> Result<usize>;
+    async fn remind(&self, partitions: &[u16], destinations: &Destinations, now: Timestamp) -> Result<usize>;
 
     /// When the next group of these partitions is looked at.
     async fn first_reminder(&self, partitions: &[u16]) -> Result<Option<Timestamp>>;

@@ -253,7 +253,7 @@ async fn take(engine: &Arc<dyn Engine>, case: &Case, number: usize, now: Timesta
             engine.join(&joins, &destinations, &capacity, now).await.unwrap().sealed
         }
         Action::Seal => engine.seal(&partitions, &destinations, now).await.unwrap(),
-        Action::Remind => engine.remind(&partitions, &destinations, &[], now).await.unwrap(),
+        Action::Remind => engine.remind(&partitions, &destinations, now).await.unwrap(),
         Action::Lease(delivered) => {
             for receiver in RECEIVERS {
                 let until = now + Duration::from_millis(1);

@@ -451,7 +451,7 @@ async fn reminders_and_escalations_go_on_after_a_migration() {
         let partitions: Vec<u16> = (0..engine.partitions()).collect();
         let delivered = async |receiver: &str, now: Timestamp| {
             while engine.seal(&partitions, &to, now).await.unwrap() > 0 {}
-            while engine.remind(&partitions, &to, &[], now).await.unwrap() > 0 {}
+            while engine.remind(&partitions, &to, now).await.unwrap() > 0 {}
             let mut counts = Vec::new();
             loop {
                 let leased = engine.lease(&partitions, receiver, now, now + MINUTE, 10).await.unwrap();

@@ -17,7 +17,6 @@ use super::kept::OnRecord;
 use super::{EmbeddedEngine, absence, fallback, groups, kept, outbox, quarantine, receivers, reminders};
 use crate::clock::Timestamp;
 use crate::presence::{GroupIncident, Incident};
-use crate::routing::AlertSilence;
 use crate::store::notification::{Notification, Readable};
 use crate::store::untold::leave_out_untold;
 use crate::store::{
@@ -59,14 +58,8 @@ impl AlertStore for EmbeddedEngine {
         groups::first_seal(self, partitions).await
     }
 
-    async fn remind(
-        &self,
-        partitions: &[u16],
-        destinations: &Destinations,
-        silences: &[AlertSilence],
-        now: Timestamp,
-    ) -> Result<usize> {
-        reminders::remind(self, partitions, (destinations, silences), now).await
+    async fn remind(&self, partitions: &[u16], destinations: &Destinations, now: Timestamp) -> Result<usize> {
+        reminders::remind(self, partitions, destinations, now).await
     }
 
     async fn first_reminder(&self, partitions: &[u16]) -> Result<Option<Timestamp>> {

@@ -7,8 +7,6 @@ use super::error::DatabaseResult;
 use super::lanes::enqueue;
 use crate::clock::Timestamp;
 use crate::presence::OfflineRecord;
-use crate::routing::AlertSilence;
-use crate::routing::alert_silence::covering;
 use crate::store::json::{from_json, to_json};
 use crate::store::notification::MOST_REMINDED;
 use crate::store::reminding::{LastingMember, Reminding};
@@ -29,15 +27,14 @@ struct Looked {
 pub(super) async fn remind(
     engine: &EmbeddedEngine,
     partitions: &[u16],
-    (destinations, silences): (&Destinations, &[AlertSilence]),
+    destinations: &Destinations,
     now: Timestamp,
 ) -> Result<usize> {
-    let (partitions, destinations, silences) =
-        (to_json(&partitions)?, destinations.clone(), silences.to_vec());
+    let (partitions, destinations) = (to_json(&partitions)?, destinations.clone());
     let write = move |database: &Connection| {
         let mut notified = 0;
         for one in due(database, &partitions, now)? {
-            notified += look(database, &one, (&destinations, &silences), now)?;
+            notified += look(database, &one, &destinations, now)?;
         }
         Ok(notified)
     };
@@ -62,7 +59,7 @@ fn due(database: &Connection, partitions: &str, now: Timestamp) -> rusqlite::Res
 fn look(
     database: &Connection,
     one: &Looked,
-    (destinations, silences): (&Destinations, &[AlertSilence]),
+    destinations: &Destinations,
     now: Timestamp,
 ) -> DatabaseResult<usize> {
     let destination = destinations.of(&one.group.key);
@@ -71,9 +68,7 @@ fn look(
         return Ok(0);
     }
     let members = if destination.again.first().is_some() { lasting(database, one.id)? } else { Vec::new() };
-    let is_quiet = |record: &OfflineRecord| {
-        covering(silences, record, now).is_some() || destinations.silence_held_until(record, now).is_some()
-    };
+    let is_quiet = |record: &OfflineRecord| destinations.silence_held_until(record, now).is_some();
     let idle = idle(database, &one.group.key, &destination.receivers)?;
     let (mut next, mut notified) = (None, 0);
     if let Some(first) = members.first().map(|member| member.notified_at) {

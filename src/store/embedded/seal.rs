@@ -74,7 +74,7 @@ fn hold_silences(
     destinations: &Destinations,
     now: Timestamp,
 ) -> rusqlite::Result<()> {
-    if !destinations.may_hold_silences() {
+    if !destinations.may_hold_silences(now) {
         return Ok(());
     }
     loop {

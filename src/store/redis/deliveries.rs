@@ -15,7 +15,6 @@ use super::units::first_score;
 use super::{RedisEngine, absence, fallback, groups, kept, marking, outbox, receivers, reminders};
 use crate::clock::Timestamp;
 use crate::presence::{GroupIncident, Incident, RecordId};
-use crate::routing::AlertSilence;
 use crate::store::attempts::texts;
 use crate::store::notification::{Notification, Readable};
 use crate::store::untold::leave_out_untold;
@@ -71,14 +70,8 @@ impl AlertStore for RedisEngine {
         groups::first_seal(self, partitions).await
     }
 
-    async fn remind(
-        &self,
-        partitions: &[u16],
-        destinations: &Destinations,
-        silences: &[AlertSilence],
-        now: Timestamp,
-    ) -> Result<usize> {
-        reminders::remind(self, partitions, (destinations, silences), now).await
+    async fn remind(&self, partitions: &[u16], destinations: &Destinations, now: Timestamp) -> Result<usize> {
+        reminders::remind(self, partitions, destinations, now).await
     }
 
     async fn first_reminder(&self, partitions: &[u16]) -> Result<Option<Timestamp>> {

@@ -136,7 +136,7 @@ pub(super) async fn seal(
         }
     }
     hold(engine, &held).await?;
-    if destinations.may_hold_silences() {
+    if destinations.may_hold_silences(now) {
         for ((partition, destination), groups) in &due {
             held_silences::hold(engine, *partition, groups, destination.pace, destinations, now).await?;
         }

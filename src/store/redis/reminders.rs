@@ -6,8 +6,6 @@ use super::reading::snapshot;
 use super::{RedisEngine, group_of};
 use crate::clock::Timestamp;
 use crate::presence::{OfflineRecord, Stage};
-use crate::routing::AlertSilence;
-use crate::routing::alert_silence::covering;
 use crate::store::notification::MOST_REMINDED;
 use crate::store::reminding::{LastingMember, Reminding, SealedAgain};
 use crate::store::{Destination, Destinations, Result};
@@ -19,7 +17,7 @@ const GROUPS: isize = 50;
 pub(super) async fn remind(
     engine: &RedisEngine,
     partitions: &[u16],
-    (destinations, silences): (&Destinations, &[AlertSilence]),
+    destinations: &Destinations,
     now: Timestamp,
 ) -> Result<usize> {
     let mut pipe = pipe();
@@ -33,7 +31,7 @@ pub(super) async fn remind(
         for (group, due) in groups {
             let due = Timestamp::from_millis(due as i64);
             notified += match String::from_utf8(group) {
-                Ok(group) => look(engine, *partition, &group, (destinations, silences), (due, now)).await?,
+                Ok(group) => look(engine, *partition, &group, destinations, (due, now)).await?,
                 Err(error) => set_next(engine, *partition, error.as_bytes(), None).await?,
             };
         }
@@ -46,7 +44,7 @@ async fn look(
     engine: &RedisEngine,
     partition: u16,
     group: &str,
-    (destinations, silences): (&Destinations, &[AlertSilence]),
+    destinations: &Destinations,
     (due, now): (Timestamp, Timestamp),
 ) -> Result<usize> {
     let destination = destinations.of(group);
@@ -56,9 +54,7 @@ async fn look(
     if destination.again.first().is_none() {
         return set_next(engine, partition, group.as_bytes(), None).await;
     }
-    let is_quiet = |record: &OfflineRecord| {
-        covering(silences, record, now).is_some() || destinations.silence_held_until(record, now).is_some()
-    };
+    let is_quiet = |record: &OfflineRecord| destinations.silence_held_until(record, now).is_some();
     let idle = match destination.again.repeat {
         Some(_) => idle(engine, partition, group, &destination.receivers).await?,
         None => Vec::new(),

@@ -84,9 +84,7 @@ async fn an_episode_is_not_reminded_of<G: Ground>(
     engine.join(&[join(begun), join(silence.clone())], &to, &Capacity::NONE, now).await.unwrap();
     let mut told = Vec::new();
     for now in [now + MINUTE, now + HOUR + 2 * MINUTE] {
-        while engine.seal(&all, &to, now).await.unwrap() + engine.remind(&all, &to, &[], now).await.unwrap()
-            > 0
-        {}
+        while engine.seal(&all, &to, now).await.unwrap() + engine.remind(&all, &to, now).await.unwrap() > 0 {}
         let leased = engine.lease(&all, "hook", now, now + MINUTE, 10).await.unwrap();
         engine.delivered(&leased, now).await.unwrap();
         told.extend(leased.iter().map(|one| (one.reminder, one.offline.len(), one.situation.lasting)));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rollcall::clock::Timestamp;
 use rollcall::fleet::{Subject, UnitChange};
 use rollcall::presence::{Acknowledgement, Closing, OfflineRecord, Recoveries};
-use rollcall::routing::{AlertSilence, Minutes, RouteTimes, TimeInterval, zone};
+use rollcall::routing::{Minutes, RouteTimes, TimeInterval, zone};
 use rollcall::store::{
     Again, Capacity, Delivery, Destination, Destinations, Escalation, Group, Join, OutboxEvent, Pace,
 };
@@ -261,17 +261,6 @@ impl<G: Ground> World<G> {
         to: &Destinations,
         now: Timestamp,
     ) -> [Vec<String>; 2] {
-        self.goes_on_with(records, to, &[], now).await
-    }
-
-    /// The same with alert silences.
-    async fn goes_on_with(
-        &self,
-        records: &[&OfflineRecord],
-        to: &Destinations,
-        silences: &[AlertSilence],
-        now: Timestamp,
-    ) -> [Vec<String>; 2] {
         let join = |record: &&OfflineRecord| Join {
             groups: vec![Group {
                 key: "site=north".into(),
@@ -282,7 +271,7 @@ impl<G: Ground> World<G> {
         let joins: Vec<Join> = records.iter().map(join).collect();
         self.engine.join(&joins, to, &Capacity::NONE, now).await.unwrap();
         while self.engine.seal(&self.partitions(), to, now).await.unwrap() > 0 {}
-        while self.engine.remind(&self.partitions(), to, silences, now).await.unwrap() > 0 {}
+        while self.engine.remind(&self.partitions(), to, now).await.unwrap() > 0 {}
         let mut notified = [Vec::new(), Vec::new()];
         for (receiver, lines) in ["hook", "boss"].into_iter().zip(&mut notified) {
             for delivery in delivered_to(self, receiver, now).await {
@@ -381,7 +370,7 @@ pub async fn a_reminder_that_is_given_up_hides_no_return<G: Ground>(world: World
         leased.iter().map(line).collect::<Vec<String>>()
     };
     assert_eq!(world.goes_on(&[&a], &to, minutes(0)).await, told(&["off: a, on: "], &[]));
-    assert_eq!(world.engine.remind(&world.partitions(), &to, &[], minutes(60)).await.unwrap(), 1);
+    assert_eq!(world.engine.remind(&world.partitions(), &to, minutes(60)).await.unwrap(), 1);
     assert_eq!(give_up(minutes(60)).await, ["off: a, on: "]);
     let back = world.goes_on(&[&returned(&a)], &to, minutes(61)).await;
     assert_eq!(back, told(&["off: , on: a"], &[]), "its receiver was notified of the silence");
@@ -404,7 +393,7 @@ pub async fn a_receiver_for_which_a_notification_waits_gets_no_reminder_beside_i
     let joins = [Join { groups: vec![group], event: OutboxEvent::Record(a.clone()) }];
     world.engine.join(&joins, &to, &Capacity::NONE, minutes(0)).await.unwrap();
     for hours in 1..=3 {
-        let reminded = world.engine.remind(&world.partitions(), &to, &[], minutes(60 * hours)).await.unwrap();
+        let reminded = world.engine.remind(&world.partitions(), &to, minutes(60 * hours)).await.unwrap();
         assert_eq!(reminded, 0, "after {hours} hours without its receiver");
     }
     let back = world.goes_on(&[], &to, minutes(181)).await;
@@ -466,10 +455,33 @@ pub async fn an_acknowledgement_or_an_alert_silence_stops_reminders_and_escalati
 
     let works = wanted("unit=a", minutes(121), minutes(200));
     silences(&world.engine).put(None, works, "ana", minutes(121)).await.unwrap();
-    let active = silences(&world.engine).current().await.unwrap();
-    assert_eq!(world.goes_on_with(&[], &to, &active, minutes(180)).await, NOTHING);
-    let after = world.goes_on_with(&[], &to, &active, minutes(240)).await;
+    let to = to.with_silences(silences(&world.engine).current().await.unwrap());
+    assert_eq!(world.goes_on(&[], &to, minutes(180)).await, NOTHING);
+    let after = world.goes_on(&[], &to, minutes(240)).await;
     assert_eq!(after, told(&["again off: a, on: "], &[]), "the alert silence is over");
-    let back = world.goes_on_with(&[&returned(&a)], &to, &active, minutes(241)).await;
+    let back = world.goes_on(&[&returned(&a)], &to, minutes(241)).await;
     assert_eq!(back, told(&["off: , on: a"], &["off: , on: a"]));
+}
+
+pub async fn an_alert_silence_holds_what_waits_when_it_begins<G: Ground>(world: World<G>) {
+    let wait = Duration::from_secs(30);
+    let seconds = |s: u32| world.hours(50) + s * Duration::from_secs(1);
+    let to = again(Pace::new(wait, wait), None, None);
+    let [a, b, c] = ["a", "b", "c"].map(|name| offline(&world.unit(name), seconds(0) - wait * 2));
+    assert_eq!(world.goes_on(&[&a, &b, &c], &to, seconds(0)).await, NOTHING);
+
+    // It begins while they wait: the others are notified, and a return within it cancels its silence.
+    let all = silences(&world.engine);
+    let id =
+        all.put(None, wanted("unit=~a|b", seconds(10), seconds(3600)), "ana", seconds(10)).await.unwrap();
+    let during = to.clone().with_silences(all.current().await.unwrap());
+    let after = world.goes_on(&[], &during, seconds(31)).await;
+    assert_eq!(after, told(&["off: c, on: "], &[]));
+    assert_eq!(world.goes_on(&[&returned(&b)], &during, seconds(1200)).await, NOTHING);
+
+    // Ended before its time.
+    assert!(all.expire(id, "ana", seconds(1201)).await.unwrap());
+    let ended = to.with_silences(all.current().await.unwrap());
+    let after = world.goes_on(&[], &ended, seconds(1240)).await;
+    assert_eq!(after, told(&["off: a, on: "], &[]));
 }

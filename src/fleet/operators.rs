@@ -1,14 +1,16 @@
-//! What operators change of a unit: its open record is acknowledged, or the unit is paused. Each change is in the audit.
+//! What operators change of a unit: its open record is acknowledged, or the unit is paused, registered or removed. Each
+//! change is in the audit.
 //!
 //! # Why the entry of the audit is written first
 //! A crash between the two leaves an entry without its change, never a change without its entry. The operator has no
 //! answer then, and asks again. A change that is not possible leaves no entry.
 
 use std::fmt;
+use std::time::Duration;
 
 use super::{Roll, Silences, UnitChange};
 use crate::clock::Timestamp;
-use crate::presence::{RecordId, Unit};
+use crate::presence::{Labels, Override, RecordId, Unit};
 use crate::store::{AuditEntry, Audited, Result};
 
 /// The unit or the record that an operator means.
@@ -59,6 +61,8 @@ impl Operators<'_> {
             UnitChange::Acknowledge(None) => (Audited::AcknowledgementUndone, comment),
             UnitChange::Pause(Some(until)) => (Audited::Paused, format!("until {until}: {comment}")),
             UnitChange::Pause(None) => (Audited::PauseEnded, comment),
+            UnitChange::Register { set, labels } => (Audited::Registered, settings(set, labels, &comment)),
+            UnitChange::Remove => (Audited::Removed, comment),
         };
         let id = match subject {
             Subject::Unit(_) => None,
@@ -67,4 +71,15 @@ impl Operators<'_> {
         let entry = AuditEntry { at: now, author: by.to_owned(), change, subject: subject.to_string(), text };
         self.roll.change(subject.unit(), id, wanted, now, self.silences.note(&entry)).await
     }
+}
+
+/// What holds of a unit from now on, for the audit.
+fn settings(set: &Override, labels: &Labels, comment: &str) -> String {
+    let span =
+        |name: &str, span: Option<Duration>| span.map(|span| format!("{name} {} s", span.as_secs_f64()));
+    let spans = [span("timeout", set.timeout), span("grace", set.grace)].into_iter().flatten();
+    let labels = labels.iter().map(|(name, value)| format!("{name}={value:?}"));
+    let settings = spans.chain(labels).collect::<Vec<String>>().join(", ");
+    let texts = [settings.as_str(), comment].into_iter().filter(|text| !text.is_empty());
+    texts.collect::<Vec<&str>>().join(": ")
 }

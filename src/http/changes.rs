@@ -50,6 +50,17 @@ impl Caller {
         Caller { author, name, role }
     }
 
+    /// Refuses a client whose role is less than this one.
+    pub fn require(&self, role: Role) -> Result<(), Problem> {
+        if self.role < role {
+            return Err(Problem::forbidden(format!(
+                "the role of this token is too low; use one with the role {}",
+                role.as_str()
+            )));
+        }
+        Ok(())
+    }
+
     /// The name of the client in the audit; `stated`: the author in the request itself.
     pub fn by(&self, stated: Option<&str>) -> String {
         match self.author.as_deref().or(stated) {

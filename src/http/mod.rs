@@ -9,8 +9,8 @@
 //! The server answers from the start of the process: before the engine answers, `/healthz` and
 //! `/readyz` work, and every other page answers 503.
 //!
-//! Pages are read-only but for silences, acknowledgements, pauses and deliveries: see `changes.rs`. With tokens configured, every
-//! page but the two for health needs one.
+//! Pages are read-only but for silences, acknowledgements, pauses, units and deliveries: see `changes.rs`. With tokens
+//! configured, every page but the two for health needs one.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
@@ -44,6 +44,7 @@ mod operators;
 mod probe;
 mod problem;
 mod records;
+mod registry;
 mod reload;
 mod targets;
 mod unit_metrics;
@@ -110,6 +111,16 @@ pub enum Role {
     Operator,
     /// Register and remove units.
     Admin,
+}
+
+impl Role {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Role::Viewer => "viewer",
+            Role::Operator => "operator",
+            Role::Admin => "admin",
+        }
+    }
 }
 
 /// The sources of the pages.
@@ -240,6 +251,7 @@ fn pages(config: &Config, sources: Sources, stop: &CancellationToken) -> Router 
         .merge(audit::page(sources.silences.clone()))
         .merge(reload::page(sources.reloads.clone(), has_tokens))
         .merge(operators::pages(&sources, has_tokens))
+        .merge(registry::pages(&sources, has_tokens))
         .merge(deliveries::pages(&sources, has_tokens))
         .merge(breaker::pages(&sources, has_tokens))
         .merge(alertmanager::pages(&sources, config.external_url.as_deref(), has_tokens))

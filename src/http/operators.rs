@@ -23,24 +23,19 @@ use crate::presence::{Acknowledgement, LONGEST_PAUSE, RecordId, Unit, is_pause};
 use crate::routing::alert_silence::{is_author, is_comment};
 
 #[derive(Clone)]
-struct OperatorState {
+pub(super) struct OperatorState {
     roll: Arc<Roll>,
     silences: Arc<Silences>,
     clock: Clock,
 }
 
 pub(super) fn pages(sources: &Sources, has_tokens: HasTokens) -> Router {
-    let state = OperatorState {
-        roll: sources.roll.clone(),
-        silences: sources.silences.clone(),
-        clock: sources.clock.clone(),
-    };
     Router::new()
         .route("/api/v1/records/{id}/ack", put(acknowledge).delete(undo))
         .route("/api/v1/units/{kind}/{unit}/pause", put(pause).delete(end_pause))
         .route_layer(from_fn_with_state(has_tokens, changes::guard))
         .layer(DefaultBodyLimit::max(LONGEST_BODY))
-        .with_state(state)
+        .with_state(OperatorState::new(sources))
 }
 
 #[derive(Deserialize)]
@@ -83,7 +78,7 @@ struct WantedPause {
     comment: String,
 }
 
-type UnitPath = Result<Path<(String, String)>, PathRejection>;
+pub(super) type UnitPath = Result<Path<(String, String)>, PathRejection>;
 
 async fn pause(
     State(state): State<OperatorState>,
@@ -111,7 +106,15 @@ async fn end_pause(
 }
 
 impl OperatorState {
-    async fn change(
+    pub fn new(sources: &Sources) -> OperatorState {
+        OperatorState {
+            roll: sources.roll.clone(),
+            silences: sources.silences.clone(),
+            clock: sources.clock.clone(),
+        }
+    }
+
+    pub async fn change(
         &self,
         subject: Subject,
         wanted: UnitChange,
@@ -123,7 +126,8 @@ impl OperatorState {
         }
         Err(Problem::not_found(match wanted {
             UnitChange::Acknowledge(_) => format!("there is no open record {subject}"),
-            UnitChange::Pause(Some(_)) => format!("there is no unit {subject}"),
+            UnitChange::Pause(Some(_)) | UnitChange::Remove => format!("there is no unit {subject}"),
+            UnitChange::Register { .. } => format!("the kind of {subject} is not configured"),
             UnitChange::Pause(None) => format!("unit {subject} is not paused by an operator"),
         }))
     }
@@ -145,7 +149,7 @@ fn record(id: &str) -> Result<RecordId, Problem> {
     id.parse().map_err(|error| Problem::bad_request(format!("{id:?}: {error}")))
 }
 
-fn unit(path: UnitPath) -> Result<Unit, Problem> {
+pub(super) fn unit(path: UnitPath) -> Result<Unit, Problem> {
     let Path((kind, id)) = path?;
     parse(&kind, &id).map_err(|error| Problem::bad_request(error.to_string()))
 }

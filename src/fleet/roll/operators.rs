@@ -2,7 +2,9 @@
 
 use super::Roll;
 use crate::clock::Timestamp;
-use crate::presence::{self, Acknowledgement, RecordId, Snapshot, Unit};
+use crate::presence::{
+    self, Acknowledgement, Facts, Labels, Override, RecordId, Registration, Snapshot, Standing, Unit,
+};
 use crate::store::Result;
 
 /// A change of one unit.
@@ -12,6 +14,10 @@ pub enum UnitChange {
     Acknowledge(Option<Acknowledgement>),
     /// Pauses it from now until that moment; with `None` its pause ends.
     Pause(Option<Timestamp>),
+    /// Registers it or changes its settings; its other labels and its pause stay.
+    Register { set: Override, labels: Labels },
+    /// Removes it from the fleet; its later heartbeats are counted and change nothing.
+    Remove,
 }
 
 impl Roll {
@@ -34,12 +40,28 @@ impl Roll {
         let decision = |seen: &Snapshot| match wanted {
             UnitChange::Acknowledge(acknowledged) => presence::acknowledge(seen, id, acknowledged.clone()),
             UnitChange::Pause(until) => presence::pause(seen, *until, &rules, &hearing, now),
+            UnitChange::Register { .. } if unit.id.is_reserved() => None,
+            UnitChange::Register { set, labels } => {
+                let facts = seen.facts.as_ref().filter(|facts| !is_retired(facts));
+                let pause = facts.and_then(|facts| facts.pause);
+                let wanted = Registration { set: *set, labels: labels.clone(), pause };
+                Some(presence::register(seen, &wanted, &rules, &hearing, now))
+            }
+            UnitChange::Remove => presence::retire(seen, now),
         };
         let seen = self.engine.read(std::slice::from_ref(unit)).await?;
         if !seen.iter().any(|seen| decision(seen).is_some()) {
             return Ok(false);
         }
         first.await?;
-        self.decide(unit, decision).await
+        let is_changed = self.decide(unit, decision).await?;
+        if matches!(wanted, UnitChange::Remove) {
+            self.declared.forget(unit);
+        }
+        Ok(is_changed)
     }
+}
+
+fn is_retired(facts: &Facts) -> bool {
+    matches!(facts.standing, Standing::Retired(_))
 }

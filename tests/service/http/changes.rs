@@ -8,11 +8,11 @@ use super::world::{Fleet, SECOND, assert_problem};
 
 const SILENCES: &str = "/alertmanager/api/v2/silences";
 
-fn token(name: &str, role: Role) -> Token {
+pub(super) fn token(name: &str, role: Role) -> Token {
     Token { name: name.to_owned(), sha256: Token::digest(name), role }
 }
 
-async fn send(fleet: &Fleet, token: &str, method: Method, path: &str, body: Value) -> Response {
+pub(super) async fn send(fleet: &Fleet, token: &str, method: Method, path: &str, body: Value) -> Response {
     let request = fleet.client.request(method, format!("{}{path}", fleet.url));
     let request = request.header("Authorization", format!("Bearer {token}"));
     let request = match body {

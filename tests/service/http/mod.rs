@@ -3,6 +3,7 @@
 mod changes;
 mod connections;
 mod metrics;
+mod registry;
 mod unit_metrics;
 mod values;
 mod world;

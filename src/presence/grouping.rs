@@ -14,6 +14,10 @@
 //! would be notified alone, and all others after the interval. So silences within [`GATHERS`] of the first are in its
 //! notification. A group that never has more than one unit gathers nothing.
 //!
+//! # Why the rest of a storm may join late
+//! It takes seconds to detect a hundred thousand silences and to write their records. Those whose deadlines were before the
+//! notification of their group are of the same storm, and follow it as if they had joined in time.
+//!
 //! # Why a script repeats this
 //! When a hundred thousand units fall silent at once, each joins a group of its own. On Redis that is one step of
 //! `join.lua` for many of them; a step that reads and one that writes would double the work of the server.
@@ -25,6 +29,9 @@ use crate::clock::Timestamp;
 
 /// Silences within this time of the first one are in the first notification of a group that units share.
 pub const GATHERS: Duration = Duration::from_secs(1);
+
+/// How long before the notification of its group the deadline of a silence is at most that counts as one of the same storm.
+const STORM: Duration = Duration::from_secs(60);
 
 /// By how much the moments of final members are stored earlier than they are (ms): before zero, and so before all
 /// silences. An engine finds either without the other.
@@ -85,6 +92,11 @@ impl Pace {
     /// How long a group gathers members after the first one.
     pub fn gathers(&self) -> Duration {
         if self.is_shared { GATHERS } else { Duration::ZERO }
+    }
+
+    /// The deadline of a silence that may be the rest of a storm: it need not last.
+    pub fn storm_deadline(&self, form: Form, deadline: Timestamp) -> Option<Timestamp> {
+        (form == Form::Offline && self.lasts.is_zero()).then_some(deadline)
     }
 
     /// From when on the wait of a silence counts that is held until a moment: it is over then.
@@ -214,6 +226,8 @@ pub struct JoiningForm {
     pub is_last: bool,
     /// Until when the group is held.
     pub held_until: Option<Timestamp>,
+    /// That of a silence that need not last and is not held by itself.
+    pub deadline: Option<Timestamp>,
 }
 
 /// The members of a group that wait after a sealing; each moment is one of [`Pace::waits_since`].
@@ -246,18 +260,33 @@ pub struct ReadySince {
 }
 
 impl GroupTimes {
+    /// The last sealing, if the silence that joins is of the storm that was notified then, and joins late.
+    fn storm(&self, joining: JoiningForm, pace: Pace, now: Timestamp) -> Option<Timestamp> {
+        let deadline = joining.deadline.filter(|_| pace.is_shared)?;
+        let is_of_storm =
+            |sealed: &Timestamp| deadline <= *sealed && sealed.since(deadline) <= STORM && *sealed <= now;
+        self.sealed.filter(is_of_storm).filter(|sealed| now < *sealed + pace.interval)
+    }
+
+    /// From when on the wait of a transition counts.
+    pub fn since_with(&self, joining: JoiningForm, pace: Pace, now: Timestamp) -> Timestamp {
+        self.storm(joining, pace, now).unwrap_or(joining.since)
+    }
+
     /// When the group is due once this transition has joined.
     pub fn due_with(&self, joining: JoiningForm, pace: Pace, now: Timestamp) -> Timestamp {
-        let JoiningForm { form, since, is_last, held_until } = joining;
-        let gathers = pace.gathers();
+        let JoiningForm { form, since, is_last, held_until, .. } = joining;
+        let (gathers, storm) = (pace.gathers(), self.storm(joining, pace, now));
         let at = match form {
+            _ if storm.is_some() => storm.map_or(now, |sealed| sealed + pace.wait).max(now + gathers),
             Form::Blind => now,
             Form::Offline => (since + pace.wait).max(since + gathers),
             _ if is_last => (since + pace.wait).max(now + pace.wait),
             _ => (since + pace.wait).max(now + pace.wait).max(now + gathers),
         };
         // A sealing in the future is ignored: the group would wait for it.
-        let sealed = self.sealed.filter(|sealed| *sealed <= now && form != Form::Blind && !is_last);
+        let waits = form != Form::Blind && !is_last && storm.is_none();
+        let sealed = self.sealed.filter(|sealed| *sealed <= now && waits);
         let at = sealed.map_or(at, |sealed| at.max(sealed + pace.interval));
         let at = held_until.map_or(at, |until| at.max(until));
         self.due.map_or(at, |due| due.min(at))

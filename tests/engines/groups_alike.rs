@@ -218,8 +218,9 @@ impl JoinedEvent {
 
 fn record(unit: u8, detected: u8, closed: Option<Closing>) -> OfflineRecord {
     let name: Unit = format!("detector:unit-{unit}").parse().unwrap();
-    let (last_seen, deadline) = (at(-600), at(-300));
-    let detected_at = at(-300 + i64::from(detected));
+    // Those of two units may be of a storm that is notified.
+    let deadline = if unit % 3 == 0 { at(i64::from(detected) * 15) } else { at(-300) };
+    let (last_seen, detected_at) = (at(-600), deadline + Duration::from_secs(detected.into()));
     OfflineRecord {
         labels: Labels::from([("site".to_owned(), "\"north\"\n".to_owned())]),
         silent_from: (unit == 1).then_some(at(-599)),

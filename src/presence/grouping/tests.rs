@@ -9,7 +9,7 @@ const SHARED: Pace = Pace { is_shared: true, ..PACE };
 
 fn joins(form: Form, pace: Pace, now: Timestamp) -> JoiningForm {
     let since = pace.waits_since(form, now - Duration::from_secs(5), now);
-    JoiningForm { form, since, is_last: false, held_until: None }
+    JoiningForm { form, since, is_last: false, held_until: None, deadline: None }
 }
 
 #[test]

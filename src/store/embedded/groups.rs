@@ -183,19 +183,21 @@ fn join_one(
     }
     let notified = known.as_ref().filter(|_| next == Stage::IsBack).map_or("", |known| &known.notified);
     let since = pace.held_since(pace.waits_since(form, member.deadline, now), joining.held_until);
-    let stored = (next != Stage::Over).then_some(stored_since(form.is_final(), since));
-    write_member(database, &group, joining, (name, next, notified), (stored, now))?;
     if stage == Some(Stage::Notified) && pace.has_lasting() {
         database
             .prepare_cached("DELETE FROM lasting WHERE grp = ? AND member = ?")?
             .execute(params![group.id, name])?;
     }
+    let is_last = form == Form::Online && next != Stage::Over && is_last(database, group.id, pace)?;
+    let deadline = pace.storm_deadline(form, member.deadline).filter(|_| joining.held_until.is_none());
+    let ready = JoiningForm { form, since, is_last, held_until, deadline };
+    let since = group.times.since_with(ready, pace, now);
+    let stored = (next != Stage::Over).then_some(stored_since(form.is_final(), since));
+    write_member(database, &group, joining, (name, next, notified), (stored, now))?;
     if next == Stage::Over {
         clear_due_if_empty(database, group.id)?;
         return Ok(None);
     }
-    let is_last = form == Form::Online && is_last(database, group.id, pace)?;
-    let ready = JoiningForm { form, since, is_last, held_until };
     let due = group.times.due_with(ready, pace, now);
     database
         .prepare_cached("UPDATE groups SET due = ?, body = iif(?, ?, body) WHERE id = ?")?

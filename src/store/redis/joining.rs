@@ -22,6 +22,12 @@ impl Joining<'_> {
         pace.held_since(since, self.held_until)
     }
 
+    /// See [`Pace::storm_deadline`]; of one that is held by itself there is none.
+    pub fn storm_deadline(&self, pace: Pace) -> Option<Timestamp> {
+        let deadline = pace.storm_deadline(pace.form(self.member.form), self.member.deadline);
+        deadline.filter(|_| self.held_until.is_none())
+    }
+
     /// The name of the member among those of all groups.
     pub fn name(&self) -> String {
         format!("{}\n{}", self.group.key, self.member.id)

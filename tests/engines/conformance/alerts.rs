@@ -857,8 +857,9 @@ pub async fn ten_thousand_silences_are_one_notification_and_an_update_says_how_m
     world: World<G>,
 ) {
     let pace = Pace { is_shared: true, ..Pace::new(MINUTE, 5 * MINUTE) };
-    let records: Vec<OfflineRecord> =
-        world.units(10_023).iter().map(|unit| offline(unit, world.at(0))).collect();
+    // The last ones fall silent after the notification.
+    let silence = |(number, unit)| offline(unit, world.at(if number < 10_020 { 0 } else { 5_000 }));
+    let records: Vec<OfflineRecord> = world.units(10_023).iter().enumerate().map(silence).collect();
     let all: Vec<&OfflineRecord> = records.iter().collect();
     let (first, later) = all.split_at(10_020);
     world.join_at(first, pace, world.at(0)).await;

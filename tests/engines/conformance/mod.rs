@@ -187,6 +187,7 @@ macro_rules! every_case {
                 a_receiver_for_which_a_notification_waits_gets_no_reminder_beside_it
                 an_acknowledgement_or_an_alert_silence_stops_reminders_and_escalation
                 an_alert_silence_holds_what_waits_when_it_begins
+                the_rest_of_a_storm_that_joins_late_follows_its_notification
                 neither_reminder_nor_escalation_is_notified_while_the_route_is_muted
                 a_muted_route_notifies_of_what_still_holds_when_the_mute_is_over
             }

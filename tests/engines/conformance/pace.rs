@@ -485,3 +485,20 @@ pub async fn an_alert_silence_holds_what_waits_when_it_begins<G: Ground>(world: 
     let after = world.goes_on(&[], &ended, seconds(1240)).await;
     assert_eq!(after, told(&["off: a, on: "], &[]));
 }
+
+pub async fn the_rest_of_a_storm_that_joins_late_follows_its_notification<G: Ground>(world: World<G>) {
+    let seconds = |s: u32| world.hours(50) + s * Duration::from_secs(1);
+    let pace = Pace { is_shared: true, ..Pace::new(Duration::ZERO, Duration::from_secs(300)) };
+    let to = again(pace, None, None);
+    let of = |name: &str, deadline| OfflineRecord { deadline, ..offline(&world.unit(name), seconds(0)) };
+    let [a, b, c] = ["a", "b", "c"].map(|name| of(name, seconds(0)));
+    let [later, before] = [of("later", seconds(3)), of("before", seconds(0) - Duration::from_secs(70))];
+    assert_eq!(world.goes_on(&[&a], &to, seconds(1)).await, NOTHING);
+    assert_eq!(world.goes_on(&[], &to, seconds(2)).await, told(&["off: a, on: "], &[]));
+
+    // Their records are written late; of the others one is of no storm, and one of another.
+    assert_eq!(world.goes_on(&[&b, &later, &before], &to, seconds(4)).await, NOTHING);
+    assert_eq!(world.goes_on(&[&c], &to, seconds(5)).await, told(&["off: b c, on: "], &[]));
+    assert_eq!(world.goes_on(&[], &to, seconds(301)).await, NOTHING);
+    assert_eq!(world.goes_on(&[], &to, seconds(302)).await, told(&["off: before later, on: "], &[]));
+}

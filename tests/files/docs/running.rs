@@ -171,13 +171,17 @@ impl Drop for World {
 
 /// The status and the body of a page; nothing where no server answers.
 fn answer(port: u16, path: &str) -> Option<(u16, String)> {
-    answer_to("GET", port, path)
+    answer_to("GET", port, path, "")
 }
 
-fn answer_to(method: &str, port: u16, path: &str) -> Option<(u16, String)> {
+fn answer_to(method: &str, port: u16, path: &str, body: &str) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
     stream.set_read_timeout(Some(PATIENCE)).ok()?;
-    write!(stream, "{method} {path} HTTP/1.0\r\nhost: 127.0.0.1\r\n\r\n").ok()?;
+    let of_body = match body.len() {
+        0 => String::new(),
+        length => format!("content-type: application/json\r\ncontent-length: {length}\r\n"),
+    };
+    write!(stream, "{method} {path} HTTP/1.0\r\nhost: 127.0.0.1\r\n{of_body}\r\n{body}").ok()?;
     let mut text = String::new();
     stream.read_to_string(&mut text).ok()?;
     let (head, body) = text.split_once("\r\n\r\n")?;
@@ -216,11 +220,12 @@ async fn asked(world: &World, words: &[&str]) -> Result<(), String> {
         .find(|word| word.starts_with("http://127.0.0.1:8080/"))
         .ok_or("asks no page of Rollcall")?;
     let path = url.strip_prefix("http://127.0.0.1:8080").unwrap_or_default();
-    let method = words.windows(2).find(|pair| pair[0] == "-X").map_or("GET", |pair| pair[1]);
+    let option = |name| words.windows(2).find(|pair| pair[0] == name).map(|pair| pair[1]);
+    let (method, body) = (option("-X").unwrap_or("GET"), option("-d").unwrap_or_default());
     // The effect of the command before it may show a moment later.
     for _ in 0..100 {
-        match answer_to(method, world.http, path) {
-            Some((200, _)) => return Ok(()),
+        match answer_to(method, world.http, path, body) {
+            Some((200 | 204, _)) => return Ok(()),
             Some((status, _)) if status < 500 && status != 404 => {
                 return Err(format!("{path} answers {status}"));
             }

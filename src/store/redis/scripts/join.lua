@@ -33,7 +33,7 @@
 -- members (ms), 0 if each has one unit, ARGV[6] until when they are held (ms), 0 if they are not, ARGV[7] when they are
 -- looked at again after a notification (ms), 0 for never, ARGV[8] R,
 -- ARGV[9] how many of the R are receivers of these groups: the first ones, see sealing.lua,
--- ARGV[10] number of transitions N, then N group keys, N times "<group>\n<member>", then 7 for each:
+-- ARGV[10] number of transitions N, then N group keys, N times "<group>\n<member>", then 8 for each:
 --  1 group (JSON)
 --  2 "alone" if no other transition of this call is of its group
 --  3 member
@@ -41,11 +41,14 @@
 --  5 detected at (ms), 0 for an interval
 --  6 when its wait begins (ms)
 --  7 record or interval (JSON)
+--  8 deadline of a silence that may be the rest of a storm (ms), 0 for others
 --
 -- Returns the number of members that were sealed.
 local now, wait, interval, gathers = tonumber(ARGV[1]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local held_until, looks_after, receivers = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
 local own, count, head = tonumber(ARGV[9]), tonumber(ARGV[10]), 10
+-- How long before a sealing the deadline of a silence of the same storm is at most (ms).
+local STORM = 60000
 begin_batch(receivers, own)
 local due = redis.call('ZMSCORE', KEYS[1], unpack(ARGV, head + 1, head + count))
 local distances = redis.call('HMGET', KEYS[4], unpack(ARGV, head + 1, head + count))
@@ -56,7 +59,7 @@ local sealed = 0
 for i = 1, count do
   local waiting, group, name = KEYS[7 + 2 * receivers + i], ARGV[head + i], ARGV[head + count + i]
   local lasting = (gathers > 0 or looks_after > 0) and KEYS[7 + 2 * receivers + count + i]
-  local a = head + 2 * count + 7 * (i - 1)
+  local a = head + 2 * count + 8 * (i - 1)
   local member, form, detected, since, body = ARGV[a + 3], ARGV[a + 4], ARGV[a + 5], tonumber(ARGV[a + 6]), ARGV[a + 7]
   local known, letter, notified = held[name] or values[i], '', ''
   local is_end = form == 'online' or form == 'removed'
@@ -100,7 +103,11 @@ for i = 1, count do
     local at, last = now, tonumber(distances[i] or '')
     -- A time of sealing in the future is ignored, because the group would wait for it.
     last = last and last <= now and last
-    if form ~= 'blind' then
+    local deadline = tonumber(ARGV[a + 8])
+    if deadline > 0 and gathers > 0 and last and deadline <= last and last - deadline <= STORM and now < last + interval then
+      since = last
+      at = math.max(last + wait, now + gathers)
+    elseif form ~= 'blind' then
       local is_last = form == 'online' and (not lasting or redis.call('ZCARD', lasting) == 0)
       at = since + wait
       if form == 'online' then

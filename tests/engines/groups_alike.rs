@@ -219,7 +219,7 @@ impl JoinedEvent {
 fn record(unit: u8, detected: u8, closed: Option<Closing>) -> OfflineRecord {
     let name: Unit = format!("detector:unit-{unit}").parse().unwrap();
     // Those of two units may be of a storm that is notified.
-    let deadline = if unit % 3 == 0 { at(i64::from(detected) * 15) } else { at(-300) };
+    let deadline = if unit.is_multiple_of(3) { at(i64::from(detected) * 15) } else { at(-300) };
     let (last_seen, detected_at) = (at(-600), deadline + Duration::from_secs(detected.into()));
     OfflineRecord {
         labels: Labels::from([("site".to_owned(), "\"north\"\n".to_owned())]),

@@ -92,7 +92,7 @@ impl PartitionTable {
 
     /// The rows of units in these slots.
     pub fn units_in(&self, slots: Range<usize>) -> impl Iterator<Item = (usize, &Row)> {
-        slots.clone().zip(self.rows.range(slots)).filter(|(_, row)| row.state != RowState::Free)
+        self.rows.indexed(slots).filter(|(_, row)| row.state != RowState::Free)
     }
 
     /// Updates the row after a change; `None` removes the unit. `was_there`: the change was decided from facts of the

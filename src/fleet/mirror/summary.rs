@@ -96,7 +96,8 @@ impl Mirror {
             }
             let online_since = table.online_since(now);
             let mut run = Run::default();
-            for (slot, row) in rows.units() {
+            // Within the iterator a row costs a fraction of what it costs in a loop around it.
+            rows.units().for_each(|(slot, row)| {
                 let is_heard = row.state.is_heard();
                 let is_online = is_heard
                     && !row.state.is_offline()
@@ -117,7 +118,7 @@ impl Mirror {
                 for (counter, index) in count.counters.iter_mut().zip(&table.labels) {
                     counter.add(index, slot, state);
                 }
-            }
+            });
             count.add(&run);
         }) {}
         count

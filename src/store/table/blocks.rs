@@ -48,12 +48,18 @@ impl<T> Blocks<T> {
 
     /// The entries in a range, as far as the list goes.
     pub fn range(&self, indexes: Range<usize>) -> impl Iterator<Item = &T> {
+        self.indexed(indexes).map(|(_, entry)| entry)
+    }
+
+    /// The same with their indexes.
+    pub fn indexed(&self, indexes: Range<usize>) -> impl Iterator<Item = (usize, &T)> {
         let last = indexes.end.div_ceil(BLOCK).min(self.blocks.len());
         let blocks = (indexes.start / BLOCK).min(last)..last;
         blocks.flat_map(move |number| {
             let (block, first) = (&self.blocks[number], number * BLOCK);
             let within = |index: usize| index.saturating_sub(first).min(block.len());
-            &block[within(indexes.start)..within(indexes.end)]
+            let (start, end) = (within(indexes.start), within(indexes.end));
+            block[start..end].iter().enumerate().map(move |(at, entry)| (first + start + at, entry))
         })
     }
 

@@ -105,6 +105,10 @@ impl<R> Table<R> {
         self.rows.range(slots)
     }
 
+    pub fn indexed(&self, slots: Range<usize>) -> impl Iterator<Item = (usize, &R)> {
+        self.rows.indexed(slots)
+    }
+
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut R> {
         self.rows.iter_mut()
     }

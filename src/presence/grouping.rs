@@ -94,9 +94,14 @@ impl Pace {
         if self.is_shared { GATHERS } else { Duration::ZERO }
     }
 
-    /// The deadline of a silence that may be the rest of a storm: it need not last.
-    pub fn storm_deadline(&self, form: Form, deadline: Timestamp) -> Option<Timestamp> {
-        (form == Form::Offline && self.lasts.is_zero()).then_some(deadline)
+    /// The deadline of a silence that may be the rest of a storm: it need not last and is not held by itself.
+    pub fn storm_deadline(
+        &self,
+        form: Form,
+        deadline: Timestamp,
+        held_until: Option<Timestamp>,
+    ) -> Option<Timestamp> {
+        (form == Form::Offline && self.lasts.is_zero() && held_until.is_none()).then_some(deadline)
     }
 
     /// From when on the wait of a silence counts that is held until a moment: it is over then.

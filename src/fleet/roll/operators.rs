@@ -2,9 +2,7 @@
 
 use super::Roll;
 use crate::clock::Timestamp;
-use crate::presence::{
-    self, Acknowledgement, Facts, Labels, Override, RecordId, Registration, Snapshot, Standing, Unit,
-};
+use crate::presence::{self, Acknowledgement, Labels, Override, RecordId, Registration, Snapshot, Unit};
 use crate::store::Result;
 
 /// A change of one unit.
@@ -42,7 +40,7 @@ impl Roll {
             UnitChange::Pause(until) => presence::pause(seen, *until, &rules, &hearing, now),
             UnitChange::Register { .. } if unit.id.is_reserved() => None,
             UnitChange::Register { set, labels } => {
-                let facts = seen.facts.as_ref().filter(|facts| !is_retired(facts));
+                let facts = seen.facts.as_ref().filter(|_| seen.is_known());
                 let pause = facts.and_then(|facts| facts.pause);
                 let wanted = Registration { set: *set, labels: labels.clone(), pause };
                 Some(presence::register(seen, &wanted, &rules, &hearing, now))
@@ -60,8 +58,4 @@ impl Roll {
         }
         Ok(is_changed)
     }
-}
-
-fn is_retired(facts: &Facts) -> bool {
-    matches!(facts.standing, Standing::Retired(_))
 }

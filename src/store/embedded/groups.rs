@@ -189,7 +189,7 @@ fn join_one(
             .execute(params![group.id, name])?;
     }
     let is_last = form == Form::Online && next != Stage::Over && is_last(database, group.id, pace)?;
-    let deadline = pace.storm_deadline(form, member.deadline).filter(|_| joining.held_until.is_none());
+    let deadline = pace.storm_deadline(form, member.deadline, joining.held_until);
     let ready = JoiningForm { form, since, is_last, held_until, deadline };
     let since = group.times.since_with(ready, pace, now);
     let stored = (next != Stage::Over).then_some(stored_since(form.is_final(), since));

@@ -22,10 +22,9 @@ impl Joining<'_> {
         pace.held_since(since, self.held_until)
     }
 
-    /// See [`Pace::storm_deadline`]; of one that is held by itself there is none.
+    /// See [`Pace::storm_deadline`].
     pub fn storm_deadline(&self, pace: Pace) -> Option<Timestamp> {
-        let deadline = pace.storm_deadline(pace.form(self.member.form), self.member.deadline);
-        deadline.filter(|_| self.held_until.is_none())
+        pace.storm_deadline(pace.form(self.member.form), self.member.deadline, self.held_until)
     }
 
     /// The name of the member among those of all groups.

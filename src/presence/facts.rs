@@ -206,7 +206,7 @@ pub struct Change {
 }
 
 /// The state of a unit in the API, in metrics and on pages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
     /// Within its timeout.

@@ -49,6 +49,11 @@ impl Telemetry {
         }
     }
 
+    /// Whether Rollcall cannot prove that it hears the fleet.
+    pub fn is_blind(&self) -> bool {
+        self.problems.has_any(NOT_HEARING)
+    }
+
     /// A topic filter of these kinds is configured, and was not heard so far.
     pub fn filter_configured(&self, filter: &str, kinds: &[&str]) {
         let text = format!(

@@ -63,16 +63,13 @@ impl LabelCounter {
         }
     }
 
-    /// Adds all counts to `into` under the label; at most `most` values have counts of their own.
-    pub fn finish(mut self, label: &str, most: usize, into: &mut CountsByLabel) {
+    /// The counts of each value, those with most units first.
+    pub fn finish(mut self) -> Vec<(Arc<str>, StateCounts)> {
         self.flush();
         let mut values: Vec<(Arc<str>, StateCounts)> = self.by_value.into_iter().collect();
         // Of two values with as many units, it is always the same one that has counts of its own.
         values.sort_by(|a, b| (total(&b.1), &a.0).cmp(&(total(&a.1), &b.0)));
-        for (rank, (value, counts)) in values.into_iter().enumerate() {
-            let value = if rank < most { &value } else { OTHER_VALUE };
-            add(into.entry((label.to_owned(), value.to_owned())).or_default(), &counts);
-        }
+        values
     }
 
     fn flush(&mut self) {
@@ -82,6 +79,19 @@ impl LabelCounter {
                 add(self.by_value.entry(value).or_default(), &counts);
             }
         }
+    }
+}
+
+/// Adds the counts of a label to `into`; at most `most` values have counts of their own.
+pub(super) fn add_top(
+    label: &str,
+    values: &[(Arc<str>, StateCounts)],
+    most: usize,
+    into: &mut CountsByLabel,
+) {
+    for (rank, (value, counts)) in values.iter().enumerate() {
+        let value = if rank < most { value } else { OTHER_VALUE };
+        add(into.entry((label.to_owned(), value.to_owned())).or_default(), counts);
     }
 }
 
@@ -113,7 +123,7 @@ mod tests {
             }
         }
         let mut counts = CountsByLabel::new();
-        counter.finish("site", TOP, &mut counts);
+        add_top("site", &counter.finish(), TOP, &mut counts);
         let of = |value: &str| counts[&("site".to_owned(), value.to_owned())];
         assert_eq!(counts.len(), 11);
         assert_eq!(of("site-00"), [12, 0, 0, 0, 0, 0]);
@@ -131,7 +141,7 @@ mod tests {
             counter.add(&index, 0, State::Online);
         }
         let mut counts = CountsByLabel::new();
-        counter.finish("site", TOP, &mut counts);
+        add_top("site", &counter.finish(), TOP, &mut counts);
         let values: Vec<&str> = counts.keys().map(|(_, value)| value.as_str()).collect();
         assert_eq!(values, ["north", "south"]);
     }

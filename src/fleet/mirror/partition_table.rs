@@ -19,6 +19,8 @@ pub(super) struct PartitionTable {
     pub rows: Table<Row>,
     policies: Policies,
     absences: HashMap<u32, Absence, FixedState>,
+    /// The deadlines of open records, by slot.
+    offline_since: HashMap<u32, Timestamp, FixedState>,
     /// One index for each label that units are counted by.
     pub labels: Vec<LabelIndex>,
     /// The share of this partition in the number of units of each kind.
@@ -195,10 +197,19 @@ impl PartitionTable {
         self.absences.get(&(slot as u32)).copied().unwrap_or_default()
     }
 
+    /// The deadline of the open record of the unit in that slot.
+    pub fn offline_since(&self, slot: usize) -> Option<Timestamp> {
+        if self.offline_since.is_empty() {
+            return None;
+        }
+        self.offline_since.get(&(slot as u32)).copied()
+    }
+
     /// The approximate memory of the table.
     pub fn bytes(&self) -> usize {
         let labels_bytes: usize = self.labels.iter().map(LabelIndex::bytes).sum();
-        self.rows.bytes() + labels_bytes
+        let offline_bytes = self.offline_since.capacity() * size_of::<(u32, Timestamp)>();
+        self.rows.bytes() + labels_bytes + offline_bytes
     }
 
     fn put(&mut self, key: Key, update: RowUpdate) {
@@ -224,15 +235,8 @@ impl PartitionTable {
                 index.set(slot, value);
             }
         }
-        match update.absence {
-            Some(absence) => {
-                self.absences.insert(slot, absence);
-            }
-            None if !self.absences.is_empty() => {
-                self.absences.remove(&slot);
-            }
-            None => {}
-        }
+        set(&mut self.absences, slot, update.absence);
+        set(&mut self.offline_since, slot, update.offline_since);
     }
 
     fn add(&mut self, key: Key, update: &RowUpdate, policy: u32) -> Option<u32> {
@@ -263,6 +267,20 @@ impl PartitionTable {
         self.unit_counts.remove(row.kind);
         self.policies.release(row.policy);
         self.absences.remove(&slot);
+        self.offline_since.remove(&slot);
         self.labels.iter_mut().for_each(|index| index.set(slot, None));
+    }
+}
+
+/// Sets the value of a slot; most slots have none.
+fn set<T>(values: &mut HashMap<u32, T, FixedState>, slot: u32, value: Option<T>) {
+    match value {
+        Some(value) => {
+            values.insert(slot, value);
+        }
+        None if !values.is_empty() => {
+            values.remove(&slot);
+        }
+        None => {}
     }
 }

@@ -89,6 +89,8 @@ pub(super) struct RowUpdate<'a> {
     pub last_seen: Timestamp,
     pub policy: Policy,
     pub absence: Option<Absence>,
+    /// The deadline of its open record.
+    pub offline_since: Option<Timestamp>,
     /// `None`: labels stay.
     pub labels: Option<&'a Labels>,
 }
@@ -105,6 +107,10 @@ impl RowUpdate<'_> {
                 Cause::NeverSeen => RowState::OfflineUnheard,
             },
         };
+        let offline_since = match &facts.standing {
+            Standing::Offline(silence) => Some(silence.deadline),
+            _ => None,
+        };
         let absent = facts.pause.is_some() || facts.sleep.is_some() || facts.silent_from.is_some();
         Some(RowUpdate {
             state,
@@ -115,13 +121,15 @@ impl RowUpdate<'_> {
                 sleep: facts.sleep,
                 silent_from: facts.silent_from,
             }),
+            offline_since,
             labels: Some(&facts.labels),
         })
     }
 
     /// An update from a heartbeat alone.
     pub fn heard(at: Timestamp, policy: Policy) -> RowUpdate<'static> {
-        RowUpdate { state: RowState::Assumed, last_seen: at, policy, absence: None, labels: None }
+        let state = RowState::Assumed;
+        RowUpdate { state, last_seen: at, policy, absence: None, offline_since: None, labels: None }
     }
 
     /// Whether this update is older than the row. Two tasks apply their changes in one order and may update the

@@ -1,11 +1,13 @@
 //! Counts of all units: how many are in each state, by kind, by label, and by the time since they were heard.
 
+use std::cmp::Reverse;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Mirror;
 use super::filter::{FleetShard, UnitFilter};
-use super::label_counter::{CountsByLabel, LabelCounter, StateCounts, TOP};
+use super::label_counter::{CountsByLabel, LabelCounter, StateCounts, TOP, add_top};
 use super::row::Row;
 use super::view::Cursor;
 use crate::clock::Timestamp;
@@ -29,6 +31,12 @@ pub const WINDOWS: [Duration; 8] = [
     Duration::from_secs(7 * 86_400),
 ];
 
+/// The most values of a label in [`Summary::worst`].
+const WORST: usize = 50;
+
+/// The counts of the units that have a value.
+pub type ValueCounts = (Arc<str>, StateCounts);
+
 /// Counts of the units.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
@@ -38,6 +46,8 @@ pub struct Summary {
     pub silent_since: Vec<Option<Timestamp>>,
     /// The numbers of units by the values of each of [`Mirror::labels`].
     pub labels: CountsByLabel,
+    /// For each label, the [`WORST`] values with most units that are offline, those first.
+    pub worst: Vec<(String, Vec<ValueCounts>)>,
     /// How many units were heard within each of [`WINDOWS`]; a longer one includes the shorter.
     pub seen_within: [u64; WINDOWS.len()],
     /// How many units were ever heard.
@@ -63,13 +73,18 @@ impl Mirror {
         let seen_within = std::array::from_fn(|window| sum.heard_in[WINDOWS.len() - window..].iter().sum());
         let heard = sum.heard_in.iter().sum();
         let silence = Duration::from_millis(sum.silence_ms);
-        let mut labels = CountsByLabel::new();
-        let values = TOP / self.labels().len().max(1);
-        for (label, counter) in self.labels().iter().zip(sum.counters) {
-            counter.finish(label, values, &mut labels);
+        let (mut labels, mut worst) = (CountsByLabel::new(), Vec::new());
+        let most = TOP / self.labels().len().max(1);
+        for (label, counter) in self.labels().into_iter().zip(sum.counters) {
+            let mut values = counter.finish();
+            add_top(&label, &values, most, &mut labels);
+            // Of those that are equal, the ones with most units stay first.
+            values.sort_by_key(|(_, counts)| Reverse(counts[State::Offline as usize]));
+            values.truncate(WORST);
+            worst.push((label, values));
         }
         let kinds = self.kinds().cloned().zip(sum.states).collect();
-        Summary { kinds, silent_since: sum.silent_since, labels, seen_within, heard, silence }
+        Summary { kinds, silent_since: sum.silent_since, labels, worst, seen_within, heard, silence }
     }
 
     /// The number of rows, of which a few are free.

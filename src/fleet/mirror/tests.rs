@@ -8,6 +8,7 @@ use crate::presence::{
 };
 
 mod counting;
+mod listing;
 mod model;
 
 use model::Model;

@@ -102,7 +102,7 @@ impl Mirror {
         let mut evaluator = self.evaluator(hearing, now);
         self.read_rows(cursor, |rows| {
             let table = rows.table;
-            for (slot, row) in rows.units().filter(|(slot, row)| rows.filter.matches(table, *slot, row)) {
+            for (slot, row) in rows.selected() {
                 let start = chunk.text.len();
                 chunk.text.push_str(table.id(row));
                 let id = start..chunk.text.len();
@@ -196,6 +196,11 @@ pub(super) struct LockedRows<'a> {
 impl LockedRows<'_> {
     pub fn units(&self) -> impl Iterator<Item = (usize, &Row)> {
         self.table.units_in(self.slots.clone())
+    }
+
+    /// The units that the filter of the cursor selects.
+    pub fn selected(&self) -> impl Iterator<Item = (usize, &Row)> {
+        self.units().filter(|(slot, row)| self.filter.matches(self.table, *slot, row))
     }
 }
 

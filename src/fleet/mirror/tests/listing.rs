@@ -1,0 +1,145 @@
+//! Sorted lists, page by page.
+
+use super::*;
+
+const ORDERS: [ListOrder; 6] = [
+    ListOrder::State,
+    ListOrder::Unit,
+    ListOrder::LastSeen,
+    ListOrder::NewestSeen,
+    ListOrder::OfflineSince,
+    ListOrder::NewestOffline,
+];
+
+fn snapshot(number: usize, standing: usize, seen: u64) -> Snapshot {
+    let mut snapshot = present(unit(number), at(seen));
+    let facts = snapshot.facts.as_mut().unwrap();
+    facts.standing = match standing {
+        0 => Standing::Present,
+        1 => Standing::NeverSeen,
+        _ => {
+            let cause = if standing == 2 { Cause::Silence } else { Cause::NeverSeen };
+            Standing::Offline(Silence {
+                deadline: at(seen + 120),
+                detected_at: at(seen + 121),
+                cause,
+                allowed: 120 * SECOND,
+            })
+        }
+    };
+    if standing > 0 {
+        snapshot.alive = None;
+    }
+    snapshot
+}
+
+fn mirror_of(snapshots: &[Snapshot]) -> Mirror {
+    let mirror = Mirror::new(rules(), 3);
+    for seen in snapshots {
+        mirror.compare(mirror.mark(partition_of(&seen.unit, 3)), std::slice::from_ref(seen));
+    }
+    mirror
+}
+
+/// All pages of a list.
+fn pages(mirror: &Mirror, query: &ListQuery, hearing: &Hearing, now: Timestamp) -> Vec<ListedUnit> {
+    let (mut all, mut query) = (Vec::new(), query.clone());
+    loop {
+        let page = mirror.list(&query, hearing, now);
+        assert!(page.len() <= query.limit);
+        let is_last = page.len() < query.limit;
+        query.after = page.last().map(|last| last.key(query.order)).or(query.after);
+        all.extend(page);
+        if is_last {
+            return all;
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_pages_of_a_list_are_the_units_that_it_selects_in_its_order(
+        units in prop::collection::vec((0..4_usize, 0..300_u64), 0..60),
+        limit in 1..20_usize,
+        states in prop::sample::subsequence(State::ALL.to_vec(), 0..4),
+        digit in prop::option::of(0..10_u8),
+        silent in prop::option::of(0..300_u64),
+        order in 0..ORDERS.len(),
+    ) {
+        let snapshots: Vec<Snapshot> =
+            units.iter().enumerate().map(|(number, (standing, seen))| snapshot(number, *standing, *seen)).collect();
+        let mirror = mirror_of(&snapshots);
+        let (hearing, now, order) = (Hearing { heard: Some(at(300)), ..Hearing::default() }, at(300), ORDERS[order]);
+        let query = ListQuery {
+            states: states.clone(),
+            contains: digit.map(|digit| digit.to_string()).unwrap_or_default(),
+            silent_longer: silent.map(seconds),
+            order,
+            limit,
+            ..ListQuery::default()
+        };
+        let is_selected = |seen: &&Snapshot| {
+            let state = presence::state(seen, &rules().values().next().unwrap().clone(), &hearing, now).unwrap();
+            let id = seen.unit.id.as_str();
+            (states.is_empty() || states.contains(&state))
+                && digit.is_none_or(|digit| id.contains(&digit.to_string()))
+                && silent.is_none_or(|silent| seen.facts.as_ref().unwrap().last_seen < now - seconds(silent))
+        };
+        let mut expected: Vec<String> =
+            snapshots.iter().filter(is_selected).map(|seen| seen.unit.id.to_string()).collect();
+        expected.sort();
+        let listed = pages(&mirror, &query, &hearing, now);
+        let mut names: Vec<String> = listed.iter().map(|unit| unit.unit.to_string()).collect();
+        names.sort();
+        prop_assert_eq!(names, expected);
+        prop_assert!(listed.is_sorted_by_key(|unit| unit.key(order)));
+    }
+}
+
+#[test]
+fn what_needs_an_operator_is_first_and_the_newest_of_it() {
+    let hearing = Hearing { heard: Some(at(300)), ..Hearing::default() };
+    let mirror = mirror_of(&[
+        snapshot(1, 0, 300),
+        snapshot(2, 2, 10),
+        snapshot(3, 1, 290),
+        snapshot(4, 2, 20),
+        snapshot(5, 0, 190),
+    ]);
+    let list = |order, limit| {
+        let query = ListQuery { order, limit, ..ListQuery::default() };
+        let listed = mirror.list(&query, &hearing, at(300));
+        listed
+            .iter()
+            .map(|unit| unit.unit.as_str().trim_start_matches("unit ").to_owned())
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    assert_eq!(list(ListOrder::State, 9), "4 2 5 3 1");
+    assert_eq!(list(ListOrder::State, 1), "4");
+    assert_eq!(list(ListOrder::OfflineSince, 9), "2 4 1 3 5");
+    assert_eq!(list(ListOrder::LastSeen, 9), "2 4 5 1 3");
+    assert_eq!(list(ListOrder::NewestSeen, 2), "1 5");
+}
+
+#[test]
+fn a_list_is_selected_by_the_begin_of_ids_and_by_a_part_of_them() {
+    let mirror = mirror_of(&[snapshot(7, 0, 1), snapshot(17, 0, 1), snapshot(71, 0, 1)]);
+    let count = |prefix: &str, contains: &str| {
+        let (prefix, contains) = (prefix.to_owned(), contains.to_owned());
+        let query = ListQuery { prefix, contains, limit: 9, ..ListQuery::default() };
+        mirror.list(&query, &Hearing::default(), at(2)).len()
+    };
+    let cases = [
+        ("", "", 3),
+        ("unit 7", "", 2),
+        ("", "7", 3),
+        ("", "17", 1),
+        ("unit 1", "1", 1),
+        ("7", "", 0),
+        ("", "ü", 0),
+    ];
+    for (prefix, contains, expected) in cases {
+        assert_eq!(count(prefix, contains), expected, "{prefix:?} {contains:?}");
+    }
+}

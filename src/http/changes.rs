@@ -35,6 +35,8 @@ pub(super) struct Caller {
     /// The name of its token, or `http`.
     name: String,
     role: Role,
+    /// Whether a page of another site sends the request.
+    is_foreign: bool,
 }
 
 impl Caller {
@@ -47,7 +49,17 @@ impl Caller {
             Some(token) => (token.name.clone(), token.role),
             None => ("http".to_owned(), if has_tokens { Role::Viewer } else { Role::Admin }),
         };
-        Caller { author, name, role }
+        Caller { author, name, role, is_foreign: is_foreign(headers) }
+    }
+
+    /// The name of its token, or `http`.
+    pub fn token_name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether a page of another site sends the request.
+    pub fn is_foreign(&self) -> bool {
+        self.is_foreign
     }
 
     /// Refuses a client whose role is less than this one.
@@ -112,20 +124,28 @@ fn check(
             "the role of this token may only look; use one with the role operator",
         ));
     }
-    let text = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or_default());
-    let host = text(HOST).unwrap_or_default();
+    let host = text(headers, HOST).unwrap_or_default();
     if !has_tokens && !is_loopback(host) {
         return Err(Problem::forbidden(format!(
             "{host:?} is no name of loopback; ask 127.0.0.1 or localhost, or configure a token (http.token)"
         )));
     }
-    let is_own = |origin: &str| origin.split_once("://").is_some_and(|(_, of)| of.eq_ignore_ascii_case(host));
-    let is_foreign = text(ORIGIN).is_some_and(|origin| !is_own(origin))
-        || text(FETCH_SITE).is_some_and(|site| !matches!(site, "same-origin" | "none"));
-    if is_foreign {
+    if is_foreign(headers) {
         return Err(Problem::forbidden("a page of another site may not change anything here"));
     }
     Ok(())
+}
+
+/// Whether a page of another site sends the request. A program sends neither header.
+fn is_foreign(headers: &HeaderMap) -> bool {
+    let host = text(headers, HOST).unwrap_or_default();
+    let is_own = |origin: &str| origin.split_once("://").is_some_and(|(_, of)| of.eq_ignore_ascii_case(host));
+    text(headers, ORIGIN).is_some_and(|origin| !is_own(origin))
+        || text(headers, FETCH_SITE).is_some_and(|site| !matches!(site, "same-origin" | "none"))
+}
+
+fn text(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
+    headers.get(name).map(|value| value.to_str().unwrap_or_default())
 }
 
 /// Refuses a change whose body is not declared as JSON.
@@ -184,7 +204,7 @@ mod tests {
             for (name, value) in headers {
                 map.insert(HeaderName::try_from(*name).unwrap(), value.parse().unwrap());
             }
-            let caller = Caller { author: None, name: "x".to_owned(), role };
+            let caller = Caller { author: None, name: "x".to_owned(), role, is_foreign: false };
             let checked = check(&method, &map, Some(&caller), HasTokens(has_tokens));
             let checked = checked.and_then(|()| is_json(&method, &map));
             let status = checked.map_or_else(|problem| problem.into_response().status(), |()| StatusCode::OK);

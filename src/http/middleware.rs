@@ -6,33 +6,54 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::header::{
-    ALLOW, AUTHORIZATION, CACHE_CONTROL, RETRY_AFTER, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
+    ACCEPT, ALLOW, AUTHORIZATION, CACHE_CONTROL, RETRY_AFTER, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
 };
-use axum::http::{HeaderMap, HeaderValue};
+use axum::http::{HeaderMap, HeaderValue, Method};
 use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
+use axum::response::{IntoResponse, Redirect, Response};
 use subtle::ConstantTimeEq;
 
 use super::changes::{Caller, HasTokens};
 use super::problem::{Detail, Problem};
+use super::session::Sessions;
 use super::{Token, alertmanager};
+use crate::clock::Clock;
 
 /// How long an answer may take to begin.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// The pages for health, for probes without a token.
-const OPEN_PAGES: [&str; 2] = ["/healthz", "/readyz"];
+/// The pages without a token: for probes of health, and for the login of a browser.
+const OPEN_PAGES: [&str; 5] = ["/healthz", "/readyz", "/login", "/assets/style.css", "/assets/script.js"];
 
-/// Refuses requests without a known token, if there are tokens. Pages learn from [`Caller`] what the client may do.
+/// Who may ask.
+#[derive(Clone)]
+pub(super) struct Access {
+    pub tokens: Arc<[Token]>,
+    /// The path of the login page.
+    pub login: Arc<str>,
+    /// Sessions of browsers, and the time; `None` while the engine, which has their key, does not answer.
+    pub sessions: Option<(Arc<Sessions>, Clock)>,
+}
+
+/// Refuses requests without a known token or session, if there are tokens; browsers are sent to the login page. Pages
+/// learn from [`Caller`] what the client may do.
 pub(super) async fn require_token(
-    State(tokens): State<Arc<[Token]>>,
+    State(access): State<Access>,
     mut request: Request,
     next: Next,
 ) -> Response {
+    let Access { tokens, login, sessions } = &access;
     let open = tokens.is_empty() || OPEN_PAGES.contains(&request.uri().path());
-    let token = known(&tokens, request.headers());
+    let headers = request.headers();
+    let session = || sessions.as_ref().and_then(|(known, clock)| known.token_of(headers, clock.now()));
+    let token = known(tokens, headers).or_else(session);
     if token.is_none() && !open {
-        return Problem::unauthorized().into_response();
+        let is_page = request.method() == Method::GET && sessions.is_some() && wants_page(headers);
+        return if is_page {
+            Redirect::to(login).into_response()
+        } else {
+            Problem::unauthorized().into_response()
+        };
     }
     let caller = Caller::of(token, HasTokens(!tokens.is_empty()), request.headers());
     request.extensions_mut().insert(caller);
@@ -48,6 +69,14 @@ fn known<'a>(tokens: &'a [Token], headers: &HeaderMap) -> Option<&'a Token> {
     let digest = Token::digest(token.trim());
     let same = |known: &&Token| bool::from(known.sha256.as_slice().ct_eq(&digest));
     tokens.iter().filter(same).max_by_key(|known| known.role)
+}
+
+/// Whether a browser asks for a page to show.
+fn wants_page(headers: &HeaderMap) -> bool {
+    headers
+        .get(ACCEPT)
+        .and_then(|accept| accept.to_str().ok())
+        .is_some_and(|accept| accept.contains("text/html"))
 }
 
 /// Answers 503 if the page's answer does not begin in time.
@@ -77,11 +106,11 @@ pub(super) async fn plain_errors(request: Request, next: Next) -> Response {
     response
 }
 
-/// Answers are neither cached nor read as another content type.
+/// Answers are neither cached, unless their page says otherwise, nor read as another content type.
 pub(super) async fn set_headers(request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     let headers = response.headers_mut();
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }

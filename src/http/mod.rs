@@ -1,9 +1,9 @@
-//! The web server: metrics, health, records and units.
+//! The web server: metrics, health, records and units; and the pages for people, in [`web`].
 //!
 //! One file for each page. The state of a page lists what it reads. Lists and counts come from the
-//! mirror, single units and records from the engine. Only `/metrics/units` reads the engine page by page for a
+//! mirrors of all instances, single units and records from the engine. Only `/metrics/units` reads the engine page by page for a
 //! request, where kinds have metrics: their values are written as they are
-//! read, and not kept. The mirror holds the partitions of this instance, so the counts of instances add up.
+//! read, and not kept. The mirror holds the partitions of this instance, so the metrics of instances add up.
 //! Errors are answered as `application/problem+json`.
 //!
 //! The server answers from the start of the process: before the engine answers, `/healthz` and
@@ -37,27 +37,39 @@ mod connections;
 mod deliveries;
 mod exposition;
 mod health;
-mod home;
 mod metrics;
 mod middleware;
 mod operators;
+mod peers;
 mod probe;
 mod problem;
 mod records;
 mod registry;
 mod reload;
+mod session;
+mod stream;
+mod summary;
 mod targets;
+mod unit_filter;
+mod unit_list;
 mod unit_metrics;
 mod units;
+mod web;
 
 pub use breaker::ShownBreaker;
 pub use changes::AUTHOR;
 use changes::HasTokens;
 use connections::Limits;
+use middleware::Access;
 use probe::ProbeState;
 use problem::Problem;
 pub use reload::{ReloadRequest, Reloads};
+use session::Sessions;
+use summary::Summaries;
+use unit_list::UnitLists;
 use unit_metrics::UnitMetricsState;
+use units::UnitViews;
+use web::Web;
 
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -71,6 +83,14 @@ pub struct Config {
     pub unit_metrics_limit: u64,
     /// Where operators reach the pages, without a slash at the end, for links.
     pub external_url: Option<String>,
+}
+
+impl Config {
+    /// The path of the pages as browsers see it, without a slash at its end: empty unless a proxy adds one.
+    fn base(&self) -> &str {
+        let rest = self.external_url.as_ref().and_then(|url| url.split_once("://")).map(|(_, rest)| rest);
+        rest.and_then(|rest| rest.find('/').map(|at| &rest[at..])).unwrap_or_default()
+    }
 }
 
 /// The units that `/metrics/units` shows.
@@ -195,13 +215,19 @@ impl Pages {
         let early = Router::new()
             .merge(health::early_pages(instance.to_owned(), telemetry))
             .fallback(|| async { Problem::unavailable("waiting for the engine; /readyz says why") });
-        Pages { early: guarded(early, &config), config: Arc::new(config), all: Arc::default() }
+        Pages { early: guarded(early, &config, None), config: Arc::new(config), all: Arc::default() }
     }
 
     /// Answers every page from now on. Streams end with `stop`.
     pub fn show(&self, sources: Sources, stop: &CancellationToken) {
+        let (config, clock) = (&*self.config, sources.clock.clone());
+        let is_secure = config.external_url.as_ref().is_some_and(|url| url.starts_with("https:"));
+        let sessions =
+            Sessions::new(config.tokens.as_slice().into(), sources.roll.key(), config.base(), is_secure);
+        let sessions = Arc::new(sessions);
+        let all = pages(config, sources, sessions.clone(), stop);
         // A second call changes nothing.
-        let _ = self.all.set(guarded(pages(&self.config, sources, stop), &self.config));
+        let _ = self.all.set(guarded(all, config, Some((sessions, clock))));
     }
 
     fn now(&self) -> Router {
@@ -226,7 +252,7 @@ pub async fn serve(
     Ok(())
 }
 
-fn pages(config: &Config, sources: Sources, stop: &CancellationToken) -> Router {
+fn pages(config: &Config, sources: Sources, sessions: Arc<Sessions>, stop: &CancellationToken) -> Router {
     let Sources { ownership, units, values, roll, mirror, metrics, telemetry, clock, .. } = sources.clone();
     let unit_metrics_state = UnitMetricsState {
         mirror: mirror.clone(),
@@ -239,9 +265,9 @@ fn pages(config: &Config, sources: Sources, stop: &CancellationToken) -> Router 
         stop: stop.clone(),
     };
     let has_tokens = HasTokens(!config.tokens.is_empty());
+    let (summaries, lists) = (Summaries::new(&sources), UnitLists::new(&sources));
     let probe_state = ProbeState { units, values, roll: roll.clone(), clock: clock.clone(), metrics };
     Router::new()
-        .merge(home::page(ownership.clone(), mirror.clone(), roll.clone(), clock.clone()))
         .merge(health::pages(ownership.clone(), mirror.clone(), telemetry.clone()))
         .merge(metrics::page(mirror, roll.clone(), telemetry, clock.clone()))
         .merge(unit_metrics::page(unit_metrics_state))
@@ -255,16 +281,22 @@ fn pages(config: &Config, sources: Sources, stop: &CancellationToken) -> Router 
         .merge(deliveries::pages(&sources, has_tokens))
         .merge(breaker::pages(&sources, has_tokens))
         .merge(alertmanager::pages(&sources, config.external_url.as_deref(), has_tokens))
-        .merge(units::page(sources))
+        .merge(stream::page(summaries.clone(), stop.clone()))
+        .merge(summary::page(summaries.clone()))
+        .merge(unit_list::page(lists.clone()))
+        .merge(units::page(UnitViews::new(&sources)))
+        .merge(web::pages(Web::new(config, &sources, lists, summaries, sessions)))
         .fallback(|| async { Problem::not_found("there is no such page") })
 }
 
 /// The pages behind the middleware that every request passes.
-fn guarded(pages: Router, config: &Config) -> Router {
+fn guarded(pages: Router, config: &Config, sessions: Option<(Arc<Sessions>, Clock)>) -> Router {
+    let login = format!("{}/login", config.base()).into();
+    let access = Access { tokens: config.tokens.as_slice().into(), login, sessions };
     pages
         .method_not_allowed_fallback(|| async { Problem::method_not_allowed() })
         .layer(from_fn(middleware::limit_time))
-        .layer(from_fn_with_state(Arc::from(config.tokens.as_slice()), middleware::require_token))
+        .layer(from_fn_with_state(access, middleware::require_token))
         .layer(from_fn(middleware::plain_errors))
         .layer(from_fn(middleware::set_headers))
 }

@@ -37,6 +37,15 @@ impl Problem {
         Problem { status, detail: detail.into(), header: None }
     }
 
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// What is wrong, and what to do.
+    pub fn detail(&self) -> &str {
+        &self.detail
+    }
+
     pub fn bad_request(detail: impl Into<String>) -> Problem {
         Problem::new(StatusCode::BAD_REQUEST, detail)
     }

@@ -1,4 +1,7 @@
 //! `/api/v1/records`: offline records, newest first, in pages; and a single record.
+//!
+//! The engine keeps records in the order of their detection. A page of those of a kind, label or cause reads a bounded
+//! number of records and answers the ones that were found; `next` goes on from there, also from a page without a record.
 
 use std::sync::Arc;
 
@@ -12,11 +15,14 @@ use serde::{Deserialize, Serialize};
 
 use super::problem::{Problem, query};
 use crate::clock::Timestamp;
-use crate::presence::{OfflineRecord, RecordId};
+use crate::presence::{Cause, Kind, OfflineRecord, RecordId};
 use crate::store::Queries;
 
 const DEFAULT_LIMIT: usize = 100;
 const LARGEST_LIMIT: usize = 1000;
+
+/// The most records that are read for one page.
+const MOST_READ: usize = 10_000;
 
 pub(super) fn pages(engine: Arc<dyn Queries>) -> Router {
     Router::new()
@@ -27,35 +33,116 @@ pub(super) fn pages(engine: Arc<dyn Queries>) -> Router {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RecordsQuery {
+pub(super) struct RecordsQuery {
     #[serde(default)]
-    open: bool,
+    pub open: bool,
+    /// Detected then or later.
+    from: Option<Timestamp>,
+    /// Detected before.
+    until: Option<Timestamp>,
+    kind: Option<Kind>,
+    /// `name=value`.
+    label: Option<String>,
+    cause: Option<Cause>,
     limit: Option<usize>,
     cursor: Option<String>,
 }
 
 #[derive(Serialize)]
-struct Page {
-    records: Vec<OfflineRecord>,
+pub(super) struct Page {
+    pub records: Vec<OfflineRecord>,
     /// The `cursor` of the next page; `null` on the last.
-    next: Option<String>,
+    pub next: Option<String>,
 }
 
 async fn records(State(engine): State<Arc<dyn Queries>>, uri: Uri) -> Result<Json<Page>, Problem> {
-    let query: RecordsQuery = query(&uri)?;
+    Ok(Json(list(&*engine, &query(&uri)?).await?))
+}
+
+/// The page that a request asks for.
+pub(super) async fn list(engine: &dyn Queries, query: &RecordsQuery) -> Result<Page, Problem> {
     let limit = query.limit.unwrap_or(DEFAULT_LIMIT);
     if !(1..=LARGEST_LIMIT).contains(&limit) {
         return Err(Problem::bad_request(format!("limit is a number from 1 to {LARGEST_LIMIT}")));
     }
-    let before = match &query.cursor {
-        None => None,
-        Some(cursor) => Some(read_cursor(cursor).ok_or_else(|| {
-            Problem::bad_request("cursor is not one that a page before this gave as `next`")
-        })?),
-    };
-    let records = engine.records(query.open, before, limit).await?;
-    let next = records.last().filter(|_| records.len() == limit).map(write_cursor);
-    Ok(Json(Page { records, next }))
+    let filter = RecordFilter::new(query)?;
+    let cursor = query.cursor.as_ref().map(|cursor| {
+        read_cursor(cursor)
+            .ok_or_else(|| Problem::bad_request("cursor is not one that a page before this gave as `next`"))
+    });
+    let until = query.until.map(|until| (until, first_id()));
+    let begins = cursor.transpose()?.into_iter().chain(until);
+    let begin = begins.min_by_key(|(detected_at, id)| (*detected_at, id.to_string()));
+    page(engine, &filter, begin, limit).await
+}
+
+/// Up to `limit` records before `begin`.
+async fn page(
+    engine: &dyn Queries,
+    filter: &RecordFilter<'_>,
+    begin: Option<(Timestamp, RecordId)>,
+    limit: usize,
+) -> Result<Page, Problem> {
+    let step = if filter.selects_all() { limit } else { LARGEST_LIMIT };
+    let (mut records, mut read, mut before) = (Vec::new(), 0, begin);
+    while read < MOST_READ {
+        let batch = engine.records(filter.open, before.clone(), step).await?;
+        let is_last = batch.len() < step;
+        for record in batch {
+            if filter.from.is_some_and(|from| record.detected_at < from) {
+                return Ok(Page { records, next: None });
+            }
+            read += 1;
+            before = Some((record.detected_at, record.id.clone()));
+            if filter.selects(&record) {
+                records.push(record);
+            }
+            if records.len() == limit {
+                return Ok(Page { records, next: before.as_ref().map(write_cursor) });
+            }
+        }
+        if is_last {
+            return Ok(Page { records, next: None });
+        }
+    }
+    Ok(Page { records, next: before.as_ref().map(write_cursor) })
+}
+
+/// The records that a request selects.
+struct RecordFilter<'a> {
+    open: bool,
+    from: Option<Timestamp>,
+    kind: Option<&'a Kind>,
+    label: Option<(&'a str, &'a str)>,
+    cause: Option<Cause>,
+}
+
+impl RecordFilter<'_> {
+    fn new(query: &RecordsQuery) -> Result<RecordFilter<'_>, Problem> {
+        let RecordsQuery { open, from, kind, cause, .. } = query;
+        let label = match query.label.as_deref().map(|label| label.split_once('=')) {
+            Some(None) => {
+                return Err(Problem::bad_request("label is written name=value, e.g. label=site=north"));
+            }
+            label => label.flatten(),
+        };
+        Ok(RecordFilter { open: *open, from: *from, kind: kind.as_ref(), label, cause: *cause })
+    }
+
+    fn selects_all(&self) -> bool {
+        self.kind.is_none() && self.label.is_none() && self.cause.is_none()
+    }
+
+    fn selects(&self, record: &OfflineRecord) -> bool {
+        self.kind.is_none_or(|kind| *kind == record.kind)
+            && self.cause.is_none_or(|cause| cause == record.cause)
+            && self.label.is_none_or(|(name, value)| record.labels.get(name).is_some_and(|has| has == value))
+    }
+}
+
+/// An id that is before that of every record.
+fn first_id() -> RecordId {
+    "-: :0".parse().expect("a kind, an id and a time")
 }
 
 async fn record(
@@ -72,8 +159,8 @@ async fn record(
 
 /// The position of a record in the list: the time of detection and its id, as hexadecimal digits, which need no
 /// escaping in a URL.
-fn write_cursor(record: &OfflineRecord) -> String {
-    let text = format!("{}|{}", record.detected_at.as_millis(), record.id);
+fn write_cursor((detected_at, id): &(Timestamp, RecordId)) -> String {
+    let text = format!("{}|{id}", detected_at.as_millis());
     HEXLOWER.encode(text.as_bytes())
 }
 

@@ -21,8 +21,9 @@ use crate::presence::{
 use crate::store::{Catalogue, DataStore, FlapStore, MetricType, Queries, UnitStore};
 use crate::telemetry::Telemetry;
 
+/// Reads single units.
 #[derive(Clone)]
-struct UnitState {
+pub(super) struct UnitViews {
     units: Arc<dyn UnitStore>,
     records: Arc<dyn Queries>,
     values: Arc<dyn DataStore>,
@@ -35,70 +36,81 @@ struct UnitState {
     telemetry: Arc<Telemetry>,
 }
 
-pub(super) fn page(sources: Sources) -> Router {
-    let Sources { units, records, values, roll, clock, metrics, flaps, routes, telemetry, .. } = sources;
-    let state = UnitState { units, records, values, roll, clock, metrics, flaps, routes, telemetry };
-    Router::new().route("/api/v1/units/{kind}/{unit}", get(unit)).with_state(state)
+pub(super) fn page(views: UnitViews) -> Router {
+    Router::new().route("/api/v1/units/{kind}/{unit}", get(unit)).with_state(views)
 }
 
 #[derive(Serialize)]
-struct UnitView {
-    kind: Kind,
-    unit: UnitId,
-    state: presence::State,
+pub(super) struct UnitView {
+    pub kind: Kind,
+    pub unit: UnitId,
+    pub state: presence::State,
     /// `null` if it was never heard.
-    last_seen: Option<Timestamp>,
+    pub last_seen: Option<Timestamp>,
     /// Since when it is presumed silent, if that is later than `last_seen`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    silent_from: Option<Timestamp>,
+    pub silent_from: Option<Timestamp>,
     /// When it becomes or became offline.
-    deadline: Option<Timestamp>,
-    timeout_seconds: f64,
-    grace_seconds: f64,
-    labels: Labels,
-    paused_from: Option<Timestamp>,
-    paused_until: Option<Timestamp>,
-    sleeps_until: Option<Timestamp>,
+    pub deadline: Option<Timestamp>,
+    pub timeout_seconds: f64,
+    pub grace_seconds: f64,
+    pub labels: Labels,
+    pub paused_from: Option<Timestamp>,
+    pub paused_until: Option<Timestamp>,
+    pub sleeps_until: Option<Timestamp>,
     /// The open record; `null` if it is not offline.
-    record: Option<OfflineRecord>,
+    pub record: Option<OfflineRecord>,
     /// Whether it goes offline and comes back so often that receivers are not notified of it.
-    flapping: bool,
+    pub flapping: bool,
     /// Its latest values, by the name of the metric.
-    values: BTreeMap<String, UnitValue>,
+    pub values: BTreeMap<String, UnitValue>,
 }
 
 /// A value, and when the unit sent it.
 #[derive(Serialize)]
-struct UnitValue {
-    value: serde_json::Value,
-    at: Timestamp,
+pub(super) struct UnitValue {
+    pub value: serde_json::Value,
+    pub at: Timestamp,
 }
 
 async fn unit(
-    State(state): State<UnitState>,
+    State(views): State<UnitViews>,
     path: Result<Path<(String, String)>, PathRejection>,
 ) -> Result<Json<UnitView>, Problem> {
     let Path((kind, id)) = path?;
     let unit = parse(&kind, &id).map_err(|error| Problem::bad_request(error.to_string()))?;
-    let Some(rules) = state.roll.rule_book().of(unit.kind.as_str()) else {
-        return Err(Problem::not_found(format!("there is no kind {kind} in the configuration")));
-    };
-    let seen = state.units.read(std::slice::from_ref(&unit)).await?.into_iter().next();
-    let view = seen.and_then(|seen| UnitView::of(seen, &rules, &state.roll.hearing(), state.clock.now()));
-    let Some((mut view, open)) = view else {
-        return Err(Problem::not_found(format!("there is no unit {id:?} of kind {kind}")));
-    };
-    if let Some(open) = open {
-        view.record = state.records.record(&open).await?;
-    }
-    let rules = state.routes.borrow().flapping.clone();
-    let flapping = Flapping::new(state.flaps.clone(), rules, state.telemetry.clone());
-    view.flapping = flapping.lasting([&unit].into_iter()).await?.contains_key(&unit);
-    view.values = state.values(&unit).await?;
-    Ok(Json(view))
+    Ok(Json(views.view(&unit).await?))
 }
 
-impl UnitState {
+impl UnitViews {
+    pub fn new(sources: &Sources) -> UnitViews {
+        let Sources { units, records, values, roll, clock, metrics, flaps, routes, telemetry, .. } =
+            sources.clone();
+        UnitViews { units, records, values, roll, clock, metrics, flaps, routes, telemetry }
+    }
+
+    /// A unit as the engine holds it now.
+    pub async fn view(&self, unit: &Unit) -> Result<UnitView, Problem> {
+        let Some(rules) = self.roll.rule_book().of(unit.kind.as_str()) else {
+            let detail = format!("there is no kind {} in the configuration", unit.kind);
+            return Err(Problem::not_found(detail));
+        };
+        let seen = self.units.read(std::slice::from_ref(unit)).await?.into_iter().next();
+        let view = seen.and_then(|seen| UnitView::of(seen, &rules, &self.roll.hearing(), self.clock.now()));
+        let Some((mut view, open)) = view else {
+            let (id, kind) = (unit.id.as_str(), &unit.kind);
+            return Err(Problem::not_found(format!("there is no unit {id:?} of kind {kind}")));
+        };
+        if let Some(open) = open {
+            view.record = self.records.record(&open).await?;
+        }
+        let rules = self.routes.borrow().flapping.clone();
+        let flapping = Flapping::new(self.flaps.clone(), rules, self.telemetry.clone());
+        view.flapping = flapping.lasting([unit].into_iter()).await?.contains_key(unit);
+        view.values = self.values(unit).await?;
+        Ok(view)
+    }
+
     async fn values(&self, unit: &Unit) -> Result<BTreeMap<String, UnitValue>, Problem> {
         let metrics = self.metrics.of(&unit.kind);
         let names: Vec<&str> = metrics.iter().map(|metric| metric.name.as_str()).collect();

@@ -364,6 +364,7 @@ fn files_of_users_and_rules_are_accepted_or_refused_with_a_reason() {
 
 /// A web server of a fleet without units.
 async fn served() -> (String, CancellationToken, tempfile::TempDir) {
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let dir = tempfile::tempdir().unwrap();
     let config = config::parse(FLEET, None, []).unwrap();
     let clock = Clock::by_hand(NOW);
@@ -446,6 +447,14 @@ fn a_request_is_answered_and_never_by_an_error_of_the_server() {
         "/api/v1/records?open=true&limit=10&cursor=0000019c9f2d3400706d703a61",
         "/api/v1/records/pump:a:1772366400000",
         "/api/v1/units/pump/Halle%203:%20%C3%BC%25",
+        "/api/v1/units?state=offline,late&kind=pump&label=site=north&q=a&contains=%C3%BC&sort=-last_seen&limit=7&cursor=7b7d",
+        "/api/v1/records?from=2026-03-01T12:00:00Z&until=2026-03-02T12:00:00Z&kind=pump&label=site=north&cause=silence",
+        "/api/v1/summary",
+        "/?state=offline&kind=pump&label=site%3Dnorth&contains=%22%3E&sort=unit&cursor=7b7d",
+        "/units/pump/Halle%203:%20%C3%BC%25",
+        "/records?open=true&kind=pump",
+        "/instances",
+        "/login",
         "/metrics/units?shard=0&shards=4&mode=offline&kind=pump&label=site=north",
         "/probe?unit=pump:a",
         "/api/v1/prometheus/targets?shards=4",

@@ -138,7 +138,7 @@ fn ports_in_use_are_replaced_and_the_demo_ends_when_its_time_is_over() {
     demo.intro_line(&format!("Port {port} is in use; the web server listens on "));
     demo.intro_line("Port 1883 is in use; the broker listens on ");
     let home = page(address(demo.intro_line("units by state")));
-    assert!(home.contains("detector"), "{home}");
+    assert!(home.contains("<title>Fleet"), "{home}");
     demo.ends();
 }
 

@@ -7,7 +7,7 @@ use crate::fleet::Mirror;
 use crate::fleet::{mirror::FleetShard, mirror::UnitFilter};
 use crate::http::UnitMetrics;
 use crate::http::problem::{Problem, query};
-use crate::presence::Kind;
+use crate::http::unit_filter::{known_kind, label_pair};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -31,7 +31,7 @@ impl Selection {
         let Query { mode, shard, shards, kind, label } = query(uri)?;
         let shard = fleet_shard(shard, shards, mirror.partition_count())?;
         let kind = kind.map(|kind| known_kind(&kind, mirror)).transpose()?;
-        let label = label.map(|label| pair(&label, mirror)).transpose()?;
+        let label = label.map(|label| label_pair(&label, mirror)).transpose()?;
         let mode = mode.unwrap_or(default_mode);
         let filter = UnitFilter { shard, kind, label, offline: mode == UnitMetrics::Offline };
         Ok(Selection {
@@ -58,28 +58,6 @@ fn fleet_shard(
         _ => "shard and shards belong together: shard=0&shards=4 is the first of four".to_owned(),
     };
     Err(Problem::bad_request(problem))
-}
-
-fn known_kind(kind: &str, mirror: &Mirror) -> Result<Kind, Problem> {
-    let found = mirror.kinds().find(|known| known.as_str() == kind).cloned();
-    found.ok_or_else(|| Problem::bad_request(format!("there is no kind {kind:?} in the configuration")))
-}
-
-fn pair(label: &str, mirror: &Mirror) -> Result<(String, String), Problem> {
-    let Some((name, value)) = label.split_once('=') else {
-        return Err(Problem::bad_request("label is written name=value, e.g. label=site=north"));
-    };
-    if !mirror.labels().iter().any(|known| known == name) {
-        return Err(Problem::bad_request(format!(
-            "units can be selected by the labels in http.count_by_labels only; add {name:?} there"
-        )));
-    }
-    if mirror.has_too_many_values(name) {
-        return Err(Problem::bad_request(format!(
-            "label {name:?} has too many values to select units by; take one with fewer"
-        )));
-    }
-    Ok((name.to_owned(), value.to_owned()))
 }
 
 #[cfg(test)]

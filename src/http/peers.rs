@@ -1,0 +1,120 @@
+//! The other instances. The mirror of an instance holds its own units only, so an instance that is asked for the whole
+//! fleet asks the others for theirs: the same page, with the header `rollcall-scope: own` and the token or
+//! session of the request. An instance that does not answer in time is named in the answer, and its units are missing there.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::header::{AUTHORIZATION, COOKIE};
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use futures_util::future::join_all;
+use reqwest::{Client, redirect};
+use serde::de::DeserializeOwned;
+
+use super::Sources;
+use crate::fleet::Ownership;
+use crate::store::{EngineError, Roster};
+
+/// How long the answer of another instance may take.
+const TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The longest answer of an instance, in bytes: a page of a thousand units with the longest names is less than half of it.
+const LONGEST_ANSWER: usize = 1024 * 1024;
+
+const SCOPE: HeaderName = HeaderName::from_static("rollcall-scope");
+const OWN: HeaderValue = HeaderValue::from_static("own");
+
+/// The other instances of the fleet.
+#[derive(Clone)]
+pub(super) struct Peers {
+    roster: Arc<dyn Roster>,
+    ownership: Ownership,
+    client: Client,
+}
+
+/// The answers of the other instances.
+#[derive(Debug)]
+pub(super) struct Answers<T> {
+    pub parts: Vec<T>,
+    /// The instances that did not answer.
+    pub missing: Vec<String>,
+}
+
+/// Whether the request comes from another instance, which wants the units of this one alone.
+pub(super) fn is_from_peer(headers: &HeaderMap) -> bool {
+    headers.get(SCOPE).is_some_and(|scope| *scope == OWN)
+}
+
+impl Peers {
+    pub fn new(sources: &Sources) -> Peers {
+        let client = Client::builder().no_proxy().tls_certs_only([]).timeout(TIMEOUT);
+        let client = client.redirect(redirect::Policy::none()).build();
+        Peers {
+            roster: sources.roster.clone(),
+            ownership: sources.ownership.clone(),
+            client: client.expect("a client without certificates needs nothing that may be missing"),
+        }
+    }
+
+    /// The name of this instance.
+    pub fn own_name(&self) -> String {
+        self.ownership.view().instance.clone()
+    }
+
+    /// Asks every other instance for its part of a page, with the token or session of the request. `path`: with its query.
+    pub async fn ask<T: DeserializeOwned>(&self, path: &str, headers: &HeaderMap) -> Answers<T> {
+        let view = self.ownership.view();
+        let others: Vec<String> =
+            view.instances.iter().filter(|name| **name != view.instance).cloned().collect();
+        let addresses = match self.addresses(&others).await {
+            Ok(addresses) => addresses,
+            Err(_) => return Answers { parts: Vec::new(), missing: others },
+        };
+        let asked = others.iter().zip(addresses).map(|(name, address)| async move {
+            let part = match address {
+                Some(address) => self.ask_one(&format!("http://{address}{path}"), headers).await,
+                None => Err("it has announced no address".to_owned()),
+            };
+            part.map_err(|why| {
+                tracing::debug!(instance = %name, %why, "an instance did not answer for its units");
+                name.clone()
+            })
+        });
+        let mut answers = Answers { parts: Vec::new(), missing: Vec::new() };
+        for part in join_all(asked).await {
+            match part {
+                Ok(part) => answers.parts.push(part),
+                Err(name) => answers.missing.push(name),
+            }
+        }
+        answers
+    }
+
+    async fn addresses(&self, others: &[String]) -> Result<Vec<Option<String>>, EngineError> {
+        if others.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.roster.addresses(others).await
+    }
+
+    async fn ask_one<T: DeserializeOwned>(&self, url: &str, headers: &HeaderMap) -> Result<T, String> {
+        let mut request = self.client.get(url).header(SCOPE, OWN);
+        for name in [AUTHORIZATION, COOKIE] {
+            if let Some(proof) = headers.get(&name) {
+                request = request.header(name, proof);
+            }
+        }
+        let mut answer = request.send().await.map_err(|error| error.without_url().to_string())?;
+        if !answer.status().is_success() {
+            return Err(format!("it answers {}", answer.status()));
+        }
+        let mut body = Vec::new();
+        while let Some(bytes) = answer.chunk().await.map_err(|error| error.without_url().to_string())? {
+            if body.len() + bytes.len() > LONGEST_ANSWER {
+                return Err(format!("its answer is longer than {LONGEST_ANSWER} bytes"));
+            }
+            body.extend_from_slice(&bytes);
+        }
+        serde_json::from_slice(&body).map_err(|error| format!("its answer cannot be read: {error}"))
+    }
+}

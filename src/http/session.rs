@@ -1,0 +1,148 @@
+//! Sessions of browsers: a cookie that names a token, until when it is valid, and a signature.
+//!
+//! # Why nothing is stored
+//! Every instance knows the key of the fleet and the same tokens, so a session that began at one of them is valid at all,
+//! also after a restart. The digest of the token is part of the key: a token that is changed or removed ends its sessions.
+
+use std::sync::Arc;
+
+use axum::http::header::COOKIE;
+use axum::http::{HeaderMap, HeaderValue};
+use data_encoding::HEXLOWER;
+use ring::hmac;
+use subtle::ConstantTimeEq;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::Token;
+use crate::clock::Timestamp;
+
+const COOKIE_NAME: &str = "rollcall_session";
+
+/// How long a session lasts.
+const LENGTH_SECONDS: i64 = 12 * 3600;
+
+/// Logins that are checked at the same time.
+const ATTEMPTS: usize = 8;
+
+/// The sessions of a fleet.
+pub(super) struct Sessions {
+    tokens: Arc<[Token]>,
+    /// The key of the fleet.
+    key: String,
+    /// The path of the pages, without a slash at its end.
+    base: String,
+    /// Whether browsers reach the pages by https only.
+    is_secure: bool,
+    attempts: Arc<Semaphore>,
+}
+
+impl Sessions {
+    pub fn new(tokens: Arc<[Token]>, key: &str, base: &str, is_secure: bool) -> Sessions {
+        let attempts = Arc::new(Semaphore::new(ATTEMPTS));
+        Sessions { tokens, key: key.to_owned(), base: base.to_owned(), is_secure, attempts }
+    }
+
+    /// Whether there is room for another login; the permit is kept until it has its answer.
+    pub fn attempt(&self) -> Option<OwnedSemaphorePermit> {
+        self.attempts.clone().try_acquire_owned().ok()
+    }
+
+    /// The cookie of a new session; `None` for an unknown token.
+    pub fn begin(&self, token: &str, now: Timestamp) -> Option<HeaderValue> {
+        let digest = Token::digest(token.trim());
+        let known = self.tokens.iter().filter(|known| bool::from(known.sha256.as_slice().ct_eq(&digest)));
+        let known = known.max_by_key(|known| known.role)?;
+        let ends = now.as_millis() / 1000 + LENGTH_SECONDS;
+        let text = signed_text(&known.name, ends);
+        let signature = HEXLOWER.encode(hmac::sign(&self.key_of(known), text.as_bytes()).as_ref());
+        self.cookie(&format!("{text}.{signature}"), LENGTH_SECONDS)
+    }
+
+    /// The cookie that ends a session.
+    pub fn end(&self) -> HeaderValue {
+        self.cookie("", 0).expect("a text without control characters")
+    }
+
+    /// The token of the request's session.
+    pub fn token_of(&self, headers: &HeaderMap, now: Timestamp) -> Option<&Token> {
+        let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
+        let mut values = cookies.flat_map(|cookies| cookies.split(';')).filter_map(|one| {
+            let (name, value) = one.trim().split_once('=')?;
+            (name == COOKIE_NAME).then_some(value)
+        });
+        values.find_map(|value| self.verified(value, now))
+    }
+
+    fn verified(&self, value: &str, now: Timestamp) -> Option<&Token> {
+        let (text, signature) = value.rsplit_once('.')?;
+        let (name, ends) = text.split_once('.')?;
+        let (name, ends): (_, i64) = (HEXLOWER.decode(name.as_bytes()).ok()?, ends.parse().ok()?);
+        let signature = HEXLOWER.decode(signature.as_bytes()).ok()?;
+        let is_valid = |token: &&Token| {
+            token.name.as_bytes() == name
+                && hmac::verify(&self.key_of(token), text.as_bytes(), &signature).is_ok()
+        };
+        self.tokens.iter().find(is_valid).filter(|_| now.as_millis() / 1000 < ends)
+    }
+
+    fn key_of(&self, token: &Token) -> hmac::Key {
+        let fleet = hmac::Key::new(hmac::HMAC_SHA256, self.key.as_bytes());
+        let mut text = b"session ".to_vec();
+        text.extend_from_slice(&token.sha256);
+        hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&fleet, &text).as_ref())
+    }
+
+    fn cookie(&self, value: &str, seconds: i64) -> Option<HeaderValue> {
+        let (base, secure) = (&self.base, if self.is_secure { "; Secure" } else { "" });
+        let cookie = format!(
+            "{COOKIE_NAME}={value}; Path={base}/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
+        );
+        HeaderValue::from_str(&cookie).ok()
+    }
+}
+
+fn signed_text(name: &str, ends: i64) -> String {
+    format!("{}.{ends}", HEXLOWER.encode(name.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::Role;
+
+    fn token(name: &str, secret: &str) -> Token {
+        Token { name: name.to_owned(), sha256: Token::digest(secret), role: Role::Operator }
+    }
+
+    fn sessions(key: &str, tokens: &[Token]) -> Sessions {
+        Sessions::new(tokens.into(), key, "/fleet", true)
+    }
+
+    #[test]
+    fn a_session_is_valid_for_its_token_at_every_instance_until_it_ends() {
+        let now = Timestamp::from_millis(1_772_366_400_000);
+        let tokens = [token("désk", "one"), token("screen", "two")];
+        let begun = sessions("key", &tokens);
+        assert!(begun.begin("three", now).is_none());
+        let cookie = begun.begin("one", now).unwrap().to_str().unwrap().to_owned();
+        for part in ["; Path=/fleet/", "; HttpOnly", "; SameSite=Strict", "; Secure"] {
+            assert!(cookie.contains(part), "{cookie}");
+        }
+        let value = cookie.split(';').next().unwrap();
+        let of = |sessions: &Sessions, value: &str, now: Timestamp| {
+            let mut headers = HeaderMap::new();
+            headers.insert(COOKIE, format!("other=1; {value}").parse().unwrap());
+            sessions.token_of(&headers, now).map(|token| token.name.clone())
+        };
+        assert_eq!(of(&sessions("key", &tokens), value, now).as_deref(), Some("désk"));
+        let end = now + std::time::Duration::from_secs(LENGTH_SECONDS as u64);
+        assert_eq!(of(&begun, value, end), None, "it is over");
+        assert_eq!(of(&sessions("another", &tokens), value, now), None, "another fleet");
+        assert_eq!(of(&sessions("key", &[token("désk", "new")]), value, now), None, "a new token");
+        let later = value.replacen(".17", ".18", 1);
+        assert_ne!(later, value);
+        for wrong in [later.as_str(), "rollcall_session=", "rollcall_session=..", "rollcall_session=a.b.c"] {
+            assert_eq!(of(&begun, wrong, now), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! `/api/v1/summary`: the whole fleet in numbers, and whether they can be trusted now.
+//!
+//! The answer has an ETag of everything in it but the moment: a client that asks again with `if-none-match` gets 304 while nothing
+//! has changed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, IF_NONE_MATCH};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use data_encoding::HEXLOWER;
+use ring::digest::{SHA256, digest};
+use serde::{Deserialize, Serialize};
+use tokio::sync::{Mutex, watch};
+use tokio::time::{Instant, timeout};
+
+use super::breaker::breaker;
+use super::peers::{Peers, is_from_peer};
+use super::problem::Problem;
+use super::{AlertRoutes, Sources};
+use crate::clock::{Clock, Timestamp};
+use crate::fleet::{MassBreaker, Mirror, Ownership, Roll};
+use crate::presence::{self, Kind, Trip};
+use crate::telemetry::{Severity, Telemetry};
+
+const PATH: &str = "/api/v1/summary";
+
+/// How long the engine may take to answer; the numbers do not need it.
+const BREAKER_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How long a summary serves pages and streams.
+const RECENT: Duration = Duration::from_millis(900);
+
+/// Counts the fleet.
+#[derive(Clone)]
+pub(super) struct Summaries {
+    mirror: Arc<Mirror>,
+    roll: Arc<Roll>,
+    ownership: Ownership,
+    telemetry: Arc<Telemetry>,
+    breaker: Arc<MassBreaker>,
+    routes: watch::Receiver<Arc<AlertRoutes>>,
+    peers: Peers,
+    /// The last summary for pages and streams. The lock is held while it is made: requests that come meanwhile share it.
+    recent: Arc<Mutex<Option<Recent>>>,
+    clock: Clock,
+}
+
+/// A summary, and when it was made.
+struct Recent {
+    made: Instant,
+    summary: Arc<FleetSummary>,
+}
+
+pub(super) fn page(summaries: Summaries) -> Router {
+    Router::new().route(PATH, get(summary)).with_state(summaries)
+}
+
+/// The fleet in numbers.
+pub(super) struct FleetSummary {
+    pub at: Timestamp,
+    pub content: Content,
+    /// A digest of the content.
+    pub tag: String,
+    /// The moment and the content.
+    pub json: String,
+}
+
+/// Everything but the moment.
+#[derive(Serialize)]
+pub(super) struct Content {
+    pub units: u64,
+    pub states: States,
+    pub kinds: Vec<KindSummary>,
+    /// The values of the labels in `http.count_by_labels` with most units that are offline, those first.
+    pub labels: Vec<LabelSummary>,
+    pub hearing: HearingSummary,
+    /// Whether the mass-offline breaker holds notifications; `null` if the engine does not answer.
+    pub breaker_tripped: Option<bool>,
+    /// What an operator has to know of Rollcall itself, the most serious first.
+    pub problems: Vec<InstanceProblem>,
+    pub instances: Vec<InstanceSummary>,
+    /// The instances whose units are missing, all or some of them.
+    pub incomplete: Vec<String>,
+}
+
+/// How many units are in each state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct States {
+    pub online: u64,
+    pub late: u64,
+    pub offline: u64,
+    pub never_seen: u64,
+    pub paused: u64,
+    pub unknown: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct KindSummary {
+    pub kind: Kind,
+    pub states: States,
+    /// The last heartbeat of the unit that has been offline for longest.
+    pub silent_since: Option<Timestamp>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct LabelSummary {
+    pub label: String,
+    pub value: String,
+    pub states: States,
+}
+
+#[derive(Serialize)]
+pub(super) struct HearingSummary {
+    /// Whether Rollcall cannot prove now that it hears the fleet: no unit is declared offline meanwhile.
+    pub blind: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct InstanceProblem {
+    pub instance: String,
+    pub name: String,
+    pub text: String,
+    pub severity: Severity,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct InstanceSummary {
+    pub name: String,
+    /// The number of its partitions.
+    pub partitions: usize,
+    pub units: u64,
+}
+
+/// The part of one instance.
+#[derive(Serialize, Deserialize)]
+struct Part {
+    instance: InstanceSummary,
+    is_filled: bool,
+    is_blind: bool,
+    kinds: Vec<KindSummary>,
+    labels: Vec<LabelSummary>,
+    problems: Vec<InstanceProblem>,
+}
+
+impl States {
+    pub fn total(&self) -> u64 {
+        self.online + self.late + self.offline + self.never_seen + self.paused + self.unknown
+    }
+
+    pub fn of(&self, state: presence::State) -> u64 {
+        match state {
+            presence::State::Online => self.online,
+            presence::State::Late => self.late,
+            presence::State::Offline => self.offline,
+            presence::State::NeverSeen => self.never_seen,
+            presence::State::Paused => self.paused,
+            presence::State::Unknown => self.unknown,
+        }
+    }
+
+    fn add(&mut self, other: &States) {
+        self.online += other.online;
+        self.late += other.late;
+        self.offline += other.offline;
+        self.never_seen += other.never_seen;
+        self.paused += other.paused;
+        self.unknown += other.unknown;
+    }
+}
+
+/// In the order of [`presence::State::ALL`].
+impl From<[u64; presence::State::ALL.len()]> for States {
+    fn from([online, late, offline, never_seen, paused, unknown]: [u64; 6]) -> States {
+        States { online, late, offline, never_seen, paused, unknown }
+    }
+}
+
+async fn summary(State(summaries): State<Summaries>, headers: HeaderMap) -> Result<Response, Problem> {
+    if is_from_peer(&headers) {
+        return Ok(Json(summaries.own_part().await?).into_response());
+    }
+    let summary = summaries.of_fleet(&headers).await?;
+    let tag = format!("\"{}\"", summary.tag);
+    let is_known = |known: &HeaderValue| {
+        let known = known.to_str().unwrap_or_default();
+        known.split(',').any(|one| matches!(one.trim(), "*") || one.trim().trim_start_matches("W/") == tag)
+    };
+    let mut response = if headers.get_all(IF_NONE_MATCH).iter().any(is_known) {
+        StatusCode::NOT_MODIFIED.into_response()
+    } else {
+        ([(CONTENT_TYPE, "application/json")], summary.json).into_response()
+    };
+    let tag = HeaderValue::from_str(&tag).expect("hexadecimal digits");
+    response.headers_mut().insert(ETAG, tag);
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    Ok(response)
+}
+
+impl FleetSummary {
+    fn new(at: Timestamp, content: Content) -> serde_json::Result<FleetSummary> {
+        let text = serde_json::to_string(&content)?;
+        let tag = HEXLOWER.encode(&digest(&SHA256, text.as_bytes()).as_ref()[..16]);
+        let json = format!("{{\"at\":{},{}", serde_json::to_string(&at)?, &text[1..]);
+        Ok(FleetSummary { at, content, tag, json })
+    }
+}
+
+impl Summaries {
+    pub fn new(sources: &Sources) -> Summaries {
+        Summaries {
+            mirror: sources.mirror.clone(),
+            roll: sources.roll.clone(),
+            ownership: sources.ownership.clone(),
+            telemetry: sources.telemetry.clone(),
+            breaker: Arc::new(breaker(sources)),
+            routes: sources.routes.clone(),
+            peers: Peers::new(sources),
+            recent: Arc::default(),
+            clock: sources.clock.clone(),
+        }
+    }
+
+    /// The summary of all instances.
+    pub async fn of_fleet(&self, headers: &HeaderMap) -> Result<FleetSummary, Problem> {
+        let has_breaker = self.routes.borrow().has_breaker;
+        let trip = timeout(BREAKER_TIMEOUT, self.breaker.last());
+        let (own, others, trip) = tokio::join!(self.own_part(), self.peers.ask::<Part>(PATH, headers), trip);
+        let mut parts = others.parts;
+        parts.push(own?);
+        let is_held = |trip: Option<Trip>| has_breaker && trip.as_ref().is_some_and(Trip::is_held);
+        let content = merged(parts, others.missing, trip.ok().and_then(Result::ok).map(is_held));
+        FleetSummary::new(self.clock.now(), content)
+            .map_err(|error| Problem::internal(format!("the summary cannot be written: {error}")))
+    }
+
+    /// The same, up to a second old: for pages and streams, of which many may be open.
+    pub async fn recent(&self, headers: &HeaderMap) -> Result<Arc<FleetSummary>, Problem> {
+        let mut recent = self.recent.lock().await;
+        if let Some(recent) = recent.as_ref().filter(|recent| recent.made.elapsed() < RECENT) {
+            return Ok(recent.summary.clone());
+        }
+        let summary = Arc::new(self.of_fleet(headers).await?);
+        *recent = Some(Recent { made: Instant::now(), summary: summary.clone() });
+        Ok(summary)
+    }
+
+    async fn own_part(&self) -> Result<Part, Problem> {
+        let (mirror, hearing, now) = (self.mirror.clone(), self.roll.hearing(), self.clock.now());
+        let counting = tokio::task::spawn_blocking(move || mirror.summary(&hearing, now));
+        let counted =
+            counting.await.map_err(|error| Problem::internal(format!("counting failed: {error}")))?;
+        let view = self.ownership.view();
+        let kinds = counted.kinds.into_iter().zip(counted.silent_since);
+        let kinds: Vec<KindSummary> = kinds
+            .map(|((kind, states), silent_since)| KindSummary { kind, states: states.into(), silent_since })
+            .collect();
+        let of_label = |(label, values): (String, Vec<_>)| {
+            values.into_iter().map(move |(value, states): (Arc<str>, [u64; 6])| LabelSummary {
+                label: label.clone(),
+                value: value.to_string(),
+                states: states.into(),
+            })
+        };
+        let problems = self.telemetry.problems().into_iter().map(|problem| InstanceProblem {
+            instance: view.instance.clone(),
+            name: problem.name.to_owned(),
+            text: problem.text,
+            severity: problem.severity,
+        });
+        Ok(Part {
+            instance: InstanceSummary {
+                name: view.instance.clone(),
+                partitions: view.partitions.len(),
+                units: kinds.iter().map(|kind| kind.states.total()).sum(),
+            },
+            is_filled: self.mirror.is_filled(),
+            is_blind: self.telemetry.is_blind(),
+            kinds,
+            labels: counted.worst.into_iter().flat_map(of_label).collect(),
+            problems: problems.collect(),
+        })
+    }
+}
+
+fn merged(parts: Vec<Part>, missing: Vec<String>, breaker_tripped: Option<bool>) -> Content {
+    let mut kinds = BTreeMap::<Kind, (States, Option<Timestamp>)>::new();
+    let mut labels = BTreeMap::<(String, String), States>::new();
+    let (mut problems, mut instances, mut incomplete) = (Vec::new(), Vec::new(), missing);
+    let mut states = States::default();
+    // Canaries of one instance prove the hearing of all, so each of them has to say that it is blind.
+    let blind = parts.iter().all(|part| part.is_blind);
+    for part in parts {
+        for kind in part.kinds {
+            states.add(&kind.states);
+            let (sum, since) = kinds.entry(kind.kind).or_default();
+            sum.add(&kind.states);
+            *since = since.iter().copied().chain(kind.silent_since).min();
+        }
+        for label in part.labels {
+            labels.entry((label.label, label.value)).or_default().add(&label.states);
+        }
+        if !part.is_filled {
+            incomplete.push(part.instance.name.clone());
+        }
+        problems.extend(part.problems);
+        instances.push(part.instance);
+    }
+    problems.sort_by_key(|problem| problem.severity != Severity::Serious);
+    instances.sort_by(|a, b| a.name.cmp(&b.name));
+    incomplete.sort();
+    let labels = labels.into_iter().map(|((label, value), states)| LabelSummary { label, value, states });
+    let mut labels: Vec<LabelSummary> = labels.collect();
+    labels.sort_by(|a, b| {
+        let order = |one: &LabelSummary| (one.states.offline, one.states.total());
+        a.label.cmp(&b.label).then(order(b).cmp(&order(a)))
+    });
+    let kinds =
+        kinds.into_iter().map(|(kind, (states, silent_since))| KindSummary { kind, states, silent_since });
+    Content {
+        units: states.total(),
+        states,
+        kinds: kinds.collect(),
+        labels,
+        hearing: HearingSummary { blind },
+        breaker_tripped,
+        problems,
+        instances,
+        incomplete,
+    }
+}

@@ -1,0 +1,325 @@
+//! `/api/v1/units`: the units of the fleet, in pages.
+//!
+//! States and times come from the mirrors of all instances; labels, pauses and acknowledgements of the units on the page from
+//! the engine. While the engine does not answer, the page is there without them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::{HeaderMap, Uri};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
+use hashbrown::{HashMap, HashSet};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use tokio::sync::Semaphore;
+use url::form_urlencoded;
+
+use super::Sources;
+use super::peers::{Peers, is_from_peer};
+use super::problem::{Problem, query};
+use super::unit_filter::{known_kind, label_pair};
+use crate::clock::{Clock, Timestamp};
+use crate::fleet::mirror::{ListKey, ListOrder, ListQuery, ListedUnit, UnitFilter};
+use crate::fleet::{Mirror, Roll};
+use crate::presence::{self, Acknowledgement, LONGEST_ID, Labels, RecordId, Snapshot, Standing, Unit};
+use crate::store::UnitStore;
+
+const PATH: &str = "/api/v1/units";
+
+const DEFAULT_LIMIT: usize = 100;
+const LARGEST_LIMIT: usize = 1000;
+
+/// Lists that are read at the same time; others wait. Each keeps a processor busy for some milliseconds.
+const READERS: usize = 2;
+
+/// How long the engine may take for the details of a page.
+const DETAILS_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Reads lists of units.
+#[derive(Clone)]
+pub(super) struct UnitLists {
+    mirror: Arc<Mirror>,
+    roll: Arc<Roll>,
+    units: Arc<dyn UnitStore>,
+    peers: Peers,
+    clock: Clock,
+    readers: Arc<Semaphore>,
+}
+
+pub(super) fn page(lists: UnitLists) -> Router {
+    Router::new().route(PATH, get(units)).with_state(lists)
+}
+
+/// What a request asks for, as it is written in its URL.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct UnitsQuery {
+    /// States, with commas between them.
+    pub state: Option<String>,
+    pub kind: Option<String>,
+    pub label: Option<String>,
+    /// How ids begin.
+    pub q: Option<String>,
+    /// A part of the id.
+    pub contains: Option<String>,
+    pub silent_seconds: Option<f64>,
+    pub sort: Option<ListOrder>,
+    pub limit: Option<usize>,
+    pub cursor: Option<String>,
+}
+
+impl UnitsQuery {
+    /// The query of a URL that asks for the same.
+    pub fn to_url(&self) -> String {
+        let fields = match serde_json::to_value(self) {
+            Ok(Value::Object(fields)) => fields,
+            _ => Map::new(),
+        };
+        let mut query = form_urlencoded::Serializer::new(String::new());
+        for (name, value) in fields {
+            match value {
+                Value::Null => {}
+                Value::String(text) => drop(query.append_pair(&name, &text)),
+                number => drop(query.append_pair(&name, &number.to_string())),
+            }
+        }
+        query.finish()
+    }
+}
+
+/// A page of units.
+#[derive(Serialize)]
+pub(super) struct UnitPage {
+    pub units: Vec<ShownUnit>,
+    /// The `cursor` of the next page; `null` on the last.
+    pub next: Option<String>,
+    pub at: Timestamp,
+    /// How old what the instances know of the engine's units is, at most.
+    pub mirror_age_seconds: Option<f64>,
+    /// The instances whose units are missing, all or some of them.
+    pub incomplete: Vec<String>,
+}
+
+/// A unit of a page.
+#[derive(Serialize)]
+pub(super) struct ShownUnit {
+    #[serde(flatten)]
+    pub listed: ListedUnit,
+    #[serde(flatten)]
+    pub details: Details,
+}
+
+/// What the engine holds of a unit; every field is `null` if the engine does not answer.
+#[derive(Default, Serialize)]
+pub(super) struct Details {
+    pub labels: Option<Labels>,
+    pub paused_until: Option<Timestamp>,
+    /// The id of its open record.
+    pub record: Option<RecordId>,
+    pub acknowledged: Option<Acknowledgement>,
+}
+
+/// The part of one instance.
+#[derive(Serialize, Deserialize)]
+struct Part {
+    units: Vec<ListedUnit>,
+    mirror_age_seconds: Option<f64>,
+}
+
+/// The end of a page; another order has other ends.
+#[derive(Serialize, Deserialize)]
+struct PageEnd {
+    sort: ListOrder,
+    after: ListKey,
+}
+
+async fn units(State(lists): State<UnitLists>, uri: Uri, headers: HeaderMap) -> Result<Response, Problem> {
+    let wanted: UnitsQuery = query(&uri)?;
+    if is_from_peer(&headers) {
+        return Ok(Json(lists.own_part(lists.read(&wanted)?).await?).into_response());
+    }
+    Ok(Json(lists.page(&wanted, &headers).await?).into_response())
+}
+
+impl UnitLists {
+    pub fn new(sources: &Sources) -> UnitLists {
+        UnitLists {
+            mirror: sources.mirror.clone(),
+            roll: sources.roll.clone(),
+            units: sources.units.clone(),
+            peers: Peers::new(sources),
+            clock: sources.clock.clone(),
+            readers: Arc::new(Semaphore::new(READERS)),
+        }
+    }
+
+    /// The page of the whole fleet.
+    pub async fn page(&self, wanted: &UnitsQuery, headers: &HeaderMap) -> Result<UnitPage, Problem> {
+        let path = format!("{PATH}?{}", wanted.to_url());
+        let wanted = self.read(wanted)?;
+        let (order, limit) = (wanted.order, wanted.limit);
+        let (own, others) = tokio::join!(self.own_part(wanted), self.peers.ask::<Part>(&path, headers));
+        let own = own?;
+        let mut incomplete = others.missing;
+        if own.mirror_age_seconds.is_none() {
+            incomplete.push(self.peers.own_name());
+        }
+        let ages = others.parts.iter().map(|part| part.mirror_age_seconds);
+        // `None` is less than every age.
+        let mirror_age_seconds = ages.chain([own.mirror_age_seconds]).flatten().reduce(f64::max);
+        let mut parts = others.parts;
+        parts.push(own);
+        let listed = merged(parts, order, limit);
+        let last = listed.last().filter(|_| listed.len() == limit);
+        let next = last.map(|last| write_cursor(order, last.key(order)));
+        let units = self.with_details(listed).await;
+        Ok(UnitPage { units, next, at: self.clock.now(), mirror_age_seconds, incomplete })
+    }
+
+    fn read(&self, wanted: &UnitsQuery) -> Result<ListQuery, Problem> {
+        let limit = wanted.limit.unwrap_or(DEFAULT_LIMIT);
+        if !(1..=LARGEST_LIMIT).contains(&limit) {
+            return Err(Problem::bad_request(format!("limit is a number from 1 to {LARGEST_LIMIT}")));
+        }
+        let order = wanted.sort.unwrap_or_default();
+        let kind = wanted.kind.as_ref().map(|kind| known_kind(kind, &self.mirror)).transpose()?;
+        let label = wanted.label.as_ref().map(|label| label_pair(label, &self.mirror)).transpose()?;
+        Ok(ListQuery {
+            filter: UnitFilter { kind, label, ..UnitFilter::default() },
+            states: wanted.state.as_ref().map_or_else(|| Ok(Vec::new()), |states| read_states(states))?,
+            prefix: part_of_id("q", wanted.q.as_ref())?,
+            contains: part_of_id("contains", wanted.contains.as_ref())?,
+            silent_longer: wanted.silent_seconds.map(read_seconds).transpose()?,
+            order,
+            after: wanted.cursor.as_ref().map(|cursor| read_cursor(cursor, order)).transpose()?,
+            limit,
+        })
+    }
+
+    async fn own_part(&self, wanted: ListQuery) -> Result<Part, Problem> {
+        let failed = |error: &dyn std::fmt::Display| Problem::internal(format!("listing failed: {error}"));
+        let reader = self.readers.clone().acquire_owned().await.map_err(|error| failed(&error))?;
+        let (mirror, hearing, now) = (self.mirror.clone(), self.roll.hearing(), self.clock.now());
+        let listing = tokio::task::spawn_blocking(move || {
+            let _reader = reader;
+            mirror.list(&wanted, &hearing, now)
+        });
+        let units = listing.await.map_err(|error| failed(&error))?;
+        let mirror_age_seconds = self.mirror.age(now).map(|age| age.as_secs_f64());
+        Ok(Part { units, mirror_age_seconds })
+    }
+
+    async fn with_details(&self, listed: Vec<ListedUnit>) -> Vec<ShownUnit> {
+        let units: Vec<Unit> =
+            listed.iter().map(|unit| Unit::new(unit.kind.clone(), unit.unit.clone())).collect();
+        let read = tokio::time::timeout(DETAILS_TIMEOUT, self.units.read(&units)).await;
+        let snapshots = read.ok().and_then(Result::ok).unwrap_or_default();
+        let now = self.clock.now();
+        let details = snapshots.into_iter().map(|seen| (seen.unit.clone(), details(seen, now)));
+        let mut details: HashMap<Unit, Details> = details.collect();
+        let shown = listed.into_iter().zip(units).map(|(listed, unit)| {
+            let details = details.remove(&unit).unwrap_or_default();
+            ShownUnit { listed, details }
+        });
+        shown.collect()
+    }
+}
+
+fn details(seen: Snapshot, now: Timestamp) -> Details {
+    let Some(facts) = seen.facts else { return Details::default() };
+    let is_offline = matches!(facts.standing, Standing::Offline(_));
+    Details {
+        record: is_offline.then_some(RecordId { unit: seen.unit, last_seen: facts.last_seen }),
+        acknowledged: facts.acknowledged.filter(|_| is_offline),
+        paused_until: facts.pause.map(|pause| pause.to).filter(|until| *until > now),
+        labels: Some(facts.labels),
+    }
+}
+
+/// The first units of all parts. While two instances own a partition, both have its units.
+fn merged(parts: Vec<Part>, order: ListOrder, limit: usize) -> Vec<ListedUnit> {
+    let mut units: Vec<ListedUnit> = parts.into_iter().flat_map(|part| part.units).collect();
+    units.sort_by_cached_key(|unit| unit.key(order));
+    let mut names = HashSet::new();
+    units.retain(|unit| names.insert((unit.kind.clone(), unit.unit.clone())));
+    units.truncate(limit);
+    units
+}
+
+fn read_states(states: &str) -> Result<Vec<presence::State>, Problem> {
+    let read = |name: &str| {
+        let state = presence::State::ALL.into_iter().find(|state| state.as_str() == name);
+        state.ok_or_else(|| {
+            let all = presence::State::ALL.map(presence::State::as_str).join(", ");
+            Problem::bad_request(format!("{name:?} is no state; states are {all}"))
+        })
+    };
+    let mut states = states.split(',').map(read).collect::<Result<Vec<_>, _>>()?;
+    states.sort_by_key(|state| *state as usize);
+    states.dedup();
+    Ok(states)
+}
+
+fn part_of_id(name: &str, text: Option<&String>) -> Result<String, Problem> {
+    let text = text.cloned().unwrap_or_default();
+    if text.len() > LONGEST_ID {
+        return Err(Problem::bad_request(format!("{name} has at most {LONGEST_ID} bytes, as ids have")));
+    }
+    Ok(text)
+}
+
+fn read_seconds(seconds: f64) -> Result<Duration, Problem> {
+    const YEARS: f64 = 10.0 * 365.0 * 86_400.0;
+    if !(0.0..=YEARS).contains(&seconds) {
+        return Err(Problem::bad_request("silent_seconds is a number of seconds, at most ten years"));
+    }
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+/// As hexadecimal digits, which need no escaping in a URL.
+fn write_cursor(sort: ListOrder, after: ListKey) -> String {
+    HEXLOWER.encode(&serde_json::to_vec(&PageEnd { sort, after }).expect("numbers and texts"))
+}
+
+fn read_cursor(cursor: &str, order: ListOrder) -> Result<ListKey, Problem> {
+    let json = HEXLOWER_PERMISSIVE.decode(cursor.as_bytes()).ok();
+    let end: Option<PageEnd> = json.and_then(|json| serde_json::from_slice(&json).ok());
+    let end = end.filter(|end| end.sort == order).map(|end| end.after);
+    end.ok_or_else(|| Problem::bad_request("cursor is not one that a page in this order gave as `next`"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_is_of_one_order_and_one_that_no_page_gave_is_refused() {
+        let unit = ListedUnit {
+            kind: "detector".parse().unwrap(),
+            unit: "ü/7".replace('/', ":").parse().unwrap(),
+            state: presence::State::Offline,
+            last_seen: None,
+            offline_since: Some(Timestamp::from_millis(7)),
+        };
+        let key = unit.key(ListOrder::NewestOffline);
+        let cursor = write_cursor(ListOrder::NewestOffline, key.clone());
+        assert_eq!(read_cursor(&cursor, ListOrder::NewestOffline).unwrap(), key);
+        assert!(read_cursor(&cursor, ListOrder::State).is_err());
+        for wrong in ["", "zz", "é", "7b7d", "6e756c6c", &cursor[2..]] {
+            assert!(read_cursor(wrong, ListOrder::NewestOffline).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn states_are_read_by_their_names() {
+        use presence::State::{Late, Offline};
+        assert_eq!(read_states("offline,late,offline").unwrap(), [Late, Offline]);
+        for wrong in ["", "offline,", "Offline", "up"] {
+            assert!(read_states(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! The web pages for people: written on the server, complete without a script, with every state in their URLs.
+//!
+//! | file | page |
+//! |---|---|
+//! | `fleet.rs` | `/`: counts, labels, the list of units |
+//! | `unit.rs` | `/units/{kind}/{unit}`: one unit, and what operators do with it |
+//! | `records.rs` | `/records` |
+//! | `instances.rs` | `/instances`: what each instance does, and its problems |
+//! | `forms.rs` | the forms of these pages |
+//! | `login.rs` | `/login`, `/logout` |
+//! | `layout.rs`, `words.rs` | what all pages have, and how states and times are written |
+//!
+//! The script replaces the live part of a page when the fleet has changed, which a stream of events tells it.
+//! Everything that comes from devices is text: the templates escape it, and the policy of the pages lets nothing run but
+//! the script of Rollcall itself.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, X_FRAME_OPTIONS,
+};
+use axum::http::{HeaderName, HeaderValue};
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Router, http::StatusCode};
+
+use super::changes::HasTokens;
+use super::operators::OperatorState;
+use super::problem::Problem;
+use super::session::Sessions;
+use super::summary::Summaries;
+use super::unit_list::UnitLists;
+use super::units::UnitViews;
+use super::{Config, Sources};
+use crate::clock::Clock;
+use crate::store::Queries;
+
+mod fleet;
+mod forms;
+mod instances;
+mod layout;
+mod login;
+mod records;
+mod unit;
+mod words;
+
+/// Nothing is loaded from elsewhere, and no text of a device can run.
+const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; \
+    connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+
+const STYLE: &str = include_str!("web/style.css");
+const SCRIPT: &str = include_str!("web/script.js");
+
+/// What the pages are made of.
+#[derive(Clone)]
+pub(super) struct Web {
+    lists: UnitLists,
+    summaries: Summaries,
+    units: UnitViews,
+    records: Arc<dyn Queries>,
+    operators: OperatorState,
+    sessions: Arc<Sessions>,
+    has_tokens: HasTokens,
+    clock: Clock,
+    /// The path of `http.external_url`, which links begin with.
+    base: Arc<str>,
+}
+
+impl Web {
+    pub fn new(
+        config: &Config,
+        sources: &Sources,
+        lists: UnitLists,
+        summaries: Summaries,
+        sessions: Arc<Sessions>,
+    ) -> Web {
+        Web {
+            lists,
+            summaries,
+            units: UnitViews::new(sources),
+            records: sources.records.clone(),
+            operators: OperatorState::new(sources),
+            sessions,
+            has_tokens: HasTokens(!config.tokens.is_empty()),
+            clock: sources.clock.clone(),
+            base: config.base().into(),
+        }
+    }
+}
+
+pub(super) fn pages(web: Web) -> Router {
+    let has_tokens = web.has_tokens;
+    Router::new()
+        .route("/", get(fleet::page))
+        .route("/units/{kind}/{unit}", get(unit::page))
+        .route("/records", get(records::page))
+        .route("/instances", get(instances::page))
+        .merge(forms::pages(has_tokens))
+        .merge(login::pages())
+        .with_state(web)
+        .route("/assets/style.css", get(|| asset("text/css; charset=utf-8", STYLE)))
+        .route("/assets/script.js", get(|| asset("text/javascript; charset=utf-8", SCRIPT)))
+        .layer(from_fn(set_headers))
+}
+
+/// Browsers may keep it for an hour.
+async fn asset(media: &'static str, text: &'static str) -> impl IntoResponse {
+    ([(CONTENT_TYPE, media), (CACHE_CONTROL, "private, max-age=3600")], text)
+}
+
+async fn set_headers(request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await;
+    let headers: [(HeaderName, &'static str); 3] = [
+        (CONTENT_SECURITY_POLICY, POLICY),
+        (X_FRAME_OPTIONS, "DENY"),
+        // Without a referrer a browser would hide the origin of a form too, and the form would be refused.
+        (REFERRER_POLICY, "same-origin"),
+    ];
+    for (name, value) in headers {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+/// A problem as a page.
+struct Failed {
+    status: StatusCode,
+    detail: String,
+}
+
+impl From<Problem> for Failed {
+    fn from(problem: Problem) -> Failed {
+        Failed { status: problem.status(), detail: problem.detail().to_owned() }
+    }
+}
+
+impl From<crate::store::EngineError> for Failed {
+    fn from(error: crate::store::EngineError) -> Failed {
+        Problem::from(error).into()
+    }
+}
+
+impl IntoResponse for Failed {
+    fn into_response(self) -> Response {
+        (self.status, layout::problem(self.status, &self.detail)).into_response()
+    }
+}
+
+/// The state of every page.
+type Pages = State<Web>;

@@ -1,0 +1,135 @@
+//! The forms of the pages: what operators do with a unit. Each answers with the page that it was sent from.
+
+use std::time::Duration;
+
+use axum::extract::rejection::FormRejection;
+use axum::extract::{DefaultBodyLimit, Form, State};
+use axum::http::StatusCode;
+use axum::middleware::from_fn_with_state;
+use axum::response::Redirect;
+use axum::routing::post;
+use axum::{Extension, Router};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::{Failed, Pages, Web, words};
+use crate::fleet::{Subject, UnitChange};
+use crate::http::Role;
+use crate::http::changes::{self, Caller, HasTokens, LONGEST_BODY};
+use crate::http::operators::{UnitPath, check, unit};
+use crate::http::problem::Problem;
+use crate::presence::{Acknowledgement, Unit, is_pause};
+
+/// A browser cannot send the type of these bodies to another site's page without naming its own: the guard refuses forms of
+/// other sites by that name.
+pub(super) fn pages(has_tokens: HasTokens) -> Router<Web> {
+    Router::new()
+        .route("/units/{kind}/{unit}/ack", post(acknowledge))
+        .route("/units/{kind}/{unit}/unack", post(undo))
+        .route("/units/{kind}/{unit}/pause", post(pause))
+        .route("/units/{kind}/{unit}/unpause", post(end_pause))
+        .route("/units/{kind}/{unit}/remove", post(remove))
+        .route_layer(from_fn_with_state(has_tokens, changes::guard_without_body))
+        .layer(DefaultBodyLimit::max(LONGEST_BODY))
+}
+
+type Body<T> = Result<Form<T>, FormRejection>;
+
+#[derive(Deserialize)]
+struct Signed {
+    author: String,
+    #[serde(default)]
+    comment: String,
+}
+
+async fn acknowledge(
+    State(web): Pages,
+    Extension(caller): Extension<Caller>,
+    path: UnitPath,
+    body: Body<Signed>,
+) -> Result<Redirect, Failed> {
+    let (unit, Signed { author, comment }) = (unit(path)?, fields(body)?);
+    check(&author, &comment)?;
+    let (by, at) = (caller.by(Some(&author)), web.clock.now());
+    let taken = Acknowledgement { at, author, comment: comment.clone() };
+    web.change(unit, UnitChange::Acknowledge(Some(taken)), (&by, &comment)).await
+}
+
+async fn undo(
+    State(web): Pages,
+    Extension(caller): Extension<Caller>,
+    path: UnitPath,
+) -> Result<Redirect, Failed> {
+    web.change(unit(path)?, UnitChange::Acknowledge(None), (&caller.by(None), "")).await
+}
+
+#[derive(Deserialize)]
+struct WantedPause {
+    hours: f64,
+    author: String,
+    #[serde(default)]
+    comment: String,
+}
+
+async fn pause(
+    State(web): Pages,
+    Extension(caller): Extension<Caller>,
+    path: UnitPath,
+    body: Body<WantedPause>,
+) -> Result<Redirect, Failed> {
+    let (unit, WantedPause { hours, author, comment }) = (unit(path)?, fields(body)?);
+    check(&author, &comment)?;
+    let now = web.clock.now();
+    let length = Duration::try_from_secs_f64((hours * 3600.0).round()).unwrap_or_default();
+    let until = now + length;
+    if !is_pause(until, now) {
+        return Err(Problem::bad_request("hours is a number of hours, at most a year").into());
+    }
+    let by = caller.by(Some(&author));
+    web.change(unit, UnitChange::Pause(Some(until)), (&by, &comment)).await
+}
+
+async fn end_pause(
+    State(web): Pages,
+    Extension(caller): Extension<Caller>,
+    path: UnitPath,
+) -> Result<Redirect, Failed> {
+    web.change(unit(path)?, UnitChange::Pause(None), (&caller.by(None), "")).await
+}
+
+#[derive(Deserialize)]
+struct Sure {
+    sure: String,
+}
+
+async fn remove(
+    State(web): Pages,
+    Extension(caller): Extension<Caller>,
+    path: UnitPath,
+    body: Body<Sure>,
+) -> Result<Redirect, Failed> {
+    caller.require(Role::Admin)?;
+    let (unit, Sure { sure }) = (unit(path)?, fields(body)?);
+    if sure != "yes" {
+        return Err(Problem::bad_request("confirm that the unit is to be removed").into());
+    }
+    let by = caller.by(None);
+    web.operators.change(Subject::Unit(unit), UnitChange::Remove, (&by, "")).await?;
+    Ok(Redirect::to(&format!("{}/", web.base)))
+}
+
+impl Web {
+    /// Changes the unit and answers with its page.
+    async fn change(&self, unit: Unit, wanted: UnitChange, by: (&str, &str)) -> Result<Redirect, Failed> {
+        let path = format!("{}{}", self.base, words::unit_path(&unit.kind, unit.id.as_str()));
+        let _: StatusCode = self.operators.change(Subject::Unit(unit), wanted, by).await?;
+        Ok(Redirect::to(&path))
+    }
+}
+
+fn fields<T: DeserializeOwned>(body: Body<T>) -> Result<T, Problem> {
+    match body {
+        Ok(Form(fields)) => Ok(fields),
+        Err(rejection) => Err(Problem::bad_request(rejection.body_text())),
+    }
+}

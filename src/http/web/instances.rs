@@ -1,0 +1,56 @@
+//! The page of the instances: what each of them does, and the problems that it has.
+
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::{Extension, response::IntoResponse};
+use maud::html;
+
+use super::layout::Tab;
+use super::{Failed, Pages, words};
+use crate::http::changes::Caller;
+use crate::telemetry::Severity;
+
+pub(super) async fn page(
+    State(web): Pages,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+) -> Result<impl IntoResponse, Failed> {
+    let summary = web.summaries.recent(&headers).await?;
+    let content = &summary.content;
+    let live = html! {
+        h1 { "Instances" }
+        div.scroll {
+            table {
+                caption.hidden { "Instances" }
+                thead { tr {
+                    th scope="col" { "Name" } th.numbers scope="col" { "Partitions" }
+                    th.numbers scope="col" { "Units" } th scope="col" { "State" }
+                } }
+                tbody {
+                    @for one in &content.instances {
+                        tr {
+                            th scope="row" { (words::text(&one.name)) }
+                            td.numbers { (one.partitions) }
+                            td.numbers { (words::number(one.units)) }
+                            td { @if content.incomplete.contains(&one.name) { "reads its units" } @else { "works" } }
+                        }
+                    }
+                    @for name in content.incomplete.iter().filter(|name| content.instances.iter().all(|one| one.name != **name)) {
+                        tr { th scope="row" { (words::text(name)) } td {} td {} td { "does not answer" } }
+                    }
+                }
+            }
+        }
+        h2 { "Problems" }
+        @if content.problems.is_empty() { p.empty { "None." } }
+        ul {
+            @for problem in &content.problems {
+                li {
+                    @if problem.severity == Severity::Serious { strong { "serious" } } @else { "warning" }
+                    " · " (problem.instance) ": " (problem.text)
+                }
+            }
+        }
+    };
+    Ok(web.page("Instances", Some(Tab::Instances), &summary, &caller, live, html! {}))
+}

@@ -1,0 +1,177 @@
+//! What every page has: the head, the navigation, and a banner for what an operator has to know of Rollcall itself.
+
+use axum::http::StatusCode;
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+use super::Web;
+use crate::http::Role;
+use crate::http::changes::Caller;
+use crate::http::summary::{Content, FleetSummary};
+use crate::telemetry::Severity;
+
+/// The pages of the navigation.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tab {
+    Fleet,
+    Records,
+    Instances,
+}
+
+const TABS: [(Tab, &str, &str); 3] = [
+    (Tab::Fleet, "/", "Fleet"),
+    (Tab::Records, "/records", "Records"),
+    (Tab::Instances, "/instances", "Instances"),
+];
+
+const ICON: &str = "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E\
+    %3Ccircle cx='8' cy='8' r='7' fill='%231f6f5c'/%3E%3Cpath d='M4 8.5l3 3 5-6' stroke='white' stroke-width='2' \
+    fill='none'/%3E%3C/svg%3E";
+
+const HELP: [(&str, &str); 4] =
+    [("/", "search"), ("g f", "fleet"), ("g r", "records"), ("?", "this help; Escape closes it")];
+
+impl Web {
+    /// A whole page around `main`, of which `live` is replaced when the fleet changes.
+    pub(super) fn page(
+        &self,
+        title: &str,
+        tab: Option<Tab>,
+        summary: &FleetSummary,
+        caller: &Caller,
+        live: Markup,
+        rest: Markup,
+    ) -> Markup {
+        let offline = summary.content.states.offline;
+        let count = if offline > 0 { format!("({offline}) ") } else { String::new() };
+        let main = html! {
+            div #live data-stream={ (self.base) "/api/v1/stream" } { (banner(&summary.content)) (live) }
+            (rest)
+        };
+        html! {
+            (DOCTYPE)
+            html lang="en" {
+                (head(&format!("{count}{title} · Rollcall"), &self.base))
+                body {
+                    a.skip href="#main" { "Skip to the content" }
+                    (self.header(tab, caller))
+                    main #main { (main) }
+                    (self.footer(summary))
+                    (help())
+                }
+            }
+        }
+    }
+
+    fn header(&self, tab: Option<Tab>, caller: &Caller) -> Markup {
+        html! {
+            header {
+                a.brand href={ (self.base) "/" } { "Rollcall" }
+                nav aria-label="Pages" {
+                    @for (one, path, name) in TABS {
+                        a href={ (self.base) (path) } aria-current=[(tab == Some(one)).then_some("page")] { (name) }
+                    }
+                }
+                form.search action={ (self.base) "/" } role="search" {
+                    label.hidden for="search" { "Search units by a part of their id" }
+                    input #search type="search" name="contains" maxlength="128" placeholder="Search units  /";
+                }
+                @if self.has_tokens.0 {
+                    form.logout method="post" action={ (self.base) "/logout" } {
+                        span.quiet { (caller.token_name()) }
+                        button type="submit" { "Log out" }
+                    }
+                }
+            }
+        }
+    }
+
+    fn footer(&self, summary: &FleetSummary) -> Markup {
+        html! {
+            footer {
+                "Rollcall " (env!("CARGO_PKG_VERSION")) " · as of "
+                time #as-of datetime=(summary.at) { (summary.at) }
+                " · " a href={ (self.base) "/metrics" } { "metrics" }
+                " · " a href={ (self.base) "/readyz" } { "readiness" }
+                " · press " kbd { "?" } " for keys"
+            }
+        }
+    }
+}
+
+fn help() -> Markup {
+    html! {
+        dialog #help aria-labelledby="help-title" {
+            h2 #help-title { "Keys" }
+            dl { @for (key, what) in HELP { dt { kbd { (key) } } dd { (what) } } }
+            form method="dialog" { button { "Close" } }
+        }
+    }
+}
+
+/// A page for a request that failed.
+pub(super) fn problem(status: StatusCode, detail: &str) -> Markup {
+    let title = status.canonical_reason().unwrap_or("Failed");
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            (head(&format!("{title} · Rollcall"), ""))
+            body { main #main.narrow { h1 { (title) } p { (detail) } p { a href="/" { "To the fleet" } } } }
+        }
+    }
+}
+
+pub(super) fn head(title: &str, base: &str) -> Markup {
+    html! {
+        head {
+            meta charset="utf-8";
+            meta name="viewport" content="width=device-width, initial-scale=1";
+            meta name="color-scheme" content="light dark";
+            title { (title) }
+            link rel="stylesheet" href={ (base) "/assets/style.css" };
+            link rel="icon" href=(PreEscaped(ICON));
+            script src={ (base) "/assets/script.js" } defer {}
+        }
+    }
+}
+
+/// Whether the numbers can be trusted now; nothing if they can.
+fn banner(content: &Content) -> Markup {
+    let serious = content.problems.iter().filter(|problem| problem.severity == Severity::Serious);
+    let warnings: Vec<_> =
+        content.problems.iter().filter(|problem| problem.severity == Severity::Warning).collect();
+    html! {
+        @if content.hearing.blind {
+            p.banner.serious role="alert" {
+                strong { "Rollcall is blind. " }
+                "It cannot prove that it hears the fleet, and declares no unit offline until it can."
+            }
+        }
+        @if content.breaker_tripped == Some(true) {
+            p.banner.serious role="alert" {
+                strong { "A large part of the fleet fell silent at once. " }
+                "Notifications are held until units return, or until an operator releases them: "
+                code { "rollcall breaker release" } "."
+            }
+        }
+        @for problem in serious {
+            p.banner.serious role="alert" { strong { (problem.instance) ": " } (problem.text) }
+        }
+        @if !content.incomplete.is_empty() {
+            p.banner role="status" {
+                strong { "Units are missing here. " }
+                "Not all units are known of " (content.incomplete.join(", ")) "."
+            }
+        }
+        @if !warnings.is_empty() {
+            details.banner {
+                summary { (warnings.len()) @if warnings.len() == 1 { " warning" } @else { " warnings" } }
+                ul { @for problem in warnings { li { strong { (problem.instance) ": " } (problem.text) } } }
+            }
+        }
+    }
+}
+
+/// Whether the client may change units.
+pub(super) fn may_change(caller: &Caller) -> bool {
+    caller.require(Role::Operator).is_ok()
+}

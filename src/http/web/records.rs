@@ -1,0 +1,77 @@
+//! The page of offline records, newest first.
+
+use axum::extract::State;
+use axum::http::{HeaderMap, Uri};
+use axum::{Extension, response::IntoResponse};
+use maud::{Markup, html};
+
+use super::layout::Tab;
+use super::{Failed, Pages, Web, words};
+use crate::clock::Timestamp;
+use crate::http::changes::Caller;
+use crate::http::problem::query;
+use crate::http::records::{self, RecordsQuery};
+use crate::presence::OfflineRecord;
+
+pub(super) async fn page(
+    State(web): Pages,
+    Extension(caller): Extension<Caller>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<impl IntoResponse, Failed> {
+    let wanted: RecordsQuery = query(&uri)?;
+    let (summary, page) = tokio::join!(web.summaries.recent(&headers), records::list(&*web.records, &wanted));
+    let (summary, page) = (summary?, page?);
+    let now = web.clock.now();
+    let live = html! {
+        h1 { "Offline records" }
+        div.filters {
+            a href={ (web.base) "/records" } aria-current=[(!wanted.open).then_some("true")] { "All" } " "
+            a href={ (web.base) "/records?open=true" } aria-current=[wanted.open.then_some("true")] { "Open" }
+        }
+        @if page.records.is_empty() {
+            p.empty { "There is no such record." }
+        } @else {
+            div.scroll {
+                table {
+                    caption.hidden { "Offline records" }
+                    thead { tr {
+                        th scope="col" { "Detected" } th scope="col" { "Unit" } th scope="col" { "Kind" }
+                        th scope="col" { "Silent for" } th scope="col" { "Ended" } th scope="col" { "Labels" }
+                    } }
+                    tbody { @for record in &page.records { (web.record_row(record, now)) } }
+                }
+            }
+            nav.pages aria-label="Further records" {
+                @if let Some(next) = &page.next {
+                    a rel="next" href={ (web.base) "/records?open=" (wanted.open) "&cursor=" (next) } { "Next page" }
+                }
+            }
+        }
+    };
+    Ok(web.page("Records", Some(Tab::Records), &summary, &caller, live, html! {}))
+}
+
+impl Web {
+    fn record_row(&self, record: &OfflineRecord, now: Timestamp) -> Markup {
+        let path = words::unit_path(&record.kind, record.unit.as_str());
+        let end = record.back_at.unwrap_or(now);
+        html! {
+            tr {
+                td { (words::ago(Some(record.detected_at), now)) }
+                th scope="row" { a href={ (self.base) (path) } { (words::text(record.unit.as_str())) } }
+                td { (record.kind) }
+                td { time datetime=(record.last_seen) title={ "last seen " (record.last_seen) } { (words::span(end.since(record.last_seen))) } }
+                td {
+                    @match record.closed_by {
+                        Some(why) => { (words::ago(record.back_at, now)) span.note { " " (why.as_str().replace('_', " ")) } }
+                        None => { (words::state(crate::presence::State::Offline)) }
+                    }
+                }
+                td {
+                    @for (name, value) in &record.labels { span.label { (words::text(name)) "=" (words::text(value)) } " " }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,73 @@
+// Keeps the live part of a page current, and adds keys. Every page works without it.
+"use strict";
+
+const live = document.getElementById("live");
+const search = document.getElementById("search");
+const help = document.getElementById("help");
+let wanted = false;
+let loading = false;
+
+// Replaces what has changed and keeps everything else: the focus, the selection and the scroll position stay.
+function replace(before, after) {
+  if (before.isEqualNode(after)) return;
+  if (before.nodeType !== after.nodeType || before.nodeName !== after.nodeName) return before.replaceWith(after);
+  if (before.nodeType !== Node.ELEMENT_NODE) { before.nodeValue = after.nodeValue; return; }
+  for (const { name } of [...before.attributes]) {
+    if (!after.hasAttribute(name) && name !== "open") before.removeAttribute(name);
+  }
+  for (const { name, value } of after.attributes) {
+    if (before.getAttribute(name) !== value) before.setAttribute(name, value);
+  }
+  const [old, fresh] = [[...before.childNodes], [...after.childNodes]];
+  fresh.forEach((node, at) => (at < old.length ? replace(old[at], node) : before.append(node)));
+  old.slice(fresh.length).forEach((node) => node.remove());
+}
+
+async function refresh() {
+  if (loading || document.hidden) { wanted = true; return; }
+  loading = true;
+  wanted = false;
+  try {
+    const answer = await fetch(location.href, { headers: { accept: "text/html" } });
+    if (answer.redirected) { location.reload(); return; }
+    if (!answer.ok) return;
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const fresh = page.getElementById("live");
+    if (!fresh) return;
+    replace(live, document.adoptNode(fresh));
+    document.title = page.title;
+    const [shown, now] = [document.getElementById("as-of"), page.getElementById("as-of")];
+    if (shown && now) replace(shown, document.adoptNode(now));
+  } catch {
+    // The stream says when the server is there again.
+  } finally {
+    loading = false;
+    if (wanted) setTimeout(refresh, 1000);
+  }
+}
+
+if (live) {
+  const stream = new EventSource(live.dataset.stream);
+  let first = true;
+  stream.addEventListener("summary", () => { if (first) first = false; else refresh(); });
+  // Times grow old while nothing happens.
+  setInterval(refresh, 15000);
+  document.addEventListener("visibilitychange", () => { if (!document.hidden && wanted) refresh(); });
+}
+
+for (const input of document.querySelectorAll("[data-remember]")) {
+  const name = "rollcall-" + input.dataset.remember;
+  input.value ||= localStorage.getItem(name) ?? "";
+  input.form.addEventListener("submit", () => localStorage.setItem(name, input.value));
+}
+
+let before = "";
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select")) return;
+  const home = document.querySelector(".brand")?.getAttribute("href") ?? "/";
+  if (event.key === "/" && search) { event.preventDefault(); search.focus(); }
+  else if (event.key === "?" && help) help.showModal();
+  else if (before === "g" && event.key === "f") location.href = home;
+  else if (before === "g" && event.key === "r") location.href = home + "records";
+  before = event.key;
+});

@@ -1,0 +1,114 @@
+//! How pages write states, times and names.
+
+use std::time::Duration;
+
+use maud::{Markup, html};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+
+use crate::clock::Timestamp;
+use crate::presence::{Kind, Shown, State};
+
+/// A state by its sign and its word; the colour only repeats them.
+pub(super) fn state(state: State) -> Markup {
+    let (sign, _) = sign_and_word(state);
+    html! {
+        span class={ "state " (state.as_str()) } { span aria-hidden="true" { (sign) } " " (word(state)) }
+    }
+}
+
+pub(super) fn word(state: State) -> &'static str {
+    sign_and_word(state).1
+}
+
+fn sign_and_word(state: State) -> (&'static str, &'static str) {
+    match state {
+        State::Online => ("●", "online"),
+        State::Late => ("◐", "late"),
+        State::Offline => ("▲", "offline"),
+        State::NeverSeen => ("○", "never seen"),
+        State::Paused => ("⏸", "paused"),
+        State::Unknown => ("?", "unknown"),
+    }
+}
+
+/// What a state means, for the title of its count.
+pub(super) fn meaning(state: State) -> &'static str {
+    match state {
+        State::Online => "within their timeout",
+        State::Late => "past their timeout, within their grace",
+        State::Offline => "silent past their deadline",
+        State::NeverSeen => "registered, and not heard yet",
+        State::Paused => "in a planned absence",
+        State::Unknown => "due, but Rollcall has not heard far enough to decide",
+    }
+}
+
+/// How long ago a moment was, with the exact moment in its title.
+pub(super) fn ago(moment: Option<Timestamp>, now: Timestamp) -> Markup {
+    let Some(moment) = moment else { return html! { span.quiet { "never" } } };
+    let text = if moment > now {
+        format!("in {}", span(moment.since(now)))
+    } else {
+        format!("{} ago", span(now.since(moment)))
+    };
+    html! { time datetime=(moment) title=(moment) { (text) } }
+}
+
+/// A span in its two largest units.
+pub(super) fn span(span: Duration) -> String {
+    let seconds = span.as_secs();
+    let (large, small) = match seconds {
+        0..60 => return format!("{seconds} s"),
+        60..3600 => ((seconds / 60, "min"), (seconds % 60, "s")),
+        3600..86_400 => ((seconds / 3600, "h"), (seconds / 60 % 60, "min")),
+        _ => ((seconds / 86_400, "d"), (seconds / 3600 % 24, "h")),
+    };
+    match small.0 {
+        0 => format!("{} {}", large.0, large.1),
+        rest => format!("{} {} {} {}", large.0, large.1, rest, small.1),
+    }
+}
+
+/// A number with its thousands apart.
+pub(super) fn number(number: u64) -> String {
+    let digits = number.to_string();
+    let first = digits.len() % 3;
+    let groups = digits.as_bytes()[first..].chunks(3).filter_map(|group| std::str::from_utf8(group).ok());
+    let first = Some(&digits[..first]).filter(|first| !first.is_empty());
+    first.into_iter().chain(groups).collect::<Vec<&str>>().join("\u{202f}")
+}
+
+/// A text of a device.
+pub(super) fn text(text: &str) -> String {
+    Shown(text).to_string()
+}
+
+/// The path of a unit's page, without the base.
+pub(super) fn unit_path(kind: &Kind, id: &str) -> String {
+    format!("/units/{kind}/{}", utf8_percent_encode(id, NON_ALPHANUMERIC))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_and_numbers_are_written_for_people() {
+        let cases = [
+            (0, "0 s"),
+            (59, "59 s"),
+            (60, "1 min"),
+            (61, "1 min 1 s"),
+            (3600, "1 h"),
+            (86_399, "23 h 59 min"),
+        ];
+        for (seconds, written) in cases {
+            assert_eq!(span(Duration::from_secs(seconds)), written);
+        }
+        assert_eq!(span(Duration::from_secs(90_000)), "1 d 1 h");
+        let cases = [(0, "0"), (999, "999"), (1000, "1\u{202f}000"), (1_234_567, "1\u{202f}234\u{202f}567")];
+        for (value, written) in cases {
+            assert_eq!(number(value), written);
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! The pages for people.
+
+use reqwest::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, LOCATION, ORIGIN, SET_COOKIE};
+use reqwest::{Client, Response, redirect};
+use rollcall::http::{Role, UnitMetrics};
+
+use super::changes::token;
+use super::world::{Fleet, SECOND};
+
+const HTML: &str = "text/html";
+
+/// A browser that shows every answer and follows no redirect.
+fn browser() -> Client {
+    Client::builder().no_proxy().redirect(redirect::Policy::none()).build().unwrap()
+}
+
+async fn submit(fleet: &Fleet, path: &str, cookie: &str, origin: &str, fields: &str) -> Response {
+    let request =
+        browser().post(format!("{}{path}", fleet.url)).header(ORIGIN, origin).header(COOKIE, cookie);
+    let request = request.header(CONTENT_TYPE, "application/x-www-form-urlencoded");
+    request.body(fields.to_owned()).send().await.unwrap()
+}
+
+#[tokio::test]
+async fn the_front_page_shows_the_fleet_and_nothing_of_a_device_is_markup() {
+    let fleet = Fleet::start().await;
+    fleet.fill();
+    fleet.hear_at("<script>alert(1)</script>", "detector:\"><img src=x>").await;
+    fleet.hear_at("north", "detector:pump").await;
+    fleet.pass(121 * SECOND, &["detector:pump"]).await;
+    let answer = fleet.get("/").await;
+    let headers = answer.headers().clone();
+    let page = answer.text().await.unwrap();
+    assert!(headers[CONTENT_TYPE].to_str().unwrap().starts_with(HTML));
+    let policy = headers[CONTENT_SECURITY_POLICY].to_str().unwrap();
+    assert!(policy.starts_with("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
+    for text in
+        ["/units/detector/pump", "offline", "&lt;script&gt;alert(1)&lt;/script&gt;", "<title>(1) Fleet"]
+    {
+        assert!(page.contains(text), "{text} in {page}");
+    }
+    assert!(!page.contains("<script>alert") && !page.contains("<img"), "{page}");
+    let found = fleet.text("/?contains=pum&state=offline&kind=").await;
+    assert!(found.contains("/units/detector/pump") && !found.contains("img src"), "{found}");
+    assert!(fleet.text("/?q=nothing").await.contains("No unit matches"));
+    assert_eq!(fleet.get("/?state=up").await.status(), 400);
+}
+
+#[tokio::test]
+async fn the_page_of_a_unit_says_why_it_is_offline_and_its_forms_change_it() {
+    let fleet = Fleet::start().await;
+    fleet.hear_at("north", "detector:pump 7").await;
+    fleet.pass(121 * SECOND, &["detector:pump 7"]).await;
+    const PAGE: &str = "/units/detector/pump%207";
+    let page = fleet.text(PAGE).await;
+    for text in ["pump 7", "last heard 2 min 1 s ago", "Its deadline passed 1 s ago", "Open record"] {
+        assert!(page.contains(text), "{text} in {page}");
+    }
+    let own = fleet.url.clone();
+    let refused = submit(&fleet, &format!("{PAGE}/ack"), "", "http://evil.example", "author=ana").await;
+    assert_eq!(refused.status(), 403);
+    let taken = submit(&fleet, &format!("{PAGE}/ack"), "", &own, "author=ana&comment=on+my+way").await;
+    assert_eq!((taken.status().as_u16(), taken.headers()[LOCATION].to_str().unwrap()), (303, PAGE));
+    assert!(fleet.text(PAGE).await.contains("on my way"));
+    assert_eq!(submit(&fleet, &format!("{PAGE}/unack"), "", &own, "").await.status(), 303);
+    assert!(!fleet.text(PAGE).await.contains("on my way"));
+
+    for wrong in
+        ["hours=0&author=ana", "hours=NaN&author=ana", "hours=1e300&author=ana", "hours=1", "author=ana"]
+    {
+        assert_eq!(submit(&fleet, &format!("{PAGE}/pause"), "", &own, wrong).await.status(), 400, "{wrong}");
+    }
+    assert_eq!(
+        submit(&fleet, &format!("{PAGE}/pause"), "", &own, "hours=1.5&author=ana").await.status(),
+        303
+    );
+    assert!(fleet.text(PAGE).await.contains("End the pause"));
+    assert_eq!(submit(&fleet, &format!("{PAGE}/unpause"), "", &own, "").await.status(), 303);
+    assert_eq!(submit(&fleet, &format!("{PAGE}/remove"), "", &own, "").await.status(), 400);
+    let removed = submit(&fleet, &format!("{PAGE}/remove"), "", &own, "sure=yes").await;
+    assert_eq!((removed.status().as_u16(), removed.headers()[LOCATION].to_str().unwrap()), (303, "/"));
+    assert_eq!(fleet.get(PAGE).await.status(), 404);
+    assert!(fleet.text("/records").await.contains("removed"));
+    assert!(fleet.text("/instances").await.contains("two"));
+}
+
+#[tokio::test]
+async fn a_browser_logs_in_with_a_token_and_may_do_what_its_role_may() {
+    let tokens = vec![token("screen", Role::Viewer), token("desk", Role::Operator)];
+    let fleet = Fleet::start_with(tokens, UnitMetrics::All).await;
+    fleet.hear(&["detector:1"]).await;
+    let get = async |path: &str, cookie: &str| {
+        let request = browser().get(format!("{}{path}", fleet.url)).header("accept", HTML);
+        request.header(COOKIE, cookie).send().await.unwrap()
+    };
+    let sent_away = get("/", "").await;
+    assert_eq!(
+        (sent_away.status().as_u16(), sent_away.headers()[LOCATION].to_str().unwrap()),
+        (303, "/login")
+    );
+    assert_eq!(fleet.get("/api/v1/units").await.status(), 401);
+    assert_eq!(get("/login", "").await.status(), 200);
+    assert_eq!(get("/assets/style.css", "").await.status(), 200);
+
+    let own = fleet.url.clone();
+    assert_eq!(submit(&fleet, "/login", "", &own, "token=wrong").await.status(), 403);
+    assert_eq!(submit(&fleet, "/login", "", "http://evil.example", "token=desk").await.status(), 403);
+    let log_in = async |token: &str| {
+        let answer = submit(&fleet, "/login", "", &own, &format!("token={token}")).await;
+        assert_eq!(answer.status(), 303);
+        let cookie = answer.headers()[SET_COOKIE].to_str().unwrap().to_owned();
+        assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"), "{cookie}");
+        cookie.split(';').next().unwrap().to_owned()
+    };
+    let (screen, desk) = (log_in("screen").await, log_in("desk").await);
+    for (cookie, may_change) in [(&screen, false), (&desk, true)] {
+        assert_eq!(get("/", cookie).await.status(), 200);
+        assert_eq!(get("/api/v1/summary", cookie).await.status(), 200);
+        let page = get("/units/detector/1", cookie).await.text().await.unwrap();
+        assert_eq!(page.contains("Pause"), may_change);
+        assert!(!page.contains("Remove"), "only an administrator removes units");
+        let paused = submit(&fleet, "/units/detector/1/pause", cookie, &own, "hours=1&author=ana").await;
+        assert_eq!(paused.status().as_u16(), if may_change { 303 } else { 403 });
+        let removed = submit(&fleet, "/units/detector/1/remove", cookie, &own, "sure=yes").await;
+        assert_eq!(removed.status(), 403);
+    }
+    // The session is over after twelve hours.
+    fleet.clock.advance(12 * 3600 * SECOND);
+    assert_eq!(get("/", &desk).await.status(), 303);
+    let ended = submit(&fleet, "/logout", &desk, &own, "").await;
+    assert_eq!(ended.status(), 401);
+}
+
+#[tokio::test]
+async fn a_stream_says_when_the_fleet_has_changed() {
+    let fleet = Fleet::start().await;
+    fleet.hear(&["detector:1"]).await;
+    let mut stream = fleet.get("/api/v1/stream").await;
+    assert_eq!(stream.headers()[CONTENT_TYPE], "text/event-stream");
+    let mut event = async || {
+        let mut text = String::new();
+        while !text.ends_with("\n\n") {
+            text += std::str::from_utf8(&stream.chunk().await.unwrap().unwrap()).unwrap();
+        }
+        text
+    };
+    let first = event().await;
+    assert!(first.contains("event: summary") && first.contains("\"online\":1,"), "{first}");
+    fleet.hear(&["detector:2"]).await;
+    let second = event().await;
+    assert!(second.contains("\"online\":2,"), "{second}");
+    fleet.stop.cancel();
+}

@@ -27,6 +27,10 @@ impl DemoOutput {
 
     /// Prints what runs, where to look, and what to try.
     pub fn welcome(&self, setup: &DemoSetup, fleet: &FleetConfig) {
+        self.print(&format!(
+            "http://{}/ is the page of the fleet: units by state, what is silent and since when.",
+            setup.web.address()
+        ));
         for (port, server) in [(setup.web, "the web server"), (setup.broker, "the broker")] {
             if port.is_another() {
                 self.print(&format!("Port {} is in use; {server} listens on {}.", port.wanted, port.found));
@@ -39,7 +43,7 @@ impl DemoOutput {
             "\nRollcall watches {units} simulated units at {sites} sites. Each sends a heartbeat every second; a unit \
              that is silent\nfor {timeout} s is offline. Now and then a unit falls silent, and in {cut} s a site loses \
              power for a while.\n\n\
-             \x20 see        http://{web}/                           units by state\n\
+             \x20 see        http://{web}/                           the fleet\n\
              \x20            http://{web}/api/v1/records?open=true   offline units\n\
              \x20            http://{web}/metrics                    for Prometheus; each unit: /metrics/units\n\
              \x20 be a unit  mosquitto_pub -h 127.0.0.1 -p {broker} -t sites/north/mine/heartbeat -m '{{}}'\n\

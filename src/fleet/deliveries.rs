@@ -8,14 +8,14 @@
 //! A dead letter holds its notification. A delivered one is made again from its offline records, as it was sealed, as
 //! long as the record of attempts has it. Both keep their ids, so a receiver knows the repetition.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::Silences;
 use crate::clock::Timestamp;
-use crate::presence::{Interval, OfflineRecord, RecordId};
+use crate::presence::{Interval, OfflineRecord, RecordId, Transition};
 use crate::store::{
     AlertStore, Attempt, AttemptResult, AuditEntry, Audited, Delivery, EngineError, FindAttempts, Group,
     Queries, Result, Waiting,
@@ -33,6 +33,8 @@ pub const LARGEST_PAGE: usize = 1000;
 const LARGEST_STEP: usize = 500;
 /// The most entries of the record that hold one notification.
 const ENTRIES: usize = 200;
+/// The most notifications of one record that are shown.
+const OF_RECORD: usize = 10;
 /// The most pages of waiting notifications in which one is looked for.
 const PAGES: usize = 1000;
 
@@ -302,6 +304,33 @@ impl Deliveries {
         });
         // A step whose answer was lost was repeated.
         Ok(wanted.filter(|one| known.insert((one.receiver.clone(), one.number, one.at))).collect())
+    }
+
+    /// The attempts of the notifications that told receivers of a record, and of which transition.
+    pub async fn of_record(&self, id: &RecordId) -> Result<Vec<(Attempt, Transition)>> {
+        let find = FindAttempts {
+            with: serde_json::to_string(id).unwrap_or_default(),
+            from: id.last_seen,
+            until: Timestamp::from_millis(i64::MAX),
+            limit: OF_RECORD,
+        };
+        // Only the attempt that was delivered says what it told.
+        let mut told = BTreeMap::new();
+        for one in
+            self.alerts.attempts(&find).await?.iter().flat_map(|entry| entry.read().collect::<Vec<_>>())
+        {
+            if one.online.contains(id) {
+                told.insert((one.notification, one.receiver), Transition::Online);
+            } else if one.offline.contains(id) {
+                told.insert((one.notification, one.receiver), Transition::Offline);
+            }
+        }
+        let mut attempts = Vec::new();
+        for ((notification, receiver), transition) in told.into_iter().take(OF_RECORD) {
+            let made = self.attempts_of(&notification, Some(&receiver)).await?;
+            attempts.extend(made.into_iter().map(|attempt| (attempt, transition)));
+        }
+        Ok(attempts)
     }
 
     async fn waiting_one(&self, receiver: &str, notification: &str) -> Result<Option<Waiting>> {

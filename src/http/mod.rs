@@ -31,10 +31,12 @@ use crate::telemetry::Telemetry;
 
 pub mod alertmanager;
 mod audit;
+mod availability;
 mod breaker;
 mod changes;
 mod connections;
 mod deliveries;
+mod explain;
 mod exposition;
 mod health;
 mod metrics;
@@ -50,12 +52,14 @@ mod session;
 mod stream;
 mod summary;
 mod targets;
+mod timeline;
 mod unit_filter;
 mod unit_list;
 mod unit_metrics;
 mod units;
 mod web;
 
+use availability::AvailabilityState;
 pub use breaker::ShownBreaker;
 pub use changes::AUTHOR;
 use changes::HasTokens;
@@ -66,6 +70,7 @@ use problem::Problem;
 pub use reload::{ReloadRequest, Reloads};
 use session::Sessions;
 use summary::Summaries;
+use timeline::Timelines;
 use unit_list::UnitLists;
 use unit_metrics::UnitMetricsState;
 use units::UnitViews;
@@ -285,6 +290,8 @@ fn pages(config: &Config, sources: Sources, sessions: Arc<Sessions>, stop: &Canc
         .merge(summary::page(summaries.clone()))
         .merge(unit_list::page(lists.clone()))
         .merge(units::page(UnitViews::new(&sources)))
+        .merge(availability::page(AvailabilityState::new(&sources, summaries.clone())))
+        .merge(timeline::page(Timelines::new(&sources)))
         .merge(web::pages(Web::new(config, &sources, lists, summaries, sessions)))
         .fallback(|| async { Problem::not_found("there is no such page") })
 }

@@ -141,7 +141,7 @@ impl RecordFilter<'_> {
 }
 
 /// An id that is before that of every record.
-fn first_id() -> RecordId {
+pub(super) fn first_id() -> RecordId {
     "-: :0".parse().expect("a kind, an id and a time")
 }
 

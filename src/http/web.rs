@@ -31,8 +31,8 @@ use super::operators::OperatorState;
 use super::problem::Problem;
 use super::session::Sessions;
 use super::summary::Summaries;
+use super::timeline::Timelines;
 use super::unit_list::UnitLists;
-use super::units::UnitViews;
 use super::{Config, Sources};
 use crate::clock::Clock;
 use crate::store::Queries;
@@ -58,7 +58,7 @@ const SCRIPT: &str = include_str!("web/script.js");
 pub(super) struct Web {
     lists: UnitLists,
     summaries: Summaries,
-    units: UnitViews,
+    timelines: Timelines,
     records: Arc<dyn Queries>,
     operators: OperatorState,
     sessions: Arc<Sessions>,
@@ -79,7 +79,7 @@ impl Web {
         Web {
             lists,
             summaries,
-            units: UnitViews::new(sources),
+            timelines: Timelines::new(sources),
             records: sources.records.clone(),
             operators: OperatorState::new(sources),
             sessions,

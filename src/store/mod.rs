@@ -93,7 +93,7 @@ pub use incidents::{KeptIncident, incident_in, incident_text};
 pub use notification::{delivery_of_any, notification_of};
 use partition::{crc16, name_bytes};
 pub use partition::{partition_of, partition_of_group};
-pub use queries::{OpenPages, Queries};
+pub use queries::{History, OpenPages, Queries};
 pub use roster::{Attendance, Roster};
 pub use shared::{Shared, SharedChange, SharedEntries, SharedStore};
 pub use silences::{AuditEntry, Audited, MOST_AUDITED, SilenceChange, SilenceStore, StoredSilences};

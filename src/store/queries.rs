@@ -23,6 +23,9 @@ pub trait Queries: Layout {
         limit: usize,
     ) -> Result<Vec<OfflineRecord>>;
 
+    /// The records of one unit, newest first, up to `limit`.
+    async fn history(&self, unit: &Unit, limit: usize) -> Result<History>;
+
     /// How many units are offline by a record that was detected since then, and how many watched units are not.
     async fn count_since(&self, since: Timestamp) -> Result<FleetCount>;
 
@@ -50,6 +53,14 @@ pub trait Queries: Layout {
 
     /// Removes entries of the record of attempts that were written before a moment.
     async fn forget_attempts(&self, partitions: &[u16], before: Timestamp) -> Result<()>;
+}
+
+/// Records of one unit.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct History {
+    pub records: Vec<OfflineRecord>,
+    /// Whether there are no older ones. An engine that has no index by unit looks at a bounded number of records.
+    pub is_complete: bool,
 }
 
 /// The most records of a page of open records.

@@ -43,6 +43,7 @@ impl DemoSetup {
             engine = {{ type = "embedded", path = {path} }}
             broker.listen = "{broker}"
             http.listen = "{web}"
+            http.count_by_labels = ["site"]
             route = {{ receivers = ["screen"], group_by = ["site"], group_wait = "2s", group_interval = "5s" }}
             [[kind]]
             name = "detector"

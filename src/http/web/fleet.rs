@@ -168,8 +168,8 @@ impl Web {
                     table {
                         caption.hidden { "Units" }
                         thead { tr {
-                            th scope="col" { "State" } th scope="col" { "Unit" } th scope="col" { "Kind" }
-                            th scope="col" { "Last seen" } th scope="col" { "Offline for" } th scope="col" { "Labels" }
+                            th scope="col" { "State" } th scope="col" { "Unit" } th.wide scope="col" { "Kind" }
+                            th scope="col" { "Last seen" } th scope="col" { "Offline for" } th.wide scope="col" { "Labels" }
                         } }
                         tbody { @for unit in &page.units { (self.row(unit, page.at)) } }
                     }
@@ -198,14 +198,14 @@ impl Web {
                     }
                 }
                 th scope="row" { a href={ (self.base) (path) } { (words::text(listed.unit.as_str())) } }
-                td { (listed.kind) }
+                td.wide { (listed.kind) }
                 td { (words::ago(listed.last_seen, now)) }
                 td {
                     @if let Some(since) = listed.offline_since {
                         time datetime=(since) title=(since) { (words::span(now.since(since))) }
                     }
                 }
-                td {
+                td.wide {
                     @for (name, value) in details.labels.iter().flatten() {
                         span.label { (words::text(name)) "=" (words::text(value)) } " "
                     }

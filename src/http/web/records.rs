@@ -36,8 +36,8 @@ pub(super) async fn page(
                 table {
                     caption.hidden { "Offline records" }
                     thead { tr {
-                        th scope="col" { "Detected" } th scope="col" { "Unit" } th scope="col" { "Kind" }
-                        th scope="col" { "Silent for" } th scope="col" { "Ended" } th scope="col" { "Labels" }
+                        th scope="col" { "Detected" } th scope="col" { "Unit" } th.wide scope="col" { "Kind" }
+                        th scope="col" { "Silent for" } th scope="col" { "Ended" } th.wide scope="col" { "Labels" }
                     } }
                     tbody { @for record in &page.records { (web.record_row(record, now)) } }
                 }
@@ -60,7 +60,7 @@ impl Web {
             tr {
                 td { (words::ago(Some(record.detected_at), now)) }
                 th scope="row" { a href={ (self.base) (path) } { (words::text(record.unit.as_str())) } }
-                td { (record.kind) }
+                td.wide { (record.kind) }
                 td { time datetime=(record.last_seen) title={ "last seen " (record.last_seen) } { (words::span(end.since(record.last_seen))) } }
                 td {
                     @match record.closed_by {
@@ -68,7 +68,7 @@ impl Web {
                         None => { (words::state(crate::presence::State::Offline)) }
                     }
                 }
-                td {
+                td.wide {
                     @for (name, value) in &record.labels { span.label { (words::text(name)) "=" (words::text(value)) } " " }
                 }
             }

@@ -1,5 +1,7 @@
 //! The page of a unit: how it is, why, and what operators do with it.
 
+use std::time::Duration;
+
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::{Extension, response::IntoResponse};
@@ -11,8 +13,13 @@ use crate::clock::Timestamp;
 use crate::http::Role;
 use crate::http::changes::Caller;
 use crate::http::operators::{UnitPath, unit};
+use crate::http::timeline::{Day, Timeline};
 use crate::http::units::UnitView;
-use crate::presence::{self, OfflineRecord};
+use crate::presence::OfflineRecord;
+
+/// The most records that a page reads of its unit, and the most events that it shows.
+const RECORDS: usize = 100;
+const EVENTS: usize = 50;
 
 pub(super) async fn page(
     State(web): Pages,
@@ -21,76 +28,30 @@ pub(super) async fn page(
     path: UnitPath,
 ) -> Result<impl IntoResponse, Failed> {
     let unit = unit(path)?;
-    let (summary, view) = tokio::join!(web.summaries.recent(&headers), web.units.view(&unit));
-    let (summary, view) = (summary?, view?);
-    let now = web.clock.now();
+    let (summary, timeline) = tokio::join!(web.summaries.recent(&headers), web.timelines.of(&unit, RECORDS));
+    let (summary, timeline) = (summary?, timeline?);
+    let (view, now) = (&timeline.view, timeline.at);
     let id = words::text(view.unit.as_str());
     let live = html! {
         p.path { a href={ (web.base) "/" } { "Fleet" } " / "
             a href={ (web.base) "/?kind=" (view.kind) } { (view.kind) } " / " }
         h1 { (id) " " (words::state(view.state)) }
-        p.lead { (sentence(&view, now)) }
-        (facts(&view, now))
+        p.lead { (timeline.sentence) }
+        (facts(view, now))
         @if let Some(record) = &view.record { (record_section(record, now)) }
-        (values(&view, now))
+        (values(view, now))
+        (history(&timeline))
     };
     let forms = if may_change(&caller) {
-        web.forms(&view, &caller)
+        web.forms(view, &caller)
     } else {
         html! {}
     };
     Ok(web.page(&id, None, &summary, &caller, live, forms))
 }
 
-/// Why the unit is in its state.
-fn sentence(view: &UnitView, now: Timestamp) -> String {
-    let silence = view.last_seen.map(|seen| words::span(now.since(seen)));
-    let heard =
-        silence.map_or("It was never heard".to_owned(), |silence| format!("It was last heard {silence} ago"));
-    let timeout = words::span(std::time::Duration::from_secs_f64(view.timeout_seconds));
-    match view.state {
-        presence::State::Online => match view.deadline {
-            Some(deadline) if deadline > now => {
-                format!(
-                    "{heard}, within its timeout of {timeout}. It is offline in {} if it stays silent.",
-                    words::span(deadline.since(now))
-                )
-            }
-            _ => format!("{heard}, within its timeout of {timeout}."),
-        },
-        presence::State::Late => {
-            format!("{heard}, longer ago than its timeout of {timeout}; its grace is not over.")
-        }
-        presence::State::Offline => match &view.record {
-            Some(record) => {
-                format!("{heard}. Its deadline passed {} ago.", words::span(now.since(record.deadline)))
-            }
-            None => format!("{heard}, and its deadline has passed."),
-        },
-        presence::State::NeverSeen => match view.deadline {
-            Some(deadline) if deadline > now => {
-                format!(
-                    "It is registered and was never heard. It is offline in {} if it stays silent.",
-                    words::span(deadline.since(now))
-                )
-            }
-            _ => "It is registered and was never heard.".to_owned(),
-        },
-        presence::State::Paused => match view.paused_until {
-            Some(until) => format!(
-                "{heard}. It is paused for another {}: its silence does not count.",
-                words::span(until.since(now))
-            ),
-            None => format!("{heard}. It has announced its absence."),
-        },
-        presence::State::Unknown => {
-            format!("{heard}. It is due, but Rollcall has not heard far enough since then to decide.")
-        }
-    }
-}
-
 fn facts(view: &UnitView, now: Timestamp) -> Markup {
-    let seconds = |seconds: f64| words::span(std::time::Duration::from_secs_f64(seconds));
+    let seconds = |seconds: f64| words::span(Duration::from_secs_f64(seconds));
     html! {
         dl.facts {
             dt { "Last seen" } dd { (words::ago(view.last_seen, now)) }
@@ -162,6 +123,56 @@ fn values(view: &UnitView, now: Timestamp) -> Markup {
                     }
                 }
             }
+        }
+    }
+}
+
+/// A bar for each day, and the same in words.
+fn strip(timeline: &Timeline) -> Markup {
+    let offline = |day: &Day| day.offline_seconds.filter(|seconds| *seconds > 0.0);
+    let bad = timeline.days.iter().filter_map(offline);
+    let (count, sum) = bad.fold((0, 0.0), |(count, sum), seconds| (count + 1, sum + seconds));
+    let spent = words::span(Duration::from_secs_f64(sum));
+    let all = match count {
+        0 => "never offline in the last 90 days".to_owned(),
+        1 => format!("offline on 1 of the last 90 days, for {spent}"),
+        _ => format!("offline on {count} of the last 90 days, for {spent} in all"),
+    };
+    html! {
+        div.strip role="img" aria-label=(all) {
+            @for day in &timeline.days {
+                @let date = day.from.to_string();
+                @let date = date.get(..10).unwrap_or(&date);
+                @match day.offline_seconds {
+                    None => i.unread title={ (date) ": not read" } {},
+                    Some(seconds) if seconds > 0.0 => {
+                        i.offline title={ (date) ": offline for " (words::span(Duration::from_secs_f64(seconds))) } {}
+                    },
+                    Some(_) => i title={ (date) ": not offline" } {},
+                }
+            }
+        }
+        p.quiet { (all) }
+    }
+}
+
+/// What happened, newest first.
+fn history(timeline: &Timeline) -> Markup {
+    let shown = &timeline.events[..timeline.events.len().min(EVENTS)];
+    html! {
+        section {
+            h2 { "History" }
+            (strip(timeline))
+            ol.events {
+                @for event in shown {
+                    li class=(event.event.as_str()) {
+                        span.when { (words::ago(Some(event.at), timeline.at)) }
+                        b { (event.event.as_str().replace('_', " ")) }
+                        span { (words::text(&event.text)) }
+                    }
+                }
+            }
+            @if shown.len() < timeline.events.len() || !timeline.is_complete { p.quiet { "Older ones are in the API." } }
         }
     }
 }

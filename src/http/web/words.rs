@@ -1,11 +1,10 @@
 //! How pages write states, times and names.
 
-use std::time::Duration;
-
 use maud::{Markup, html};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::clock::Timestamp;
+pub(super) use crate::http::explain::span;
 use crate::presence::{Kind, Shown, State};
 
 /// A state by its sign and its word; the colour only repeats them.
@@ -26,7 +25,7 @@ fn sign_and_word(state: State) -> (&'static str, &'static str) {
         State::Late => ("◐", "late"),
         State::Offline => ("▲", "offline"),
         State::NeverSeen => ("○", "never seen"),
-        State::Paused => ("⏸", "paused"),
+        State::Paused => ("‖", "paused"),
         State::Unknown => ("?", "unknown"),
     }
 }
@@ -54,21 +53,6 @@ pub(super) fn ago(moment: Option<Timestamp>, now: Timestamp) -> Markup {
     html! { time datetime=(moment) title=(moment) { (text) } }
 }
 
-/// A span in its two largest units.
-pub(super) fn span(span: Duration) -> String {
-    let seconds = span.as_secs();
-    let (large, small) = match seconds {
-        0..60 => return format!("{seconds} s"),
-        60..3600 => ((seconds / 60, "min"), (seconds % 60, "s")),
-        3600..86_400 => ((seconds / 3600, "h"), (seconds / 60 % 60, "min")),
-        _ => ((seconds / 86_400, "d"), (seconds / 3600 % 24, "h")),
-    };
-    match small.0 {
-        0 => format!("{} {}", large.0, large.1),
-        rest => format!("{} {} {} {}", large.0, large.1, rest, small.1),
-    }
-}
-
 /// A number with its thousands apart.
 pub(super) fn number(number: u64) -> String {
     let digits = number.to_string();
@@ -93,19 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_and_numbers_are_written_for_people() {
-        let cases = [
-            (0, "0 s"),
-            (59, "59 s"),
-            (60, "1 min"),
-            (61, "1 min 1 s"),
-            (3600, "1 h"),
-            (86_399, "23 h 59 min"),
-        ];
-        for (seconds, written) in cases {
-            assert_eq!(span(Duration::from_secs(seconds)), written);
-        }
-        assert_eq!(span(Duration::from_secs(90_000)), "1 d 1 h");
+    fn numbers_are_written_for_people() {
         let cases = [(0, "0"), (999, "999"), (1000, "1\u{202f}000"), (1_234_567, "1\u{202f}234\u{202f}567")];
         for (value, written) in cases {
             assert_eq!(number(value), written);

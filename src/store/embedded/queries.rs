@@ -14,7 +14,7 @@ use super::stored::{snapshot, text};
 use super::{EmbeddedEngine, kept};
 use crate::clock::Timestamp;
 use crate::presence::{FleetCount, Kind, OfflineRecord, RecordId, Snapshot, Unit};
-use crate::store::{Layout, Queries, Result};
+use crate::store::{History, Layout, Queries, Result};
 use crate::store::{json::from_json, json::to_json};
 use crate::telemetry::Stored;
 
@@ -89,6 +89,34 @@ impl Queries for EmbeddedEngine {
         };
         let found = self.readers.read(read).await?;
         Ok(found.iter().filter_map(|(id, json)| self.readable(id, json)).collect())
+    }
+
+    async fn history(&self, unit: &Unit, limit: usize) -> Result<History> {
+        // Ids of a unit begin with its name and a colon; so may those of a unit whose id is longer.
+        let (first, last) = (format!("{unit}:"), format!("{unit};"));
+        let (of, most) = (unit.clone(), limit.saturating_add(1));
+        let read = move |database: &Connection| {
+            let select = "SELECT id, record FROM records WHERE id > ? AND id < ? ORDER BY id DESC";
+            let mut select = database.prepare_cached(select)?;
+            let mut rows = select.query(params![first, last])?;
+            let mut found = Vec::new();
+            while found.len() < most
+                && let Some(row) = rows.next()?
+            {
+                let id = text(row, 0)?.into_owned();
+                if id.parse().is_ok_and(|id: RecordId| id.unit == of) {
+                    found.push((id, text(row, 1)?.into_owned()));
+                }
+            }
+            Ok(found)
+        };
+        let mut found = self.readers.read(read).await?;
+        let is_complete = found.len() <= limit;
+        found.truncate(limit);
+        let mut records: Vec<OfflineRecord> =
+            found.iter().filter_map(|(id, json)| self.readable(id, json)).collect();
+        records.sort_by_key(|record| std::cmp::Reverse((record.detected_at, record.last_seen)));
+        Ok(History { records, is_complete })
     }
 
     async fn count_since(&self, since: Timestamp) -> Result<FleetCount> {

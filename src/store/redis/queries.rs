@@ -11,11 +11,14 @@ use super::{RedisEngine, kept};
 use crate::clock::Timestamp;
 use crate::presence::{FleetCount, OfflineRecord, RecordId, Snapshot, Unit};
 use crate::store::json::from_json;
-use crate::store::{Layout, Queries, Result, UnitStore};
+use crate::store::{History, Layout, Queries, Result, UnitStore};
 use crate::telemetry::Stored;
 
 /// The most notes of a partition that one call takes; the rest stays for the next call.
 const MOST_NOTED: u32 = 64;
+
+/// The most ids of closed records that are read for the history of a unit: those of its partition, newest first.
+const MOST_LOOKED_AT: usize = 10_000;
 
 /// The most records of a partition that are removed in one step.
 const MOST_REMOVED: usize = 500;
@@ -59,6 +62,30 @@ impl Queries for RedisEngine {
         records.sort_by_cached_key(|record| std::cmp::Reverse((record.detected_at, record.id.to_string())));
         records.truncate(limit);
         Ok(records)
+    }
+
+    async fn history(&self, unit: &Unit, limit: usize) -> Result<History> {
+        let (partition, page) = self.keys.page_id(unit);
+        let mut pipe = pipe();
+        pipe.hget(self.keys.facts_page(partition, page), unit.to_string());
+        pipe.zrevrange(self.keys.in_partition(partition, "past"), 0, MOST_LOOKED_AT as isize - 1);
+        type Answer = (Option<Vec<u8>>, Vec<Vec<u8>>);
+        let (facts, past): Answer = self.topology.send("history", &pipe).await?;
+        let (seen, _) = snapshot(unit.clone(), None, facts);
+        let open = seen.facts.and_then(|facts| facts.open_record(unit));
+        let mut is_complete = past.len() < MOST_LOOKED_AT;
+        let of_unit = |name: Vec<u8>| {
+            let name = String::from_utf8(name).ok()?;
+            let id: RecordId = name.parse().ok()?;
+            (id.unit == *unit).then_some(Indexed { at: id.last_seen, partition, index: "past", name })
+        };
+        let mut entries: Vec<Indexed> = past.into_iter().filter_map(of_unit).collect();
+        let rest = limit.saturating_sub(usize::from(open.is_some()));
+        is_complete &= entries.len() <= rest;
+        entries.truncate(rest);
+        let mut records: Vec<OfflineRecord> = open.into_iter().collect();
+        records.extend(self.indexed(entries).await?);
+        Ok(History { records, is_complete })
     }
 
     async fn count_since(&self, since: Timestamp) -> Result<FleetCount> {

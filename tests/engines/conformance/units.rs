@@ -589,6 +589,28 @@ pub async fn records_are_listed_newest_first_page_by_page<G: Ground>(world: Worl
     assert!(all.is_sorted_by(|a, b| (a.detected_at, a.id.to_string()) > (b.detected_at, b.id.to_string())));
 }
 
+pub async fn the_history_of_a_unit_is_its_records_newest_first<G: Ground>(world: World<G>) {
+    // Their names begin alike.
+    let (unit, longer) = (world.unit("x"), world.unit("x:1"));
+    let both = [unit.clone(), longer.clone()];
+    assert_eq!(world.engine.history(&unit, 10).await.unwrap().records, []);
+    for round in 0..4 {
+        world.hear_all(&both, world.hours(50 * round)).await;
+        world.heard_until(world.hours(50 * round + 49)).await;
+        world.roll.check_deadlines(&both, world.hours(50 * round + 49)).await.unwrap();
+    }
+    let of_all = world.engine.records(false, None, 100).await.unwrap();
+    assert_eq!(of_all.len(), 8);
+    for unit in &both {
+        let expected: Vec<OfflineRecord> = of_all.iter().filter(|one| one.unit == unit.id).cloned().collect();
+        assert!(expected[0].back_at.is_none() && expected[1..].iter().all(|one| one.back_at.is_some()));
+        let history = world.engine.history(unit, 4).await.unwrap();
+        assert_eq!((&history.records, history.is_complete), (&expected, true));
+        let history = world.engine.history(unit, 3).await.unwrap();
+        assert_eq!((&history.records[..], history.is_complete), (&expected[..3], false));
+    }
+}
+
 pub async fn every_unit_is_on_exactly_one_page_and_steps_without_units_are_left_out<G: Ground>(
     world: World<G>,
 ) {

@@ -5,6 +5,7 @@ mod connections;
 mod fleet;
 mod metrics;
 mod registry;
+mod timeline;
 mod unit_metrics;
 mod values;
 mod web;

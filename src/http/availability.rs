@@ -1,0 +1,263 @@
+//! `/api/v1/availability`: the share of time in which a unit, the units of a kind or label, or all were not offline.
+//!
+//! A unit is offline from the deadline that passed to the end of its record. Blind time counts neither as online nor as
+//! offline: it is left out, and the answer says how much it was.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::{HeaderMap, Uri};
+use axum::routing::get;
+use axum::{Json, Router};
+use serde::{Deserialize, Serialize};
+
+use super::Sources;
+use super::problem::{Problem, query};
+use super::summary::Summaries;
+use super::unit_filter::{known_kind, label_pair};
+use super::units::parse;
+use crate::clock::{Clock, Timestamp};
+use crate::fleet::{Mirror, Roll};
+use crate::presence::{Hearing, Interval, Kind, OfflineRecord, Unit};
+use crate::store::Queries;
+
+/// The range if the request names no begin.
+const DEFAULT_RANGE: Duration = Duration::from_secs(30 * 86_400);
+
+/// The most records of one unit that are read.
+const MOST_OF_UNIT: usize = 1000;
+
+/// The most records that are read for units of a kind, of a label or of the fleet.
+const MOST_OF_FLEET: usize = 20_000;
+
+/// How many of them are read in one step.
+const STEP: usize = 1000;
+
+#[derive(Clone)]
+pub(super) struct AvailabilityState {
+    records: Arc<dyn Queries>,
+    roll: Arc<Roll>,
+    mirror: Arc<Mirror>,
+    summaries: Summaries,
+    clock: Clock,
+}
+
+impl AvailabilityState {
+    pub fn new(sources: &Sources, summaries: Summaries) -> AvailabilityState {
+        AvailabilityState {
+            records: sources.records.clone(),
+            roll: sources.roll.clone(),
+            mirror: sources.mirror.clone(),
+            summaries,
+            clock: sources.clock.clone(),
+        }
+    }
+}
+
+pub(super) fn page(state: AvailabilityState) -> Router {
+    Router::new().route("/api/v1/availability", get(availability)).with_state(state)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AvailabilityQuery {
+    /// `kind/unit`.
+    unit: Option<String>,
+    kind: Option<String>,
+    /// `name=value`.
+    label: Option<String>,
+    from: Option<Timestamp>,
+    until: Option<Timestamp>,
+}
+
+/// How much of a range units were not offline.
+#[derive(Debug, PartialEq, Serialize)]
+pub(super) struct Availability {
+    pub from: Timestamp,
+    pub until: Timestamp,
+    /// How many units, as of now.
+    pub units: u64,
+    /// 0 to 1; `null` if all of the range was blind.
+    pub online_share: Option<f64>,
+    pub outages: usize,
+    /// Of all units together.
+    pub offline_seconds: f64,
+    pub longest_outage_seconds: f64,
+    /// The time online of all units for each outage; `null` without one.
+    pub mean_seconds_between_outages: Option<f64>,
+    /// Blind time of the range, which is left out.
+    pub blind_seconds: f64,
+    /// `false`: there are more records than are read, and older outages are missing.
+    pub is_complete: bool,
+}
+
+/// Whose availability.
+enum Scope {
+    Unit(Unit),
+    Units { kind: Option<Kind>, label: Option<(String, String)>, count: u64 },
+}
+
+async fn availability(
+    State(state): State<AvailabilityState>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Json<Availability>, Problem> {
+    let wanted: AvailabilityQuery = query(&uri)?;
+    let now = state.clock.now();
+    let until = wanted.until.unwrap_or(now).min(now);
+    let from = wanted.from.unwrap_or(until - DEFAULT_RANGE);
+    if from >= until {
+        return Err(Problem::bad_request("from is before until, and in the past"));
+    }
+    let scope = state.scope(&wanted, &headers).await?;
+    let range = Interval { from, to: until };
+    let (records, is_complete) = state.read(&scope, range).await?;
+    let hearing = state.roll.hearing();
+    let (units, ledger) = match &scope {
+        Scope::Unit(unit) => (1, &hearing.of(&unit.kind).ledger),
+        Scope::Units { kind: Some(kind), count, .. } => (*count, &hearing.of(kind).ledger),
+        Scope::Units { count, .. } => (*count, &hearing.ledger),
+    };
+    let blind = overlap(range, ledger.intervals());
+    let outages = records.iter().filter_map(|record| outage(record, range, &hearing));
+    Ok(Json(Availability { is_complete, ..summed(range, units, blind, outages) }))
+}
+
+impl AvailabilityState {
+    async fn scope(&self, wanted: &AvailabilityQuery, headers: &HeaderMap) -> Result<Scope, Problem> {
+        if let Some(unit) = &wanted.unit {
+            if wanted.kind.is_some() || wanted.label.is_some() {
+                return Err(Problem::bad_request("unit stands alone, without kind and label"));
+            }
+            let written = unit.split_once('/').and_then(|(kind, id)| parse(kind, id).ok());
+            return written
+                .map(Scope::Unit)
+                .ok_or_else(|| Problem::bad_request("unit is written kind/id, e.g. unit=detector/pump-7"));
+        }
+        let summary = self.summaries.recent(headers).await?;
+        let content = &summary.content;
+        match (&wanted.kind, &wanted.label) {
+            (Some(_), Some(_)) => Err(Problem::bad_request("either kind or label, not both")),
+            (Some(kind), None) => {
+                known_kind(kind, &self.mirror)?;
+                let found = content.kinds.iter().find(|one| one.kind.as_str() == kind);
+                let count = found.map_or(0, |one| one.states.total());
+                let kind =
+                    kind.parse().map_err(|error| Problem::bad_request(format!("{kind:?}: {error}")))?;
+                Ok(Scope::Units { kind: Some(kind), label: None, count })
+            }
+            (None, Some(label)) => {
+                label_pair(label, &self.mirror)?;
+                let (name, value) = label.split_once('=').unwrap_or_default();
+                let found = content.labels.iter().find(|one| one.label == name && one.value == value);
+                let Some(found) = found else {
+                    return Err(Problem::not_found(format!(
+                        "no unit has {label:?}, or it is not among the values that the summary counts"
+                    )));
+                };
+                let label = Some((name.to_owned(), value.to_owned()));
+                Ok(Scope::Units { kind: None, label, count: found.states.total() })
+            }
+            (None, None) => Ok(Scope::Units { kind: None, label: None, count: content.units }),
+        }
+    }
+
+    /// The records of the range, and whether they are all.
+    async fn read(&self, scope: &Scope, range: Interval) -> Result<(Vec<OfflineRecord>, bool), Problem> {
+        let (kind, label) = match scope {
+            Scope::Unit(unit) => {
+                let history = self.records.history(unit, MOST_OF_UNIT).await?;
+                let reaches_back = history.records.last().is_some_and(|oldest| oldest.deadline < range.from);
+                return Ok((history.records, history.is_complete || reaches_back));
+            }
+            Scope::Units { kind, label, .. } => (kind, label),
+        };
+        // A record that ended in the range may have begun long before it, so all are looked at.
+        let (mut found, mut before, mut read) = (Vec::new(), Some((range.to, super::records::first_id())), 0);
+        while read < MOST_OF_FLEET {
+            let page = self.records.records(false, before, STEP).await?;
+            read += page.len();
+            if page.len() < STEP {
+                found.extend(page);
+                return Ok((selected(found, kind.as_ref(), label.as_ref()), true));
+            }
+            before = page.last().map(|last| (last.detected_at, last.id.clone()));
+            found.extend(page);
+        }
+        Ok((selected(found, kind.as_ref(), label.as_ref()), false))
+    }
+}
+
+fn selected(
+    mut records: Vec<OfflineRecord>,
+    kind: Option<&Kind>,
+    label: Option<&(String, String)>,
+) -> Vec<OfflineRecord> {
+    records.retain(|record| {
+        kind.is_none_or(|kind| record.kind == *kind)
+            && label.is_none_or(|(name, value)| record.labels.get(name) == Some(value))
+    });
+    records
+}
+
+/// How long the record's unit was offline within the range, without blind time.
+pub(super) fn outage(record: &OfflineRecord, range: Interval, hearing: &Hearing) -> Option<Duration> {
+    let from = record.deadline.max(range.from);
+    let to = record.back_at.unwrap_or(range.to).min(range.to);
+    let offline = Interval { from, to };
+    (from < to).then(|| offline.length() - overlap(offline, hearing.of(&record.kind).ledger.intervals()))
+}
+
+fn overlap(range: Interval, intervals: &[Interval]) -> Duration {
+    let within = |one: &Interval| one.to.min(range.to).since(one.from.max(range.from).min(range.to));
+    intervals.iter().filter(|one| one.from < range.to && one.to > range.from).map(within).sum()
+}
+
+fn summed(
+    range: Interval,
+    units: u64,
+    blind: Duration,
+    outages: impl Iterator<Item = Duration>,
+) -> Availability {
+    let (mut count, mut offline, mut longest) = (0, Duration::ZERO, Duration::ZERO);
+    for outage in outages {
+        (count, offline, longest) = (count + 1, offline + outage, longest.max(outage));
+    }
+    let all = range.length().saturating_sub(blind).as_secs_f64() * units as f64;
+    let offline = offline.as_secs_f64();
+    Availability {
+        from: range.from,
+        until: range.to,
+        units,
+        online_share: (all > 0.0).then(|| (1.0 - offline / all).max(0.0)),
+        outages: count,
+        offline_seconds: offline,
+        longest_outage_seconds: longest.as_secs_f64(),
+        mean_seconds_between_outages: (count > 0).then(|| (all - offline).max(0.0) / count as f64),
+        blind_seconds: blind.as_secs_f64(),
+        is_complete: true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_millis(seconds * 1000)
+    }
+
+    #[test]
+    fn blind_time_is_left_out_of_the_range_and_of_outages() {
+        let range = Interval { from: at(100), to: at(200) };
+        let blind =
+            [(0, 110), (150, 160), (190, 300)].map(|(from, to)| Interval { from: at(from), to: at(to) });
+        assert_eq!(overlap(range, &blind), Duration::from_secs(30));
+        let sum = summed(range, 2, Duration::from_secs(30), [20, 15].map(Duration::from_secs).into_iter());
+        assert_eq!((sum.outages, sum.longest_outage_seconds, sum.offline_seconds), (2, 20.0, 35.0));
+        assert_eq!((sum.online_share, sum.mean_seconds_between_outages), (Some(0.75), Some(52.5)));
+        let blind = summed(range, 2, range.length(), std::iter::empty());
+        assert_eq!((blind.online_share, blind.mean_seconds_between_outages), (None, None));
+    }
+}

@@ -1,0 +1,299 @@
+//! `/api/v1/units/{kind}/{unit}/timeline`: what happened to a unit, newest first, and why it is or is not offline now.
+//!
+//! It is put together from what is stored anyway: the records of the unit, the blind time within its silences, the
+//! attempts to notify receivers of them, what operators changed, and silences of alerts that hold its notifications now.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::Uri;
+use axum::routing::get;
+use axum::{Json, Router};
+use serde::{Deserialize, Serialize};
+
+use super::Sources;
+use super::availability::outage;
+use super::explain::{sentence, span};
+use super::problem::{Problem, query};
+use super::units::{UnitView, UnitViews, parse};
+use crate::clock::{Clock, Timestamp};
+use crate::fleet::{Deliveries, Roll, Silences};
+use crate::presence::{Closing, Hearing, Interval, OfflineRecord, RecordId, Transition, Unit};
+use crate::routing::AlertSilence;
+use crate::store::{Attempt, AttemptResult, History, MOST_AUDITED, Queries};
+
+const DEFAULT_LIMIT: usize = 20;
+const LARGEST_LIMIT: usize = 100;
+
+/// The newest records whose notifications are looked up; each is a search in the record of attempts.
+const NOTIFIED: usize = 5;
+
+/// How many days a timeline sums up.
+const DAYS: u32 = 90;
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// Reads timelines.
+#[derive(Clone)]
+pub(super) struct Timelines {
+    views: UnitViews,
+    records: Arc<dyn Queries>,
+    deliveries: Deliveries,
+    silences: Arc<Silences>,
+    roll: Arc<Roll>,
+    clock: Clock,
+}
+
+pub(super) fn page(timelines: Timelines) -> Router {
+    Router::new().route("/api/v1/units/{kind}/{unit}/timeline", get(timeline)).with_state(timelines)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TimelineQuery {
+    limit: Option<usize>,
+}
+
+#[derive(Serialize)]
+pub(super) struct Timeline {
+    #[serde(flatten)]
+    pub view: UnitView,
+    pub at: Timestamp,
+    /// Why it is in its state.
+    pub sentence: String,
+    /// Newest first.
+    pub events: Vec<Event>,
+    /// The last 90 days (UTC), oldest first.
+    pub days: Vec<Day>,
+    /// Whether the unit has no records before these.
+    pub is_complete: bool,
+}
+
+/// A day of a unit.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct Day {
+    pub from: Timestamp,
+    /// `null` before the oldest record that was read.
+    pub offline_seconds: Option<f64>,
+}
+
+/// Something that happened to a unit.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct Event {
+    pub at: Timestamp,
+    /// The end of what lasted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
+    pub event: EventType,
+    pub text: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub record: Option<RecordId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub notification: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum EventType {
+    /// The last heartbeat before a silence, or the newest of all.
+    Heard,
+    Blind,
+    Offline,
+    Back,
+    Acknowledged,
+    /// A receiver was notified.
+    Notified,
+    /// An attempt to notify a receiver failed.
+    NotNotified,
+    /// A silence of alerts holds its notifications.
+    Silenced,
+    /// An operator changed the unit.
+    Changed,
+}
+
+impl EventType {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            EventType::Heard => "heard",
+            EventType::Blind => "blind",
+            EventType::Offline => "offline",
+            EventType::Back => "back",
+            EventType::Acknowledged => "acknowledged",
+            EventType::Notified => "notified",
+            EventType::NotNotified => "not_notified",
+            EventType::Silenced => "silenced",
+            EventType::Changed => "changed",
+        }
+    }
+}
+
+async fn timeline(
+    State(timelines): State<Timelines>,
+    path: Result<Path<(String, String)>, PathRejection>,
+    uri: Uri,
+) -> Result<Json<Timeline>, Problem> {
+    let Path((kind, id)) = path?;
+    let unit = parse(&kind, &id).map_err(|error| Problem::bad_request(error.to_string()))?;
+    let TimelineQuery { limit } = query(&uri)?;
+    let limit = limit.unwrap_or(DEFAULT_LIMIT);
+    if !(1..=LARGEST_LIMIT).contains(&limit) {
+        return Err(Problem::bad_request(format!("limit is a number from 1 to {LARGEST_LIMIT}")));
+    }
+    Ok(Json(timelines.of(&unit, limit).await?))
+}
+
+impl Timelines {
+    pub fn new(sources: &Sources) -> Timelines {
+        Timelines {
+            views: UnitViews::new(sources),
+            records: sources.records.clone(),
+            deliveries: Deliveries {
+                alerts: sources.alerts.clone(),
+                queries: sources.records.clone(),
+                silences: sources.silences.clone(),
+            },
+            silences: sources.silences.clone(),
+            roll: sources.roll.clone(),
+            clock: sources.clock.clone(),
+        }
+    }
+
+    /// The timeline with up to `limit` records.
+    pub async fn of(&self, unit: &Unit, limit: usize) -> Result<Timeline, Problem> {
+        let (view, history) = tokio::join!(self.views.view(unit), self.records.history(unit, limit));
+        let (view, history) = (view?, history?);
+        let now = self.clock.now();
+        let mut events: Vec<Event> = history.records.iter().flat_map(of_record).collect();
+        let hearing = self.roll.hearing();
+        let blind = hearing.of(&unit.kind).ledger.intervals();
+        events.extend(history.records.iter().flat_map(|record| blind_within(record, blind, now)));
+        for record in history.records.iter().take(NOTIFIED) {
+            let attempts = self.deliveries.of_record(&record.id).await?;
+            events.extend(attempts.into_iter().map(|told| of_attempt(told, record)));
+        }
+        if let Some(open) = &view.record {
+            events.extend(self.silenced(open, now).await?);
+        }
+        events.extend(self.changes(unit).await?);
+        let is_last_of_record =
+            |seen: Timestamp| history.records.first().is_some_and(|newest| newest.last_seen == seen);
+        events.extend(view.last_seen.filter(|seen| !is_last_of_record(*seen)).map(|seen| Event {
+            text: "the newest heartbeat".to_owned(),
+            ..Event::at(seen, EventType::Heard)
+        }));
+        events.sort_by_key(|event| std::cmp::Reverse(event.at));
+        let sentence = sentence(&view, now);
+        let days = days(&history, &hearing, now);
+        Ok(Timeline { view, at: now, sentence, events, days, is_complete: history.is_complete })
+    }
+
+    /// The silences of alerts that hold the notifications of an open record now.
+    async fn silenced(&self, open: &OfflineRecord, now: Timestamp) -> Result<Vec<Event>, Problem> {
+        let silences = self.silences.current().await?;
+        let covering = silences.iter().filter(|silence| silence.covers(open, now));
+        let event = |silence: &AlertSilence| Event {
+            until: Some(silence.ends_at),
+            text: format!("silence {} of {}: {}", silence.id, silence.author, silence.comment),
+            record: Some(open.id.clone()),
+            ..Event::at(silence.starts_at, EventType::Silenced)
+        };
+        Ok(covering.map(event).collect())
+    }
+
+    /// What operators changed of the unit, as far as the audit reaches back.
+    async fn changes(&self, unit: &Unit) -> Result<Vec<Event>, Problem> {
+        let audit = self.silences.audit(MOST_AUDITED).await?;
+        let name = format!("{}/{}", unit.kind, unit.id);
+        let is_of_unit =
+            |subject: &str| subject == name || subject.parse().is_ok_and(|id: RecordId| id.unit == *unit);
+        let changes = audit.into_iter().filter(|entry| is_of_unit(&entry.subject)).map(|entry| Event {
+            text: format!("{} by {}: {}", entry.change.as_str().replace('_', " "), entry.author, entry.text),
+            ..Event::at(entry.at, EventType::Changed)
+        });
+        Ok(changes.collect())
+    }
+}
+
+impl Event {
+    fn at(at: Timestamp, event: EventType) -> Event {
+        Event { at, until: None, event, text: String::new(), record: None, notification: None }
+    }
+}
+
+fn days(history: &History, hearing: &Hearing, now: Timestamp) -> Vec<Day> {
+    let midnight =
+        Timestamp::from_millis(now.as_millis().div_euclid(DAY.as_millis() as i64) * DAY.as_millis() as i64);
+    let known = history.records.last().filter(|_| !history.is_complete).map(|oldest| oldest.deadline);
+    let day = |back: u32| {
+        let from = midnight - DAY * back;
+        let range = Interval { from, to: (from + DAY).min(now) };
+        let offline = history.records.iter().filter_map(|record| outage(record, range, hearing));
+        let is_known = known.is_none_or(|known| known < range.to);
+        Day { from, offline_seconds: is_known.then(|| offline.sum::<Duration>().as_secs_f64()) }
+    };
+    (0..DAYS).rev().map(day).collect()
+}
+
+fn of_record(record: &OfflineRecord) -> Vec<Event> {
+    let of = |at: Timestamp, event: EventType, text: String| Event {
+        text,
+        record: Some(record.id.clone()),
+        ..Event::at(at, event)
+    };
+    let late = record.detected_at.since(record.deadline).as_millis();
+    let silence = span(record.deadline.since(record.silent_from.unwrap_or(record.last_seen)));
+    let mut events = vec![
+        of(record.last_seen, EventType::Heard, "the last heartbeat before the silence".to_owned()),
+        of(
+            record.deadline,
+            EventType::Offline,
+            format!("its deadline passed after {silence} of silence; found {late} ms later"),
+        ),
+    ];
+    events.extend(record.back_at.map(|back| {
+        let text = match record.closed_by {
+            Some(Closing::Return) | None => {
+                format!("heard again, {} after its deadline", span(back.since(record.deadline)))
+            }
+            Some(other) => format!("the record was closed: {}", other.as_str().replace('_', " ")),
+        };
+        of(back, EventType::Back, text)
+    }));
+    events.extend(record.acknowledged.as_ref().map(|taken| {
+        of(taken.at, EventType::Acknowledged, format!("by {}: {}", taken.author, taken.comment))
+    }));
+    events
+}
+
+/// The blind time within a silence.
+fn blind_within(record: &OfflineRecord, blind: &[Interval], now: Timestamp) -> Vec<Event> {
+    let end = record.back_at.unwrap_or(now);
+    let within = blind.iter().filter(|one| one.from < end && one.to > record.last_seen);
+    let event = |one: &Interval| Event {
+        until: one.is_over().then_some(one.to),
+        text: "Rollcall could not prove that it hears the fleet; this time does not count as silence"
+            .to_owned(),
+        record: Some(record.id.clone()),
+        ..Event::at(one.from, EventType::Blind)
+    };
+    within.map(event).collect()
+}
+
+fn of_attempt((attempt, transition): (Attempt, Transition), record: &OfflineRecord) -> Event {
+    let what = match transition {
+        Transition::Offline => "its silence",
+        Transition::Online => "its return",
+    };
+    let (event, done) = match attempt.result {
+        AttemptResult::Delivered => (EventType::Notified, "was notified of"),
+        AttemptResult::Failed => (EventType::NotNotified, "could not be notified of"),
+        AttemptResult::Dead => (EventType::NotNotified, "was given up on and is not notified of"),
+    };
+    Event {
+        text: format!("{} {done} {what} (attempt {}): {}", attempt.receiver, attempt.number, attempt.answer),
+        record: Some(record.id.clone()),
+        notification: Some(attempt.notification),
+        ..Event::at(attempt.at, event)
+    }
+}

@@ -1,0 +1,92 @@
+//! What happened to a unit, and how much of the time it was online.
+
+use reqwest::header::CONTENT_TYPE;
+use serde_json::{Value, json};
+
+use super::world::{Fleet, SECOND, assert_problem};
+
+#[tokio::test]
+async fn the_timeline_of_a_unit_says_what_happened_and_why_it_is_offline() {
+    let fleet = Fleet::start().await;
+    fleet.hear_at("north", "detector:a").await;
+    fleet.pass(125 * SECOND, &["detector:a"]).await;
+    fleet.hear_at("north", "detector:a").await;
+    fleet.pass(121 * SECOND, &["detector:a"]).await;
+    let id = fleet.json("/api/v1/units/detector/a").await["record"]["id"].as_str().unwrap().to_owned();
+    let acknowledged = fleet
+        .client
+        .put(format!("{}/api/v1/records/{id}/ack", fleet.url))
+        .header(CONTENT_TYPE, "application/json")
+        .body(json!({ "author": "ana", "comment": "<on my way>" }).to_string());
+    assert!(acknowledged.send().await.unwrap().status().is_success());
+
+    let timeline = fleet.json("/api/v1/units/detector/a/timeline").await;
+    assert_eq!(timeline["sentence"], "It was last heard 2 min 1 s ago. Its deadline passed 1 s ago.");
+    assert_eq!((&timeline["state"], &timeline["is_complete"]), (&json!("offline"), &json!(true)));
+    let events: Vec<(&str, &str)> = timeline["events"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|event| (event["at"].as_str().unwrap(), event["event"].as_str().unwrap()))
+        .collect();
+    assert!(events.is_sorted_by(|a, b| a.0 >= b.0), "{events:?}");
+    let mut named: Vec<&str> = events.iter().map(|(_, event)| *event).collect();
+    named.sort_unstable();
+    assert_eq!(named, ["acknowledged", "back", "changed", "heard", "heard", "offline", "offline"]);
+    let days = timeline["days"].as_array().unwrap();
+    assert_eq!((days.len(), &days[89]["from"]), (90, &json!("2026-03-01T00:00:00.000Z")));
+    assert_eq!((&days[89]["offline_seconds"], &days[88]["offline_seconds"]), (&json!(6.0), &json!(0.0)));
+
+    let page = fleet.text("/units/detector/a").await;
+    for text in ["offline on 1 of the last 90 days, for 6 s", "&lt;on my way&gt;", "heard again, 5 s after"] {
+        assert!(page.contains(text), "{text} in {page}");
+    }
+    let short = fleet.json("/api/v1/units/detector/a/timeline?limit=1").await;
+    assert_eq!(short["is_complete"], false);
+    for query in ["limit=0", "limit=101", "colour=red"] {
+        let answer = fleet.get(&format!("/api/v1/units/detector/a/timeline?{query}")).await;
+        assert_problem(answer, 400).await;
+    }
+    assert_problem(fleet.get("/api/v1/units/detector/b/timeline").await, 404).await;
+}
+
+#[tokio::test]
+async fn availability_is_the_share_of_time_that_units_were_not_offline() {
+    let fleet = Fleet::start().await;
+    fleet.fill();
+    fleet.hear_at("north", "detector:a").await;
+    fleet.hear_at("south", "detector:b").await;
+    let noon = fleet.clock.now();
+    fleet.pass(170 * SECOND, &["detector:a"]).await;
+    fleet.hear_at("north", "detector:a").await;
+    fleet.hear_at("south", "detector:b").await;
+    fleet.pass(30 * SECOND, &[]).await;
+    let share = async |query: &str| -> Value {
+        fleet.json(&format!("/api/v1/availability?from={noon}&{query}")).await
+    };
+    // It was offline for 50 s of 200 s.
+    let of_unit = share("unit=detector/a").await;
+    assert_eq!((&of_unit["online_share"], &of_unit["outages"]), (&json!(0.75), &json!(1)));
+    assert_eq!((&of_unit["longest_outage_seconds"], &of_unit["is_complete"]), (&json!(50.0), &json!(true)));
+    assert_eq!(share("unit=detector/b").await["online_share"], 1.0);
+    assert_eq!(share("label=site=north").await["online_share"], 0.75);
+    for query in ["kind=detector", ""] {
+        let all = share(query).await;
+        assert_eq!((&all["online_share"], &all["units"]), (&json!(0.875), &json!(2)), "{query}");
+        assert_eq!(
+            (&all["offline_seconds"], &all["mean_seconds_between_outages"]),
+            (&json!(50.0), &json!(350.0))
+        );
+    }
+    for query in [
+        "unit=a",
+        "unit=detector/a&kind=detector",
+        "kind=x",
+        "label=site",
+        "from=2027-01-01T00:00:00Z",
+        "kind=meter&label=site=north",
+    ] {
+        let answer = fleet.get(&format!("/api/v1/availability?{query}")).await;
+        assert_problem(answer, 400).await;
+    }
+}

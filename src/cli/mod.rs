@@ -25,6 +25,7 @@ mod breaker;
 mod check;
 mod deliveries;
 mod demo;
+mod fleet;
 mod health;
 mod logging;
 mod moving;
@@ -81,6 +82,19 @@ enum Command {
     Audit(silence::AuditArguments),
     /// Show or release the mass-offline breaker, which holds notifications when a large part of the fleet falls silent.
     Breaker(breaker::Arguments),
+    /// List units of the fleet: by state, kind, label, id or time of silence.
+    Units(fleet::UnitsArguments),
+    /// Say why a unit is or is not offline, and what happened to it.
+    #[command(visible_alias = "unit")]
+    Explain(fleet::ExplainArguments),
+    /// List offline records, newest first.
+    Records(fleet::RecordsArguments),
+    /// Say how much of the time a unit, a kind, a label or the fleet was online.
+    Availability(fleet::AvailabilityArguments),
+    /// Count the fleet by state, and say whether Rollcall itself is well.
+    Summary(fleet::SummaryArguments),
+    /// Show the instances and what each of them owns.
+    Instances(fleet::SummaryArguments),
     /// Send a receiver a notification that is marked as a test.
     SendTest(send_test::Arguments),
     /// Show what a receiver is sent for examples.
@@ -126,6 +140,12 @@ pub fn run(line: CommandLine) -> ExitCode {
             Command::Pause(arguments) => ack::pause(arguments).await,
             Command::Audit(arguments) => silence::run_audit(arguments).await,
             Command::Breaker(arguments) => breaker::run(arguments).await,
+            Command::Units(arguments) => fleet::units(arguments).await,
+            Command::Explain(arguments) => fleet::explain(arguments).await,
+            Command::Records(arguments) => fleet::records(arguments).await,
+            Command::Availability(arguments) => fleet::availability(arguments).await,
+            Command::Summary(arguments) => fleet::summary(arguments).await,
+            Command::Instances(arguments) => fleet::instances(arguments).await,
             Command::SendTest(arguments) => send_test::run(arguments).await,
             Command::Template(arguments) => template::run(arguments).await,
             #[cfg(feature = "package-files")]

@@ -107,7 +107,8 @@ fn every_option_and_every_variable_that_is_named_exists() {
             let end = rest.find(|c: char| !(c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_'));
             let name = &rest[..end.unwrap_or(rest.len())];
             let path = name.to_lowercase().replace("__", ".");
-            let is_known = ["", "CONFIG"].contains(&name) || known.contains(&path);
+            let is_known =
+                ["", "CONFIG", "URL", "TOKEN", "TOKEN_FILE"].contains(&name) || known.contains(&path);
             found.extend((!is_known && !stack.contains(&format!("ROLLCALL_{name}"))).then(|| says(name)));
         }
     }

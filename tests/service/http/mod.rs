@@ -1,6 +1,7 @@
 //! The pages of Rollcall, over real connections.
 
 mod changes;
+mod commands;
 mod connections;
 mod fleet;
 mod metrics;

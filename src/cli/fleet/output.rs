@@ -1,0 +1,100 @@
+//! How a command prints what it was answered, once or again and again.
+
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::Value;
+
+use super::table::{Table, has_colours};
+use crate::cli::silence::span;
+use crate::cli::{shown, shown_json};
+
+#[derive(Debug, Args)]
+pub(super) struct OutputArguments {
+    /// Print the answer as JSON.
+    #[arg(long, conflicts_with = "csv")]
+    json: bool,
+    /// Print CSV.
+    #[arg(long)]
+    csv: bool,
+    /// Ask again and again, every 2 s or so often, until Ctrl-C.
+    #[arg(long, value_name = "SPAN", value_parser = span, num_args = 0..=1, default_missing_value = "2s")]
+    watch: Option<Duration>,
+}
+
+/// The shortest time between two questions of `--watch`.
+const SHORTEST: Duration = Duration::from_millis(200);
+
+impl OutputArguments {
+    /// Calls `ask` and prints what it answers; with `--watch` until Ctrl-C.
+    pub async fn repeat(&self, ask: impl AsyncFn() -> anyhow::Result<()>) -> anyhow::Result<()> {
+        let Some(every) = self.watch else { return ask().await };
+        let watching = async {
+            loop {
+                if std::io::stdout().is_terminal() {
+                    print!("\x1b[2J\x1b[H");
+                }
+                ask().await?;
+                std::io::stdout().flush()?;
+                tokio::time::sleep(every.max(SHORTEST)).await;
+            }
+        };
+        tokio::select! {
+            ended = watching => ended,
+            _ = tokio::signal::ctrl_c() => Ok(()),
+        }
+    }
+
+    /// Prints an answer, or the table that shows it.
+    pub fn print(&self, answer: &Value, table: impl FnOnce() -> Table) -> anyhow::Result<()> {
+        self.print_part(answer, true, table)
+    }
+
+    /// Prints a part of a long answer. `is_first`: it comes with the heads of the columns.
+    pub fn print_part(
+        &self,
+        answer: &Value,
+        is_first: bool,
+        table: impl FnOnce() -> Table,
+    ) -> anyhow::Result<()> {
+        let mut out = std::io::stdout().lock();
+        if self.json {
+            writeln!(out, "{}", shown_json(&serde_json::to_string_pretty(answer)?))?;
+        } else if self.csv {
+            write!(out, "{}", table().to_csv(is_first))?;
+        } else {
+            write!(out, "{}", table().to_text(has_colours()))?;
+        }
+        Ok(())
+    }
+
+    /// Prints a line for people; programs get the answer alone.
+    pub fn say(&self, line: &str) {
+        if !self.json && !self.csv {
+            println!("{}", shown(line));
+        }
+    }
+}
+
+/// A field of an answer as text: nothing for `null`, labels as `name=value`.
+pub(super) fn text(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        Value::Object(fields) => {
+            let pairs: Vec<String> =
+                fields.iter().map(|(name, value)| format!("{name}={}", text(value))).collect();
+            pairs.join(" ")
+        }
+        Value::Array(items) => items.iter().map(text).collect::<Vec<String>>().join(" "),
+        other => other.to_string(),
+    }
+}
+
+/// A table with a row for each item and a column for each of `fields`.
+pub(super) fn table(items: &Value, fields: &[&'static str]) -> Table {
+    let row = |item: &Value| fields.iter().map(|field| text(&item[field])).collect();
+    let rows = items.as_array().map(|items| items.iter().map(row).collect()).unwrap_or_default();
+    Table { rows, ..Table::new(fields) }
+}

@@ -1,0 +1,104 @@
+//! The commands that ask a running instance.
+
+use std::process::{Command, Output};
+
+use rollcall::http::{Role, UnitMetrics};
+use serde_json::{Value, json};
+
+use super::changes::token;
+use super::world::{Fleet, SECOND};
+
+/// Runs the program beside the server of this process.
+async fn rollcall(url: &str, arguments: &[&str], secret: Option<&str>) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rollcall"));
+    command.env_remove("ROLLCALL_CONFIG").env("ROLLCALL_URL", url).args(arguments);
+    if let Some(secret) = secret {
+        command.env("ROLLCALL_TOKEN", secret);
+    }
+    tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
+}
+
+async fn printed(fleet: &Fleet, arguments: &[&str]) -> String {
+    let output = rollcall(&fleet.url, arguments, None).await;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[tokio::test]
+async fn units_are_printed_as_a_table_as_json_and_as_csv() {
+    let fleet = Fleet::start().await;
+    fleet.fill();
+    fleet.hear_at("=north", "detector:=1+1").await;
+    fleet.hear_at("a,b", "detector:pump,\"7\"").await;
+    fleet.pass(121 * SECOND, &["detector:=1+1"]).await;
+    fleet.hear_at("a,b", "detector:pump,\"7\"").await;
+
+    let table = printed(&fleet, &["units"]).await;
+    let lines: Vec<&str> = table.lines().collect();
+    assert!(lines[0].starts_with("KIND      UNIT      STATE"), "{table}");
+    assert!(lines[1].starts_with("detector  =1+1      offline"), "{table}");
+    assert!(lines[2].starts_with("detector  pump,\"7\"  online"), "{table}");
+    assert!(!table.contains('\u{1b}'), "no colours beside a terminal");
+
+    let csv = printed(&fleet, &["units", "--csv", "--state", "offline"]).await;
+    let row = "detector,\"'=1+1\",offline,2026-03-01T12:00:00.000Z,2026-03-01T12:02:00.000Z,site==north\r\n";
+    assert_eq!(csv, format!("kind,unit,state,last_seen,offline_since,labels\r\n{row}"));
+    let page: Value =
+        serde_json::from_str(&printed(&fleet, &["units", "--json", "--contains", "pump"]).await).unwrap();
+    assert_eq!(page["units"][0]["unit"], "pump,\"7\"");
+
+    let summary = printed(&fleet, &["summary"]).await;
+    assert!(summary.starts_with("Rollcall is blind"), "{summary}");
+    assert!(summary.contains("kind=detector"), "{summary}");
+    let explained = printed(&fleet, &["explain", "detector/=1+1"]).await;
+    assert!(
+        explained.starts_with("detector/=1+1 is offline. It was last heard 2 min 1 s ago."),
+        "{explained}"
+    );
+    let records = printed(&fleet, &["records", "--open", "--cause", "silence"]).await;
+    assert!(records.contains("detector:=1+1:1772366400000"), "{records}");
+    let share: Value = serde_json::from_str(
+        &printed(&fleet, &["availability", "detector/=1+1", "--from", "2026-03-01T12:00:00Z", "--json"])
+            .await,
+    )
+    .unwrap();
+    assert_eq!(share["outages"], 1);
+    assert!(printed(&fleet, &["instances"]).await.contains("one"));
+}
+
+#[tokio::test]
+async fn a_long_list_is_printed_page_by_page() {
+    let fleet = Fleet::start().await;
+    fleet.fill();
+    let names: Vec<String> = (0..2100).map(|number| format!("detector:{number:04}")).collect();
+    fleet.hear(&names.iter().map(String::as_str).collect::<Vec<&str>>()).await;
+    let csv = printed(&fleet, &["units", "--all", "--csv", "--sort", "unit"]).await;
+    let ids: Vec<&str> = csv.lines().skip(1).map(|line| line.split(',').nth(1).unwrap()).collect();
+    assert_eq!(ids, names.iter().map(|name| &name["detector:".len()..]).collect::<Vec<&str>>());
+    let output = rollcall(&fleet.url, &["units", "--limit", "5"], None).await;
+    assert_eq!(String::from_utf8(output.stdout).unwrap().lines().count(), 6);
+    assert!(String::from_utf8(output.stderr).unwrap().contains("--limit or --all"));
+}
+
+#[tokio::test]
+async fn what_goes_wrong_is_said_with_what_to_do() {
+    let fleet = Fleet::start_with(vec![token("screen", Role::Viewer)], UnitMetrics::All).await;
+    let closed = "http://127.0.0.1:1";
+    for (url, arguments, secret, expected) in [
+        (fleet.url.as_str(), &["summary"][..], None, "give it by --token-file or in ROLLCALL_TOKEN"),
+        (&fleet.url, &["summary"], Some("wrong"), "wants a token that it knows"),
+        (&fleet.url, &["explain", "detector/none"], Some("screen"), "answers 404: there is no unit"),
+        (&fleet.url, &["units", "--state", "up"], Some("screen"), "\"up\" is no state"),
+        (closed, &["units"], None, "does rollcall serve run there?"),
+        ("ftp://127.0.0.1", &["units"], None, "begins with http:// or https://"),
+    ] {
+        let output = rollcall(url, arguments, secret).await;
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {errors}");
+        assert!(errors.contains(expected), "{arguments:?}: {errors}");
+    }
+    let output = rollcall(&fleet.url, &["summary", "--json"], Some("screen\n")).await;
+    let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(summary["instances"][0]["name"], json!("one"));
+}

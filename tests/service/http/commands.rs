@@ -29,20 +29,20 @@ async fn printed(fleet: &Fleet, arguments: &[&str]) -> String {
 async fn units_are_printed_as_a_table_as_json_and_as_csv() {
     let fleet = Fleet::start().await;
     fleet.fill();
-    fleet.hear_at("=north", "detector:=1+1").await;
+    fleet.hear_at("=north", "detector:=1-1").await;
     fleet.hear_at("a,b", "detector:pump,\"7\"").await;
-    fleet.pass(121 * SECOND, &["detector:=1+1"]).await;
+    fleet.pass(121 * SECOND, &["detector:=1-1"]).await;
     fleet.hear_at("a,b", "detector:pump,\"7\"").await;
 
     let table = printed(&fleet, &["units"]).await;
     let lines: Vec<&str> = table.lines().collect();
     assert!(lines[0].starts_with("KIND      UNIT      STATE"), "{table}");
-    assert!(lines[1].starts_with("detector  =1+1      offline"), "{table}");
+    assert!(lines[1].starts_with("detector  =1-1      offline"), "{table}");
     assert!(lines[2].starts_with("detector  pump,\"7\"  online"), "{table}");
     assert!(!table.contains('\u{1b}'), "no colours beside a terminal");
 
     let csv = printed(&fleet, &["units", "--csv", "--state", "offline"]).await;
-    let row = "detector,\"'=1+1\",offline,2026-03-01T12:00:00.000Z,2026-03-01T12:02:00.000Z,site==north\r\n";
+    let row = "detector,\"'=1-1\",offline,2026-03-01T12:00:00.000Z,2026-03-01T12:02:00.000Z,site==north\r\n";
     assert_eq!(csv, format!("kind,unit,state,last_seen,offline_since,labels\r\n{row}"));
     let page: Value =
         serde_json::from_str(&printed(&fleet, &["units", "--json", "--contains", "pump"]).await).unwrap();
@@ -51,15 +51,15 @@ async fn units_are_printed_as_a_table_as_json_and_as_csv() {
     let summary = printed(&fleet, &["summary"]).await;
     assert!(summary.starts_with("Rollcall is blind"), "{summary}");
     assert!(summary.contains("kind=detector"), "{summary}");
-    let explained = printed(&fleet, &["explain", "detector/=1+1"]).await;
+    let explained = printed(&fleet, &["explain", "detector/=1-1"]).await;
     assert!(
-        explained.starts_with("detector/=1+1 is offline. It was last heard 2 min 1 s ago."),
+        explained.starts_with("detector/=1-1 is offline. It was last heard 2 min 1 s ago."),
         "{explained}"
     );
     let records = printed(&fleet, &["records", "--open", "--cause", "silence"]).await;
-    assert!(records.contains("detector:=1+1:1772366400000"), "{records}");
+    assert!(records.contains("detector:=1-1:1772366400000"), "{records}");
     let share: Value = serde_json::from_str(
-        &printed(&fleet, &["availability", "detector/=1+1", "--from", "2026-03-01T12:00:00Z", "--json"])
+        &printed(&fleet, &["availability", "detector/=1-1", "--from", "2026-03-01T12:00:00Z", "--json"])
             .await,
     )
     .unwrap();

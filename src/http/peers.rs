@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 use super::Sources;
 use crate::fleet::Ownership;
 use crate::store::{EngineError, Roster};
+use crate::trust;
 
 /// How long the answer of another instance may take.
 const TIMEOUT: Duration = Duration::from_secs(3);
@@ -47,12 +48,14 @@ pub(super) fn is_from_peer(headers: &HeaderMap) -> bool {
 
 impl Peers {
     pub fn new(sources: &Sources) -> Peers {
-        let client = Client::builder().no_proxy().tls_certs_only([]).timeout(TIMEOUT);
+        // Instances speak HTTP without TLS to each other; the client asks for a configuration of TLS in any case.
+        let tls = trust::web().expect("the provider of cryptography is built in");
+        let client = Client::builder().no_proxy().tls_backend_preconfigured(tls).timeout(TIMEOUT);
         let client = client.redirect(redirect::Policy::none()).build();
         Peers {
             roster: sources.roster.clone(),
             ownership: sources.ownership.clone(),
-            client: client.expect("a client without certificates needs nothing that may be missing"),
+            client: client.expect("a client with a configuration of TLS needs nothing that may be missing"),
         }
     }
 

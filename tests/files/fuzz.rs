@@ -299,7 +299,6 @@ fn an_address_of_redis_names_servers_without_its_secrets_or_is_refused_with_a_re
 
 #[test]
 fn a_configuration_is_accepted_or_refused_with_a_reason() {
-    let _ = rustls::crypto::ring::default_provider().install_default();
     let parts: Vec<&str> = FLEET.split_inclusive("\n[").collect();
     let mut examples = vec![FLEET, include_str!("../../config/reference.toml"), "kind = [{ name = \"a\" }]"];
     examples.extend(parts);

@@ -26,7 +26,7 @@ const TOKEN: &str = "ROLLCALL_TOKEN";
 pub(super) struct RemoteArguments {
     #[command(flatten)]
     file: ConfigFile,
-    /// Where an instance listens, such as https://rollcall.example.org; by default http.listen of the configuration.
+    /// Where an instance listens, such as `https://rollcall.example.org`; by default http.listen of the configuration.
     #[arg(long, value_name = "URL", env = "ROLLCALL_URL")]
     url: Option<Url>,
     /// File with a token of http.token; the variable ROLLCALL_TOKEN may hold the token itself.

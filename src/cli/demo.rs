@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::logging;
 use super::signals::{self, HangUp};
 use super::simulate::span;
+use crate::http::Switches;
 use crate::service;
 use crate::simulate::fleet::{self, FleetConfig, PowerCuts, Progress, Summary};
 use output::DemoOutput;
@@ -69,12 +70,14 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let print = move |received: &_| notification::lines(received).iter().for_each(|line| printer.line(line));
     let setup = DemoSetup::prepare(arguments.port, BROKER_PORT, Box::new(print)).await?;
     let fleet = fleet_config(&arguments, setup.broker.found);
+    let switches = Switches::new((0..fleet.sites).map(|site| fleet.site_name(site)));
+    let fleet = FleetConfig { switched_off: switches.off(), ..fleet };
     // The fleet ends first: to disconnect it needs a broker.
     let serving = CancellationToken::new();
     let (served, simulated) = tokio::join!(
         async {
             let _stop = stop.clone().drop_guard();
-            service::run(setup.config()?, serving.clone()).await
+            service::run(setup.config(switches)?, serving.clone()).await
         },
         async {
             let _serving = serving.clone().drop_guard();

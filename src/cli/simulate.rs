@@ -90,11 +90,11 @@ impl Arguments {
             jitter: self.jitter,
             silence_chance: self.silence,
             silence_for: self.shortest_silence..self.longest_silence,
-            power_cuts: None,
             qos: self.qos,
             seed: self.seed,
             connections: self.connections,
             duration: self.duration,
+            ..FleetConfig::new("")
         })
     }
 }

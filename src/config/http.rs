@@ -44,7 +44,14 @@ pub(super) fn http(http: &Http, base: &Path, problems: &mut Problems) -> http::C
     // An address that is none is reported with the receivers.
     let external_url = links(http, &mut Problems::default()).front();
     let external_url = external_url.map(|front| front.trim_end_matches('/').to_owned());
-    http::Config { listen: http.listen, tokens, unit_metrics, unit_metrics_limit, external_url }
+    http::Config {
+        listen: http.listen,
+        tokens,
+        unit_metrics,
+        unit_metrics_limit,
+        external_url,
+        switches: None,
+    }
 }
 
 /// The address for scrapes from other machines.

@@ -51,6 +51,7 @@ mod reload;
 mod session;
 mod stream;
 mod summary;
+mod switches;
 mod targets;
 mod timeline;
 mod unit_filter;
@@ -70,6 +71,7 @@ use problem::Problem;
 pub use reload::{ReloadRequest, Reloads};
 use session::Sessions;
 use summary::Summaries;
+pub use switches::Switches;
 use timeline::Timelines;
 use unit_list::UnitLists;
 use unit_metrics::UnitMetricsState;
@@ -88,6 +90,8 @@ pub struct Config {
     pub unit_metrics_limit: u64,
     /// Where operators reach the pages, without a slash at the end, for links.
     pub external_url: Option<String>,
+    /// The switches of a simulated fleet.
+    pub switches: Option<Switches>,
 }
 
 impl Config {

@@ -7,6 +7,7 @@
 //! | `records.rs` | `/records` |
 //! | `instances.rs` | `/instances`: what each instance does, and its problems |
 //! | `forms.rs` | the forms of these pages |
+//! | `demo.rs` | `/demo/power`: switches of a simulated fleet |
 //! | `login.rs` | `/login`, `/logout` |
 //! | `layout.rs`, `words.rs` | what all pages have, and how states and times are written |
 //!
@@ -33,10 +34,11 @@ use super::session::Sessions;
 use super::summary::Summaries;
 use super::timeline::Timelines;
 use super::unit_list::UnitLists;
-use super::{Config, Sources};
+use super::{Config, Sources, Switches};
 use crate::clock::Clock;
 use crate::store::Queries;
 
+mod demo;
 mod fleet;
 mod forms;
 mod instances;
@@ -64,6 +66,7 @@ pub(super) struct Web {
     sessions: Arc<Sessions>,
     has_tokens: HasTokens,
     clock: Clock,
+    switches: Option<Switches>,
     /// The path of `http.external_url`, which links begin with.
     base: Arc<str>,
 }
@@ -85,6 +88,7 @@ impl Web {
             sessions,
             has_tokens: HasTokens(!config.tokens.is_empty()),
             clock: sources.clock.clone(),
+            switches: config.switches.clone(),
             base: config.base().into(),
         }
     }
@@ -98,6 +102,7 @@ pub(super) fn pages(web: Web) -> Router {
         .route("/records", get(records::page))
         .route("/instances", get(instances::page))
         .merge(forms::pages(has_tokens))
+        .merge(demo::pages(has_tokens))
         .merge(login::pages())
         .with_state(web)
         .route("/assets/style.css", get(|| asset("text/css; charset=utf-8", STYLE)))

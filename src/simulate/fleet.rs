@@ -60,6 +60,8 @@ pub struct FleetConfig {
     /// The length of silences.
     pub silence_for: Range<Duration>,
     pub power_cuts: Option<PowerCuts>,
+    /// For each site, whether somebody has switched its power off; sites beyond the list have power.
+    pub switched_off: Arc<[AtomicBool]>,
     /// 0 or 1.
     pub qos: u8,
     /// The seed of all random numbers.
@@ -84,6 +86,7 @@ impl FleetConfig {
             silence_chance: 0.0,
             silence_for: Duration::from_secs(60)..Duration::from_secs(300),
             power_cuts: None,
+            switched_off: Arc::default(),
             qos: 0,
             seed: 1,
             connections: 0,
@@ -256,6 +259,10 @@ impl FleetConnection {
                 break;
             }
             let Some(heartbeat) = schedule.next() else { break };
+            let site = self.config.site(heartbeat.unit);
+            if self.config.switched_off.get(site).is_some_and(|off| off.load(Relaxed)) {
+                continue;
+            }
             if stop.run_until_cancelled(self.send(&client, heartbeat, &connected)).await.is_none() {
                 break;
             }

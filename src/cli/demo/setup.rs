@@ -12,6 +12,7 @@ use anyhow::Context;
 
 use super::notification;
 use crate::config::{self, Config};
+use crate::http::Switches;
 use crate::simulate::webhook_sink::{Options, Watcher, WebhookSink};
 
 /// The timeout of the units.
@@ -36,7 +37,7 @@ impl DemoSetup {
     }
 
     /// The configuration of the service, as a file would hold it.
-    pub fn config(&self) -> anyhow::Result<Config> {
+    pub fn config(&self, switches: Switches) -> anyhow::Result<Config> {
         let path = self.directory.path.to_str().context("the path of the temporary directory is no text")?;
         let text = format!(
             r#"
@@ -60,7 +61,9 @@ impl DemoSetup {
             timeout = TIMEOUT.as_secs(),
             receiver = self.receiver.url(),
         );
-        Ok(config::parse(&text, None, [])?)
+        let mut config = config::parse(&text, None, [])?;
+        config.http.switches = Some(switches);
+        Ok(config)
     }
 
     /// The notifications so far.

@@ -43,6 +43,7 @@ impl Served {
             unit_metrics: UnitMetrics::Off,
             unit_metrics_limit: 1,
             external_url: None,
+            switches: None,
         };
         let pages = Pages { config: Arc::new(config), early, all: Arc::new(OnceLock::new()) };
         let server = tokio::spawn(accept(listener, pages, limits, telemetry.clone(), stop.clone()));

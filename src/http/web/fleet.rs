@@ -48,6 +48,7 @@ pub(super) async fn page(
     let live = html! {
         h1.hidden { "Fleet" }
         (web.counts(&summary, &wanted))
+        (web.switches())
         (web.kinds_and_labels(&summary, &wanted))
         (web.filters(&wanted))
         (web.table(&units, &wanted))

@@ -122,6 +122,7 @@ async fn an_address_that_others_reach_is_not_served_without_a_token() {
         unit_metrics: UnitMetrics::All,
         unit_metrics_limit: 1,
         external_url: None,
+        switches: None,
     };
     let sources = Sources {
         ownership: Ownership::of_everything(2),

@@ -1,8 +1,10 @@
 //! The pages for people.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use reqwest::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, LOCATION, ORIGIN, SET_COOKIE};
 use reqwest::{Client, Response, redirect};
-use rollcall::http::{Role, UnitMetrics};
+use rollcall::http::{Role, Switches, UnitMetrics};
 
 use super::changes::token;
 use super::world::{Fleet, SECOND};
@@ -134,6 +136,30 @@ async fn a_browser_logs_in_with_a_token_and_may_do_what_its_role_may() {
     assert_eq!(get("/", &desk).await.status(), 303);
     let ended = submit(&fleet, "/logout", &desk, &own, "").await;
     assert_eq!(ended.status(), 401);
+}
+
+#[tokio::test]
+async fn the_sites_of_a_simulated_fleet_have_switches_and_other_fleets_have_none() {
+    let switches = Switches::new(["north", "<south>"].map(str::to_owned));
+    let fleet = Fleet::start_switched(Vec::new(), UnitMetrics::All, 100, Some(switches.clone())).await;
+    let page = fleet.text("/").await;
+    assert!(page.contains("Switch north off") && page.contains("Switch &lt;south&gt; off"), "{page}");
+    let own = fleet.url.clone();
+    let turn =
+        async |origin: &str, fields: &str| submit(&fleet, "/demo/power", "", origin, fields).await.status();
+    assert_eq!(turn("http://evil.example", "site=north&off=true").await, 403);
+    assert_eq!(turn(&own, "site=north&off=true").await, 303);
+    let off = || switches.off().iter().map(|off| off.load(Relaxed)).collect::<Vec<bool>>();
+    assert_eq!(off(), [true, false]);
+    assert!(fleet.text("/").await.contains("Switch north on"));
+    assert_eq!(turn(&own, "site=north&off=false").await, 303);
+    assert_eq!(off(), [false, false]);
+    assert_eq!(turn(&own, "site=west&off=true").await, 404);
+
+    let plain = Fleet::start().await;
+    assert!(!plain.text("/").await.contains("Switch "));
+    let answer = submit(&plain, "/demo/power", "", &plain.url.clone(), "site=north&off=true").await;
+    assert_eq!(answer.status(), 404);
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use rollcall::clock::{Clock, Timestamp};
 use rollcall::fleet::ownership::View;
 use rollcall::fleet::{FlapRules, HearingConfig, Rules};
 use rollcall::fleet::{Mirror, Ownership, Roll, Silences};
-use rollcall::http::{self, AlertRoutes, Config, Sources, Token, UnitMetrics};
+use rollcall::http::{self, AlertRoutes, Config, Sources, Switches, Token, UnitMetrics};
 use rollcall::presence::{Declared, Heartbeat, Kind, KindRules, Labels, Policy, Unit};
 use rollcall::routing::{Inhibition, Route, Routes, parse_matchers};
 use rollcall::simulate::servers::Server;
@@ -64,6 +64,15 @@ impl Fleet {
         unit_metrics: UnitMetrics,
         unit_metrics_limit: u64,
     ) -> Fleet {
+        Fleet::start_switched(tokens, unit_metrics, unit_metrics_limit, None).await
+    }
+
+    pub async fn start_switched(
+        tokens: Vec<Token>,
+        unit_metrics: UnitMetrics,
+        unit_metrics_limit: u64,
+        switches: Option<Switches>,
+    ) -> Fleet {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let clock = Clock::by_hand(NOON);
         let dir = tempfile::tempdir().unwrap();
@@ -104,7 +113,8 @@ impl Fleet {
             telemetry: telemetry.clone(),
             clock: clock.clone(),
         };
-        let config = Config { listen, tokens, unit_metrics, unit_metrics_limit, external_url: None };
+        let config =
+            Config { listen, tokens, unit_metrics, unit_metrics_limit, external_url: None, switches };
         let pages = http::Pages::new(config, "one", telemetry.clone());
         pages.show(sources, &stop);
         let server = tokio::spawn(http::serve(listener, pages, telemetry.clone(), stop.clone()));

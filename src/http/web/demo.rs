@@ -1,0 +1,57 @@
+//! The switches of a simulated fleet, for those who try Rollcall: a site that is switched off falls silent.
+
+use axum::Router;
+use axum::extract::{Form, State};
+use axum::http::StatusCode;
+use axum::middleware::from_fn_with_state;
+use axum::response::Redirect;
+use axum::routing::post;
+use maud::{Markup, html};
+use serde::Deserialize;
+
+use super::{Failed, Pages, Web};
+use crate::http::changes::{self, HasTokens};
+use crate::http::switches::Switches;
+
+pub(super) fn pages(has_tokens: HasTokens) -> Router<Web> {
+    Router::new()
+        .route("/demo/power", post(turn))
+        .route_layer(from_fn_with_state(has_tokens, changes::guard_without_body))
+}
+
+#[derive(Deserialize)]
+struct Turn {
+    site: String,
+    off: bool,
+}
+
+async fn turn(State(web): Pages, Form(Turn { site, off }): Form<Turn>) -> Result<Redirect, Failed> {
+    if web.switches.as_ref().is_some_and(|switches| switches.turn(&site, off)) {
+        return Ok(Redirect::to(&format!("{}/", web.base)));
+    }
+    let detail = "there is no such switch; only the fleet of the demo has some".to_owned();
+    Err(Failed { status: StatusCode::NOT_FOUND, detail })
+}
+
+impl Web {
+    /// A button for each site.
+    pub(super) fn switches(&self) -> Markup {
+        let button = |(site, off): (&str, bool)| {
+            html! {
+                form method="post" action={ (self.base) "/demo/power" } {
+                    input type="hidden" name="site" value=(site);
+                    input type="hidden" name="off" value=(!off);
+                    button type="submit" { "Switch " (site) @if off { " on" } @else { " off" } }
+                }
+            }
+        };
+        let Some(switches) = &self.switches else { return html! {} };
+        html! {
+            section.switches aria-labelledby="try" {
+                h2 #try { "Try it" }
+                p.quiet { "This fleet is simulated. Switch off the power of a site and see its units fall silent." }
+                div { @for switch in Switches::each(switches) { (button(switch)) } }
+            }
+        }
+    }
+}

@@ -24,23 +24,15 @@ use crate::fleet::deliveries::{
 
 const DEFAULT_LIMIT: usize = 100;
 
+/// Lists and changes deliveries.
 #[derive(Clone)]
-struct DeliveriesState {
+pub(super) struct DeliveriesState {
     deliveries: Deliveries,
     routes: watch::Receiver<Arc<AlertRoutes>>,
     clock: Clock,
 }
 
-pub(super) fn pages(sources: &Sources, has_tokens: HasTokens) -> Router {
-    let state = DeliveriesState {
-        deliveries: Deliveries {
-            alerts: sources.alerts.clone(),
-            queries: sources.records.clone(),
-            silences: sources.silences.clone(),
-        },
-        routes: sources.routes.clone(),
-        clock: sources.clock.clone(),
-    };
+pub(super) fn pages(state: DeliveriesState, has_tokens: HasTokens) -> Router {
     Router::new()
         .route("/api/v1/deliveries", get(list))
         .route("/api/v1/deliveries/{id}", get(show))
@@ -52,9 +44,10 @@ pub(super) fn pages(sources: &Sources, has_tokens: HasTokens) -> Router {
         .with_state(state)
 }
 
+/// What a request asks for, as it is written in its URL.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ListQuery {
+pub(super) struct DeliveriesQuery {
     receiver: Option<String>,
     state: Option<DeliveryState>,
     from: Option<Timestamp>,
@@ -63,28 +56,68 @@ struct ListQuery {
     cursor: Option<String>,
 }
 
+impl DeliveriesQuery {
+    pub fn filter(&self) -> DeliveryFilter {
+        let DeliveriesQuery { receiver, state, from, until, .. } = self;
+        DeliveryFilter { receiver: receiver.clone(), state: *state, from: *from, until: *until }
+    }
+}
+
 impl DeliveriesState {
+    pub fn new(sources: &Sources) -> DeliveriesState {
+        DeliveriesState {
+            deliveries: Deliveries {
+                alerts: sources.alerts.clone(),
+                queries: sources.records.clone(),
+                silences: sources.silences.clone(),
+            },
+            routes: sources.routes.clone(),
+            clock: sources.clock.clone(),
+        }
+    }
+
     fn configured(&self) -> Vec<String> {
         self.routes.borrow().receivers.clone()
+    }
+
+    pub async fn page(&self, wanted: &DeliveriesQuery) -> Result<DeliveryPage, Problem> {
+        let limit = wanted.limit.unwrap_or(DEFAULT_LIMIT);
+        if !(1..=LARGEST_PAGE).contains(&limit) {
+            return Err(Problem::bad_request(format!("limit is a number from 1 to {LARGEST_PAGE}")));
+        }
+        let cursor = wanted.cursor.as_deref();
+        Ok(self.deliveries.list(&wanted.filter(), limit, cursor, &self.configured()).await?)
+    }
+
+    pub async fn details(&self, id: &str) -> Result<DeliveryDetails, Problem> {
+        Ok(self.deliveries.show(id, &self.configured()).await?)
+    }
+
+    /// Delivers a notification again. Answers how many deliveries were queued.
+    pub async fn replay(&self, id: &str, caller: &Caller) -> Result<usize, Problem> {
+        Ok(self.deliveries.replay(id, &caller.by(None), self.clock.now()).await?)
+    }
+
+    /// Delivers up to 500 again; `cursor` is that of the next call.
+    pub async fn replay_all(
+        &self,
+        filter: &DeliveryFilter,
+        cursor: Option<&str>,
+        caller: &Caller,
+    ) -> Result<(DeliveriesChanged, Option<String>), Problem> {
+        Ok(self.deliveries.replay_all(filter, cursor, &caller.by(None), self.clock.now()).await?)
     }
 }
 
 async fn list(State(state): State<DeliveriesState>, uri: Uri) -> Result<Json<DeliveryPage>, Problem> {
-    let ListQuery { receiver, state: wanted, from, until, limit, cursor } = query(&uri)?;
-    let limit = limit.unwrap_or(DEFAULT_LIMIT);
-    if !(1..=LARGEST_PAGE).contains(&limit) {
-        return Err(Problem::bad_request(format!("limit is a number from 1 to {LARGEST_PAGE}")));
-    }
-    let filter = DeliveryFilter { receiver, state: wanted, from, until };
-    let page = state.deliveries.list(&filter, limit, cursor.as_deref(), &state.configured()).await?;
-    Ok(Json(page))
+    Ok(Json(state.page(&query(&uri)?).await?))
 }
 
 async fn show(
     State(state): State<DeliveriesState>,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Json<DeliveryDetails>, Problem> {
-    Ok(Json(state.deliveries.show(&id?.0, &state.configured()).await?))
+    Ok(Json(state.details(&id?.0).await?))
 }
 
 async fn replay(
@@ -92,8 +125,7 @@ async fn replay(
     Extension(caller): Extension<Caller>,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Json<DeliveriesChanged>, Problem> {
-    let count = state.deliveries.replay(&id?.0, &caller.by(None), state.clock.now()).await?;
-    Ok(Json(DeliveriesChanged { count, more: false }))
+    Ok(Json(DeliveriesChanged { count: state.replay(&id?.0, &caller).await?, more: false }))
 }
 
 /// What is delivered again or removed.
@@ -119,8 +151,7 @@ async fn replay_all(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Replayed>, Problem> {
     let Wanted { filter, cursor } = read(&body?)?;
-    let (by, now) = (caller.by(None), state.clock.now());
-    let (changed, next) = state.deliveries.replay_all(&filter, cursor.as_deref(), &by, now).await?;
+    let (changed, next) = state.replay_all(&filter, cursor.as_deref(), &caller).await?;
     Ok(Json(Replayed { changed, next }))
 }
 

@@ -49,6 +49,7 @@ mod records;
 mod registry;
 mod reload;
 mod session;
+mod silences;
 mod stream;
 mod summary;
 mod switches;
@@ -65,11 +66,13 @@ pub use breaker::ShownBreaker;
 pub use changes::AUTHOR;
 use changes::HasTokens;
 use connections::Limits;
+use deliveries::DeliveriesState;
 use middleware::Access;
 use probe::ProbeState;
 use problem::Problem;
 pub use reload::{ReloadRequest, Reloads};
 use session::Sessions;
+use silences::SilencesState;
 use summary::Summaries;
 pub use switches::Switches;
 use timeline::Timelines;
@@ -287,7 +290,8 @@ fn pages(config: &Config, sources: Sources, sessions: Arc<Sessions>, stop: &Canc
         .merge(reload::page(sources.reloads.clone(), has_tokens))
         .merge(operators::pages(&sources, has_tokens))
         .merge(registry::pages(&sources, has_tokens))
-        .merge(deliveries::pages(&sources, has_tokens))
+        .merge(deliveries::pages(DeliveriesState::new(&sources), has_tokens))
+        .merge(silences::pages(SilencesState::new(&sources), has_tokens))
         .merge(breaker::pages(&sources, has_tokens))
         .merge(alertmanager::pages(&sources, config.external_url.as_deref(), has_tokens))
         .merge(stream::page(summaries.clone(), stop.clone()))

@@ -5,6 +5,8 @@
 //! | `fleet.rs` | `/`: counts, labels, the list of units |
 //! | `unit.rs` | `/units/{kind}/{unit}`: one unit, and what operators do with it |
 //! | `records.rs` | `/records` |
+//! | `deliveries.rs` | `/deliveries`, `/deliveries/{id}`: notifications with their attempts, delivering again |
+//! | `silences.rs` | `/silences` |
 //! | `instances.rs` | `/instances`: what each instance does, and its problems |
 //! | `forms.rs` | the forms of these pages |
 //! | `demo.rs` | `/demo/power`: switches of a simulated fleet |
@@ -28,9 +30,11 @@ use axum::routing::get;
 use axum::{Router, http::StatusCode};
 
 use super::changes::HasTokens;
+use super::deliveries::DeliveriesState;
 use super::operators::OperatorState;
 use super::problem::Problem;
 use super::session::Sessions;
+use super::silences::SilencesState;
 use super::summary::Summaries;
 use super::timeline::Timelines;
 use super::unit_list::UnitLists;
@@ -38,6 +42,7 @@ use super::{Config, Sources, Switches};
 use crate::clock::Clock;
 use crate::store::Queries;
 
+mod deliveries;
 mod demo;
 mod fleet;
 mod forms;
@@ -45,6 +50,7 @@ mod instances;
 mod layout;
 mod login;
 mod records;
+mod silences;
 mod unit;
 mod words;
 
@@ -63,6 +69,8 @@ pub(super) struct Web {
     timelines: Timelines,
     records: Arc<dyn Queries>,
     operators: OperatorState,
+    deliveries: DeliveriesState,
+    silences: SilencesState,
     sessions: Arc<Sessions>,
     has_tokens: HasTokens,
     clock: Clock,
@@ -85,6 +93,8 @@ impl Web {
             timelines: Timelines::new(sources),
             records: sources.records.clone(),
             operators: OperatorState::new(sources),
+            deliveries: DeliveriesState::new(sources),
+            silences: SilencesState::new(sources),
             sessions,
             has_tokens: HasTokens(!config.tokens.is_empty()),
             clock: sources.clock.clone(),
@@ -100,9 +110,11 @@ pub(super) fn pages(web: Web) -> Router {
         .route("/", get(fleet::page))
         .route("/units/{kind}/{unit}", get(unit::page))
         .route("/records", get(records::page))
+        .route("/deliveries", get(deliveries::page))
+        .route("/deliveries/{id}", get(deliveries::one))
+        .route("/silences", get(silences::page))
         .route("/instances", get(instances::page))
-        .merge(forms::pages(has_tokens))
-        .merge(demo::pages(has_tokens))
+        .merge(forms::pages(deliveries::forms().merge(silences::forms()).merge(demo::forms()), has_tokens))
         .merge(login::pages())
         .with_state(web)
         .route("/assets/style.css", get(|| asset("text/css; charset=utf-8", STYLE)))

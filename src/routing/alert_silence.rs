@@ -12,6 +12,7 @@
 //! As in Alertmanager: what an alert silence has covered stays readable. Its end can be moved, and its begin and
 //! comment; with other matchers it is another one.
 
+use std::cmp::Reverse;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -91,7 +92,8 @@ impl From<SilenceId> for String {
 }
 
 /// The state of an alert silence at a moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum SilenceState {
     Active,
     /// Its begin is to come.
@@ -177,6 +179,18 @@ pub fn has_always_covered(silences: &[AlertSilence], record: &OfflineRecord, now
         until = next;
     }
     false
+}
+
+/// Alert silences in the order in which they are shown: active ones, the next to end first; those to come, the next to begin
+/// first; those that are over, the last to end first.
+pub fn in_order(silences: &[AlertSilence], now: Timestamp) -> Vec<&AlertSilence> {
+    let mut shown: Vec<&AlertSilence> = silences.iter().filter(|one| !one.is_forgotten(now)).collect();
+    shown.sort_by_key(|silence| match silence.state(now) {
+        SilenceState::Active => (SilenceState::Active, silence.ends_at, Reverse(Timestamp::ZERO)),
+        SilenceState::Pending => (SilenceState::Pending, silence.starts_at, Reverse(Timestamp::ZERO)),
+        SilenceState::Expired => (SilenceState::Expired, Timestamp::ZERO, Reverse(silence.ends_at)),
+    });
+    shown
 }
 
 /// An alert silence as an operator asks for it.

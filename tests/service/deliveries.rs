@@ -64,6 +64,16 @@ async fn are_listed_shown_replayed_and_purged(world: &World, engine: &str) {
     world.eventually("there is a dead letter", async || !list("dead").is_empty()).await;
     world.eventually("and another", async || list("dead").len() == 2).await;
     assert!(run(&["list", "--state", "dead"]).1.contains("410 Gone"));
+    let page = world.text_of("/deliveries?state=dead&receiver=hook").await;
+    assert!(page.contains("410 Gone") && page.contains("Deliver all of these again"), "{page}");
+    let letter = list("dead")[0]["id"].as_str().unwrap().to_owned();
+    let page = world.text_of(&format!("/deliveries/{letter}")).await;
+    assert!(page.contains("410 Gone") && page.contains("/units/detector/unit-000"), "{page}");
+    for path in ["/deliveries/replay".to_owned(), format!("/deliveries/{letter}/replay")] {
+        let form = CLIENT.post(world.url(&path)).header("content-type", "application/x-www-form-urlencoded");
+        assert_eq!(form.body("receiver=hook").send().await.unwrap().status(), 200, "{path}");
+        world.eventually("the page delivers them in vain", async || list("dead").len() == 2).await;
+    }
     let dry = run(&["purge", "--receiver", "hook", "--dry-run"]);
     assert_eq!(dry, (Some(0), "2 dead letters would be removed".to_owned()));
     let (code, why) = run(&["purge", "--receiver", "hook"]);

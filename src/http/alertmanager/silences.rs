@@ -1,7 +1,5 @@
 //! `silences` and `silence/{id}`: alert silences, listed, added, changed and ended.
 
-use std::cmp::Reverse;
-
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::extract::{Path, State};
@@ -12,10 +10,9 @@ use axum::{Extension, Json};
 use super::filter::silence_filter;
 use super::silence::{ApiSilence, Posted, PostedSilence};
 use super::{AlertmanagerState, list};
-use crate::clock::Timestamp;
 use crate::http::changes::Caller;
 use crate::http::problem::Problem;
-use crate::routing::alert_silence::SilenceState;
+use crate::routing::alert_silence::in_order;
 use crate::routing::{AlertSilence, Matcher, SilenceId};
 
 /// Active ones first, then those to come, then those that are over.
@@ -23,16 +20,9 @@ pub(super) async fn all(State(state): State<AlertmanagerState>, uri: Uri) -> Res
     let filter = silence_filter(&uri)?;
     let permit = state.permit().await?;
     let (now, stored) = (state.clock.now(), state.silences.current().await?);
-    let mut wanted: Vec<&AlertSilence> = stored
-        .iter()
-        .filter(|silence| !silence.is_forgotten(now) && filter.iter().all(|one| is_about(silence, one)))
-        .collect();
-    wanted.sort_by_key(|silence| match silence.state(now) {
-        SilenceState::Active => (SilenceState::Active, silence.ends_at, Reverse(Timestamp::ZERO)),
-        SilenceState::Pending => (SilenceState::Pending, silence.starts_at, Reverse(Timestamp::ZERO)),
-        SilenceState::Expired => (SilenceState::Expired, Timestamp::ZERO, Reverse(silence.ends_at)),
-    });
-    let shown: Vec<ApiSilence> = wanted.into_iter().map(|silence| ApiSilence::of(silence, now)).collect();
+    let wanted = in_order(&stored, now).into_iter();
+    let wanted = wanted.filter(|silence| filter.iter().all(|one| is_about(silence, one)));
+    let shown: Vec<ApiSilence> = wanted.map(|silence| ApiSilence::of(silence, now)).collect();
     list(&shown, permit)
 }
 

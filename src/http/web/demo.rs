@@ -1,22 +1,19 @@
 //! The switches of a simulated fleet, for those who try Rollcall: a site that is switched off falls silent.
 
 use axum::Router;
-use axum::extract::{Form, State};
+use axum::extract::State;
 use axum::http::StatusCode;
-use axum::middleware::from_fn_with_state;
 use axum::response::Redirect;
 use axum::routing::post;
 use maud::{Markup, html};
 use serde::Deserialize;
 
+use super::forms::{Body, fields};
 use super::{Failed, Pages, Web};
-use crate::http::changes::{self, HasTokens};
 use crate::http::switches::Switches;
 
-pub(super) fn pages(has_tokens: HasTokens) -> Router<Web> {
-    Router::new()
-        .route("/demo/power", post(turn))
-        .route_layer(from_fn_with_state(has_tokens, changes::guard_without_body))
+pub(super) fn forms() -> Router<Web> {
+    Router::new().route("/demo/power", post(turn))
 }
 
 #[derive(Deserialize)]
@@ -25,7 +22,8 @@ struct Turn {
     off: bool,
 }
 
-async fn turn(State(web): Pages, Form(Turn { site, off }): Form<Turn>) -> Result<Redirect, Failed> {
+async fn turn(State(web): Pages, body: Body<Turn>) -> Result<Redirect, Failed> {
+    let Turn { site, off } = fields(body)?;
     if web.switches.as_ref().is_some_and(|switches| switches.turn(&site, off)) {
         return Ok(Redirect::to(&format!("{}/", web.base)));
     }

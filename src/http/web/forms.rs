@@ -9,6 +9,7 @@ use axum::middleware::from_fn_with_state;
 use axum::response::Redirect;
 use axum::routing::post;
 use axum::{Extension, Router};
+use maud::{Markup, html};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -22,8 +23,10 @@ use crate::presence::{Acknowledgement, Unit, is_pause};
 
 /// A browser cannot send the type of these bodies to another site's page without naming its own: the guard refuses forms of
 /// other sites by that name.
-pub(super) fn pages(has_tokens: HasTokens) -> Router<Web> {
-    Router::new()
+///
+/// `others`: the forms of other pages.
+pub(super) fn pages(others: Router<Web>, has_tokens: HasTokens) -> Router<Web> {
+    others
         .route("/units/{kind}/{unit}/ack", post(acknowledge))
         .route("/units/{kind}/{unit}/unack", post(undo))
         .route("/units/{kind}/{unit}/pause", post(pause))
@@ -33,7 +36,7 @@ pub(super) fn pages(has_tokens: HasTokens) -> Router<Web> {
         .layer(DefaultBodyLimit::max(LONGEST_BODY))
 }
 
-type Body<T> = Result<Form<T>, FormRejection>;
+pub(super) type Body<T> = Result<Form<T>, FormRejection>;
 
 #[derive(Deserialize)]
 struct Signed {
@@ -118,6 +121,14 @@ async fn remove(
     Ok(Redirect::to(&format!("{}/", web.base)))
 }
 
+/// The fields for the name of the operator and a comment.
+pub(super) fn signature(needs_comment: bool) -> Markup {
+    html! {
+        label { "Your name" input name="author" required maxlength="128" autocomplete="name" data-remember="author"; }
+        label { "Comment" input name="comment" maxlength="512" required[needs_comment]; }
+    }
+}
+
 impl Web {
     /// Changes the unit and answers with its page.
     async fn change(&self, unit: Unit, wanted: UnitChange, by: (&str, &str)) -> Result<Redirect, Failed> {
@@ -127,7 +138,7 @@ impl Web {
     }
 }
 
-fn fields<T: DeserializeOwned>(body: Body<T>) -> Result<T, Problem> {
+pub(super) fn fields<T: DeserializeOwned>(body: Body<T>) -> Result<T, Problem> {
     match body {
         Ok(Form(fields)) => Ok(fields),
         Err(rejection) => Err(Problem::bad_request(rejection.body_text())),

@@ -14,12 +14,16 @@ use crate::telemetry::Severity;
 pub(super) enum Tab {
     Fleet,
     Records,
+    Deliveries,
+    Silences,
     Instances,
 }
 
-const TABS: [(Tab, &str, &str); 3] = [
+const TABS: [(Tab, &str, &str); 5] = [
     (Tab::Fleet, "/", "Fleet"),
     (Tab::Records, "/records", "Records"),
+    (Tab::Deliveries, "/deliveries", "Deliveries"),
+    (Tab::Silences, "/silences", "Silences"),
     (Tab::Instances, "/instances", "Instances"),
 ];
 
@@ -27,8 +31,15 @@ const ICON: &str = "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg'
     %3Ccircle cx='8' cy='8' r='7' fill='%231f6f5c'/%3E%3Cpath d='M4 8.5l3 3 5-6' stroke='white' stroke-width='2' \
     fill='none'/%3E%3C/svg%3E";
 
-const HELP: [(&str, &str); 4] =
-    [("/", "search"), ("g f", "fleet"), ("g r", "records"), ("?", "this help; Escape closes it")];
+const HELP: [(&str, &str); 7] = [
+    ("/", "search"),
+    ("g f", "fleet"),
+    ("g r", "records"),
+    ("g d", "deliveries"),
+    ("g s", "silences"),
+    ("g i", "instances"),
+    ("?", "this help; Escape closes it"),
+];
 
 impl Web {
     /// A whole page around `main`, of which `live` is replaced when the fleet changes.

@@ -61,13 +61,13 @@ for (const input of document.querySelectorAll("[data-remember]")) {
   input.form.addEventListener("submit", () => localStorage.setItem(name, input.value));
 }
 
+const pages = { f: "", r: "records", d: "deliveries", s: "silences", i: "instances" };
 let before = "";
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select")) return;
   const home = document.querySelector(".brand")?.getAttribute("href") ?? "/";
   if (event.key === "/" && search) { event.preventDefault(); search.focus(); }
   else if (event.key === "?" && help) help.showModal();
-  else if (before === "g" && event.key === "f") location.href = home;
-  else if (before === "g" && event.key === "r") location.href = home + "records";
+  else if (before === "g" && event.key in pages) location.href = home + pages[event.key];
   before = event.key;
 });

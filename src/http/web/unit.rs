@@ -7,6 +7,7 @@ use axum::http::HeaderMap;
 use axum::{Extension, response::IntoResponse};
 use maud::{Markup, html};
 
+use super::forms::signature;
 use super::layout::may_change;
 use super::{Failed, Pages, Web, words};
 use crate::clock::Timestamp;
@@ -16,6 +17,7 @@ use crate::http::operators::{UnitPath, unit};
 use crate::http::timeline::{Day, Timeline};
 use crate::http::units::UnitView;
 use crate::presence::OfflineRecord;
+use crate::routing::{Matcher, Operator};
 
 /// The most records that a page reads of its unit, and the most events that it shows.
 const RECORDS: usize = 100;
@@ -156,6 +158,13 @@ fn strip(timeline: &Timeline) -> Markup {
     }
 }
 
+fn matchers(view: &UnitView) -> Option<String> {
+    let equal =
+        |name: &str, value: &str| Matcher::new(name.to_owned(), Operator::Equal, value.to_owned()).ok();
+    let (kind, unit) = (equal("kind", view.kind.as_str())?, equal("unit", view.unit.as_str())?);
+    Some(format!("{kind}, {unit}"))
+}
+
 /// What happened, newest first.
 fn history(timeline: &Timeline) -> Markup {
     let shown = &timeline.events[..timeline.events.len().min(EVENTS)];
@@ -178,15 +187,23 @@ fn history(timeline: &Timeline) -> Markup {
 }
 
 impl Web {
+    /// A link to the form of a silence, filled with the matchers of this unit alone.
+    fn silence_link(&self, view: &UnitView) -> Markup {
+        html! {
+            @if let Some(matchers) = matchers(view) {
+                form method="get" action={ (self.base) "/silences" } {
+                    h2 { "Silence" }
+                    p.quiet { "Receivers are not notified of it for a while. Its records are written all the same." }
+                    input type="hidden" name="matchers" value=(matchers);
+                    button type="submit" { "Silence its alerts" }
+                }
+            }
+        }
+    }
+
     /// What an operator does with the unit.
     fn forms(&self, view: &UnitView, caller: &Caller) -> Markup {
         let to = format!("{}{}", self.base, words::unit_path(&view.kind, view.unit.as_str()));
-        let who = || {
-            html! {
-                label { "Your name" input name="author" required maxlength="128" autocomplete="name" data-remember="author"; }
-                label { "Comment" input name="comment" maxlength="512"; }
-            }
-        };
         html! {
             section.actions aria-label="Actions" {
                 @if let Some(record) = &view.record {
@@ -194,7 +211,7 @@ impl Web {
                         form method="post" action={ (to) "/ack" } {
                             h2 { "Acknowledge" }
                             p.quiet { "You take care of it: reminders and escalations stop." }
-                            (who())
+                            (signature(false))
                             button.main type="submit" { "Acknowledge" }
                         }
                     } @else {
@@ -209,7 +226,7 @@ impl Web {
                         h2 { "Pause" }
                         p.quiet { "Planned work: its silence does not count meanwhile." }
                         label { "For how many hours" input type="number" name="hours" min="0.1" max="8760" step="0.1" value="1" required; }
-                        (who())
+                        (signature(false))
                         button type="submit" { "Pause" }
                     }
                 } @else {
@@ -218,6 +235,7 @@ impl Web {
                         button type="submit" { "End the pause" }
                     }
                 }
+                (self.silence_link(view))
                 @if caller.require(Role::Admin).is_ok() {
                     form method="post" action={ (to) "/remove" } {
                         h2 { "Remove" }

@@ -1,7 +1,7 @@
 //! How pages write states, times and names.
 
 use maud::{Markup, html};
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::clock::Timestamp;
 pub(super) use crate::http::explain::span;
@@ -67,9 +67,12 @@ pub(super) fn text(text: &str) -> String {
     Shown(text).to_string()
 }
 
+/// What is escaped in a path: everything that may have a meaning there.
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.');
+
 /// The path of a unit's page, without the base.
 pub(super) fn unit_path(kind: &Kind, id: &str) -> String {
-    format!("/units/{kind}/{}", utf8_percent_encode(id, NON_ALPHANUMERIC))
+    format!("/units/{kind}/{}", utf8_percent_encode(id, ESCAPED))
 }
 
 #[cfg(test)]

@@ -225,7 +225,7 @@ async fn asked(world: &World, words: &[&str]) -> Result<(), String> {
     // The effect of the command before it may show a moment later.
     for _ in 0..100 {
         match answer_to(method, world.http, path, body) {
-            Some((200 | 204, _)) => return Ok(()),
+            Some((200 | 201 | 204, _)) => return Ok(()),
             Some((status, _)) if status < 500 && status != 404 => {
                 return Err(format!("{path} answers {status}"));
             }

@@ -6,6 +6,8 @@ mod connections;
 mod fleet;
 mod metrics;
 mod registry;
+mod roles;
+mod silences;
 mod timeline;
 mod unit_metrics;
 mod values;

@@ -12,11 +12,11 @@ use super::world::{Fleet, SECOND};
 const HTML: &str = "text/html";
 
 /// A browser that shows every answer and follows no redirect.
-fn browser() -> Client {
+pub(super) fn browser() -> Client {
     Client::builder().no_proxy().redirect(redirect::Policy::none()).build().unwrap()
 }
 
-async fn submit(fleet: &Fleet, path: &str, cookie: &str, origin: &str, fields: &str) -> Response {
+pub(super) async fn submit(fleet: &Fleet, path: &str, cookie: &str, origin: &str, fields: &str) -> Response {
     let request =
         browser().post(format!("{}{path}", fleet.url)).header(ORIGIN, origin).header(COOKIE, cookie);
     let request = request.header(CONTENT_TYPE, "application/x-www-form-urlencoded");

@@ -1,0 +1,222 @@
+//! `/api/v1/silences`: alert silences with matchers as they are written in routes. Changes are in the audit. Clients of
+//! Alertmanager find the same alert silences in [`super::alertmanager`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::extract::rejection::{BytesRejection, PathRejection};
+use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::http::{StatusCode, Uri};
+use axum::middleware::from_fn_with_state;
+use axum::routing::get;
+use axum::{Extension, Json, Router};
+use serde::{Deserialize, Serialize};
+
+use super::Sources;
+use super::changes::{self, Caller, HasTokens, LONGEST_BODY};
+use super::operators::read;
+use super::problem::{Problem, query};
+use crate::clock::{Clock, Timestamp, parse_span};
+use crate::fleet::Silences;
+use crate::routing::alert_silence::{SilenceState, WantedSilence, in_order};
+use crate::routing::{AlertSilence, Matcher, SilenceId, parse_label_matchers};
+
+const DEFAULT_LIMIT: usize = 100;
+const LARGEST_LIMIT: usize = 1000;
+
+/// Lists and changes alert silences.
+#[derive(Clone)]
+pub(super) struct SilencesState {
+    silences: Arc<Silences>,
+    clock: Clock,
+}
+
+pub(super) fn pages(state: SilencesState, has_tokens: HasTokens) -> Router {
+    Router::new()
+        .route("/api/v1/silences", get(list).post(add))
+        .route("/api/v1/silences/{id}", get(show).put(change).delete(expire))
+        .route_layer(from_fn_with_state(has_tokens, changes::guard))
+        .layer(DefaultBodyLimit::max(LONGEST_BODY))
+        .with_state(state)
+}
+
+/// What a request asks for, as it is written in its URL.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SilencesQuery {
+    pub state: Option<SilenceState>,
+    pub limit: Option<usize>,
+    pub cursor: Option<SilenceId>,
+}
+
+/// A page of alert silences.
+#[derive(Serialize)]
+pub(super) struct SilencePage {
+    pub silences: Vec<ShownSilence>,
+    /// The `cursor` of the next page; `null` on the last.
+    pub next: Option<SilenceId>,
+}
+
+#[derive(Serialize)]
+pub(super) struct ShownSilence {
+    pub id: SilenceId,
+    pub state: SilenceState,
+    /// Such as `site="north"`.
+    pub matchers: Vec<String>,
+    pub starts_at: Timestamp,
+    pub ends_at: Timestamp,
+    pub updated_at: Timestamp,
+    pub author: String,
+    pub comment: String,
+}
+
+/// An alert silence as it is added or changed.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PostedSilence {
+    matchers: Vec<String>,
+    starts_at: Option<Timestamp>,
+    ends_at: Option<Timestamp>,
+    /// How long, instead of its end.
+    r#for: Option<String>,
+    author: String,
+    comment: String,
+}
+
+/// The answer to a [`PostedSilence`].
+#[derive(Serialize)]
+struct Put {
+    /// The id of the one that is in force.
+    id: SilenceId,
+}
+
+async fn list(State(state): State<SilencesState>, uri: Uri) -> Result<Json<SilencePage>, Problem> {
+    Ok(Json(state.page(&query(&uri)?).await?))
+}
+
+type IdPath = Result<Path<String>, PathRejection>;
+
+async fn show(State(state): State<SilencesState>, id: IdPath) -> Result<Json<ShownSilence>, Problem> {
+    let id = silence_id(id)?;
+    let (stored, now) = (state.silences.current().await?, state.clock.now());
+    let found = stored.iter().find(|silence| silence.id == id);
+    let found = found.ok_or_else(|| Problem::not_found(format!("there is no silence {id}")))?;
+    Ok(Json(ShownSilence::of(found, now)))
+}
+
+async fn add(
+    State(state): State<SilencesState>,
+    Extension(caller): Extension<Caller>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<(StatusCode, Json<Put>), Problem> {
+    let wanted = read::<PostedSilence>(&body?)?.wanted(state.clock.now())?;
+    Ok((StatusCode::CREATED, Json(Put { id: state.put(None, wanted, &caller).await? })))
+}
+
+async fn change(
+    State(state): State<SilencesState>,
+    Extension(caller): Extension<Caller>,
+    id: IdPath,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<Put>, Problem> {
+    let (id, wanted) = (silence_id(id)?, read::<PostedSilence>(&body?)?.wanted(state.clock.now())?);
+    Ok(Json(Put { id: state.put(Some(id), wanted, &caller).await? }))
+}
+
+async fn expire(
+    State(state): State<SilencesState>,
+    Extension(caller): Extension<Caller>,
+    id: IdPath,
+) -> Result<StatusCode, Problem> {
+    state.expire(silence_id(id)?, &caller).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+impl SilencesState {
+    pub fn new(sources: &Sources) -> SilencesState {
+        SilencesState { silences: sources.silences.clone(), clock: sources.clock.clone() }
+    }
+
+    pub async fn page(&self, wanted: &SilencesQuery) -> Result<SilencePage, Problem> {
+        let limit = wanted.limit.unwrap_or(DEFAULT_LIMIT);
+        if !(1..=LARGEST_LIMIT).contains(&limit) {
+            return Err(Problem::bad_request(format!("limit is a number from 1 to {LARGEST_LIMIT}")));
+        }
+        let (stored, now) = (self.silences.current().await?, self.clock.now());
+        let mut all = in_order(&stored, now);
+        if let Some(cursor) = wanted.cursor {
+            let last = all.iter().position(|silence| silence.id == cursor);
+            let last = last.ok_or_else(|| Problem::bad_request("the page before is gone; begin again"))?;
+            all.drain(..=last);
+        }
+        all.retain(|silence| wanted.state.is_none_or(|state| silence.state(now) == state));
+        let next = all.get(limit).and_then(|_| all.get(limit - 1)).map(|last| last.id);
+        let silences = all.into_iter().take(limit).map(|silence| ShownSilence::of(silence, now)).collect();
+        Ok(SilencePage { silences, next })
+    }
+
+    /// Adds an alert silence or, with an id, changes one. Answers the id of the one that is in force.
+    pub async fn put(
+        &self,
+        id: Option<SilenceId>,
+        wanted: WantedSilence,
+        caller: &Caller,
+    ) -> Result<SilenceId, Problem> {
+        let by = caller.by(Some(&wanted.author));
+        Ok(self.silences.put(id, wanted, &by, self.clock.now()).await?)
+    }
+
+    /// Ends an alert silence. One that is over stays so: the request may be repeated.
+    pub async fn expire(&self, id: SilenceId, caller: &Caller) -> Result<(), Problem> {
+        self.silences.expire(id, &caller.by(None), self.clock.now()).await?;
+        Ok(())
+    }
+}
+
+impl ShownSilence {
+    fn of(silence: &AlertSilence, now: Timestamp) -> ShownSilence {
+        ShownSilence {
+            id: silence.id,
+            state: silence.state(now),
+            matchers: silence.matchers.iter().map(ToString::to_string).collect(),
+            starts_at: silence.starts_at,
+            ends_at: silence.ends_at,
+            updated_at: silence.updated_at,
+            author: silence.author.clone(),
+            comment: silence.comment.clone(),
+        }
+    }
+}
+
+impl PostedSilence {
+    fn wanted(self, now: Timestamp) -> Result<WantedSilence, Problem> {
+        let starts_at = self.starts_at.unwrap_or(now);
+        let span = |text: &str| {
+            let span = parse_span(text).filter(|span| *span > Duration::ZERO);
+            span.ok_or_else(|| Problem::bad_request(format!("for: {text:?} is no span; write 30m or 2h")))
+        };
+        let ends_at = match (self.ends_at, &self.r#for) {
+            (Some(end), None) => end,
+            (None, Some(text)) => starts_at + span(text)?,
+            _ => return Err(Problem::bad_request("write either ends_at or for")),
+        };
+        let mut matchers = Vec::new();
+        for text in &self.matchers {
+            matchers.extend(read_matchers(text)?);
+        }
+        let (author, comment) = (self.author, self.comment);
+        Ok(WantedSilence { matchers, starts_at, ends_at, author, comment })
+    }
+}
+
+/// Matchers, with commas between them.
+pub(super) fn read_matchers(text: &str) -> Result<Vec<Matcher>, Problem> {
+    parse_label_matchers(text)
+        .map_err(|error| Problem::bad_request(format!("matchers: {text:?}: {error}; write site=\"north\"")))
+}
+
+fn silence_id(id: IdPath) -> Result<SilenceId, Problem> {
+    let Path(id) = id?;
+    id.parse().map_err(|error| Problem::bad_request(format!("{id:?}: {error}")))
+}

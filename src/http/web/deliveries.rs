@@ -1,0 +1,273 @@
+//! The pages of deliveries: what waits, what was given up and what was delivered, each with its attempts; delivering again.
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, Uri};
+use axum::response::{IntoResponse, Redirect};
+use axum::{Extension, Router, routing};
+use maud::{Markup, html};
+use serde::Deserialize;
+use url::form_urlencoded;
+
+use super::forms::{Body, fields};
+use super::layout::{Tab, may_change};
+use super::{Failed, Pages, Web, words};
+use crate::clock::Timestamp;
+use crate::fleet::deliveries::{AttemptLine, DeliveryDetails, DeliveryFilter, DeliveryLine, DeliveryState};
+use crate::http::changes::Caller;
+use crate::http::deliveries::DeliveriesQuery;
+use crate::http::problem::{Problem, query};
+use crate::presence::OfflineRecord;
+
+const STATES: [(Option<DeliveryState>, &str); 6] = [
+    (None, "All"),
+    (Some(DeliveryState::Pending), "Pending"),
+    (Some(DeliveryState::Failed), "Trying again"),
+    (Some(DeliveryState::Orphaned), "Without a receiver"),
+    (Some(DeliveryState::Dead), "Dead letters"),
+    (Some(DeliveryState::Delivered), "Delivered"),
+];
+
+/// The most records of a delivery that its page shows.
+const RECORDS: usize = 200;
+
+/// The forms of the pages.
+pub(super) fn forms() -> Router<Web> {
+    Router::new()
+        .route("/deliveries/replay", routing::post(replay_letters))
+        .route("/deliveries/{id}/replay", routing::post(replay))
+}
+
+pub(super) async fn page(
+    State(web): Pages,
+    Extension(caller): Extension<Caller>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<impl IntoResponse, Failed> {
+    let wanted: DeliveriesQuery = query(&uri)?;
+    let (summary, page) = tokio::join!(web.summaries.recent(&headers), web.deliveries.page(&wanted));
+    let (summary, page) = (summary?, page?);
+    let (now, may_change) = (web.clock.now(), may_change(&caller));
+    let DeliveryFilter { receiver, state: wanted, .. } = wanted.filter();
+    let receiver = receiver.as_deref();
+    let live = html! {
+        h1 { "Deliveries" }
+        div.filters {
+            @for (state, name) in STATES {
+                a href=(web.deliveries_link(state, receiver, None))
+                    aria-current=[(state == wanted).then_some("true")] { (name) } " "
+            }
+            @if let Some(receiver) = receiver {
+                a.chip href=(web.deliveries_link(wanted, None, None)) title="Remove this filter" {
+                    "receiver: " b { (words::text(receiver)) } span aria-hidden="true" { " ✕" } span.hidden { " remove" }
+                }
+            }
+        }
+        @if page.deliveries.is_empty() {
+            p.empty { "There is no such delivery." }
+        } @else {
+            (web.deliveries_table(&page.deliveries, now, may_change))
+            nav.pages aria-label="Further deliveries" {
+                @if let Some(next) = &page.next {
+                    a rel="next" href=(web.deliveries_link(wanted, receiver, Some(next))) { "Next page" }
+                }
+            }
+        }
+    };
+    let all_letters = html! {
+        @if may_change && wanted == Some(DeliveryState::Dead) && !page.deliveries.is_empty() {
+            section.actions {
+                form method="post" action={ (web.base) "/deliveries/replay" } {
+                    h2 { "Deliver dead letters again" }
+                    p.quiet { "Up to 500 with each click." }
+                    input type="hidden" name="receiver" value=(receiver.unwrap_or_default());
+                    button type="submit" { "Deliver all of these again" }
+                }
+            }
+        }
+    };
+    Ok(web.page("Deliveries", Some(Tab::Deliveries), &summary, &caller, live, all_letters))
+}
+
+pub(super) async fn one(
+    State(web): Pages,
+    Extension(caller): Extension<Caller>,
+    id: Result<Path<String>, PathRejection>,
+    headers: HeaderMap,
+) -> Result<impl IntoResponse, Failed> {
+    let Path(id) = id.map_err(Problem::from)?;
+    let (summary, details) = tokio::join!(web.summaries.recent(&headers), web.deliveries.details(&id));
+    let (summary, details) = (summary?, details?);
+    let (now, may_change) = (web.clock.now(), may_change(&caller));
+    let live = html! {
+        p.path { a href={ (web.base) "/deliveries" } { "Deliveries" } " / " }
+        h1 { (words::text(&id)) }
+        (web.deliveries_table(&details.deliveries, now, may_change))
+        (attempts(&details.attempts, now))
+        (web.told(&details, now))
+    };
+    Ok(web.page(&id, Some(Tab::Deliveries), &summary, &caller, live, html! {}))
+}
+
+fn attempts(attempts: &[AttemptLine], now: Timestamp) -> Markup {
+    html! {
+        section {
+            h2 { "Attempts" }
+            @if attempts.is_empty() { p.empty { "None is recorded." } }
+            ol.events {
+                @for one in attempts {
+                    li {
+                        span.when { (words::ago(Some(one.at), now)) }
+                        b { (one.result.as_str().replace('_', " ")) }
+                        span {
+                            (words::text(&one.receiver)) ", attempt " (one.number) ", " (one.took_ms) " ms"
+                            @if !one.answer.is_empty() { ": " (words::text(&one.answer)) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Web {
+    fn deliveries_link(
+        &self,
+        state: Option<DeliveryState>,
+        receiver: Option<&str>,
+        cursor: Option<&str>,
+    ) -> String {
+        let mut query = form_urlencoded::Serializer::new(String::new());
+        let pairs = [("state", state.map(DeliveryState::as_str)), ("receiver", receiver), ("cursor", cursor)];
+        for (name, value) in pairs {
+            if let Some(value) = value {
+                query.append_pair(name, value);
+            }
+        }
+        format!("{}/deliveries?{}", self.base, query.finish())
+    }
+
+    fn deliveries_table(&self, lines: &[DeliveryLine], now: Timestamp, may_change: bool) -> Markup {
+        html! {
+            div.scroll {
+                table {
+                    caption.hidden { "Deliveries" }
+                    thead { tr {
+                        th scope="col" { "State" } th scope="col" { "When" } th scope="col" { "Receiver" }
+                        th scope="col" { "What" } th.wide scope="col" { "Group" } th.wide.numbers scope="col" { "Attempts" }
+                        th.wide scope="col" { "Answer" } th scope="col" { span.hidden { "Change" } }
+                    } }
+                    tbody { @for line in lines { (self.delivery_row(line, now, may_change)) } }
+                }
+            }
+        }
+    }
+
+    fn delivery_row(&self, line: &DeliveryLine, now: Timestamp, may_change: bool) -> Markup {
+        let (sign, class) = match line.state {
+            DeliveryState::Delivered => ("●", "online"),
+            DeliveryState::Dead | DeliveryState::Orphaned => ("▲", "offline"),
+            DeliveryState::Failed => ("◐", "late"),
+            DeliveryState::Pending => ("○", "never_seen"),
+        };
+        let ended = matches!(line.state, DeliveryState::Dead | DeliveryState::Delivered);
+        html! {
+            tr {
+                td {
+                    span class={ "state " (class) } { span aria-hidden="true" { (sign) } " " (line.state.as_str()) }
+                }
+                td {
+                    a href={ (self.base) "/deliveries/" (line.id) } { (words::ago(Some(line.at), now)) }
+                    @if let Some(next) = line.next_attempt { span.note { " next " (words::ago(Some(next), now)) } }
+                }
+                th scope="row" {
+                    a href=(self.deliveries_link(None, Some(&line.receiver), None)) { (words::text(&line.receiver)) }
+                }
+                td { (what(line)) }
+                td.wide {
+                    @for (name, value) in &line.labels { span.label { (words::text(name)) "=" (words::text(value)) } " " }
+                }
+                td.wide.numbers { (line.attempts) }
+                td.wide { (words::text(&line.answer)) }
+                td {
+                    @if may_change && ended {
+                        form method="post" action={ (self.base) "/deliveries/" (line.id) "/replay" } {
+                            button type="submit" { "Again" span.hidden { ": deliver " (line.id) } }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// The records that the receivers were notified of.
+    fn told(&self, details: &DeliveryDetails, now: Timestamp) -> Markup {
+        let line = |record: &OfflineRecord, what: &str, at: Timestamp| {
+            html! {
+                li {
+                    span.when { (words::ago(Some(at), now)) }
+                    b { (what) }
+                    a href={ (self.base) (words::unit_path(&record.kind, record.unit.as_str())) } {
+                        (record.kind) "/" (words::text(record.unit.as_str()))
+                    }
+                }
+            }
+        };
+        let (offline, online) = (&details.offline, &details.online);
+        let more = offline.len().saturating_sub(RECORDS) + online.len().saturating_sub(RECORDS);
+        html! {
+            section {
+                h2 { "What it tells" }
+                ol.events {
+                    @for record in offline.iter().take(RECORDS) { (line(record, "offline", record.deadline)) }
+                    @for record in online.iter().take(RECORDS) { (line(record, "back", record.back_at.unwrap_or(now))) }
+                    @for blind in &details.blind {
+                        li {
+                            span.when { (words::ago(Some(blind.from), now)) }
+                            b { "blind" }
+                            span { "for " (words::span(blind.to.since(blind.from))) }
+                        }
+                    }
+                }
+                @if more > 0 { p.quiet { (more) " more are in the API." } }
+            }
+        }
+    }
+}
+
+/// How many records a delivery tells of.
+fn what(line: &DeliveryLine) -> String {
+    let counts = [(line.offline, "offline"), (line.online, "back"), (line.blind, "blind")];
+    let counts = counts.into_iter().filter(|(count, _)| *count > 0);
+    let mut parts: Vec<String> = counts.map(|(count, what)| format!("{count} {what}")).collect();
+    parts.extend(line.reminder.then(|| "reminder".to_owned()));
+    parts.join(", ")
+}
+
+async fn replay(
+    State(web): Pages,
+    Extension(caller): Extension<Caller>,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Redirect, Failed> {
+    let Path(id) = id.map_err(Problem::from)?;
+    web.deliveries.replay(&id, &caller).await?;
+    Ok(Redirect::to(&format!("{}/deliveries/{id}", web.base)))
+}
+
+#[derive(Deserialize)]
+struct Letters {
+    #[serde(default)]
+    receiver: String,
+}
+
+async fn replay_letters(
+    State(web): Pages,
+    Extension(caller): Extension<Caller>,
+    body: Body<Letters>,
+) -> Result<Redirect, Failed> {
+    let receiver = Some(fields(body)?.receiver).filter(|receiver| !receiver.is_empty());
+    let state = Some(DeliveryState::Dead);
+    let filter = DeliveryFilter { receiver: receiver.clone(), state, ..DeliveryFilter::default() };
+    web.deliveries.replay_all(&filter, None, &caller).await?;
+    Ok(Redirect::to(&web.deliveries_link(state, receiver.as_deref(), None)))
+}

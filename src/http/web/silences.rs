@@ -1,0 +1,161 @@
+//! The page of alert silences: those that are active, to come and over, and a form for a new one.
+
+use std::time::Duration;
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, Uri};
+use axum::response::{IntoResponse, Redirect};
+use axum::{Extension, Router, routing};
+use maud::{Markup, html};
+use serde::Deserialize;
+
+use super::forms::{Body, fields, signature};
+use super::layout::{Tab, may_change};
+use super::{Failed, Pages, Web, words};
+use crate::clock::Timestamp;
+use crate::http::changes::Caller;
+use crate::http::problem::{Problem, query};
+use crate::http::silences::{ShownSilence, SilencesQuery, read_matchers};
+use crate::routing::SilenceId;
+use crate::routing::alert_silence::{SilenceState, WantedSilence};
+
+const STATES: [(Option<SilenceState>, &str, &str); 4] = [
+    (None, "", "All"),
+    (Some(SilenceState::Active), "?state=active", "Active"),
+    (Some(SilenceState::Pending), "?state=pending", "To come"),
+    (Some(SilenceState::Expired), "?state=expired", "Over"),
+];
+
+/// The forms of the page.
+pub(super) fn forms() -> Router<Web> {
+    Router::new().route("/silences", routing::post(add)).route("/silences/{id}/expire", routing::post(expire))
+}
+
+/// `matchers` fills the form.
+#[derive(Deserialize)]
+struct PageQuery {
+    #[serde(default)]
+    matchers: String,
+    state: Option<SilenceState>,
+    cursor: Option<SilenceId>,
+}
+
+pub(super) async fn page(
+    State(web): Pages,
+    Extension(caller): Extension<Caller>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<impl IntoResponse, Failed> {
+    let PageQuery { matchers, state, cursor } = query(&uri)?;
+    let wanted = SilencesQuery { state, cursor, ..SilencesQuery::default() };
+    let (summary, page) = tokio::join!(web.summaries.recent(&headers), web.silences.page(&wanted));
+    let (summary, page) = (summary?, page?);
+    let (now, may_change) = (web.clock.now(), may_change(&caller));
+    let live = html! {
+        h1 { "Silences of alerts" }
+        p.quiet { "Receivers are not notified of units that all matchers of an active silence match. Records are written all the same." }
+        div.filters {
+            @for (one, path, name) in STATES {
+                a href={ (web.base) "/silences" (path) } aria-current=[(one == state).then_some("true")] { (name) } " "
+            }
+        }
+        @if page.silences.is_empty() {
+            p.empty { "There is none." }
+        } @else {
+            div.scroll {
+                table {
+                    caption.hidden { "Silences of alerts" }
+                    thead { tr {
+                        th scope="col" { "State" } th scope="col" { "Matchers" } th scope="col" { "Begin" }
+                        th scope="col" { "End" } th scope="col" { "Why" } th scope="col" { span.hidden { "Change" } }
+                    } }
+                    tbody { @for silence in &page.silences { (web.silence_row(silence, now, may_change)) } }
+                }
+            }
+            nav.pages aria-label="Further silences" {
+                @if let Some(next) = &page.next {
+                    @let and = state.map(|state| format!("&state={}", state.as_str())).unwrap_or_default();
+                    a rel="next" href={ (web.base) "/silences?cursor=" (next) (and) } { "Next page" }
+                }
+            }
+        }
+    };
+    let form = html! { @if may_change { (web.silence_form(&matchers)) } };
+    Ok(web.page("Silences", Some(Tab::Silences), &summary, &caller, live, form))
+}
+
+impl Web {
+    fn silence_row(&self, silence: &ShownSilence, now: Timestamp, may_change: bool) -> Markup {
+        let (sign, word) = match silence.state {
+            SilenceState::Active => ("‖", "active"),
+            SilenceState::Pending => ("◷", "to come"),
+            SilenceState::Expired => ("○", "over"),
+        };
+        html! {
+            tr {
+                td { span.state { span aria-hidden="true" { (sign) } " " (word) } }
+                th scope="row" { @for matcher in &silence.matchers { code { (words::text(matcher)) } " " } }
+                td { (words::ago(Some(silence.starts_at), now)) }
+                td { (words::ago(Some(silence.ends_at), now)) }
+                td { (words::text(&silence.comment)) span.note { " " (words::text(&silence.author)) } }
+                td {
+                    @if may_change && silence.state != SilenceState::Expired {
+                        form method="post" action={ (self.base) "/silences/" (silence.id) "/expire" } {
+                            button type="submit" { "End" span.hidden { " the silence " (silence.id) } }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn silence_form(&self, matchers: &str) -> Markup {
+        html! {
+            section.actions {
+                form method="post" action={ (self.base) "/silences" } {
+                    h2 { "New silence" }
+                    label { "Matchers, with commas between them" input name="matchers" required maxlength="4096"
+                        value=(matchers) placeholder="site=\"north\", kind=~\"gate.*\""; }
+                    label { "For how many hours" input type="number" name="hours" min="0.1" max="8760" step="0.1" value="2" required; }
+                    (signature(true))
+                    button.main type="submit" { "Silence" }
+                }
+            }
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Wanted {
+    matchers: String,
+    hours: f64,
+    author: String,
+    comment: String,
+}
+
+async fn add(
+    State(web): Pages,
+    Extension(caller): Extension<Caller>,
+    body: Body<Wanted>,
+) -> Result<Redirect, Failed> {
+    let Wanted { matchers, hours, author, comment } = fields(body)?;
+    let starts_at = web.clock.now();
+    let length = Duration::try_from_secs_f64((hours * 3600.0).round()).ok();
+    let length = length.filter(|length| !length.is_zero());
+    let length = length.ok_or_else(|| Problem::bad_request("hours is a number of hours"))?;
+    let (matchers, ends_at) = (read_matchers(&matchers)?, starts_at + length);
+    let wanted = WantedSilence { matchers, starts_at, ends_at, author, comment };
+    web.silences.put(None, wanted, &caller).await?;
+    Ok(Redirect::to(&format!("{}/silences", web.base)))
+}
+
+async fn expire(
+    State(web): Pages,
+    Extension(caller): Extension<Caller>,
+    id: Result<Path<SilenceId>, PathRejection>,
+) -> Result<Redirect, Failed> {
+    let Path(id) = id.map_err(Problem::from)?;
+    web.silences.expire(id, &caller).await?;
+    Ok(Redirect::to(&format!("{}/silences", web.base)))
+}

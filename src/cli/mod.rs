@@ -39,6 +39,7 @@ mod signals;
 mod silence;
 mod simulate;
 mod template;
+mod token;
 
 const FAILED: u8 = 1;
 /// `EX_CONFIG` of sysexits.h.
@@ -99,6 +100,8 @@ enum Command {
     SendTest(send_test::Arguments),
     /// Show what a receiver is sent for examples.
     Template(template::Arguments),
+    /// Make a token for the HTTP API and the web page.
+    Token(token::Arguments),
     /// Write completions for shells, and manual pages.
     #[cfg(feature = "package-files")]
     #[command(hide = true)]
@@ -148,6 +151,7 @@ pub fn run(line: CommandLine) -> ExitCode {
             Command::Instances(arguments) => fleet::instances(arguments).await,
             Command::SendTest(arguments) => send_test::run(arguments).await,
             Command::Template(arguments) => template::run(arguments).await,
+            Command::Token(arguments) => token::run(arguments),
             #[cfg(feature = "package-files")]
             Command::PackageFiles(arguments) => package_files::run(&arguments),
         }

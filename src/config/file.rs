@@ -349,6 +349,7 @@ section! {
         name: String = String::new(),
         sha256: String = String::new(),
         token_file: String = String::new(),
+        expires: String = String::new(),
         role: Role = Role::Viewer,
     }
 }

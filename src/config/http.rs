@@ -9,6 +9,7 @@ use super::file::{Http, Role, Token, UnitMetrics};
 use super::problem::Problems;
 use super::{instance, secrets};
 use crate::alerting::Links;
+use crate::clock::Timestamp;
 use crate::fleet::mirror::MOST_LABELS;
 use crate::http;
 use crate::presence::is_label_name;
@@ -129,5 +130,14 @@ fn token(path: &str, token: &Token, base: &Path, problems: &mut Problems) -> Opt
         Role::Operator => http::Role::Operator,
         Role::Admin => http::Role::Admin,
     };
-    Some(http::Token { name: token.name.clone(), sha256, role })
+    let expires_at = match (token.expires.as_str(), token.expires.parse::<jiff::Timestamp>()) {
+        ("", _) => None,
+        (_, Ok(moment)) => Some(Timestamp::from_millis(moment.as_millisecond())),
+        (text, Err(_)) => {
+            let text = format!("{text:?} is no moment; write 2027-01-01T00:00:00Z");
+            problems.error(format!("{path}.expires"), text);
+            return None;
+        }
+    };
+    Some(http::Token { name: token.name.clone(), sha256, role, expires_at })
 }

@@ -25,6 +25,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 /// The pages without a token: for probes of health, and for the login of a browser.
 const OPEN_PAGES: [&str; 5] = ["/healthz", "/readyz", "/login", "/assets/style.css", "/assets/script.js"];
 
+const NO_TOKEN: &str = "send a known token as `Authorization: Bearer …`";
+
 /// Who may ask.
 #[derive(Clone)]
 pub(super) struct Access {
@@ -45,14 +47,19 @@ pub(super) async fn require_token(
     let Access { tokens, login, sessions } = &access;
     let open = tokens.is_empty() || OPEN_PAGES.contains(&request.uri().path());
     let headers = request.headers();
-    let session = || sessions.as_ref().and_then(|(known, clock)| known.token_of(headers, clock.now()));
-    let token = known(tokens, headers).or_else(session);
+    let now = sessions.as_ref().map_or_else(Clock::machine, |(_, clock)| clock.now());
+    let session = || sessions.as_ref().and_then(|(known, _)| known.token_of(headers, now));
+    let bearer = known(tokens, headers);
+    let token = bearer.filter(|token| !token.is_expired(now)).or_else(session);
+    if let (Some(Token { expires_at: Some(end), .. }), None, false) = (bearer, token, open) {
+        return Problem::unauthorized(format!("this token expired at {end}")).into_response();
+    }
     if token.is_none() && !open {
         let is_page = request.method() == Method::GET && sessions.is_some() && wants_page(headers);
         return if is_page {
             Redirect::to(login).into_response()
         } else {
-            Problem::unauthorized().into_response()
+            Problem::unauthorized(NO_TOKEN).into_response()
         };
     }
     let caller = Caller::of(token, HasTokens(!tokens.is_empty()), request.headers());

@@ -23,7 +23,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Timestamp};
 use crate::fleet::{FlapRules, Mirror, Ownership, Roll, Silences};
 use crate::routing::{Inhibition, Route, Routes};
 use crate::store::{AlertStore, Catalogue, DataStore, FlapStore, Queries, Roster, SharedStore, UnitStore};
@@ -125,9 +125,15 @@ pub struct Token {
     /// SHA-256 of the token.
     pub sha256: [u8; 32],
     pub role: Role,
+    /// From then on it is refused.
+    pub expires_at: Option<Timestamp>,
 }
 
 impl Token {
+    fn is_expired(&self, now: Timestamp) -> bool {
+        self.expires_at.is_some_and(|end| end <= now)
+    }
+
     /// The SHA-256 of a token.
     pub fn digest(token: &str) -> [u8; 32] {
         digest(&SHA256, token.as_bytes()).as_ref().try_into().expect("SHA-256 has 32 bytes")

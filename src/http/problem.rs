@@ -51,8 +51,7 @@ impl Problem {
     }
 
     /// A token is missing or unknown.
-    pub fn unauthorized() -> Problem {
-        let detail = "send a known token as `Authorization: Bearer …`";
+    pub fn unauthorized(detail: impl Into<String>) -> Problem {
         Problem {
             header: Some((WWW_AUTHENTICATE, "Bearer")),
             ..Problem::new(StatusCode::UNAUTHORIZED, detail)

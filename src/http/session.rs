@@ -51,7 +51,7 @@ impl Sessions {
     pub fn begin(&self, token: &str, now: Timestamp) -> Option<HeaderValue> {
         let digest = Token::digest(token.trim());
         let known = self.tokens.iter().filter(|known| bool::from(known.sha256.as_slice().ct_eq(&digest)));
-        let known = known.max_by_key(|known| known.role)?;
+        let known = known.filter(|known| !known.is_expired(now)).max_by_key(|known| known.role)?;
         let ends = now.as_millis() / 1000 + LENGTH_SECONDS;
         let text = signed_text(&known.name, ends);
         let signature = HEXLOWER.encode(hmac::sign(&self.key_of(known), text.as_bytes()).as_ref());
@@ -82,7 +82,8 @@ impl Sessions {
             token.name.as_bytes() == name
                 && hmac::verify(&self.key_of(token), text.as_bytes(), &signature).is_ok()
         };
-        self.tokens.iter().find(is_valid).filter(|_| now.as_millis() / 1000 < ends)
+        let token = self.tokens.iter().find(is_valid)?;
+        (now.as_millis() / 1000 < ends && !token.is_expired(now)).then_some(token)
     }
 
     fn key_of(&self, token: &Token) -> hmac::Key {
@@ -111,7 +112,7 @@ mod tests {
     use crate::http::Role;
 
     fn token(name: &str, secret: &str) -> Token {
-        Token { name: name.to_owned(), sha256: Token::digest(secret), role: Role::Operator }
+        Token { name: name.to_owned(), sha256: Token::digest(secret), role: Role::Operator, expires_at: None }
     }
 
     fn sessions(key: &str, tokens: &[Token]) -> Sessions {

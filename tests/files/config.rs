@@ -824,7 +824,8 @@ fn secrets_are_read_beside_the_file_without_their_newline() {
         http.listen = "0.0.0.0:80"
         http.token = [
             { name = "a", role = "admin", token_file = "token" },
-            { name = "b", sha256 = "BA7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad" },
+            { name = "b", expires = "2027-01-01T01:00:00+01:00",
+              sha256 = "BA7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad" },
         ]
     "#;
     std::fs::write(&file, text).unwrap();
@@ -838,6 +839,8 @@ fn secrets_are_read_beside_the_file_without_their_newline() {
     let [a, b] = config.http.tokens.as_slice() else { panic!() };
     assert_eq!(a.sha256, b.sha256, "both are the SHA-256 of abc");
     assert_eq!((a.role, b.role), (Role::Admin, Role::Viewer));
+    let ends = [a, b].map(|token| token.expires_at.map(|end| end.to_string()));
+    assert_eq!(ends, [None, Some("2027-01-01T00:00:00.000Z".to_owned())]);
 }
 
 #[test]
@@ -863,6 +866,11 @@ fn a_secret_that_is_missing_empty_or_given_twice_is_refused() {
             "[[http.token]]\nname = \"a\"\nsha256 = \"abc\"".to_owned(),
             "http.token[0].sha256: ",
             "is no SHA-256; write 64 hex digits",
+        ),
+        (
+            format!("[[http.token]]\nname = \"a\"\nsha256 = \"{}\"\nexpires = \"soon\"", "ab".repeat(32)),
+            "http.token[0].expires: ",
+            "is no moment",
         ),
     ];
     for (text, path, expected) in cases {

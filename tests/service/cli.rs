@@ -751,3 +751,34 @@ async fn rows_quarantined_in_a_directory_are_shown_restored_and_deleted() {
     assert_eq!(left, 2, "it is back");
     drop(engine);
 }
+
+#[test]
+fn a_new_token_is_printed_with_the_lines_that_the_configuration_needs_for_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let new = |rest: &[&str]| rollcall(dir.path(), &[&["token", "new"], rest].concat(), &[]);
+    let text = |output: &std::process::Output| String::from_utf8_lossy(&output.stdout).into_owned();
+    let name = "the \"desk\" \\ 2";
+    let output = new(&["--name", name, "--role", "operator", "--expires", "2099-01-01T01:00:00+01:00"]);
+    let printed = text(&output);
+    let secret = printed.lines().find(|line| line.starts_with("rollcall_")).unwrap();
+    let (_, lines) = printed.split_once("For the configuration:").unwrap();
+    let config = rollcall::config::parse(lines, None, []).unwrap();
+    let [token] = config.http.tokens.as_slice() else { panic!("{lines}") };
+    assert_eq!((token.name.as_str(), token.role), (name, rollcall::http::Role::Operator));
+    assert_eq!(token.sha256, rollcall::http::Token::digest(secret));
+    assert_eq!(token.expires_at.unwrap().to_string(), "2099-01-01T00:00:00.000Z");
+
+    let made: Vec<Value> =
+        (0..2).map(|_| serde_json::from_str(&text(&new(&["--name", "screen", "--json"]))).unwrap()).collect();
+    assert_ne!(made[0]["token"], made[1]["token"]);
+    assert_eq!((&made[0]["role"], &made[0]["expires"]), (&"viewer".into(), &Value::Null));
+    for (wrong, why) in [
+        (&["--name", ""][..], "--name"),
+        (&["--name", "a\u{1b}[2J"], "--name"),
+        (&["--name", "a", "--expires", "2020-01-01T00:00:00Z"], "--expires"),
+    ] {
+        let output = new(wrong);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && said.contains(why), "{said}");
+    }
+}

@@ -192,7 +192,7 @@ impl Web {
                 td {
                     @if may_change && ended {
                         form method="post" action={ (self.base) "/deliveries/" (line.id) "/replay" } {
-                            button type="submit" { "Again" span.hidden { ": deliver " (line.id) } }
+                            button type="submit" { "Deliver again" span.hidden { ": " (line.id) } }
                         }
                     }
                 }

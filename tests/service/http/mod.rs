@@ -83,8 +83,8 @@ async fn readiness_names_every_reason_and_health_needs_none() {
 #[tokio::test]
 async fn pages_need_a_known_token_where_tokens_are_configured_but_probes_do_not() {
     let sha256 = Token::digest("s3cret");
-    let token = Token { name: "grafana".to_owned(), sha256, role: Role::Viewer };
-    let other = Token { name: "other".to_owned(), sha256: [7; 32], role: Role::Admin };
+    let token = Token { name: "grafana".to_owned(), sha256, role: Role::Viewer, expires_at: None };
+    let other = Token { name: "other".to_owned(), sha256: [7; 32], role: Role::Admin, expires_at: None };
     let fleet = Fleet::start_with(vec![other, token], UnitMetrics::All).await;
     let pages = [
         "/",

@@ -4,10 +4,10 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use reqwest::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, LOCATION, ORIGIN, SET_COOKIE};
 use reqwest::{Client, Response, redirect};
-use rollcall::http::{Role, Switches, UnitMetrics};
+use rollcall::http::{Role, Switches, Token, UnitMetrics};
 
 use super::changes::token;
-use super::world::{Fleet, SECOND};
+use super::world::{Fleet, NOON, SECOND, assert_problem};
 
 const HTML: &str = "text/html";
 
@@ -160,6 +160,35 @@ async fn the_sites_of_a_simulated_fleet_have_switches_and_other_fleets_have_none
     assert!(!plain.text("/").await.contains("Switch "));
     let answer = submit(&plain, "/demo/power", "", &plain.url.clone(), "site=north&off=true").await;
     assert_eq!(answer.status(), 404);
+}
+
+#[tokio::test]
+async fn a_token_that_expired_is_refused_with_its_session() {
+    let until = |seconds: u32| Token {
+        expires_at: Some(NOON + seconds * SECOND),
+        ..token(&format!("until{seconds}"), Role::Admin)
+    };
+    let fleet = Fleet::start_with(vec![until(60), until(120)], UnitMetrics::All).await;
+    let own = fleet.url.clone();
+    let log_in = async |token: &str| submit(&fleet, "/login", "", &own, &format!("token={token}")).await;
+    let answer = log_in("until60").await;
+    let cookie = answer.headers()[SET_COOKIE].to_str().unwrap().split(';').next().unwrap().to_owned();
+    let ask = async |token: &str, cookie: &str| {
+        let request = fleet.client.get(format!("{}/api/v1/summary", fleet.url));
+        let request = if token.is_empty() { request } else { request.bearer_auth(token) };
+        request.header(COOKIE, cookie).send().await.unwrap()
+    };
+    fleet.clock.advance(60 * SECOND - SECOND / 1000);
+    for (token, cookie) in [("until60", ""), ("until120", ""), ("", cookie.as_str())] {
+        assert_eq!(ask(token, cookie).await.status(), 200, "{token} {cookie}");
+    }
+    fleet.clock.advance(SECOND / 1000);
+    let problem = assert_problem(ask("until60", "").await, 401).await;
+    assert_eq!(problem["detail"], "this token expired at 2026-03-01T12:01:00.000Z");
+    assert_eq!(ask("", &cookie).await.status(), 401);
+    assert_eq!(ask("until120", "").await.status(), 200);
+    assert_eq!(log_in("until60").await.status(), 403);
+    assert_eq!(fleet.get("/healthz").await.status(), 200);
 }
 
 #[tokio::test]

@@ -35,10 +35,12 @@ mod availability;
 mod breaker;
 mod changes;
 mod connections;
+mod csv;
 mod deliveries;
 mod explain;
 mod exposition;
 mod health;
+mod inventory;
 mod metrics;
 mod middleware;
 mod operators;
@@ -66,7 +68,9 @@ pub use breaker::ShownBreaker;
 pub use changes::AUTHOR;
 use changes::HasTokens;
 use connections::Limits;
+pub use csv::csv_line;
 use deliveries::DeliveriesState;
+use inventory::InventoryState;
 use middleware::Access;
 use probe::ProbeState;
 use problem::Problem;
@@ -302,6 +306,7 @@ fn pages(config: &Config, sources: Sources, sessions: Arc<Sessions>, stop: &Canc
         .merge(alertmanager::pages(&sources, config.external_url.as_deref(), has_tokens))
         .merge(stream::page(summaries.clone(), stop.clone()))
         .merge(summary::page(summaries.clone()))
+        .merge(inventory::page(InventoryState::new(&sources)))
         .merge(unit_list::page(lists.clone()))
         .merge(units::page(UnitViews::new(&sources)))
         .merge(availability::page(AvailabilityState::new(&sources, summaries.clone())))

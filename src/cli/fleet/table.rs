@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::io::IsTerminal;
 
+use crate::http::csv_line;
 use crate::presence::Shown;
 
 /// Rows of text under heads.
@@ -40,26 +41,15 @@ impl Table {
         text
     }
 
-    /// Lines of RFC 4180. A cell that a spreadsheet would run as a formula begins with an apostrophe.
     pub fn to_csv(&self, with_heads: bool) -> String {
         let heads: Vec<String> = self.heads.iter().map(|head| head.replace(' ', "_")).collect();
         let heads = with_heads.then_some(heads);
         let mut text = String::new();
         for row in heads.iter().chain(&self.rows) {
-            let cells: Vec<String> = row.iter().map(|cell| csv_cell(cell)).collect();
-            text.push_str(&cells.join(","));
-            text.push_str("\r\n");
+            text.push_str(&csv_line(row.iter().map(String::as_str)));
         }
         text
     }
-}
-
-fn csv_cell(cell: &str) -> String {
-    let guard = if cell.starts_with(['=', '+', '-', '@', '\t', '\r']) { "'" } else { "" };
-    if guard.is_empty() && !cell.contains([',', '"', '\n', '\r']) {
-        return cell.to_owned();
-    }
-    format!("\"{guard}{}\"", cell.replace('"', "\"\""))
 }
 
 /// Whether standard output is a terminal that may show colours (no-color.org).
@@ -107,6 +97,5 @@ mod tests {
     fn csv_is_quoted_and_no_cell_is_a_formula() {
         let csv = table().to_csv(true);
         assert_eq!(csv, "unit,state\r\n\"'=1+1\",offline\r\n\"a,\"\"b\"\"\u{1b}[2J\",ü\r\n");
-        assert_eq!(csv_cell("-5"), "\"'-5\"");
     }
 }

@@ -4,6 +4,7 @@ mod changes;
 mod commands;
 mod connections;
 mod fleet;
+mod inventory;
 mod metrics;
 mod registry;
 mod roles;

@@ -22,7 +22,7 @@ enum Least {
 
 use Least::{Admin, Nobody, Operator, Viewer};
 
-const ROUTES: [(&str, &str, Least); 64] = [
+const ROUTES: [(&str, &str, Least); 65] = [
     ("get", "/healthz", Nobody),
     ("get", "/readyz", Nobody),
     ("get", "/login", Nobody),
@@ -46,6 +46,7 @@ const ROUTES: [(&str, &str, Least); 64] = [
     ("get", "/api/v1/units", Viewer),
     ("get", "/api/v1/units/{kind}/{unit}", Viewer),
     ("get", "/api/v1/units/{kind}/{unit}/timeline", Viewer),
+    ("get", "/api/v1/units:export", Viewer),
     ("get", "/api/v1/availability", Viewer),
     ("get", "/api/v1/records", Viewer),
     ("get", "/api/v1/records/{id}", Viewer),

@@ -21,7 +21,7 @@ mod fleet;
 mod span;
 
 use fleet::FleetClock;
-pub use span::parse_span;
+pub use span::{parse_moment, parse_span};
 
 /// Milliseconds since 1970-01-01T00:00:00Z.
 ///

@@ -31,6 +31,7 @@ use crate::store::embedded::EmbeddedEngine;
 use crate::store::redis::RedisEngine;
 use crate::store::{Engine, EngineError};
 use crate::telemetry::Telemetry;
+use crate::trust::ServerPem;
 use crate::{alerting, deadman, http, intake};
 
 /// How long a round over all units takes.
@@ -68,6 +69,10 @@ pub async fn run_with(
         .await
         .with_context(|| format!("cannot listen on {}; choose another http.listen", config.http.listen))?;
     tracing::info!(address = %listener.local_addr()?, "listening for http");
+    let tls = match &config.http.tls {
+        None => None,
+        Some(wanted) => Some(tls_listener(wanted).await?),
+    };
     let broker = match &config.broker {
         None => None,
         Some(wanted) => Some(Broker::bind(wanted, telemetry.clone()).await?),
@@ -75,6 +80,10 @@ pub async fn run_with(
     let mut loops = Loops::default();
     let pages = http::Pages::new(config.http.clone(), &config.instance, telemetry.clone());
     loops.add("http", http::serve(listener, pages.clone(), telemetry.clone(), loops.stop.clone()));
+    if let Some((listener, certificate)) = tls {
+        let stop = loops.stop.clone();
+        loops.add("https", http::serve_tls(listener, certificate, pages.clone(), telemetry.clone(), stop));
+    }
     let beginning = begin(&config, &clock, &telemetry);
     let Some((engine, lease)) = loops.meanwhile(beginning, &stop).await? else {
         loops.end().await;
@@ -131,6 +140,18 @@ async fn open(config: &EngineConfig, telemetry: Arc<Telemetry>) -> Result<Arc<dy
         EngineConfig::Redis(config) => Arc::new(RedisEngine::connect(config, telemetry).await?),
         EngineConfig::Embedded(config) => Arc::new(EmbeddedEngine::open(config, telemetry).await?),
     })
+}
+
+/// The listener for TLS, and what it shows.
+async fn tls_listener(
+    wanted: &http::TlsConfig,
+) -> anyhow::Result<(TcpListener, (http::Certificate, ServerPem))> {
+    let certificate = http::Certificate::read(&wanted.files)?;
+    let listener = TcpListener::bind(wanted.listen)
+        .await
+        .with_context(|| format!("cannot listen on {}; choose another http.tls_listen", wanted.listen))?;
+    tracing::info!(address = %listener.local_addr()?, "listening for https");
+    Ok((listener, certificate))
 }
 
 /// Starts every loop but `http` and `broker`, which run already.

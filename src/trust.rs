@@ -10,7 +10,9 @@ use std::sync::Arc;
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ClientConfig, ConfigBuilder, RootCertStore, WantsVerifier};
+use rustls::server::ResolvesServerCert;
+use rustls::sign::CertifiedKey;
+use rustls::{ClientConfig, ConfigBuilder, RootCertStore, ServerConfig, WantsVerifier};
 
 /// The authorities that browsers trust.
 pub fn authorities() -> RootCertStore {
@@ -57,6 +59,21 @@ pub struct Pem {
     pub ca: Option<Vec<u8>>,
     /// The client certificate and its key.
     pub client: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+/// The files of TLS for a server, in PEM: `cert_file` and `key_file` of a section.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerFiles {
+    /// The certificate, followed by the intermediate ones.
+    pub cert: PathBuf,
+    pub key: PathBuf,
+}
+
+/// The contents of [`ServerFiles`].
+#[derive(Clone, PartialEq, Eq)]
+pub struct ServerPem {
+    cert: Vec<u8>,
+    key: Vec<u8>,
 }
 
 /// An option and the error of its file.
@@ -107,6 +124,41 @@ pub fn client(
         error(KEY, format!("{} does not belong to {}: {why}", key_file.display(), cert_file.display()))
     })?;
     Ok((config, Pem { ca, client: Some((cert, key)) }))
+}
+
+/// The certificate of a server with its key, and the contents of the files. `read` reads a file; `section` is that of the
+/// options.
+///
+/// # Errors
+/// The first file that cannot be used, with what to do.
+pub fn server_key(
+    section: &str,
+    files: &ServerFiles,
+    read: impl Fn(&Path) -> io::Result<Vec<u8>>,
+) -> Result<(CertifiedKey, ServerPem), TlsError> {
+    let error = |name: &str, text: String| TlsError { option: format!("{section}.{name}"), text };
+    let content = |name: &str, file: &Path| {
+        read(file).map_err(|why| error(name, format!("{} cannot be read: {why}", file.display())))
+    };
+    let pem = ServerPem { cert: content("cert_file", &files.cert)?, key: content("key_file", &files.key)? };
+    let certs = certificates(&files.cert, &pem.cert).map_err(|text| error("cert_file", text))?;
+    let private = private_key(&files.key, &pem.key).map_err(|text| error("key_file", text))?;
+    let key = CertifiedKey::from_der(certs, private, &rustls::crypto::ring::default_provider());
+    let key = key.map_err(|why| {
+        let (key, cert) = (files.key.display(), files.cert.display());
+        error("key_file", format!("{key} does not belong to {cert}: {why}"))
+    })?;
+    Ok((key, pem))
+}
+
+/// TLS of a server that shows these certificates.
+///
+/// # Errors
+/// As those of [`web`].
+pub fn server(certificates: Arc<dyn ResolvesServerCert>) -> Result<ServerConfig, rustls::Error> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    Ok(builder.with_no_client_auth().with_cert_resolver(certificates))
 }
 
 const CA: &str = "ca_file";

@@ -281,24 +281,17 @@ impl Instance {
         let path = match wanted {
             UnitChange::Acknowledge(_) => self.ack_of(subject, &of_unit).await?,
             UnitChange::Pause(_) => format!("{of_unit}/pause"),
-            UnitChange::Register { .. } | UnitChange::Remove => of_unit,
+            UnitChange::Register(_) | UnitChange::Remove => of_unit,
         };
         let body = match wanted {
             UnitChange::Acknowledge(Some(_)) => Some(json!({ "author": author, "comment": comment })),
             UnitChange::Pause(Some(until)) => {
                 Some(json!({ "until": until, "author": author, "comment": comment }))
             }
-            UnitChange::Register { set, labels } => {
-                let seconds = |span: Option<Duration>| span.map(|span| span.as_secs_f64());
-                Some(json!({
-                    "timeout_seconds": seconds(set.timeout),
-                    "grace_seconds": seconds(set.grace),
-                    "labels": labels,
-                    "author": author,
-                    "comment": comment,
-                }))
-            }
-            UnitChange::Acknowledge(None) | UnitChange::Pause(None) | UnitChange::Remove => None,
+            UnitChange::Acknowledge(None)
+            | UnitChange::Pause(None)
+            | UnitChange::Register(_)
+            | UnitChange::Remove => None,
         };
         let method = if body.is_some() { Method::PUT } else { Method::DELETE };
         self.ask(method, &path, body.map(|body| body.to_string()), author).await.map(|_| ())

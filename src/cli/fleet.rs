@@ -1,4 +1,4 @@
-//! `rollcall units`, `explain`, `records`, `availability`, `summary`, `instances`: what a running instance knows of the fleet.
+//! `rollcall units`, `explain`, `records`, `availability`, `summary`, `instances`, `import`, `export`: what a running instance knows of the fleet.
 //!
 //! They ask its HTTP API, with the rights of a token, so they also work from another machine.
 
@@ -18,9 +18,12 @@ use super::silence::{moment, span};
 use crate::clock::Timestamp;
 use crate::presence::Unit;
 
+mod inventory;
 mod output;
 mod remote;
 mod table;
+
+pub(super) use inventory::{ExportArguments, ImportArguments, export, import};
 
 /// The most items that a page of the API has.
 const PAGE: usize = 1000;

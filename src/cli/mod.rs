@@ -96,6 +96,10 @@ enum Command {
     Summary(fleet::SummaryArguments),
     /// Show the instances and what each of them owns.
     Instances(fleet::SummaryArguments),
+    /// Register the units of a file, NDJSON or CSV; with --replace remove all others.
+    Import(fleet::ImportArguments),
+    /// Write all units with their settings to a file, NDJSON or CSV.
+    Export(fleet::ExportArguments),
     /// Send a receiver a notification that is marked as a test.
     SendTest(send_test::Arguments),
     /// Show what a receiver is sent for examples.
@@ -149,6 +153,8 @@ pub fn run(line: CommandLine) -> ExitCode {
             Command::Availability(arguments) => fleet::availability(arguments).await,
             Command::Summary(arguments) => fleet::summary(arguments).await,
             Command::Instances(arguments) => fleet::instances(arguments).await,
+            Command::Import(arguments) => fleet::import(arguments).await,
+            Command::Export(arguments) => fleet::export(arguments).await,
             Command::SendTest(arguments) => send_test::run(arguments).await,
             Command::Template(arguments) => template::run(arguments).await,
             Command::Token(arguments) => token::run(arguments),

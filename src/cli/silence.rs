@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::access::AccessArguments;
 use super::{logging, shown, shown_json};
-use crate::clock::{Clock, Timestamp, parse_span};
+use crate::clock::{Clock, Timestamp, parse_moment, parse_span};
 use crate::routing::alert_silence::{SilenceState, WantedSilence};
 use crate::routing::{AlertSilence, Matcher, SilenceId, parse_label_matchers};
 
@@ -131,9 +131,8 @@ pub(super) fn span(text: &str) -> Result<Duration, String> {
 }
 
 pub(super) fn moment(text: &str) -> Result<Timestamp, String> {
-    let moment: Result<jiff::Timestamp, _> = text.parse();
-    let moment = moment.map_err(|_| "write a time with its offset, such as 2026-11-23T18:00:00+01:00 or …Z");
-    Ok(Timestamp::from_millis(moment?.as_millisecond()))
+    let advice = "write a time with its offset, such as 2026-11-23T18:00:00+01:00 or …Z";
+    parse_moment(text).ok_or_else(|| advice.to_owned())
 }
 
 pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {

@@ -4,6 +4,14 @@ use std::time::Duration;
 
 use jiff::SpanRelativeTo;
 
+use super::Timestamp;
+
+/// Reads a moment of RFC 3339, with its offset; `None` if it is none.
+pub fn parse_moment(text: &str) -> Option<Timestamp> {
+    let moment: jiff::Timestamp = text.parse().ok()?;
+    Some(Timestamp::from_millis(moment.as_millisecond()))
+}
+
 /// Reads a span; `None` if it is none or is negative. A day is 24 hours and a week seven days, always. Months and
 /// years have no fixed length and are refused.
 pub fn parse_span(text: &str) -> Option<Duration> {

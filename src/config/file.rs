@@ -329,6 +329,9 @@ section! {
 section! {
     Http {
         listen: SocketAddr = (Ipv4Addr::LOCALHOST, 8080).into(),
+        tls_listen: String = String::new(),
+        cert_file: String = String::new(),
+        key_file: String = String::new(),
         advertise: String = String::new(),
         external_url: String = String::new(),
         unit_metrics: UnitMetrics = UnitMetrics::All,

@@ -1,5 +1,6 @@
 //! Checks `[http]`: the server, its tokens, and what it shows of units.
 
+use std::net::SocketAddr;
 use std::path::Path;
 
 use data_encoding::HEXLOWER_PERMISSIVE;
@@ -9,10 +10,11 @@ use super::file::{Http, Role, Token, UnitMetrics};
 use super::problem::Problems;
 use super::{instance, secrets};
 use crate::alerting::Links;
-use crate::clock::Timestamp;
+use crate::clock::parse_moment;
 use crate::fleet::mirror::MOST_LABELS;
 use crate::http;
 use crate::presence::is_label_name;
+use crate::trust::ServerFiles;
 
 pub(super) fn http(http: &Http, base: &Path, problems: &mut Problems) -> http::Config {
     if !http.listen.ip().is_loopback() && http.token.is_empty() {
@@ -35,6 +37,7 @@ pub(super) fn http(http: &Http, base: &Path, problems: &mut Problems) -> http::C
     let tokens = http.token.iter().enumerate();
     let tokens =
         tokens.filter_map(|(at, one)| token(&format!("http.token[{at}]"), one, base, problems)).collect();
+    let tls = tls(http, base, problems);
     let unit_metrics = match http.unit_metrics {
         UnitMetrics::All => http::UnitMetrics::All,
         UnitMetrics::Offline => http::UnitMetrics::Offline,
@@ -51,8 +54,38 @@ pub(super) fn http(http: &Http, base: &Path, problems: &mut Problems) -> http::C
         unit_metrics,
         unit_metrics_limit,
         external_url,
+        tls,
         switches: None,
     }
+}
+
+/// Where the server speaks TLS, if it does.
+fn tls(http: &Http, base: &Path, problems: &mut Problems) -> Option<http::TlsConfig> {
+    let files = [("http.cert_file", &http.cert_file), ("http.key_file", &http.key_file)];
+    if http.tls_listen.is_empty() {
+        for (option, _) in files.iter().filter(|(_, file)| !file.is_empty()) {
+            problems.error(*option, "is of use only with http.tls_listen, such as \"0.0.0.0:8443\"");
+        }
+        return None;
+    }
+    for (option, _) in files.iter().filter(|(_, file)| file.is_empty()) {
+        problems.error(*option, "is missing; http.tls_listen needs the certificate and its key, in PEM");
+    }
+    let Ok(listen) = http.tls_listen.parse::<SocketAddr>() else {
+        let text = format!("{:?} is not an address; write host:port", http.tls_listen);
+        problems.error("http.tls_listen", text);
+        return None;
+    };
+    if !listen.ip().is_loopback() && http.token.is_empty() {
+        let text = format!("other machines can reach {listen}, and there is no [[http.token]]; add one");
+        problems.error("http.tls_listen", text);
+    }
+    if listen == http.listen {
+        problems.error("http.tls_listen", "is the address of http.listen; choose another port");
+    }
+    let files = ServerFiles { cert: base.join(&http.cert_file), key: base.join(&http.key_file) };
+    secrets::check_mode("http.key_file", &files.key, problems);
+    Some(http::TlsConfig { listen, files })
 }
 
 /// The address for scrapes from other machines.
@@ -130,10 +163,10 @@ fn token(path: &str, token: &Token, base: &Path, problems: &mut Problems) -> Opt
         Role::Operator => http::Role::Operator,
         Role::Admin => http::Role::Admin,
     };
-    let expires_at = match (token.expires.as_str(), token.expires.parse::<jiff::Timestamp>()) {
+    let expires_at = match (token.expires.as_str(), parse_moment(&token.expires)) {
         ("", _) => None,
-        (_, Ok(moment)) => Some(Timestamp::from_millis(moment.as_millisecond())),
-        (text, Err(_)) => {
+        (_, Some(moment)) => Some(moment),
+        (text, None) => {
             let text = format!("{text:?} is no moment; write 2027-01-01T00:00:00Z");
             problems.error(format!("{path}.expires"), text);
             return None;

@@ -48,7 +48,7 @@ pub use mass_breaker::MassBreaker;
 pub use mirror::Mirror;
 pub use operators::{Operators, Subject};
 pub use ownership::Ownership;
-pub use roll::{Found, HearingConfig, Roll, UnitChange};
+pub use roll::{Found, HearingConfig, Registered, Roll, UnitChange};
 pub use rule_book::RuleBook;
 pub use silences::{Silences, SilencesError};
 pub use walk::Walk;

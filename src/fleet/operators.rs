@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::{Roll, Silences, UnitChange};
 use crate::clock::Timestamp;
-use crate::presence::{Labels, Override, RecordId, Unit};
+use crate::presence::{RecordId, Unit, UnitSettings};
 use crate::store::{AuditEntry, Audited, Result};
 
 /// The unit or the record that an operator means.
@@ -61,7 +61,7 @@ impl Operators<'_> {
             UnitChange::Acknowledge(None) => (Audited::AcknowledgementUndone, comment),
             UnitChange::Pause(Some(until)) => (Audited::Paused, format!("until {until}: {comment}")),
             UnitChange::Pause(None) => (Audited::PauseEnded, comment),
-            UnitChange::Register { set, labels } => (Audited::Registered, settings(set, labels, &comment)),
+            UnitChange::Register(wanted) => (Audited::Registered, settings(wanted, &comment)),
             UnitChange::Remove => (Audited::Removed, comment),
         };
         let id = match subject {
@@ -74,12 +74,18 @@ impl Operators<'_> {
 }
 
 /// What holds of a unit from now on, for the audit.
-fn settings(set: &Override, labels: &Labels, comment: &str) -> String {
+fn settings(wanted: &UnitSettings, comment: &str) -> String {
+    let UnitSettings { set, labels, paused_until, note } = wanted;
     let span =
         |name: &str, span: Option<Duration>| span.map(|span| format!("{name} {} s", span.as_secs_f64()));
     let spans = [span("timeout", set.timeout), span("grace", set.grace)].into_iter().flatten();
     let labels = labels.iter().map(|(name, value)| format!("{name}={value:?}"));
-    let settings = spans.chain(labels).collect::<Vec<String>>().join(", ");
+    let pause = paused_until.map(|until| match until {
+        Some(until) => format!("paused until {until}"),
+        None => "not paused".to_owned(),
+    });
+    let note = note.as_ref().map(|note| format!("note {note:?}"));
+    let settings = spans.chain(labels).chain(pause).chain(note).collect::<Vec<String>>().join(", ");
     let texts = [settings.as_str(), comment].into_iter().filter(|text| !text.is_empty());
     texts.collect::<Vec<&str>>().join(": ")
 }

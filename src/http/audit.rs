@@ -8,7 +8,7 @@ use axum::routing::get;
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
 
-use super::problem::{Problem, query};
+use super::problem::{Problem, page_limit, query};
 use crate::fleet::Silences;
 use crate::store::{AuditEntry, MOST_AUDITED};
 
@@ -31,9 +31,6 @@ struct Page {
 
 async fn audit(State(silences): State<Arc<Silences>>, uri: Uri) -> Result<Json<Page>, Problem> {
     let AuditQuery { limit } = query(&uri)?;
-    let limit = limit.unwrap_or(DEFAULT_LIMIT);
-    if !(1..=MOST_AUDITED).contains(&limit) {
-        return Err(Problem::bad_request(format!("limit is a number from 1 to {MOST_AUDITED}")));
-    }
+    let limit = page_limit(limit, DEFAULT_LIMIT, MOST_AUDITED)?;
     Ok(Json(Page { audit: silences.audit(limit).await? }))
 }

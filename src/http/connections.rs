@@ -22,6 +22,9 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::either::Either;
 use tokio_util::sync::CancellationToken;
 
 use super::Pages;
@@ -64,6 +67,7 @@ impl Default for Limits {
 /// Serves connections until `stop`.
 pub(super) async fn accept(
     listener: TcpListener,
+    tls: Option<TlsAcceptor>,
     pages: Pages,
     limits: Limits,
     telemetry: Arc<Telemetry>,
@@ -78,6 +82,7 @@ pub(super) async fn accept(
                     match slots.take(peer.ip(), |peer| telemetry.connection_cut(CutReason::Idle, peer)) {
                         Some(slot) => {
                             let (pages, telemetry, stop) = (pages.clone(), telemetry.clone(), stop.clone());
+                            let stream = (stream, tls.clone());
                             open.spawn(serve(stream, peer.ip(), slot, pages, limits, telemetry, stop));
                         }
                         None => telemetry.connection_cut(CutReason::NoSlot, peer.ip()),
@@ -96,11 +101,11 @@ pub(super) async fn accept(
     drop(listener);
     let stopping = async { while open.join_next().await.is_some() {} };
     // Connections that are still open then end when `open` is dropped.
-    let _ = tokio::time::timeout(STOP_TIMEOUT, stopping).await;
+    let _ = timeout(STOP_TIMEOUT, stopping).await;
 }
 
 async fn serve(
-    stream: TcpStream,
+    (stream, tls): (TcpStream, Option<TlsAcceptor>),
     peer: IpAddr,
     slot: ConnectionSlot,
     pages: Pages,
@@ -112,6 +117,21 @@ async fn serve(
     let activity = slot.activity().clone();
     let kind = slot.kind();
     let stream = WriteLimited::new(stream, limits.write, activity.clone());
+    let stream = match tls {
+        None => Either::Left(stream),
+        Some(tls) => {
+            let shaken = tokio::select! {
+                shaken = timeout(limits.head, tls.accept(stream)) => shaken,
+                () = slot.evicted() => return,
+                () = stop.cancelled() => return,
+            };
+            match shaken {
+                Ok(Ok(stream)) => Either::Right(Box::new(stream)),
+                Ok(Err(error)) => return tracing::debug!(%peer, "no TLS: {error}"),
+                Err(_) => return tracing::debug!(%peer, "no TLS in time"),
+            }
+        }
+    };
     let answers = service_fn(|request| answer(&pages, kind, activity.clone(), request));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -127,7 +147,7 @@ async fn serve(
         () = stop.cancelled() => {
             connection.as_mut().graceful_shutdown();
             let longest = if activity.idle_since().is_some() { LAST_BYTES } else { STOP_TIMEOUT };
-            let Ok(ended) = tokio::time::timeout(longest, connection).await else { return };
+            let Ok(ended) = timeout(longest, connection).await else { return };
             ended
         }
     };

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::changes::{self, Caller, HasTokens, LONGEST_BODY};
-use super::problem::{Problem, query};
+use super::problem::{Problem, page_limit, query};
 use super::{AlertRoutes, Sources};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::deliveries::{
@@ -81,10 +81,7 @@ impl DeliveriesState {
     }
 
     pub async fn page(&self, wanted: &DeliveriesQuery) -> Result<DeliveryPage, Problem> {
-        let limit = wanted.limit.unwrap_or(DEFAULT_LIMIT);
-        if !(1..=LARGEST_PAGE).contains(&limit) {
-            return Err(Problem::bad_request(format!("limit is a number from 1 to {LARGEST_PAGE}")));
-        }
+        let limit = page_limit(wanted.limit, DEFAULT_LIMIT, LARGEST_PAGE)?;
         let cursor = wanted.cursor.as_deref();
         Ok(self.deliveries.list(&wanted.filter(), limit, cursor, &self.configured()).await?)
     }

@@ -34,8 +34,9 @@ const READ_AHEAD: usize = 16;
 /// Pages of a step, of which those without units are left out.
 const STEP: u32 = 64;
 
-const FIELDS: [&str; 7] =
-    ["kind", "unit", "timeout_seconds", "grace_seconds", "labels", "paused_until", "last_seen"];
+/// The columns of a CSV.
+pub(super) const FIELDS: [&str; 8] =
+    ["kind", "unit", "timeout_seconds", "grace_seconds", "labels", "paused_until", "note", "last_seen"];
 
 #[derive(Clone)]
 pub(super) struct InventoryState {
@@ -75,6 +76,7 @@ struct Entry<'a> {
     grace_seconds: Option<f64>,
     labels: &'a Labels,
     paused_until: Option<Timestamp>,
+    note: &'a str,
     /// `null` if it was never heard.
     last_seen: Option<Timestamp>,
 }
@@ -102,7 +104,7 @@ async fn export(State(state): State<InventoryState>, uri: Uri) -> Result<Respons
 }
 
 /// The pages of all partitions that have units, in order.
-fn pages(queries: Arc<dyn Queries>) -> impl Stream<Item = Result<Vec<Snapshot>, EngineError>> {
+pub(super) fn pages(queries: Arc<dyn Queries>) -> impl Stream<Item = Result<Vec<Snapshot>, EngineError>> {
     let engine = queries.clone();
     let steps = stream::iter(0..queries.partitions()).map(move |partition| {
         let engine = engine.clone();
@@ -130,6 +132,7 @@ fn line(seen: &Snapshot, format: Format, now: Timestamp) -> Option<String> {
         grace_seconds: facts.set.grace.map(|span| span.as_secs_f64()),
         labels: &facts.labels,
         paused_until: facts.pause.map(|pause| pause.to).filter(|until| *until > now),
+        note: &facts.note,
         last_seen: seen.last_heard(),
     };
     match format {
@@ -162,6 +165,7 @@ impl Entry<'_> {
             &text(self.grace_seconds.as_ref().map(|seconds| seconds as _)),
             &labels,
             &text(self.paused_until.as_ref().map(|until| until as _)),
+            self.note,
             &text(self.last_seen.as_ref().map(|at| at as _)),
         ]))
     }

@@ -16,7 +16,7 @@ use subtle::ConstantTimeEq;
 use super::changes::{Caller, HasTokens};
 use super::problem::{Detail, Problem};
 use super::session::Sessions;
-use super::{Token, alertmanager};
+use super::{Token, alertmanager, import};
 use crate::clock::Clock;
 
 /// How long an answer may take to begin.
@@ -86,8 +86,11 @@ fn wants_page(headers: &HeaderMap) -> bool {
         .is_some_and(|accept| accept.contains("text/html"))
 }
 
-/// Answers 503 if the page's answer does not begin in time.
+/// Answers 503 if the page's answer does not begin in time. An import has its own limits.
 pub(super) async fn limit_time(request: Request, next: Next) -> Response {
+    if request.uri().path() == import::PATH {
+        return next.run(request).await;
+    }
     match tokio::time::timeout(ANSWER_TIMEOUT, next.run(request)).await {
         Ok(response) => response,
         Err(_) => {

@@ -28,6 +28,7 @@ use crate::fleet::{FlapRules, Mirror, Ownership, Roll, Silences};
 use crate::routing::{Inhibition, Route, Routes};
 use crate::store::{AlertStore, Catalogue, DataStore, FlapStore, Queries, Roster, SharedStore, UnitStore};
 use crate::telemetry::Telemetry;
+use crate::trust::ServerPem;
 
 pub mod alertmanager;
 mod audit;
@@ -40,6 +41,7 @@ mod deliveries;
 mod explain;
 mod exposition;
 mod health;
+mod import;
 mod inventory;
 mod metrics;
 mod middleware;
@@ -51,12 +53,14 @@ mod records;
 mod registry;
 mod reload;
 mod session;
+mod settings;
 mod silences;
 mod stream;
 mod summary;
 mod switches;
 mod targets;
 mod timeline;
+mod tls;
 mod unit_filter;
 mod unit_list;
 mod unit_metrics;
@@ -70,6 +74,7 @@ use changes::HasTokens;
 use connections::Limits;
 pub use csv::csv_line;
 use deliveries::DeliveriesState;
+use import::ImportState;
 use inventory::InventoryState;
 use middleware::Access;
 use probe::ProbeState;
@@ -80,6 +85,7 @@ use silences::SilencesState;
 use summary::Summaries;
 pub use switches::Switches;
 use timeline::Timelines;
+pub use tls::{Certificate, TlsConfig};
 use unit_list::UnitLists;
 use unit_metrics::UnitMetricsState;
 use units::UnitViews;
@@ -97,6 +103,8 @@ pub struct Config {
     pub unit_metrics_limit: u64,
     /// Where operators reach the pages, without a slash at the end, for links.
     pub external_url: Option<String>,
+    /// Where it speaks TLS.
+    pub tls: Option<TlsConfig>,
     /// The switches of a simulated fleet.
     pub switches: Option<Switches>,
 }
@@ -265,12 +273,33 @@ pub async fn serve(
     telemetry: Arc<Telemetry>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
+    check_address(&listener, &pages.config, "http.listen")?;
+    connections::accept(listener, None, pages, Limits::default(), telemetry, stop).await;
+    Ok(())
+}
+
+/// The same with TLS. The certificate is renewed when its files change; `pem`: what is in them.
+pub async fn serve_tls(
+    listener: TcpListener,
+    (certificate, pem): (Certificate, ServerPem),
+    pages: Pages,
+    telemetry: Arc<Telemetry>,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    check_address(&listener, &pages.config, "http.tls_listen")?;
+    let acceptor = certificate.acceptor()?;
+    let serving =
+        connections::accept(listener, Some(acceptor), pages, Limits::default(), telemetry, stop.clone());
+    tokio::join!(serving, certificate.keep_fresh(pem, stop));
+    Ok(())
+}
+
+fn check_address(listener: &TcpListener, config: &Config, option: &str) -> anyhow::Result<()> {
     let address = listener.local_addr()?;
     ensure!(
-        address.ip().is_loopback() || !pages.config.tokens.is_empty(),
-        "other machines can reach {address}; configure a token or listen on 127.0.0.1 (http.listen)"
+        address.ip().is_loopback() || !config.tokens.is_empty(),
+        "other machines can reach {address}; configure a token or listen on 127.0.0.1 ({option})"
     );
-    connections::accept(listener, pages, Limits::default(), telemetry, stop).await;
     Ok(())
 }
 
@@ -307,6 +336,7 @@ fn pages(config: &Config, sources: Sources, sessions: Arc<Sessions>, stop: &Canc
         .merge(stream::page(summaries.clone(), stop.clone()))
         .merge(summary::page(summaries.clone()))
         .merge(inventory::page(InventoryState::new(&sources)))
+        .merge(import::page(ImportState::new(&sources), has_tokens))
         .merge(unit_list::page(lists.clone()))
         .merge(units::page(UnitViews::new(&sources)))
         .merge(availability::page(AvailabilityState::new(&sources, summaries.clone())))

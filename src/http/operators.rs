@@ -114,6 +114,10 @@ impl OperatorState {
         }
     }
 
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
     pub async fn change(
         &self,
         subject: Subject,
@@ -127,7 +131,7 @@ impl OperatorState {
         Err(Problem::not_found(match wanted {
             UnitChange::Acknowledge(_) => format!("there is no open record {subject}"),
             UnitChange::Pause(Some(_)) | UnitChange::Remove => format!("there is no unit {subject}"),
-            UnitChange::Register { .. } => format!("the kind of {subject} is not configured"),
+            UnitChange::Register(_) => format!("the kind of {subject} is not configured"),
             UnitChange::Pause(None) => format!("unit {subject} is not paused by an operator"),
         }))
     }

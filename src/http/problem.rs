@@ -1,5 +1,7 @@
 //! The error of a request, as RFC 9457 problem details.
 
+use std::collections::BTreeMap;
+
 use axum::Json;
 use axum::extract::Query;
 use axum::extract::rejection::{BytesRejection, PathRejection};
@@ -8,6 +10,7 @@ use axum::http::{HeaderName, HeaderValue, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::fleet::SilencesError;
 use crate::routing::alert_silence::SilenceError;
@@ -18,6 +21,8 @@ pub(super) struct Problem {
     status: StatusCode,
     detail: String,
     header: Option<(HeaderName, &'static str)>,
+    /// More about it, for programs.
+    extension: Option<Box<(&'static str, Value)>>,
 }
 
 /// The text of the problem that an answer holds.
@@ -30,11 +35,13 @@ struct Body<'a> {
     title: &'static str,
     status: u16,
     detail: &'a str,
+    #[serde(flatten)]
+    extension: BTreeMap<&'static str, Value>,
 }
 
 impl Problem {
     fn new(status: StatusCode, detail: impl Into<String>) -> Problem {
-        Problem { status, detail: detail.into(), header: None }
+        Problem { status, detail: detail.into(), header: None, extension: None }
     }
 
     pub fn status(&self) -> StatusCode {
@@ -81,6 +88,18 @@ impl Problem {
     /// A later request may succeed.
     pub fn unavailable(detail: impl Into<String>) -> Problem {
         Problem { header: Some((RETRY_AFTER, "5")), ..Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail) }
+    }
+
+    /// The body is of the right form, and what it says is wrong.
+    pub fn unprocessable(detail: impl Into<String>, extension: (&'static str, Value)) -> Problem {
+        Problem {
+            extension: Some(Box::new(extension)),
+            ..Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail)
+        }
+    }
+
+    pub fn too_large(detail: impl Into<String>) -> Problem {
+        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
     }
 
     /// Rollcall itself failed.
@@ -130,6 +149,7 @@ impl IntoResponse for Problem {
             title: self.status.canonical_reason().unwrap_or_default(),
             status: self.status.as_u16(),
             detail: &self.detail,
+            extension: self.extension.map(|extension| *extension).into_iter().collect(),
         };
         let mut response = (self.status, Json(body)).into_response();
         response.extensions_mut().insert(Detail(self.detail));
@@ -140,6 +160,15 @@ impl IntoResponse for Problem {
         }
         response
     }
+}
+
+/// The `limit` of a request, or its default.
+pub(super) fn page_limit(wanted: Option<usize>, default: usize, largest: usize) -> Result<usize, Problem> {
+    let limit = wanted.unwrap_or(default);
+    if !(1..=largest).contains(&limit) {
+        return Err(Problem::bad_request(format!("limit is a number from 1 to {largest}")));
+    }
+    Ok(limit)
 }
 
 /// Parses the query of a request.

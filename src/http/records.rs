@@ -13,7 +13,7 @@ use axum::{Json, Router};
 use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 use serde::{Deserialize, Serialize};
 
-use super::problem::{Problem, query};
+use super::problem::{Problem, page_limit, query};
 use crate::clock::Timestamp;
 use crate::presence::{Cause, Kind, OfflineRecord, RecordId};
 use crate::store::Queries;
@@ -61,10 +61,7 @@ async fn records(State(engine): State<Arc<dyn Queries>>, uri: Uri) -> Result<Jso
 
 /// The page that a request asks for.
 pub(super) async fn list(engine: &dyn Queries, query: &RecordsQuery) -> Result<Page, Problem> {
-    let limit = query.limit.unwrap_or(DEFAULT_LIMIT);
-    if !(1..=LARGEST_LIMIT).contains(&limit) {
-        return Err(Problem::bad_request(format!("limit is a number from 1 to {LARGEST_LIMIT}")));
-    }
+    let limit = page_limit(query.limit, DEFAULT_LIMIT, LARGEST_LIMIT)?;
     let filter = RecordFilter::new(query)?;
     let cursor = query.cursor.as_ref().map(|cursor| {
         read_cursor(cursor)

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::Sources;
 use super::changes::{self, Caller, HasTokens, LONGEST_BODY};
 use super::operators::read;
-use super::problem::{Problem, query};
+use super::problem::{Problem, page_limit, query};
 use crate::clock::{Clock, Timestamp, parse_span};
 use crate::fleet::Silences;
 use crate::routing::alert_silence::{SilenceState, WantedSilence, in_order};
@@ -139,10 +139,7 @@ impl SilencesState {
     }
 
     pub async fn page(&self, wanted: &SilencesQuery) -> Result<SilencePage, Problem> {
-        let limit = wanted.limit.unwrap_or(DEFAULT_LIMIT);
-        if !(1..=LARGEST_LIMIT).contains(&limit) {
-            return Err(Problem::bad_request(format!("limit is a number from 1 to {LARGEST_LIMIT}")));
-        }
+        let limit = page_limit(wanted.limit, DEFAULT_LIMIT, LARGEST_LIMIT)?;
         let (stored, now) = (self.silences.current().await?, self.clock.now());
         let mut all = in_order(&stored, now);
         if let Some(cursor) = wanted.cursor {

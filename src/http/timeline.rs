@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::Sources;
 use super::availability::outage;
 use super::explain::{sentence, span};
-use super::problem::{Problem, query};
+use super::problem::{Problem, page_limit, query};
 use super::units::{UnitView, UnitViews, parse};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Deliveries, Roll, Silences};
@@ -136,10 +136,7 @@ async fn timeline(
     let Path((kind, id)) = path?;
     let unit = parse(&kind, &id).map_err(|error| Problem::bad_request(error.to_string()))?;
     let TimelineQuery { limit } = query(&uri)?;
-    let limit = limit.unwrap_or(DEFAULT_LIMIT);
-    if !(1..=LARGEST_LIMIT).contains(&limit) {
-        return Err(Problem::bad_request(format!("limit is a number from 1 to {LARGEST_LIMIT}")));
-    }
+    let limit = page_limit(limit, DEFAULT_LIMIT, LARGEST_LIMIT)?;
     Ok(Json(timelines.of(&unit, limit).await?))
 }
 

@@ -20,7 +20,7 @@ use url::form_urlencoded;
 
 use super::Sources;
 use super::peers::{Peers, is_from_peer};
-use super::problem::{Problem, query};
+use super::problem::{Problem, page_limit, query};
 use super::unit_filter::{known_kind, label_pair};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::mirror::{ListKey, ListOrder, ListQuery, ListedUnit, UnitFilter};
@@ -181,10 +181,7 @@ impl UnitLists {
     }
 
     fn read(&self, wanted: &UnitsQuery) -> Result<ListQuery, Problem> {
-        let limit = wanted.limit.unwrap_or(DEFAULT_LIMIT);
-        if !(1..=LARGEST_LIMIT).contains(&limit) {
-            return Err(Problem::bad_request(format!("limit is a number from 1 to {LARGEST_LIMIT}")));
-        }
+        let limit = page_limit(wanted.limit, DEFAULT_LIMIT, LARGEST_LIMIT)?;
         let order = wanted.sort.unwrap_or_default();
         let kind = wanted.kind.as_ref().map(|kind| known_kind(kind, &self.mirror)).transpose()?;
         let label = wanted.label.as_ref().map(|label| label_pair(label, &self.mirror)).transpose()?;

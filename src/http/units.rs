@@ -55,6 +55,8 @@ pub(super) struct UnitView {
     pub timeout_seconds: f64,
     pub grace_seconds: f64,
     pub labels: Labels,
+    /// What operators want each other to know of it; empty: nothing.
+    pub note: String,
     pub paused_from: Option<Timestamp>,
     pub paused_until: Option<Timestamp>,
     pub sleeps_until: Option<Timestamp>,
@@ -161,6 +163,7 @@ impl UnitView {
             timeout_seconds: policy.timeout.as_secs_f64(),
             grace_seconds: policy.grace.as_secs_f64(),
             labels: facts.labels,
+            note: facts.note,
             paused_from: pause.map(|pause| pause.from),
             paused_until: pause.map(|pause| pause.to),
             sleeps_until: sleep.map(|sleep| sleep.to),

@@ -21,7 +21,7 @@ use std::time::Duration;
 use super::json::{self, PayloadFields, Scanned, Value, Wanted};
 use super::kind_metrics::KindMetrics;
 use super::{Fields, PayloadIssues};
-use crate::clock::{Timestamp, parse_span};
+use crate::clock::{Timestamp, parse_moment, parse_span};
 use crate::presence::{
     Declared, KindRules, Labels, MOST_LABELS, TimeSource, is_label_name, is_label_value, is_timeout,
 };
@@ -181,10 +181,7 @@ fn moment(value: &Value) -> Option<Timestamp> {
         Value::Text(text) if text.len() > LONGEST_TEXT => None,
         Value::Text(text) => match text.trim().parse() {
             Ok(number) => since_1970(number),
-            Err(_) => {
-                let moment: jiff::Timestamp = text.trim().parse().ok()?;
-                Some(Timestamp::from_millis(moment.as_millisecond()))
-            }
+            Err(_) => parse_moment(text.trim()),
         },
         Value::Bool(_) | Value::Object(_) | Value::Other => None,
     }

@@ -22,7 +22,7 @@ mod operators;
 mod restored;
 mod times;
 
-pub use operators::{LONGEST_PAUSE, acknowledge, is_pause, pause};
+pub use operators::{LONGEST_PAUSE, UnitSettings, acknowledge, configure, is_pause, pause};
 pub use restored::restore;
 pub use times::{deadline, state};
 use times::{next_check, times, times_since};
@@ -337,6 +337,8 @@ pub struct Registration {
     pub labels: Labels,
     /// A planned absence.
     pub pause: Option<Interval>,
+    /// `None`: its note stays.
+    pub note: Option<String>,
 }
 
 /// Registers a unit or changes its settings.
@@ -355,6 +357,9 @@ pub fn register(
     facts.set = wanted.set;
     facts.pause = wanted.pause;
     facts.labels.extend(wanted.labels.clone());
+    if let Some(note) = &wanted.note {
+        facts.note.clone_from(note);
+    }
     if let Standing::Offline(silence) = facts.standing {
         return reprieve(seen, facts.clone(), &silence, rules, hearing, now).unwrap_or(Change {
             key: KeyChange::Keep,

@@ -60,6 +60,8 @@ pub struct Facts {
     pub pause: Option<Interval>,
     /// Of the open record.
     pub acknowledged: Option<Acknowledgement>,
+    /// What operators want each other to know of it; empty: nothing.
+    pub note: String,
 }
 
 impl Facts {
@@ -76,6 +78,7 @@ impl Facts {
             sleep: None,
             pause: None,
             acknowledged: None,
+            note: String::new(),
         }
     }
 

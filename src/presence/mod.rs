@@ -25,8 +25,8 @@ mod unit;
 pub use ahead::{as_corrected, corrected, future_moment};
 pub use blindness::{Interval, Ledger};
 pub use decision::{
-    Heard, LONGEST_PAUSE, Registration, Verdict, acknowledge, check_deadline, deadline, hear, is_pause,
-    pause, recheck_deadline, register, restore, retire, state, unwatch,
+    Heard, LONGEST_PAUSE, Registration, UnitSettings, Verdict, acknowledge, check_deadline, configure,
+    deadline, hear, is_pause, pause, recheck_deadline, register, restore, retire, state, unwatch,
 };
 pub use facts::{Change, Facts, IndexChange, KeyChange, Silence, Snapshot, Standing, State};
 pub use filters::{DEFAULT_SETTLE, FilterProofs, Filters, Hearing, Probed, RemovedFilter, covers, prove};

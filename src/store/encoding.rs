@@ -52,6 +52,8 @@ struct Rest {
     /// When the open record was acknowledged (ms), the author and the comment.
     #[serde(rename = "a", skip_serializing_if = "Option::is_none")]
     acknowledged: Option<(i64, String, String)>,
+    #[serde(rename = "m", skip_serializing_if = "String::is_empty")]
+    note: String,
 }
 
 /// Facts as text.
@@ -81,6 +83,7 @@ pub fn encode(facts: &Facts) -> String {
             .acknowledged
             .as_ref()
             .map(|one| (one.at.as_millis(), one.author.clone(), one.comment.clone())),
+        note: facts.note.clone(),
     };
     let mut text = format!("{letter}{seen}");
     if let Some(checked_at) = facts.checked_at {
@@ -140,6 +143,7 @@ pub fn decode(text: &str) -> Option<Facts> {
             author,
             comment,
         }),
+        note: rest.note,
     })
 }
 
@@ -226,12 +230,12 @@ mod tests {
             labels in prop::collection::btree_map("[a-z]{1,8}", "\\PC{1,16}", 0..4),
             silent_from in prop::option::of(moment()),
             sleep in prop::option::of(interval()), pause in prop::option::of(interval()),
-            acknowledged in prop::option::of((moment(), "\\PC{1,16}", "\\PC{0,16}")),
+            acknowledged in prop::option::of((moment(), "\\PC{1,16}", "\\PC{0,16}")), note in "\\PC{0,16}",
         ) {
             let acknowledged = acknowledged.map(|(at, author, comment)| Acknowledgement { at, author, comment });
             let (declared_timeout, timeout, grace) = times;
             let set = Override { timeout, grace };
-            let facts = Facts { standing, last_seen, silent_from, checked_at, declared_timeout, set, labels, sleep, pause, acknowledged };
+            let facts = Facts { standing, last_seen, silent_from, checked_at, declared_timeout, set, labels, sleep, pause, acknowledged, note };
             prop_assert_eq!(decode(&encode(&facts)), Some(facts));
         }
     }

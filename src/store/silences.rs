@@ -45,6 +45,7 @@ pub enum Audited {
     DeliveriesReplayed,
     DeliveriesPurged,
     BreakerReleased,
+    InventoryImported,
 }
 
 impl Audited {
@@ -62,6 +63,7 @@ impl Audited {
             Audited::DeliveriesReplayed => "deliveries_replayed",
             Audited::DeliveriesPurged => "deliveries_purged",
             Audited::BreakerReleased => "breaker_released",
+            Audited::InventoryImported => "inventory_imported",
         }
     }
 }

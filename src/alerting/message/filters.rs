@@ -8,7 +8,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::zone::{Zone, span};
 use crate::alerting::text;
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, parse_moment};
 
 /// The room for the line that says how many lines are left out.
 const ROOM: usize = 24;
@@ -52,8 +52,7 @@ fn moment(value: &Value) -> Result<Option<Timestamp>, Error> {
     if value.is_none() || value.is_undefined() {
         return Ok(None);
     }
-    let read = value.as_str().and_then(|text| text.parse::<jiff::Timestamp>().ok());
-    let moment = read.map(|moment| Timestamp::from_millis(moment.as_millisecond()));
+    let moment = value.as_str().and_then(parse_moment);
     moment.map(Some).ok_or_else(|| invalid("not a time; times are fields such as timestamp".to_owned()))
 }
 

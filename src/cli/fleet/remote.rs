@@ -1,13 +1,18 @@
 //! A running instance, which commands ask over its HTTP API.
 
 use std::error::Error;
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
+use bytes::BytesMut;
 use clap::Args;
-use reqwest::{Client, StatusCode, Url};
+use futures_util::stream;
+use reqwest::header::CONTENT_TYPE;
+use reqwest::{Body, Client, Method, RequestBuilder, Response, StatusCode, Url};
 use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::cli::ConfigFile;
 use crate::cli::access::reachable;
@@ -15,6 +20,12 @@ use crate::trust;
 
 /// How long an answer may take.
 const TIMEOUT: Duration = Duration::from_secs(15);
+
+/// How long an inventory may take.
+const LONGEST_TRANSFER: Duration = Duration::from_secs(3600);
+
+/// The bytes of a file that are sent at once.
+const CHUNK: usize = 64 * 1024;
 
 /// The longest answer that is read, in bytes.
 const LONGEST_ANSWER: usize = 64 << 20;
@@ -67,23 +78,81 @@ impl RemoteArguments {
 impl Remote {
     /// Asks for a page. `path`: its segments; `query`: names and values.
     pub async fn get(&self, path: &[&str], query: &[(&str, String)]) -> anyhow::Result<Value> {
+        self.json(self.request(Method::GET, path, query)?).await
+    }
+
+    /// Sends a file, however long that takes.
+    pub async fn send_file(
+        &self,
+        path: &[&str],
+        query: &[(&str, String)],
+        media: &str,
+        file: tokio::fs::File,
+    ) -> anyhow::Result<Value> {
+        let request = self.request(Method::POST, path, query)?;
+        let chunks = stream::try_unfold(file, async |mut file| {
+            let mut chunk = BytesMut::with_capacity(CHUNK);
+            let read = file.read_buf(&mut chunk).await?;
+            Ok::<_, io::Error>((read > 0).then(|| (chunk.freeze(), file)))
+        });
+        let request = request.header(CONTENT_TYPE, media).body(Body::wrap_stream(chunks));
+        self.json(request.timeout(LONGEST_TRANSFER)).await
+    }
+
+    /// Writes an answer as it comes, however long that takes.
+    pub async fn save(
+        &self,
+        path: &[&str],
+        query: &[(&str, String)],
+        to: &mut (impl AsyncWrite + Unpin),
+    ) -> anyhow::Result<()> {
+        let request = self.request(Method::GET, path, query)?.timeout(LONGEST_TRANSFER);
+        let mut answer = self.send(request).await?;
+        if !answer.status().is_success() {
+            return self.read(answer).await.map(drop);
+        }
+        let cut_off = || format!("{} stopped before the end", self.place());
+        while let Some(bytes) = answer.chunk().await.with_context(cut_off)? {
+            to.write_all(&bytes).await?;
+        }
+        Ok(to.flush().await?)
+    }
+
+    fn request(
+        &self,
+        method: Method,
+        path: &[&str],
+        query: &[(&str, String)],
+    ) -> anyhow::Result<RequestBuilder> {
         let mut url = self.base.clone();
         url.path_segments_mut().ok().context("--url has no path")?.pop_if_empty().extend(path);
         url.set_query(None);
         if !query.is_empty() {
             url.query_pairs_mut().extend_pairs(query);
         }
+        let request = self.client.request(method, url);
+        Ok(match &self.token {
+            Some(token) => request.bearer_auth(token),
+            None => request,
+        })
+    }
+
+    async fn send(&self, request: RequestBuilder) -> anyhow::Result<Response> {
         let place = self.place();
-        let mut request = self.client.get(url);
-        if let Some(token) = &self.token {
-            request = request.bearer_auth(token);
-        }
-        let mut answer = request.send().await.map_err(|error| {
+        request.send().await.map_err(|error| {
             let why = root_cause(&error.without_url());
             anyhow::anyhow!(
                 "{place} does not answer: {why}; does rollcall serve run there? --url names another place"
             )
-        })?;
+        })
+    }
+
+    async fn json(&self, request: RequestBuilder) -> anyhow::Result<Value> {
+        self.read(self.send(request).await?).await
+    }
+
+    async fn read(&self, mut answer: Response) -> anyhow::Result<Value> {
+        let place = self.place();
         let mut body = Vec::new();
         while let Some(bytes) = answer.chunk().await.with_context(|| format!("{place} stopped to answer"))? {
             ensure!(body.len() + bytes.len() <= LONGEST_ANSWER, "the answer of {place} is too long");

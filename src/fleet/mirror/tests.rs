@@ -399,6 +399,7 @@ proptest! {
                             let from = now + seconds(wait);
                             Interval { from, to: from + seconds(length) }
                         }),
+                        note: None,
                     };
                     model.register(&one, &wanted, &hearing, now);
                 }

@@ -2,7 +2,7 @@
 
 use super::Roll;
 use crate::clock::Timestamp;
-use crate::presence::{self, Acknowledgement, Labels, Override, RecordId, Registration, Snapshot, Unit};
+use crate::presence::{self, Acknowledgement, RecordId, Snapshot, Unit, UnitSettings};
 use crate::store::Result;
 
 /// A change of one unit.
@@ -12,8 +12,8 @@ pub enum UnitChange {
     Acknowledge(Option<Acknowledgement>),
     /// Pauses it from now until that moment; with `None` its pause ends.
     Pause(Option<Timestamp>),
-    /// Registers it or changes its settings; its other labels and its pause stay.
-    Register { set: Override, labels: Labels },
+    /// Registers it or changes its settings.
+    Register(UnitSettings),
     /// Removes it from the fleet; its later heartbeats are counted and change nothing.
     Remove,
 }
@@ -38,13 +38,8 @@ impl Roll {
         let decision = |seen: &Snapshot| match wanted {
             UnitChange::Acknowledge(acknowledged) => presence::acknowledge(seen, id, acknowledged.clone()),
             UnitChange::Pause(until) => presence::pause(seen, *until, &rules, &hearing, now),
-            UnitChange::Register { .. } if unit.id.is_reserved() => None,
-            UnitChange::Register { set, labels } => {
-                let facts = seen.facts.as_ref().filter(|_| seen.is_known());
-                let pause = facts.and_then(|facts| facts.pause);
-                let wanted = Registration { set: *set, labels: labels.clone(), pause };
-                Some(presence::register(seen, &wanted, &rules, &hearing, now))
-            }
+            UnitChange::Register(_) if unit.id.is_reserved() => None,
+            UnitChange::Register(wanted) => Some(presence::configure(seen, wanted, &rules, &hearing, now)),
             UnitChange::Remove => presence::retire(seen, now),
         };
         let seen = self.engine.read(std::slice::from_ref(unit)).await?;

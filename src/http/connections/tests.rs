@@ -43,10 +43,11 @@ impl Served {
             unit_metrics: UnitMetrics::Off,
             unit_metrics_limit: 1,
             external_url: None,
+            tls: None,
             switches: None,
         };
         let pages = Pages { config: Arc::new(config), early, all: Arc::new(OnceLock::new()) };
-        let server = tokio::spawn(accept(listener, pages, limits, telemetry.clone(), stop.clone()));
+        let server = tokio::spawn(accept(listener, None, pages, limits, telemetry.clone(), stop.clone()));
         Served { address, telemetry, go, stop, server }
     }
 

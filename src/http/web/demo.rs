@@ -10,7 +10,6 @@ use serde::Deserialize;
 
 use super::forms::{Body, fields};
 use super::{Failed, Pages, Web};
-use crate::http::switches::Switches;
 
 pub(super) fn forms() -> Router<Web> {
     Router::new().route("/demo/power", post(turn))
@@ -48,7 +47,7 @@ impl Web {
             section.switches aria-labelledby="try" {
                 h2 #try { "Try it" }
                 p.quiet { "This fleet is simulated. Switch off the power of a site and see its units fall silent." }
-                div { @for switch in Switches::each(switches) { (button(switch)) } }
+                div { @for switch in switches.each() { (button(switch)) } }
             }
         }
     }

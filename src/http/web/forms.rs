@@ -83,8 +83,7 @@ async fn pause(
     let (unit, WantedPause { hours, author, comment }) = (unit(path)?, fields(body)?);
     check(&author, &comment)?;
     let now = web.clock.now();
-    let length = Duration::try_from_secs_f64((hours * 3600.0).round()).unwrap_or_default();
-    let until = now + length;
+    let until = now + length_of(hours).unwrap_or_default();
     if !is_pause(until, now) {
         return Err(Problem::bad_request("hours is a number of hours, at most a year").into());
     }
@@ -119,6 +118,11 @@ async fn remove(
     let by = caller.by(None);
     web.operators.change(Subject::Unit(unit), UnitChange::Remove, (&by, "")).await?;
     Ok(Redirect::to(&format!("{}/", web.base)))
+}
+
+/// The length of a number of hours, to the second; `None` if it is none.
+pub(super) fn length_of(hours: f64) -> Option<Duration> {
+    Duration::try_from_secs_f64((hours * 3600.0).round()).ok()
 }
 
 /// The fields for the name of the operator and a comment.

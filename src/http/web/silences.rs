@@ -1,7 +1,5 @@
 //! The page of alert silences: those that are active, to come and over, and a form for a new one.
 
-use std::time::Duration;
-
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, Uri};
@@ -10,7 +8,7 @@ use axum::{Extension, Router, routing};
 use maud::{Markup, html};
 use serde::Deserialize;
 
-use super::forms::{Body, fields, signature};
+use super::forms::{Body, fields, length_of, signature};
 use super::layout::{Tab, may_change};
 use super::{Failed, Pages, Web, words};
 use crate::clock::Timestamp;
@@ -141,8 +139,7 @@ async fn add(
 ) -> Result<Redirect, Failed> {
     let Wanted { matchers, hours, author, comment } = fields(body)?;
     let starts_at = web.clock.now();
-    let length = Duration::try_from_secs_f64((hours * 3600.0).round()).ok();
-    let length = length.filter(|length| !length.is_zero());
+    let length = length_of(hours).filter(|length| !length.is_zero());
     let length = length.ok_or_else(|| Problem::bad_request("hours is a number of hours"))?;
     let (matchers, ends_at) = (read_matchers(&matchers)?, starts_at + length);
     let wanted = WantedSilence { matchers, starts_at, ends_at, author, comment };

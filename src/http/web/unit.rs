@@ -71,6 +71,7 @@ fn facts(view: &UnitView, now: Timestamp) -> Markup {
             @if let Some(until) = view.sleeps_until {
                 dt { "Sleeps until" } dd { (words::ago(Some(until), now)) }
             }
+            @if !view.note.is_empty() { dt { "Note" } dd { (words::text(&view.note)) } }
             @if view.flapping { dt { "Flapping" } dd { "yes: receivers are notified once, and again when it is stable" } }
             @if !view.labels.is_empty() {
                 dt { "Labels" }

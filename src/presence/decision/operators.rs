@@ -1,4 +1,4 @@
-//! What operators decide of a unit: its open record is acknowledged, or the unit is paused.
+//! What operators decide of a unit: its open record is acknowledged, or the unit is paused or gets settings.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use super::{Registration, register};
 use crate::clock::Timestamp;
 use crate::presence::{
     Acknowledgement, Change, Facts, Hearing, IndexChange, Interval, KeyChange, KindRules, LONGEST_TIMEOUT,
-    Labels, RecordId, Snapshot, Standing,
+    Labels, Override, RecordId, Snapshot, Standing,
 };
 
 /// The longest pause, from the moment in which an operator asks for it.
@@ -50,17 +50,65 @@ pub fn pause(
     if matches!(facts.standing, Standing::Retired(_)) {
         return None;
     }
+    let pause = Some(paused(seen, facts, until, now)?);
+    let wanted = Registration { set: facts.set, pause, ..Registration::default() };
+    Some(register(seen, &wanted, rules, hearing, now))
+}
+
+/// The pause of a unit that operators want paused until that moment, or not any more; `None`: there is none to end.
+fn paused(seen: &Snapshot, facts: &Facts, until: Option<Timestamp>, now: Timestamp) -> Option<Interval> {
     let newest = facts.last_seen.max(seen.alive.unwrap_or(Timestamp::ZERO));
     let earlier = facts.pause.filter(|pause| pause.to >= newest && pause.from <= now);
-    let pause = match (until, earlier) {
+    match (until, earlier) {
         (Some(until), earlier) => {
-            Interval { from: earlier.map_or(now, |earlier| earlier.from), to: until.max(now) }
+            Some(Interval { from: earlier.map_or(now, |earlier| earlier.from), to: until.max(now) })
         }
-        (None, Some(earlier)) if earlier.to > now => Interval { to: now, ..earlier },
-        (None, _) => return None,
+        (None, Some(earlier)) if earlier.to > now => Some(Interval { to: now, ..earlier }),
+        (None, _) => None,
+    }
+}
+
+/// The settings that operators give a unit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UnitSettings {
+    pub set: Override,
+    /// Labels; labels of the unit that are not named stay.
+    pub labels: Labels,
+    /// Until when it is paused, or that it is not; `None`: its pause stays.
+    pub paused_until: Option<Option<Timestamp>>,
+    /// `None`: its note stays.
+    pub note: Option<String>,
+}
+
+impl UnitSettings {
+    /// Whether a unit has these settings, so that nothing is to be done.
+    pub fn are_of(&self, seen: &Snapshot, now: Timestamp) -> bool {
+        let Some(facts) = seen.facts.as_ref().filter(|_| seen.is_known()) else { return false };
+        let until = facts.pause.map(|pause| pause.to).filter(|until| *until > now);
+        self.set == facts.set
+            && self.labels.iter().all(|(name, value)| facts.labels.get(name) == Some(value))
+            && self.paused_until.is_none_or(|wanted| wanted == until)
+            && self.note.as_ref().is_none_or(|note| *note == facts.note)
+    }
+}
+
+/// Registers a unit with the settings that operators give it, or changes them.
+pub fn configure(
+    seen: &Snapshot,
+    wanted: &UnitSettings,
+    rules: &KindRules,
+    hearing: &Hearing,
+    now: Timestamp,
+) -> Change {
+    let facts = seen.facts.as_ref().filter(|_| seen.is_known());
+    let stays = facts.and_then(|facts| facts.pause);
+    let pause = match (wanted.paused_until, facts) {
+        (None, _) => stays,
+        (Some(until), Some(facts)) => paused(seen, facts, until, now).or(stays),
+        (Some(until), None) => until.map(|to| Interval { from: now, to: to.max(now) }),
     };
-    let wanted = Registration { set: facts.set, labels: Labels::new(), pause: Some(pause) };
-    Some(register(seen, &wanted, rules, hearing, now))
+    let UnitSettings { set, labels, note, .. } = wanted.clone();
+    register(seen, &Registration { set, labels, pause, note }, rules, hearing, now)
 }
 
 #[cfg(test)]

@@ -171,15 +171,15 @@ impl Drop for World {
 
 /// The status and the body of a page; nothing where no server answers.
 fn answer(port: u16, path: &str) -> Option<(u16, String)> {
-    answer_to("GET", port, path, "")
+    answer_to("GET", port, path, ("", ""))
 }
 
-fn answer_to(method: &str, port: u16, path: &str, body: &str) -> Option<(u16, String)> {
+fn answer_to(method: &str, port: u16, path: &str, (header, body): (&str, &str)) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
     stream.set_read_timeout(Some(PATIENCE)).ok()?;
     let of_body = match body.len() {
         0 => String::new(),
-        length => format!("content-type: application/json\r\ncontent-length: {length}\r\n"),
+        length => format!("{header}\r\ncontent-length: {length}\r\n"),
     };
     write!(stream, "{method} {path} HTTP/1.0\r\nhost: 127.0.0.1\r\n{of_body}\r\n{body}").ok()?;
     let mut text = String::new();
@@ -221,10 +221,11 @@ async fn asked(world: &World, words: &[&str]) -> Result<(), String> {
         .ok_or("asks no page of Rollcall")?;
     let path = url.strip_prefix("http://127.0.0.1:8080").unwrap_or_default();
     let option = |name| words.windows(2).find(|pair| pair[0] == name).map(|pair| pair[1]);
-    let (method, body) = (option("-X").unwrap_or("GET"), option("-d").unwrap_or_default());
+    let (header, body) = (option("-H").unwrap_or_default(), option("-d").unwrap_or_default());
+    let method = option("-X").unwrap_or(if body.is_empty() { "GET" } else { "POST" });
     // The effect of the command before it may show a moment later.
     for _ in 0..100 {
-        match answer_to(method, world.http, path, body) {
+        match answer_to(method, world.http, path, (header, body)) {
             Some((200 | 201 | 204, _)) => return Ok(()),
             Some((status, _)) if status < 500 && status != 404 => {
                 return Err(format!("{path} answers {status}"));

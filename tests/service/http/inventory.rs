@@ -38,7 +38,7 @@ async fn an_export_has_every_unit_once_with_its_settings() {
     let unit = |kind: &str, unit: &str, labels: Value| {
         json!({
             "kind": kind, "unit": unit, "labels": labels, "timeout_seconds": null, "grace_seconds": null,
-            "paused_until": null, "last_seen": noon,
+            "paused_until": null, "note": "", "last_seen": noon,
         })
     };
     let mut all = [
@@ -61,13 +61,13 @@ async fn an_export_has_every_unit_once_with_its_settings() {
     assert_eq!(headers, ["text/csv; charset=utf-8", "attachment; filename=\"units.csv\""]);
     let text = answer.text().await.unwrap();
     let mut lines: Vec<&str> = text.split_terminator("\r\n").collect();
-    assert_eq!(lines.remove(0), "kind,unit,timeout_seconds,grace_seconds,labels,paused_until,last_seen");
+    assert_eq!(lines.remove(0), "kind,unit,timeout_seconds,grace_seconds,labels,paused_until,note,last_seen");
     lines.sort_unstable();
     let labels = "\"{\"\"site\"\":\"\"north, \\\"\"left\\\"\"\"\"}\"";
     let expected = [
-        format!("detector,1,,,{labels},,{noon}"),
-        "detector,2,60.5,0,,,".to_owned(),
-        format!("meter,\"'=1-1\",,,,,{noon}"),
+        format!("detector,1,,,{labels},,,{noon}"),
+        "detector,2,60.5,0,,,,".to_owned(),
+        format!("meter,\"'=1-1\",,,,,,{noon}"),
     ];
     assert_eq!(lines, expected);
     for wrong in ["?kind=pump", "?format=xml", "?limit=1"] {

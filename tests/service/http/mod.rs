@@ -4,12 +4,14 @@ mod changes;
 mod commands;
 mod connections;
 mod fleet;
+mod import;
 mod inventory;
 mod metrics;
 mod registry;
 mod roles;
 mod silences;
 mod timeline;
+mod tls;
 mod unit_metrics;
 mod values;
 mod web;
@@ -125,6 +127,7 @@ async fn an_address_that_others_reach_is_not_served_without_a_token() {
         unit_metrics: UnitMetrics::All,
         unit_metrics_limit: 1,
         external_url: None,
+        tls: None,
         switches: None,
     };
     let sources = Sources {
@@ -268,6 +271,7 @@ async fn a_unit_is_shown_with_all_its_facts() {
         set: Override { timeout: Some(90 * SECOND), grace: None },
         labels: Labels::from([("site".to_owned(), "north".to_owned())]),
         pause: Some(Interval { from: now, to: now + 60 * SECOND }),
+        note: None,
     };
     fleet.roll.register(&the("detector:1"), &wanted, now).await.unwrap();
     let expected = json!({
@@ -279,6 +283,7 @@ async fn a_unit_is_shown_with_all_its_facts() {
         "timeout_seconds": 90.0,
         "grace_seconds": 20.0,
         "labels": { "site": "north" },
+        "note": "",
         "paused_from": "2026-03-01T12:00:00.000Z",
         "paused_until": "2026-03-01T12:01:00.000Z",
         "sleeps_until": null,

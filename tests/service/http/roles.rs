@@ -22,7 +22,7 @@ enum Least {
 
 use Least::{Admin, Nobody, Operator, Viewer};
 
-const ROUTES: [(&str, &str, Least); 65] = [
+const ROUTES: [(&str, &str, Least); 66] = [
     ("get", "/healthz", Nobody),
     ("get", "/readyz", Nobody),
     ("get", "/login", Nobody),
@@ -87,6 +87,7 @@ const ROUTES: [(&str, &str, Least); 65] = [
     ("post", "/demo/power", Operator),
     ("put", "/api/v1/units/{kind}/{unit}", Admin),
     ("delete", "/api/v1/units/{kind}/{unit}", Admin),
+    ("post", "/api/v1/units:import", Admin),
     ("post", "/units/{kind}/{unit}/remove", Admin),
 ];
 

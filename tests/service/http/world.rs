@@ -113,8 +113,15 @@ impl Fleet {
             telemetry: telemetry.clone(),
             clock: clock.clone(),
         };
-        let config =
-            Config { listen, tokens, unit_metrics, unit_metrics_limit, external_url: None, switches };
+        let config = Config {
+            listen,
+            tokens,
+            unit_metrics,
+            unit_metrics_limit,
+            external_url: None,
+            tls: None,
+            switches,
+        };
         let pages = http::Pages::new(config, "one", telemetry.clone());
         pages.show(sources, &stop);
         let server = tokio::spawn(http::serve(listener, pages, telemetry.clone(), stop.clone()));

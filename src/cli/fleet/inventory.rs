@@ -1,0 +1,127 @@
+//! `rollcall import` and `export`: the inventory of the fleet, from and to a file.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use clap::{Args, ValueEnum};
+use tokio::fs::File;
+
+use super::output::{table, text};
+use super::remote::RemoteArguments;
+use super::table::has_colours;
+use super::{facts, given};
+use crate::cli::{logging, shown, shown_json};
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct ExportArguments {
+    #[command(flatten)]
+    remote: RemoteArguments,
+    /// Where to; without it to the standard output.
+    #[arg(value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// By default that of the file's name, and NDJSON.
+    #[arg(long)]
+    format: Option<Format>,
+    /// Units of this kind only.
+    #[arg(long)]
+    kind: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct ImportArguments {
+    #[command(flatten)]
+    remote: RemoteArguments,
+    /// Print the answer as JSON.
+    #[arg(long)]
+    json: bool,
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// By default that of the file's name.
+    #[arg(long)]
+    format: Option<Format>,
+    /// The kind of lines that name none; lines of other kinds are bad.
+    #[arg(long)]
+    kind: Option<String>,
+    /// Show what would change, and change nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// This is the whole fleet (or the whole kind): remove the units that are not in it.
+    #[arg(long)]
+    replace: bool,
+    /// Take the good lines, though others are bad.
+    #[arg(long, conflicts_with = "replace")]
+    skip_bad_lines: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Ndjson,
+    Csv,
+}
+
+impl Format {
+    /// The format that a file's name says.
+    fn of(file: &Path) -> Option<Format> {
+        match file.extension()?.to_str()? {
+            "csv" => Some(Format::Csv),
+            "ndjson" | "jsonl" => Some(Format::Ndjson),
+            _ => None,
+        }
+    }
+}
+
+pub(in crate::cli) async fn export(arguments: ExportArguments) -> anyhow::Result<ExitCode> {
+    logging::start_quietly()?;
+    let ExportArguments { remote, file, format, kind } = arguments;
+    let remote = remote.open()?;
+    let format = format.or_else(|| Format::of(file.as_deref()?)).unwrap_or(Format::Ndjson);
+    let format = if format == Format::Csv { "csv" } else { "ndjson" };
+    let query = given(vec![("format", Some(format.to_owned())), ("kind", kind)]);
+    let path = ["api", "v1", "units:export"];
+    match file {
+        None => remote.save(&path, &query, &mut tokio::io::stdout()).await?,
+        Some(name) => {
+            let unwritable = || format!("{} cannot be written", name.display());
+            let mut file = File::create(&name).await.with_context(unwritable)?;
+            remote.save(&path, &query, &mut file).await?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(in crate::cli) async fn import(arguments: ImportArguments) -> anyhow::Result<ExitCode> {
+    logging::start_quietly()?;
+    let ImportArguments { remote, json, file, format, kind, dry_run, replace, skip_bad_lines } = arguments;
+    let remote = remote.open()?;
+    let Some(format) = format.or_else(|| Format::of(&file)) else {
+        bail!(
+            "{}: its name ends neither with .csv nor with .ndjson; --format says what it is",
+            file.display()
+        );
+    };
+    let media = if format == Format::Csv { "text/csv" } else { "application/x-ndjson" };
+    let open = File::open(&file).await.with_context(|| format!("{} cannot be read", file.display()))?;
+    let is = |flag: bool| flag.then(|| "true".to_owned());
+    let query = given(vec![
+        ("kind", kind),
+        ("dry_run", is(dry_run)),
+        ("replace", is(replace)),
+        ("bad_lines", skip_bad_lines.then(|| "skip".to_owned())),
+    ]);
+    let answer = remote.send_file(&["api", "v1", "units:import"], &query, media, open).await?;
+    for bad in answer["bad"].as_array().into_iter().flatten() {
+        eprintln!("{}:{}: {}", file.display(), text(&bad["line"]), shown(&text(&bad["problem"])));
+    }
+    if json {
+        println!("{}", shown_json(&serde_json::to_string_pretty(&answer)?));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut counts = answer;
+    let lists = counts.as_object_mut().map(|counts| [counts.remove("bad"), counts.remove("changes")]);
+    print!("{}", facts(&counts).to_text(has_colours()));
+    if let Some([_, Some(changes)]) = lists {
+        print!("\n{}", table(&changes, &["change", "kind", "unit"]).to_text(has_colours()));
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,367 @@
+//! `/api/v1/units:import`: registers the units of an inventory, and with `replace` removes all others.
+//!
+//! # Why the body waits in a file
+//! A client may ask that all lines are taken or none, and each line is checked before the first is written. The inventory
+//! of a large fleet does not belong into memory, so it lies in a file without a name, which is read twice. Once every
+//! line is known the import goes on to its end, also if the client leaves; the same import again changes nothing more.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, Uri};
+use axum::middleware::from_fn_with_state;
+use axum::routing::post;
+use axum::{Extension, Json, Router};
+use futures_util::StreamExt;
+use futures_util::stream::{self, TryStreamExt};
+use ring::digest::{SHA256, digest};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+use super::changes::{self, Caller, HasTokens};
+use super::inventory::pages;
+use super::problem::{Problem, query};
+use super::unit_filter::known_kind;
+use super::{Role, Sources};
+use crate::clock::Clock;
+use crate::fleet::{Mirror, Registered, Roll, Silences};
+use crate::presence::{Kind, Unit, UnitSettings};
+use crate::store::{AuditEntry, Audited, EngineError, LARGEST_STEP, Queries};
+
+mod lines;
+
+use lines::{Checks, Format, Line};
+
+pub(super) const PATH: &str = "/api/v1/units:import";
+
+/// The largest inventory, in bytes.
+const LARGEST_BODY: u64 = 1 << 30;
+/// How long a client may send nothing.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// How long the whole body may take.
+const LONGEST_BODY: Duration = Duration::from_secs(15 * 60);
+/// The most bad lines, and changes of a dry run, that an answer lists.
+const LISTED: usize = 100;
+/// Steps that are written at once; no unit is in two of them.
+const STEPS_AT_ONCE: usize = 4;
+
+#[derive(Clone)]
+pub(super) struct ImportState {
+    roll: Arc<Roll>,
+    queries: Arc<dyn Queries>,
+    mirror: Arc<Mirror>,
+    silences: Arc<Silences>,
+    clock: Clock,
+    /// One import at a time.
+    turn: Arc<Semaphore>,
+}
+
+pub(super) fn page(state: ImportState, has_tokens: HasTokens) -> Router {
+    Router::new()
+        .route(PATH, post(import))
+        .route_layer(from_fn_with_state(has_tokens, changes::guard_without_body))
+        .with_state(state)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ImportQuery {
+    /// The kind of lines that name none; lines of others are bad.
+    kind: Option<String>,
+    /// Only answer what would change.
+    #[serde(default)]
+    dry_run: bool,
+    /// Remove the units that are not in it; with `kind`, those of that kind.
+    #[serde(default)]
+    replace: bool,
+    #[serde(default)]
+    bad_lines: BadLines,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum BadLines {
+    /// With one of them nothing is changed.
+    #[default]
+    Refuse,
+    /// The others are taken.
+    Skip,
+}
+
+/// The effect of an import, or with `dry_run` what it would be.
+#[derive(Default, Serialize)]
+struct Outcome {
+    dry_run: bool,
+    lines: u64,
+    new: u64,
+    changed: u64,
+    same: u64,
+    removed: u64,
+    bad_lines: u64,
+    /// The first of them.
+    bad: Vec<BadLine>,
+    /// The first changes; only of a dry run.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    changes: Vec<PlannedChange>,
+}
+
+#[derive(Serialize)]
+struct BadLine {
+    line: u64,
+    problem: String,
+}
+
+#[derive(Serialize)]
+struct PlannedChange {
+    kind: Kind,
+    unit: String,
+    /// `new`, `changed` or `removed`.
+    change: &'static str,
+}
+
+/// A number for a unit that no other unit has: it takes less memory than its name.
+type UnitNumber = [u8; 16];
+
+/// An inventory whose lines were checked.
+struct Inventory {
+    file: File,
+    format: Format,
+    checks: Checks,
+    units: HashSet<UnitNumber>,
+    outcome: Outcome,
+}
+
+async fn import(
+    State(state): State<ImportState>,
+    Extension(caller): Extension<Caller>,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Outcome>, Problem> {
+    caller.require(Role::Admin)?;
+    let wanted: ImportQuery = query(&uri)?;
+    let format = format_of(&headers)?;
+    let kind = wanted.kind.as_deref().map(|kind| known_kind(kind, &state.mirror)).transpose()?;
+    if wanted.replace && wanted.bad_lines == BadLines::Skip {
+        return Err(Problem::bad_request("a replacement takes all lines: bad_lines is refuse with replace"));
+    }
+    let Ok(turn) = state.turn.clone().try_acquire_owned() else {
+        return Err(Problem::unavailable("another import is under way; try again later"));
+    };
+    let file = timeout(LONGEST_BODY, received(body)).await;
+    let file = file.map_err(|_| Problem::bad_request("the inventory took too long to arrive"))??;
+    let kinds = state.roll.rules().keys().cloned().collect();
+    let checks = Checks { kinds, kind, now: state.clock.now() };
+    let checked = spawn_blocking(move || Inventory::checked(file, format, checks)).await;
+    let inventory = checked.map_err(|error| Problem::internal(error.to_string()))??;
+    let Outcome { lines, bad_lines, bad, .. } = &inventory.outcome;
+    if *bad_lines > 0 && wanted.bad_lines == BadLines::Refuse && !wanted.dry_run {
+        let first =
+            bad.first().map(|bad| format!(", first line {}: {}", bad.line, bad.problem)).unwrap_or_default();
+        let detail = format!("{bad_lines} of {lines} lines are bad{first}; nothing was changed");
+        return Err(Problem::unprocessable(detail, ("bad", json!(bad))));
+    }
+    if wanted.replace && inventory.units.is_empty() {
+        return Err(Problem::bad_request("an inventory without units would remove the whole fleet"));
+    }
+    let author = caller.by(None);
+    let written = tokio::spawn(async move { state.write(inventory, &wanted, author, turn).await }).await;
+    Ok(Json(written.map_err(|error| Problem::internal(error.to_string()))??))
+}
+
+fn format_of(headers: &HeaderMap) -> Result<Format, Problem> {
+    let media = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    match media.split(';').next().unwrap_or_default().trim().to_ascii_lowercase().as_str() {
+        "application/x-ndjson" | "application/ndjson" => Ok(Format::Ndjson),
+        "text/csv" => Ok(Format::Csv),
+        _ => Err(Problem::unsupported_media_type(
+            "send NDJSON or CSV, with content-type: application/x-ndjson or text/csv",
+        )),
+    }
+}
+
+/// The body as a file that has no name and goes with its last user.
+async fn received(body: Body) -> Result<File, Problem> {
+    let unwritable = |error: io::Error| {
+        let folder = std::env::temp_dir();
+        Problem::unavailable(format!("the inventory cannot be written to {}: {error}", folder.display()))
+    };
+    let mut file = spawn_blocking(tempfile::tempfile).await.map_err(io::Error::other).and_then(|file| file);
+    let mut body = body.into_data_stream();
+    let mut length = 0;
+    loop {
+        let Ok(chunk) = timeout(LONGEST_PAUSE, body.next()).await else {
+            let detail = format!("nothing came for {} s", LONGEST_PAUSE.as_secs());
+            return Err(Problem::bad_request(detail));
+        };
+        let Some(chunk) = chunk else { return file.map_err(unwritable) };
+        let chunk = chunk.map_err(|error| Problem::bad_request(format!("the body ended early: {error}")))?;
+        length += chunk.len() as u64;
+        if length > LARGEST_BODY {
+            let detail = format!("an inventory has at most {LARGEST_BODY} bytes; import it in parts");
+            return Err(Problem::too_large(detail));
+        }
+        let mut open = file.map_err(unwritable)?;
+        let written = spawn_blocking(move || open.write_all(&chunk).map(|()| open)).await;
+        file = written.map_err(io::Error::other).and_then(|file| file);
+    }
+}
+
+impl Inventory {
+    /// Checks every line.
+    fn checked(mut file: File, format: Format, checks: Checks) -> Result<Inventory, Problem> {
+        let (mut units, mut outcome) = (HashSet::new(), Outcome::default());
+        let read = lines::read(&mut file, format, &checks, |Line { number, entry }| {
+            outcome.lines += 1;
+            let entry = entry.and_then(|(unit, _)| {
+                let is_first = units.insert(number_of(&unit));
+                if is_first { Ok(()) } else { Err(format!("{unit} is on an earlier line too")) }
+            });
+            if let Err(problem) = entry {
+                outcome.bad_lines += 1;
+                if outcome.bad.len() < LISTED {
+                    outcome.bad.push(BadLine { line: number, problem });
+                }
+            }
+            true
+        });
+        match read {
+            Ok(()) => Ok(Inventory { file, format, checks, units, outcome }),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                Err(Problem::bad_request(error.to_string()))
+            }
+            Err(error) => Err(Problem::internal(format!("the inventory cannot be read: {error}"))),
+        }
+    }
+}
+
+fn number_of(unit: &Unit) -> UnitNumber {
+    let digest = digest(&SHA256, unit.to_string().as_bytes());
+    let mut number = UnitNumber::default();
+    number.copy_from_slice(&digest.as_ref()[..16]);
+    number
+}
+
+impl ImportState {
+    pub fn new(sources: &Sources) -> ImportState {
+        let Sources { roll, records, mirror, silences, clock, .. } = sources.clone();
+        ImportState { roll, queries: records, mirror, silences, clock, turn: Arc::new(Semaphore::new(1)) }
+    }
+
+    async fn write(
+        &self,
+        inventory: Inventory,
+        wanted: &ImportQuery,
+        author: String,
+        _turn: OwnedSemaphorePermit,
+    ) -> Result<Outcome, Problem> {
+        let Inventory { mut file, format, checks, units, mut outcome } = inventory;
+        let kind = checks.kind.clone();
+        outcome.dry_run = wanted.dry_run;
+        if !wanted.dry_run {
+            let mut text = format!("{} lines, {} of them bad", outcome.lines, outcome.bad_lines);
+            if wanted.replace {
+                text += "; the others are removed";
+            }
+            let subject = kind.as_ref().map_or_else(|| "all kinds".to_owned(), Kind::to_string);
+            let change = Audited::InventoryImported;
+            let at = self.clock.now();
+            self.silences.note(&AuditEntry { at, author, change, subject, text }).await?;
+        }
+        let (sender, mut steps) = mpsc::channel(STEPS_AT_ONCE);
+        let reading = spawn_blocking(move || read_steps(&mut file, format, &checks, &sender));
+        let steps = stream::poll_fn(|context| steps.poll_recv(context));
+        let written = steps.map(|step: Vec<(Unit, UnitSettings)>| async move {
+            let effects = self.roll.register_all(&step, wanted.dry_run, self.clock.now()).await?;
+            Ok::<_, EngineError>((step, effects))
+        });
+        let mut written = written.buffered(STEPS_AT_ONCE);
+        while let Some((step, effects)) = written.try_next().await? {
+            for ((unit, _), effect) in step.into_iter().zip(effects) {
+                outcome.count(unit, effect);
+            }
+        }
+        let read = reading.await.map_err(|error| Problem::internal(error.to_string()))?;
+        read.map_err(|error| Problem::internal(format!("the inventory cannot be read: {error}")))?;
+        if wanted.replace {
+            self.remove_others(&units, kind.as_ref(), &mut outcome).await?;
+        }
+        Ok(outcome)
+    }
+
+    /// Removes the units that an inventory does not name.
+    async fn remove_others(
+        &self,
+        named: &HashSet<UnitNumber>,
+        kind: Option<&Kind>,
+        outcome: &mut Outcome,
+    ) -> Result<(), Problem> {
+        let mut pages = std::pin::pin!(pages(self.queries.clone()));
+        while let Some(mut page) = pages.try_next().await? {
+            page.retain(|seen| {
+                let is_meant = kind.is_none_or(|kind| *kind == seen.unit.kind) && !seen.unit.id.is_reserved();
+                is_meant && seen.is_known() && !named.contains(&number_of(&seen.unit))
+            });
+            if outcome.dry_run {
+                page.iter().for_each(|seen| outcome.plan(seen.unit.clone(), "removed"));
+            }
+            outcome.removed += self.roll.retire_all(page, outcome.dry_run, self.clock.now()).await? as u64;
+        }
+        Ok(())
+    }
+}
+
+/// Gives the units of the good lines to `steps`, each once, until nobody takes them.
+fn read_steps(
+    file: &mut File,
+    format: Format,
+    checks: &Checks,
+    steps: &mpsc::Sender<Vec<(Unit, UnitSettings)>>,
+) -> io::Result<()> {
+    let (mut step, mut known) = (Vec::with_capacity(LARGEST_STEP), HashSet::new());
+    lines::read(file, format, checks, |Line { entry, .. }| {
+        let Ok((unit, settings)) = entry else { return true };
+        if !known.insert(number_of(&unit)) {
+            return true;
+        }
+        step.push((unit, settings));
+        step.len() < LARGEST_STEP || steps.blocking_send(std::mem::take(&mut step)).is_ok()
+    })?;
+    if !step.is_empty() {
+        // The import failed if there is no receiver.
+        let _ = steps.blocking_send(step);
+    }
+    Ok(())
+}
+
+impl Outcome {
+    fn count(&mut self, unit: Unit, effect: Registered) {
+        match effect {
+            Registered::New => self.new += 1,
+            Registered::Changed => self.changed += 1,
+            Registered::Same => self.same += 1,
+            // The configuration was reloaded meanwhile.
+            Registered::Unknown => self.bad_lines += 1,
+        }
+        match effect {
+            Registered::New => self.plan(unit, "new"),
+            Registered::Changed => self.plan(unit, "changed"),
+            Registered::Same | Registered::Unknown => {}
+        }
+    }
+
+    fn plan(&mut self, unit: Unit, change: &'static str) {
+        if self.dry_run && self.changes.len() < LISTED {
+            self.changes.push(PlannedChange { kind: unit.kind, unit: unit.id.to_string(), change });
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! The lines of an inventory: NDJSON, or CSV with a line of column names. Hostile until parsed.
+
+use std::collections::HashSet;
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
+
+use csv::{StringRecord, Terminator};
+use serde_json::{Map, Value};
+
+use crate::clock::{Timestamp, parse_moment};
+use crate::http::inventory::FIELDS;
+use crate::http::settings::{PARENT, WantedSettings};
+use crate::presence::{Kind, Unit, UnitSettings};
+
+/// The longest line, in bytes.
+const LONGEST_LINE: usize = 64 * 1024;
+/// The columns of labels: `label.<name>`.
+const LABEL: &str = "label.";
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Format {
+    Ndjson,
+    Csv,
+}
+
+/// What lines are checked against.
+#[derive(Clone)]
+pub(super) struct Checks {
+    /// The kinds that are configured.
+    pub kinds: HashSet<Kind>,
+    /// The kind of lines that name none; lines of others are wrong.
+    pub kind: Option<Kind>,
+    pub now: Timestamp,
+}
+
+/// A line that is not empty.
+pub(super) struct Line {
+    /// From 1 on, the column names of a CSV included.
+    pub number: u64,
+    /// A unit and its settings, or what is wrong.
+    pub entry: Result<(Unit, UnitSettings), String>,
+}
+
+/// Gives every line of a file to `take`, from its beginning, until `take` answers `false`.
+///
+/// # Errors
+/// The file cannot be read, or (as [`io::ErrorKind::InvalidData`]) it has no usable column names.
+pub(super) fn read(
+    file: &mut (impl Read + Seek),
+    format: Format,
+    checks: &Checks,
+    take: impl FnMut(Line) -> bool,
+) -> io::Result<()> {
+    file.rewind()?;
+    let mut mark = Vec::new();
+    file.by_ref().take(3).read_to_end(&mut mark)?;
+    // The byte order mark that spreadsheets write.
+    let begin = if mark == [0xEF, 0xBB, 0xBF] { 3 } else { 0 };
+    file.seek(SeekFrom::Start(begin))?;
+    match format {
+        Format::Ndjson => read_ndjson(BufReader::new(file), checks, take),
+        Format::Csv => read_csv(file, checks, take),
+    }
+}
+
+fn read_ndjson(
+    mut file: impl BufRead,
+    checks: &Checks,
+    mut take: impl FnMut(Line) -> bool,
+) -> io::Result<()> {
+    let mut text = Vec::new();
+    for number in 1.. {
+        text.clear();
+        if file.by_ref().take(LONGEST_LINE as u64 + 1).read_until(b'\n', &mut text)? == 0 {
+            break;
+        }
+        if text.len() > LONGEST_LINE && text.last() != Some(&b'\n') {
+            file.skip_until(b'\n')?;
+            if !take(Line { number, entry: Err(format!("it has more than {LONGEST_LINE} bytes")) }) {
+                break;
+            }
+            continue;
+        }
+        let line = text.trim_ascii();
+        if line.is_empty() {
+            continue;
+        }
+        let fields = serde_json::from_slice::<Map<String, Value>>(line).map_err(|error| error.to_string());
+        if !take(Line { number, entry: fields.and_then(|fields| from_json(fields, checks)) }) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn from_json(mut fields: Map<String, Value>, checks: &Checks) -> Result<(Unit, UnitSettings), String> {
+    let mut text = |name: &str| match fields.remove(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(_) => Err(format!("{name} is a text")),
+    };
+    let (kind, id) = (text("kind")?, text("unit")?);
+    // It stands in an export.
+    fields.remove("last_seen");
+    let unit = checks.unit(kind.as_deref(), id.as_deref())?;
+    let settings = WantedSettings::from_json(fields)?.check(&unit, checks.now)?;
+    Ok((unit, settings))
+}
+
+/// A line ends with a line feed, before which there may be a carriage return: it is cut off here, because the library counts
+/// lines wrong where it does that.
+fn read_csv(file: impl Read, checks: &Checks, mut take: impl FnMut(Line) -> bool) -> io::Result<()> {
+    let mut reader =
+        csv::ReaderBuilder::new().flexible(true).terminator(Terminator::Any(b'\n')).from_reader(file);
+    let columns: Vec<String> =
+        reader.headers().map_err(unusable)?.iter().map(|name| name.trim().to_owned()).collect();
+    for (at, name) in columns.iter().enumerate() {
+        let is_known = FIELDS.contains(&name.as_str()) || name == PARENT || name.starts_with(LABEL);
+        if !is_known || columns[..at].contains(name) {
+            let expected = FIELDS.join(", ");
+            return Err(unusable(format!(
+                "column {name:?} is not one of {expected}, parent, label.<name>, each once"
+            )));
+        }
+    }
+    if !columns.iter().any(|name| name == "unit") {
+        return Err(unusable("there is no column `unit`; the first line has the names of the columns"));
+    }
+    let mut row = StringRecord::new();
+    loop {
+        let read = reader.read_record(&mut row);
+        // A row may have several lines; this is the first.
+        let number = row.position().map_or(0, csv::Position::line);
+        let entry = match read {
+            Ok(false) => return Ok(()),
+            Ok(true) if row.len() == 1 && row[0].trim().is_empty() => continue,
+            Ok(true) => from_row(&columns, &row, checks),
+            Err(error) => match error.into_kind() {
+                csv::ErrorKind::Io(error) => return Err(error),
+                _ => Err("it is no UTF-8".to_owned()),
+            },
+        };
+        if !take(Line { number, entry }) {
+            return Ok(());
+        }
+    }
+}
+
+fn unusable(problem: impl ToString) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, problem.to_string())
+}
+
+fn from_row(columns: &[String], row: &StringRecord, checks: &Checks) -> Result<(Unit, UnitSettings), String> {
+    if row.len() != columns.len() {
+        return Err(format!("it has {} cells, and there are {} columns", row.len(), columns.len()));
+    }
+    let mut wanted = WantedSettings::default();
+    let (mut kind, mut id) = (None, None);
+    for (name, cell) in columns.iter().zip(row) {
+        let cell = unguarded(cell.strip_suffix('\r').unwrap_or(cell));
+        // An empty cell leaves everything as it is.
+        if cell.is_empty() {
+            continue;
+        }
+        match name.as_str() {
+            "kind" => kind = Some(cell),
+            "unit" => id = Some(cell),
+            "timeout_seconds" => wanted.timeout_seconds = Some(number(name, cell)?),
+            "grace_seconds" => wanted.grace_seconds = Some(number(name, cell)?),
+            "labels" => {
+                let labels: crate::presence::Labels =
+                    serde_json::from_str(cell).map_err(|error| format!("labels: {error}"))?;
+                wanted.labels.get_or_insert_default().extend(labels);
+            }
+            "paused_until" => {
+                let until = parse_moment(cell).ok_or("paused_until is a moment as RFC 3339 has it")?;
+                wanted.paused_until = Some(Some(until));
+            }
+            "note" => wanted.note = Some(Some(cell.to_owned())),
+            PARENT => wanted.parent = Some(cell.to_owned()),
+            _ => {
+                if let Some(label) = name.strip_prefix(LABEL) {
+                    wanted.labels.get_or_insert_default().insert(label.to_owned(), cell.to_owned());
+                }
+            }
+        }
+    }
+    let unit = checks.unit(kind, id)?;
+    let settings = wanted.check(&unit, checks.now)?;
+    Ok((unit, settings))
+}
+
+/// A cell without the apostrophe that guards against formulas.
+fn unguarded(cell: &str) -> &str {
+    match cell.strip_prefix('\'') {
+        Some(rest) if rest.starts_with(['=', '+', '-', '@', '\t', '\r']) => rest,
+        _ => cell,
+    }
+}
+
+fn number(name: &str, cell: &str) -> Result<f64, String> {
+    cell.trim().parse().map_err(|_| format!("{name} is a number"))
+}
+
+impl Checks {
+    fn unit(&self, kind: Option<&str>, id: Option<&str>) -> Result<Unit, String> {
+        let kind: Kind = match (kind, &self.kind) {
+            (Some(kind), wanted) => {
+                let kind = kind.parse().map_err(|error| format!("kind: {error}"))?;
+                if wanted.as_ref().is_some_and(|wanted| *wanted != kind) {
+                    return Err(format!("its kind is {kind}"));
+                }
+                kind
+            }
+            (None, Some(kind)) => kind.clone(),
+            (None, None) => return Err("it has no kind".to_owned()),
+        };
+        if !self.kinds.contains(&kind) {
+            return Err(format!("there is no kind {kind} in the configuration"));
+        }
+        let id = id.ok_or("it has no unit")?.parse().map_err(|error| format!("unit: {error}"))?;
+        Ok(Unit::new(kind, id))
+    }
+}

@@ -173,8 +173,10 @@ impl Expiry {
         };
         match failed {
             Some(error) => self.telemetry.engine_failed(Loop::Sweep, "", &error),
-            None if passes.nothing_fails() => self.telemetry.engine_answered(Loop::Sweep, ""),
-            None => {}
+            None => match passes.fails_for() {
+                None => self.telemetry.engine_answered(Loop::Sweep, ""),
+                Some(at_most) => self.telemetry.engine_fails_for(Loop::Sweep, "", at_most),
+            },
         }
     }
 

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use crate::clock::Timestamp;
 use crate::presence::Unit;
-use crate::store::{EngineError, Result};
+use crate::store::Result;
 use crate::telemetry::CheckSource;
 
 mod excluded;
@@ -141,8 +141,8 @@ pub(super) struct Passes {
     hints: usize,
     /// Partitions whose sweep failed: they rest until Rollcall has heard more, or for a tick.
     resting: HashSet<u16>,
-    /// Partitions whose last sweep failed; `None`: the last check by names failed.
-    failing: HashSet<Option<u16>>,
+    /// Partitions whose last sweep failed, and since when none succeeded; `None`: of checks by names.
+    failing: HashMap<Option<u16>, Instant>,
     /// A request to the index is under way.
     is_asking: bool,
     /// The last request to the index.
@@ -178,7 +178,7 @@ impl Default for Passes {
             sweeping: HashMap::new(),
             hints: 0,
             resting: HashSet::new(),
-            failing: HashSet::new(),
+            failing: HashMap::new(),
             is_asking: false,
             asked: None,
             has_changed: true,
@@ -289,7 +289,7 @@ impl Passes {
                 firsts.iter().any(|first| first.partition == partition && first.at <= latest)
             })
         };
-        self.failing.retain(is_due);
+        self.failing.retain(|failing, _| is_due(failing));
         for first in firsts {
             if first.our_turn() > latest {
                 self.next = self.next.min(first.our_turn() + MILLISECOND);
@@ -359,7 +359,7 @@ impl Passes {
             Err(error) => {
                 self.swept.remove(&partition);
                 self.resting.insert(partition);
-                self.failing.insert(Some(partition));
+                self.failing.entry(Some(partition)).or_insert_with(Instant::now);
                 Err(error)
             }
         }
@@ -400,10 +400,15 @@ impl Passes {
         let is_stale = before != heard && failed.is_none();
         self.wait(undecided, source, is_stale);
         match failed {
-            None => drop(self.failing.remove(&None)),
-            Some(_) => drop(self.failing.insert(None)),
+            None => {
+                self.failing.remove(&None);
+                Ok(())
+            }
+            Some(error) => {
+                self.failing.entry(None).or_insert_with(Instant::now);
+                Err(error)
+            }
         }
-        failed.map_or(Ok(()), Err::<(), EngineError>)
     }
 
     fn wait(&mut self, undecided: Vec<Unit>, source: CheckSource, is_stale: bool) {
@@ -415,8 +420,10 @@ impl Passes {
         self.waiting.extend(undecided.into_iter().map(|unit| (unit, source)));
     }
 
-    /// Whether the last attempt of every step succeeded.
-    pub fn nothing_fails(&self) -> bool {
-        self.failing.is_empty()
+    /// How long the step that has failed for longest has not succeeded; `None`: the last attempt of every step succeeded.
+    ///
+    /// While slots of a cluster move, one partition after another cannot be swept for a moment, and none for long.
+    pub fn fails_for(&self) -> Option<Duration> {
+        self.failing.values().map(Instant::elapsed).max()
     }
 }

@@ -76,6 +76,11 @@ impl Telemetry {
         }
     }
 
+    /// A part of a loop succeeded; what still fails in it has failed for at most that long.
+    pub fn engine_fails_for(&self, what: Loop, which: &str, at_most: Duration) {
+        self.passing.shorten(&key_of(what, which), at_most);
+    }
+
     /// The engine answers and has this problem; `None`: it does not have it. Logs the change.
     pub fn engine_warning(&self, what: EngineWarning, text: Option<&str>) {
         let name = what.as_str();
@@ -285,6 +290,25 @@ mod tests {
         telemetry.engine_answered(Loop::Sweep, "");
         assert!(!names(&telemetry).contains(&ENGINE_DOWN));
         assert!(telemetry.engine_servers.is_up());
+    }
+
+    #[test]
+    fn a_loop_whose_parts_fail_one_after_another_is_no_problem_and_one_that_lasts_is() {
+        let clock = Clock::by_hand(Timestamp::ZERO);
+        let telemetry = Telemetry::new(&clock);
+        telemetry.engine_answered(Loop::Lease, "");
+        for _ in 0..5 {
+            telemetry.engine_failed(Loop::Sweep, "", &Failover);
+            clock.advance(Duration::from_secs(4));
+            telemetry.engine_fails_for(Loop::Sweep, "", Duration::from_secs(2));
+        }
+        telemetry.engine_failed(Loop::Sweep, "", &Failover);
+        assert!(!names(&telemetry).contains(&ENGINE_DOWN));
+        // A part that succeeds does not hide the one that lasts.
+        clock.advance(Duration::from_secs(8));
+        telemetry.engine_fails_for(Loop::Sweep, "", Duration::from_secs(20));
+        telemetry.engine_failed(Loop::Sweep, "", &Failover);
+        assert!(names(&telemetry).contains(&ENGINE_DOWN));
     }
 
     #[test]

@@ -45,6 +45,14 @@ impl ShortFailures {
         (now.since(since) < LONGEST, all.len() == 1 && since == now)
     }
 
+    /// What still fails in the loop has failed for at most that long.
+    pub fn shorten(&self, which: &str, at_most: Duration) {
+        let began = self.clock.now() - at_most;
+        if let Some(since) = self.lock().get_mut(which) {
+            *since = began.max(*since);
+        }
+    }
+
     /// The loop succeeded. Answers whether it was the last one that failed.
     pub fn clear(&self, which: &str) -> bool {
         let mut all = self.lock();

@@ -1,4 +1,5 @@
 use super::*;
+use crate::store::EngineError;
 
 const TICK: Duration = Duration::from_secs(1);
 const SLACK: Duration = Duration::from_secs(10);
@@ -47,4 +48,25 @@ fn a_unit_that_waits_for_hearing_is_swept_once_a_tick_and_not_again_and_again() 
     }
     passes.checked(check, Ok(vec![unit]), heard).unwrap();
     assert_eq!(asked(&mut passes, ms(500)), [], "it waits again");
+}
+
+#[test]
+fn a_partition_that_cannot_be_swept_counts_from_its_own_first_failure() {
+    let mut passes = Passes::default();
+    let mut sweep = |partition: u16, is_successful: bool| {
+        let due = Due { partition, after: None, until: ms(2000) };
+        let sweep = Sweep { due, heard: None, held: Vec::new(), left_out: 0 };
+        let fails = || Err(EngineError::Passing("its slot moves".to_owned()));
+        let _ = passes.swept(sweep, if is_successful { Ok(Vec::new()) } else { fails() }, None);
+        passes.fails_for()
+    };
+    let pause = Duration::from_millis(5);
+    let begin = Instant::now();
+    assert!(sweep(1, false).is_some());
+    std::thread::sleep(pause);
+    assert!(sweep(2, false) >= Some(pause), "the first one still fails");
+    assert!(sweep(1, true) <= Some(begin.elapsed() - pause), "the second one failed later");
+    std::thread::sleep(pause);
+    assert!(sweep(2, false) >= Some(pause), "the first failure counts");
+    assert_eq!(sweep(2, true), None);
 }

@@ -1,9 +1,10 @@
 //! Checks `[http]`: the server, its tokens, and what it shows of units.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use data_encoding::HEXLOWER_PERMISSIVE;
+use ipnet::IpNet;
 use url::Url;
 
 use super::file::{Http, Role, Token, UnitMetrics};
@@ -12,12 +13,14 @@ use super::{instance, secrets};
 use crate::alerting::Links;
 use crate::clock::parse_moment;
 use crate::fleet::mirror::MOST_LABELS;
-use crate::http;
+use crate::http::{self, Proxies, ProxyUsers};
 use crate::presence::is_label_name;
 use crate::trust::ServerFiles;
 
 pub(super) fn http(http: &Http, base: &Path, problems: &mut Problems) -> http::Config {
-    if !http.listen.ip().is_loopback() && http.token.is_empty() {
+    let proxies = proxies(http, problems);
+    let has_tokens = !http.token.is_empty() || proxies.users.is_some();
+    if !http.listen.ip().is_loopback() && !has_tokens {
         let text = format!(
             "other machines can reach {}, and there is no [[http.token]]; add one, or listen on \
              127.0.0.1",
@@ -37,7 +40,7 @@ pub(super) fn http(http: &Http, base: &Path, problems: &mut Problems) -> http::C
     let tokens = http.token.iter().enumerate();
     let tokens =
         tokens.filter_map(|(at, one)| token(&format!("http.token[{at}]"), one, base, problems)).collect();
-    let tls = tls(http, base, problems);
+    let tls = tls(http, has_tokens, base, problems);
     let unit_metrics = match http.unit_metrics {
         UnitMetrics::All => http::UnitMetrics::All,
         UnitMetrics::Offline => http::UnitMetrics::Offline,
@@ -55,12 +58,50 @@ pub(super) fn http(http: &Http, base: &Path, problems: &mut Problems) -> http::C
         unit_metrics_limit,
         external_url,
         tls,
+        proxies,
         switches: None,
     }
 }
 
+/// The proxies in front of the server.
+fn proxies(http: &Http, problems: &mut Problems) -> Proxies {
+    let mut networks = Vec::new();
+    for (at, text) in http.trusted_proxies.iter().enumerate() {
+        match text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from)) {
+            Ok(network) if network.prefix_len() > 0 => networks.push(network.trunc()),
+            Ok(_) => problems.error(
+                format!("http.trusted_proxies[{at}]"),
+                format!("{text:?} is every address, so any client could name any user; write the proxy's"),
+            ),
+            Err(_) => problems.error(
+                format!("http.trusted_proxies[{at}]"),
+                format!("{text:?} is neither an address nor a network; write 10.0.0.7 or 10.0.0.0/8"),
+            ),
+        }
+    }
+    if http.user_header.is_empty() {
+        if !http.user_roles.is_empty() {
+            problems.error("http.user_roles", "is of use only with http.user_header");
+        }
+        return Proxies { networks, users: None };
+    }
+    if http.trusted_proxies.is_empty() {
+        problems.error("http.user_header", "needs http.trusted_proxies: whose header is believed");
+    }
+    let roles = http.user_roles.iter().map(|(user, role)| (user.clone(), (*role).into())).collect();
+    let users = match http::HeaderName::try_from(http.user_header.as_str()) {
+        Ok(header) => Some(ProxyUsers { header, role: http.user_role.into(), roles }),
+        Err(_) => {
+            let text = format!("{:?} cannot be the name of a header", http.user_header);
+            problems.error("http.user_header", text);
+            None
+        }
+    };
+    Proxies { networks, users }
+}
+
 /// Where the server speaks TLS, if it does.
-fn tls(http: &Http, base: &Path, problems: &mut Problems) -> Option<http::TlsConfig> {
+fn tls(http: &Http, has_tokens: bool, base: &Path, problems: &mut Problems) -> Option<http::TlsConfig> {
     let files = [("http.cert_file", &http.cert_file), ("http.key_file", &http.key_file)];
     if http.tls_listen.is_empty() {
         for (option, _) in files.iter().filter(|(_, file)| !file.is_empty()) {
@@ -76,7 +117,7 @@ fn tls(http: &Http, base: &Path, problems: &mut Problems) -> Option<http::TlsCon
         problems.error("http.tls_listen", text);
         return None;
     };
-    if !listen.ip().is_loopback() && http.token.is_empty() {
+    if !listen.ip().is_loopback() && !has_tokens {
         let text = format!("other machines can reach {listen}, and there is no [[http.token]]; add one");
         problems.error("http.tls_listen", text);
     }
@@ -158,11 +199,7 @@ fn token(path: &str, token: &Token, base: &Path, problems: &mut Problems) -> Opt
             None
         }
     }?;
-    let role = match token.role {
-        Role::Viewer => http::Role::Viewer,
-        Role::Operator => http::Role::Operator,
-        Role::Admin => http::Role::Admin,
-    };
+    let role = token.role.into();
     let expires_at = match (token.expires.as_str(), parse_moment(&token.expires)) {
         ("", _) => None,
         (_, Some(moment)) => Some(moment),
@@ -173,4 +210,14 @@ fn token(path: &str, token: &Token, base: &Path, problems: &mut Problems) -> Opt
         }
     };
     Some(http::Token { name: token.name.clone(), sha256, role, expires_at })
+}
+
+impl From<Role> for http::Role {
+    fn from(role: Role) -> http::Role {
+        match role {
+            Role::Viewer => http::Role::Viewer,
+            Role::Operator => http::Role::Operator,
+            Role::Admin => http::Role::Admin,
+        }
+    }
 }

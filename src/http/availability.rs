@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
-use axum::http::{HeaderMap, Uri};
+use axum::http::Uri;
 use axum::routing::get;
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
@@ -101,7 +101,6 @@ enum Scope {
 async fn availability(
     State(state): State<AvailabilityState>,
     uri: Uri,
-    headers: HeaderMap,
 ) -> Result<Json<Availability>, Problem> {
     let wanted: AvailabilityQuery = query(&uri)?;
     let now = state.clock.now();
@@ -110,7 +109,7 @@ async fn availability(
     if from >= until {
         return Err(Problem::bad_request("from is before until, and in the past"));
     }
-    let scope = state.scope(&wanted, &headers).await?;
+    let scope = state.scope(&wanted).await?;
     let range = Interval { from, to: until };
     let (records, is_complete) = state.read(&scope, range).await?;
     let hearing = state.roll.hearing();
@@ -125,7 +124,7 @@ async fn availability(
 }
 
 impl AvailabilityState {
-    async fn scope(&self, wanted: &AvailabilityQuery, headers: &HeaderMap) -> Result<Scope, Problem> {
+    async fn scope(&self, wanted: &AvailabilityQuery) -> Result<Scope, Problem> {
         if let Some(unit) = &wanted.unit {
             if wanted.kind.is_some() || wanted.label.is_some() {
                 return Err(Problem::bad_request("unit stands alone, without kind and label"));
@@ -135,7 +134,7 @@ impl AvailabilityState {
                 .map(Scope::Unit)
                 .ok_or_else(|| Problem::bad_request("unit is written kind/id, e.g. unit=detector/pump-7"));
         }
-        let summary = self.summaries.recent(headers).await?;
+        let summary = self.summaries.recent().await?;
         let content = &summary.content;
         match (&wanted.kind, &wanted.label) {
             (Some(_), Some(_)) => Err(Problem::bad_request("either kind or label, not both")),

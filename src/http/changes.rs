@@ -15,8 +15,8 @@ use axum::http::{HeaderMap, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
+use super::Role;
 use super::problem::Problem;
-use super::{Role, Token};
 use crate::routing::alert_silence::is_author;
 
 /// The longest body of a request, in bytes.
@@ -32,7 +32,7 @@ pub const AUTHOR: &str = "rollcall-author";
 pub(super) struct Caller {
     /// The operator for whom it asks, if it names one.
     author: Option<String>,
-    /// The name of its token, or `http`.
+    /// The name of its token or of the user, or `http`.
     name: String,
     role: Role,
     /// Whether a page of another site sends the request.
@@ -40,15 +40,17 @@ pub(super) struct Caller {
 }
 
 impl Caller {
-    /// Where no token is configured, a client may do everything; where one is, a client without a token may look at the
-    /// open pages.
-    pub fn of(token: Option<&Token>, HasTokens(has_tokens): HasTokens, headers: &HeaderMap) -> Caller {
+    /// `known`: the name of its token or of the user, and the role. Where no token is configured, a client may do
+    /// everything; where one is, a client without a token may look at the open pages.
+    pub fn of(
+        known: Option<(String, Role)>,
+        HasTokens(has_tokens): HasTokens,
+        headers: &HeaderMap,
+    ) -> Caller {
         let author = headers.get(AUTHOR).and_then(|author| std::str::from_utf8(author.as_bytes()).ok());
         let author = author.filter(|author| is_author(author)).map(str::to_owned);
-        let (name, role) = match token {
-            Some(token) => (token.name.clone(), token.role),
-            None => ("http".to_owned(), if has_tokens { Role::Viewer } else { Role::Admin }),
-        };
+        let unknown = || ("http".to_owned(), if has_tokens { Role::Viewer } else { Role::Admin });
+        let (name, role) = known.unwrap_or_else(unknown);
         Caller { author, name, role, is_foreign: is_foreign(headers) }
     }
 
@@ -82,7 +84,7 @@ impl Caller {
     }
 }
 
-/// Whether tokens are configured.
+/// Whether clients need a token or a user.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HasTokens(pub bool);
 

@@ -29,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Pages;
 use super::problem::Problem;
+use super::proxies::Peer;
 use crate::telemetry::{CutReason, Telemetry};
 
 mod activity;
@@ -132,7 +133,7 @@ async fn serve(
             }
         }
     };
-    let answers = service_fn(|request| answer(&pages, kind, activity.clone(), request));
+    let answers = service_fn(|request| answer(&pages, kind, activity.clone(), Peer(peer), request));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head)
@@ -163,9 +164,11 @@ async fn answer(
     pages: &Pages,
     kind: SlotKind,
     activity: Arc<Activity>,
-    request: Request<Incoming>,
+    peer: Peer,
+    mut request: Request<Incoming>,
 ) -> Result<Response<TrackedBody>, Infallible> {
     activity.request_begins();
+    request.extensions_mut().insert(peer);
     let response = if kind == SlotKind::AnyPage || ALWAYS_ANSWERED.contains(&request.uri().path()) {
         TowerToHyperService::new(pages.now()).call(request).await?
     } else {

@@ -14,10 +14,12 @@ use axum::response::{IntoResponse, Redirect, Response};
 use subtle::ConstantTimeEq;
 
 use super::changes::{Caller, HasTokens};
+use super::peers::PeerKey;
 use super::problem::{Detail, Problem};
+use super::proxies::Proxies;
 use super::session::Sessions;
-use super::{Token, alertmanager, import};
-use crate::clock::Clock;
+use super::{Role, Token, alertmanager, import};
+use crate::clock::{Clock, Timestamp};
 
 /// How long an answer may take to begin.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
@@ -31,38 +33,64 @@ const NO_TOKEN: &str = "send a known token as `Authorization: Bearer …`";
 #[derive(Clone)]
 pub(super) struct Access {
     pub tokens: Arc<[Token]>,
+    pub has_tokens: HasTokens,
     /// The path of the login page.
     pub login: Arc<str>,
-    /// Sessions of browsers, and the time; `None` while the engine, which has their key, does not answer.
-    pub sessions: Option<(Arc<Sessions>, Clock)>,
+    pub proxies: Arc<Proxies>,
+    /// `None` while the engine, which has the key of the fleet, does not answer.
+    pub known: Option<KnownClients>,
 }
 
-/// Refuses requests without a known token or session, if there are tokens; browsers are sent to the login page. Pages
+/// The clients that are known by the key of the fleet: browsers with a session, and other instances.
+#[derive(Clone)]
+pub(super) struct KnownClients {
+    pub sessions: Arc<Sessions>,
+    pub peer_key: PeerKey,
+    pub clock: Clock,
+}
+
+impl Access {
+    /// The name and the role of a client without a token.
+    fn without_token(&self, request: &Request, now: Timestamp) -> Option<(String, Role)> {
+        let (known, headers) = (self.known.as_ref()?, request.headers());
+        if let Some(token) = known.sessions.token_of(headers, now) {
+            return Some((token.name.clone(), token.role));
+        }
+        if let Some(user) = request.extensions().get().and_then(|peer| self.proxies.user(*peer, headers)) {
+            return Some(user);
+        }
+        let path = request.uri().path_and_query().map_or("", |path| path.as_str());
+        let is_instance = request.method() == Method::GET && known.peer_key.has_signed(path, headers);
+        is_instance.then(|| ("instance".to_owned(), Role::Viewer))
+    }
+}
+
+/// Refuses requests of unknown clients, if there are tokens or users; browsers are sent to the login page. Pages
 /// learn from [`Caller`] what the client may do.
 pub(super) async fn require_token(
     State(access): State<Access>,
     mut request: Request,
     next: Next,
 ) -> Response {
-    let Access { tokens, login, sessions } = &access;
-    let open = tokens.is_empty() || OPEN_PAGES.contains(&request.uri().path());
+    let open = !access.has_tokens.0 || OPEN_PAGES.contains(&request.uri().path());
     let headers = request.headers();
-    let now = sessions.as_ref().map_or_else(Clock::machine, |(_, clock)| clock.now());
-    let session = || sessions.as_ref().and_then(|(known, _)| known.token_of(headers, now));
-    let bearer = known(tokens, headers);
-    let token = bearer.filter(|token| !token.is_expired(now)).or_else(session);
-    if let (Some(Token { expires_at: Some(end), .. }), None, false) = (bearer, token, open) {
+    let now = access.known.as_ref().map_or_else(Clock::machine, |known| known.clock.now());
+    let bearer = known(&access.tokens, headers);
+    let valid = bearer.filter(|token| !token.is_expired(now));
+    let client = valid.map(|token| (token.name.clone(), token.role));
+    let client = client.or_else(|| access.without_token(&request, now));
+    if let (Some(Token { expires_at: Some(end), .. }), None, false) = (bearer, &client, open) {
         return Problem::unauthorized(format!("this token expired at {end}")).into_response();
     }
-    if token.is_none() && !open {
-        let is_page = request.method() == Method::GET && sessions.is_some() && wants_page(headers);
+    if client.is_none() && !open {
+        let is_page = request.method() == Method::GET && access.known.is_some() && wants_page(headers);
         return if is_page {
-            Redirect::to(login).into_response()
+            Redirect::to(&access.login).into_response()
         } else {
             Problem::unauthorized(NO_TOKEN).into_response()
         };
     }
-    let caller = Caller::of(token, HasTokens(!tokens.is_empty()), request.headers());
+    let caller = Caller::of(client, access.has_tokens, headers);
     request.extensions_mut().insert(caller);
     next.run(request).await
 }

@@ -43,12 +43,14 @@ mod exposition;
 mod health;
 mod import;
 mod inventory;
+mod login_limit;
 mod metrics;
 mod middleware;
 mod operators;
 mod peers;
 mod probe;
 mod problem;
+mod proxies;
 mod records;
 mod registry;
 mod reload;
@@ -76,9 +78,11 @@ pub use csv::csv_line;
 use deliveries::DeliveriesState;
 use import::ImportState;
 use inventory::InventoryState;
-use middleware::Access;
+use middleware::{Access, KnownClients};
+use peers::PeerKey;
 use probe::ProbeState;
 use problem::Problem;
+pub use proxies::{HeaderName, Proxies, ProxyUsers};
 pub use reload::{ReloadRequest, Reloads};
 use session::Sessions;
 use silences::SilencesState;
@@ -105,11 +109,18 @@ pub struct Config {
     pub external_url: Option<String>,
     /// Where it speaks TLS.
     pub tls: Option<TlsConfig>,
+    /// The proxies in front of it.
+    pub proxies: Proxies,
     /// The switches of a simulated fleet.
     pub switches: Option<Switches>,
 }
 
 impl Config {
+    /// Whether clients need a token or a user.
+    fn has_tokens(&self) -> HasTokens {
+        HasTokens(!self.tokens.is_empty() || self.proxies.users.is_some())
+    }
+
     /// The path of the pages as browsers see it, without a slash at its end: empty unless a proxy adds one.
     fn base(&self) -> &str {
         let rest = self.external_url.as_ref().and_then(|url| url.split_once("://")).map(|(_, rest)| rest);
@@ -250,14 +261,15 @@ impl Pages {
 
     /// Answers every page from now on. Streams end with `stop`.
     pub fn show(&self, sources: Sources, stop: &CancellationToken) {
-        let (config, clock) = (&*self.config, sources.clock.clone());
+        let config = &*self.config;
+        let (clock, peer_key) = (sources.clock.clone(), PeerKey::new(&sources));
         let is_secure = config.external_url.as_ref().is_some_and(|url| url.starts_with("https:"));
         let sessions =
             Sessions::new(config.tokens.as_slice().into(), sources.roll.key(), config.base(), is_secure);
         let sessions = Arc::new(sessions);
         let all = pages(config, sources, sessions.clone(), stop);
         // A second call changes nothing.
-        let _ = self.all.set(guarded(all, config, Some((sessions, clock))));
+        let _ = self.all.set(guarded(all, config, Some(KnownClients { sessions, peer_key, clock })));
     }
 
     fn now(&self) -> Router {
@@ -297,7 +309,7 @@ pub async fn serve_tls(
 fn check_address(listener: &TcpListener, config: &Config, option: &str) -> anyhow::Result<()> {
     let address = listener.local_addr()?;
     ensure!(
-        address.ip().is_loopback() || !config.tokens.is_empty(),
+        address.ip().is_loopback() || config.has_tokens().0,
         "other machines can reach {address}; configure a token or listen on 127.0.0.1 ({option})"
     );
     Ok(())
@@ -315,7 +327,7 @@ fn pages(config: &Config, sources: Sources, sessions: Arc<Sessions>, stop: &Canc
         limit: config.unit_metrics_limit,
         stop: stop.clone(),
     };
-    let has_tokens = HasTokens(!config.tokens.is_empty());
+    let has_tokens = config.has_tokens();
     let (summaries, lists) = (Summaries::new(&sources), UnitLists::new(&sources));
     let probe_state = ProbeState { units, values, roll: roll.clone(), clock: clock.clone(), metrics };
     Router::new()
@@ -346,9 +358,11 @@ fn pages(config: &Config, sources: Sources, sessions: Arc<Sessions>, stop: &Canc
 }
 
 /// The pages behind the middleware that every request passes.
-fn guarded(pages: Router, config: &Config, sessions: Option<(Arc<Sessions>, Clock)>) -> Router {
+fn guarded(pages: Router, config: &Config, known: Option<KnownClients>) -> Router {
     let login = format!("{}/login", config.base()).into();
-    let access = Access { tokens: config.tokens.as_slice().into(), login, sessions };
+    let tokens = config.tokens.as_slice().into();
+    let proxies = Arc::new(config.proxies.clone());
+    let access = Access { tokens, has_tokens: config.has_tokens(), login, proxies, known };
     pages
         .method_not_allowed_fallback(|| async { Problem::method_not_allowed() })
         .layer(from_fn(middleware::limit_time))

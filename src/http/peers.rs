@@ -1,17 +1,19 @@
 //! The other instances. The mirror of an instance holds its own units only, so an instance that is asked for the whole
-//! fleet asks the others for theirs: the same page, with the header `rollcall-scope: own` and the token or
-//! session of the request. An instance that does not answer in time is named in the answer, and its units are missing there.
+//! fleet asks the others for theirs: the same page, with the header `rollcall-scope: own` and a signature with the key
+//! of the fleet in place of a token. An instance that does not answer in time is named in the answer, and its units are missing there.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::header::{AUTHORIZATION, COOKIE};
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use data_encoding::HEXLOWER;
 use futures_util::future::join_all;
 use reqwest::{Client, redirect};
+use ring::hmac;
 use serde::de::DeserializeOwned;
 
 use super::Sources;
+use crate::clock::Clock;
 use crate::fleet::Ownership;
 use crate::store::{EngineError, Roster};
 use crate::trust;
@@ -25,12 +27,57 @@ const LONGEST_ANSWER: usize = 1024 * 1024;
 const SCOPE: HeaderName = HeaderName::from_static("rollcall-scope");
 const OWN: HeaderValue = HeaderValue::from_static("own");
 
+/// The header with the second of a request of another instance, and the signature.
+const PROOF: HeaderName = HeaderName::from_static("rollcall-peer");
+
+/// By how much the clocks of two instances may differ, in seconds.
+const TOLERANCE: u64 = 60;
+
+/// The key with which instances sign what they ask each other for: any instance of the fleet may read.
+#[derive(Clone)]
+pub(super) struct PeerKey {
+    key: hmac::Key,
+    clock: Clock,
+}
+
+impl PeerKey {
+    pub fn new(sources: &Sources) -> PeerKey {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, sources.roll.key().as_bytes());
+        PeerKey { key, clock: sources.clock.clone() }
+    }
+
+    /// The proof for a request of this moment. `path`: with its query.
+    fn prove(&self, path: &str) -> String {
+        let second = self.clock.now().as_millis() / 1000;
+        let signature = hmac::sign(&self.key, signed_text(path, second).as_bytes());
+        format!("{second}.{}", HEXLOWER.encode(signature.as_ref()))
+    }
+
+    /// Whether another instance asks for its path. `path`: with its query.
+    pub fn has_signed(&self, path: &str, headers: &HeaderMap) -> bool {
+        let proof = headers.get(PROOF).and_then(|proof| proof.to_str().ok()?.split_once('.'));
+        let Some((second, signature)) = proof else { return false };
+        let (Ok(second), Ok(signature)) = (second.parse::<i64>(), HEXLOWER.decode(signature.as_bytes()))
+        else {
+            return false;
+        };
+        let now = self.clock.now().as_millis() / 1000;
+        now.abs_diff(second) <= TOLERANCE
+            && hmac::verify(&self.key, signed_text(path, second).as_bytes(), &signature).is_ok()
+    }
+}
+
+fn signed_text(path: &str, second: i64) -> String {
+    format!("peer {second} {path}")
+}
+
 /// The other instances of the fleet.
 #[derive(Clone)]
 pub(super) struct Peers {
     roster: Arc<dyn Roster>,
     ownership: Ownership,
     client: Client,
+    key: PeerKey,
 }
 
 /// The answers of the other instances.
@@ -56,6 +103,7 @@ impl Peers {
             roster: sources.roster.clone(),
             ownership: sources.ownership.clone(),
             client: client.expect("a client with a configuration of TLS needs nothing that may be missing"),
+            key: PeerKey::new(sources),
         }
     }
 
@@ -64,8 +112,8 @@ impl Peers {
         self.ownership.view().instance.clone()
     }
 
-    /// Asks every other instance for its part of a page, with the token or session of the request. `path`: with its query.
-    pub async fn ask<T: DeserializeOwned>(&self, path: &str, headers: &HeaderMap) -> Answers<T> {
+    /// Asks every other instance for its part of a page. `path`: with its query.
+    pub async fn ask<T: DeserializeOwned>(&self, path: &str) -> Answers<T> {
         let view = self.ownership.view();
         let others: Vec<String> =
             view.instances.iter().filter(|name| **name != view.instance).cloned().collect();
@@ -75,7 +123,7 @@ impl Peers {
         };
         let asked = others.iter().zip(addresses).map(|(name, address)| async move {
             let part = match address {
-                Some(address) => self.ask_one(&format!("http://{address}{path}"), headers).await,
+                Some(address) => self.ask_one(&address, path).await,
                 None => Err("it has announced no address".to_owned()),
             };
             part.map_err(|why| {
@@ -100,13 +148,9 @@ impl Peers {
         self.roster.addresses(others).await
     }
 
-    async fn ask_one<T: DeserializeOwned>(&self, url: &str, headers: &HeaderMap) -> Result<T, String> {
-        let mut request = self.client.get(url).header(SCOPE, OWN);
-        for name in [AUTHORIZATION, COOKIE] {
-            if let Some(proof) = headers.get(&name) {
-                request = request.header(name, proof);
-            }
-        }
+    async fn ask_one<T: DeserializeOwned>(&self, address: &str, path: &str) -> Result<T, String> {
+        let request = self.client.get(format!("http://{address}{path}")).header(SCOPE, OWN);
+        let request = request.header(PROOF, self.key.prove(path));
         let mut answer = request.send().await.map_err(|error| error.without_url().to_string())?;
         if !answer.status().is_success() {
             return Err(format!("it answers {}", answer.status()));

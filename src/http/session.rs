@@ -4,16 +4,19 @@
 //! Every instance knows the key of the fleet and the same tokens, so a session that began at one of them is valid at all,
 //! also after a restart. The digest of the token is part of the key: a token that is changed or removed ends its sessions.
 
+use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::http::header::COOKIE;
 use axum::http::{HeaderMap, HeaderValue};
 use data_encoding::HEXLOWER;
 use ring::hmac;
 use subtle::ConstantTimeEq;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 
 use super::Token;
+use super::login_limit::LoginLimit;
 use crate::clock::Timestamp;
 
 const COOKIE_NAME: &str = "rollcall_session";
@@ -21,8 +24,19 @@ const COOKIE_NAME: &str = "rollcall_session";
 /// How long a session lasts.
 const LENGTH_SECONDS: i64 = 12 * 3600;
 
+/// How long a wrong token waits for its answer.
+const WRONG_WAITS: Duration = Duration::from_secs(1);
+
 /// Logins that are checked at the same time.
 const ATTEMPTS: usize = 8;
+
+/// A login that cannot be checked now.
+pub(super) enum Refused {
+    /// Others are checked.
+    Busy,
+    /// The client has to wait: it has sent too many wrong tokens.
+    TooManyWrong(Duration),
+}
 
 /// The sessions of a fleet.
 pub(super) struct Sessions {
@@ -33,22 +47,39 @@ pub(super) struct Sessions {
     base: String,
     /// Whether browsers reach the pages by https only.
     is_secure: bool,
-    attempts: Arc<Semaphore>,
+    attempts: Semaphore,
+    limit: LoginLimit,
 }
 
 impl Sessions {
     pub fn new(tokens: Arc<[Token]>, key: &str, base: &str, is_secure: bool) -> Sessions {
-        let attempts = Arc::new(Semaphore::new(ATTEMPTS));
-        Sessions { tokens, key: key.to_owned(), base: base.to_owned(), is_secure, attempts }
+        let (attempts, limit) = (Semaphore::new(ATTEMPTS), LoginLimit::default());
+        Sessions { tokens, key: key.to_owned(), base: base.to_owned(), is_secure, attempts, limit }
     }
 
-    /// Whether there is room for another login; the permit is kept until it has its answer.
-    pub fn attempt(&self) -> Option<OwnedSemaphorePermit> {
-        self.attempts.clone().try_acquire_owned().ok()
+    /// Checks a token, and answers the cookie of a new session; `None` for an unknown token, which takes a second. So
+    /// tokens cannot be found by trying.
+    pub async fn log_in(
+        &self,
+        client: IpAddr,
+        token: &str,
+        now: Timestamp,
+    ) -> Result<Option<HeaderValue>, Refused> {
+        let Ok(_permit) = self.attempts.try_acquire() else { return Err(Refused::Busy) };
+        self.limit.count(client, now).map_err(Refused::TooManyWrong)?;
+        let cookie = self.begin(token, now);
+        match cookie {
+            Some(_) => self.limit.forgive(client),
+            None => {
+                tracing::info!(%client, "a login with an unknown token was refused");
+                tokio::time::sleep(WRONG_WAITS).await;
+            }
+        }
+        Ok(cookie)
     }
 
     /// The cookie of a new session; `None` for an unknown token.
-    pub fn begin(&self, token: &str, now: Timestamp) -> Option<HeaderValue> {
+    fn begin(&self, token: &str, now: Timestamp) -> Option<HeaderValue> {
         let digest = Token::digest(token.trim());
         let known = self.tokens.iter().filter(|known| bool::from(known.sha256.as_slice().ct_eq(&digest)));
         let known = known.filter(|known| !known.is_expired(now)).max_by_key(|known| known.role)?;

@@ -72,15 +72,15 @@ async fn stream(
         return Err(Problem::unavailable(format!("{MOST_CLIENTS} clients follow this instance already")));
     };
     let last = headers.get(LAST_EVENT_ID).and_then(|id| id.to_str().ok()).map(str::to_owned);
-    let (begin, end) = ((state, client, headers, last.unwrap_or_default()), Instant::now() + LONGEST);
-    let events = unfold(begin, move |(state, client, headers, last)| async move {
+    let (begin, end) = ((state, client, last.unwrap_or_default()), Instant::now() + LONGEST);
+    let events = unfold(begin, move |(state, client, last)| async move {
         while Instant::now() < end {
-            if let Ok(shown) = state.summaries.recent(&headers).await
+            if let Ok(shown) = state.summaries.recent().await
                 && shown.tag != last
             {
                 let event = Event::default().event("summary").id(&shown.tag).data(&*shown.json);
                 let tag = shown.tag.clone();
-                return Some((Ok(event), (state, client, headers, tag)));
+                return Some((Ok(event), (state, client, tag)));
             }
             state.stop.run_until_cancelled(sleep(EVERY)).await?;
         }

@@ -185,7 +185,7 @@ async fn summary(State(summaries): State<Summaries>, headers: HeaderMap) -> Resu
     if is_from_peer(&headers) {
         return Ok(Json(summaries.own_part().await?).into_response());
     }
-    let summary = summaries.of_fleet(&headers).await?;
+    let summary = summaries.of_fleet().await?;
     let tag = format!("\"{}\"", summary.tag);
     let is_known = |known: &HeaderValue| {
         let known = known.to_str().unwrap_or_default();
@@ -227,10 +227,10 @@ impl Summaries {
     }
 
     /// The summary of all instances.
-    pub async fn of_fleet(&self, headers: &HeaderMap) -> Result<FleetSummary, Problem> {
+    pub async fn of_fleet(&self) -> Result<FleetSummary, Problem> {
         let has_breaker = self.routes.borrow().has_breaker;
         let trip = timeout(BREAKER_TIMEOUT, self.breaker.last());
-        let (own, others, trip) = tokio::join!(self.own_part(), self.peers.ask::<Part>(PATH, headers), trip);
+        let (own, others, trip) = tokio::join!(self.own_part(), self.peers.ask::<Part>(PATH), trip);
         let mut parts = others.parts;
         parts.push(own?);
         let is_held = |trip: Option<Trip>| has_breaker && trip.as_ref().is_some_and(Trip::is_held);
@@ -240,12 +240,12 @@ impl Summaries {
     }
 
     /// The same, up to a second old: for pages and streams, of which many may be open.
-    pub async fn recent(&self, headers: &HeaderMap) -> Result<Arc<FleetSummary>, Problem> {
+    pub async fn recent(&self) -> Result<Arc<FleetSummary>, Problem> {
         let mut recent = self.recent.lock().await;
         if let Some(recent) = recent.as_ref().filter(|recent| recent.made.elapsed() < RECENT) {
             return Ok(recent.summary.clone());
         }
-        let summary = Arc::new(self.of_fleet(headers).await?);
+        let summary = Arc::new(self.of_fleet().await?);
         *recent = Some(Recent { made: Instant::now(), summary: summary.clone() });
         Ok(summary)
     }

@@ -142,7 +142,7 @@ async fn units(State(lists): State<UnitLists>, uri: Uri, headers: HeaderMap) -> 
     if is_from_peer(&headers) {
         return Ok(Json(lists.own_part(lists.read(&wanted)?).await?).into_response());
     }
-    Ok(Json(lists.page(&wanted, &headers).await?).into_response())
+    Ok(Json(lists.page(&wanted).await?).into_response())
 }
 
 impl UnitLists {
@@ -158,11 +158,11 @@ impl UnitLists {
     }
 
     /// The page of the whole fleet.
-    pub async fn page(&self, wanted: &UnitsQuery, headers: &HeaderMap) -> Result<UnitPage, Problem> {
+    pub async fn page(&self, wanted: &UnitsQuery) -> Result<UnitPage, Problem> {
         let path = format!("{PATH}?{}", wanted.to_url());
         let wanted = self.read(wanted)?;
         let (order, limit) = (wanted.order, wanted.limit);
-        let (own, others) = tokio::join!(self.own_part(wanted), self.peers.ask::<Part>(&path, headers));
+        let (own, others) = tokio::join!(self.own_part(wanted), self.peers.ask::<Part>(&path));
         let own = own?;
         let mut incomplete = others.missing;
         if own.mirror_age_seconds.is_none() {

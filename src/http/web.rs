@@ -38,7 +38,7 @@ use super::silences::SilencesState;
 use super::summary::Summaries;
 use super::timeline::Timelines;
 use super::unit_list::UnitLists;
-use super::{Config, Sources, Switches};
+use super::{Config, Proxies, Sources, Switches};
 use crate::clock::Clock;
 use crate::store::Queries;
 
@@ -73,6 +73,7 @@ pub(super) struct Web {
     silences: SilencesState,
     sessions: Arc<Sessions>,
     has_tokens: HasTokens,
+    proxies: Arc<Proxies>,
     clock: Clock,
     switches: Option<Switches>,
     /// The path of `http.external_url`, which links begin with.
@@ -96,7 +97,8 @@ impl Web {
             deliveries: DeliveriesState::new(sources),
             silences: SilencesState::new(sources),
             sessions,
-            has_tokens: HasTokens(!config.tokens.is_empty()),
+            proxies: Arc::new(config.proxies.clone()),
+            has_tokens: config.has_tokens(),
             clock: sources.clock.clone(),
             switches: config.switches.clone(),
             base: config.base().into(),

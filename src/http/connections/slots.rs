@@ -5,12 +5,13 @@
 //! reserved slots are left for the pages for health; they serve one request each.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio_util::sync::CancellationToken;
 
 use super::activity::Activity;
+use crate::http::proxies::client_network;
 
 /// The most connections at a time.
 #[derive(Clone, Copy)]
@@ -76,7 +77,7 @@ impl ConnectionSlots {
         peer: IpAddr,
         on_eviction: impl FnOnce(IpAddr),
     ) -> Option<ConnectionSlot> {
-        let peer = address(peer);
+        let peer = client_network(peer);
         let mut taken = self.lock();
         let (kind, evicted) = taken.slot_for(&self.bounds, peer)?;
         if let Some(evicted) = evicted.and_then(|number| taken.by_number.remove(&number)) {
@@ -146,13 +147,5 @@ impl ConnectionSlot {
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.slots.lock().by_number.remove(&self.number);
-    }
-}
-
-/// The address that is counted: a machine may use any IPv6 address of its /64 network, so those count as one.
-fn address(peer: IpAddr) -> IpAddr {
-    match peer.to_canonical() {
-        IpAddr::V4(four) => four.into(),
-        IpAddr::V6(six) => Ipv6Addr::from_bits(six.to_bits() & !u128::from(u64::MAX)).into(),
     }
 }

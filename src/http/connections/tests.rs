@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::clock::{Clock, Timestamp};
-use crate::http::{Config, UnitMetrics};
+use crate::http::{Config, Proxies, UnitMetrics};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const LONG: usize = 64 << 20;
@@ -44,6 +44,7 @@ impl Served {
             unit_metrics_limit: 1,
             external_url: None,
             tls: None,
+            proxies: Proxies::default(),
             switches: None,
         };
         let pages = Pages { config: Arc::new(config), early, all: Arc::new(OnceLock::new()) };

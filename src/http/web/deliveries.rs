@@ -2,7 +2,7 @@
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use axum::http::{HeaderMap, Uri};
+use axum::http::Uri;
 use axum::response::{IntoResponse, Redirect};
 use axum::{Extension, Router, routing};
 use maud::{Markup, html};
@@ -42,10 +42,9 @@ pub(super) async fn page(
     State(web): Pages,
     Extension(caller): Extension<Caller>,
     uri: Uri,
-    headers: HeaderMap,
 ) -> Result<impl IntoResponse, Failed> {
     let wanted: DeliveriesQuery = query(&uri)?;
-    let (summary, page) = tokio::join!(web.summaries.recent(&headers), web.deliveries.page(&wanted));
+    let (summary, page) = tokio::join!(web.summaries.recent(), web.deliveries.page(&wanted));
     let (summary, page) = (summary?, page?);
     let (now, may_change) = (web.clock.now(), may_change(&caller));
     let DeliveryFilter { receiver, state: wanted, .. } = wanted.filter();
@@ -93,10 +92,9 @@ pub(super) async fn one(
     State(web): Pages,
     Extension(caller): Extension<Caller>,
     id: Result<Path<String>, PathRejection>,
-    headers: HeaderMap,
 ) -> Result<impl IntoResponse, Failed> {
     let Path(id) = id.map_err(Problem::from)?;
-    let (summary, details) = tokio::join!(web.summaries.recent(&headers), web.deliveries.details(&id));
+    let (summary, details) = tokio::join!(web.summaries.recent(), web.deliveries.details(&id));
     let (summary, details) = (summary?, details?);
     let (now, may_change) = (web.clock.now(), may_change(&caller));
     let live = html! {

@@ -2,7 +2,7 @@
 //! an operator.
 
 use axum::extract::State;
-use axum::http::{HeaderMap, Uri};
+use axum::http::Uri;
 use axum::{Extension, response::IntoResponse};
 use maud::{Markup, html};
 
@@ -30,7 +30,6 @@ pub(super) async fn page(
     State(web): Pages,
     Extension(caller): Extension<Caller>,
     uri: Uri,
-    headers: HeaderMap,
 ) -> Result<impl IntoResponse, Failed> {
     let wanted: UnitsQuery = query(&uri)?;
     // A form sends its empty fields too.
@@ -43,7 +42,7 @@ pub(super) async fn page(
         contains: given(&wanted.contains),
         ..wanted
     };
-    let (summary, units) = tokio::join!(web.summaries.recent(&headers), web.lists.page(&wanted, &headers));
+    let (summary, units) = tokio::join!(web.summaries.recent(), web.lists.page(&wanted));
     let (summary, units) = (summary?, units?);
     let live = html! {
         h1.hidden { "Fleet" }

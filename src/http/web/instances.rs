@@ -1,7 +1,6 @@
 //! The page of the instances: what each of them does, and the problems that it has.
 
 use axum::extract::State;
-use axum::http::HeaderMap;
 use axum::{Extension, response::IntoResponse};
 use maud::html;
 
@@ -13,9 +12,8 @@ use crate::telemetry::Severity;
 pub(super) async fn page(
     State(web): Pages,
     Extension(caller): Extension<Caller>,
-    headers: HeaderMap,
 ) -> Result<impl IntoResponse, Failed> {
-    let summary = web.summaries.recent(&headers).await?;
+    let summary = web.summaries.recent().await?;
     let content = &summary.content;
     let live = html! {
         h1 { "Instances" }

@@ -1,11 +1,9 @@
 //! `/login` and `/logout`: a browser shows a token once, and has a session from then on.
 
-use std::time::Duration;
-
 use axum::extract::rejection::FormRejection;
 use axum::extract::{DefaultBodyLimit, Form, State};
-use axum::http::StatusCode;
-use axum::http::header::SET_COOKIE;
+use axum::http::header::{RETRY_AFTER, SET_COOKIE};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
@@ -16,9 +14,8 @@ use super::layout::head;
 use super::{Failed, Pages, Web};
 use crate::http::changes::Caller;
 use crate::http::problem::Problem;
-
-/// How long a wrong token waits for its answer.
-const WRONG_WAITS: Duration = Duration::from_secs(1);
+use crate::http::proxies::Peer;
+use crate::http::session::Refused;
 
 const LONGEST_FORM: usize = 8 * 1024;
 
@@ -58,10 +55,11 @@ struct Credentials {
     token: String,
 }
 
-/// Few logins are checked at a time, and a wrong one takes a second: tokens cannot be found by trying.
 async fn log_in(
     State(web): Pages,
     Extension(caller): Extension<Caller>,
+    Extension(peer): Extension<Peer>,
+    headers: HeaderMap,
     body: Result<Form<Credentials>, FormRejection>,
 ) -> Result<Response, Failed> {
     if caller.is_foreign() {
@@ -70,17 +68,22 @@ async fn log_in(
     let Ok(Form(Credentials { token })) = body else {
         return Err(Problem::bad_request("the form has the field token").into());
     };
-    let Some(_attempt) = web.sessions.attempt() else {
-        let text = "Too many logins at the same time. Try again in a moment.";
-        return Ok((StatusCode::TOO_MANY_REQUESTS, form(&web, Some(text))).into_response());
-    };
-    match web.sessions.begin(&token, web.clock.now()) {
-        Some(cookie) => Ok(([(SET_COOKIE, cookie)], Redirect::to(&format!("{}/", web.base))).into_response()),
-        None => {
-            tokio::time::sleep(WRONG_WAITS).await;
-            Ok((StatusCode::FORBIDDEN, form(&web, Some("This is no known token."))).into_response())
+    let client = web.proxies.client(peer, &headers);
+    let again = |status, text: &str| (status, form(&web, Some(text))).into_response();
+    Ok(match web.sessions.log_in(client, &token, web.clock.now()).await {
+        Ok(Some(cookie)) => ([(SET_COOKIE, cookie)], Redirect::to(&format!("{}/", web.base))).into_response(),
+        Ok(None) => again(StatusCode::FORBIDDEN, "This is no known token."),
+        Err(Refused::Busy) => {
+            let text = "Too many logins at the same time. Try again in a moment.";
+            again(StatusCode::TOO_MANY_REQUESTS, text)
         }
-    }
+        Err(Refused::TooManyWrong(wait)) => {
+            let seconds = wait.as_secs() + 1;
+            let text = format!("Too many wrong tokens from your address. Try again in {seconds} s.");
+            ([(RETRY_AFTER, seconds.to_string())], again(StatusCode::TOO_MANY_REQUESTS, &text))
+                .into_response()
+        }
+    })
 }
 
 async fn log_out(State(web): Pages) -> impl IntoResponse {

@@ -1,7 +1,7 @@
 //! The page of offline records, newest first.
 
 use axum::extract::State;
-use axum::http::{HeaderMap, Uri};
+use axum::http::Uri;
 use axum::{Extension, response::IntoResponse};
 use maud::{Markup, html};
 
@@ -17,10 +17,9 @@ pub(super) async fn page(
     State(web): Pages,
     Extension(caller): Extension<Caller>,
     uri: Uri,
-    headers: HeaderMap,
 ) -> Result<impl IntoResponse, Failed> {
     let wanted: RecordsQuery = query(&uri)?;
-    let (summary, page) = tokio::join!(web.summaries.recent(&headers), records::list(&*web.records, &wanted));
+    let (summary, page) = tokio::join!(web.summaries.recent(), records::list(&*web.records, &wanted));
     let (summary, page) = (summary?, page?);
     let now = web.clock.now();
     let live = html! {

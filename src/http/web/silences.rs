@@ -2,7 +2,7 @@
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use axum::http::{HeaderMap, Uri};
+use axum::http::Uri;
 use axum::response::{IntoResponse, Redirect};
 use axum::{Extension, Router, routing};
 use maud::{Markup, html};
@@ -43,11 +43,10 @@ pub(super) async fn page(
     State(web): Pages,
     Extension(caller): Extension<Caller>,
     uri: Uri,
-    headers: HeaderMap,
 ) -> Result<impl IntoResponse, Failed> {
     let PageQuery { matchers, state, cursor } = query(&uri)?;
     let wanted = SilencesQuery { state, cursor, ..SilencesQuery::default() };
-    let (summary, page) = tokio::join!(web.summaries.recent(&headers), web.silences.page(&wanted));
+    let (summary, page) = tokio::join!(web.summaries.recent(), web.silences.page(&wanted));
     let (summary, page) = (summary?, page?);
     let (now, may_change) = (web.clock.now(), may_change(&caller));
     let live = html! {

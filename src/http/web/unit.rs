@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use axum::extract::State;
-use axum::http::HeaderMap;
 use axum::{Extension, response::IntoResponse};
 use maud::{Markup, html};
 
@@ -26,11 +25,10 @@ const EVENTS: usize = 50;
 pub(super) async fn page(
     State(web): Pages,
     Extension(caller): Extension<Caller>,
-    headers: HeaderMap,
     path: UnitPath,
 ) -> Result<impl IntoResponse, Failed> {
     let unit = unit(path)?;
-    let (summary, timeline) = tokio::join!(web.summaries.recent(&headers), web.timelines.of(&unit, RECORDS));
+    let (summary, timeline) = tokio::join!(web.summaries.recent(), web.timelines.of(&unit, RECORDS));
     let (summary, timeline) = (summary?, timeline?);
     let (view, now) = (&timeline.view, timeline.at);
     let id = words::text(view.unit.as_str());

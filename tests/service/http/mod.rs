@@ -6,6 +6,7 @@ mod connections;
 mod fleet;
 mod import;
 mod inventory;
+mod login;
 mod metrics;
 mod registry;
 mod roles;
@@ -22,7 +23,7 @@ use std::sync::Arc;
 use reqwest::Method;
 use reqwest::header::{ALLOW, CONTENT_TYPE, WWW_AUTHENTICATE};
 use rollcall::fleet::{Ownership, Silences};
-use rollcall::http::{self, Config, Role, Sources, Token, UnitMetrics};
+use rollcall::http::{self, Config, Proxies, Role, Sources, Token, UnitMetrics};
 use rollcall::presence::{Interval, Labels, Override, Registration};
 use rollcall::telemetry::{EngineWarning, Loop};
 use serde_json::{Value, json};
@@ -128,6 +129,7 @@ async fn an_address_that_others_reach_is_not_served_without_a_token() {
         unit_metrics_limit: 1,
         external_url: None,
         tls: None,
+        proxies: Proxies::default(),
         switches: None,
     };
     let sources = Sources {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rollcall::clock::Clock;
-use rollcall::http::{self, Certificate, Config, UnitMetrics};
+use rollcall::http::{self, Certificate, Config, Proxies, UnitMetrics};
 use rollcall::telemetry::Telemetry;
 use rollcall::trust::{ServerFiles, TlsFiles, client};
 use rustls::pki_types::ServerName;
@@ -50,6 +50,7 @@ async fn the_server_speaks_tls_and_shows_a_renewed_certificate_without_a_restart
         unit_metrics_limit: 1,
         external_url: None,
         tls: None,
+        proxies: Proxies::default(),
         switches: None,
     };
     let telemetry = Arc::new(Telemetry::new(&Clock::system()));
@@ -98,6 +99,7 @@ async fn an_address_that_others_reach_needs_a_token_with_tls_too() {
         unit_metrics_limit: 1,
         external_url: None,
         tls: None,
+        proxies: Proxies::default(),
         switches: None,
     };
     let telemetry = Arc::new(Telemetry::new(&Clock::system()));

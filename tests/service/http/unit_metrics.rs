@@ -212,7 +212,7 @@ async fn units_are_chosen_by_kind_and_by_a_label_that_they_are_counted_by() {
 
 #[tokio::test]
 async fn units_beyond_the_limit_are_left_out_and_counted() {
-    let fleet = Fleet::start_limited(Vec::new(), UnitMetrics::All, 3).await;
+    let fleet = Fleet::start_configured(|config| config.unit_metrics_limit = 3).await;
     fleet.hear(&["detector:1", "detector:2", "meter:1", "meter:2", "meter:3"]).await;
     for (query, shown, left_out) in [("", 3, 2), ("?kind=meter", 3, 0), ("?kind=detector", 2, 0)] {
         let text = fleet.text(&format!("/metrics/units{query}")).await;

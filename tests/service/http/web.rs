@@ -141,7 +141,7 @@ async fn a_browser_logs_in_with_a_token_and_may_do_what_its_role_may() {
 #[tokio::test]
 async fn the_sites_of_a_simulated_fleet_have_switches_and_other_fleets_have_none() {
     let switches = Switches::new(["north", "<south>"].map(str::to_owned));
-    let fleet = Fleet::start_switched(Vec::new(), UnitMetrics::All, 100, Some(switches.clone())).await;
+    let fleet = Fleet::start_configured(|config| config.switches = Some(switches.clone())).await;
     let page = fleet.text("/").await;
     assert!(page.contains("Switch north off") && page.contains("Switch &lt;south&gt; off"), "{page}");
     let own = fleet.url.clone();

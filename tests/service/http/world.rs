@@ -11,7 +11,7 @@ use rollcall::clock::{Clock, Timestamp};
 use rollcall::fleet::ownership::View;
 use rollcall::fleet::{FlapRules, HearingConfig, Rules};
 use rollcall::fleet::{Mirror, Ownership, Roll, Silences};
-use rollcall::http::{self, AlertRoutes, Config, Sources, Switches, Token, UnitMetrics};
+use rollcall::http::{self, AlertRoutes, Config, Proxies, Sources, Token, UnitMetrics};
 use rollcall::presence::{Declared, Heartbeat, Kind, KindRules, Labels, Policy, Unit};
 use rollcall::routing::{Inhibition, Route, Routes, parse_matchers};
 use rollcall::simulate::servers::Server;
@@ -56,23 +56,10 @@ impl Fleet {
     }
 
     pub async fn start_with(tokens: Vec<Token>, unit_metrics: UnitMetrics) -> Fleet {
-        Fleet::start_limited(tokens, unit_metrics, 1_000_000).await
+        Fleet::start_configured(|config| (config.tokens, config.unit_metrics) = (tokens, unit_metrics)).await
     }
 
-    pub async fn start_limited(
-        tokens: Vec<Token>,
-        unit_metrics: UnitMetrics,
-        unit_metrics_limit: u64,
-    ) -> Fleet {
-        Fleet::start_switched(tokens, unit_metrics, unit_metrics_limit, None).await
-    }
-
-    pub async fn start_switched(
-        tokens: Vec<Token>,
-        unit_metrics: UnitMetrics,
-        unit_metrics_limit: u64,
-        switches: Option<Switches>,
-    ) -> Fleet {
+    pub async fn start_configured(configure: impl FnOnce(&mut Config)) -> Fleet {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let clock = Clock::by_hand(NOON);
         let dir = tempfile::tempdir().unwrap();
@@ -113,15 +100,17 @@ impl Fleet {
             telemetry: telemetry.clone(),
             clock: clock.clone(),
         };
-        let config = Config {
+        let mut config = Config {
             listen,
-            tokens,
-            unit_metrics,
-            unit_metrics_limit,
+            tokens: Vec::new(),
+            unit_metrics: UnitMetrics::All,
+            unit_metrics_limit: 1_000_000,
             external_url: None,
             tls: None,
-            switches,
+            proxies: Proxies::default(),
+            switches: None,
         };
+        configure(&mut config);
         let pages = http::Pages::new(config, "one", telemetry.clone());
         pages.show(sources, &stop);
         let server = tokio::spawn(http::serve(listener, pages, telemetry.clone(), stop.clone()));

@@ -77,6 +77,9 @@ fn kinds(kinds: &[file::Kind], problems: &mut Problems) -> Rules {
         let (least, most) = (Span(SHORTEST_TIMEOUT), Span(LONGEST_TIMEOUT));
         let timeout = problems.span(&format!("{path}.timeout"), one.timeout, least, most);
         let grace = problems.span(&format!("{path}.grace"), one.grace, Span::from_secs(0), most);
+        let first = one.first_timeout;
+        let first_timeout = (first != Span::from_secs(0))
+            .then(|| problems.span(&format!("{path}.first_timeout"), first, least, most));
         let max_sleep = problems.span(&format!("{path}.max_sleep"), one.max_sleep, least, most);
         let forget = (Span::from_secs(60), Span::from_days(3650));
         let forget_after =
@@ -96,6 +99,7 @@ fn kinds(kinds: &[file::Kind], problems: &mut Problems) -> Rules {
                 file::Registry::Open => Registry::Open,
                 file::Registry::Closed => Registry::Closed,
             },
+            first_timeout,
             forget_after,
             max_units: problems.number(&format!("{path}.max_units"), one.max_units, 1, MOST_UNITS),
         };

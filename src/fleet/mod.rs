@@ -36,6 +36,7 @@ pub mod ownership;
 pub mod roll;
 mod rule_book;
 pub mod silences;
+pub mod strangers;
 pub mod walk;
 
 pub use canary_pace::CanaryPace;
@@ -51,6 +52,7 @@ pub use ownership::Ownership;
 pub use roll::{Found, HearingConfig, Registered, Roll, UnitChange};
 pub use rule_book::RuleBook;
 pub use silences::{Silences, SilencesError};
+pub use strangers::{StrangerReason, Strangers};
 pub use walk::Walk;
 
 /// The rules of every configured kind.

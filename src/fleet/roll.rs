@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 
 use super::census::Census;
 use super::declared::Declarations;
-use super::{CanaryPace, Mirror, RuleBook, Rules};
+use super::{CanaryPace, Mirror, RuleBook, Rules, Strangers};
 use crate::clock::Timestamp;
 use crate::presence::{self, Change, Filters, Kind, Registration, Snapshot, Unit};
 use crate::store::{EngineError, FleetStore, Reading, Result};
@@ -62,6 +62,7 @@ pub struct Roll {
     config: HearingConfig,
     pace: Arc<CanaryPace>,
     census: Arc<Census>,
+    strangers: Strangers,
     filters: Filters,
     heard: RwLock<Heard>,
     declared: Declarations,
@@ -88,6 +89,7 @@ impl Roll {
         let census = Arc::new(Census::new(rules.clone(), mirror.clone(), telemetry.clone(), pace.clone()));
         Roll {
             census,
+            strangers: Strangers::default(),
             engine,
             rules,
             mirror,
@@ -112,6 +114,11 @@ impl Roll {
     /// How many units there are, and whether there is room for more.
     pub fn census(&self) -> &Arc<Census> {
         &self.census
+    }
+
+    /// The ids that were heard and are no units.
+    pub fn strangers(&self) -> &Strangers {
+        &self.strangers
     }
 
     pub fn rules(&self) -> Arc<Rules> {

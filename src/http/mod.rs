@@ -57,6 +57,7 @@ mod reload;
 mod session;
 mod settings;
 mod silences;
+mod strangers;
 mod stream;
 mod summary;
 mod switches;
@@ -86,6 +87,7 @@ pub use proxies::{HeaderName, Proxies, ProxyUsers};
 pub use reload::{ReloadRequest, Reloads};
 use session::Sessions;
 use silences::SilencesState;
+use strangers::StrangersState;
 use summary::Summaries;
 pub use switches::Switches;
 use timeline::Timelines;
@@ -350,6 +352,7 @@ fn pages(config: &Config, sources: Sources, sessions: Arc<Sessions>, stop: &Canc
         .merge(inventory::page(InventoryState::new(&sources)))
         .merge(import::page(ImportState::new(&sources), has_tokens))
         .merge(unit_list::page(lists.clone()))
+        .merge(strangers::page(StrangersState::new(&sources)))
         .merge(units::page(UnitViews::new(&sources)))
         .merge(availability::page(AvailabilityState::new(&sources, summaries.clone())))
         .merge(timeline::page(Timelines::new(&sources)))

@@ -16,7 +16,7 @@ use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Flapping, Roll};
 use crate::presence::{
     self, Hearing, Interval, Kind, KindRules, Labels, NameError, OfflineRecord, RecordId, Snapshot, Standing,
-    Unit, UnitId,
+    TimeoutRule, Unit, UnitId,
 };
 use crate::store::{Catalogue, DataStore, FlapStore, MetricType, Queries, UnitStore};
 use crate::telemetry::Telemetry;
@@ -53,6 +53,8 @@ pub(super) struct UnitView {
     /// When it becomes or became offline.
     pub deadline: Option<Timestamp>,
     pub timeout_seconds: f64,
+    /// The rule that gives the timeout.
+    pub timeout_rule: TimeoutRule,
     pub grace_seconds: f64,
     pub labels: Labels,
     /// What operators want each other to know of it; empty: nothing.
@@ -161,6 +163,7 @@ impl UnitView {
             silent_from: facts.silent_from.filter(|from| *from > newest),
             deadline,
             timeout_seconds: policy.timeout.as_secs_f64(),
+            timeout_rule: facts.timeout_rule(rules),
             grace_seconds: policy.grace.as_secs_f64(),
             labels: facts.labels,
             note: facts.note,

@@ -35,6 +35,7 @@ use super::operators::OperatorState;
 use super::problem::Problem;
 use super::session::Sessions;
 use super::silences::SilencesState;
+use super::strangers::StrangersState;
 use super::summary::Summaries;
 use super::timeline::Timelines;
 use super::unit_list::UnitLists;
@@ -51,6 +52,7 @@ mod layout;
 mod login;
 mod records;
 mod silences;
+mod strangers;
 mod unit;
 mod words;
 
@@ -71,6 +73,7 @@ pub(super) struct Web {
     operators: OperatorState,
     deliveries: DeliveriesState,
     silences: SilencesState,
+    strangers: StrangersState,
     sessions: Arc<Sessions>,
     has_tokens: HasTokens,
     proxies: Arc<Proxies>,
@@ -96,6 +99,7 @@ impl Web {
             operators: OperatorState::new(sources),
             deliveries: DeliveriesState::new(sources),
             silences: SilencesState::new(sources),
+            strangers: StrangersState::new(sources),
             sessions,
             proxies: Arc::new(config.proxies.clone()),
             has_tokens: config.has_tokens(),
@@ -108,6 +112,8 @@ impl Web {
 
 pub(super) fn pages(web: Web) -> Router {
     let has_tokens = web.has_tokens;
+    let other_forms =
+        deliveries::forms().merge(silences::forms()).merge(strangers::forms()).merge(demo::forms());
     Router::new()
         .route("/", get(fleet::page))
         .route("/units/{kind}/{unit}", get(unit::page))
@@ -115,8 +121,9 @@ pub(super) fn pages(web: Web) -> Router {
         .route("/deliveries", get(deliveries::page))
         .route("/deliveries/{id}", get(deliveries::one))
         .route("/silences", get(silences::page))
+        .route("/strangers", get(strangers::page))
         .route("/instances", get(instances::page))
-        .merge(forms::pages(deliveries::forms().merge(silences::forms()).merge(demo::forms()), has_tokens))
+        .merge(forms::pages(other_forms, has_tokens))
         .merge(login::pages())
         .with_state(web)
         .route("/assets/style.css", get(|| asset("text/css; charset=utf-8", STYLE)))

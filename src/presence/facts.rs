@@ -25,6 +25,20 @@ pub enum Standing {
     Retired(Timestamp),
 }
 
+/// The rule that gives a unit its timeout; each goes before those after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TimeoutRule {
+    /// `first_timeout` of its kind: it was never heard.
+    FirstTimeout,
+    /// An operator has set it.
+    Operator,
+    /// Its heartbeats declare it.
+    Device,
+    /// `timeout` of its kind.
+    Kind,
+}
+
 /// The part of an open record that the other facts do not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Silence {
@@ -94,14 +108,36 @@ impl Facts {
 
     /// The allowed silence.
     pub fn policy(&self, rules: &KindRules) -> Policy {
-        rules.resolve(self.declared_timeout, self.set)
+        let policy = rules.resolve(self.declared_timeout, self.set);
+        Policy { timeout: self.first_timeout(rules).unwrap_or(policy.timeout), ..policy }
+    }
+
+    /// The rule that gives the timeout of [`Facts::policy`].
+    pub fn timeout_rule(&self, rules: &KindRules) -> TimeoutRule {
+        match (self.first_timeout(rules), self.set.timeout, self.declared_timeout) {
+            (Some(_), ..) => TimeoutRule::FirstTimeout,
+            (None, Some(_), _) => TimeoutRule::Operator,
+            (None, None, Some(_)) if rules.accept_timeout => TimeoutRule::Device,
+            (None, None, _) => TimeoutRule::Kind,
+        }
+    }
+
+    /// The timeout of a unit that was never heard, if its kind has one for it.
+    fn first_timeout(&self, rules: &KindRules) -> Option<Duration> {
+        let never_heard = match &self.standing {
+            Standing::NeverSeen => true,
+            Standing::Offline(silence) => silence.cause == Cause::NeverSeen,
+            Standing::Present | Standing::Retired(_) => false,
+        };
+        rules.first_timeout.filter(|_| never_heard)
     }
 
     /// The time for which an expiry key that was just set certainly exists: a plain heartbeat sets it for the
     /// allowed silence of the kind, a heartbeat that declares a timeout for the declared one.
     pub(super) fn key_lifetime(&self, rules: &KindRules) -> Duration {
         let declared = rules.resolve(self.declared_timeout, Override::default()).allowed();
-        self.policy(rules).allowed().min(rules.policy.allowed()).min(declared)
+        let policy = rules.resolve(self.declared_timeout, self.set);
+        policy.allowed().min(rules.policy.allowed()).min(declared)
     }
 
     /// The open record of `unit`, to which these facts belong.

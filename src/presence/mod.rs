@@ -28,7 +28,7 @@ pub use decision::{
     Heard, LONGEST_PAUSE, Registration, UnitSettings, Verdict, acknowledge, check_deadline, configure,
     deadline, hear, is_pause, pause, recheck_deadline, register, restore, retire, state, unwatch,
 };
-pub use facts::{Change, Facts, IndexChange, KeyChange, Silence, Snapshot, Standing, State};
+pub use facts::{Change, Facts, IndexChange, KeyChange, Silence, Snapshot, Standing, State, TimeoutRule};
 pub use filters::{DEFAULT_SETTLE, FilterProofs, Filters, Hearing, Probed, RemovedFilter, covers, prove};
 pub use flapping::{FlapLook, FlapRule, Flaps, Noted};
 pub use grouping::{

@@ -93,6 +93,8 @@ pub struct KindRules {
     /// The moment that counts as the time of a heartbeat.
     pub clock: TimeSource,
     pub registry: Registry,
+    /// The allowed silence of a registered unit until its first heartbeat; `None`: the same as later.
+    pub first_timeout: Option<Duration>,
     /// How long a removed unit stays out before a heartbeat makes it a new one.
     pub forget_after: Duration,
     /// The most units that heartbeats may admit.
@@ -110,12 +112,13 @@ impl KindRules {
             max_sleep: LONGEST_TIMEOUT,
             clock: TimeSource::Arrival,
             registry: Registry::Open,
+            first_timeout: None,
             forget_after: Duration::from_secs(30 * 86_400),
             max_units: DEFAULT_MAX_UNITS,
         }
     }
 
-    /// The policy of a unit that declared `declared` and for which an operator set `set`.
+    /// The policy of a unit that was heard, declared `declared`, and for which an operator set `set`.
     pub fn resolve(&self, declared: Option<Duration>, set: Override) -> Policy {
         let declared = declared.filter(|_| self.accept_timeout);
         Policy {

@@ -16,6 +16,7 @@ section! {
         max_sleep: Span = Span(presence::LONGEST_TIMEOUT),
         clock: ClockSource = ClockSource::Arrival,
         registry: Registry = Registry::Open,
+        first_timeout: Span = Span::from_secs(0),
         forget_after: Span = Span::from_days(30),
         max_units: u64 = presence::DEFAULT_MAX_UNITS,
         flapping: crate::config::flapping::Flapping = Default::default(),

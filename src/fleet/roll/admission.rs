@@ -14,6 +14,7 @@ use futures_util::future::join_all;
 use super::rounds::{Step, UnitHeartbeats, by_unit};
 use super::{ATTEMPTS, Roll};
 use crate::clock::Timestamp;
+use crate::fleet::StrangerReason;
 use crate::fleet::census::Reservation;
 use crate::presence::{Change, Heard, Hearing, Heartbeat, KindRules, Snapshot, Unit};
 use crate::store::{EngineError, LARGEST_STEP, Refresh, Result};
@@ -150,17 +151,32 @@ impl Roll {
             self.met_unreadable(seen);
         }
         let believed = self.believed(seen, now);
-        let count = |heard, number| self.telemetry.heartbeats(heard, number);
+        let count = |heard, number| {
+            self.telemetry.heartbeats(heard, number);
+            if let Some(reason) = StrangerReason::of(heard) {
+                self.strangers.heard(&seen.unit, reason, number, now);
+            }
+        };
         let step = unit.next(believed.as_ref().unwrap_or(seen), rules, hearing, now, count)?;
         let is_known = seen.is_known() || seen.is_unreadable();
-        let reservation = if is_known { None } else { Some(self.census.reserve(&seen.unit)?) };
+        let reservation = if is_known { None } else { Some(self.reserve(&seen.unit, now)?) };
         let change = step.change.clone();
         Some((Decided { unit, step, reservation }, change))
+    }
+
+    /// Room for a new unit; `None` if its kind is full.
+    fn reserve(&self, unit: &Unit, now: Timestamp) -> Option<Reservation<'_>> {
+        let reservation = self.census.reserve(unit);
+        if reservation.is_none() {
+            self.strangers.heard(unit, StrangerReason::TooManyUnits, 1, now);
+        }
+        reservation
     }
 
     fn admitted(&self, step: &Step<'_>, reservation: Option<Reservation<'_>>) {
         if let Some(reservation) = reservation {
             reservation.admitted();
+            self.strangers.admitted([&step.beat.unit]);
         }
         self.declared.admitted(step.beat);
         step.counts().into_iter().for_each(|(heard, number)| self.telemetry.heartbeats(heard, number));

@@ -15,7 +15,7 @@ use crate::http::changes::Caller;
 use crate::http::operators::{UnitPath, unit};
 use crate::http::timeline::{Day, Timeline};
 use crate::http::units::UnitView;
-use crate::presence::OfflineRecord;
+use crate::presence::{OfflineRecord, TimeoutRule};
 use crate::routing::{Matcher, Operator};
 
 /// The most records that a page reads of its unit, and the most events that it shows.
@@ -61,7 +61,7 @@ fn facts(view: &UnitView, now: Timestamp) -> Markup {
             @if let Some(deadline) = view.deadline {
                 dt { "Deadline" } dd { (words::ago(Some(deadline), now)) }
             }
-            dt { "Timeout" } dd { (seconds(view.timeout_seconds)) }
+            dt { "Timeout" } dd { (seconds(view.timeout_seconds)) span.note { " " (rule(view.timeout_rule)) } }
             dt { "Grace" } dd { (seconds(view.grace_seconds)) }
             @if let Some(until) = view.paused_until {
                 dt { "Paused until" } dd { (words::ago(Some(until), now)) }
@@ -245,5 +245,15 @@ impl Web {
                 }
             }
         }
+    }
+}
+
+/// Where the timeout comes from.
+fn rule(rule: TimeoutRule) -> &'static str {
+    match rule {
+        TimeoutRule::FirstTimeout => "first_timeout of its kind, as it was never heard",
+        TimeoutRule::Operator => "set by an operator",
+        TimeoutRule::Device => "declared by the device",
+        TimeoutRule::Kind => "of its kind",
     }
 }

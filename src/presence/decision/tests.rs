@@ -1,7 +1,7 @@
 mod restored;
 
 use super::*;
-use crate::presence::{Declared, IndexChange, Ledger, OfflineRecord, State, Unit};
+use crate::presence::{Declared, IndexChange, Ledger, OfflineRecord, State, TimeoutRule, Unit};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const MS: Duration = Duration::from_millis(1);
@@ -317,6 +317,26 @@ fn a_closed_kind_admits_only_registered_units() {
     let known = after(&unknown(), &change);
     assert_eq!(state(&known, &rules, &hearing, BEGIN), Some(State::NeverSeen));
     assert_eq!(hear(&known, &beat(BEGIN), &rules, &hearing, BEGIN).0, Heard::New);
+}
+
+#[test]
+fn a_unit_that_was_never_heard_has_a_timeout_of_its_own() {
+    let first = Duration::from_secs(600);
+    let rules = KindRules { first_timeout: Some(first), ..rules() };
+    let set = Registration { set: Override { timeout: Some(HOUR), grace: None }, ..Registration::default() };
+    let hearing = heard_until(BEGIN + first + MS);
+    let registered = after(&unknown(), &register(&unknown(), &set, &rules, &hearing, BEGIN));
+    assert_eq!(deadline(&registered, &rules, &hearing), Some(BEGIN + first));
+    let Verdict::Offline(change) = check_deadline(&registered, &rules, &hearing, BEGIN + first + MS) else {
+        panic!("it is overdue");
+    };
+    let silent = after(&registered, &change);
+    let rule = |seen: &Snapshot| seen.facts.as_ref().unwrap().timeout_rule(&rules);
+    assert_eq!((rule(&registered), rule(&silent)), (TimeoutRule::FirstTimeout, TimeoutRule::FirstTimeout));
+    let at = BEGIN + first + 2 * MS;
+    let back = after(&silent, &hear(&silent, &beat(at), &rules, &heard_until(at), at).1.unwrap());
+    assert_eq!(rule(&back), TimeoutRule::Operator);
+    assert_eq!(deadline(&back, &rules, &heard_until(at)), Some(at + HOUR));
 }
 
 #[test]

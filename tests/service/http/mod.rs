@@ -11,6 +11,7 @@ mod metrics;
 mod registry;
 mod roles;
 mod silences;
+mod strangers;
 mod timeline;
 mod tls;
 mod unit_metrics;
@@ -283,6 +284,7 @@ async fn a_unit_is_shown_with_all_its_facts() {
         "last_seen": null,
         "deadline": "2026-03-01T12:02:50.000Z",
         "timeout_seconds": 90.0,
+        "timeout_rule": "operator",
         "grace_seconds": 20.0,
         "labels": { "site": "north" },
         "note": "",

@@ -22,7 +22,7 @@ enum Least {
 
 use Least::{Admin, Nobody, Operator, Viewer};
 
-const ROUTES: [(&str, &str, Least); 66] = [
+const ROUTES: [(&str, &str, Least); 69] = [
     ("get", "/healthz", Nobody),
     ("get", "/readyz", Nobody),
     ("get", "/login", Nobody),
@@ -36,6 +36,9 @@ const ROUTES: [(&str, &str, Least); 66] = [
     ("get", "/deliveries/{id}", Viewer),
     ("get", "/silences", Viewer),
     ("get", "/instances", Viewer),
+    ("get", "/strangers", Viewer),
+    ("post", "/strangers/admit", Admin),
+    ("get", "/api/v1/strangers", Viewer),
     ("post", "/logout", Viewer),
     ("get", "/metrics", Viewer),
     ("get", "/metrics/units", Viewer),

@@ -1,0 +1,121 @@
+//! The page of strangers: ids that were heard and are no units, with a button that admits one.
+
+use axum::extract::State;
+use axum::http::Uri;
+use axum::response::{IntoResponse, Redirect};
+use axum::{Extension, Router, routing};
+use maud::{Markup, html};
+use serde::Deserialize;
+
+use super::forms::{Body, fields};
+use super::layout::Tab;
+use super::{Failed, Pages, Web, words};
+use crate::clock::Timestamp;
+use crate::fleet::strangers::StrangerReason;
+use crate::fleet::{Subject, UnitChange};
+use crate::http::Role;
+use crate::http::changes::Caller;
+use crate::http::problem::{Problem, query};
+use crate::http::strangers::{ShownStranger, StrangersQuery, written};
+use crate::http::units::parse;
+use crate::presence::UnitSettings;
+
+/// The form of the page.
+pub(super) fn forms() -> Router<Web> {
+    Router::new().route("/strangers/admit", routing::post(admit))
+}
+
+pub(super) async fn page(
+    State(web): Pages,
+    Extension(caller): Extension<Caller>,
+    uri: Uri,
+) -> Result<impl IntoResponse, Failed> {
+    let wanted: StrangersQuery = query(&uri)?;
+    let (summary, page) = tokio::join!(web.summaries.recent(), web.strangers.page(&wanted));
+    let (summary, page, now) = (summary?, page?, web.clock.now());
+    let may_admit = caller.require(Role::Admin).is_ok();
+    let live = html! {
+        h1 { "Strangers" }
+        p.quiet { "Ids that were heard since Rollcall started and are no units of the fleet. They are not watched." }
+        @if page.unlisted_heartbeats > 0 {
+            p.banner role="status" {
+                strong { "There are more than can be listed. " }
+                (words::number(page.unlisted_heartbeats)) " heartbeats came from other ids: a device may be inventing them."
+            }
+        }
+        @if !page.incomplete.is_empty() {
+            p.banner role="status" { "Those of " (page.incomplete.join(", ")) " are missing here." }
+        }
+        @if page.strangers.is_empty() {
+            p.empty { "There is none." }
+        } @else {
+            div.scroll {
+                table {
+                    caption.hidden { "Strangers" }
+                    thead { tr {
+                        th scope="col" { "Unit" } th scope="col" { "Kind" } th scope="col" { "Why" }
+                        th scope="col" { "Last heard" } th.wide scope="col" { "First heard" } th.numbers scope="col" { "Heartbeats" }
+                        th scope="col" { span.hidden { "Change" } }
+                    } }
+                    tbody { @for one in &page.strangers { (web.stranger_row(one, now, may_admit)) } }
+                }
+            }
+            nav.pages aria-label="Further strangers" {
+                @if let Some(next) = page.next {
+                    @let query = written(&StrangersQuery { cursor: Some(next), ..wanted.clone() });
+                    a rel="next" href={ (web.base) "/strangers?" (query) } { "Next page" }
+                }
+            }
+        }
+    };
+    Ok(web.page("Strangers", Some(Tab::Strangers), &summary, &caller, live, html! {}))
+}
+
+impl Web {
+    fn stranger_row(&self, one: &ShownStranger, now: Timestamp, may_admit: bool) -> Markup {
+        let why = match one.heard.reason {
+            StrangerReason::Unregistered => "not registered, and the registry of its kind is closed",
+            StrangerReason::Removed => "removed by an operator",
+            StrangerReason::TooManyUnits => "its kind has max_units units",
+        };
+        let id = one.unit.as_str();
+        html! {
+            tr {
+                th scope="row" { (words::text(id)) }
+                td { (one.kind) }
+                td { (why) }
+                td { (words::ago(Some(one.heard.last_heard), now)) }
+                td.wide { (words::ago(Some(one.heard.first_heard), now)) }
+                td.numbers { (words::number(one.heard.heartbeats)) }
+                td {
+                    @if may_admit {
+                        form method="post" action={ (self.base) "/strangers/admit" } {
+                            input type="hidden" name="kind" value=(one.kind);
+                            input type="hidden" name="unit" value=(id);
+                            button type="submit" { "Admit" span.hidden { " the unit " (words::text(id)) } }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Admitted {
+    kind: String,
+    unit: String,
+}
+
+async fn admit(
+    State(web): Pages,
+    Extension(caller): Extension<Caller>,
+    body: Body<Admitted>,
+) -> Result<Redirect, Failed> {
+    caller.require(Role::Admin)?;
+    let Admitted { kind, unit } = fields(body)?;
+    let unit = parse(&kind, &unit).map_err(|error| Problem::bad_request(error.to_string()))?;
+    let (by, wanted) = (caller.by(None), UnitChange::Register(UnitSettings::default()));
+    web.operators.change(Subject::Unit(unit), wanted, (&by, "heard as a stranger")).await?;
+    Ok(Redirect::to(&format!("{}/strangers", web.base)))
+}

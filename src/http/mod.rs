@@ -46,6 +46,7 @@ mod inventory;
 mod login_limit;
 mod metrics;
 mod middleware;
+mod openapi;
 mod operators;
 mod peers;
 mod probe;
@@ -352,6 +353,7 @@ fn pages(config: &Config, sources: Sources, sessions: Arc<Sessions>, stop: &Canc
         .merge(inventory::page(InventoryState::new(&sources)))
         .merge(import::page(ImportState::new(&sources), has_tokens))
         .merge(unit_list::page(lists.clone()))
+        .merge(openapi::page())
         .merge(strangers::page(StrangersState::new(&sources)))
         .merge(units::page(UnitViews::new(&sources)))
         .merge(availability::page(AvailabilityState::new(&sources, summaries.clone())))

@@ -17,7 +17,7 @@ use super::Sources;
 use super::peers::{Peers, is_from_peer};
 use super::problem::{Problem, page_limit, query};
 use super::unit_filter::known_kind;
-use crate::clock::{Clock, Timestamp};
+use crate::clock::Clock;
 use crate::fleet::strangers::{Stranger, StrangerFilter};
 use crate::fleet::{Mirror, Roll};
 use crate::presence::{Kind, LONGEST_ID, Unit, UnitId};
@@ -151,11 +151,6 @@ impl StrangersState {
         let (found, unlisted_heartbeats) = self.roll.strangers().list(filter, limit, self.clock.now());
         let shown = |(unit, heard): (Unit, Stranger)| ShownStranger { kind: unit.kind, unit: unit.id, heard };
         Part { strangers: found.into_iter().map(shown).collect(), unlisted_heartbeats }
-    }
-
-    /// When the page is made.
-    pub fn now(&self) -> Timestamp {
-        self.clock.now()
     }
 }
 

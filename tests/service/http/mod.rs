@@ -8,6 +8,7 @@ mod import;
 mod inventory;
 mod login;
 mod metrics;
+mod openapi;
 mod registry;
 mod roles;
 mod silences;

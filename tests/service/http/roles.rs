@@ -13,7 +13,7 @@ use super::world::Fleet;
 
 /// Who is answered: everybody, or tokens of at least a role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Least {
+pub(super) enum Least {
     Nobody,
     Viewer,
     Operator,
@@ -22,7 +22,7 @@ enum Least {
 
 use Least::{Admin, Nobody, Operator, Viewer};
 
-const ROUTES: [(&str, &str, Least); 69] = [
+pub(super) const ROUTES: [(&str, &str, Least); 70] = [
     ("get", "/healthz", Nobody),
     ("get", "/readyz", Nobody),
     ("get", "/login", Nobody),
@@ -39,6 +39,7 @@ const ROUTES: [(&str, &str, Least); 69] = [
     ("get", "/strangers", Viewer),
     ("post", "/strangers/admit", Admin),
     ("get", "/api/v1/strangers", Viewer),
+    ("get", "/api/v1/openapi.json", Viewer),
     ("post", "/logout", Viewer),
     ("get", "/metrics", Viewer),
     ("get", "/metrics/units", Viewer),

@@ -26,6 +26,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use super::openapi::assert_described;
 use crate::support::redis as private;
 
 pub const SECOND: Duration = Duration::from_secs(1);
@@ -130,7 +131,9 @@ impl Fleet {
     }
 
     pub async fn json(&self, path: &str) -> Value {
-        serde_json::from_str(&self.text(path).await).unwrap()
+        let answer = serde_json::from_str(&self.text(path).await).unwrap();
+        assert_described(path, &answer);
+        answer
     }
 
     pub async fn hear(&self, units: &[&str]) {

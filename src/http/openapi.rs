@@ -1,0 +1,15 @@
+//! `/api/v1/openapi.json`: the description of the API, for programs that make clients from it.
+//!
+//! # Why it is a file
+//! It is written by hand, as a page of documentation is. The tests compare it with every route and with the answers.
+
+use axum::Router;
+use axum::http::header::CONTENT_TYPE;
+use axum::routing::get;
+
+const DOCUMENT: &str = include_str!("openapi.json");
+
+pub(super) fn page() -> Router {
+    Router::new()
+        .route("/api/v1/openapi.json", get(|| async { ([(CONTENT_TYPE, "application/json")], DOCUMENT) }))
+}

@@ -1,0 +1,98 @@
+//! The description of the API is that of its routes and of its answers.
+
+use std::collections::BTreeSet;
+use std::sync::OnceLock;
+
+use jsonschema::Validator;
+use serde_json::{Value, json};
+
+use super::roles::{Least, ROUTES};
+use super::world::Fleet;
+
+const DOCUMENT: &str = include_str!("../../../src/http/openapi.json");
+
+/// The document, where objects have the fields that it names and no others.
+fn document() -> &'static Value {
+    fn close(schema: &mut Value) {
+        match schema {
+            Value::Object(fields) => {
+                if fields.get("properties").is_some_and(Value::is_object) {
+                    fields.entry("additionalProperties").or_insert(json!(false));
+                }
+                fields.values_mut().for_each(close);
+            }
+            Value::Array(all) => all.iter_mut().for_each(close),
+            _ => {}
+        }
+    }
+    static CLOSED: OnceLock<Value> = OnceLock::new();
+    CLOSED.get_or_init(|| {
+        let mut document = serde_json::from_str(DOCUMENT).unwrap();
+        close(&mut document);
+        document
+    })
+}
+
+/// The schema of the answer to GET of this path, if it is of the API.
+fn answer_of(path: &str) -> Option<&'static Value> {
+    let path: Vec<&str> = path.split('?').next().unwrap().split('/').collect();
+    let is_of = |template: &str| {
+        let template: Vec<&str> = template.split('/').collect();
+        let same = |(one, other): (&&str, &&str)| one == other || one.starts_with('{');
+        template.len() == path.len() && template.iter().zip(&path).all(same)
+    };
+    let paths = document()["paths"].as_object().unwrap();
+    // A path without parameters goes before one with them.
+    let found = paths.iter().filter(|(template, _)| is_of(template));
+    let (_, found) = found.min_by_key(|(template, _)| template.matches('{').count())?;
+    Some(&found["get"]["responses"]["200"]["content"]["application/json"]["schema"])
+}
+
+/// Panics if an answer to GET is not as the document says.
+pub(super) fn assert_described(path: &str, answer: &Value) {
+    let Some(schema) = answer_of(path) else { return };
+    let whole = json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "components": document()["components"],
+        "allOf": [schema],
+    });
+    let validator: Validator = jsonschema::draft202012::new(&whole).unwrap();
+    let errors: Vec<String> =
+        validator.iter_errors(answer).map(|error| format!("{}: {error}", error.instance_path())).collect();
+    assert!(errors.is_empty(), "{path} is not as openapi.json says: {errors:#?}");
+}
+
+#[tokio::test]
+async fn the_document_has_every_route_with_its_role() {
+    let fleet = Fleet::start().await;
+    let shown: Value = fleet.json("/api/v1/openapi.json").await;
+    assert_eq!(shown, serde_json::from_str::<Value>(DOCUMENT).unwrap());
+    let routes = ROUTES.iter().filter(|(_, path, _)| path.starts_with("/api/v1/"));
+    let routes: BTreeSet<String> = routes
+        .map(|(method, path, least)| {
+            let role = match least {
+                Least::Nobody => "nobody",
+                Least::Viewer => "viewer",
+                Least::Operator => "operator",
+                Least::Admin => "admin",
+            };
+            format!("{method} {path}: Needs the role {role}.")
+        })
+        .collect();
+    let mut described = BTreeSet::new();
+    for (path, methods) in shown["paths"].as_object().unwrap() {
+        for (method, operation) in methods.as_object().unwrap() {
+            if method != "parameters" {
+                let text = operation["description"].as_str().unwrap();
+                described.insert(format!("{method} {path}: {text}"));
+            }
+        }
+    }
+    assert_eq!(described, routes);
+}
+
+#[test]
+#[should_panic(expected = "is not as openapi.json says")]
+fn an_answer_with_a_field_that_is_not_described_is_found() {
+    assert_described("/api/v1/audit?limit=1", &json!({ "audit": [], "more": 1 }));
+}

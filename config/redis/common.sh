@@ -16,15 +16,16 @@ state=$(mktemp -d "${TMPDIR:-/tmp}/rollcall-$name.XXXXXX")
 waiting=
 
 # A server that was killed and started again by hand is no child of this shell, so every server is found by its file.
-# An id in an old file may be that of another process by now: only a process in that directory is ended.
+# An id in an old file may be that of another process by now: only a process in that directory is ended. A server that got
+# the same Ctrl-C may end by itself meanwhile.
 end_all() {
     trap - EXIT
     trap '' HUP INT TERM
     for file in "$state"/*/*.pid; do
         pid=$(cat "$file" 2>/dev/null) || continue
-        [ "$(readlink "/proc/$pid/cwd")" != "${file%/*}" ] || kill -KILL "$pid"
+        [ "$(readlink "/proc/$pid/cwd")" != "${file%/*}" ] || kill -KILL "$pid" 2>/dev/null || true
     done
-    [ -z "$waiting" ] || kill "$waiting" 2>/dev/null
+    [ -z "$waiting" ] || kill "$waiting" 2>/dev/null || true
     wait
     rm -rf "$state" 2>/dev/null || { sleep 1 && rm -rf "$state"; }
 }
@@ -71,9 +72,9 @@ until_says() {
     done
 }
 
-# until_ctrl_c: the shell waits, so that a signal is handled at once.
+# until_ctrl_c: the shell waits, so that a signal is handled at once. What it waits for ends with it, also after SIGKILL.
 until_ctrl_c() {
-    sleep 2147483647 &
+    tail --pid=$$ -f /dev/null &
     waiting=$!
     wait "$waiting"
 }

@@ -1,7 +1,7 @@
 # The commands of this repository. `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench soak fuzz quiet lint fmt docs dist cluster sentinel versions
+.PHONY: help demo test bench soak fuzz api quiet lint fmt docs dist cluster sentinel versions
 MAKEFLAGS += --no-print-directory
 
 help: ## Show this list
@@ -63,6 +63,9 @@ quiet: ## Check for MINUTES=30 that no alert of Prometheus fires while all is we
 fuzz: ## Try the parsers of bytes from outside on arbitrary bytes, for MINUTES=10 [SEED=n]
 	@FUZZ_MINUTES=$$(awk "BEGIN { print $${MINUTES:-10} / 7 }") SEED=$${SEED:-$$(date +%s)} \
 	    cargo test --locked --test files -- fuzz:: --nocapture --test-threads 1
+
+api: ## Compare the answers of a running demo with openapi.json, by requests at random (REQUESTS=50 for each operation)
+	@.ci/api
 
 lint: ## Check format, lints, documentation and crates (licences by cargo-deny, if it is installed)
 	cargo fmt --check

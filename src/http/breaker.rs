@@ -13,8 +13,9 @@ use axum::{Extension, Json, Router};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
+use super::body::read;
 use super::changes::{self, Caller, HasTokens, LONGEST_BODY};
-use super::operators::{check, read};
+use super::operators::check;
 use super::problem::Problem;
 use super::{AlertRoutes, Sources};
 use crate::clock::Clock;

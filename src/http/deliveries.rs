@@ -13,6 +13,7 @@ use axum::{Extension, Json, Router};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
+use super::body::{object, read};
 use super::changes::{self, Caller, HasTokens, LONGEST_BODY};
 use super::problem::{Problem, page_limit, query};
 use super::{AlertRoutes, Sources};
@@ -121,14 +122,22 @@ async fn replay(
     State(state): State<DeliveriesState>,
     Extension(caller): Extension<Caller>,
     id: Result<Path<String>, PathRejection>,
+    body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<DeliveriesChanged>, Problem> {
+    let Nothing {} = read(&body?)?;
     Ok(Json(DeliveriesChanged { count: state.replay(&id?.0, &caller).await?, more: false }))
 }
+
+/// A body that says nothing.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
 
 /// What is delivered again or removed.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Wanted {
+    #[serde(deserialize_with = "object")]
     filter: DeliveryFilter,
     #[serde(default)]
     cursor: Option<String>,
@@ -147,7 +156,7 @@ async fn replay_all(
     Extension(caller): Extension<Caller>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Replayed>, Problem> {
-    let Wanted { filter, cursor } = read(&body?)?;
+    let Wanted { filter, cursor } = read::<Wanted>(&body?)?;
     let (changed, next) = state.replay_all(&filter, cursor.as_deref(), &caller).await?;
     Ok(Json(Replayed { changed, next }))
 }
@@ -157,12 +166,8 @@ async fn purge(
     Extension(caller): Extension<Caller>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<DeliveriesChanged>, Problem> {
-    let Wanted { filter, .. } = read(&body?)?;
+    let Wanted { filter, .. } = read::<Wanted>(&body?)?;
     Ok(Json(state.deliveries.purge(&filter, &caller.by(None), state.clock.now()).await?))
-}
-
-fn read(body: &Bytes) -> Result<Wanted, Problem> {
-    serde_json::from_slice(body).map_err(|error| Problem::bad_request(error.to_string()))
 }
 
 impl From<DeliveriesError> for Problem {

@@ -33,6 +33,7 @@ use crate::trust::ServerPem;
 pub mod alertmanager;
 mod audit;
 mod availability;
+mod body;
 mod breaker;
 mod changes;
 mod connections;

@@ -11,9 +11,9 @@ use axum::middleware::from_fn_with_state;
 use axum::routing::put;
 use axum::{Extension, Router};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 
 use super::Sources;
+use super::body::read;
 use super::changes::{self, Caller, HasTokens, LONGEST_BODY};
 use super::problem::Problem;
 use super::units::parse;
@@ -135,10 +135,6 @@ impl OperatorState {
             UnitChange::Pause(None) => format!("unit {subject} is not paused by an operator"),
         }))
     }
-}
-
-pub(super) fn read<T: DeserializeOwned>(body: &Bytes) -> Result<T, Problem> {
-    serde_json::from_slice(body).map_err(|error| Problem::bad_request(error.to_string()))
 }
 
 pub(super) fn check(author: &str, comment: &str) -> Result<(), Problem> {

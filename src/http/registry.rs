@@ -11,8 +11,9 @@ use axum::{Extension, Router};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use super::body::read;
 use super::changes::{self, Caller, HasTokens, LONGEST_BODY};
-use super::operators::{OperatorState, UnitPath, check, read, unit};
+use super::operators::{OperatorState, UnitPath, check, unit};
 use super::problem::Problem;
 use super::settings::WantedSettings;
 use super::{Role, Sources};

@@ -14,8 +14,8 @@ use axum::{Extension, Json, Router};
 use serde::{Deserialize, Serialize};
 
 use super::Sources;
+use super::body::read;
 use super::changes::{self, Caller, HasTokens, LONGEST_BODY};
-use super::operators::read;
 use super::problem::{Problem, page_limit, query};
 use crate::clock::{Clock, Timestamp, parse_span};
 use crate::fleet::Silences;

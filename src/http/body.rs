@@ -1,0 +1,47 @@
+//! Bodies of requests: an object in JSON, whose fields have names. Without this, a list would be read as the fields in their order.
+
+use axum::body::Bytes;
+use serde::de::{DeserializeOwned, Error};
+use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Value};
+
+use super::problem::Problem;
+
+/// Reads a body.
+pub(super) fn read<T: DeserializeOwned>(body: &Bytes) -> Result<T, Problem> {
+    let fields: Result<Map<String, Value>, _> = serde_json::from_slice(body);
+    let read = fields.and_then(|fields| serde_json::from_value(Value::Object(fields)));
+    read.map_err(|error| Problem::bad_request(error.to_string()))
+}
+
+/// The same for an object within a body, for `deserialize_with`.
+pub(super) fn object<'de, T: DeserializeOwned, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
+    let fields = Map::<String, Value>::deserialize(from)?;
+    serde_json::from_value(Value::Object(fields)).map_err(D::Error::custom)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, Default, PartialEq, Deserialize)]
+    #[serde(default)]
+    struct Inner {
+        one: Option<u8>,
+    }
+
+    #[derive(Debug, PartialEq, Deserialize)]
+    struct Outer {
+        #[serde(deserialize_with = "object")]
+        inner: Inner,
+    }
+
+    #[test]
+    fn a_body_is_an_object_and_so_is_one_within() {
+        let of = |text: &'static str| read::<Outer>(&Bytes::from_static(text.as_bytes())).ok();
+        assert_eq!(of(r#"{"inner": {"one": 1}}"#), Some(Outer { inner: Inner { one: Some(1) } }));
+        for wrong in [r#"[{"one": 1}]"#, r#"{"inner": [1]}"#, r#"{"inner": null}"#, "null", "", "{} {}"] {
+            assert_eq!(of(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -5,6 +5,7 @@ FROM rust:1.95.0-slim-bookworm AS build
 WORKDIR /build
 # The image has the toolchain: with rust-toolchain.toml it would fetch formatter and lints as well.
 COPY Cargo.toml Cargo.lock ./
+COPY .cargo .cargo
 # The dependencies are built first, without any source of Rollcall: this layer stays until one of the two
 # files changes. Cargo needs to see the benchmarks, though it does not build them.
 RUN mkdir -p src benches \

@@ -144,7 +144,7 @@ mod tests {
                 match member.action {
                     Action::Trigger => open.insert(member.key),
                     Action::Resolve => open.remove(&member.key),
-                    Action::Acknowledge => panic!("nobody acknowledged it"),
+                    Action::Acknowledge => panic!("it was not acknowledged"),
                 };
             }
             assert_eq!(open.len(), firing, "{title}");

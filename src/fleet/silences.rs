@@ -61,7 +61,7 @@ impl Silences {
     }
 
     /// Adds an alert silence or, with an id, changes one. Answers the id of the one that is in force. `by`: the operator
-    /// who does it, for the audit.
+    /// their author, for the audit.
     pub async fn put(
         &self,
         id: Option<SilenceId>,

@@ -320,7 +320,7 @@ impl ImportState {
     }
 }
 
-/// Gives the units of the good lines to `steps`, each once, until nobody takes them.
+/// Gives the units of the good lines to `steps`, each once, until the channel is closed.
 fn read_steps(
     file: &mut File,
     format: Format,

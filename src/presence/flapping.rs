@@ -6,7 +6,7 @@
 //!
 //! An episode is told as a record of its own, with the cause [`Cause::Flapping`]: it is opened when the episode begins and
 //! closed when it ends. It has the id of the record whose transition began it, because services that keep one alert for each
-//! id know that record, and nobody tells them of its return.
+//! id know that record and are not told of its return.
 //!
 //! # Why a transition may be noted again
 //! After a crash its entry is still in the outbox. What is decided of it depends on its place before, in or after the

@@ -241,7 +241,7 @@ mod tests {
             ("half is not most", many(5), Some(10), None),
             ("four are few", many(4), Some(4), None),
             ("five are all", many(5), Some(5), Some(5)),
-            ("nobody knows of how many", many(50), None, None),
+            ("of an unknown number", many(50), None, None),
             ("not together", silent("north", (0..10).map(|n| n * 301)), Some(10), None),
             ("together at the edge", silent("north", (0..6).map(|n| 400 + n * 60)), Some(10), Some(6)),
             (

@@ -60,7 +60,7 @@ pub struct FleetConfig {
     /// The length of silences.
     pub silence_for: Range<Duration>,
     pub power_cuts: Option<PowerCuts>,
-    /// For each site, whether somebody has switched its power off; sites beyond the list have power.
+    /// For each site, whether its power is switched off; sites beyond the list have power.
     pub switched_off: Arc<[AtomicBool]>,
     /// 0 or 1.
     pub qos: u8,

@@ -238,7 +238,7 @@ impl Notification {
             blind: self.blind,
             reminder: self.reminder,
             situation: Situation {
-                // Those that last are episodes of flapping: nobody knows how many of the units are offline.
+                // Those that last are episodes of flapping, whose units may be online or offline.
                 lasting: self.lasting.filter(|_| !is_flapping),
                 since: self.before.map(Timestamp::from_millis),
                 is_judged: self.incident.is_some(),

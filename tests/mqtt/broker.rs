@@ -132,9 +132,9 @@ impl Subscription {
                 let _ = sender.send(line);
             }
         });
-        let ear = Subscription { child, lines };
-        ear.line(|line| line.contains("SUBACK") || line.starts_with("Subscribed"));
-        ear
+        let subscription = Subscription { child, lines };
+        subscription.line(|line| line.contains("SUBACK") || line.starts_with("Subscribed"));
+        subscription
     }
 
     fn line(&self, wanted: impl Fn(&str) -> bool) -> String {
@@ -178,12 +178,12 @@ fn text(output: &Output) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn devices_of_both_versions_and_both_qualities_are_heard() {
     let mut world = World::new(|_, _| {}).await;
-    let ear = world.hear(&["-t", "units/#", "-q", "1", "-V", "mqttv5"]).await;
+    let subscription = world.hear(&["-t", "units/#", "-q", "1", "-V", "mqttv5"]).await;
     for (version, qos) in [("mqttv311", "0"), ("mqttv311", "1"), ("mqttv5", "0"), ("mqttv5", "1")] {
         let payload = format!("{version}-{qos}");
         let sent = world.publish(&["-V", version, "-q", qos, "-t", "units/a/heartbeat", "-m", &payload]);
         assert!(sent.status.success(), "{}", text(&sent));
-        assert_eq!(ear.message(), format!("units/a/heartbeat {payload}"));
+        assert_eq!(subscription.message(), format!("units/a/heartbeat {payload}"));
     }
     world.stop().await;
 }
@@ -191,11 +191,11 @@ async fn devices_of_both_versions_and_both_qualities_are_heard() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_last_will_of_a_device_that_is_cut_off_is_heard() {
     let world = World::new(|_, _| {}).await;
-    let ear = world.hear(&["-t", "wills/#"]).await;
+    let subscription = world.hear(&["-t", "wills/#"]).await;
     let will = ["--will-topic", "wills/a", "--will-payload", "gone", "--will-qos", "1"];
     let device = world.hear(&[&["-t", "x", "-i", "a"], &will[..]].concat()).await;
     drop(device);
-    assert_eq!(ear.message(), "wills/a gone");
+    assert_eq!(subscription.message(), "wills/a gone");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -214,13 +214,13 @@ async fn only_users_of_the_file_get_in_and_only_where_the_rules_let_them() {
         assert!(!refused.status.success(), "{login:?}: {}", text(&refused));
     }
     assert_eq!(world.counted("broker_refused_total login"), 3);
-    let ear = world.hear(&["-u", "reader", "-P", "secret", "-t", "units/#"]).await;
+    let subscription = world.hear(&["-u", "reader", "-P", "secret", "-t", "units/#"]).await;
     let gateway = ["-u", "gateway", "-P", "secret"];
     let elsewhere = ["-q", "1", "-V", "mqttv5", "-t", "units/a/data", "-m", "2"];
     let refused = world.publish(&[&gateway[..], &elsewhere].concat());
     assert!(text(&refused).contains("Not authorized"), "{}", text(&refused));
     assert!(world.publish(&[&gateway[..], &beat].concat()).status.success());
-    assert_eq!(ear.message(), "units/a/heartbeat 1");
+    assert_eq!(subscription.message(), "units/a/heartbeat 1");
     let greedy = ["-u", "gateway", "-P", "secret", "-t", "units/#", "-V", "mqttv5", "-E"];
     let refused = client("mosquitto_sub", world.port, &greedy).output().unwrap();
     assert!(text(&refused).contains("denied"), "{}", text(&refused));
@@ -250,13 +250,13 @@ async fn without_rules_only_rollcall_speaks_and_hears_below_rollcall() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_packet_that_is_too_large_is_refused_and_others_are_accepted() {
     let world = World::new(|_, _| {}).await;
-    let ear = world.hear(&["-t", "units/#"]).await;
+    let subscription = world.hear(&["-t", "units/#"]).await;
     let large = "x".repeat(5000);
     let refused = world.publish(&["-q", "1", "-t", "units/a/data", "-m", &large]);
     assert!(!refused.status.success(), "{}", text(&refused));
     assert!(world.counted("broker_refused_total packet") >= 1);
     assert!(world.publish(&["-q", "1", "-t", "units/a/data", "-m", "small"]).status.success());
-    assert_eq!(ear.message(), "units/a/data small");
+    assert_eq!(subscription.message(), "units/a/data small");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -282,20 +282,20 @@ fn flood(port: u16, version: &str, qos: &str, count: usize) -> Output {
 }
 
 /// Every message is heard, in order and once.
-fn hears_all(ear: &Subscription, count: usize) {
+fn hears_all(subscription: &Subscription, count: usize) {
     for number in 0..count {
-        assert_eq!(ear.message(), format!("units/a/data {number}"));
+        assert_eq!(subscription.message(), format!("units/a/data {number}"));
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_sends_too_fast_is_throttled_and_loses_nothing() {
     let world = World::new(|config, _| config.max_rate = 1000).await;
-    let ear = world.hear(&["-t", "units/#", "-q", "1"]).await;
+    let subscription = world.hear(&["-t", "units/#", "-q", "1"]).await;
     for (version, qos) in [("mqttv311", "1"), ("mqttv311", "0"), ("mqttv311", "2"), ("mqttv5", "1")] {
         let sent = flood(world.port, version, qos, 4000);
         assert!(sent.status.success(), "{version} {qos}: {}", text(&sent));
-        hears_all(&ear, 4000);
+        hears_all(&subscription, 4000);
     }
     assert!(world.counted("broker_held_back_total") > 1000);
 }
@@ -303,17 +303,17 @@ async fn a_client_that_sends_too_fast_is_throttled_and_loses_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_is_throttled_delays_no_other() {
     let world = World::new(|config, _| config.max_rate = 1).await;
-    let ear = world.hear(&["-t", "units/#", "-q", "1"]).await;
+    let subscription = world.hear(&["-t", "units/#", "-q", "1"]).await;
     let mut slow = client(
         "mosquitto_pub",
         world.port,
         &["-q", "1", "-t", "units/a/data", "-m", "1", "--repeat", "1000"],
     );
     let mut slow = slow.spawn().unwrap();
-    assert_eq!(ear.message(), "units/a/data 1");
+    assert_eq!(subscription.message(), "units/a/data 1");
     assert!(world.publish(&["-q", "1", "-t", "units/b/data", "-m", "1"]).status.success());
     // The thousand would take a quarter of an hour.
-    let heard = (0..1000).map(|_| ear.message()).position(|line| line == "units/b/data 1");
+    let heard = (0..1000).map(|_| subscription.message()).position(|line| line == "units/b/data 1");
     assert!(heard.is_some_and(|before| before < 900), "{heard:?}");
     slow.kill().unwrap();
     slow.wait().unwrap();
@@ -322,28 +322,28 @@ async fn a_client_that_is_throttled_delays_no_other() {
 #[tokio::test(flavor = "multi_thread")]
 async fn messages_of_every_quality_arrive_once_also_at_two() {
     let world = World::new(|_, _| {}).await;
-    let ear = world.hear(&["-t", "units/#", "-q", "2"]).await;
+    let subscription = world.hear(&["-t", "units/#", "-q", "2"]).await;
     for version in ["mqttv311", "mqttv5"] {
         for (qos, number) in [("2", "0"), ("1", "1"), ("0", "2"), ("2", "3")] {
             let sent = world.publish(&["-V", version, "-q", qos, "-t", "units/a/data", "-m", number]);
             assert!(sent.status.success(), "{}", text(&sent));
         }
-        hears_all(&ear, 4);
+        hears_all(&subscription, 4);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn retained_messages_of_devices_are_not_retained() {
     let world = World::new(|_, _| {}).await;
-    let ear = world.hear(&["-t", "units/#", "-q", "1"]).await;
+    let subscription = world.hear(&["-t", "units/#", "-q", "1"]).await;
     for version in ["mqttv311", "mqttv5"] {
         // It is heard, also as a will, and not retained.
         let beat = ["-V", version, "-r", "-q", "1", "-t", "units/a/data", "-m", "kept"];
         assert!(world.publish(&beat).status.success());
-        assert_eq!(ear.message(), "units/a/data kept");
+        assert_eq!(subscription.message(), "units/a/data kept");
         let will = ["--will-topic", "units/a/will", "--will-payload", "gone", "--will-retain"];
         drop(world.hear(&[&["-V", version, "-t", "x", "-i", "a"], &will[..]].concat()).await);
-        assert_eq!(ear.message(), "units/a/will gone");
+        assert_eq!(subscription.message(), "units/a/will gone");
     }
     assert_eq!(world.counted("broker_refused_total retained"), 4);
     let late = world.hear(&["-t", "units/#", "-q", "1"]).await;
@@ -411,14 +411,14 @@ async fn devices_speak_tls_and_show_a_certificate_where_one_is_wanted() {
         config.tls = Some(Tls { client_ca_file: Some(dir.join("ca.pem")), ..tls });
     })
     .await;
-    let ear = world.hear(&["-t", "units/#"]).await;
+    let subscription = world.hear(&["-t", "units/#"]).await;
     let file = |name: &str| world.dir.path().join(name).to_string_lossy().into_owned();
     let (ca, cert, key, port) = (file("ca.pem"), file("device.pem"), file("device.key"), port.to_string());
     let beat = ["-p", &port, "--cafile", &ca, "-q", "1", "-t", "units/a/data", "-m", "1"];
     assert!(!world.publish(&beat).status.success(), "without a certificate");
     let sent = world.publish(&[&beat[..], &["--cert", &cert, "--key", &key]].concat());
     assert!(sent.status.success(), "{}", text(&sent));
-    assert_eq!(ear.message(), "units/a/data 1");
+    assert_eq!(subscription.message(), "units/a/data 1");
 }
 
 #[tokio::test(flavor = "multi_thread")]

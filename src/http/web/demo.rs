@@ -1,4 +1,4 @@
-//! The switches of a simulated fleet, for those who try Rollcall: a site that is switched off falls silent.
+//! The switches of a simulated fleet, to try Rollcall: a site that is switched off falls silent.
 
 use axum::Router;
 use axum::extract::State;

@@ -334,6 +334,7 @@ section! {
         key_file: String = String::new(),
         advertise: String = String::new(),
         external_url: String = String::new(),
+        requests_per_second: u32 = 2_000,
         trusted_proxies: Vec<String> = Vec::new(),
         user_header: String = String::new(),
         user_role: Role = Role::Viewer,

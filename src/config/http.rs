@@ -56,6 +56,7 @@ pub(super) fn http(http: &Http, base: &Path, problems: &mut Problems) -> http::C
         tokens,
         unit_metrics,
         unit_metrics_limit,
+        requests_per_second: http.requests_per_second,
         external_url,
         tls,
         proxies,

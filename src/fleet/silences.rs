@@ -60,8 +60,8 @@ impl Silences {
         }
     }
 
-    /// Adds an alert silence or, with an id, changes one. Answers the id of the one that is in force. `by`: the operator
-    /// their author, for the audit.
+    /// Adds an alert silence or, with an id, changes one. Answers the id of the one that is in force. `by`: the author,
+    /// for the audit.
     pub async fn put(
         &self,
         id: Option<SilenceId>,

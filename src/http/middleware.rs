@@ -12,11 +12,13 @@ use axum::http::{HeaderMap, HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
 use subtle::ConstantTimeEq;
+use tokio::time::Instant;
 
 use super::changes::{Caller, HasTokens};
 use super::peers::PeerKey;
 use super::problem::{Detail, Problem};
-use super::proxies::Proxies;
+use super::proxies::{Peer, Proxies};
+use super::request_limit::{Client, RequestLimit};
 use super::session::Sessions;
 use super::{Role, Token, alertmanager, import};
 use crate::clock::{Clock, Timestamp};
@@ -26,6 +28,9 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The pages without a token: for probes of health, and for the login of a browser.
 const OPEN_PAGES: [&str; 5] = ["/healthz", "/readyz", "/login", "/assets/style.css", "/assets/script.js"];
+
+/// The pages without a limit of requests: a supervisor that is refused would end the process.
+const HEALTH_PAGES: [&str; 2] = ["/healthz", "/readyz"];
 
 const NO_TOKEN: &str = "send a known token as `Authorization: Bearer …`";
 
@@ -39,6 +44,7 @@ pub(super) struct Access {
     pub proxies: Arc<Proxies>,
     /// `None` while the engine, which has the key of the fleet, does not answer.
     pub known: Option<KnownClients>,
+    pub limit: Arc<RequestLimit>,
 }
 
 /// The clients that are known by the key of the fleet: browsers with a session, and other instances.
@@ -50,6 +56,20 @@ pub(super) struct KnownClients {
 }
 
 impl Access {
+    /// Counts a request of a client with this name.
+    ///
+    /// # Errors
+    /// How long it has to wait.
+    fn count(&self, request: &Request, name: Option<&str>) -> Result<(), Duration> {
+        let (headers, peer) = (request.headers(), request.extensions().get::<Peer>());
+        match peer {
+            Some(peer) if !HEALTH_PAGES.contains(&request.uri().path()) => {
+                self.limit.count(Client::of(name, self.proxies.client(*peer, headers)), Instant::now())
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The name and the role of a client without a token.
     fn without_token(&self, request: &Request, now: Timestamp) -> Option<(String, Role)> {
         let (known, headers) = (self.known.as_ref()?, request.headers());
@@ -79,6 +99,11 @@ pub(super) async fn require_token(
     let valid = bearer.filter(|token| !token.is_expired(now));
     let client = valid.map(|token| (token.name.clone(), token.role));
     let client = client.or_else(|| access.without_token(&request, now));
+    if let Err(wait) = access.count(&request, client.as_ref().map(|(name, _)| name.as_str())) {
+        let text =
+            format!("too many requests; send fewer than http.requests_per_second, the next one in {wait:?}");
+        return Problem::too_many(text).into_response();
+    }
     if let (Some(Token { expires_at: Some(end), .. }), None, false) = (bearer, &client, open) {
         return Problem::unauthorized(format!("this token expired at {end}")).into_response();
     }

@@ -56,6 +56,7 @@ mod proxies;
 mod records;
 mod registry;
 mod reload;
+mod request_limit;
 mod session;
 mod settings;
 mod silences;
@@ -87,6 +88,7 @@ use probe::ProbeState;
 use problem::Problem;
 pub use proxies::{HeaderName, Proxies, ProxyUsers};
 pub use reload::{ReloadRequest, Reloads};
+use request_limit::RequestLimit;
 use session::Sessions;
 use silences::SilencesState;
 use strangers::StrangersState;
@@ -109,6 +111,8 @@ pub struct Config {
     pub unit_metrics: UnitMetrics,
     /// The most units that one page of `/metrics/units` shows.
     pub unit_metrics_limit: u64,
+    /// The requests of a client; zero: there is no limit.
+    pub requests_per_second: u32,
     /// Where operators reach the pages, without a slash at the end, for links.
     pub external_url: Option<String>,
     /// Where it speaks TLS.
@@ -368,7 +372,8 @@ fn guarded(pages: Router, config: &Config, known: Option<KnownClients>) -> Route
     let login = format!("{}/login", config.base()).into();
     let tokens = config.tokens.as_slice().into();
     let proxies = Arc::new(config.proxies.clone());
-    let access = Access { tokens, has_tokens: config.has_tokens(), login, proxies, known };
+    let limit = Arc::new(RequestLimit::new(config.requests_per_second));
+    let access = Access { tokens, has_tokens: config.has_tokens(), login, proxies, known, limit };
     pages
         .method_not_allowed_fallback(|| async { Problem::method_not_allowed() })
         .layer(from_fn(middleware::limit_time))

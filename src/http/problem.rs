@@ -90,6 +90,11 @@ impl Problem {
         Problem { header: Some((RETRY_AFTER, "5")), ..Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail) }
     }
 
+    /// The client has sent more requests than it may; the next one may succeed.
+    pub fn too_many(detail: impl Into<String>) -> Problem {
+        Problem { header: Some((RETRY_AFTER, "1")), ..Problem::new(StatusCode::TOO_MANY_REQUESTS, detail) }
+    }
+
     /// The body is of the right form, and what it says is wrong.
     pub fn unprocessable(detail: impl Into<String>, extension: (&'static str, Value)) -> Problem {
         Problem {

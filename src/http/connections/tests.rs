@@ -42,6 +42,7 @@ impl Served {
             tokens: vec![],
             unit_metrics: UnitMetrics::Off,
             unit_metrics_limit: 1,
+            requests_per_second: 0,
             external_url: None,
             tls: None,
             proxies: Proxies::default(),

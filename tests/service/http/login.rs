@@ -104,3 +104,29 @@ async fn an_instance_shows_its_units_to_those_that_have_the_key_of_the_fleet() {
         assert_problem(request.header("rollcall-scope", "own").send().await.unwrap(), 401).await;
     }
 }
+
+#[tokio::test]
+async fn a_client_that_sends_too_many_requests_has_to_wait_and_no_other() {
+    let fleet = Fleet::start_configured(|config| {
+        config.tokens = vec![token("desk", Role::Operator), token("wall", Role::Viewer)];
+        config.requests_per_second = 5;
+    })
+    .await;
+    let ask = |path: &str, token: &str| {
+        let request = fleet.client.get(format!("{}{path}", fleet.url));
+        request.header(AUTHORIZATION, format!("Bearer {token}")).send()
+    };
+    let answers = join_all((0..50).map(|_| ask("/api/v1/summary", "desk"))).await;
+    let mut refused =
+        answers.into_iter().map(Result::unwrap).filter(|answer| answer.status() != StatusCode::OK);
+    let first = refused.next().expect("fifty within two seconds are too many");
+    assert_eq!(first.headers()[RETRY_AFTER], "1");
+    let problem = assert_problem(first, 429).await;
+    assert!(problem["detail"].as_str().unwrap().contains("http.requests_per_second"), "{problem}");
+    assert!(refused.all(|answer| answer.status() == StatusCode::TOO_MANY_REQUESTS));
+    assert_eq!(ask("/api/v1/summary", "wall").await.unwrap().status(), StatusCode::OK);
+    // A client without a known token is another one, and pages of health are not counted.
+    assert_eq!(ask("/api/v1/summary", "unknown").await.unwrap().status(), StatusCode::UNAUTHORIZED);
+    let healthy = join_all((0..50).map(|_| ask("/healthz", "desk"))).await;
+    assert!(healthy.into_iter().all(|answer| answer.unwrap().status() == StatusCode::OK));
+}

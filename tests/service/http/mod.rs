@@ -129,6 +129,7 @@ async fn an_address_that_others_reach_is_not_served_without_a_token() {
         tokens: Vec::new(),
         unit_metrics: UnitMetrics::All,
         unit_metrics_limit: 1,
+        requests_per_second: 0,
         external_url: None,
         tls: None,
         proxies: Proxies::default(),

@@ -106,6 +106,7 @@ impl Fleet {
             tokens: Vec::new(),
             unit_metrics: UnitMetrics::All,
             unit_metrics_limit: 1_000_000,
+            requests_per_second: 0,
             external_url: None,
             tls: None,
             proxies: Proxies::default(),

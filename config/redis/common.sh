@@ -74,7 +74,8 @@ until_says() {
 
 # until_ctrl_c: the shell waits, so that a signal is handled at once. What it waits for ends with it, also after SIGKILL.
 until_ctrl_c() {
-    tail --pid=$$ -f /dev/null &
+    # With the output of this shell it would end as soon as the reader of that does.
+    tail --pid=$$ -f /dev/null >/dev/null &
     waiting=$!
     wait "$waiting"
 }

@@ -2,9 +2,14 @@
 //! none holds it back: the time until the last site is notified, in how many messages, and the memory for it.
 
 use std::fmt::Write;
-use std::time::Duration;
+use std::hint::black_box;
+use std::time::{Duration, Instant};
 
-use rollcall::clock::Clock;
+use anyhow::ensure;
+use rollcall::clock::{Clock, Timestamp};
+use rollcall::config;
+use rollcall::presence::OfflineRecord;
+use rollcall::routing::Routes;
 use rollcall::simulate::webhook_sink::{Options, WebhookSink};
 use serde_json::{Value, json};
 
@@ -66,7 +71,23 @@ pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
     );
     add("memory of Rollcall for it", after.rss.saturating_sub(before.rss) as f64 / 1e6, "MB", Goal::None);
     add(TAKEN, taken, "%", Goal::None);
+    let matching = time_of_a_route(&options(&sink))?;
+    report.add("a route that does not match, two matchers", matching, "µs", Goal::AtMost(1.0));
     Ok(())
+}
+
+/// How long a record takes for a route of these options (µs): all but the root, which takes it, do not match.
+fn time_of_a_route(options: &str) -> anyhow::Result<f64> {
+    const RECORDS: u32 = 20_000;
+    let routes = Routes::new(config::parse(options, None, [])?.alerting.route);
+    let at = Timestamp::from_millis(1_772_366_400_000);
+    let labels = [("site".to_owned(), "site-3".to_owned())].into();
+    let record = OfflineRecord { labels, ..OfflineRecord::open("detector:7".parse()?, at, at, at) };
+    let begin = Instant::now();
+    for _ in 0..RECORDS {
+        ensure!(black_box(routes.of(black_box(&record))).len() == 1, "a record has one route");
+    }
+    Ok(begin.elapsed().as_secs_f64() * 1e6 / f64::from(RECORDS * (ROUTES - 1)))
 }
 
 /// How many units a webhook is about.

@@ -145,7 +145,8 @@ impl Stability {
             let rule = self.flapping.rule(&stored.unit.kind);
             let open = seen.facts.as_ref().and_then(|facts| facts.open_record(&seen.unit));
             let is_open = seen.is_known().then_some(open.is_some());
-            let after = match stored.flaps.look(rule, is_open, now) {
+            let paused_until = seen.facts.as_ref().and_then(|facts| Some(facts.pause?.to));
+            let after = match stored.flaps.look(rule, is_open, paused_until, now) {
                 _ if seen.is_unreadable() => Some((stored.flaps.clone(), now + UNREADABLE)),
                 FlapLook::Wait(at) => Some((stored.flaps.clone(), at)),
                 FlapLook::Forget => None,

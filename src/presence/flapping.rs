@@ -147,9 +147,17 @@ impl Flaps {
     }
 
     /// Looks at the unit. `rule`: `None` if its kind has none any more. `open`: whether it has an open record by now; `None`:
-    /// it is no unit of the fleet.
-    pub fn look(&self, rule: Option<&FlapRule>, open: Option<bool>, now: Timestamp) -> FlapLook {
-        let at = self.look_at(rule);
+    /// it is no unit of the fleet. `paused_until`: the end of its last pause. A unit is not stable before it was watched for
+    /// long enough after a pause.
+    pub fn look(
+        &self,
+        rule: Option<&FlapRule>,
+        open: Option<bool>,
+        paused_until: Option<Timestamp>,
+        now: Timestamp,
+    ) -> FlapLook {
+        let watched = paused_until.zip(rule).map_or(Timestamp::ZERO, |(until, rule)| until + rule.stable);
+        let at = self.look_at(rule).max(watched);
         match self.episode.as_ref().map(|episode| episode.stage) {
             Some(Stage::Ending) => FlapLook::End,
             Some(Stage::Lasts) if open.is_none() || rule.is_none() => FlapLook::End,
@@ -287,7 +295,16 @@ mod tests {
             (None, Some(true), 41, FlapLook::End),
         ];
         for (rule, open, now, expected) in cases {
-            assert_eq!(flaps.look(rule, open, at(now)), expected, "{rule:?} {open:?} {now}");
+            assert_eq!(flaps.look(rule, open, None, at(now)), expected, "{rule:?} {open:?} {now}");
+        }
+        // Nothing is known of a unit while it is paused.
+        for (until, now, expected) in [
+            (stable + 50, stable, FlapLook::Wait(at(stable + 650))),
+            (stable + 50, stable + 649, FlapLook::Wait(at(stable + 650))),
+            (stable + 50, stable + 650, FlapLook::End),
+            (0, stable, FlapLook::End),
+        ] {
+            assert_eq!(flaps.look(rule, Some(true), Some(at(until)), at(now)), expected, "{until} {now}");
         }
         let open = record(40, None);
         let ended =
@@ -298,7 +315,7 @@ mod tests {
 
         // A crash in between repeats the end.
         let mut ending = flaps.ending();
-        assert_eq!(ending.look(rule, Some(true), at(stable + 5)), FlapLook::End);
+        assert_eq!(ending.look(rule, Some(true), None, at(stable + 5)), FlapLook::End);
         assert_eq!(ending.note(&record(40, Some(stable + 6)), &RULE), Noted::Plain, "the next is told");
         let mut over = ending.over();
         assert_eq!(over.lasting(), None);
@@ -309,9 +326,9 @@ mod tests {
         // Without an episode they are forgotten.
         let mut few = Flaps::default();
         quiet(&mut few, &[0, 10]);
-        assert_eq!(few.look(rule, Some(false), at(3609)), FlapLook::Wait(at(3610)));
-        assert_eq!(few.look(rule, Some(false), at(3610)), FlapLook::Forget);
-        assert_eq!(few.look(None, Some(false), at(10)), FlapLook::Forget);
+        assert_eq!(few.look(rule, Some(false), None, at(3609)), FlapLook::Wait(at(3610)));
+        assert_eq!(few.look(rule, Some(false), None, at(3610)), FlapLook::Forget);
+        assert_eq!(few.look(None, Some(false), None, at(10)), FlapLook::Forget);
     }
 
     #[test]

@@ -43,6 +43,7 @@ mod explain;
 mod exposition;
 mod health;
 mod import;
+mod instances;
 mod inventory;
 mod login_limit;
 mod metrics;
@@ -359,6 +360,7 @@ fn pages(config: &Config, sources: Sources, sessions: Arc<Sessions>, stop: &Canc
         .merge(import::page(ImportState::new(&sources), has_tokens))
         .merge(unit_list::page(lists.clone()))
         .merge(openapi::page())
+        .merge(instances::page(&sources))
         .merge(strangers::page(StrangersState::new(&sources)))
         .merge(units::page(UnitViews::new(&sources)))
         .merge(availability::page(AvailabilityState::new(&sources, summaries.clone())))

@@ -1,6 +1,7 @@
 //! The list of units and the summary: one instance answers for the whole fleet.
 
 use reqwest::header::{ETAG, IF_NONE_MATCH};
+use rollcall::fleet::ownership::View;
 use rollcall::store::Roster;
 use serde_json::{Value, json};
 
@@ -180,4 +181,18 @@ async fn records_are_selected_by_time_kind_label_and_cause() {
     ] {
         assert_eq!(found(&query).await, units, "{query}");
     }
+}
+
+#[tokio::test]
+async fn an_instance_says_what_each_instance_does() {
+    let fleet = Fleet::start().await;
+    fleet.fill();
+    fleet.hear(&["detector:a", "detector:b"]).await;
+    let answer = fleet.json("/api/v1/instances").await;
+    let one = &answer["instances"][0];
+    assert_eq!((&one["name"], &one["units"], &one["complete"]), (&json!("one"), &json!(2), &json!(true)));
+    assert_eq!(one["started_at"], answer["at"], "the clock was not moved");
+    let view = View::new("one", vec!["one".into(), "two".into()], 2);
+    assert_eq!((&one["partitions"], &answer["partitions"]), (&json!(view.partitions), &json!(2)));
+    assert_eq!((answer["instances"].as_array().unwrap().len(), &answer["missing"]), (1, &json!(["two"])));
 }

@@ -22,7 +22,7 @@ pub(super) enum Least {
 
 use Least::{Admin, Nobody, Operator, Viewer};
 
-pub(super) const ROUTES: [(&str, &str, Least); 70] = [
+pub(super) const ROUTES: &[(&str, &str, Least)] = &[
     ("get", "/healthz", Nobody),
     ("get", "/readyz", Nobody),
     ("get", "/login", Nobody),
@@ -59,6 +59,7 @@ pub(super) const ROUTES: [(&str, &str, Least); 70] = [
     ("get", "/api/v1/silences", Viewer),
     ("get", "/api/v1/silences/{id}", Viewer),
     ("get", "/api/v1/breaker", Viewer),
+    ("get", "/api/v1/instances", Viewer),
     ("get", "/api/v1/audit", Viewer),
     ("get", "/alertmanager/api/v2/status", Viewer),
     ("get", "/alertmanager/api/v2/receivers", Viewer),
@@ -148,7 +149,7 @@ async fn every_route_answers_those_roles_that_it_is_for_and_no_other() {
     let fleet = Fleet::start_with(tokens, UnitMetrics::All).await;
     fleet.hear(&["detector:1"]).await;
     let client = browser();
-    for (method, path, least) in ROUTES {
+    for &(method, path, least) in ROUTES {
         let is_form =
             !path.starts_with("/api/") && !path.starts_with("/alertmanager/") && path != "/-/reload";
         let path = path.replace("{kind}", "detector").replace("{unit}", "1").replace("{id}", "ntf_0");

@@ -1,0 +1,114 @@
+//! `/api/v1/instances`: the instances of the fleet, and what each of them does.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use serde::{Deserialize, Serialize};
+
+use super::Sources;
+use super::peers::{Peers, is_from_peer};
+use crate::clock::{Clock, Timestamp};
+use crate::fleet::{Mirror, Ownership};
+use crate::telemetry::{Severity, Telemetry};
+
+const PATH: &str = "/api/v1/instances";
+
+#[derive(Clone)]
+struct InstancesState {
+    mirror: Arc<Mirror>,
+    ownership: Ownership,
+    telemetry: Arc<Telemetry>,
+    peers: Peers,
+    clock: Clock,
+    started_at: Timestamp,
+}
+
+pub(super) fn page(sources: &Sources) -> Router {
+    let state = InstancesState {
+        mirror: sources.mirror.clone(),
+        ownership: sources.ownership.clone(),
+        telemetry: sources.telemetry.clone(),
+        peers: Peers::new(sources),
+        clock: sources.clock.clone(),
+        started_at: sources.clock.now(),
+    };
+    Router::new().route(PATH, get(instances)).with_state(state)
+}
+
+#[derive(Serialize)]
+struct Instances {
+    at: Timestamp,
+    /// The number of partitions of the fleet.
+    partitions: u16,
+    /// By name.
+    instances: Vec<ShownInstance>,
+    /// The instances that did not answer.
+    missing: Vec<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct ShownInstance {
+    name: String,
+    version: String,
+    /// When it began to serve this fleet.
+    started_at: Timestamp,
+    /// The numbers of the partitions that it sweeps, notifies of and shows.
+    partitions: Vec<u16>,
+    units: u64,
+    /// Whether it has read all its units since it got their partitions.
+    complete: bool,
+    /// How old what it knows of the engine's units is, at most; `null` before it has read them.
+    mirror_age_seconds: Option<f64>,
+    blind: bool,
+    /// The most serious first.
+    problems: Vec<ShownProblem>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct ShownProblem {
+    name: String,
+    text: String,
+    severity: Severity,
+}
+
+async fn instances(State(state): State<InstancesState>, headers: HeaderMap) -> Response {
+    let own = state.own();
+    if is_from_peer(&headers) {
+        return Json(own).into_response();
+    }
+    let others = state.peers.ask::<ShownInstance>(PATH).await;
+    let (mut instances, mut missing) = (others.parts, others.missing);
+    instances.push(own);
+    instances.sort_by(|a, b| a.name.cmp(&b.name));
+    missing.sort();
+    let partitions = state.mirror.partition_count();
+    Json(Instances { at: state.clock.now(), partitions, instances, missing }).into_response()
+}
+
+impl InstancesState {
+    fn own(&self) -> ShownInstance {
+        let view = self.ownership.view();
+        let mut problems: Vec<ShownProblem> = self
+            .telemetry
+            .problems()
+            .into_iter()
+            .map(|one| ShownProblem { name: one.name.to_owned(), text: one.text, severity: one.severity })
+            .collect();
+        problems.sort_by_key(|problem| problem.severity != Severity::Serious);
+        ShownInstance {
+            name: view.instance.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            started_at: self.started_at,
+            partitions: view.partitions.clone(),
+            units: self.mirror.kinds().map(|kind| self.mirror.unit_count(kind)).sum(),
+            complete: self.mirror.is_filled(),
+            mirror_age_seconds: self.mirror.age(self.clock.now()).map(|age| age.as_secs_f64()),
+            blind: self.telemetry.is_blind(),
+            problems,
+        }
+    }
+}

@@ -8,6 +8,7 @@
 //! | [`SilenceStore`] | http, the command line, [`Silences`](crate::fleet::Silences) | alert silences, and the audit of the changes that operators make |
 //! | [`SharedStore`] | [`Inhibitions`](crate::fleet::Inhibitions) | small states that all instances share |
 //! | [`FlapStore`] | [`Flapping`](crate::fleet::Flapping) | the last transitions of units whose kinds have flap detection |
+//! | [`TimerStore`] | alerting, [`Timers`](crate::fleet::Timers) | timers, from their registration to their firing |
 //! | [`DataStore`] | intake, http | the newest values of the units' metrics |
 //! | [`Queries`] | http, the mirror | the same facts and records, read only |
 //! | [`Roster`] | every loop, through [`Ownership`](crate::fleet::Ownership) | the live instances, and the clock that they share |
@@ -72,6 +73,7 @@ mod sealed_members;
 mod shared;
 mod silences;
 pub mod table;
+mod timers;
 mod units;
 mod untold;
 
@@ -97,6 +99,10 @@ pub use queries::{History, OpenPages, Queries};
 pub use roster::{Attendance, Roster};
 pub use shared::{Shared, SharedChange, SharedEntries, SharedStore};
 pub use silences::{AuditEntry, Audited, MOST_AUDITED, SilenceChange, SilenceStore, StoredSilences};
+pub use timers::{
+    FindTimers, Fired, TimerCancelled, TimerCapacity, TimerClasses, TimerPage, TimerPlace, TimerRegistered,
+    TimerStore, group_of_timer, timer_of_group,
+};
 pub use units::{Refresh, UnitStore};
 
 /// The most units of one partition in one step of an engine.

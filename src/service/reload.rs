@@ -23,7 +23,7 @@ use crate::presence::Kind;
 use crate::telemetry::Telemetry;
 
 /// The sections that a reload replaces.
-const REPLACED: [&str; 5] = ["route", "receiver", "time", "inhibit", "breaker"];
+const REPLACED: [&str; 7] = ["route", "receiver", "time", "inhibit", "breaker", "timer", "timers"];
 
 /// How many requests may wait.
 const WAITING: usize = 4;

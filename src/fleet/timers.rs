@@ -13,13 +13,15 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use futures_util::future::BoxFuture;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::clock::Timestamp;
 use crate::presence::{NewTimer, Timer, TimerId, TimerState, TimerType};
 use crate::store::{
-    FindTimers, Result, TimerCancelled, TimerClasses, TimerPage, TimerPlace, TimerRegistered, TimerStore,
+    EngineError, FindTimers, Result, TimerCancelled, TimerClasses, TimerPage, TimerPlace, TimerRegistered,
+    TimerStore,
 };
 use crate::telemetry::{Telemetry, TimerOutcome};
 
@@ -181,14 +183,15 @@ impl Timers {
         let open: Vec<usize> = (0..wanted.len()).filter(|at| answers[*at].is_none()).collect();
         for run in open.chunk_by(|one, next| wanted[*one].only_new == wanted[*next].only_new) {
             let timers: Vec<NewTimer> = run.iter().map(|at| wanted[*at].timer.clone()).collect();
-            let registered = self.store.register(&timers, wanted[run[0]].only_new, now).await?;
+            let only_new = wanted[run[0]].only_new;
+            let registered = each(&timers, &|part| self.store.register(part, only_new, now)).await?;
             for (at, registered) in run.iter().zip(registered) {
                 answers[*at] = Some(match registered {
-                    TimerRegistered::Exists => {
+                    Ok(TimerRegistered::Exists) => {
                         let why = format!("there is a timer {}, and if_absent is true", wanted[*at].timer.id);
                         Err(Refused { reason: TimerOutcome::Exists, why })
                     }
-                    done => Ok(done),
+                    other => other,
                 });
             }
         }
@@ -218,16 +221,31 @@ impl Timers {
         self.counts.lock().expect("nothing panics under this lock")
     }
 
+    /// Counts a timer that was refused before it came here.
+    pub fn refused(&self, why: TimerOutcome) {
+        self.telemetry.timers_requested(why, 1);
+    }
+
     /// Cancels timers. Answers, in order, which were waiting: these never fire.
-    pub async fn cancel(&self, ids: &[TimerId], now: Timestamp) -> Result<Vec<bool>> {
+    pub async fn cancel(
+        &self,
+        ids: &[TimerId],
+        now: Timestamp,
+    ) -> Result<Vec<std::result::Result<bool, Refused>>> {
         let mut answers = Vec::with_capacity(ids.len());
+        let rules = self.rules();
         for step in ids.chunks(STEP) {
-            let cancelled = self.store.cancel(step, &self.rules().classes, now).await?;
-            answers.extend(cancelled.into_iter().map(|one| one == TimerCancelled::Yes));
+            let cancelled = each(step, &|part| self.store.cancel(part, &rules.classes, now)).await?;
+            answers.extend(cancelled.into_iter().map(|one| one.map(|one| one == TimerCancelled::Yes)));
         }
-        let cancelled = answers.iter().filter(|was_waiting| **was_waiting).count();
-        self.telemetry.timers_requested(TimerOutcome::Cancelled, cancelled as u64);
-        self.telemetry.timers_requested(TimerOutcome::NotWaiting, (ids.len() - cancelled) as u64);
+        for answer in &answers {
+            let outcome = match answer {
+                Ok(true) => TimerOutcome::Cancelled,
+                Ok(false) => TimerOutcome::NotWaiting,
+                Err(refused) => refused.reason,
+            };
+            self.telemetry.timers_requested(outcome, 1);
+        }
         Ok(answers)
     }
 
@@ -255,15 +273,42 @@ impl Timers {
         Ok((cancelled, find.after))
     }
 
-    /// A timer; `None`: unknown, or forgotten by now.
-    pub async fn timer(&self, id: &TimerId) -> Result<Option<Timer>> {
-        Ok(self.store.timers(std::slice::from_ref(id)).await?.into_iter().next().flatten())
+    /// Timers, in order; `None`: unknown, or forgotten by now.
+    pub async fn read(&self, ids: &[TimerId]) -> Result<Vec<Option<Timer>>> {
+        self.store.timers(ids).await
     }
 
     /// Up to `limit` timers of a list, and where it goes on; fewer where many others lie between them.
     pub async fn list(&self, find: &FindTimers, limit: usize) -> Result<TimerPage> {
         self.store.find_timers(find, limit).await
     }
+}
+
+/// A call of the store about several timers.
+type Ask<'a, 'b, T, A> = dyn Fn(&'a [T]) -> BoxFuture<'a, Result<Vec<A>>> + Send + Sync + 'b;
+
+/// Asks the store about several timers. A stored one that cannot be read keeps no other from its answer.
+async fn each<'a, T: Sync, A>(
+    all: &'a [T],
+    ask: &Ask<'a, '_, T, A>,
+) -> Result<Vec<std::result::Result<A, Refused>>> {
+    match ask(all).await {
+        Ok(answers) => return Ok(answers.into_iter().map(Ok).collect()),
+        Err(EngineError::Damaged(_)) => {}
+        Err(error) => return Err(error),
+    }
+    let mut answers = Vec::with_capacity(all.len());
+    for one in all.chunks(1) {
+        match ask(one).await {
+            Ok(answer) => answers.extend(answer.into_iter().map(Ok)),
+            Err(EngineError::Damaged(why)) => {
+                let why = format!("what is stored of this timer cannot be read: {why}");
+                answers.push(Err(Refused { reason: TimerOutcome::Unreadable, why }));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(answers)
 }
 
 fn outcome(answer: &Answer) -> TimerOutcome {

@@ -66,6 +66,8 @@ labels! {
         Rate => "rate",
         /// Refused: more came over MQTT than there is room for.
         Overflow => "overflow",
+        /// Refused: what is stored under the id cannot be read.
+        Unreadable => "unreadable",
     }
 }
 

@@ -166,6 +166,7 @@ pub fn test_delivery(receiver: &str, now: Timestamp) -> Delivery {
         offline: Vec::new(),
         online: Vec::new(),
         blind: Vec::new(),
+        timers: Vec::new(),
         reminder: false,
         situation: Default::default(),
         meant_for: None,

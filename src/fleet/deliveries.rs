@@ -371,6 +371,7 @@ impl Deliveries {
             offline,
             online,
             blind,
+            timers: Vec::new(),
             reminder: attempt.reminder,
             situation: attempt.situation.clone(),
             meant_for: attempt.meant_for.clone(),

@@ -50,8 +50,8 @@ pub enum TimerError {
 pub struct TimerId(Box<str>);
 
 /// What the id of a firing has in another form: white space, because the ids of notifications are stored in lists that
-/// it separates, and everything that a header of HTTP may not hold.
-const ESCAPED: &AsciiSet = &CONTROLS.add(b' ').add(b'%');
+/// it separates, what JSON escapes, and everything that a header of HTTP may not hold.
+const ESCAPED: &AsciiSet = &CONTROLS.add(b' ').add(b'%').add(b'"').add(b'\\');
 
 impl TimerId {
     pub fn as_str(&self) -> &str {
@@ -139,6 +139,12 @@ impl TimerData {
     /// The JSON.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// From an engine. `None`: these are no data as they were stored.
+    pub fn stored(json: &str) -> Option<TimerData> {
+        let data: &RawValue = serde_json::from_str(json).ok()?;
+        (data.get().len() == json.len()).then(|| TimerData(json.into()))
     }
 }
 
@@ -325,6 +331,12 @@ impl Timer {
         }
     }
 
+    /// The timer when it fires now: each receiver of its class has to get it.
+    pub fn fired(self, class: &TimerClass, now: Timestamp) -> Timer {
+        let receipts = class.receivers.iter().map(|name| (name.clone(), Receipt::Pending)).collect();
+        Timer { standing: TimerStanding::Fired { at: now, receipts }, ..self }
+    }
+
     /// The id of the notification when it fires at its moment.
     pub fn firing(&self) -> String {
         self.id.firing(self.due)
@@ -342,6 +354,19 @@ pub struct FiredTimer {
     pub data: TimerData,
     #[serde(default, skip_serializing_if = "is_at_least_once")]
     pub guarantee: Guarantee,
+}
+
+impl FiredTimer {
+    pub fn new(timer: &Timer, class: &TimerClass, now: Timestamp) -> FiredTimer {
+        FiredTimer {
+            id: timer.id.clone(),
+            timer_type: timer.timer_type.clone(),
+            due: timer.due,
+            fired_at: now,
+            data: timer.data.clone(),
+            guarantee: class.guarantee,
+        }
+    }
 }
 
 fn is_at_least_once(guarantee: &Guarantee) -> bool {

@@ -29,6 +29,14 @@ pub fn timer_of_group(key: &str) -> Option<&str> {
     key.strip_prefix(TIMER)
 }
 
+/// The timer of a delivery, and the moment at which it fired; `None`: it is no delivery of a timer to one of the receivers
+/// of its class.
+pub(super) fn firing_of(delivery: &Delivery) -> Option<(TimerId, Timestamp)> {
+    let id = timer_of_group(&delivery.group.key).filter(|_| delivery.meant_for.is_none())?;
+    let (_, due) = delivery.notification().rsplit_once(':')?;
+    Some((id.parse().ok()?, Timestamp::from_millis(due.parse().ok()?)))
+}
+
 /// The classes of timers by their types.
 pub type TimerClasses = BTreeMap<TimerType, TimerClass>;
 
@@ -192,11 +200,8 @@ pub trait TimerStore: Layout {
 
     /// Ends deliveries of timers that are delivered at most once, before their only attempt: whatever follows, none of
     /// them is leased again. Answers, in order, which the caller may attempt: not those that another one has begun, or
-    /// leased since.
+    /// leased since. [`AlertStore::end_attempts`](super::AlertStore::end_attempts) writes the outcome.
     async fn begin_only_attempts(&self, deliveries: &[&Delivery], now: Timestamp) -> Result<Vec<bool>>;
-
-    /// Writes the outcomes of only attempts. Safe to repeat.
-    async fn end_only_attempts(&self, ended: &[(&Delivery, bool)], now: Timestamp) -> Result<()>;
 
     /// Only attempts of these partitions that began before `before` and have no outcome: their outcome is unknown from
     /// now on. Answers the types of their timers, one for each attempt.

@@ -327,6 +327,8 @@ labels! {
         DeadLetter => "dead_letter",
         /// The record of attempts to deliver.
         Attempt => "attempt",
+        /// A timer, or an index of timers.
+        Timer => "timer",
         /// A value that a unit sent of itself.
         Value => "value",
         /// The state of hearing and the ledger.

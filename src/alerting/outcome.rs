@@ -63,6 +63,7 @@ mod tests {
             offline: vec![],
             online: vec![],
             blind: vec![],
+            timers: vec![],
             reminder: false,
             situation: Default::default(),
             meant_for: None,

@@ -18,7 +18,7 @@ use super::peers::PeerKey;
 use super::problem::{Detail, Problem};
 use super::proxies::Proxies;
 use super::session::Sessions;
-use super::{Role, Token, alertmanager, import};
+use super::{Role, Token, alertmanager, import, timers};
 use crate::clock::{Clock, Timestamp};
 
 /// How long an answer may take to begin.
@@ -114,9 +114,11 @@ fn wants_page(headers: &HeaderMap) -> bool {
         .is_some_and(|accept| accept.contains("text/html"))
 }
 
-/// Answers 503 if the page's answer does not begin in time. An import has its own limits.
+/// Answers 503 if the page's answer does not begin in time. An import and a batch of timers have their own limits.
 pub(super) async fn limit_time(request: Request, next: Next) -> Response {
-    if request.uri().path() == import::PATH {
+    let path = request.uri().path();
+    let is_batch = path == timers::PATH && request.method() == Method::POST;
+    if path == import::PATH || is_batch {
         return next.run(request).await;
     }
     match tokio::time::timeout(ANSWER_TIMEOUT, next.run(request)).await {

@@ -42,6 +42,36 @@ labels! {
 }
 
 labels! {
+    /// What became of a timer that a client registered or cancelled.
+    TimerOutcome {
+        Created => "created",
+        /// It was waiting, and has another moment or other data.
+        Changed => "changed",
+        /// It fired at this very moment already.
+        HasFired => "has_fired",
+        Cancelled => "cancelled",
+        /// It was to be cancelled, and had fired, was cancelled or never was.
+        NotWaiting => "not_waiting",
+        /// Refused: a field is missing or wrong.
+        Bad => "bad",
+        /// Refused: its type is not configured.
+        UnknownClass => "unknown_class",
+        /// Refused: the id is taken, and the client wanted a new one.
+        Exists => "exists",
+        /// Refused: as many timers of the class wait as may.
+        ClassFull => "class_full",
+        /// Refused: as many timers wait as may.
+        Full => "full",
+        /// Refused: the token asks for more timers a second than it may.
+        Rate => "rate",
+        /// Refused: more came over MQTT than there is room for.
+        Overflow => "overflow",
+        /// Refused: what is stored under the id cannot be read.
+        Unreadable => "unreadable",
+    }
+}
+
+labels! {
     /// A request that the broker within the process refused, or did not do as asked.
     BrokerRefusal {
         /// A name or password was wrong, or a handshake failed.

@@ -11,7 +11,7 @@ use prometheus::{
 
 use super::labels::{
     BrokerRefusal, CheckOutcome, CheckSource, ConnectionLoss, CutReason, EngineWarning, HEARD, PayloadIssue,
-    Rejection, ValueOutcome, heard_as_str,
+    Rejection, TimerOutcome, ValueOutcome, heard_as_str,
 };
 use super::process::Process;
 use super::snapshot::SnapshotHistogram;
@@ -64,6 +64,7 @@ pub(super) struct Series {
     pub inhibiting_units: IntGauge,
     pub breaker_tripped: IntGauge,
     pub flapping_units: IntGaugeVec,
+    pub timer_requests: IntCounterVec,
     pub reload_successful: IntGauge,
     pub reload_success_at: GaugeVec,
 }
@@ -278,6 +279,11 @@ impl Series {
                 "Units that flap, of those whose partitions this instance owns.",
                 &["kind"],
             ),
+            timer_requests: make.counters(
+                "timer_requests_total",
+                "Timers that clients registered or cancelled, over HTTP and MQTT, by result.",
+                &["result"],
+            ),
             inhibiting_units: make.gauge(
                 "inhibiting_units",
                 "Units that are offline and inhibit the notifications of others.",
@@ -322,6 +328,9 @@ impl Series {
         }
         for cut in CutReason::ALL {
             self.connections_cut.with_label_values(&[cut.as_str()]);
+        }
+        for outcome in TimerOutcome::ALL {
+            self.timer_requests.with_label_values(&[outcome.as_str()]);
         }
         for source in CheckSource::ALL {
             for result in CheckOutcome::ALL {

@@ -34,6 +34,7 @@ pub(super) fn config(share: &str) -> Config {
         max_payload: 1024,
         max_age: Duration::ZERO,
         watch_sys: false,
+        timers: false,
         max_batch: 10,
         canary_period: Duration::from_secs(1),
         topics: vec![("units/{unit}".to_owned(), Some("pump".parse().unwrap()))],
@@ -69,6 +70,7 @@ impl World {
             client_id: session.client_id().to_owned(),
             key: Key::of_fleet("fleet"),
             max_payload: 1024,
+            timers: None,
             max_age: None,
             telemetry: Arc::new(Telemetry::new(&clock)),
         };

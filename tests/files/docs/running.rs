@@ -43,6 +43,8 @@ impl World {
             r#"
             engine.url = "redis://127.0.0.1:{}/0"
             mqtt.url = "mqtt://127.0.0.1:{}"
+            mqtt.timers = true
+            timer = [{{ type = "report-due", receivers = ["hook"] }}]
             http.listen = "127.0.0.1:{http}"
             http.count_by_labels = ["site"]
             route = {{ receivers = ["hook"], group_wait = "0s" }}

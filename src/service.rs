@@ -227,6 +227,8 @@ fn start(
         queries: engine.clone(),
         flaps: engine.clone(),
         units: engine.clone(),
+        timer_store: engine.clone(),
+        timers: timers.clone(),
         silences: silences.clone(),
         shared: engine.clone(),
         census: roll.census().clone(),

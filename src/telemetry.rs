@@ -35,6 +35,7 @@ mod series;
 mod short_failures;
 mod snapshot;
 mod timer_requests;
+mod timers;
 mod transitions;
 mod unreadable;
 

@@ -92,6 +92,11 @@ impl Timers {
         self.rules.load_full()
     }
 
+    /// Notified when timers were registered in this process.
+    pub fn registered(&self) -> Arc<Notify> {
+        self.registered.clone()
+    }
+
     /// Replaces the classes and limits.
     pub fn replace_rules(&self, rules: TimerRules) {
         self.rules.store(Arc::new(rules));

@@ -257,6 +257,8 @@ labels! {
         Dispatch => "dispatch",
         /// Leases deliveries and records their outcomes.
         Delivery => "delivery",
+        /// Fires timers.
+        Timers => "timers",
         /// Writes the memory of the embedded engine to its disk.
         WriteBehind => "write_behind",
         /// Fills the mirror.
@@ -284,6 +286,7 @@ impl Loop {
             Loop::Lease => "the lease of this instance cannot be renewed",
             Loop::Dispatch => "transitions do not reach their groups",
             Loop::Delivery => "deliveries cannot be leased or recorded",
+            Loop::Timers => "timers do not fire",
             Loop::WriteBehind => "heartbeats are not written to disk",
             Loop::Mirror => "units cannot be read from the engine; counts and lists are old",
             Loop::Walk => "units cannot be compared with the engine; counts and lists may be old",
@@ -299,7 +302,7 @@ impl Loop {
     /// Whether Rollcall cannot do its work while it fails.
     pub(super) fn is_serious(self) -> bool {
         use Loop::*;
-        matches!(self, Intake | Sweep | Records | Lease | Dispatch | Delivery | WriteBehind)
+        matches!(self, Intake | Sweep | Records | Lease | Dispatch | Delivery | Timers | WriteBehind)
     }
 }
 

@@ -65,6 +65,10 @@ pub(super) struct Series {
     pub breaker_tripped: IntGauge,
     pub flapping_units: IntGaugeVec,
     pub timer_requests: IntCounterVec,
+    pub timers: IntGaugeVec,
+    pub timers_fired: IntCounterVec,
+    pub timer_lateness: Histogram,
+    pub timers_unknown: IntCounterVec,
     pub reload_successful: IntGauge,
     pub reload_success_at: GaugeVec,
 }
@@ -278,6 +282,21 @@ impl Series {
                 "flapping_units",
                 "Units that flap, of those whose partitions this instance owns.",
                 &["kind"],
+            ),
+            timers: make.gauges(
+                "timers",
+                "Timers that wait, by type, in the partitions of this instance.",
+                &["type", "state"],
+            ),
+            timers_fired: make.counters("timers_fired_total", "Timers that this instance fired.", &["type"]),
+            timer_lateness: make.histogram(
+                "timer_lateness_seconds",
+                "Time from the moment of a timer until it fired.",
+            ),
+            timers_unknown: make.counters(
+                "timers_unknown_total",
+                "Only attempts to deliver a timer whose outcome is unknown, because an instance died.",
+                &["type"],
             ),
             timer_requests: make.counters(
                 "timer_requests_total",

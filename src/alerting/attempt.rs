@@ -98,11 +98,13 @@ impl Deliver {
         in_flight.attempts.spawn(async move {
             let delivery = incidents.judged(delivery, clock.now()).await;
             // The process may have been frozen since the task was spawned.
-            let may_attempt = clock.now() < until && is_admitted(&*timers, &telemetry, &delivery, clock.now()).await;
+            let may_attempt =
+                clock.now() < until && is_admitted(&*timers, &telemetry, &delivery, clock.now()).await;
             let (begun, now) = (Instant::now(), clock.now());
             // A delivery with a mark is nobody else's, whatever becomes of its lease.
             let may_attempt = may_attempt && (now < until || delivery.is_at_most_once());
-            let result = if may_attempt { Some(within(timeout, channel.send(&delivery, now)).await) } else { None };
+            let result =
+                if may_attempt { Some(within(timeout, channel.send(&delivery, now)).await) } else { None };
             FinishedAttempt { id, result, at: now, took: begun.elapsed() }
         });
     }

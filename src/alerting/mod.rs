@@ -36,7 +36,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::backoff::Backoff;
 use crate::clock::Clock;
-use crate::fleet::{Census, FlapRules, Flapping, Inhibitions, MassBreaker, Ownership, Silences, Timers, lease};
+use crate::fleet::{
+    Census, FlapRules, Flapping, Inhibitions, MassBreaker, Ownership, Silences, Timers, lease,
+};
 use crate::presence::{Filters, MassOfflineRule, is_label_name};
 use crate::routing::{EVERY_LABEL, Inhibition, Routes};
 use crate::store::{AlertStore, FlapStore, HearingStore, Queries, SharedStore, TimerStore, UnitStore};

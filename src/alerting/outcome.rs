@@ -30,7 +30,9 @@ pub(super) fn outcome_of(
         Ok(_) => return End::Delivered,
         Err(Failure::Gone { why }) => return End::DeadLetter(why.clone()),
         Err(Failure::Temporary { why, .. }) if delivery.is_at_most_once() => {
-            return End::DeadLetter(format!("a timer that is delivered at most once is not tried again: {why}"));
+            return End::DeadLetter(format!(
+                "a timer that is delivered at most once is not tried again: {why}"
+            ));
         }
         Err(Failure::Temporary { why, retry_after }) => (why, retry_after.unwrap_or_default()),
     };

@@ -36,8 +36,8 @@ mod shown;
 use entries::LONGEST_ENTRY;
 pub(super) use list::TimersQuery;
 use rate::RateLimit;
-use shown::WholeTimer;
 pub(super) use shown::ShownTimer;
+use shown::WholeTimer;
 
 pub(super) const PATH: &str = "/api/v1/timers";
 /// Batches that are read at a time; each holds its answers in memory.

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use super::timers::WITHOUT_CLASS;
 use super::labels::{BrokerRefusal, CutReason, Loop, PayloadIssue, Rejection, TOO_MANY};
+use super::timers::WITHOUT_CLASS;
 use crate::clock::Clock;
 
 /// Lets one line per reason and ten seconds through, so that a flood of bad messages cannot flood

@@ -132,7 +132,12 @@ impl FiredNotification {
     /// The full form, without the key of its group.
     pub fn notification(self) -> Notification {
         let sealed_at = self.timers.iter().map(|one| one.fired_at).max().unwrap_or(Timestamp::ZERO);
-        let group = Group { key: String::new(), labels: Labels::new() };
+        let labels = |one: &FiredTimer| {
+            let (id, of) = (one.id.to_string(), one.timer_type.to_string());
+            Labels::from([("timer".to_owned(), id), ("type".to_owned(), of)])
+        };
+        let labels = self.timers.first().map(labels).unwrap_or_default();
+        let group = Group { key: String::new(), labels };
         Notification {
             group,
             sealed_at,

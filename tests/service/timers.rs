@@ -17,7 +17,7 @@ const TIMERS: &str = "mqtt.timers = true\ntimer = [{ type = \"report\", receiver
 const ANSWERS: &str = "planner/answers";
 
 fn on_embedded() -> String {
-    format!("engine = {{ type = \"embedded\", path = \"{{dir}}/fleet\" }}\n{TIMERS}")
+    format!("engine.type = \"embedded\"\nengine.path = \"{{dir}}/fleet\"\n{TIMERS}")
 }
 
 async fn request(world: &World, method: Method, path: &str, body: &Value) -> (u16, Value) {

@@ -25,7 +25,7 @@ use crate::clock::Clock;
 use crate::config::{Config, EngineConfig};
 use crate::expiry::Expiry;
 use crate::fleet::walk::Removed;
-use crate::fleet::{Lease, Mirror, Roll, RuleBook, Silences, Walk, examination};
+use crate::fleet::{Lease, Mirror, Roll, RuleBook, Silences, Timers, Walk, examination};
 use crate::routing::Routes;
 use crate::store::embedded::EmbeddedEngine;
 use crate::store::redis::RedisEngine;
@@ -219,12 +219,16 @@ fn start(
     };
     loops.add("expiry", expiry.run(stop.clone()));
     let silences = Arc::new(Silences::new(engine.clone()));
+    let timers = Timers::new(engine.clone(), config.timers, Arc::default(), telemetry.clone());
+    let timers = Arc::new(timers);
     let stores = alerting::Stores {
         alerts: engine.clone(),
         hearing: engine.clone(),
         queries: engine.clone(),
         flaps: engine.clone(),
         units: engine.clone(),
+        timer_store: engine.clone(),
+        timers: timers.clone(),
         silences: silences.clone(),
         shared: engine.clone(),
         census: roll.census().clone(),
@@ -255,14 +259,16 @@ fn start(
     let reloads = reload.as_ref().map(Reload::sender);
     if let Some(reload) = reload {
         let (clock, telemetry, started) = (clock.clone(), telemetry.clone(), config.sections);
-        let roll = roll.clone();
-        let reloader = Reloader { reload, started, roll, alerting: configured, routes, clock, telemetry };
+        let (roll, timers) = (roll.clone(), timers.clone());
+        let reloader =
+            Reloader { reload, started, roll, timers, alerting: configured, routes, clock, telemetry };
         loops.add("reload", reloader.run(stop.clone()));
     }
     let census = roll.census().clone();
     let (counted, owned, until) = (engine.clone(), ownership.clone(), stop.clone());
     loops.add("census", async move { census.run(counted, owned, until).await });
     let sources = http::Sources {
+        timers: timers.clone(),
         ownership,
         units: engine.clone(),
         records: engine.clone(),
@@ -289,7 +295,7 @@ fn start(
         loops.add("deadman", deadman::run(pings, telemetry.clone(), stop.clone()));
     }
     pages.show(sources, &stop);
-    loops.add("intake", intake::run(config.intake, roll, config.metrics, clock, telemetry, stop));
+    loops.add("intake", intake::run(config.intake, roll, config.metrics, timers, clock, telemetry, stop));
 }
 
 /// The routes and receivers of a configuration.

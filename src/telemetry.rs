@@ -34,6 +34,8 @@ mod sampler;
 mod series;
 mod short_failures;
 mod snapshot;
+mod timer_requests;
+mod timers;
 mod transitions;
 mod unreadable;
 
@@ -41,7 +43,7 @@ use engine_servers::EngineServers;
 pub use engine_servers::ServerAnswers;
 pub use labels::{
     BrokerRefusal, CheckOutcome, CheckSource, ConnectionLoss, CutReason, DeliveryOutcome, EngineWarning,
-    Loop, PayloadIssue, Rejection, Stored, ValueOutcome,
+    Loop, PayloadIssue, Rejection, Stored, TimerOutcome, ValueOutcome,
 };
 pub use log_limit::LogLimit;
 pub use orphans_text::{Backlog, orphans_text};

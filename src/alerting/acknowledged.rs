@@ -50,6 +50,7 @@ pub(super) async fn queue(
                 offline: vec![record.clone()],
                 online: Vec::new(),
                 blind: Vec::new(),
+                timers: Vec::new(),
                 reminder: false,
                 situation: Default::default(),
                 meant_for: None,

@@ -13,8 +13,8 @@ use super::deliver::Deliver;
 use super::in_flight::{FinishedAttempt, InFlight};
 use super::outcome::outcome_of;
 use crate::clock::Timestamp;
-use crate::store::{AttemptMade, Delivery, End, Ended};
-use crate::telemetry::DeliveryOutcome;
+use crate::store::{AttemptMade, Delivery, End, Ended, TimerStore};
+use crate::telemetry::{DeliveryOutcome, Loop, Telemetry};
 
 impl Deliver {
     /// Begins attempts, as many as may be under way: see [`Deliver`].
@@ -93,13 +93,18 @@ impl Deliver {
         leased.is_begun = true;
         in_flight.begun += 1;
         let (channel, clock, timeout) = (self.channel.clone(), self.clock.clone(), self.receiver.timeout);
-        let incidents = self.incidents.clone();
+        let (incidents, timers, telemetry) =
+            (self.incidents.clone(), self.timers.clone(), self.telemetry.clone());
         in_flight.attempts.spawn(async move {
             let delivery = incidents.judged(delivery, clock.now()).await;
-            let (begun, now) = (Instant::now(), clock.now());
             // The process may have been frozen since the task was spawned.
+            let may_attempt =
+                clock.now() < until && is_admitted(&*timers, &telemetry, &delivery, clock.now()).await;
+            let (begun, now) = (Instant::now(), clock.now());
+            // A delivery with a mark is nobody else's, whatever becomes of its lease.
+            let may_attempt = may_attempt && (now < until || delivery.is_at_most_once());
             let result =
-                if now < until { Some(within(timeout, channel.send(&delivery, now)).await) } else { None };
+                if may_attempt { Some(within(timeout, channel.send(&delivery, now)).await) } else { None };
             FinishedAttempt { id, result, at: now, took: begun.elapsed() }
         });
     }
@@ -195,12 +200,14 @@ impl Deliver {
             End::Delivered => {
                 if in_flight.deliveries_logged.admit() {
                     let (offline, online) = (delivery.offline.len(), delivery.online.len());
+                    let timers = delivery.timers.len();
                     tracing::info!(
                         receiver,
                         delivery = id,
                         attempt,
                         offline,
                         online,
+                        timers,
                         "notification delivered"
                     );
                 }
@@ -223,6 +230,26 @@ impl Deliver {
                 }
                 DeliveryOutcome::Dead
             }
+        }
+    }
+}
+
+/// Whether a delivery may be attempted: a timer that is delivered at most once is marked first, and its delivery ends with
+/// the mark.
+pub(super) async fn is_admitted(
+    timers: &dyn TimerStore,
+    telemetry: &Telemetry,
+    delivery: &Delivery,
+    now: Timestamp,
+) -> bool {
+    if !delivery.is_at_most_once() {
+        return true;
+    }
+    match timers.begin_only_attempts(&[delivery], now).await {
+        Ok(admitted) => admitted == [true],
+        Err(error) => {
+            telemetry.engine_failed(Loop::Delivery, &delivery.receiver, &error);
+            false
         }
     }
 }

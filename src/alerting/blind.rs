@@ -266,6 +266,7 @@ impl BlindNotifier {
                 offline: Vec::new(),
                 online: Vec::new(),
                 blind: vec![interval],
+                timers: Vec::new(),
                 reminder: false,
                 situation: Default::default(),
                 meant_for: None,

@@ -16,6 +16,11 @@
 //! those deliveries. It attempts nothing whose lease is over by the clock of the fleet; the engine hands it
 //! out again if it is still to be delivered.
 //!
+//! # Timers that are delivered at most once
+//! The engine ends such a delivery before its attempt, which is the only one: see
+//! [`TimerStore::begin_only_attempts`]. An attempt whose mark is in doubt, because the engine failed just then, is not
+//! made.
+//!
 //! # A receiver that takes nothing
 //! Its [breaker](super::breaker) opens. Between two probes nothing is leased, and what this instance holds is given back:
 //! the engine keeps it, due at once, so that it is delivered as soon as a probe succeeds.
@@ -36,7 +41,7 @@ use super::incidents::Incidents;
 use super::{ENGINE_BACKOFF, ReceiverConfig, SHORTEST_WAIT};
 use crate::clock::Clock;
 use crate::fleet::Ownership;
-use crate::store::{AlertStore, End, Ended};
+use crate::store::{AlertStore, End, Ended, TimerStore};
 use crate::telemetry::{Loop, Telemetry};
 
 mod engine_calls;
@@ -58,6 +63,8 @@ pub(super) struct Deliver {
     pub receiver: ReceiverConfig,
     pub channel: Arc<dyn Channel>,
     pub engine: Arc<dyn AlertStore>,
+    /// Marks only attempts.
+    pub timers: Arc<dyn TimerStore>,
     pub incidents: Arc<Incidents>,
     /// How long attempts are on record.
     pub keep: Duration,

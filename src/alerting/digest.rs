@@ -64,6 +64,7 @@ pub(super) fn merged(
         offline,
         online,
         blind: Vec::new(),
+        timers: Vec::new(),
         reminder: !members.is_empty() && members.iter().all(|one| one.reminder),
         situation: Situation { merged: Some(members.len() as u64), ..Situation::default() },
         meant_for: same_origin.and_then(|first| first.meant_for.clone()),

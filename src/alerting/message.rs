@@ -22,6 +22,7 @@ mod member;
 mod room;
 mod summary;
 mod template;
+mod timer;
 mod zone;
 
 pub use counts::{LabelCount, counts};
@@ -34,6 +35,7 @@ pub use member::{Action, Member, TEST, blind_id, members, pages, test_members};
 pub use room::{bounded, fitting, fitting_records};
 pub use summary::{MOST_LISTED, Section, lead, sections, text, title};
 pub use template::Templates;
+pub use timer::{TimerMessage, example_timer, timers};
 pub use zone::Zone;
 
 /// The most records in the data of a template.
@@ -63,10 +65,12 @@ impl<'a> Message<'a> {
         Message { delivery, is_test: true }
     }
 
-    /// `rollcall.notification`, `rollcall.flapping`, `rollcall.blind`, `rollcall.breaker` or `rollcall.test`.
+    /// `rollcall.notification`, `rollcall.flapping`, `rollcall.blind`, `rollcall.breaker`, `rollcall.timer` or
+    /// `rollcall.test`.
     pub fn kind(&self) -> &'static str {
         match self {
             Message { is_test: true, .. } => "rollcall.test",
+            Message { delivery, .. } if !delivery.timers.is_empty() => "rollcall.timer",
             Message { delivery, .. } if delivery.blind.is_empty() => {
                 let mut records = delivery.offline.iter().chain(&delivery.online);
                 let is_flapping = records.any(OfflineRecord::is_flapping);
@@ -77,9 +81,10 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// Whether something is wrong that was not before: a unit is offline, or nothing is heard.
+    /// Whether something is wrong that was not before: a unit is offline, or nothing is heard. A timer has fired.
     pub fn is_firing(&self) -> bool {
-        !self.delivery.offline.is_empty() || self.delivery.blind.iter().any(|interval| !interval.is_over())
+        let Delivery { offline, blind, timers, .. } = self.delivery;
+        !offline.is_empty() || !timers.is_empty() || blind.iter().any(|interval| !interval.is_over())
     }
 
     pub fn title(&self, config: &MessageConfig) -> String {
@@ -143,6 +148,7 @@ impl<'a> Message<'a> {
             still_offline: delivery.situation.lasting,
             since: delivery.situation.since,
             blind: if breaker.is_none() { delivery.blind.iter().map(blind).collect() } else { Vec::new() },
+            timers: timers(delivery),
             breaker,
             kind,
             topics,
@@ -166,6 +172,7 @@ pub fn test_delivery(receiver: &str, now: Timestamp) -> Delivery {
         offline: Vec::new(),
         online: Vec::new(),
         blind: Vec::new(),
+        timers: Vec::new(),
         reminder: false,
         situation: Default::default(),
         meant_for: None,
@@ -193,6 +200,7 @@ struct Data<'a> {
     still_offline: Option<u64>,
     since: Option<Timestamp>,
     blind: Vec<BlindInterval>,
+    timers: Vec<TimerMessage<'a>>,
     breaker: Option<MassNotice>,
     kind: Option<&'a String>,
     topics: Option<&'a String>,

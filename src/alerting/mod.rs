@@ -5,6 +5,8 @@
 //!                                            ╰── given up ──▶ dead letters
 //! ```
 //!
+//! Timers come from no outbox: firing one queues its deliveries, see `timers.rs`.
+//!
 //! Everything between two arrows is kept by the engine; a crash of the loops here loses nothing.
 //! `dispatch` is one loop; `deliver` runs once for each receiver, so that a dead receiver does not
 //! delay the others. The content of a notification is fixed when its group is sealed, before the first
@@ -34,10 +36,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::backoff::Backoff;
 use crate::clock::Clock;
-use crate::fleet::{Census, FlapRules, Flapping, Inhibitions, MassBreaker, Ownership, Silences, lease};
+use crate::fleet::{
+    Census, FlapRules, Flapping, Inhibitions, MassBreaker, Ownership, Silences, Timers, lease,
+};
 use crate::presence::{Filters, MassOfflineRule, is_label_name};
 use crate::routing::{EVERY_LABEL, Inhibition, Routes};
-use crate::store::{AlertStore, FlapStore, HearingStore, Queries, SharedStore, UnitStore};
+use crate::store::{AlertStore, FlapStore, HearingStore, Queries, SharedStore, TimerStore, UnitStore};
 use crate::telemetry::Telemetry;
 
 mod acknowledged;
@@ -65,6 +69,7 @@ mod outcome;
 mod resend;
 mod silenced;
 mod text;
+mod timers;
 
 pub use channel::{
     AlertmanagerConfig, Channel, ChannelConfig, ExecConfig, Failure, Format, HttpConfig, MqttConfig,
@@ -92,6 +97,7 @@ use mass_offline::MassOffline;
 use orphans::Orphans;
 use resend::Resend;
 use silenced::Silenced;
+use timers::TimerFiring;
 
 /// The length of a delivery's lease. It is the length of an instance's lease, so that the deliveries of a dead
 /// instance are free when its partitions have another owner.
@@ -183,6 +189,9 @@ pub struct Stores {
     pub flaps: Arc<dyn FlapStore>,
     /// For units that flap.
     pub units: Arc<dyn UnitStore>,
+    pub timer_store: Arc<dyn TimerStore>,
+    /// For the classes of timers.
+    pub timers: Arc<Timers>,
     /// For the number of units with a label.
     pub census: Arc<Census>,
 }
@@ -218,6 +227,7 @@ pub async fn run(
         silences: stores.silences.clone(),
     };
     let flapping = Arc::new(Flapping::new(stores.flaps, config.flapping, telemetry.clone()));
+    let longest_attempt = config.receivers.iter().map(|receiver| receiver.timeout).max().unwrap_or_default();
     let (mut notified_of_blindness, mut pagers) = (Vec::new(), HashSet::new());
     let lasting_blindness = watch::Sender::new(Vec::new());
     let incidents = Arc::new(Incidents::new(stores.alerts.clone(), stores.census));
@@ -263,6 +273,7 @@ pub async fn run(
             receiver,
             channel,
             engine: stores.alerts.clone(),
+            timers: stores.timer_store.clone(),
             incidents: incidents.clone(),
             keep: config.keep_deliveries,
             ownership: ownership.clone(),
@@ -339,6 +350,17 @@ pub async fn run(
         stop: stop.clone(),
     };
     loops.push(stability.run().map(|ended| ("ending episodes of flapping".to_owned(), ended)).boxed());
+    let firing = TimerFiring {
+        engine: stores.timer_store,
+        timers: stores.timers,
+        ownership: ownership.clone(),
+        clock: clock.clone(),
+        telemetry: telemetry.clone(),
+        buffers: buffers.clone(),
+        longest_attempt,
+        stop: stop.clone(),
+    };
+    loops.push(firing.run().map(|ended| ("firing timers".to_owned(), ended)).boxed());
     let dispatcher = Dispatcher {
         routes,
         destinations,

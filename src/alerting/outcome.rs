@@ -29,6 +29,11 @@ pub(super) fn outcome_of(
     let (why, retry_after) = match result {
         Ok(_) => return End::Delivered,
         Err(Failure::Gone { why }) => return End::DeadLetter(why.clone()),
+        Err(Failure::Temporary { why, .. }) if delivery.is_at_most_once() => {
+            return End::DeadLetter(format!(
+                "a timer that is delivered at most once is not tried again: {why}"
+            ));
+        }
         Err(Failure::Temporary { why, retry_after }) => (why, retry_after.unwrap_or_default()),
     };
     let last = delivery.sealed_at + retry.give_up_after;
@@ -63,6 +68,7 @@ mod tests {
             offline: vec![],
             online: vec![],
             blind: vec![],
+            timers: vec![],
             reminder: false,
             situation: Default::default(),
             meant_for: None,

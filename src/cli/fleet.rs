@@ -1,4 +1,4 @@
-//! `rollcall units`, `explain`, `records`, `availability`, `summary`, `instances`, `import`, `export`: what a running instance knows of the fleet.
+//! `rollcall units`, `explain`, `records`, `availability`, `summary`, `instances`, `import`, `export`, `timers`: what a running instance knows of the fleet.
 //!
 //! They ask its HTTP API, with the rights of a token, so they also work from another machine.
 
@@ -22,8 +22,10 @@ mod inventory;
 mod output;
 mod remote;
 mod table;
+mod timers;
 
 pub(super) use inventory::{ExportArguments, ImportArguments, export, import};
+pub(super) use timers::{TimersArguments, timers};
 
 /// The most items that a page of the API has.
 const PAGE: usize = 1000;

@@ -100,6 +100,8 @@ enum Command {
     Import(fleet::ImportArguments),
     /// Write all units with their settings to a file, NDJSON or CSV.
     Export(fleet::ExportArguments),
+    /// Register, list, show, cancel and follow timers: what has to happen at a moment unless it is taken back.
+    Timers(fleet::TimersArguments),
     /// Send a receiver a notification that is marked as a test.
     SendTest(send_test::Arguments),
     /// Show what a receiver is sent for examples.
@@ -155,6 +157,7 @@ pub fn run(line: CommandLine) -> ExitCode {
             Command::Instances(arguments) => fleet::instances(arguments).await,
             Command::Import(arguments) => fleet::import(arguments).await,
             Command::Export(arguments) => fleet::export(arguments).await,
+            Command::Timers(arguments) => fleet::timers(arguments).await,
             Command::SendTest(arguments) => send_test::run(arguments).await,
             Command::Template(arguments) => template::run(arguments).await,
             Command::Token(arguments) => token::run(arguments),

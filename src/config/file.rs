@@ -31,6 +31,8 @@ pub struct File {
     pub time: Vec<Time>,
     pub inhibit: Vec<Inhibit>,
     pub breaker: Breaker,
+    pub timer: Vec<Timer>,
+    pub timers: Timers,
     pub hearing: Hearing,
     pub expiry: Expiry,
     pub records: Records,
@@ -66,9 +68,11 @@ macro_rules! choice {
 
 mod holds;
 mod kind;
+mod timers;
 
 pub use holds::{Breaker, Inhibit};
 pub use kind::{ClockSource, Kind, Metric, MetricType, Registry};
+pub use timers::{Guarantee, Timer, Timers};
 
 section! {
     /// This process, of several that serve one fleet.
@@ -118,6 +122,7 @@ section! {
         max_age: Span = Span::from_secs(0),
         watch_sys: bool = false,
         publish_state: bool = false,
+        timers: bool = false,
         fields: Fields = Fields::default(),
     }
 }
@@ -391,6 +396,8 @@ impl Default for File {
             time: Vec::new(),
             inhibit: Vec::new(),
             breaker: Breaker::default(),
+            timer: Vec::new(),
+            timers: Timers::default(),
             hearing: Hearing::default(),
             expiry: Expiry::default(),
             records: Records::default(),
@@ -411,6 +418,7 @@ pub fn options() -> serde_json::Value {
     let receiver = vec![Receiver::default()];
     let time = vec![Time { times: vec![TimeRange::default()], ..Time::default() }];
     let inhibit = vec![Inhibit::default()];
-    let file = File { kind: vec![kind], receiver, route, time, inhibit, http, ..File::default() };
+    let timer = vec![Timer::default()];
+    let file = File { kind: vec![kind], receiver, route, time, inhibit, timer, http, ..File::default() };
     serde_json::to_value(file).expect("plain structs with text keys are JSON")
 }

@@ -195,6 +195,7 @@ fn mqtt(
         max_payload: problems.number("mqtt.max_payload", mqtt.max_payload, 1, 16 << 20) as usize,
         max_age: problems.span("mqtt.max_age", mqtt.max_age, Span::from_secs(0), Span::from_days(400)),
         watch_sys: mqtt.watch_sys,
+        timers: mqtt.timers,
         max_batch: LARGEST_BATCH,
         canary_period,
         topics,

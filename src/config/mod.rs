@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use tracing_subscriber::filter::Targets;
 
-use crate::fleet::{HearingConfig, Rules};
+use crate::fleet::{HearingConfig, Rules, TimerRules};
 use crate::store::Catalogue;
 use crate::{alerting, expiry, intake};
 
@@ -43,6 +43,7 @@ mod routes;
 mod secrets;
 mod sections;
 mod span;
+mod timers;
 mod times;
 mod tls;
 
@@ -80,6 +81,8 @@ pub struct Config {
     pub hearing: HearingConfig,
     pub expiry: expiry::Config,
     pub alerting: alerting::Config,
+    /// The classes of timers, and their limits.
+    pub timers: TimerRules,
     pub http: crate::http::Config,
     /// The address for scrapes from other machines, `host:port`.
     pub advertise: String,
@@ -158,6 +161,7 @@ fn check(file: File, source: Option<&Path>, misread: Vec<Problem>) -> Result<Con
     let metrics = Arc::new(data::catalogue(&file.kind, &mut problems));
     let expiry = engine::expiry(&file.expiry, &engine, &mut problems);
     let alerting = receivers::alerting(&file, base, &mut problems);
+    let timers = timers::timers(&file, &mut problems);
     let http = http::http(&file.http, base, &mut problems);
     let advertise = http::advertise(&file.http, &mut problems);
     let count_by_labels = http::count_by_labels(&file.http, &mut problems);
@@ -178,6 +182,7 @@ fn check(file: File, source: Option<&Path>, misread: Vec<Problem>) -> Result<Con
         hearing,
         expiry,
         alerting,
+        timers,
         http,
         advertise,
         deadman,

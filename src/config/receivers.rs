@@ -91,6 +91,7 @@ fn names(file: &File, route: &alerting::Route, problems: &mut Problems) {
             problems.error(path, format!("{name:?} is there twice"));
         } else if !routed.iter().any(|routed| routed == name)
             && !file.receiver.iter().any(|other| other.fallback == *name)
+            && !file.timer.iter().any(|class| class.receivers.iter().any(|one| one == name))
         {
             problems.warn(path, format!("{name:?} gets no notifications; add it to route.receivers"));
         }

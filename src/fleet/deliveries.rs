@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Silences;
 use crate::clock::Timestamp;
-use crate::presence::{Interval, OfflineRecord, RecordId, Transition};
+use crate::presence::{Interval, Kind, OfflineRecord, RecordId, Transition};
 use crate::store::{
     AlertStore, Attempt, AttemptResult, AuditEntry, Audited, Delivery, EngineError, FindAttempts, Group,
     Queries, Result, Waiting,
@@ -371,6 +371,7 @@ impl Deliveries {
             offline,
             online,
             blind,
+            timers: Vec::new(),
             reminder: attempt.reminder,
             situation: attempt.situation.clone(),
             meant_for: attempt.meant_for.clone(),
@@ -389,12 +390,17 @@ impl Deliveries {
 
 /// The notification and the receiver of an id.
 fn parse(id: &str) -> Answer<(&str, Option<&str>)> {
-    let is_plain = |text: &str| text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'));
-    let (notification, receiver) = match id.split_once('.') {
-        Some((notification, receiver)) => (notification, Some(receiver)),
-        None => (id, None),
+    let is_receiver = |text: &str| text.parse::<Kind>().is_ok();
+    // The notification of a timer is named by the timer, which may have dots, and its moment behind a colon.
+    let is_plain = |b: u8| b.is_ascii_graphic() && !matches!(b, b'"' | b'\\' | b'/');
+    let is_named_well = |text: &str| {
+        !text.is_empty() && text.bytes().all(is_plain) && (!text.contains('.') || text.contains(':'))
     };
-    if notification.is_empty() || !is_plain(notification) || !receiver.is_none_or(is_plain) {
+    let (notification, receiver) = match id.rsplit_once('.') {
+        Some((notification, receiver)) if is_receiver(receiver) => (notification, Some(receiver)),
+        _ => (id, None),
+    };
+    if !is_named_well(notification) {
         let why = format!("{id:?} is no id of a delivery; write <notification>.<receiver>");
         return Err(DeliveriesError::Refused(why));
     }

@@ -14,6 +14,7 @@
 //! | [`MassBreaker`] | the last trip of the mass-offline breaker |
 //! | [`silences`] | the alert silences of operators, and their changes |
 //! | [`deliveries`] | what waits, dead letters and the record of attempts, as operators see and change them |
+//! | [`timers`] | timers as clients register, cancel and read them, and their limits |
 //! | [`operators`] | acknowledgements and pauses, with their audit |
 //! | [`examination`] | the problems of a store that answers |
 
@@ -37,6 +38,7 @@ pub mod roll;
 mod rule_book;
 pub mod silences;
 pub mod strangers;
+pub mod timers;
 pub mod walk;
 
 pub use canary_pace::CanaryPace;
@@ -53,6 +55,7 @@ pub use roll::{Found, HearingConfig, Registered, Roll, UnitChange};
 pub use rule_book::RuleBook;
 pub use silences::{Silences, SilencesError};
 pub use strangers::{StrangerReason, Strangers};
+pub use timers::{TimerRules, Timers};
 pub use walk::Walk;
 
 /// The rules of every configured kind.

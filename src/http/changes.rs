@@ -59,6 +59,11 @@ impl Caller {
         &self.name
     }
 
+    /// Whether the request names the operator for whom it asks.
+    pub fn names_operator(&self) -> bool {
+        self.author.is_some()
+    }
+
     /// Whether a page of another site sends the request.
     pub fn is_foreign(&self) -> bool {
         self.is_foreign

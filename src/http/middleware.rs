@@ -20,7 +20,7 @@ use super::problem::{Detail, Problem};
 use super::proxies::{Peer, Proxies};
 use super::request_limit::{Client, RequestLimit};
 use super::session::Sessions;
-use super::{Role, Token, alertmanager, import};
+use super::{Role, Token, alertmanager, import, timers};
 use crate::clock::{Clock, Timestamp};
 
 /// How long an answer may take to begin.
@@ -100,9 +100,8 @@ pub(super) async fn require_token(
     let client = valid.map(|token| (token.name.clone(), token.role));
     let client = client.or_else(|| access.without_token(&request, now));
     if let Err(wait) = access.count(&request, client.as_ref().map(|(name, _)| name.as_str())) {
-        let text =
-            format!("too many requests; send fewer than http.requests_per_second, the next one in {wait:?}");
-        return Problem::too_many(text).into_response();
+        let text = "too many requests; send fewer than http.requests_per_second";
+        return Problem::too_many_requests(text, wait).into_response();
     }
     if let (Some(Token { expires_at: Some(end), .. }), None, false) = (bearer, &client, open) {
         return Problem::unauthorized(format!("this token expired at {end}")).into_response();
@@ -139,9 +138,11 @@ fn wants_page(headers: &HeaderMap) -> bool {
         .is_some_and(|accept| accept.contains("text/html"))
 }
 
-/// Answers 503 if the page's answer does not begin in time. An import has its own limits.
+/// Answers 503 if the page's answer does not begin in time. An import and a batch of timers have their own limits.
 pub(super) async fn limit_time(request: Request, next: Next) -> Response {
-    if request.uri().path() == import::PATH {
+    let path = request.uri().path();
+    let is_batch = path == timers::PATH && request.method() == Method::POST;
+    if path == import::PATH || is_batch {
         return next.run(request).await;
     }
     match tokio::time::timeout(ANSWER_TIMEOUT, next.run(request)).await {

@@ -9,7 +9,7 @@
 //! The server answers from the start of the process: before the engine answers, `/healthz` and
 //! `/readyz` work, and every other page answers 503.
 //!
-//! Pages are read-only but for silences, acknowledgements, pauses, units and deliveries: see `changes.rs`. With tokens
+//! Pages are read-only but for silences, acknowledgements, pauses, units, timers and deliveries: see `changes.rs`. With tokens
 //! configured, every page but the two for health needs one.
 
 use std::net::SocketAddr;
@@ -24,7 +24,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Clock, Timestamp};
-use crate::fleet::{FlapRules, Mirror, Ownership, Roll, Silences};
+use crate::fleet::{FlapRules, Mirror, Ownership, Roll, Silences, Timers};
 use crate::routing::{Inhibition, Route, Routes};
 use crate::store::{AlertStore, Catalogue, DataStore, FlapStore, Queries, Roster, SharedStore, UnitStore};
 use crate::telemetry::Telemetry;
@@ -67,6 +67,7 @@ mod summary;
 mod switches;
 mod targets;
 mod timeline;
+mod timers;
 mod tls;
 mod unit_filter;
 mod unit_list;
@@ -96,6 +97,7 @@ use strangers::StrangersState;
 use summary::Summaries;
 pub use switches::Switches;
 use timeline::Timelines;
+use timers::TimersState;
 pub use tls::{Certificate, TlsConfig};
 use unit_list::UnitLists;
 use unit_metrics::UnitMetricsState;
@@ -218,6 +220,7 @@ pub struct Sources {
     /// For units that flap.
     pub flaps: Arc<dyn FlapStore>,
     pub silences: Arc<Silences>,
+    pub timers: Arc<Timers>,
     /// The routes of the moment.
     pub routes: watch::Receiver<Arc<AlertRoutes>>,
     pub reloads: Reloads,
@@ -338,6 +341,7 @@ fn pages(config: &Config, sources: Sources, sessions: Arc<Sessions>, stop: &Canc
     };
     let has_tokens = config.has_tokens();
     let (summaries, lists) = (Summaries::new(&sources), UnitLists::new(&sources));
+    let timers = TimersState::new(&sources);
     let probe_state = ProbeState { units, values, roll: roll.clone(), clock: clock.clone(), metrics };
     Router::new()
         .merge(health::pages(ownership.clone(), mirror.clone(), telemetry.clone()))
@@ -352,6 +356,7 @@ fn pages(config: &Config, sources: Sources, sessions: Arc<Sessions>, stop: &Canc
         .merge(registry::pages(&sources, has_tokens))
         .merge(deliveries::pages(DeliveriesState::new(&sources), has_tokens))
         .merge(silences::pages(SilencesState::new(&sources), has_tokens))
+        .merge(timers::pages(timers.clone(), has_tokens))
         .merge(breaker::pages(&sources, has_tokens))
         .merge(alertmanager::pages(&sources, config.external_url.as_deref(), has_tokens))
         .merge(stream::page(summaries.clone(), stop.clone()))
@@ -365,7 +370,7 @@ fn pages(config: &Config, sources: Sources, sessions: Arc<Sessions>, stop: &Canc
         .merge(units::page(UnitViews::new(&sources)))
         .merge(availability::page(AvailabilityState::new(&sources, summaries.clone())))
         .merge(timeline::page(Timelines::new(&sources)))
-        .merge(web::pages(Web::new(config, &sources, lists, summaries, sessions)))
+        .merge(web::pages(Web::new(config, &sources, lists, summaries, sessions, timers)))
         .fallback(|| async { Problem::not_found("there is no such page") })
 }
 

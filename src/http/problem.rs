@@ -1,6 +1,7 @@
 //! The error of a request, as RFC 9457 problem details.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::Query;
@@ -20,7 +21,7 @@ use crate::store::EngineError;
 pub(super) struct Problem {
     status: StatusCode,
     detail: String,
-    header: Option<(HeaderName, &'static str)>,
+    header: Option<(HeaderName, HeaderValue)>,
     /// More about it, for programs.
     extension: Option<Box<(&'static str, Value)>>,
 }
@@ -60,7 +61,7 @@ impl Problem {
     /// A token is missing or unknown.
     pub fn unauthorized(detail: impl Into<String>) -> Problem {
         Problem {
-            header: Some((WWW_AUTHENTICATE, "Bearer")),
+            header: Some((WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),
             ..Problem::new(StatusCode::UNAUTHORIZED, detail)
         }
     }
@@ -87,12 +88,20 @@ impl Problem {
 
     /// A later request may succeed.
     pub fn unavailable(detail: impl Into<String>) -> Problem {
-        Problem { header: Some((RETRY_AFTER, "5")), ..Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail) }
+        let header = Some((RETRY_AFTER, HeaderValue::from_static("5")));
+        Problem { header, ..Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail) }
     }
 
-    /// The client has sent more requests than it may; the next one may succeed.
-    pub fn too_many(detail: impl Into<String>) -> Problem {
-        Problem { header: Some((RETRY_AFTER, "1")), ..Problem::new(StatusCode::TOO_MANY_REQUESTS, detail) }
+    /// The client has to wait for that long.
+    pub fn too_many_requests(detail: impl Into<String>, wait: Duration) -> Problem {
+        let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+        let header = Some((RETRY_AFTER, HeaderValue::from(seconds.max(1))));
+        Problem { header, ..Problem::new(StatusCode::TOO_MANY_REQUESTS, detail) }
+    }
+
+    /// It is there already.
+    pub fn conflict(detail: impl Into<String>) -> Problem {
+        Problem::new(StatusCode::CONFLICT, detail)
     }
 
     /// The body is of the right form, and what it says is wrong.
@@ -101,6 +110,11 @@ impl Problem {
             extension: Some(Box::new(extension)),
             ..Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail)
         }
+    }
+
+    /// The same, with more about it for programs.
+    pub fn with(self, name: &'static str, value: Value) -> Problem {
+        Problem { extension: Some(Box::new((name, value))), ..self }
     }
 
     pub fn too_large(detail: impl Into<String>) -> Problem {
@@ -161,7 +175,7 @@ impl IntoResponse for Problem {
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if let Some((name, value)) = self.header {
-            headers.insert(name, HeaderValue::from_static(value));
+            headers.insert(name, value);
         }
         response
     }

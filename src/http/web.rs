@@ -7,6 +7,7 @@
 //! | `records.rs` | `/records` |
 //! | `deliveries.rs` | `/deliveries`, `/deliveries/{id}`: notifications with their attempts, delivering again |
 //! | `silences.rs` | `/silences` |
+//! | `timers.rs` | `/timers` |
 //! | `instances.rs` | `/instances`: what each instance does, and its problems |
 //! | `forms.rs` | the forms of these pages |
 //! | `demo.rs` | `/demo/power`: switches of a simulated fleet |
@@ -38,6 +39,7 @@ use super::silences::SilencesState;
 use super::strangers::StrangersState;
 use super::summary::Summaries;
 use super::timeline::Timelines;
+use super::timers::TimersState;
 use super::unit_list::UnitLists;
 use super::{Config, Proxies, Sources, Switches};
 use crate::clock::Clock;
@@ -53,6 +55,7 @@ mod login;
 mod records;
 mod silences;
 mod strangers;
+mod timers;
 mod unit;
 mod words;
 
@@ -74,6 +77,7 @@ pub(super) struct Web {
     deliveries: DeliveriesState,
     silences: SilencesState,
     strangers: StrangersState,
+    timers: TimersState,
     sessions: Arc<Sessions>,
     has_tokens: HasTokens,
     proxies: Arc<Proxies>,
@@ -90,6 +94,7 @@ impl Web {
         lists: UnitLists,
         summaries: Summaries,
         sessions: Arc<Sessions>,
+        timers: TimersState,
     ) -> Web {
         Web {
             lists,
@@ -100,6 +105,7 @@ impl Web {
             deliveries: DeliveriesState::new(sources),
             silences: SilencesState::new(sources),
             strangers: StrangersState::new(sources),
+            timers,
             sessions,
             proxies: Arc::new(config.proxies.clone()),
             has_tokens: config.has_tokens(),
@@ -112,8 +118,11 @@ impl Web {
 
 pub(super) fn pages(web: Web) -> Router {
     let has_tokens = web.has_tokens;
-    let other_forms =
-        deliveries::forms().merge(silences::forms()).merge(strangers::forms()).merge(demo::forms());
+    let other_forms = deliveries::forms()
+        .merge(silences::forms())
+        .merge(timers::forms())
+        .merge(strangers::forms())
+        .merge(demo::forms());
     Router::new()
         .route("/", get(fleet::page))
         .route("/units/{kind}/{unit}", get(unit::page))
@@ -121,6 +130,7 @@ pub(super) fn pages(web: Web) -> Router {
         .route("/deliveries", get(deliveries::page))
         .route("/deliveries/{id}", get(deliveries::one))
         .route("/silences", get(silences::page))
+        .route("/timers", get(timers::page))
         .route("/strangers", get(strangers::page))
         .route("/instances", get(instances::page))
         .merge(forms::pages(other_forms, has_tokens))

@@ -43,6 +43,8 @@ pub struct Config {
     pub max_age: Duration,
     /// Whether the broker's own count of dropped messages is followed.
     pub watch_sys: bool,
+    /// Whether programs may register and cancel timers.
+    pub timers: bool,
     /// The most heartbeats that are recorded in one go.
     pub max_batch: usize,
     pub canary_period: Duration,

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::backoff::Backoff;
 use crate::clock::Clock;
-use crate::fleet::Roll;
+use crate::fleet::{Roll, Timers};
 use crate::presence::Heartbeat;
 use crate::store::EngineError;
 use crate::telemetry::{Loop, Telemetry};
@@ -28,6 +28,7 @@ const BEATS: &str = "heartbeats";
 #[derive(Clone)]
 pub(super) struct EngineWriter {
     pub roll: Arc<Roll>,
+    pub timers: Arc<Timers>,
     pub clock: Clock,
     pub telemetry: Arc<Telemetry>,
     pub stop: CancellationToken,

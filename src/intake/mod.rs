@@ -36,8 +36,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::fleet::Roll;
-use crate::fleet::RuleBook;
+use crate::fleet::{Roll, RuleBook, Timers};
 use crate::presence::Heartbeat;
 use crate::store::Catalogue;
 use crate::telemetry::{PayloadIssue, Telemetry};
@@ -57,6 +56,7 @@ mod probe;
 mod reader;
 mod record;
 mod thread;
+mod timers;
 mod tls;
 mod topic;
 mod value_buffer;
@@ -93,12 +93,15 @@ impl PayloadIssues {
 /// Hears the fleet until `stop`. Then takes no more messages, records those that have arrived (unless
 /// the engine is away; the broker keeps unacknowledged messages), and disconnects.
 ///
+/// `timers` takes those that come over MQTT, where the configuration allows that.
+///
 /// Loses and regains the broker and the engine as often as they come and go; an error is a
 /// configuration that cannot work.
 pub async fn run(
     config: Config,
     roll: Arc<Roll>,
     metrics: Arc<Catalogue>,
+    timers: Arc<Timers>,
     clock: Clock,
     telemetry: Arc<Telemetry>,
     stop: CancellationToken,
@@ -110,7 +113,7 @@ pub async fn run(
     let probes = probe::Probes::new(&topics.filters_of_kinds(), &roll.rules());
     let hearing = Heard { topics, probes: Arc::new(probes) };
     let values = value_buffer::ValueBuffer::new(&metrics, telemetry.clone()).map(Arc::new);
-    let writer = engine_writer::EngineWriter { roll, clock, telemetry, stop: stop.clone() };
+    let writer = engine_writer::EngineWriter { roll, timers, clock, telemetry, stop: stop.clone() };
     let mut tasks = JoinSet::new();
     for number in 1..=config.connections {
         listen(&config, &name(number), &hearing, values.clone(), &writer, &mut tasks).await?;
@@ -150,11 +153,12 @@ pub fn reader_of_any(
         client_id: "rollcall-main".to_owned(),
         key: canary::Key::of_fleet("of a trial"),
         max_payload: config.max_payload,
+        timers: None,
         max_age: None,
         telemetry: telemetry.clone(),
     };
     Ok(move |topic: &[u8], payload: &[u8]| {
-        let message = reader::Incoming { topic, payload, retain: false, sent_after: None, sent_before: None };
+        let message = reader::Incoming { topic, payload, ..reader::Incoming::default() };
         match reader.read(&message, clock.now()) {
             reader::Content::Heartbeat(beat) => Some(beat),
             _ => None,
@@ -193,6 +197,7 @@ async fn listen(
     let (prove, proof) = watch::channel(mqtt::Proof::default());
     let recorded = CancellationToken::new();
     let key = canary::Key::of_fleet(writer.roll.key());
+    let timers = config.timers.then(|| timers::TimerReader::new(topics.filters(), writer.telemetry.clone()));
     let canaries = mqtt::CanaryPublisher::new(&session, key.clone());
     let probing = (name == MAIN).then(|| probes.clone());
     let state = mqtt::ConnectionState::new(
@@ -211,6 +216,7 @@ async fn listen(
         client_id: session.client_id().to_owned(),
         key: key.clone(),
         max_payload: config.max_payload,
+        timers: timers.map(Arc::new),
         max_age: (!config.max_age.is_zero()).then_some(config.max_age),
         telemetry: writer.telemetry.clone(),
     };

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::canary::{Canary, Key};
 use super::probe::Probes;
+use super::timers::{self, TimerReader, TimerRequest};
 use super::topic::{self, Refusal, Topics};
 use super::value_buffer::ValueBuffer;
 use super::{Fields, PayloadIssues, canary, payload};
@@ -29,11 +30,14 @@ pub(super) enum Content {
     MemberLost(ShareMember),
     /// The member has unsubscribed from its share: the messages before this are all that it is given.
     Unsubscribed,
+    /// A program registers or cancels a timer.
+    Timer(Box<TimerRequest>),
     /// Nothing that counts.
     Nothing,
 }
 
 /// A message as it arrives.
+#[derive(Default)]
 pub(super) struct Incoming<'a> {
     pub topic: &'a [u8],
     pub payload: &'a [u8],
@@ -42,6 +46,8 @@ pub(super) struct Incoming<'a> {
     pub sent_after: Option<Timestamp>,
     /// The latest one, if it was in transit for long.
     pub sent_before: Option<Timestamp>,
+    /// The topic to which its sender wants an answer, and what has to be sent with it.
+    pub reply_to: Option<(&'a str, &'a [u8])>,
 }
 
 pub(super) struct Reader {
@@ -54,6 +60,8 @@ pub(super) struct Reader {
     /// Signs the canaries of the fleet.
     pub key: Key,
     pub max_payload: usize,
+    /// Takes requests about timers, if they may come over MQTT.
+    pub timers: Option<Arc<TimerReader>>,
     /// Messages that declare a higher age are no heartbeats.
     pub max_age: Option<Duration>,
     pub telemetry: Arc<Telemetry>,
@@ -93,6 +101,9 @@ impl Reader {
         if topic::is_probe(topic) {
             let probe = self.probes.read(&self.key, topic, message.payload, arrived)?;
             return Ok(probe.map_or(Content::Nothing, |(index, sent_at)| Content::Probe(index, sent_at)));
+        }
+        if let (Some(timers), Some(id)) = (&self.timers, topic.strip_prefix(timers::PREFIX)) {
+            return Ok(Content::Timer(Box::new(timers.read(id, message.payload, message.reply_to, arrived))));
         }
         let latest = message.sent_before.map_or(arrived, |latest| latest.min(arrived));
         self.probes.unit_heard(topic, latest);
@@ -156,6 +167,7 @@ mod tests {
             client_id: "me".to_owned(),
             key: Key::of_fleet("fleet"),
             max_payload: 1024,
+            timers: None,
             max_age: None,
             telemetry: Arc::new(Telemetry::new(&Clock::by_hand(NOW))),
         }
@@ -169,10 +181,7 @@ mod tests {
     }
 
     fn read(reader: &Reader, topic: &str, payload: &[u8], retain: bool) -> Content {
-        reader.read(
-            &Incoming { topic: topic.as_bytes(), payload, retain, sent_after: None, sent_before: None },
-            NOW,
-        )
+        reader.read(&Incoming { topic: topic.as_bytes(), payload, retain, ..Incoming::default() }, NOW)
     }
 
     #[test]
@@ -198,8 +207,7 @@ mod tests {
             assert_eq!(read(&reader, topic, payload, retain), Content::Nothing, "{topic}");
             assert_eq!(count(&reader, reason), 1, "{reason}");
         }
-        let message =
-            Incoming { topic: b"\xff", payload: b"", retain: false, sent_after: None, sent_before: None };
+        let message = Incoming { topic: b"\xff", ..Incoming::default() };
         assert_eq!(reader.read(&message, NOW), Content::Nothing);
         assert_eq!(count(&reader, "bad_topic"), 2);
         assert!(matches!(read(&reader, "north/7/data", &large[..1024], false), Content::Heartbeat(_)));

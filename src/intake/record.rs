@@ -19,6 +19,7 @@ use super::engine_writer::EngineWriter;
 use super::hearing_reporter::{HearingEvent, HearingReporter};
 use super::mqtt::{Ack, Link};
 use super::reader::Content;
+use super::timers::{self, TimerRequest};
 use crate::clock::Timestamp;
 use crate::presence::Heartbeat;
 
@@ -48,6 +49,7 @@ pub(super) struct QueuedMessage {
 struct Batch {
     beats: Vec<Heartbeat>,
     events: Vec<HearingEvent>,
+    timers: Vec<Box<TimerRequest>>,
     acks: Vec<Ack>,
     oldest: Option<Timestamp>,
 }
@@ -67,6 +69,7 @@ impl Batch {
                     batch.events.push(HearingEvent::MemberLost { member, at: arrived })
                 }
                 Content::Unsubscribed => batch.events.push(HearingEvent::Unsubscribed { connection }),
+                Content::Timer(request) => batch.timers.push(request),
                 Content::Nothing => {}
             }
             batch.acks.extend(ack);
@@ -114,7 +117,10 @@ async fn apply_all(
         tokio::select! {
             biased;
             Some(applied) = in_progress.next() => {
-                let Some(batch) = applied else { return };
+                let Some(mut batch) = applied else { return };
+                if !apply_timers(writer, link, &mut batch).await {
+                    return;
+                }
                 let events = acknowledge(writer, link, batch);
                 if !events.is_empty() && recorded.send(events).await.is_err() {
                     return;
@@ -132,6 +138,26 @@ async fn apply_all(
             else => return,
         }
     }
+}
+
+/// Applies the requests about timers of a batch, when the batches before it are applied, and answers them. `false`:
+/// Rollcall is stopping and the engine away.
+///
+/// Heartbeats wait meanwhile: the order of requests about one timer counts, so no two batches of them are applied at a
+/// time.
+async fn apply_timers(writer: &EngineWriter, link: &watch::Receiver<Link>, batch: &mut Batch) -> bool {
+    // Their room is free when they are answered.
+    let requests = std::mem::take(&mut batch.timers);
+    if requests.is_empty() {
+        return true;
+    }
+    let Some(answers) = timers::apply(writer, &writer.timers, &requests).await else { return false };
+    for (request, answer) in requests.iter().zip(answers) {
+        if let Some(to) = &request.reply_to {
+            link.borrow().answer(to, answer.to_string().into_bytes());
+        }
+    }
+    true
 }
 
 /// The events of a batch that is applied, as all before it are.

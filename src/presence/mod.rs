@@ -20,6 +20,7 @@ mod record;
 mod reminding;
 mod roster;
 mod shown;
+mod timer;
 mod unit;
 
 pub use ahead::{as_corrected, corrected, future_moment};
@@ -51,4 +52,9 @@ pub use record::{Acknowledgement, Cause, Closing, OfflineRecord, RecordId, Recor
 pub use reminding::{LastingSilence, Look, look};
 pub use roster::{LONGEST_LEASE, Renewed, RosterState};
 pub use shown::{Shown, is_visible};
+pub use timer::{
+    DEFAULT_MOST_OF_CLASS, DEFAULT_MOST_TIMERS, DEFAULT_TIMER_KEEP, FiredTimer, Guarantee, MOST_TIMER_BYTES,
+    NewTimer, Receipt, Timer, TimerClass, TimerData, TimerError, TimerId, TimerStanding, TimerState,
+    TimerType,
+};
 pub use unit::{Kind, LONGEST_ID, NameError, PROBE, Unit, UnitId};

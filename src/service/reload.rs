@@ -1,7 +1,7 @@
 //! Loads the configuration again, by SIGHUP or `POST /-/reload`.
 //!
 //! Receivers and routes are replaced: the loops of alerting end, and start anew with the new ones. They go on where they
-//! were, because all that they know is in the store; to the store it is a restart. The rules of kinds, such as their
+//! were, because all that they know is in the store; to the store it is a restart. So are the classes of timers. The rules of kinds, such as their
 //! timeouts, are replaced in place: see [`crate::fleet::RuleBook`]. A file with an error changes nothing.
 //!
 //! Other options wait for a restart of the process. A reload names the sections that differ from those of the start.
@@ -17,13 +17,13 @@ use super::routes_of;
 use crate::alerting;
 use crate::clock::Clock;
 use crate::config::{Config, ConfigError, Sections};
-use crate::fleet::Roll;
+use crate::fleet::{Roll, Timers};
 use crate::http::{AlertRoutes, ReloadRequest};
 use crate::presence::Kind;
 use crate::telemetry::Telemetry;
 
 /// The sections that a reload replaces.
-const REPLACED: [&str; 5] = ["route", "receiver", "time", "inhibit", "breaker"];
+const REPLACED: [&str; 7] = ["route", "receiver", "time", "inhibit", "breaker", "timer", "timers"];
 
 /// How many requests may wait.
 const WAITING: usize = 4;
@@ -54,6 +54,8 @@ pub(super) struct Reloader {
     pub started: Sections,
     /// Decides by the rules of kinds.
     pub roll: Arc<Roll>,
+    /// Registers timers by their classes.
+    pub timers: Arc<Timers>,
     /// The part that is replaced, and what pages show of it.
     pub alerting: watch::Sender<Arc<alerting::Config>>,
     pub routes: watch::Sender<Arc<AlertRoutes>>,
@@ -88,6 +90,7 @@ impl Reloader {
         for name in before.receivers.iter().map(|receiver| &receiver.name).filter(is_gone) {
             self.telemetry.receiver_removed(name);
         }
+        self.timers.replace_rules(config.timers);
         self.routes.send_replace(Arc::new(routes_of(&alerting)));
         self.alerting.send_replace(Arc::new(alerting));
         let rules = self.roll.replace_rules(&config.rules);

@@ -9,7 +9,7 @@ use crate::presence::OfflineRecord;
 impl Notification {
     /// The notification of a delivery, for one more delivery of the same.
     pub fn again(delivery: &Delivery) -> Notification {
-        let Delivery { group, sealed_at, offline, online, blind, .. } = delivery.clone();
+        let Delivery { group, sealed_at, offline, online, blind, timers, .. } = delivery.clone();
         let Delivery { reminder, situation, meant_for, .. } = delivery.clone();
         Notification {
             group,
@@ -17,6 +17,7 @@ impl Notification {
             offline,
             online,
             blind,
+            timers,
             notified: Vec::new(),
             receivers: None,
             reminder,
@@ -35,6 +36,7 @@ impl Notification {
         self.online.retain(|_| !known.next().unwrap_or(false));
         self.notified.retain(|receivers| !knows(receivers));
         let is_empty = self.offline.is_empty() && self.online.is_empty() && self.blind.is_empty();
+        let is_empty = is_empty && self.timers.is_empty();
         (!is_empty).then_some(self)
     }
 

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
-use crate::presence::{Incident, Interval, Labels, OfflineRecord};
+use crate::presence::{FiredTimer, Guarantee, Incident, Interval, Labels, OfflineRecord};
 
 /// The identity of a group: the route and the values that its members share.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -28,6 +28,9 @@ pub struct Delivery {
     pub online: Vec<OfflineRecord>,
     /// Blind intervals; a notification with blind intervals has no records.
     pub blind: Vec<Interval>,
+    /// Timers that fired; a notification with timers has nothing else.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub timers: Vec<FiredTimer>,
     /// It reminds of silences that its receiver was notified of before.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reminder: bool,
@@ -71,6 +74,12 @@ pub struct MeantFor {
 }
 
 impl Delivery {
+    /// Whether it is attempted once, and marked before: see
+    /// [`TimerStore::begin_only_attempts`](super::TimerStore::begin_only_attempts).
+    pub fn is_at_most_once(&self) -> bool {
+        self.meant_for.is_none() && self.timers.iter().any(|one| one.guarantee == Guarantee::AtMostOnce)
+    }
+
     /// The id of the notification, the same for every receiver.
     pub fn notification(&self) -> &str {
         let id = self.id.strip_suffix(&self.receiver).and_then(|id| id.strip_suffix('.'));

@@ -8,6 +8,7 @@
 //! | [`SilenceStore`] | http, the command line, [`Silences`](crate::fleet::Silences) | alert silences, and the audit of the changes that operators make |
 //! | [`SharedStore`] | [`Inhibitions`](crate::fleet::Inhibitions) | small states that all instances share |
 //! | [`FlapStore`] | [`Flapping`](crate::fleet::Flapping) | the last transitions of units whose kinds have flap detection |
+//! | [`TimerStore`] | alerting, [`Timers`](crate::fleet::Timers) | timers, from their registration to their firing |
 //! | [`DataStore`] | intake, http | the newest values of the units' metrics |
 //! | [`Queries`] | http, the mirror | the same facts and records, read only |
 //! | [`Roster`] | every loop, through [`Ownership`](crate::fleet::Ownership) | the live instances, and the clock that they share |
@@ -36,6 +37,10 @@
 //! 14. A deadline at exactly now is not yet passed.
 //! 15. A lost reply or a crash between any two commands leaves nothing that the next heartbeat,
 //!     deadline check or walk does not repair.
+//! 16. A timer fires once. A crash between any two commands leaves it waiting or fired, never both and never neither.
+//! 17. A timer whose cancellation was answered with yes never fires.
+//! 18. A change of a timer that was answered with yes moves it.
+//! 19. A timer that is delivered at most once is never attempted twice.
 
 use std::ops::Range;
 
@@ -72,6 +77,8 @@ mod sealed_members;
 mod shared;
 mod silences;
 pub mod table;
+mod timer_text;
+mod timers;
 mod units;
 mod untold;
 
@@ -97,6 +104,11 @@ pub use queries::{History, OpenPages, Queries};
 pub use roster::{Attendance, Roster};
 pub use shared::{Shared, SharedChange, SharedEntries, SharedStore};
 pub use silences::{AuditEntry, Audited, MOST_AUDITED, SilenceChange, SilenceStore, StoredSilences};
+use timers::firing_of;
+pub use timers::{
+    FindTimers, Fired, TimerCancelled, TimerCapacity, TimerClasses, TimerPage, TimerPlace, TimerRegistered,
+    TimerStore, group_of_timer, timer_of_group,
+};
 pub use units::{Refresh, UnitStore};
 
 /// The most units of one partition in one step of an engine.
@@ -180,8 +192,11 @@ impl<T: UnitStore + HearingStore + DataStore + Queries> FleetStore for T {}
 
 /// A whole engine. Only the assembly holds one: each loop takes the traits that it reads.
 pub trait Engine:
-    FleetStore + AlertStore + FlapStore + SilenceStore + SharedStore + Roster + Examine
+    FleetStore + AlertStore + TimerStore + FlapStore + SilenceStore + SharedStore + Roster + Examine
 {
 }
 
-impl<T: FleetStore + AlertStore + FlapStore + SilenceStore + SharedStore + Roster + Examine> Engine for T {}
+impl<T: FleetStore + AlertStore + TimerStore + FlapStore + SilenceStore + SharedStore + Roster + Examine>
+    Engine for T
+{
+}

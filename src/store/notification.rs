@@ -15,8 +15,8 @@ use super::receiver_list::lists;
 use super::{DeadLetter, Delivery, EngineError, Group, MeantFor, OutboxEvent, Result, Situation};
 use crate::clock::Timestamp;
 use crate::presence::{
-    Cause, Closing, Form, Hearing, Incident, Interval, Kind, Labels, OfflineRecord, RecordId, Stage,
-    Transition,
+    Cause, Closing, FiredTimer, Form, Hearing, Incident, Interval, Kind, Labels, OfflineRecord, RecordId,
+    Stage, Transition,
 };
 use crate::routing::is_flapping;
 
@@ -103,6 +103,48 @@ impl Lone {
             offline: vec![record],
             online: Vec::new(),
             blind: Vec::new(),
+            timers: Vec::new(),
+            notified: Vec::new(),
+            receivers: None,
+            reminder: false,
+            lasting: None,
+            before: None,
+            incident: None,
+            meant_for: None,
+        }
+    }
+}
+
+/// The notification of timers in its short form, which begins with [`FIRED`].
+#[derive(Serialize, Deserialize)]
+pub(super) struct FiredNotification {
+    timers: Vec<FiredTimer>,
+}
+
+/// No other notification begins like that.
+const FIRED: &str = r#"{"timers":"#;
+
+impl FiredNotification {
+    pub fn new(timers: Vec<FiredTimer>) -> FiredNotification {
+        FiredNotification { timers }
+    }
+
+    /// The full form, without the key of its group.
+    pub fn notification(self) -> Notification {
+        let sealed_at = self.timers.iter().map(|one| one.fired_at).max().unwrap_or(Timestamp::ZERO);
+        let labels = |one: &FiredTimer| {
+            let (id, of) = (one.id.to_string(), one.timer_type.to_string());
+            Labels::from([("timer".to_owned(), id), ("type".to_owned(), of)])
+        };
+        let labels = self.timers.first().map(labels).unwrap_or_default();
+        let group = Group { key: String::new(), labels };
+        Notification {
+            group,
+            sealed_at,
+            offline: Vec::new(),
+            online: Vec::new(),
+            blind: Vec::new(),
+            timers: self.timers,
             notified: Vec::new(),
             receivers: None,
             reminder: false,
@@ -188,6 +230,8 @@ pub(super) struct Notification {
     pub offline: Vec<OfflineRecord>,
     pub online: Vec<OfflineRecord>,
     pub blind: Vec<Interval>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub timers: Vec<FiredTimer>,
     /// For each record in `online`, the receivers that were notified of its silence, separated by commas; `None` if
     /// they are not known. Empty if every receiver was notified of every silence.
     #[serde(default, rename = "told", skip_serializing_if = "Vec::is_empty")]
@@ -236,6 +280,7 @@ impl Notification {
             offline: self.offline,
             online: self.online,
             blind: self.blind,
+            timers: self.timers,
             reminder: self.reminder,
             situation: Situation {
                 // Those that last are episodes of flapping, whose units may be online or offline.
@@ -303,7 +348,12 @@ impl Notification {
     /// notified without the others.
     pub fn read(group: &str, text: &[u8]) -> Readable {
         let text = String::from_utf8_lossy(text);
-        match from_json("a notification", &text) {
+        let read = match text.starts_with(FIRED) {
+            true => from_json("a notification", &text)
+                .map(|fired: FiredNotification| Stored(fired.notification())),
+            false => from_json("a notification", &text),
+        };
+        match read {
             // The key is that of the lane, whatever the text says: the delivery ends in that lane.
             Ok(Stored(notification)) => {
                 let group = Group { key: group.to_owned(), ..notification.group };
@@ -328,6 +378,7 @@ impl Notification {
             offline: each_of(&text[offline..online], r#"{"id":"#),
             online: each_of(&text[online..blind], r#"{"id":"#),
             blind: each_of(&text[blind..], r#"{"from":"#),
+            timers: Vec::new(),
             // The list does not fit to the readable returns any more, so every receiver is notified of each.
             notified: Vec::new(),
             receivers: None,
@@ -366,6 +417,7 @@ impl Delivery {
             offline: Vec::new(),
             online: Vec::new(),
             blind: Vec::new(),
+            timers: Vec::new(),
             notified: Vec::new(),
             receivers: None,
             reminder: false,

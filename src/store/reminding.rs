@@ -134,6 +134,7 @@ impl Sealing<'_> {
             offline: places.iter().filter_map(|at| self.records[*at].clone()).collect(),
             online: Vec::new(),
             blind: Vec::new(),
+            timers: Vec::new(),
             notified: Vec::new(),
             receivers: None,
             reminder,

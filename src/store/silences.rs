@@ -46,6 +46,10 @@ pub enum Audited {
     DeliveriesPurged,
     BreakerReleased,
     InventoryImported,
+    TimerRegistered,
+    TimerCancelled,
+    TimersRegistered,
+    TimersCancelled,
 }
 
 impl Audited {
@@ -64,6 +68,10 @@ impl Audited {
             Audited::DeliveriesPurged => "deliveries_purged",
             Audited::BreakerReleased => "breaker_released",
             Audited::InventoryImported => "inventory_imported",
+            Audited::TimerRegistered => "timer_registered",
+            Audited::TimerCancelled => "timer_cancelled",
+            Audited::TimersRegistered => "timers_registered",
+            Audited::TimersCancelled => "timers_cancelled",
         }
     }
 }

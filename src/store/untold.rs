@@ -60,7 +60,8 @@ impl Delivery {
 
     /// Whether the delivery has no members.
     pub(super) fn is_empty(&self) -> bool {
-        self.offline.is_empty() && self.online.is_empty() && self.blind.is_empty()
+        let has_records = !self.offline.is_empty() || !self.online.is_empty();
+        !has_records && self.blind.is_empty() && self.timers.is_empty()
     }
 }
 

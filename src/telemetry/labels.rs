@@ -42,6 +42,36 @@ labels! {
 }
 
 labels! {
+    /// What became of a timer that a client registered or cancelled.
+    TimerOutcome {
+        Created => "created",
+        /// It was waiting, and has another moment or other data.
+        Changed => "changed",
+        /// It fired at this very moment already.
+        HasFired => "has_fired",
+        Cancelled => "cancelled",
+        /// It was to be cancelled, and had fired, was cancelled or never was.
+        NotWaiting => "not_waiting",
+        /// Refused: a field is missing or wrong.
+        Bad => "bad",
+        /// Refused: its type is not configured.
+        UnknownClass => "unknown_class",
+        /// Refused: the id is taken, and the client wanted a new one.
+        Exists => "exists",
+        /// Refused: as many timers of the class wait as may.
+        ClassFull => "class_full",
+        /// Refused: as many timers wait as may.
+        Full => "full",
+        /// Refused: the token asks for more timers a second than it may.
+        Rate => "rate",
+        /// Refused: more came over MQTT than there is room for.
+        Overflow => "overflow",
+        /// Refused: what is stored under the id cannot be read.
+        Unreadable => "unreadable",
+    }
+}
+
+labels! {
     /// A request that the broker within the process refused, or did not do as asked.
     BrokerRefusal {
         /// A name or password was wrong, or a handshake failed.
@@ -227,6 +257,8 @@ labels! {
         Dispatch => "dispatch",
         /// Leases deliveries and records their outcomes.
         Delivery => "delivery",
+        /// Fires timers.
+        Timers => "timers",
         /// Writes the memory of the embedded engine to its disk.
         WriteBehind => "write_behind",
         /// Fills the mirror.
@@ -254,6 +286,7 @@ impl Loop {
             Loop::Lease => "the lease of this instance cannot be renewed",
             Loop::Dispatch => "transitions do not reach their groups",
             Loop::Delivery => "deliveries cannot be leased or recorded",
+            Loop::Timers => "timers do not fire",
             Loop::WriteBehind => "heartbeats are not written to disk",
             Loop::Mirror => "units cannot be read from the engine; counts and lists are old",
             Loop::Walk => "units cannot be compared with the engine; counts and lists may be old",
@@ -269,7 +302,7 @@ impl Loop {
     /// Whether Rollcall cannot do its work while it fails.
     pub(super) fn is_serious(self) -> bool {
         use Loop::*;
-        matches!(self, Intake | Sweep | Records | Lease | Dispatch | Delivery | WriteBehind)
+        matches!(self, Intake | Sweep | Records | Lease | Dispatch | Delivery | Timers | WriteBehind)
     }
 }
 
@@ -297,6 +330,8 @@ labels! {
         DeadLetter => "dead_letter",
         /// The record of attempts to deliver.
         Attempt => "attempt",
+        /// A timer, or an index of timers.
+        Timer => "timer",
         /// A value that a unit sent of itself.
         Value => "value",
         /// The state of hearing and the ledger.

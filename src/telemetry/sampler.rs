@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use super::labels::{BrokerRefusal, CutReason, Loop, PayloadIssue, Rejection, TOO_MANY};
+use super::timers::WITHOUT_CLASS;
 use crate::clock::Clock;
 
 /// Lets one line per reason and ten seconds through, so that a flood of bad messages cannot flood
@@ -24,7 +25,7 @@ impl Sampler {
         let labels = labels.chain(CutReason::ALL.iter().map(|cut| cut.as_str()));
         let reasons = labels
             .chain(Loop::ALL.iter().map(|one| one.as_str()))
-            .chain(["held_back", TOO_MANY])
+            .chain(["held_back", TOO_MANY, "timer_answer", WITHOUT_CLASS])
             .map(|word| (word, Default::default()))
             .collect();
         let refusals = BrokerRefusal::ALL.iter().map(|what| (*what, Default::default())).collect();

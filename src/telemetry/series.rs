@@ -11,7 +11,7 @@ use prometheus::{
 
 use super::labels::{
     BrokerRefusal, CheckOutcome, CheckSource, ConnectionLoss, CutReason, EngineWarning, HEARD, PayloadIssue,
-    Rejection, ValueOutcome, heard_as_str,
+    Rejection, TimerOutcome, ValueOutcome, heard_as_str,
 };
 use super::process::Process;
 use super::snapshot::SnapshotHistogram;
@@ -64,6 +64,11 @@ pub(super) struct Series {
     pub inhibiting_units: IntGauge,
     pub breaker_tripped: IntGauge,
     pub flapping_units: IntGaugeVec,
+    pub timer_requests: IntCounterVec,
+    pub timers: IntGaugeVec,
+    pub timers_fired: IntCounterVec,
+    pub timer_lateness: Histogram,
+    pub timers_unknown: IntCounterVec,
     pub reload_successful: IntGauge,
     pub reload_success_at: GaugeVec,
 }
@@ -278,6 +283,26 @@ impl Series {
                 "Units that flap, of those whose partitions this instance owns.",
                 &["kind"],
             ),
+            timers: make.gauges(
+                "timers",
+                "Timers that wait, by type, in the partitions of this instance.",
+                &["type", "state"],
+            ),
+            timers_fired: make.counters("timers_fired_total", "Timers that this instance fired.", &["type"]),
+            timer_lateness: make.histogram(
+                "timer_lateness_seconds",
+                "Time from the moment of a timer until it fired.",
+            ),
+            timers_unknown: make.counters(
+                "timers_unknown_total",
+                "Only attempts to deliver a timer whose outcome is unknown, because an instance died.",
+                &["type"],
+            ),
+            timer_requests: make.counters(
+                "timer_requests_total",
+                "Timers that clients registered or cancelled, over HTTP and MQTT, by result.",
+                &["result"],
+            ),
             inhibiting_units: make.gauge(
                 "inhibiting_units",
                 "Units that are offline and inhibit the notifications of others.",
@@ -322,6 +347,9 @@ impl Series {
         }
         for cut in CutReason::ALL {
             self.connections_cut.with_label_values(&[cut.as_str()]);
+        }
+        for outcome in TimerOutcome::ALL {
+            self.timer_requests.with_label_values(&[outcome.as_str()]);
         }
         for source in CheckSource::ALL {
             for result in CheckOutcome::ALL {

@@ -2,7 +2,7 @@
 //!
 //! A delivery has a connection of its own, with a session that ends with it. All of its messages are published at QoS 1;
 //! it has arrived when the broker has acknowledged all of them. A message has the key of its silence, so a subscriber
-//! recognizes repeated ones. With `retain`, the last transition of each unit stays at the broker.
+//! recognizes repeated ones. So has a timer, which is published as the JSON that a webhook gets. With `retain`, the last transition of each unit stays at the broker.
 
 use std::time::Duration;
 
@@ -20,7 +20,8 @@ use tokio::time::timeout;
 use super::{Answer, Channel, Failure, tls};
 use crate::address::{BrokerAddress, Scheme};
 use crate::alerting::message::{
-    Example, Member, Message, MessageConfig, Templates, hostile, members, test_delivery, test_members,
+    Example, Member, Message, MessageConfig, Templates, TimerMessage, example_timer, hostile, members,
+    test_delivery, test_members, timers,
 };
 use crate::clock::Timestamp;
 use crate::store::Delivery;
@@ -70,6 +71,21 @@ struct Transition<'a> {
     member: &'a Member,
 }
 
+/// A timer as it is published.
+#[derive(Serialize)]
+struct PublishedTimer<'a> {
+    /// The same in every attempt.
+    notification: &'a str,
+    #[serde(flatten)]
+    timer: &'a TimerMessage<'a>,
+}
+
+impl PublishedTimer<'_> {
+    fn payload(&self) -> String {
+        serde_json::to_string(self).expect("names and times are always JSON")
+    }
+}
+
 impl Mqtt {
     /// A channel. Errors name the option and show no secret.
     pub fn new(receiver: &str, config: &MqttConfig, message: &MessageConfig) -> Result<Mqtt, String> {
@@ -84,10 +100,14 @@ impl Mqtt {
             templates,
             message: message.clone(),
         };
-        for example in Example::ALL {
-            channel.publications(&Message::new(&example.delivery(receiver)))?;
+        let mut examples = Example::ALL.map(|example| example.delivery(receiver)).to_vec();
+        examples.push(hostile(receiver));
+        let tried = examples.iter().try_for_each(|one| channel.publications(&Message::new(one)).map(|_| ()));
+        // A topic for timers alone need not name a transition.
+        let with_timer = channel.publications(&Message::new(&example_timer(receiver)));
+        if let (Err(error), Err(_)) = (tried, with_timer) {
+            return Err(error);
         }
-        channel.publications(&Message::new(&hostile(receiver)))?;
         Ok(channel)
     }
 
@@ -103,9 +123,18 @@ impl Mqtt {
             "group": message.group(),
             "group_key": delivery.group.key,
         });
+        let mut timers = timers(delivery).into_iter();
         let mut publication = |member: &Member| -> Result<(String, String), String> {
             data["member"] = json!(member);
-            Ok((self.topic(&data)?, self.payload(message, member)))
+            let timer = timers.next();
+            if let Some(timer) = &timer {
+                data["timer"] = json!(timer);
+            }
+            let payload = match &timer {
+                Some(timer) => PublishedTimer { notification: delivery.notification(), timer }.payload(),
+                None => self.payload(message, member),
+            };
+            Ok((self.topic(&data)?, payload))
         };
         members.iter().map(&mut publication).collect()
     }

@@ -119,7 +119,10 @@ impl Webhook {
 
     async fn post(&self, message: &Message<'_>, now: Timestamp) -> Result<Answer, Failure> {
         let (mut headers, body) = self.request(message).map_err(Failure::temporary)?;
-        let (id, seconds) = (&message.delivery.id, now.as_millis() / 1000);
+        // A timer has one id for all of its receivers.
+        let is_timer = !message.delivery.timers.is_empty();
+        let id = if is_timer { message.delivery.notification() } else { &message.delivery.id };
+        let seconds = now.as_millis() / 1000;
         let mut add = |name, value: &str| -> Result<(), Failure> {
             let value = HeaderValue::from_bytes(value.as_bytes());
             let value = value.map_err(|_| Failure::temporary(format!("{name}: its value is no header")))?;

@@ -20,6 +20,7 @@ use tokio::time::{Instant, sleep};
 
 use super::engine_calls::{EXTEND, EngineCalls, LEASED_FOR_PROBE};
 use super::{Deliver, STOP_TIMEOUT};
+use crate::alerting::attempt::is_admitted;
 use crate::alerting::channel::{Answer, Failure, within};
 use crate::alerting::digest::{any_waits, gather, group_key, id_of, merged};
 use crate::alerting::failures::EngineFailures;
@@ -245,7 +246,7 @@ impl Limited {
     /// Sends the messages of a delivery, each when there is room. `None`: another instance has opened a digest.
     async fn send(&self, limits: &mut Limits, delivery: &Delivery) -> Result<Option<Sent>> {
         let (channel, clock) = (&self.deliver.channel, &self.deliver.clock);
-        let (began, mut took) = (clock.now(), Duration::ZERO);
+        let (began, mut took, mut is_first) = (clock.now(), Duration::ZERO, true);
         loop {
             let parts = channel.parts(delivery).max(1);
             let room = match limits.take(parts, clock.now()).await? {
@@ -256,6 +257,11 @@ impl Limited {
                     continue;
                 }
             };
+            let (timers, telemetry) = (&*self.deliver.timers, &self.deliver.telemetry);
+            if is_first && !is_admitted(timers, telemetry, delivery, clock.now()).await {
+                return Ok(None);
+            }
+            is_first = false;
             let (begun, now) = (Instant::now(), clock.now());
             let part = within(self.deliver.receiver.timeout, channel.send_part(delivery, room, now)).await;
             took += begun.elapsed();

@@ -60,6 +60,7 @@ impl Example {
             offline: Vec::new(),
             online: Vec::new(),
             blind: Vec::new(),
+            timers: Vec::new(),
             reminder: false,
             situation: Default::default(),
             meant_for: None,

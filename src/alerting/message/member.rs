@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::incident;
 use super::links::Links;
 use super::summary::{LONGEST_TITLE, sections, text, text_of, title, title_of};
+use super::timer;
 use super::zone::Zone;
 use crate::alerting::group;
 use crate::alerting::text::short;
@@ -64,7 +65,7 @@ pub fn members(delivery: &Delivery, zone: &Zone, links: &Links) -> Vec<Member> {
     let ended = delivery.online.iter().filter(|record| !lasts(record));
     let records = delivery.offline.iter().chain(ended).map(|record| of_record(record, zone, links));
     let blind = delivery.blind.iter().map(|interval| of_blindness(delivery, *interval, zone, links));
-    records.chain(blind).collect()
+    records.chain(blind).chain(timers(delivery, zone)).collect()
 }
 
 /// The pages of a delivery, for receivers that call an operator for each: those of its members, but one for all silences
@@ -87,7 +88,24 @@ pub fn pages(delivery: &Delivery, zone: &Zone, links: &Links) -> Vec<Member> {
         _ => of_record(record, zone, links),
     });
     let blind = delivery.blind.iter().map(|interval| of_blindness(delivery, *interval, zone, links));
-    page.into_iter().chain(records).chain(blind).collect()
+    page.into_iter().chain(records).chain(blind).chain(timers(delivery, zone)).collect()
+}
+
+/// Nothing ends a timer that fired.
+fn timers(delivery: &Delivery, zone: &Zone) -> impl Iterator<Item = Member> {
+    delivery.timers.iter().map(move |one| Member {
+        action: Action::Trigger,
+        key: key(one.id.firing(one.due)),
+        title: timer::title_of(one),
+        text: timer::text_of(one, zone),
+        from: one.due,
+        to: None,
+        source: format!("timer/{}/{}", one.timer_type, one.id),
+        kind: None,
+        unit: None,
+        labels: Labels::new(),
+        url: None,
+    })
 }
 
 /// The members of a test: an alert that is opened and closed at once.

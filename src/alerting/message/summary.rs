@@ -7,6 +7,7 @@ use super::counts::{counts, lines, number};
 use super::incident;
 use super::links::Links;
 use super::mass_notice::MassNotice;
+use super::timer;
 use super::zone::{Zone, span};
 use crate::alerting::group;
 use crate::alerting::text::{short, word};
@@ -64,6 +65,9 @@ fn full_title(delivery: &Delivery, zone: &Zone) -> String {
 }
 
 fn title_of_all(delivery: &Delivery, zone: &Zone) -> String {
+    if let Some(title) = timer::title(delivery) {
+        return title;
+    }
     let (offline, online) = (&delivery.offline, &delivery.online);
     if let Some(notice) = MassNotice::of(delivery) {
         return notice.title(zone);
@@ -240,6 +244,7 @@ pub fn sections(delivery: &Delivery, zone: &Zone, links: &Links) -> Vec<Section>
     let folded = if others.is_empty() { MOST_LISTED } else { MOST_FOLDED };
     let sections = [
         section("Fallback", MOST_LISTED, meant_for),
+        section("Timers", MOST_LISTED, delivery.timers.iter().map(|one| timer::item(one, zone))),
         section("Blind", MOST_LISTED, blind),
         section(&cause, folded, by_cause.into_iter().map(of_record)),
         section("Flapping", MOST_LISTED, flapping.into_iter().map(of_record)),

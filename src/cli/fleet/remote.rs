@@ -9,13 +9,14 @@ use anyhow::{Context, bail, ensure};
 use bytes::BytesMut;
 use clap::Args;
 use futures_util::stream;
-use reqwest::header::CONTENT_TYPE;
+use reqwest::header::{CONTENT_TYPE, HeaderValue};
 use reqwest::{Body, Client, Method, RequestBuilder, Response, StatusCode, Url};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::cli::ConfigFile;
 use crate::cli::access::reachable;
+use crate::http::AUTHOR;
 use crate::trust;
 
 /// How long an answer may take.
@@ -50,6 +51,8 @@ pub(super) struct Remote {
     client: Client,
     base: Url,
     token: Option<String>,
+    /// The operator who changes something, for the audit.
+    pub author: Option<String>,
 }
 
 impl RemoteArguments {
@@ -71,7 +74,7 @@ impl RemoteArguments {
         };
         let token = token.map(|token| token.trim().to_owned()).filter(|token| !token.is_empty());
         let client = Client::builder().tls_backend_preconfigured(trust::web()?).timeout(TIMEOUT).build()?;
-        Ok(Remote { client, base, token })
+        Ok(Remote { client, base, token, author: None })
     }
 }
 
@@ -79,6 +82,12 @@ impl Remote {
     /// Asks for a page. `path`: its segments; `query`: names and values.
     pub async fn get(&self, path: &[&str], query: &[(&str, String)]) -> anyhow::Result<Value> {
         self.json(self.request(Method::GET, path, query)?).await
+    }
+
+    /// Sends JSON.
+    pub async fn send_json(&self, method: Method, path: &[&str], body: &Value) -> anyhow::Result<Value> {
+        let request = self.request(method, path, &[])?;
+        self.json(request.header(CONTENT_TYPE, "application/json").body(body.to_string())).await
     }
 
     /// Sends a file, however long that takes.
@@ -130,7 +139,10 @@ impl Remote {
         if !query.is_empty() {
             url.query_pairs_mut().extend_pairs(query);
         }
-        let request = self.client.request(method, url);
+        let mut request = self.client.request(method, url);
+        if let Some(author) = &self.author {
+            request = request.header(AUTHOR, HeaderValue::from_bytes(author.as_bytes())?);
+        }
         Ok(match &self.token {
             Some(token) => request.bearer_auth(token),
             None => request,

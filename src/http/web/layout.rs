@@ -16,15 +16,17 @@ pub(super) enum Tab {
     Records,
     Deliveries,
     Silences,
+    Timers,
     Strangers,
     Instances,
 }
 
-const TABS: [(Tab, &str, &str); 6] = [
+const TABS: [(Tab, &str, &str); 7] = [
     (Tab::Fleet, "/", "Fleet"),
     (Tab::Records, "/records", "Records"),
     (Tab::Deliveries, "/deliveries", "Deliveries"),
     (Tab::Silences, "/silences", "Silences"),
+    (Tab::Timers, "/timers", "Timers"),
     (Tab::Strangers, "/strangers", "Strangers"),
     (Tab::Instances, "/instances", "Instances"),
 ];
@@ -33,12 +35,13 @@ const ICON: &str = "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg'
     %3Ccircle cx='8' cy='8' r='7' fill='%231f6f5c'/%3E%3Cpath d='M4 8.5l3 3 5-6' stroke='white' stroke-width='2' \
     fill='none'/%3E%3C/svg%3E";
 
-const HELP: [(&str, &str); 8] = [
+const HELP: [(&str, &str); 9] = [
     ("/", "search"),
     ("g f", "fleet"),
     ("g r", "records"),
     ("g d", "deliveries"),
     ("g s", "silences"),
+    ("g m", "timers"),
     ("g t", "strangers"),
     ("g i", "instances"),
     ("?", "this help; Escape closes it"),

@@ -61,7 +61,7 @@ for (const input of document.querySelectorAll("[data-remember]")) {
   input.form.addEventListener("submit", () => localStorage.setItem(name, input.value));
 }
 
-const pages = { f: "", r: "records", d: "deliveries", s: "silences", t: "strangers", i: "instances" };
+const pages = { f: "", r: "records", d: "deliveries", s: "silences", m: "timers", t: "strangers", i: "instances" };
 let before = "";
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select")) return;

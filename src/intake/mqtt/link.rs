@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use rumqttc::{AsyncClient, ManualAck, PubAck, PublishOptions, QoS};
+use rumqttc::{AsyncClient, ManualAck, PubAck, PublishOptions, PublishProperties, QoS};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::clock::Timestamp;
 use crate::intake::canary;
+use crate::intake::timers::ReplyTo;
 
 /// The current connection, for acknowledgements.
 #[derive(Default)]
@@ -74,6 +75,19 @@ impl Link {
             count += 1;
         }
         self.unacknowledged.acknowledged(count);
+    }
+
+    /// Answers a request. An answer for which there is no room, or no connection, is lost: its sender asks again.
+    pub fn answer(&self, to: &ReplyTo, answer: Vec<u8>) {
+        let Some(client) = &self.client else { return };
+        let properties = PublishProperties {
+            correlation_data: (!to.correlation.is_empty()).then(|| to.correlation.clone().into()),
+            content_type: Some("application/json".to_owned()),
+            ..PublishProperties::default()
+        };
+        // At QoS 0, so that no answer holds up a canary.
+        let options = PublishOptions::at_most_once().properties(properties);
+        let _ = client.try_publish(to.topic.clone(), answer, options);
     }
 
     /// The number of the current connection, and its release.

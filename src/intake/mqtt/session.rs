@@ -28,7 +28,8 @@ use rumqttc::{
 
 use super::LARGEST_PACKET;
 use crate::address::{BrokerAddress, Scheme};
-use crate::intake::{Config, MAIN, Tls, TlsFiles, canary, drops};
+use crate::intake::{Config, MAIN, Tls, TlsFiles, canary, drops, timers};
+use crate::presence::covers;
 use crate::store::ShareMember;
 
 /// The least number of messages that may be unacknowledged; a few megabytes.
@@ -68,6 +69,8 @@ pub(in crate::intake) struct Session {
     pub(super) window: u16,
     /// How many messages may be unacknowledged before reading stops: see the head of this file.
     pub(in crate::intake) most_unacknowledged: usize,
+    /// How many acknowledgements and messages to the broker may wait to be sent.
+    capacity: usize,
     pub(super) limits: SilenceLimits,
 }
 
@@ -109,7 +112,10 @@ impl Session {
             true => format!("{}-{name}-{:08x}", config.client_id, rand::random::<u32>()),
         };
         let own = request(canary::topic(&client_id));
-        let fleet = filters.into_iter();
+        // A broker may deliver a message once for each filter that it fits.
+        let is_heard = filters.iter().any(|filter| covers(filter, timers::FILTER));
+        let timers = (config.timers && !is_heard).then(|| timers::FILTER.to_owned());
+        let fleet = filters.into_iter().chain(timers);
         let retained = |filter: &str, qos| TopicRequest { filter: filter.to_owned(), qos, retained: true };
         let (first, share_requests): (Vec<TopicRequest>, Vec<TopicRequest>) = match is_member {
             false => (fleet.map(request).chain([own]).collect(), Vec::new()),
@@ -131,6 +137,9 @@ impl Session {
             Some(tls) => Some(tls.clone()),
             None => Some(Tls::read(&TlsFiles::default())?),
         };
+        let most_unacknowledged = LEAST_UNACKNOWLEDGED.max(2 * usize::from(config.receive_maximum));
+        // Each request about a timer may have an answer beside its acknowledgement.
+        let for_each = if config.timers { 2 } else { 1 };
         Ok(Session {
             address,
             tls,
@@ -144,7 +153,8 @@ impl Session {
             keep_alive: config.keep_alive,
             canary_period: config.canary_period,
             window: config.receive_maximum,
-            most_unacknowledged: LEAST_UNACKNOWLEDGED.max(2 * usize::from(config.receive_maximum)),
+            most_unacknowledged,
+            capacity: for_each * most_unacknowledged + 64,
             limits: SilenceLimits { silence: 2 * config.keep_alive, of_member },
         })
     }
@@ -193,7 +203,7 @@ impl Session {
             options.set_credentials(name, password.clone());
         }
         // Room for every acknowledgement that can be due, and then some.
-        AsyncClient::builder(options).capacity(self.most_unacknowledged + 64).build()
+        AsyncClient::builder(options).capacity(self.capacity).build()
     }
 
     fn transport(&self) -> MqttOptions {

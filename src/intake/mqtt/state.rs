@@ -255,7 +255,11 @@ impl ConnectionState {
             !is_acknowledged || self.redelivery.is_new(publish.pkid, publish.dup, topic, payload, now);
         let mut content = if is_new {
             let (sent_after, sent_before) = (self.transit.sent_after(), self.transit.sent_before(now));
-            read(&Incoming { topic, payload, retain: publish.retain, sent_after, sent_before })
+            let reply_to = publish.properties.as_ref().and_then(|properties| {
+                let correlation = properties.correlation_data.as_deref().unwrap_or_default();
+                Some((properties.response_topic.as_deref()?, correlation))
+            });
+            read(&Incoming { topic, payload, retain: publish.retain, sent_after, sent_before, reply_to })
         } else {
             // Behind the first one in the queue, so that it is acknowledged after that is recorded.
             Content::Nothing
@@ -278,7 +282,9 @@ impl ConnectionState {
             return;
         }
         if !is_acknowledged && room <= self.reserved() {
-            self.deaf_until = now + self.deafness();
+            if !matches!(content, Content::Timer(_)) {
+                self.deaf_until = now + self.deafness();
+            }
             return actions.push(Action::RejectOverflow);
         }
         actions.push(Action::Record(self.queued(content, now, ack)));

@@ -34,6 +34,7 @@ pub(super) fn config(share: &str) -> Config {
         max_payload: 1024,
         max_age: Duration::ZERO,
         watch_sys: false,
+        timers: false,
         max_batch: 10,
         canary_period: Duration::from_secs(1),
         topics: vec![("units/{unit}".to_owned(), Some("pump".parse().unwrap()))],
@@ -69,6 +70,7 @@ impl World {
             client_id: session.client_id().to_owned(),
             key: Key::of_fleet("fleet"),
             max_payload: 1024,
+            timers: None,
             max_age: None,
             telemetry: Arc::new(Telemetry::new(&clock)),
         };
@@ -178,4 +180,23 @@ fn a_loss_after_a_long_connection_is_the_first_failure() {
     let after = |lasted: u64| failures_after(6, Duration::from_millis(lasted));
     assert_eq!([0, 4999, 5000, 60_000].map(after), [7, 7, 1, 1]);
     assert!(BACKOFF.wait(after(9000), 1.0) <= Duration::from_millis(250));
+}
+
+#[test]
+fn timers_are_requested_once_and_only_where_they_are_wanted() {
+    let requested = |share: &str, timers: bool, fleet: &str| -> Vec<String> {
+        let config = Config { timers, ..config(share) };
+        let session = Session::new(&config, "main", vec![fleet.to_owned()]).unwrap();
+        let all = session.first.iter().chain(&session.share_requests);
+        all.map(|request| request.filter.clone()).filter(|filter| filter.contains("timers")).collect()
+    };
+    assert_eq!(requested("", true, "units/+"), ["rollcall/timers/+"]);
+    assert_eq!(
+        requested("all", true, "units/+"),
+        ["$share/all/rollcall/timers/+"],
+        "one member applies each"
+    );
+    assert_eq!(requested("", false, "units/+"), [""; 0]);
+    // These topics are heard already; a broker might deliver each message twice.
+    assert_eq!(requested("", true, "+/+/+"), [""; 0]);
 }

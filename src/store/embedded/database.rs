@@ -55,6 +55,9 @@ const LOG_BYTES: i64 = 64 * 1024 * 1024;
 /// | `letters`, `untold` | dead letters (JSON), and the silences in them or, with `-`, those that were over before their receiver came back |
 /// | `down`, `fallen` | receivers with a fallback that take nothing, since when; what of their lanes the fallback got too |
 /// | `attempts` | the record of attempts to deliver: a line (JSON) for each attempt of one step; `total`: how many bytes were written up to it |
+/// | `timers` | timers by id, see `store/timer_text.rs`; `look`: when one that waits is looked at, its moment unless its type is not configured; `kept`: until when one that has ended is kept |
+/// | `timer_counts` | how many timers of each type wait |
+/// | `timer_attempts` | attempts to deliver timers at most once that have no outcome, and when they began |
 /// | `receivers` | receivers that are or were configured; `absent`: since when one is not |
 /// | `silences`, `audit` | alert silences, and the last changes that operators made (JSON) |
 /// | `shared` | states that instances share: `version` has another text after each change |
@@ -115,6 +118,16 @@ CREATE TABLE IF NOT EXISTS flaps(unit TEXT PRIMARY KEY, partition INTEGER NOT NU
   body TEXT NOT NULL) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS flaps_look ON flaps(look);
 CREATE INDEX IF NOT EXISTS attempts_newest ON attempts(at);
+CREATE TABLE IF NOT EXISTS timers(id TEXT PRIMARY KEY, partition INTEGER NOT NULL, due INTEGER NOT NULL, look INTEGER,
+  kept INTEGER, body TEXT NOT NULL) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS timers_waiting ON timers(look) WHERE look IS NOT NULL;
+CREATE INDEX IF NOT EXISTS timers_ended ON timers(due) WHERE look IS NULL;
+CREATE INDEX IF NOT EXISTS timers_kept ON timers(kept) WHERE kept IS NOT NULL;
+CREATE TABLE IF NOT EXISTS timer_counts(partition INTEGER NOT NULL, type TEXT NOT NULL, waiting INTEGER NOT NULL,
+  PRIMARY KEY(partition, type)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS timer_attempts(receiver TEXT NOT NULL, timer TEXT NOT NULL, due INTEGER NOT NULL,
+  partition INTEGER NOT NULL, at INTEGER NOT NULL, PRIMARY KEY(receiver, timer, due)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS timer_attempts_oldest ON timer_attempts(at);
 ";
 
 /// Opens the fleet of a directory, for writing, or creates it. Answers the number of its partitions, too.

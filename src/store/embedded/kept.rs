@@ -5,11 +5,13 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::EmbeddedEngine;
 use super::error::DatabaseResult;
 use super::stored::text;
+use super::timer_attempts::write_receipt;
 use crate::clock::Timestamp;
+use crate::presence::Receipt;
 use crate::store::notification::Notification;
 use crate::store::{
     DeadLetter, Delivery, FindAttempts, MOST_ATTEMPT_BYTES, Result, StoredAttempts, Waiting, WaitingPage,
-    partition_of_group,
+    firing_of, partition_of_group,
 };
 use crate::store::{json::from_json, json::to_json};
 use crate::telemetry::Stored;
@@ -176,7 +178,7 @@ pub(super) async fn replay(engine: &EmbeddedEngine, delivery: &Delivery, now: Ti
     let partition = partition_of_group(&delivery.group.key, engine.memory.partitions());
     let (body, silences) = (to_json(&Notification::again(delivery))?, delivery.silences());
     let (receiver, group) = (delivery.receiver.clone(), delivery.group.key.clone());
-    let id = delivery.notification().to_owned();
+    let (id, firing) = (delivery.notification().to_owned(), firing_of(delivery));
     let write = move |database: &Connection| {
         let select =
             "SELECT EXISTS (SELECT 1 FROM lanes WHERE receiver = ? AND grp = ? AND notification = ?)";
@@ -197,6 +199,9 @@ pub(super) async fn replay(engine: &EmbeddedEngine, delivery: &Delivery, now: Ti
         database
             .prepare_cached("DELETE FROM letters WHERE receiver = ? AND id = ?")?
             .execute([&receiver, &id])?;
+        if let Some((timer, due)) = &firing {
+            write_receipt(database, timer, *due, &receiver, Receipt::Pending)?;
+        }
         for silence in &silences {
             database
                 .prepare_cached("DELETE FROM untold WHERE receiver = ? AND silence = ? AND letter = ?")?

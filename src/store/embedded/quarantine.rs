@@ -21,9 +21,11 @@ use super::last_seen;
 use super::memory::InMemoryFleet;
 use super::table_rules::{Fallback, TABLE_RULES, TableRule};
 use crate::clock::Timestamp;
-use crate::presence::{Labels, OfflineRecord};
+use crate::presence::{Labels, OfflineRecord, Timer, TimerStanding};
 use crate::store::json::to_json;
-use crate::store::{DeadLetter, Group, OutboxEvent, partition_of, partition_of_group};
+use crate::store::{
+    DeadLetter, Group, OutboxEvent, group_of_timer, partition_of, partition_of_group, timer_text,
+};
 use crate::telemetry::Stored;
 
 /// Keeps quarantined rows.
@@ -292,9 +294,20 @@ impl UnreadableRow<'_> {
                 Value::Integer(database.query_row(count, [self.text("id")?], |row| row.get(0)).ok()?)
             }
             ("queue", "partition") => of_group(self.text("grp")?),
+            ("timers", "partition") => of_group(&group_of_timer(&self.text("id")?.parse().ok()?)),
+            ("timers", "due") => ms(self.timer()?.due),
+            ("timers", "look") => {
+                let timer = self.timer()?;
+                if timer.standing == TimerStanding::Waiting { ms(timer.due) } else { Value::Null }
+            }
+            ("timer_attempts", "partition") => of_group(&group_of_timer(&self.text("timer")?.parse().ok()?)),
             ("letters", "partition") => of_group(&self.json::<DeadLetter>("letter")?.delivery.group.key),
             _ => return None,
         })
+    }
+
+    fn timer(&self) -> Option<Timer> {
+        timer_text::decode(&self.text("id")?.parse().ok()?, self.text("body")?)
     }
 
     fn repair(&self, database: &Connection, values: Vec<(&str, Value)>) -> DatabaseResult<()> {

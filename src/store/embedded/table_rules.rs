@@ -47,6 +47,9 @@ pub(super) enum ColumnType {
     DeadLetter,
     AlertSilence,
     AuditEntry,
+    TimerId,
+    /// See `store/timer_text.rs`.
+    Timer,
     /// Entries of this many bytes.
     Entries(usize),
 }
@@ -303,6 +306,41 @@ pub(super) const TABLE_RULES: &[TableRule] = &[
         ],
     },
     TableRule {
+        table: "timers",
+        what: Stored::Timer,
+        key: &["id"],
+        columns: &[
+            column("id", TimerId, RemoveRow),
+            column("partition", Partition, Derived),
+            column("due", Moment, Derived),
+            column("look", MaybeMoment, Derived),
+            column("kept", MaybeMoment, Zero),
+            column("body", Timer, RemoveRow),
+        ],
+    },
+    TableRule {
+        table: "timer_counts",
+        what: Stored::Timer,
+        key: &["partition", "type"],
+        columns: &[
+            column("partition", Partition, RemoveRow),
+            column("type", Text, RemoveRow),
+            column("waiting", Number, Zero),
+        ],
+    },
+    TableRule {
+        table: "timer_attempts",
+        what: Stored::Timer,
+        key: &["receiver", "timer", "due"],
+        columns: &[
+            column("receiver", Text, RemoveRow),
+            column("timer", TimerId, RemoveRow),
+            column("due", Moment, RemoveRow),
+            column("partition", Partition, Derived),
+            column("at", Moment, Zero),
+        ],
+    },
+    TableRule {
         table: "audit",
         what: Stored::Audit,
         key: &["id"],
@@ -342,6 +380,8 @@ impl ColumnType {
             DeadLetter => json::<crate::store::DeadLetter>(text),
             AlertSilence => json::<crate::routing::AlertSilence>(text),
             AuditEntry => json::<crate::store::AuditEntry>(text),
+            TimerId => text.parse::<crate::presence::TimerId>().is_ok(),
+            Timer => crate::store::timer_text::is_timer(text),
             Number | Moment | MaybeMoment | MaybeSince | Partition | Count | Entries(_) => false,
         }
     }

@@ -388,7 +388,8 @@ impl RedisEngine {
             if is_broken { broken.push(delivery) } else { deliveries.push(delivery) }
         }
         // A delivery without content is ended: its group goes on with the next one.
-        let endings: Vec<Ending> = broken.iter().map(|delivery| Ending { delivery, letter: None }).collect();
+        let ending = |delivery| Ending { delivery, letter: None, was_marked: false };
+        let endings: Vec<Ending> = broken.iter().map(ending).collect();
         if !endings.is_empty() {
             let endings: Vec<&Ending> = endings.iter().collect();
             self.finish_step(partition, receiver, &endings, now, &OnRecord::NOTHING).await?;

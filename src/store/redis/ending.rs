@@ -6,7 +6,9 @@ use redis::ScriptInvocation;
 
 use super::RedisEngine;
 use crate::clock::Timestamp;
-use crate::store::{DeadLetter, Delivery, End, Ended, MOST_ATTEMPT_BYTES, Result};
+use crate::presence::{Receipt, TimerId};
+use crate::store::timer_text::{letter_of_receipt, moment};
+use crate::store::{DeadLetter, Delivery, End, Ended, MOST_ATTEMPT_BYTES, Result, firing_of};
 use crate::store::{attempts::texts, json::to_json};
 
 /// How many deliveries one script ends: about a quarter of a millisecond.
@@ -16,6 +18,8 @@ pub(super) struct Ending<'a> {
     pub delivery: &'a Delivery,
     /// `None`: it was delivered.
     pub letter: Option<DeadLetter>,
+    /// The only attempt at it was marked before it began: the delivery has ended, and its outcome is known now.
+    pub was_marked: bool,
 }
 
 impl<'a> Ending<'a> {
@@ -27,7 +31,8 @@ impl<'a> Ending<'a> {
             }
             _ => None,
         };
-        Ending { delivery, letter }
+        let was_marked = ended.attempt.is_some() && delivery.is_at_most_once();
+        Ending { delivery, letter, was_marked }
     }
 }
 
@@ -88,7 +93,9 @@ impl RedisEngine {
         for name in ["dead", "letters", "untold"] {
             script.key(self.keys.of(partition, name, receiver));
         }
-        script.key(self.keys.in_partition(partition, "attempts"));
+        for name in ["attempts", "timer_attempts"] {
+            script.key(self.keys.in_partition(partition, name));
+        }
         script.arg(now.as_millis()).arg(endings.len());
         for Ending { delivery, .. } in endings {
             script.arg(&delivery.group.key);
@@ -97,7 +104,20 @@ impl RedisEngine {
             script.arg(delivery.notification());
         }
         on_record.add_to(&mut script);
-        for (index, Ending { delivery, letter }) in (1..).zip(endings) {
+        let timers = (1..)
+            .zip(endings)
+            .filter_map(|(index, ending)| Some((index, ending, firing_of(ending.delivery)?)));
+        let timers: Vec<(usize, &&Ending, (TimerId, Timestamp))> = timers.collect();
+        script.arg(timers.len());
+        for (page, (index, Ending { delivery, letter, was_marked }, (id, due))) in (1..).zip(&timers) {
+            script.key(self.timer_key(self.timer_page(id)));
+            // The notification of a timer has it; one without could not be read.
+            let is_lost = letter.is_some() || delivery.timers.is_empty();
+            let receipt = if is_lost { Receipt::Dead } else { Receipt::Delivered };
+            script.arg(*index).arg(page).arg(id.as_str()).arg(moment(*due));
+            script.arg(letter_of_receipt(receipt).to_string()).arg(u8::from(*was_marked));
+        }
+        for (index, Ending { delivery, letter, .. }) in (1..).zip(endings) {
             if let Some(letter) = letter {
                 let silences = delivery.silences_lost();
                 script.arg(index).arg(to_json(letter)?).arg(silences.len()).arg(silences);

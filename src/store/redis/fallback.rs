@@ -13,6 +13,7 @@ use super::RedisEngine;
 use super::fields::Fields;
 use super::lanes::in_lane;
 use crate::clock::Timestamp;
+use crate::presence::Guarantee;
 use crate::store::notification::{GroupMember, Notification};
 use crate::store::{Delivery, MeantFor, Result, json::to_json};
 
@@ -131,6 +132,10 @@ async fn copy_step(
             let Some(notification) = notification.and_then(|one| one.without_returns_to(to)) else {
                 continue;
             };
+            // A timer that is delivered at most once is attempted by its receiver alone.
+            if notification.timers.iter().any(|one| one.guarantee == Guarantee::AtMostOnce) {
+                continue;
+            }
             let (receiver, id) = (&meant_for.receiver, format!("{id}.{}", meant_for.receiver));
             let delivery = Delivery::of(Some(notification), group, &id, receiver);
             silences.extend(delivery.offline.iter().map(GroupMember::of_record));

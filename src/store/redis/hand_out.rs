@@ -156,6 +156,7 @@ fn handed_out<'a>(
                 offline: vec![record.clone()],
                 online: Vec::new(),
                 blind: Vec::new(),
+                timers: Vec::new(),
                 reminder: false,
                 situation: Default::default(),
                 meant_for: None,

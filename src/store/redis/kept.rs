@@ -8,9 +8,10 @@ use super::RedisEngine;
 use super::lanes::in_lane;
 use crate::clock::Timestamp;
 use crate::store::notification::Notification;
+use crate::store::timer_text::moment;
 use crate::store::{
-    DeadLetter, Delivery, FindAttempts, Result, StoredAttempts, Waiting, WaitingPage, json::from_json,
-    json::to_json,
+    DeadLetter, Delivery, FindAttempts, Result, StoredAttempts, Waiting, WaitingPage, firing_of,
+    json::from_json, json::to_json,
 };
 use crate::telemetry::Stored;
 
@@ -168,7 +169,14 @@ pub(super) async fn replay(engine: &RedisEngine, delivery: &Delivery, now: Times
         script.key(engine.keys.of(partition, name, &delivery.receiver));
     }
     script.arg(now.as_millis()).arg(&delivery.group.key).arg(delivery.notification());
-    script.arg(to_json(&Notification::again(delivery))?).arg(delivery.silences());
+    script.arg(to_json(&Notification::again(delivery))?);
+    let firing = firing_of(delivery);
+    if let Some((id, due)) = &firing {
+        script.key(engine.timer_key(engine.timer_page(id))).arg(id.as_str()).arg(moment(*due));
+    } else {
+        script.arg("").arg("");
+    }
+    script.arg(delivery.silences());
     engine.topology.run("replay", &script).await
 }
 

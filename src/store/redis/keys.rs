@@ -58,6 +58,12 @@
 //! | `rollcall:{pN}:letters:<receiver>` | hash | id → dead letter (JSON) |
 //! | `rollcall:{pN}:fallen:<receiver>` | hash | group → the last of its notifications that its fallback got too, while the receiver takes nothing |
 //! | `rollcall:{pN}:attempts` | zset | the record of attempts to deliver, by when they were written (ms): how many bytes were written before, and a line (JSON) for each attempt of one step, see `attempts.lua` |
+//! | `rollcall:{pN}:timer:<page>` | hash | timers of a page: id → state, type, moment and data, see `store/timer_text.rs` |
+//! | `rollcall:{pN}:timers` | zset | timers that wait, by their moment (ms); those whose type is not configured, by when an instance looks at them again |
+//! | `rollcall:{pN}:timers_ended` | zset | timers that fired or were cancelled, by their moment (ms) |
+//! | `rollcall:{pN}:timers_kept` | zset | the same, by until when they are kept (ms) |
+//! | `rollcall:{pN}:timer_counts` | hash | type → how many timers of it wait |
+//! | `rollcall:{pN}:timer_attempts` | zset | attempts to deliver timers at most once that have no outcome, by when they began (ms), see `begin_only_attempts.lua` |
 //! | `rollcall:{pN}:untold:<receiver>` | hash | silences that the receiver was not notified of, `<detected at> <record id>`, and the group if it is one of a route → the dead letter, or `-`, see `absence.rs`; `-` → `-` if there are any of the latter |
 //! | `rollcall:{pN}:unreadable`, `rollcall:{hearing}:unreadable` | hash | quarantined values: key, or key, line break, member → the value. A key of a wrong type is beside it, as `<key>:unreadable` |
 //!
@@ -146,6 +152,12 @@ pub const KEY_RULES: &[KeyRule] = &[
     sort("p+", "untold", "hash", Stored::DeadLetter),
     sort("p+", "fallen", "hash", Stored::Delivery),
     sort("p", "attempts", "zset", Stored::Attempt),
+    sort("p", "timers", "zset", Stored::Timer),
+    sort("p", "timers_ended", "zset", Stored::Timer),
+    sort("p", "timers_kept", "zset", Stored::Timer),
+    sort("p", "timer_counts", "hash", Stored::Timer),
+    sort("p", "timer_attempts", "zset", Stored::Timer),
+    sort("p+", "timer", "hash", Stored::Timer),
 ];
 
 /// The most pages that a partition's facts lie on.
@@ -408,6 +420,12 @@ impl Keys {
     /// The page of the facts of a unit: the low part of the checksum is the partition, the high part the page.
     pub fn page_id(&self, unit: &Unit) -> PageId {
         let crc = crate::store::crc16(crate::store::name_bytes(unit));
+        (crc % self.partitions, u32::from(crc / self.partitions) % self.pages())
+    }
+
+    /// The partition and the page of a group, as if its key were the name of a unit.
+    pub fn page_of_group(&self, group: &str) -> PageId {
+        let crc = crate::store::crc16(group.bytes());
         (crc % self.partitions, u32::from(crc / self.partitions) % self.pages())
     }
 

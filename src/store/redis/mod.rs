@@ -79,6 +79,10 @@ mod silences;
 mod stamps;
 mod survey;
 mod tags;
+mod timer_attempts;
+mod timer_firing;
+mod timer_lists;
+mod timers;
 mod topology;
 mod units;
 

@@ -15,9 +15,9 @@ use redis::{Script, pipe};
 
 use super::RedisEngine;
 use super::key_scan::KeyScan;
-use super::keys::{KeyRule, Keys};
+use super::keys::{KeyRule, Keys, PageId};
 use super::topology::Topology;
-use crate::presence::Unit;
+use crate::presence::{TimerId, Unit};
 use crate::store::{EngineError, Result};
 use crate::telemetry::{Stored, Telemetry};
 
@@ -52,6 +52,11 @@ const QUARANTINE_FIELD: &str = "
 if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
 redis.call('HSET', KEYS[2], KEYS[1] .. '\\n' .. ARGV[1], ARGV[2])
 return redis.call('HDEL', KEYS[1], ARGV[1])";
+
+/// Takes a timer that is not stored out of the index. `KEYS[1]` the index, `KEYS[2]` the page of the timer. `ARGV[1]` its id.
+const LEAVE_INDEX: &str = "
+if redis.call('HGET', KEYS[2], ARGV[1]) then return 0 end
+return redis.call('ZREM', KEYS[1], ARGV[1])";
 
 /// A scan of all keys of the fleet for those of a wrong type.
 pub(super) fn scan(keys: &Keys) -> KeyScan {
@@ -157,6 +162,30 @@ impl RedisEngine {
         let why =
             format!("{:?} are no facts and were quarantined; it is new when it is heard again", shown(text));
         self.telemetry.unreadable(Stored::Facts, &unit.to_string(), &why);
+        Ok(())
+    }
+
+    /// Quarantines a timer that cannot be read: it leaves the indices, and never fires.
+    pub(super) async fn quarantine_timer(&self, page: PageId, id: &TimerId, text: &[u8]) -> Result<()> {
+        let (key, script) = (self.timer_key(page), Script::new(QUARANTINE_FIELD));
+        let mut put = script.prepare_invoke();
+        put.key(&key).key(self.keys.unreadable_of(&key)).arg(id.as_str()).arg(text);
+        self.topology.run::<u64>("quarantine", &put).await?;
+        self.leave_index(&[id]).await?;
+        let why = format!("{:?} is no timer and was quarantined; it does not fire", shown(text));
+        self.telemetry.unreadable(Stored::Timer, &format!("{key} {id}"), &why);
+        Ok(())
+    }
+
+    /// Takes timers that are not stored out of the index of those that wait.
+    pub(super) async fn leave_index(&self, ids: &[&TimerId]) -> Result<()> {
+        let script = Script::new(LEAVE_INDEX);
+        for id in ids {
+            let page = self.timer_page(id);
+            let mut leave = script.prepare_invoke();
+            leave.key(self.keys.in_partition(page.0, "timers")).key(self.timer_key(page)).arg(id.as_str());
+            self.topology.run::<u64>("quarantine", &leave).await?;
+        }
         Ok(())
     }
 

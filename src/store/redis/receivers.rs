@@ -120,7 +120,7 @@ async fn discard_waiting(
     let letters: Vec<DeadLetter> = lanes.iter().map(|lane| discarded(lane.clone(), now)).collect();
     let endings: Vec<Ending> = letters
         .iter()
-        .map(|letter| Ending { delivery: &letter.delivery, letter: Some(letter.clone()) })
+        .map(|letter| Ending { delivery: &letter.delivery, letter: Some(letter.clone()), was_marked: false })
         .collect();
     let endings: Vec<&Ending> = endings.iter().collect();
     let ended = engine.finish_step(partition, receiver, &endings, now, &OnRecord::NOTHING).await?;

@@ -42,6 +42,14 @@ pub struct Scripts {
     pub renew: Script,
     pub change_silences: Script,
     pub change_flaps: Script,
+    pub register_timers: Script,
+    pub cancel_timers: Script,
+    pub fire_timers: Script,
+    pub put_off_timers: Script,
+    pub find_timers: Script,
+    pub forget_timers: Script,
+    pub begin_only_attempts: Script,
+    pub give_up_only_attempts: Script,
 }
 
 impl Scripts {
@@ -62,6 +70,8 @@ impl Scripts {
             )),
             finish: guarded(concat!(
                 include_str!("scripts/attempts.lua"),
+                include_str!("scripts/timer_receipts.lua"),
+                include_str!("scripts/end_lanes.lua"),
                 include_str!("scripts/finish.lua")
             )),
             keep_incident: guarded(include_str!("scripts/keep_incident.lua")),
@@ -69,7 +79,10 @@ impl Scripts {
             remind: guarded(include_str!("scripts/remind.lua")),
             tidy: guarded(include_str!("scripts/tidy.lua")),
             find_attempts: guarded(include_str!("scripts/find_attempts.lua")),
-            replay: guarded(include_str!("scripts/replay.lua")),
+            replay: guarded(concat!(
+                include_str!("scripts/timer_receipts.lua"),
+                include_str!("scripts/replay.lua")
+            )),
             fall_back: guarded(include_str!("scripts/fall_back.lua")),
             forget_records: guarded(include_str!("scripts/forget_records.lua")),
             keep_values: guarded(include_str!("scripts/keep_values.lua")),
@@ -78,6 +91,30 @@ impl Scripts {
             renew: guarded(RENEW),
             change_silences: guarded(include_str!("scripts/change_silences.lua")),
             change_flaps: guarded(include_str!("scripts/change_flaps.lua")),
+            register_timers: guarded(concat!(
+                include_str!("scripts/timer_counts.lua"),
+                include_str!("scripts/register_timers.lua")
+            )),
+            cancel_timers: guarded(concat!(
+                include_str!("scripts/timer_counts.lua"),
+                include_str!("scripts/cancel_timers.lua")
+            )),
+            fire_timers: guarded(concat!(
+                include_str!("scripts/timer_counts.lua"),
+                include_str!("scripts/fire_timers.lua")
+            )),
+            put_off_timers: guarded(include_str!("scripts/put_off_timers.lua")),
+            find_timers: guarded(include_str!("scripts/find_timers.lua")),
+            forget_timers: guarded(include_str!("scripts/forget_timers.lua")),
+            begin_only_attempts: guarded(concat!(
+                include_str!("scripts/timer_receipts.lua"),
+                include_str!("scripts/end_lanes.lua"),
+                include_str!("scripts/begin_only_attempts.lua")
+            )),
+            give_up_only_attempts: guarded(concat!(
+                include_str!("scripts/timer_receipts.lua"),
+                include_str!("scripts/give_up_only_attempts.lua")
+            )),
         }
     }
 }

@@ -21,6 +21,7 @@ mod routes;
 mod several;
 mod shared;
 mod silences;
+mod timers;
 mod units;
 pub mod world;
 
@@ -90,6 +91,8 @@ macro_rules! every_case {
                 flapping::a_flapping_unit_is_known_to_every_instance_and_after_a_crash
                 inhibition::units_that_inhibit_others_are_known_to_every_instance_and_survive_a_crash
                 silences::an_acknowledgement_is_kept_with_its_record_and_ends_with_it
+                timers::promise_16_a_crash_leaves_a_timer_waiting_or_fired
+                timers::promise_19_an_at_most_once_timer_is_never_attempted_twice
             }
             units {
                 promise_02_each_silence_is_taken_by_exactly_one_caller
@@ -223,6 +226,19 @@ macro_rules! every_case {
                 a_pause_moves_the_deadline_at_once_and_ends_when_it_is_ended
                 of_two_changes_of_silences_at_the_same_time_none_is_lost
                 silences_that_ended_long_ago_are_removed_and_the_audit_is_bounded
+            }
+            timers {
+                promise_16_a_timer_fires_once
+                promise_16_deliveries_that_firing_hands_out_are_leased_in_the_same_step
+                promise_17_a_cancel_that_answers_yes_is_never_fired
+                promise_17_a_batch_cancels_only_what_is_still_as_it_was_read
+                promise_18_a_change_that_answers_yes_moves_it
+                a_timer_is_registered_shown_changed_and_cancelled
+                the_state_of_a_timer_is_true_after_it_is_given_up_replayed_and_purged
+                a_timer_that_is_registered_again_before_it_is_delivered_is_delivered_twice
+                timers_are_listed_by_moment_and_id_page_by_page
+                timers_that_ended_are_forgotten_when_their_class_says_so
+                a_timer_of_a_type_that_is_not_configured_waits
             }
             roster {
                 a_lease_that_ends_in_the_far_future_owns_nothing

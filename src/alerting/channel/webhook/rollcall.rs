@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 
 use crate::alerting::group::of_kind;
 use crate::alerting::message::{
-    BlindInterval, LabelCount, MassNotice, Message, MessageConfig, TEST, bounded, counts, fitting,
+    BlindInterval, LabelCount, MassNotice, Message, MessageConfig, TEST, TimerMessage, bounded, counts,
+    fitting, timers,
 };
 use crate::clock::Timestamp;
 use crate::presence::{Incident, Labels, OfflineRecord};
@@ -38,7 +39,7 @@ fn event(message: &Message<'_>, config: &MessageConfig, room: Option<usize>) -> 
     let data = serde_json::to_value(data(message, config, room)).expect("names and times are always JSON");
     let event: Value = json!({
         "specversion": "1.0",
-        "id": delivery.id,
+        "id": if delivery.timers.is_empty() { &delivery.id } else { delivery.notification() },
         "source": config.links.front().unwrap_or_else(|| SOURCE.to_owned()),
         "type": message.kind(),
         "subject": delivery.group.key,
@@ -100,6 +101,12 @@ enum Data<'a> {
         #[serde(skip_serializing_if = "Option::is_none")]
         meant_for: Option<&'a MeantFor>,
     },
+    Timer {
+        receiver: &'a str,
+        timers: Vec<TimerMessage<'a>>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        meant_for: Option<&'a MeantFor>,
+    },
     Test {
         receiver: &'a str,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -114,6 +121,10 @@ fn data<'a>(message: &Message<'a>, config: &MessageConfig, mut room: Option<usiz
     let (receiver, url) = (delivery.receiver.as_str(), message.url(config));
     if message.is_test {
         return Data::Test { receiver, url, text: TEST };
+    }
+    if !delivery.timers.is_empty() {
+        let meant_for = delivery.meant_for.as_ref();
+        return Data::Timer { receiver, timers: timers(delivery), meant_for };
     }
     if delivery.blind.is_empty() {
         let (offline, online) = (&delivery.offline[..], &delivery.online[..]);

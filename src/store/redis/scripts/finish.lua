@@ -1,83 +1,73 @@
 -- Ends deliveries to one receiver: they are delivered, or become dead letters.
 --
--- KEYS[1] queue          zset  group -> next attempt (ms)
--- KEYS[2] lanes          hash  group -> see lease.lua
--- KEYS[3] notifications  hash  id -> notification (JSON)
--- KEYS[4] owed           hash  id -> number of receivers that have not got it yet; absent: one
--- KEYS[5] dead           zset  id -> given up at (ms)
--- KEYS[6] letters        hash  id -> dead letter (JSON)
--- KEYS[7] untold         hash  "<detected at> <record id>", see untold.rs -> id of its dead letter
--- KEYS[8] attempts       zset  see attempts.lua
+-- KEYS[1] queue           zset  group -> next attempt (ms)
+-- KEYS[2] lanes           hash  group -> see lease.lua
+-- KEYS[3] notifications   hash  id -> notification (JSON)
+-- KEYS[4] owed            hash  id -> number of receivers that have not got it yet; absent: one
+-- KEYS[5] dead            zset  id -> given up at (ms)
+-- KEYS[6] letters         hash  id -> dead letter (JSON)
+-- KEYS[7] untold          hash  "<detected at> <record id>", see untold.rs -> id of its dead letter
+-- KEYS[8] attempts        zset  see attempts.lua
+-- KEYS[9] timer_attempts  zset  see begin_only_attempts.lua
+-- KEYS[9+p]               hash  page p of the timers among the deliveries: id -> see timer_text.rs
 --
--- ARGV[1] now (ms), ARGV[2] number of deliveries N, then N group keys, then N ids, then those of attempts.lua, then for
--- each dead letter:
+-- ARGV[1] now (ms), ARGV[2] number of deliveries N, then N group keys, then N ids, then those of attempts.lua, then the
+-- number of timers T and for each of them:
+--  1 its number among the N
+--  2 the number of its page
+--  3 its id
+--  4 its moment, as it is stored
+--  5 the letter of what became of it
+--  6 1 if its only attempt was marked before it began: it ended then, and only its outcome is written; else 0
+-- and then for each dead letter:
 --  1 its number among the N
 --  2 dead letter (JSON)
 --  3 number of its silences, then the name of each in untold
 --
 -- Only the first delivery of a lane is under way and can end. Returns the number of deliveries that ended.
 local count = tonumber(ARGV[2])
-local lanes = redis.call('HMGET', KEYS[2], unpack(ARGV, 3, 2 + count))
 -- These commands fail if a key is of a wrong type, before any write: Redis does not undo a script.
 redis.call('ZCARD', KEYS[1])
+redis.call('HLEN', KEYS[2])
 redis.call('HLEN', KEYS[3])
 redis.call('HLEN', KEYS[4])
 redis.call('ZCARD', KEYS[5])
 redis.call('HLEN', KEYS[6])
 redis.call('HLEN', KEYS[7])
 redis.call('ZCARD', KEYS[8])
-local owed
-local ended, free, empty, rest, done, left = 0, {}, {}, {}, {}, {}
-local letters = {}
+redis.call('ZCARD', KEYS[9])
+for p = 10, #KEYS do
+  redis.call('HLEN', KEYS[p])
+end
 local a = keep_attempts(KEYS[8], 3 + 2 * count)
-while ARGV[a] do
-  letters[tonumber(ARGV[a])] = a
-  a = a + 3 + tonumber(ARGV[a + 2])
-end
-for i = 1, count do
-  local group, id, letter = ARGV[2 + i], ARGV[2 + count + i], letters[i]
-  local first, others, own = string.match(lanes[i] or '', '^%d+ (%S+)([^\n]*)(\n?)')
-  if first == id then
-    if own == '' then
-      owed = owed or redis.call('HMGET', KEYS[4], unpack(ARGV, 3 + count, 2 + 2 * count))
-      if (tonumber(owed[i] or 1) or 1) <= 1 then
-        done[#done + 1] = id
-      else
-        left[#left + 1] = id
-        left[#left + 1] = string.format('%.0f', tonumber(owed[i]) - 1)
-      end
-    end
-    if letter then
-      redis.call('ZADD', KEYS[5], ARGV[1], id)
-      redis.call('HSET', KEYS[6], id, ARGV[letter + 1])
-      for n = 1, tonumber(ARGV[letter + 2]) do
-        redis.call('HSET', KEYS[7], ARGV[letter + 2 + n], id)
-      end
-    end
-    if others == '' then
-      empty[#empty + 1] = group
-    else
-      rest[#rest + 1] = group
-      rest[#rest + 1] = '0' .. others
-      free[#free + 1] = ARGV[1]
-      free[#free + 1] = group
-    end
-    ended = ended + 1
+local ended = end_lanes()
+local receiver = string.match(KEYS[1], '([^:]*)$')
+local timers = tonumber(ARGV[a])
+a = a + 1
+for _ = 1, timers do
+  local i, id, moment, is_only = tonumber(ARGV[a]), ARGV[a + 2], ARGV[a + 3], ARGV[a + 5] == '1'
+  if is_only then
+    redis.call('ZREM', KEYS[9], receiver .. ' ' .. moment .. ' ' .. id)
   end
+  if is_only or ended[i] then
+    write_receipt(KEYS[9 + tonumber(ARGV[a + 1])], id, moment, receiver, ARGV[a + 4])
+  end
+  a = a + 6
 end
-if #done > 0 then
-  redis.call('HDEL', KEYS[3], unpack(done))
-  redis.call('HDEL', KEYS[4], unpack(done))
+while ARGV[a] do
+  local i, names = tonumber(ARGV[a]), tonumber(ARGV[a + 2])
+  if ended[i] then
+    local id = ARGV[2 + count + i]
+    redis.call('ZADD', KEYS[5], ARGV[1], id)
+    redis.call('HSET', KEYS[6], id, ARGV[a + 1])
+    for n = 1, names do
+      redis.call('HSET', KEYS[7], ARGV[a + 2 + n], id)
+    end
+  end
+  a = a + 3 + names
 end
-if #left > 0 then
-  redis.call('HSET', KEYS[4], unpack(left))
+local total = 0
+for i = 1, count do
+  total = total + (ended[i] and 1 or 0)
 end
-if #empty > 0 then
-  redis.call('HDEL', KEYS[2], unpack(empty))
-  redis.call('ZREM', KEYS[1], unpack(empty))
-end
-if #rest > 0 then
-  redis.call('HSET', KEYS[2], unpack(rest))
-  redis.call('ZADD', KEYS[1], unpack(free))
-end
-return ended
+return total

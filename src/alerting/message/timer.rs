@@ -1,0 +1,86 @@
+//! Timers as receivers see them.
+
+use serde::Serialize;
+
+use super::examples::Example;
+use super::summary::{Item, LONGEST_TITLE};
+use super::zone::{Zone, span};
+use crate::alerting::text::{short, word};
+use crate::clock::Timestamp;
+use crate::presence::{FiredTimer, Guarantee, TimerData, TimerId, TimerType};
+
+use crate::store::{Delivery, group_of_timer};
+
+/// More of a timer's data is cut off where people read it.
+const LONGEST_DATA: usize = 400;
+
+/// A timer in a message: the data as they were registered.
+#[derive(Serialize)]
+pub struct TimerMessage<'a> {
+    id: &'a TimerId,
+    #[serde(rename = "type")]
+    timer_type: &'a TimerType,
+    due: Timestamp,
+    fired_at: Timestamp,
+    data: &'a TimerData,
+}
+
+impl<'a> TimerMessage<'a> {
+    pub fn new(timer: &'a FiredTimer) -> TimerMessage<'a> {
+        let FiredTimer { id, timer_type, due, fired_at, data, .. } = timer;
+        TimerMessage { id, timer_type, due: *due, fired_at: *fired_at, data }
+    }
+}
+
+/// The timers of a message.
+pub fn timers(delivery: &Delivery) -> Vec<TimerMessage<'_>> {
+    delivery.timers.iter().map(TimerMessage::new).collect()
+}
+
+/// The title of a message with timers; `None`: it has none.
+pub(super) fn title(delivery: &Delivery) -> Option<String> {
+    match &delivery.timers[..] {
+        [] => None,
+        [timer] => Some(title_of(timer)),
+        many => Some(format!("TIMER: {} timers", many.len())),
+    }
+}
+
+/// `TIMER: report-due pump-7`.
+pub(super) fn title_of(timer: &FiredTimer) -> String {
+    short(&format!("TIMER: {}", name(timer)), LONGEST_TITLE)
+}
+
+/// One timer: its moment and its data.
+pub(super) fn item(timer: &FiredTimer, zone: &Zone) -> Item {
+    Item { name: name(timer), what: text_of(timer, zone), link: None }
+}
+
+pub(super) fn text_of(timer: &FiredTimer, zone: &Zone) -> String {
+    let late = timer.fired_at.since(timer.due);
+    let late = if late.as_secs() > 0 { format!(", fired {} late", span(late)) } else { String::new() };
+    let data = match timer.data.as_str() {
+        "null" => String::new(),
+        data => format!("; {}", short(data, LONGEST_DATA)),
+    };
+    format!("due {}{late}{data}", zone.show(timer.due))
+}
+
+fn name(timer: &FiredTimer) -> String {
+    format!("{} {}", timer.timer_type, word(timer.id.as_str()))
+}
+
+/// A delivery of a timer, to try templates.
+pub fn example_timer(receiver: &str) -> Delivery {
+    let mut delivery = Example::Offline.delivery(receiver);
+    delivery.offline.clear();
+    let (id, timer_type): (TimerId, TimerType) =
+        ("pump-7".parse().expect("a valid id"), "report-due".parse().expect("a valid type"));
+    let fired_at = delivery.sealed_at;
+    delivery.group.key = group_of_timer(&id);
+    delivery.group.labels.clear();
+    delivery.id = format!("{}.{receiver}", id.firing(fired_at));
+    let (data, guarantee) = (TimerData::default(), Guarantee::AtLeastOnce);
+    delivery.timers = vec![FiredTimer { id, timer_type, due: fired_at, fired_at, data, guarantee }];
+    delivery
+}

@@ -1,0 +1,174 @@
+//! Fires timers that are due, and hands their deliveries to the loops of the receivers.
+//!
+//! A loop of its own, so that a storm of silences delays no timer, and a storm of timers no silence: both share the
+//! engine in bounded steps, and each receiver takes what is due of both. It sleeps until the first timer of its
+//! partitions is due, and a registration in this process wakes it.
+//!
+//! Each instance fires the timers of its own partitions, and those of others that are overdue by [`OVERDUE`]: their owner
+//! died or hangs. Which instance fires a timer decides nothing, because the engine lets it fire once.
+//!
+//! Time is that of the fleet, which never goes back: a leap of a machine's clock fires nothing early.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::buffer::{DeliveryBuffer, Slots, count};
+use super::failures::EngineFailures;
+use super::{LEASE, SHORTEST_WAIT, TICK, tick};
+use crate::clock::{Clock, Timestamp};
+use crate::fleet::{Ownership, Timers};
+use crate::presence::Timer;
+use crate::store::{Result, TimerCapacity, TimerClasses, TimerStore};
+use crate::telemetry::{Loop, Telemetry};
+
+/// The most timers that are read in one step.
+const STEP: usize = 1000;
+/// Timers that are overdue for so long are fired by every instance.
+const OVERDUE: Duration = Duration::from_secs(1);
+/// The shortest time between two looks: a client that registers one timer after the other costs no more than that.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(2);
+/// After how long a timer of a type that is not configured here is looked at again.
+const PUT_OFF: Duration = Duration::from_secs(30);
+/// How often timers are counted, forgotten, and only attempts without an outcome are given up.
+const TIDIED_EVERY: Duration = Duration::from_secs(5);
+/// How much longer than an attempt may take the outcome of an only attempt is awaited.
+const OUTCOME_AFTER: Duration = Duration::from_secs(60);
+
+/// The loop and what it uses.
+pub(super) struct TimerFiring {
+    pub engine: Arc<dyn TimerStore>,
+    /// Their classes, which a reload replaces.
+    pub timers: Arc<Timers>,
+    pub ownership: Ownership,
+    pub clock: Clock,
+    pub telemetry: Arc<Telemetry>,
+    pub buffers: HashMap<String, Arc<DeliveryBuffer>>,
+    /// The longest time that an attempt to deliver may take.
+    pub longest_attempt: Duration,
+    pub stop: CancellationToken,
+}
+
+impl TimerFiring {
+    /// Runs until it is stopped.
+    pub async fn run(self) -> anyhow::Result<()> {
+        let mut failures = EngineFailures::new(Loop::Timers, "", &self.telemetry);
+        let mut ownership = self.ownership.clone();
+        let registered = self.timers.registered();
+        let (mut tidy_at, mut others_at) = (Instant::now(), Instant::now());
+        loop {
+            let looked = Instant::now();
+            let wait = failures.wait_after(self.step(&mut tidy_at, &mut others_at).await);
+            let is_answered = !failures.are_going_on();
+            tokio::select! {
+                biased;
+                () = self.stop.cancelled() => return Ok(()),
+                () = registered.notified(), if is_answered => sleep_until(looked + BETWEEN_LOOKS).await,
+                () = ownership.changed(), if is_answered => {}
+                () = sleep(wait) => {}
+            }
+        }
+    }
+
+    /// Fires timers that are due. Answers how long it is until the next one is, at most a tick.
+    async fn step(&self, tidy_at: &mut Instant, others_at: &mut Instant) -> Result<Duration> {
+        let classes = &self.timers.rules().classes;
+        if classes.is_empty() {
+            return Ok(TICK);
+        }
+        let view = self.ownership.view();
+        let wait = self.fire_due(&view.partitions, classes).await?;
+        if *others_at <= Instant::now() {
+            *others_at = Instant::now() + TICK;
+            self.fire_overdue(&view.partitions, classes).await?;
+        }
+        if *tidy_at <= Instant::now() {
+            *tidy_at = Instant::now() + TIDIED_EVERY;
+            self.tidy(&view.partitions).await?;
+        }
+        Ok(wait)
+    }
+
+    async fn fire_due(&self, own: &[u16], classes: &TimerClasses) -> Result<Duration> {
+        let longest = tick(&self.ownership);
+        let Some(first) = self.engine.first_timer(own).await? else { return Ok(longest) };
+        let now = self.clock.now();
+        if first > now {
+            return Ok(first.since(now).min(longest));
+        }
+        let due = self.engine.due_timers(own, now, STEP).await?;
+        let fired = self.fire(&due, classes, true).await?;
+        // Another instance may have been faster; then there is no hurry.
+        Ok(if fired > 0 { Duration::ZERO } else { SHORTEST_WAIT })
+    }
+
+    /// Fires timers of other instances that are overdue.
+    async fn fire_overdue(&self, own: &[u16], classes: &TimerClasses) -> Result<()> {
+        let others: Vec<u16> = (0..self.engine.partitions()).filter(|one| !own.contains(one)).collect();
+        let until = self.clock.now() - OVERDUE;
+        let due = self.engine.due_timers(&others, until, STEP).await?;
+        self.fire(&due, classes, false).await?;
+        Ok(())
+    }
+
+    /// Fires timers, and takes deliveries as far as the receivers have free slots. Answers how many fired.
+    async fn fire(&self, due: &[Timer], classes: &TimerClasses, takes: bool) -> Result<usize> {
+        let (known, unknown): (Vec<Timer>, Vec<Timer>) =
+            due.iter().cloned().partition(|timer| classes.contains_key(&timer.timer_type));
+        if !unknown.is_empty() {
+            self.telemetry.timers_without_class(unknown.iter().map(|timer| &timer.timer_type));
+            self.engine.put_off(&unknown, self.clock.now() + PUT_OFF).await?;
+        }
+        if known.is_empty() {
+            return Ok(0);
+        }
+        let mut slots = if takes { self.reserve(&known, classes) } else { BTreeMap::new() };
+        let now = self.clock.now();
+        let most = slots.iter().map(|(name, slots)| (name.clone(), count(slots))).collect();
+        let capacity = TimerCapacity { most, until: now + LEASE };
+        let fired = self.engine.fire(&known, classes, &capacity, now).await?;
+        for timer in &fired.timers {
+            self.telemetry.timer_fired(&timer.timer_type, now.since(timer.due));
+        }
+        for delivery in fired.deliveries {
+            let slots = slots.get_mut(&delivery.receiver).and_then(Option::as_mut);
+            if let (Some(buffer), Some(slots)) = (self.buffers.get(&delivery.receiver), slots) {
+                buffer.push(delivery, capacity.until, slots);
+            }
+        }
+        if fired.has_queued {
+            self.buffers.values().for_each(|buffer| buffer.notify());
+        }
+        Ok(fired.timers.len())
+    }
+
+    /// Free slots of the receivers of these timers, without waiting for any: what finds none waits in the engine.
+    fn reserve(&self, due: &[Timer], classes: &TimerClasses) -> BTreeMap<String, Option<Slots>> {
+        let mut wanted: BTreeMap<&String, usize> = BTreeMap::new();
+        for class in due.iter().filter_map(|timer| classes.get(&timer.timer_type)) {
+            for name in &class.receivers {
+                *wanted.entry(name).or_default() += 1;
+            }
+        }
+        let slots = wanted
+            .into_iter()
+            .filter_map(|(name, count)| Some((name.clone(), self.buffers.get(name)?.reserve(count))));
+        slots.collect()
+    }
+
+    /// Counts timers, forgets those that are not kept any more, and gives up only attempts without an outcome.
+    async fn tidy(&self, own: &[u16]) -> Result<()> {
+        let now: Timestamp = self.clock.now();
+        let waiting = self.engine.count_timers(own).await?;
+        self.telemetry.timers_waiting(self.timers.rules().classes.keys(), &waiting);
+        self.engine.forget_timers(own, now).await?;
+        let before = now - (self.longest_attempt + OUTCOME_AFTER);
+        for of in self.engine.give_up_only_attempts(own, before).await? {
+            self.telemetry.timer_outcome_unknown(&of);
+        }
+        Ok(())
+    }
+}

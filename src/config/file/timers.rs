@@ -1,0 +1,35 @@
+//! Timers: their classes, and the limits of all.
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::Span;
+use crate::presence::{DEFAULT_MOST_OF_CLASS, DEFAULT_MOST_TIMERS, DEFAULT_TIMER_KEEP};
+
+section! {
+    /// A class of timers.
+    Timer {
+        #[serde(rename = "type")]
+        timer_type: String = String::new(),
+        receivers: Vec<String> = Vec::new(),
+        guarantee: Guarantee = Guarantee::AtLeastOnce,
+        keep: Span = Span(DEFAULT_TIMER_KEEP),
+        max: u64 = DEFAULT_MOST_OF_CLASS,
+    }
+}
+
+section! {
+    /// The limits of all timers.
+    Timers {
+        max: u64 = DEFAULT_MOST_TIMERS,
+        rate: u32 = 10_000,
+    }
+}
+
+/// How often a receiver is sent a timer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs, reason = "options are explained in config/reference.toml, their one home")]
+pub enum Guarantee {
+    AtLeastOnce,
+    AtMostOnce,
+}

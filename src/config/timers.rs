@@ -1,0 +1,95 @@
+//! Checks `[[timer]]` and `[timers]`: the classes of timers, and their limits.
+
+use super::Span;
+use super::file::{Channel, File, Format, Guarantee, Receiver, Timer};
+use super::problem::{Problems, suggest};
+use crate::fleet::TimerRules;
+use crate::presence::{self, TimerClass};
+use crate::store::TimerClasses;
+
+/// The most timers that may wait, of a class and in all.
+const MOST: u64 = 1_000_000_000;
+/// The most timers that one token may register in a second.
+const MOST_RATE: u32 = 10_000_000;
+
+pub(super) fn timers(file: &File, problems: &mut Problems) -> TimerRules {
+    let mut classes = TimerClasses::new();
+    for (at, one) in file.timer.iter().enumerate() {
+        let path = format!("timer[{at}]");
+        let Some(class) = class(&path, one, &file.receiver, problems) else { continue };
+        if classes.insert(class.timer_type.clone(), class).is_some() {
+            problems.error(format!("{path}.type"), format!("{:?} is there twice", one.timer_type));
+        }
+    }
+    let most = problems.number("timers.max", file.timers.max, 1, MOST);
+    let rate = problems.number("timers.rate", file.timers.rate, 0, MOST_RATE);
+    if file.mqtt.timers && file.timer.is_empty() {
+        problems.error("mqtt.timers", "is of use only with a [[timer]]; add one, or leave the key out");
+    }
+    TimerRules { classes, most, rate }
+}
+
+fn class(path: &str, one: &Timer, receivers: &[Receiver], problems: &mut Problems) -> Option<TimerClass> {
+    named_receivers(&format!("{path}.receivers"), &one.receivers, receivers, problems);
+    let keep = problems.span(&format!("{path}.keep"), one.keep, Span::from_secs(60), Span::from_days(400));
+    let most = problems.number(&format!("{path}.max"), one.max, 1, MOST);
+    let guarantee = match one.guarantee {
+        Guarantee::AtLeastOnce => presence::Guarantee::AtLeastOnce,
+        Guarantee::AtMostOnce => presence::Guarantee::AtMostOnce,
+    };
+    let timer_type = problems.keep(&format!("{path}.type"), one.timer_type.parse())?;
+    Some(TimerClass { timer_type, receivers: one.receivers.clone(), guarantee, keep, most })
+}
+
+fn named_receivers(path: &str, named: &[String], receivers: &[Receiver], problems: &mut Problems) {
+    if named.is_empty() {
+        problems.error(path, "is missing; name the receivers that get the timers of this class");
+    }
+    for (at, name) in named.iter().enumerate() {
+        let path = format!("{path}[{at}]");
+        let known = receivers.iter().map(|one| one.name.as_str());
+        let Some(receiver) = receivers.iter().find(|one| one.name == *name) else {
+            let text = match suggest(name, known) {
+                Some(meant) => format!("there is no receiver {name:?}; did you mean {meant:?}?"),
+                None => format!("there is no receiver {name:?}; add a [[receiver]] of that name"),
+            };
+            problems.error(path, text);
+            continue;
+        };
+        if named[..at].contains(name) {
+            problems.error(path, format!("{name:?} is there twice"));
+        } else if let Some((fallback, why)) = without_timers(receiver, receivers) {
+            let through =
+                if fallback == name { String::new() } else { format!(", for its fallback is {fallback:?}") };
+            problems
+                .error(path, format!("{name:?} cannot get a timer{through}: {why}; name another receiver"));
+        }
+    }
+}
+
+/// Which of a receiver and its fallbacks has no words for a timer, and why.
+fn without_timers<'a>(receiver: &'a Receiver, all: &'a [Receiver]) -> Option<(&'a str, &'static str)> {
+    let mut next = Some(receiver);
+    // Fallbacks in a circle are reported with the receivers.
+    for _ in 0..all.len() {
+        let one = next?;
+        if let Some(why) = has_alerts_only(one) {
+            return Some((&one.name, why));
+        }
+        next = all.iter().find(|other| !one.fallback.is_empty() && other.name == one.fallback);
+    }
+    None
+}
+
+/// Why a receiver has no words for a timer.
+fn has_alerts_only(receiver: &Receiver) -> Option<&'static str> {
+    match receiver.channel? {
+        Channel::Alertmanager => Some("Alertmanager has alerts and nothing else"),
+        Channel::PagerDuty => Some("PagerDuty has incidents, which end, and a timer does not"),
+        Channel::Opsgenie => Some("Opsgenie has alerts, which are closed, and a timer is not"),
+        Channel::Webhook if receiver.format == Format::Alertmanager => {
+            Some("its format is that of Alertmanager, which has alerts and nothing else")
+        }
+        _ => None,
+    }
+}

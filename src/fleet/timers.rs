@@ -1,0 +1,340 @@
+//! Timers as clients register, cancel and read them: over HTTP, over MQTT, and from the pages.
+//!
+//! A client's timer is read ([`WantedTimer`]), compared with the configured classes and their limits, and written by the
+//! store, which answers what became of it. Each timer of a batch is answered on its own: a bad one refuses no other.
+//!
+//! # How exact the limits are
+//! The store counts the timers that wait; the counts are read again every second and before a timer is refused, and what
+//! this instance registers meanwhile is added to them. So one instance registers about as many as are allowed, and several
+//! instances as many more as they register within a second.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use futures_util::future::BoxFuture;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::clock::Timestamp;
+use crate::presence::{NewTimer, Timer, TimerId, TimerState, TimerType};
+use crate::store::{
+    EngineError, FindTimers, Result, TimerCancelled, TimerClasses, TimerPage, TimerPlace, TimerRegistered,
+    TimerStore,
+};
+use crate::telemetry::{Telemetry, TimerOutcome};
+
+mod wanted;
+
+pub use wanted::{BadTimer, FARTHEST_DUE, WantedTimer};
+
+/// How long counts are used.
+const COUNTED: Duration = Duration::from_secs(1);
+
+/// The most timers that one call of [`Timers::cancel_all`] looks at.
+const LARGEST_CANCEL: usize = 20_000;
+/// The timers that are looked at in one go.
+const STEP: usize = 1000;
+
+/// The classes of timers, and the limits of all.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TimerRules {
+    pub classes: TimerClasses,
+    /// The most timers of all classes together that wait.
+    pub most: u64,
+    /// How many timers one token may register, change and cancel in a second; 0: no limit.
+    pub rate: u32,
+}
+
+/// Timers, by the classes of the moment.
+pub struct Timers {
+    store: Arc<dyn TimerStore>,
+    rules: ArcSwap<TimerRules>,
+    counts: Mutex<Counts>,
+    /// Tells the loop that fires timers of new ones.
+    registered: Arc<Notify>,
+    telemetry: Arc<Telemetry>,
+}
+
+/// How many timers of each type wait.
+#[derive(Default)]
+struct Counts {
+    waiting: BTreeMap<TimerType, u64>,
+    /// When they were read.
+    read_at: Option<Instant>,
+}
+
+/// Why a timer is not registered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    pub reason: TimerOutcome,
+    /// The reason in words.
+    pub why: String,
+}
+
+/// What became of a timer that was to be registered.
+pub type Answer = std::result::Result<TimerRegistered, Refused>;
+
+impl Timers {
+    pub fn new(
+        store: Arc<dyn TimerStore>,
+        rules: TimerRules,
+        registered: Arc<Notify>,
+        telemetry: Arc<Telemetry>,
+    ) -> Timers {
+        let rules = ArcSwap::from_pointee(rules);
+        Timers { store, rules, counts: Mutex::default(), registered, telemetry }
+    }
+
+    /// The classes and limits of the moment.
+    pub fn rules(&self) -> Arc<TimerRules> {
+        self.rules.load_full()
+    }
+
+    /// Notified when timers were registered in this process.
+    pub fn registered(&self) -> Arc<Notify> {
+        self.registered.clone()
+    }
+
+    /// Replaces the classes and limits.
+    pub fn replace_rules(&self, rules: TimerRules) {
+        self.rules.store(Arc::new(rules));
+    }
+
+    /// Registers timers, or changes those that wait. Answers in order; of an id that is there twice the last counts.
+    /// Safe to repeat.
+    pub async fn register(&self, wanted: &[WantedTimer], now: Timestamp) -> Result<Vec<Answer>> {
+        let rules = self.rules();
+        let mut answers: Vec<Option<Answer>> =
+            wanted.iter().map(|one| unknown_class(&rules, &one.timer).map(Err)).collect();
+        self.read_counts(COUNTED).await?;
+        let mut beyond = self.reserve(wanted, &rules, &answers);
+        if !beyond.is_empty() {
+            // Some may have fired since they were counted.
+            self.read_counts(Duration::ZERO).await?;
+            beyond = self.reserve(wanted, &rules, &answers);
+        }
+        let is_reserved = |at: &usize| answers[*at].is_none() && !beyond.contains_key(at);
+        let reserved: Vec<usize> = (0..wanted.len()).filter(is_reserved).collect();
+        self.refuse_beyond(wanted, beyond, &mut answers).await?;
+        self.write(wanted, &mut answers, now).await?;
+        let is_new = |at: &usize| answers[*at] == Some(Ok(TimerRegistered::Created));
+        self.release(reserved.into_iter().filter(|at| !is_new(at)).map(|at| &wanted[at].timer.timer_type));
+        let answers: Vec<Answer> = answers.into_iter().flatten().collect();
+        debug_assert_eq!(answers.len(), wanted.len());
+        for answer in &answers {
+            self.telemetry.timers_requested(outcome(answer), 1);
+        }
+        self.registered.notify_one();
+        Ok(answers)
+    }
+
+    /// Takes room for the timers that have no answer yet. Answers those for which there is none, and the limit that is
+    /// reached: they may still be changes of timers that wait.
+    fn reserve(
+        &self,
+        wanted: &[WantedTimer],
+        rules: &TimerRules,
+        answers: &[Option<Answer>],
+    ) -> BTreeMap<usize, Refused> {
+        let mut counts = self.counts();
+        let mut all: u64 = counts.waiting.values().sum();
+        let mut beyond = BTreeMap::new();
+        for (at, one) in wanted.iter().enumerate().filter(|(at, _)| answers[*at].is_none()) {
+            let of = &one.timer.timer_type;
+            let most = rules.classes.get(of).map_or(0, |class| class.most);
+            let of_class = counts.waiting.entry(of.clone()).or_default();
+            if *of_class >= most {
+                let why = format!(
+                    "{most} timers of the class {of} wait, which is its max; cancel some, or raise it"
+                );
+                beyond.insert(at, Refused { reason: TimerOutcome::ClassFull, why });
+            } else if all >= rules.most {
+                let why =
+                    format!("{} timers wait, which is timers.max; cancel some, or raise it", rules.most);
+                beyond.insert(at, Refused { reason: TimerOutcome::Full, why });
+            } else {
+                *of_class += 1;
+                all += 1;
+            }
+        }
+        beyond
+    }
+
+    /// Refuses the timers for which there is no room, but those that only change a timer that waits.
+    async fn refuse_beyond(
+        &self,
+        wanted: &[WantedTimer],
+        beyond: BTreeMap<usize, Refused>,
+        answers: &mut [Option<Answer>],
+    ) -> Result<()> {
+        if beyond.is_empty() {
+            return Ok(());
+        }
+        let ids: Vec<TimerId> = beyond.keys().map(|at| wanted[*at].timer.id.clone()).collect();
+        let stored = self.store.timers(&ids).await?;
+        for ((at, refused), stored) in beyond.into_iter().zip(stored) {
+            let is_change = stored.is_some_and(|timer| timer.state() == TimerState::Waiting);
+            if !is_change {
+                answers[at] = Some(Err(refused));
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the timers that have no answer yet, in order: a call for each run of those that must be new, or need not.
+    async fn write(
+        &self,
+        wanted: &[WantedTimer],
+        answers: &mut [Option<Answer>],
+        now: Timestamp,
+    ) -> Result<()> {
+        let open: Vec<usize> = (0..wanted.len()).filter(|at| answers[*at].is_none()).collect();
+        for run in open.chunk_by(|one, next| wanted[*one].only_new == wanted[*next].only_new) {
+            let timers: Vec<NewTimer> = run.iter().map(|at| wanted[*at].timer.clone()).collect();
+            let only_new = wanted[run[0]].only_new;
+            let registered = each(&timers, &|part| self.store.register(part, only_new, now)).await?;
+            for (at, registered) in run.iter().zip(registered) {
+                answers[*at] = Some(match registered {
+                    Ok(TimerRegistered::Exists) => {
+                        let why = format!("there is a timer {}, and if_absent is true", wanted[*at].timer.id);
+                        Err(Refused { reason: TimerOutcome::Exists, why })
+                    }
+                    other => other,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the counts again if they are older than that.
+    async fn read_counts(&self, most: Duration) -> Result<()> {
+        let is_old = self.counts().read_at.is_none_or(|at| at.elapsed() >= most);
+        if is_old {
+            let partitions: Vec<u16> = (0..self.store.partitions()).collect();
+            let waiting = self.store.count_timers(&partitions).await?;
+            *self.counts() = Counts { waiting, read_at: Some(Instant::now()) };
+        }
+        Ok(())
+    }
+
+    /// Gives room back.
+    fn release<'a>(&self, types: impl Iterator<Item = &'a TimerType>) {
+        let mut counts = self.counts();
+        for of in types {
+            counts.waiting.entry(of.clone()).and_modify(|count| *count = count.saturating_sub(1));
+        }
+    }
+
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().expect("nothing panics under this lock")
+    }
+
+    /// Counts a timer that was refused before it came here.
+    pub fn refused(&self, why: TimerOutcome) {
+        self.telemetry.timers_requested(why, 1);
+    }
+
+    /// Cancels timers. Answers, in order, which were waiting: these never fire.
+    pub async fn cancel(
+        &self,
+        ids: &[TimerId],
+        now: Timestamp,
+    ) -> Result<Vec<std::result::Result<bool, Refused>>> {
+        let mut answers = Vec::with_capacity(ids.len());
+        let rules = self.rules();
+        for step in ids.chunks(STEP) {
+            let cancelled = each(step, &|part| self.store.cancel(part, &rules.classes, now)).await?;
+            answers.extend(cancelled.into_iter().map(|one| one.map(|one| one == TimerCancelled::Yes)));
+        }
+        for answer in &answers {
+            let outcome = match answer {
+                Ok(true) => TimerOutcome::Cancelled,
+                Ok(false) => TimerOutcome::NotWaiting,
+                Err(refused) => refused.reason,
+            };
+            self.telemetry.timers_requested(outcome, 1);
+        }
+        Ok(answers)
+    }
+
+    /// Cancels timers of a list that wait, a bounded number of them. Answers how many, and where to go on.
+    pub async fn cancel_all(
+        &self,
+        mut find: FindTimers,
+        now: Timestamp,
+    ) -> Result<(usize, Option<TimerPlace>)> {
+        find.states = vec![TimerState::Waiting];
+        let (mut cancelled, mut looked_at) = (0, 0);
+        while looked_at < LARGEST_CANCEL {
+            let TimerPage { timers, next } = self.store.find_timers(&find, STEP).await?;
+            if !timers.is_empty() {
+                let ended = self.store.cancel_unchanged(&timers, &self.rules().classes, now).await?;
+                cancelled += ended.iter().filter(|one| **one == TimerCancelled::Yes).count();
+            }
+            looked_at += STEP;
+            find.after = next;
+            if find.after.is_none() {
+                break;
+            }
+        }
+        self.telemetry.timers_requested(TimerOutcome::Cancelled, cancelled as u64);
+        Ok((cancelled, find.after))
+    }
+
+    /// Timers, in order; `None`: unknown, or forgotten by now.
+    pub async fn read(&self, ids: &[TimerId]) -> Result<Vec<Option<Timer>>> {
+        self.store.timers(ids).await
+    }
+
+    /// Up to `limit` timers of a list, and where it goes on; fewer where many others lie between them.
+    pub async fn list(&self, find: &FindTimers, limit: usize) -> Result<TimerPage> {
+        self.store.find_timers(find, limit).await
+    }
+}
+
+/// A call of the store about several timers.
+type Ask<'a, 'b, T, A> = dyn Fn(&'a [T]) -> BoxFuture<'a, Result<Vec<A>>> + Send + Sync + 'b;
+
+/// Asks the store about several timers. A stored one that cannot be read keeps no other from its answer.
+async fn each<'a, T: Sync, A>(
+    all: &'a [T],
+    ask: &Ask<'a, '_, T, A>,
+) -> Result<Vec<std::result::Result<A, Refused>>> {
+    match ask(all).await {
+        Ok(answers) => return Ok(answers.into_iter().map(Ok).collect()),
+        Err(EngineError::Damaged(_)) => {}
+        Err(error) => return Err(error),
+    }
+    let mut answers = Vec::with_capacity(all.len());
+    for one in all.chunks(1) {
+        match ask(one).await {
+            Ok(answer) => answers.extend(answer.into_iter().map(Ok)),
+            Err(EngineError::Damaged(why)) => {
+                let why = format!("what is stored of this timer cannot be read: {why}");
+                answers.push(Err(Refused { reason: TimerOutcome::Unreadable, why }));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(answers)
+}
+
+fn outcome(answer: &Answer) -> TimerOutcome {
+    match answer {
+        Ok(TimerRegistered::Created) => TimerOutcome::Created,
+        Ok(TimerRegistered::Changed) => TimerOutcome::Changed,
+        Ok(TimerRegistered::HasFired) => TimerOutcome::HasFired,
+        // Written as a refusal.
+        Ok(TimerRegistered::Exists) => TimerOutcome::Exists,
+        Err(refused) => refused.reason,
+    }
+}
+
+fn unknown_class(rules: &TimerRules, timer: &NewTimer) -> Option<Refused> {
+    let of = &timer.timer_type;
+    let is_known = rules.classes.contains_key(of);
+    let why = || format!("there is no class of timers {of}; configure a [[timer]] of that type");
+    (!is_known).then(|| Refused { reason: TimerOutcome::UnknownClass, why: why() })
+}

@@ -1,0 +1,220 @@
+//! A timer as a client asks for it, over HTTP or MQTT. Hostile until parsed.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use crate::clock::{Timestamp, parse_moment, parse_span};
+use crate::presence::{NewTimer, TimerData, TimerId, TimerType};
+
+/// How far away a timer may be due: ten years.
+pub const FARTHEST_DUE: Duration = Duration::from_secs(3653 * 86_400);
+
+/// How deep the data of a timer may be nested. Programs that read them refuse what is much deeper.
+const DEEPEST_DATA: usize = 64;
+
+/// A timer, and whether it is refused if there is one with its id.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WantedTimer {
+    pub timer: NewTimer,
+    pub only_new: bool,
+}
+
+/// A timer that is none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadTimer {
+    /// Its id, if that can be read.
+    pub id: Option<TimerId>,
+    /// What is wrong, in words.
+    pub why: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Fields<'a> {
+    id: Option<String>,
+    #[serde(rename = "type")]
+    timer_type: Option<String>,
+    due: Option<String>,
+    #[serde(rename = "in")]
+    span: Option<String>,
+    #[serde(borrow)]
+    data: Option<&'a RawValue>,
+    #[serde(default)]
+    if_absent: bool,
+}
+
+impl WantedTimer {
+    /// Reads a JSON object that arrives at that moment. `id`: where a path or a topic has it; if neither that nor the
+    /// object has one, it is made.
+    pub fn read(json: &[u8], id: Option<&TimerId>, now: Timestamp) -> Result<WantedTimer, BadTimer> {
+        let wrong = |id: Option<&TimerId>, why: String| BadTimer { id: id.cloned(), why };
+        // A list would be read as the fields in their order.
+        if json.trim_ascii_start().first() != Some(&b'{') {
+            return Err(wrong(id, "a timer is a JSON object".to_owned()));
+        }
+        let fields: Fields<'_> =
+            serde_json::from_slice(json).map_err(|error| wrong(id, error.to_string()))?;
+        let own = match &fields.id {
+            Some(own) => Some(own.parse::<TimerId>().map_err(|error| wrong(id, error.to_string()))?),
+            None => None,
+        };
+        if let (Some(id), Some(own)) = (id, &own)
+            && id != own
+        {
+            return Err(wrong(Some(id), format!("the id {own} is another one than {id}")));
+        }
+        let id = id.cloned().or(own).unwrap_or_else(made);
+        match fields.check(now) {
+            Ok((timer_type, due, data)) => {
+                let only_new = fields.if_absent;
+                Ok(WantedTimer { timer: NewTimer { id, timer_type, due, data }, only_new })
+            }
+            Err(why) => Err(wrong(Some(&id), why)),
+        }
+    }
+}
+
+/// A new id.
+fn made() -> TimerId {
+    let id = format!("tmr_{:032x}", rand::random::<u128>());
+    id.parse().expect("letters and digits are an id")
+}
+
+impl Fields<'_> {
+    fn check(&self, now: Timestamp) -> Result<(TimerType, Timestamp, TimerData), String> {
+        let timer_type = self.timer_type.as_deref().ok_or("type is missing: the class of the timer")?;
+        let timer_type = timer_type.parse().map_err(|error| format!("type: {error}"))?;
+        let due = due(self.due.as_deref(), self.span.as_deref(), now)?;
+        let data = self.data.map_or(Ok(TimerData::default()), |data| data_of(data.get()))?;
+        Ok((timer_type, due, data))
+    }
+}
+
+fn due(due: Option<&str>, span: Option<&str>, now: Timestamp) -> Result<Timestamp, String> {
+    let due = match (due, span) {
+        (Some(due), None) => parse_moment(due)
+            .ok_or_else(|| format!("due: {due:?} is no moment; write 2026-11-25T06:00:00Z"))?,
+        (None, Some(span)) => {
+            now + parse_span(span)
+                .ok_or_else(|| format!("in: {span:?} is no span of time; write 30m or 2h"))?
+        }
+        _ => return Err("write either due, a moment, or in, a span of time".to_owned()),
+    };
+    if due > now + FARTHEST_DUE {
+        let days = FARTHEST_DUE.as_secs() / 86_400;
+        return Err(format!("a timer is due within {days} days, and {due} is later"));
+    }
+    Ok(due)
+}
+
+/// Data that every program can read: a number that is too large for one, or half a character, is JSON and yet unreadable.
+fn data_of(json: &str) -> Result<TimerData, String> {
+    let data: TimerData = json.parse().map_err(|error: crate::presence::TimerError| error.to_string())?;
+    if depth(json) > DEEPEST_DATA {
+        return Err(format!("the data of a timer are nested at most {DEEPEST_DATA} deep"));
+    }
+    serde_json::from_str::<Value>(json).map_err(|error| format!("data: {error}"))?;
+    Ok(data)
+}
+
+/// How deep valid JSON is nested.
+fn depth(json: &str) -> usize {
+    let (mut depth, mut deepest, mut is_text, mut is_escaped) = (0_usize, 0, false, false);
+    for byte in json.bytes() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = is_text,
+            b'"' => is_text = !is_text,
+            b'[' | b'{' if !is_text => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b']' | b'}' if !is_text => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::presence::MOST_TIMER_BYTES;
+
+    const NOW: Timestamp = Timestamp::from_millis(1_764_000_000_000);
+
+    fn read(json: &str) -> Result<WantedTimer, BadTimer> {
+        WantedTimer::read(json.as_bytes(), None, NOW)
+    }
+
+    #[test]
+    fn a_timer_is_read_with_its_data_as_they_are_written() {
+        let json = r#" {"id": "a b", "type": "report", "in": "1m 30s", "data": {"b": 1.50, "a": [1]}, "if_absent": true}"#;
+        let WantedTimer { timer, only_new } = read(json).unwrap();
+        assert_eq!((timer.id.as_str(), timer.timer_type.as_str(), only_new), ("a b", "report", true));
+        assert_eq!(timer.due, NOW + Duration::from_secs(90));
+        assert_eq!(timer.data.as_str(), r#"{"b": 1.50, "a": [1]}"#);
+        let bare = read(r#"{"type":"x","due":"2025-11-24T17:00:00+01:00","data":null}"#).unwrap();
+        assert_eq!(bare.timer.due.to_string(), "2025-11-24T16:00:00.000Z");
+        assert_eq!((bare.timer.data, bare.only_new), (TimerData::default(), false));
+        assert!(bare.timer.id.as_str().starts_with("tmr_"), "{}", bare.timer.id);
+        assert_ne!(read(r#"{"type":"x","in":"1s"}"#).unwrap().timer.id, bare.timer.id);
+        let id: TimerId = "7".parse().unwrap();
+        for json in [r#"{"type":"x","in":"0s"}"#, r#"{"id":"7","type":"x","in":"0s"}"#] {
+            assert_eq!(WantedTimer::read(json.as_bytes(), Some(&id), NOW).unwrap().timer.id, id);
+        }
+    }
+
+    #[test]
+    fn what_is_no_timer_is_refused_with_the_reason() {
+        let with = |rest: &str| format!(r#"{{"id":"a","type":"x",{rest}}}"#);
+        let deep = |levels: usize| {
+            with(&format!("\"in\":\"1s\",\"data\":{}{}", "[".repeat(levels), "]".repeat(levels)))
+        };
+        assert!(read(&deep(DEEPEST_DATA)).is_ok());
+        let large = with(&format!("\"in\":\"1s\",\"data\":\"{}\"", "x".repeat(MOST_TIMER_BYTES)));
+        let cases = [
+            ("", "JSON object"),
+            ("[\"a\",\"x\"]", "JSON object"),
+            ("null", "JSON object"),
+            ("{", "EOF"),
+            (r#"{"in":"1s"}"#, "type is missing"),
+            (r#"{"type":"A b","in":"1s"}"#, "type: "),
+            (r#"{"type":7,"in":"1s"}"#, "a string"),
+            (&with("\"in\":\"1s\",\"colour\":1"), "colour"),
+            (&with("\"in\":\"1s\",\"in\":\"2s\""), "duplicate"),
+            (&with("\"data\":1"), "either due"),
+            (&with("\"due\":\"2025-11-24T16:00:00Z\",\"in\":\"1s\""), "either due"),
+            (&with("\"due\":\"tomorrow\""), "is no moment"),
+            (&with("\"due\":\"2025-11-24T16:00:00\""), "is no moment"),
+            (&with("\"in\":\"-1s\""), "is no span"),
+            (&with("\"in\":\"4000d\""), "within 3653 days"),
+            (&with("\"due\":\"9999-01-01T00:00:00Z\""), "within 3653 days"),
+            (&with("\"in\":\"1s\",\"data\":1e999"), "data: number out of range"),
+            (&with(r#""in":"1s","data":"\ud800""#), "data: "),
+            (&large, "65536 bytes"),
+            (&deep(DEEPEST_DATA + 1), "nested at most"),
+            (&deep(60_000 / 2), "nested at most"),
+            (r#"{"id":"a/b","type":"x","in":"1s"}"#, "the id of a timer"),
+            (r#"{"id":"","type":"x","in":"1s"}"#, "the id of a timer"),
+        ];
+        for (json, why) in cases {
+            let BadTimer { why: told, .. } = read(json).expect_err(json);
+            assert!(told.contains(why), "{json}: {told}");
+        }
+        let id = |json: &str| read(json).unwrap_err().id.map(|id| id.to_string());
+        assert_eq!(id(&with("\"in\":\"soon\"")), Some("a".to_owned()));
+        let other =
+            WantedTimer::read(br#"{"id":"b","type":"x","in":"1s"}"#, Some(&"a".parse().unwrap()), NOW);
+        assert!(other.unwrap_err().why.contains("another one"));
+    }
+
+    #[test]
+    fn brackets_in_texts_are_not_deep() {
+        assert_eq!(depth(r#"{"a": "[[[\"{", "b": [1, {"c": "\\"}]}"#), 3);
+        assert_eq!(depth("7"), 0);
+    }
+}

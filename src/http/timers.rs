@@ -1,0 +1,224 @@
+//! `/api/v1/timers`: registers, lists, shows and cancels timers. A batch is [`batch`], a list [`list`], and taking back
+//! several at once [`cancel`].
+//!
+//! Programs register many, so a change is in the audit only if the request names an operator: the pages and the command
+//! line do.
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::rejection::{BytesRejection, PathRejection};
+use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::http::StatusCode;
+use axum::middleware::from_fn_with_state;
+use axum::routing::{get, post};
+use axum::{Extension, Json, Router};
+use serde::Serialize;
+use tokio::sync::Semaphore;
+
+use super::changes::{self, Caller, HasTokens};
+use super::problem::Problem;
+use super::{Role, Sources};
+use crate::clock::{Clock, Timestamp};
+use crate::fleet::timers::{Refused, WantedTimer};
+use crate::fleet::{Silences, Timers};
+use crate::presence::{TimerId, TimerType};
+use crate::store::{AuditEntry, Audited, TimerRegistered};
+use crate::telemetry::TimerOutcome;
+
+mod batch;
+mod cancel;
+mod entries;
+mod list;
+mod rate;
+mod shown;
+
+use entries::LONGEST_ENTRY;
+pub(super) use list::TimersQuery;
+use rate::RateLimit;
+pub(super) use shown::ShownTimer;
+use shown::WholeTimer;
+
+pub(super) const PATH: &str = "/api/v1/timers";
+/// Batches that are read at a time; each holds its answers in memory.
+const BATCHES: usize = 4;
+
+/// Registers, reads and cancels timers.
+#[derive(Clone)]
+pub(super) struct TimersState {
+    timers: Arc<Timers>,
+    silences: Arc<Silences>,
+    rate: Arc<RateLimit>,
+    batches: Arc<Semaphore>,
+    clock: Clock,
+}
+
+pub(super) fn pages(state: TimersState, has_tokens: HasTokens) -> Router {
+    let batches = Router::new()
+        .route(PATH, get(list::list).post(batch::register))
+        .route_layer(from_fn_with_state(has_tokens, changes::guard_without_body));
+    Router::new()
+        .route("/api/v1/timers/{id}", get(show).put(register).delete(cancel_one))
+        .layer(DefaultBodyLimit::max(LONGEST_ENTRY))
+        .merge(
+            Router::new()
+                .route("/api/v1/timers:cancel", post(cancel::cancel))
+                .layer(DefaultBodyLimit::max(cancel::LONGEST_BODY)),
+        )
+        .route_layer(from_fn_with_state(has_tokens, changes::guard))
+        .merge(batches)
+        .with_state(state)
+}
+
+type IdPath = Result<Path<String>, PathRejection>;
+
+fn timer_id(id: IdPath) -> Result<TimerId, Problem> {
+    id?.0.parse().map_err(|error: crate::presence::TimerError| Problem::bad_request(error.to_string()))
+}
+
+/// What became of a timer that was registered.
+#[derive(Serialize)]
+struct Put<'a> {
+    id: &'a TimerId,
+    r#type: &'a TimerType,
+    due: Timestamp,
+    result: &'static str,
+}
+
+impl<'a> Put<'a> {
+    fn of(wanted: &'a WantedTimer, registered: TimerRegistered) -> Put<'a> {
+        let result = match registered {
+            TimerRegistered::Created => "created",
+            TimerRegistered::Changed | TimerRegistered::Exists => "changed",
+            TimerRegistered::HasFired => "fired",
+        };
+        Put { id: &wanted.timer.id, r#type: &wanted.timer.timer_type, due: wanted.timer.due, result }
+    }
+}
+
+#[derive(Serialize)]
+struct WasCancelled {
+    cancelled: bool,
+}
+
+async fn show(State(state): State<TimersState>, id: IdPath) -> Result<Json<WholeTimer>, Problem> {
+    let id = timer_id(id)?;
+    let found = state.timers.read(std::slice::from_ref(&id)).await?.into_iter().next().flatten();
+    let found =
+        found.ok_or_else(|| Problem::not_found(format!("there is no timer {id}, or it is forgotten")))?;
+    Ok(Json(found.into()))
+}
+
+async fn register(
+    State(state): State<TimersState>,
+    Extension(caller): Extension<Caller>,
+    id: IdPath,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<(StatusCode, Json<serde_json::Value>), Problem> {
+    state.admit(&caller)?;
+    let (id, body, now) = (timer_id(id)?, body?, state.clock.now());
+    let wanted = WantedTimer::read(&body, Some(&id), now).map_err(|bad| {
+        state.timers.refused(TimerOutcome::Bad);
+        Problem::bad_request(bad.why)
+    })?;
+    state.count(&caller, 1);
+    let answers = state.timers.register(std::slice::from_ref(&wanted), now).await?;
+    let registered = answers.into_iter().next().ok_or_else(|| Problem::internal("no answer"))??;
+    let text = || format!("{}, due at {}", wanted.timer.timer_type, wanted.timer.due);
+    state.note(&caller, Audited::TimerRegistered, id.as_str(), text).await?;
+    let status = if registered == TimerRegistered::Created { StatusCode::CREATED } else { StatusCode::OK };
+    let answer = serde_json::to_value(Put::of(&wanted, registered));
+    Ok((status, Json(answer.map_err(|error| Problem::internal(error.to_string()))?)))
+}
+
+async fn cancel_one(
+    State(state): State<TimersState>,
+    Extension(caller): Extension<Caller>,
+    id: IdPath,
+) -> Result<Json<WasCancelled>, Problem> {
+    state.admit(&caller)?;
+    let id = timer_id(id)?;
+    let cancelled = state.cancel(&id, &caller).await?;
+    if cancelled {
+        state.note(&caller, Audited::TimerCancelled, id.as_str(), String::new).await?;
+    }
+    Ok(Json(WasCancelled { cancelled }))
+}
+
+impl TimersState {
+    pub fn new(sources: &Sources) -> TimersState {
+        let Sources { timers, silences, clock, .. } = sources.clone();
+        let batches = Arc::new(Semaphore::new(BATCHES));
+        TimersState { timers, silences, rate: Arc::default(), batches, clock }
+    }
+
+    /// Cancels a timer; answers whether it was waiting.
+    async fn cancel(&self, id: &TimerId, caller: &Caller) -> Result<bool, Problem> {
+        self.count(caller, 1);
+        let answers = self.timers.cancel(std::slice::from_ref(id), self.clock.now()).await?;
+        Ok(answers.into_iter().next().unwrap_or(Ok(false))?)
+    }
+
+    /// The same for an operator at a page, whose change is in the audit.
+    pub async fn cancel_by_hand(&self, id: &TimerId, caller: &Caller) -> Result<(), Problem> {
+        self.admit(caller)?;
+        if self.cancel(id, caller).await? {
+            self.audit(caller, Audited::TimerCancelled, id.as_str(), String::new()).await?;
+        }
+        Ok(())
+    }
+
+    /// Refuses a client whose role is too low, or that has to wait.
+    fn admit(&self, caller: &Caller) -> Result<(), Problem> {
+        caller.require(Role::Operator)?;
+        let rate = self.timers.rules().rate;
+        self.rate.admit(caller.token_name(), rate, self.clock.now()).map_err(|wait| {
+            self.timers.refused(TimerOutcome::Rate);
+            let detail =
+                format!("this token may ask for {rate} timers a second (timers.rate); try again later");
+            Problem::too_many_requests(detail, wait)
+        })
+    }
+
+    fn count(&self, caller: &Caller, timers: usize) {
+        self.rate.count(caller.token_name(), self.timers.rules().rate, self.clock.now(), timers);
+    }
+
+    /// Adds a change to the audit, if the request names its operator.
+    async fn note(
+        &self,
+        caller: &Caller,
+        change: Audited,
+        subject: &str,
+        text: impl FnOnce() -> String,
+    ) -> Result<(), Problem> {
+        if !caller.names_operator() {
+            return Ok(());
+        }
+        self.audit(caller, change, subject, text()).await
+    }
+
+    async fn audit(
+        &self,
+        caller: &Caller,
+        change: Audited,
+        subject: &str,
+        text: String,
+    ) -> Result<(), Problem> {
+        let (at, author, subject) = (self.clock.now(), caller.by(None), subject.to_owned());
+        Ok(self.silences.note(&AuditEntry { at, author, change, subject, text }).await?)
+    }
+}
+
+impl From<Refused> for Problem {
+    fn from(refused: Refused) -> Problem {
+        match refused.reason {
+            TimerOutcome::Exists => Problem::conflict(refused.why),
+            TimerOutcome::ClassFull | TimerOutcome::Full => {
+                Problem::unprocessable(refused.why, ("reason", refused.reason.as_str().into()))
+            }
+            TimerOutcome::Unreadable => Problem::internal(refused.why),
+            _ => Problem::bad_request(refused.why),
+        }
+    }
+}

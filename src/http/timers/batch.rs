@@ -1,0 +1,228 @@
+//! `POST /api/v1/timers`: registers many timers, as a JSON array or as lines. The body is read as it arrives and written in
+//! steps, so a batch of any size takes the memory of one step and of its answers, which are short.
+//!
+//! # Why the answer waits for the end of the body
+//! Many clients send all of a request before they read its answer. One that began earlier would fill the connection, and
+//! both sides would wait for each other.
+
+use std::time::Duration;
+
+use axum::Extension;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use futures_util::StreamExt;
+use serde::Serialize;
+use tokio::time::timeout;
+
+use super::entries::{Cutter, Entry, Format, LONGEST_ENTRY, TooLong};
+use super::{Put, TimersState};
+use crate::fleet::timers::{BadTimer, Refused, WantedTimer};
+use crate::http::changes::Caller;
+use crate::http::problem::Problem;
+use crate::presence::TimerId;
+use crate::store::{Audited, TimerRegistered};
+use crate::telemetry::TimerOutcome;
+
+/// The most timers of a request.
+const MOST: usize = 100_000;
+/// A step is written when it has so many timers, or so many bytes of them.
+const STEP: usize = 1000;
+const STEP_BYTES: usize = 1 << 20;
+/// The largest body, in bytes.
+const LARGEST_BODY: u64 = 1 << 30;
+/// How long a client may send nothing, and how long the whole body may take.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const LONGEST_BODY: Duration = Duration::from_secs(15 * 60);
+/// The longest reason of a refusal in an answer, in characters.
+const LONGEST_REASON: usize = 300;
+
+/// A timer of a batch that was refused.
+#[derive(Serialize)]
+struct Error<'a> {
+    id: Option<&'a TimerId>,
+    error: &'a str,
+}
+
+/// The answers so far, and the timers that wait to be written.
+#[derive(Default)]
+struct Batch {
+    /// The entries of this step, in order.
+    step: Vec<Result<WantedTimer, BadTimer>>,
+    bytes: usize,
+    entries: usize,
+    /// The answers as JSON, with commas between them.
+    answers: Vec<u8>,
+    created: u64,
+    changed: u64,
+    refused: u64,
+}
+
+pub(super) async fn register(
+    State(state): State<TimersState>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Problem> {
+    state.admit(&caller)?;
+    let format = format_of(&headers)?;
+    let Ok(_turn) = state.batches.try_acquire() else {
+        let detail = format!("{} batches are being read; try again later", super::BATCHES);
+        return Err(Problem::unavailable(detail));
+    };
+    let mut batch = Batch::default();
+    let read = timeout(LONGEST_BODY, state.read(body, format, &caller, &mut batch)).await;
+    let read = read.unwrap_or_else(|_| Err(Problem::bad_request("the timers took too long to arrive")));
+    // What was read before an error is registered.
+    let written = match &read {
+        Ok(()) => state.write(&mut batch).await,
+        Err(_) => Ok(()),
+    };
+    if batch.created + batch.changed > 0 {
+        let subject = format!("{} timers", batch.created + batch.changed);
+        state.note(&caller, Audited::TimersRegistered, &subject, String::new).await?;
+    }
+    match read.and(written) {
+        Ok(()) => Ok(([(CONTENT_TYPE, "application/json")], batch.into_answer()).into_response()),
+        Err(problem) => {
+            let answered = batch.created + batch.changed + batch.refused;
+            Err(problem.with("answered", answered.into()))
+        }
+    }
+}
+
+fn format_of(headers: &HeaderMap) -> Result<Format, Problem> {
+    let media = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    match media.split(';').next().unwrap_or_default().trim().to_ascii_lowercase().as_str() {
+        "application/json" => Ok(Format::Array),
+        "application/x-ndjson" | "application/ndjson" => Ok(Format::Lines),
+        _ => Err(Problem::unsupported_media_type(
+            "send a JSON array or lines of JSON, with content-type: application/json or application/x-ndjson",
+        )),
+    }
+}
+
+impl TimersState {
+    /// Reads a body to its end, and writes each step that is full.
+    async fn read(
+        &self,
+        body: Body,
+        format: Format,
+        caller: &Caller,
+        batch: &mut Batch,
+    ) -> Result<(), Problem> {
+        let (mut body, mut cutter, mut length) = (body.into_data_stream(), Cutter::new(format), 0);
+        loop {
+            let Ok(chunk) = timeout(LONGEST_PAUSE, body.next()).await else {
+                return Err(Problem::bad_request(format!("nothing came for {} s", LONGEST_PAUSE.as_secs())));
+            };
+            let Some(chunk) = chunk else { break };
+            let chunk: Bytes =
+                chunk.map_err(|error| Problem::bad_request(format!("the body ended early: {error}")))?;
+            length += chunk.len() as u64;
+            if length > LARGEST_BODY {
+                let detail = format!("a batch has at most {LARGEST_BODY} bytes; send it in parts");
+                return Err(Problem::too_large(detail));
+            }
+            let (before, now) = (batch.entries, self.clock.now());
+            let cut = cutter.cut(&chunk, &mut |entry| batch.take(entry, now));
+            self.count(caller, batch.entries - before);
+            if batch.entries > MOST {
+                return self.too_many(batch).await;
+            }
+            if cut.is_err() || batch.step.len() >= STEP || batch.bytes >= STEP_BYTES {
+                self.write(batch).await?;
+            }
+            cut.map_err(Problem::bad_request)?;
+        }
+        let (before, now) = (batch.entries, self.clock.now());
+        let finished = cutter.finish(&mut |entry| batch.take(entry, now));
+        self.count(caller, batch.entries - before);
+        if batch.entries > MOST {
+            return self.too_many(batch).await;
+        }
+        if finished.is_err() {
+            self.write(batch).await?;
+        }
+        finished.map_err(Problem::bad_request)
+    }
+
+    /// Writes the timers up to the limit, and refuses the rest.
+    async fn too_many(&self, batch: &mut Batch) -> Result<(), Problem> {
+        batch.step.truncate(batch.step.len().saturating_sub(batch.entries - MOST));
+        self.write(batch).await?;
+        Err(Problem::too_large(format!(
+            "a batch has at most {MOST} timers; send the others in another request"
+        )))
+    }
+
+    /// Registers the timers of the step, and adds the answers of its entries.
+    async fn write(&self, batch: &mut Batch) -> Result<(), Problem> {
+        let step = std::mem::take(&mut batch.step);
+        batch.bytes = 0;
+        let wanted: Vec<WantedTimer> = step.iter().flatten().cloned().collect();
+        let mut registered = Vec::with_capacity(wanted.len());
+        for part in wanted.chunks(STEP) {
+            registered.extend(self.timers.register(part, self.clock.now()).await?);
+        }
+        let mut registered = registered.into_iter();
+        for entry in &step {
+            match entry {
+                Ok(wanted) => match registered.next() {
+                    Some(Ok(registered)) => batch.answer(wanted, registered),
+                    Some(Err(Refused { why, .. })) => batch.refuse(Some(&wanted.timer.id), &why),
+                    None => batch.refuse(Some(&wanted.timer.id), "no answer"),
+                },
+                Err(bad) => {
+                    self.timers.refused(TimerOutcome::Bad);
+                    batch.refuse(bad.id.as_ref(), &bad.why);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Batch {
+    fn take(&mut self, entry: Entry, now: crate::clock::Timestamp) {
+        self.entries += 1;
+        self.bytes += entry.as_ref().map_or(0, Vec::len);
+        self.step.push(match entry {
+            Ok(json) => WantedTimer::read(&json, None, now),
+            Err(TooLong) => {
+                Err(BadTimer { id: None, why: format!("a timer has at most {LONGEST_ENTRY} bytes of JSON") })
+            }
+        });
+    }
+
+    fn answer(&mut self, wanted: &WantedTimer, registered: TimerRegistered) {
+        match registered {
+            TimerRegistered::Created => self.created += 1,
+            _ => self.changed += 1,
+        }
+        self.add(&Put::of(wanted, registered));
+    }
+
+    fn refuse(&mut self, id: Option<&TimerId>, error: &str) {
+        self.refused += 1;
+        self.add(&Error { id, error: crate::telemetry::truncate(error, LONGEST_REASON) });
+    }
+
+    fn add(&mut self, answer: &impl Serialize) {
+        if !self.answers.is_empty() {
+            self.answers.push(b',');
+        }
+        serde_json::to_writer(&mut self.answers, answer).expect("plain structs with text keys are JSON");
+    }
+
+    fn into_answer(self) -> Vec<u8> {
+        let Batch { mut answers, created, changed, refused, .. } = self;
+        let head =
+            format!("{{\"created\":{created},\"changed\":{changed},\"refused\":{refused},\"timers\":[");
+        answers.splice(..0, head.into_bytes());
+        answers.extend_from_slice(b"]}");
+        answers
+    }
+}

@@ -1,0 +1,78 @@
+//! Timers in pages, by moment and id.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::Uri;
+use serde::Deserialize;
+
+use super::TimersState;
+use super::shown::{ShownTimer, TimersPage, from_cursor, to_cursor};
+use crate::clock::Timestamp;
+use crate::http::problem::{Problem, page_limit, query};
+use crate::presence::{TimerError, TimerState, TimerType};
+use crate::store::FindTimers;
+
+const DEFAULT_LIMIT: usize = 100;
+const LARGEST_LIMIT: usize = 1000;
+/// How often the engine is asked for one page: where most timers are others than those that are wanted, it finds few at a
+/// time.
+const LOOKS: usize = 10;
+
+/// What a request asks for, as it is written in its URL.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::http) struct TimersQuery {
+    /// Types, with commas between them.
+    pub r#type: Option<String>,
+    /// States, with commas between them.
+    pub state: Option<String>,
+    /// Due then or later.
+    pub from: Option<Timestamp>,
+    /// Due before.
+    pub until: Option<Timestamp>,
+    pub limit: Option<usize>,
+    pub cursor: Option<String>,
+}
+
+impl TimersQuery {
+    /// The list that is wanted, and the most timers of a page.
+    fn read(&self) -> Result<(FindTimers, usize), Problem> {
+        let limit = page_limit(self.limit, DEFAULT_LIMIT, LARGEST_LIMIT)?;
+        let wrong =
+            |name: &'static str| move |error: TimerError| Problem::bad_request(format!("{name}: {error}"));
+        let words =
+            |text: &Option<String>| text.as_deref().map(|text| text.split(',').map(str::to_owned).collect());
+        let words = |text| -> Vec<String> { words(text).unwrap_or_default() };
+        let types = words(&self.r#type).iter().map(|one| one.parse()).collect::<Result<Vec<TimerType>, _>>();
+        let states = words(&self.state).iter().map(|one| one.parse()).collect::<Result<Vec<TimerState>, _>>();
+        let after = match self.cursor.as_deref() {
+            None => None,
+            Some(text) => Some(
+                from_cursor(text)
+                    .ok_or_else(|| Problem::bad_request("cursor is the next of a page before"))?,
+            ),
+        };
+        let (types, states) = (types.map_err(wrong("type"))?, states.map_err(wrong("state"))?);
+        Ok((FindTimers { types, states, from: self.from, until: self.until, after }, limit))
+    }
+}
+
+pub(super) async fn list(State(state): State<TimersState>, uri: Uri) -> Result<Json<TimersPage>, Problem> {
+    Ok(Json(state.page(&query(&uri)?).await?))
+}
+
+impl TimersState {
+    pub async fn page(&self, wanted: &TimersQuery) -> Result<TimersPage, Problem> {
+        let (mut find, limit) = wanted.read()?;
+        let mut timers = Vec::new();
+        for _ in 0..LOOKS {
+            let page = self.timers.list(&find, limit - timers.len()).await?;
+            timers.extend(page.timers.iter().map(ShownTimer::from));
+            find.after = page.next;
+            if find.after.is_none() || timers.len() >= limit {
+                break;
+            }
+        }
+        Ok(TimersPage { timers, next: find.after.as_ref().map(to_cursor) })
+    }
+}

@@ -1,0 +1,102 @@
+//! Timers in answers.
+
+use serde::Serialize;
+
+use crate::clock::Timestamp;
+use crate::presence::{Receipt, Timer, TimerData, TimerId, TimerStanding, TimerState, TimerType};
+use crate::store::TimerPlace;
+
+/// A timer in a list.
+#[derive(Serialize)]
+pub(in crate::http) struct ShownTimer {
+    pub id: TimerId,
+    #[serde(rename = "type")]
+    pub timer_type: TimerType,
+    pub state: TimerState,
+    pub due: Timestamp,
+    pub fired_at: Option<Timestamp>,
+    pub cancelled_at: Option<Timestamp>,
+}
+
+/// A timer, with all that is known of it.
+#[derive(Serialize)]
+pub(super) struct WholeTimer {
+    #[serde(flatten)]
+    pub timer: ShownTimer,
+    /// The id of its notification, once it has fired.
+    pub notification: Option<String>,
+    /// What became of it at each receiver, once it has fired.
+    pub receivers: Vec<ShownReceipt>,
+    pub data: TimerData,
+}
+
+#[derive(Serialize)]
+pub(super) struct ShownReceipt {
+    receiver: String,
+    state: Receipt,
+}
+
+/// A page of timers.
+#[derive(Serialize)]
+pub(in crate::http) struct TimersPage {
+    pub timers: Vec<ShownTimer>,
+    /// The `cursor` of the next page; `null` on the last.
+    pub next: Option<String>,
+}
+
+impl From<&Timer> for ShownTimer {
+    fn from(timer: &Timer) -> ShownTimer {
+        let cancelled_at = match timer.standing {
+            TimerStanding::Cancelled { at } => Some(at),
+            _ => None,
+        };
+        ShownTimer {
+            id: timer.id.clone(),
+            timer_type: timer.timer_type.clone(),
+            state: timer.state(),
+            due: timer.due,
+            fired_at: timer.fired_at(),
+            cancelled_at,
+        }
+    }
+}
+
+impl From<Timer> for WholeTimer {
+    fn from(timer: Timer) -> WholeTimer {
+        let shown = ShownTimer::from(&timer);
+        let notification = timer.fired_at().map(|_| timer.firing());
+        let receipts = match timer.standing {
+            TimerStanding::Fired { receipts, .. } => receipts,
+            TimerStanding::Waiting | TimerStanding::Cancelled { .. } => Vec::new(),
+        };
+        let receivers =
+            receipts.into_iter().map(|(receiver, state)| ShownReceipt { receiver, state }).collect();
+        WholeTimer { timer: shown, notification, receivers, data: timer.data }
+    }
+}
+
+/// A place in a list as clients hand it back: the moment in milliseconds, a colon and the id.
+pub(super) fn to_cursor(place: &TimerPlace) -> String {
+    format!("{}:{}", place.due.as_millis(), place.id)
+}
+
+/// `None`: it is none that an answer had.
+pub(super) fn from_cursor(cursor: &str) -> Option<TimerPlace> {
+    let (due, id) = cursor.split_once(':')?;
+    Some(TimerPlace { due: Timestamp::from_millis(due.parse().ok()?), id: id.parse().ok()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_reads_back_and_anything_else_is_none() {
+        let place =
+            TimerPlace { due: Timestamp::from_millis(1_764_000_000_000), id: "a:b c".parse().unwrap() };
+        assert_eq!(from_cursor(&to_cursor(&place)), Some(place));
+        for wrong in ["", "7", "x:a", "7:", "7:a/b", ":a"] {
+            assert_eq!(from_cursor(wrong), None, "{wrong}");
+        }
+    }
+}

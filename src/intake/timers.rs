@@ -1,0 +1,219 @@
+//! Timers that programs register and cancel over MQTT: a JSON object on `rollcall/timers/<id>` registers or changes one, an
+//! empty payload cancels it. Where the message has a response topic, the answer goes there with its correlation data.
+//!
+//! A request is read where messages are received, and applied by the recorder behind the heartbeats of its batch, in the
+//! order of arrival; then it is acknowledged. So a request at QoS 1 that Rollcall loses comes again, and one that comes
+//! again is applied again: it says the same.
+//!
+//! # Why they have room of their own
+//! A heartbeat is small, whatever devices send; a timer has its data. The requests that wait take [`ROOM`] bytes together,
+//! and one that finds no room is refused, in its answer.
+//!
+//! # Where answers do not go
+//! Rollcall may publish where its clients may not. An answer on a topic of the fleet would be a heartbeat of a unit, and one
+//! below `rollcall/` a message of Rollcall. So there is no answer to such a topic.
+
+use std::sync::Arc;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::clock::Timestamp;
+use crate::fleet::timers::WantedTimer;
+use crate::presence::{TimerId, covers};
+use crate::telemetry::{Telemetry, TimerOutcome};
+
+mod apply;
+
+pub(super) use apply::apply;
+
+/// The beginning of the topics of requests; the id follows.
+pub(super) const PREFIX: &str = "rollcall/timers/";
+/// The subscription filter for all of them.
+pub(super) const FILTER: &str = "rollcall/timers/+";
+
+/// The room for requests that wait, in bytes.
+const ROOM: usize = 64 << 20;
+/// The longest request, in bytes: the data of a timer, with room for escapes and the other fields.
+const LONGEST: usize = 128 * 1024;
+/// The longest response topic, and the longest correlation data, in bytes.
+const LONGEST_REPLY_TO: usize = 256;
+
+/// What a message asks of a timer.
+#[derive(Debug, PartialEq)]
+pub(super) struct TimerRequest {
+    pub asked: Asked,
+    /// Where the answer goes, if one is wanted.
+    pub reply_to: Option<ReplyTo>,
+    _room: Room,
+}
+
+#[derive(Debug, PartialEq)]
+pub(super) enum Asked {
+    Register(WantedTimer),
+    Cancel(TimerId),
+    /// The request makes no sense, or finds no room.
+    Refused {
+        id: Option<TimerId>,
+        why: String,
+    },
+}
+
+/// Where an answer goes.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct ReplyTo {
+    pub topic: String,
+    pub correlation: Vec<u8>,
+}
+
+/// The room that a request takes until it is applied.
+#[derive(Debug)]
+struct Room(#[expect(dead_code, reason = "its end gives the room back")] Option<OwnedSemaphorePermit>);
+
+impl PartialEq for Room {
+    fn eq(&self, _: &Room) -> bool {
+        true
+    }
+}
+
+/// Reads requests.
+pub(super) struct TimerReader {
+    room: Arc<Semaphore>,
+    /// Those of the fleet.
+    filters: Vec<String>,
+    telemetry: Arc<Telemetry>,
+}
+
+impl TimerReader {
+    /// `filters`: those by which the fleet is heard.
+    pub fn new(filters: Vec<String>, telemetry: Arc<Telemetry>) -> TimerReader {
+        TimerReader { room: Arc::new(Semaphore::new(ROOM)), filters, telemetry }
+    }
+
+    /// Reads a request about the timer `id`, as the topic has it.
+    pub fn read(
+        &self,
+        id: &str,
+        payload: &[u8],
+        reply_to: Option<(&str, &[u8])>,
+        arrived: Timestamp,
+    ) -> TimerRequest {
+        let reply_to = reply_to.and_then(|(topic, correlation)| self.reply_to(topic, correlation));
+        let size = payload.len().min(LONGEST) as u32;
+        let Ok(room) = self.room.clone().try_acquire_many_owned(size) else {
+            self.telemetry.timers_requested(TimerOutcome::Overflow, 1);
+            let why = "Rollcall has no room for it now; try again later".to_owned();
+            return TimerRequest {
+                asked: Asked::Refused { id: id.parse().ok(), why },
+                reply_to,
+                _room: Room(None),
+            };
+        };
+        let asked = asked(id, payload, arrived);
+        if matches!(asked, Asked::Refused { .. }) {
+            self.telemetry.timers_requested(TimerOutcome::Bad, 1);
+        }
+        TimerRequest { asked, reply_to, _room: Room(Some(room)) }
+    }
+
+    fn reply_to(&self, topic: &str, correlation: &[u8]) -> Option<ReplyTo> {
+        let is_of_fleet = self.filters.iter().any(|filter| covers(filter, topic));
+        let is_own = topic == "rollcall" || topic.starts_with("rollcall/") || topic.starts_with('$');
+        let is_topic = !topic.is_empty() && !topic.contains(['+', '#', '\0']);
+        let fits = topic.len() <= LONGEST_REPLY_TO && correlation.len() <= LONGEST_REPLY_TO;
+        if is_of_fleet || is_own || !is_topic || !fits {
+            self.telemetry.timer_answer_left_out(topic);
+            return None;
+        }
+        Some(ReplyTo { topic: topic.to_owned(), correlation: correlation.to_owned() })
+    }
+}
+
+fn asked(id: &str, payload: &[u8], arrived: Timestamp) -> Asked {
+    let id: TimerId = match id.parse() {
+        Ok(id) => id,
+        Err(error) => {
+            let error: crate::presence::TimerError = error;
+            return Asked::Refused { id: None, why: error.to_string() };
+        }
+    };
+    if payload.len() > LONGEST {
+        let why = format!("a timer has at most {LONGEST} bytes of JSON");
+        return Asked::Refused { id: Some(id), why };
+    }
+    if payload.is_empty() {
+        return Asked::Cancel(id);
+    }
+    match WantedTimer::read(payload, Some(&id), arrived) {
+        Ok(wanted) => Asked::Register(wanted),
+        Err(bad) => Asked::Refused { id: bad.id, why: bad.why },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Clock;
+
+    const NOW: Timestamp = Timestamp::from_millis(1_764_000_000_000);
+
+    fn reader() -> TimerReader {
+        let telemetry = Arc::new(Telemetry::new(&Clock::by_hand(NOW)));
+        TimerReader::new(vec!["units/+/data".to_owned()], telemetry)
+    }
+
+    #[test]
+    fn a_payload_registers_and_an_empty_one_cancels() {
+        let reader = reader();
+        let asked = |id: &str, payload: &str| reader.read(id, payload.as_bytes(), None, NOW).asked;
+        let Asked::Register(wanted) = asked("a b", r#"{"type":"report","in":"1s"}"#) else { panic!() };
+        assert_eq!((wanted.timer.id.as_str(), wanted.timer.timer_type.as_str()), ("a b", "report"));
+        assert_eq!(asked("7", ""), Asked::Cancel("7".parse().unwrap()));
+        for (id, payload, why) in [
+            ("", "", "at least one character"),
+            ("a\u{1b}", "", "no control characters"),
+            ("7", "{}", "type is missing"),
+            ("7", "tomorrow", "JSON object"),
+            ("7", r#"{"id":"8","type":"x","in":"1s"}"#, "another one"),
+        ] {
+            let Asked::Refused { why: told, .. } = asked(id, payload) else { panic!("{id} {payload}") };
+            assert!(told.contains(why), "{told}");
+        }
+    }
+
+    #[test]
+    fn an_answer_never_goes_where_only_rollcall_or_a_unit_may_publish() {
+        let reader = reader();
+        let goes = |topic: &str| reader.read("7", b"", Some((topic, b"c")), NOW).reply_to.is_some();
+        assert!(goes("workers/3/answers") && goes("units/7/answers"));
+        let long = "x".repeat(LONGEST_REPLY_TO + 1);
+        for topic in [
+            "",
+            "units/7/data",
+            "rollcall/canary/rollcall-main",
+            "rollcall",
+            "$SYS/x",
+            "a/+",
+            "#",
+            "a\0",
+            &long,
+        ] {
+            assert!(!goes(topic), "{topic:?}");
+        }
+        assert_eq!(reader.read("7", b"", Some(("a", long.as_bytes())), NOW).reply_to, None);
+    }
+
+    #[test]
+    fn what_finds_no_room_is_refused_until_there_is_some() {
+        let mut reader = reader();
+        reader.room = Arc::new(Semaphore::new(100));
+        let payload = format!("{{\"type\":\"x\",\"in\":\"1s\",\"data\":\"{}\"}}", "y".repeat(40));
+        let request = || reader.read("7", payload.as_bytes(), Some(("a", b"")), NOW);
+        let first = request();
+        assert!(matches!(first.asked, Asked::Register(_)));
+        let second = request();
+        assert!(matches!(&second.asked, Asked::Refused { why, .. } if why.contains("no room")));
+        assert!(second.reply_to.is_some(), "its sender learns of it");
+        drop(first);
+        assert!(matches!(request().asked, Asked::Register(_)));
+    }
+}

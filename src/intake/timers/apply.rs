@@ -1,0 +1,104 @@
+//! Applies requests about timers, in the order of their arrival.
+
+use serde_json::{Value, json};
+
+use super::{Asked, TimerRequest};
+use crate::fleet::Timers;
+use crate::fleet::timers::{Answer, Refused, WantedTimer};
+use crate::intake::engine_writer::EngineWriter;
+use crate::presence::{TimerId, TimerState};
+use crate::store::{EngineError, TimerRegistered};
+
+/// The name of these requests to the engine, for readiness.
+const TIMERS: &str = "timers";
+
+/// Requests that are applied together: registrations, or cancellations.
+enum Run<'a> {
+    Register(Vec<WantedTimer>),
+    Cancel(Vec<TimerId>),
+    Refused(Option<&'a TimerId>, &'a str),
+}
+
+/// Applies requests and answers each; `None` if Rollcall is stopping and the engine away.
+pub(in crate::intake) async fn apply(
+    writer: &EngineWriter,
+    timers: &Timers,
+    requests: &[Box<TimerRequest>],
+) -> Option<Vec<Value>> {
+    let mut answers = Vec::with_capacity(requests.len());
+    for run in runs(requests) {
+        match run {
+            Run::Register(wanted) => answers.extend(register(writer, timers, &wanted).await?),
+            Run::Cancel(ids) => answers.extend(cancel(writer, timers, &ids).await?),
+            Run::Refused(id, why) => answers.push(json!({ "id": id, "error": why })),
+        }
+    }
+    Some(answers)
+}
+
+/// Requests of one sort that follow one another are applied in one go. A timer that is registered and then cancelled is in
+/// two runs.
+fn runs(requests: &[Box<TimerRequest>]) -> Vec<Run<'_>> {
+    let mut runs: Vec<Run<'_>> = Vec::new();
+    for request in requests {
+        match (&request.asked, runs.last_mut()) {
+            (Asked::Register(wanted), Some(Run::Register(run))) => run.push(wanted.clone()),
+            (Asked::Cancel(id), Some(Run::Cancel(run))) => run.push(id.clone()),
+            (Asked::Register(wanted), _) => runs.push(Run::Register(vec![wanted.clone()])),
+            (Asked::Cancel(id), _) => runs.push(Run::Cancel(vec![id.clone()])),
+            (Asked::Refused { id, why }, _) => runs.push(Run::Refused(id.as_ref(), why)),
+        }
+    }
+    runs
+}
+
+async fn register(writer: &EngineWriter, timers: &Timers, wanted: &[WantedTimer]) -> Option<Vec<Value>> {
+    let registered = writer.insist(TIMERS, || timers.register(wanted, writer.clock.now())).await?;
+    Some(wanted.iter().zip(registered).map(|(wanted, answer)| answered(wanted, &answer)).collect())
+}
+
+/// The answer to a registration.
+fn answered(wanted: &WantedTimer, answer: &Answer) -> Value {
+    let timer = &wanted.timer;
+    match answer {
+        Ok(registered) => {
+            let (state, result) = match registered {
+                TimerRegistered::Created => ("waiting", "created"),
+                TimerRegistered::Changed | TimerRegistered::Exists => ("waiting", "changed"),
+                TimerRegistered::HasFired => ("fired", "fired"),
+            };
+            json!({ "id": timer.id, "state": state, "result": result, "type": timer.timer_type, "due": timer.due })
+        }
+        Err(refused) => json!({ "id": timer.id, "error": refused.why }),
+    }
+}
+
+async fn cancel(writer: &EngineWriter, timers: &Timers, ids: &[TimerId]) -> Option<Vec<Value>> {
+    let cancelled = writer.insist(TIMERS, || timers.cancel(ids, writer.clock.now())).await?;
+    let ended = ids.iter().zip(&cancelled).filter(|(_, one)| **one == Ok(false)).map(|(id, _)| id.clone());
+    let mut states = states(writer, timers, ended.collect()).await?.into_iter();
+    let answer = |(id, cancelled): (&TimerId, Result<bool, Refused>)| match cancelled {
+        Ok(true) => json!({ "id": id, "cancelled": true, "state": TimerState::Cancelled }),
+        Ok(false) => json!({ "id": id, "cancelled": false, "state": states.next().flatten() }),
+        Err(refused) => json!({ "id": id, "error": refused.why }),
+    };
+    Some(ids.iter().zip(cancelled).map(answer).collect())
+}
+
+/// The states of timers; `None`: unknown.
+async fn states(
+    writer: &EngineWriter,
+    timers: &Timers,
+    ids: Vec<TimerId>,
+) -> Option<Vec<Option<TimerState>>> {
+    if ids.is_empty() {
+        return Some(Vec::new());
+    }
+    let read = async || match timers.read(&ids).await {
+        // One that cannot be read is no reason to ask again.
+        Err(EngineError::Damaged(_)) => Ok(Vec::new()),
+        other => other,
+    };
+    let read = writer.insist(TIMERS, read).await?;
+    Some(read.into_iter().map(|timer| timer.map(|timer| timer.state())).collect())
+}

@@ -1,0 +1,453 @@
+//! Timers: something that has to happen at a moment, unless it is taken back.
+//!
+//! A [`Timer`] is waiting until its moment; then it fires, once, and the receivers of its class are notified. Each
+//! firing has an id of its own, `<timer>:<due ms>`, which every attempt carries: a receiver that has seen it drops the
+//! repeat. Registering a timer again gives it another moment, and so another id.
+//!
+//! Blind time is nothing to a timer: it waits for a moment, not for a unit.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::value::RawValue;
+
+use super::LONGEST_ID;
+use crate::clock::Timestamp;
+
+/// The most bytes of a timer's data.
+pub const MOST_TIMER_BYTES: usize = 64 * 1024;
+
+/// Why a timer is refused. The text says what is allowed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TimerError {
+    /// Not `[a-z0-9_-]{1,32}`.
+    #[error("the type of a timer is 1 to 32 of the characters a-z, 0-9, _ and -")]
+    Type,
+    #[error("the id of a timer is at least one character long")]
+    EmptyId,
+    /// More than [`LONGEST_ID`] bytes.
+    #[error("the id of a timer is at most {LONGEST_ID} bytes long")]
+    LongId,
+    /// `/`, `+`, `#` or a control character.
+    #[error("the id of a timer has no /, +, # and no control characters")]
+    BadId,
+    #[error("the data of a timer are JSON: {0}")]
+    Data(String),
+    #[error("the data of a timer are at most {MOST_TIMER_BYTES} bytes long")]
+    LargeData,
+    /// Not among [`TimerState::ALL`].
+    #[error("the state of a timer is waiting, fired, delivered, dead or cancelled")]
+    State,
+}
+
+/// The name of a timer: 1–128 bytes of UTF-8 without `/ + #` and control characters, as the id of a unit.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct TimerId(Box<str>);
+
+/// What the id of a firing has in another form: white space, because the ids of notifications are stored in lists that
+/// it separates, what JSON escapes, and everything that a header of HTTP may not hold.
+const ESCAPED: &AsciiSet = &CONTROLS.add(b' ').add(b'%').add(b'"').add(b'\\');
+
+impl TimerId {
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The id of the notification of this timer, when it fires at its moment: `<id>:<due ms>`.
+    pub fn firing(&self, due: Timestamp) -> String {
+        format!("{}:{}", utf8_percent_encode(&self.0, ESCAPED), due.as_millis())
+    }
+}
+
+impl FromStr for TimerId {
+    type Err = TimerError;
+    fn from_str(id: &str) -> Result<TimerId, TimerError> {
+        if id.is_empty() {
+            Err(TimerError::EmptyId)
+        } else if id.len() > LONGEST_ID {
+            Err(TimerError::LongId)
+        } else if id.chars().any(|c| c.is_control() || matches!(c, '/' | '+' | '#')) {
+            Err(TimerError::BadId)
+        } else {
+            Ok(TimerId(id.into()))
+        }
+    }
+}
+
+/// The name of a class of timers, `[a-z0-9_-]{1,32}`. Cheap to clone.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct TimerType(Arc<str>);
+
+impl TimerType {
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for TimerType {
+    type Err = TimerError;
+    fn from_str(name: &str) -> Result<TimerType, TimerError> {
+        let is_plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_' || b == b'-';
+        if (1..=32).contains(&name.len()) && name.bytes().all(is_plain) {
+            Ok(TimerType(name.into()))
+        } else {
+            Err(TimerError::Type)
+        }
+    }
+}
+
+macro_rules! text {
+    ($($name:ty),*) => {$(
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+        impl TryFrom<String> for $name {
+            type Error = TimerError;
+            fn try_from(text: String) -> Result<Self, TimerError> {
+                text.parse()
+            }
+        }
+        impl From<$name> for String {
+            fn from(name: $name) -> String {
+                name.as_str().to_owned()
+            }
+        }
+    )*};
+}
+
+text!(TimerId, TimerType);
+
+/// The data of a timer: any JSON, kept as it was written, at most [`MOST_TIMER_BYTES`]. Those of a timer without data
+/// are `null`. They serialize as the JSON that they are.
+#[derive(Clone, PartialEq, Eq)]
+pub struct TimerData(Box<str>);
+
+impl TimerData {
+    /// The JSON.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// From an engine. `None`: these are no data as they were stored.
+    pub fn stored(json: &str) -> Option<TimerData> {
+        let data: &RawValue = serde_json::from_str(json).ok()?;
+        (data.get().len() == json.len()).then(|| TimerData(json.into()))
+    }
+}
+
+impl Default for TimerData {
+    fn default() -> TimerData {
+        TimerData("null".into())
+    }
+}
+
+impl FromStr for TimerData {
+    type Err = TimerError;
+    fn from_str(json: &str) -> Result<TimerData, TimerError> {
+        if json.len() > MOST_TIMER_BYTES {
+            return Err(TimerError::LargeData);
+        }
+        let data: &RawValue =
+            serde_json::from_str(json).map_err(|error| TimerError::Data(error.to_string()))?;
+        Ok(TimerData(data.get().into()))
+    }
+}
+
+impl fmt::Debug for TimerData {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Serialize for TimerData {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let raw = RawValue::from_string(self.0.clone().into()).map_err(serde::ser::Error::custom)?;
+        raw.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for TimerData {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<TimerData, D::Error> {
+        let raw: Box<RawValue> = Deserialize::deserialize(deserializer)?;
+        if raw.get().len() > MOST_TIMER_BYTES {
+            return Err(serde::de::Error::custom(TimerError::LargeData));
+        }
+        Ok(TimerData(raw.get().into()))
+    }
+}
+
+/// How often the receivers of a timer are notified.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Guarantee {
+    /// Tried again until the receiver acknowledges it, always under one id.
+    #[default]
+    AtLeastOnce,
+    /// Marked in the engine before the only attempt, and never tried again.
+    AtMostOnce,
+}
+
+/// What becomes of a timer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TimerState {
+    /// Its moment is not over, or no instance has looked at it yet.
+    Waiting,
+    /// It has fired, and a receiver has not got it yet.
+    Fired,
+    /// All its receivers have got it.
+    Delivered,
+    /// A receiver did not get it, or it is unknown if it did; no attempt follows.
+    Dead,
+    /// It was taken back before it fired.
+    Cancelled,
+}
+
+impl TimerState {
+    pub const ALL: [TimerState; 5] = [
+        TimerState::Waiting,
+        TimerState::Fired,
+        TimerState::Delivered,
+        TimerState::Dead,
+        TimerState::Cancelled,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            TimerState::Waiting => "waiting",
+            TimerState::Fired => "fired",
+            TimerState::Delivered => "delivered",
+            TimerState::Dead => "dead",
+            TimerState::Cancelled => "cancelled",
+        }
+    }
+}
+
+impl FromStr for TimerState {
+    type Err = TimerError;
+    fn from_str(name: &str) -> Result<TimerState, TimerError> {
+        TimerState::ALL.into_iter().find(|state| state.as_str() == name).ok_or(TimerError::State)
+    }
+}
+
+/// What became of a fired timer at one receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Receipt {
+    /// No attempt has succeeded yet.
+    Pending,
+    /// The only attempt of a timer that is delivered at most once has begun, and its outcome is not recorded.
+    Begun,
+    Delivered,
+    /// Given up.
+    Dead,
+    /// The instance that began the only attempt died before it recorded the outcome.
+    Unknown,
+}
+
+impl Receipt {
+    pub const ALL: [Receipt; 5] =
+        [Receipt::Pending, Receipt::Begun, Receipt::Delivered, Receipt::Dead, Receipt::Unknown];
+
+    /// The state of a fired timer, by what became of it at each of its receivers.
+    pub fn state(receipts: impl IntoIterator<Item = Receipt> + Clone) -> TimerState {
+        let is_open = |one| matches!(one, Receipt::Pending | Receipt::Begun);
+        if receipts.clone().into_iter().any(is_open) {
+            TimerState::Fired
+        } else if receipts.into_iter().all(|one| one == Receipt::Delivered) {
+            TimerState::Delivered
+        } else {
+            TimerState::Dead
+        }
+    }
+}
+
+/// A timer as it is wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewTimer {
+    pub id: TimerId,
+    pub timer_type: TimerType,
+    /// When it fires; a moment that is over fires at once.
+    pub due: Timestamp,
+    pub data: TimerData,
+}
+
+/// A timer as it is stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Timer {
+    pub id: TimerId,
+    pub timer_type: TimerType,
+    pub due: Timestamp,
+    pub data: TimerData,
+    pub standing: TimerStanding,
+}
+
+/// Where a timer is on its way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TimerStanding {
+    Waiting,
+    Cancelled {
+        at: Timestamp,
+    },
+    Fired {
+        at: Timestamp,
+        /// What became of it at each receiver of its class, by the name of the receiver.
+        receipts: Vec<(String, Receipt)>,
+    },
+}
+
+impl Timer {
+    /// A timer that waits.
+    pub fn waiting(new: NewTimer) -> Timer {
+        let NewTimer { id, timer_type, due, data } = new;
+        Timer { id, timer_type, due, data, standing: TimerStanding::Waiting }
+    }
+
+    pub fn state(&self) -> TimerState {
+        match &self.standing {
+            TimerStanding::Waiting => TimerState::Waiting,
+            TimerStanding::Cancelled { .. } => TimerState::Cancelled,
+            TimerStanding::Fired { receipts, .. } => Receipt::state(receipts.iter().map(|(_, one)| *one)),
+        }
+    }
+
+    pub fn fired_at(&self) -> Option<Timestamp> {
+        match self.standing {
+            TimerStanding::Fired { at, .. } => Some(at),
+            _ => None,
+        }
+    }
+
+    /// The timer when it fires now: each receiver of its class has to get it.
+    pub fn fired(self, class: &TimerClass, now: Timestamp) -> Timer {
+        let receipts = class.receivers.iter().map(|name| (name.clone(), Receipt::Pending)).collect();
+        Timer { standing: TimerStanding::Fired { at: now, receipts }, ..self }
+    }
+
+    /// The id of the notification when it fires at its moment.
+    pub fn firing(&self) -> String {
+        self.id.firing(self.due)
+    }
+}
+
+/// A timer in a notification.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FiredTimer {
+    pub id: TimerId,
+    #[serde(rename = "type")]
+    pub timer_type: TimerType,
+    pub due: Timestamp,
+    pub fired_at: Timestamp,
+    pub data: TimerData,
+    #[serde(default, skip_serializing_if = "is_at_least_once")]
+    pub guarantee: Guarantee,
+}
+
+impl FiredTimer {
+    pub fn new(timer: &Timer, class: &TimerClass, now: Timestamp) -> FiredTimer {
+        FiredTimer {
+            id: timer.id.clone(),
+            timer_type: timer.timer_type.clone(),
+            due: timer.due,
+            fired_at: now,
+            data: timer.data.clone(),
+            guarantee: class.guarantee,
+        }
+    }
+}
+
+fn is_at_least_once(guarantee: &Guarantee) -> bool {
+    *guarantee == Guarantee::AtLeastOnce
+}
+
+/// A configured class of timers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TimerClass {
+    pub timer_type: TimerType,
+    /// Their names, at least one.
+    pub receivers: Vec<String>,
+    pub guarantee: Guarantee,
+    /// How long a timer that has ended can be read.
+    pub keep: Duration,
+    /// The most timers of this class that wait at a time.
+    pub most: u64,
+}
+
+/// How long a timer that has ended can be read if its class says nothing else: seven days.
+pub const DEFAULT_TIMER_KEEP: Duration = Duration::from_secs(7 * 86_400);
+/// The default of the most timers of a class that wait at a time.
+pub const DEFAULT_MOST_OF_CLASS: u64 = 1_000_000;
+/// The default of the most timers of all classes that wait at a time.
+pub const DEFAULT_MOST_TIMERS: u64 = 2_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_as_that_of_a_unit_and_its_firing_has_no_white_space() {
+        for (id, refused) in [
+            ("", TimerError::EmptyId),
+            ("a/b", TimerError::BadId),
+            ("a+b", TimerError::BadId),
+            ("#", TimerError::BadId),
+            ("a\nb", TimerError::BadId),
+        ] {
+            assert_eq!(id.parse::<TimerId>(), Err(refused), "{id:?}");
+        }
+        assert_eq!("x".repeat(129).parse::<TimerId>(), Err(TimerError::LongId));
+        let due = Timestamp::from_millis(1_732_147_200_000);
+        for (id, firing) in [
+            ("report-7", "report-7:1732147200000"),
+            ("a b%c", "a%20b%25c:1732147200000"),
+            ("a\u{2003}ü", "a%E2%80%83%C3%BC:1732147200000"),
+        ] {
+            assert_eq!(id.parse::<TimerId>().unwrap().firing(due), firing);
+        }
+    }
+
+    #[test]
+    fn data_are_kept_as_they_were_written() {
+        let json = r#"{"b": 1.0, "a":12345678901234567890123}"#;
+        let data: TimerData = json.parse().unwrap();
+        assert_eq!(serde_json::to_string(&data).unwrap(), json);
+        let read: TimerData = serde_json::from_str(json).unwrap();
+        assert_eq!(read, data);
+        assert_eq!(TimerData::default().as_str(), "null");
+        for bad in ["", "{", "1 2", "nul"] {
+            assert!(matches!(bad.parse::<TimerData>(), Err(TimerError::Data(_))), "{bad:?}");
+        }
+        let large = format!("\"{}\"", "x".repeat(MOST_TIMER_BYTES));
+        assert_eq!(large.parse::<TimerData>(), Err(TimerError::LargeData));
+    }
+
+    #[test]
+    fn a_fired_timer_is_delivered_when_all_have_it_and_dead_when_one_never_will() {
+        use Receipt::*;
+        for (receipts, state) in [
+            (&[][..], TimerState::Delivered),
+            (&[Pending], TimerState::Fired),
+            (&[Begun], TimerState::Fired),
+            (&[Delivered, Pending], TimerState::Fired),
+            (&[Dead, Pending], TimerState::Fired),
+            (&[Delivered, Delivered], TimerState::Delivered),
+            (&[Delivered, Dead], TimerState::Dead),
+            (&[Unknown, Delivered], TimerState::Dead),
+        ] {
+            assert_eq!(Receipt::state(receipts.iter().copied()), state, "{receipts:?}");
+        }
+    }
+}

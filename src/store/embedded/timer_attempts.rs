@@ -1,0 +1,121 @@
+//! Attempts to deliver timers at most once: each is marked, and its delivery ended, before it begins. An attempt that has no
+//! outcome for long was cut off by the end of the process: whether the receiver got the timer is unknown.
+
+use rusqlite::{Connection, params};
+
+use super::EmbeddedEngine;
+use super::error::DatabaseResult;
+use super::finish::end_lane;
+use super::stored::text;
+use super::timers::stored;
+use crate::clock::Timestamp;
+use crate::presence::{Receipt, TimerId, TimerStanding, TimerType};
+use crate::store::json::to_json;
+use crate::store::timer_text::{decode, encode};
+use crate::store::{Delivery, Result, firing_of, group_of_timer, partition_of_group};
+
+/// How many attempts one call gives up.
+const GIVEN_UP: i64 = 1000;
+
+pub(super) async fn begin(
+    engine: &EmbeddedEngine,
+    deliveries: &[&Delivery],
+    now: Timestamp,
+) -> Result<Vec<bool>> {
+    let firing = |one: &&Delivery| firing_of(one).filter(|_| engine.delivery_leases.is_held(one));
+    let firings: Vec<Option<(TimerId, Timestamp)>> = deliveries.iter().map(firing).collect();
+    let (partitions, deliveries): (u16, Vec<Delivery>) =
+        (engine.memory.partitions(), deliveries.iter().map(|one| (*one).clone()).collect());
+    let leases = engine.delivery_leases.clone();
+    let write = move |database: &Connection| {
+        let mut answers = Vec::with_capacity(deliveries.len());
+        for (delivery, firing) in deliveries.iter().zip(&firings) {
+            let Some((timer, due)) = firing else {
+                answers.push(false);
+                continue;
+            };
+            let Delivery { receiver, group, .. } = delivery;
+            let is_ended = end_lane(database, receiver, &group.key, delivery.notification(), now)?;
+            if is_ended {
+                let partition = partition_of_group(&group_of_timer(timer), partitions);
+                let insert = "INSERT OR REPLACE INTO timer_attempts(receiver, timer, due, partition, at) VALUES(?, ?, ?, ?, ?)";
+                let values = params![receiver, timer.as_str(), due.as_millis(), partition, now.as_millis()];
+                database.prepare_cached(insert)?.execute(values)?;
+                write_receipt(database, timer, *due, receiver, Receipt::Begun)?;
+            }
+            answers.push(is_ended);
+        }
+        Ok((answers, deliveries.clone()))
+    };
+    let (answers, deliveries) = engine.writer.write("begin_only_attempts", write).await?;
+    for delivery in deliveries.iter().zip(&answers).filter(|(_, is_ended)| **is_ended).map(|(one, _)| one) {
+        leases.end(&delivery.receiver, &delivery.group.key, delivery.notification());
+    }
+    Ok(answers)
+}
+
+pub(super) async fn give_up(
+    engine: &EmbeddedEngine,
+    partitions: &[u16],
+    before: Timestamp,
+) -> Result<Vec<TimerType>> {
+    let partitions = to_json(&partitions)?;
+    let read = move |database: &Connection| {
+        let mut select = database.prepare_cached(
+            "SELECT receiver, timer, due FROM timer_attempts WHERE at < ? AND partition IN \
+             (SELECT value FROM json_each(?)) ORDER BY at LIMIT ?",
+        )?;
+        let rows = select.query_map(params![before.as_millis(), partitions, GIVEN_UP], |row| {
+            Ok((text(row, 0)?.into_owned(), text(row, 1)?.into_owned(), row.get(2)?))
+        })?;
+        Ok(rows.collect::<rusqlite::Result<Vec<(String, String, i64)>>>()?)
+    };
+    let begun = engine.readers.read(read).await?;
+    if begun.is_empty() {
+        return Ok(Vec::new());
+    }
+    let write = move |database: &Connection| {
+        let mut types = Vec::new();
+        for (receiver, timer, due) in &begun {
+            let Ok(timer) = timer.parse::<TimerId>() else { continue };
+            let due = Timestamp::from_millis(*due);
+            if forget_attempt(database, receiver, &timer, due)? {
+                types.extend(write_receipt(database, &timer, due, receiver, Receipt::Unknown)?);
+            }
+        }
+        Ok(types)
+    };
+    engine.writer.write("give_up_only_attempts", write).await
+}
+
+/// The outcome of an attempt is known. Answers whether it had none.
+pub(super) fn forget_attempt(
+    database: &Connection,
+    receiver: &str,
+    timer: &TimerId,
+    due: Timestamp,
+) -> DatabaseResult<bool> {
+    let delete = "DELETE FROM timer_attempts WHERE receiver = ? AND timer = ? AND due = ?";
+    let values = params![receiver, timer.as_str(), due.as_millis()];
+    Ok(database.prepare_cached(delete)?.execute(values)? > 0)
+}
+
+/// Writes what became of a timer at a receiver, unless it is not known any more, or was registered again since. Answers
+/// its type if that changed it.
+pub(super) fn write_receipt(
+    database: &Connection,
+    timer: &TimerId,
+    due: Timestamp,
+    receiver: &str,
+    receipt: Receipt,
+) -> DatabaseResult<Option<TimerType>> {
+    let known = stored(database, timer)?.and_then(|text| decode(timer, &text));
+    let Some(mut known) = known.filter(|known| known.due == due) else { return Ok(None) };
+    let TimerStanding::Fired { receipts, .. } = &mut known.standing else { return Ok(None) };
+    let of_receiver = receipts.iter_mut().find(|(name, before)| name == receiver && *before != receipt);
+    let Some((_, before)) = of_receiver else { return Ok(None) };
+    *before = receipt;
+    let update = "UPDATE timers SET body = ? WHERE id = ?";
+    database.prepare_cached(update)?.execute(params![encode(&known), timer.as_str()])?;
+    Ok(Some(known.timer_type))
+}

@@ -1,0 +1,27 @@
+-- The first part of scripts that write what became of a timer at a receiver.
+--
+-- KEYS: the page of the timer is named by its caller. No ARGV is read here.
+-- Returns nothing: it declares a function for the second part. The function changes nothing if the timer is not known any
+-- more, or was registered again since. It answers the type of the timer if it changed it. See timer_text.rs for the
+-- letters, and `Receipt::state` for the rule of the state.
+local function write_receipt(page, id, moment, receiver, letter)
+  local text = redis.call('HGET', page, id) or ''
+  local state, of, due, at, receipts, data = string.match(text, '^([fdx])(%S+) (%S+) (%S+) (%S+) (.*)$')
+  if not state or due ~= moment then
+    return nil
+  end
+  local from, to = string.find(',' .. receipts, ',' .. receiver .. ':', 1, true)
+  if not from or string.sub(receipts, to, to) == letter then
+    return nil
+  end
+  receipts = string.sub(receipts, 1, to - 1) .. letter .. string.sub(receipts, to + 1)
+  state = 'd'
+  if string.find(receipts, ':[pb]') then
+    state = 'f'
+  elseif string.find(receipts, ':[xu]') then
+    state = 'x'
+  end
+  redis.call('HSET', page, id, state .. of .. ' ' .. due .. ' ' .. at .. ' ' .. receipts .. ' ' .. data)
+  return of
+end
+

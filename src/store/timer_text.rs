@@ -1,0 +1,206 @@
+//! The stored form of a timer in an engine whose values are texts.
+//!
+//! One line: a letter for the state, the type, the moment in ms, base 36; and the data. A timer that waits for the
+//! first of its kind takes 21 bytes more than its data:
+//!
+//! ```text
+//! wreport-due m3q9k5s0 {"device":"d-7"}
+//! ```
+//!
+//! One that has fired or was cancelled has the moment of that, and what became of it at each receiver:
+//!
+//! ```text
+//! freport-due m3q9k5s0 m3q9k5s4 hook:d,mail:p {"device":"d-7"}
+//! ```
+//!
+//! | letter | state | | letter | receipt |
+//! |---|---|---|---|---|
+//! | `w` | waiting | | `p` | pending |
+//! | `f` | fired | | `b` | begun |
+//! | `d` | delivered | | `d` | delivered |
+//! | `x` | dead | | `x` | dead |
+//! | `c` | cancelled | | `u` | unknown |
+//!
+//! # Why so short
+//! Redis stores a page of small values as one packed string. A value longer than 64 bytes makes it unpack the page,
+//! which costs 60 bytes more for each timer on it.
+//!
+//! The form is the only one of its timer: a script compares the stored text with that of the timer that was read.
+
+use crate::clock::Timestamp;
+use crate::presence::{Receipt, Timer, TimerData, TimerId, TimerStanding, TimerState};
+
+/// Instead of the receipts of a timer that has none.
+const NO_RECEIPTS: &str = "-";
+
+pub(super) fn letter_of_state(state: TimerState) -> char {
+    match state {
+        TimerState::Waiting => 'w',
+        TimerState::Fired => 'f',
+        TimerState::Delivered => 'd',
+        TimerState::Dead => 'x',
+        TimerState::Cancelled => 'c',
+    }
+}
+
+pub(super) fn letter_of_receipt(receipt: Receipt) -> char {
+    match receipt {
+        Receipt::Pending => 'p',
+        Receipt::Begun => 'b',
+        Receipt::Delivered => 'd',
+        Receipt::Dead => 'x',
+        Receipt::Unknown => 'u',
+    }
+}
+
+/// A timer as text, without its id.
+pub(super) fn encode(timer: &Timer) -> String {
+    let (letter, due) = (letter_of_state(timer.state()), moment(timer.due));
+    let (of, data) = (&timer.timer_type, timer.data.as_str());
+    match &timer.standing {
+        TimerStanding::Waiting => format!("{letter}{of} {due} {data}"),
+        TimerStanding::Cancelled { at } => format!("{letter}{of} {due} {} {NO_RECEIPTS} {data}", moment(*at)),
+        TimerStanding::Fired { at, receipts } => {
+            format!("{letter}{of} {due} {} {} {data}", moment(*at), receipts_text(receipts))
+        }
+    }
+}
+
+/// A timer from text; `None` for a text that [`encode`] does not write.
+pub(super) fn decode(id: &TimerId, text: &str) -> Option<Timer> {
+    let letter = text.chars().next()?;
+    let (timer_type, rest) = text.get(letter.len_utf8()..)?.split_once(' ')?;
+    let (due, rest) = rest.split_once(' ')?;
+    let (standing, data) = if letter == 'w' {
+        (TimerStanding::Waiting, rest)
+    } else {
+        let (at, rest) = rest.split_once(' ')?;
+        let (receipts, data) = rest.split_once(' ')?;
+        let at = moment_of(at)?;
+        let standing = match letter {
+            'c' => TimerStanding::Cancelled { at },
+            _ => TimerStanding::Fired { at, receipts: receipts_of(receipts)? },
+        };
+        (standing, data)
+    };
+    let (timer_type, due) = (timer_type.parse().ok()?, moment_of(due)?);
+    let timer = Timer { id: id.clone(), timer_type, due, data: TimerData::stored(data)?, standing };
+    (letter_of_state(timer.state()) == letter).then_some(timer)
+}
+
+/// Whether a text is a stored timer.
+pub(super) fn is_timer(text: &str) -> bool {
+    "any".parse().is_ok_and(|id| decode(&id, text).is_some())
+}
+
+/// What became of a timer at each receiver: `hook:d,mail:p`.
+pub(super) fn receipts_text(receipts: &[(String, Receipt)]) -> String {
+    if receipts.is_empty() {
+        return NO_RECEIPTS.to_owned();
+    }
+    let texts = receipts.iter().map(|(name, receipt)| format!("{name}:{}", letter_of_receipt(*receipt)));
+    texts.collect::<Vec<_>>().join(",")
+}
+
+/// The same from text.
+pub(super) fn receipts_of(text: &str) -> Option<Vec<(String, Receipt)>> {
+    if text == NO_RECEIPTS {
+        return Some(Vec::new());
+    }
+    let receipt = |one: &str| {
+        let (name, letter) = one.split_once(':')?;
+        let of_letter = |receipt: &Receipt| letter == letter_of_receipt(*receipt).encode_utf8(&mut [0; 4]);
+        Some((name.to_owned(), Receipt::ALL.into_iter().find(of_letter)?))
+    };
+    text.split(',').map(receipt).collect()
+}
+
+const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
+
+/// A moment in base 36, as Lua reads it: eight digits until the year 2059.
+pub(super) fn moment(at: Timestamp) -> String {
+    let mut ms = at.as_millis().max(0);
+    let mut digits = Vec::with_capacity(9);
+    loop {
+        digits.push(char::from(DIGITS[(ms % 36) as usize]));
+        ms /= 36;
+        if ms == 0 {
+            return digits.iter().rev().collect();
+        }
+    }
+}
+
+fn moment_of(text: &str) -> Option<Timestamp> {
+    let at = Timestamp::from_millis(i64::from_str_radix(text, 36).ok()?);
+    (moment(at) == text).then_some(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn timer(data: &str) -> Timer {
+        let (id, timer_type) = ("report-7".parse().unwrap(), "report-due".parse().unwrap());
+        let due = Timestamp::from_millis(1_764_000_000_000);
+        Timer { id, timer_type, due, data: data.parse().unwrap(), standing: TimerStanding::Waiting }
+    }
+
+    /// Redis packs values of up to 64 bytes by default: see the module.
+    #[test]
+    fn a_waiting_timer_with_forty_bytes_of_data_stays_on_a_packed_page() {
+        let data = format!("\"{}\"", "x".repeat(38));
+        let text = encode(&timer(&data));
+        assert_eq!(text, format!("wreport-due mid3twu0 {data}").replace("mid3twu0", &moment(timer("1").due)));
+        assert!(data.len() == 40 && text.len() <= 64, "{text} takes {} bytes", text.len());
+    }
+
+    #[test]
+    fn damaged_text_is_recognised() {
+        let id = "a".parse().unwrap();
+        for text in [
+            "",
+            "w",
+            "wa",
+            "wa b",
+            "wa zz",
+            "wA zz 1",
+            "wa -1 1",
+            "wa 0zz 1",
+            "wa ZZ 1",
+            "wa zz {",
+            "qa zz 1",
+            "fa zz 1",
+            "fa zz zz hook:d 1",
+            "fa zz zz hook:q 1",
+            "fa zz zz hook 1",
+            "da zz zz hook:p 1",
+            "ca zz zz 1",
+            "é",
+        ] {
+            assert_eq!(decode(&id, text), None, "{text:?}");
+        }
+        assert!(decode(&id, "wa zz 1").is_some() && decode(&id, "fa zz zz hook:p 1").is_some());
+    }
+
+    fn standing() -> impl Strategy<Value = TimerStanding> {
+        let at = || (0i64..250_000_000_000_000).prop_map(Timestamp::from_millis);
+        let receipts = prop::collection::vec(("[a-z0-9_-]{1,8}", prop::sample::select(&Receipt::ALL)), 0..4);
+        prop_oneof![
+            Just(TimerStanding::Waiting),
+            at().prop_map(|at| TimerStanding::Cancelled { at }),
+            (at(), receipts).prop_map(|(at, receipts)| TimerStanding::Fired { at, receipts }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn an_encoded_timer_reads_back(
+            due in 0i64..250_000_000_000_000, data in "\\PC{0,40}", standing in standing(),
+        ) {
+            let data = serde_json::to_string(&data).unwrap();
+            let timer = Timer { due: Timestamp::from_millis(due), standing, ..timer(&data) };
+            prop_assert_eq!(decode(&timer.id, &encode(&timer)), Some(timer));
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! Timers: registered for a moment, fired once, delivered as notifications.
+//!
+//! A timer lies in the partition of its group, [`group_of_timer`], beside the lanes of its deliveries. So one step ends
+//! its waiting and queues a delivery for each receiver of its class: a crash leaves it waiting or fired. From then on it
+//! is a notification like any other, with the id `<timer>:<due ms>`, and [`AlertStore`](super::AlertStore) leases it,
+//! retries it and keeps what is given up. The step that ends a delivery also writes what became of the timer.
+//!
+//! An engine decides nothing: firing is "read, decide, apply if unchanged", as for units. Time is an argument.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::{Delivery, Layout, Result};
+use crate::clock::Timestamp;
+use crate::presence::{DEFAULT_TIMER_KEEP, NewTimer, Timer, TimerClass, TimerId, TimerState, TimerType};
+
+/// The begin of the key of a timer's group; its id follows. No label is named so.
+const TIMER: &str = "timer:";
+
+/// The key of the group of a timer, which has no other members.
+pub fn group_of_timer(id: &TimerId) -> String {
+    format!("{TIMER}{id}")
+}
+
+/// The timer of a group; `None`: it is the group of something else.
+pub fn timer_of_group(key: &str) -> Option<&str> {
+    key.strip_prefix(TIMER)
+}
+
+/// The timer of a delivery, and the moment at which it fired; `None`: it is no delivery of a timer to one of the receivers
+/// of its class.
+pub(super) fn firing_of(delivery: &Delivery) -> Option<(TimerId, Timestamp)> {
+    let id = timer_of_group(&delivery.group.key).filter(|_| delivery.meant_for.is_none())?;
+    let (_, due) = delivery.notification().rsplit_once(':')?;
+    Some((id.parse().ok()?, Timestamp::from_millis(due.parse().ok()?)))
+}
+
+/// The classes of timers by their types.
+pub type TimerClasses = BTreeMap<TimerType, TimerClass>;
+
+/// What became of a timer that was registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimerRegistered {
+    /// The id was unknown, or its timer has fired or was cancelled.
+    Created,
+    /// The timer was waiting, and has this moment, type and data now.
+    Changed,
+    /// Nothing is changed: the id is known, and only a new one was wanted.
+    Exists,
+    /// Nothing is changed: this timer has fired at this very moment, and `<timer>:<due ms>` fires once.
+    HasFired,
+}
+
+/// What became of a timer that was cancelled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimerCancelled {
+    /// It was waiting, and never fires.
+    Yes,
+    /// It is not as the caller knows it any more; nothing is changed.
+    Changed,
+    /// It has fired, or was cancelled before.
+    Ended,
+    Unknown,
+}
+
+/// The timers of a list, and where it goes on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FindTimers {
+    /// Only timers of these types; all if empty.
+    pub types: Vec<TimerType>,
+    /// Only timers in these states; all if empty.
+    pub states: Vec<TimerState>,
+    /// Only timers that are due then or later.
+    pub from: Option<Timestamp>,
+    /// Only timers that are due before.
+    pub until: Option<Timestamp>,
+    /// Only timers after this one, in the order of the list: the last of the page before.
+    pub after: Option<TimerPlace>,
+}
+
+/// The place of a timer in lists: by moment, then by id (bytes).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TimerPlace {
+    pub due: Timestamp,
+    pub id: TimerId,
+}
+
+impl FindTimers {
+    /// Whether the list has this timer, wherever the page begins.
+    pub fn matches(&self, timer: &Timer) -> bool {
+        (self.types.is_empty() || self.types.contains(&timer.timer_type))
+            && (self.states.is_empty() || self.states.contains(&timer.state()))
+            && self.from.is_none_or(|from| timer.due >= from)
+            && self.until.is_none_or(|until| timer.due < until)
+    }
+
+    /// Whether any timers that wait, and any that have ended or fired, may be in the list.
+    pub(super) fn wants(&self) -> (bool, bool) {
+        let is_waiting = |state: &TimerState| *state == TimerState::Waiting;
+        let all = self.states.is_empty();
+        (all || self.states.iter().any(is_waiting), all || !self.states.iter().all(is_waiting))
+    }
+}
+
+/// A part of a list, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TimerPage {
+    pub timers: Vec<Timer>,
+    /// Where the next page begins; `None` after the last. A page may have few timers, or none, and not be the last:
+    /// the engine looks at a bounded number of them for each page.
+    pub next: Option<TimerPlace>,
+}
+
+/// Timers that fired.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Fired {
+    /// The timers that this caller fired, as they are now.
+    pub timers: Vec<Timer>,
+    /// Whether some of their deliveries wait in the engine for [`AlertStore::lease`](super::AlertStore::lease).
+    pub has_queued: bool,
+    /// Deliveries that are leased to the caller.
+    pub deliveries: Vec<Delivery>,
+}
+
+/// How many deliveries the caller of [`TimerStore::fire`] takes, and until when they are leased to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TimerCapacity {
+    /// By the name of the receiver; none for the others.
+    pub most: BTreeMap<String, usize>,
+    pub until: Timestamp,
+}
+
+impl TimerCapacity {
+    /// The caller takes none: [`AlertStore::lease`](super::AlertStore::lease) hands them out.
+    pub const NONE: TimerCapacity = TimerCapacity { most: BTreeMap::new(), until: Timestamp::ZERO };
+}
+
+/// Timers.
+#[async_trait]
+pub trait TimerStore: Layout {
+    /// Registers timers, each in one step: a new one, or another moment, type and data for one that waits. With
+    /// `only_new` an id that is known, waiting or not, is refused. Answers in order; of an id that is there twice the
+    /// last counts. Safe to repeat.
+    async fn register(
+        &self,
+        timers: &[NewTimer],
+        only_new: bool,
+        now: Timestamp,
+    ) -> Result<Vec<TimerRegistered>>;
+
+    /// Cancels timers that wait, each in one step. They can be read as long as those that fired. Answers in order.
+    async fn cancel(
+        &self,
+        ids: &[TimerId],
+        classes: &TimerClasses,
+        now: Timestamp,
+    ) -> Result<Vec<TimerCancelled>>;
+
+    /// Cancels timers that are still as the caller read them: one that got another moment, type or data since is left.
+    async fn cancel_unchanged(
+        &self,
+        timers: &[Timer],
+        classes: &TimerClasses,
+        now: Timestamp,
+    ) -> Result<Vec<TimerCancelled>>;
+
+    /// Reads timers, in order; `None`: unknown, or forgotten by now.
+    async fn timers(&self, ids: &[TimerId]) -> Result<Vec<Option<Timer>>>;
+
+    /// A page of timers by moment and id: about `limit` of them are looked at. Those that change meanwhile may be
+    /// missing.
+    async fn find_timers(&self, find: &FindTimers, limit: usize) -> Result<TimerPage>;
+
+    /// How many timers of each type wait in these partitions. The engine keeps these numbers: reading costs little.
+    async fn count_timers(&self, partitions: &[u16]) -> Result<BTreeMap<TimerType, u64>>;
+
+    /// The moment of the first timer that waits in these partitions.
+    async fn first_timer(&self, partitions: &[u16]) -> Result<Option<Timestamp>>;
+
+    /// Up to about `limit` timers of these partitions whose moment is at or before `until`, the first of each partition
+    /// first, for [`TimerStore::fire`].
+    async fn due_timers(&self, partitions: &[u16], until: Timestamp, limit: usize) -> Result<Vec<Timer>>;
+
+    /// Fires timers that still wait as they were read, each in one step: it waits no more, and for each receiver of
+    /// its class a notification is queued, of which the caller gets up to `capacity` leased. A timer of a type that is
+    /// not in `classes` is left as it is.
+    async fn fire(
+        &self,
+        timers: &[Timer],
+        classes: &TimerClasses,
+        capacity: &TimerCapacity,
+        now: Timestamp,
+    ) -> Result<Fired>;
+
+    /// Looks again at timers in `wait`, because no instance can fire them now: a class is not configured here. Their
+    /// moment stays as it is.
+    async fn put_off(&self, timers: &[Timer], until: Timestamp) -> Result<()>;
+
+    /// Ends deliveries of timers that are delivered at most once, before their only attempt: whatever follows, none of
+    /// them is leased again. Answers, in order, which the caller may attempt: not those that another one has begun, or
+    /// leased since. [`AlertStore::end_attempts`](super::AlertStore::end_attempts) writes the outcome.
+    async fn begin_only_attempts(&self, deliveries: &[&Delivery], now: Timestamp) -> Result<Vec<bool>>;
+
+    /// Only attempts of these partitions that began before `before` and have no outcome: their outcome is unknown from
+    /// now on. Answers the types of their timers, one for each attempt.
+    async fn give_up_only_attempts(&self, partitions: &[u16], before: Timestamp) -> Result<Vec<TimerType>>;
+
+    /// Forgets timers of these partitions that ended and are not kept any more, a bounded number of them. Answers how
+    /// many.
+    async fn forget_timers(&self, partitions: &[u16], now: Timestamp) -> Result<usize>;
+}
+
+/// How long timers of a type are kept after they ended.
+pub(super) fn keep_of(classes: &TimerClasses, of: &TimerType) -> Duration {
+    classes.get(of).map_or(DEFAULT_TIMER_KEEP, |class| class.keep)
+}

@@ -1,0 +1,23 @@
+//! Timers that clients register and cancel.
+
+use super::labels::TimerOutcome;
+use super::{LONGEST_SHOWN, Telemetry, truncate};
+
+impl Telemetry {
+    /// So many timers came to this end.
+    pub fn timers_requested(&self, outcome: TimerOutcome, count: u64) {
+        self.series.timer_requests.with_label_values(&[outcome.as_str()]).inc_by(count);
+    }
+
+    /// A request over MQTT is applied and not answered: its response topic is none to which Rollcall answers.
+    pub fn timer_answer_left_out(&self, topic: &str) {
+        if let Some(suppressed) = self.samples.admit("timer_answer") {
+            let topic = truncate(topic, LONGEST_SHOWN);
+            tracing::warn!(
+                topic,
+                suppressed,
+                "request about a timer is not answered: its response topic is one of the fleet, below rollcall/ or no topic"
+            );
+        }
+    }
+}

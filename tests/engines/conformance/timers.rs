@@ -1,0 +1,454 @@
+//! Timers: each fires once, at its moment, unless it is taken back.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollcall::clock::Timestamp;
+use rollcall::presence::{
+    Guarantee, NewTimer, Receipt, Timer, TimerClass, TimerId, TimerStanding, TimerState,
+};
+use rollcall::store::{
+    AttemptMade, Delivery, End, Ended, FindTimers, Fired, TimerCancelled, TimerCapacity, TimerClasses,
+    TimerRegistered, group_of_timer,
+};
+
+use super::ground::Ground;
+use super::world::{HOUR, World};
+
+const MINUTE: Duration = Duration::from_secs(60);
+/// The deliveries wait in the engine.
+static NONE: TimerCapacity = TimerCapacity::NONE;
+
+fn class(name: &str, receivers: &[&str], guarantee: Guarantee) -> TimerClass {
+    let receivers = receivers.iter().map(|name| (*name).to_owned()).collect();
+    TimerClass { timer_type: name.parse().unwrap(), receivers, guarantee, keep: HOUR, most: 1000 }
+}
+
+fn classes() -> TimerClasses {
+    let all = [
+        class("report", &["hook"], Guarantee::AtLeastOnce),
+        class("wide", &["hook", "mail"], Guarantee::AtLeastOnce),
+        class("once", &["hook"], Guarantee::AtMostOnce),
+    ];
+    all.into_iter().map(|class| (class.timer_type.clone(), class)).collect()
+}
+
+fn id(name: &str) -> TimerId {
+    name.parse().unwrap()
+}
+
+fn timer(name: &str, of: &str, due: Timestamp) -> NewTimer {
+    NewTimer {
+        id: id(name),
+        timer_type: of.parse().unwrap(),
+        due,
+        data: serde_json::json!({ "of": name }).to_string().parse().unwrap(),
+    }
+}
+
+fn many(count: usize, of: &str, due: Timestamp) -> Vec<NewTimer> {
+    (0..count).map(|n| timer(&format!("timer-{n:05}"), of, due)).collect()
+}
+
+impl<G: Ground> World<G> {
+    async fn registers(&self, timers: &[NewTimer]) -> Vec<TimerRegistered> {
+        self.engine.register(timers, false, self.at(0)).await.unwrap()
+    }
+
+    async fn cancels(&self, name: &str, now: Timestamp) -> TimerCancelled {
+        self.engine.cancel(&[id(name)], &classes(), now).await.unwrap()[0]
+    }
+
+    async fn shows(&self, name: &str) -> Option<Timer> {
+        self.engine.timers(&[id(name)]).await.unwrap().remove(0)
+    }
+
+    async fn state(&self, name: &str) -> Option<TimerState> {
+        self.shows(name).await.map(|timer| timer.state())
+    }
+
+    /// Fires what is due, and takes up to `most` deliveries of each receiver.
+    async fn fires(&self, now: Timestamp, most: usize) -> Fired {
+        let due = self.engine.due_timers(&self.partitions(), now, 100_000).await.unwrap();
+        let most = ["hook", "mail"].map(|name| (name.to_owned(), most)).into();
+        let capacity = TimerCapacity { most, until: now + MINUTE };
+        self.engine.fire(&due, &classes(), &capacity, now).await.unwrap()
+    }
+
+    async fn leases(&self, receiver: &str, now: Timestamp) -> Vec<Delivery> {
+        let mut all = Vec::new();
+        loop {
+            let some = self.engine.lease(&self.partitions(), receiver, now, now + MINUTE, 500).await.unwrap();
+            if some.is_empty() {
+                return all;
+            }
+            all.extend(some);
+        }
+    }
+
+    async fn ends(&self, delivery: &Delivery, end: End, now: Timestamp) {
+        let attempt = AttemptMade { at: now, took: Duration::ZERO, answer: String::new() };
+        let ended = Ended { delivery: Arc::new(delivery.clone()), end, attempt: Some(attempt) };
+        self.engine.end_attempts(&[ended], HOUR, now).await.unwrap();
+    }
+}
+
+fn names(fired: &Fired) -> Vec<&str> {
+    let mut names: Vec<&str> = fired.timers.iter().map(|timer| timer.id.as_str()).collect();
+    names.sort_unstable();
+    names
+}
+
+pub async fn a_timer_is_registered_shown_changed_and_cancelled<G: Ground>(world: World<G>) {
+    let due = world.hours(1);
+    let wanted = timer("pump 7%\"ü", "report", due);
+    assert_eq!(world.registers(&[wanted.clone()]).await, [TimerRegistered::Created]);
+    assert_eq!(world.shows("pump 7%\"ü").await, Some(Timer::waiting(wanted.clone())));
+    assert_eq!(world.registers(&[wanted.clone()]).await, [TimerRegistered::Changed], "a repeat is safe");
+    let later = NewTimer { due: world.hours(2), timer_type: "wide".parse().unwrap(), ..wanted.clone() };
+    assert_eq!(world.registers(&[later.clone()]).await, [TimerRegistered::Changed]);
+    let only_new =
+        world.engine.register(&[wanted, timer("b", "report", due)], true, world.at(0)).await.unwrap();
+    assert_eq!(only_new, [TimerRegistered::Exists, TimerRegistered::Created]);
+    assert_eq!(world.shows("pump 7%\"ü").await, Some(Timer::waiting(later)));
+    let counts = world.engine.count_timers(&world.partitions()).await.unwrap();
+    let counts: Vec<(&str, u64)> =
+        counts.iter().filter(|(_, n)| **n > 0).map(|(of, n)| (of.as_str(), *n)).collect();
+    assert_eq!(counts, [("report", 1), ("wide", 1)]);
+    assert_eq!(world.engine.first_timer(&world.partitions()).await.unwrap(), Some(due));
+    assert_eq!(world.cancels("b", world.at(5)).await, TimerCancelled::Yes);
+    assert_eq!(world.cancels("b", world.at(6)).await, TimerCancelled::Ended);
+    assert_eq!(world.cancels("c", world.at(6)).await, TimerCancelled::Unknown);
+    assert_eq!(world.shows("b").await.unwrap().standing, TimerStanding::Cancelled { at: world.at(5) });
+    assert_eq!(world.shows("c").await, None);
+    // One that was cancelled can be registered again, also at the same moment.
+    assert_eq!(world.registers(&[timer("b", "report", due)]).await, [TimerRegistered::Created]);
+    // Of an id that is there twice the last counts.
+    let twice = [timer("d", "report", world.hours(3)), timer("d", "report", world.hours(4))];
+    assert_eq!(world.registers(&twice).await, [TimerRegistered::Created, TimerRegistered::Changed]);
+    assert_eq!(world.shows("d").await.unwrap().due, world.hours(4));
+}
+
+pub async fn promise_16_a_timer_fires_once<G: Ground>(world: World<G>) {
+    let due = world.hours(1);
+    world.registers(&many(700, "report", due)).await;
+    assert_eq!(
+        world.fires(due - Duration::from_millis(1), 10).await,
+        Fired::default(),
+        "nothing fires early"
+    );
+    // Two instances read the same timers, and both fire them.
+    let (engine, _) = world.another().await;
+    let all = world.partitions();
+    let read = world.engine.due_timers(&all, due, 100_000).await.unwrap();
+    assert_eq!(read.len(), 700);
+    let classes = classes();
+    let both = tokio::join!(
+        world.engine.fire(&read, &classes, &NONE, due),
+        engine.fire(&read, &classes, &NONE, due)
+    );
+    let (one, two) = (both.0.unwrap(), both.1.unwrap());
+    assert_eq!(one.timers.len() + two.timers.len(), 700, "each by one of them");
+    let ids: BTreeSet<&TimerId> = one.timers.iter().chain(&two.timers).map(|timer| &timer.id).collect();
+    assert_eq!(ids.len(), 700);
+    assert_eq!(world.fires(due + HOUR, 10).await, Fired::default());
+    let delivered = world.leases("hook", due).await;
+    let told: BTreeSet<&str> = delivered.iter().map(Delivery::notification).collect();
+    assert_eq!((delivered.len(), told.len()), (700, 700));
+    let first = delivered.iter().find(|one| one.group.key == "timer:timer-00000").unwrap();
+    assert_eq!(first.id, format!("timer-00000:{}.hook", due.as_millis()));
+    assert_eq!((first.timers[0].due, first.timers[0].fired_at, first.sealed_at), (due, due, due));
+    assert_eq!(first.timers[0].data.as_str(), r#"{"of":"timer-00000"}"#);
+    // A timer that fired is registered again for the same moment: this moment has fired.
+    assert_eq!(world.registers(&[timer("timer-00000", "report", due)]).await, [TimerRegistered::HasFired]);
+    assert_eq!(
+        world.registers(&[timer("timer-00000", "report", due + HOUR)]).await,
+        [TimerRegistered::Created]
+    );
+    assert_eq!(names(&world.fires(due + HOUR, 10).await), ["timer-00000"]);
+    assert_eq!(world.engine.count_timers(&all).await.unwrap().values().sum::<u64>(), 0);
+}
+
+pub async fn promise_16_deliveries_that_firing_hands_out_are_leased_in_the_same_step<G: Ground>(
+    world: World<G>,
+) {
+    let due = world.at(1000);
+    world.registers(&many(10, "wide", due)).await;
+    let fired = world.fires(due, 4).await;
+    assert_eq!(fired.timers.len(), 10);
+    let handed_out = fired.deliveries.len();
+    assert!(handed_out == 0 || handed_out == 8, "an engine may leave them to the next lease: {handed_out}");
+    for delivery in &fired.deliveries {
+        assert_eq!((delivery.attempt, delivery.timers.len()), (1, 1));
+    }
+    assert!(fired.has_queued);
+    let rest = world.leases("hook", due).await.len() + world.leases("mail", due).await.len();
+    assert_eq!(rest + handed_out, 20);
+    // The instance that has them dies: they come back.
+    let again = world.leases("hook", due + 2 * MINUTE).await;
+    assert_eq!(again.len(), 10);
+    world.engine.delivered(&again, due + 2 * MINUTE).await.unwrap();
+    assert_eq!(world.state("timer-00003").await, Some(TimerState::Fired), "mail has not got it");
+    let mailed = world.leases("mail", due + 2 * MINUTE).await;
+    world.engine.delivered(&mailed, due + 2 * MINUTE).await.unwrap();
+    assert_eq!(world.state("timer-00003").await, Some(TimerState::Delivered));
+    assert_eq!(world.leases("hook", due + HOUR).await, []);
+}
+
+pub async fn promise_16_a_crash_leaves_a_timer_waiting_or_fired<G: Ground>(mut world: World<G>) {
+    let due = world.at(1000);
+    world.registers(&many(300, "report", due)).await;
+    world.crash().await;
+    let counts = world.engine.count_timers(&world.partitions()).await.unwrap();
+    assert_eq!(counts.values().sum::<u64>(), 300);
+    // A part of them has fired when the engine dies.
+    let some = world.engine.due_timers(&world.partitions(), due, 100_000).await.unwrap();
+    world.engine.fire(&some[..100], &classes(), &NONE, due).await.unwrap();
+    world.crash().await;
+    // They are overdue at the next start.
+    let later = due + HOUR;
+    assert_eq!(world.engine.first_timer(&world.partitions()).await.unwrap(), Some(due));
+    assert_eq!(world.fires(later, 0).await.timers.len(), 200);
+    world.crash().await;
+    let delivered = world.leases("hook", later).await;
+    let ids: BTreeSet<&str> = delivered.iter().map(Delivery::notification).collect();
+    assert_eq!((delivered.len(), ids.len()), (300, 300), "none is lost, and none is there twice");
+}
+
+pub async fn promise_17_a_cancel_that_answers_yes_is_never_fired<G: Ground>(world: World<G>) {
+    let due = world.at(1000);
+    world.registers(&many(300, "report", due)).await;
+    let read = world.engine.due_timers(&world.partitions(), due, 100_000).await.unwrap();
+    let ids: Vec<TimerId> = read.iter().map(|timer| timer.id.clone()).collect();
+    // Both at the same time, from the same state.
+    let (engine, classes) = (world.another().await.0, classes());
+    let (fired, cancelled) =
+        tokio::join!(engine.fire(&read, &classes, &NONE, due), world.engine.cancel(&ids, &classes, due));
+    let fired: BTreeSet<TimerId> = fired.unwrap().timers.into_iter().map(|timer| timer.id).collect();
+    for (id, answer) in ids.iter().zip(cancelled.unwrap()) {
+        match answer {
+            TimerCancelled::Yes => assert!(!fired.contains(id), "{id} was cancelled and fired"),
+            TimerCancelled::Ended => assert!(fired.contains(id), "{id} was neither cancelled nor fired"),
+            other => panic!("{id}: {other:?}"),
+        }
+    }
+    assert_eq!(world.fires(due + HOUR, 0).await, Fired::default());
+    assert_eq!(world.leases("hook", due + HOUR).await.len(), fired.len());
+}
+
+pub async fn promise_17_a_batch_cancels_only_what_is_still_as_it_was_read<G: Ground>(world: World<G>) {
+    world.registers(&many(3, "report", world.hours(1))).await;
+    let all = world.engine.find_timers(&FindTimers::default(), 10).await.unwrap().timers;
+    world.registers(&[timer("timer-00001", "report", world.hours(2))]).await;
+    let answers = world.engine.cancel_unchanged(&all, &classes(), world.at(0)).await.unwrap();
+    assert_eq!(answers, [TimerCancelled::Yes, TimerCancelled::Changed, TimerCancelled::Yes]);
+    assert_eq!(world.state("timer-00001").await, Some(TimerState::Waiting));
+}
+
+pub async fn promise_18_a_change_that_answers_yes_moves_it<G: Ground>(world: World<G>) {
+    let (due, later) = (world.at(1000), world.hours(1));
+    world.registers(&many(300, "report", due)).await;
+    let read = world.engine.due_timers(&world.partitions(), due, 100_000).await.unwrap();
+    let moved: Vec<NewTimer> = many(300, "report", later);
+    let (engine, classes) = (world.another().await.0, classes());
+    let (fired, changed) =
+        tokio::join!(engine.fire(&read, &classes, &NONE, due), world.engine.register(&moved, false, due));
+    let fired: BTreeSet<TimerId> = fired.unwrap().timers.into_iter().map(|timer| timer.id).collect();
+    for (timer, answer) in moved.iter().zip(changed.unwrap()) {
+        // A timer that had fired is a new one.
+        let expected =
+            if fired.contains(&timer.id) { TimerRegistered::Created } else { TimerRegistered::Changed };
+        assert_eq!(answer, expected, "{}", timer.id);
+    }
+    assert_eq!(
+        world.fires(later - Duration::from_millis(1), 0).await,
+        Fired::default(),
+        "none at the old moment"
+    );
+    assert_eq!(world.fires(later, 0).await.timers.len(), 300);
+    // To an earlier moment, too.
+    world.registers(&[timer("early", "report", world.hours(9))]).await;
+    world.registers(&[timer("early", "report", world.hours(2))]).await;
+    assert_eq!(world.engine.first_timer(&world.partitions()).await.unwrap(), Some(world.hours(2)));
+    assert_eq!(names(&world.fires(world.hours(2), 0).await), ["early"]);
+}
+
+pub async fn promise_19_an_at_most_once_timer_is_never_attempted_twice<G: Ground>(mut world: World<G>) {
+    let due = world.at(1000);
+    world.registers(&many(4, "once", due)).await;
+    assert_eq!(world.fires(due, 0).await.timers.len(), 4);
+    let leased = world.leases("hook", due).await;
+    assert!(leased.len() == 4 && leased.iter().all(Delivery::is_at_most_once));
+    let of = |name: &str| leased.iter().find(|one| one.group.key == group_of_timer(&id(name))).unwrap();
+    let names = ["timer-00000", "timer-00001", "timer-00002"];
+    let begun: Vec<&Delivery> = names.iter().map(|name| of(name)).collect();
+    assert_eq!(world.engine.begin_only_attempts(&begun, due).await.unwrap(), [true; 3]);
+    assert_eq!(world.engine.begin_only_attempts(&begun, due).await.unwrap(), [false; 3], "marked already");
+    assert_eq!(world.state("timer-00000").await, Some(TimerState::Fired));
+    world.ends(begun[0], End::Delivered, due).await;
+    world.ends(begun[1], End::DeadLetter("refused".into()), due).await;
+    // The instance dies before it records the outcome of the third.
+    world.crash().await;
+    let later = due + HOUR;
+    let again = world.leases("hook", later).await;
+    let keys: Vec<&str> = again.iter().map(|one| one.group.key.as_str()).collect();
+    assert_eq!(keys, ["timer:timer-00003"], "the only one whose attempt was not begun");
+    let all = world.partitions();
+    assert_eq!(world.engine.give_up_only_attempts(&all, due).await.unwrap(), [], "not before its time");
+    let unknown = world.engine.give_up_only_attempts(&all, later).await.unwrap();
+    assert_eq!(unknown.iter().map(|of| of.as_str()).collect::<Vec<_>>(), ["once"], "counted once");
+    assert_eq!(world.engine.give_up_only_attempts(&all, later).await.unwrap(), []);
+    let mut receipts = Vec::new();
+    for name in names {
+        let TimerStanding::Fired { receipts: of_one, .. } = world.shows(name).await.unwrap().standing else {
+            panic!("{name} has not fired");
+        };
+        receipts.push((of_one[0].1, world.state(name).await.unwrap()));
+    }
+    assert_eq!(
+        receipts,
+        [
+            (Receipt::Delivered, TimerState::Delivered),
+            (Receipt::Dead, TimerState::Dead),
+            (Receipt::Unknown, TimerState::Dead),
+        ]
+    );
+    assert_eq!(world.engine.dead_letters("hook", 10).await.unwrap(), [], "none of them can be replayed");
+    // An outcome that comes after all is better than none.
+    world.ends(begun[2], End::Delivered, later).await;
+    assert_eq!(world.state("timer-00002").await, Some(TimerState::Delivered));
+}
+
+pub async fn the_state_of_a_timer_is_true_after_it_is_given_up_replayed_and_purged<G: Ground>(
+    world: World<G>,
+) {
+    let due = world.at(1000);
+    world.registers(&[timer("a", "wide", due), timer("b", "wide", due)]).await;
+    world.fires(due, 0).await;
+    for name in ["hook", "mail"] {
+        for delivery in world.leases(name, due).await {
+            let end = if name == "mail" { End::DeadLetter("refused".into()) } else { End::Delivered };
+            world.ends(&delivery, end, due).await;
+        }
+    }
+    assert_eq!(world.state("a").await, Some(TimerState::Dead));
+    let letters = world.engine.dead_letters("mail", 10).await.unwrap();
+    let of = |name: &str| letters.iter().find(|one| one.delivery.timers[0].id == id(name)).unwrap().clone();
+    assert!(world.engine.replay(&of("a").delivery, due).await.unwrap());
+    assert_eq!(world.state("a").await, Some(TimerState::Fired));
+    let again = world.leases("mail", due).await;
+    assert_eq!(again.iter().map(|one| one.id.as_str()).collect::<Vec<_>>(), [of("a").delivery.id.as_str()]);
+    assert_eq!(again[0].timers, of("a").delivery.timers);
+    world.ends(&again[0], End::Delivered, due).await;
+    assert_eq!(world.state("a").await, Some(TimerState::Delivered));
+    assert_eq!(world.engine.purge(&[of("b")]).await.unwrap(), 1);
+    assert_eq!(world.state("b").await, Some(TimerState::Dead));
+}
+
+pub async fn a_timer_that_is_registered_again_before_it_is_delivered_is_delivered_twice<G: Ground>(
+    world: World<G>,
+) {
+    let (one, two) = (world.at(1000), world.at(2000));
+    world.registers(&[timer("a", "wide", one)]).await;
+    world.fires(one, 0).await;
+    assert_eq!(world.registers(&[timer("a", "wide", two)]).await, [TimerRegistered::Created]);
+    assert_eq!(names(&world.fires(two, 5).await), ["a"]);
+    for name in ["hook", "mail"] {
+        let mut told = Vec::new();
+        for _ in 0..2 {
+            let leased = world.leases(name, two).await;
+            assert_eq!(leased.len(), 1, "in order");
+            told.push((leased[0].timers[0].due, leased[0].notification().to_owned()));
+            world.ends(&leased[0], End::Delivered, two).await;
+        }
+        let id = |due: Timestamp| format!("a:{}", due.as_millis());
+        assert_eq!(told, [(one, id(one)), (two, id(two))]);
+        assert_eq!(world.leases(name, two).await, []);
+    }
+    assert_eq!(world.state("a").await, Some(TimerState::Delivered));
+}
+
+pub async fn timers_are_listed_by_moment_and_id_page_by_page<G: Ground>(world: World<G>) {
+    let minute = |n: u64| world.at(n * 60_000);
+    let mut all = many(40, "report", minute(5));
+    all.extend((0..10).map(|n| timer(&format!("wide-{n}"), "wide", minute(n))));
+    world.registers(&all).await;
+    all.sort_by(|a, b| (a.due, &a.id).cmp(&(b.due, &b.id)));
+    let ids = |timers: &[NewTimer]| timers.iter().map(|timer| timer.id.clone()).collect::<Vec<_>>();
+    let mut listed = Vec::new();
+    let mut find = FindTimers::default();
+    loop {
+        let page = world.engine.find_timers(&find, 7).await.unwrap();
+        assert!(page.timers.len() <= 7);
+        listed.extend(page.timers.into_iter().map(|timer| timer.id));
+        find.after = page.next;
+        if find.after.is_none() {
+            break;
+        }
+        // The last of the page goes, and the next page begins after it all the same.
+        if listed.len() == 14 {
+            world.cancels(listed[13].as_str(), world.at(0)).await;
+        }
+    }
+    assert_eq!(listed, ids(&all));
+    assert_eq!(world.fires(minute(3), 0).await.timers.len(), 4);
+    let list = |find: FindTimers| {
+        let engine = world.engine.clone();
+        async move { engine.find_timers(&find, 1000).await.unwrap().timers }
+    };
+    let of_type = list(FindTimers { types: vec!["wide".parse().unwrap()], ..FindTimers::default() }).await;
+    assert_eq!(of_type.len(), 10);
+    let fired = list(FindTimers { states: vec![TimerState::Fired], ..FindTimers::default() }).await;
+    assert_eq!(
+        fired.iter().map(|one| one.id.as_str()).collect::<Vec<_>>(),
+        ["wide-0", "wide-1", "wide-2", "wide-3"]
+    );
+    let range = FindTimers { from: Some(minute(1)), until: Some(minute(5)), ..FindTimers::default() };
+    let range = list(range).await;
+    assert_eq!(
+        range.iter().map(|one| one.id.as_str()).collect::<Vec<_>>(),
+        ["wide-1", "wide-2", "wide-3", "wide-4"]
+    );
+    let cancelled = list(FindTimers { states: vec![TimerState::Cancelled], ..FindTimers::default() }).await;
+    assert_eq!(cancelled.len(), 1);
+}
+
+pub async fn timers_that_ended_are_forgotten_when_their_class_says_so<G: Ground>(world: World<G>) {
+    let due = world.at(1000);
+    world.registers(&many(3, "report", due)).await;
+    world.cancels("timer-00000", due).await;
+    world.fires(due, 0).await;
+    let all = world.partitions();
+    let forgets = |now| world.engine.forget_timers(&all, now);
+    assert_eq!(forgets(due + HOUR - MINUTE).await.unwrap(), 0);
+    let leased = world.leases("hook", due).await;
+    world.ends(&leased[0], End::Delivered, due).await;
+    assert_eq!(forgets(due + HOUR).await.unwrap(), 2, "one is not delivered yet, and is kept");
+    world.engine.delivered(&leased, due + HOUR).await.unwrap();
+    assert_eq!(forgets(due + 3 * HOUR).await.unwrap(), 1);
+    let left = world.engine.find_timers(&FindTimers::default(), 10).await.unwrap();
+    assert_eq!(left.timers, []);
+    // One that is registered again is not forgotten with its past.
+    world.registers(&[timer("a", "report", due)]).await;
+    world.cancels("a", due).await;
+    world.registers(&[timer("a", "report", world.hours(9))]).await;
+    assert_eq!(forgets(due + 3 * HOUR).await.unwrap(), 0);
+    assert_eq!(world.state("a").await, Some(TimerState::Waiting));
+}
+
+pub async fn a_timer_of_a_type_that_is_not_configured_waits<G: Ground>(world: World<G>) {
+    let due = world.at(1000);
+    world.registers(&[timer("a", "unheard-of", due), timer("b", "report", due)]).await;
+    assert_eq!(names(&world.fires(due, 0).await), ["b"]);
+    let left = world.engine.due_timers(&world.partitions(), due, 10).await.unwrap();
+    assert_eq!(left.iter().map(|timer| timer.id.as_str()).collect::<Vec<_>>(), ["a"]);
+    world.engine.put_off(&left, due + MINUTE).await.unwrap();
+    assert_eq!(world.engine.due_timers(&world.partitions(), due, 10).await.unwrap(), []);
+    let again = world.engine.due_timers(&world.partitions(), due + MINUTE, 10).await.unwrap();
+    assert_eq!(again, left, "its moment is as it was");
+    // A change counts at once.
+    world.registers(&[timer("a", "report", due)]).await;
+    world.engine.put_off(&left, due + HOUR).await.unwrap();
+    assert_eq!(names(&world.fires(due, 0).await), ["a"]);
+}

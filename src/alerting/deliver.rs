@@ -35,7 +35,7 @@ use super::in_flight::InFlight;
 use super::incidents::Incidents;
 use super::{ENGINE_BACKOFF, ReceiverConfig, SHORTEST_WAIT};
 use crate::clock::Clock;
-use crate::fleet::Ownership;
+use crate::fleet::{Ownership, ReceiverHealths};
 use crate::store::{AlertStore, End, Ended};
 use crate::telemetry::{Loop, Telemetry};
 
@@ -59,6 +59,7 @@ pub(super) struct Deliver {
     pub channel: Arc<dyn Channel>,
     pub engine: Arc<dyn AlertStore>,
     pub incidents: Arc<Incidents>,
+    pub healths: Arc<ReceiverHealths>,
     /// How long attempts are on record.
     pub keep: Duration,
     /// The partitions whose deliveries this instance makes.

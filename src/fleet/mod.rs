@@ -14,6 +14,7 @@
 //! | [`MassBreaker`] | the last trip of the mass-offline breaker |
 //! | [`silences`] | the alert silences of operators, and their changes |
 //! | [`deliveries`] | what waits, dead letters and the record of attempts, as operators see and change them |
+//! | [`receivers`] | what waits for each receiver, and whether it takes notifications |
 //! | [`operators`] | acknowledgements and pauses, with their audit |
 //! | [`examination`] | the problems of a store that answers |
 
@@ -33,6 +34,7 @@ mod mass_breaker;
 pub mod mirror;
 pub mod operators;
 pub mod ownership;
+pub mod receivers;
 pub mod roll;
 mod rule_book;
 pub mod silences;
@@ -49,6 +51,7 @@ pub use mass_breaker::MassBreaker;
 pub use mirror::Mirror;
 pub use operators::{Operators, Subject};
 pub use ownership::Ownership;
+pub use receivers::{ReceiverHealths, Receivers};
 pub use roll::{Found, HearingConfig, Registered, Roll, UnitChange};
 pub use rule_book::RuleBook;
 pub use silences::{Silences, SilencesError};

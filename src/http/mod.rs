@@ -12,6 +12,7 @@
 //! Pages are read-only but for silences, acknowledgements, pauses, units and deliveries: see `changes.rs`. With tokens
 //! configured, every page but the two for health needs one.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
@@ -53,6 +54,7 @@ mod peers;
 mod probe;
 mod problem;
 mod proxies;
+mod receivers;
 mod records;
 mod registry;
 mod reload;
@@ -233,6 +235,8 @@ pub struct Pages {
 pub struct AlertRoutes {
     pub routes: Routes,
     pub receivers: Vec<String>,
+    /// The type of each of them.
+    pub types: BTreeMap<String, &'static str>,
     pub inhibition: Inhibition,
     /// Whether the mass-offline breaker is enabled.
     pub has_breaker: bool,
@@ -247,6 +251,7 @@ impl Default for AlertRoutes {
         AlertRoutes {
             routes: Routes::new(Route::default()),
             receivers: Vec::new(),
+            types: BTreeMap::new(),
             inhibition,
             has_breaker: false,
             flapping: FlapRules::new(),
@@ -341,6 +346,7 @@ fn pages(config: &Config, sources: Sources, sessions: Arc<Sessions>, stop: &Canc
         .merge(probe::page(probe_state))
         .merge(targets::page(sources.roster.clone(), ownership))
         .merge(records::pages(sources.records.clone()))
+        .merge(receivers::page(&sources))
         .merge(audit::page(sources.silences.clone()))
         .merge(reload::page(sources.reloads.clone(), has_tokens))
         .merge(operators::pages(&sources, has_tokens))

@@ -9,6 +9,7 @@ mod inventory;
 mod login;
 mod metrics;
 mod openapi;
+mod receivers;
 mod registry;
 mod roles;
 mod silences;

@@ -22,7 +22,7 @@ pub(super) enum Least {
 
 use Least::{Admin, Nobody, Operator, Viewer};
 
-pub(super) const ROUTES: [(&str, &str, Least); 70] = [
+pub(super) const ROUTES: [(&str, &str, Least); 71] = [
     ("get", "/healthz", Nobody),
     ("get", "/readyz", Nobody),
     ("get", "/login", Nobody),
@@ -59,6 +59,7 @@ pub(super) const ROUTES: [(&str, &str, Least); 70] = [
     ("get", "/api/v1/silences", Viewer),
     ("get", "/api/v1/silences/{id}", Viewer),
     ("get", "/api/v1/breaker", Viewer),
+    ("get", "/api/v1/receivers", Viewer),
     ("get", "/api/v1/audit", Viewer),
     ("get", "/alertmanager/api/v2/status", Viewer),
     ("get", "/alertmanager/api/v2/receivers", Viewer),

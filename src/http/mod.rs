@@ -31,7 +31,7 @@ use crate::store::{AlertStore, Catalogue, DataStore, FlapStore, Queries, Roster,
 use crate::telemetry::Telemetry;
 use crate::trust::ServerPem;
 
-pub mod alertmanager;
+mod alertmanager;
 mod audit;
 mod availability;
 mod body;
@@ -90,6 +90,7 @@ use problem::Problem;
 pub use proxies::{HeaderName, Proxies, ProxyUsers};
 pub use reload::{ReloadRequest, Reloads};
 use session::Sessions;
+pub use silences::ShownSilence;
 use silences::SilencesState;
 use strangers::StrangersState;
 use summary::Summaries;

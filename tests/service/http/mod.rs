@@ -16,6 +16,7 @@ mod silences;
 mod strangers;
 mod timeline;
 mod tls;
+mod top;
 mod unit_metrics;
 mod values;
 mod web;

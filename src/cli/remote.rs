@@ -1,7 +1,8 @@
-//! A running instance, which commands ask over its HTTP API.
+//! A running instance, which commands ask over its HTTP API, with the rights of a token.
 
 use std::error::Error;
 use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,13 +10,16 @@ use anyhow::{Context, bail, ensure};
 use bytes::BytesMut;
 use clap::Args;
 use futures_util::stream;
-use reqwest::header::CONTENT_TYPE;
+use reqwest::header::{CONTENT_TYPE, HeaderValue};
 use reqwest::{Body, Client, Method, RequestBuilder, Response, StatusCode, Url};
 use serde_json::Value;
+use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use crate::cli::ConfigFile;
-use crate::cli::access::reachable;
+use super::ConfigFile;
+use super::access::PAGE;
+use crate::config::{Config, ConfigError};
+use crate::http::AUTHOR;
 use crate::trust;
 
 /// How long an answer may take.
@@ -37,10 +41,10 @@ const TOKEN: &str = "ROLLCALL_TOKEN";
 pub(super) struct RemoteArguments {
     #[command(flatten)]
     file: ConfigFile,
-    /// Where an instance listens, such as `https://rollcall.example.org`; by default http.listen of the configuration.
+    /// Ask the instance that listens there, such as `https://rollcall.example.org`.
     #[arg(long, value_name = "URL", env = "ROLLCALL_URL")]
     url: Option<Url>,
-    /// File with a token of http.token; the variable ROLLCALL_TOKEN may hold the token itself.
+    /// File with a token of http.token, for an instance; the variable ROLLCALL_TOKEN may hold the token itself.
     #[arg(long, value_name = "FILE", env = "ROLLCALL_TOKEN_FILE")]
     token_file: Option<PathBuf>,
 }
@@ -53,15 +57,37 @@ pub(super) struct Remote {
 }
 
 impl RemoteArguments {
+    pub fn config(&self) -> Result<Config, ConfigError> {
+        self.file.load()
+    }
+
+    /// The instance at `--url`, or else that of the configuration.
     pub fn open(&self) -> anyhow::Result<Remote> {
-        let base = match &self.url {
-            Some(url) => url.clone(),
-            None => format!("http://{}", reachable(self.file.load()?.http.listen)).parse()?,
-        };
+        match self.named()? {
+            Some(remote) => Ok(remote),
+            None => self.beside(self.config()?.http.listen),
+        }
+    }
+
+    /// The instance at `--url`, if it is given.
+    pub fn named(&self) -> anyhow::Result<Option<Remote>> {
+        let Some(base) = self.url.clone() else { return Ok(None) };
         ensure!(
             ["http", "https"].contains(&base.scheme()) && base.has_host(),
             "--url begins with http:// or https:// and a host"
         );
+        let client = Client::builder().tls_backend_preconfigured(trust::web()?).timeout(TIMEOUT);
+        Ok(Some(Remote { client: client.build()?, base, token: self.token()? }))
+    }
+
+    /// The instance on this machine that listens on `listen`.
+    pub fn beside(&self, listen: SocketAddr) -> anyhow::Result<Remote> {
+        let base = format!("http://{}", reachable(listen)).parse()?;
+        let plain = Client::builder().no_proxy().tls_backend_preconfigured(trust::web()?).timeout(TIMEOUT);
+        Ok(Remote { client: plain.build()?, base, token: self.token()? })
+    }
+
+    fn token(&self) -> anyhow::Result<Option<String>> {
         let token = match &self.token_file {
             Some(file) => Some(
                 std::fs::read_to_string(file)
@@ -69,9 +95,7 @@ impl RemoteArguments {
             ),
             None => std::env::var(TOKEN).ok(),
         };
-        let token = token.map(|token| token.trim().to_owned()).filter(|token| !token.is_empty());
-        let client = Client::builder().tls_backend_preconfigured(trust::web()?).timeout(TIMEOUT).build()?;
-        Ok(Remote { client, base, token })
+        Ok(token.map(|token| token.trim().to_owned()).filter(|token| !token.is_empty()))
     }
 }
 
@@ -81,22 +105,55 @@ impl Remote {
         self.json(self.request(Method::GET, path, query)?).await
     }
 
-    /// Sends a file, however long that takes.
-    pub async fn send_file(
+    /// The items of a list, page by page.
+    pub async fn all(&self, path: &[&str], items: &str) -> anyhow::Result<Vec<Value>> {
+        let mut query = vec![("limit", PAGE.to_string())];
+        let mut all = Vec::new();
+        loop {
+            let mut page = self.get(path, &query).await?;
+            if let Value::Array(more) = page[items].take() {
+                all.extend(more);
+            }
+            let Some(next) = page["next"].as_str() else { return Ok(all) };
+            query.truncate(1);
+            query.push(("cursor", next.to_owned()));
+        }
+    }
+
+    /// Asks for a page that is no JSON.
+    pub async fn text(&self, path: &[&str]) -> anyhow::Result<String> {
+        let request = self.request(Method::GET, path, &[])?;
+        let mut text = Vec::new();
+        self.receive(request, &mut text).await?;
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+
+    /// Changes something. `author`: the operator who does it. Answers `null` where the answer is empty.
+    pub async fn change(
+        &self,
+        method: Method,
+        path: &[&str],
+        body: Option<&Value>,
+        author: &str,
+    ) -> anyhow::Result<Value> {
+        let mut request = self.request(method, path, &[])?;
+        if let Some(body) = body {
+            request = request.header(CONTENT_TYPE, "application/json").body(body.to_string());
+        }
+        request = request.header(AUTHOR, HeaderValue::from_bytes(author.as_bytes())?);
+        self.json(request).await
+    }
+
+    /// Sends an inventory, however long that takes.
+    pub async fn send(
         &self,
         path: &[&str],
         query: &[(&str, String)],
         media: &str,
-        file: tokio::fs::File,
+        body: Body,
     ) -> anyhow::Result<Value> {
-        let request = self.request(Method::POST, path, query)?;
-        let chunks = stream::try_unfold(file, async |mut file| {
-            let mut chunk = BytesMut::with_capacity(CHUNK);
-            let read = file.read_buf(&mut chunk).await?;
-            Ok::<_, io::Error>((read > 0).then(|| (chunk.freeze(), file)))
-        });
-        let request = request.header(CONTENT_TYPE, media).body(Body::wrap_stream(chunks));
-        self.json(request.timeout(LONGEST_TRANSFER)).await
+        let request = self.request(Method::POST, path, query)?.header(CONTENT_TYPE, media);
+        self.json(request.body(body).timeout(LONGEST_TRANSFER)).await
     }
 
     /// Writes an answer as it comes, however long that takes.
@@ -104,10 +161,17 @@ impl Remote {
         &self,
         path: &[&str],
         query: &[(&str, String)],
-        to: &mut (impl AsyncWrite + Unpin),
+        to: &mut (dyn AsyncWrite + Send + Unpin),
     ) -> anyhow::Result<()> {
-        let request = self.request(Method::GET, path, query)?.timeout(LONGEST_TRANSFER);
-        let mut answer = self.send(request).await?;
+        self.receive(self.request(Method::GET, path, query)?.timeout(LONGEST_TRANSFER), to).await
+    }
+
+    async fn receive(
+        &self,
+        request: RequestBuilder,
+        to: &mut (dyn AsyncWrite + Send + Unpin),
+    ) -> anyhow::Result<()> {
+        let mut answer = self.answer(request).await?;
         if !answer.status().is_success() {
             return self.read(answer).await.map(drop);
         }
@@ -137,7 +201,7 @@ impl Remote {
         })
     }
 
-    async fn send(&self, request: RequestBuilder) -> anyhow::Result<Response> {
+    async fn answer(&self, request: RequestBuilder) -> anyhow::Result<Response> {
         let place = self.place();
         request.send().await.map_err(|error| {
             let why = root_cause(&error.without_url());
@@ -148,7 +212,7 @@ impl Remote {
     }
 
     async fn json(&self, request: RequestBuilder) -> anyhow::Result<Value> {
-        self.read(self.send(request).await?).await
+        self.read(self.answer(request).await?).await
     }
 
     async fn read(&self, mut answer: Response) -> anyhow::Result<Value> {
@@ -158,13 +222,17 @@ impl Remote {
             ensure!(body.len() + bytes.len() <= LONGEST_ANSWER, "the answer of {place} is too long");
             body.extend_from_slice(&bytes);
         }
+        let is_success = answer.status().is_success();
+        if is_success && body.is_empty() {
+            return Ok(Value::Null);
+        }
         let read: Result<Value, _> = serde_json::from_slice(&body);
-        if answer.status().is_success() {
+        if is_success {
             return read
                 .with_context(|| format!("{place} answers something else than JSON; is it Rollcall?"));
         }
-        let detail = read.ok().and_then(|problem| Some(problem["detail"].as_str()?.to_owned()));
-        let detail = detail.unwrap_or_else(|| "no reason given; is it Rollcall?".to_owned());
+        let problem = read.unwrap_or_default();
+        let detail = problem["detail"].as_str().unwrap_or("no reason given; is it Rollcall?");
         match answer.status() {
             StatusCode::UNAUTHORIZED => {
                 bail!("{place} wants a token that it knows: give it by --token-file or in {TOKEN}")
@@ -174,10 +242,30 @@ impl Remote {
     }
 
     /// The address without a name or a password.
-    fn place(&self) -> String {
+    pub fn place(&self) -> String {
         let port = self.base.port().map_or(String::new(), |port| format!(":{port}"));
         format!("{}://{}{port}", self.base.scheme(), self.base.host_str().unwrap_or_default())
     }
+}
+
+/// The content of a file, as it is sent.
+pub(super) fn content(file: File) -> Body {
+    Body::wrap_stream(stream::try_unfold(file, async |mut file| {
+        let mut chunk = BytesMut::with_capacity(CHUNK);
+        let read = file.read_buf(&mut chunk).await?;
+        Ok::<_, io::Error>((read > 0).then(|| (chunk.freeze(), file)))
+    }))
+}
+
+/// The address by which this machine reaches a server that listens on `listen`.
+pub(super) fn reachable(mut listen: SocketAddr) -> SocketAddr {
+    if listen.ip().is_unspecified() {
+        listen.set_ip(match listen {
+            SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    listen
 }
 
 /// What an error comes from in the end.

@@ -32,9 +32,6 @@ const NO_FLEET: &str = "there is no fleet yet; start rollcall serve first";
 const SILENCES: [&str; 3] = ["api", "v1", "silences"];
 const BREAKER: [&str; 3] = ["api", "v1", "breaker"];
 
-/// The most items that a page of the API has.
-pub(super) const PAGE: usize = 1000;
-
 pub(super) enum Access {
     Engine(Box<EngineAccess>),
     Instance(Remote),

@@ -10,7 +10,7 @@ use super::access::{Access, Operator};
 use super::logging;
 use super::remote::RemoteArguments;
 use super::route::unit;
-use super::silence::{moment, span};
+use super::times::{moment, span};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Subject, UnitChange};
 use crate::presence::{Acknowledgement, LONGEST_PAUSE, Shown, Unit, is_pause};

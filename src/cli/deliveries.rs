@@ -11,8 +11,8 @@ use super::access::Access;
 use super::logging;
 use super::output::{OutputArguments, table, text};
 use super::remote::RemoteArguments;
-use super::silence::moment;
 use super::table::Table;
+use super::times::moment;
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::deliveries::{DeliveryFilter, DeliveryState, LARGEST_PAGE};
 

@@ -9,13 +9,12 @@ use anyhow::ensure;
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 
-use super::access::PAGE;
 use super::logging;
 use super::output::{OutputArguments, facts, table, text};
-use super::remote::{Remote, RemoteArguments};
+use super::remote::{PAGE, Remote, RemoteArguments};
 use super::route::unit;
-use super::silence::{moment, span};
 use super::table::Table;
+use super::times::{moment, span};
 use crate::clock::Timestamp;
 use crate::presence::Unit;
 

@@ -43,6 +43,7 @@ mod silence;
 mod simulate;
 mod table;
 mod template;
+mod times;
 mod token;
 mod top;
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::Value;
 
-use super::silence::span;
 use super::table::{Table, has_colours};
+use super::times::span;
 use super::{shown, shown_json};
 
 #[derive(Debug, Args)]

@@ -17,7 +17,6 @@ use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::ConfigFile;
-use super::access::PAGE;
 use crate::config::{Config, ConfigError};
 use crate::http::AUTHOR;
 use crate::trust;
@@ -33,6 +32,9 @@ const CHUNK: usize = 64 * 1024;
 
 /// The longest answer that is read, in bytes.
 const LONGEST_ANSWER: usize = 64 << 20;
+
+/// The most items that a page of the API has.
+pub(super) const PAGE: usize = 1000;
 
 /// The variable that may hold the token itself.
 const TOKEN: &str = "ROLLCALL_TOKEN";

@@ -9,7 +9,8 @@ use super::access::{Access, is_over};
 use super::logging;
 use super::output::{OutputArguments, table};
 use super::remote::RemoteArguments;
-use crate::clock::{Clock, Timestamp, parse_moment, parse_span};
+use super::times::{moment, span};
+use crate::clock::{Clock, Timestamp};
 use crate::routing::alert_silence::WantedSilence;
 use crate::routing::{Matcher, SilenceId, parse_label_matchers};
 
@@ -122,15 +123,6 @@ struct Matchers(Vec<Matcher>);
 
 fn matchers(text: &str) -> Result<Matchers, String> {
     parse_label_matchers(text).map(Matchers).map_err(|error| error.to_string())
-}
-
-pub(super) fn span(text: &str) -> Result<Duration, String> {
-    parse_span(text).ok_or_else(|| "write a span of time, such as 2h or 1d 12h".to_owned())
-}
-
-pub(super) fn moment(text: &str) -> Result<Timestamp, String> {
-    let advice = "write a time with its offset, such as 2026-11-23T18:00:00+01:00 or …Z";
-    parse_moment(text).ok_or_else(|| advice.to_owned())
 }
 
 pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {

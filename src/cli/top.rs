@@ -17,8 +17,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use super::logging;
 use super::remote::{Remote, RemoteArguments};
-use super::silence::span;
 use super::table::has_colours;
+use super::times::span;
 use crate::clock::Clock;
 
 mod keys;
@@ -88,6 +88,8 @@ pub(super) async fn run(Arguments { remote, interval: every }: Arguments) -> any
 }
 
 /// Draws until a key or a signal ends it. The terminal is as it was before on every way out.
+///
+/// In one piece: what one step waits for changes what the next one draws.
 async fn watch(remote: &Remote, every: Duration, first: Answers) -> anyhow::Result<()> {
     let [mut resized, mut resumed, mut hung_up, mut interrupted, mut ended] = [
         signal(SignalKind::window_change())?,

@@ -3,8 +3,8 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::{Access, PAGE};
-use crate::cli::remote::Remote;
+use super::Access;
+use crate::cli::remote::{PAGE, Remote};
 use crate::clock::Timestamp;
 use crate::fleet::deliveries::{DeliveriesChanged, DeliveryFilter, DeliveryState};
 

@@ -301,9 +301,10 @@ fn start(
 /// The routes and receivers of a configuration.
 fn routes_of(config: &alerting::Config) -> http::AlertRoutes {
     let receivers = config.receivers.iter().map(|receiver| receiver.name.clone()).collect();
+    let types = config.types();
     let (routes, inhibition) = (Routes::new(config.route.clone()), config.inhibition.clone());
     let (has_breaker, flapping) = (config.breaker.is_some(), config.flapping.clone());
-    http::AlertRoutes { routes, receivers, inhibition, has_breaker, flapping }
+    http::AlertRoutes { routes, receivers, types, inhibition, has_breaker, flapping }
 }
 
 /// The long-lived tasks, by name.

@@ -152,9 +152,11 @@ impl Deliver {
         Ended { delivery, end: outcome, attempt: Some(AttemptMade { at, took, answer }) }
     }
 
-    /// Disables the receiver, or opens or closes its breaker.
+    /// Notes how an attempt ended. Disables the receiver, or opens or closes its breaker.
     pub(super) fn judge(&self, in_flight: &mut InFlight, result: &Result<Answer, Failure>) {
         let receiver = &self.receiver.name;
+        let why = result.as_ref().err().map(ToString::to_string);
+        self.healths.note(receiver, why.as_deref(), self.clock.now());
         in_flight.is_down = Some(result.is_err());
         let change = match result {
             Ok(_) => in_flight.breaker.succeeded(),

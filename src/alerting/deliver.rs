@@ -40,7 +40,7 @@ use super::in_flight::InFlight;
 use super::incidents::Incidents;
 use super::{ENGINE_BACKOFF, ReceiverConfig, SHORTEST_WAIT};
 use crate::clock::Clock;
-use crate::fleet::Ownership;
+use crate::fleet::{Ownership, ReceiverHealths};
 use crate::store::{AlertStore, End, Ended, TimerStore};
 use crate::telemetry::{Loop, Telemetry};
 
@@ -66,6 +66,7 @@ pub(super) struct Deliver {
     /// Marks only attempts.
     pub timers: Arc<dyn TimerStore>,
     pub incidents: Arc<Incidents>,
+    pub healths: Arc<ReceiverHealths>,
     /// How long attempts are on record.
     pub keep: Duration,
     /// The partitions whose deliveries this instance makes.

@@ -23,7 +23,7 @@
 //! A transition that is alone in a group that is due at once is sealed with its join, and goes straight into the
 //! receiver's buffer if a slot is free: the engine keeps it all the same, leased to this instance.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ use tokio_util::sync::CancellationToken;
 use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::fleet::{
-    Census, FlapRules, Flapping, Inhibitions, MassBreaker, Ownership, Silences, Timers, lease,
+    Census, FlapRules, Flapping, Inhibitions, MassBreaker, Ownership, ReceiverHealths, Silences, Timers, lease,
 };
 use crate::presence::{Filters, MassOfflineRule, is_label_name};
 use crate::routing::{EVERY_LABEL, Inhibition, Routes};
@@ -57,6 +57,7 @@ mod dispatch;
 mod failures;
 mod flapping;
 mod group;
+mod health;
 mod holds;
 mod in_flight;
 mod incidents;
@@ -128,6 +129,13 @@ pub struct Config {
     pub flapping: FlapRules,
     /// How long attempts to deliver are on record.
     pub keep_deliveries: Duration,
+}
+
+impl Config {
+    /// The type of each receiver, by its name.
+    pub fn types(&self) -> BTreeMap<String, &'static str> {
+        self.receivers.iter().map(|one| (one.name.clone(), one.channel.type_name())).collect()
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -231,6 +239,7 @@ pub async fn run(
     let (mut notified_of_blindness, mut pagers) = (Vec::new(), HashSet::new());
     let lasting_blindness = watch::Sender::new(Vec::new());
     let incidents = Arc::new(Incidents::new(stores.alerts.clone(), stores.census));
+    let healths = Arc::new(ReceiverHealths::new(stores.shared.clone()));
     for receiver in config.receivers {
         let name = receiver.name.clone();
         let channel = open(&receiver).map_err(|error| anyhow::anyhow!("receiver {name}: {error}"))?;
@@ -275,6 +284,7 @@ pub async fn run(
             engine: stores.alerts.clone(),
             timers: stores.timer_store.clone(),
             incidents: incidents.clone(),
+            healths: healths.clone(),
             keep: config.keep_deliveries,
             ownership: ownership.clone(),
             clock: clock.clone(),
@@ -288,6 +298,8 @@ pub async fn run(
         };
         loops.push(run.map(move |ended| (format!("delivering to {name}"), ended)).boxed());
     }
+    let writing = health::run(healths, stop.clone());
+    loops.push(writing.map(|ended| ("writing the health of receivers".to_owned(), ended)).boxed());
     let orphans = Orphans {
         configured: buffers.keys().cloned().collect(),
         engine: stores.alerts.clone(),

@@ -6,10 +6,11 @@ use std::time::Duration;
 use anyhow::bail;
 use clap::Args;
 
-use super::access::{AccessArguments, Operator};
+use super::access::{Access, Operator};
 use super::logging;
+use super::remote::RemoteArguments;
 use super::route::unit;
-use super::silence::{moment, span};
+use super::times::{moment, span};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Subject, UnitChange};
 use crate::presence::{Acknowledgement, LONGEST_PAUSE, Shown, Unit, is_pause};
@@ -18,7 +19,7 @@ use crate::routing::alert_silence::{is_author, is_comment};
 #[derive(Debug, Args)]
 pub(super) struct AckArguments {
     #[command(flatten)]
-    access: AccessArguments,
+    remote: RemoteArguments,
     /// The unit, as KIND/UNIT, or the id of its open record.
     #[arg(value_name = "RECORD|KIND/UNIT", value_parser = subject)]
     subject: Subject,
@@ -32,7 +33,7 @@ pub(super) struct AckArguments {
 #[derive(Debug, Args)]
 pub(super) struct PauseArguments {
     #[command(flatten)]
-    access: AccessArguments,
+    remote: RemoteArguments,
     #[arg(value_name = "KIND/UNIT", value_parser = unit)]
     unit: Unit,
     #[command(flatten)]
@@ -85,7 +86,7 @@ fn subject(text: &str) -> Result<Subject, String> {
 
 pub(super) async fn acknowledge(arguments: AckArguments) -> anyhow::Result<ExitCode> {
     logging::start_quietly()?;
-    let AckArguments { access, subject, undo, operator } = arguments;
+    let AckArguments { remote, subject, undo, operator } = arguments;
     let (operator, now) = (operator.operator()?, Clock::system().now());
     let acknowledged = || {
         let Operator { author, comment } = &operator;
@@ -93,7 +94,7 @@ pub(super) async fn acknowledge(arguments: AckArguments) -> anyhow::Result<ExitC
     };
     let change = UnitChange::Acknowledge((!undo).then(acknowledged));
     let name = subject.to_string();
-    if !access.open().await?.change(&subject, &change, &operator, now).await? {
+    if !Access::open(&remote).await?.change(&subject, &change, &operator, now).await? {
         bail!("{} has no open record", Shown(&name));
     }
     println!("{} {}", Shown(&name), if undo { "is not acknowledged any more" } else { "is acknowledged" });
@@ -102,7 +103,7 @@ pub(super) async fn acknowledge(arguments: AckArguments) -> anyhow::Result<ExitC
 
 pub(super) async fn pause(arguments: PauseArguments) -> anyhow::Result<ExitCode> {
     logging::start_quietly()?;
-    let PauseArguments { access, unit, length, operator } = arguments;
+    let PauseArguments { remote, unit, length, operator } = arguments;
     let now = Clock::system().now();
     let until = length.until.or(length.span.map(|span| now + span));
     if until.is_some_and(|until| !is_pause(until, now)) {
@@ -110,7 +111,7 @@ pub(super) async fn pause(arguments: PauseArguments) -> anyhow::Result<ExitCode>
     }
     let (operator, subject) = (operator.operator()?, Subject::Unit(unit));
     let name = subject.to_string();
-    if !access.open().await?.change(&subject, &UnitChange::Pause(until), &operator, now).await? {
+    if !Access::open(&remote).await?.change(&subject, &UnitChange::Pause(until), &operator, now).await? {
         bail!("there is no unit {} of the configuration, or it has no pause", Shown(&name));
     }
     match until {

@@ -4,11 +4,13 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use clap::{Args, Subcommand};
+use serde_json::Value;
 
-use super::access::{AccessArguments, Operator};
-use super::{logging, shown_json};
+use super::access::{Access, Operator};
+use super::logging;
+use super::output::{OutputArguments, text};
+use super::remote::RemoteArguments;
 use crate::clock::Clock;
-use crate::http::ShownBreaker;
 use crate::routing::alert_silence::{is_author, is_comment};
 
 #[derive(Debug, Args)]
@@ -28,16 +30,15 @@ enum Command {
 #[derive(Debug, Args)]
 struct Show {
     #[command(flatten)]
-    access: AccessArguments,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
+    remote: RemoteArguments,
+    #[command(flatten)]
+    output: OutputArguments,
 }
 
 #[derive(Debug, Args)]
 struct Release {
     #[command(flatten)]
-    access: AccessArguments,
+    remote: RemoteArguments,
     /// The operator who releases it.
     #[arg(long, env = "USER", value_name = "NAME")]
     author: String,
@@ -49,20 +50,20 @@ struct Release {
 pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     logging::start_quietly()?;
     match arguments.command {
-        Command::Show(Show { access, json }) => {
-            let breaker = access.open().await?.breaker().await?;
-            if json {
-                println!("{}", shown_json(&serde_json::to_string_pretty(&breaker)?));
-            } else {
-                println!("{}", text(&breaker));
-            }
+        Command::Show(Show { remote, output }) => {
+            let access = Access::open(&remote).await?;
+            let show = async || {
+                let breaker = access.breaker().await?;
+                output.print_sentence(&breaker, &sentence(&breaker))
+            };
+            output.repeat(show).await?;
         }
-        Command::Release(Release { access, author, comment }) => {
+        Command::Release(Release { remote, author, comment }) => {
             if !is_author(&author) || !is_comment(&comment) {
                 bail!("author and comment are short texts without control characters");
             }
             let operator = Operator { author, comment };
-            match access.open().await?.release_breaker(&operator, Clock::system().now()).await? {
+            match Access::open(&remote).await?.release_breaker(&operator, Clock::system().now()).await? {
                 true => {
                     println!("the breaker is released: what it held and is still offline is notified now")
                 }
@@ -73,22 +74,21 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn text(breaker: &ShownBreaker) -> String {
-    if !breaker.enabled {
+fn sentence(breaker: &Value) -> String {
+    if breaker["enabled"] != true {
         return "the mass-offline breaker is not enabled; see [breaker]".to_owned();
     }
-    let Some(trip) = &breaker.trip else {
+    let trip = &breaker["trip"];
+    if trip.is_null() {
         return "the breaker holds nothing; it has never tripped".to_owned();
-    };
-    let what = format!("{} of {} units fell silent since {}", trip.offline, trip.units, trip.since);
-    match &trip.released {
-        None => format!("the breaker holds notifications until {} at the latest: {what}", trip.until),
-        Some(over) => {
-            let why = over.why.as_str();
-            format!(
-                "the breaker holds nothing; last trip at {}: {what}; released at {} ({why})",
-                trip.at, over.at
-            )
-        }
     }
+    let [offline, units, since, until, at] =
+        ["offline", "units", "since", "until", "at"].map(|field| text(&trip[field]));
+    let what = format!("{offline} of {units} units fell silent since {since}");
+    let released = &trip["released"];
+    if released.is_null() {
+        return format!("the breaker holds notifications until {until} at the latest: {what}");
+    }
+    let [over, why] = ["at", "why"].map(|field| text(&released[field]));
+    format!("the breaker holds nothing; last trip at {at}: {what}; released at {over} ({why})")
 }

@@ -1,18 +1,20 @@
 //! `rollcall deliveries`: lists notifications with their attempts, delivers them again, removes dead letters, and
 //! discards what waits for a receiver that is not configured any more.
 
-use std::fmt::Write;
 use std::process::ExitCode;
 
 use anyhow::bail;
 use clap::{Args, Subcommand};
+use serde_json::Value;
 
-use super::access::AccessArguments;
-use super::silence::moment;
-use super::{logging, shown, shown_json};
+use super::access::Access;
+use super::logging;
+use super::output::{OutputArguments, table, text};
+use super::remote::RemoteArguments;
+use super::table::Table;
+use super::times::moment;
 use crate::clock::{Clock, Timestamp};
-use crate::fleet::deliveries::{DeliveryDetails, DeliveryFilter, DeliveryLine, DeliveryState, LARGEST_PAGE};
-use crate::presence::Shown;
+use crate::fleet::deliveries::{DeliveryFilter, DeliveryState, LARGEST_PAGE};
 
 mod discard;
 
@@ -58,7 +60,7 @@ impl Filter {
 #[derive(Debug, Args)]
 struct List {
     #[command(flatten)]
-    access: AccessArguments,
+    remote: RemoteArguments,
     #[command(flatten)]
     filter: Filter,
     /// pending, failed (waits for its next attempt), orphaned (its receiver is not configured), dead or delivered.
@@ -70,27 +72,25 @@ struct List {
     /// Where the page begins, as the page before said.
     #[arg(long)]
     cursor: Option<String>,
-    /// Print one JSON object.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputArguments,
 }
 
 #[derive(Debug, Args)]
 struct Show {
     #[command(flatten)]
-    access: AccessArguments,
+    remote: RemoteArguments,
     /// Of a delivery, or of a notification for all its receivers.
     #[arg(value_name = "ID")]
     id: String,
-    /// Print one JSON object.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputArguments,
 }
 
 #[derive(Debug, Args)]
 struct Replay {
     #[command(flatten)]
-    access: AccessArguments,
+    remote: RemoteArguments,
     #[command(flatten)]
     filter: Filter,
     /// Of deliveries, or of notifications for all their receivers.
@@ -113,7 +113,7 @@ struct Replay {
 #[derive(Debug, Args)]
 struct Purge {
     #[command(flatten)]
-    access: AccessArguments,
+    remote: RemoteArguments,
     #[command(flatten)]
     filter: Filter,
     /// The dead letters of every receiver.
@@ -146,11 +146,7 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     logging::start_quietly()?;
     match arguments.command {
         Command::List(list) => self::list(list).await?,
-        Command::Show(Show { access, id, json }) => {
-            let details = access.open().await?.delivery(&id).await?;
-            let text = if json { serde_json::to_string_pretty(&details)? } else { text_of(&details) };
-            println!("{}", if json { shown_json(&text) } else { shown(text.trim_end()) });
-        }
+        Command::Show(show) => self::show(show).await?,
         Command::Replay(replay) => self::replay(replay).await?,
         Command::Purge(purge) => self::purge(purge).await?,
         Command::Discard(discard) => discard::run(discard).await?,
@@ -162,67 +158,62 @@ async fn list(list: List) -> anyhow::Result<()> {
     if !(1..=LARGEST_PAGE).contains(&list.limit) {
         bail!("--limit is a number from 1 to {LARGEST_PAGE}");
     }
-    let (access, filter) = (list.access.open().await?, list.filter.with(list.state));
-    let page = access.deliveries(&filter, list.limit, list.cursor.as_deref()).await?;
-    if list.json {
-        println!("{}", shown_json(&serde_json::to_string_pretty(&page)?));
-        return Ok(());
-    }
-    let mut text = String::new();
-    page.deliveries.iter().for_each(|line| add_line(&mut text, line));
-    if page.deliveries.is_empty() {
-        text.push_str("there are none here\n");
-    }
-    if let Some(next) = page.next {
-        let _ = writeln!(text, "there may be more: --cursor {next}");
-    }
-    println!("{}", shown(text.trim_end()));
+    let (access, filter) = (Access::open(&list.remote).await?, list.filter.with(list.state));
+    let print = async || {
+        let page = access.deliveries(&filter, list.limit, list.cursor.as_deref()).await?;
+        if page["deliveries"].as_array().is_none_or(Vec::is_empty) {
+            list.output.say("there are none here");
+        }
+        list.output.print(&page, || lines(&page["deliveries"]))?;
+        if let Some(next) = page["next"].as_str() {
+            eprintln!("there may be more: --cursor {next}");
+        }
+        Ok(())
+    };
+    list.output.repeat(print).await
+}
+
+/// A row for each delivery.
+fn lines(deliveries: &Value) -> Table {
+    let of_line = |line: &Value| {
+        let mut told = Vec::new();
+        for (field, what) in [("offline", "offline"), ("online", "back"), ("blind", "blind")] {
+            let count = line[field].as_u64().unwrap_or_default();
+            told.extend((count > 0).then(|| format!("{count} {what}")));
+        }
+        told.extend((line["reminder"] == true).then(|| "reminder".to_owned()));
+        let [id, state, at, labels, attempts, next, answer] =
+            ["id", "state", "at", "labels", "attempts", "next_attempt", "answer"]
+                .map(|field| text(&line[field]));
+        vec![id, state, at, told.join(", "), labels, attempts, next, answer]
+    };
+    let heads = ["id", "state", "at", "tells of", "labels", "attempts", "next attempt", "answer"];
+    Table { rows: deliveries.as_array().into_iter().flatten().map(of_line).collect(), ..Table::new(&heads) }
+}
+
+async fn show(Show { remote, id, output }: Show) -> anyhow::Result<()> {
+    let details = Access::open(&remote).await?.delivery(&id).await?;
+    output.print(&details, || lines(&details["deliveries"]))?;
+    let records = ["offline", "online"].map(|of| {
+        let what = if of == "online" { "back" } else { of };
+        let records = details[of].as_array().into_iter().flatten();
+        let row = |record: &Value| {
+            let unit = format!("{}/{}", text(&record["kind"]), text(&record["unit"]));
+            vec![what.to_owned(), unit, text(&record["deadline"]), text(&record["back_at"])]
+        };
+        records.map(row).collect::<Vec<Vec<String>>>()
+    });
+    let blind = details["blind"].as_array().into_iter().flatten();
+    let blind = blind.map(|of| vec!["blind".to_owned(), String::new(), text(&of["from"]), text(&of["to"])]);
+    let told = records.into_iter().flatten().chain(blind).collect();
+    let attempts = table(&details["attempts"], &["number", "receiver", "at", "result", "took_ms", "answer"]);
+    output.say_table(&Table { rows: told, ..Table::new(&["tells of", "unit", "from", "to"]) });
+    output.say_table(&attempts);
     Ok(())
 }
 
-fn add_line(text: &mut String, line: &DeliveryLine) {
-    let labels: Vec<String> = line.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
-    let mut told = Vec::new();
-    for (count, what) in [(line.offline, "offline"), (line.online, "back"), (line.blind, "blind")] {
-        told.extend((count > 0).then(|| format!("{count} {what}")));
-    }
-    told.extend(line.reminder.then(|| "reminder".to_owned()));
-    let _ = write!(text, "{}  {}  {}  {}", line.id, line.state.as_str(), line.at, told.join(", "));
-    let _ = write!(text, "  {}", one_line(&labels.join(",")));
-    let _ = write!(text, "  attempts: {}", line.attempts);
-    if let Some(next) = line.next_attempt {
-        let _ = write!(text, ", next from {next}");
-    }
-    if line.state == DeliveryState::Orphaned {
-        let _ = write!(text, "; receiver {} is not configured", line.receiver);
-    }
-    let _ = writeln!(text, "{}{}", if line.answer.is_empty() { "" } else { ": " }, one_line(&line.answer));
-}
-
-fn text_of(details: &DeliveryDetails) -> String {
-    let mut text = String::new();
-    details.deliveries.iter().for_each(|line| add_line(&mut text, line));
-    for one in &details.attempts {
-        let (result, answer) = (one.result.as_str(), one_line(&one.answer));
-        let _ = writeln!(
-            text,
-            "    attempt {} to {} at {}: {result} after {} ms: {answer}",
-            one.number, one.receiver, one.at, one.took_ms
-        );
-    }
-    for (what, records) in [("offline", &details.offline), ("back", &details.online)] {
-        for record in records {
-            let _ = writeln!(text, "    {what}: {}/{} since {}", record.kind, record.unit, record.deadline);
-        }
-    }
-    for interval in &details.blind {
-        let _ = writeln!(text, "    blind: from {} to {}", interval.from, interval.to);
-    }
-    text
-}
-
 async fn replay(replay: Replay) -> anyhow::Result<()> {
-    let Replay { access, filter, ids, state, all, dry_run, author } = replay;
+    let Replay { remote, filter, ids, state, all, dry_run, author } = replay;
     let has_filter = filter.receiver.is_some() || filter.from.is_some() || filter.until.is_some();
     if ids.is_empty() != (has_filter || all) {
         bail!("name deliveries by their ids, or by --receiver, --from and --until, or --all");
@@ -232,7 +223,7 @@ async fn replay(replay: Replay) -> anyhow::Result<()> {
     {
         bail!("say which with --from and --until: delivered notifications of days are many");
     }
-    let access = access.open().await?;
+    let access = Access::open(&remote).await?;
     let filter = filter.with(Some(state));
     if dry_run {
         let count = if ids.is_empty() { access.count_deliveries(&filter).await? } else { ids.len() };
@@ -252,11 +243,11 @@ async fn replay(replay: Replay) -> anyhow::Result<()> {
 }
 
 async fn purge(purge: Purge) -> anyhow::Result<()> {
-    let Purge { access, filter, all, dry_run, yes, author } = purge;
+    let Purge { remote, filter, all, dry_run, yes, author } = purge;
     if filter.receiver.is_none() && filter.from.is_none() && filter.until.is_none() && !all {
         bail!("name dead letters by --receiver, --from and --until, or --all");
     }
-    let (access, filter) = (access.open().await?, filter.with(Some(DeliveryState::Dead)));
+    let (access, filter) = (Access::open(&remote).await?, filter.with(Some(DeliveryState::Dead)));
     let count = access.count_deliveries(&filter).await?;
     if dry_run || count == 0 {
         println!("{count} dead letters would be removed");
@@ -268,9 +259,4 @@ async fn purge(purge: Purge) -> anyhow::Result<()> {
     let count = access.purge(&filter, &author, Clock::system().now()).await?;
     println!("{count} dead letters were removed");
     Ok(())
-}
-
-/// Texts of receivers stay on their line.
-fn one_line(text: &str) -> String {
-    Shown(&text.split_whitespace().collect::<Vec<&str>>().join(" ")).to_string()
 }

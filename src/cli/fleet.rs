@@ -9,26 +9,20 @@ use anyhow::ensure;
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 
-use self::output::{OutputArguments, table, text};
-use self::remote::{Remote, RemoteArguments};
-use self::table::Table;
 use super::logging;
+use super::output::{OutputArguments, facts, table, text};
+use super::remote::{PAGE, Remote, RemoteArguments};
 use super::route::unit;
-use super::silence::{moment, span};
+use super::table::Table;
+use super::times::{moment, span};
 use crate::clock::Timestamp;
 use crate::presence::Unit;
 
 mod inventory;
-mod output;
-mod remote;
-mod table;
 mod timers;
 
 pub(super) use inventory::{ExportArguments, ImportArguments, export, import};
 pub(super) use timers::{TimersArguments, timers};
-
-/// The most items that a page of the API has.
-const PAGE: usize = 1000;
 
 #[derive(Debug, Args)]
 pub(super) struct UnitsArguments {
@@ -292,13 +286,6 @@ pub(super) async fn availability(arguments: AvailabilityArguments) -> anyhow::Re
     Ok(ExitCode::SUCCESS)
 }
 
-/// A row for each field.
-fn facts(answer: &Value) -> Table {
-    let rows = answer.as_object().into_iter().flatten();
-    let rows = rows.map(|(name, value)| vec![name.replace('_', " "), text(value)]).collect();
-    Table { rows, ..Table::new(&["what", "value"]) }
-}
-
 pub(super) async fn summary(arguments: SummaryArguments) -> anyhow::Result<ExitCode> {
     logging::start_quietly()?;
     let SummaryArguments { remote, output } = arguments;
@@ -321,7 +308,7 @@ pub(super) async fn summary(arguments: SummaryArguments) -> anyhow::Result<ExitC
 const STATES: [&str; 6] = ["offline", "late", "online", "never_seen", "paused", "unknown"];
 
 /// A row for the fleet, for each kind, and for each value of a label.
-fn counts(answer: &Value) -> Table {
+pub(super) fn counts(answer: &Value) -> Table {
     let row = |name: String, states: &Value| {
         std::iter::once(name).chain(STATES.map(|state| text(&states[state]))).collect::<Vec<String>>()
     };

@@ -11,7 +11,7 @@ use clap::Args;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::access::reachable;
+use super::remote::reachable;
 use super::{ConfigFile, logging, shown_json};
 
 /// How long an answer may take: less than supervisors wait for a probe.

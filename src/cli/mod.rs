@@ -29,8 +29,11 @@ mod fleet;
 mod health;
 mod logging;
 mod moving;
+mod output;
 #[cfg(feature = "package-files")]
 mod package_files;
+mod receivers;
+mod remote;
 mod repair;
 mod route;
 mod send_test;
@@ -38,8 +41,11 @@ mod serve;
 mod signals;
 mod silence;
 mod simulate;
+mod table;
 mod template;
+mod times;
 mod token;
+mod top;
 
 const FAILED: u8 = 1;
 /// `EX_CONFIG` of sysexits.h.
@@ -67,7 +73,7 @@ enum Command {
     Simulate(simulate::Arguments),
     /// Move a fleet from one engine to another.
     Move(moving::Arguments),
-    /// Discard the notifications of a receiver that was renamed or removed.
+    /// List notifications with their attempts, deliver them again, remove dead letters.
     Deliveries(deliveries::Arguments),
     /// Show values that were quarantined because they could not be read, put them back or delete them.
     Repair(repair::Arguments),
@@ -96,6 +102,10 @@ enum Command {
     Summary(fleet::SummaryArguments),
     /// Show the instances and what each of them owns.
     Instances(fleet::SummaryArguments),
+    /// Show what waits for each receiver, and whether it takes notifications.
+    Receivers(receivers::Arguments),
+    /// Watch the fleet in the terminal: counts, problems, and the units that fell silent last.
+    Top(top::Arguments),
     /// Register the units of a file, NDJSON or CSV; with --replace remove all others.
     Import(fleet::ImportArguments),
     /// Write all units with their settings to a file, NDJSON or CSV.
@@ -155,6 +165,8 @@ pub fn run(line: CommandLine) -> ExitCode {
             Command::Availability(arguments) => fleet::availability(arguments).await,
             Command::Summary(arguments) => fleet::summary(arguments).await,
             Command::Instances(arguments) => fleet::instances(arguments).await,
+            Command::Receivers(arguments) => receivers::run(arguments).await,
+            Command::Top(arguments) => top::run(arguments).await,
             Command::Import(arguments) => fleet::import(arguments).await,
             Command::Export(arguments) => fleet::export(arguments).await,
             Command::Timers(arguments) => fleet::timers(arguments).await,

@@ -1,17 +1,18 @@
 //! `rollcall silence`: adds, lists, extends and ends silences of alerts. `rollcall audit`: the changes that operators made.
 
-use std::fmt::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use serde::Serialize;
 
-use super::access::AccessArguments;
-use super::{logging, shown, shown_json};
-use crate::clock::{Clock, Timestamp, parse_moment, parse_span};
-use crate::routing::alert_silence::{SilenceState, WantedSilence};
-use crate::routing::{AlertSilence, Matcher, SilenceId, parse_label_matchers};
+use super::access::{Access, is_over};
+use super::logging;
+use super::output::{OutputArguments, table};
+use super::remote::RemoteArguments;
+use super::times::{moment, span};
+use crate::clock::{Clock, Timestamp};
+use crate::routing::alert_silence::WantedSilence;
+use crate::routing::{Matcher, SilenceId, parse_label_matchers};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -34,7 +35,7 @@ enum Command {
 #[derive(Debug, Args)]
 struct Add {
     #[command(flatten)]
-    access: AccessArguments,
+    remote: RemoteArguments,
     /// Matchers, as in routes: site=north, kind=~"gate.*", unit!=pump-7.
     #[arg(required = true, value_name = "MATCHER", value_parser = matchers)]
     matchers: Vec<Matchers>,
@@ -72,19 +73,18 @@ impl End {
 #[derive(Debug, Args)]
 struct List {
     #[command(flatten)]
-    access: AccessArguments,
+    remote: RemoteArguments,
     /// Also those that are over; they are kept for five days.
     #[arg(long)]
     expired: bool,
-    /// Print one JSON array.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputArguments,
 }
 
 #[derive(Debug, Args)]
 struct Extend {
     #[command(flatten)]
-    access: AccessArguments,
+    remote: RemoteArguments,
     #[arg(value_name = "ID")]
     id: SilenceId,
     #[command(flatten)]
@@ -97,7 +97,7 @@ struct Extend {
 #[derive(Debug, Args)]
 struct Expire {
     #[command(flatten)]
-    access: AccessArguments,
+    remote: RemoteArguments,
     #[arg(required = true, value_name = "ID")]
     ids: Vec<SilenceId>,
     /// The operator who ends them.
@@ -109,13 +109,12 @@ struct Expire {
 #[derive(Debug, Args)]
 pub(super) struct AuditArguments {
     #[command(flatten)]
-    access: AccessArguments,
+    remote: RemoteArguments,
     /// How many, newest first; the last 1000 are kept.
     #[arg(long, default_value_t = 100, value_name = "COUNT")]
     limit: usize,
-    /// Print one JSON array.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputArguments,
 }
 
 /// The matchers of one argument.
@@ -124,15 +123,6 @@ struct Matchers(Vec<Matcher>);
 
 fn matchers(text: &str) -> Result<Matchers, String> {
     parse_label_matchers(text).map(Matchers).map_err(|error| error.to_string())
-}
-
-pub(super) fn span(text: &str) -> Result<Duration, String> {
-    parse_span(text).ok_or_else(|| "write a span of time, such as 2h or 1d 12h".to_owned())
-}
-
-pub(super) fn moment(text: &str) -> Result<Timestamp, String> {
-    let advice = "write a time with its offset, such as 2026-11-23T18:00:00+01:00 or …Z";
-    parse_moment(text).ok_or_else(|| advice.to_owned())
 }
 
 pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
@@ -148,22 +138,20 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
                 author: add.author,
                 comment: add.comment,
             };
-            println!("{}", add.access.open().await?.add(wanted, now).await?);
+            let times = (add.from, add.end.span);
+            println!("{}", Access::open(&add.remote).await?.add(wanted, times, now).await?);
         }
-        Command::List(list) => {
-            let mut silences = list.access.open().await?.list().await?;
-            silences.retain(|one| !one.is_forgotten(now));
-            silences.retain(|one| list.expired || one.state(now) != SilenceState::Expired);
-            silences.sort_by_key(|one| (one.state(now), one.ends_at));
-            print_list(&silences, list.json, now)?;
+        Command::List(List { remote, expired, output }) => {
+            let access = Access::open(&remote).await?;
+            output.repeat(async || list(&access, expired, &output).await).await?;
         }
-        Command::Extend(Extend { access, id, end, author }) => {
+        Command::Extend(Extend { remote, id, end, author }) => {
             let ends_at = end.after(now);
-            access.open().await?.extend(id, ends_at, &author, now).await?;
+            Access::open(&remote).await?.extend(id, ends_at, &author, now).await?;
             println!("silence {id} ends at {ends_at}");
         }
-        Command::Expire(Expire { access, ids, author }) => {
-            let access = access.open().await?;
+        Command::Expire(Expire { remote, ids, author }) => {
+            let access = Access::open(&remote).await?;
             for id in ids {
                 let is_ended = access.expire(id, &author, now).await?;
                 println!("silence {id} {}", if is_ended { "is over now" } else { "was over already" });
@@ -173,73 +161,28 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A silence in the output of `--json`.
-#[derive(Serialize)]
-struct Line<'a> {
-    id: SilenceId,
-    state: &'static str,
-    matchers: Vec<String>,
-    starts_at: Timestamp,
-    ends_at: Timestamp,
-    updated_at: Timestamp,
-    author: &'a str,
-    comment: &'a str,
-}
-
-fn print_list(silences: &[AlertSilence], json: bool, now: Timestamp) -> anyhow::Result<()> {
-    let lines: Vec<Line<'_>> = silences
-        .iter()
-        .map(|one| Line {
-            id: one.id,
-            state: one.state(now).as_str(),
-            matchers: one.matchers.iter().map(ToString::to_string).collect(),
-            starts_at: one.starts_at,
-            ends_at: one.ends_at,
-            updated_at: one.updated_at,
-            author: &one.author,
-            comment: &one.comment,
-        })
-        .collect();
-    if json {
-        println!("{}", shown_json(&serde_json::to_string_pretty(&lines)?));
-        return Ok(());
+async fn list(access: &Access, expired: bool, output: &OutputArguments) -> anyhow::Result<()> {
+    let mut silences = access.silences(Clock::system().now()).await?;
+    let shown = silences.as_array_mut();
+    let is_empty = shown.is_none_or(|shown| {
+        shown.retain(|one| expired || !is_over(one));
+        shown.is_empty()
+    });
+    if is_empty {
+        output.say("there are no silences");
     }
-    let mut text = String::new();
-    for Line { id, state, matchers, starts_at, ends_at, author, comment, .. } in &lines {
-        let _ = writeln!(text, "{id}  {state}  {}", one_line(&matchers.join(", ")));
-        let _ = writeln!(
-            text,
-            "    from {starts_at} until {ends_at}, {}: {}",
-            one_line(author),
-            one_line(comment)
-        );
-    }
-    if lines.is_empty() {
-        text.push_str("there are no silences\n");
-    }
-    println!("{}", shown(text.trim_end()));
-    Ok(())
+    let fields = ["id", "state", "matchers", "starts_at", "ends_at", "author", "comment"];
+    output.print_rows(&silences, || table(&silences, &fields))
 }
 
 pub(super) async fn run_audit(arguments: AuditArguments) -> anyhow::Result<ExitCode> {
     logging::start_quietly()?;
-    let AuditArguments { access, limit, json } = arguments;
-    let audit = access.open().await?.audit(limit).await?;
-    if json {
-        println!("{}", shown_json(&serde_json::to_string_pretty(&audit)?));
-        return Ok(ExitCode::SUCCESS);
-    }
-    for entry in &audit {
-        let (author, text) = (one_line(&entry.author), one_line(&entry.text));
-        println!(
-            "{}",
-            shown(&format!("{} {author} {} {} {text}", entry.at, entry.change.as_str(), entry.subject))
-        );
-    }
+    let AuditArguments { remote, limit, output } = arguments;
+    let access = Access::open(&remote).await?;
+    let show = async || {
+        let audit = access.audit(limit).await?;
+        output.print(&audit, || table(&audit, &["at", "author", "change", "subject", "text"]))
+    };
+    output.repeat(show).await?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Texts of operators stay on their line.
-fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<&str>>().join(" ")
 }

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use data_encoding::{BASE64URL_NOPAD, HEXLOWER};
 use serde::Serialize;
 
-use super::silence::moment;
+use super::times::moment;
 use crate::clock::{Clock, Timestamp};
 use crate::http::Token;
 use crate::routing::alert_silence::is_author;

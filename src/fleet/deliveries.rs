@@ -69,7 +69,7 @@ impl DeliveryFilter {
     }
 }
 
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct DeliveryPage {
     pub deliveries: Vec<DeliveryLine>,
     /// Where the next page begins; `None` after the last.
@@ -77,7 +77,7 @@ pub struct DeliveryPage {
 }
 
 /// One attempt.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AttemptLine {
     pub receiver: String,
     pub number: u32,
@@ -88,7 +88,7 @@ pub struct AttemptLine {
 }
 
 /// Everything of one notification.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct DeliveryDetails {
     pub deliveries: Vec<DeliveryLine>,
     /// In the order in which they were made.
@@ -99,7 +99,7 @@ pub struct DeliveryDetails {
 }
 
 /// How many deliveries a call changed, and whether there are more.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct DeliveriesChanged {
     pub count: usize,
     pub more: bool,

@@ -15,6 +15,7 @@
 //! | [`silences`] | the alert silences of operators, and their changes |
 //! | [`deliveries`] | what waits, dead letters and the record of attempts, as operators see and change them |
 //! | [`timers`] | timers as clients register, cancel and read them, and their limits |
+//! | [`receivers`] | what waits for each receiver, and whether it takes notifications |
 //! | [`operators`] | acknowledgements and pauses, with their audit |
 //! | [`examination`] | the problems of a store that answers |
 
@@ -34,6 +35,7 @@ mod mass_breaker;
 pub mod mirror;
 pub mod operators;
 pub mod ownership;
+pub mod receivers;
 pub mod roll;
 mod rule_book;
 pub mod silences;
@@ -51,6 +53,7 @@ pub use mass_breaker::MassBreaker;
 pub use mirror::Mirror;
 pub use operators::{Operators, Subject};
 pub use ownership::Ownership;
+pub use receivers::{ReceiverHealths, Receivers};
 pub use roll::{Found, HearingConfig, Registered, Roll, UnitChange};
 pub use rule_book::RuleBook;
 pub use silences::{Silences, SilencesError};

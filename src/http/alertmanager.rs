@@ -37,8 +37,6 @@ mod filter;
 mod silence;
 mod silences;
 
-pub use silence::{ApiSilence, Posted, PostedSilence};
-
 /// How many lists of alerts or silences are made and written at the same time: each is in memory as a whole. Other
 /// requests wait.
 const AT_ONCE: usize = 4;

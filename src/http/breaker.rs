@@ -50,7 +50,7 @@ pub(super) fn pages(sources: &Sources, has_tokens: HasTokens) -> Router {
 }
 
 /// The state of the breaker.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize)]
 pub struct ShownBreaker {
     /// Whether the configuration has it.
     pub enabled: bool,

@@ -12,6 +12,7 @@
 //! Pages are read-only but for silences, acknowledgements, pauses, units, timers and deliveries: see `changes.rs`. With tokens
 //! configured, every page but the two for health needs one.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
@@ -30,7 +31,7 @@ use crate::store::{AlertStore, Catalogue, DataStore, FlapStore, Queries, Roster,
 use crate::telemetry::Telemetry;
 use crate::trust::ServerPem;
 
-pub mod alertmanager;
+mod alertmanager;
 mod audit;
 mod availability;
 mod body;
@@ -54,6 +55,7 @@ mod peers;
 mod probe;
 mod problem;
 mod proxies;
+mod receivers;
 mod records;
 mod registry;
 mod reload;
@@ -92,6 +94,7 @@ pub use proxies::{HeaderName, Proxies, ProxyUsers};
 pub use reload::{ReloadRequest, Reloads};
 use request_limit::RequestLimit;
 use session::Sessions;
+pub use silences::ShownSilence;
 use silences::SilencesState;
 use strangers::StrangersState;
 use summary::Summaries;
@@ -241,6 +244,8 @@ pub struct Pages {
 pub struct AlertRoutes {
     pub routes: Routes,
     pub receivers: Vec<String>,
+    /// The type of each of them.
+    pub types: BTreeMap<String, &'static str>,
     pub inhibition: Inhibition,
     /// Whether the mass-offline breaker is enabled.
     pub has_breaker: bool,
@@ -255,6 +260,7 @@ impl Default for AlertRoutes {
         AlertRoutes {
             routes: Routes::new(Route::default()),
             receivers: Vec::new(),
+            types: BTreeMap::new(),
             inhibition,
             has_breaker: false,
             flapping: FlapRules::new(),
@@ -350,6 +356,7 @@ fn pages(config: &Config, sources: Sources, sessions: Arc<Sessions>, stop: &Canc
         .merge(probe::page(probe_state))
         .merge(targets::page(sources.roster.clone(), ownership))
         .merge(records::pages(sources.records.clone()))
+        .merge(receivers::page(&sources))
         .merge(audit::page(sources.silences.clone()))
         .merge(reload::page(sources.reloads.clone(), has_tokens))
         .merge(operators::pages(&sources, has_tokens))

@@ -59,7 +59,7 @@ pub(super) struct SilencePage {
 }
 
 #[derive(Serialize)]
-pub(super) struct ShownSilence {
+pub struct ShownSilence {
     pub id: SilenceId,
     pub state: SilenceState,
     /// Such as `site="north"`.
@@ -172,7 +172,7 @@ impl SilencesState {
 }
 
 impl ShownSilence {
-    fn of(silence: &AlertSilence, now: Timestamp) -> ShownSilence {
+    pub fn of(silence: &AlertSilence, now: Timestamp) -> ShownSilence {
         ShownSilence {
             id: silence.id,
             state: silence.state(now),

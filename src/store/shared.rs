@@ -14,6 +14,8 @@ pub enum Shared {
     Breaker,
     /// Rate limits of receivers, see `alerting/limit.rs`.
     Limits,
+    /// How attempts at receivers ended, see `fleet/receivers.rs`.
+    Receivers,
 }
 
 impl Shared {
@@ -22,6 +24,7 @@ impl Shared {
             Shared::Sources => "sources",
             Shared::Breaker => "breaker",
             Shared::Limits => "limits",
+            Shared::Receivers => "receivers",
         }
     }
 }

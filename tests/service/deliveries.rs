@@ -10,6 +10,9 @@ use crate::world::{World, units};
 
 const OPTIONS: &str = "kind = [{ name = \"detector\", timeout = \"1s\" }]";
 
+/// In place of an engine: the program asks the instance by its address.
+const BY_ADDRESS: &str = "";
+
 fn rollcall(world: &World, engine: &str, arguments: &[&str]) -> (Option<i32>, String) {
     let config = world.dir.path().join("cli.toml");
     let listen = world.url("").trim_start_matches("http://").to_owned();
@@ -18,7 +21,11 @@ fn rollcall(world: &World, engine: &str, arguments: &[&str]) -> (Option<i32>, St
     let text = format!("{engine}\nhttp.listen = \"{listen}\"\n{OPTIONS}\n{receiver}\n{route}\n");
     std::fs::write(&config, text).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_rollcall"));
-    command.arg("deliveries").args(arguments).arg("--config").arg(&config).env("USER", "ana");
+    command.arg("deliveries").args(arguments).env("USER", "ana").env_remove("ROLLCALL_CONFIG");
+    match engine {
+        BY_ADDRESS => command.arg("--url").arg(world.url("")),
+        _ => command.arg("--config").arg(&config),
+    };
     let output = command.output().unwrap();
     let said = [output.stdout, output.stderr].concat();
     (output.status.code(), String::from_utf8(said).unwrap().trim().to_owned())
@@ -48,7 +55,10 @@ async fn are_listed_shown_replayed_and_purged(world: &World, engine: &str) {
     let second = attempts[1]["answer"].as_str().unwrap();
     assert!(attempts[0]["result"] == "failed" && second.starts_with("204 No Content"), "{text}");
     assert_eq!(details["offline"][0]["unit"], "unit-000");
-    assert!(run(&["show", &id]).1.contains("attempt 1 to hook at "));
+    let shown = run(&["show", &id]).1;
+    for part in ["NUMBER  RECEIVER", "1       hook", "failed", "come later", "detector/unit-000"] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
 
     // A delivered one comes again under its id.
     let before = world.hook.received();
@@ -135,4 +145,10 @@ async fn deliveries_are_listed_shown_replayed_and_purged_through_the_instance_th
     let world = World::new(&options, &[]).await;
     let engine = format!("engine.type = \"embedded\"\nengine.path = {:?}", world.dir.path().join("fleet"));
     are_listed_shown_replayed_and_purged(&world, &engine).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn deliveries_are_listed_shown_replayed_and_purged_by_the_address_of_an_instance() {
+    let world = World::new(OPTIONS, &[]).await;
+    are_listed_shown_replayed_and_purged(&world, BY_ADDRESS).await;
 }

@@ -8,12 +8,19 @@ use crate::world::{World, units};
 
 const OPTIONS: &str = "kind = [{ name = \"detector\", timeout = \"4s\" }]";
 
+/// In place of an engine: the program asks the instance by its address.
+const BY_ADDRESS: &str = "";
+
 fn rollcall(world: &World, engine: &str, arguments: &[&str]) -> (Option<i32>, String) {
     let config = world.dir.path().join("cli.toml");
     let listen = world.url("").trim_start_matches("http://").to_owned();
     std::fs::write(&config, format!("{engine}\nhttp.listen = \"{listen}\"\n{OPTIONS}\n")).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_rollcall"));
-    command.args(arguments).arg("--config").arg(&config).env("USER", "ana");
+    command.args(arguments).env("USER", "ana").env_remove("ROLLCALL_CONFIG");
+    match engine {
+        BY_ADDRESS => command.arg("--url").arg(world.url("")),
+        _ => command.arg("--config").arg(&config),
+    };
     let output = command.output().unwrap();
     let said = [output.stdout, output.stderr].concat();
     (output.status.code(), String::from_utf8(said).unwrap().trim().to_owned())
@@ -80,4 +87,10 @@ async fn records_are_acknowledged_and_units_paused_through_the_instance_that_ser
     let world = World::new(&options, &[]).await;
     let engine = format!("engine.type = \"embedded\"\nengine.path = {:?}", world.dir.path().join("fleet"));
     acknowledges_and_pauses(&world, &engine).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn records_are_acknowledged_and_units_paused_by_the_address_of_an_instance() {
+    let world = World::new(OPTIONS, &[]).await;
+    acknowledges_and_pauses(&world, BY_ADDRESS).await;
 }

@@ -9,21 +9,24 @@ use crate::world::{World, units};
 
 const OPTIONS: &str = "kind = [{ name = \"detector\", timeout = \"1s\" }]";
 
-struct CommandLine {
-    config: std::path::PathBuf,
-}
+/// How the program finds the fleet: by a configuration, or by the address of an instance.
+struct CommandLine(Vec<String>);
 
 impl CommandLine {
     fn new(world: &World, engine: &str) -> CommandLine {
         let config = world.dir.path().join("cli.toml");
         let listen = world.url("").trim_start_matches("http://").to_owned();
         std::fs::write(&config, format!("{engine}\nhttp.listen = \"{listen}\"\n")).unwrap();
-        CommandLine { config }
+        CommandLine(vec!["--config".to_owned(), config.display().to_string()])
+    }
+
+    fn by_address(world: &World) -> CommandLine {
+        CommandLine(vec!["--url".to_owned(), world.url("")])
     }
 
     fn run(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rollcall"));
-        command.args(arguments).arg("--config").arg(&self.config).env("USER", "ana");
+        command.args(arguments).args(&self.0).env("USER", "ana").env_remove("ROLLCALL_CONFIG");
         command.output().unwrap()
     }
 
@@ -78,7 +81,10 @@ async fn makes_silences(world: &World, cli: &CommandLine) {
     assert_eq!(changes, ["silence_expired", "silence_changed", "silence_added"]);
     let authors = audit.iter().map(|entry| entry["author"].as_str().unwrap().trim_end_matches(" (http)"));
     assert_eq!(authors.collect::<Vec<&str>>(), ["ana", "bo", "ana"]);
-    assert!(cli.answer(&["audit", "--limit", "1"]).contains(&format!("silence_expired {id}")));
+    let audit = cli.answer(&["audit", "--limit", "1"]);
+    assert!(audit.contains(&format!("silence_expired  {id}")), "{audit}");
+    let csv = cli.answer(&["silence", "list", "--expired", "--csv"]);
+    assert!(csv.starts_with("id,state,matchers,starts_at,ends_at,author,comment\r\n"), "{csv}");
 
     for (wrong, code, text) in [
         (&["silence", "add", "site=~(", "--for", "1h", "--comment", "x"][..], 2, "unclosed group"),
@@ -128,6 +134,7 @@ async fn silences_are_made_on_redis_beside_the_instance() {
     let cli = CommandLine::new(&world, &engine);
     makes_silences(&world, &cli).await;
     shows_hostile_text(&world, &cli).await;
+    shows_hostile_text(&world, &CommandLine::by_address(&world)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -190,4 +197,10 @@ async fn what_a_silence_covered_is_notified_when_it_ends_in_a_directory() {
     let engine = format!("engine.type = \"embedded\"\nengine.path = {:?}", world.dir.path().join("fleet"));
     let cli = CommandLine::new(&world, &engine);
     covers_until_it_ends(&mut world, &cli).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn silences_are_made_by_the_address_of_an_instance() {
+    let world = World::new(OPTIONS, &[]).await;
+    makes_silences(&world, &CommandLine::by_address(&world)).await;
 }

@@ -31,6 +31,20 @@ pub enum ChannelConfig {
     Alertmanager(Box<AlertmanagerConfig>),
 }
 
+impl ChannelConfig {
+    /// The `type` of the receiver in the configuration.
+    pub fn type_name(&self) -> &'static str {
+        match self {
+            ChannelConfig::Webhook(_) => "webhook",
+            ChannelConfig::Email { .. } => "email",
+            ChannelConfig::Service(service) => service.service.name,
+            ChannelConfig::Exec(_) => "exec",
+            ChannelConfig::Mqtt(_) => "mqtt",
+            ChannelConfig::Alertmanager(_) => "alertmanager",
+        }
+    }
+}
+
 /// Without secrets; the URL of a webhook often is one.
 impl std::fmt::Debug for ChannelConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

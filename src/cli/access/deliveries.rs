@@ -1,62 +1,64 @@
-//! Deliveries, in the engine or at the instance that has locked it.
+//! Deliveries, in the engine or at an instance.
 
 use reqwest::Method;
-use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::{Access, Instance, segment};
+use super::Access;
+use crate::cli::remote::{PAGE, Remote};
 use crate::clock::Timestamp;
-use crate::fleet::deliveries::{
-    DeliveriesChanged, DeliveryDetails, DeliveryFilter, DeliveryPage, DeliveryState, LARGEST_PAGE,
-};
+use crate::fleet::deliveries::{DeliveriesChanged, DeliveryFilter, DeliveryState};
 
-const DELIVERIES: &str = "/api/v1/deliveries";
+const DELIVERIES: [&str; 3] = ["api", "v1", "deliveries"];
 
 impl Access {
+    /// A page: `deliveries`, and `next`, with which the page after it begins.
     pub async fn deliveries(
         &self,
         filter: &DeliveryFilter,
         limit: usize,
         cursor: Option<&str>,
-    ) -> anyhow::Result<DeliveryPage> {
+    ) -> anyhow::Result<Value> {
         match self {
             Access::Engine(engine) => {
-                Ok(engine.deliveries.list(filter, limit, cursor, &engine.configured).await?)
+                let page = engine.deliveries.list(filter, limit, cursor, &engine.configured()).await?;
+                Ok(serde_json::to_value(page)?)
             }
-            Access::Instance(instance) => {
-                let mut path = format!("{DELIVERIES}?limit={limit}");
+            Access::Instance(remote) => {
                 let moment = |at: Option<Timestamp>| at.map(|at| at.to_string());
                 let parts = [
+                    ("limit", Some(limit.to_string())),
                     ("receiver", filter.receiver.clone()),
                     ("state", filter.state.map(|state| state.as_str().to_owned())),
                     ("from", moment(filter.from)),
                     ("until", moment(filter.until)),
                     ("cursor", cursor.map(str::to_owned)),
                 ];
-                for (name, value) in parts {
-                    path.extend(value.map(|value| format!("&{name}={}", segment(&value))));
-                }
-                instance.get(&path).await
+                let query: Vec<_> =
+                    parts.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
+                remote.get(&DELIVERIES, &query).await
             }
         }
     }
 
     pub async fn count_deliveries(&self, filter: &DeliveryFilter) -> anyhow::Result<usize> {
-        let (mut count, mut cursor) = (0, None);
+        let (mut count, mut cursor) = (0, None::<String>);
         loop {
-            let page = self.deliveries(filter, LARGEST_PAGE, cursor.as_deref()).await?;
-            count += page.deliveries.len();
-            cursor = page.next;
-            if cursor.is_none() {
-                return Ok(count);
+            let page = self.deliveries(filter, PAGE, cursor.as_deref()).await?;
+            count += page["deliveries"].as_array().map_or(0, Vec::len);
+            match page["next"].as_str() {
+                Some(next) => cursor = Some(next.to_owned()),
+                None => return Ok(count),
             }
         }
     }
 
-    pub async fn delivery(&self, id: &str) -> anyhow::Result<DeliveryDetails> {
+    /// One notification, with every attempt.
+    pub async fn delivery(&self, id: &str) -> anyhow::Result<Value> {
         match self {
-            Access::Engine(engine) => Ok(engine.deliveries.show(id, &engine.configured).await?),
-            Access::Instance(instance) => instance.get(&format!("{DELIVERIES}/{}", segment(id))).await,
+            Access::Engine(engine) => {
+                Ok(serde_json::to_value(engine.deliveries.show(id, &engine.configured()).await?)?)
+            }
+            Access::Instance(remote) => remote.get(&[&DELIVERIES[..], &[id]].concat(), &[]).await,
         }
     }
 
@@ -64,9 +66,9 @@ impl Access {
     pub async fn replay(&self, id: &str, author: &str, now: Timestamp) -> anyhow::Result<usize> {
         match self {
             Access::Engine(engine) => Ok(engine.deliveries.replay(id, author, now).await?),
-            Access::Instance(instance) => {
-                let path = format!("{DELIVERIES}/{}/replay", segment(id));
-                Ok(instance.change_deliveries(&path, &json!({}), author).await?.0.count)
+            Access::Instance(remote) => {
+                let (changed, _) = changed(remote, &[id, "replay"], &json!({}), author).await?;
+                Ok(changed.count)
             }
         }
     }
@@ -81,18 +83,18 @@ impl Access {
         let filter = DeliveryFilter { until: filter.until.or(Some(now)), ..filter };
         let (mut count, mut cursor) = (0, None::<String>);
         loop {
-            let (changed, next) = match self {
+            let (done, next) = match self {
                 Access::Engine(engine) => {
                     engine.deliveries.replay_all(&filter, cursor.as_deref(), author, now).await?
                 }
-                Access::Instance(instance) => {
+                Access::Instance(remote) => {
                     let body = json!({ "filter": filter, "cursor": cursor });
-                    instance.change_deliveries(&format!("{DELIVERIES}/replay"), &body, author).await?
+                    changed(remote, &["replay"], &body, author).await?
                 }
             };
-            count += changed.count;
+            count += done.count;
             cursor = next;
-            if !changed.more {
+            if !done.more {
                 return Ok(count);
             }
         }
@@ -108,37 +110,29 @@ impl Access {
         let filter = DeliveryFilter { state: Some(DeliveryState::Dead), ..filter.clone() };
         let mut count = 0;
         loop {
-            let changed = match self {
+            let done = match self {
                 Access::Engine(engine) => engine.deliveries.purge(&filter, author, now).await?,
-                Access::Instance(instance) => {
-                    let (path, body) = (format!("{DELIVERIES}/purge"), json!({ "filter": filter }));
-                    instance.change_deliveries(&path, &body, author).await?.0
+                Access::Instance(remote) => {
+                    changed(remote, &["purge"], &json!({ "filter": filter }), author).await?.0
                 }
             };
-            count += changed.count;
-            if !changed.more {
+            count += done.count;
+            if !done.more {
                 return Ok(count);
             }
         }
     }
 }
 
-impl Instance {
-    async fn change_deliveries(
-        &self,
-        path: &str,
-        body: &serde_json::Value,
-        author: &str,
-    ) -> anyhow::Result<(DeliveriesChanged, Option<String>)> {
-        #[derive(Deserialize)]
-        struct Changed {
-            #[serde(flatten)]
-            changed: DeliveriesChanged,
-            #[serde(default)]
-            next: Option<String>,
-        }
-        let answer = self.ask(Method::POST, path, Some(body.to_string()), author).await?;
-        let Changed { changed, next } = self.read(&answer)?;
-        Ok((changed, next))
-    }
+/// A change of deliveries, and the `cursor` of the next call.
+async fn changed(
+    remote: &Remote,
+    path: &[&str],
+    body: &Value,
+    author: &str,
+) -> anyhow::Result<(DeliveriesChanged, Option<String>)> {
+    let answer = remote.change(Method::POST, &[&DELIVERIES[..], path].concat(), Some(body), Some(author)).await?;
+    let count = answer["count"].as_u64().unwrap_or_default() as usize;
+    let changed = DeliveriesChanged { count, more: answer["more"] == true };
+    Ok((changed, answer["next"].as_str().map(str::to_owned)))
 }

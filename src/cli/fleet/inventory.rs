@@ -7,10 +7,10 @@ use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use tokio::fs::File;
 
-use super::output::{table, text};
-use super::remote::RemoteArguments;
-use super::table::has_colours;
-use super::{facts, given};
+use super::given;
+use crate::cli::output::{facts, table, text};
+use crate::cli::remote::{RemoteArguments, content};
+use crate::cli::table::has_colours;
 use crate::cli::{logging, shown, shown_json};
 
 #[derive(Debug, Args)]
@@ -103,13 +103,18 @@ pub(in crate::cli) async fn import(arguments: ImportArguments) -> anyhow::Result
     let media = if format == Format::Csv { "text/csv" } else { "application/x-ndjson" };
     let open = File::open(&file).await.with_context(|| format!("{} cannot be read", file.display()))?;
     let is = |flag: bool| flag.then(|| "true".to_owned());
+    // A server that refuses leaves the rest of a file unread, and its answer may be lost with that: ask with no units first.
+    let path = ["api", "v1", "units:import"];
+    let nothing = if format == Format::Csv { "kind,unit\n" } else { "" };
+    let query = given(vec![("kind", kind.clone()), ("dry_run", is(true))]);
+    remote.send(&path, &query, media, nothing.into(), None).await?;
     let query = given(vec![
         ("kind", kind),
         ("dry_run", is(dry_run)),
         ("replace", is(replace)),
         ("bad_lines", skip_bad_lines.then(|| "skip".to_owned())),
     ]);
-    let answer = remote.send_file(&["api", "v1", "units:import"], &query, media, open).await?;
+    let answer = remote.send(&path, &query, media, content(open), None).await?;
     for bad in answer["bad"].as_array().into_iter().flatten() {
         eprintln!("{}:{}: {}", file.display(), text(&bad["line"]), shown(&text(&bad["problem"])));
     }

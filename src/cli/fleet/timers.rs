@@ -10,10 +10,10 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::fs::File;
 
-use super::output::{OutputArguments, text};
-use super::remote::{Remote, RemoteArguments};
-use super::{List, Pages, facts, given};
-use crate::cli::silence::{moment, span};
+use super::{List, Pages, given};
+use crate::cli::output::{OutputArguments, facts, text};
+use crate::cli::remote::{Remote, RemoteArguments, content};
+use crate::cli::times::{moment, span};
 use crate::cli::{logging, shown, shown_json};
 use crate::clock::Timestamp;
 
@@ -170,13 +170,12 @@ fn one(id: &str) -> [&str; 4] {
 
 async fn add(wanted: Add) -> anyhow::Result<ExitCode> {
     let Add { remote, id, class, due, span, data, if_absent, file, author, json } = wanted;
-    let mut remote = remote.open()?;
-    remote.author = author;
+    let (remote, author) = (remote.open()?, author.as_deref());
     let path = ["api", "v1", "timers"];
     if let Some(name) = file {
         let from = if name.as_os_str() == "-" { PathBuf::from("/dev/stdin") } else { name };
         let open = File::open(&from).await.with_context(|| format!("{} cannot be read", from.display()))?;
-        let answer = remote.send_file(&path, &[], "application/x-ndjson", open).await?;
+        let answer = remote.send(&path, &[], "application/x-ndjson", content(open), author).await?;
         return batch(&answer, json);
     }
     let fields = [
@@ -189,9 +188,9 @@ async fn add(wanted: Add) -> anyhow::Result<ExitCode> {
     let fields = fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
     let timer = Value::Object(fields.collect());
     let answer = match id {
-        Some(id) => remote.send_json(Method::PUT, &one(&id), &timer).await?,
+        Some(id) => remote.change(Method::PUT, &one(&id), Some(&timer), author).await?,
         None => {
-            let mut answer = remote.send_json(Method::POST, &path, &json!([timer])).await?;
+            let mut answer = remote.change(Method::POST, &path, Some(&json!([timer])), author).await?;
             answer["timers"][0].take()
         }
     };
@@ -244,11 +243,10 @@ async fn list(wanted: ListTimers) -> anyhow::Result<ExitCode> {
 
 async fn cancel(wanted: Cancel) -> anyhow::Result<ExitCode> {
     let Cancel { remote, ids, class, from, until, author, json } = wanted;
-    let mut remote = remote.open()?;
-    remote.author = author;
+    let (remote, author) = (remote.open()?, author.as_deref());
     let path = ["api", "v1", "timers:cancel"];
     if class.is_none() {
-        let answer = remote.send_json(Method::POST, &path, &json!({ "ids": ids })).await?;
+        let answer = remote.change(Method::POST, &path, Some(&json!({ "ids": ids })), author).await?;
         if json {
             print_json(&answer)?;
             return Ok(ExitCode::SUCCESS);
@@ -268,14 +266,15 @@ async fn cancel(wanted: Cancel) -> anyhow::Result<ExitCode> {
     let mut filter: serde_json::Map<String, Value> =
         range.map(|(name, at)| (name, at.to_string().into())).collect();
     filter.insert("type".to_owned(), class.into());
-    let (filter, mut cancelled) = (Value::Object(filter), 0);
+    let (mut filter, mut cancelled) = (Value::Object(filter), 0);
     // A request cancels a part of many.
     loop {
-        let answer = remote.send_json(Method::POST, &path, &filter).await?;
+        let mut answer = remote.change(Method::POST, &path, Some(&filter), author).await?;
         cancelled += answer["cancelled"].as_u64().unwrap_or_default();
-        if answer["more"] != true {
+        if answer["next"].is_null() {
             break;
         }
+        filter["cursor"] = answer["next"].take();
     }
     if json {
         print_json(&json!({ "cancelled": cancelled }))?;

@@ -38,7 +38,7 @@ impl DeliveryState {
 }
 
 /// A delivery in a list.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DeliveryLine {
     pub id: String,
     pub receiver: String,

@@ -1,4 +1,4 @@
-//! An alert silence in the form of Alertmanager, for pages and for the command line, which reads them.
+//! An alert silence in the form of Alertmanager.
 
 use serde::{Deserialize, Serialize};
 
@@ -51,9 +51,9 @@ fn matchers(all: Vec<ApiMatcher>) -> Result<Vec<Matcher>, String> {
 }
 
 /// An alert silence as it is shown.
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct ApiSilence {
+pub(super) struct ApiSilence {
     id: SilenceId,
     status: SilenceStatus,
     updated_at: Timestamp,
@@ -64,16 +64,16 @@ pub struct ApiSilence {
     comment: String,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize)]
 struct SilenceStatus {
-    state: String,
+    state: &'static str,
 }
 
 impl ApiSilence {
-    pub(super) fn of(silence: &AlertSilence, now: Timestamp) -> ApiSilence {
+    pub fn of(silence: &AlertSilence, now: Timestamp) -> ApiSilence {
         ApiSilence {
             id: silence.id,
-            status: SilenceStatus { state: silence.state(now).as_str().to_owned() },
+            status: SilenceStatus { state: silence.state(now).as_str() },
             updated_at: silence.updated_at,
             matchers: silence.matchers.iter().map(ApiMatcher::of).collect(),
             starts_at: silence.starts_at,
@@ -82,25 +82,12 @@ impl ApiSilence {
             comment: silence.comment.clone(),
         }
     }
-
-    /// The alert silence that is shown.
-    pub fn silence(self) -> Result<AlertSilence, String> {
-        Ok(AlertSilence {
-            id: self.id,
-            matchers: matchers(self.matchers)?,
-            starts_at: self.starts_at,
-            ends_at: self.ends_at,
-            updated_at: self.updated_at,
-            author: self.created_by,
-            comment: self.comment,
-        })
-    }
 }
 
 /// An alert silence as it is added or changed.
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct PostedSilence {
+pub(super) struct PostedSilence {
     /// Empty or absent: a new one.
     #[serde(default)]
     id: String,
@@ -112,18 +99,7 @@ pub struct PostedSilence {
 }
 
 impl PostedSilence {
-    pub fn of(id: Option<SilenceId>, wanted: &WantedSilence) -> PostedSilence {
-        PostedSilence {
-            id: id.map(|id| id.to_string()).unwrap_or_default(),
-            matchers: wanted.matchers.iter().map(ApiMatcher::of).collect(),
-            starts_at: wanted.starts_at,
-            ends_at: wanted.ends_at,
-            created_by: wanted.author.clone(),
-            comment: wanted.comment.clone(),
-        }
-    }
-
-    pub(super) fn wanted(self) -> Result<(Option<SilenceId>, WantedSilence), String> {
+    pub fn wanted(self) -> Result<(Option<SilenceId>, WantedSilence), String> {
         let id = match self.id.as_str() {
             "" => None,
             id => Some(id.parse().map_err(|error| format!("{id:?}: {error}"))?),
@@ -140,8 +116,8 @@ impl PostedSilence {
 }
 
 /// The answer to a [`PostedSilence`].
-#[derive(Serialize, Deserialize)]
-pub struct Posted {
+#[derive(Serialize)]
+pub(super) struct Posted {
     /// The id of the one that is in force.
     #[serde(rename = "silenceID")]
     pub id: SilenceId,

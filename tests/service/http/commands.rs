@@ -2,16 +2,18 @@
 
 use std::process::{Command, Output};
 
+use rollcall::fleet::ReceiverHealths;
 use rollcall::http::{Role, UnitMetrics};
 use serde_json::{Value, json};
 
 use super::changes::token;
+use super::roles::Least;
 use super::world::{Fleet, SECOND};
 
 /// Runs the program beside the server of this process.
 pub(super) async fn rollcall(url: &str, arguments: &[&str], secret: Option<&str>) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rollcall"));
-    command.env_remove("ROLLCALL_CONFIG").env("ROLLCALL_URL", url).args(arguments);
+    command.env_remove("ROLLCALL_CONFIG").env("ROLLCALL_URL", url).env("USER", "ana").args(arguments);
     if let Some(secret) = secret {
         command.env("ROLLCALL_TOKEN", secret);
     }
@@ -101,4 +103,99 @@ async fn what_goes_wrong_is_said_with_what_to_do() {
     let output = rollcall(&fleet.url, &["summary", "--json"], Some("screen\n")).await;
     let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(summary["instances"][0]["name"], json!("one"));
+}
+
+#[tokio::test]
+async fn every_command_has_the_rights_of_its_token() {
+    use Least::{Admin, Operator, Viewer};
+
+    let roles = [("screen", Role::Viewer), ("desk", Role::Operator), ("owner", Role::Admin)];
+    let tokens = roles.map(|(name, role)| token(name, role)).into();
+    let fleet = Fleet::start_with(tokens, UnitMetrics::All).await;
+    fleet.fill();
+    fleet.hear(&["detector:1", "detector:2"]).await;
+    fleet.pass(121 * SECOND, &["detector:1"]).await;
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("units.csv");
+    std::fs::write(&file, "kind,unit\ndetector,3\n").unwrap();
+    let file = file.to_str().unwrap();
+    let silence = "5c9c9b7e-3d2c-4a55-9f0c-2d7d0c8a4a11";
+    // The last ones find nothing that they could change, and say so if they may ask.
+    let commands: [(&[&str], Least, &str); 26] = [
+        (&["summary"], Viewer, ""),
+        (&["units"], Viewer, ""),
+        (&["explain", "detector/1"], Viewer, ""),
+        (&["records"], Viewer, ""),
+        (&["availability"], Viewer, ""),
+        (&["instances"], Viewer, ""),
+        (&["receivers"], Viewer, ""),
+        (&["export"], Viewer, ""),
+        (&["audit"], Viewer, ""),
+        (&["silence", "list"], Viewer, ""),
+        (&["deliveries", "list"], Viewer, ""),
+        (&["breaker", "show"], Viewer, ""),
+        (&["breaker", "release"], Viewer, ""),
+        (&["deliveries", "purge", "--all", "--yes"], Viewer, ""),
+        (&["silence", "add", "site=x", "--for", "2h", "--comment", "c"], Operator, ""),
+        (&["ack", "detector/1"], Operator, ""),
+        (&["ack", "detector/1", "--undo"], Operator, ""),
+        (&["pause", "detector/2", "--until", "2027-01-01T00:00:00Z"], Operator, ""),
+        (&["pause", "detector/2", "--end"], Operator, ""),
+        (&["deliveries", "replay", "--all"], Operator, ""),
+        (&["import", "--dry-run", file], Admin, ""),
+        (&["import", file], Admin, ""),
+        (&["deliveries", "show", "ntf_0"], Viewer, "there is no delivery"),
+        (&["silence", "extend", silence, "--for", "2h"], Viewer, "there is no silence"),
+        (&["silence", "expire", silence], Viewer, "there is no silence"),
+        (&["deliveries", "replay", "ntf_0"], Operator, "there is no delivery"),
+    ];
+    let tokens =
+        [(None, Least::Nobody), (Some("screen"), Viewer), (Some("desk"), Operator), (Some("owner"), Admin)];
+    for (secret, role) in tokens {
+        for (arguments, least, nothing) in commands {
+            let output = rollcall(&fleet.url, arguments, secret).await;
+            let (code, said) = (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned());
+            let expected = match role {
+                Least::Nobody => (Some(1), "wants a token that it knows"),
+                role if role < least => (Some(1), "answers 403: the role of this token"),
+                _ => (Some(i32::from(!nothing.is_empty())), nothing),
+            };
+            assert!(
+                code == expected.0 && said.contains(expected.1),
+                "{arguments:?} as {secret:?}: {code:?} {said}"
+            );
+        }
+    }
+    let (audit, text) = (printed_as(&fleet, &["audit", "--json"], "screen").await, "ana (desk)");
+    assert!(audit.contains(text) && !audit.contains("screen"), "{audit}");
+}
+
+async fn printed_as(fleet: &Fleet, arguments: &[&str], secret: &str) -> String {
+    let output = rollcall(&fleet.url, arguments, Some(secret)).await;
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[tokio::test]
+async fn receivers_are_printed_and_what_they_answered_is_escaped() {
+    let fleet = Fleet::start().await;
+    let health = ReceiverHealths::new(fleet.engine.clone());
+    health.note("mail", Some("451 \u{1b}[2J\u{202e}later"), fleet.clock.now());
+    health.write().await.unwrap();
+    let table = printed(&fleet, &["receivers"]).await;
+    let cells = |line: &str| {
+        line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).map(str::to_owned).collect()
+    };
+    let rows: Vec<Vec<String>> = table.lines().map(cells).collect();
+    assert_eq!(rows[1], ["hook", "webhook", "not used yet", "0", "0"]);
+    let failing =
+        ["mail", "email", "failing", "0", "0", "2026-03-01T12:00:00.000Z", "451 \\u{1b}[2J\\u{202e}later"];
+    assert_eq!(rows[2], failing, "{table}");
+    let json: Value = serde_json::from_str(&printed(&fleet, &["receivers", "--json"]).await).unwrap();
+    assert_eq!(json[1]["why"], "451 \u{1b}[2J\u{202e}later");
+    let csv = printed(&fleet, &["receivers", "--csv"]).await;
+    assert!(
+        csv.starts_with("receiver,type,state,waiting,dead_letters,last_success,failing_since,why\r\n"),
+        "{csv}"
+    );
 }

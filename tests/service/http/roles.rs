@@ -63,6 +63,7 @@ pub(super) const ROUTES: &[(&str, &str, Least)] = &[
     ("get", "/api/v1/timers/{id}", Viewer),
     ("get", "/api/v1/breaker", Viewer),
     ("get", "/api/v1/instances", Viewer),
+    ("get", "/api/v1/receivers", Viewer),
     ("get", "/api/v1/audit", Viewer),
     ("get", "/alertmanager/api/v2/status", Viewer),
     ("get", "/alertmanager/api/v2/receivers", Viewer),

@@ -218,8 +218,10 @@ fn routes() -> AlertRoutes {
     let detectors = Route { matchers: parse_matchers("kind=detector").unwrap(), ..of("mail", "site") };
     let routes = Routes::new(Route { routes: vec![detectors], ..of("hook", "kind") });
     let receivers = ["hook", "mail"].map(str::to_owned).into();
+    let types = [("hook", "webhook"), ("mail", "email")];
+    let types = types.map(|(name, of)| (name.to_owned(), of)).into();
     let (inhibition, flapping) = (Inhibition::default(), FlapRules::new());
-    AlertRoutes { routes, receivers, inhibition, has_breaker: true, flapping }
+    AlertRoutes { routes, receivers, types, inhibition, has_breaker: true, flapping }
 }
 
 /// `report` may have five timers that wait, `command` any number; a token may ask for 1000 a second.

@@ -7,8 +7,8 @@ use clap::Args;
 use serde_json::Value;
 
 use super::table::{Table, has_colours};
-use crate::cli::silence::span;
-use crate::cli::{shown, shown_json};
+use super::times::span;
+use super::{shown, shown_json};
 
 #[derive(Debug, Args)]
 pub(super) struct OutputArguments {
@@ -69,6 +69,25 @@ impl OutputArguments {
         Ok(())
     }
 
+    /// Prints an answer, or the table that shows it if it has rows.
+    pub fn print_rows(&self, answer: &Value, table: impl FnOnce() -> Table) -> anyhow::Result<()> {
+        let is_empty = answer.as_array().is_none_or(Vec::is_empty);
+        if is_empty && !self.json && !self.csv { Ok(()) } else { self.print(answer, table) }
+    }
+
+    /// Prints an answer, or the sentence that says it.
+    pub fn print_sentence(&self, answer: &Value, sentence: &str) -> anyhow::Result<()> {
+        self.say(sentence);
+        if self.json || self.csv { self.print(answer, || facts(answer)) } else { Ok(()) }
+    }
+
+    /// Prints one more table for people, if it has rows; programs have the answer.
+    pub fn say_table(&self, table: &Table) {
+        if !self.json && !self.csv && !table.rows.is_empty() {
+            print!("\n{}", table.to_text(has_colours()));
+        }
+    }
+
     /// Prints a line for people; programs get the answer alone.
     pub fn say(&self, line: &str) {
         if !self.json && !self.csv {
@@ -87,9 +106,16 @@ pub(super) fn text(value: &Value) -> String {
                 fields.iter().map(|(name, value)| format!("{name}={}", text(value))).collect();
             pairs.join(" ")
         }
-        Value::Array(items) => items.iter().map(text).collect::<Vec<String>>().join(" "),
+        Value::Array(items) => items.iter().map(text).collect::<Vec<String>>().join(", "),
         other => other.to_string(),
     }
+}
+
+/// A table with a row for each field.
+pub(super) fn facts(answer: &Value) -> Table {
+    let rows = answer.as_object().into_iter().flatten();
+    let rows = rows.map(|(name, value)| vec![name.replace('_', " "), text(value)]).collect();
+    Table { rows, ..Table::new(&["what", "value"]) }
 }
 
 /// A table with a row for each item and a column for each of `fields`.

@@ -62,9 +62,9 @@ pub(super) fn has_colours() -> bool {
 /// A state in its colour; everything else as it is.
 fn coloured(cell: &str) -> String {
     let colour = match cell {
-        "online" => 32,
-        "offline" | "blind" => 31,
-        "late" => 33,
+        "online" | "delivered" => 32,
+        "offline" | "blind" | "dead" | "orphaned" | "failing" => 31,
+        "late" | "failed" => 33,
         "paused" => 34,
         "unknown" | "never_seen" => 35,
         _ => return cell.to_owned(),

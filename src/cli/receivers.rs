@@ -1,0 +1,54 @@
+//! `rollcall receivers`: what waits for each receiver, and whether it takes notifications.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::Value;
+
+use super::access::Access;
+use super::logging;
+use super::output::{OutputArguments, text};
+use super::remote::RemoteArguments;
+use super::table::Table;
+
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    remote: RemoteArguments,
+    #[command(flatten)]
+    output: OutputArguments,
+}
+
+pub(super) async fn run(Arguments { remote, output }: Arguments) -> anyhow::Result<ExitCode> {
+    logging::start_quietly()?;
+    let access = Access::open(&remote).await?;
+    let show = async || {
+        let receivers = access.receivers().await?;
+        if receivers.as_array().is_none_or(Vec::is_empty) {
+            output.say("there are no receivers");
+        }
+        output.print_rows(&receivers, || lines(&receivers))
+    };
+    output.repeat(show).await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A row for each receiver.
+fn lines(receivers: &Value) -> Table {
+    let row = |one: &Value| {
+        let state = match (&one["type"], &one["failing_since"], &one["last_success"]) {
+            (Value::Null, _, _) => "not configured",
+            (_, Value::String(_), _) => "failing",
+            (_, _, Value::Null) => "not used yet",
+            _ => "takes them",
+        };
+        let why = if state == "failing" { text(&one["why"]) } else { String::new() };
+        let [name, of, waiting, dead, success, since] =
+            ["name", "type", "waiting", "dead_letters", "last_success", "failing_since"]
+                .map(|field| text(&one[field]));
+        vec![name, of, state.to_owned(), waiting, dead, success, since, why]
+    };
+    let heads =
+        ["receiver", "type", "state", "waiting", "dead letters", "last success", "failing since", "why"];
+    Table { rows: receivers.as_array().into_iter().flatten().map(row).collect(), ..Table::new(&heads) }
+}

@@ -1,0 +1,289 @@
+//! A running instance, which commands ask over its HTTP API, with the rights of a token.
+
+use std::error::Error;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use bytes::BytesMut;
+use clap::Args;
+use futures_util::stream;
+use reqwest::header::{CONTENT_TYPE, HeaderValue};
+use reqwest::{Body, Client, Method, RequestBuilder, Response, StatusCode, Url};
+use serde_json::Value;
+use tokio::fs::File;
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use super::ConfigFile;
+use crate::config::{Config, ConfigError};
+use crate::http::AUTHOR;
+use crate::trust;
+
+/// How long an answer may take.
+const TIMEOUT: Duration = Duration::from_secs(15);
+
+/// How long a file may take.
+const LONGEST_TRANSFER: Duration = Duration::from_secs(3600);
+
+/// The bytes of a file that are sent at once.
+const CHUNK: usize = 64 * 1024;
+
+/// The longest answer that is read, in bytes.
+const LONGEST_ANSWER: usize = 64 << 20;
+
+/// The most items that a page of the API has.
+pub(super) const PAGE: usize = 1000;
+
+/// The variable that may hold the token itself.
+const TOKEN: &str = "ROLLCALL_TOKEN";
+
+#[derive(Debug, Args)]
+pub(super) struct RemoteArguments {
+    #[command(flatten)]
+    file: ConfigFile,
+    /// Ask the instance that listens there, such as `https://rollcall.example.org`.
+    #[arg(long, value_name = "URL", env = "ROLLCALL_URL")]
+    url: Option<Url>,
+    /// File with a token of http.token, for an instance; the variable ROLLCALL_TOKEN may hold the token itself.
+    #[arg(long, value_name = "FILE", env = "ROLLCALL_TOKEN_FILE")]
+    token_file: Option<PathBuf>,
+}
+
+/// A running instance.
+pub(super) struct Remote {
+    client: Client,
+    base: Url,
+    token: Option<String>,
+}
+
+impl RemoteArguments {
+    pub fn config(&self) -> Result<Config, ConfigError> {
+        self.file.load()
+    }
+
+    /// The instance at `--url`, or else that of the configuration.
+    pub fn open(&self) -> anyhow::Result<Remote> {
+        match self.named()? {
+            Some(remote) => Ok(remote),
+            None => self.beside(self.config()?.http.listen),
+        }
+    }
+
+    /// The instance at `--url`, if it is given.
+    pub fn named(&self) -> anyhow::Result<Option<Remote>> {
+        let Some(base) = self.url.clone() else { return Ok(None) };
+        ensure!(
+            ["http", "https"].contains(&base.scheme()) && base.has_host(),
+            "--url begins with http:// or https:// and a host"
+        );
+        let client = Client::builder().tls_backend_preconfigured(trust::web()?).timeout(TIMEOUT);
+        Ok(Some(Remote { client: client.build()?, base, token: self.token()? }))
+    }
+
+    /// The instance on this machine that listens on `listen`.
+    pub fn beside(&self, listen: SocketAddr) -> anyhow::Result<Remote> {
+        let base = format!("http://{}", reachable(listen)).parse()?;
+        let plain = Client::builder().no_proxy().tls_backend_preconfigured(trust::web()?).timeout(TIMEOUT);
+        Ok(Remote { client: plain.build()?, base, token: self.token()? })
+    }
+
+    fn token(&self) -> anyhow::Result<Option<String>> {
+        let token = match &self.token_file {
+            Some(file) => Some(
+                std::fs::read_to_string(file)
+                    .with_context(|| format!("the token in {} cannot be read", file.display()))?,
+            ),
+            None => std::env::var(TOKEN).ok(),
+        };
+        Ok(token.map(|token| token.trim().to_owned()).filter(|token| !token.is_empty()))
+    }
+}
+
+impl Remote {
+    /// Asks for a page. `path`: its segments; `query`: names and values.
+    pub async fn get(&self, path: &[&str], query: &[(&str, String)]) -> anyhow::Result<Value> {
+        self.json(self.request(Method::GET, path, query)?).await
+    }
+
+    /// The items of a list, page by page.
+    pub async fn all(&self, path: &[&str], items: &str) -> anyhow::Result<Vec<Value>> {
+        let mut query = vec![("limit", PAGE.to_string())];
+        let mut all = Vec::new();
+        loop {
+            let mut page = self.get(path, &query).await?;
+            if let Value::Array(more) = page[items].take() {
+                all.extend(more);
+            }
+            let Some(next) = page["next"].as_str() else { return Ok(all) };
+            query.truncate(1);
+            query.push(("cursor", next.to_owned()));
+        }
+    }
+
+    /// Asks for a page that is no JSON.
+    pub async fn text(&self, path: &[&str]) -> anyhow::Result<String> {
+        let request = self.request(Method::GET, path, &[])?;
+        let mut text = Vec::new();
+        self.receive(request, &mut text).await?;
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+
+    /// Changes something. `author`: the operator who does it, for the audit. Answers `null` where the answer is empty.
+    pub async fn change(
+        &self,
+        method: Method,
+        path: &[&str],
+        body: Option<&Value>,
+        author: Option<&str>,
+    ) -> anyhow::Result<Value> {
+        let mut request = self.request(method, path, &[])?;
+        if let Some(body) = body {
+            request = request.header(CONTENT_TYPE, "application/json").body(body.to_string());
+        }
+        self.json(signed(request, author)?).await
+    }
+
+    /// Sends a file, however long that takes.
+    pub async fn send(
+        &self,
+        path: &[&str],
+        query: &[(&str, String)],
+        media: &str,
+        body: Body,
+        author: Option<&str>,
+    ) -> anyhow::Result<Value> {
+        let request = self.request(Method::POST, path, query)?.header(CONTENT_TYPE, media);
+        self.json(signed(request, author)?.body(body).timeout(LONGEST_TRANSFER)).await
+    }
+
+    /// Writes an answer as it comes, however long that takes.
+    pub async fn save(
+        &self,
+        path: &[&str],
+        query: &[(&str, String)],
+        to: &mut (dyn AsyncWrite + Send + Unpin),
+    ) -> anyhow::Result<()> {
+        self.receive(self.request(Method::GET, path, query)?.timeout(LONGEST_TRANSFER), to).await
+    }
+
+    async fn receive(
+        &self,
+        request: RequestBuilder,
+        to: &mut (dyn AsyncWrite + Send + Unpin),
+    ) -> anyhow::Result<()> {
+        let mut answer = self.answer(request).await?;
+        if !answer.status().is_success() {
+            return self.read(answer).await.map(drop);
+        }
+        let cut_off = || format!("{} stopped before the end", self.place());
+        while let Some(bytes) = answer.chunk().await.with_context(cut_off)? {
+            to.write_all(&bytes).await?;
+        }
+        Ok(to.flush().await?)
+    }
+
+    fn request(
+        &self,
+        method: Method,
+        path: &[&str],
+        query: &[(&str, String)],
+    ) -> anyhow::Result<RequestBuilder> {
+        let mut url = self.base.clone();
+        url.path_segments_mut().ok().context("--url has no path")?.pop_if_empty().extend(path);
+        url.set_query(None);
+        if !query.is_empty() {
+            url.query_pairs_mut().extend_pairs(query);
+        }
+        let request = self.client.request(method, url);
+        Ok(match &self.token {
+            Some(token) => request.bearer_auth(token),
+            None => request,
+        })
+    }
+
+    async fn answer(&self, request: RequestBuilder) -> anyhow::Result<Response> {
+        let place = self.place();
+        request.send().await.map_err(|error| {
+            let why = root_cause(&error.without_url());
+            anyhow::anyhow!(
+                "{place} does not answer: {why}; does rollcall serve run there? --url names another place"
+            )
+        })
+    }
+
+    async fn json(&self, request: RequestBuilder) -> anyhow::Result<Value> {
+        self.read(self.answer(request).await?).await
+    }
+
+    async fn read(&self, mut answer: Response) -> anyhow::Result<Value> {
+        let place = self.place();
+        let mut body = Vec::new();
+        while let Some(bytes) = answer.chunk().await.with_context(|| format!("{place} stopped to answer"))? {
+            ensure!(body.len() + bytes.len() <= LONGEST_ANSWER, "the answer of {place} is too long");
+            body.extend_from_slice(&bytes);
+        }
+        let is_success = answer.status().is_success();
+        if is_success && body.is_empty() {
+            return Ok(Value::Null);
+        }
+        let read: Result<Value, _> = serde_json::from_slice(&body);
+        if is_success {
+            return read
+                .with_context(|| format!("{place} answers something else than JSON; is it Rollcall?"));
+        }
+        let problem = read.unwrap_or_default();
+        let detail = problem["detail"].as_str().unwrap_or("no reason given; is it Rollcall?");
+        match answer.status() {
+            StatusCode::UNAUTHORIZED => {
+                bail!("{place} wants a token that it knows: give it by --token-file or in {TOKEN}")
+            }
+            status => bail!("{place} answers {}: {detail}", status.as_u16()),
+        }
+    }
+
+    /// The address without a name or a password.
+    pub fn place(&self) -> String {
+        let port = self.base.port().map_or(String::new(), |port| format!(":{port}"));
+        format!("{}://{}{port}", self.base.scheme(), self.base.host_str().unwrap_or_default())
+    }
+}
+
+fn signed(request: RequestBuilder, author: Option<&str>) -> anyhow::Result<RequestBuilder> {
+    Ok(match author {
+        Some(author) => request.header(AUTHOR, HeaderValue::from_bytes(author.as_bytes())?),
+        None => request,
+    })
+}
+
+/// The content of a file, as it is sent.
+pub(super) fn content(file: File) -> Body {
+    Body::wrap_stream(stream::try_unfold(file, async |mut file| {
+        let mut chunk = BytesMut::with_capacity(CHUNK);
+        let read = file.read_buf(&mut chunk).await?;
+        Ok::<_, io::Error>((read > 0).then(|| (chunk.freeze(), file)))
+    }))
+}
+
+/// The address by which this machine reaches a server that listens on `listen`.
+pub(super) fn reachable(mut listen: SocketAddr) -> SocketAddr {
+    if listen.ip().is_unspecified() {
+        listen.set_ip(match listen {
+            SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    listen
+}
+
+/// What an error comes from in the end.
+fn root_cause(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text = cause.to_string();
+        next = cause.source();
+    }
+    text
+}

@@ -1,0 +1,59 @@
+//! The keys of `rollcall top`.
+
+use std::io::{Read, stdin};
+
+use tokio::sync::mpsc;
+
+/// The most keys that wait; the others are lost.
+const WAITING: usize = 16;
+
+/// Ctrl-C, Ctrl-D and Ctrl-Z, which are keys here.
+const CTRL_C: u8 = 3;
+const CTRL_D: u8 = 4;
+const CTRL_Z: u8 = 26;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Key {
+    Quit,
+    Suspend,
+    /// Asks at once.
+    Other,
+}
+
+pub(super) struct Keys(mpsc::Receiver<Key>);
+
+impl Keys {
+    /// Reads keys in a thread, which ends with the process: a read of a terminal cannot be ended.
+    pub fn read() -> std::io::Result<Keys> {
+        let (sender, keys) = mpsc::channel(WAITING);
+        let read = move || {
+            let mut byte = [0];
+            // The end of the input is the end of the terminal.
+            while let Ok(1) = stdin().read(&mut byte) {
+                if let Err(mpsc::error::TrySendError::Closed(_)) = sender.try_send(key(byte[0])) {
+                    return;
+                }
+            }
+        };
+        std::thread::Builder::new().name("keys".to_owned()).spawn(read)?;
+        Ok(Keys(keys))
+    }
+
+    /// The next key. Cancel-safe.
+    pub async fn next(&mut self) -> Key {
+        self.0.recv().await.unwrap_or(Key::Quit)
+    }
+
+    /// Waits for a key that quits, and drops others. Cancel-safe.
+    pub async fn quit(&mut self) {
+        while self.next().await != Key::Quit {}
+    }
+}
+
+fn key(byte: u8) -> Key {
+    match byte {
+        b'q' | b'Q' | CTRL_C | CTRL_D => Key::Quit,
+        CTRL_Z => Key::Suspend,
+        _ => Key::Other,
+    }
+}

@@ -1,0 +1,222 @@
+//! Receivers as operators see them: what waits for each, what was given up, and whether it takes notifications.
+//!
+//! Every instance notes how its attempts end, and writes that now and then into a state that all instances share. So any
+//! instance, and a command, can say when a receiver took the last notification, also after a restart. Nothing is decided by it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Timestamp;
+use crate::store::{AlertStore, Result, Shared, SharedChange, SharedStore};
+
+/// The longest reason of a failure that is kept, in bytes.
+const LONGEST_REASON: usize = 400;
+/// How often a write is tried while other instances write.
+const TRIES: usize = 5;
+
+/// How the attempts at one receiver ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ReceiverHealth {
+    pub last_success: Option<Timestamp>,
+    pub last_failure: Option<Timestamp>,
+    /// Why the last failure was one.
+    pub why: String,
+    /// The first failure after the last success.
+    pub failing_since: Option<Timestamp>,
+}
+
+impl ReceiverHealth {
+    fn succeeded(&mut self, at: Timestamp) {
+        self.last_success = self.last_success.max(Some(at));
+        self.failing_since = None;
+    }
+
+    fn failed(&mut self, at: Timestamp, why: &str) {
+        self.last_failure = self.last_failure.max(Some(at));
+        why[..why.floor_char_boundary(LONGEST_REASON)].clone_into(&mut self.why);
+        self.failing_since.get_or_insert(at);
+    }
+
+    /// What two instances saw, together. A success of either ends what was failing before it.
+    fn and(self, other: ReceiverHealth) -> ReceiverHealth {
+        let last_success = self.last_success.max(other.last_success);
+        let since = [self.failing_since, other.failing_since].into_iter().flatten();
+        let failing_since = since.filter(|since| Some(*since) > last_success).min();
+        let newer = if self.last_failure > other.last_failure { self } else { other };
+        ReceiverHealth { last_success, failing_since, ..newer }
+    }
+}
+
+/// What this instance saw and has not written yet.
+pub struct ReceiverHealths {
+    store: Arc<dyn SharedStore>,
+    seen: Mutex<BTreeMap<String, ReceiverHealth>>,
+}
+
+impl ReceiverHealths {
+    pub fn new(store: Arc<dyn SharedStore>) -> ReceiverHealths {
+        ReceiverHealths { store, seen: Mutex::default() }
+    }
+
+    /// Notes how an attempt ended; `failure`: why it failed.
+    pub fn note(&self, receiver: &str, failure: Option<&str>, at: Timestamp) {
+        let mut seen = self.lock();
+        if !seen.contains_key(receiver) {
+            seen.insert(receiver.to_owned(), ReceiverHealth::default());
+        }
+        let Some(health) = seen.get_mut(receiver) else { return };
+        match failure {
+            None => health.succeeded(at),
+            Some(why) => health.failed(at, why),
+        }
+    }
+
+    /// Writes what was noted since the last write. After an error the next write has it, too.
+    pub async fn write(&self) -> Result<()> {
+        let seen = std::mem::take(&mut *self.lock());
+        if seen.is_empty() {
+            return Ok(());
+        }
+        let written = self.write_into_store(&seen).await;
+        if written.is_err() {
+            let mut newer = self.lock();
+            for (name, health) in seen {
+                let later = newer.remove(&name).unwrap_or_default();
+                newer.insert(name, health.and(later));
+            }
+        }
+        written
+    }
+
+    async fn write_into_store(&self, seen: &BTreeMap<String, ReceiverHealth>) -> Result<()> {
+        for _ in 0..TRIES {
+            let shared = self.store.shared(Shared::Receivers).await?;
+            let mut known = read(&shared.entries);
+            let write = seen.iter().filter_map(|(name, health)| {
+                let health = known.remove(name).unwrap_or_default().and(health.clone());
+                Some((name.clone(), serde_json::to_string(&health).ok()?))
+            });
+            let change = SharedChange { version: shared.version, write: write.collect(), forget: Vec::new() };
+            if self.store.change_shared(Shared::Receivers, &change).await? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, ReceiverHealth>> {
+        self.seen.lock().expect("nothing panics under this lock")
+    }
+}
+
+/// What instances wrote. An entry that cannot be read counts as absent, and is written anew.
+fn read(entries: &[(String, String)]) -> BTreeMap<String, ReceiverHealth> {
+    let readable = entries.iter().filter_map(|(name, text)| Some((name, serde_json::from_str(text).ok()?)));
+    readable.map(|(name, health)| (name.clone(), health)).collect()
+}
+
+/// A receiver in a list.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ReceiverLine {
+    pub name: String,
+    /// Such as `webhook`; `null` for one that is not configured.
+    pub r#type: Option<&'static str>,
+    /// How many groups wait for a delivery.
+    pub waiting: u64,
+    pub dead_letters: u64,
+    #[serde(flatten)]
+    pub health: ReceiverHealth,
+}
+
+/// The receivers of a fleet.
+#[derive(Clone)]
+pub struct Receivers {
+    pub alerts: Arc<dyn AlertStore>,
+    pub shared: Arc<dyn SharedStore>,
+}
+
+impl Receivers {
+    /// Those that are configured, with their types, and those that have notifications all the same; in the order of their names.
+    pub async fn list(&self, configured: &BTreeMap<String, &'static str>) -> Result<Vec<ReceiverLine>> {
+        let kept: BTreeMap<_, _> = self.alerts.kept().await?.into_iter().collect();
+        let mut healths = read(&self.shared.shared(Shared::Receivers).await?.entries);
+        let names: BTreeSet<&String> = configured.keys().chain(kept.keys()).collect();
+        let lines = names.into_iter().map(|name| {
+            let backlog = kept.get(name).copied().unwrap_or_default();
+            ReceiverLine {
+                name: name.clone(),
+                r#type: configured.get(name).copied(),
+                waiting: backlog.waiting,
+                dead_letters: backlog.dead,
+                health: healths.remove(name).unwrap_or_default(),
+            }
+        });
+        Ok(lines.collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Option<Timestamp> {
+        Some(Timestamp::from_millis(1000 * second))
+    }
+
+    fn health(success: Option<i64>, failure: Option<i64>, since: Option<i64>) -> ReceiverHealth {
+        ReceiverHealth {
+            last_success: success.and_then(at),
+            last_failure: failure.and_then(at),
+            why: failure.map(|second| format!("at {second}")).unwrap_or_default(),
+            failing_since: since.and_then(at),
+        }
+    }
+
+    #[test]
+    fn a_receiver_fails_from_the_first_failure_after_its_last_success() {
+        let mut seen = ReceiverHealth::default();
+        for (second, fails) in [(1, true), (2, true), (3, false), (4, true), (5, true)] {
+            let at = Timestamp::from_millis(1000 * second);
+            if fails { seen.failed(at, &format!("at {second}")) } else { seen.succeeded(at) }
+        }
+        assert_eq!(seen, health(Some(3), Some(5), Some(4)));
+        seen.succeeded(Timestamp::from_millis(6000));
+        assert_eq!(seen, health(Some(6), Some(5), None));
+    }
+
+    #[test]
+    fn what_instances_saw_is_put_together() {
+        // (one, other, together)
+        let cases = [
+            (health(None, None, None), health(None, Some(7), Some(7)), health(None, Some(7), Some(7))),
+            (
+                health(Some(3), Some(5), Some(4)),
+                health(None, Some(9), Some(8)),
+                health(Some(3), Some(9), Some(4)),
+            ),
+            // The success of one ends what was failing before, and a failure after it goes on.
+            (health(Some(6), None, None), health(None, Some(5), Some(4)), health(Some(6), Some(5), None)),
+            (
+                health(Some(6), None, None),
+                health(Some(2), Some(8), Some(7)),
+                health(Some(6), Some(8), Some(7)),
+            ),
+        ];
+        for (one, other, together) in cases {
+            assert_eq!(one.clone().and(other.clone()), together);
+            assert_eq!(other.and(one), together);
+        }
+    }
+
+    #[test]
+    fn the_reason_is_cut_between_two_characters() {
+        let mut seen = ReceiverHealth::default();
+        seen.failed(Timestamp::ZERO, &"ü".repeat(LONGEST_REASON));
+        assert_eq!(seen.why.len(), LONGEST_REASON);
+        seen.failed(Timestamp::ZERO, &format!("a{}", "ü".repeat(LONGEST_REASON)));
+        assert_eq!(seen.why.len(), LONGEST_REASON - 1);
+    }
+}

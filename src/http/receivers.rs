@@ -1,0 +1,43 @@
+//! `/api/v1/receivers`: what waits for each receiver, and whether it takes notifications.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::Uri;
+use axum::routing::get;
+use axum::{Json, Router};
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+use super::problem::{Problem, query};
+use super::{AlertRoutes, Sources};
+use crate::fleet::Receivers;
+use crate::fleet::receivers::ReceiverLine;
+
+#[derive(Clone)]
+struct ReceiversState {
+    receivers: Receivers,
+    routes: watch::Receiver<Arc<AlertRoutes>>,
+}
+
+pub(super) fn page(sources: &Sources) -> Router {
+    let Sources { alerts, shared, routes, .. } = sources.clone();
+    let state = ReceiversState { receivers: Receivers { alerts, shared }, routes };
+    Router::new().route("/api/v1/receivers", get(list)).with_state(state)
+}
+
+/// No parameters.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReceiversQuery {}
+
+#[derive(Serialize)]
+struct Page {
+    receivers: Vec<ReceiverLine>,
+}
+
+async fn list(State(state): State<ReceiversState>, uri: Uri) -> Result<Json<Page>, Problem> {
+    let ReceiversQuery {} = query(&uri)?;
+    let types = state.routes.borrow().types.clone();
+    Ok(Json(Page { receivers: state.receivers.list(&types).await? }))
+}

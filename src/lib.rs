@@ -53,6 +53,10 @@
 //! moment, and writes them beside the heartbeats, which they never hold up. The engine keeps them with the unit
 //! ([`store::DataStore`]); [`http`] shows them, read page by page while they are written. They decide nothing.
 //!
+//! # Timers
+//! A program registers a timer over [`http`] or MQTT ([`intake`]); [`fleet::Timers`] checks it against its class and the
+//! limits, and the store keeps it. Registering says when it fires, and cancelling answers whether it was still waiting.
+//!
 //! # Several instances
 //! There is no leader. Each instance holds a lease in the engine ([`fleet::Lease`]) and works out from all leases which
 //! partitions are its own ([`fleet::Ownership`]). It sweeps them, notifies receivers of their

@@ -4,9 +4,9 @@
 //! store, which answers what became of it. Each timer of a batch is answered on its own: a bad one refuses no other.
 //!
 //! # How exact the limits are
-//! The store counts the timers that wait; the counts are read again every second, and what this instance registers
-//! meanwhile is added to them. So one instance registers about as many as are allowed, and several instances as many more
-//! as they register within a second.
+//! The store counts the timers that wait; the counts are read again every second and before a timer is refused, and what
+//! this instance registers meanwhile is added to them. So one instance registers about as many as are allowed, and several
+//! instances as many more as they register within a second.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -108,8 +108,13 @@ impl Timers {
         let rules = self.rules();
         let mut answers: Vec<Option<Answer>> =
             wanted.iter().map(|one| unknown_class(&rules, &one.timer).map(Err)).collect();
-        self.read_counts().await?;
-        let beyond = self.reserve(wanted, &rules, &mut answers);
+        self.read_counts(COUNTED).await?;
+        let mut beyond = self.reserve(wanted, &rules, &answers);
+        if !beyond.is_empty() {
+            // Some may have fired since they were counted.
+            self.read_counts(Duration::ZERO).await?;
+            beyond = self.reserve(wanted, &rules, &answers);
+        }
         let is_reserved = |at: &usize| answers[*at].is_none() && !beyond.contains_key(at);
         let reserved: Vec<usize> = (0..wanted.len()).filter(is_reserved).collect();
         self.refuse_beyond(wanted, beyond, &mut answers).await?;
@@ -131,7 +136,7 @@ impl Timers {
         &self,
         wanted: &[WantedTimer],
         rules: &TimerRules,
-        answers: &mut [Option<Answer>],
+        answers: &[Option<Answer>],
     ) -> BTreeMap<usize, Refused> {
         let mut counts = self.counts();
         let mut all: u64 = counts.waiting.values().sum();
@@ -203,9 +208,9 @@ impl Timers {
         Ok(())
     }
 
-    /// Reads the counts again if they are old.
-    async fn read_counts(&self) -> Result<()> {
-        let is_old = self.counts().read_at.is_none_or(|at| at.elapsed() > COUNTED);
+    /// Reads the counts again if they are older than that.
+    async fn read_counts(&self, most: Duration) -> Result<()> {
+        let is_old = self.counts().read_at.is_none_or(|at| at.elapsed() >= most);
         if is_old {
             let partitions: Vec<u16> = (0..self.store.partitions()).collect();
             let waiting = self.store.count_timers(&partitions).await?;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rollcall::alerting::ChannelConfig;
 use rollcall::config::{self, Config, ConfigError, EngineConfig};
 use rollcall::http::Role;
-use rollcall::presence::{Kind, Recoveries, Registry, TimeSource};
+use rollcall::presence::{Guarantee, Kind, Recoveries, Registry, TimeSource};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -967,4 +967,113 @@ fn a_secret_that_others_may_read_is_a_warning() {
     // A service gets a secret through a group of its own.
     files.iter().for_each(|name| set(name, 0o640));
     assert_eq!(warned(), Vec::<String>::new());
+}
+
+/// Receivers that may and may not get timers, and the classes that a case adds.
+fn with_timers(more: &str) -> String {
+    format!(
+        r#"
+        [[receiver]]
+        name = "hook"
+        type = "webhook"
+        url = "https://example.org/hook"
+        [[receiver]]
+        name = "alerts"
+        type = "alertmanager"
+        urls = ["http://127.0.0.1:9093"]
+        [[receiver]]
+        name = "as-alerts"
+        type = "webhook"
+        format = "alertmanager"
+        url = "https://example.org/alerts"
+        [[receiver]]
+        name = "falls-back"
+        type = "webhook"
+        url = "https://example.org/first"
+        fallback = "alerts"
+        {more}
+        "#
+    )
+}
+
+#[test]
+fn every_option_of_a_class_of_timers_reaches_its_rules() {
+    let text = with_timers(
+        r#"
+        [[timer]]
+        type = "report"
+        receivers = ["hook"]
+        [[timer]]
+        type = "command_2"
+        receivers = ["hook"]
+        guarantee = "at_most_once"
+        keep = "1h"
+        max = 7
+        [timers]
+        max = 70
+        rate = 0
+        [mqtt]
+        timers = true
+        "#,
+    );
+    let config = load(&text).unwrap();
+    let rules = &config.timers;
+    let class = |name: &str| rules.classes[&name.parse().unwrap()].clone();
+    let report = class("report");
+    assert_eq!(
+        (report.guarantee, report.keep, report.most),
+        (Guarantee::AtLeastOnce, 7 * 24 * HOUR, 1_000_000)
+    );
+    let command = class("command_2");
+    assert_eq!((command.guarantee, command.keep, command.most), (Guarantee::AtMostOnce, HOUR, 7));
+    assert_eq!(command.receivers, ["hook"]);
+    assert_eq!((rules.classes.len(), rules.most, rules.rate), (2, 70, 0));
+    assert!(config.intake.timers);
+    let unused: Vec<&str> = config.warnings.iter().map(|one| one.path.as_str()).collect();
+    assert_eq!(unused, ["receiver[2].name", "receiver[3].name"], "a receiver of timers needs no route");
+    let none = load("").unwrap();
+    assert!(none.timers.classes.is_empty() && !none.intake.timers);
+    assert_eq!((none.timers.most, none.timers.rate), (2_000_000, 10_000));
+}
+
+#[test]
+fn all_errors_of_the_classes_of_timers_are_reported_at_once() {
+    let text = with_timers(
+        r#"
+        [[timer]]
+        type = "Report"
+        receivers = []
+        keep = "1s"
+        [[timer]]
+        type = "report"
+        receivers = ["hok", "nobody-at-all", "alerts", "as-alerts", "falls-back", "hook", "hook"]
+        max = 0
+        [[timer]]
+        type = "report"
+        receivers = ["hook"]
+        [timers]
+        max = 0
+        "#,
+    );
+    let why = refused(&text);
+    for expected in [
+        "timer[0].type: the type of a timer is 1 to 32",
+        "timer[0].receivers: is missing",
+        "timer[0].keep: 1s is out of bounds",
+        "timer[1].receivers[0]: there is no receiver \"hok\"; did you mean \"hook\"?",
+        "timer[1].receivers[1]: there is no receiver \"nobody-at-all\"; add a [[receiver]]",
+        "timer[1].receivers[2]: \"alerts\" cannot get a timer: Alertmanager has alerts",
+        "timer[1].receivers[3]: \"as-alerts\" cannot get a timer: its format",
+        "timer[1].receivers[4]: \"falls-back\" cannot get a timer, for its fallback is \"alerts\"",
+        "timer[1].receivers[6]: \"hook\" is there twice",
+        "timer[1].max: 0 is out of bounds",
+        "timer[2].type: \"report\" is there twice",
+        "timers.max: 0 is out of bounds",
+    ] {
+        assert!(why.contains(expected), "{expected}\n{why}");
+    }
+    assert_eq!(why.lines().count(), 12, "{why}");
+    assert!(refused("mqtt.timers = true").contains("mqtt.timers: is of use only with a [[timer]]"));
+    let why = refused(&with_timers("[[timer]]\ntype = \"a\"\nguarantee = \"exactly_once\""));
+    assert!(why.contains("at_least_once"), "{why}");
 }

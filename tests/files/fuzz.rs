@@ -13,7 +13,8 @@ use rand::{Rng, SeedableRng};
 use rollcall::alerting::{self, MailContent, Message, MessageConfig};
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::config::{self, EngineConfig};
-use rollcall::fleet::{HearingConfig, Roll, Silences};
+use rollcall::fleet::timers::{FARTHEST_DUE, WantedTimer};
+use rollcall::fleet::{HearingConfig, Roll, Silences, Timers};
 use rollcall::fleet::{Mirror, Ownership};
 use rollcall::http::{self, AlertRoutes, Pages, Sources};
 use rollcall::intake;
@@ -361,6 +362,32 @@ fn files_of_users_and_rules_are_accepted_or_refused_with_a_reason() {
     });
 }
 
+#[test]
+fn a_timer_that_is_accepted_keeps_its_limits_and_its_data_are_the_json_that_was_sent() {
+    let examples = [
+        r#"{"id":"a b","type":"report","due":"2026-03-01T13:00:00+01:00","data":{"x":[1.50,"\u00fc",null]},"if_absent":true}"#,
+        r#"{"type":"x","in":"1h 30m","data":[[[[1e10]]]]}"#,
+        r#"{"type":"x","in":"0s"}"#,
+    ];
+    fuzz(&examples, |bytes| {
+        let id = "t".parse().unwrap();
+        for id in [None, Some(&id)] {
+            match WantedTimer::read(bytes, id, NOW) {
+                Ok(WantedTimer { timer, .. }) => {
+                    assert!(id.is_none_or(|id| *id == timer.id));
+                    assert!(timer.due <= NOW + FARTHEST_DUE);
+                    let data = timer.data.as_str();
+                    assert!(data == "null" || bytes.windows(data.len()).any(|part| part == data.as_bytes()));
+                    // Deeper in a notification, programs still read it.
+                    let nested = format!("[[[[{data}]]]]");
+                    serde_json::from_str::<serde_json::Value>(&nested).unwrap();
+                }
+                Err(bad) => assert!(!bad.why.is_empty()),
+            }
+        }
+    });
+}
+
 /// A web server of a fleet without units.
 async fn served() -> (String, CancellationToken, tempfile::TempDir) {
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -396,6 +423,7 @@ async fn served() -> (String, CancellationToken, tempfile::TempDir) {
         shared: engine.clone(),
         flaps: engine.clone(),
         silences: Arc::new(Silences::new(engine.clone())),
+        timers: Arc::new(Timers::new(engine.clone(), config.timers, Arc::default(), telemetry.clone())),
         routes: watch::Sender::new(Arc::new(AlertRoutes {
             routes: Routes::new(config.alerting.route),
             receivers: Vec::new(),
@@ -461,9 +489,27 @@ fn a_request_is_answered_and_never_by_an_error_of_the_server() {
         "/alertmanager/api/v2/alerts/groups?filter=%7Bunit%3D%22a%22%2C%20kind%3Dpump%7D",
         "/alertmanager/api/v2/silences?filter=site%3Dnorth",
         "/alertmanager/api/v2/silence/5c9c9b7e-3d2c-4a55-9f0c-2d7d0c8a4a11",
+        "/api/v1/timers?type=report&state=waiting,dead&from=2026-03-01T12:00:00Z&limit=7&cursor=1772366400000:a",
+        "/api/v1/timers/Halle%203:%20%C3%BC%25",
+        "/timers?state=waiting&type=report&cursor=1772366400000:a",
     ];
-    let examples = paths.map(get);
-    let examples = examples.each_ref().map(String::as_str);
+    let put = |path: &str, media: &str, body: &str| {
+        let head = format!("Host: 127.0.0.1\r\nContent-Type: {media}\r\nContent-Length: {}", body.len());
+        format!("POST {path} HTTP/1.1\r\n{head}\r\nConnection: close\r\n\r\n{body}")
+    };
+    let timer = r#"{"id":"a","type":"report","in":"30m","data":{"x":[1,"]}"]}}"#;
+    let bodies = [
+        put("/api/v1/timers", "application/json", &format!("[{timer}, {timer}]")),
+        put("/api/v1/timers", "application/x-ndjson", &format!("{timer}\n{timer}\n")),
+        put("/api/v1/timers:cancel", "application/json", r#"{"ids":["a","b"]}"#),
+        put(
+            "/api/v1/timers:cancel",
+            "application/json",
+            r#"{"type":"report","until":"2026-03-01T13:00:00Z"}"#,
+        ),
+    ];
+    let examples: Vec<String> = paths.map(get).into_iter().chain(bodies).collect();
+    let examples: Vec<&str> = examples.iter().map(String::as_str).collect();
     fuzz(&examples, |bytes| {
         let asked = async { tokio::time::timeout(PATIENCE, ask(&address, bytes)).await };
         let answer = runtime.block_on(asked).expect("it is answered, or the connection ends");

@@ -19,6 +19,7 @@ mod scrape;
 mod silences;
 #[path = "../support/mod.rs"]
 mod support;
+mod timers;
 mod world;
 
 use redis::cmd;

@@ -181,3 +181,22 @@ fn a_loss_after_a_long_connection_is_the_first_failure() {
     assert_eq!([0, 4999, 5000, 60_000].map(after), [7, 7, 1, 1]);
     assert!(BACKOFF.wait(after(9000), 1.0) <= Duration::from_millis(250));
 }
+
+#[test]
+fn timers_are_requested_once_and_only_where_they_are_wanted() {
+    let requested = |share: &str, timers: bool, fleet: &str| -> Vec<String> {
+        let config = Config { timers, ..config(share) };
+        let session = Session::new(&config, "main", vec![fleet.to_owned()]).unwrap();
+        let all = session.first.iter().chain(&session.share_requests);
+        all.map(|request| request.filter.clone()).filter(|filter| filter.contains("timers")).collect()
+    };
+    assert_eq!(requested("", true, "units/+"), ["rollcall/timers/+"]);
+    assert_eq!(
+        requested("all", true, "units/+"),
+        ["$share/all/rollcall/timers/+"],
+        "one member applies each"
+    );
+    assert_eq!(requested("", false, "units/+"), [""; 0]);
+    // These topics are heard already; a broker might deliver each message twice.
+    assert_eq!(requested("", true, "+/+/+"), [""; 0]);
+}

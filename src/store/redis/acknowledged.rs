@@ -241,6 +241,7 @@ mod tests {
             offline,
             online,
             blind: vec![],
+            timers: vec![],
             reminder: false,
             situation: Default::default(),
             meant_for: None,

@@ -11,7 +11,7 @@ use rollcall::alerting;
 use rollcall::clock::Timestamp;
 use rollcall::presence::Interval;
 use rollcall::simulate::servers::{Server, free_port};
-use rollcall::simulate::webhook_sink::{Options, WebhookSink};
+use rollcall::simulate::webhook_sink::{Options, Received, WebhookSink};
 use rollcall::store::{Delivery, Group};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -43,6 +43,8 @@ impl World {
             r#"
             engine.url = "redis://127.0.0.1:{}/0"
             mqtt.url = "mqtt://127.0.0.1:{}"
+            mqtt.timers = true
+            timer = [{{ type = "report-due", receivers = ["hook"] }}]
             http.listen = "127.0.0.1:{http}"
             http.count_by_labels = ["site"]
             route = {{ receivers = ["hook"], group_wait = "0s" }}
@@ -278,6 +280,22 @@ async fn every_example_has_the_shape_of_an_answer_of_rollcall() {
     let test = received.iter().map(|one| one.json()).find(|it| it["type"] == "rollcall.test").unwrap();
     assert_eq!(shape(&test), shape(&example("docs/webhooks.md", "rollcall.test")));
 
+    let timer = r#"{"type": "report-due", "in": "0s", "data": {"site": "north"}}"#;
+    let json = "content-type: application/json";
+    let path = "/api/v1/timers/pump-7-report";
+    assert_eq!(answer_to("PUT", world.http, path, (json, timer)).unwrap().0, 201);
+    let is_timer = |one: &Received| one.json()["type"] == "rollcall.timer";
+    let fired = async {
+        loop {
+            if let Some(one) = world.sink.received().iter().find(|one| is_timer(one)) {
+                return one.json();
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+    };
+    let fired = tokio::time::timeout(PATIENCE, fired).await.expect("the timer fires");
+    assert_eq!(shape(&fired), shape(&example("docs/webhooks.md", "rollcall.timer")));
+
     let page = |path: &str| serde_json::from_str::<Value>(&answer(world.http, path).unwrap().1).unwrap();
     let is = |path: &str, key: &str, parts: &[&str]| {
         assert_eq!(without(page(path), parts), without(example("docs/http.md", key), parts), "{path}");
@@ -307,6 +325,7 @@ fn the_example_of_blindness_is_the_body_that_is_posted() {
             offline: Vec::new(),
             online: Vec::new(),
             blind: vec![interval],
+            timers: Vec::new(),
             reminder: false,
             situation: Default::default(),
             meant_for: None,

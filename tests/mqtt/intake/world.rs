@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::fleet::{HearingConfig, Rules};
-use rollcall::fleet::{Mirror, Roll};
+use rollcall::fleet::{Mirror, Roll, TimerRules, Timers};
 use rollcall::intake::{self, Config, Fields};
 use rollcall::presence::{Facts, Interval, Kind, KindRules, Snapshot, TimeSource, Unit};
 use rollcall::simulate::servers::{Server, free_port};
@@ -81,6 +81,7 @@ impl World {
             max_payload: 256 * 1024,
             max_age: Duration::ZERO,
             watch_sys: false,
+            timers: false,
             max_batch: 50,
             canary_period: Duration::from_millis(100),
             topics: vec![
@@ -195,9 +196,12 @@ impl World {
             settle: Duration::ZERO,
             tell_after: Duration::from_secs(300),
         };
-        let roll = Arc::new(Roll::new(engine, rules, mirror, telemetry.clone(), hearing, Arc::default()));
+        let roll =
+            Arc::new(Roll::new(engine.clone(), rules, mirror, telemetry.clone(), hearing, Arc::default()));
         let stop = CancellationToken::new();
-        let run = intake::run(self.config.clone(), roll, metrics(), clock, telemetry.clone(), stop.clone());
+        let timers = Timers::new(engine.clone(), TimerRules::default(), Arc::default(), telemetry.clone());
+        let (config, timers) = (self.config.clone(), Arc::new(timers));
+        let run = intake::run(config, roll, metrics(), timers, clock, telemetry.clone(), stop.clone());
         Running { telemetry, stop, task: tokio::spawn(run) }
     }
 

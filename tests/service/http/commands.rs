@@ -9,7 +9,7 @@ use super::changes::token;
 use super::world::{Fleet, SECOND};
 
 /// Runs the program beside the server of this process.
-async fn rollcall(url: &str, arguments: &[&str], secret: Option<&str>) -> Output {
+pub(super) async fn rollcall(url: &str, arguments: &[&str], secret: Option<&str>) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rollcall"));
     command.env_remove("ROLLCALL_CONFIG").env("ROLLCALL_URL", url).args(arguments);
     if let Some(secret) = secret {

@@ -14,6 +14,7 @@ mod roles;
 mod silences;
 mod strangers;
 mod timeline;
+mod timers;
 mod tls;
 mod unit_metrics;
 mod values;
@@ -147,6 +148,7 @@ async fn an_address_that_others_reach_is_not_served_without_a_token() {
         mirror: fleet.mirror.clone(),
         metrics: Arc::default(),
         silences: Arc::new(Silences::new(fleet.engine.clone())),
+        timers: fleet.timers.clone(),
         routes: watch::Sender::new(Arc::default()).subscribe(),
         reloads: None,
         telemetry: fleet.telemetry.clone(),

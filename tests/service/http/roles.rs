@@ -22,7 +22,7 @@ pub(super) enum Least {
 
 use Least::{Admin, Nobody, Operator, Viewer};
 
-pub(super) const ROUTES: [(&str, &str, Least); 70] = [
+pub(super) const ROUTES: [(&str, &str, Least); 78] = [
     ("get", "/healthz", Nobody),
     ("get", "/readyz", Nobody),
     ("get", "/login", Nobody),
@@ -36,6 +36,7 @@ pub(super) const ROUTES: [(&str, &str, Least); 70] = [
     ("get", "/deliveries/{id}", Viewer),
     ("get", "/silences", Viewer),
     ("get", "/instances", Viewer),
+    ("get", "/timers", Viewer),
     ("get", "/strangers", Viewer),
     ("post", "/strangers/admit", Admin),
     ("get", "/api/v1/strangers", Viewer),
@@ -58,6 +59,8 @@ pub(super) const ROUTES: [(&str, &str, Least); 70] = [
     ("get", "/api/v1/deliveries/{id}", Viewer),
     ("get", "/api/v1/silences", Viewer),
     ("get", "/api/v1/silences/{id}", Viewer),
+    ("get", "/api/v1/timers", Viewer),
+    ("get", "/api/v1/timers/{id}", Viewer),
     ("get", "/api/v1/breaker", Viewer),
     ("get", "/api/v1/audit", Viewer),
     ("get", "/alertmanager/api/v2/status", Viewer),
@@ -76,6 +79,10 @@ pub(super) const ROUTES: [(&str, &str, Least); 70] = [
     ("post", "/api/v1/silences", Operator),
     ("put", "/api/v1/silences/{id}", Operator),
     ("delete", "/api/v1/silences/{id}", Operator),
+    ("post", "/api/v1/timers", Operator),
+    ("put", "/api/v1/timers/{id}", Operator),
+    ("delete", "/api/v1/timers/{id}", Operator),
+    ("post", "/api/v1/timers:cancel", Operator),
     ("post", "/api/v1/breaker/release", Operator),
     ("post", "/alertmanager/api/v2/silences", Operator),
     ("delete", "/alertmanager/api/v2/silence/{id}", Operator),
@@ -88,6 +95,7 @@ pub(super) const ROUTES: [(&str, &str, Least); 70] = [
     ("post", "/deliveries/replay", Operator),
     ("post", "/silences", Operator),
     ("post", "/silences/{id}/expire", Operator),
+    ("post", "/timers/cancel", Operator),
     ("post", "/demo/power", Operator),
     ("put", "/api/v1/units/{kind}/{unit}", Admin),
     ("delete", "/api/v1/units/{kind}/{unit}", Admin),

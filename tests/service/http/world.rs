@@ -9,10 +9,13 @@ use reqwest::header::CONTENT_TYPE;
 use reqwest::{Client, Response};
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::fleet::ownership::View;
+use rollcall::fleet::timers::TimerRules;
 use rollcall::fleet::{FlapRules, HearingConfig, Rules};
-use rollcall::fleet::{Mirror, Ownership, Roll, Silences};
+use rollcall::fleet::{Mirror, Ownership, Roll, Silences, Timers};
 use rollcall::http::{self, AlertRoutes, Config, Proxies, Sources, Token, UnitMetrics};
-use rollcall::presence::{Declared, Heartbeat, Kind, KindRules, Labels, Policy, Unit};
+use rollcall::presence::{
+    Declared, Guarantee, Heartbeat, Kind, KindRules, Labels, Policy, TimerClass, TimerType, Unit,
+};
 use rollcall::routing::{Inhibition, Route, Routes, parse_matchers};
 use rollcall::simulate::servers::Server;
 use rollcall::store::Layout;
@@ -42,6 +45,7 @@ pub struct Fleet {
     pub engine: Arc<RedisEngine>,
     pub roll: Arc<Roll>,
     pub mirror: Arc<Mirror>,
+    pub timers: Arc<Timers>,
     pub telemetry: Arc<Telemetry>,
     pub clock: Clock,
     pub stop: CancellationToken,
@@ -83,6 +87,8 @@ impl Fleet {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let listen = listener.local_addr().unwrap();
         let stop = CancellationToken::new();
+        let timers = Timers::new(engine.clone(), timer_rules(), Arc::default(), telemetry.clone());
+        let timers = Arc::new(timers);
         let sources = Sources {
             ownership: Ownership::fixed(View::new("one", vec!["one".into(), "two".into()], 2)),
             units: engine.clone(),
@@ -96,6 +102,7 @@ impl Fleet {
             shared: engine.clone(),
             flaps: engine.clone(),
             silences: Arc::new(Silences::new(engine.clone())),
+            timers: timers.clone(),
             routes: watch::Sender::new(Arc::new(routes())).subscribe(),
             reloads: None,
             telemetry: telemetry.clone(),
@@ -117,7 +124,7 @@ impl Fleet {
         let server = tokio::spawn(http::serve(listener, pages, telemetry.clone(), stop.clone()));
         let client = Client::builder().no_proxy().build().unwrap();
         let url = format!("http://{listen}");
-        Fleet { url, client, engine, roll, mirror, telemetry, clock, stop, server, redis, _dir: dir }
+        Fleet { url, client, engine, roll, mirror, timers, telemetry, clock, stop, server, redis, _dir: dir }
     }
 
     pub async fn get(&self, path: &str) -> Response {
@@ -212,6 +219,20 @@ fn routes() -> AlertRoutes {
     let receivers = ["hook", "mail"].map(str::to_owned).into();
     let (inhibition, flapping) = (Inhibition::default(), FlapRules::new());
     AlertRoutes { routes, receivers, inhibition, has_breaker: true, flapping }
+}
+
+/// `report` may have five timers that wait, `command` any number; a token may ask for 1000 a second.
+pub fn timer_rules() -> TimerRules {
+    let class = |name: &str, most: u64| {
+        let timer_type: TimerType = name.parse().unwrap();
+        let receivers = vec!["hook".to_owned()];
+        let guarantee = Guarantee::AtLeastOnce;
+        let class =
+            TimerClass { timer_type: timer_type.clone(), receivers, guarantee, keep: 3600 * SECOND, most };
+        (timer_type, class)
+    };
+    let classes = [class("report", 5), class("command", 1_000_000)].into();
+    TimerRules { classes, most: 1_000_000, rate: 1000 }
 }
 
 pub fn rules_of(kind: &str) -> KindRules {

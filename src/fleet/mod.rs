@@ -15,6 +15,7 @@
 //! | [`silences`] | the alert silences of operators, and their changes |
 //! | [`deliveries`] | what waits, dead letters and the record of attempts, as operators see and change them |
 //! | [`operators`] | acknowledgements and pauses, with their audit |
+//! | [`transitions`] | the newest transitions of this instance, for clients that follow the fleet |
 //! | [`examination`] | the problems of a store that answers |
 
 use std::collections::HashMap;
@@ -37,6 +38,7 @@ pub mod roll;
 mod rule_book;
 pub mod silences;
 pub mod strangers;
+pub mod transitions;
 pub mod walk;
 
 pub use canary_pace::CanaryPace;
@@ -53,6 +55,7 @@ pub use roll::{Found, HearingConfig, Registered, Roll, UnitChange};
 pub use rule_book::RuleBook;
 pub use silences::{Silences, SilencesError};
 pub use strangers::{StrangerReason, Strangers};
+pub use transitions::Transitions;
 pub use walk::Walk;
 
 /// The rules of every configured kind.

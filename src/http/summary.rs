@@ -76,6 +76,8 @@ pub(super) struct FleetSummary {
 pub(super) struct Content {
     pub units: u64,
     pub states: States,
+    /// Units that have been offline for so long that no other number counts them.
+    pub archived: u64,
     pub kinds: Vec<KindSummary>,
     /// The values of the labels in `http.count_by_labels` with most units that are offline, those first.
     pub labels: Vec<LabelSummary>,
@@ -104,6 +106,8 @@ pub(super) struct States {
 pub(super) struct KindSummary {
     pub kind: Kind,
     pub states: States,
+    #[serde(default)]
+    pub archived: u64,
     /// The last heartbeat of the unit that has been offline for longest.
     pub silent_since: Option<Timestamp>,
 }
@@ -256,9 +260,14 @@ impl Summaries {
         let counted =
             counting.await.map_err(|error| Problem::internal(format!("counting failed: {error}")))?;
         let view = self.ownership.view();
-        let kinds = counted.kinds.into_iter().zip(counted.silent_since);
+        let kinds = counted.kinds.into_iter().zip(counted.silent_since).zip(counted.archived);
         let kinds: Vec<KindSummary> = kinds
-            .map(|((kind, states), silent_since)| KindSummary { kind, states: states.into(), silent_since })
+            .map(|(((kind, states), silent_since), archived)| KindSummary {
+                kind,
+                states: states.into(),
+                archived,
+                silent_since,
+            })
             .collect();
         let of_label = |(label, values): (String, Vec<_>)| {
             values.into_iter().map(move |(value, states): (Arc<str>, [u64; 6])| LabelSummary {
@@ -289,7 +298,7 @@ impl Summaries {
 }
 
 fn merged(parts: Vec<Part>, missing: Vec<String>, breaker_tripped: Option<bool>) -> Content {
-    let mut kinds = BTreeMap::<Kind, (States, Option<Timestamp>)>::new();
+    let mut kinds = BTreeMap::<Kind, (States, u64, Option<Timestamp>)>::new();
     let mut labels = BTreeMap::<(String, String), States>::new();
     let (mut problems, mut instances, mut incomplete) = (Vec::new(), Vec::new(), missing);
     let mut states = States::default();
@@ -298,8 +307,9 @@ fn merged(parts: Vec<Part>, missing: Vec<String>, breaker_tripped: Option<bool>)
     for part in parts {
         for kind in part.kinds {
             states.add(&kind.states);
-            let (sum, since) = kinds.entry(kind.kind).or_default();
+            let (sum, archived, since) = kinds.entry(kind.kind).or_default();
             sum.add(&kind.states);
+            *archived += kind.archived;
             *since = since.iter().copied().chain(kind.silent_since).min();
         }
         for label in part.labels {
@@ -320,12 +330,18 @@ fn merged(parts: Vec<Part>, missing: Vec<String>, breaker_tripped: Option<bool>)
         let order = |one: &LabelSummary| (one.states.offline, one.states.total());
         a.label.cmp(&b.label).then(order(b).cmp(&order(a)))
     });
-    let kinds =
-        kinds.into_iter().map(|(kind, (states, silent_since))| KindSummary { kind, states, silent_since });
+    let kinds = kinds.into_iter().map(|(kind, (states, archived, silent_since))| KindSummary {
+        kind,
+        states,
+        archived,
+        silent_since,
+    });
+    let kinds: Vec<KindSummary> = kinds.collect();
     Content {
         units: states.total(),
         states,
-        kinds: kinds.collect(),
+        archived: kinds.iter().map(|kind| kind.archived).sum(),
+        kinds,
         labels,
         hearing: HearingSummary { blind },
         breaker_tripped,

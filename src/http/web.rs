@@ -7,7 +7,9 @@
 //! | `records.rs` | `/records` |
 //! | `deliveries.rs` | `/deliveries`, `/deliveries/{id}`: notifications with their attempts, delivering again |
 //! | `silences.rs` | `/silences` |
+//! | `incidents.rs` | `/incidents`: what lasts now, in groups |
 //! | `instances.rs` | `/instances`: what each instance does, and its problems |
+//! | `configuration.rs`, `about.rs` | `/configuration`, `/about` |
 //! | `forms.rs` | the forms of these pages |
 //! | `demo.rs` | `/demo/power`: switches of a simulated fleet |
 //! | `login.rs` | `/login`, `/logout` |
@@ -28,6 +30,7 @@ use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Router, http::StatusCode};
+use tokio::sync::watch;
 
 use super::changes::HasTokens;
 use super::deliveries::DeliveriesState;
@@ -39,14 +42,18 @@ use super::strangers::StrangersState;
 use super::summary::Summaries;
 use super::timeline::Timelines;
 use super::unit_list::UnitLists;
-use super::{Config, Proxies, Sources, Switches};
-use crate::clock::Clock;
+use super::incidents::Incidents;
+use super::{Config, Proxies, ShownConfiguration, Sources, Switches};
+use crate::clock::{Clock, Timestamp};
 use crate::store::Queries;
 
+mod about;
+mod configuration;
 mod deliveries;
 mod demo;
 mod fleet;
 mod forms;
+mod incidents;
 mod instances;
 mod layout;
 mod login;
@@ -74,11 +81,16 @@ pub(super) struct Web {
     deliveries: DeliveriesState,
     silences: SilencesState,
     strangers: StrangersState,
+    incidents: Incidents,
+    configuration: watch::Receiver<Arc<ShownConfiguration>>,
     sessions: Arc<Sessions>,
     has_tokens: HasTokens,
     proxies: Arc<Proxies>,
     clock: Clock,
     switches: Option<Switches>,
+    /// The name of this instance, and since when it shows pages.
+    instance: Arc<str>,
+    started: Timestamp,
     /// The path of `http.external_url`, which links begin with.
     base: Arc<str>,
 }
@@ -100,11 +112,15 @@ impl Web {
             deliveries: DeliveriesState::new(sources),
             silences: SilencesState::new(sources),
             strangers: StrangersState::new(sources),
+            incidents: Incidents::new(sources),
+            configuration: sources.configuration.clone(),
             sessions,
             proxies: Arc::new(config.proxies.clone()),
             has_tokens: config.has_tokens(),
             clock: sources.clock.clone(),
             switches: config.switches.clone(),
+            instance: sources.ownership.view().instance.as_str().into(),
+            started: sources.clock.now(),
             base: config.base().into(),
         }
     }
@@ -112,8 +128,11 @@ impl Web {
 
 pub(super) fn pages(web: Web) -> Router {
     let has_tokens = web.has_tokens;
-    let other_forms =
-        deliveries::forms().merge(silences::forms()).merge(strangers::forms()).merge(demo::forms());
+    let other_forms = deliveries::forms()
+        .merge(silences::forms())
+        .merge(strangers::forms())
+        .merge(incidents::forms())
+        .merge(demo::forms());
     Router::new()
         .route("/", get(fleet::page))
         .route("/units/{kind}/{unit}", get(unit::page))
@@ -122,7 +141,10 @@ pub(super) fn pages(web: Web) -> Router {
         .route("/deliveries/{id}", get(deliveries::one))
         .route("/silences", get(silences::page))
         .route("/strangers", get(strangers::page))
+        .route("/incidents", get(incidents::page))
         .route("/instances", get(instances::page))
+        .route("/configuration", get(configuration::page))
+        .route("/about", get(about::page))
         .merge(forms::pages(other_forms, has_tokens))
         .merge(login::pages())
         .with_state(web)

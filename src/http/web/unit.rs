@@ -70,6 +70,7 @@ fn facts(view: &UnitView, now: Timestamp) -> Markup {
                 dt { "Sleeps until" } dd { (words::ago(Some(until), now)) }
             }
             @if !view.note.is_empty() { dt { "Note" } dd { (words::text(&view.note)) } }
+            @if view.archived { dt { "Archived" } dd { "yes: it has been offline for long, and lists and counts leave it out until it is heard" } }
             @if view.flapping { dt { "Flapping" } dd { "yes: receivers are notified once, and again when it is stable" } }
             @if !view.labels.is_empty() {
                 dt { "Labels" }

@@ -13,12 +13,13 @@ mod registry;
 mod roles;
 mod silences;
 mod strangers;
+mod stream;
 mod timeline;
 mod tls;
 mod unit_metrics;
 mod values;
 mod web;
-mod world;
+pub mod world;
 
 use std::sync::Arc;
 
@@ -149,6 +150,7 @@ async fn an_address_that_others_reach_is_not_served_without_a_token() {
         silences: Arc::new(Silences::new(fleet.engine.clone())),
         routes: watch::Sender::new(Arc::default()).subscribe(),
         reloads: None,
+        configuration: watch::Sender::new(Arc::default()).subscribe(),
         telemetry: fleet.telemetry.clone(),
         clock: fleet.clock.clone(),
     };

@@ -22,7 +22,7 @@ pub(super) enum Least {
 
 use Least::{Admin, Nobody, Operator, Viewer};
 
-pub(super) const ROUTES: [(&str, &str, Least); 70] = [
+pub(super) const ROUTES: [(&str, &str, Least); 74] = [
     ("get", "/healthz", Nobody),
     ("get", "/readyz", Nobody),
     ("get", "/login", Nobody),
@@ -36,6 +36,9 @@ pub(super) const ROUTES: [(&str, &str, Least); 70] = [
     ("get", "/deliveries/{id}", Viewer),
     ("get", "/silences", Viewer),
     ("get", "/instances", Viewer),
+    ("get", "/incidents", Viewer),
+    ("get", "/configuration", Viewer),
+    ("get", "/about", Viewer),
     ("get", "/strangers", Viewer),
     ("post", "/strangers/admit", Admin),
     ("get", "/api/v1/strangers", Viewer),
@@ -89,6 +92,7 @@ pub(super) const ROUTES: [(&str, &str, Least); 70] = [
     ("post", "/silences", Operator),
     ("post", "/silences/{id}/expire", Operator),
     ("post", "/demo/power", Operator),
+    ("post", "/incidents/release", Operator),
     ("put", "/api/v1/units/{kind}/{unit}", Admin),
     ("delete", "/api/v1/units/{kind}/{unit}", Admin),
     ("post", "/api/v1/units:import", Admin),

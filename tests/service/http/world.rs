@@ -11,7 +11,8 @@ use rollcall::clock::{Clock, Timestamp};
 use rollcall::fleet::ownership::View;
 use rollcall::fleet::{FlapRules, HearingConfig, Rules};
 use rollcall::fleet::{Mirror, Ownership, Roll, Silences};
-use rollcall::http::{self, AlertRoutes, Config, Proxies, Sources, Token, UnitMetrics};
+use rollcall::config;
+use rollcall::http::{self, AlertRoutes, Config, Proxies, ShownConfiguration, Sources, Token, UnitMetrics};
 use rollcall::presence::{Declared, Heartbeat, Kind, KindRules, Labels, Policy, Unit};
 use rollcall::routing::{Inhibition, Route, Routes, parse_matchers};
 use rollcall::simulate::servers::Server;
@@ -61,6 +62,15 @@ impl Fleet {
     }
 
     pub async fn start_configured(configure: impl FnOnce(&mut Config)) -> Fleet {
+        Fleet::start_as(View::new("one", vec!["one".into(), "two".into()], 2), configure).await
+    }
+
+    /// The only instance of its fleet.
+    pub async fn start_alone(configure: impl FnOnce(&mut Config)) -> Fleet {
+        Fleet::start_as(View::new("one", vec!["one".into()], 16), configure).await
+    }
+
+    async fn start_as(view: View, configure: impl FnOnce(&mut Config)) -> Fleet {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let clock = Clock::by_hand(NOON);
         let dir = tempfile::tempdir().unwrap();
@@ -84,7 +94,7 @@ impl Fleet {
         let listen = listener.local_addr().unwrap();
         let stop = CancellationToken::new();
         let sources = Sources {
-            ownership: Ownership::fixed(View::new("one", vec!["one".into(), "two".into()], 2)),
+            ownership: Ownership::fixed(view),
             units: engine.clone(),
             records: engine.clone(),
             alerts: engine.clone(),
@@ -98,6 +108,7 @@ impl Fleet {
             silences: Arc::new(Silences::new(engine.clone())),
             routes: watch::Sender::new(Arc::new(routes())).subscribe(),
             reloads: None,
+            configuration: watch::Sender::new(Arc::new(configuration())).subscribe(),
             telemetry: telemetry.clone(),
             clock: clock.clone(),
         };
@@ -212,6 +223,24 @@ fn routes() -> AlertRoutes {
     let receivers = ["hook", "mail"].map(str::to_owned).into();
     let (inhibition, flapping) = (Inhibition::default(), FlapRules::new());
     AlertRoutes { routes, receivers, inhibition, has_breaker: true, flapping }
+}
+
+/// What the page of the configuration shows.
+fn configuration() -> ShownConfiguration {
+    let text = r#"
+        engine.url = "redis://roll:hunter2@redis.example.org"
+        http.count_by_labels = ["site"]
+        [[kind]]
+        name = "detector"
+        timeout = "100s"
+        grace = "20s"
+        [[receiver]]
+        name = "hook"
+        type = "webhook"
+        url = "https://hooks.example.org/services/hunter2"
+    "#;
+    let variables = [("ROLLCALL_MQTT__CLIENT_ID".to_owned(), "one <script>".to_owned())];
+    config::parse(text, None, variables).expect("it is valid").shown
 }
 
 pub fn rules_of(kind: &str) -> KindRules {

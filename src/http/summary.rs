@@ -123,6 +123,8 @@ pub(super) struct LabelSummary {
 pub(super) struct HearingSummary {
     /// Whether Rollcall cannot prove now that it hears the fleet: no unit is declared offline meanwhile.
     pub blind: bool,
+    /// Until when units may be declared offline later than usual, because Rollcall was blind before.
+    pub settling_until: Option<Timestamp>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -238,7 +240,8 @@ impl Summaries {
         let mut parts = others.parts;
         parts.push(own?);
         let is_held = |trip: Option<Trip>| has_breaker && trip.as_ref().is_some_and(Trip::is_held);
-        let content = merged(parts, others.missing, trip.ok().and_then(Result::ok).map(is_held));
+        let settling_until = self.roll.hearing().settles_at(self.clock.now());
+        let content = merged(parts, others.missing, settling_until, trip.ok().and_then(Result::ok).map(is_held));
         FleetSummary::new(self.clock.now(), content)
             .map_err(|error| Problem::internal(format!("the summary cannot be written: {error}")))
     }
@@ -297,7 +300,12 @@ impl Summaries {
     }
 }
 
-fn merged(parts: Vec<Part>, missing: Vec<String>, breaker_tripped: Option<bool>) -> Content {
+fn merged(
+    parts: Vec<Part>,
+    missing: Vec<String>,
+    settling_until: Option<Timestamp>,
+    breaker_tripped: Option<bool>,
+) -> Content {
     let mut kinds = BTreeMap::<Kind, (States, u64, Option<Timestamp>)>::new();
     let mut labels = BTreeMap::<(String, String), States>::new();
     let (mut problems, mut instances, mut incomplete) = (Vec::new(), Vec::new(), missing);
@@ -343,7 +351,7 @@ fn merged(parts: Vec<Part>, missing: Vec<String>, breaker_tripped: Option<bool>)
         archived: kinds.iter().map(|kind| kind.archived).sum(),
         kinds,
         labels,
-        hearing: HearingSummary { blind },
+        hearing: HearingSummary { blind, settling_until },
         breaker_tripped,
         problems,
         instances,

@@ -23,7 +23,7 @@ use super::peers::{Peers, is_from_peer};
 use super::problem::{Problem, page_limit, query};
 use super::unit_filter::{known_kind, label_pair};
 use crate::clock::{Clock, Timestamp};
-use crate::fleet::mirror::{ListKey, ListOrder, ListQuery, ListedUnit, UnitFilter};
+use crate::fleet::mirror::{Archive, ListKey, ListOrder, ListQuery, ListedUnit, UnitFilter};
 use crate::fleet::{Mirror, Roll};
 use crate::presence::{self, Acknowledgement, LONGEST_ID, Labels, RecordId, Snapshot, Standing, Unit};
 use crate::store::UnitStore;

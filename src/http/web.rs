@@ -13,6 +13,7 @@
 //! | `forms.rs` | the forms of these pages |
 //! | `demo.rs` | `/demo/power`: switches of a simulated fleet |
 //! | `login.rs` | `/login`, `/logout` |
+//! | `plot.rs` | the history of a unit as pictures |
 //! | `layout.rs`, `words.rs` | what all pages have, and how states and times are written |
 //!
 //! The script replaces the live part of a page when the fleet has changed, which a stream of events tells it.
@@ -57,6 +58,7 @@ mod incidents;
 mod instances;
 mod layout;
 mod login;
+mod plot;
 mod records;
 mod silences;
 mod strangers;

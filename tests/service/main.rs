@@ -5,6 +5,7 @@ mod archive;
 mod breaker;
 mod broken;
 mod browser;
+mod certificate;
 mod cli;
 mod deliveries;
 mod demo;

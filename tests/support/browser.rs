@@ -26,12 +26,14 @@ pub const ENTER: &str = "\u{e007}";
 pub const ESCAPE: &str = "\u{e00c}";
 pub const TAB: &str = "\u{e004}";
 
-const ARGUMENTS: [&str; 9] = [
+const ARGUMENTS: [&str; 10] = [
     "--headless",
     // A container has no sandbox for an ordinary program, and a small /dev/shm.
     "--no-sandbox",
     "--disable-dev-shm-usage",
     "--disable-gpu",
+    // A picture of a page ends where the bar begins.
+    "--hide-scrollbars",
     "--no-first-run",
     "--disable-background-networking",
     "--disable-component-update",

@@ -7,7 +7,7 @@ use super::Web;
 use crate::http::Role;
 use crate::http::changes::Caller;
 use crate::http::summary::{Content, FleetSummary};
-use crate::telemetry::Severity;
+use crate::telemetry::{NOT_HEARING, Severity};
 
 /// The pages of the navigation.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -164,7 +164,11 @@ pub(super) fn head(title: &str, base: &str) -> Markup {
 
 /// Whether the numbers can be trusted now; nothing if they can.
 fn banner(base: &str, content: &Content) -> Markup {
-    let serious = content.problems.iter().filter(|problem| problem.severity == Severity::Serious);
+    let (blind, serious): (Vec<_>, Vec<_>) = content
+        .problems
+        .iter()
+        .filter(|problem| problem.severity == Severity::Serious)
+        .partition(|problem| problem.name == NOT_HEARING && content.hearing.blind);
     let warnings: Vec<_> =
         content.problems.iter().filter(|problem| problem.severity == Severity::Warning).collect();
     html! {
@@ -172,6 +176,14 @@ fn banner(base: &str, content: &Content) -> Markup {
             p.banner.serious role="alert" {
                 strong { "Rollcall is blind. " }
                 "It cannot prove that it hears the fleet, and declares no unit offline until it can."
+                @for problem in blind { br; (problem.instance) ": " (problem.text) }
+            }
+        }
+        @if let Some(until) = content.hearing.settling_until.filter(|_| !content.hearing.blind) {
+            p.banner role="status" {
+                strong { "Rollcall was blind, and hears again. " }
+                "Each unit is owed some hearing first, so one may be declared offline later than usual, until "
+                time datetime=(until) { (until) } "."
             }
         }
         @if content.breaker_tripped == Some(true) {

@@ -9,6 +9,7 @@ mod inventory;
 mod login;
 mod metrics;
 mod openapi;
+mod pages;
 mod registry;
 mod roles;
 mod silences;

@@ -5,6 +5,7 @@ use rollcall::simulate::webhook_sink::Answer;
 use serde_json::json;
 use tempfile::TempDir;
 
+use super::inspection::inspect;
 use crate::support::browser::{Browser, ENTER, ESCAPE, TAB};
 use crate::support::http::CLIENT;
 use crate::world::World;
@@ -50,6 +51,7 @@ async fn an_operator_sees_a_unit_fall_silent_and_does_what_the_role_allows() {
     // A token that is unknown is refused in words.
     browser.open(&world.url("/records")).await;
     browser.shows("Log in").await;
+    inspect(&browser, "login").await;
     browser.press(&format!("wrong{ENTER}")).await;
     browser.shows("This is no known token.").await;
     let complaints = browser.complaints().await;
@@ -110,6 +112,7 @@ async fn an_operator_sees_a_unit_fall_silent_and_does_what_the_role_allows() {
     browser.write("[name=comment]", "new battery").await;
     browser.click("form[action$='/silences'] button").await;
     browser.shows("active").await;
+    inspect(&browser, "silences-with-one").await;
     browser.click("form[action$='/expire'] button").await;
     browser.shows("over").await;
     browser.open(&unit).await;
@@ -124,10 +127,12 @@ async fn an_operator_sees_a_unit_fall_silent_and_does_what_the_role_allows() {
     let before = world.hook.received().len();
     browser.open(&world.url("/deliveries?state=dead")).await;
     browser.shows("410 Gone").await;
+    inspect(&browser, "deliveries-given-up").await;
     browser.click("form[action$='/replay'] button").await;
     world.eventually("it comes again", async || world.hook.received().len() > before).await;
     browser.eventually("the page of the delivery", "/^\\/deliveries\\/.+/.test(location.pathname)").await;
     browser.shows("delivered").await;
+    inspect(&browser, "delivery").await;
     log_out(&browser).await;
 
     // An administrator removes.

@@ -32,10 +32,7 @@ pub(super) struct Overlaid {
 }
 
 /// Sets the variables in `table`, which holds the file.
-pub(super) fn overlay(
-    mut table: Table,
-    variables: impl IntoIterator<Item = (String, String)>,
-) -> Overlaid {
+pub(super) fn overlay(mut table: Table, variables: impl IntoIterator<Item = (String, String)>) -> Overlaid {
     let options = options();
     let (mut problems, mut paths) = (Vec::new(), BTreeSet::new());
     for (name, text) in variables {

@@ -100,9 +100,9 @@ fn shown(key: &str, value: &Value) -> ShownValue {
         return ShownValue::Text(text(value));
     }
     match value {
-        Value::String(url) if URLS.contains(&key) => server(url).map_or(ShownValue::Hidden, |server| {
-            ShownValue::Text(text(&Value::String(server)))
-        }),
+        Value::String(url) if URLS.contains(&key) => {
+            server(url).map_or(ShownValue::Hidden, |server| ShownValue::Text(text(&Value::String(server))))
+        }
         _ => ShownValue::Hidden,
     }
 }

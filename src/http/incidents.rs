@@ -124,7 +124,9 @@ impl Incidents {
                     let group = groups.entry((taken.id.to_owned(), labels));
                     let labels = group.key().1.clone();
                     let receivers = || taken.route.receivers.clone();
-                    group.or_insert_with(|| LastingGroup::new(labels, receivers(), &record)).add(&record, is_silenced);
+                    group
+                        .or_insert_with(|| LastingGroup::new(labels, receivers(), &record))
+                        .add(&record, is_silenced);
                 }
             }
         }

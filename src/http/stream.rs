@@ -113,7 +113,7 @@ impl ReadUpTo {
 }
 
 /// A client, and what it is sent next.
-struct Following {
+struct Follower {
     state: StreamState,
     read: ReadUpTo,
     waiting: VecDeque<Arc<str>>,
@@ -137,18 +137,18 @@ async fn stream(State(state): State<StreamState>, uri: Uri, headers: HeaderMap) 
         return Err(Problem::unavailable(format!("{MOST_CLIENTS} clients follow this instance already")));
     };
     let last = headers.get(LAST_EVENT_ID).and_then(|id| id.to_str().ok()).filter(|id| !id.is_empty());
-    let following = Following::begin(state, last, client).await;
+    let follower = Follower::begin(state, last, client).await;
     let end = Instant::now() + LONGEST;
-    let events = unfold(following, move |mut following| async move {
-        let event = following.next(end).await?;
-        Some((Ok::<Event, Infallible>(event), following))
+    let events = unfold(follower, move |mut follower| async move {
+        let event = follower.next(end).await?;
+        Some((Ok::<Event, Infallible>(event), follower))
     });
     Ok(Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response())
 }
 
-impl Following {
+impl Follower {
     /// `last`: the id of the last event that the client has read.
-    async fn begin(state: StreamState, last: Option<&str>, client: Client) -> Following {
+    async fn begin(state: StreamState, last: Option<&str>, client: Client) -> Follower {
         let now = ReadUpTo { run: state.feed.run(), position: state.feed.end().await, tag: String::new() };
         let known = last.and_then(ReadUpTo::of);
         let (read, missed) = match (known, last) {
@@ -157,7 +157,7 @@ impl Following {
             (None, Some(_)) => (now, Some(ANOTHER)),
             (None, None) => (now, None),
         };
-        Following { state, read, waiting: VecDeque::new(), missed, _client: client }
+        Follower { state, read, waiting: VecDeque::new(), missed, _client: client }
     }
 
     /// The next event; `None` at the end of the stream.

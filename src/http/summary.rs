@@ -180,6 +180,18 @@ impl States {
     }
 }
 
+impl KindSummary {
+    fn none_of(kind: &Kind) -> KindSummary {
+        KindSummary { kind: kind.clone(), states: States::default(), archived: 0, silent_since: None }
+    }
+
+    fn add(&mut self, other: &KindSummary) {
+        self.states.add(&other.states);
+        self.archived += other.archived;
+        self.silent_since = self.silent_since.into_iter().chain(other.silent_since).min();
+    }
+}
+
 /// In the order of [`presence::State::ALL`].
 impl From<[u64; presence::State::ALL.len()]> for States {
     fn from([online, late, offline, never_seen, paused, unknown]: [u64; 6]) -> States {
@@ -241,7 +253,8 @@ impl Summaries {
         parts.push(own?);
         let is_held = |trip: Option<Trip>| has_breaker && trip.as_ref().is_some_and(Trip::is_held);
         let settling_until = self.roll.hearing().settles_at(self.clock.now());
-        let content = merged(parts, others.missing, settling_until, trip.ok().and_then(Result::ok).map(is_held));
+        let content =
+            merged(parts, others.missing, settling_until, trip.ok().and_then(Result::ok).map(is_held));
         FleetSummary::new(self.clock.now(), content)
             .map_err(|error| Problem::internal(format!("the summary cannot be written: {error}")))
     }
@@ -306,7 +319,7 @@ fn merged(
     settling_until: Option<Timestamp>,
     breaker_tripped: Option<bool>,
 ) -> Content {
-    let mut kinds = BTreeMap::<Kind, (States, u64, Option<Timestamp>)>::new();
+    let mut kinds = BTreeMap::<Kind, KindSummary>::new();
     let mut labels = BTreeMap::<(String, String), States>::new();
     let (mut problems, mut instances, mut incomplete) = (Vec::new(), Vec::new(), missing);
     let mut states = States::default();
@@ -315,10 +328,7 @@ fn merged(
     for part in parts {
         for kind in part.kinds {
             states.add(&kind.states);
-            let (sum, archived, since) = kinds.entry(kind.kind).or_default();
-            sum.add(&kind.states);
-            *archived += kind.archived;
-            *since = since.iter().copied().chain(kind.silent_since).min();
+            kinds.entry(kind.kind.clone()).or_insert_with(|| KindSummary::none_of(&kind.kind)).add(&kind);
         }
         for label in part.labels {
             labels.entry((label.label, label.value)).or_default().add(&label.states);
@@ -338,13 +348,7 @@ fn merged(
         let order = |one: &LabelSummary| (one.states.offline, one.states.total());
         a.label.cmp(&b.label).then(order(b).cmp(&order(a)))
     });
-    let kinds = kinds.into_iter().map(|(kind, (states, archived, silent_since))| KindSummary {
-        kind,
-        states,
-        archived,
-        silent_since,
-    });
-    let kinds: Vec<KindSummary> = kinds.collect();
+    let kinds: Vec<KindSummary> = kinds.into_values().collect();
     Content {
         units: states.total(),
         states,

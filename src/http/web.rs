@@ -35,6 +35,7 @@ use tokio::sync::watch;
 
 use super::changes::HasTokens;
 use super::deliveries::DeliveriesState;
+use super::incidents::Incidents;
 use super::operators::OperatorState;
 use super::problem::Problem;
 use super::session::Sessions;
@@ -43,7 +44,6 @@ use super::strangers::StrangersState;
 use super::summary::Summaries;
 use super::timeline::Timelines;
 use super::unit_list::UnitLists;
-use super::incidents::Incidents;
 use super::{Config, Proxies, ShownConfiguration, Sources, Switches};
 use crate::clock::{Clock, Timestamp};
 use crate::store::Queries;

@@ -133,7 +133,8 @@ pub fn prove(proved: &mut BTreeMap<(Kind, String), Timestamp>, probed: &[Probed]
 impl Hearing {
     /// Until when units are owed hearing after the newest blind interval of the fleet or of a kind; `None`: none is at `now`.
     pub fn settles_at(&self, now: Timestamp) -> Option<Timestamp> {
-        let last = |ledger: &Ledger| ledger.intervals().last().map(|last| last.to + last.length().min(self.settle));
+        let last =
+            |ledger: &Ledger| ledger.intervals().last().map(|last| last.to + last.length().min(self.settle));
         let all = self.kinds.values().map(|of_kind| &of_kind.ledger).chain([&self.ledger]);
         all.filter_map(last).max().filter(|until| *until > now)
     }
@@ -372,7 +373,8 @@ mod tests {
             .into_iter()
             .chain([(vec![(0, 100), (400, 1000)], 1001, Some(1300)), (vec![(0, 1000)], 999, Some(1300))]);
         for (intervals, now, until) in cases {
-            let ledger = Ledger::new(intervals.iter().map(|(from, to)| Interval { from: at(*from), to: at(*to) }));
+            let ledger =
+                Ledger::new(intervals.iter().map(|(from, to)| Interval { from: at(*from), to: at(*to) }));
             let hearing = Hearing { ledger, settle: Duration::from_secs(300), ..Hearing::default() };
             assert_eq!(hearing.settles_at(at(now)), until.map(at), "{intervals:?} at {now}");
         }

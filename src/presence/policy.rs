@@ -171,10 +171,10 @@ mod tests {
         let mut rules = KindRules::new("detector".parse().unwrap());
         assert!(!rules.is_archived(at(0), Timestamp::NEVER));
         rules.archive_after = Some(HOUR);
-        for (deadline, now, is_archived) in
-            [(0, 3_599_999, false), (0, 3_600_000, true), (1, 3_600_000, false), (5_000, 5_000, false)]
-        {
-            assert_eq!(rules.is_archived(at(deadline), at(now)), is_archived, "{deadline} at {now}");
+        let deadline = at(1_772_366_400_000);
+        for (seconds, is_archived) in [(0, false), (3599, false), (3600, true), (7200, true)] {
+            let now = deadline + Duration::from_secs(seconds);
+            assert_eq!(rules.is_archived(deadline, now), is_archived, "{seconds}");
         }
     }
 

@@ -19,7 +19,8 @@ async fn units_leave_lists_and_counts_and_come_back(world: &World) {
     world.beat_to("meters", &["kept".to_owned()]).await;
     let listed = async |query: &str| {
         let page = world.json(&format!("/api/v1/units{query}")).await;
-        let names = page["units"].as_array().unwrap().iter().map(|one| one["unit"].as_str().unwrap().to_owned());
+        let names =
+            page["units"].as_array().unwrap().iter().map(|one| one["unit"].as_str().unwrap().to_owned());
         names.collect::<Vec<String>>()
     };
     world.eventually("both are offline", async || listed("?state=offline").await.len() == 2).await;
@@ -42,11 +43,12 @@ async fn units_leave_lists_and_counts_and_come_back(world: &World) {
 
     world.beat(&units(1)).await;
     world.eventually("it is back", async || listed("").await.contains(&"unit-000".to_owned())).await;
-    world.eventually("its record is closed", async || {
-        let records = world.json("/api/v1/records?kind=detector").await;
-        records["records"].as_array().unwrap().iter().any(|one| one["closed_by"] == "return")
-    })
-    .await;
+    world
+        .eventually("its record is closed", async || {
+            let records = world.json("/api/v1/records?kind=detector").await;
+            records["records"].as_array().unwrap().iter().any(|one| one["closed_by"] == "return")
+        })
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -28,11 +28,15 @@ fn found(dir: &Path, options: &str) -> Option<(String, String)> {
 fn a_certificate_is_checked_with_its_key_and_its_time() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
-    let options = "http = { tls_listen = \"127.0.0.1:0\", cert_file = \"server.pem\", key_file = \"server.key\" }";
+    let options =
+        "http = { tls_listen = \"127.0.0.1:0\", cert_file = \"server.pem\", key_file = \"server.key\" }";
     let authority = Authority::new(dir);
     authority.certify_server(dir, false);
     let good = found(dir, options).unwrap();
-    assert!(good.0 == "ok" && good.1.contains("belongs to its key and is valid until 4096-01-01"), "{good:?}");
+    assert!(
+        good.0 == "ok" && good.1.contains("belongs to its key and is valid until 4096-01-01"),
+        "{good:?}"
+    );
     assert_eq!(found(dir, "http.listen = \"127.0.0.1:0\""), None, "without TLS there is nothing to look at");
 
     let key = std::fs::read(dir.join("server.key")).unwrap();

@@ -141,8 +141,7 @@ impl Browser {
             let stroke = |kind: &str| json!({ "type": kind, "value": key.to_string() });
             [stroke("keyDown"), stroke("keyUp")]
         });
-        let keyboard =
-            json!({ "type": "key", "id": "keyboard", "actions": strokes.collect::<Vec<Value>>() });
+        let keyboard = json!({ "type": "key", "id": "keyboard", "actions": strokes.collect::<Vec<Value>>() });
         self.command("actions", json!({ "actions": [keyboard] })).await;
     }
 
@@ -155,7 +154,11 @@ impl Browser {
                 return;
             }
         }
-        panic!("{MOST_TABS} Tabs do not reach {selector}; {} shows:\n{}", self.path().await, self.text().await);
+        panic!(
+            "{MOST_TABS} Tabs do not reach {selector}; {} shows:\n{}",
+            self.path().await,
+            self.text().await
+        );
     }
 
     /// Gives the page that width and height, and a scheme of colours: `light` or `dark`.

@@ -35,9 +35,15 @@ fn of_times(files: &ServerFiles, all: &[Validity], now: Timestamp) -> Finding {
         let todo = "compare the clock of this machine, or wait";
         Finding::fail(NAME, format!("{file} is valid from {from} on, which is to come; {todo}"))
     } else if now >= until {
-        Finding::fail(NAME, format!("{file} expired at {until}; renew it, and Rollcall takes it within seconds"))
+        Finding::fail(
+            NAME,
+            format!("{file} expired at {until}; renew it, and Rollcall takes it within seconds"),
+        )
     } else if now + SOON > until {
-        Finding::warn(NAME, format!("{file} expires at {until}; renew it, and Rollcall takes it within seconds"))
+        Finding::warn(
+            NAME,
+            format!("{file} expires at {until}; renew it, and Rollcall takes it within seconds"),
+        )
     } else {
         Finding::ok(NAME, format!("{file} belongs to its key and is valid until {until}"))
     }

@@ -97,14 +97,7 @@ impl Mirror {
 
     fn count(&self, shard: FleetShard, hearing: &Hearing, now: Timestamp) -> PartialSummary {
         let mut evaluator = self.evaluator(hearing, now);
-        let mut count = PartialSummary {
-            states: vec![StateCounts::default(); self.kinds.len()],
-            archived: vec![0; self.kinds.len()],
-            silent_since: vec![None; self.kinds.len()],
-            counters: self.labels().iter().map(|_| LabelCounter::default()).collect(),
-            heard_in: Default::default(),
-            silence_ms: 0,
-        };
+        let mut count = PartialSummary::new(self.kinds.len(), self.labels().len());
         let archive = ArchiveLimits::new(self, now);
         let mut starts = WINDOWS.map(|length| now - length);
         starts.sort();
@@ -195,6 +188,17 @@ impl Run {
 }
 
 impl PartialSummary {
+    fn new(kinds: usize, labels: usize) -> PartialSummary {
+        PartialSummary {
+            states: vec![StateCounts::default(); kinds],
+            archived: vec![0; kinds],
+            silent_since: vec![None; kinds],
+            counters: (0..labels).map(|_| LabelCounter::default()).collect(),
+            heard_in: Default::default(),
+            silence_ms: 0,
+        }
+    }
+
     fn add(&mut self, run: &Run) {
         let Some(state) = run.state else { return };
         self.states[usize::from(run.kind)][state as usize] += run.rows;

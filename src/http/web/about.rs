@@ -38,7 +38,7 @@ pub(super) async fn page(
         dl.facts {
             dt { "Version" } dd { (env!("CARGO_PKG_VERSION")) }
             dt { "Licence" } dd { (env!("CARGO_PKG_LICENSE")) }
-            dt { "This instance" } dd { (words::text(&web.instance)) ", since " (words::ago(Some(web.started), now)) }
+            dt { "This instance" } dd { (words::text(&web.instance)) ", started " (words::ago(Some(web.started), now)) }
             dt { "Instances" } dd { a href={ (web.base) "/instances" } { (content.instances.len()) } }
             dt { "Units" } dd { (words::number(content.units)) }
             dt { "Engine" } dd { (engine) }

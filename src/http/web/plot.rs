@@ -54,7 +54,7 @@ pub(super) fn plot(days: &[Day]) -> Markup {
     // The first day, one in the middle and the last.
     let marks = [(0, "start"), (days.len() / 2, "middle"), (days.len().saturating_sub(1), "end")];
     html! {
-        figure.plot {
+        figure.plot.wide {
             figcaption { "Hours offline, by day (UTC)" }
             svg viewBox={ "0 0 " (width) " " (height) } role="img" aria-label={ "Hours offline by day: " (in_words(days)) } {
                 @for hours in LINES {
@@ -119,7 +119,10 @@ mod tests {
             Day { from, offline_seconds }
         };
         let mut days: Vec<Day> = (0..90).map(|at| day(at, Some(0.0))).collect();
-        assert_eq!((in_words(&days).as_str(), plot(&days).into_string().as_str()), ("never offline in the last 90 days", ""));
+        assert_eq!(
+            (in_words(&days).as_str(), plot(&days).into_string().as_str()),
+            ("never offline in the last 90 days", "")
+        );
         days[0] = day(0, None);
         days[10] = day(10, Some(43_200.0));
         days[11] = day(11, Some(86_400.0));
@@ -127,11 +130,16 @@ mod tests {
         let said = "offline on 3 of the last 90 days, for 1 d 12 h in all; online for 98.31 % of the time";
         assert_eq!(in_words(&days), said);
         let drawn = plot(&days).into_string();
-        for bar in [r#"y="56.0" width="8" height="48.0""#, r#"y="8.0" width="8" height="96.0""#, r#"height="2.0""#] {
+        for bar in
+            [r#"y="56.0" width="8" height="48.0""#, r#"y="8.0" width="8" height="96.0""#, r#"height="2.0""#]
+        {
             assert!(drawn.contains(bar), "{bar} in {drawn}");
         }
         assert_eq!(drawn.matches("<rect").count(), 3);
         let drawn = strip(&days).into_string();
-        assert!(drawn.contains("1970-01-01: not read") && drawn.contains("1970-01-12: offline for 1 d"), "{drawn}");
+        assert!(
+            drawn.contains("1970-01-01: not read") && drawn.contains("1970-01-12: offline for 1 d"),
+            "{drawn}"
+        );
     }
 }

@@ -17,7 +17,8 @@ pub async fn inspect(browser: &Browser, name: &str) {
     for (size, pixels) in SIZES {
         for scheme in SCHEMES {
             browser.look(pixels, scheme).await;
-            let background = "return getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)";
+            let background =
+                "return getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)";
             let background = browser.run(background, json!([])).await;
             let is_dark = background[0].as_u64().is_some_and(|red| red < 100);
             assert_eq!(is_dark, scheme == "dark", "{name}: {background}");
@@ -45,7 +46,8 @@ async fn violations(browser: &Browser, axe: &str) -> Vec<String> {
     assert!(result["passes"].as_array().is_some_and(|passes| passes.len() > 5), "{result}");
     let told = |one: &Value| {
         let nodes = one["nodes"].as_array().into_iter().flatten();
-        let nodes: Vec<String> = nodes.map(|node| format!("{} {}", node["html"], node["failureSummary"])).collect();
+        let nodes: Vec<String> =
+            nodes.map(|node| format!("{} {}", node["html"], node["failureSummary"])).collect();
         format!("{}: {} {}", one["id"], one["help"], nodes.join("; "))
     };
     result["violations"].as_array().into_iter().flatten().map(told).collect()

@@ -91,7 +91,9 @@ async fn an_operator_sees_a_unit_fall_silent_and_does_what_the_role_allows() {
     browser.eventually("the navigation is skipped", "location.hash === '#main'").await;
     browser.tab_to("tbody th a").await;
     browser.press(ENTER).await;
-    browser.eventually("the first record leads to its unit", "location.pathname === '/units/detector/pump%207'").await;
+    browser
+        .eventually("the first record leads to its unit", "location.pathname === '/units/detector/pump%207'")
+        .await;
     let page = browser.text().await;
     assert!(page.contains("Its deadline passed") && !page.contains("Acknowledge"), "{page}");
     log_out(&browser).await;
@@ -107,8 +109,15 @@ async fn an_operator_sees_a_unit_fall_silent_and_does_what_the_role_allows() {
     browser.shows("by Ana").await;
     browser.shows("on my way").await;
     browser.click("form[action$='/silences'] button").await;
-    browser.eventually("the matchers are there", "document.querySelector('[name=matchers]').value.includes('pump 7')").await;
-    browser.eventually("the name is remembered", "document.querySelector('[name=author]').value === 'Ana'").await;
+    browser
+        .eventually(
+            "the matchers are there",
+            "document.querySelector('[name=matchers]').value.includes('pump 7')",
+        )
+        .await;
+    browser
+        .eventually("the name is remembered", "document.querySelector('[name=author]').value === 'Ana'")
+        .await;
     browser.write("[name=comment]", "new battery").await;
     browser.click("form[action$='/silences'] button").await;
     browser.shows("active").await;
@@ -139,7 +148,9 @@ async fn an_operator_sees_a_unit_fall_silent_and_does_what_the_role_allows() {
     log_in(&browser, &world, "admin").await;
     browser.open(&unit).await;
     browser.click("form[action$='/remove'] button").await;
-    browser.eventually("it asks whether that is meant", "document.querySelector('[name=sure]:invalid')").await;
+    browser
+        .eventually("it asks whether that is meant", "document.querySelector('[name=sure]:invalid')")
+        .await;
     browser.click("[name=sure]").await;
     browser.click("form[action$='/remove'] button").await;
     browser.eventually("the fleet without it", &count_is("offline", 0)).await;

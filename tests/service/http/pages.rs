@@ -23,7 +23,13 @@ async fn incidents_are_the_groups_of_units_that_are_offline_and_the_breaker_is_r
     fleet.pass(121 * SECOND, &["detector:a", "detector:b", "detector:d"]).await;
     // The page of a moment serves all that ask within it.
     let page = shows(&fleet, "<b>2</b> of 3").await;
-    for text in ["site=north", "site=&lt;script&gt;", "state=offline&amp;label=site%3Dnorth", "/units/detector/b", "mail"] {
+    for text in [
+        "site=north",
+        "site=&lt;script&gt;",
+        "state=offline&amp;label=site%3Dnorth",
+        "/units/detector/b",
+        "mail",
+    ] {
         assert!(page.contains(text), "{text} in {page}");
     }
     assert!(!page.contains("Release the breaker") && !page.contains("<script>\""), "{page}");
@@ -40,7 +46,10 @@ async fn incidents_are_the_groups_of_units_that_are_offline_and_the_breaker_is_r
     let foreign = submit(&fleet, "/incidents/release", "", "http://evil.example", "author=ana").await;
     assert_eq!(foreign.status(), 403);
     let released = release("author=ana&comment=seen").await;
-    assert_eq!((released.status().as_u16(), &released.headers()[LOCATION]), (303, &"/incidents".parse().unwrap()));
+    assert_eq!(
+        (released.status().as_u16(), &released.headers()[LOCATION]),
+        (303, &"/incidents".parse().unwrap())
+    );
     assert!(!fleet.text("/incidents").await.contains("Release the breaker"));
     assert_eq!(release("author=ana").await.status(), 404);
     assert!(fleet.text("/api/v1/audit").await.contains("breaker_released"));
@@ -64,9 +73,14 @@ async fn shows(fleet: &Fleet, text: &str) -> String {
 async fn the_configuration_is_shown_with_where_it_comes_from_and_without_secrets() {
     let fleet = Fleet::start_alone(|_| ()).await;
     let page = fleet.text("/configuration").await;
-    for text in
-        ["kind[0].timeout", "1m 40s", "redis://redis.example.org", "one &lt;script&gt;", "environment", "https://hooks.example.org"]
-    {
+    for text in [
+        "kind[0].timeout",
+        "1m 40s",
+        "redis://redis.example.org",
+        "one &lt;script&gt;",
+        "environment",
+        "https://hooks.example.org",
+    ] {
         assert!(page.contains(text), "{text} in {page}");
     }
     assert!(!page.contains("mqtt.keep_alive"), "{page}");
@@ -83,7 +97,13 @@ async fn a_page_says_which_version_runs_on_what() {
     let fleet = Fleet::start_alone(|_| ()).await;
     fleet.clock.advance(90 * SECOND);
     let page = fleet.text("/about").await;
-    for text in [env!("CARGO_PKG_VERSION"), "Apache-2.0", "Redis at redis://redis.example.org", "mqtt://127.0.0.1:1883", "1 min 30 s ago"] {
+    for text in [
+        env!("CARGO_PKG_VERSION"),
+        "Apache-2.0",
+        "Redis at redis://redis.example.org",
+        "mqtt://127.0.0.1:1883",
+        "1 min 30 s ago",
+    ] {
         assert!(page.contains(text), "{text} in {page}");
     }
     assert!(!page.contains("hunter2"));

@@ -122,7 +122,10 @@ async fn transitions_of_every_instance_are_told_once_and_a_client_goes_on_where_
     fleet.pass(121 * SECOND, &["detector:a"]).await;
     for client in [&mut client, &mut new] {
         let event = client.next_of("transition").await;
-        assert_eq!((&event.data["transition"], &event.data["record"]["unit"]), (&"offline".into(), &"a".into()));
+        assert_eq!(
+            (&event.data["transition"], &event.data["record"]["unit"]),
+            (&"offline".into(), &"a".into())
+        );
     }
 }
 

@@ -255,13 +255,16 @@ fn start(
     loops.add("lost silences", anew_with_each(configured.subscribe(), stop.clone(), write_again));
     let routes = watch::Sender::new(Arc::new(routes_of(&configured.borrow())));
     let shown = routes.subscribe();
+    let configuration = watch::Sender::new(Arc::new(config.shown));
+    let shown_configuration = configuration.subscribe();
     telemetry.configuration_begins(clock.now());
     let reloads = reload.as_ref().map(Reload::sender);
     if let Some(reload) = reload {
         let (clock, telemetry, started) = (clock.clone(), telemetry.clone(), config.sections);
         let (roll, timers) = (roll.clone(), timers.clone());
+        let alerting = configured;
         let reloader =
-            Reloader { reload, started, roll, timers, alerting: configured, routes, clock, telemetry };
+            Reloader { reload, started, roll, timers, alerting, routes, configuration, clock, telemetry };
         loops.add("reload", reloader.run(stop.clone()));
     }
     let census = roll.census().clone();
@@ -283,6 +286,7 @@ fn start(
         metrics: config.metrics.clone(),
         routes: shown,
         reloads,
+        configuration: shown_configuration,
         telemetry: telemetry.clone(),
         clock: clock.clone(),
     };

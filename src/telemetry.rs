@@ -48,7 +48,7 @@ pub use labels::{
 pub use log_limit::LogLimit;
 pub use orphans_text::{Backlog, orphans_text};
 use problems::{NOT_DELIVERED, Problems};
-pub use problems::{Problem, Severity};
+pub use problems::{NOT_HEARING, Problem, Severity};
 pub use removed_kinds_text::removed_kinds_text;
 use sampler::Sampler;
 use series::Series;

@@ -14,6 +14,10 @@ use rustls::server::ResolvesServerCert;
 use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, ConfigBuilder, RootCertStore, ServerConfig, WantsVerifier};
 
+mod validity;
+
+pub use validity::Validity;
+
 /// The authorities that browsers trust.
 pub fn authorities() -> RootCertStore {
     RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() }

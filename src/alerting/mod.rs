@@ -37,7 +37,8 @@ use tokio_util::sync::CancellationToken;
 use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::fleet::{
-    Census, FlapRules, Flapping, Inhibitions, MassBreaker, Ownership, ReceiverHealths, Silences, Timers, lease,
+    Census, FlapRules, Flapping, Inhibitions, MassBreaker, Ownership, ReceiverHealths, Silences, Timers,
+    lease,
 };
 use crate::presence::{Filters, MassOfflineRule, is_label_name};
 use crate::routing::{EVERY_LABEL, Inhibition, Routes};

@@ -22,6 +22,7 @@ use crate::presence::Shown;
 use crate::telemetry::Telemetry;
 use crate::{alerting, intake};
 
+mod certificate;
 mod engine;
 mod ids;
 mod orphans;
@@ -132,6 +133,7 @@ async fn examine(config: &Config) -> Vec<Finding> {
         ids(config),
         receivers(&config.alerting)
     );
+    findings.extend(certificate::examine(config.http.tls.as_ref(), Clock::system().now()));
     findings.extend(engine);
     findings.extend(unreadable);
     findings.extend(orphans);

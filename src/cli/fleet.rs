@@ -47,6 +47,9 @@ pub(super) struct UnitsArguments {
     /// Not heard for longer than this, such as 2h.
     #[arg(long, value_name = "SPAN", value_parser = span)]
     silent_for: Option<Duration>,
+    /// Only units that are archived, which are left out otherwise.
+    #[arg(long)]
+    archived: bool,
     #[arg(long, default_value = "state")]
     sort: Order,
     #[command(flatten)]
@@ -156,8 +159,19 @@ fn given(parameters: Vec<(&'static str, Option<String>)>) -> Vec<(&'static str, 
 
 pub(super) async fn units(arguments: UnitsArguments) -> anyhow::Result<ExitCode> {
     logging::start_quietly()?;
-    let UnitsArguments { remote, output, state, kind, label, prefix, contains, silent_for, sort, pages } =
-        arguments;
+    let UnitsArguments {
+        remote,
+        output,
+        state,
+        kind,
+        label,
+        prefix,
+        contains,
+        silent_for,
+        archived,
+        sort,
+        pages,
+    } = arguments;
     let remote = remote.open()?;
     let query = given(vec![
         ("state", state),
@@ -166,6 +180,7 @@ pub(super) async fn units(arguments: UnitsArguments) -> anyhow::Result<ExitCode>
         ("q", prefix),
         ("contains", contains),
         ("silent_seconds", silent_for.map(|span| span.as_secs_f64().to_string())),
+        ("archived", archived.then(|| "true".to_owned())),
         ("sort", Some(sort.as_str().to_owned())),
     ]);
     let fields = ["kind", "unit", "state", "last_seen", "offline_since", "labels"];

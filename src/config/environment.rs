@@ -9,6 +9,8 @@
 //! [`File`] has the type of every option, so a variable is read as that
 //! type and nothing is guessed: a password of digits stays text, `yes` is not a boolean.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value as Options;
 use toml::{Table, Value};
 
@@ -20,24 +22,33 @@ const PREFIX: &str = "ROLLCALL_";
 /// Variables that are read elsewhere.
 const OTHERS: [&str; 1] = ["ROLLCALL_CONFIG"];
 
+/// The options of the file and the environment.
+pub(super) struct Overlaid {
+    pub table: Table,
+    /// The paths of the options that variables have set.
+    pub variables: BTreeSet<String>,
+    /// Variables that are wrong.
+    pub problems: Vec<Problem>,
+}
+
 /// Sets the variables in `table`, which holds the file.
-pub(super) fn overlay(
-    mut table: Table,
-    variables: impl IntoIterator<Item = (String, String)>,
-) -> (Table, Vec<Problem>) {
+pub(super) fn overlay(mut table: Table, variables: impl IntoIterator<Item = (String, String)>) -> Overlaid {
     let options = options();
-    let mut problems = Vec::new();
+    let (mut problems, mut paths) = (Vec::new(), BTreeSet::new());
     for (name, text) in variables {
         let Some(rest) = name.strip_prefix(PREFIX) else { continue };
         if OTHERS.contains(&name.as_str()) || is_service_link(rest) {
             continue;
         }
         match setting(&options, rest, &text) {
-            Ok((path, value)) => insert(&mut table, &path, value),
+            Ok((path, value)) => {
+                insert(&mut table, &path, value);
+                paths.insert(path.join("."));
+            }
             Err(text) => problems.push(Problem { path: name, text }),
         }
     }
-    (table, problems)
+    Overlaid { table, variables: paths, problems }
 }
 
 /// The path and the value of a variable.

@@ -84,6 +84,9 @@ fn kinds(kinds: &[file::Kind], problems: &mut Problems) -> Rules {
         let forget = (Span::from_secs(60), Span::from_days(3650));
         let forget_after =
             problems.span(&format!("{path}.forget_after"), one.forget_after, forget.0, forget.1);
+        let archive = one.archive_after;
+        let archive_after = (archive != Span::from_secs(0))
+            .then(|| problems.span(&format!("{path}.archive_after"), archive, Span::from_secs(1), forget.1));
         let Some(kind) = problems.keep(&format!("{path}.name"), one.name.parse::<Kind>()) else { continue };
         let rule = KindRules {
             kind: kind.clone(),
@@ -102,6 +105,7 @@ fn kinds(kinds: &[file::Kind], problems: &mut Problems) -> Rules {
             first_timeout,
             forget_after,
             max_units: problems.number(&format!("{path}.max_units"), one.max_units, 1, MOST_UNITS),
+            archive_after,
         };
         if rules.insert(kind, rule).is_some() {
             problems.error(format!("{path}.name"), format!("{:?} is there twice", one.name));

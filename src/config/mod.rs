@@ -18,6 +18,7 @@ use std::time::Duration;
 use tracing_subscriber::filter::Targets;
 
 use crate::fleet::{HearingConfig, Rules, TimerRules};
+use crate::http::ShownConfiguration;
 use crate::store::Catalogue;
 use crate::{alerting, expiry, intake};
 
@@ -42,6 +43,7 @@ mod recoveries;
 mod routes;
 mod secrets;
 mod sections;
+mod shown;
 mod span;
 mod timers;
 mod times;
@@ -56,8 +58,10 @@ pub use problem::{ConfigError, Problem};
 pub use sections::Sections;
 pub use span::Span;
 
+use environment::Overlaid;
 use file::File;
 use problem::Problems;
+use shown::Written;
 
 /// The file that is read by default, if it exists.
 pub const DEFAULT_FILE: &str = "rollcall.toml";
@@ -98,6 +102,8 @@ pub struct Config {
     pub log: LogConfig,
     /// What the file and the environment say, to compare it with a later one.
     pub sections: Sections,
+    /// The same as pages show it.
+    pub shown: ShownConfiguration,
     /// Values that are valid and probably not intended.
     pub warnings: Vec<Problem>,
 }
@@ -144,11 +150,13 @@ pub fn parse(
     toml::from_str::<File>(text).map_err(|error| ConfigError::Shape(problem::show(&name, text, &error)))?;
     let table =
         toml::from_str(text).map_err(|error| ConfigError::Shape(problem::show(&name, text, &error)))?;
-    let (table, misread) = environment::overlay(table, variables);
+    let Overlaid { table, variables, problems } = environment::overlay(table, variables);
     let sections = Sections::of(&table);
     let file: File =
-        table.try_into().map_err(|error| ConfigError::Shape(problem::show(&name, "", &error)))?;
-    check(file, source, misread).map(|config| Config { sections, ..config })
+        table.clone().try_into().map_err(|error| ConfigError::Shape(problem::show(&name, "", &error)))?;
+    let options = Written { table: &table, variables: &variables }.options(&file);
+    let shown = ShownConfiguration { file: source.map(|path| path.display().to_string()), options };
+    check(file, source, problems).map(|config| Config { sections, shown, ..config })
 }
 
 fn check(file: File, source: Option<&Path>, misread: Vec<Problem>) -> Result<Config, ConfigError> {
@@ -192,6 +200,7 @@ fn check(file: File, source: Option<&Path>, misread: Vec<Problem>) -> Result<Con
         count_by_labels,
         log,
         sections: Sections::default(),
+        shown: ShownConfiguration::default(),
         warnings: problems.warnings,
     })
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ring::digest::{SHA256, digest};
 
 /// The options of a kind that a reload replaces.
-const OF_RULES: [&str; 10] = [
+const OF_RULES: [&str; 12] = [
     "timeout",
     "grace",
     "accept_timeout",
@@ -13,6 +13,8 @@ const OF_RULES: [&str; 10] = [
     "max_sleep",
     "clock",
     "registry",
+    "first_timeout",
+    "archive_after",
     "forget_after",
     "max_units",
     "flapping",

@@ -44,7 +44,7 @@ mod summary;
 mod tests;
 mod view;
 
-pub use filter::{FleetShard, UnitFilter};
+pub use filter::{Archive, FleetShard, UnitFilter};
 pub use key_batch::{KeyBatch, KeyMismatch};
 use kind_counts::KindCounts;
 pub use label_counter::{CountsByLabel, MOST_LABELS};

@@ -17,6 +17,7 @@
 //! | [`timers`] | timers as clients register, cancel and read them, and their limits |
 //! | [`receivers`] | what waits for each receiver, and whether it takes notifications |
 //! | [`operators`] | acknowledgements and pauses, with their audit |
+//! | [`transitions`] | the newest transitions of this instance, for clients that follow the fleet |
 //! | [`examination`] | the problems of a store that answers |
 
 use std::collections::HashMap;
@@ -41,6 +42,7 @@ mod rule_book;
 pub mod silences;
 pub mod strangers;
 pub mod timers;
+pub mod transitions;
 pub mod walk;
 
 pub use canary_pace::CanaryPace;
@@ -59,6 +61,7 @@ pub use rule_book::RuleBook;
 pub use silences::{Silences, SilencesError};
 pub use strangers::{StrangerReason, Strangers};
 pub use timers::{TimerRules, Timers};
+pub use transitions::Transitions;
 pub use walk::Walk;
 
 /// The rules of every configured kind.

@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 
 use super::census::Census;
 use super::declared::Declarations;
-use super::{CanaryPace, Mirror, RuleBook, Rules, Strangers};
+use super::{CanaryPace, Mirror, RuleBook, Rules, Strangers, Transitions};
 use crate::clock::Timestamp;
 use crate::presence::{self, Change, Filters, Kind, Registration, Snapshot, Unit};
 use crate::store::{EngineError, FleetStore, Reading, Result};
@@ -63,6 +63,7 @@ pub struct Roll {
     pace: Arc<CanaryPace>,
     census: Arc<Census>,
     strangers: Strangers,
+    transitions: Transitions,
     filters: Filters,
     heard: RwLock<Heard>,
     declared: Declarations,
@@ -90,6 +91,7 @@ impl Roll {
         Roll {
             census,
             strangers: Strangers::default(),
+            transitions: Transitions::default(),
             engine,
             rules,
             mirror,
@@ -119,6 +121,11 @@ impl Roll {
     /// The ids that were heard and are no units.
     pub fn strangers(&self) -> &Strangers {
         &self.strangers
+    }
+
+    /// The newest transitions that this process has applied.
+    pub fn transitions(&self) -> &Transitions {
+        &self.transitions
     }
 
     pub fn rules(&self) -> Arc<Rules> {

@@ -41,8 +41,10 @@ impl MetricsState {
     fn text(&self) -> Result<String, Problem> {
         let now = self.clock.now();
         let summary = self.mirror.summary(&self.roll.hearing(), now);
-        for ((kind, states), silent_since) in summary.kinds.into_iter().zip(summary.silent_since) {
+        let kinds = summary.kinds.into_iter().zip(summary.silent_since).zip(summary.archived);
+        for (((kind, states), silent_since), archived) in kinds {
             self.telemetry.silent_since(kind.as_str(), silent_since);
+            self.telemetry.units_archived(kind.as_str(), archived);
             for (state, count) in presence::State::ALL.into_iter().zip(states) {
                 self.telemetry.units(kind.as_str(), state.as_str(), count);
             }

@@ -37,6 +37,7 @@ mod availability;
 mod body;
 mod breaker;
 mod changes;
+mod configuration;
 mod connections;
 mod csv;
 mod deliveries;
@@ -44,6 +45,7 @@ mod explain;
 mod exposition;
 mod health;
 mod import;
+mod incidents;
 mod instances;
 mod inventory;
 mod login_limit;
@@ -81,6 +83,7 @@ use availability::AvailabilityState;
 pub use breaker::ShownBreaker;
 pub use changes::AUTHOR;
 use changes::HasTokens;
+pub use configuration::{Origin, ShownConfiguration, ShownOption, ShownValue};
 use connections::Limits;
 pub use csv::csv_line;
 use deliveries::DeliveriesState;
@@ -227,6 +230,8 @@ pub struct Sources {
     /// The routes of the moment.
     pub routes: watch::Receiver<Arc<AlertRoutes>>,
     pub reloads: Reloads,
+    /// The configuration of the moment.
+    pub configuration: watch::Receiver<Arc<ShownConfiguration>>,
     pub telemetry: Arc<Telemetry>,
     pub clock: Clock,
 }
@@ -366,7 +371,7 @@ fn pages(config: &Config, sources: Sources, sessions: Arc<Sessions>, stop: &Canc
         .merge(timers::pages(timers.clone(), has_tokens))
         .merge(breaker::pages(&sources, has_tokens))
         .merge(alertmanager::pages(&sources, config.external_url.as_deref(), has_tokens))
-        .merge(stream::page(summaries.clone(), stop.clone()))
+        .merge(stream::page(&sources, summaries.clone(), stop.clone()))
         .merge(summary::page(summaries.clone()))
         .merge(inventory::page(InventoryState::new(&sources)))
         .merge(import::page(ImportState::new(&sources), has_tokens))

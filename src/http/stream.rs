@@ -1,28 +1,47 @@
-//! `/api/v1/stream`: server-sent events for clients that follow the fleet. The event `summary` comes at once and whenever the
-//! summary has changed, at most once a second; its data is that of `/api/v1/summary`, its id the ETag.
+//! `/api/v1/stream`: server-sent events for clients that follow the fleet.
 //!
-//! All clients of an instance share one summary, so a client costs no more than the bytes that it is sent. A client
-//! that reads nothing is disconnected like every other one. A comment every few seconds shows that the stream lives.
+//! | event | data |
+//! |---|---|
+//! | `summary` | that of `/api/v1/summary`: at once, and whenever it has changed, at most once a second |
+//! | `transition` | a record that was opened or closed: `transition` and `record` |
+//! | `reset` | transitions are missing: `reason`; the client reads again what it shows |
+//!
+//! An id says how far a client has read, and with `last-event-id` it goes on there: at the same process, as long as it keeps what
+//! came since.
+//!
+//! All clients of an instance share one summary and one sequence of transitions, so a client costs no more than the bytes
+//! that it is sent: one that reads slowly is left behind, and learns that by `reset`. One that reads nothing is disconnected like
+//! every other. A comment every few seconds shows that the stream lives.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use axum::Router;
 use axum::extract::State;
-use axum::http::{HeaderMap, HeaderName};
-use axum::response::Sse;
+use axum::http::{HeaderMap, HeaderName, Uri};
 use axum::response::sse::{Event, KeepAlive};
+use axum::response::{IntoResponse, Response, Sse};
 use axum::routing::get;
-use futures_util::stream::{Stream, unfold};
+use axum::{Json, Router};
+use futures_util::stream::unfold;
+use serde::Deserialize;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::problem::Problem;
+use super::Sources;
+use super::peers::is_from_peer;
+use super::problem::{Problem, query};
 use super::summary::Summaries;
 
-/// The time between two looks at the summary.
+mod feed;
+
+use feed::Feed;
+
+const PATH: &str = "/api/v1/stream";
+
+/// The time between two looks at the fleet.
 const EVERY: Duration = Duration::from_secs(1);
 
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
@@ -31,20 +50,24 @@ const KEEP_ALIVE: Duration = Duration::from_secs(10);
 const LONGEST: Duration = Duration::from_secs(900);
 
 /// The most clients of an instance; a connection for other pages is left to every address.
-const MOST_CLIENTS: usize = 320;
+const MOST_CLIENTS: usize = 512;
+
+/// The most transitions that wait for a client; the next ones stay in the sequence that all share.
+const MOST_WAITING: usize = 64;
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
 #[derive(Clone)]
 struct StreamState {
     summaries: Summaries,
+    feed: Feed,
     clients: Arc<AtomicUsize>,
     stop: CancellationToken,
 }
 
-pub(super) fn page(summaries: Summaries, stop: CancellationToken) -> Router {
-    let state = StreamState { summaries, clients: Arc::default(), stop };
-    Router::new().route("/api/v1/stream", get(stream)).with_state(state)
+pub(super) fn page(sources: &Sources, summaries: Summaries, stop: CancellationToken) -> Router {
+    let state = StreamState { summaries, feed: Feed::new(sources), clients: Arc::default(), stop };
+    Router::new().route(PATH, get(stream)).with_state(state)
 }
 
 /// One of [`MOST_CLIENTS`].
@@ -64,27 +87,127 @@ impl Drop for Client {
     }
 }
 
-async fn stream(
-    State(state): State<StreamState>,
-    headers: HeaderMap,
-) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {
+/// How far a client has read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct ReadUpTo {
+    /// The process whose positions these are.
+    run: u64,
+    position: u64,
+    /// The ETag of the last summary.
+    tag: String,
+}
+
+impl ReadUpTo {
+    /// As the id of an event.
+    fn id(&self) -> String {
+        format!("{:x}.{}.{}", self.run, self.position, self.tag)
+    }
+
+    /// `None`: the id is none of these.
+    fn of(id: &str) -> Option<ReadUpTo> {
+        let mut parts = id.splitn(3, '.');
+        let run = u64::from_str_radix(parts.next()?, 16).ok()?;
+        let position = parts.next()?.parse().ok()?;
+        Some(ReadUpTo { run, position, tag: parts.next()?.to_owned() })
+    }
+}
+
+/// A client, and what it is sent next.
+struct Follower {
+    state: StreamState,
+    read: ReadUpTo,
+    waiting: VecDeque<Arc<str>>,
+    /// Why it has missed transitions.
+    missed: Option<&'static str>,
+    _client: Client,
+}
+
+/// `after`: another instance asks what came after these positions.
+#[derive(Deserialize)]
+struct PartQuery {
+    after: String,
+}
+
+async fn stream(State(state): State<StreamState>, uri: Uri, headers: HeaderMap) -> Result<Response, Problem> {
+    if is_from_peer(&headers) {
+        let PartQuery { after } = query(&uri)?;
+        return Ok(Json(state.feed.part(&after)).into_response());
+    }
     let Some(client) = Client::new(&state.clients) else {
         return Err(Problem::unavailable(format!("{MOST_CLIENTS} clients follow this instance already")));
     };
-    let last = headers.get(LAST_EVENT_ID).and_then(|id| id.to_str().ok()).map(str::to_owned);
-    let (begin, end) = ((state, client, last.unwrap_or_default()), Instant::now() + LONGEST);
-    let events = unfold(begin, move |(state, client, last)| async move {
+    let last = headers.get(LAST_EVENT_ID).and_then(|id| id.to_str().ok()).filter(|id| !id.is_empty());
+    let follower = Follower::begin(state, last, client).await;
+    let end = Instant::now() + LONGEST;
+    let events = unfold(follower, move |mut follower| async move {
+        let event = follower.next(end).await?;
+        Some((Ok::<Event, Infallible>(event), follower))
+    });
+    Ok(Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response())
+}
+
+impl Follower {
+    /// `last`: the id of the last event that the client has read.
+    async fn begin(state: StreamState, last: Option<&str>, client: Client) -> Follower {
+        let now = ReadUpTo { run: state.feed.run(), position: state.feed.end().await, tag: String::new() };
+        let known = last.and_then(ReadUpTo::of);
+        let (read, missed) = match (known, last) {
+            (Some(known), _) if known.run == now.run => (known, None),
+            (Some(known), _) => (ReadUpTo { tag: known.tag, ..now }, Some(ANOTHER)),
+            (None, Some(_)) => (now, Some(ANOTHER)),
+            (None, None) => (now, None),
+        };
+        Follower { state, read, waiting: VecDeque::new(), missed, _client: client }
+    }
+
+    /// The next event; `None` at the end of the stream.
+    async fn next(&mut self, end: Instant) -> Option<Event> {
         while Instant::now() < end {
-            if let Ok(shown) = state.summaries.recent().await
-                && shown.tag != last
-            {
-                let event = Event::default().event("summary").id(&shown.tag).data(&*shown.json);
-                let tag = shown.tag.clone();
-                return Some((Ok(event), (state, client, tag)));
+            if self.waiting.is_empty() && self.missed.is_none() {
+                self.look().await;
             }
-            state.stop.run_until_cancelled(sleep(EVERY)).await?;
+            if let Some(reason) = self.missed.take() {
+                let data = serde_json::json!({ "reason": reason }).to_string();
+                return Some(Event::default().event("reset").id(self.read.id()).data(data));
+            }
+            if let Some(told) = self.waiting.pop_front() {
+                self.read.position += 1;
+                return Some(Event::default().event("transition").id(self.read.id()).data(&*told));
+            }
+            if let Ok(shown) = self.state.summaries.recent().await
+                && shown.tag != self.read.tag
+            {
+                self.read.tag = shown.tag.clone();
+                return Some(Event::default().event("summary").id(self.read.id()).data(&*shown.json));
+            }
+            self.state.stop.run_until_cancelled(sleep(EVERY)).await?;
         }
         None
-    });
-    Ok(Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)))
+    }
+
+    async fn look(&mut self) {
+        let following = self.state.feed.after(self.read.position, MOST_WAITING).await;
+        if following.is_cut {
+            self.read.position = following.end;
+            self.missed = Some(TOO_MANY);
+        }
+        self.waiting = following.items.into();
+    }
+}
+
+const ANOTHER: &str = "another process sent the last event";
+const TOO_MANY: &str = "more transitions came than are kept";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_says_how_far_a_client_has_read() {
+        let read = ReadUpTo { run: u64::MAX, position: 12, tag: "3f.a".to_owned() };
+        assert_eq!(ReadUpTo::of(&read.id()), Some(read));
+        for wrong in ["", "1", "1.2", "x.2.", "1.-2.", "3fa2b1"] {
+            assert_eq!(ReadUpTo::of(wrong), None, "{wrong}");
+        }
+    }
 }

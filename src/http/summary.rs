@@ -76,6 +76,8 @@ pub(super) struct FleetSummary {
 pub(super) struct Content {
     pub units: u64,
     pub states: States,
+    /// Units that have been offline for so long that no other number counts them.
+    pub archived: u64,
     pub kinds: Vec<KindSummary>,
     /// The values of the labels in `http.count_by_labels` with most units that are offline, those first.
     pub labels: Vec<LabelSummary>,
@@ -104,6 +106,8 @@ pub(super) struct States {
 pub(super) struct KindSummary {
     pub kind: Kind,
     pub states: States,
+    #[serde(default)]
+    pub archived: u64,
     /// The last heartbeat of the unit that has been offline for longest.
     pub silent_since: Option<Timestamp>,
 }
@@ -119,6 +123,8 @@ pub(super) struct LabelSummary {
 pub(super) struct HearingSummary {
     /// Whether Rollcall cannot prove now that it hears the fleet: no unit is declared offline meanwhile.
     pub blind: bool,
+    /// Until when units may be declared offline later than usual, because Rollcall was blind before.
+    pub settling_until: Option<Timestamp>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -171,6 +177,18 @@ impl States {
         self.never_seen += other.never_seen;
         self.paused += other.paused;
         self.unknown += other.unknown;
+    }
+}
+
+impl KindSummary {
+    fn none_of(kind: &Kind) -> KindSummary {
+        KindSummary { kind: kind.clone(), states: States::default(), archived: 0, silent_since: None }
+    }
+
+    fn add(&mut self, other: &KindSummary) {
+        self.states.add(&other.states);
+        self.archived += other.archived;
+        self.silent_since = self.silent_since.into_iter().chain(other.silent_since).min();
     }
 }
 
@@ -234,7 +252,9 @@ impl Summaries {
         let mut parts = others.parts;
         parts.push(own?);
         let is_held = |trip: Option<Trip>| has_breaker && trip.as_ref().is_some_and(Trip::is_held);
-        let content = merged(parts, others.missing, trip.ok().and_then(Result::ok).map(is_held));
+        let settling_until = self.roll.hearing().settles_at(self.clock.now());
+        let content =
+            merged(parts, others.missing, settling_until, trip.ok().and_then(Result::ok).map(is_held));
         FleetSummary::new(self.clock.now(), content)
             .map_err(|error| Problem::internal(format!("the summary cannot be written: {error}")))
     }
@@ -256,9 +276,14 @@ impl Summaries {
         let counted =
             counting.await.map_err(|error| Problem::internal(format!("counting failed: {error}")))?;
         let view = self.ownership.view();
-        let kinds = counted.kinds.into_iter().zip(counted.silent_since);
+        let kinds = counted.kinds.into_iter().zip(counted.silent_since).zip(counted.archived);
         let kinds: Vec<KindSummary> = kinds
-            .map(|((kind, states), silent_since)| KindSummary { kind, states: states.into(), silent_since })
+            .map(|(((kind, states), silent_since), archived)| KindSummary {
+                kind,
+                states: states.into(),
+                archived,
+                silent_since,
+            })
             .collect();
         let of_label = |(label, values): (String, Vec<_>)| {
             values.into_iter().map(move |(value, states): (Arc<str>, [u64; 6])| LabelSummary {
@@ -288,8 +313,13 @@ impl Summaries {
     }
 }
 
-fn merged(parts: Vec<Part>, missing: Vec<String>, breaker_tripped: Option<bool>) -> Content {
-    let mut kinds = BTreeMap::<Kind, (States, Option<Timestamp>)>::new();
+fn merged(
+    parts: Vec<Part>,
+    missing: Vec<String>,
+    settling_until: Option<Timestamp>,
+    breaker_tripped: Option<bool>,
+) -> Content {
+    let mut kinds = BTreeMap::<Kind, KindSummary>::new();
     let mut labels = BTreeMap::<(String, String), States>::new();
     let (mut problems, mut instances, mut incomplete) = (Vec::new(), Vec::new(), missing);
     let mut states = States::default();
@@ -298,9 +328,7 @@ fn merged(parts: Vec<Part>, missing: Vec<String>, breaker_tripped: Option<bool>)
     for part in parts {
         for kind in part.kinds {
             states.add(&kind.states);
-            let (sum, since) = kinds.entry(kind.kind).or_default();
-            sum.add(&kind.states);
-            *since = since.iter().copied().chain(kind.silent_since).min();
+            kinds.entry(kind.kind.clone()).or_insert_with(|| KindSummary::none_of(&kind.kind)).add(&kind);
         }
         for label in part.labels {
             labels.entry((label.label, label.value)).or_default().add(&label.states);
@@ -320,14 +348,14 @@ fn merged(parts: Vec<Part>, missing: Vec<String>, breaker_tripped: Option<bool>)
         let order = |one: &LabelSummary| (one.states.offline, one.states.total());
         a.label.cmp(&b.label).then(order(b).cmp(&order(a)))
     });
-    let kinds =
-        kinds.into_iter().map(|(kind, (states, silent_since))| KindSummary { kind, states, silent_since });
+    let kinds: Vec<KindSummary> = kinds.into_values().collect();
     Content {
         units: states.total(),
         states,
-        kinds: kinds.collect(),
+        archived: kinds.iter().map(|kind| kind.archived).sum(),
+        kinds,
         labels,
-        hearing: HearingSummary { blind },
+        hearing: HearingSummary { blind, settling_until },
         breaker_tripped,
         problems,
         instances,

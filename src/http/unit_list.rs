@@ -23,7 +23,7 @@ use super::peers::{Peers, is_from_peer};
 use super::problem::{Problem, page_limit, query};
 use super::unit_filter::{known_kind, label_pair};
 use crate::clock::{Clock, Timestamp};
-use crate::fleet::mirror::{ListKey, ListOrder, ListQuery, ListedUnit, UnitFilter};
+use crate::fleet::mirror::{Archive, ListKey, ListOrder, ListQuery, ListedUnit, UnitFilter};
 use crate::fleet::{Mirror, Roll};
 use crate::presence::{self, Acknowledgement, LONGEST_ID, Labels, RecordId, Snapshot, Standing, Unit};
 use crate::store::UnitStore;
@@ -67,6 +67,8 @@ pub(super) struct UnitsQuery {
     /// A part of the id.
     pub contains: Option<String>,
     pub silent_seconds: Option<f64>,
+    /// Only units that are archived, which are left out otherwise.
+    pub archived: Option<bool>,
     pub sort: Option<ListOrder>,
     pub limit: Option<usize>,
     pub cursor: Option<String>,
@@ -185,8 +187,12 @@ impl UnitLists {
         let order = wanted.sort.unwrap_or_default();
         let kind = wanted.kind.as_ref().map(|kind| known_kind(kind, &self.mirror)).transpose()?;
         let label = wanted.label.as_ref().map(|label| label_pair(label, &self.mirror)).transpose()?;
+        let archive = match wanted.archived {
+            Some(true) => Archive::Only,
+            Some(false) | None => Archive::LeftOut,
+        }(self.clock.now());
         Ok(ListQuery {
-            filter: UnitFilter { kind, label, ..UnitFilter::default() },
+            filter: UnitFilter { kind, label, archive, ..UnitFilter::default() },
             states: wanted.state.as_ref().map_or_else(|| Ok(Vec::new()), |states| read_states(states))?,
             prefix: part_of_id("q", wanted.q.as_ref())?,
             contains: part_of_id("contains", wanted.contains.as_ref())?,

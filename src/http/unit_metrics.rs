@@ -71,7 +71,7 @@ async fn unit_metrics(
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let selection = Selection::read(&uri, state.default_mode, &state.mirror)?;
+    let selection = Selection::read(&uri, state.default_mode, &state.mirror, state.clock.now())?;
     let Some(permit) = writers.take(selection.shard).await else {
         return Err(Problem::unavailable(format!(
             "this page is being written for another request, or other shards for {WRITERS} requests"

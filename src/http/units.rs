@@ -64,6 +64,8 @@ pub(super) struct UnitView {
     pub sleeps_until: Option<Timestamp>,
     /// The open record; `null` if it is not offline.
     pub record: Option<OfflineRecord>,
+    /// Whether it has been offline for so long that lists and counts leave it out.
+    pub archived: bool,
     /// Whether it goes offline and comes back so often that receivers are not notified of it.
     pub flapping: bool,
     /// Its latest values, by the name of the metric.
@@ -149,6 +151,10 @@ impl UnitView {
         let Snapshot { unit, alive, facts, .. } = seen;
         let facts = facts?;
         let newest = alive.map_or(facts.last_seen, |alive| alive.max(facts.last_seen));
+        let archived = match &facts.standing {
+            Standing::Offline(silence) => rules.is_archived(silence.deadline, now),
+            _ => false,
+        };
         let open = matches!(facts.standing, Standing::Offline(_))
             .then(|| RecordId { unit: unit.clone(), last_seen: facts.last_seen });
         let policy = facts.policy(rules);
@@ -171,6 +177,7 @@ impl UnitView {
             paused_until: pause.map(|pause| pause.to),
             sleeps_until: sleep.map(|sleep| sleep.to),
             record: None,
+            archived,
             flapping: false,
             values: BTreeMap::new(),
         };

@@ -8,10 +8,13 @@
 //! | `deliveries.rs` | `/deliveries`, `/deliveries/{id}`: notifications with their attempts, delivering again |
 //! | `silences.rs` | `/silences` |
 //! | `timers.rs` | `/timers` |
+//! | `incidents.rs` | `/incidents`: what lasts now, in groups |
 //! | `instances.rs` | `/instances`: what each instance does, and its problems |
+//! | `configuration.rs`, `about.rs` | `/configuration`, `/about` |
 //! | `forms.rs` | the forms of these pages |
 //! | `demo.rs` | `/demo/power`: switches of a simulated fleet |
 //! | `login.rs` | `/login`, `/logout` |
+//! | `plot.rs` | the history of a unit as pictures |
 //! | `layout.rs`, `words.rs` | what all pages have, and how states and times are written |
 //!
 //! The script replaces the live part of a page when the fleet has changed, which a stream of events tells it.
@@ -29,9 +32,11 @@ use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Router, http::StatusCode};
+use tokio::sync::watch;
 
 use super::changes::HasTokens;
 use super::deliveries::DeliveriesState;
+use super::incidents::Incidents;
 use super::operators::OperatorState;
 use super::problem::Problem;
 use super::session::Sessions;
@@ -41,17 +46,21 @@ use super::summary::Summaries;
 use super::timeline::Timelines;
 use super::timers::TimersState;
 use super::unit_list::UnitLists;
-use super::{Config, Proxies, Sources, Switches};
-use crate::clock::Clock;
+use super::{Config, Proxies, ShownConfiguration, Sources, Switches};
+use crate::clock::{Clock, Timestamp};
 use crate::store::Queries;
 
+mod about;
+mod configuration;
 mod deliveries;
 mod demo;
 mod fleet;
 mod forms;
+mod incidents;
 mod instances;
 mod layout;
 mod login;
+mod plot;
 mod records;
 mod silences;
 mod strangers;
@@ -78,11 +87,16 @@ pub(super) struct Web {
     silences: SilencesState,
     strangers: StrangersState,
     timers: TimersState,
+    incidents: Incidents,
+    configuration: watch::Receiver<Arc<ShownConfiguration>>,
     sessions: Arc<Sessions>,
     has_tokens: HasTokens,
     proxies: Arc<Proxies>,
     clock: Clock,
     switches: Option<Switches>,
+    /// The name of this instance, and since when it shows pages.
+    instance: Arc<str>,
+    started: Timestamp,
     /// The path of `http.external_url`, which links begin with.
     base: Arc<str>,
 }
@@ -106,11 +120,15 @@ impl Web {
             silences: SilencesState::new(sources),
             strangers: StrangersState::new(sources),
             timers,
+            incidents: Incidents::new(sources),
+            configuration: sources.configuration.clone(),
             sessions,
             proxies: Arc::new(config.proxies.clone()),
             has_tokens: config.has_tokens(),
             clock: sources.clock.clone(),
             switches: config.switches.clone(),
+            instance: sources.ownership.view().instance.as_str().into(),
+            started: sources.clock.now(),
             base: config.base().into(),
         }
     }
@@ -122,6 +140,7 @@ pub(super) fn pages(web: Web) -> Router {
         .merge(silences::forms())
         .merge(timers::forms())
         .merge(strangers::forms())
+        .merge(incidents::forms())
         .merge(demo::forms());
     Router::new()
         .route("/", get(fleet::page))
@@ -132,7 +151,10 @@ pub(super) fn pages(web: Web) -> Router {
         .route("/silences", get(silences::page))
         .route("/timers", get(timers::page))
         .route("/strangers", get(strangers::page))
+        .route("/incidents", get(incidents::page))
         .route("/instances", get(instances::page))
+        .route("/configuration", get(configuration::page))
+        .route("/about", get(about::page))
         .merge(forms::pages(other_forms, has_tokens))
         .merge(login::pages())
         .with_state(web)

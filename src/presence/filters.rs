@@ -131,6 +131,14 @@ pub fn prove(proved: &mut BTreeMap<(Kind, String), Timestamp>, probed: &[Probed]
 }
 
 impl Hearing {
+    /// Until when units are owed hearing after the newest blind interval of the fleet or of a kind; `None`: none is at `now`.
+    pub fn settles_at(&self, now: Timestamp) -> Option<Timestamp> {
+        let last =
+            |ledger: &Ledger| ledger.intervals().last().map(|last| last.to + last.length().min(self.settle));
+        let all = self.kinds.values().map(|of_kind| &of_kind.ledger).chain([&self.ledger]);
+        all.filter_map(last).max().filter(|until| *until > now)
+    }
+
     /// Whether the kind is heard less far than the fleet, by more than `gap`.
     pub fn is_behind(&self, kind: &Kind, gap: Duration) -> bool {
         let Some(fleet) = self.heard else { return false };
@@ -355,6 +363,20 @@ mod tests {
             let held_back = hearing.held_back(&removed);
             let expected = if rest.is_some() { heard.min(Some(second(100))) } else { heard };
             assert_eq!(held_back.of(&kind).heard, expected, "{now} {timeout} {configured:?}");
+        }
+    }
+
+    #[test]
+    fn after_a_blind_interval_units_settle_for_its_length_and_at_most_for_the_time_that_is_configured() {
+        let at = |seconds: i64| Timestamp::from_millis(seconds * 1000);
+        let cases = [(vec![], 500, None), (vec![(0, 100)], 150, Some(200)), (vec![(0, 100)], 200, None)]
+            .into_iter()
+            .chain([(vec![(0, 100), (400, 1000)], 1001, Some(1300)), (vec![(0, 1000)], 999, Some(1300))]);
+        for (intervals, now, until) in cases {
+            let ledger =
+                Ledger::new(intervals.iter().map(|(from, to)| Interval { from: at(*from), to: at(*to) }));
+            let hearing = Hearing { ledger, settle: Duration::from_secs(300), ..Hearing::default() };
+            assert_eq!(hearing.settles_at(at(now)), until.map(at), "{intervals:?} at {now}");
         }
     }
 

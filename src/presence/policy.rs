@@ -99,6 +99,8 @@ pub struct KindRules {
     pub forget_after: Duration,
     /// The most units that heartbeats may admit.
     pub max_units: u64,
+    /// How long a unit is offline until it is archived; `None`: it never is.
+    pub archive_after: Option<Duration>,
 }
 
 impl KindRules {
@@ -115,7 +117,19 @@ impl KindRules {
             first_timeout: None,
             forget_after: Duration::from_secs(30 * 86_400),
             max_units: DEFAULT_MAX_UNITS,
+            archive_after: None,
         }
+    }
+
+    /// Units whose deadlines passed up to then, and that are still offline at `now`, are archived: lists and counts leave them
+    /// out. A heartbeat brings a unit back by itself, because it is not offline then. `None`: no unit of the kind is.
+    pub fn archives_before(&self, now: Timestamp) -> Option<Timestamp> {
+        self.archive_after.map(|after| now - after)
+    }
+
+    /// Whether a unit is archived whose open record has that deadline.
+    pub fn is_archived(&self, deadline: Timestamp, now: Timestamp) -> bool {
+        self.archives_before(now).is_some_and(|limit| deadline <= limit)
     }
 
     /// The policy of a unit that was heard, declared `declared`, and for which an operator set `set`.
@@ -149,6 +163,19 @@ mod tests {
         }
         rules.accept_timeout = false;
         assert_eq!(rules.resolve(Some(HOUR), Override::default()).timeout, DEFAULT_TIMEOUT);
+    }
+
+    #[test]
+    fn a_unit_is_archived_after_its_time_offline_if_its_kind_has_one() {
+        let at = Timestamp::from_millis;
+        let mut rules = KindRules::new("detector".parse().unwrap());
+        assert!(!rules.is_archived(at(0), Timestamp::NEVER));
+        rules.archive_after = Some(HOUR);
+        let deadline = at(1_772_366_400_000);
+        for (seconds, is_archived) in [(0, false), (3599, false), (3600, true), (7200, true)] {
+            let now = deadline + Duration::from_secs(seconds);
+            assert_eq!(rules.is_archived(deadline, now), is_archived, "{seconds}");
+        }
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::alerting;
 use crate::clock::Clock;
 use crate::config::{Config, ConfigError, Sections};
 use crate::fleet::{Roll, Timers};
-use crate::http::{AlertRoutes, ReloadRequest};
+use crate::http::{AlertRoutes, ReloadRequest, ShownConfiguration};
 use crate::presence::Kind;
 use crate::telemetry::Telemetry;
 
@@ -59,6 +59,8 @@ pub(super) struct Reloader {
     /// The part that is replaced, and what pages show of it.
     pub alerting: watch::Sender<Arc<alerting::Config>>,
     pub routes: watch::Sender<Arc<AlertRoutes>>,
+    /// The configuration as pages show it.
+    pub configuration: watch::Sender<Arc<ShownConfiguration>>,
     pub clock: Clock,
     pub telemetry: Arc<Telemetry>,
 }
@@ -93,6 +95,7 @@ impl Reloader {
         self.timers.replace_rules(config.timers);
         self.routes.send_replace(Arc::new(routes_of(&alerting)));
         self.alerting.send_replace(Arc::new(alerting));
+        self.configuration.send_replace(Arc::new(config.shown));
         let rules = self.roll.replace_rules(&config.rules);
         let mut loaded = "routes and receivers are those of the file now".to_owned();
         if !rules.is_empty() {

@@ -27,6 +27,10 @@ impl Telemetry {
         self.series.units.with_label_values(&[kind, state]).set(count as i64);
     }
 
+    pub fn units_archived(&self, kind: &str, count: u64) {
+        self.series.archived_units.with_label_values(&[kind]).set(count as i64);
+    }
+
     /// When the unit of the kind that has been offline for longest was last heard; `None`: no unit is offline.
     pub fn silent_since(&self, kind: &str, moment: Option<Timestamp>) {
         let oldest = &self.series.oldest_outage;

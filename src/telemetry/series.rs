@@ -55,6 +55,7 @@ pub(super) struct Series {
     /// No series before the first comparison.
     pub mirror_age: GaugeVec,
     pub units: IntGaugeVec,
+    pub archived_units: IntGaugeVec,
     /// No series for a kind without offline units.
     pub oldest_outage: GaugeVec,
     pub silence: SnapshotHistogram,
@@ -246,6 +247,11 @@ impl Series {
                 &[],
             ),
             units: make.gauges("units", "Units by kind and state.", &["kind", "state"]),
+            archived_units: make.gauges(
+                "archived_units",
+                "Units that have been offline for longer than archive_after of their kind; no other metric counts them.",
+                &["kind"],
+            ),
             oldest_outage: make.float_gauges(
                 "oldest_outage_timestamp_seconds",
                 "When the unit that has been offline for longest was last heard.",

@@ -435,6 +435,7 @@ async fn served() -> (String, CancellationToken, tempfile::TempDir) {
         }))
         .subscribe(),
         reloads: None,
+        configuration: watch::Sender::new(Arc::default()).subscribe(),
         roster: engine,
         roll,
         mirror,

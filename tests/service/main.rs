@@ -1,8 +1,11 @@
 //! The whole service over real servers. Times are short and real: every wait is for a fact.
 
 mod alertmanager;
+mod archive;
 mod breaker;
 mod broken;
+mod browser;
+mod certificate;
 mod cli;
 mod deliveries;
 mod demo;

@@ -182,6 +182,11 @@ impl World {
 
     /// A device that publishes one heartbeat for each unit, and waits until the broker has them.
     pub async fn beat(&self, units: &[String]) {
+        self.beat_to("units", units).await;
+    }
+
+    /// The same on topics that begin so.
+    pub async fn beat_to(&self, begin: &str, units: &[String]) {
         let mut options = MqttOptions::new(
             format!("device-{:x}", rand::random::<u32>()),
             ("127.0.0.1", self.broker.port()),
@@ -190,7 +195,7 @@ impl World {
         let (client, mut events) = AsyncClient::builder(options).capacity(64).build();
         let follow = tokio::spawn(async move { while events.poll().await.is_ok() {} });
         for unit in units {
-            let topic = format!("units/{unit}/heartbeat");
+            let topic = format!("{begin}/{unit}/heartbeat");
             let notice =
                 client.publish_tracked(topic, "{}", PublishOptions::new(QoS::AtLeastOnce)).await.unwrap();
             notice.wait_async().await.unwrap();

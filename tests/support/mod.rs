@@ -2,6 +2,7 @@
 
 #![allow(dead_code, unused_imports, unused_macros, reason = "no group needs all of it")]
 
+pub mod browser;
 pub mod certificates;
 pub mod client;
 pub mod clock;

@@ -131,7 +131,8 @@ async fn changed(
     body: &Value,
     author: &str,
 ) -> anyhow::Result<(DeliveriesChanged, Option<String>)> {
-    let answer = remote.change(Method::POST, &[&DELIVERIES[..], path].concat(), Some(body), Some(author)).await?;
+    let answer =
+        remote.change(Method::POST, &[&DELIVERIES[..], path].concat(), Some(body), Some(author)).await?;
     let count = answer["count"].as_u64().unwrap_or_default() as usize;
     let changed = DeliveriesChanged { count, more: answer["more"] == true };
     Ok((changed, answer["next"].as_str().map(str::to_owned)))

@@ -19,6 +19,7 @@ section! {
         first_timeout: Span = Span::from_secs(0),
         forget_after: Span = Span::from_days(30),
         max_units: u64 = presence::DEFAULT_MAX_UNITS,
+        archive_after: Span = Span::from_secs(0),
         flapping: crate::config::flapping::Flapping = Default::default(),
         metric: Vec<Metric> = Vec::new(),
     }

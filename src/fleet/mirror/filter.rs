@@ -3,6 +3,7 @@
 use super::Mirror;
 use super::partition_table::PartitionTable;
 use super::row::Row;
+use crate::clock::Timestamp;
 use crate::presence::Kind;
 
 /// One of several equal shards of the fleet. A partition, and so a unit, stays in its shard.
@@ -14,6 +15,37 @@ pub struct FleetShard {
     pub of: u16,
 }
 
+/// Whether units that are archived are selected: see [`KindRules::is_archived`](crate::presence::KindRules::is_archived).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Archive {
+    /// They are units like all others.
+    #[default]
+    Included,
+    /// Those that are archived at that moment are left out.
+    LeftOut(Timestamp),
+    /// Only those.
+    Only(Timestamp),
+}
+
+/// By the number of the kind: up to which deadline its units are archived.
+pub(super) struct ArchiveLimits(Vec<Option<Timestamp>>);
+
+impl ArchiveLimits {
+    /// `None`: no kind archives units.
+    pub fn new(mirror: &Mirror, now: Timestamp) -> Option<ArchiveLimits> {
+        let limit = |kind: &Kind| mirror.rules.of(kind.as_str())?.archives_before(now);
+        let limits: Vec<Option<Timestamp>> = mirror.kinds.iter().map(limit).collect();
+        limits.iter().any(Option::is_some).then_some(ArchiveLimits(limits))
+    }
+
+    /// Whether the unit in that slot is archived.
+    pub fn has(&self, table: &PartitionTable, slot: usize, row: &Row) -> bool {
+        row.state.is_offline()
+            && self.0[usize::from(row.kind)]
+                .is_some_and(|limit| table.offline_since(slot).is_some_and(|since| since <= limit))
+    }
+}
+
 /// The conditions that a unit meets to be selected; the default selects every unit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnitFilter {
@@ -23,6 +55,7 @@ pub struct UnitFilter {
     pub label: Option<(String, String)>,
     /// Only units with an open record.
     pub offline: bool,
+    pub archive: Archive,
 }
 
 impl UnitFilter {
@@ -38,6 +71,8 @@ pub(super) struct RowFilter {
     /// The index of the label, and the number of its value.
     label: Option<(usize, u16)>,
     offline: bool,
+    /// Whether units within these limits are selected, or all others.
+    archive: Option<(bool, ArchiveLimits)>,
 }
 
 impl RowFilter {
@@ -54,7 +89,12 @@ impl RowFilter {
             }
             None => None,
         };
-        Some(RowFilter { kind, label, offline: filter.offline })
+        let archive = match filter.archive {
+            Archive::Included => None,
+            Archive::LeftOut(now) => ArchiveLimits::new(mirror, now).map(|limits| (false, limits)),
+            Archive::Only(now) => Some((true, ArchiveLimits::new(mirror, now)?)),
+        };
+        Some(RowFilter { kind, label, offline: filter.offline, archive })
     }
 
     /// Whether the unit in that slot is selected.
@@ -62,6 +102,7 @@ impl RowFilter {
         self.kind.is_none_or(|kind| kind == row.kind)
             && (!self.offline || row.state.is_offline())
             && self.label.is_none_or(|(index, number)| table.labels[index].number_at(slot) == number)
+            && self.archive.as_ref().is_none_or(|(wanted, limits)| limits.has(table, slot, row) == *wanted)
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Mirror;
-use super::filter::{FleetShard, UnitFilter};
+use super::filter::{ArchiveLimits, FleetShard, UnitFilter};
 use super::label_counter::{CountsByLabel, LabelCounter, StateCounts, TOP, add_top};
 use super::row::Row;
 use super::view::Cursor;
@@ -42,6 +42,8 @@ pub type ValueCounts = (Arc<str>, StateCounts);
 pub struct Summary {
     /// For each configured kind, in order, the number of units in each of [`State::ALL`].
     pub kinds: Vec<(Kind, StateCounts)>,
+    /// For each kind, how many units are archived: no other number counts them.
+    pub archived: Vec<u64>,
     /// For each kind, the last heartbeat of the unit that has been offline for longest.
     pub silent_since: Vec<Option<Timestamp>>,
     /// The numbers of units by the values of each of [`Mirror::labels`].
@@ -84,7 +86,8 @@ impl Mirror {
             worst.push((label, values));
         }
         let kinds = self.kinds().cloned().zip(sum.states).collect();
-        Summary { kinds, silent_since: sum.silent_since, labels, worst, seen_within, heard, silence }
+        let (archived, silent_since) = (sum.archived, sum.silent_since);
+        Summary { kinds, archived, silent_since, labels, worst, seen_within, heard, silence }
     }
 
     /// The number of rows, of which a few are free.
@@ -94,13 +97,8 @@ impl Mirror {
 
     fn count(&self, shard: FleetShard, hearing: &Hearing, now: Timestamp) -> PartialSummary {
         let mut evaluator = self.evaluator(hearing, now);
-        let mut count = PartialSummary {
-            states: vec![StateCounts::default(); self.kinds.len()],
-            silent_since: vec![None; self.kinds.len()],
-            counters: self.labels().iter().map(|_| LabelCounter::default()).collect(),
-            heard_in: Default::default(),
-            silence_ms: 0,
-        };
+        let mut count = PartialSummary::new(self.kinds.len(), self.labels().len());
+        let archive = ArchiveLimits::new(self, now);
         let mut starts = WINDOWS.map(|length| now - length);
         starts.sort();
         let mut cursor = Cursor::new(UnitFilter { shard: Some(shard), ..UnitFilter::default() });
@@ -113,6 +111,10 @@ impl Mirror {
             let mut run = Run::default();
             // Within the iterator a row costs a fraction of what it costs in a loop around it.
             rows.units().for_each(|(slot, row)| {
+                if archive.as_ref().is_some_and(|archive| archive.has(table, slot, row)) {
+                    count.archived[usize::from(row.kind)] += 1;
+                    return;
+                }
                 let is_heard = row.state.is_heard();
                 let is_online = is_heard
                     && !row.state.is_offline()
@@ -145,6 +147,7 @@ struct PartialSummary {
     /// By kind.
     states: Vec<StateCounts>,
     /// By kind.
+    archived: Vec<u64>,
     silent_since: Vec<Option<Timestamp>>,
     /// By label.
     counters: Vec<LabelCounter>,
@@ -185,6 +188,17 @@ impl Run {
 }
 
 impl PartialSummary {
+    fn new(kinds: usize, labels: usize) -> PartialSummary {
+        PartialSummary {
+            states: vec![StateCounts::default(); kinds],
+            archived: vec![0; kinds],
+            silent_since: vec![None; kinds],
+            counters: (0..labels).map(|_| LabelCounter::default()).collect(),
+            heard_in: Default::default(),
+            silence_ms: 0,
+        }
+    }
+
     fn add(&mut self, run: &Run) {
         let Some(state) = run.state else { return };
         self.states[usize::from(run.kind)][state as usize] += run.rows;
@@ -197,6 +211,7 @@ impl PartialSummary {
         for (sum, counts) in self.states.iter_mut().zip(other.states) {
             sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
         }
+        self.archived.iter_mut().zip(other.archived).for_each(|(sum, count)| *sum += count);
         for (since, other) in self.silent_since.iter_mut().zip(other.silent_since) {
             *since = earlier(*since, other);
         }

@@ -63,7 +63,7 @@ impl Roll {
                 // A record that is only acknowledged was open before.
                 let before = seen.facts.as_ref().and_then(|facts| facts.open_record(&seen.unit));
                 if !record.is_acknowledged() || before.is_none_or(|before| before.id != record.id) {
-                    self.log(record);
+                    self.tell(record);
                 }
             }
             if change.facts.as_ref().is_none_or(|facts| matches!(facts.standing, Standing::Retired(_))) {
@@ -95,7 +95,9 @@ impl Roll {
         }
     }
 
-    pub(super) fn log(&self, record: &OfflineRecord) {
+    /// Logs and counts a transition, and tells it to those that follow the fleet.
+    pub(super) fn tell(&self, record: &OfflineRecord) {
+        self.transitions.push(record);
         match record.transition() {
             Transition::Offline => self.telemetry.went_offline(record),
             Transition::Online => self.telemetry.came_back(record),

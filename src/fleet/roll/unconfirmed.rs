@@ -150,7 +150,7 @@ impl Roll {
                     stored => stored?.is_some_and(|stored| is_stored(record, &stored)),
                 };
                 if is_ours && self.unconfirmed.confirm(record) {
-                    self.log(record);
+                    self.tell(record);
                     self.outbox_grew.notify_one();
                 }
             }

@@ -26,7 +26,7 @@ pub(super) struct Bounds {
 
 impl Default for Bounds {
     fn default() -> Bounds {
-        Bounds { most: 512, most_per_address: 384, reserved: 32 }
+        Bounds { most: 768, most_per_address: 640, reserved: 32 }
     }
 }
 

@@ -3,8 +3,9 @@
 use axum::http::Uri;
 use serde::Deserialize;
 
+use crate::clock::Timestamp;
 use crate::fleet::Mirror;
-use crate::fleet::{mirror::FleetShard, mirror::UnitFilter};
+use crate::fleet::mirror::{Archive, FleetShard, UnitFilter};
 use crate::http::UnitMetrics;
 use crate::http::problem::{Problem, query};
 use crate::http::unit_filter::{known_kind, label_pair};
@@ -27,13 +28,20 @@ pub(super) struct Selection {
 }
 
 impl Selection {
-    pub fn read(uri: &Uri, default_mode: UnitMetrics, mirror: &Mirror) -> Result<Selection, Problem> {
+    /// Units that are archived at `now` have no series.
+    pub fn read(
+        uri: &Uri,
+        default_mode: UnitMetrics,
+        mirror: &Mirror,
+        now: Timestamp,
+    ) -> Result<Selection, Problem> {
         let Query { mode, shard, shards, kind, label } = query(uri)?;
         let shard = fleet_shard(shard, shards, mirror.partition_count())?;
         let kind = kind.map(|kind| known_kind(&kind, mirror)).transpose()?;
         let label = label.map(|label| label_pair(&label, mirror)).transpose()?;
         let mode = mode.unwrap_or(default_mode);
-        let filter = UnitFilter { shard, kind, label, offline: mode == UnitMetrics::Offline };
+        let (offline, archive) = (mode == UnitMetrics::Offline, Archive::LeftOut(now));
+        let filter = UnitFilter { shard, kind, label, offline, archive };
         Ok(Selection {
             filter: (mode != UnitMetrics::Off).then_some(filter),
             shard: shard.map_or(0, |shard| shard.number),

@@ -49,7 +49,7 @@ pub(super) async fn page(
         (web.counts(&summary, &wanted))
         (web.switches())
         (web.kinds_and_labels(&summary, &wanted))
-        (web.filters(&wanted))
+        (web.filters(summary.content.archived, &wanted))
         (web.table(&units, &wanted))
     };
     Ok(web.page("Fleet", Some(Tab::Fleet), &summary, &caller, live, html! {}))
@@ -121,7 +121,8 @@ impl Web {
     }
 
     /// The filters that are set, each with a link that removes it, and the orders.
-    fn filters(&self, wanted: &UnitsQuery) -> Markup {
+    /// `archived`: how many units are archived.
+    fn filters(&self, archived: u64, wanted: &UnitsQuery) -> Markup {
         let first = UnitsQuery { cursor: None, ..wanted.clone() };
         let chips = [
             ("state", &wanted.state, UnitsQuery { state: None, ..first.clone() }),
@@ -133,6 +134,15 @@ impl Web {
         let order = wanted.sort.unwrap_or_default();
         html! {
             div.filters {
+                @if wanted.archived == Some(true) {
+                    a.chip href=(self.link(&UnitsQuery { archived: None, ..first.clone() })) title="Remove this filter" {
+                        b { "archived" } span aria-hidden="true" { " ✕" } span.hidden { " remove" }
+                    }
+                } @else if archived > 0 {
+                    a href=(self.link(&UnitsQuery { archived: Some(true), ..UnitsQuery::default() })) {
+                        (words::number(archived)) " archived"
+                    }
+                }
                 @for (name, value, without) in &chips {
                     @if let Some(value) = value {
                         a.chip href=(self.link(without)) title="Remove this filter" {

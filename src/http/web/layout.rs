@@ -7,22 +7,26 @@ use super::Web;
 use crate::http::Role;
 use crate::http::changes::Caller;
 use crate::http::summary::{Content, FleetSummary};
-use crate::telemetry::Severity;
+use crate::telemetry::{NOT_HEARING, Severity};
 
 /// The pages of the navigation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tab {
     Fleet,
+    Incidents,
     Records,
     Deliveries,
     Silences,
     Timers,
     Strangers,
     Instances,
+    Configuration,
+    About,
 }
 
-const TABS: [(Tab, &str, &str); 7] = [
+const TABS: [(Tab, &str, &str); 8] = [
     (Tab::Fleet, "/", "Fleet"),
+    (Tab::Incidents, "/incidents", "Incidents"),
     (Tab::Records, "/records", "Records"),
     (Tab::Deliveries, "/deliveries", "Deliveries"),
     (Tab::Silences, "/silences", "Silences"),
@@ -31,19 +35,26 @@ const TABS: [(Tab, &str, &str); 7] = [
     (Tab::Instances, "/instances", "Instances"),
 ];
 
+/// Those of the footer.
+const FURTHER: [(Tab, &str, &str); 2] =
+    [(Tab::Configuration, "/configuration", "configuration"), (Tab::About, "/about", "about")];
+
 const ICON: &str = "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E\
     %3Ccircle cx='8' cy='8' r='7' fill='%231f6f5c'/%3E%3Cpath d='M4 8.5l3 3 5-6' stroke='white' stroke-width='2' \
     fill='none'/%3E%3C/svg%3E";
 
-const HELP: [(&str, &str); 9] = [
+const HELP: [(&str, &str); 12] = [
     ("/", "search"),
     ("g f", "fleet"),
+    ("g n", "incidents"),
     ("g r", "records"),
     ("g d", "deliveries"),
     ("g s", "silences"),
     ("g m", "timers"),
     ("g t", "strangers"),
     ("g i", "instances"),
+    ("g c", "configuration"),
+    ("g a", "about"),
     ("?", "this help; Escape closes it"),
 ];
 
@@ -61,7 +72,7 @@ impl Web {
         let offline = summary.content.states.offline;
         let count = if offline > 0 { format!("({offline}) ") } else { String::new() };
         let main = html! {
-            div #live data-stream={ (self.base) "/api/v1/stream" } { (banner(&summary.content)) (live) }
+            div #live data-stream={ (self.base) "/api/v1/stream" } { (banner(&self.base, &summary.content)) (live) }
             (rest)
         };
         html! {
@@ -72,7 +83,7 @@ impl Web {
                     a.skip href="#main" { "Skip to the content" }
                     (self.header(tab, caller))
                     main #main { (main) }
-                    (self.footer(summary))
+                    (self.footer(tab, summary))
                     (help())
                 }
             }
@@ -102,11 +113,14 @@ impl Web {
         }
     }
 
-    fn footer(&self, summary: &FleetSummary) -> Markup {
+    fn footer(&self, tab: Option<Tab>, summary: &FleetSummary) -> Markup {
         html! {
             footer {
                 "Rollcall " (env!("CARGO_PKG_VERSION")) " · as of "
                 time #as-of datetime=(summary.at) { (summary.at) }
+                @for (one, path, name) in FURTHER {
+                    " · " a href={ (self.base) (path) } aria-current=[(tab == Some(one)).then_some("page")] { (name) }
+                }
                 " · " a href={ (self.base) "/metrics" } { "metrics" }
                 " · " a href={ (self.base) "/readyz" } { "readiness" }
                 " · press " kbd { "?" } " for keys"
@@ -152,8 +166,12 @@ pub(super) fn head(title: &str, base: &str) -> Markup {
 }
 
 /// Whether the numbers can be trusted now; nothing if they can.
-fn banner(content: &Content) -> Markup {
-    let serious = content.problems.iter().filter(|problem| problem.severity == Severity::Serious);
+fn banner(base: &str, content: &Content) -> Markup {
+    let (blind, serious): (Vec<_>, Vec<_>) = content
+        .problems
+        .iter()
+        .filter(|problem| problem.severity == Severity::Serious)
+        .partition(|problem| problem.name == NOT_HEARING && content.hearing.blind);
     let warnings: Vec<_> =
         content.problems.iter().filter(|problem| problem.severity == Severity::Warning).collect();
     html! {
@@ -161,13 +179,21 @@ fn banner(content: &Content) -> Markup {
             p.banner.serious role="alert" {
                 strong { "Rollcall is blind. " }
                 "It cannot prove that it hears the fleet, and declares no unit offline until it can."
+                @for problem in blind { br; (problem.instance) ": " (problem.text) }
+            }
+        }
+        @if let Some(until) = content.hearing.settling_until.filter(|_| !content.hearing.blind) {
+            p.banner role="status" {
+                strong { "Rollcall was blind, and hears again. " }
+                "Each unit is owed some hearing first, so one may be declared offline later than usual, until "
+                time datetime=(until) { (until) } "."
             }
         }
         @if content.breaker_tripped == Some(true) {
             p.banner.serious role="alert" {
                 strong { "A large part of the fleet fell silent at once. " }
-                "Notifications are held until units return, or until an operator releases them: "
-                code { "rollcall breaker release" } "."
+                "Notifications are held until units return, or until an operator releases them: see "
+                a href={ (base) "/incidents" } { "incidents" } "."
             }
         }
         @for problem in serious {

@@ -46,13 +46,29 @@ async function refresh() {
   }
 }
 
-if (live) {
-  const stream = new EventSource(live.dataset.stream);
-  let first = true;
+// A browser has six connections for a server, and a stream takes one: only the page in view follows the fleet.
+let stream = null;
+function follow() {
+  if (stream || document.hidden) return;
+  stream = new EventSource(live.dataset.stream);
+  let first = !wanted;
   stream.addEventListener("summary", () => { if (first) first = false; else refresh(); });
+  stream.addEventListener("reset", () => refresh());
+}
+function leave() {
+  if (!stream) return;
+  stream.close();
+  stream = null;
+  wanted = true;
+}
+
+if (live) {
+  follow();
   // Times grow old while nothing happens.
   setInterval(refresh, 15000);
-  document.addEventListener("visibilitychange", () => { if (!document.hidden && wanted) refresh(); });
+  document.addEventListener("visibilitychange", () => { if (document.hidden) leave(); else follow(); });
+  addEventListener("pagehide", leave);
+  addEventListener("pageshow", follow);
 }
 
 for (const input of document.querySelectorAll("[data-remember]")) {
@@ -61,7 +77,10 @@ for (const input of document.querySelectorAll("[data-remember]")) {
   input.form.addEventListener("submit", () => localStorage.setItem(name, input.value));
 }
 
-const pages = { f: "", r: "records", d: "deliveries", s: "silences", m: "timers", t: "strangers", i: "instances" };
+const pages = {
+  f: "", n: "incidents", r: "records", d: "deliveries", s: "silences", m: "timers", t: "strangers", i: "instances", c: "configuration",
+  a: "about",
+};
 let before = "";
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select")) return;

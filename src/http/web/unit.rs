@@ -8,12 +8,12 @@ use maud::{Markup, html};
 
 use super::forms::signature;
 use super::layout::may_change;
-use super::{Failed, Pages, Web, words};
+use super::{Failed, Pages, Web, plot, words};
 use crate::clock::Timestamp;
 use crate::http::Role;
 use crate::http::changes::Caller;
 use crate::http::operators::{UnitPath, unit};
-use crate::http::timeline::{Day, Timeline};
+use crate::http::timeline::Timeline;
 use crate::http::units::UnitView;
 use crate::presence::{OfflineRecord, TimeoutRule};
 use crate::routing::{Matcher, Operator};
@@ -70,6 +70,7 @@ fn facts(view: &UnitView, now: Timestamp) -> Markup {
                 dt { "Sleeps until" } dd { (words::ago(Some(until), now)) }
             }
             @if !view.note.is_empty() { dt { "Note" } dd { (words::text(&view.note)) } }
+            @if view.archived { dt { "Archived" } dd { "yes: it has been offline for long, and lists and counts leave it out until it is heard" } }
             @if view.flapping { dt { "Flapping" } dd { "yes: receivers are notified once, and again when it is stable" } }
             @if !view.labels.is_empty() {
                 dt { "Labels" }
@@ -128,35 +129,6 @@ fn values(view: &UnitView, now: Timestamp) -> Markup {
     }
 }
 
-/// A bar for each day, and the same in words.
-fn strip(timeline: &Timeline) -> Markup {
-    let offline = |day: &Day| day.offline_seconds.filter(|seconds| *seconds > 0.0);
-    let bad = timeline.days.iter().filter_map(offline);
-    let (count, sum) = bad.fold((0, 0.0), |(count, sum), seconds| (count + 1, sum + seconds));
-    let spent = words::span(Duration::from_secs_f64(sum));
-    let all = match count {
-        0 => "never offline in the last 90 days".to_owned(),
-        1 => format!("offline on 1 of the last 90 days, for {spent}"),
-        _ => format!("offline on {count} of the last 90 days, for {spent} in all"),
-    };
-    html! {
-        div.strip role="img" aria-label=(all) {
-            @for day in &timeline.days {
-                @let date = day.from.to_string();
-                @let date = date.get(..10).unwrap_or(&date);
-                @match day.offline_seconds {
-                    None => i.unread title={ (date) ": not read" } {},
-                    Some(seconds) if seconds > 0.0 => {
-                        i.offline title={ (date) ": offline for " (words::span(Duration::from_secs_f64(seconds))) } {}
-                    },
-                    Some(_) => i title={ (date) ": not offline" } {},
-                }
-            }
-        }
-        p.quiet { (all) }
-    }
-}
-
 fn matchers(view: &UnitView) -> Option<String> {
     let equal =
         |name: &str, value: &str| Matcher::new(name.to_owned(), Operator::Equal, value.to_owned()).ok();
@@ -170,7 +142,8 @@ fn history(timeline: &Timeline) -> Markup {
     html! {
         section {
             h2 { "History" }
-            (strip(timeline))
+            (plot::strip(&timeline.days))
+            (plot::plot(&timeline.days))
             ol.events {
                 @for event in shown {
                     li class=(event.event.as_str()) {

@@ -9,11 +9,13 @@ mod inventory;
 mod login;
 mod metrics;
 mod openapi;
+mod pages;
 mod receivers;
 mod registry;
 mod roles;
 mod silences;
 mod strangers;
+mod stream;
 mod timeline;
 mod timers;
 mod tls;
@@ -21,7 +23,7 @@ mod top;
 mod unit_metrics;
 mod values;
 mod web;
-mod world;
+pub mod world;
 
 use std::sync::Arc;
 
@@ -154,6 +156,7 @@ async fn an_address_that_others_reach_is_not_served_without_a_token() {
         timers: fleet.timers.clone(),
         routes: watch::Sender::new(Arc::default()).subscribe(),
         reloads: None,
+        configuration: watch::Sender::new(Arc::default()).subscribe(),
         telemetry: fleet.telemetry.clone(),
         clock: fleet.clock.clone(),
     };

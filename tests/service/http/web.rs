@@ -190,24 +190,3 @@ async fn a_token_that_expired_is_refused_with_its_session() {
     assert_eq!(log_in("until60").await.status(), 403);
     assert_eq!(fleet.get("/healthz").await.status(), 200);
 }
-
-#[tokio::test]
-async fn a_stream_says_when_the_fleet_has_changed() {
-    let fleet = Fleet::start().await;
-    fleet.hear(&["detector:1"]).await;
-    let mut stream = fleet.get("/api/v1/stream").await;
-    assert_eq!(stream.headers()[CONTENT_TYPE], "text/event-stream");
-    let mut event = async || {
-        let mut text = String::new();
-        while !text.ends_with("\n\n") {
-            text += std::str::from_utf8(&stream.chunk().await.unwrap().unwrap()).unwrap();
-        }
-        text
-    };
-    let first = event().await;
-    assert!(first.contains("event: summary") && first.contains("\"online\":1,"), "{first}");
-    fleet.hear(&["detector:2"]).await;
-    let second = event().await;
-    assert!(second.contains("\"online\":2,"), "{second}");
-    fleet.stop.cancel();
-}

@@ -8,11 +8,12 @@ use std::time::Duration;
 use reqwest::header::CONTENT_TYPE;
 use reqwest::{Client, Response};
 use rollcall::clock::{Clock, Timestamp};
+use rollcall::config;
 use rollcall::fleet::ownership::View;
 use rollcall::fleet::timers::TimerRules;
 use rollcall::fleet::{FlapRules, HearingConfig, Rules};
 use rollcall::fleet::{Mirror, Ownership, Roll, Silences, Timers};
-use rollcall::http::{self, AlertRoutes, Config, Proxies, Sources, Token, UnitMetrics};
+use rollcall::http::{self, AlertRoutes, Config, Proxies, ShownConfiguration, Sources, Token, UnitMetrics};
 use rollcall::presence::{
     Declared, Guarantee, Heartbeat, Kind, KindRules, Labels, Policy, TimerClass, TimerType, Unit,
 };
@@ -65,6 +66,15 @@ impl Fleet {
     }
 
     pub async fn start_configured(configure: impl FnOnce(&mut Config)) -> Fleet {
+        Fleet::start_as(View::new("one", vec!["one".into(), "two".into()], 2), configure).await
+    }
+
+    /// The only instance of its fleet.
+    pub async fn start_alone(configure: impl FnOnce(&mut Config)) -> Fleet {
+        Fleet::start_as(View::new("one", vec!["one".into()], 16), configure).await
+    }
+
+    async fn start_as(view: View, configure: impl FnOnce(&mut Config)) -> Fleet {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let clock = Clock::by_hand(NOON);
         let dir = tempfile::tempdir().unwrap();
@@ -90,7 +100,7 @@ impl Fleet {
         let timers = Timers::new(engine.clone(), timer_rules(), Arc::default(), telemetry.clone());
         let timers = Arc::new(timers);
         let sources = Sources {
-            ownership: Ownership::fixed(View::new("one", vec!["one".into(), "two".into()], 2)),
+            ownership: Ownership::fixed(view),
             units: engine.clone(),
             records: engine.clone(),
             alerts: engine.clone(),
@@ -105,6 +115,7 @@ impl Fleet {
             timers: timers.clone(),
             routes: watch::Sender::new(Arc::new(routes())).subscribe(),
             reloads: None,
+            configuration: watch::Sender::new(Arc::new(configuration())).subscribe(),
             telemetry: telemetry.clone(),
             clock: clock.clone(),
         };
@@ -236,6 +247,24 @@ pub fn timer_rules() -> TimerRules {
     };
     let classes = [class("report", 5), class("command", 1_000_000)].into();
     TimerRules { classes, most: 1_000_000, rate: 1000 }
+}
+
+/// What the page of the configuration shows.
+fn configuration() -> ShownConfiguration {
+    let text = r#"
+        engine.url = "redis://roll:hunter2@redis.example.org"
+        http.count_by_labels = ["site"]
+        [[kind]]
+        name = "detector"
+        timeout = "100s"
+        grace = "20s"
+        [[receiver]]
+        name = "hook"
+        type = "webhook"
+        url = "https://hooks.example.org/services/hunter2"
+    "#;
+    let variables = [("ROLLCALL_MQTT__CLIENT_ID".to_owned(), "one <script>".to_owned())];
+    config::parse(text, None, variables).expect("it is valid").shown
 }
 
 pub fn rules_of(kind: &str) -> KindRules {

@@ -43,6 +43,39 @@ fn a_large_fleet_is_counted_as_a_small_one() {
     assert_eq!((summary.seen_within[0], summary.seen_within[7]), (60, 120_000));
 }
 
+#[test]
+fn archived_units_are_left_out_of_counts_and_lists_until_they_are_heard() {
+    let mut of_kind = rules().values().next().unwrap().clone();
+    of_kind.archive_after = Some(seconds(1000));
+    let mirror = Mirror::new(Arc::new(Rules::from([(of_kind.kind.clone(), of_kind)])), 3)
+        .with_labels(&["site".to_owned()]);
+    let put = |seen: Snapshot| mirror.compare(mirror.mark(partition_of(&seen.unit, 3)), &[seen]);
+    for number in 0..4 {
+        let standing = if number < 2 { silent() } else { Standing::Present };
+        put(at_site(number, Some("north"), standing));
+    }
+    let hearing = Hearing::default();
+    let shown = |archive: Archive, now: u64| {
+        let filter = UnitFilter { archive, ..UnitFilter::default() };
+        let query = ListQuery { filter, order: ListOrder::Unit, limit: 10, ..ListQuery::default() };
+        mirror.list(&query, &hearing, at(now)).len()
+    };
+    // The deadline of those that are silent was at 0.
+    for (now, left, archived) in [(999, 4, 0), (1000, 2, 2)] {
+        assert_eq!(shown(Archive::LeftOut(at(now)), now), left, "{now}");
+        assert_eq!(shown(Archive::Only(at(now)), now), archived, "{now}");
+        assert_eq!(shown(Archive::Included, now), 4, "{now}");
+        let summary = mirror.summary(&hearing, at(now));
+        let counted: u64 = summary.kinds[0].1.iter().sum();
+        assert_eq!((counted, summary.archived[0]), (left as u64, archived as u64), "{now}");
+        let of_site: u64 = summary.labels.values().flatten().sum();
+        assert_eq!((of_site, summary.heard), (left as u64, left as u64), "{now}");
+    }
+    assert_eq!(mirror.summary(&hearing, at(1000)).silent_since, [None]);
+    put(at_site(1, Some("north"), Standing::Present));
+    assert_eq!(shown(Archive::LeftOut(at(1000)), 1000), 3);
+}
+
 /// A unit of that site, as the engine holds it.
 fn at_site(number: usize, site: Option<&str>, standing: Standing) -> Snapshot {
     let mut seen = present(unit(number), at(number as u64));

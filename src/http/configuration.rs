@@ -1,0 +1,56 @@
+//! The configuration as it was read, for the page that shows it: every option with its value and where that comes from. A value
+//! that may be a secret is not in here.
+
+/// The options of the file that was read, in the order of their names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ShownConfiguration {
+    /// `None`: there is no file.
+    pub file: Option<String>,
+    pub options: Vec<ShownOption>,
+}
+
+/// An option.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShownOption {
+    /// As the file names it: `kind[0].timeout`.
+    pub path: String,
+    pub value: ShownValue,
+    pub origin: Origin,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ShownValue {
+    /// As TOML.
+    Text(String),
+    /// It may be a secret.
+    Hidden,
+}
+
+/// Where a value comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    Default,
+    File,
+    Environment,
+}
+
+impl Origin {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Origin::Default => "default",
+            Origin::File => "file",
+            Origin::Environment => "environment",
+        }
+    }
+}
+
+impl ShownConfiguration {
+    /// The text of an option, without quotation marks; `None` if it is unknown or hidden.
+    pub fn text_of(&self, path: &str) -> Option<&str> {
+        let option = self.options.iter().find(|option| option.path == path)?;
+        match &option.value {
+            ShownValue::Text(text) => Some(text.trim_matches('"')),
+            ShownValue::Hidden => None,
+        }
+    }
+}

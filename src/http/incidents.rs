@@ -1,0 +1,158 @@
+//! What lasts now, for the page of incidents: the open records in the groups in which receivers are notified of them, the trip of the
+//! mass-offline breaker, and the last blind intervals.
+//!
+//! Everything is read from what is stored anyway. All requests of a moment share one answer, because in a storm many
+//! browsers ask for it at once.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Mutex, watch};
+use tokio::time::Instant;
+
+use super::breaker::breaker;
+use super::problem::Problem;
+use super::{AlertRoutes, Sources};
+use crate::clock::{Clock, Timestamp};
+use crate::fleet::{MassBreaker, Roll, Silences};
+use crate::presence::{Interval, Labels, OfflineRecord, Trip};
+use crate::store::{OpenPages, Queries};
+
+/// The most open records that are put into groups, the newest.
+const MOST_RECORDS: usize = 10_000;
+
+/// The most groups, those with most units.
+const MOST_GROUPS: usize = 100;
+
+/// The most blind intervals, the newest.
+const MOST_BLIND: usize = 20;
+
+/// How long an answer serves other requests.
+const RECENT: Duration = Duration::from_secs(2);
+
+/// Reads what lasts.
+#[derive(Clone)]
+pub(super) struct Incidents {
+    records: Arc<dyn Queries>,
+    silences: Arc<Silences>,
+    breaker: Arc<MassBreaker>,
+    routes: watch::Receiver<Arc<AlertRoutes>>,
+    roll: Arc<Roll>,
+    clock: Clock,
+    recent: Arc<Mutex<Option<(Instant, Arc<Lasting>)>>>,
+}
+
+/// What lasts.
+pub(super) struct Lasting {
+    pub at: Timestamp,
+    /// The trip that holds notifications.
+    pub trip: Option<Trip>,
+    /// Those with most units first.
+    pub groups: Vec<LastingGroup>,
+    /// How many groups are left out.
+    pub more_groups: usize,
+    /// Whether there are open records that are in no group here, because there are too many.
+    pub is_cut: bool,
+    /// Of the fleet, the newest first.
+    pub blind: Vec<Interval>,
+}
+
+/// A group whose silences last.
+pub(super) struct LastingGroup {
+    pub labels: Labels,
+    pub receivers: Vec<String>,
+    /// How many units are offline; of these, how many an operator takes care of, and how many are silenced.
+    pub offline: usize,
+    pub acknowledged: usize,
+    pub silenced: usize,
+    /// The record with the first deadline, and the newest deadline.
+    pub first: OfflineRecord,
+    pub newest: Timestamp,
+}
+
+impl Incidents {
+    pub fn new(sources: &Sources) -> Incidents {
+        Incidents {
+            records: sources.records.clone(),
+            silences: sources.silences.clone(),
+            breaker: Arc::new(breaker(sources)),
+            routes: sources.routes.clone(),
+            roll: sources.roll.clone(),
+            clock: sources.clock.clone(),
+            recent: Arc::default(),
+        }
+    }
+
+    /// What lasts, as of up to [`RECENT`] ago.
+    pub async fn recent(&self) -> Result<Arc<Lasting>, Problem> {
+        let mut recent = self.recent.lock().await;
+        if let Some((_, lasting)) = recent.as_ref().filter(|(read, _)| read.elapsed() < RECENT) {
+            return Ok(lasting.clone());
+        }
+        let lasting = Arc::new(self.read().await?);
+        *recent = Some((Instant::now(), lasting.clone()));
+        Ok(lasting)
+    }
+
+    /// Releases the breaker; `false`: it holds nothing. `by`: the operator, for the audit.
+    pub async fn release(&self, by: &str, comment: &str) -> Result<bool, Problem> {
+        let is_released = self.breaker.release((by, comment), self.clock.now()).await?;
+        *self.recent.lock().await = None;
+        Ok(is_released)
+    }
+
+    async fn read(&self) -> Result<Lasting, Problem> {
+        let (now, routes) = (self.clock.now(), self.routes.borrow().clone());
+        let trip = self.breaker.last().await?.filter(|trip| routes.has_breaker && trip.is_held());
+        let silences = self.silences.current().await?;
+        let mut groups: BTreeMap<(String, Labels), LastingGroup> = BTreeMap::new();
+        let mut pages = OpenPages::new(&*self.records);
+        let mut read = 0;
+        while read < MOST_RECORDS
+            && let Some(page) = pages.next().await?
+        {
+            read += page.len();
+            let rules = self.roll.rules();
+            let is_archived = |record: &OfflineRecord| {
+                rules.get(&record.kind).is_some_and(|rules| rules.is_archived(record.deadline, now))
+            };
+            for record in page.into_iter().filter(|record| !is_archived(record)) {
+                let is_silenced = silences.iter().any(|silence| silence.covers(&record, now));
+                for taken in routes.routes.of(&record) {
+                    let labels = taken.route.shared(&record);
+                    let group = groups.entry((taken.id.to_owned(), labels));
+                    let labels = group.key().1.clone();
+                    let receivers = || taken.route.receivers.clone();
+                    group
+                        .or_insert_with(|| LastingGroup::new(labels, receivers(), &record))
+                        .add(&record, is_silenced);
+                }
+            }
+        }
+        let mut groups: Vec<LastingGroup> = groups.into_values().collect();
+        groups.sort_by_key(|group| (std::cmp::Reverse(group.offline), group.first.deadline));
+        let more_groups = groups.len().saturating_sub(MOST_GROUPS);
+        groups.truncate(MOST_GROUPS);
+        let hearing = self.roll.hearing();
+        let blind = hearing.ledger.intervals().iter().rev().take(MOST_BLIND).copied().collect();
+        Ok(Lasting { at: now, trip, groups, more_groups, is_cut: pages.has_more().await?, blind })
+    }
+}
+
+impl LastingGroup {
+    fn new(labels: Labels, receivers: Vec<String>, first: &OfflineRecord) -> LastingGroup {
+        let (first, newest) = (first.clone(), first.deadline);
+        LastingGroup { labels, receivers, offline: 0, acknowledged: 0, silenced: 0, first, newest }
+    }
+
+    fn add(&mut self, record: &OfflineRecord, is_silenced: bool) {
+        self.offline += 1;
+        self.acknowledged += usize::from(record.is_acknowledged());
+        self.silenced += usize::from(is_silenced);
+        self.newest = self.newest.max(record.deadline);
+        if record.deadline < self.first.deadline {
+            self.first = record.clone();
+        }
+    }
+}

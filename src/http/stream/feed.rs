@@ -1,0 +1,144 @@
+//! The transitions of the whole fleet, for all clients of this instance: its own, and those that the other instances tell when they
+//! are asked. Nobody asks while no client follows.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use super::PATH;
+use crate::fleet::Roll;
+use crate::fleet::transitions::{Following, Newest};
+use crate::http::Sources;
+use crate::http::peers::{Answers, Peers};
+use crate::presence::{OfflineRecord, Transition};
+
+/// The most transitions that are kept for clients that come back.
+const MOST: usize = 4096;
+
+/// The most transitions that one instance tells another at once; a client of a larger storm has to read anew.
+const MOST_TOLD: usize = 500;
+
+/// How long what was asked serves all clients.
+const RECENT: Duration = Duration::from_millis(900);
+
+/// How long an instance that does not answer is remembered.
+const REMEMBERED: Duration = Duration::from_secs(600);
+
+/// The transitions that clients follow. Cheap to share.
+#[derive(Clone)]
+pub(super) struct Feed {
+    roll: Arc<Roll>,
+    peers: Peers,
+    merged: Arc<Mutex<Merged>>,
+}
+
+struct Merged {
+    asked: Option<Instant>,
+    /// The position in the transitions of this instance.
+    own: u64,
+    /// The positions in those of the others, by their runs, and when each answered.
+    others: BTreeMap<u64, (u64, Instant)>,
+    /// The data of the events.
+    newest: Newest<Arc<str>>,
+}
+
+/// What one instance tells another.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Part {
+    run: u64,
+    end: u64,
+    is_cut: bool,
+    records: Vec<OfflineRecord>,
+}
+
+/// The data of an event.
+#[derive(Serialize)]
+struct Told<'a> {
+    transition: Transition,
+    record: &'a OfflineRecord,
+}
+
+impl Feed {
+    pub fn new(sources: &Sources) -> Feed {
+        let roll = sources.roll.clone();
+        let own = roll.transitions().end();
+        let merged = Merged { asked: None, own, others: BTreeMap::new(), newest: Newest::new(MOST) };
+        Feed { roll, peers: Peers::new(sources), merged: Arc::new(Mutex::new(merged)) }
+    }
+
+    /// A number of this process: positions are those of its feed.
+    pub fn run(&self) -> u64 {
+        self.roll.transitions().run()
+    }
+
+    /// The position after the newest transition.
+    pub async fn end(&self) -> u64 {
+        self.refreshed().await.newest.end()
+    }
+
+    /// Up to `limit` transitions from a position on.
+    pub async fn after(&self, position: u64, limit: usize) -> Following<Arc<str>> {
+        self.refreshed().await.newest.after(position, limit)
+    }
+
+    /// What another instance wants that knows these positions: `run.position`, with commas between them.
+    pub fn part(&self, known: &str) -> Part {
+        let transitions = self.roll.transitions();
+        let run = transitions.run();
+        let position = known.split(',').find_map(|one| {
+            let (of, position) = one.split_once('.')?;
+            (of.parse() == Ok(run)).then_some(())?;
+            position.parse().ok()
+        });
+        // It begins to follow this process now.
+        let Some(position) = position else {
+            return Part { run, end: transitions.end(), is_cut: true, records: Vec::new() };
+        };
+        let Following { items, end, is_cut } = transitions.after(position, MOST_TOLD);
+        Part { run, end, is_cut, records: items }
+    }
+
+    /// The lock is held while others are asked: clients that come meanwhile share the answer.
+    async fn refreshed(&self) -> tokio::sync::MutexGuard<'_, Merged> {
+        let mut merged = self.merged.lock().await;
+        if merged.asked.is_some_and(|asked| asked.elapsed() < RECENT) {
+            return merged;
+        }
+        let known: Vec<String> =
+            merged.others.iter().map(|(run, (position, _))| format!("{run}.{position}")).collect();
+        let Answers { parts, .. } = self.peers.ask(&format!("{PATH}?after={}", known.join(","))).await;
+        let Following { items, end, is_cut } = self.roll.transitions().after(merged.own, MOST);
+        merged.own = end;
+        merged.add(is_cut, &items);
+        parts.into_iter().for_each(|part| merged.take(part));
+        merged.others.retain(|_, (_, answered)| answered.elapsed() < REMEMBERED);
+        merged.asked = Some(Instant::now());
+        merged
+    }
+}
+
+impl Merged {
+    fn take(&mut self, part: Part) {
+        // Before the first answers there is nobody who could miss something.
+        let is_first = self.asked.is_none();
+        self.others.insert(part.run, (part.end, Instant::now()));
+        self.add(part.is_cut && !is_first, &part.records);
+    }
+
+    fn add(&mut self, is_cut: bool, records: &[OfflineRecord]) {
+        if is_cut {
+            self.newest.forget();
+        }
+        for record in records {
+            let told = Told { transition: record.transition(), record };
+            match serde_json::to_string(&told) {
+                Ok(json) => self.newest.push(json.into()),
+                Err(_) => self.newest.forget(),
+            }
+        }
+    }
+}

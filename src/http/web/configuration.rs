@@ -1,0 +1,72 @@
+//! The page of the configuration as it was read: every option with its value and where that comes from.
+
+use axum::extract::State;
+use axum::http::Uri;
+use axum::{Extension, response::IntoResponse};
+use maud::{Markup, html};
+use serde::Deserialize;
+
+use super::layout::Tab;
+use super::{Failed, Pages, words};
+use crate::http::changes::Caller;
+use crate::http::problem::query;
+use crate::http::{Origin, ShownOption, ShownValue};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PageQuery {
+    /// Options that have their default too.
+    #[serde(default)]
+    all: bool,
+}
+
+pub(super) async fn page(
+    State(web): Pages,
+    Extension(caller): Extension<Caller>,
+    uri: Uri,
+) -> Result<impl IntoResponse, Failed> {
+    let PageQuery { all } = query(&uri)?;
+    let summary = web.summaries.recent().await?;
+    let configuration = web.configuration.borrow().clone();
+    let options = configuration.options.iter().filter(|option| all || option.origin != Origin::Default);
+    let options: Vec<&ShownOption> = options.collect();
+    let live = html! {
+        h1 { "Configuration" }
+        p.quiet {
+            @match &configuration.file {
+                Some(file) => { "As this instance has read it from " code { (words::text(file)) } " and the environment." },
+                None => "There is no file: every option has its default, or comes from the environment.",
+            }
+            " After a reload, options outside of routes, receivers and the rules of kinds wait for a restart."
+        }
+        div.filters {
+            a href={ (web.base) "/configuration" } aria-current=[(!all).then_some("true")] { "Options that are set" } " "
+            a href={ (web.base) "/configuration?all=true" } aria-current=[all.then_some("true")] { "All options" }
+        }
+        @if options.is_empty() { p.empty { "No option is set." } } @else { (table(&options)) }
+    };
+    Ok(web.page("Configuration", Some(Tab::Configuration), &summary, &caller, live, html! {}))
+}
+
+fn table(options: &[&ShownOption]) -> Markup {
+    html! {
+        div.scroll {
+            table {
+                caption.hidden { "Options" }
+                thead { tr { th scope="col" { "Option" } th scope="col" { "Value" } th scope="col" { "From" } } }
+                tbody {
+                    @for option in options {
+                        tr {
+                            th scope="row" { code { (words::text(&option.path)) } }
+                            td { @match &option.value {
+                                ShownValue::Text(text) => code { (words::text(text)) },
+                                ShownValue::Hidden => span.secret title="It may be a secret" { "not shown" },
+                            } }
+                            td { (option.origin.as_str()) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! The page of incidents: what lasts now, in the groups in which receivers are notified of it; the breaker; and when Rollcall was blind.
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Redirect};
+use axum::routing::post;
+use axum::{Extension, Router};
+use maud::{Markup, html};
+use serde::Deserialize;
+use url::form_urlencoded;
+
+use super::forms::{Body, fields, signature};
+use super::layout::{Tab, may_change};
+use super::{Failed, Pages, Web, words};
+use crate::clock::Timestamp;
+use crate::http::changes::Caller;
+use crate::http::incidents::{Lasting, LastingGroup};
+use crate::http::operators::check;
+use crate::http::problem::Problem;
+use crate::http::summary::{Content, LabelSummary};
+use crate::presence::Trip;
+
+/// The form of the page.
+pub(super) fn forms() -> Router<Web> {
+    Router::new().route("/incidents/release", post(release))
+}
+
+pub(super) async fn page(
+    State(web): Pages,
+    Extension(caller): Extension<Caller>,
+) -> Result<impl IntoResponse, Failed> {
+    let (summary, lasting) = tokio::join!(web.summaries.recent(), web.incidents.recent());
+    let (summary, lasting) = (summary?, lasting?);
+    let live = html! {
+        h1 { "Incidents" }
+        p.quiet { "What lasts now. Silences are told to receivers in these groups, and so are returns." }
+        @if let Some(trip) = &lasting.trip { (breaker(trip, lasting.at)) }
+        (web.groups(&lasting, &summary.content))
+        (blind(&lasting))
+    };
+    let form = html! {
+        @if lasting.trip.is_some() && may_change(&caller) {
+            section.actions {
+                form method="post" action={ (web.base) "/incidents/release" } {
+                    h2 { "Release the breaker" }
+                    p.quiet { "Receivers are notified of every unit that is still offline." }
+                    (signature(false))
+                    button.main type="submit" { "Release" }
+                }
+            }
+        }
+    };
+    Ok(web.page("Incidents", Some(Tab::Incidents), &summary, &caller, live, form))
+}
+
+fn breaker(trip: &Trip, now: Timestamp) -> Markup {
+    html! {
+        section {
+            h2 { "A large part of the fleet" }
+            p {
+                b { (words::number(trip.offline)) " of " (words::number(trip.units)) " units" }
+                " fell silent since " (words::ago(Some(trip.since), now)) ". Notifications of single units are held until units return, and "
+                (words::ago(Some(trip.until), now)) " at the latest."
+            }
+        }
+    }
+}
+
+fn blind(lasting: &Lasting) -> Markup {
+    html! {
+        section {
+            h2 { "When Rollcall was blind" }
+            @if lasting.blind.is_empty() { p.quiet { "Never, as far as it is on record." } } @else {
+                p.quiet { "Such time does not count as silence of any unit." }
+                ol.events {
+                    @for interval in &lasting.blind {
+                        li {
+                            span.when { (words::ago(Some(interval.from), lasting.at)) }
+                            b { "blind" }
+                            span { "for " (words::span(interval.length())) ", until " time datetime=(interval.to) { (interval.to) } }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Web {
+    fn groups(&self, lasting: &Lasting, content: &Content) -> Markup {
+        html! {
+            @if lasting.groups.is_empty() { p.empty { "No unit is offline." } } @else {
+                div.scroll {
+                    table {
+                        caption.hidden { "Groups of units that are offline" }
+                        thead { tr {
+                            th scope="col" { "Group" } th.numbers scope="col" { "Offline" } th scope="col" { "Since" }
+                            th.wide scope="col" { "First unit" } th.wide scope="col" { "Newest" } th.wide scope="col" { "Receivers" }
+                        } }
+                        tbody { @for group in &lasting.groups { (self.group_row(group, content, lasting.at)) } }
+                    }
+                }
+            }
+            @if lasting.more_groups > 0 { p.quiet { "and " (lasting.more_groups) " more groups" } }
+            @if lasting.is_cut { p.quiet { "Only the newest records are counted here: there are too many." } }
+        }
+    }
+
+    fn group_row(&self, group: &LastingGroup, content: &Content, now: Timestamp) -> Markup {
+        let first = &group.first;
+        let path = words::unit_path(&first.kind, first.unit.as_str());
+        let offline = html! {
+            b { (words::number(group.offline as u64)) }
+            @if let Some(whole) = whole(group, content) { " of " (words::number(whole.states.total())) }
+        };
+        html! {
+            tr {
+                th scope="row" {
+                    a href=(self.group_link(group, content)) {
+                        @if group.labels.is_empty() { "all units" }
+                        @for (name, value) in &group.labels { span.label { (words::text(name)) "=" (words::text(value)) } " " }
+                    }
+                    @if group.acknowledged > 0 { span.note { " " (group.acknowledged) " acknowledged" } }
+                    @if group.silenced > 0 { span.note { " " (group.silenced) " silenced" } }
+                }
+                td.numbers { (offline) }
+                td { (words::ago(Some(first.deadline), now)) }
+                td.wide { a href={ (self.base) (path) } { (words::text(first.unit.as_str())) } }
+                td.wide { (words::ago(Some(group.newest), now)) }
+                td.wide { (words::text(&group.receivers.join(", "))) }
+            }
+        }
+    }
+
+    /// The list of its units, as far as the list can be selected by the labels of the group.
+    fn group_link(&self, group: &LastingGroup, content: &Content) -> String {
+        let mut query = form_urlencoded::Serializer::new(String::new());
+        query.append_pair("state", "offline");
+        if let Some(kind) = group.labels.get("kind") {
+            query.append_pair("kind", kind);
+        }
+        if let Some(whole) = counted(group, content) {
+            query.append_pair("label", &format!("{}={}", whole.label, whole.value));
+        } else if let Some(unit) = group.labels.get("unit") {
+            query.append_pair("q", unit);
+        }
+        format!("{}/?{}", self.base, query.finish())
+    }
+}
+
+/// The units with the value of a label that the group has, if units are counted by that label.
+fn counted<'a>(group: &LastingGroup, content: &'a Content) -> Option<&'a LabelSummary> {
+    content.labels.iter().find(|one| group.labels.get(&one.label) == Some(&one.value))
+}
+
+/// The same, if the group is all of them.
+fn whole<'a>(group: &LastingGroup, content: &'a Content) -> Option<&'a LabelSummary> {
+    counted(group, content).filter(|_| group.labels.len() == 1)
+}
+
+#[derive(Deserialize)]
+struct Released {
+    author: String,
+    #[serde(default)]
+    comment: String,
+}
+
+async fn release(
+    State(web): Pages,
+    Extension(caller): Extension<Caller>,
+    body: Body<Released>,
+) -> Result<Redirect, Failed> {
+    let Released { author, comment } = fields(body)?;
+    check(&author, &comment)?;
+    if !web.incidents.release(&caller.by(Some(&author)), &comment).await? {
+        return Err(Problem::not_found("the mass-offline breaker holds nothing").into());
+    }
+    Ok(Redirect::to(&format!("{}/incidents", web.base)))
+}

@@ -1,0 +1,145 @@
+//! The history of a unit as pictures: a strip that says on which days it was offline, and a plot that says for how long.
+//!
+//! # Why no library
+//! Ninety rectangles with fixed axes need no script: the server writes them, they are there without JavaScript, print, and follow
+//! the colours of the page. A library for plots would be half of all bytes of the page, and nothing here is zoomed or dragged.
+
+use std::time::Duration;
+
+use maud::{Markup, html};
+
+use super::words;
+use crate::http::timeline::Day;
+
+/// The width of a day, and the space for the words of the axes.
+const WIDTH: u32 = 10;
+const LEFT: u32 = 40;
+const HEIGHT: u32 = 96;
+const BELOW: u32 = 24;
+const ABOVE: u32 = 8;
+
+/// The hours that have a line.
+const LINES: [u32; 3] = [0, 12, 24];
+
+const DAY_SECONDS: f64 = 86_400.0;
+
+/// A bar for each day, and the same in words.
+pub(super) fn strip(days: &[Day]) -> Markup {
+    let all = in_words(days);
+    html! {
+        div.strip role="img" aria-label=(all) {
+            @for day in days {
+                @match day.offline_seconds {
+                    None => i.unread title={ (date(day)) ": not read" } {},
+                    Some(seconds) if seconds > 0.0 => i.offline title={ (date(day)) ": offline for " (span(seconds)) } {},
+                    Some(_) => i title={ (date(day)) ": not offline" } {},
+                }
+            }
+        }
+        div.ends aria-hidden="true" { span { "90 days ago" } span { "today" } }
+        p.quiet { (all) }
+    }
+}
+
+/// How many hours of each day it was offline; nothing if it never was.
+pub(super) fn plot(days: &[Day]) -> Markup {
+    let offline = |day: &Day| day.offline_seconds.filter(|seconds| *seconds > 0.0);
+    if days.iter().all(|day| offline(day).is_none()) {
+        return html! {};
+    }
+    let width = LEFT + WIDTH * days.len() as u32;
+    let height = ABOVE + HEIGHT + BELOW;
+    let from_top = |hours: f64| f64::from(ABOVE + HEIGHT) - f64::from(HEIGHT) * hours.min(24.0) / 24.0;
+    let bars = days.iter().enumerate().filter_map(|(at, day)| Some((at, day, offline(day)?)));
+    // The first day, one in the middle and the last.
+    let marks = [(0, "start"), (days.len() / 2, "middle"), (days.len().saturating_sub(1), "end")];
+    html! {
+        figure.plot.wide {
+            figcaption { "Hours offline, by day (UTC)" }
+            svg viewBox={ "0 0 " (width) " " (height) } role="img" aria-label={ "Hours offline by day: " (in_words(days)) } {
+                @for hours in LINES {
+                    @let y = from_top(f64::from(hours));
+                    line x1=(LEFT) x2=(width) y1=(y) y2=(y) {}
+                    text x=(LEFT - 8) y=(y + 4.0) text-anchor="end" { (hours) " h" }
+                }
+                @for (at, day, seconds) in bars {
+                    // A short outage is seen too.
+                    @let y = from_top((seconds * 24.0 / DAY_SECONDS).max(0.5));
+                    rect x=(LEFT + WIDTH * at as u32 + 1) y=(format!("{y:.1}")) width=(WIDTH - 2)
+                        height=(format!("{:.1}", from_top(0.0) - y)) { title { (date(day)) ": offline for " (span(seconds)) } }
+                }
+                @for (at, anchor) in marks {
+                    @if let Some(day) = days.get(at) {
+                        @let x = LEFT + WIDTH * at as u32 + match anchor { "start" => 0, "middle" => WIDTH / 2, _ => WIDTH };
+                        text x=(x) y=(height - 6) text-anchor=(anchor) { (date(day)) }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn in_words(days: &[Day]) -> String {
+    let known: Vec<f64> = days.iter().filter_map(|day| day.offline_seconds).collect();
+    let bad: Vec<f64> = known.iter().copied().filter(|seconds| *seconds > 0.0).collect();
+    let sum: f64 = bad.iter().sum();
+    let share = 100.0 * (1.0 - sum / (known.len().max(1) as f64 * DAY_SECONDS));
+    // Rounded down, so that only a unit without any outage has all of it.
+    let share = (share.max(0.0) * 100.0).floor() / 100.0;
+    match bad.len() {
+        0 => "never offline in the last 90 days".to_owned(),
+        1 => format!("offline on 1 of the last 90 days, for {}; online for {share} % of the time", span(sum)),
+        count => {
+            format!(
+                "offline on {count} of the last 90 days, for {} in all; online for {share} % of the time",
+                span(sum)
+            )
+        }
+    }
+}
+
+fn date(day: &Day) -> String {
+    let date = day.from.to_string();
+    date.get(..10).unwrap_or(&date).to_owned()
+}
+
+fn span(seconds: f64) -> String {
+    words::span(Duration::from_secs_f64(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Timestamp;
+
+    #[test]
+    fn outages_are_drawn_to_scale_and_said_in_words() {
+        let day = |at: u32, offline_seconds: Option<f64>| {
+            let from = Timestamp::from_millis(i64::from(at) * 86_400_000);
+            Day { from, offline_seconds }
+        };
+        let mut days: Vec<Day> = (0..90).map(|at| day(at, Some(0.0))).collect();
+        assert_eq!(
+            (in_words(&days).as_str(), plot(&days).into_string().as_str()),
+            ("never offline in the last 90 days", "")
+        );
+        days[0] = day(0, None);
+        days[10] = day(10, Some(43_200.0));
+        days[11] = day(11, Some(86_400.0));
+        days[12] = day(12, Some(1.0));
+        let said = "offline on 3 of the last 90 days, for 1 d 12 h in all; online for 98.31 % of the time";
+        assert_eq!(in_words(&days), said);
+        let drawn = plot(&days).into_string();
+        for bar in
+            [r#"y="56.0" width="8" height="48.0""#, r#"y="8.0" width="8" height="96.0""#, r#"height="2.0""#]
+        {
+            assert!(drawn.contains(bar), "{bar} in {drawn}");
+        }
+        assert_eq!(drawn.matches("<rect").count(), 3);
+        let drawn = strip(&days).into_string();
+        assert!(
+            drawn.contains("1970-01-01: not read") && drawn.contains("1970-01-12: offline for 1 d"),
+            "{drawn}"
+        );
+    }
+}

@@ -1,0 +1,54 @@
+//! What holds of every page: it is usable by people with a disability as far as a program can tell, fits on a telephone, and is small.
+
+use serde_json::{Value, json};
+
+use crate::support::browser::{Browser, axe, pictures};
+
+/// A screen and a telephone.
+pub const SIZES: [(&str, (u32, u32)); 2] = [("desktop", (1280, 800)), ("phone", (390, 844))];
+pub const SCHEMES: [&str; 2] = ["light", "dark"];
+
+/// The most bytes of a page with its style and its script, as they are sent.
+const LARGEST: f64 = 200_000.0;
+
+/// Looks at the page in every size and scheme, and takes a picture of each. `name`: of the pictures.
+pub async fn inspect(browser: &Browser, name: &str) {
+    let axe = axe();
+    for (size, pixels) in SIZES {
+        for scheme in SCHEMES {
+            browser.look(pixels, scheme).await;
+            let background =
+                "return getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)";
+            let background = browser.run(background, json!([])).await;
+            let is_dark = background[0].as_u64().is_some_and(|red| red < 100);
+            assert_eq!(is_dark, scheme == "dark", "{name}: {background}");
+            let overflow = "return document.documentElement.scrollWidth - innerWidth";
+            let overflow = browser.run(overflow, json!([])).await;
+            assert!(overflow.as_i64() <= Some(0), "{name} is {overflow} px too wide for a {size}");
+            browser.picture(&pictures().join(format!("{name}-{size}-{scheme}.png"))).await;
+            assert_eq!(violations(browser, &axe).await, [] as [String; 0], "{name}, {size}, {scheme}");
+        }
+    }
+    browser.look(SIZES[0].1, "light").await;
+    let sum = "return ['navigation', 'resource'].flatMap((type) => performance.getEntriesByType(type)) \
+        .filter((one) => one.initiatorType !== 'fetch').reduce((sum, one) => sum + one.transferSize, 0)";
+    let bytes = browser.run(sum, json!([])).await;
+    assert!(bytes.as_f64().is_some_and(|bytes| bytes < LARGEST), "{name} has {bytes} bytes");
+}
+
+/// What axe-core says against the page, by the rules of WCAG 2.2 AA and good practice.
+async fn violations(browser: &Browser, axe: &str) -> Vec<String> {
+    browser.run(&format!("if (!window.axe) {{ {axe} }}"), json!([])).await;
+    let tags = json!(["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]);
+    let script = "const [values, answer] = arguments; \
+        axe.run({ runOnly: { type: 'tag', values } }).then(answer, (error) => answer({ error: String(error) }))";
+    let result = browser.run_async(script, json!([tags])).await;
+    assert!(result["passes"].as_array().is_some_and(|passes| passes.len() > 5), "{result}");
+    let told = |one: &Value| {
+        let nodes = one["nodes"].as_array().into_iter().flatten();
+        let nodes: Vec<String> =
+            nodes.map(|node| format!("{} {}", node["html"], node["failureSummary"])).collect();
+        format!("{}: {} {}", one["id"], one["help"], nodes.join("; "))
+    };
+    result["violations"].as_array().into_iter().flatten().map(told).collect()
+}

@@ -1,0 +1,86 @@
+//! How the pages look: a small fleet, a large one, a storm, and while Rollcall is blind. Pictures of them are kept.
+
+use std::sync::Arc;
+
+use rollcall::fleet::{MassBreaker, Silences};
+use rollcall::presence::MassOfflineRule;
+use rollcall::telemetry::{ConnectionLoss, Loop};
+use tempfile::TempDir;
+
+use super::inspection::inspect;
+use crate::http::world::{Fleet, SECOND};
+use crate::support::browser::Browser;
+
+const SITES: [&str; 5] = ["north", "south", "east", "west", "Zürich <Altstadt>"];
+
+/// Hostile text, as a device may send it.
+const HOSTILE: &str = "<img src=x onerror=alert(1)>\"'`{{}}\u{202e}";
+
+/// Pages beside those of the fleet and of units.
+const PAGES: [&str; 8] =
+    ["records", "incidents", "deliveries", "silences", "strangers", "instances", "configuration", "about"];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_are_small_and_legible_on_every_screen_for_everybody() {
+    let fleet = Fleet::start_alone(|_| ()).await;
+    let dir = TempDir::new().unwrap();
+    let browser = Browser::start(dir.path()).await;
+    let open = async |path: &str| browser.open(&format!("{}{path}", fleet.url)).await;
+    fleet.fill();
+    fleet.telemetry.engine_answered(Loop::Sweep, "");
+    fleet.telemetry.mqtt_connected("fleet", "mqtt://127.0.0.1");
+    fleet.telemetry.blind(false, Some(fleet.clock.now()));
+
+    // Nothing yet, then five units, one of which is silent.
+    open("/").await;
+    browser.shows("No unit was heard yet").await;
+    inspect(&browser, "fleet-of-none").await;
+    for (at, site) in SITES.iter().enumerate() {
+        let unit = if at == 4 { format!("detector:pump {HOSTILE}") } else { format!("meter:meter-{at}") };
+        fleet.hear_at(site, &unit).await;
+    }
+    fleet.pass(150 * SECOND, &[&format!("detector:pump {HOSTILE}")]).await;
+    open("/").await;
+    browser.shows("pump").await;
+    inspect(&browser, "fleet-of-five").await;
+    browser.click("tbody th a").await;
+    browser.shows("Its deadline passed").await;
+    inspect(&browser, "unit").await;
+    for page in PAGES {
+        open(&format!("/{page}")).await;
+        inspect(&browser, page).await;
+    }
+
+    // A large fleet; then most of a site falls silent, and the breaker trips.
+    let mut north = Vec::new();
+    for number in 0..500 {
+        let unit = format!("detector:unit-{number:04}");
+        fleet.hear_at(SITES[number % 4], &unit).await;
+        north.extend((number % 4 == 0 || number % 9 == 0).then_some(unit));
+    }
+    open("/").await;
+    inspect(&browser, "fleet-of-many").await;
+    let silent: Vec<&str> = north.iter().map(String::as_str).collect();
+    fleet.pass(150 * SECOND, &silent).await;
+    let rule = MassOfflineRule { share: 0.2, min_units: 50, window: 600 * SECOND, max_hold: 900 * SECOND };
+    let silences = Arc::new(Silences::new(fleet.engine.clone()));
+    let engine = || fleet.engine.clone();
+    let breaker = MassBreaker::new(Some(rule), engine(), engine(), silences, fleet.telemetry.clone());
+    assert!(breaker.judge(fleet.clock.now()).await.unwrap().is_some());
+    open("/").await;
+    browser.shows("A large part of the fleet fell silent at once").await;
+    inspect(&browser, "fleet-in-a-storm").await;
+
+    // Rollcall hears nothing, and its engine is away: live, in words.
+    fleet.telemetry.blind(true, Some(fleet.clock.now()));
+    let lost = (ConnectionLoss::Broken, "connection refused");
+    fleet.telemetry.mqtt_disconnected("fleet", "mqtt://127.0.0.1", lost, SECOND);
+    browser.shows("Rollcall is blind").await;
+    inspect(&browser, "fleet-while-blind").await;
+
+    assert_eq!(browser.complaints().await, [] as [String; 0]);
+    let requests = browser.requests().await;
+    let elsewhere: Vec<&String> = requests.iter().filter(|url| !url.starts_with(&fleet.url)).collect();
+    assert!(requests.len() > 20 && elsewhere.is_empty(), "{elsewhere:?} of {}", requests.len());
+    fleet.stop.cancel();
+}

@@ -1,0 +1,5 @@
+//! The pages for people in a real browser: what operators do there, and how the pages look.
+
+mod inspection;
+mod looks;
+mod operators;

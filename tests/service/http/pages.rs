@@ -1,0 +1,110 @@
+//! The pages of incidents, of the configuration and about Rollcall.
+
+use std::sync::Arc;
+
+use reqwest::header::LOCATION;
+use rollcall::fleet::{MassBreaker, Silences};
+use rollcall::presence::MassOfflineRule;
+use rollcall::store::Queries;
+
+use super::web::submit;
+use super::world::{Fleet, SECOND};
+
+#[tokio::test]
+async fn incidents_are_the_groups_of_units_that_are_offline_and_the_breaker_is_released_there() {
+    let fleet = Fleet::start_alone(|_| ()).await;
+    fleet.fill();
+    assert!(fleet.text("/incidents").await.contains("No unit is offline"));
+    fleet.hear_at("north", "detector:b").await;
+    fleet.pass(SECOND, &[]).await;
+    for (site, unit) in [("north", "detector:a"), ("north", "detector:c"), ("<script>", "detector:d")] {
+        fleet.hear_at(site, unit).await;
+    }
+    fleet.pass(121 * SECOND, &["detector:a", "detector:b", "detector:d"]).await;
+    // The page of a moment serves all that ask within it.
+    let page = shows(&fleet, "<b>2</b> of 3").await;
+    for text in [
+        "site=north",
+        "site=&lt;script&gt;",
+        "state=offline&amp;label=site%3Dnorth",
+        "/units/detector/b",
+        "mail",
+    ] {
+        assert!(page.contains(text), "{text} in {page}");
+    }
+    assert!(!page.contains("Release the breaker") && !page.contains("<script>\""), "{page}");
+
+    let rule = MassOfflineRule { share: 0.5, min_units: 2, window: 600 * SECOND, max_hold: 900 * SECOND };
+    let silences = Arc::new(Silences::new(fleet.engine.clone()));
+    let engine = || fleet.engine.clone();
+    let breaker = MassBreaker::new(Some(rule), engine(), engine(), silences, fleet.telemetry.clone());
+    assert!(breaker.judge(fleet.clock.now()).await.unwrap().is_some());
+    shows(&fleet, "3 of 4 units").await;
+    let own = fleet.url.clone();
+    let release = async |fields: &str| submit(&fleet, "/incidents/release", "", &own, fields).await;
+    assert_eq!(release("comment=x").await.status(), 400);
+    let foreign = submit(&fleet, "/incidents/release", "", "http://evil.example", "author=ana").await;
+    assert_eq!(foreign.status(), 403);
+    let released = release("author=ana&comment=seen").await;
+    assert_eq!(
+        (released.status().as_u16(), &released.headers()[LOCATION]),
+        (303, &"/incidents".parse().unwrap())
+    );
+    assert!(!fleet.text("/incidents").await.contains("Release the breaker"));
+    assert_eq!(release("author=ana").await.status(), 404);
+    assert!(fleet.text("/api/v1/audit").await.contains("breaker_released"));
+    assert_eq!(fleet.engine.records(true, None, 10).await.unwrap().len(), 3);
+}
+
+/// The page of incidents when it has that text.
+async fn shows(fleet: &Fleet, text: &str) -> String {
+    let mut page = String::new();
+    for _ in 0..200 {
+        page = fleet.text("/incidents").await;
+        if page.contains(text) {
+            return page;
+        }
+        tokio::time::sleep(SECOND / 20).await;
+    }
+    panic!("no {text} in {page}");
+}
+
+#[tokio::test]
+async fn the_configuration_is_shown_with_where_it_comes_from_and_without_secrets() {
+    let fleet = Fleet::start_alone(|_| ()).await;
+    let page = fleet.text("/configuration").await;
+    for text in [
+        "kind[0].timeout",
+        "1m 40s",
+        "redis://redis.example.org",
+        "one &lt;script&gt;",
+        "environment",
+        "https://hooks.example.org",
+    ] {
+        assert!(page.contains(text), "{text} in {page}");
+    }
+    assert!(!page.contains("mqtt.keep_alive"), "{page}");
+    let all = fleet.text("/configuration?all=true").await;
+    assert!(all.contains("mqtt.keep_alive") && all.contains("default"), "{all}");
+    for page in [page, all] {
+        assert!(!page.contains("hunter2"), "{page}");
+    }
+    assert_eq!(fleet.get("/configuration?all=maybe").await.status(), 400);
+}
+
+#[tokio::test]
+async fn a_page_says_which_version_runs_on_what() {
+    let fleet = Fleet::start_alone(|_| ()).await;
+    fleet.clock.advance(90 * SECOND);
+    let page = fleet.text("/about").await;
+    for text in [
+        env!("CARGO_PKG_VERSION"),
+        "Apache-2.0",
+        "Redis at redis://redis.example.org",
+        "mqtt://127.0.0.1:1883",
+        "1 min 30 s ago",
+    ] {
+        assert!(page.contains(text), "{text} in {page}");
+    }
+    assert!(!page.contains("hunter2"));
+}

@@ -188,7 +188,8 @@ async fn few_among_many(
     until("all are delivered", MINUTE + PATIENCE, async || Ok(sink.notified() >= FEW as u64)).await?;
     let ids: Vec<TimerId> = few.iter().map(|timer| timer.id.clone()).collect();
     let fired = engine.timers(&ids).await?;
-    let late = |timer: &rollcall::presence::Timer| Some(timer.fired_at()?.since(timer.due).as_secs_f64() * 1e3);
+    let late =
+        |timer: &rollcall::presence::Timer| Some(timer.fired_at()?.since(timer.due).as_secs_f64() * 1e3);
     let mut late: Vec<f64> = fired.iter().flatten().filter_map(late).collect();
     report.add(format!("{title}: fired"), late.len() as f64, "", Goal::Exactly(FEW as f64));
     let half = quantile(&mut late, 0.5);
@@ -249,12 +250,18 @@ async fn plain_poller(report: &mut Report, sink: &Sink, count: usize) -> anyhow:
         });
         write.exec_async(&mut client).await?;
     }
-    let pollers: Vec<_> = (0..2).map(|_| tokio::spawn(poll(client.clone(), sink.url(), clock.clone()))).collect();
+    let pollers: Vec<_> =
+        (0..2).map(|_| tokio::spawn(poll(client.clone(), sink.url(), clock.clone()))).collect();
     tokio::time::sleep(instant.since(clock.now())).await;
     let done = until("all are delivered", PATIENCE, async || Ok(sink.notified() >= count as u64)).await;
     pollers.iter().for_each(|poller| poller.abort());
     done?;
-    report.add(format!("{title}: the last POST came after"), clock.now().since(instant).as_secs_f64(), "s", Goal::None);
+    report.add(
+        format!("{title}: the last POST came after"),
+        clock.now().since(instant).as_secs_f64(),
+        "s",
+        Goal::None,
+    );
     Ok(())
 }
 

@@ -236,7 +236,7 @@ async fn fill(engine: Arc<dyn Engine>) {
     let handed_out =
         engine.join(&in_hand, &Destinations::all(at_once, &receivers), &room, later).await.unwrap();
     assert_eq!(handed_out.sealed, 2);
-    fill_timers(&*engine, now).await;
+    fill_timers(&*engine, later).await;
     let done: Vec<_> = entries[..6].iter().chain(&entries[8..]).map(|entry| entry.position.clone()).collect();
     engine.remove_entries(&done, &Default::default()).await.unwrap();
 }

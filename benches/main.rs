@@ -35,13 +35,14 @@ mod six_thousand;
 #[path = "../tests/support/mod.rs"]
 mod support;
 mod ten_million;
+mod timers;
 
 /// As in the program.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Every benchmark, in the order in which they run.
-const BENCHMARKS: [&str; 15] = [
+const BENCHMARKS: [&str; 16] = [
     "engine",
     "embedded",
     "ingest",
@@ -56,6 +57,7 @@ const BENCHMARKS: [&str; 15] = [
     "growth",
     "cluster",
     "failover",
+    "timers",
     TEN_MILLION,
 ];
 
@@ -66,7 +68,7 @@ const TEN_MILLION: &str = "ten_million";
 #[derive(Debug, Parser)]
 struct Options {
     /// Only these benchmarks: engine, embedded, ingest, first_contact, lateness, mixed, mass, six_thousand,
-    /// routed, rest, pages, growth, cluster, failover; and ten_million, which runs only if it is named.
+    /// routed, rest, pages, growth, cluster, failover, timers; and ten_million, which runs only if it is named.
     #[arg(long, value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(BENCHMARKS))]
     only: Vec<String>,
     /// How many units the large fleet has. With less than a million, goals mean little, and nothing is written.
@@ -128,6 +130,7 @@ async fn measure(options: &Options) -> anyhow::Result<()> {
             "growth" => growth::run(&mut report, options.units).await?,
             "cluster" => cluster::run(&mut report, options.units).await?,
             "failover" => failover::run(&mut report).await?,
+            "timers" => timers::run(&mut report, options.units).await?,
             _ => ten_million::run(&mut report, options.units).await?,
         }
         report.end()?;

@@ -80,6 +80,7 @@ fn delivery(number: u32, clock: &Clock) -> Delivery {
         offline: vec![record],
         online: vec![],
         blind: vec![],
+        timers: vec![],
         reminder: false,
         situation: Default::default(),
         meant_for: None,

@@ -37,6 +37,8 @@ const PUT_OFF: Duration = Duration::from_secs(30);
 const TIDIED_EVERY: Duration = Duration::from_secs(5);
 /// How much longer than an attempt may take the outcome of an only attempt is awaited.
 const OUTCOME_AFTER: Duration = Duration::from_secs(60);
+/// How often the index of timers is compared with them.
+const MENDED_EVERY: Duration = Duration::from_secs(60);
 
 /// The loop and what it uses.
 pub(super) struct TimerFiring {
@@ -52,16 +54,23 @@ pub(super) struct TimerFiring {
     pub stop: CancellationToken,
 }
 
+/// When the work beside firing is due.
+struct Next {
+    tidy: Instant,
+    others: Instant,
+    mend: Instant,
+}
+
 impl TimerFiring {
     /// Runs until it is stopped.
     pub async fn run(self) -> anyhow::Result<()> {
         let mut failures = EngineFailures::new(Loop::Timers, "", &self.telemetry);
         let mut ownership = self.ownership.clone();
         let registered = self.timers.registered();
-        let (mut tidy_at, mut others_at) = (Instant::now(), Instant::now());
+        let mut next = Next { tidy: Instant::now(), others: Instant::now(), mend: Instant::now() };
         loop {
             let looked = Instant::now();
-            let wait = failures.wait_after(self.step(&mut tidy_at, &mut others_at).await);
+            let wait = failures.wait_after(self.step(&mut next).await);
             let is_answered = !failures.are_going_on();
             tokio::select! {
                 biased;
@@ -74,20 +83,24 @@ impl TimerFiring {
     }
 
     /// Fires timers that are due. Answers how long it is until the next one is, at most a tick.
-    async fn step(&self, tidy_at: &mut Instant, others_at: &mut Instant) -> Result<Duration> {
+    async fn step(&self, next: &mut Next) -> Result<Duration> {
         let classes = &self.timers.rules().classes;
         if classes.is_empty() {
             return Ok(TICK);
         }
         let view = self.ownership.view();
         let wait = self.fire_due(&view.partitions, classes).await?;
-        if *others_at <= Instant::now() {
-            *others_at = Instant::now() + TICK;
+        if next.others <= Instant::now() {
+            next.others = Instant::now() + TICK;
             self.fire_overdue(&view.partitions, classes).await?;
         }
-        if *tidy_at <= Instant::now() {
-            *tidy_at = Instant::now() + TIDIED_EVERY;
+        if next.tidy <= Instant::now() {
+            next.tidy = Instant::now() + TIDIED_EVERY;
             self.tidy(&view.partitions).await?;
+        }
+        if next.mend <= Instant::now() {
+            next.mend = Instant::now() + MENDED_EVERY;
+            self.engine.mend_timers(&view.partitions).await?;
         }
         Ok(wait)
     }

@@ -186,7 +186,7 @@ async fn move_fleet(from: Endpoint, to: Endpoint) -> anyhow::Result<Moved> {
 fn summary(moved: &Moved) -> String {
     format!(
         "moved: {} units and {} values of their metrics; {} open records and {} closed ones; {} transitions in no \
-         notification yet, {} notifications that were not delivered yet and {} dead letters; {} silences of operators; {} \
+         notification yet, {} notifications that were not delivered yet and {} dead letters; {} timers that wait; {} silences of operators; {} \
          blind intervals\nnow change [engine] in the configuration and start rollcall; do not start it on the old engine",
         moved.units,
         moved.values,
@@ -195,6 +195,7 @@ fn summary(moved: &Moved) -> String {
         moved.unsealed,
         moved.undelivered,
         moved.dead_letters,
+        moved.timers,
         moved.silences,
         moved.blind,
     )

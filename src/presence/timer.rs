@@ -337,6 +337,15 @@ impl Timer {
         Timer { standing: TimerStanding::Fired { at: now, receipts }, ..self }
     }
 
+    /// The timer while no instance runs: the outcome of an attempt that has begun is not recorded any more.
+    pub fn at_rest(mut self) -> Timer {
+        if let TimerStanding::Fired { receipts, .. } = &mut self.standing {
+            let begun = receipts.iter_mut().filter(|(_, one)| *one == Receipt::Begun);
+            begun.for_each(|(_, one)| *one = Receipt::Unknown);
+        }
+        self
+    }
+
     /// The id of the notification when it fires at its moment.
     pub fn firing(&self) -> String {
         self.id.firing(self.due)

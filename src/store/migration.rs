@@ -16,7 +16,7 @@ use futures_util::stream::{self, StreamExt};
 
 use super::{AuditEntry, DeadLetter, EngineError, Group, OutboxEvent, Result, StoredAttempts};
 use crate::clock::Timestamp;
-use crate::presence::{Hearing, OfflineRecord, Unit};
+use crate::presence::{Hearing, OfflineRecord, Timer, TimerStanding, Unit};
 use crate::routing::AlertSilence;
 
 /// How many pages are exported at once: while the engine answers for one, the others are requested.
@@ -109,6 +109,12 @@ pub enum MigrationItem {
     },
     /// An entry of the record of attempts; in order.
     Attempts(StoredAttempts),
+    /// A timer; an only attempt without an outcome is unknown, because no instance runs.
+    Timer {
+        timer: Timer,
+        /// Until when it is kept, if it does not wait.
+        kept: Option<Timestamp>,
+    },
     AlertSilence(AlertSilence),
     /// A change that an operator made; in order.
     Audit(AuditEntry),
@@ -155,6 +161,8 @@ pub struct Moved {
     /// Sealed notifications that a receiver has not got yet, once for each receiver.
     pub undelivered: u64,
     pub dead_letters: u64,
+    /// Timers that wait.
+    pub timers: u64,
     /// Alert silences.
     pub silences: u64,
     /// Blind intervals.
@@ -174,6 +182,9 @@ impl Moved {
             MigrationItem::Lane { notifications, .. } => self.undelivered += notifications.len() as u64,
             MigrationItem::Letter(_) => self.dead_letters += 1,
             MigrationItem::AlertSilence(_) => self.silences += 1,
+            MigrationItem::Timer { timer, .. } => {
+                self.timers += u64::from(timer.standing == TimerStanding::Waiting);
+            }
             MigrationItem::Group { .. }
             | MigrationItem::GroupMember { .. }
             | MigrationItem::GroupOf { .. }

@@ -12,7 +12,9 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::json::{from_json, to_json};
 use super::receiver_list::lists;
-use super::{DeadLetter, Delivery, EngineError, Group, MeantFor, OutboxEvent, Result, Situation};
+use super::{
+    DeadLetter, Delivery, EngineError, Group, MeantFor, OutboxEvent, Result, Situation, group_of_timer,
+};
 use crate::clock::Timestamp;
 use crate::presence::{
     Cause, Closing, FiredTimer, Form, Hearing, Incident, Interval, Kind, Labels, OfflineRecord, RecordId,
@@ -129,7 +131,7 @@ impl FiredNotification {
         FiredNotification { timers }
     }
 
-    /// The full form, without the key of its group.
+    /// The full form.
     pub fn notification(self) -> Notification {
         let sealed_at = self.timers.iter().map(|one| one.fired_at).max().unwrap_or(Timestamp::ZERO);
         let labels = |one: &FiredTimer| {
@@ -137,7 +139,8 @@ impl FiredNotification {
             Labels::from([("timer".to_owned(), id), ("type".to_owned(), of)])
         };
         let labels = self.timers.first().map(labels).unwrap_or_default();
-        let group = Group { key: String::new(), labels };
+        let key = self.timers.first().map(|one| group_of_timer(&one.id)).unwrap_or_default();
+        let group = Group { key, labels };
         Notification {
             group,
             sealed_at,
@@ -344,18 +347,22 @@ impl Readable {
 }
 
 impl Notification {
+    /// A whole notification in any of its forms. The key of its group is empty if it is that of one silence in its short
+    /// form.
+    pub fn parse(text: &str) -> Result<Notification> {
+        match text.starts_with(FIRED) {
+            true => from_json("a notification", text).map(FiredNotification::notification),
+            false => from_json("a notification", text).map(|Stored(notification)| notification),
+        }
+    }
+
     /// Reads a stored notification of the group with that key, as far as it is readable: the readable members are
     /// notified without the others.
     pub fn read(group: &str, text: &[u8]) -> Readable {
         let text = String::from_utf8_lossy(text);
-        let read = match text.starts_with(FIRED) {
-            true => from_json("a notification", &text)
-                .map(|fired: FiredNotification| Stored(fired.notification())),
-            false => from_json("a notification", &text),
-        };
-        match read {
+        match Notification::parse(&text) {
             // The key is that of the lane, whatever the text says: the delivery ends in that lane.
-            Ok(Stored(notification)) => {
+            Ok(notification) => {
                 let group = Group { key: group.to_owned(), ..notification.group };
                 Readable { notification: Some(Notification { group, ..notification }), error: None }
             }

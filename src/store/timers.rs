@@ -210,6 +210,12 @@ pub trait TimerStore: Layout {
     /// Forgets timers of these partitions that ended and are not kept any more, a bounded number of them. Answers how
     /// many.
     async fn forget_timers(&self, partitions: &[u16], now: Timestamp) -> Result<usize>;
+
+    /// Compares the index and the counts of timers that wait in these partitions with the timers, and makes them again
+    /// where they differ. An engine that cannot lose them alone does nothing.
+    async fn mend_timers(&self, _partitions: &[u16]) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// How long timers of a type are kept after they ended.

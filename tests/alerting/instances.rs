@@ -40,6 +40,8 @@ impl Instance {
             queries: world.engine.clone(),
             flaps: world.engine.clone(),
             units: world.engine.clone(),
+            timer_store: world.engine.clone(),
+            timers: world.timers.clone(),
             silences: silences.clone(),
             census: world.roll.census().clone(),
         };

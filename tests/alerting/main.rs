@@ -22,6 +22,7 @@ mod shapes;
 mod silences;
 #[path = "../support/mod.rs"]
 mod support;
+mod timers;
 mod webhook;
 mod world;
 
@@ -93,6 +94,7 @@ fn delivery(offline: Vec<OfflineRecord>, online: Vec<OfflineRecord>) -> Delivery
         offline,
         online,
         blind: vec![],
+        timers: vec![],
         reminder: false,
         situation: Situation::default(),
         meant_for: None,

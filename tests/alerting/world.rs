@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rollcall::alerting::{self, Config, Route};
 use rollcall::fleet::{FlapRules, HearingConfig, Rules};
-use rollcall::fleet::{Mirror, Ownership, Roll, Silences};
+use rollcall::fleet::{Mirror, Ownership, Roll, Silences, TimerRules, Timers};
 use rollcall::presence::{Declared, Filters, Heartbeat, KindRules};
 use rollcall::routing::Inhibition;
 use rollcall::simulate::webhook_sink::{Options, Received, WebhookSink};
@@ -29,6 +29,7 @@ pub const TIMEOUT: Duration = Duration::from_secs(60);
 pub struct World {
     pub engine: Arc<dyn Engine>,
     pub silences: Arc<Silences>,
+    pub timers: Arc<Timers>,
     pub ownership: Ownership,
     pub clock: Clock,
     pub telemetry: Arc<Telemetry>,
@@ -88,9 +89,12 @@ impl World {
         assert_eq!(alerting::check(&config), Vec::<String>::new());
         let ownership = Ownership::of_everything(engine.partitions());
         let silences = Arc::new(Silences::new(engine.clone()));
+        let timers = Timers::new(engine.clone(), TimerRules::default(), Arc::default(), telemetry.clone());
+        let timers = Arc::new(timers);
         let mut world = World {
             engine,
             silences,
+            timers,
             ownership,
             clock,
             telemetry,
@@ -117,6 +121,8 @@ impl World {
             queries: engine.clone(),
             flaps: engine.clone(),
             units: engine.clone(),
+            timer_store: engine.clone(),
+            timers: self.timers.clone(),
             shared: engine,
             silences: self.silences.clone(),
             census: self.roll.census().clone(),

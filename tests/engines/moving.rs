@@ -12,8 +12,8 @@ use rollcall::clock::{Clock, Timestamp};
 use rollcall::fleet::{HearingConfig, Rules};
 use rollcall::fleet::{Mirror, Roll, Silences, UnitChange};
 use rollcall::presence::{
-    Acknowledgement, Change, Closing, Declared, Filters, Heartbeat, IndexChange, KeyChange, Kind, KindRules,
-    OfflineRecord, Override, Probed, Registration, Unit,
+    Acknowledgement, Change, Closing, Declared, Filters, Guarantee, Heartbeat, IndexChange, KeyChange, Kind,
+    KindRules, NewTimer, OfflineRecord, Override, Probed, Registration, TimerClass, Unit,
 };
 use rollcall::routing::{alert_silence::WantedSilence, parse_label_matchers};
 use rollcall::simulate::servers::{Server, free_port};
@@ -21,7 +21,7 @@ use rollcall::store::Layout;
 use rollcall::store::{
     Again, AlertStore, AttemptMade, Capacity, Delivery, Destination, Destinations, End, Ended, Engine,
     EngineError, Escalation, FlapChange, Gap, Group, HearingStore, Join, OutboxEvent, Pace, Reading, Roster,
-    Subscription, UnitStore, partition_of_group,
+    Subscription, TimerCapacity, UnitStore, partition_of_group,
 };
 use rollcall::store::{embedded, embedded::EmbeddedEngine, embedded::EmbeddedImporter};
 use rollcall::store::{
@@ -236,8 +236,41 @@ async fn fill(engine: Arc<dyn Engine>) {
     let handed_out =
         engine.join(&in_hand, &Destinations::all(at_once, &receivers), &room, later).await.unwrap();
     assert_eq!(handed_out.sealed, 2);
+    fill_timers(&*engine, later).await;
     let done: Vec<_> = entries[..6].iter().chain(&entries[8..]).map(|entry| entry.position.clone()).collect();
     engine.remove_entries(&done, &Default::default()).await.unwrap();
+}
+
+/// Two timers wait, one was cancelled, two have fired: receivers have got none of them.
+async fn fill_timers(engine: &dyn Engine, now: Timestamp) {
+    let timer = |name: &str, of: &str, due| NewTimer {
+        id: name.parse().unwrap(),
+        timer_type: of.parse().unwrap(),
+        due,
+        data: r#"{"a": [1.0, "\u00fc"]}"#.parse().unwrap(),
+    };
+    let class = TimerClass {
+        timer_type: "report".parse().unwrap(),
+        receivers: vec!["hook".to_owned()],
+        guarantee: Guarantee::AtLeastOnce,
+        keep: HOUR,
+        most: 10,
+    };
+    let once =
+        TimerClass { timer_type: "once".parse().unwrap(), guarantee: Guarantee::AtMostOnce, ..class.clone() };
+    let classes = [class, once].map(|class| (class.timer_type.clone(), class)).into();
+    let all = [
+        timer("waits", "report", now + HOUR),
+        timer("waits too", "once", now + HOUR),
+        timer("is cancelled", "report", now + HOUR),
+        timer("fires", "report", now),
+        timer("fires once", "once", now),
+    ];
+    engine.register(&all, false, now).await.unwrap();
+    engine.cancel(&[all[2].id.clone()], &classes, now).await.unwrap();
+    let partitions: Vec<u16> = (0..engine.partitions()).collect();
+    let due = engine.due_timers(&partitions, now, 10).await.unwrap();
+    assert_eq!(engine.fire(&due, &classes, &TimerCapacity::NONE, now).await.unwrap().timers.len(), 2);
 }
 
 /// The whole contents, in an order that no engine decides. The labels of a group are unknown
@@ -284,8 +317,9 @@ async fn a_fleet_is_the_same_after_a_migration_there_and_back() {
         open_records: 7,
         closed_records: 1,
         unsealed: 5,
-        undelivered: 5,
+        undelivered: 7,
         dead_letters: 1,
+        timers: 2,
         silences: 1,
         blind: 1,
     };

@@ -27,6 +27,8 @@ mod alone;
 mod broker;
 mod clocks;
 mod engine;
+#[path = "../support/facts.rs"]
+mod facts;
 #[path = "../support/namespaces.rs"]
 mod namespaces;
 mod network;
@@ -36,4 +38,5 @@ mod processes;
 mod routed;
 mod servers;
 mod shared;
+mod timers;
 mod world;

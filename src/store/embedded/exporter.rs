@@ -12,6 +12,7 @@ use crate::clock::Timestamp;
 use crate::presence::since_of;
 use crate::store::json::from_json;
 use crate::store::notification::of_member;
+use crate::store::timer_text::decode;
 use crate::store::{Queries, Result, StoredAttempts};
 use crate::store::{migration::Exporter, migration::MigrationItem};
 
@@ -54,6 +55,7 @@ impl Exporter for EmbeddedEngine {
             records(database, partition, &mut items)?;
             groups(database, partition, &mut items)?;
             lanes(database, partition, &mut items)?;
+            timers(database, partition, &mut items)?;
             for (name, text) in flaps::in_partition(database, partition)? {
                 items.extend(name.parse().ok().map(|unit| MigrationItem::Flaps { unit, text }));
             }
@@ -120,6 +122,18 @@ fn groups(database: &Connection, partition: u16, items: &mut Vec<MigrationItem>)
         let groups =
             groups.iter().map(|json| from_json("a group", json)).collect::<crate::store::Result<_>>()?;
         items.push(MigrationItem::GroupOf { member: member.to_owned(), groups });
+    }
+    Ok(())
+}
+
+fn timers(database: &Connection, partition: u16, items: &mut Vec<MigrationItem>) -> DatabaseResult<()> {
+    let select = "SELECT id, body, kept FROM timers WHERE partition = ?";
+    let rows = all(database, select, [partition], |row| {
+        Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, optional(row, 2)?))
+    })?;
+    for (id, text, kept) in rows {
+        let timer = id.parse().ok().and_then(|id| decode(&id, &text));
+        items.extend(timer.map(|timer| MigrationItem::Timer { timer: timer.at_rest(), kept }));
     }
     Ok(())
 }

@@ -13,10 +13,13 @@ use super::last_seen::unit_id;
 use super::silences::insert_audit;
 use super::{Config, database};
 use crate::clock::Timestamp;
-use crate::presence::{Hearing, stored_since};
+use crate::presence::{Hearing, Timer, TimerStanding, stored_since};
 use crate::store::json::to_json;
 use crate::store::notification::is_final;
-use crate::store::{EngineError, OutboxEvent, Result, StoredAttempts, partition_of, partition_of_group};
+use crate::store::timer_text::encode;
+use crate::store::{
+    EngineError, OutboxEvent, Result, StoredAttempts, group_of_timer, partition_of, partition_of_group,
+};
 use crate::store::{migration::Importer, migration::MigrationItem};
 
 /// Tables that must be empty before an import.
@@ -146,6 +149,7 @@ impl TargetDatabase {
                 let partition = partition_of(unit, self.partitions);
                 self.execute(insert, params![unit.to_string(), partition, text])
             }
+            MigrationItem::Timer { timer, kept } => self.insert_timer(timer, kept),
             MigrationItem::Audit(entry) => insert_audit(&self.database, &to_json(entry)?),
         }
     }
@@ -234,6 +238,18 @@ impl TargetDatabase {
             }
             _ => Ok(()),
         }
+    }
+
+    fn insert_timer(&self, timer: &Timer, kept: &Option<Timestamp>) -> DatabaseResult<()> {
+        let partition = self.partition(&group_of_timer(&timer.id));
+        let (is_waiting, due) = (timer.standing == TimerStanding::Waiting, timer.due.as_millis());
+        self.execute(
+            "INSERT INTO timers(id, partition, due, look, kept, body) VALUES(?, ?, ?, ?, ?, ?)",
+            params![timer.id.as_str(), partition, due, is_waiting.then_some(due), ms(kept), encode(timer)],
+        )?;
+        let count = "INSERT INTO timer_counts(partition, type, waiting) VALUES(?1, ?2, ?3) \
+                     ON CONFLICT(partition, type) DO UPDATE SET waiting = waiting + ?3";
+        self.execute(count, params![partition, timer.timer_type.as_str(), is_waiting])
     }
 
     fn insert_delivery(&self, item: &MigrationItem) -> DatabaseResult<()> {

@@ -84,7 +84,7 @@ fn fire_one(
     if class.receivers.is_empty() {
         return Ok(Some(fired));
     }
-    let notification = FiredNotification::new(vec![FiredTimer::new(timer, class, now)]);
+    let notification = FiredNotification::new(vec![FiredTimer::new(timer, class, now)]).notification();
     let (id, group, body) = (timer.firing(), group_of_timer(&timer.id), to_json(&notification)?);
     let insert = "INSERT INTO notifications(id, body, owed) VALUES(?1, ?2, ?3) \
                   ON CONFLICT(id) DO UPDATE SET owed = owed + ?3";

@@ -14,6 +14,7 @@ use super::{RedisEngine, outbox};
 use crate::clock::Timestamp;
 use crate::presence::{Labels, Stage, since_of};
 use crate::store::notification::Notification;
+use crate::store::timer_text::decode;
 use crate::store::{
     EngineError, FlapStore, Group, MOST_AUDITED, Queries, Result, SilenceStore, StoredAttempts,
 };
@@ -22,6 +23,8 @@ use crate::store::{migration::Exporter, migration::MigrationItem};
 
 /// How many keys one command scans.
 const NAMES: usize = 1000;
+/// How many pages of timers are read at once.
+const TIMER_PAGES: usize = 64;
 /// How many groups one command reads.
 const GROUPS: usize = 500;
 
@@ -100,6 +103,7 @@ impl Exporter for RedisEngine {
             self.export_records(partition, &mut items).await?;
             self.export_groups(partition, &mut items).await?;
             self.export_attempts(partition, &mut items).await?;
+            self.export_timers(partition, &mut items).await?;
             let flaps = self.flaps_in(partition).await?.into_iter();
             items.extend(flaps.map(|(unit, text)| MigrationItem::Flaps { unit, text }));
             return Ok(items);
@@ -249,6 +253,32 @@ impl RedisEngine {
             Some(MigrationItem::Attempts(StoredAttempts { at: moment(at), text }))
         };
         items.extend(entries.into_iter().filter_map(entry));
+        Ok(())
+    }
+
+    async fn export_timers(&self, partition: u16, items: &mut Vec<MigrationItem>) -> Result<()> {
+        let pages: Vec<u32> = (0..self.keys.pages()).collect();
+        for step in pages.chunks(TIMER_PAGES) {
+            let mut pipe = pipe();
+            for page in step {
+                pipe.hgetall(self.timer_key((partition, *page)));
+            }
+            let pages: Vec<Vec<(String, String)>> = self.topology.send("export_timers", &pipe).await?;
+            let stored: Vec<(String, String)> = pages.into_iter().flatten().collect();
+            if stored.is_empty() {
+                continue;
+            }
+            let mut pipe = redis::pipe();
+            let ids: Vec<&String> = stored.iter().map(|(id, _)| id).collect();
+            pipe.cmd("ZMSCORE").arg(self.keys.in_partition(partition, "timers_kept")).arg(ids);
+            let (kept,): (Vec<Option<f64>>,) = self.topology.send("export_timers", &pipe).await?;
+            for ((id, text), kept) in stored.iter().zip(kept) {
+                // Another program wrote a text that is no timer.
+                let timer = id.parse().ok().and_then(|id| decode(&id, text));
+                let kept = kept.map(moment);
+                items.extend(timer.map(|timer| MigrationItem::Timer { timer: timer.at_rest(), kept }));
+            }
+        }
         Ok(())
     }
 

@@ -7,6 +7,8 @@
 //! The timeout of a unit depends on the configuration, which a migration does not know. A TTL that is too long does
 //! no harm: the value of the key decides, and the next heartbeat sets the TTL.
 
+use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -17,10 +19,11 @@ use super::key_scan::KeyScan;
 use super::ledger::TAKEN;
 use super::{Config, Keys, Tags, Topology, meta};
 use crate::clock::Timestamp;
-use crate::presence::{Hearing, OfflineRecord, stored_since};
+use crate::presence::{Hearing, OfflineRecord, TimerStanding, TimerType, stored_since};
+use crate::store::json::to_json;
 use crate::store::notification::{Notification, is_final, of_member};
-use crate::store::{EngineError, OutboxEvent, Result};
-use crate::store::{json::from_json, json::to_json};
+use crate::store::timer_text::encode;
+use crate::store::{EngineError, OutboxEvent, Result, group_of_timer};
 use crate::store::{migration::Importer, migration::MigrationItem};
 use crate::telemetry::Telemetry;
 
@@ -35,6 +38,8 @@ const TTL: Duration = Duration::from_secs(1000 * 86_400);
 pub struct RedisImporter {
     topology: Topology,
     keys: Keys,
+    /// How many timers of each type wait in each partition, so far.
+    timer_counts: Mutex<BTreeMap<(u16, TimerType), u64>>,
 }
 
 impl RedisImporter {
@@ -44,7 +49,8 @@ impl RedisImporter {
     /// `Refused` if there is a fleet already, `Unavailable` while the server cannot be reached.
     pub async fn prepare(config: &Config, telemetry: std::sync::Arc<Telemetry>) -> Result<RedisImporter> {
         let topology = Topology::new(config, telemetry)?;
-        let importer = RedisImporter { topology, keys: meta::new_keys(config) };
+        let importer =
+            RedisImporter { topology, keys: meta::new_keys(config), timer_counts: Mutex::default() };
         let mut read = pipe();
         read.hmget(importer.keys.meta(), &["fleet", "moving"]);
         let ((fleet, moving),): ((Option<String>, Option<String>),) =
@@ -170,7 +176,7 @@ impl RedisImporter {
                 }
             }
             MigrationItem::Notification { id, body, owed } => {
-                let Notification { group, .. } = from_json("a notification", body)?;
+                let Notification { group, .. } = Notification::parse(body)?;
                 let partition = self.keys.partition_of_group(&group.key);
                 pipe.hset(self.keys.in_partition(partition, "notifications"), id, body).ignore();
                 if *owed > 1 {
@@ -207,6 +213,23 @@ impl RedisImporter {
                 let key = |name: &str| self.keys.in_partition(self.keys.partition(unit), name);
                 pipe.hset(key("flaps"), unit.to_string(), text).ignore();
                 pipe.zadd(key("flap_looks"), unit.to_string(), 0).ignore();
+            }
+            MigrationItem::Timer { timer, kept } => {
+                let partition = self.keys.partition_of_group(&group_of_timer(&timer.id));
+                let page = self.keys.page_of_group(&group_of_timer(&timer.id)).1;
+                let key = |name: &str| self.keys.in_partition(partition, name);
+                let (id, due) = (timer.id.as_str(), timer.due.as_millis());
+                pipe.hset(self.keys.of(partition, "timer", &page.to_string()), id, encode(timer)).ignore();
+                if timer.standing == TimerStanding::Waiting {
+                    pipe.zadd(key("timers"), id, due).ignore();
+                    let mut counts = self.timer_counts.lock().expect("nothing panics under this lock");
+                    let count = counts.entry((partition, timer.timer_type.clone())).or_default();
+                    *count += 1;
+                    pipe.hset(key("timer_counts"), timer.timer_type.as_str(), *count).ignore();
+                } else {
+                    pipe.zadd(key("timers_ended"), id, due).ignore();
+                    pipe.zadd(key("timers_kept"), id, kept.unwrap_or_default().as_millis()).ignore();
+                }
             }
             MigrationItem::Audit(entry) => {
                 pipe.cmd("XADD").arg(self.keys.audit()).arg("*").arg("entry").arg(to_json(entry)?).ignore();

@@ -82,6 +82,7 @@ mod tags;
 mod timer_attempts;
 mod timer_firing;
 mod timer_lists;
+mod timer_repair;
 mod timers;
 mod topology;
 mod units;

@@ -41,8 +41,10 @@ pub(super) async fn due(
         due.extend(ids(engine, partition, "timers", members).await?);
     }
     let stored = read(engine, &due).await?;
+    let waits =
+        |timer: &Option<Timer>| timer.as_ref().is_some_and(|one| one.standing == TimerStanding::Waiting);
     let lost: Vec<&TimerId> =
-        due.iter().zip(&stored).filter(|(_, timer)| timer.is_none()).map(|(id, _)| id).collect();
+        due.iter().zip(&stored).filter(|(_, timer)| !waits(timer)).map(|(id, _)| id).collect();
     engine.leave_index(&lost).await?;
     let is_due = |timer: &Timer| timer.standing == TimerStanding::Waiting && timer.due <= until;
     Ok(stored.into_iter().flatten().filter(is_due).collect())

@@ -14,7 +14,7 @@ use redis::{ScriptInvocation, pipe};
 
 use super::keys::PageId;
 use super::units::first_score;
-use super::{RedisEngine, timer_attempts, timer_firing, timer_lists};
+use super::{RedisEngine, timer_attempts, timer_firing, timer_lists, timer_repair};
 use crate::clock::Timestamp;
 use crate::presence::{DEFAULT_TIMER_KEEP, NewTimer, Timer, TimerId, TimerType};
 use crate::store::timer_text::{encode, moment};
@@ -141,6 +141,10 @@ impl TimerStore for RedisEngine {
 
     async fn forget_timers(&self, partitions: &[u16], now: Timestamp) -> Result<usize> {
         timer_lists::forget(self, partitions, now).await
+    }
+
+    async fn mend_timers(&self, partitions: &[u16]) -> Result<()> {
+        timer_repair::mend(self, partitions).await
     }
 }
 

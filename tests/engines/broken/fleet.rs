@@ -9,10 +9,13 @@ use futures_util::future::join_all;
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::fleet::{HearingConfig, Rules};
 use rollcall::fleet::{Mirror, Roll};
-use rollcall::presence::{Declared, Filters, Heartbeat, Kind, KindRules, OfflineRecord, Probed, Unit};
+use rollcall::presence::{
+    Declared, Filters, Guarantee, Heartbeat, Kind, KindRules, NewTimer, OfflineRecord, Probed, TimerClass,
+    TimerId, Unit,
+};
 use rollcall::store::{
-    AttemptMade, Capacity, Delivery, Destinations, End, Ended, Engine, Gap, Group, Join, OutboxEvent, Pace,
-    Reading, ShareMember, Subscription,
+    AttemptMade, Capacity, Delivery, Destinations, End, Ended, Engine, FindTimers, Gap, Group, Join,
+    OutboxEvent, Pace, Reading, ShareMember, Subscription, TimerCapacity, TimerClasses,
 };
 use rollcall::telemetry::{Problem, Telemetry};
 use tokio::sync::Notify;
@@ -31,6 +34,8 @@ pub struct Fleet {
     pub notified: BTreeMap<String, usize>,
     /// How often each unit's return was.
     pub back: BTreeMap<String, usize>,
+    /// How often each timer was delivered.
+    pub fired: BTreeMap<String, usize>,
     /// The errors meanwhile.
     pub failures: Vec<String>,
 }
@@ -42,6 +47,21 @@ pub fn hours(hours: u32) -> Timestamp {
 /// The filter by which a kind is heard.
 fn filters(kind: &str) -> Filters {
     Filters::from([(kind.parse().unwrap(), vec!["units/+/heartbeat".to_owned()])])
+}
+
+/// How many timers wait when the value is poisoned.
+pub const TIMERS: usize = 12;
+
+fn classes() -> TimerClasses {
+    let class = |name: &str, guarantee| TimerClass {
+        timer_type: name.parse().unwrap(),
+        receivers: vec![RECEIVER.to_owned()],
+        guarantee,
+        keep: 10_000 * HOUR,
+        most: 1000,
+    };
+    let all = [class("report", Guarantee::AtLeastOnce), class("once", Guarantee::AtMostOnce)];
+    all.into_iter().map(|class| (class.timer_type.clone(), class)).collect()
 }
 
 pub fn unit(number: usize) -> Unit {
@@ -81,6 +101,7 @@ impl Fleet {
             clock,
             notified: BTreeMap::new(),
             back: BTreeMap::new(),
+            fired: BTreeMap::new(),
             failures: Vec::new(),
         }
     }
@@ -131,12 +152,36 @@ impl Fleet {
         self.engine.renew("one", Duration::from_secs(8), None).await.unwrap();
         self.engine.announce("one", "127.0.0.1:1", Duration::from_secs(8)).await.unwrap();
         self.engine.note(&[&unit(5)]).await.unwrap();
+        self.live_timers(at).await;
         // One waits in its group, and one has its event in the outbox, when the value is poisoned.
         self.heard_until(hours(POISONED)).await;
         self.clock.follow(hours(POISONED), Duration::ZERO);
         self.hear(&units()[2..], hours(51)).await;
         self.notified.clear();
         self.back.clear();
+    }
+
+    /// Timers in each state; those that wait are due when the value is poisoned.
+    async fn live_timers(&self, at: Timestamp) {
+        let timer = |n: usize, of: &str, due| NewTimer {
+            id: format!("timer-{n:02}").parse().unwrap(),
+            timer_type: of.parse().unwrap(),
+            due,
+            data: Default::default(),
+        };
+        let mut timers: Vec<NewTimer> =
+            (0..TIMERS).map(|n| timer(n, "report", hours(POISONED + 1))).collect();
+        timers.extend((TIMERS..TIMERS + 4).map(|n| timer(n, "once", at)));
+        timers.extend((TIMERS + 4..TIMERS + 8).map(|n| timer(n, "report", hours(POISONED + 1))));
+        self.engine.register(&timers, false, at).await.unwrap();
+        let cancelled: Vec<TimerId> = timers[TIMERS + 4..].iter().map(|timer| timer.id.clone()).collect();
+        self.engine.cancel(&cancelled, &classes(), at).await.unwrap();
+        let partitions: Vec<u16> = (0..self.engine.partitions()).collect();
+        let due = self.engine.due_timers(&partitions, at, 100).await.unwrap();
+        self.engine.fire(&due, &classes(), &TimerCapacity::NONE, at).await.unwrap();
+        let leased = self.lease(at).await;
+        let leased: Vec<&Delivery> = leased.iter().collect();
+        assert_eq!(self.engine.begin_only_attempts(&leased, at).await.unwrap(), [true; 4]);
     }
 
     pub async fn hear(&self, units: &[Unit], at: Timestamp) {
@@ -190,6 +235,9 @@ impl Fleet {
             }
         }
         let _ = self.engine.renew("one", Duration::from_secs(8), None).await;
+        if let Err(why) = self.fire(now).await {
+            self.failures.push(format!("fire: {why}"));
+        }
         self.notify(now).await;
     }
 
@@ -211,6 +259,19 @@ impl Fleet {
         }
     }
 
+    /// What the loop of timers does.
+    async fn fire(&self, now: Timestamp) -> rollcall::store::Result<()> {
+        let partitions: Vec<u16> = (0..self.engine.partitions()).collect();
+        self.engine.mend_timers(&partitions).await?;
+        let due = self.engine.due_timers(&partitions, now, 100).await?;
+        self.engine.fire(&due, &classes(), &TimerCapacity::NONE, now).await?;
+        self.engine.count_timers(&partitions).await?;
+        self.engine.forget_timers(&partitions, now).await?;
+        self.engine.find_timers(&FindTimers::default(), 100).await?;
+        self.engine.give_up_only_attempts(&partitions, now).await?;
+        Ok(())
+    }
+
     async fn notify(&mut self, now: Timestamp) {
         if let Err(why) = self.try_join(Duration::ZERO, now).await {
             self.failures.push(format!("join: {why}"));
@@ -230,7 +291,8 @@ impl Fleet {
         let count = |notified: &mut BTreeMap<String, usize>, record: &OfflineRecord| {
             *notified.entry(record.id.unit.to_string()).or_default() += 1;
         };
-        for Delivery { offline, online, .. } in leased {
+        for Delivery { offline, online, timers, .. } in leased {
+            timers.iter().for_each(|timer| *self.fired.entry(timer.id.to_string()).or_default() += 1);
             offline.iter().for_each(|record| count(&mut self.notified, record));
             online.iter().for_each(|record| count(&mut self.back, record));
         }

@@ -10,7 +10,7 @@ use rollcall::store::{Engine, HearingStore};
 use rollcall::store::{embedded::Config, embedded::EmbeddedEngine, embedded::columns};
 use rusqlite::Connection;
 
-use super::fleet::{Fleet, POISONED, UNITS, hours, telemetry, units};
+use super::fleet::{Fleet, POISONED, TIMERS, UNITS, hours, telemetry, units};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Poison {
@@ -156,6 +156,10 @@ async fn neighbours_are_notified(
     if more > 0 {
         wrong.push(format!("and {more} more"));
     }
+    let may_lose = matches!(table, "timers" | "notifications" | "queue" | "lanes");
+    if fleet.fired.values().any(|times| *times > 1) || fleet.fired.len() < TIMERS && !may_lose {
+        wrong.push(format!("of the timers were delivered: {:?}", fleet.fired));
+    }
     let open: BTreeSet<String> = (fleet.records().await.iter())
         .filter(|record| record.back_at.is_none())
         .map(|record| record.unit.to_string())
@@ -226,10 +230,11 @@ pub fn poison_one(path: &Path, table: &str, column: &str, poison: Poison) -> (Ve
     };
     let at = match table {
         "data" | "members" | "lasting" | "queue" | "untold" | "receivers" | "silences" | "shared"
-        | "flaps" => {
+        | "flaps" | "timers" | "timer_counts" | "timer_attempts" => {
             let key = match table {
                 "flaps" => "unit",
-                "data" | "silences" => "id",
+                "timer_counts" => "type",
+                "data" | "silences" | "timers" => "id",
                 "members" | "lasting" => "grp",
                 "receivers" => "name",
                 "shared" => "state",
@@ -263,10 +268,21 @@ pub fn poison_one(path: &Path, table: &str, column: &str, poison: Poison) -> (Ve
     let is_fine = poison == Unreadable
         && matches!(
             column,
-            "metric" | "value" | "member" | "key" | "receiver" | "grp" | "notification" | "silence" | "text"
+            "metric"
+                | "value"
+                | "member"
+                | "key"
+                | "receiver"
+                | "grp"
+                | "notification"
+                | "silence"
+                | "text"
+                | "type"
+                | "timer"
         );
-    let is_any_id =
-        poison == Unreadable && column == "id" && matches!(table, "notifications" | "letters" | "silences");
+    let is_any_id = poison == Unreadable
+        && column == "id"
+        && matches!(table, "notifications" | "letters" | "silences" | "timers");
     // Rows that are written every two seconds recover by themselves.
     let is_rewritten = table == "meta";
     let is_any_name =

@@ -9,7 +9,7 @@ use rollcall::store::Examine;
 use rollcall::store::Layout;
 use rollcall::store::{redis::Config, redis::RedisEngine, redis::sorts};
 
-use super::fleet::{Fleet, POISONED, UNITS, hours, telemetry, units};
+use super::fleet::{Fleet, POISONED, TIMERS, UNITS, hours, telemetry, units};
 use std::sync::Arc;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -83,6 +83,12 @@ const TABLE: &[(&str, Spared, Spared)] = &[
     ("{pN}:letters:<>", Spared::None, Spared::None),
     ("{pN}:untold:<>", Spared::None, Spared::None),
     ("{pN}:attempts", Spared::None, Spared::None),
+    ("{pN}:timer:<>", Spared::None, Spared::None),
+    ("{pN}:timers", Spared::None, Spared::None),
+    ("{pN}:timers_ended", Spared::None, Spared::None),
+    ("{pN}:timers_kept", Spared::None, Spared::None),
+    ("{pN}:timer_counts", Spared::None, Spared::None),
+    ("{pN}:timer_attempts", Spared::None, Spared::None),
     ("{pN}:fallen:<>", Spared::None, Spared::None),
     ("{hearing}:down", Spared::None, Spared::None),
 ];
@@ -174,6 +180,13 @@ async fn neighbours_are_notified(
         let more = wrong.len() - 3;
         wrong.truncate(3);
         wrong.push(format!("and {more} more"));
+    }
+    // Of the timers, those of a broken page, or with a broken value, may be lost.
+    let may_lose =
+        matches!(row.0, "{pN}:timer:<>" | "{pN}:notifications" | "{pN}:queue:<>" | "{pN}:lanes:<>");
+    let fired = fleet.fired.len();
+    if fleet.fired.values().any(|times| *times > 1) || fired < TIMERS && !may_lose {
+        wrong.push(format!("of the timers were delivered: {:?}", fleet.fired));
     }
     let open = engine_records(&fleet).await;
     if open + spared.len() < UNITS {

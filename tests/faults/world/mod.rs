@@ -37,7 +37,7 @@ pub mod devices;
 pub mod diary;
 pub mod directory;
 #[path = "../../support/http.rs"]
-mod http;
+pub mod http;
 pub mod instance;
 pub mod intruder;
 #[path = "../../support/node.rs"]

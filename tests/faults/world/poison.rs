@@ -38,7 +38,7 @@ pub const POISONED: [&str; 19] = [
 ];
 
 /// The key types that are not, and why.
-pub const LEFT_OUT: [(&str, &str); 33] = [
+pub const LEFT_OUT: [(&str, &str); 39] = [
     ("meta", "without it there is no fleet, and the service says so and is not ready"),
     ("{hearing}:blind", "silence that began before counts in full: a silence may be called one too early"),
     ("{hearing}:blind:<>", "the same"),
@@ -65,6 +65,12 @@ pub const LEFT_OUT: [(&str, &str); 33] = [
     ("{pN}:reminders", "no world reminds"),
     ("{pN}:flaps", "no world has flap detection"),
     ("{pN}:flap_looks", "no world has flap detection"),
+    ("{pN}:timer:<>", "no world has timers"),
+    ("{pN}:timers", "the same"),
+    ("{pN}:timers_ended", "the same"),
+    ("{pN}:timers_kept", "the same"),
+    ("{pN}:timer_counts", "the same"),
+    ("{pN}:timer_attempts", "the same"),
     ("{pN}:lasting:<>", "the last return of a group may be notified early, or late"),
     ("{pN}:notifications", "sealed notifications are not delivered"),
     ("{pN}:queue:<>", "groups with a delivery are notified with their next event"),

@@ -31,7 +31,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(10);
 const LONGEST: Duration = Duration::from_secs(900);
 
 /// The most clients of an instance; a connection for other pages is left to every address.
-const MOST_CLIENTS: usize = 320;
+const MOST_CLIENTS: usize = 512;
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 

@@ -17,6 +17,7 @@ use clap::{Parser, Subcommand};
 use harness::figures::Report;
 use harness::machine::Machine;
 
+mod api;
 mod cluster;
 mod embedded;
 mod engine;
@@ -54,6 +55,7 @@ const BENCHMARKS: [&str; 16] = [
     "routed",
     "rest",
     "pages",
+    "api",
     "growth",
     "cluster",
     "failover",
@@ -68,7 +70,7 @@ const TEN_MILLION: &str = "ten_million";
 #[derive(Debug, Parser)]
 struct Options {
     /// Only these benchmarks: engine, embedded, ingest, first_contact, lateness, mixed, mass, six_thousand,
-    /// routed, rest, pages, growth, cluster, failover, timers; and ten_million, which runs only if it is named.
+    /// routed, rest, pages, api, growth, cluster, failover, timers; and ten_million, which runs only if it is named.
     #[arg(long, value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(BENCHMARKS))]
     only: Vec<String>,
     /// How many units the large fleet has. With less than a million, goals mean little, and nothing is written.
@@ -127,6 +129,7 @@ async fn measure(options: &Options) -> anyhow::Result<()> {
             "routed" => routed::run(&mut report, options.units).await?,
             "rest" => rest::run(&mut report, options.units).await?,
             "pages" => pages::run(&mut report, options.units).await?,
+            "api" => api::run(&mut report, options.units).await?,
             "growth" => growth::run(&mut report, options.units).await?,
             "cluster" => cluster::run(&mut report, options.units).await?,
             "failover" => failover::run(&mut report).await?,

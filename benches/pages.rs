@@ -169,7 +169,7 @@ impl Page {
 }
 
 /// The most memory that a process has in use until `done`.
-async fn most_memory(pid: u32, done: CancellationToken) -> u64 {
+pub async fn most_memory(pid: u32, done: CancellationToken) -> u64 {
     let mut reads = tokio::time::interval(READ_EVERY);
     let mut most = 0;
     while done.run_until_cancelled(reads.tick()).await.is_some() {

@@ -26,6 +26,7 @@ pub(super) struct Bounds {
 
 impl Default for Bounds {
     fn default() -> Bounds {
+        // Clients that follow the fleet, see `http/stream.rs`, leave room for other pages; and 1024 files may be open.
         Bounds { most: 768, most_per_address: 640, reserved: 32 }
     }
 }

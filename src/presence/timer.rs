@@ -398,9 +398,9 @@ pub struct TimerClass {
 /// How long a timer that has ended can be read if its class says nothing else: seven days.
 pub const DEFAULT_TIMER_KEEP: Duration = Duration::from_secs(7 * 86_400);
 /// The default of the most timers of a class that wait at a time.
-pub const DEFAULT_MOST_OF_CLASS: u64 = 1_000_000;
+pub const DEFAULT_MOST_OF_CLASS: u64 = 2_000_000;
 /// The default of the most timers of all classes that wait at a time.
-pub const DEFAULT_MOST_TIMERS: u64 = 2_000_000;
+pub const DEFAULT_MOST_TIMERS: u64 = 5_000_000;
 
 #[cfg(test)]
 mod tests {

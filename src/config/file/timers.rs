@@ -21,7 +21,7 @@ section! {
     /// The limits of all timers.
     Timers {
         max: u64 = DEFAULT_MOST_TIMERS,
-        rate: u32 = 10_000,
+        rate: u32 = 100_000,
     }
 }
 

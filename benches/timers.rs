@@ -281,8 +281,12 @@ async fn poll(mut client: MultiplexedConnection, url: String, clock: Clock) -> a
             take.zrem("plain", id);
         });
         let won: Vec<u8> = take.query_async(&mut client).await?;
-        let won = due.iter().zip(won).filter(|(_, won)| *won == 1).map(|(id, _)| id);
-        let posts = won.map(|id| http.post(&url).header("webhook-id", id).body("{}").send());
+        let mut posts = Vec::new();
+        for (id, won) in due.into_iter().zip(won) {
+            if won == 1 {
+                posts.push(http.post(&url).header("webhook-id", id).body("{}").send());
+            }
+        }
         stream::iter(posts).buffer_unordered(CONCURRENCY / 2).for_each(|_| async {}).await;
         every.reset_immediately();
     }

@@ -92,7 +92,8 @@ impl fmt::Debug for Timestamp {
 
 impl Serialize for Timestamp {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+        // In one piece: a serializer of JSON looks for what it has to escape in each piece that it is given.
+        serializer.serialize_str(&self.to_string())
     }
 }
 

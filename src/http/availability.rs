@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::Uri;
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
@@ -21,6 +22,10 @@ use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Mirror, Roll};
 use crate::presence::{Hearing, Interval, Kind, OfflineRecord, Unit};
 use crate::store::Queries;
+
+mod recent;
+
+use recent::{Asked, Recent};
 
 /// The range if the request names no begin.
 const DEFAULT_RANGE: Duration = Duration::from_secs(30 * 86_400);
@@ -41,6 +46,9 @@ pub(super) struct AvailabilityState {
     mirror: Arc<Mirror>,
     summaries: Summaries,
     clock: Clock,
+    recent: Recent,
+    /// Of requests for what is not kept yet one reads, and the others find its answer.
+    turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl AvailabilityState {
@@ -51,6 +59,8 @@ impl AvailabilityState {
             mirror: sources.mirror.clone(),
             summaries,
             clock: sources.clock.clone(),
+            recent: Recent::default(),
+            turn: Arc::default(),
         }
     }
 }
@@ -59,7 +69,7 @@ pub(super) fn page(state: AvailabilityState) -> Router {
     Router::new().route("/api/v1/availability", get(availability)).with_state(state)
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct AvailabilityQuery {
     /// `kind/unit`.
@@ -98,32 +108,66 @@ enum Scope {
     Units { kind: Option<Kind>, label: Option<(String, String)>, count: u64 },
 }
 
-async fn availability(
-    State(state): State<AvailabilityState>,
-    uri: Uri,
-) -> Result<Json<Availability>, Problem> {
+async fn availability(State(state): State<AvailabilityState>, uri: Uri) -> Result<Response, Problem> {
     let wanted: AvailabilityQuery = query(&uri)?;
-    let now = state.clock.now();
-    let until = wanted.until.unwrap_or(now).min(now);
-    let from = wanted.from.unwrap_or(until - DEFAULT_RANGE);
-    if from >= until {
-        return Err(Problem::bad_request("from is before until, and in the past"));
+    if wanted.unit.is_some() || wanted.from.is_some() || wanted.until.is_some() {
+        return Ok(Json(state.read_for(&wanted).await?).into_response());
     }
-    let scope = state.scope(&wanted).await?;
-    let range = Interval { from, to: until };
-    let (records, is_complete) = state.read(&scope, range).await?;
-    let hearing = state.roll.hearing();
-    let (units, ledger) = match &scope {
-        Scope::Unit(unit) => (1, &hearing.of(&unit.kind).ledger),
-        Scope::Units { kind: Some(kind), count, .. } => (*count, &hearing.of(kind).ledger),
-        Scope::Units { count, .. } => (*count, &hearing.ledger),
+    let asked = (wanted.kind, wanted.label);
+    if let Some((answer, is_due)) = state.recent.find(&asked) {
+        if is_due {
+            tokio::spawn(async move { state.renew(asked).await });
+        }
+        return Ok(Json(&*answer).into_response());
+    }
+    let turn = state.turn.clone();
+    let _turn = turn.lock().await;
+    let answer = match state.recent.find(&asked) {
+        Some((answer, _)) => answer,
+        None => state.renew(asked).await?,
     };
-    let blind = overlap(range, ledger.intervals());
-    let outages = records.iter().filter_map(|record| outage(record, range, &hearing));
-    Ok(Json(Availability { is_complete, ..summed(range, units, blind, outages) }))
+    Ok(Json(&*answer).into_response())
 }
 
 impl AvailabilityState {
+    /// Makes an answer for the usual range, and keeps it.
+    async fn renew(&self, asked: Asked) -> Result<Arc<Availability>, Problem> {
+        let (kind, label) = asked.clone();
+        let wanted = AvailabilityQuery { kind, label, ..AvailabilityQuery::default() };
+        match self.read_for(&wanted).await {
+            Ok(answer) => {
+                let answer = Arc::new(answer);
+                self.recent.keep(asked, answer.clone());
+                Ok(answer)
+            }
+            Err(problem) => {
+                self.recent.give_up(&asked);
+                Err(problem)
+            }
+        }
+    }
+
+    async fn read_for(&self, wanted: &AvailabilityQuery) -> Result<Availability, Problem> {
+        let now = self.clock.now();
+        let until = wanted.until.unwrap_or(now).min(now);
+        let from = wanted.from.unwrap_or(until - DEFAULT_RANGE);
+        if from >= until {
+            return Err(Problem::bad_request("from is before until, and in the past"));
+        }
+        let scope = self.scope(wanted).await?;
+        let range = Interval { from, to: until };
+        let (records, is_complete) = self.read(&scope, range).await?;
+        let hearing = self.roll.hearing();
+        let (units, ledger) = match &scope {
+            Scope::Unit(unit) => (1, &hearing.of(&unit.kind).ledger),
+            Scope::Units { kind: Some(kind), count, .. } => (*count, &hearing.of(kind).ledger),
+            Scope::Units { count, .. } => (*count, &hearing.ledger),
+        };
+        let blind = overlap(range, ledger.intervals());
+        let outages = records.iter().filter_map(|record| outage(record, range, &hearing));
+        Ok(Availability { is_complete, ..summed(range, units, blind, outages) })
+    }
+
     async fn scope(&self, wanted: &AvailabilityQuery) -> Result<Scope, Problem> {
         if let Some(unit) = &wanted.unit {
             if wanted.kind.is_some() || wanted.label.is_some() {

@@ -31,6 +31,8 @@ use crate::store::{EngineError, Queries};
 const WRITERS: usize = 2;
 /// Pages that are read ahead of the client.
 const READ_AHEAD: usize = 16;
+/// The usual length of a line, in bytes; longer ones take more room.
+const USUAL_LINE: usize = 192;
 /// Pages of a step, of which those without units are left out.
 const STEP: u32 = 64;
 
@@ -91,29 +93,39 @@ async fn export(State(state): State<InventoryState>, uri: Uri) -> Result<Respons
         Format::Ndjson => (String::new(), "application/x-ndjson", "units.ndjson"),
         Format::Csv => (csv_line(FIELDS), "text/csv; charset=utf-8", "units.csv"),
     };
-    let now = state.clock.now();
-    let lines = pages(state.queries).map(move |page| {
-        let _permit = &permit;
-        let page = page.map_err(io::Error::other)?;
-        let wanted = page.iter().filter(|seen| kind.as_ref().is_none_or(|kind| *kind == seen.unit.kind));
-        Ok::<Bytes, io::Error>(wanted.filter_map(|seen| line(seen, format, now)).collect::<String>().into())
+    let (queries, now) = (state.queries, state.clock.now());
+    // Each page is a task of its own: reading and writing a million units is the work of more than one core.
+    let lines = places(queries.clone()).map(move |place| {
+        let (queries, kind) = (queries.clone(), kind.clone());
+        let write = async move {
+            let (partition, page) = place?;
+            Ok::<Bytes, EngineError>(lines(&queries.walk(partition, page).await?, kind.as_ref(), format, now))
+        };
+        async move { tokio::spawn(write).await.map_err(io::Error::other)?.map_err(io::Error::other) }
+    });
+    let lines = lines.buffered(READ_AHEAD).inspect(move |_| {
+        let _until_the_last = &permit;
     });
     let body = Body::from_stream(stream::once(async { Ok(head.into()) }).chain(lines));
     let disposition = format!("attachment; filename=\"{name}\"");
     Ok(([(CONTENT_TYPE, media.to_owned()), (CONTENT_DISPOSITION, disposition)], body).into_response())
 }
 
-/// The pages of all partitions that have units, in order.
-pub(super) fn pages(queries: Arc<dyn Queries>) -> impl Stream<Item = Result<Vec<Snapshot>, EngineError>> {
-    let engine = queries.clone();
+/// Partitions and pages that have units, in order.
+fn places(queries: Arc<dyn Queries>) -> impl Stream<Item = Result<(u16, u32), EngineError>> {
     let steps = stream::iter(0..queries.partitions()).map(move |partition| {
-        let engine = engine.clone();
-        async move { Ok((partition, engine.occupied(partition, STEP).await?)) }
+        let queries = queries.clone();
+        async move { Ok((partition, queries.occupied(partition, STEP).await?)) }
     });
-    let pages = steps.buffered(READ_AHEAD).map_ok(|(partition, steps)| {
+    let places = steps.buffered(READ_AHEAD).map_ok(|(partition, steps)| {
         stream::iter(steps.into_iter().flatten().map(move |page| Ok((partition, page))))
     });
-    let pages = pages.try_flatten().map(move |place| {
+    places.try_flatten()
+}
+
+/// The pages of all partitions that have units, in order.
+pub(super) fn pages(queries: Arc<dyn Queries>) -> impl Stream<Item = Result<Vec<Snapshot>, EngineError>> {
+    let pages = places(queries.clone()).map(move |place| {
         let queries = queries.clone();
         async move {
             let (partition, page) = place?;
@@ -123,22 +135,30 @@ pub(super) fn pages(queries: Arc<dyn Queries>) -> impl Stream<Item = Result<Vec<
     pages.buffered(READ_AHEAD)
 }
 
-fn line(seen: &Snapshot, format: Format, now: Timestamp) -> Option<String> {
-    let facts = seen.facts.as_ref().filter(|_| seen.is_known())?;
-    let entry = Entry {
-        kind: &seen.unit.kind,
-        unit: &seen.unit.id,
-        timeout_seconds: facts.set.timeout.map(|span| span.as_secs_f64()),
-        grace_seconds: facts.set.grace.map(|span| span.as_secs_f64()),
-        labels: &facts.labels,
-        paused_until: facts.pause.map(|pause| pause.to).filter(|until| *until > now),
-        note: &facts.note,
-        last_seen: seen.last_heard(),
-    };
-    match format {
-        Format::Ndjson => serde_json::to_string(&entry).ok().map(|json| json + "\n"),
-        Format::Csv => entry.to_csv(),
+/// The lines of a page.
+fn lines(page: &[Snapshot], kind: Option<&Kind>, format: Format, now: Timestamp) -> Bytes {
+    let mut text = Vec::with_capacity(page.len() * USUAL_LINE);
+    for seen in page.iter().filter(|seen| kind.is_none_or(|kind| *kind == seen.unit.kind)) {
+        let Some(facts) = seen.facts.as_ref().filter(|_| seen.is_known()) else { continue };
+        let entry = Entry {
+            kind: &seen.unit.kind,
+            unit: &seen.unit.id,
+            timeout_seconds: facts.set.timeout.map(|span| span.as_secs_f64()),
+            grace_seconds: facts.set.grace.map(|span| span.as_secs_f64()),
+            labels: &facts.labels,
+            paused_until: facts.pause.map(|pause| pause.to).filter(|until| *until > now),
+            note: &facts.note,
+            last_seen: seen.last_heard(),
+        };
+        match format {
+            Format::Ndjson => {
+                serde_json::to_writer(&mut text, &entry).expect("names, numbers and moments are always JSON");
+                text.push(b'\n');
+            }
+            Format::Csv => text.extend_from_slice(entry.to_csv().as_bytes()),
+        }
     }
+    text.into()
 }
 
 impl InventoryState {
@@ -154,11 +174,13 @@ impl InventoryState {
 
 impl Entry<'_> {
     /// Labels are a JSON object, and nothing where there is none.
-    fn to_csv(&self) -> Option<String> {
-        let labels =
-            if self.labels.is_empty() { String::new() } else { serde_json::to_string(self.labels).ok()? };
+    fn to_csv(&self) -> String {
+        let labels = match self.labels.is_empty() {
+            true => String::new(),
+            false => serde_json::to_string(self.labels).expect("names and values are always JSON"),
+        };
         let text = |value: Option<&dyn ToString>| value.map(ToString::to_string).unwrap_or_default();
-        Some(csv_line([
+        csv_line([
             self.kind.as_str(),
             self.unit.as_str(),
             &text(self.timeout_seconds.as_ref().map(|seconds| seconds as _)),
@@ -167,6 +189,6 @@ impl Entry<'_> {
             &text(self.paused_until.as_ref().map(|until| until as _)),
             self.note,
             &text(self.last_seen.as_ref().map(|at| at as _)),
-        ]))
+        ])
     }
 }

@@ -40,7 +40,12 @@ pub(super) struct Incidents {
     routes: watch::Receiver<Arc<AlertRoutes>>,
     roll: Arc<Roll>,
     clock: Clock,
-    recent: Arc<Mutex<Option<(Instant, Arc<Lasting>)>>>,
+    recent: Arc<Mutex<Option<RecentlyRead>>>,
+}
+
+struct RecentlyRead {
+    at: Instant,
+    lasting: Arc<Lasting>,
 }
 
 /// What lasts.
@@ -87,11 +92,11 @@ impl Incidents {
     /// What lasts, as of up to [`RECENT`] ago.
     pub async fn recent(&self) -> Result<Arc<Lasting>, Problem> {
         let mut recent = self.recent.lock().await;
-        if let Some((_, lasting)) = recent.as_ref().filter(|(read, _)| read.elapsed() < RECENT) {
-            return Ok(lasting.clone());
+        if let Some(read) = recent.as_ref().filter(|read| read.at.elapsed() < RECENT) {
+            return Ok(read.lasting.clone());
         }
         let lasting = Arc::new(self.read().await?);
-        *recent = Some((Instant::now(), lasting.clone()));
+        *recent = Some(RecentlyRead { at: Instant::now(), lasting: lasting.clone() });
         Ok(lasting)
     }
 

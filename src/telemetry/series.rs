@@ -11,7 +11,7 @@ use prometheus::{
 
 use super::labels::{
     BrokerRefusal, CheckOutcome, CheckSource, ConnectionLoss, CutReason, EngineWarning, HEARD, PayloadIssue,
-    Rejection, TimerOutcome, ValueOutcome, heard_as_str,
+    Rejection, ValueOutcome, heard_as_str,
 };
 use super::process::Process;
 use super::snapshot::SnapshotHistogram;
@@ -68,7 +68,7 @@ pub(super) struct Series {
     pub timer_requests: IntCounterVec,
     pub timers: IntGaugeVec,
     pub timers_fired: IntCounterVec,
-    pub timer_lateness: Histogram,
+    pub timer_lateness: HistogramVec,
     pub timers_unknown: IntCounterVec,
     pub reload_successful: IntGauge,
     pub reload_success_at: GaugeVec,
@@ -295,9 +295,11 @@ impl Series {
                 &["type", "state"],
             ),
             timers_fired: make.counters("timers_fired_total", "Timers that this instance fired.", &["type"]),
-            timer_lateness: make.histogram(
+            timer_lateness: make.histograms(
                 "timer_lateness_seconds",
                 "Time from the moment of a timer until it fired.",
+                &[],
+                &LATENCIES,
             ),
             timers_unknown: make.counters(
                 "timers_unknown_total",
@@ -353,9 +355,6 @@ impl Series {
         }
         for cut in CutReason::ALL {
             self.connections_cut.with_label_values(&[cut.as_str()]);
-        }
-        for outcome in TimerOutcome::ALL {
-            self.timer_requests.with_label_values(&[outcome.as_str()]);
         }
         for source in CheckSource::ALL {
             for result in CheckOutcome::ALL {

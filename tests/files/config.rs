@@ -1022,7 +1022,7 @@ fn every_option_of_a_class_of_timers_reaches_its_rules() {
     let report = class("report");
     assert_eq!(
         (report.guarantee, report.keep, report.most),
-        (Guarantee::AtLeastOnce, 7 * 24 * HOUR, 1_000_000)
+        (Guarantee::AtLeastOnce, 7 * 24 * HOUR, 2_000_000)
     );
     let command = class("command_2");
     assert_eq!((command.guarantee, command.keep, command.most), (Guarantee::AtMostOnce, HOUR, 7));

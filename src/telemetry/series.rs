@@ -11,7 +11,7 @@ use prometheus::{
 
 use super::labels::{
     BrokerRefusal, CheckOutcome, CheckSource, ConnectionLoss, CutReason, EngineWarning, HEARD, PayloadIssue,
-    Rejection, TimerOutcome, ValueOutcome, heard_as_str,
+    Rejection, ValueOutcome, heard_as_str,
 };
 use super::process::Process;
 use super::snapshot::SnapshotHistogram;
@@ -64,10 +64,12 @@ pub(super) struct Series {
     pub inhibiting_units: IntGauge,
     pub breaker_tripped: IntGauge,
     pub flapping_units: IntGaugeVec,
+    /// No series before a client asked for one with that result.
     pub timer_requests: IntCounterVec,
     pub timers: IntGaugeVec,
     pub timers_fired: IntCounterVec,
-    pub timer_lateness: Histogram,
+    /// No series where no class of timers is configured.
+    pub timer_lateness: HistogramVec,
     pub timers_unknown: IntCounterVec,
     pub reload_successful: IntGauge,
     pub reload_success_at: GaugeVec,
@@ -289,9 +291,11 @@ impl Series {
                 &["type", "state"],
             ),
             timers_fired: make.counters("timers_fired_total", "Timers that this instance fired.", &["type"]),
-            timer_lateness: make.histogram(
+            timer_lateness: make.histograms(
                 "timer_lateness_seconds",
                 "Time from the moment of a timer until it fired.",
+                &[],
+                &LATENCIES,
             ),
             timers_unknown: make.counters(
                 "timers_unknown_total",
@@ -347,9 +351,6 @@ impl Series {
         }
         for cut in CutReason::ALL {
             self.connections_cut.with_label_values(&[cut.as_str()]);
-        }
-        for outcome in TimerOutcome::ALL {
-            self.timer_requests.with_label_values(&[outcome.as_str()]);
         }
         for source in CheckSource::ALL {
             for result in CheckOutcome::ALL {

@@ -19,6 +19,8 @@ impl Telemetry {
     ) {
         let timers = &self.series.timers;
         timers.reset();
+        // Where timers are used, the series starts at zero, too.
+        self.lateness();
         for of in configured {
             timers.with_label_values(&[of.as_str(), "waiting"]);
             self.series.timers_fired.with_label_values(&[of.as_str()]);
@@ -29,10 +31,15 @@ impl Telemetry {
         }
     }
 
+    fn lateness(&self) -> prometheus::Histogram {
+        let no_labels: [&str; 0] = [];
+        self.series.timer_lateness.with_label_values(&no_labels)
+    }
+
     /// A timer fired, so long after its moment.
     pub fn timer_fired(&self, of: &TimerType, late: Duration) {
         self.series.timers_fired.with_label_values(&[of.as_str()]).inc();
-        self.series.timer_lateness.observe(late.as_secs_f64());
+        self.lateness().observe(late.as_secs_f64());
     }
 
     /// The only attempt to deliver a timer has no outcome: the instance that made it died.

@@ -49,7 +49,7 @@ pub(super) struct QueuedMessage {
 struct Batch {
     beats: Vec<Heartbeat>,
     events: Vec<HearingEvent>,
-    timers: Vec<Box<TimerRequest>>,
+    timers: Vec<TimerRequest>,
     acks: Vec<Ack>,
     oldest: Option<Timestamp>,
 }
@@ -69,7 +69,7 @@ impl Batch {
                     batch.events.push(HearingEvent::MemberLost { member, at: arrived })
                 }
                 Content::Unsubscribed => batch.events.push(HearingEvent::Unsubscribed { connection }),
-                Content::Timer(request) => batch.timers.push(request),
+                Content::Timer(request) => batch.timers.push(*request),
                 Content::Nothing => {}
             }
             batch.acks.extend(ack);

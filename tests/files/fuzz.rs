@@ -454,8 +454,9 @@ async fn ask(address: &str, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(address).await.unwrap();
     // The server may refuse it before it is written.
     let _ = stream.write_all(bytes).await;
-    if !bytes.windows(4).any(|end| end == b"\r\n\r\n") {
-        // No more bytes follow, so that the server need not wait for the end of the head.
+    let has_body = bytes.windows(8).any(|part| part.eq_ignore_ascii_case(b"content-"));
+    if has_body || !bytes.windows(4).any(|end| end == b"\r\n\r\n") {
+        // No more bytes follow, so that the server need not wait for the end of the head or of the body.
         let _ = stream.shutdown().await;
     }
     let mut answer = vec![0; 4096];

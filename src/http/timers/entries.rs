@@ -117,7 +117,7 @@ impl Cutter {
         take(if std::mem::take(&mut self.is_too_long) { Err(TooLong) } else { Ok(entry) });
     }
 
-    /// In one piece: an arm for each place.
+    /// Where the bytes after this one stand.
     fn step(&mut self, byte: u8, take: &mut dyn FnMut(Entry)) -> Result<(), BrokenArray> {
         let is_space = byte.is_ascii_whitespace();
         self.place = match (self.place, byte) {

@@ -23,7 +23,7 @@ enum Run<'a> {
 pub(in crate::intake) async fn apply(
     writer: &EngineWriter,
     timers: &Timers,
-    requests: &[Box<TimerRequest>],
+    requests: &[TimerRequest],
 ) -> Option<Vec<Value>> {
     let mut answers = Vec::with_capacity(requests.len());
     for run in runs(requests) {
@@ -38,7 +38,7 @@ pub(in crate::intake) async fn apply(
 
 /// Requests of one sort that follow one another are applied in one go. A timer that is registered and then cancelled is in
 /// two runs.
-fn runs(requests: &[Box<TimerRequest>]) -> Vec<Run<'_>> {
+fn runs(requests: &[TimerRequest]) -> Vec<Run<'_>> {
     let mut runs: Vec<Run<'_>> = Vec::new();
     for request in requests {
         match (&request.asked, runs.last_mut()) {

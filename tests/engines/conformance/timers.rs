@@ -220,8 +220,14 @@ pub async fn promise_17_a_cancel_that_answers_yes_is_never_fired<G: Ground>(worl
     let due = world.at(1000);
     world.registers(&many(300, "report", due)).await;
     let read = world.engine.due_timers(&world.partitions(), due, 100_000).await.unwrap();
-    let ids: Vec<TimerId> = read.iter().map(|timer| timer.id.clone()).collect();
+    // What was cancelled after it was read, and before it is fired.
+    let first: Vec<TimerId> = read[..50].iter().map(|timer| timer.id.clone()).collect();
+    let answers = world.engine.cancel(&first, &classes(), due).await.unwrap();
+    assert_eq!(answers, [TimerCancelled::Yes; 50]);
+    assert_eq!(world.engine.fire(&read[..50], &classes(), &NONE, due).await.unwrap(), Fired::default());
     // Both at the same time, from the same state.
+    let read = &read[50..];
+    let ids: Vec<TimerId> = read.iter().map(|timer| timer.id.clone()).collect();
     let (engine, classes) = (world.another().await.0, classes());
     let (fired, cancelled) =
         tokio::join!(engine.fire(&read, &classes, &NONE, due), world.engine.cancel(&ids, &classes, due));
@@ -250,6 +256,12 @@ pub async fn promise_18_a_change_that_answers_yes_moves_it<G: Ground>(world: Wor
     let (due, later) = (world.at(1000), world.hours(1));
     world.registers(&many(300, "report", due)).await;
     let read = world.engine.due_timers(&world.partitions(), due, 100_000).await.unwrap();
+    // What was moved after it was read, and before it is fired.
+    let moved: Vec<NewTimer> = many(50, "report", later);
+    assert_eq!(world.registers(&moved).await, [TimerRegistered::Changed; 50]);
+    let old: Vec<Timer> =
+        read.iter().filter(|timer| moved.iter().any(|one| one.id == timer.id)).cloned().collect();
+    assert_eq!(world.engine.fire(&old, &classes(), &NONE, later).await.unwrap(), Fired::default());
     let moved: Vec<NewTimer> = many(300, "report", later);
     let (engine, classes) = (world.another().await.0, classes());
     let (fired, changed) =
@@ -381,6 +393,7 @@ pub async fn timers_are_listed_by_moment_and_id_page_by_page<G: Ground>(world: W
         let page = world.engine.find_timers(&find, 7).await.unwrap();
         assert!(page.timers.len() <= 7);
         listed.extend(page.timers.into_iter().map(|timer| timer.id));
+        assert!(listed.len() <= all.len(), "some are listed twice");
         find.after = page.next;
         if find.after.is_none() {
             break;

@@ -99,21 +99,7 @@ impl Lone {
         let silent_from = silent_from.map(Timestamp::from_millis);
         let record = OfflineRecord::open(id.unit, id.last_seen, deadline, detected_at);
         let record = OfflineRecord { silent_from, labels, cause, ..record };
-        Notification {
-            group,
-            sealed_at,
-            offline: vec![record],
-            online: Vec::new(),
-            blind: Vec::new(),
-            timers: Vec::new(),
-            notified: Vec::new(),
-            receivers: None,
-            reminder: false,
-            lasting: None,
-            before: None,
-            incident: None,
-            meant_for: None,
-        }
+        Notification { offline: vec![record], ..Notification::empty(group, sealed_at) }
     }
 }
 
@@ -141,21 +127,7 @@ impl FiredNotification {
         let labels = self.timers.first().map(labels).unwrap_or_default();
         let key = self.timers.first().map(|one| group_of_timer(&one.id)).unwrap_or_default();
         let group = Group { key, labels };
-        Notification {
-            group,
-            sealed_at,
-            offline: Vec::new(),
-            online: Vec::new(),
-            blind: Vec::new(),
-            timers: self.timers,
-            notified: Vec::new(),
-            receivers: None,
-            reminder: false,
-            lasting: None,
-            before: None,
-            incident: None,
-            meant_for: None,
-        }
+        Notification { timers: self.timers, ..Notification::empty(group, sealed_at) }
     }
 }
 
@@ -261,6 +233,25 @@ pub(super) struct Notification {
 }
 
 impl Notification {
+    /// Without members.
+    fn empty(group: Group, sealed_at: Timestamp) -> Notification {
+        Notification {
+            group,
+            sealed_at,
+            offline: Vec::new(),
+            online: Vec::new(),
+            blind: Vec::new(),
+            timers: Vec::new(),
+            notified: Vec::new(),
+            receivers: None,
+            reminder: false,
+            lasting: None,
+            before: None,
+            incident: None,
+            meant_for: None,
+        }
+    }
+
     /// The delivery to one receiver: without the returns of silences that it was not notified of, and nothing but
     /// returns if the group does not have that receiver any more.
     pub fn delivery(mut self, id: String, receiver: &str, attempt: u32) -> Delivery {
@@ -418,21 +409,8 @@ fn each_of<T: serde::de::DeserializeOwned>(list: &str, begin: &str) -> Vec<T> {
 impl Delivery {
     /// The first delivery of a lane. One that is not readable has no content, and can be ended all the same.
     pub(super) fn of(notification: Option<Notification>, group: &str, id: &str, receiver: &str) -> Delivery {
-        let notification = notification.unwrap_or_else(|| Notification {
-            group: Group { key: group.to_owned(), labels: Labels::new() },
-            sealed_at: Timestamp::ZERO,
-            offline: Vec::new(),
-            online: Vec::new(),
-            blind: Vec::new(),
-            timers: Vec::new(),
-            notified: Vec::new(),
-            receivers: None,
-            reminder: false,
-            lasting: None,
-            before: None,
-            incident: None,
-            meant_for: None,
-        });
+        let group = Group { key: group.to_owned(), labels: Labels::new() };
+        let notification = notification.unwrap_or_else(|| Notification::empty(group, Timestamp::ZERO));
         notification.delivery(id.to_owned(), receiver, 0)
     }
 }
@@ -464,44 +442,4 @@ impl Notification {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn record(name: &str) -> OfflineRecord {
-        let id: RecordId = format!("detector:{name}:1732147200000").parse().unwrap();
-        let (at, labels) = (id.last_seen, Labels::from([("site".to_owned(), r#"a",{"id":"b"#.to_owned())]));
-        OfflineRecord { labels, ..OfflineRecord::open(id.unit, at, at, at) }
-    }
-
-    #[test]
-    fn an_unreadable_member_leaves_the_others_readable() {
-        let group = Group { key: "g".into(), labels: Labels::from([("kind".into(), "detector".into())]) };
-        let [a, b, c] = ["a", "b", "c"].map(|name| to_json(&record(name)).unwrap());
-        let text = |group: &str, offline: &str| {
-            format!(
-                r#"{{"group":{group},"sealed_at":"2024-11-21T00:00:00Z","offline":[{offline}],"online":[{c}],"blind":[]}}"#
-            )
-        };
-        let group_json = to_json(&group).unwrap();
-        for garbage in ["garbage{", "", "{}", "[", "\"", "{\"id\":\"x", "\u{fffd}"] {
-            for offline in
-                [format!("{a},{garbage},{b}"), format!("{garbage},{a},{b}"), format!("{a},{b},{garbage}")]
-            {
-                let read = Notification::read("g", text(&group_json, &offline).as_bytes());
-                assert!(read.error.is_some(), "{garbage:?} counts as read");
-                let Notification { offline, online, group: shared, .. } = read.notification.unwrap();
-                assert_eq!(offline, [record("a"), record("b")], "{garbage:?}");
-                assert_eq!((online, &shared), (vec![record("c")], &group), "{garbage:?}");
-            }
-        }
-        let read = Notification::read("g", text("garbage{", &format!("{a},{b}")).as_bytes());
-        let Notification { group, offline, online, .. } = read.notification.unwrap();
-        assert_eq!((group.key.as_str(), offline.len(), online.len()), ("g", 2, 1));
-        let whole = Notification::read("g", text(&group_json, &a).as_bytes());
-        assert!(whole.error.is_none() && whole.notification.is_some());
-        for garbage in ["garbage{", "", "[1", "{}", r#"{"group":{},"offline":[],"online":[],"blind":[]}"#] {
-            let read = Notification::read("g", garbage.as_bytes());
-            assert!(read.notification.is_none() && read.error.is_some(), "{garbage:?}");
-        }
-    }
-}
+mod tests;

@@ -96,7 +96,7 @@ fn timers(delivery: &Delivery, zone: &Zone) -> impl Iterator<Item = Member> {
     delivery.timers.iter().map(move |one| Member {
         action: Action::Trigger,
         key: key(one.id.firing(one.due)),
-        title: timer::title_of(one),
+        title: short(&timer::title_of(one), LONGEST_TITLE),
         text: timer::text_of(one, zone),
         from: one.due,
         to: None,

@@ -220,6 +220,11 @@ pub fn sections(delivery: &Delivery, zone: &Zone, links: &Links) -> Vec<Section>
         let items = notice.lines(zone).into_iter().map(|(name, what)| Item { name, what, link: None });
         return vec![Section { title: "Mass offline".to_owned(), items: items.collect(), more: 0 }];
     }
+    let timers = delivery.timers.iter().map(|one| Item {
+        name: timer::name(one),
+        what: timer::text_of(one, zone),
+        link: None,
+    });
     let blind = delivery.blind.iter().map(|interval| blindness(delivery, interval, zone));
     let of_record = |record: &OfflineRecord| Item {
         name: unit(record),
@@ -244,7 +249,7 @@ pub fn sections(delivery: &Delivery, zone: &Zone, links: &Links) -> Vec<Section>
     let folded = if others.is_empty() { MOST_LISTED } else { MOST_FOLDED };
     let sections = [
         section("Fallback", MOST_LISTED, meant_for),
-        section("Timers", MOST_LISTED, delivery.timers.iter().map(|one| timer::item(one, zone))),
+        section("Timers", MOST_LISTED, timers),
         section("Blind", MOST_LISTED, blind),
         section(&cause, folded, by_cause.into_iter().map(of_record)),
         section("Flapping", MOST_LISTED, flapping.into_iter().map(of_record)),

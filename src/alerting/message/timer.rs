@@ -3,7 +3,6 @@
 use serde::Serialize;
 
 use super::examples::Example;
-use super::summary::{Item, LONGEST_TITLE};
 use super::zone::{Zone, span};
 use crate::alerting::text::{short, word};
 use crate::clock::Timestamp;
@@ -48,14 +47,10 @@ pub(super) fn title(delivery: &Delivery) -> Option<String> {
 
 /// `TIMER: report-due pump-7`.
 pub(super) fn title_of(timer: &FiredTimer) -> String {
-    short(&format!("TIMER: {}", name(timer)), LONGEST_TITLE)
+    format!("TIMER: {}", name(timer))
 }
 
-/// One timer: its moment and its data.
-pub(super) fn item(timer: &FiredTimer, zone: &Zone) -> Item {
-    Item { name: name(timer), what: text_of(timer, zone), link: None }
-}
-
+/// Its moment and its data.
 pub(super) fn text_of(timer: &FiredTimer, zone: &Zone) -> String {
     let late = timer.fired_at.since(timer.due);
     let late = if late.as_secs() > 0 { format!(", fired {} late", span(late)) } else { String::new() };
@@ -66,7 +61,8 @@ pub(super) fn text_of(timer: &FiredTimer, zone: &Zone) -> String {
     format!("due {}{late}{data}", zone.show(timer.due))
 }
 
-fn name(timer: &FiredTimer) -> String {
+/// The class and the id.
+pub(super) fn name(timer: &FiredTimer) -> String {
     format!("{} {}", timer.timer_type, word(timer.id.as_str()))
 }
 

@@ -3,7 +3,7 @@
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::error::DatabaseResult;
-use super::timer_attempts::{forget_attempt, write_receipt};
+use super::timer_rows::{forget_attempt, write_receipt};
 use crate::clock::Timestamp;
 use crate::presence::{Receipt, TimerId};
 use crate::store::json::to_json;

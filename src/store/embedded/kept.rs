@@ -5,7 +5,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::EmbeddedEngine;
 use super::error::DatabaseResult;
 use super::stored::text;
-use super::timer_attempts::write_receipt;
+use super::timer_rows::write_receipt;
 use crate::clock::Timestamp;
 use crate::presence::Receipt;
 use crate::store::notification::Notification;

@@ -72,6 +72,7 @@ mod table_rules;
 mod timer_attempts;
 mod timer_firing;
 mod timer_lists;
+mod timer_rows;
 mod timers;
 mod units;
 mod waiting;

@@ -4,14 +4,12 @@
 use rusqlite::{Connection, params};
 
 use super::EmbeddedEngine;
-use super::error::DatabaseResult;
 use super::finish::end_lane;
 use super::stored::text;
-use super::timers::stored;
+use super::timer_rows::{forget_attempt, write_receipt};
 use crate::clock::Timestamp;
-use crate::presence::{Receipt, TimerId, TimerStanding, TimerType};
+use crate::presence::{Receipt, TimerId, TimerType};
 use crate::store::json::to_json;
-use crate::store::timer_text::{decode, encode};
 use crate::store::{Delivery, Result, firing_of, group_of_timer, partition_of_group};
 
 /// How many attempts one call gives up.
@@ -86,36 +84,4 @@ pub(super) async fn give_up(
         Ok(types)
     };
     engine.writer.write("give_up_only_attempts", write).await
-}
-
-/// The outcome of an attempt is known. Answers whether it had none.
-pub(super) fn forget_attempt(
-    database: &Connection,
-    receiver: &str,
-    timer: &TimerId,
-    due: Timestamp,
-) -> DatabaseResult<bool> {
-    let delete = "DELETE FROM timer_attempts WHERE receiver = ? AND timer = ? AND due = ?";
-    let values = params![receiver, timer.as_str(), due.as_millis()];
-    Ok(database.prepare_cached(delete)?.execute(values)? > 0)
-}
-
-/// Writes what became of a timer at a receiver, unless it is not known any more, or was registered again since. Answers
-/// its type if that changed it.
-pub(super) fn write_receipt(
-    database: &Connection,
-    timer: &TimerId,
-    due: Timestamp,
-    receiver: &str,
-    receipt: Receipt,
-) -> DatabaseResult<Option<TimerType>> {
-    let known = stored(database, timer)?.and_then(|text| decode(timer, &text));
-    let Some(mut known) = known.filter(|known| known.due == due) else { return Ok(None) };
-    let TimerStanding::Fired { receipts, .. } = &mut known.standing else { return Ok(None) };
-    let of_receiver = receipts.iter_mut().find(|(name, before)| name == receiver && *before != receipt);
-    let Some((_, before)) = of_receiver else { return Ok(None) };
-    *before = receipt;
-    let update = "UPDATE timers SET body = ? WHERE id = ?";
-    database.prepare_cached(update)?.execute(params![encode(&known), timer.as_str()])?;
-    Ok(Some(known.timer_type))
 }

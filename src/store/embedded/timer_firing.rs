@@ -6,7 +6,7 @@ use rusqlite::{Connection, params};
 use super::EmbeddedEngine;
 use super::error::DatabaseResult;
 use super::stored::text;
-use super::timers::{Counts, end, stored};
+use super::timer_rows::{Counts, end, stored};
 use crate::clock::Timestamp;
 use crate::presence::{FiredTimer, Timer, TimerClass, TimerStanding};
 use crate::store::json::to_json;

@@ -5,7 +5,7 @@ use rusqlite::{Connection, params};
 use super::EmbeddedEngine;
 use super::error::DatabaseResult;
 use super::stored::text;
-use super::timers::stored;
+use super::timer_rows::stored;
 use crate::clock::Timestamp;
 use crate::presence::{Timer, TimerId};
 use crate::store::json::to_json;

@@ -11,6 +11,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::error::DatabaseResult;
 use super::stored::text;
+use super::timer_rows::{Counts, end, stored};
 use super::{EmbeddedEngine, timer_attempts, timer_firing, timer_lists};
 use crate::clock::Timestamp;
 use crate::presence::{NewTimer, Timer, TimerId, TimerStanding, TimerType};
@@ -135,33 +136,6 @@ impl TimerStore for EmbeddedEngine {
     }
 }
 
-/// How many more timers of each type and partition wait after a job.
-#[derive(Default)]
-pub(super) struct Counts(BTreeMap<(u16, TimerType), i64>);
-
-impl Counts {
-    pub fn add(&mut self, partition: u16, of: &TimerType, change: i64) {
-        *self.0.entry((partition, of.clone())).or_default() += change;
-    }
-
-    pub fn write(&self, database: &Connection) -> DatabaseResult<()> {
-        let mut update = database.prepare_cached(
-            "INSERT INTO timer_counts(partition, type, waiting) VALUES(?1, ?2, max(0, ?3)) \
-             ON CONFLICT(partition, type) DO UPDATE SET waiting = max(0, waiting + ?3)",
-        )?;
-        for ((partition, of), change) in self.0.iter().filter(|(_, change)| **change != 0) {
-            update.execute(params![partition, of.as_str(), change])?;
-        }
-        Ok(())
-    }
-}
-
-/// The stored text of a timer.
-pub(super) fn stored(database: &Connection, id: &TimerId) -> DatabaseResult<Option<String>> {
-    let mut select = database.prepare_cached("SELECT body FROM timers WHERE id = ?")?;
-    Ok(select.query_row([id.as_str()], |row| Ok(text(row, 0)?.into_owned())).optional()?)
-}
-
 fn register(
     database: &Connection,
     timer: &NewTimer,
@@ -251,12 +225,4 @@ fn cancel(
     let timer = Timer { standing: TimerStanding::Cancelled { at: now }, ..timer };
     end(database, &timer, kept)?;
     Ok(Ok(timer.timer_type))
-}
-
-/// Writes a timer that waits no more.
-pub(super) fn end(database: &Connection, timer: &Timer, kept: Timestamp) -> DatabaseResult<()> {
-    let update = "UPDATE timers SET look = NULL, kept = ?, body = ? WHERE id = ?";
-    let values = params![kept.as_millis(), encode(timer), timer.id.as_str()];
-    database.prepare_cached(update)?.execute(values)?;
-    Ok(())
 }

@@ -75,90 +75,14 @@
 use std::fmt::Display;
 use std::sync::Arc;
 
+mod rules;
+
+pub use rules::{KEY_RULES, KeyRule};
+
 use super::tags::Tags;
 use super::topology::slot_of;
 use crate::presence::{Kind, Unit};
 use crate::store::{Shared, partition_of};
-use crate::telemetry::Stored;
-
-/// The keys of one name.
-#[derive(Debug, PartialEq, Eq)]
-pub struct KeyRule {
-    pub name: &'static str,
-    pub redis_type: &'static str,
-    pub what: Stored,
-    /// Whether they belong to hearing, and not to a partition.
-    pub is_hearing: bool,
-    /// Whether a unit, a page, a receiver or a group follows the name.
-    pub has_owner: bool,
-}
-
-const fn sort(belongs_to: &str, name: &'static str, redis_type: &'static str, what: Stored) -> KeyRule {
-    let belongs_to = belongs_to.as_bytes();
-    KeyRule { name, redis_type, what, is_hearing: belongs_to[0] == b'h', has_owner: belongs_to.len() == 2 }
-}
-
-/// All sorts of keys: `h` belongs to hearing, `p` to a partition, `+` has an owner.
-pub const KEY_RULES: &[KeyRule] = &[
-    sort("p", "meta", "hash", Stored::Other),
-    sort("h", "heard", "hash", Stored::Hearing),
-    sort("h", "members", "hash", Stored::Hearing),
-    sort("h", "floors", "hash", Stored::Hearing),
-    sort("h", "plain", "hash", Stored::Hearing),
-    sort("h+", "session", "string", Stored::Hearing),
-    sort("h", "blind", "zset", Stored::Hearing),
-    sort("h+", "blind", "zset", Stored::Hearing),
-    sort("h", "filters", "hash", Stored::Hearing),
-    sort("h", "outbox", "stream", Stored::Outbox),
-    sort("h", "roster", "zset", Stored::Roster),
-    sort("h+", "address", "string", Stored::Roster),
-    sort("h+", "counts", "string", Stored::Roster),
-    sort("h", "receivers", "hash", Stored::Delivery),
-    sort("h+", "shared", "hash", Stored::Other),
-    sort("h", "down", "hash", Stored::Delivery),
-    sort("h", "silences", "hash", Stored::AlertSilence),
-    sort("h", "audit", "stream", Stored::Audit),
-    sort("h", "clock", "hash", Stored::Roster),
-    sort("p", "heard", "string", Stored::Hearing),
-    sort("p", "replicated", "string", Stored::Other),
-    sort("p+", "alive", "string", Stored::ExpiryKey),
-    sort("p", "deadlines", "zset", Stored::Deadlines),
-    sort("p+", "facts", "hash", Stored::Facts),
-    sort("p", "data", "set", Stored::Value),
-    sort("p+", "data", "hash", Stored::Value),
-    sort("p", "noted", "set", Stored::Notes),
-    sort("p", "offline", "zset", Stored::Record),
-    sort("p", "past", "zset", Stored::Record),
-    sort("p", "closed", "zset", Stored::Record),
-    sort("p", "archive", "hash", Stored::Record),
-    sort("p", "outbox", "stream", Stored::Outbox),
-    sort("p", "group_of", "hash", Stored::Group),
-    sort("p", "groups", "zset", Stored::Group),
-    sort("p", "members", "hash", Stored::Group),
-    sort("p", "sealed", "hash", Stored::Group),
-    sort("p", "labels", "hash", Stored::Group),
-    sort("p+", "waiting", "zset", Stored::Group),
-    sort("p+", "lasting", "zset", Stored::Group),
-    sort("p", "reminders", "zset", Stored::Group),
-    sort("p", "over", "zset", Stored::Group),
-    sort("p", "flaps", "hash", Stored::Group),
-    sort("p", "flap_looks", "zset", Stored::Group),
-    sort("p", "notifications", "hash", Stored::Delivery),
-    sort("p", "owed", "hash", Stored::Delivery),
-    sort("p+", "queue", "zset", Stored::Delivery),
-    sort("p+", "lanes", "hash", Stored::Delivery),
-    sort("p+", "dead", "zset", Stored::DeadLetter),
-    sort("p+", "letters", "hash", Stored::DeadLetter),
-    sort("p+", "untold", "hash", Stored::DeadLetter),
-    sort("p+", "fallen", "hash", Stored::Delivery),
-    sort("p", "attempts", "zset", Stored::Attempt),
-    sort("p", "timers", "zset", Stored::Timer),
-    sort("p", "timers_ended", "zset", Stored::Timer),
-    sort("p", "timers_kept", "zset", Stored::Timer),
-    sort("p", "timer_counts", "hash", Stored::Timer),
-    sort("p", "timer_attempts", "zset", Stored::Timer),
-    sort("p+", "timer", "hash", Stored::Timer),
-];
 
 /// The most pages that a partition's facts lie on.
 const MOST_PAGES: u32 = 1024;

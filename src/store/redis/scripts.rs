@@ -53,6 +53,9 @@ pub struct Scripts {
 }
 
 impl Scripts {
+    /// All of them.
+    ///
+    /// In one piece: a list of them.
     pub fn new() -> Scripts {
         Scripts {
             create_fleet: guarded(include_str!("scripts/create_fleet.lua")),

@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use redis::pipe;
 
 use super::RedisEngine;
-use super::timer_lists::{ids, read};
-use super::timers::unexpected;
+use super::timer_lists::{ids, read, unexpected};
 use crate::clock::Timestamp;
 use crate::presence::{FiredTimer, Timer, TimerClass, TimerId, TimerStanding};
 use crate::store::json::to_json;
@@ -92,6 +91,9 @@ pub(super) async fn fire(
     Ok(fired)
 }
 
+/// Fires timers of one class and partition.
+///
+/// In one piece: its arguments and answers are those of the script.
 async fn fire_step(
     engine: &RedisEngine,
     partition: u16,

@@ -9,7 +9,7 @@ use super::keys::PageId;
 use crate::clock::Timestamp;
 use crate::presence::{Timer, TimerId};
 use crate::store::timer_text::decode;
-use crate::store::{FindTimers, Result, TimerPage, TimerPlace};
+use crate::store::{EngineError, FindTimers, Result, TimerPage, TimerPlace};
 use crate::telemetry::Stored;
 
 /// How many timers one batch reads.
@@ -142,4 +142,9 @@ pub(super) async fn forget(engine: &RedisEngine, partitions: &[u16], now: Timest
         forgotten += engine.topology.run::<usize>("forget_timers", &script).await?;
     }
     Ok(forgotten)
+}
+
+/// A script answered what it never answers.
+pub(super) fn unexpected(script: &str, answer: impl std::fmt::Debug) -> EngineError {
+    EngineError::Damaged(format!("the script {script} answered {answer:?}"))
 }

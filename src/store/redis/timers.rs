@@ -13,13 +13,14 @@ use async_trait::async_trait;
 use redis::{ScriptInvocation, pipe};
 
 use super::keys::PageId;
+use super::timer_lists::unexpected;
 use super::units::first_score;
 use super::{RedisEngine, timer_attempts, timer_firing, timer_lists, timer_repair};
 use crate::clock::Timestamp;
 use crate::presence::{DEFAULT_TIMER_KEEP, NewTimer, Timer, TimerId, TimerType};
 use crate::store::timer_text::{encode, moment};
 use crate::store::{
-    Delivery, EngineError, FindTimers, Fired, Result, TimerCancelled, TimerCapacity, TimerClasses, TimerPage,
+    Delivery, FindTimers, Fired, Result, TimerCancelled, TimerCapacity, TimerClasses, TimerPage,
     TimerRegistered, TimerStore,
 };
 
@@ -178,10 +179,6 @@ fn unique<'a>(ids: impl Iterator<Item = &'a TimerId>, keeps_first: bool) -> Uniq
     let repeats = places.values().filter(|(first, last)| !keeps_first && first != last);
     let repeats = repeats.map(|(first, last)| (*last, *first)).collect();
     Unique { indices: places.values().map(kept).collect(), repeats }
-}
-
-pub(super) fn unexpected(script: &str, answer: impl std::fmt::Debug) -> EngineError {
-    EngineError::Damaged(format!("the script {script} answered {answer:?}"))
 }
 
 impl RedisEngine {

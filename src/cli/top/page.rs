@@ -114,14 +114,20 @@ fn short(seconds: u64) -> String {
 fn clip(line: &str, width: usize) -> String {
     let (mut room, mut clipped, mut rest) = (width, String::new(), line);
     while let Some(c) = rest.chars().next() {
-        let sequence = rest.starts_with('\x1b').then(|| rest.find('m')).flatten().map_or(0, |end| end + 1);
-        if sequence > 0 {
-            clipped.push_str(&rest[..sequence]);
-        } else if room > 0 {
-            room -= 1;
-            clipped.push(c);
-        }
-        rest = &rest[sequence.max(if sequence > 0 { 0 } else { c.len_utf8() })..];
+        let end = match rest.starts_with('\x1b').then(|| rest.find('m')).flatten() {
+            Some(last) => {
+                clipped.push_str(&rest[..=last]);
+                last + 1
+            }
+            None => {
+                if room > 0 {
+                    room -= 1;
+                    clipped.push(c);
+                }
+                c.len_utf8()
+            }
+        };
+        rest = &rest[end..];
     }
     clipped
 }

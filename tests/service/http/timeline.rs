@@ -78,6 +78,13 @@ async fn availability_is_the_share_of_time_that_units_were_not_offline() {
             (&json!(50.0), &json!(350.0))
         );
     }
+    // Of the usual range the answer is kept for a moment, and says of which.
+    let usual = fleet.json("/api/v1/availability").await;
+    fleet.clock.advance(SECOND);
+    assert_eq!(fleet.json("/api/v1/availability").await, usual);
+    assert_eq!((&usual["outages"], &usual["units"]), (&json!(1), &json!(2)), "{usual}");
+    let of_kind = fleet.json("/api/v1/availability?kind=detector").await;
+    assert!(of_kind["until"].as_str() > usual["until"].as_str(), "{of_kind} {usual}");
     for query in [
         "unit=a",
         "unit=detector/a&kind=detector",

@@ -55,6 +55,7 @@ pub(super) struct Series {
     /// No series before the first comparison.
     pub mirror_age: GaugeVec,
     pub units: IntGaugeVec,
+    pub archived_units: IntGaugeVec,
     /// No series for a kind without offline units.
     pub oldest_outage: GaugeVec,
     pub silence: SnapshotHistogram,
@@ -64,11 +65,9 @@ pub(super) struct Series {
     pub inhibiting_units: IntGauge,
     pub breaker_tripped: IntGauge,
     pub flapping_units: IntGaugeVec,
-    /// No series before a client asked for one with that result.
     pub timer_requests: IntCounterVec,
     pub timers: IntGaugeVec,
     pub timers_fired: IntCounterVec,
-    /// No series where no class of timers is configured.
     pub timer_lateness: HistogramVec,
     pub timers_unknown: IntCounterVec,
     pub reload_successful: IntGauge,
@@ -248,6 +247,11 @@ impl Series {
                 &[],
             ),
             units: make.gauges("units", "Units by kind and state.", &["kind", "state"]),
+            archived_units: make.gauges(
+                "archived_units",
+                "Units that have been offline for longer than archive_after of their kind; no other metric counts them.",
+                &["kind"],
+            ),
             oldest_outage: make.float_gauges(
                 "oldest_outage_timestamp_seconds",
                 "When the unit that has been offline for longest was last heard.",

@@ -4,14 +4,17 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::Telemetry;
+use super::labels::TimerOutcome;
 use crate::presence::TimerType;
 
 /// The sampled line about timers of a type that is not configured.
 pub(super) const WITHOUT_CLASS: &str = "timers_without_class";
 
+const NO_LABELS: [&str; 0] = [];
+
 impl Telemetry {
-    /// How many timers of each type wait in the partitions of this instance, and which types are configured: their series
-    /// start at zero.
+    /// How many timers of each type wait in the partitions of this instance, and which types are configured. All series of
+    /// timers start at zero with this: a service without classes has none.
     pub fn timers_waiting<'a>(
         &self,
         configured: impl Iterator<Item = &'a TimerType>,
@@ -19,8 +22,10 @@ impl Telemetry {
     ) {
         let timers = &self.series.timers;
         timers.reset();
-        // Where timers are used, the series starts at zero, too.
-        self.lateness();
+        self.series.timer_lateness.with_label_values(&NO_LABELS);
+        for outcome in TimerOutcome::ALL {
+            self.series.timer_requests.with_label_values(&[outcome.as_str()]);
+        }
         for of in configured {
             timers.with_label_values(&[of.as_str(), "waiting"]);
             self.series.timers_fired.with_label_values(&[of.as_str()]);
@@ -31,15 +36,10 @@ impl Telemetry {
         }
     }
 
-    fn lateness(&self) -> prometheus::Histogram {
-        let no_labels: [&str; 0] = [];
-        self.series.timer_lateness.with_label_values(&no_labels)
-    }
-
     /// A timer fired, so long after its moment.
     pub fn timer_fired(&self, of: &TimerType, late: Duration) {
         self.series.timers_fired.with_label_values(&[of.as_str()]).inc();
-        self.lateness().observe(late.as_secs_f64());
+        self.series.timer_lateness.with_label_values(&NO_LABELS).observe(late.as_secs_f64());
     }
 
     /// The only attempt to deliver a timer has no outcome: the instance that made it died.

@@ -11,7 +11,7 @@ async fn requests_that_never_end_do_not_block_the_health_page() {
     let fleet = Fleet::start().await;
     let address = fleet.url.strip_prefix("http://").unwrap();
     let mut halves = Vec::new();
-    for _ in 0..550 {
+    for _ in 0..800 {
         let mut half = TcpStream::connect(address).await.unwrap();
         half.write_all(b"GET /healthz HTTP/1.1\r\nHost: rollcall").await.unwrap();
         halves.push(half);
@@ -31,7 +31,7 @@ async fn requests_that_never_end_do_not_block_the_health_page() {
 }
 
 /// Both ends of every connection are file descriptors of this process.
-fn allow_many_files() {
+pub(super) fn allow_many_files() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;

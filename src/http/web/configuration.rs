@@ -50,7 +50,8 @@ pub(super) async fn page(
 
 fn table(options: &[&ShownOption]) -> Markup {
     html! {
-        div.scroll {
+        // Nothing in it has the focus, so that only this lets a keyboard scroll it.
+        div.scroll tabindex="0" role="region" aria-label="Options" {
             table {
                 caption.hidden { "Options" }
                 thead { tr { th scope="col" { "Option" } th scope="col" { "Value" } th scope="col" { "From" } } }

@@ -106,7 +106,7 @@ fn values(view: &UnitView, now: Timestamp) -> Markup {
         @if !view.values.is_empty() {
             section {
                 h2 { "Values" }
-                div.scroll {
+                div.scroll tabindex="0" role="region" aria-label="Values" {
                     table {
                         caption.hidden { "Values" }
                         thead { tr { th scope="col" { "Metric" } th scope="col" { "Value" } th scope="col" { "Sent" } } }

@@ -31,7 +31,7 @@ async fn requests_that_never_end_do_not_block_the_health_page() {
 }
 
 /// Both ends of every connection are file descriptors of this process.
-fn allow_many_files() {
+pub(super) fn allow_many_files() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;

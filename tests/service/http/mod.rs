@@ -301,6 +301,7 @@ async fn a_unit_is_shown_with_all_its_facts() {
         "paused_until": "2026-03-01T12:01:00.000Z",
         "sleeps_until": null,
         "record": null,
+        "archived": false,
         "flapping": false,
         "values": {},
     });

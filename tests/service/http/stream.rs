@@ -5,6 +5,7 @@ use reqwest::header::CONTENT_TYPE;
 use rollcall::store::Roster;
 use serde_json::Value;
 
+use super::connections::allow_many_files;
 use super::world::{Fleet, PATIENCE, SECOND};
 
 const PATH: &str = "/api/v1/stream";
@@ -158,7 +159,7 @@ async fn a_client_that_has_missed_too_much_is_told_to_read_anew() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn five_hundred_clients_follow_an_instance_and_there_is_a_bound() {
-    raise_limit_of_files();
+    allow_many_files();
     let fleet = Fleet::start().await;
     fleet.hear(&["detector:a"]).await;
     let mut clients = Vec::new();
@@ -181,11 +182,4 @@ async fn five_hundred_clients_follow_an_instance_and_there_is_a_bound() {
         }
     };
     tokio::time::timeout(PATIENCE, room).await.expect("there is room again");
-}
-
-/// Both ends of the connections are in this process.
-fn raise_limit_of_files() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
 }

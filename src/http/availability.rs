@@ -4,7 +4,7 @@
 //! offline: it is left out, and the answer says how much it was.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::extract::State;
 use axum::http::Uri;
@@ -114,7 +114,7 @@ async fn availability(State(state): State<AvailabilityState>, uri: Uri) -> Resul
         return Ok(Json(state.read_for(&wanted).await?).into_response());
     }
     let asked = (wanted.kind, wanted.label);
-    if let Some((answer, is_due)) = state.recent.find(&asked) {
+    if let Some((answer, is_due)) = state.recent.find(&asked, Instant::now()) {
         if is_due {
             tokio::spawn(async move { state.renew(asked).await });
         }
@@ -122,7 +122,7 @@ async fn availability(State(state): State<AvailabilityState>, uri: Uri) -> Resul
     }
     let turn = state.turn.clone();
     let _turn = turn.lock().await;
-    let answer = match state.recent.find(&asked) {
+    let answer = match state.recent.find(&asked, Instant::now()) {
         Some((answer, _)) => answer,
         None => state.renew(asked).await?,
     };
@@ -137,7 +137,7 @@ impl AvailabilityState {
         match self.read_for(&wanted).await {
             Ok(answer) => {
                 let answer = Arc::new(answer);
-                self.recent.keep(asked, answer.clone());
+                self.recent.keep(asked, answer.clone(), Instant::now());
                 Ok(answer)
             }
             Err(problem) => {

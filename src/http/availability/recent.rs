@@ -4,9 +4,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
-
-use tokio::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::Availability;
 
@@ -31,24 +29,24 @@ struct Kept {
 
 impl Recent {
     /// The answer, and whether the caller has to make a newer one.
-    pub fn find(&self, asked: &Asked) -> Option<(Arc<Availability>, bool)> {
+    pub fn find(&self, asked: &Asked, now: Instant) -> Option<(Arc<Availability>, bool)> {
         let mut kept = self.lock();
-        let found = kept.get_mut(asked).filter(|kept| kept.made.elapsed() < USABLE)?;
-        let is_due = found.made.elapsed() >= NEW && !found.is_renewed;
+        let found = kept.get_mut(asked).filter(|kept| now - kept.made < USABLE)?;
+        let is_due = now - found.made >= NEW && !found.is_renewed;
         found.is_renewed |= is_due;
         Some((found.answer.clone(), is_due))
     }
 
-    pub fn keep(&self, asked: Asked, answer: Arc<Availability>) {
+    pub fn keep(&self, asked: Asked, answer: Arc<Availability>, made: Instant) {
         let mut kept = self.lock();
         if kept.len() >= MOST && !kept.contains_key(&asked) {
             let oldest = kept.iter().min_by_key(|(_, one)| one.made).map(|(asked, _)| asked.clone());
             oldest.and_then(|oldest| kept.remove(&oldest));
         }
-        kept.insert(asked, Kept { answer, made: Instant::now(), is_renewed: false });
+        kept.insert(asked, Kept { answer, made, is_renewed: false });
     }
 
-    /// Another request makes a newer answer: this one failed.
+    /// The caller made no newer answer: it failed, and another one has to.
     pub fn give_up(&self, asked: &Asked) {
         if let Some(kept) = self.lock().get_mut(asked) {
             kept.is_renewed = false;
@@ -76,31 +74,31 @@ mod tests {
         (Some(kind.to_owned()), None)
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn an_answer_is_given_while_one_caller_makes_a_newer_one() {
-        let recent = Recent::default();
-        let found = |kind: &str| recent.find(&asked(kind)).map(|(answer, is_due)| (answer.units, is_due));
-        assert_eq!(found("pump"), None);
-        recent.keep(asked("pump"), answer(1));
-        assert_eq!(found("pump"), Some((1, false)));
-        tokio::time::advance(NEW).await;
-        assert_eq!(found("pump"), Some((1, true)), "one makes it");
-        assert_eq!(found("pump"), Some((1, false)), "and others wait for nothing");
+    #[test]
+    fn an_answer_is_given_while_one_caller_makes_a_newer_one() {
+        let (recent, begin) = (Recent::default(), Instant::now());
+        let found =
+            |at: Instant| recent.find(&asked("pump"), at).map(|(answer, is_due)| (answer.units, is_due));
+        assert_eq!(found(begin), None);
+        recent.keep(asked("pump"), answer(1), begin);
+        assert_eq!(found(begin), Some((1, false)));
+        let later = begin + NEW;
+        assert_eq!(found(later), Some((1, true)), "one makes it");
+        assert_eq!(found(later), Some((1, false)), "and others wait for nothing");
         recent.give_up(&asked("pump"));
-        assert_eq!(found("pump"), Some((1, true)));
-        recent.keep(asked("pump"), answer(2));
-        assert_eq!(found("pump"), Some((2, false)));
-        tokio::time::advance(USABLE).await;
-        assert_eq!(found("pump"), None, "too old");
+        assert_eq!(found(later), Some((1, true)));
+        recent.keep(asked("pump"), answer(2), later);
+        assert_eq!(found(later), Some((2, false)));
+        assert_eq!(found(later + USABLE), None, "too old");
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn the_oldest_leaves_for_another_one() {
-        let recent = Recent::default();
+    #[test]
+    fn the_oldest_leaves_for_another_one() {
+        let (recent, begin) = (Recent::default(), Instant::now());
         for number in 0..=MOST {
-            recent.keep(asked(&number.to_string()), answer(1));
-            tokio::time::advance(Duration::from_millis(1)).await;
+            recent.keep(asked(&number.to_string()), answer(1), begin + Duration::from_millis(number as u64));
         }
-        assert!(recent.find(&asked("0")).is_none() && recent.find(&asked("1")).is_some());
+        assert!(recent.find(&asked("0"), begin + NEW).is_none());
+        assert!(recent.find(&asked("1"), begin + NEW).is_some());
     }
 }

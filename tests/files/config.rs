@@ -1034,7 +1034,7 @@ fn every_option_of_a_class_of_timers_reaches_its_rules() {
     assert_eq!(unused, ["receiver[2].name", "receiver[3].name"], "a receiver of timers needs no route");
     let none = load("").unwrap();
     assert!(none.timers.classes.is_empty() && !none.intake.timers);
-    assert_eq!((none.timers.most, none.timers.rate), (2_000_000, 10_000));
+    assert_eq!((none.timers.most, none.timers.rate), (5_000_000, 100_000));
 }
 
 #[test]

@@ -185,6 +185,7 @@ section! {
         chat_id: String = String::new(),
         thread_id: String = String::new(),
         topic: String = String::new(),
+        payload: String = String::new(),
         user_key_file: String = String::new(),
         username: String = String::new(),
         retain: bool = false,

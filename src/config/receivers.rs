@@ -225,7 +225,7 @@ fn exec(path: &str, one: &Receiver, problems: &mut Problems) -> Option<ChannelCo
 }
 
 fn mqtt(path: &str, one: &Receiver, base: &Path, problems: &mut Problems) -> Option<ChannelConfig> {
-    let own = ["url", "username", "password_file", "topic", "retain"];
+    let own = ["url", "username", "password_file", "topic", "payload", "retain"];
     misplaced(path, one, &[&own[..], &["ca_file", "client_cert_file", "client_key_file"]].concat(), problems);
     let address = problems.keep(&format!("{path}.url"), one.url.parse::<BrokerAddress>())?;
     let option = format!("{path}.password_file");
@@ -239,8 +239,9 @@ fn mqtt(path: &str, one: &Receiver, base: &Path, problems: &mut Problems) -> Opt
     let tls = tls::files(path, named, unused, base, problems);
     let credentials =
         (!one.username.is_empty()).then(|| (one.username.clone(), password.unwrap_or_default()));
-    let (url, topic, retain) = (one.url.clone(), one.topic.clone(), one.retain);
-    Some(ChannelConfig::Mqtt(Box::new(MqttConfig { url, credentials, topic, retain, tls })))
+    let (url, topic, payload) = (one.url.clone(), one.topic.clone(), one.payload.clone());
+    let mqtt = MqttConfig { url, credentials, topic, payload, retain: one.retain, tls };
+    Some(ChannelConfig::Mqtt(Box::new(mqtt)))
 }
 
 fn email(path: &str, one: &Receiver, base: &Path, problems: &mut Problems) -> Option<ChannelConfig> {

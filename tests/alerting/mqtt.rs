@@ -1,6 +1,7 @@
 //! Claims about the channel to an MQTT broker.
 
 use rollcall::alerting::{Example, MqttConfig, open, probe, send_test};
+use rollcall::presence::{FiredTimer, Guarantee};
 use rollcall::simulate::servers::{Server, free_port};
 use rumqttc::{AsyncClient, Event, EventLoop, MqttOptions, Packet, QoS};
 use serde_json::Value;
@@ -78,6 +79,42 @@ async fn a_storm_arrives_whole_and_the_last_transition_is_retained() {
     let (_client, mut events) = subscriber(&broker, "fleet/north/detector/+").await;
     let found = next(&mut events, storm.offline.len() + storm.online.len()).await;
     assert!(found.iter().all(|(_, _, retained)| *retained));
+}
+
+#[tokio::test]
+async fn a_timer_is_published_in_the_form_that_the_receiver_wants() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = broker(dir.path(), "");
+    let (_client, mut events) = subscriber(&broker, "commands/#").await;
+    let due = now();
+    let fired = FiredTimer {
+        id: "reboot-7".parse().unwrap(),
+        timer_type: "command".parse().unwrap(),
+        due,
+        fired_at: due,
+        data: r#"{"do": "reboot", "to": "pump-7"}"#.parse().unwrap(),
+        guarantee: Guarantee::AtLeastOnce,
+    };
+    let sent = Delivery {
+        id: format!("{}.hook", fired.id.firing(fired.due)),
+        timers: vec![fired],
+        ..delivery(Vec::new(), Vec::new())
+    };
+    let topic = "commands/{{ timer.type }}/{{ timer.data.to }}".to_owned();
+    let payload = r#"{"do": {{ timer.data.do | tojson }}, "id": {{ notification | tojson }}}"#.to_owned();
+    let config = MqttConfig { topic: topic.clone(), payload, ..MqttConfig::default() };
+    open(&to(&broker, config)).unwrap().send(&sent, now()).await.unwrap();
+    open(&to(&broker, MqttConfig { topic, ..MqttConfig::default() }))
+        .unwrap()
+        .send(&sent, now())
+        .await
+        .unwrap();
+    let [(where_to, short, _), (_, whole, _)] = &next(&mut events, 2).await[..] else { panic!() };
+    assert_eq!(where_to, "commands/command/pump-7");
+    let id = format!("reboot-7:{}", due.as_millis());
+    assert_eq!(*short, serde_json::json!({ "do": "reboot", "id": id }));
+    assert_eq!((&whole["id"], &whole["data"]["do"]), (&"reboot-7".into(), &"reboot".into()));
+    assert_eq!(whole["notification"], id);
 }
 
 #[tokio::test]

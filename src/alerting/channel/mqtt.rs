@@ -1,8 +1,9 @@
-//! The channel to an MQTT broker: each transition is published, on a topic that is a template.
+//! The channel to an MQTT broker: each transition is published, and so is each timer, with a topic and a payload that are
+//! templates.
 //!
 //! A delivery has a connection of its own, with a session that ends with it. All of its messages are published at QoS 1;
-//! it has arrived when the broker has acknowledged all of them. A message has the key of its silence, so a subscriber
-//! recognizes repeated ones. So has a timer, which is published as the JSON that a webhook gets. With `retain`, the last transition of each unit stays at the broker.
+//! it has arrived when the broker has acknowledged all of them. A message has the key of its silence, or the id of its
+//! timer, so a subscriber recognizes repeated ones. With `retain`, the last transition of each unit stays at the broker.
 
 use std::time::Duration;
 
@@ -44,6 +45,8 @@ pub struct MqttConfig {
     pub credentials: Option<(String, String)>,
     /// A template; empty: [`DEFAULT_TOPIC`].
     pub topic: String,
+    /// A template; empty: the JSON of a transition or of a timer.
+    pub payload: String,
     pub retain: bool,
     pub tls: TlsFiles,
 }
@@ -54,6 +57,7 @@ pub struct Mqtt {
     credentials: Option<(String, String)>,
     tls: TlsConfiguration,
     retain: bool,
+    has_payload: bool,
     templates: Templates,
     message: MessageConfig,
 }
@@ -91,18 +95,27 @@ impl Mqtt {
     pub fn new(receiver: &str, config: &MqttConfig, message: &MessageConfig) -> Result<Mqtt, String> {
         let mut templates = Templates::new(&message.zone);
         templates.add("topic", if config.topic.is_empty() { DEFAULT_TOPIC } else { &config.topic })?;
+        if !config.payload.is_empty() {
+            templates.add("payload", &config.payload)?;
+        }
         let channel = Mqtt {
             receiver: receiver.to_owned(),
             address: config.url.parse::<BrokerAddress>().map_err(|error| format!("url: {error}"))?,
             credentials: config.credentials.clone(),
             tls: TlsConfiguration::Rustls(tls::client(&config.tls)?.into()),
             retain: config.retain,
+            has_payload: !config.payload.is_empty(),
             templates,
             message: message.clone(),
         };
-        let mut examples = vec![example_timer(receiver)];
-        // A topic for timers need not name a transition.
-        if !config.topic.contains("timer.") {
+        let names = |what| [&config.topic, &config.payload].iter().any(|text| text.contains(what));
+        let mut examples = Vec::new();
+        // Programs decide what the data of timers are: only a timer shows whether a template fits.
+        if !names("timer.data") {
+            examples.push(example_timer(receiver));
+        }
+        // What is for timers need not name a transition.
+        if !names("timer.") {
             examples.extend(Example::ALL.map(|example| example.delivery(receiver)));
             examples.push(hostile(receiver));
         }
@@ -121,6 +134,7 @@ impl Mqtt {
         };
         let mut data = json!({
             "receiver": delivery.receiver,
+            "notification": delivery.notification(),
             "group": message.group(),
             "group_key": delivery.group.key,
         });
@@ -132,6 +146,7 @@ impl Mqtt {
                 data["timer"] = json!(timer);
             }
             let payload = match &timer {
+                _ if self.has_payload => self.templates.render("payload", &data)?,
                 Some(timer) => PublishedTimer { notification: delivery.notification(), timer }.payload(),
                 None => self.payload(message, member),
             };

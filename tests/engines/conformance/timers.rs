@@ -103,11 +103,15 @@ fn names(fired: &Fired) -> Vec<&str> {
 pub async fn a_timer_is_registered_shown_changed_and_cancelled<G: Ground>(world: World<G>) {
     let due = world.hours(1);
     let wanted = timer("pump 7%\"ü", "report", due);
-    assert_eq!(world.registers(&[wanted.clone()]).await, [TimerRegistered::Created]);
+    assert_eq!(world.registers(std::slice::from_ref(&wanted)).await, [TimerRegistered::Created]);
     assert_eq!(world.shows("pump 7%\"ü").await, Some(Timer::waiting(wanted.clone())));
-    assert_eq!(world.registers(&[wanted.clone()]).await, [TimerRegistered::Changed], "a repeat is safe");
+    assert_eq!(
+        world.registers(std::slice::from_ref(&wanted)).await,
+        [TimerRegistered::Changed],
+        "a repeat is safe"
+    );
     let later = NewTimer { due: world.hours(2), timer_type: "wide".parse().unwrap(), ..wanted.clone() };
-    assert_eq!(world.registers(&[later.clone()]).await, [TimerRegistered::Changed]);
+    assert_eq!(world.registers(std::slice::from_ref(&later)).await, [TimerRegistered::Changed]);
     let only_new =
         world.engine.register(&[wanted, timer("b", "report", due)], true, world.at(0)).await.unwrap();
     assert_eq!(only_new, [TimerRegistered::Exists, TimerRegistered::Created]);
@@ -230,7 +234,7 @@ pub async fn promise_17_a_cancel_that_answers_yes_is_never_fired<G: Ground>(worl
     let ids: Vec<TimerId> = read.iter().map(|timer| timer.id.clone()).collect();
     let (engine, classes) = (world.another().await.0, classes());
     let (fired, cancelled) =
-        tokio::join!(engine.fire(&read, &classes, &NONE, due), world.engine.cancel(&ids, &classes, due));
+        tokio::join!(engine.fire(read, &classes, &NONE, due), world.engine.cancel(&ids, &classes, due));
     let fired: BTreeSet<TimerId> = fired.unwrap().timers.into_iter().map(|timer| timer.id).collect();
     for (id, answer) in ids.iter().zip(cancelled.unwrap()) {
         match answer {

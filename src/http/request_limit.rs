@@ -1,4 +1,4 @@
-//! How many requests a client may send: [`RequestLimit::per_second`], and as many at once as two seconds have. A client is a
+//! How many requests a client may send: `http.requests_per_second`, and as many at once as two seconds have. A client is a
 //! token or a user, and the network of its address where it is neither.
 //!
 //! Each client has a moment up to which its requests are accounted for. A request moves it on by the time of one request;

@@ -49,7 +49,7 @@ struct Add {
     /// The id; without one Rollcall makes it.
     #[arg(value_name = "ID", conflicts_with = "file")]
     id: Option<String>,
-    /// Its class, a [[timer]] of the configuration.
+    /// Its class: the `type` of a `[[timer]]` of the configuration.
     #[arg(long = "type", value_name = "TYPE", required_unless_present = "file")]
     class: Option<String>,
     /// When it fires, such as 2026-11-25T06:00:00+01:00.

@@ -31,6 +31,7 @@ use crate::presence::{Change, KeyChange, Kind, KindRules, Snapshot, Standing, Un
 use crate::store::{partition_of, table::Key};
 
 mod filter;
+mod id_match;
 mod key_batch;
 mod kind_counts;
 mod label_counter;

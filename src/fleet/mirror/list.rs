@@ -4,7 +4,9 @@
 //! A list reads every row of the mirror once and keeps as many units as its page has: some milliseconds for a million
 //! units. Sorted indexes would cost every heartbeat more than lists cost in all, because the last seen time of a unit changes
 //! with each of its heartbeats. Units with an open record come first in most lists; where they fill the page, other
-//! units are not evaluated.
+//! units are not evaluated, and where they are few, only their rows are read.
+//!
+//! Numbers are compared first: the name of a unit is read only if its rank may be on the page, or if ids are selected.
 //!
 //! A page ends with a key and the next one begins after it, so a unit that does not change is on exactly one page.
 
@@ -12,11 +14,13 @@ use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use memchr::memmem::Finder;
 use serde::{Deserialize, Serialize};
 
 use super::Mirror;
-use super::filter::UnitFilter;
+use super::filter::{FleetShard, RowFilter, UnitFilter};
+use super::id_match::IdMatch;
+use super::partition_table::PartitionTable;
+use super::row::Row;
 use super::view::{Cursor, LockedRows, StateEvaluator};
 use crate::clock::Timestamp;
 use crate::presence::{Hearing, Kind, State, UnitId};
@@ -142,12 +146,33 @@ impl Mirror {
         if !query.states.is_empty() && offline && !query.states.contains(&State::Offline) {
             return Vec::new();
         }
-        let mut evaluator = self.evaluator(hearing, now);
-        let mut page = Page::new(self, query);
+        let mut page = Page::new(self, query, hearing, now);
         let filter = UnitFilter { offline, ..query.filter.clone() };
-        let mut cursor = Cursor::new(filter);
-        while self.read_rows(&mut cursor, |rows| page.take(rows, &mut evaluator, now)) {}
+        if offline {
+            for partition in self.partitions().filter(|partition| filter.has_partition(*partition)) {
+                self.take_offline(partition, &filter, &mut page);
+            }
+        } else {
+            let mut cursor = Cursor::new(filter);
+            while self.read_rows(&mut cursor, |rows| page.take(rows)) {}
+        }
         page.finish(self)
+    }
+
+    /// Of a partition where few units are offline, only their rows are read.
+    fn take_offline(&self, partition: u16, filter: &UnitFilter, page: &mut Page<'_>) {
+        let table = self.read(partition);
+        if let Some(slots) = table.offline_slots() {
+            let Some(filter) = RowFilter::new(filter, self, &table) else { return };
+            page.ids.begin();
+            let rows = slots.map(|slot| (slot, &table.rows[slot]));
+            let selected = rows.filter(|(slot, row)| filter.matches(&table, *slot, row));
+            return selected.for_each(|(slot, row)| page.take_row(&table, slot, row, &[]));
+        }
+        drop(table);
+        let shard = Some(FleetShard { number: partition, of: self.partition_count() });
+        let mut cursor = Cursor::new(UnitFilter { shard, ..filter.clone() });
+        while self.read_rows(&mut cursor, |rows| page.take(rows)) {}
     }
 }
 
@@ -164,19 +189,20 @@ struct Candidate {
     rank: (u8, i64),
     /// Kinds are numbered in the order of their names.
     kind: u16,
-    id: String,
+    id: Vec<u8>,
     ranked: Ranked,
 }
 
 impl Candidate {
-    fn key(&self) -> ((u8, i64), u16, &str) {
-        (self.rank, self.kind, &self.id)
+    /// How a unit of that rank and name compares with this one.
+    fn compare(&self, rank: (u8, i64), kind: u16, id: &[u8]) -> Ordering {
+        rank.cmp(&self.rank).then_with(|| kind.cmp(&self.kind)).then_with(|| id.cmp(&self.id))
     }
 }
 
 impl Ord for Candidate {
     fn cmp(&self, other: &Candidate) -> Ordering {
-        self.key().cmp(&other.key())
+        other.compare(self.rank, self.kind, &self.id)
     }
 }
 
@@ -188,7 +214,7 @@ impl PartialOrd for Candidate {
 
 impl PartialEq for Candidate {
     fn eq(&self, other: &Candidate) -> bool {
-        self.key() == other.key()
+        self.cmp(other).is_eq()
     }
 }
 
@@ -197,52 +223,70 @@ impl Eq for Candidate {}
 /// The best units so far, the worst of them on top.
 struct Page<'a> {
     query: &'a ListQuery,
-    contains: Option<Finder<'a>>,
+    evaluator: StateEvaluator<'a>,
+    now: Timestamp,
+    /// Units that were heard at that moment or later are left out.
+    heard_before: Option<Timestamp>,
+    /// Whether units in each of [`State::ALL`] are selected.
+    states: [bool; State::ALL.len()],
+    ids: IdMatch<'a>,
     /// The number of the kind of `query.after`: units of lesser numbers are before it, also if the kind is gone.
     after_kind: u16,
     best: BinaryHeap<Candidate>,
+    /// The rank of the worst unit of a full page: units of a higher rank are not on it.
+    highest: (u8, i64),
 }
 
 impl<'a> Page<'a> {
-    fn new(mirror: &Mirror, query: &'a ListQuery) -> Page<'a> {
+    fn new(mirror: &Mirror, query: &'a ListQuery, hearing: &'a Hearing, now: Timestamp) -> Page<'a> {
         let after = query.after.as_ref().map(|after| mirror.kinds.partition_point(|kind| *kind < after.kind));
         Page {
             query,
-            contains: (!query.contains.is_empty()).then(|| Finder::new(&query.contains)),
+            evaluator: mirror.evaluator(hearing, now),
+            now,
+            heard_before: query.silent_longer.map(|silence| now - silence),
+            states: State::ALL.map(|state| query.states.is_empty() || query.states.contains(&state)),
+            ids: IdMatch::new(&query.prefix, &query.contains),
             after_kind: after.unwrap_or_default() as u16,
             best: BinaryHeap::with_capacity(query.limit),
+            highest: (u8::MAX, i64::MAX),
         }
     }
 
-    fn take(&mut self, rows: &LockedRows<'_>, evaluator: &mut StateEvaluator<'_>, now: Timestamp) {
-        let (table, query) = (rows.table, self.query);
-        let heard_before = query.silent_longer.map(|silence| now - silence);
-        let online_since = table.online_since(now);
-        for (slot, row) in rows.selected() {
-            if heard_before.is_some_and(|before| row.last_seen >= before) {
-                continue;
-            }
-            let is_heard = row.state.is_heard();
-            let is_online = is_heard
-                && !row.state.is_offline()
-                && online_since.get(row.policy as usize).is_some_and(|since| row.last_seen >= *since);
-            let state = if is_online { State::Online } else { evaluator.state(table, slot, row) };
-            if !query.states.is_empty() && !query.states.contains(&state) {
-                continue;
-            }
-            let last_seen = is_heard.then_some(row.last_seen);
-            let ranked = Ranked { state, last_seen, offline_since: table.offline_since(slot) };
-            let rank = query.order.rank(&ranked);
-            // Most units of a large fleet are left out here, before their names are read.
-            if self.is_full() && self.best.peek().is_some_and(|worst| rank > worst.rank) {
-                continue;
-            }
-            let id = table.id(row);
-            let is_meant = id.starts_with(&query.prefix)
-                && self.contains.as_ref().is_none_or(|finder| finder.find(id.as_bytes()).is_some());
-            if is_meant && self.is_after(rank, row.kind, id) {
-                self.offer(Candidate { rank, kind: row.kind, id: String::new(), ranked }, id);
-            }
+    fn take(&mut self, rows: &LockedRows<'_>) {
+        let table = rows.table;
+        let online_since = table.online_since(self.now);
+        self.ids.begin();
+        // Within the iterator a row costs a fraction of what it costs in a loop around it.
+        rows.selected().for_each(|(slot, row)| self.take_row(table, slot, row, &online_since));
+    }
+
+    /// `online_since`: as [`PartitionTable::online_since`] answers, or nothing.
+    fn take_row(&mut self, table: &PartitionTable, slot: usize, row: &Row, online_since: &[Timestamp]) {
+        if self.heard_before.is_some_and(|before| row.last_seen >= before) {
+            return;
+        }
+        let (is_heard, is_offline) = (row.state.is_heard(), row.state.is_offline());
+        let is_online = is_heard
+            && !is_offline
+            && online_since.get(row.policy as usize).is_some_and(|since| row.last_seen >= *since);
+        let state = if is_online { State::Online } else { self.evaluator.state(table, slot, row) };
+        if !self.states[state as usize] {
+            return;
+        }
+        let last_seen = is_heard.then_some(row.last_seen);
+        let offline_since = if is_offline { table.offline_since(slot) } else { None };
+        let ranked = Ranked { state, last_seen, offline_since };
+        let rank = self.query.order.rank(&ranked);
+        // Most units of a large fleet are left out here, before their names are read.
+        if rank > self.highest || !self.ids.has_all() && !self.ids.has(table, row) {
+            return;
+        }
+        let id = &table.rows.text_from(row)[..usize::from(row.length)];
+        let is_better = !self.is_full()
+            || self.best.peek().is_some_and(|worst| worst.compare(rank, row.kind, id).is_lt());
+        if is_better && self.is_after(rank, row.kind, id) {
+            self.keep(Candidate { rank, kind: row.kind, id: Vec::new(), ranked }, id);
         }
     }
 
@@ -250,23 +294,23 @@ impl<'a> Page<'a> {
         self.best.len() >= self.query.limit
     }
 
-    fn is_after(&self, rank: (u8, i64), kind: u16, id: &str) -> bool {
+    fn is_after(&self, rank: (u8, i64), kind: u16, id: &[u8]) -> bool {
         let Some(after) = &self.query.after else { return true };
-        (rank, kind, id) > (after.rank, self.after_kind, after.unit.as_str())
+        (rank, kind, id) > (after.rank, self.after_kind, after.unit.as_str().as_bytes())
     }
 
-    /// Keeps the unit if it is better than the worst. The text of a unit that leaves the page is used again.
-    fn offer(&mut self, mut candidate: Candidate, id: &str) {
-        if !self.is_full() {
-            candidate.id.push_str(id);
-            return self.best.push(candidate);
-        }
-        let Some(mut worst) = self.best.peek_mut() else { return };
-        if (candidate.rank, candidate.kind, id) < worst.key() {
-            candidate.id = std::mem::take(&mut worst.id);
+    /// Keeps the unit, in the place of the worst of a full page. The text of a unit that leaves the page is used again.
+    fn keep(&mut self, mut candidate: Candidate, id: &[u8]) {
+        if self.is_full()
+            && let Some(worst) = self.best.pop()
+        {
+            candidate.id = worst.id;
             candidate.id.clear();
-            candidate.id.push_str(id);
-            *worst = candidate;
+        }
+        candidate.id.extend_from_slice(id);
+        self.best.push(candidate);
+        if self.is_full() {
+            self.highest = self.best.peek().map_or(self.highest, |worst| worst.rank);
         }
     }
 
@@ -275,7 +319,7 @@ impl<'a> Page<'a> {
             let Ranked { state, last_seen, offline_since } = candidate.ranked;
             let kind = mirror.kinds[usize::from(candidate.kind)].clone();
             // Ids were parsed before they came into the mirror.
-            let unit = candidate.id.parse().ok()?;
+            let unit = std::str::from_utf8(&candidate.id).ok()?.parse().ok()?;
             Some(ListedUnit { kind, unit, state, last_seen, offline_since })
         };
         self.best.into_sorted_vec().into_iter().filter_map(listed).collect()

@@ -205,6 +205,14 @@ impl PartitionTable {
         self.offline_since.get(&(slot as u32)).copied()
     }
 
+    /// The slots of units with an open record; `None` where they are so many that the lock would be held for long, or that
+    /// reading all rows is as quick.
+    pub fn offline_slots(&self) -> Option<impl Iterator<Item = usize>> {
+        const FEW: usize = 8192;
+        let few = FEW.min(self.rows.len() / 4);
+        (self.offline_since.len() <= few).then(|| self.offline_since.keys().map(|slot| *slot as usize))
+    }
+
     /// The approximate memory of the table.
     pub fn bytes(&self) -> usize {
         let labels_bytes: usize = self.labels.iter().map(LabelIndex::bytes).sum();

@@ -134,6 +134,12 @@ impl<R: Row> Table<R> {
         self.names.get(name.start, name.length)
     }
 
+    /// The bytes of the id of a row, and those that lie behind it: ids of other rows, most often of the next ones, or of
+    /// units that were removed.
+    pub fn text_from(&self, row: &R) -> &[u8] {
+        self.names.from(row.name().start)
+    }
+
     /// Adds a unit that is not in the table and answers its slot; `None` if the id is too long or the table is full.
     pub fn add(&mut self, key: Key<'_>, row: impl FnOnce(Name) -> R) -> Option<u32> {
         let row = row(self.add_name(key)?);

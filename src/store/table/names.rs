@@ -33,6 +33,12 @@ impl Names {
         &self.texts[text][start..start + usize::from(length)]
     }
 
+    /// The bytes from there to the end of the text: the name that starts there, and names after it.
+    pub fn from(&self, start: u32) -> &[u8] {
+        let (text, start) = (start as usize / TEXT, start as usize % TEXT);
+        &self.texts[text].as_bytes()[start..]
+    }
+
     /// A name of that length is no longer used.
     pub fn forget(&mut self, length: u8) {
         self.wasted += usize::from(length);

@@ -1,0 +1,63 @@
+//! Which ids a list selects: by how they begin, and by a part of them.
+//!
+//! # Why windows
+//! Ids lie end to end in long texts, and most rows have theirs in the order of the rows. A search of one id costs its
+//! beginning, many times what a few bytes cost; so one search covers the ids of some tens of rows.
+
+use memchr::memmem::Finder;
+
+use super::partition_table::PartitionTable;
+use super::row::Row;
+
+/// The bytes that one search covers.
+const WINDOW: usize = 1024;
+
+/// Compares ids with what a list asks for.
+pub(super) struct IdMatch<'a> {
+    prefix: &'a [u8],
+    part: Option<Finder<'a>>,
+    /// In the texts of the current chunk, no part begins from the first position until the second.
+    none: (usize, usize),
+    /// Whether a part begins at the second.
+    is_found: bool,
+}
+
+impl<'a> IdMatch<'a> {
+    /// Of ids that begin with `prefix` and contain `part`; either may be empty.
+    pub fn new(prefix: &'a str, part: &'a str) -> IdMatch<'a> {
+        let part = (!part.is_empty()).then(|| Finder::new(part));
+        IdMatch { prefix: prefix.as_bytes(), part, none: (0, 0), is_found: false }
+    }
+
+    /// Whether every id matches.
+    pub fn has_all(&self) -> bool {
+        self.prefix.is_empty() && self.part.is_none()
+    }
+
+    /// The rows that come next are read under another lock, or of another table: their texts may be others.
+    pub fn begin(&mut self) {
+        (self.none, self.is_found) = ((0, 0), false);
+    }
+
+    pub fn has(&mut self, table: &PartitionTable, row: &Row) -> bool {
+        let text = table.rows.text_from(row);
+        let length = usize::from(row.length);
+        let Some(part) = &self.part else { return text[..length].starts_with(self.prefix) };
+        let size = part.needle().len();
+        if length < size || !text[..length].starts_with(self.prefix) {
+            return false;
+        }
+        // A part of this id begins within `start..end`.
+        let start = row.name as usize;
+        let end = start + length - size + 1;
+        let is_covered =
+            (self.none.0..=self.none.1).contains(&start) && (self.is_found || end <= self.none.1);
+        if !is_covered {
+            let window = &text[..text.len().min(WINDOW.max(length))];
+            let found = part.find(window);
+            self.none = (start, start + found.unwrap_or(window.len() - size + 1));
+            self.is_found = found.is_some();
+        }
+        self.is_found && self.none.1 < end
+    }
+}

@@ -145,3 +145,16 @@ fn a_list_is_selected_by_the_begin_of_ids_and_by_a_part_of_them() {
         assert_eq!(count(prefix, contains), expected, "{prefix:?} {contains:?}");
     }
 }
+
+#[test]
+fn a_part_is_found_within_an_id_and_not_across_two_that_lie_side_by_side() {
+    let snapshots: Vec<Snapshot> = (0..1500).map(|number| snapshot(number, 0, 1)).collect();
+    let mirror = mirror_of(&snapshots);
+    for part in ["1u", "9unit", "t 1", "00", "123", "1499", "unit 77"] {
+        let query = ListQuery { contains: part.to_owned(), limit: 2000, ..ListQuery::default() };
+        let listed = mirror.list(&query, &Hearing::default(), at(2));
+        let expected = snapshots.iter().filter(|seen| seen.unit.id.as_str().contains(part)).count();
+        assert_eq!(listed.len(), expected, "{part:?}");
+        assert!(listed.iter().all(|unit| unit.unit.as_str().contains(part)), "{part:?}");
+    }
+}

@@ -58,10 +58,11 @@ fn pages(mirror: &Mirror, query: &ListQuery, hearing: &Hearing, now: Timestamp) 
 
 proptest! {
     #[test]
-    fn the_pages_of_a_list_are_the_units_that_it_selects_in_its_order(
+    fn the_pages_of_a_list_are_those_of_a_plain_sort_of_all_units_that_it_selects(
         units in prop::collection::vec((0..4_usize, 0..300_u64), 0..60),
         limit in 1..20_usize,
         states in prop::sample::subsequence(State::ALL.to_vec(), 0..4),
+        first in prop::option::of(0..10_u8),
         digit in prop::option::of(0..10_u8),
         silent in prop::option::of(0..300_u64),
         order in 0..ORDERS.len(),
@@ -72,27 +73,28 @@ proptest! {
         let (hearing, now, order) = (Hearing { heard: Some(at(300)), ..Hearing::default() }, at(300), ORDERS[order]);
         let query = ListQuery {
             states: states.clone(),
+            prefix: first.map(|first| format!("unit {first}")).unwrap_or_default(),
             contains: digit.map(|digit| digit.to_string()).unwrap_or_default(),
             silent_longer: silent.map(seconds),
             order,
             limit,
             ..ListQuery::default()
         };
-        let is_selected = |seen: &&Snapshot| {
-            let state = presence::state(seen, &rules().values().next().unwrap().clone(), &hearing, now).unwrap();
-            let id = seen.unit.id.as_str();
-            (states.is_empty() || states.contains(&state))
-                && digit.is_none_or(|digit| id.contains(&digit.to_string()))
-                && silent.is_none_or(|silent| seen.facts.as_ref().unwrap().last_seen < now - seconds(silent))
-        };
-        let mut expected: Vec<String> =
-            snapshots.iter().filter(is_selected).map(|seen| seen.unit.id.to_string()).collect();
-        expected.sort();
-        let listed = pages(&mirror, &query, &hearing, now);
-        let mut names: Vec<String> = listed.iter().map(|unit| unit.unit.to_string()).collect();
-        names.sort();
-        prop_assert_eq!(names, expected);
-        prop_assert!(listed.is_sorted_by_key(|unit| unit.key(order)));
+        let expected = units.iter().zip(&snapshots).filter_map(|((standing, seen), snapshot)| {
+            let state = presence::state(snapshot, rules().values().next().unwrap(), &hearing, now).unwrap();
+            let (kind, unit) = (snapshot.unit.kind.clone(), snapshot.unit.id.clone());
+            let id = unit.as_str();
+            let is_selected = (states.is_empty() || states.contains(&state))
+                && id.starts_with(&query.prefix)
+                && id.contains(&query.contains)
+                && silent.is_none_or(|silent| at(*seen) < now - seconds(silent));
+            let last_seen = [0, 2].contains(standing).then_some(at(*seen));
+            let offline_since = (*standing >= 2).then_some(at(seen + 120));
+            is_selected.then_some(ListedUnit { kind, unit, state, last_seen, offline_since })
+        });
+        let mut expected: Vec<ListedUnit> = expected.collect();
+        expected.sort_by_key(|unit| unit.key(order));
+        prop_assert_eq!(pages(&mirror, &query, &hearing, now), expected);
     }
 }
 
@@ -141,5 +143,18 @@ fn a_list_is_selected_by_the_begin_of_ids_and_by_a_part_of_them() {
     ];
     for (prefix, contains, expected) in cases {
         assert_eq!(count(prefix, contains), expected, "{prefix:?} {contains:?}");
+    }
+}
+
+#[test]
+fn a_part_is_found_within_an_id_and_not_across_two_that_lie_side_by_side() {
+    let snapshots: Vec<Snapshot> = (0..1500).map(|number| snapshot(number, 0, 1)).collect();
+    let mirror = mirror_of(&snapshots);
+    for part in ["1u", "9unit", "t 1", "00", "123", "1499", "unit 77"] {
+        let query = ListQuery { contains: part.to_owned(), limit: 2000, ..ListQuery::default() };
+        let listed = mirror.list(&query, &Hearing::default(), at(2));
+        let expected = snapshots.iter().filter(|seen| seen.unit.id.as_str().contains(part)).count();
+        assert_eq!(listed.len(), expected, "{part:?}");
+        assert!(listed.iter().all(|unit| unit.unit.as_str().contains(part)), "{part:?}");
     }
 }

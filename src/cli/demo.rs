@@ -6,6 +6,7 @@
 //! five seconds. About every eight seconds one unit falls silent, in a fleet of any size, and a site loses
 //! power early, so that a new user sees all of it within a minute and can still follow.
 
+use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -31,6 +32,8 @@ mod setup;
 
 /// The port of the broker, if it is free.
 const BROKER_PORT: u16 = 1883;
+/// How often free ports are searched for.
+const TRIES: u32 = 3;
 const SITES: usize = 5;
 /// The time between two heartbeats of a unit.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -65,11 +68,28 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     // Warnings at the start and the stop are expected here; RUST_LOG shows more.
     logging::start_quietly()?;
     let stop = signals::stop(HangUp::Stop)?;
+    // Another program may take a port after it was found to be free.
+    for _ in 1..TRIES {
+        match show(&arguments, stop.child_token()).await {
+            Err(error) if is_address_in_use(&error) && !stop.is_cancelled() => {}
+            ended => return ended,
+        }
+    }
+    show(&arguments, stop).await
+}
+
+fn is_address_in_use(error: &anyhow::Error) -> bool {
+    let is_in_use = |error: &io::Error| error.kind() == io::ErrorKind::AddrInUse;
+    error.chain().any(|cause| cause.downcast_ref().is_some_and(is_in_use))
+}
+
+/// Shows the fleet until `stop`, or for its duration.
+async fn show(arguments: &Arguments, stop: CancellationToken) -> anyhow::Result<ExitCode> {
     let output = DemoOutput::new(stop.clone());
     let printer = output.clone();
     let print = move |received: &_| notification::lines(received).iter().for_each(|line| printer.line(line));
     let setup = DemoSetup::prepare(arguments.port, BROKER_PORT, Box::new(print)).await?;
-    let fleet = fleet_config(&arguments, setup.broker.found);
+    let fleet = fleet_config(arguments, setup.broker.found);
     let switches = Switches::new((0..fleet.sites).map(|site| fleet.site_name(site)));
     let fleet = FleetConfig { switched_off: switches.off(), ..fleet };
     // The fleet ends first: to disconnect it needs a broker.
@@ -150,4 +170,16 @@ async fn ready(setup: &DemoSetup) -> anyhow::Result<()> {
         bail!("the service was not ready within {} s; RUST_LOG=info says more", START_TIMEOUT.as_secs());
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_that_was_taken_meanwhile_is_told_from_other_failures() {
+        let failed = |kind| anyhow::Error::from(io::Error::from(kind)).context("the broker cannot listen");
+        assert!(is_address_in_use(&failed(io::ErrorKind::AddrInUse)));
+        assert!(!is_address_in_use(&failed(io::ErrorKind::PermissionDenied)));
+    }
 }

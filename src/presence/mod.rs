@@ -14,6 +14,7 @@ mod hearing;
 mod heartbeat;
 mod incident;
 mod mass_offline;
+mod name;
 mod pace;
 mod policy;
 mod record;
@@ -43,6 +44,7 @@ pub use hearing::{
 pub use heartbeat::{Declared, Heartbeat, LONGEST_LABEL, Labels, MOST_LABELS, is_label_name, is_label_value};
 pub use incident::{FirstUnit, GroupIncident, Incident, JudgedIncident, Members, judge_incident};
 pub use mass_offline::{FleetCount, MassOfflineRule, Release, ReleaseReason, Trip, release};
+pub use name::LONGEST_ID;
 pub use pace::{blind_gap, canary_period, probe_gap, probe_period};
 pub use policy::{
     DEFAULT_MAX_UNITS, DEFAULT_TIMEOUT, KindRules, LONGEST_TIMEOUT, Override, Policy, Registry,
@@ -57,4 +59,4 @@ pub use timer::{
     NewTimer, Receipt, Timer, TimerClass, TimerData, TimerError, TimerId, TimerStanding, TimerState,
     TimerType,
 };
-pub use unit::{Kind, LONGEST_ID, NameError, PROBE, Unit, UnitId};
+pub use unit::{Kind, NameError, PROBE, Unit, UnitId};

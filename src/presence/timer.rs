@@ -15,7 +15,7 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
-use super::LONGEST_ID;
+use super::name::{IdFault, LONGEST_ID, check_id, is_class_name, text_names};
 use crate::clock::Timestamp;
 
 /// The most bytes of a timer's data.
@@ -44,6 +44,16 @@ pub enum TimerError {
     State,
 }
 
+impl From<IdFault> for TimerError {
+    fn from(fault: IdFault) -> TimerError {
+        match fault {
+            IdFault::Empty => TimerError::EmptyId,
+            IdFault::Long => TimerError::LongId,
+            IdFault::Bad => TimerError::BadId,
+        }
+    }
+}
+
 /// The name of a timer: 1–128 bytes of UTF-8 without `/ + #` and control characters, as the id of a unit.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -67,15 +77,8 @@ impl TimerId {
 impl FromStr for TimerId {
     type Err = TimerError;
     fn from_str(id: &str) -> Result<TimerId, TimerError> {
-        if id.is_empty() {
-            Err(TimerError::EmptyId)
-        } else if id.len() > LONGEST_ID {
-            Err(TimerError::LongId)
-        } else if id.chars().any(|c| c.is_control() || matches!(c, '/' | '+' | '#')) {
-            Err(TimerError::BadId)
-        } else {
-            Ok(TimerId(id.into()))
-        }
+        check_id(id)?;
+        Ok(TimerId(id.into()))
     }
 }
 
@@ -93,42 +96,11 @@ impl TimerType {
 impl FromStr for TimerType {
     type Err = TimerError;
     fn from_str(name: &str) -> Result<TimerType, TimerError> {
-        let is_plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_' || b == b'-';
-        if (1..=32).contains(&name.len()) && name.bytes().all(is_plain) {
-            Ok(TimerType(name.into()))
-        } else {
-            Err(TimerError::Type)
-        }
+        if is_class_name(name) { Ok(TimerType(name.into())) } else { Err(TimerError::Type) }
     }
 }
 
-macro_rules! text {
-    ($($name:ty),*) => {$(
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&self.0)
-            }
-        }
-        impl fmt::Debug for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&self.0)
-            }
-        }
-        impl TryFrom<String> for $name {
-            type Error = TimerError;
-            fn try_from(text: String) -> Result<Self, TimerError> {
-                text.parse()
-            }
-        }
-        impl From<$name> for String {
-            fn from(name: $name) -> String {
-                name.as_str().to_owned()
-            }
-        }
-    )*};
-}
-
-text!(TimerId, TimerType);
+text_names!(TimerError: TimerId, TimerType);
 
 /// The data of a timer: any JSON, kept as it was written, at most [`MOST_TIMER_BYTES`]. Those of a timer without data
 /// are `null`. They serialize as the JSON that they are.

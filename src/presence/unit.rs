@@ -9,8 +9,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// The longest unit id, in bytes of UTF-8.
-pub const LONGEST_ID: usize = 128;
+use super::name::{IdFault, LONGEST_ID, check_id, is_class_name, text_names};
 
 /// Why a name is refused. The text says which names are allowed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -32,6 +31,16 @@ pub enum NameError {
     NoKind,
 }
 
+impl From<IdFault> for NameError {
+    fn from(fault: IdFault) -> NameError {
+        match fault {
+            IdFault::Empty => NameError::EmptyId,
+            IdFault::Long => NameError::LongId,
+            IdFault::Bad => NameError::BadId,
+        }
+    }
+}
+
 /// The name of a class of units, `[a-z0-9_-]{1,32}`. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -46,12 +55,7 @@ impl Kind {
 impl FromStr for Kind {
     type Err = NameError;
     fn from_str(name: &str) -> Result<Kind, NameError> {
-        let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_' || b == b'-';
-        if (1..=32).contains(&name.len()) && name.bytes().all(plain) {
-            Ok(Kind(name.into()))
-        } else {
-            Err(NameError::Kind)
-        }
+        if is_class_name(name) { Ok(Kind(name.into())) } else { Err(NameError::Kind) }
     }
 }
 
@@ -78,15 +82,8 @@ impl UnitId {
 impl FromStr for UnitId {
     type Err = NameError;
     fn from_str(id: &str) -> Result<UnitId, NameError> {
-        if id.is_empty() {
-            Err(NameError::EmptyId)
-        } else if id.len() > LONGEST_ID {
-            Err(NameError::LongId)
-        } else if id.chars().any(|c| c.is_control() || matches!(c, '/' | '+' | '#')) {
-            Err(NameError::BadId)
-        } else {
-            Ok(UnitId(id.into()))
-        }
+        check_id(id)?;
+        Ok(UnitId(id.into()))
     }
 }
 
@@ -124,32 +121,7 @@ impl fmt::Display for Unit {
     }
 }
 
-macro_rules! text {
-    ($($name:ty),*) => {$(
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&self.0)
-            }
-        }
-        impl fmt::Debug for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&self.0)
-            }
-        }
-        impl TryFrom<String> for $name {
-            type Error = NameError;
-            fn try_from(text: String) -> Result<Self, NameError> {
-                text.parse()
-            }
-        }
-        impl From<$name> for String {
-            fn from(name: $name) -> String {
-                name.as_str().to_owned()
-            }
-        }
-    )*};
-}
-text!(Kind, UnitId);
+text_names!(NameError: Kind, UnitId);
 
 impl fmt::Debug for Unit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -30,17 +30,20 @@ const CLAIMS: usize = 200;
 
 /// A free port of the loopback address, which no other call in any process answers for a while.
 pub fn free_port() -> io::Result<u16> {
-    claim_one(PORTS, claim)
+    free_ports(1, 0)
 }
 
 /// A port for a node of a Redis Cluster: it is free, and so is its bus port, which is ten thousand above.
 pub fn free_cluster_port() -> io::Result<u16> {
-    claim_one(PORTS.start..PORTS.end - 10_000, |port| claim(port) && claim(port + 10_000))
+    free_ports(1, 10_000)
 }
 
-fn claim_one(ports: Range<u16>, claim: impl Fn(u16) -> bool) -> io::Result<u16> {
-    let mut tried = (0..1000).map(|_| rand::random_range(ports.clone()));
-    tried.find(|port| claim(*port)).ok_or_else(|| io::Error::other("no port of the loopback address is free"))
+/// The first of `count` ports in a row, each of them free, and so is the port that is `above` it.
+pub fn free_ports(count: u16, above: u16) -> io::Result<u16> {
+    let claim_both = |port: u16| claim(port) && (above == 0 || claim(port + above));
+    let mut tried = (0..1000).map(|_| rand::random_range(PORTS.start..PORTS.end - above - count));
+    let first = tried.find(|first| (*first..first + count).all(claim_both));
+    first.ok_or_else(|| io::Error::other("no ports of the loopback address are free"))
 }
 
 /// Whether a port is free, and claimed now: the UDP port of the same number stands for the claim, because the system

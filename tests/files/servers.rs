@@ -2,13 +2,13 @@
 //! say of failovers is so.
 
 use std::io::{BufRead, BufReader};
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use redis::{Cmd, FromRedisValue, cmd};
-use rollcall::simulate::servers::ExitCleanup;
+use rollcall::simulate::servers::{ExitCleanup, free_ports};
 use tempfile::TempDir;
 
 use crate::support::client::client;
@@ -18,13 +18,6 @@ use crate::support::sentinel::{Sentinel, SentinelPlan};
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-/// Ports in a row that are free, and so are those that far above.
-fn free_ports(count: u16, above: u16) -> u16 {
-    let is_free = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
-    let is_right = |first: &u16| (*first..first + count).all(|port| is_free(port) && is_free(port + above));
-    (0..1000).map(|_| rand::random_range(10_500..12_000)).find(is_right).expect("ports are free")
 }
 
 /// `make cluster` or `make sentinel`, as in a terminal of its own.
@@ -115,7 +108,7 @@ fn servers_among_others_have_the_settings_of_a_single_one() {
 
 #[tokio::test]
 async fn one_command_starts_a_cluster_as_its_file_says_and_ctrl_c_leaves_nothing() {
-    let port = free_ports(6, 10_000);
+    let port = free_ports(6, 10_000).unwrap();
     let example = Example::start("cluster", port);
     let [a, b, c] = [port, port + 1, port + 2].map(|port| format!("127.0.0.1:{port}"));
     assert_eq!(example.url, format!("redis-cluster://{a},{b},{c}"));
@@ -131,7 +124,7 @@ async fn one_command_starts_a_cluster_as_its_file_says_and_ctrl_c_leaves_nothing
 
 #[tokio::test]
 async fn one_command_starts_servers_with_sentinels_as_their_files_say_and_ctrl_c_leaves_nothing() {
-    let port = free_ports(3, 20_000);
+    let port = free_ports(3, 20_000).unwrap();
     let example = Example::start("sentinel", port);
     let [a, b, c] = [20_000, 20_001, 20_002].map(|above| format!("127.0.0.1:{}", port + above));
     assert_eq!(example.url, format!("redis-sentinel://{a},{b},{c}/main/0"));
@@ -163,7 +156,7 @@ async fn has_the_settings_of(file: &str, port: u16) {
 
 #[test]
 fn a_port_that_is_taken_is_named_and_nothing_is_left() {
-    let port = free_ports(6, 20_000) + 5;
+    let port = free_ports(6, 10_000).unwrap() + 5;
     let _taken = TcpListener::bind(("127.0.0.1", port)).unwrap();
     for script in ["cluster", "sentinel"] {
         let dir = tempfile::tempdir().unwrap();

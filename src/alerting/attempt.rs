@@ -101,7 +101,7 @@ impl Deliver {
             let may_attempt =
                 clock.now() < until && is_admitted(&*timers, &telemetry, &delivery, clock.now()).await;
             let (begun, now) = (Instant::now(), clock.now());
-            // A delivery with a mark is nobody else's, whatever becomes of its lease.
+            // No other instance takes a delivery with a mark, whatever becomes of its lease.
             let may_attempt = may_attempt && (now < until || delivery.is_at_most_once());
             let result =
                 if may_attempt { Some(within(timeout, channel.send(&delivery, now)).await) } else { None };

@@ -43,7 +43,7 @@ impl<T: Clone> Newest<T> {
         self.end += 1;
     }
 
-    /// Leaves out all items: whoever reads from a position before this learns that some are gone.
+    /// Leaves out all items: a reader at a position before this learns that some are gone.
     pub fn forget(&mut self) {
         self.items.clear();
         self.end += 1;

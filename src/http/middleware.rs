@@ -34,7 +34,7 @@ const HEALTH_PAGES: [&str; 2] = ["/healthz", "/readyz"];
 
 const NO_TOKEN: &str = "send a known token as `Authorization: Bearer …`";
 
-/// Who may ask.
+/// The rules by which requests are admitted.
 #[derive(Clone)]
 pub(super) struct Access {
     pub tokens: Arc<[Token]>,

@@ -19,7 +19,7 @@ const MOST_CLIENTS: usize = 10_000;
 /// How far a client may be ahead.
 const AHEAD: Duration = Duration::from_secs(2);
 
-/// Who sends a request.
+/// The sender of a request, as far as the limit tells senders apart.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Client {
     /// The name of its token, or of the user.

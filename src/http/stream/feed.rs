@@ -1,5 +1,5 @@
 //! The transitions of the whole fleet, for all clients of this instance: its own, and those that the other instances tell when they
-//! are asked. Nobody asks while no client follows.
+//! are asked. While no client follows, they are not asked.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -123,7 +123,7 @@ impl Feed {
 
 impl Merged {
     fn take(&mut self, part: Part) {
-        // Before the first answers there is nobody who could miss something.
+        // Before the first answers no client can miss anything.
         let is_first = self.asked.is_none();
         self.others.insert(part.run, (part.end, Instant::now()));
         self.add(part.is_cut && !is_first, &part.records);

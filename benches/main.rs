@@ -18,6 +18,7 @@ use harness::figures::Report;
 use harness::machine::Machine;
 
 mod api;
+mod bullmq;
 mod cluster;
 mod embedded;
 mod engine;

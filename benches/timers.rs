@@ -15,6 +15,7 @@ use rollcall::store::{Engine, TimerClasses};
 use rollcall::telemetry::Telemetry;
 use tempfile::TempDir;
 
+use crate::bullmq;
 use crate::harness::figures::{Goal, Report};
 use crate::harness::fleet::KIND;
 use crate::harness::poster;
@@ -46,6 +47,7 @@ pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
     few_among_many(report, &mut world, &engine, &sink, count).await?;
     drop((engine, world));
     at_one_instant(report, &sink, 2, DUE, Goal::AtMost(0.3)).await?;
+    bullmq::at_one_instant(report, &sink, 2, DUE, CONCURRENCY).await?;
     at_one_instant(report, &sink, 1, count / 10, Goal::AtMost(4.0)).await?;
     plain_poller(report, &sink, DUE).await
 }

@@ -1,0 +1,73 @@
+//! The timers of one instant by delayed jobs of BullMQ, with the same Redis and the same receiver.
+//!
+//! It comes from the npm registry into a temporary directory, in the versions of `benches/bullmq/package-lock.json`. Where
+//! it cannot be had, that is said and nothing is reported.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use rollcall::clock::Clock;
+use rollcall::simulate::servers::Server;
+use tempfile::TempDir;
+
+use crate::harness::figures::{Goal, Report};
+use crate::harness::sink::Sink;
+use crate::harness::{World, say, thousands, until};
+
+const FILES: [&str; 3] = ["package.json", "package-lock.json", "delayed.mjs"];
+/// Between adding the jobs and the moment.
+const BREATH: Duration = Duration::from_secs(6);
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// `count` jobs are due at one instant, and that many processes with `concurrency` each deliver them.
+pub async fn at_one_instant(
+    report: &mut Report,
+    sink: &Sink,
+    processes: usize,
+    count: usize,
+    concurrency: usize,
+) -> anyhow::Result<()> {
+    let title =
+        format!("{} at one instant, delayed jobs of BullMQ, processes: {processes}", thousands(count as u64));
+    say(&title);
+    let dir = match installed() {
+        Ok(dir) => dir,
+        Err(error) => {
+            say(format!("!! NOT MEASURED, because BullMQ cannot be had here: {error:#}"));
+            return Ok(());
+        }
+    };
+    let world = World::new()?;
+    let port = world.redis.port();
+    sink.forget();
+    let mut workers = Vec::new();
+    for _ in 0..processes {
+        let args = ["delayed.mjs", "work", &port.to_string(), &sink.url(), &concurrency.to_string()];
+        workers.push(Server::start("node", &args.map(str::to_owned), dir.path(), port, "ready")?);
+    }
+    let clock = Clock::system();
+    let instant = clock.now() + BREATH;
+    let mut add = Command::new("node");
+    add.args(["delayed.mjs", "add", &port.to_string(), &count.to_string()]);
+    let added = add.arg(instant.as_millis().to_string()).current_dir(dir.path()).status()?;
+    ensure!(added.success() && clock.now() < instant, "the jobs were not added in time: {added}");
+    tokio::time::sleep(instant.since(clock.now())).await;
+    until("all are delivered", PATIENCE, async || Ok(sink.notified() >= count as u64)).await?;
+    let took = clock.now().since(instant).as_secs_f64();
+    report.add(format!("{title}: the last POST came after"), took, "s", Goal::None);
+    Ok(())
+}
+
+fn installed() -> anyhow::Result<TempDir> {
+    let (dir, from) = (TempDir::new()?, Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/bullmq"));
+    for file in FILES {
+        std::fs::copy(from.join(file), dir.path().join(file)).with_context(|| file.to_owned())?;
+    }
+    let mut npm = Command::new("npm");
+    npm.args(["ci", "--silent", "--ignore-scripts", "--no-audit", "--no-fund", "--cache"]);
+    let ended = npm.arg(dir.path().join("cache")).current_dir(dir.path()).status().context("npm")?;
+    ensure!(ended.success(), "npm ci: {ended}");
+    Ok(dir)
+}

@@ -40,7 +40,7 @@ use crate::fleet::{
     Census, FlapRules, Flapping, Inhibitions, MassBreaker, Ownership, ReceiverHealths, Silences, Timers,
     lease,
 };
-use crate::presence::{Filters, MassOfflineRule, is_label_name};
+use crate::presence::{Filters, Kind, MassOfflineRule, is_label_name};
 use crate::routing::{EVERY_LABEL, Inhibition, Routes};
 use crate::store::{AlertStore, FlapStore, HearingStore, Queries, SharedStore, TimerStore, UnitStore};
 use crate::telemetry::Telemetry;
@@ -128,6 +128,8 @@ pub struct Config {
     pub breaker: Option<MassOfflineRule>,
     /// The kinds that have flap detection.
     pub flapping: FlapRules,
+    /// After how long units of a kind are archived: receivers are not reminded of them any more.
+    pub archive_after: BTreeMap<Kind, Duration>,
     /// How long attempts to deliver are on record.
     pub keep_deliveries: Duration,
 }
@@ -224,6 +226,7 @@ pub async fn run(
     let routes = Routes::new(config.route);
     let destinations =
         routes.destinations(config.receivers.iter().map(|receiver| receiver.name.clone()).collect());
+    let destinations = destinations.with_archive(config.archive_after);
     let holds = Holds {
         inhibitions: Arc::new(Inhibitions::new(stores.shared.clone(), config.inhibition, telemetry.clone())),
         breaker: Arc::new(MassBreaker::new(

@@ -241,7 +241,7 @@ pub async fn run(
     let flapping = Arc::new(Flapping::new(stores.flaps, config.flapping, telemetry.clone()));
     let longest_attempt = config.receivers.iter().map(|receiver| receiver.timeout).max().unwrap_or_default();
     let (mut notified_of_blindness, mut pagers) = (Vec::new(), HashSet::new());
-    let lasting_blindness = watch::Sender::new(Vec::new());
+    let (lasting_blindness, lasting_trip) = (watch::Sender::new(Vec::new()), watch::Sender::new(None));
     let incidents = Arc::new(Incidents::new(stores.alerts.clone(), stores.census));
     let healths = Arc::new(ReceiverHealths::new(stores.shared.clone()));
     for receiver in config.receivers {
@@ -272,6 +272,7 @@ pub async fn run(
                 silences: stores.silences.clone(),
                 holds: holds.clone(),
                 blindness: is_told_of_blindness.then(|| lasting_blindness.subscribe()),
+                trip: is_told_of_blindness.then(|| lasting_trip.subscribe()),
                 flapping: flapping.clone(),
                 ownership: ownership.clone(),
                 partitions: (0..stores.alerts.partitions()).collect(),
@@ -338,6 +339,7 @@ pub async fn run(
         stop: stop.clone(),
     };
     loops.push(mass_offline.run().map(|ended| ("notifying of mass offline".to_owned(), ended)).boxed());
+        lasting: lasting_trip,
     let silenced = Silenced {
         routes: routes.clone(),
         destinations: destinations.clone(),

@@ -242,7 +242,6 @@ pub async fn run(
     let longest_attempt = config.receivers.iter().map(|receiver| receiver.timeout).max().unwrap_or_default();
     let (mut notified_of_blindness, mut pagers) = (Vec::new(), HashSet::new());
     let (lasting_blindness, lasting_trip) = (watch::Sender::new(Vec::new()), watch::Sender::new(None));
-    let incidents = Arc::new(Incidents::new(stores.alerts.clone(), stores.census));
     let healths = Arc::new(ReceiverHealths::new(stores.shared.clone()));
     for receiver in config.receivers {
         let name = receiver.name.clone();
@@ -254,9 +253,12 @@ pub async fn run(
             Some(_) => 0,
         });
         buffers.insert(name.clone(), buffer.clone());
+        let mut incidents = Incidents::new(stores.alerts.clone(), stores.census.clone());
         if channel.is_pager() {
             pagers.insert(name.clone());
+            incidents = incidents.with_acknowledgements(stores.queries.clone());
         }
+        let incidents = Arc::new(incidents);
         let is_told_of_blindness = destinations.blind().receivers.contains(&name);
         if is_told_of_blindness {
             notified_of_blindness.push((receiver.clone(), channel.clone()));
@@ -288,7 +290,7 @@ pub async fn run(
             channel,
             engine: stores.alerts.clone(),
             timers: stores.timer_store.clone(),
-            incidents: incidents.clone(),
+            incidents,
             healths: healths.clone(),
             keep: config.keep_deliveries,
             ownership: ownership.clone(),
@@ -336,10 +338,10 @@ pub async fn run(
         ownership: ownership.clone(),
         clock: clock.clone(),
         telemetry: telemetry.clone(),
+        lasting: lasting_trip,
         stop: stop.clone(),
     };
     loops.push(mass_offline.run().map(|ended| ("notifying of mass offline".to_owned(), ended)).boxed());
-        lasting: lasting_trip,
     let silenced = Silenced {
         routes: routes.clone(),
         destinations: destinations.clone(),

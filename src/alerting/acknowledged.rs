@@ -3,17 +3,31 @@
 //! The step that acknowledges a record writes it into the outbox once more. Its entry joins no group that it has not joined
 //! before; here it becomes a notification of its own for each pager on its routes, behind those of its group. Queued again
 //! after a crash, it has the same id.
+//!
+//! # An acknowledgement before the page
+//! A record that still waits in its group is not queued: the service would be asked to acknowledge an alert that it does
+//! not have. Before each attempt at a pager its open records are read, and the acknowledgements among them follow the
+//! pages in the same notification. The record is written before its entry, so one of both ways finds it.
+//!
+//! # Incidents
+//! The page of an incident is acknowledged when an operator takes care of every one of its units that is offline and was
+//! notified. One unit is not enough: it may be known to be broken, and then no operator would be called for the others.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use data_encoding::HEXLOWER;
+use futures_util::{StreamExt, TryStreamExt, stream};
 use ring::digest::{SHA256, digest};
 
 use super::group::group_in;
 use crate::clock::Timestamp;
-use crate::presence::OfflineRecord;
+use crate::presence::{Incident, OfflineRecord, RecordId};
 use crate::routing::Routes;
-use crate::store::{AlertStore, Delivery, Entry, OutboxEvent, Result};
+use crate::store::{ACKNOWLEDGEMENT, AlertStore, Delivery, Entry, OutboxEvent, Queries, Result, incident_in};
+
+/// How many records are read at once.
+const AT_ONCE: usize = 16;
 
 /// The acknowledged records among these entries.
 pub(super) fn acknowledged(entries: &[Entry]) -> Vec<OfflineRecord> {
@@ -26,8 +40,8 @@ pub(super) fn acknowledged(entries: &[Entry]) -> Vec<OfflineRecord> {
     entries.iter().filter_map(record).collect()
 }
 
-/// Queues the acknowledgement of a record for the pagers that are notified of it. Answers whether there are any. Safe
-/// to repeat.
+/// Queues the acknowledgement of a record for the pagers that are notified of it, or will be by what is sealed. Answers
+/// whether there are any. Safe to repeat.
 pub(super) async fn queue(
     engine: &dyn AlertStore,
     routes: &Routes,
@@ -38,12 +52,17 @@ pub(super) async fn queue(
     let Some(acknowledgement) = &record.acknowledged else { return Ok(false) };
     let mut any = false;
     for taken in routes.of(record) {
+        let pagers: Vec<&String> =
+            taken.route.receivers.iter().filter(|name| pagers.contains(*name)).collect();
         let group = group_in(taken, record);
+        if pagers.is_empty() || engine.waits(&group.key, record).await? {
+            continue;
+        }
         let text = format!("{} {} {}", group.key, record.id, acknowledgement.at.as_millis());
         let id = HEXLOWER.encode(&digest(&SHA256, text.as_bytes()).as_ref()[..12]);
-        for receiver in taken.route.receivers.iter().filter(|name| pagers.contains(*name)) {
+        for receiver in pagers {
             let delivery = Delivery {
-                id: format!("ack_{id}.{receiver}"),
+                id: format!("{ACKNOWLEDGEMENT}{id}.{receiver}"),
                 receiver: receiver.clone(),
                 group: group.clone(),
                 sealed_at: acknowledgement.at,
@@ -61,4 +80,61 @@ pub(super) async fn queue(
         }
     }
     Ok(any)
+}
+
+/// A delivery to a pager with what operators have acknowledged by now.
+pub(super) async fn with_acknowledgements(
+    engine: &dyn AlertStore,
+    queries: &dyn Queries,
+    delivery: Arc<Delivery>,
+) -> Result<Arc<Delivery>> {
+    if delivery.offline.is_empty() && delivery.situation.incident.is_none() {
+        return Ok(delivery);
+    }
+    let mut delivery = Arc::unwrap_or_clone(delivery);
+    if delivery.is_acknowledgement() {
+        let kept = engine.incident(&delivery.group.key).await?;
+        let told = kept.as_deref().and_then(incident_in).filter(|kept| kept.is_told);
+        delivery.situation.incident = told.map(|kept| kept.incident);
+    } else {
+        let ids = delivery.offline.iter().map(|record| record.id.clone()).collect();
+        let stored = records(queries, ids).await?;
+        for (record, stored) in delivery.offline.iter_mut().zip(stored) {
+            // A unit that flaps is told as its episode, which is not acknowledged.
+            let stored = stored.filter(|stored| stored.is_acknowledged() && !record.is_flapping());
+            record.acknowledged = stored.and_then(|stored| stored.acknowledged);
+        }
+    }
+    if let Some(incident) = delivery.situation.incident.as_ref().filter(|one| one.until.is_none()) {
+        delivery.situation.is_acknowledged =
+            is_acknowledged(engine, queries, &delivery.group.key, incident).await?;
+    }
+    Ok(Arc::new(delivery))
+}
+
+/// Whether an operator takes care of every unit of the incident that is offline and was notified.
+async fn is_acknowledged(
+    engine: &dyn AlertStore,
+    queries: &dyn Queries,
+    group: &str,
+    incident: &Incident,
+) -> Result<bool> {
+    let mut any = false;
+    for ids in engine.lasting(group).await?.chunks(AT_ONCE) {
+        let found = records(queries, ids.to_vec()).await?;
+        let open = found.into_iter().flatten().filter(|record| record.closed_by.is_none());
+        for record in open.filter(|record| incident.has_told(record)) {
+            if !record.is_acknowledged() {
+                return Ok(false);
+            }
+            any = true;
+        }
+    }
+    Ok(any)
+}
+
+/// Records in the order of their ids.
+async fn records(queries: &dyn Queries, ids: Vec<RecordId>) -> Result<Vec<Option<OfflineRecord>>> {
+    let read = ids.into_iter().map(|id| async move { queries.record(&id).await });
+    stream::iter(read).buffered(AT_ONCE).try_collect().await
 }

@@ -96,7 +96,9 @@ impl Deliver {
         let (incidents, timers, telemetry) =
             (self.incidents.clone(), self.timers.clone(), self.telemetry.clone());
         in_flight.attempts.spawn(async move {
-            let delivery = incidents.judged(delivery, clock.now()).await;
+            let Some(delivery) = incidents.attempted(delivery, clock.now()).await else {
+                return FinishedAttempt { id, result: None, at: clock.now(), took: Duration::ZERO };
+            };
             // The process may have been frozen since the task was spawned.
             let may_attempt =
                 clock.now() < until && is_admitted(&*timers, &telemetry, &delivery, clock.now()).await;

@@ -6,10 +6,11 @@
 
 use std::sync::Arc;
 
+use super::acknowledged::with_acknowledgements;
 use crate::clock::Timestamp;
 use crate::fleet::Census;
 use crate::presence::{GroupIncident, Incident, Members, judge_incident};
-use crate::store::{AlertStore, Delivery, EngineError, KeptIncident, Result, incident_in};
+use crate::store::{AlertStore, Delivery, EngineError, KeptIncident, Queries, Result, incident_in};
 
 /// How often a judgement is repeated because another notification of the group was judged meanwhile.
 const TRIES: usize = 3;
@@ -18,15 +19,37 @@ pub(super) struct Incidents {
     engine: Arc<dyn AlertStore>,
     census: Arc<Census>,
     labels: Vec<String>,
+    /// For acknowledged records, if the receiver is a pager.
+    queries: Option<Arc<dyn Queries>>,
 }
 
 impl Incidents {
     pub fn new(engine: Arc<dyn AlertStore>, census: Arc<Census>) -> Incidents {
-        Incidents { labels: census.labels(), engine, census }
+        Incidents { labels: census.labels(), engine, census, queries: None }
+    }
+
+    /// For a pager, which is told of acknowledgements.
+    pub fn with_acknowledgements(self, queries: Arc<dyn Queries>) -> Incidents {
+        Incidents { queries: Some(queries), ..self }
+    }
+
+    /// The delivery as it is attempted: with its incident, if it has one, and for a pager with what operators have
+    /// acknowledged. `None`: the engine does not say what they have; the delivery stays leased, and is leased again.
+    pub async fn attempted(&self, delivery: Arc<Delivery>, now: Timestamp) -> Option<Arc<Delivery>> {
+        let delivery = self.judged(delivery, now).await;
+        let Some(queries) = &self.queries else { return Some(delivery) };
+        let id = delivery.id.clone();
+        match with_acknowledgements(&*self.engine, &**queries, delivery).await {
+            Ok(delivery) => Some(delivery),
+            Err(error) => {
+                tracing::warn!(delivery = id, "acknowledgements cannot be read, the delivery waits: {error}");
+                None
+            }
+        }
     }
 
     /// The delivery with its incident, if it has one.
-    pub async fn judged(&self, delivery: Arc<Delivery>, now: Timestamp) -> Arc<Delivery> {
+    async fn judged(&self, delivery: Arc<Delivery>, now: Timestamp) -> Arc<Delivery> {
         if delivery.reminder && !self.labels.is_empty() {
             return match self.of_reminder(&delivery, now).await {
                 Ok(incident) => with(delivery, incident),

@@ -9,10 +9,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::TICK;
 use super::buffer::DeliveryBuffer;
+use super::channel::LastingBlindness;
 use super::failures::EngineFailures;
 use super::message::{MassNotice, ValueShare};
 use crate::clock::{Clock, Timestamp};
@@ -46,6 +48,8 @@ pub(super) struct MassOffline {
     pub ownership: Ownership,
     pub clock: Clock,
     pub telemetry: Arc<Telemetry>,
+    /// The trip that holds and of which operators were notified, for receivers that have to be told again.
+    pub lasting: watch::Sender<Option<LastingBlindness>>,
     pub stop: CancellationToken,
 }
 
@@ -66,11 +70,16 @@ impl MassOffline {
 
     async fn step(&self, now: Timestamp) -> Result<()> {
         let is_open = |trip: &Trip| trip.is_held() || !trip.is_told;
-        let Some(last) = self.breaker.last().await?.filter(is_open) else { return Ok(()) };
+        let Some(last) = self.breaker.last().await?.filter(is_open) else {
+            self.lasting.send_replace(None);
+            return Ok(());
+        };
         if !self.ownership.owns(FIRST) && now < last.at + OTHERS_AFTER {
             return Ok(());
         }
-        let Some(trip) = self.breaker.look(now).await?.filter(|trip| !trip.is_told) else { return Ok(()) };
+        let last = self.breaker.look(now).await?;
+        self.set_lasting(last.as_ref(), now).await?;
+        let Some(trip) = last.filter(|trip| !trip.is_told) else { return Ok(()) };
         // The rest of the mass belongs to the message.
         if trip.is_held() && now < trip.at + GATHERS {
             return Ok(());
@@ -83,6 +92,21 @@ impl MassOffline {
         self.alerts.join(&[join], &destinations, &Capacity::NONE, now).await?;
         self.buffers.values().for_each(|buffer| buffer.notify());
         self.breaker.told(&trip, &told).await
+    }
+
+    /// Sets what is told again. Its text is made once: an alert that changes at each time would be news.
+    async fn set_lasting(&self, last: Option<&Trip>, now: Timestamp) -> Result<()> {
+        let Some(trip) = last.filter(|trip| trip.is_held() && trip.is_told) else {
+            self.lasting.send_replace(None);
+            return Ok(());
+        };
+        let interval = Interval { from: trip.at, to: Timestamp::NEVER };
+        let is_known = self.lasting.borrow().as_ref().is_some_and(|known| known.interval == interval);
+        if !is_known {
+            let group = self.notice(trip, now).await?.group();
+            self.lasting.send_replace(Some(LastingBlindness { group, interval }));
+        }
+        Ok(())
     }
 
     async fn notice(&self, trip: &Trip, now: Timestamp) -> Result<MassNotice> {

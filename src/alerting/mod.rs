@@ -40,7 +40,7 @@ use crate::fleet::{
     Census, FlapRules, Flapping, Inhibitions, MassBreaker, Ownership, ReceiverHealths, Silences, Timers,
     lease,
 };
-use crate::presence::{Filters, MassOfflineRule, is_label_name};
+use crate::presence::{Filters, Kind, MassOfflineRule, is_label_name};
 use crate::routing::{EVERY_LABEL, Inhibition, Routes};
 use crate::store::{AlertStore, FlapStore, HearingStore, Queries, SharedStore, TimerStore, UnitStore};
 use crate::telemetry::Telemetry;
@@ -128,6 +128,8 @@ pub struct Config {
     pub breaker: Option<MassOfflineRule>,
     /// The kinds that have flap detection.
     pub flapping: FlapRules,
+    /// After how long units of a kind are archived: receivers are not reminded of them any more.
+    pub archive_after: BTreeMap<Kind, Duration>,
     /// How long attempts to deliver are on record.
     pub keep_deliveries: Duration,
 }
@@ -224,6 +226,7 @@ pub async fn run(
     let routes = Routes::new(config.route);
     let destinations =
         routes.destinations(config.receivers.iter().map(|receiver| receiver.name.clone()).collect());
+    let destinations = destinations.with_archive(config.archive_after);
     let holds = Holds {
         inhibitions: Arc::new(Inhibitions::new(stores.shared.clone(), config.inhibition, telemetry.clone())),
         breaker: Arc::new(MassBreaker::new(
@@ -238,8 +241,7 @@ pub async fn run(
     let flapping = Arc::new(Flapping::new(stores.flaps, config.flapping, telemetry.clone()));
     let longest_attempt = config.receivers.iter().map(|receiver| receiver.timeout).max().unwrap_or_default();
     let (mut notified_of_blindness, mut pagers) = (Vec::new(), HashSet::new());
-    let lasting_blindness = watch::Sender::new(Vec::new());
-    let incidents = Arc::new(Incidents::new(stores.alerts.clone(), stores.census));
+    let (lasting_blindness, lasting_trip) = (watch::Sender::new(Vec::new()), watch::Sender::new(None));
     let healths = Arc::new(ReceiverHealths::new(stores.shared.clone()));
     for receiver in config.receivers {
         let name = receiver.name.clone();
@@ -251,9 +253,12 @@ pub async fn run(
             Some(_) => 0,
         });
         buffers.insert(name.clone(), buffer.clone());
+        let mut incidents = Incidents::new(stores.alerts.clone(), stores.census.clone());
         if channel.is_pager() {
             pagers.insert(name.clone());
+            incidents = incidents.with_acknowledgements(stores.queries.clone());
         }
+        let incidents = Arc::new(incidents);
         let is_told_of_blindness = destinations.blind().receivers.contains(&name);
         if is_told_of_blindness {
             notified_of_blindness.push((receiver.clone(), channel.clone()));
@@ -269,6 +274,7 @@ pub async fn run(
                 silences: stores.silences.clone(),
                 holds: holds.clone(),
                 blindness: is_told_of_blindness.then(|| lasting_blindness.subscribe()),
+                trip: is_told_of_blindness.then(|| lasting_trip.subscribe()),
                 flapping: flapping.clone(),
                 ownership: ownership.clone(),
                 partitions: (0..stores.alerts.partitions()).collect(),
@@ -284,7 +290,7 @@ pub async fn run(
             channel,
             engine: stores.alerts.clone(),
             timers: stores.timer_store.clone(),
-            incidents: incidents.clone(),
+            incidents,
             healths: healths.clone(),
             keep: config.keep_deliveries,
             ownership: ownership.clone(),
@@ -332,6 +338,7 @@ pub async fn run(
         ownership: ownership.clone(),
         clock: clock.clone(),
         telemetry: telemetry.clone(),
+        lasting: lasting_trip,
         stop: stop.clone(),
     };
     loops.push(mass_offline.run().map(|ended| ("notifying of mass offline".to_owned(), ended)).boxed());

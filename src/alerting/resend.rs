@@ -43,6 +43,8 @@ pub struct Resend {
     pub holds: Holds,
     /// The blindness that lasts, if the receiver is notified of it.
     pub blindness: Option<watch::Receiver<Vec<LastingBlindness>>>,
+    /// The trip of the mass-offline breaker that holds, if the receiver is notified of it.
+    pub trip: Option<watch::Receiver<Option<LastingBlindness>>>,
     pub flapping: Arc<Flapping>,
     pub ownership: Ownership,
     /// All of them.
@@ -93,7 +95,8 @@ impl Resend {
             Ok(open) => self.with_episodes(open, now).await.ok(),
             Err(_) => None,
         };
-        let blind = self.blindness.as_ref().map(|blindness| blindness.borrow().clone()).unwrap_or_default();
+        let mut blind = self.blindness.as_ref().map(|lasting| lasting.borrow().clone()).unwrap_or_default();
+        blind.extend(self.trip.as_ref().and_then(|trip| trip.borrow().clone()));
         match within(self.timeout, self.channel.resend(open, &blind, now)).await {
             Ok(()) => *is_failing = false,
             Err(why) => {

@@ -1,6 +1,8 @@
 //! Checks the receivers.
 
+use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
 use lettre::message::Mailbox;
 use url::Url;
@@ -53,6 +55,7 @@ pub(super) fn alerting(file: &File, base: &Path, problems: &mut Problems) -> ale
     let filters = Filters::default();
     let inhibition = inhibition::inhibition(file, problems);
     let flapping = flapping(file, problems);
+    let archive_after = archive_after(file);
     let keep_deliveries = file.records.keep_deliveries.0;
     let breaker = breaker::rule(&file.breaker, problems);
     alerting::Config {
@@ -63,6 +66,7 @@ pub(super) fn alerting(file: &File, base: &Path, problems: &mut Problems) -> ale
         inhibition,
         breaker,
         flapping,
+        archive_after,
         keep_deliveries,
     }
 }
@@ -76,6 +80,12 @@ fn flapping(file: &File, problems: &mut Problems) -> FlapRules {
         Some((one.name.parse().ok()?, rule))
     });
     rules.collect()
+}
+
+/// The kinds whose units are archived. Errors are reported with the kinds.
+fn archive_after(file: &File) -> BTreeMap<Kind, Duration> {
+    let archives = file.kind.iter().filter(|one| !one.archive_after.0.is_zero());
+    archives.filter_map(|one| Some((one.name.parse().ok()?, one.archive_after.0))).collect()
 }
 
 /// Names of receivers are unique, and a route names each of them.

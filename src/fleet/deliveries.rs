@@ -17,8 +17,8 @@ use super::Silences;
 use crate::clock::Timestamp;
 use crate::presence::{Interval, Kind, OfflineRecord, RecordId, Transition};
 use crate::store::{
-    AlertStore, Attempt, AttemptResult, AuditEntry, Audited, Delivery, EngineError, FindAttempts, Group,
-    Queries, Result, Waiting,
+    ACKNOWLEDGEMENT, AlertStore, Attempt, AttemptResult, AuditEntry, Audited, Delivery, EngineError,
+    FindAttempts, Group, Queries, Result, Waiting,
 };
 
 mod line;
@@ -353,7 +353,7 @@ impl Deliveries {
         for record in self.records(&attempt.offline).await? {
             // The notification of an acknowledgement is nothing without it.
             let acknowledged =
-                record.acknowledged.clone().filter(|_| attempt.notification.starts_with("ack_"));
+                record.acknowledged.clone().filter(|_| attempt.notification.starts_with(ACKNOWLEDGEMENT));
             offline.push(OfflineRecord { back_at: None, closed_by: None, acknowledged, ..record });
         }
         online.extend(self.records(&attempt.online).await?.into_iter().filter(|one| one.closed_by.is_some()));

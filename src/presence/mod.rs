@@ -48,7 +48,7 @@ pub use name::LONGEST_ID;
 pub use pace::{blind_gap, canary_period, probe_gap, probe_period};
 pub use policy::{
     DEFAULT_MAX_UNITS, DEFAULT_TIMEOUT, KindRules, LONGEST_TIMEOUT, Override, Policy, Registry,
-    SHORTEST_TIMEOUT, TimeSource, is_timeout,
+    SHORTEST_TIMEOUT, TimeSource, is_archived, is_timeout,
 };
 pub use record::{Acknowledgement, Cause, Closing, OfflineRecord, RecordId, RecordIdError, Transition};
 pub use reminding::{LastingSilence, Look, look};

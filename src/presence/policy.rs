@@ -103,6 +103,11 @@ pub struct KindRules {
     pub archive_after: Option<Duration>,
 }
 
+/// Whether a unit whose open record has that deadline is archived `after` it.
+pub fn is_archived(deadline: Timestamp, after: Duration, now: Timestamp) -> bool {
+    deadline <= now - after
+}
+
 impl KindRules {
     /// Rules with every option at its default.
     pub fn new(kind: Kind) -> KindRules {
@@ -129,7 +134,7 @@ impl KindRules {
 
     /// Whether a unit is archived whose open record has that deadline.
     pub fn is_archived(&self, deadline: Timestamp, now: Timestamp) -> bool {
-        self.archives_before(now).is_some_and(|limit| deadline <= limit)
+        self.archive_after.is_some_and(|after| is_archived(deadline, after, now))
     }
 
     /// The policy of a unit that was heard, declared `declared`, and for which an operator set `set`.

@@ -1,6 +1,6 @@
 //! The receivers and the pace of groups, by their keys.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::inhibition::Inhibitors;
 use super::mutes::{self, MutedRoutes, Mutes};
 use super::{AlertSilence, RouteTimes};
 use crate::clock::Timestamp;
-use crate::presence::{OfflineRecord, Pace};
+use crate::presence::{Kind, OfflineRecord, Pace, is_archived};
 
 /// Receivers that are notified of what a group holds, and how fast its notifications follow each other.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,6 +53,17 @@ impl Destination {
     pub fn with(self, again: Again) -> Destination {
         Destination { pace: Pace { looks_after: again.first(), ..self.pace }, again, ..self }
     }
+
+    /// Those that may be notified again of a silence: its receivers, then those of the escalations, none twice.
+    pub fn notified_again(&self) -> Vec<&String> {
+        let mut all: Vec<&String> = self.receivers.iter().collect();
+        for name in self.again.escalate.iter().flat_map(|step| &step.receivers) {
+            if !all.contains(&name) {
+                all.push(name);
+            }
+        }
+        all
+    }
 }
 
 /// After how long a silence is looked at again that an alert silence covers: the alert silence may be ended before its
@@ -75,6 +86,8 @@ pub struct Destinations {
     silences: Arc<[AlertSilence]>,
     /// Until when all groups are held.
     hold: Option<Timestamp>,
+    /// After how long units of a kind are archived.
+    archive: Arc<BTreeMap<Kind, Duration>>,
 }
 
 /// The key of the group in which the mass-offline breaker is notified. It is treated as one of blindness; no record has such a
@@ -124,8 +137,8 @@ impl Destinations {
     ) -> Destinations {
         let (mutes, muted) = (Arc::default(), MutedRoutes::default());
         let (receivers, inhibitors, silences) = (Vec::new(), Arc::default(), Arc::default());
-        let routes = Arc::new(routes);
-        Destinations { receivers, root, blind, routes, mutes, muted, inhibitors, silences, hold: None }
+        let (routes, hold, archive) = (Arc::new(routes), None, Arc::default());
+        Destinations { receivers, root, blind, routes, mutes, muted, inhibitors, silences, hold, archive }
     }
 
     /// With the times of routes, by their ids; that of the root is empty.
@@ -154,6 +167,11 @@ impl Destinations {
         Destinations { hold, ..self }
     }
 
+    /// With the kinds whose units are archived, and after how long. Receivers are reminded of none of these.
+    pub fn with_archive(self, archive: BTreeMap<Kind, Duration>) -> Destinations {
+        Destinations { archive: Arc::new(archive), ..self }
+    }
+
     /// With the units whose silence inhibits others at the moment.
     pub fn with_inhibitors(self, inhibitors: Arc<Inhibitors>) -> Destinations {
         Destinations { inhibitors, ..self }
@@ -170,6 +188,13 @@ impl Destinations {
         let inhibited = self.inhibitors.held(record, now).map(|held| held.until);
         let silenced = covering(&self.silences, record, now).map(|until| until.min(now + LOOKED_AT_AFTER));
         inhibited.max(silenced)
+    }
+
+    /// Whether receivers that know of an open record are not notified of it again: it is held, or its unit is archived.
+    pub fn is_quiet(&self, record: &OfflineRecord, now: Timestamp) -> bool {
+        let archived =
+            self.archive.get(&record.kind).is_some_and(|after| is_archived(record.deadline, *after, now));
+        archived || self.silence_held_until(record, now).is_some()
     }
 
     /// Whether any silence may be held; if not, an engine need not read those that it seals.

@@ -160,6 +160,12 @@ pub trait AlertStore: Layout {
         limit: usize,
     ) -> Result<Vec<Delivery>>;
 
+    /// Whether an open record waits in that group for its notification.
+    async fn waits(&self, group: &str, record: &OfflineRecord) -> Result<bool>;
+
+    /// The silences of a group that units share of which receivers were notified and whose units are not back.
+    async fn lasting(&self, group: &str) -> Result<Vec<RecordId>>;
+
     /// The incident of a group that receivers were notified of, or may be, as it is kept: see [`super::incident_in`].
     async fn incident(&self, group: &str) -> Result<Option<String>>;
 

@@ -5,6 +5,9 @@ use serde::{Deserialize, Serialize};
 use crate::clock::Timestamp;
 use crate::presence::{FiredTimer, Guarantee, Incident, Interval, Labels, OfflineRecord};
 
+/// The begin of the id of a notification that tells pagers of an acknowledgement.
+pub const ACKNOWLEDGEMENT: &str = "ack_";
+
 /// The identity of a group: the route and the values that its members share.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Group {
@@ -55,8 +58,19 @@ pub struct Situation {
     /// Whether it was judged if most units that share a label fell silent together.
     pub is_judged: bool,
     pub incident: Option<Incident>,
+    /// Whether an operator takes care of every unit of the incident that is offline. It is looked up for each attempt at a
+    /// pager, and stored with none.
+    #[serde(skip)]
+    pub is_acknowledged: bool,
     /// How many notifications are merged in this one, because its receiver has a rate limit.
     pub merged: Option<u64>,
+}
+
+impl Delivery {
+    /// Whether it tells a pager that an operator takes care of a silence.
+    pub fn is_acknowledgement(&self) -> bool {
+        self.id.starts_with(ACKNOWLEDGEMENT)
+    }
 }
 
 impl Situation {

@@ -64,6 +64,7 @@ mod flaps;
 pub mod hearing;
 mod incidents;
 mod json;
+mod member_names;
 pub mod migration;
 mod notification;
 pub mod partition;
@@ -92,7 +93,7 @@ pub use attempts::{
 };
 pub use data::{Catalogue, DataStore, Metric, MetricType, Reading, Value};
 pub use deadline_check::{CheckGuard, DeadlineCheck, PendingCheck};
-pub use delivery::{DeadLetter, Delivery, Group, MeantFor, Situation, Waiting, WaitingPage};
+pub use delivery::{ACKNOWLEDGEMENT, DeadLetter, Delivery, Group, MeantFor, Situation, Waiting, WaitingPage};
 pub use error::{EngineError, Result};
 pub use flaps::{FlapChange, FlapStore};
 pub use hearing::{Advance, HearingStore};

@@ -173,14 +173,6 @@ pub(super) fn is_final(name: &str, letter: char) -> bool {
     Stage::of(letter) == Some(Stage::IsBack) || name.starts_with("blind ")
 }
 
-/// Parses the name of the member of a record: the id that [`GroupMember::new`] makes, and the record's id. The name
-/// of a silence that was detected again ends with the time of that detection.
-pub(super) fn of_member(name: &str) -> Option<(&str, RecordId)> {
-    let record = |id: &str| id.split_once(' ')?.1.parse().ok();
-    let whole = record(name).map(|id| (name, id));
-    whole.or_else(|| name.rsplit_once(' ').and_then(|(id, _)| Some((id, record(id)?))))
-}
-
 /// The record or the interval of an event (JSON).
 pub(super) fn event_json(event: &OutboxEvent) -> Result<String> {
     match event {
@@ -282,6 +274,7 @@ impl Notification {
                 since: self.before.map(Timestamp::from_millis),
                 is_judged: self.incident.is_some(),
                 incident: self.incident.into_iter().flatten().next(),
+                is_acknowledged: false,
                 merged: None,
             },
             meant_for: self.meant_for,

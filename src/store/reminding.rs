@@ -42,8 +42,8 @@ pub(super) struct SealedAgain {
 }
 
 impl Reminding {
-    /// `idle`: the receivers for which no notification of the group waits; the others are not reminded, because they would
-    /// get all their reminders at once when they are back. `first`: when receivers were first notified of a silence of the
+    /// `idle`: the receivers of the group and of its escalations for which no notification of the group waits; the others are
+    /// not reminded, because they would get all their reminders at once when they are back. `first`: when receivers were first notified of a silence of the
     /// group that lasts. `due`: the moment for which the group is looked at. `is_quiet`: whether a silence is covered or
     /// held for now.
     pub fn new(
@@ -72,10 +72,9 @@ impl Reminding {
         let found = look((again.repeat, &after), &lasting, first, due, now);
         let mut reminding = Reminding { receivers: Vec::new(), notifications: Vec::new(), next: found.next };
         let sealing = Sealing { group, members, records: &records, now };
-        if !found.reminded.is_empty() && !idle.is_empty() {
-            let what = format!("reminder {}", due.as_millis());
-            let sealed = sealing.seal(&found.reminded, idle, &what, true)?;
-            reminding.notifications.push(sealed);
+        let what = format!("reminder {}", due.as_millis());
+        for (places, receivers) in reminders(destination, idle, members, &found.reminded) {
+            reminding.notifications.push(sealing.seal(&places, &receivers, &what, true)?);
         }
         for (step, places) in
             again.escalate.iter().zip(&found.escalated).filter(|(_, places)| !places.is_empty())
@@ -107,6 +106,28 @@ impl Reminding {
             }
         }
     }
+}
+
+/// The silences of which receivers are reminded, by their places, and these receivers: those of the group of all, those of
+/// an escalation of what was escalated to them. Receivers of the same silences share a notification.
+fn reminders(
+    destination: &Destination,
+    idle: &[String],
+    members: &[LastingMember],
+    reminded: &[usize],
+) -> Vec<(Vec<usize>, Vec<String>)> {
+    let mut reminders: Vec<(Vec<usize>, Vec<String>)> = Vec::new();
+    for name in idle {
+        let is_of_group = destination.receivers.contains(name);
+        let knows = |at: &&usize| is_of_group || lists(&members[**at].receivers, name);
+        let places: Vec<usize> = reminded.iter().filter(knows).copied().collect();
+        match reminders.iter_mut().find(|(other, _)| *other == places) {
+            Some((_, receivers)) => receivers.push(name.clone()),
+            None if places.is_empty() => {}
+            None => reminders.push((places, vec![name.clone()])),
+        }
+    }
+    reminders
 }
 
 /// The members from which notifications are made.

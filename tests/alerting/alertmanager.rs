@@ -1,15 +1,18 @@
 //! Claims about the channel to Alertmanager, with two real ones in a cluster.
 
+use std::collections::BTreeSet;
 use std::net::{TcpListener, UdpSocket};
 use std::path::Path;
 
 use rollcall::alerting::{AlertmanagerConfig, Format, open, send_test};
 use rollcall::simulate::servers::{Server, free_port};
+use rollcall::simulate::webhook_sink::WebhookSink;
 use serde_json::Value;
 
+use super::mass_offline::{RULE, names};
 use super::silences::silence;
 use super::support::http;
-use super::world::{World, hook, until};
+use super::world::{On, WAIT, World, hook, until};
 use super::*;
 
 const RESEND: Duration = Duration::from_secs(1);
@@ -196,13 +199,7 @@ async fn blindness_that_lasts_is_sent_again_also_without_the_engine_and_ended_wh
     world.config.blind_after = HOUR;
     world.start();
     world.notify_loss(&["a"]).await;
-    // The alerts of that name in each request since then: when they end.
-    let sent = |name: &str, since: usize| -> Vec<Timestamp> {
-        let posts: Vec<Value> = sink.received()[since..].iter().map(|one| one.json()).collect();
-        let alerts = posts.iter().flat_map(|post| post.as_array().unwrap());
-        let named = alerts.filter(|alert| alert["labels"]["alertname"] == name);
-        named.map(|alert| serde_json::from_value(alert["endsAt"].clone()).unwrap()).collect()
-    };
+    let sent = |name: &str, since: usize| sent(&sink, name, since);
     until("the unit is an alert", async || !sent("UnitOffline", 0).is_empty()).await;
     world.advance(2 * HOUR);
     until("blindness is sent again", async || sent("RollcallBlind", 0).len() >= 3).await;
@@ -223,4 +220,63 @@ async fn blindness_that_lasts_is_sent_again_also_without_the_engine_and_ended_wh
     until("records are sent again", async || sent("UnitOffline", before).len() >= 3).await;
     assert!(sent("RollcallBlind", before).iter().all(is_over), "it is not sent again any more");
     world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trip_of_the_breaker_is_sent_again_while_it_holds_and_ended_with_it() {
+    for on in [On::Redis, On::Directory] {
+        let sink = hook().await;
+        let resend = Duration::from_millis(100);
+        let config = AlertmanagerConfig { urls: vec![sink.base()], resend, ..config_of_sink() };
+        let mut world = World::on(on, "unit", vec![to(config)]).await;
+        world.stop().await;
+        world.config.breaker = Some(RULE);
+        world.start();
+        world.lose_twelve(&names(0, 20)).await;
+        world.pass(3 * WAIT).await;
+        world.told(true).await;
+        let sent = |since: usize| sent(&sink, BREAKER, since);
+        until("it is sent again", async || sent(0).len() >= 3).await;
+        assert!(sent(0).iter().all(|ends| *ends > world.clock.now()), "it lasts");
+        // Another instance goes on.
+        world.stop().await;
+        world.start();
+        let before = sink.received().len();
+        until("it is sent again by the next instance", async || sent(before).len() >= 3).await;
+        assert_eq!(texts(&sink, BREAKER).len(), 1, "it is the same alert");
+
+        let now = world.clock.now();
+        assert!(world.breaker().release(("ana", "seen"), now).await.unwrap());
+        world.told(false).await;
+        let is_over = |ends: &Timestamp| *ends <= world.clock.now();
+        until("the end is sent", async || sent(0).last().is_some_and(is_over)).await;
+        let before = sink.received().len();
+        until("rounds go on", async || sink.received().len() >= before + 3).await;
+        assert!(sent(before).iter().all(is_over), "it is not sent again any more");
+        world.stop().await;
+    }
+}
+
+const BREAKER: &str = "RollcallBreakerTripped";
+
+fn config_of_sink() -> AlertmanagerConfig {
+    AlertmanagerConfig { max_alerts: 100, ..AlertmanagerConfig::default() }
+}
+
+/// The alerts of that name in each request since then: when they end.
+fn sent(sink: &WebhookSink, name: &str, since: usize) -> Vec<Timestamp> {
+    let ends = |alert: &Value| serde_json::from_value(alert["endsAt"].clone()).unwrap();
+    named(sink, name, since).iter().map(ends).collect()
+}
+
+/// The summaries under which the alerts of that name were sent.
+fn texts(sink: &WebhookSink, name: &str) -> BTreeSet<String> {
+    let summary = |alert: &Value| alert["annotations"]["summary"].as_str().unwrap().to_owned();
+    named(sink, name, 0).iter().map(summary).collect()
+}
+
+fn named(sink: &WebhookSink, name: &str, since: usize) -> Vec<Value> {
+    let posts: Vec<Value> = sink.received()[since..].iter().map(|one| one.json()).collect();
+    let alerts = posts.iter().flat_map(|post| post.as_array().unwrap());
+    alerts.filter(|alert| alert["labels"]["alertname"] == name).cloned().collect()
 }

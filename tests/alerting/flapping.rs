@@ -6,14 +6,19 @@ use rollcall::presence::FlapRule;
 use rollcall::simulate::webhook_sink::{Received, WebhookSink};
 use rollcall::store::Again;
 
+use super::instances::Instance;
 use super::silences::silence;
-use super::world::{WAIT, World, hook, listed, unit, until};
+use super::world::{On, WAIT, World, hook, listed, unit, until};
 use super::*;
 
 const RULE: FlapRule = FlapRule { transitions: 4, window: HOUR, stable: Duration::from_secs(600) };
 
 async fn world(group_by: &str, receiver: ReceiverConfig) -> World {
-    let mut world = World::new(group_by, vec![receiver]).await;
+    world_on(On::Redis, group_by, receiver).await
+}
+
+async fn world_on(on: On, group_by: &str, receiver: ReceiverConfig) -> World {
+    let mut world = World::on(on, group_by, vec![receiver]).await;
     world.config.flapping = [("detector".parse().unwrap(), RULE)].into();
     // Reminders would come every minute.
     world.config.route.again = Again { repeat: Some(Duration::from_secs(60)), escalate: Vec::new() };
@@ -145,4 +150,39 @@ async fn a_unit_that_is_stable_and_online_is_told_and_a_removed_one_is_not() {
     assert_eq!(world.metric("rollcall_flapping_units", &["detector"]), 0.0);
     world.stop().await;
     assert_eq!(sink.received().len(), 6);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_episode_that_another_instance_takes_over_is_told_once_and_its_end_once() {
+    tokio::join!(an_episode_is_taken_over(On::Redis), an_episode_is_taken_over(On::Directory));
+}
+
+async fn an_episode_is_taken_over(on: On) {
+    let sink = hook().await;
+    let mut world = world_on(on, "kind", webhook_to(sink.url(), None)).await;
+    world.stop().await;
+    let first = Instance::start(&world, "a", &["a"]);
+    flap(&world, &sink).await;
+    assert_eq!(told(&sink, 4).await, message("flapping", &["flapping"]));
+    // The next one is there already, and owns everything when the first one is killed with a transition in the outbox.
+    let next = Instance::start(&world, "b", &["a"]);
+    world.lose(&["g"]).await;
+    first.kill().await;
+    next.sees(&world, &["b"]);
+    world.joined().await;
+    pass(&world, WAIT).await;
+    for _ in 0..RULE.transitions {
+        hear(&world).await;
+        pass(&world, 2 * WAIT).await;
+        lose(&world).await;
+        pass(&world, 2 * WAIT).await;
+    }
+    hear(&world).await;
+    pass(&world, RULE.stable - Duration::from_secs(60)).await;
+    assert_eq!(sink.received().len(), 4, "the episode goes on");
+    pass(&world, Duration::from_secs(90)).await;
+    assert_eq!(told(&sink, 5).await, message("flapping", &["stable"]));
+    pass(&world, RULE.stable).await;
+    next.kill().await;
+    assert_eq!(sink.received().len(), 5);
 }

@@ -11,7 +11,7 @@ use super::*;
 
 impl World {
     /// These units of a site are heard.
-    async fn hear_at(&self, site: &str, ids: &[String]) {
+    pub async fn hear_at(&self, site: &str, ids: &[String]) {
         let at = self.clock.now();
         let declared = Declared { labels: labels(&[("site", site)]), ..Declared::default() };
         let beat =

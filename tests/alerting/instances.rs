@@ -55,7 +55,7 @@ impl Instance {
         assert!(self.run.await.unwrap_err().is_cancelled());
     }
 
-    fn sees(&self, world: &World, instances: &[&str]) {
+    pub fn sees(&self, world: &World, instances: &[&str]) {
         self.view.send_replace(view(world, self.name, instances));
     }
 }

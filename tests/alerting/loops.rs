@@ -208,16 +208,18 @@ async fn receivers_are_reminded_and_others_are_notified_until_the_unit_is_back()
         (listed(&reminder, "offline"), &reminder.json()["data"]["reminder"]),
         (vec!["a".into()], &json!(true))
     );
+    let reminder = boss.wait_for(2, PATIENCE).await.unwrap().remove(1);
+    assert_eq!(reminder.json()["data"]["reminder"], true, "it knows of the silence, too");
     world.hear(&["a"]).await;
     world.joined().await;
     world.advance(5 * WAIT);
     assert_eq!(listed(&sink.wait_for(3, PATIENCE).await.unwrap()[2], "online"), ["a"]);
-    assert_eq!(listed(&boss.wait_for(2, PATIENCE).await.unwrap()[1], "online"), ["a"]);
+    assert_eq!(listed(&boss.wait_for(3, PATIENCE).await.unwrap()[2], "online"), ["a"]);
     world.advance(3 * HOUR);
     let none = async || world.engine.first_reminder(&world.partitions()).await.unwrap().is_none();
     until("the group is looked at no more", none).await;
     world.stop().await;
-    assert_eq!((sink.received().len(), boss.received().len()), (3, 2));
+    assert_eq!((sink.received().len(), boss.received().len()), (3, 3));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -14,14 +14,14 @@ use super::world::{On, TIMEOUT, WAIT, World, hook, listed, until};
 use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
-const RULE: MassOfflineRule = MassOfflineRule {
+pub const RULE: MassOfflineRule = MassOfflineRule {
     share: 0.5,
     min_units: 20,
     window: Duration::from_secs(60),
     max_hold: Duration::from_secs(600),
 };
 
-fn names(from: usize, to: usize) -> Vec<String> {
+pub fn names(from: usize, to: usize) -> Vec<String> {
     (from..to).map(|number| format!("unit-{number:02}")).collect()
 }
 
@@ -39,7 +39,7 @@ async fn world(on: On, sink: &WebhookSink) -> World {
 
 impl World {
     /// Twelve of these are silent for longer than their timeout, and the rest is heard.
-    async fn lose_twelve(&self, all: &[String]) {
+    pub async fn lose_twelve(&self, all: &[String]) {
         self.hear(&refs(all)).await;
         self.advance(TIMEOUT / 2);
         self.hear(&refs(&all[12..])).await;
@@ -47,13 +47,13 @@ impl World {
         self.check(&all[..12]).await;
     }
 
-    fn breaker(&self) -> MassBreaker {
+    pub fn breaker(&self) -> MassBreaker {
         let engine = self.engine.clone();
         MassBreaker::new(None, engine.clone(), engine, self.silences.clone(), self.telemetry.clone())
     }
 
     /// Waits for a trip of which operators are notified and answers it.
-    async fn told(&self, is_held: bool) -> Trip {
+    pub async fn told(&self, is_held: bool) -> Trip {
         let told = async || {
             let last = self.breaker().last().await.unwrap();
             last.is_some_and(|trip| trip.is_told && trip.is_held() == is_held)
@@ -63,7 +63,7 @@ impl World {
     }
 
     /// Lets time pass, a wait at a time, until nothing is due before its end.
-    async fn pass(&self, span: Duration) {
+    pub async fn pass(&self, span: Duration) {
         let end = self.clock.now() + span;
         while self.clock.now() < end {
             self.advance(WAIT.min(end.since(self.clock.now())));

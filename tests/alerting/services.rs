@@ -11,7 +11,7 @@ use rollcall::simulate::webhook_sink::{Answer, Options, Received, WebhookSink};
 use serde_json::Value;
 
 use super::shapes::differences;
-use super::world::{self, World};
+use super::world::{self, On, World, until};
 use super::*;
 
 const KEY: &str = "k3y-that-nothing-shows";
@@ -148,11 +148,102 @@ async fn an_alert_is_opened_acknowledged_and_closed_under_one_key() {
     let record = silent("detector:pump 7", now());
     for kind in ["pagerduty", "opsgenie"] {
         let silence = delivery(vec![record.clone()], vec![]);
-        let acknowledged = delivery(vec![taken_care_of(&record)], vec![]);
+        let acknowledged =
+            Delivery { id: "ack_1.hook".to_owned(), ..delivery(vec![taken_care_of(&record)], vec![]) };
         let returned = delivery(vec![], vec![back(&taken_care_of(&record), now())]);
         let expected =
             ["trigger", "acknowledge", "resolve"].map(|what| (what.to_owned(), record.id.to_string()));
         assert_eq!(pages(kind, &[silence, acknowledged, returned]).await, expected, "{kind}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_acknowledgement_before_the_page_follows_it() {
+    for on in [On::Redis, On::Directory] {
+        let sink = sink().await;
+        let mut world = World::on(on, "unit", vec![pager(&sink)]).await;
+        world.lose(&["a"]).await;
+        world.joined().await;
+        world.acknowledge("a").await;
+        world.joined().await;
+        world.advance(world::WAIT);
+        let received = sink.wait_for(2, PATIENCE).await.unwrap();
+        assert_eq!(actions(&received), ["trigger", "acknowledge"]);
+        world.hear(&["a"]).await;
+        world.joined().await;
+        world.advance(60 * world::WAIT);
+        let received = sink.wait_for(3, PATIENCE).await.unwrap();
+        assert_eq!(actions(&received), ["trigger", "acknowledge", "resolve"]);
+        world.stop().await;
+        assert_eq!(sink.received().len(), 3);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_of_an_incident_is_acknowledged_with_the_last_of_its_units() {
+    for (on, last) in [(On::Redis, "is acknowledged"), (On::Directory, "is back")] {
+        let sink = sink().await;
+        let mut world = World::on(on, "kind", vec![pager(&sink)]).await;
+        let north: Vec<String> = (0..6).map(|number| format!("n{number}")).collect();
+        world.hear_at("north", &north).await;
+        world.advance(world::TIMEOUT + Duration::from_secs(1));
+        world.check(&north).await;
+        world.advance(2 * world::WAIT);
+        let first = sink.wait_for(1, PATIENCE).await.unwrap();
+        let page = first[0].json()["dedup_key"].clone();
+        assert!(page.as_str().unwrap().starts_with("incident:"), "{page}");
+        for unit in &north[..4] {
+            world.acknowledge(unit).await;
+        }
+        world.sent().await;
+        // One is back without an operator.
+        world.hear_at("north", &north[4..5]).await;
+        world.advance(60 * world::WAIT);
+        world.sent().await;
+        assert_eq!(sink.received().len(), 1, "one unit is still without an operator");
+        match last {
+            "is acknowledged" => world.acknowledge(&north[5]).await,
+            _ => {
+                world.hear_at("north", &north[5..6]).await;
+                world.advance(60 * world::WAIT);
+            }
+        }
+        let received = sink.wait_for(2, PATIENCE).await.unwrap();
+        assert_eq!(actions(&received), ["trigger", "acknowledge"], "{last}");
+        assert_eq!(received[1].json()["dedup_key"], page);
+        world.stop().await;
+    }
+}
+
+fn pager(sink: &WebhookSink) -> ReceiverConfig {
+    let (_, options, _) = all().into_iter().find(|(name, ..)| *name == "pagerduty").unwrap();
+    configured("pagerduty", options, sink)
+}
+
+/// What each request asks of PagerDuty.
+fn actions(received: &[Received]) -> Vec<String> {
+    let action = |one: &Received| one.json()["event_action"].as_str().unwrap().to_owned();
+    received.iter().map(action).collect()
+}
+
+impl World {
+    /// Waits until nothing is in the outbox and nothing waits for the pager.
+    async fn sent(&self) {
+        self.joined().await;
+        until("what is due is sealed and sent", async || {
+            let due = self.engine.first_seal(&self.partitions()).await.unwrap();
+            let backlog = self.engine.backlog(&self.partitions(), "hook").await.unwrap();
+            due.is_none_or(|due| due > self.clock.now()) && backlog.waiting == 0
+        })
+        .await;
+    }
+
+    /// An operator takes care of the open record of a unit.
+    async fn acknowledge(&self, id: &str) {
+        let change = UnitChange::Acknowledge(taken_care_of(&silent("detector:a", now())).acknowledged);
+        let (unit, now) = (world::unit(id), self.clock.now());
+        assert!(self.roll.change(&unit, None, &change, now, async { Ok(()) }).await.unwrap());
+        self.outbox_grew.notify_one();
     }
 }
 
@@ -221,15 +312,11 @@ async fn an_incident_is_one_page_and_units_outside_of_it_have_their_own() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pager_is_told_that_an_operator_takes_care_of_a_silence_and_other_receivers_are_not() {
     let (sink, other) = (sink().await, sink().await);
-    let (_, options, _) = all().into_iter().find(|(name, ..)| *name == "pagerduty").unwrap();
     let hook = world::named("other", webhook_to(other.url(), None));
-    let mut world = World::new("unit", vec![configured("pagerduty", options, &sink), hook]).await;
+    let mut world = World::new("unit", vec![pager(&sink), hook]).await;
     world.notify_loss(&["a"]).await;
     sink.wait_for(1, PATIENCE).await.unwrap();
-    let taken_care_of = taken_care_of(&silent("detector:a", now())).acknowledged;
-    let change = UnitChange::Acknowledge(taken_care_of);
-    let unit = world::unit("a");
-    assert!(world.roll.change(&unit, None, &change, world.clock.now(), async { Ok(()) }).await.unwrap());
+    world.acknowledge("a").await;
     let received = sink.wait_for(2, PATIENCE).await.unwrap();
     let part = |name: &str| received.iter().map(|one| one.json()[name].clone()).collect::<Vec<_>>();
     assert_eq!(part("event_action"), ["trigger", "acknowledge"]);

@@ -1,5 +1,6 @@
 //! A fleet on a private Redis, the alerting loops, and a clock that is moved by hand.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -84,8 +85,17 @@ impl World {
         let (filters, inhibition, breaker) = (Filters::default(), Inhibition::default(), None);
         let (blind_after, keep_deliveries) = (100_000 * HOUR, 100_000 * HOUR);
         let flapping = FlapRules::new();
-        let config =
-            Config { route, receivers, blind_after, filters, inhibition, breaker, flapping, keep_deliveries };
+        let config = Config {
+            route,
+            receivers,
+            blind_after,
+            filters,
+            inhibition,
+            breaker,
+            flapping,
+            archive_after: BTreeMap::new(),
+            keep_deliveries,
+        };
         assert_eq!(alerting::check(&config), Vec::<String>::new());
         let ownership = Ownership::of_everything(engine.partitions());
         let silences = Arc::new(Silences::new(engine.clone()));

@@ -88,6 +88,7 @@ fn every_option_of_a_kind_reaches_its_rules() {
         clock = "device"
         registry = "closed"
         forget_after = "1d"
+        archive_after = "90d"
     "#;
     let config = load(text).unwrap();
     let rules = &config.rules[&kind("pump")];
@@ -97,6 +98,8 @@ fn every_option_of_a_kind_reaches_its_rules() {
     assert!(!rules.accept_timeout);
     assert_eq!((rules.clock, rules.registry), (TimeSource::Device, Registry::Closed));
     assert_eq!(rules.forget_after, 24 * HOUR);
+    assert_eq!(rules.archive_after, Some(90 * 24 * HOUR));
+    assert_eq!(config.alerting.archive_after, [(kind("pump"), 90 * 24 * HOUR)].into());
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! The channel to Alertmanager: open records are alerts of its API v2.
 //!
 //! Alertmanager keeps alerts in memory and forgets those that are not sent again. So a transition is posted when it is
-//! notified, and all open records and every blindness that lasts are posted again every `resend`, by the loop in `alerting/resend.rs`. An alert is valid
+//! notified. All open records, every blindness that lasts and the trip of the mass-offline breaker that holds are posted again
+//! every `resend`, by the loop in `alerting/resend.rs`. An alert is valid
 //! for four times that long; `endsAt` says until when, and a return sets it to its moment. Servers of a cluster do not
 //! tell each other of alerts: each one gets all of them. A notification has arrived when one server has taken it; the
 //! others get it with the next resend, and are named meanwhile. A server that does not answer takes nothing from the
@@ -40,11 +41,9 @@ use crate::store::Delivery;
 const PATH: &str = "api/v2/alerts";
 /// An alert is valid for so many resends.
 const VALID_FOR: u32 = 4;
-/// The least time for which blindness is valid. It is sent again like a record; an instance that has just started waits
-/// for `hearing.tell_after` before it is.
+/// The least time for which blindness and a trip of the mass-offline breaker are valid. They are sent again like records; an
+/// instance that has just started waits for `hearing.tell_after`, or for the engine, before it sends them.
 const BLIND_FOR: Duration = Duration::from_secs(900);
-/// A trip of the mass-offline breaker is not sent again: it is valid until its end is notified, but not longer than this.
-const BREAKER_FOR: Duration = Duration::from_secs(86_400);
 
 #[derive(Clone, Default)]
 pub struct AlertmanagerConfig {
@@ -213,8 +212,7 @@ impl Alertmanager {
     fn posted(&self, alert: Alert, now: Timestamp) -> PostedAlert {
         let resends = VALID_FOR * self.resend;
         let valid_for = match alert.labels.get(ALERT_NAME).map(String::as_str) {
-            Some(BLIND) => resends.max(BLIND_FOR),
-            Some(BREAKER_TRIPPED) => BREAKER_FOR,
+            Some(BLIND | BREAKER_TRIPPED) => resends.max(BLIND_FOR),
             _ => resends,
         };
         PostedAlert::new(alert, now + valid_for)

@@ -220,7 +220,8 @@ impl Limited {
             self.deliver.leave_or_give_up(&mut state.in_flight, Arc::new(other));
         }
         self.record(state).await?;
-        let delivery = self.deliver.incidents.judged(first, self.deliver.clock.now()).await;
+        let attempted = self.deliver.incidents.attempted(first, self.deliver.clock.now()).await;
+        let Some(delivery) = attempted else { return Ok(TICK) };
         let sent = self.holding(&delivery, self.send(&mut state.limits, &delivery)).await?;
         let Some(Sent { result, at, took }) = sent else { return Ok(Duration::ZERO) };
         self.deliver.judge(&mut state.in_flight, &result);

@@ -116,7 +116,7 @@ fn storm() -> Situation {
         until: None,
         told_from: None,
     };
-    Situation { lasting: Some(312), since: None, is_judged: true, incident: Some(incident), merged: None }
+    Situation { lasting: Some(312), is_judged: true, incident: Some(incident), ..Situation::default() }
 }
 
 const HOUR: Duration = Duration::from_secs(3600);

@@ -69,26 +69,51 @@ pub fn members(delivery: &Delivery, zone: &Zone, links: &Links) -> Vec<Member> {
 }
 
 /// The pages of a delivery, for receivers that call an operator for each: those of its members, but one for all silences
-/// of an incident, which ends with it. An acknowledged silence acknowledges its page.
+/// of an incident, which ends with it. Acknowledgements follow the pages. The notification of an acknowledgement has
+/// nothing else, and that of a unit of the incident acknowledges nothing by itself.
 pub fn pages(delivery: &Delivery, zone: &Zone, links: &Links) -> Vec<Member> {
-    let incident = delivery.situation.incident.as_ref();
-    let is_told = |record: &OfflineRecord| incident.is_some_and(|incident| incident.has_told(record));
+    let is_told = |record: &OfflineRecord| {
+        delivery.situation.incident.as_ref().is_some_and(|incident| incident.has_told(record))
+    };
     let mut rest = delivery.clone();
     rest.offline.retain(|record| !is_told(record));
     rest.online.retain(|record| !is_told(record));
+    let acknowledged = acknowledgements(delivery, &rest.offline, zone, links);
+    if delivery.is_acknowledgement() {
+        return acknowledged;
+    }
     // A message in which only some units are back is no news of the incident.
     let is_news = |incident: &&Incident| incident.until.is_some() || delivery.offline.iter().any(is_told);
-    let page = incident.filter(is_news).map(|incident| of_incident(incident, delivery, zone, links));
-    let records = rest.offline.iter().chain(&rest.online).map(|record| match &record.acknowledged {
-        Some(acknowledged) if record.closed_by.is_none() => Member {
+    let incident = delivery.situation.incident.as_ref().filter(is_news);
+    let page = incident.map(|incident| of_incident(incident, delivery, zone, links));
+    let records = rest.offline.iter().chain(&rest.online).map(|record| of_record(record, zone, links));
+    let blind = delivery.blind.iter().map(|interval| of_blindness(delivery, *interval, zone, links));
+    let pages = page.into_iter().chain(records).chain(blind).chain(timers(delivery, zone));
+    pages.chain(acknowledged).collect()
+}
+
+/// The acknowledgements of a delivery: of its incident, and of these silences.
+fn acknowledgements(
+    delivery: &Delivery,
+    offline: &[OfflineRecord],
+    zone: &Zone,
+    links: &Links,
+) -> Vec<Member> {
+    let incident = delivery.situation.incident.as_ref().filter(|_| delivery.situation.is_acknowledged);
+    let incident = incident.map(|incident| Member {
+        action: Action::Acknowledge,
+        text: "every unit of it that is offline is acknowledged".to_owned(),
+        ..of_incident(incident, delivery, zone, links)
+    });
+    let records = offline.iter().filter_map(|record| {
+        let acknowledged = record.acknowledged.as_ref().filter(|_| record.closed_by.is_none())?;
+        Some(Member {
             action: Action::Acknowledge,
             text: format!("acknowledged by {}: {}", acknowledged.author, acknowledged.comment),
             ..of_record(record, zone, links)
-        },
-        _ => of_record(record, zone, links),
+        })
     });
-    let blind = delivery.blind.iter().map(|interval| of_blindness(delivery, *interval, zone, links));
-    page.into_iter().chain(records).chain(blind).chain(timers(delivery, zone)).collect()
+    incident.into_iter().chain(records).collect()
 }
 
 /// Nothing ends a timer that fired.

@@ -14,9 +14,11 @@ use super::delivery_leases::{DeliveryLease, DeliveryLeases};
 use super::error::DatabaseResult;
 use super::finish::{Ending, finish_one};
 use super::kept::OnRecord;
-use super::{EmbeddedEngine, absence, fallback, groups, kept, outbox, quarantine, receivers, reminders};
+use super::{
+    EmbeddedEngine, absence, fallback, groups, kept, members, outbox, quarantine, receivers, reminders,
+};
 use crate::clock::Timestamp;
-use crate::presence::{GroupIncident, Incident};
+use crate::presence::{GroupIncident, Incident, OfflineRecord, RecordId};
 use crate::store::notification::{Notification, Readable};
 use crate::store::untold::leave_out_untold;
 use crate::store::{
@@ -105,6 +107,14 @@ impl AlertStore for EmbeddedEngine {
         }
         let untold = absence::untold(self, receiver, &deliveries).await?;
         leave_out_untold(self, &self.telemetry, receiver, deliveries, &untold, now).await
+    }
+
+    async fn waits(&self, group: &str, record: &OfflineRecord) -> Result<bool> {
+        members::waits(self, group, record).await
+    }
+
+    async fn lasting(&self, group: &str) -> Result<Vec<RecordId>> {
+        members::lasting(self, group).await
     }
 
     async fn incident(&self, group: &str) -> Result<Option<String>> {

@@ -11,7 +11,7 @@ use super::queries::PAGE;
 use crate::clock::Timestamp;
 use crate::presence::since_of;
 use crate::store::json::from_json;
-use crate::store::notification::of_member;
+use crate::store::member_names::of_member;
 use crate::store::timer_text::decode;
 use crate::store::{Queries, Result, StoredAttempts};
 use crate::store::{migration::Exporter, migration::MigrationItem};

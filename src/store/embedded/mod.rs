@@ -52,6 +52,7 @@ mod kept;
 mod lanes;
 mod last_seen;
 mod load;
+mod members;
 mod memory;
 mod open_records;
 mod outbox;

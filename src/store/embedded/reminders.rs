@@ -68,8 +68,8 @@ fn look(
         return Ok(0);
     }
     let members = if destination.again.first().is_some() { lasting(database, one.id)? } else { Vec::new() };
-    let is_quiet = |record: &OfflineRecord| destinations.silence_held_until(record, now).is_some();
-    let idle = idle(database, &one.group.key, &destination.receivers)?;
+    let is_quiet = |record: &OfflineRecord| destinations.is_quiet(record, now);
+    let idle = idle(database, &one.group.key, &destination.notified_again())?;
     let (mut next, mut notified) = (None, 0);
     if let Some(first) = members.first().map(|member| member.notified_at) {
         for members in members.chunks(MOST_REMINDED) {
@@ -85,12 +85,12 @@ fn look(
 }
 
 /// Those of the receivers for which no notification of the group waits.
-fn idle(database: &Connection, group: &str, receivers: &[String]) -> rusqlite::Result<Vec<String>> {
+fn idle(database: &Connection, group: &str, receivers: &[&String]) -> rusqlite::Result<Vec<String>> {
     let mut waits = database.prepare_cached("SELECT 1 FROM queue WHERE receiver = ? AND grp = ?")?;
     let mut idle = Vec::new();
     for receiver in receivers {
         if !waits.exists(params![receiver, group])? {
-            idle.push(receiver.clone());
+            idle.push((*receiver).clone());
         }
     }
     Ok(idle)

@@ -12,9 +12,9 @@ use redis::pipe;
 
 use super::ending::{Ending, FINISH_STEP, OnRecord};
 use super::units::first_score;
-use super::{RedisEngine, absence, fallback, groups, kept, marking, outbox, receivers, reminders};
+use super::{RedisEngine, absence, fallback, groups, kept, marking, members, outbox, receivers, reminders};
 use crate::clock::Timestamp;
-use crate::presence::{GroupIncident, Incident, RecordId};
+use crate::presence::{GroupIncident, Incident, OfflineRecord, RecordId};
 use crate::store::attempts::texts;
 use crate::store::notification::{Notification, Readable};
 use crate::store::untold::leave_out_untold;
@@ -99,6 +99,14 @@ impl AlertStore for RedisEngine {
         self.wait_for_replicas_of(&leased).await;
         let untold = absence::untold(self, receiver, &leased).await?;
         leave_out_untold(self, &self.telemetry, receiver, leased, &untold, now).await
+    }
+
+    async fn waits(&self, group: &str, record: &OfflineRecord) -> Result<bool> {
+        members::waits(self, group, record).await
+    }
+
+    async fn lasting(&self, group: &str) -> Result<Vec<RecordId>> {
+        members::lasting(self, group).await
     }
 
     async fn incident(&self, group: &str) -> Result<Option<String>> {

@@ -21,7 +21,8 @@ use super::RedisEngine;
 use super::fields::{Field, Fields};
 use crate::clock::Timestamp;
 use crate::presence::Labels;
-use crate::store::notification::{GroupMember, of_member};
+use crate::store::member_names::of_member;
+use crate::store::notification::GroupMember;
 use crate::store::{EngineError, Group, Join, OutboxEvent, Result};
 use crate::store::{json::from_json, json::to_json};
 

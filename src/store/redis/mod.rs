@@ -58,6 +58,7 @@ mod keys;
 mod lanes;
 mod ledger;
 mod marking;
+mod members;
 mod meta;
 mod open_records;
 mod outbox;

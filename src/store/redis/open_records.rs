@@ -12,7 +12,7 @@ use super::fields::Fields;
 use super::{RedisEngine, outbox};
 use crate::clock::Timestamp;
 use crate::presence::{OfflineRecord, RecordId, Unit};
-use crate::store::notification::of_member;
+use crate::store::member_names::of_member;
 use crate::store::{OutboxEvent, Result};
 
 /// How many fields one command scans.

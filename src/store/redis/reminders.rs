@@ -54,9 +54,9 @@ async fn look(
     if destination.again.first().is_none() {
         return set_next(engine, partition, group.as_bytes(), None).await;
     }
-    let is_quiet = |record: &OfflineRecord| destinations.silence_held_until(record, now).is_some();
+    let is_quiet = |record: &OfflineRecord| destinations.is_quiet(record, now);
     let idle = match destination.again.repeat {
-        Some(_) => idle(engine, partition, group, &destination.receivers).await?,
+        Some(_) => idle(engine, partition, group, &destination.notified_again()).await?,
         None => Vec::new(),
     };
     let (mut begin, mut first, mut next, mut notified) = (0, None, None, 0);
@@ -93,7 +93,7 @@ async fn idle(
     engine: &RedisEngine,
     partition: u16,
     group: &str,
-    receivers: &[String],
+    receivers: &[&String],
 ) -> Result<Vec<String>> {
     if receivers.is_empty() {
         return Ok(Vec::new());
@@ -104,7 +104,7 @@ async fn idle(
     }
     let waits: Vec<bool> = engine.topology.send("lanes", &read).await?;
     let idle = receivers.iter().zip(waits).filter(|(_, waits)| !waits);
-    Ok(idle.map(|(receiver, _)| receiver.clone()).collect())
+    Ok(idle.map(|(receiver, _)| (*receiver).clone()).collect())
 }
 
 /// Members of a group that are looked at together.
@@ -197,12 +197,7 @@ async fn write(
     Page { group, members, found, ends }: Page<'_>,
     (due, now): (Timestamp, Timestamp),
 ) -> Result<bool> {
-    let mut receivers: Vec<&String> = destination.receivers.iter().collect();
-    for name in destination.again.escalate.iter().flat_map(|step| &step.receivers) {
-        if !receivers.contains(&name) {
-            receivers.push(name);
-        }
-    }
+    let receivers = destination.notified_again();
     let mut values = vec![String::new(); members.len()];
     for (at, receivers) in &found.receivers {
         let LastingMember { head, body, .. } = &members[*at];

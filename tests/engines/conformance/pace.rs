@@ -427,7 +427,60 @@ pub async fn neither_reminder_nor_escalation_is_notified_while_the_route_is_mute
     let after = world.goes_on(&[], &to.at(minutes(107)), minutes(107)).await;
     assert_eq!(after, told(&[], &["off: a, on: "]), "an escalation follows when the mute is over");
     let after = world.goes_on(&[], &to.at(minutes(120)), minutes(120)).await;
-    assert_eq!(after, told(&["again off: a, on: "], &[]));
+    assert_eq!(after, told(&["again off: a, on: "], &["again off: a, on: "]));
+}
+
+pub async fn neither_reminder_nor_escalation_is_notified_while_the_breaker_holds<G: Ground>(world: World<G>) {
+    let minutes = |m: u64| world.at(m * 60_000);
+    let a = offline(&world.unit("a"), world.at(0));
+    let to = again(Pace::AT_ONCE, Some(60), Some(30));
+    assert_eq!(world.goes_on(&[&a], &to, minutes(0)).await, told(&["off: a, on: "], &[]));
+    for minute in 20..70 {
+        let now = minutes(minute);
+        let held = to.clone().with_hold(Some(now + Duration::from_secs(10)));
+        assert_eq!(world.goes_on(&[], &held, now).await, NOTHING, "{minute}");
+    }
+    let after = world.goes_on(&[], &to, minutes(70)).await;
+    assert_eq!(after, told(&[], &["off: a, on: "]), "an escalation follows when it is released");
+    let after = world.goes_on(&[], &to, minutes(120)).await;
+    assert_eq!(after, told(&["again off: a, on: "], &["again off: a, on: "]));
+}
+
+pub async fn receivers_of_an_escalation_are_reminded_of_what_was_escalated<G: Ground>(world: World<G>) {
+    let minutes = |m: u64| world.at(m * 60_000);
+    let [a, b] = ["a", "b"].map(|name| offline(&world.unit(name), world.at(0)));
+    let to = again(Pace::AT_ONCE, Some(60), Some(90));
+    assert_eq!(world.goes_on(&[&a], &to, minutes(0)).await, told(&["off: a, on: "], &[]));
+    assert_eq!(world.goes_on(&[], &to, minutes(60)).await, told(&["again off: a, on: "], &[]));
+    assert_eq!(world.goes_on(&[], &to, minutes(90)).await, told(&[], &["off: a, on: "]));
+    assert_eq!(world.goes_on(&[&b], &to, minutes(100)).await, told(&["off: b, on: "], &[]));
+    let reminded = world.goes_on(&[], &to, minutes(120)).await;
+    assert_eq!(reminded, told(&["again off: a b, on: "], &["again off: a, on: "]));
+    let back = world.goes_on(&[&returned(&a)], &to, minutes(130)).await;
+    assert_eq!(back, told(&["off: , on: a"], &["off: , on: a"]));
+    assert_eq!(world.goes_on(&[], &to, minutes(190)).await, told(&[], &["off: b, on: "]));
+    let reminded = world.goes_on(&[], &to, minutes(250)).await;
+    assert_eq!(reminded, told(&["again off: b, on: "], &["again off: b, on: "]));
+}
+
+pub async fn an_archived_unit_is_neither_reminded_of_nor_escalated_and_its_return_is_notified<G: Ground>(
+    world: World<G>,
+) {
+    let minutes = |m: u64| world.at(m * 60_000);
+    let [a, b] = ["a", "b"].map(|name| offline(&world.unit(name), world.at(0)));
+    let a = OfflineRecord { deadline: minutes(0), ..a };
+    let b = OfflineRecord { deadline: minutes(50), ..b };
+    let archive = [("detector".parse().unwrap(), Duration::from_secs(80 * 60))].into();
+    let to = again(Pace::AT_ONCE, Some(60), Some(90)).with_archive(archive);
+    assert_eq!(world.goes_on(&[&a], &to, minutes(51)).await, told(&["off: a, on: "], &[]));
+    assert_eq!(world.goes_on(&[&b], &to, minutes(52)).await, told(&["off: b, on: "], &[]));
+    let reminded = world.goes_on(&[], &to, minutes(111)).await;
+    assert_eq!(reminded, told(&["again off: b, on: "], &[]), "the first one is archived");
+    for minute in 130..400 {
+        assert_eq!(world.goes_on(&[], &to, minutes(minute)).await, NOTHING, "{minute}");
+    }
+    let back = world.goes_on(&[&returned(&a)], &to, minutes(401)).await;
+    assert_eq!(back, told(&["off: , on: a"], &[]));
 }
 
 pub async fn an_acknowledgement_or_an_alert_silence_stops_reminders_and_escalation<G: Ground>(
@@ -458,7 +511,7 @@ pub async fn an_acknowledgement_or_an_alert_silence_stops_reminders_and_escalati
     let to = to.with_silences(silences(&world.engine).current().await.unwrap());
     assert_eq!(world.goes_on(&[], &to, minutes(180)).await, NOTHING);
     let after = world.goes_on(&[], &to, minutes(240)).await;
-    assert_eq!(after, told(&["again off: a, on: "], &[]), "the alert silence is over");
+    assert_eq!(after, told(&["again off: a, on: "], &["again off: a, on: "]), "the alert silence is over");
     let back = world.goes_on(&[&returned(&a)], &to, minutes(241)).await;
     assert_eq!(back, told(&["off: , on: a"], &["off: , on: a"]));
 }

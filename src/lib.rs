@@ -58,9 +58,9 @@
 //! limits, and the store keeps it. Registering says when it fires, and cancelling answers whether it was still waiting.
 //! A timer lies in the partition of its group. A loop of [`alerting`] sleeps until the first one is due, and fires it: in one
 //! step it waits no more, and a delivery is queued for each receiver of its class, leased to the instance that fired it as
-//! far as its receivers have room. From then on it is a notification like any other, under the id `<timer>:<due ms>`; the step
-//! that ends a delivery writes what became of the timer. One that is delivered at most once ends in the engine before its only
-//! attempt.
+//! far as its receivers have room. In a storm, firing keeps the pace of the receivers. From then on it is a notification like
+//! any other, under the id `<timer>:<due ms>`; the step that ends a delivery writes what became of the timer. One that is
+//! delivered at most once ends in the engine before its only attempt.
 //!
 //! # Several instances
 //! There is no leader. Each instance holds a lease in the engine ([`fleet::Lease`]) and works out from all leases which

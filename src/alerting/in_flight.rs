@@ -117,9 +117,9 @@ impl InFlight {
         self.records.load(Ordering::Relaxed) > MOST_RECORDS
     }
 
-    /// The deliveries whose leases this instance still needs.
-    pub fn to_extend(&self) -> Vec<Arc<Delivery>> {
-        let needed = self.leased.values().filter(|leased| !leased.has_ended);
+    /// The deliveries whose leases end before that and which this instance still needs.
+    pub fn to_extend(&self, before: Timestamp) -> Vec<Arc<Delivery>> {
+        let needed = self.leased.values().filter(|leased| !leased.has_ended && leased.until < before);
         needed.map(|leased| leased.delivery.clone()).collect()
     }
 

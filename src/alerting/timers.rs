@@ -4,19 +4,22 @@
 //! engine in bounded steps, and each receiver takes what is due of both. It sleeps until the first timer of its
 //! partitions is due, and a registration in this process wakes it.
 //!
+//! Timers fire when a receiver has free slots for them: until then they can still be cancelled. While no receiver has any, a
+//! step of them fires every half second; receivers that have room are unaffected by others that have none.
+//!
 //! Each instance fires the timers of its own partitions, and those of others that are overdue by [`OVERDUE`]: their owner
 //! died or hangs. Which instance fires a timer decides nothing, because the engine lets it fire once.
 //!
 //! Time is that of the fleet, which never goes back: a leap of a machine's clock fires nothing early.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::buffer::{DeliveryBuffer, Slots, count};
+use super::buffer::{DeliveryBuffer, Slots, count, reserve_in};
 use super::failures::EngineFailures;
 use super::{LEASE, SHORTEST_WAIT, TICK, tick};
 use crate::clock::{Clock, Timestamp};
@@ -27,6 +30,8 @@ use crate::telemetry::{Loop, Telemetry};
 
 /// The most timers that are read in one step.
 const STEP: usize = 1000;
+/// How many timers are read at least: those of a receiver with few slots hold up no others for long.
+const LEAST: usize = 100;
 /// Timers that are overdue for so long are fired by every instance.
 const OVERDUE: Duration = Duration::from_secs(1);
 /// The shortest time between two looks: a client that registers one timer after the other costs no more than that.
@@ -112,10 +117,20 @@ impl TimerFiring {
         if first > now {
             return Ok(first.since(now).min(longest));
         }
-        let due = self.engine.due_timers(own, now, STEP).await?;
+        let due = self.engine.due_timers(own, now, self.room(classes).await).await?;
         let fired = self.fire(&due, classes, true).await?;
         // Another instance may have been faster; then there is no hurry.
         Ok(if fired > 0 { Duration::ZERO } else { SHORTEST_WAIT })
+    }
+
+    /// How many timers are fired in one step: as many as a receiver has free slots for, because a delivery that finds none
+    /// is queued in the engine and leased later, which costs as much again. Waits for a moment while no receiver has any;
+    /// then a whole step is fired, for the receivers may be away.
+    async fn room(&self, classes: &TimerClasses) -> usize {
+        let names: BTreeSet<&String> = classes.values().flat_map(|class| &class.receivers).collect();
+        let buffers: Vec<_> = names.into_iter().filter_map(|name| self.buffers.get(name).cloned()).collect();
+        let slots = reserve_in(&buffers, STEP).await;
+        slots.iter().map(count).max().filter(|most| *most > 0).map_or(STEP, |most| most.max(LEAST))
     }
 
     /// Fires timers of other instances that are overdue.

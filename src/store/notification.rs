@@ -12,6 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::json::{from_json, to_json};
 use super::receiver_list::lists;
+use super::timer_text::{FIRED, decode_fired};
 use super::{
     DeadLetter, Delivery, EngineError, Group, MeantFor, OutboxEvent, Result, Situation, group_of_timer,
 };
@@ -100,34 +101,6 @@ impl Lone {
         let record = OfflineRecord::open(id.unit, id.last_seen, deadline, detected_at);
         let record = OfflineRecord { silent_from, labels, cause, ..record };
         Notification { offline: vec![record], ..Notification::empty(group, sealed_at) }
-    }
-}
-
-/// The notification of timers in its short form, which begins with [`FIRED`].
-#[derive(Serialize, Deserialize)]
-pub(super) struct FiredNotification {
-    timers: Vec<FiredTimer>,
-}
-
-/// No other notification begins like that.
-const FIRED: &str = r#"{"timers":"#;
-
-impl FiredNotification {
-    pub fn new(timers: Vec<FiredTimer>) -> FiredNotification {
-        FiredNotification { timers }
-    }
-
-    /// The full form.
-    pub fn notification(self) -> Notification {
-        let sealed_at = self.timers.iter().map(|one| one.fired_at).max().unwrap_or(Timestamp::ZERO);
-        let labels = |one: &FiredTimer| {
-            let (id, of) = (one.id.to_string(), one.timer_type.to_string());
-            Labels::from([("timer".to_owned(), id), ("type".to_owned(), of)])
-        };
-        let labels = self.timers.first().map(labels).unwrap_or_default();
-        let key = self.timers.first().map(|one| group_of_timer(&one.id)).unwrap_or_default();
-        let group = Group { key, labels };
-        Notification { timers: self.timers, ..Notification::empty(group, sealed_at) }
     }
 }
 
@@ -331,13 +304,25 @@ impl Readable {
 }
 
 impl Notification {
+    /// The notification of a timer that fired.
+    pub fn of_timer(timer: FiredTimer) -> Notification {
+        let (id, of) = (timer.id.to_string(), timer.timer_type.to_string());
+        let labels = Labels::from([("timer".to_owned(), id), ("type".to_owned(), of)]);
+        let group = Group { key: group_of_timer(&timer.id), labels };
+        let sealed_at = timer.fired_at;
+        Notification { timers: vec![timer], ..Notification::empty(group, sealed_at) }
+    }
+
     /// A whole notification in any of its forms. The key of its group is empty if it is that of one silence in its short
     /// form.
     pub fn parse(text: &str) -> Result<Notification> {
-        match text.starts_with(FIRED) {
-            true => from_json("a notification", text).map(FiredNotification::notification),
-            false => from_json("a notification", text).map(|Stored(notification)| notification),
-        }
+        let Some(timer) = text.strip_prefix(FIRED) else {
+            return from_json("a notification", text).map(|Stored(notification)| notification);
+        };
+        let timer = decode_fired(timer).map(Notification::of_timer);
+        timer.ok_or_else(|| {
+            EngineError::Damaged("the notification of a timer in the engine cannot be read".into())
+        })
     }
 
     /// Reads a stored notification of the group with that key, as far as it is readable: the readable members are

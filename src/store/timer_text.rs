@@ -28,7 +28,10 @@
 //! The form is the only one of its timer: a script compares the stored text with that of the timer that was read.
 
 use crate::clock::Timestamp;
-use crate::presence::{Receipt, Timer, TimerData, TimerId, TimerStanding, TimerState};
+use crate::presence::{
+    FiredTimer, Guarantee, NewTimer, Receipt, Timer, TimerClass, TimerData, TimerId, TimerStanding,
+    TimerState, TimerType,
+};
 
 /// Instead of the receipts of a timer that has none.
 const NO_RECEIPTS: &str = "-";
@@ -53,17 +56,35 @@ pub(super) fn letter_of_receipt(receipt: Receipt) -> char {
     }
 }
 
+/// A new timer as text, without its id.
+pub(super) fn encode_waiting(timer: &NewTimer) -> String {
+    waiting_text(&timer.timer_type, timer.due, &timer.data)
+}
+
+fn waiting_text(of: &TimerType, due: Timestamp, data: &TimerData) -> String {
+    let mut letter = [0; 4];
+    let letter: &str = letter_of_state(TimerState::Waiting).encode_utf8(&mut letter);
+    [letter, of.as_str(), " ", &moment(due), " ", data.as_str()].concat()
+}
+
 /// A timer as text, without its id.
 pub(super) fn encode(timer: &Timer) -> String {
     let (letter, due) = (letter_of_state(timer.state()), moment(timer.due));
     let (of, data) = (&timer.timer_type, timer.data.as_str());
     match &timer.standing {
-        TimerStanding::Waiting => format!("{letter}{of} {due} {data}"),
+        TimerStanding::Waiting => waiting_text(of, timer.due, &timer.data),
         TimerStanding::Cancelled { at } => format!("{letter}{of} {due} {} {NO_RECEIPTS} {data}", moment(*at)),
         TimerStanding::Fired { at, receipts } => {
             format!("{letter}{of} {due} {} {} {data}", moment(*at), receipts_text(receipts))
         }
     }
+}
+
+/// What a timer of this class that fires now has between its moment and its data.
+pub(super) fn fired_part(class: &TimerClass, now: Timestamp) -> String {
+    let pending = |name: &String| (name.clone(), Receipt::Pending);
+    let receipts: Vec<(String, Receipt)> = class.receivers.iter().map(pending).collect();
+    format!("{} {}", moment(now), receipts_text(&receipts))
 }
 
 /// A timer from text; `None` for a text that [`encode`] does not write.
@@ -86,6 +107,35 @@ pub(super) fn decode(id: &TimerId, text: &str) -> Option<Timer> {
     let (timer_type, due) = (timer_type.parse().ok()?, moment_of(due)?);
     let timer = Timer { id: id.clone(), timer_type, due, data: TimerData::stored(data)?, standing };
     (letter_of_state(timer.state()) == letter).then_some(timer)
+}
+
+/// The begin of the notification of a timer in its short form: no other notification begins like that. The letter of its
+/// guarantee follows, its id, and after a line break the timer as it is stored. These are a third of the bytes, and a script
+/// that fires a timer has them all.
+pub(super) const FIRED: &str = "timer ";
+
+/// What the short form has before the id of the timer.
+pub(super) fn begin_of_fired(guarantee: Guarantee) -> String {
+    format!("{FIRED}{} ", letter_of_guarantee(guarantee))
+}
+
+fn letter_of_guarantee(guarantee: Guarantee) -> &'static str {
+    match guarantee {
+        Guarantee::AtLeastOnce => "l",
+        Guarantee::AtMostOnce => "m",
+    }
+}
+
+/// The timer of the short form, without [`FIRED`]; `None`: it cannot be read.
+pub(super) fn decode_fired(text: &str) -> Option<FiredTimer> {
+    let (letter, text) = text.split_once(' ')?;
+    let guarantees = [Guarantee::AtLeastOnce, Guarantee::AtMostOnce];
+    let guarantee = guarantees.into_iter().find(|one| letter_of_guarantee(*one) == letter)?;
+    let (id, stored) = text.split_once('\n')?;
+    let timer = decode(&id.parse().ok()?, stored)?;
+    let fired_at = timer.fired_at()?;
+    let Timer { id, timer_type, due, data, .. } = timer;
+    Some(FiredTimer { id, timer_type, due, fired_at, data, guarantee })
 }
 
 /// Whether a text is a stored timer.
@@ -115,17 +165,21 @@ pub(super) fn receipts_of(text: &str) -> Option<Vec<(String, Receipt)>> {
     text.split(',').map(receipt).collect()
 }
 
+/// How many digits the last moment has.
+const LONGEST_MOMENT: usize = 13;
 const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 
 /// A moment in base 36, as Lua reads it: eight digits until the year 2059.
 pub(super) fn moment(at: Timestamp) -> String {
     let mut ms = at.as_millis().max(0);
-    let mut digits = Vec::with_capacity(9);
+    let mut digits = [0; LONGEST_MOMENT];
+    let mut first = LONGEST_MOMENT;
     loop {
-        digits.push(char::from(DIGITS[(ms % 36) as usize]));
+        first -= 1;
+        digits[first] = DIGITS[(ms % 36) as usize];
         ms /= 36;
         if ms == 0 {
-            return digits.iter().rev().collect();
+            return digits[first..].iter().map(|digit| char::from(*digit)).collect();
         }
     }
 }
@@ -144,6 +198,37 @@ mod tests {
         let (id, timer_type) = ("report-7".parse().unwrap(), "report-due".parse().unwrap());
         let due = Timestamp::from_millis(1_764_000_000_000);
         Timer { id, timer_type, due, data: data.parse().unwrap(), standing: TimerStanding::Waiting }
+    }
+
+    /// As `fire_timers.lua` writes it.
+    fn short_form(class: &TimerClass, text: &str, id: &str, now: Timestamp) -> String {
+        let mut words = text.splitn(3, ' ');
+        let (of, due, data) = (words.next().unwrap(), words.next().unwrap(), words.next().unwrap());
+        let of = of.strip_prefix('w').unwrap();
+        format!("{}{id}\nf{of} {due} {} {data}", begin_of_fired(class.guarantee), fired_part(class, now))
+    }
+
+    #[test]
+    fn the_notification_of_a_timer_reads_back_from_its_short_form() {
+        let now = Timestamp::from_millis(1_764_000_000_500);
+        for guarantee in [Guarantee::AtLeastOnce, Guarantee::AtMostOnce] {
+            for (id, data) in [("a", "null"), ("a b:c", "{\"x\":\n [1, \"y z\"]}"), ("\u{e9} f", "1")] {
+                let timer = Timer { id: id.parse().unwrap(), ..timer(data) };
+                let (timer_type, receivers) =
+                    (timer.timer_type.clone(), vec!["hook".to_owned(), "mail".to_owned()]);
+                let class =
+                    TimerClass { timer_type, receivers, guarantee, keep: Default::default(), most: 9 };
+                let text = short_form(&class, &encode(&timer), id, now);
+                let short = text.strip_prefix(FIRED).unwrap();
+                assert_eq!(decode_fired(short), Some(FiredTimer::new(&timer, &class, now)), "{text:?}");
+                let stored = short.split_once('\n').unwrap().1;
+                assert_eq!(stored, encode(&timer.fired(&class, now)));
+                assert_eq!(decode_fired(&short[1..]), None, "without its guarantee");
+            }
+        }
+        for garbage in ["", "l a", "l a\nwa zz 1", "q a\nfa zz zz hook:p 1", "l a/b\nfa zz zz hook:p 1"] {
+            assert_eq!(decode_fired(garbage), None, "{garbage:?}");
+        }
     }
 
     /// Redis packs values of up to 64 bytes by default: see the module.

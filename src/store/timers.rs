@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{Delivery, Layout, Result};
+use super::{Delivery, Layout, Result, crc16};
 use crate::clock::Timestamp;
 use crate::presence::{DEFAULT_TIMER_KEEP, NewTimer, Timer, TimerClass, TimerId, TimerState, TimerType};
 
@@ -22,6 +22,16 @@ const TIMER: &str = "timer:";
 /// The key of the group of a timer, which has no other members.
 pub fn group_of_timer(id: &TimerId) -> String {
     format!("{TIMER}{id}")
+}
+
+/// The partition of a timer: that of its group.
+pub(super) fn partition_of_timer(id: &TimerId, partitions: u16) -> u16 {
+    crc16_of_timer(id) % partitions.max(1)
+}
+
+/// The checksum of the key of a timer's group.
+pub(super) fn crc16_of_timer(id: &TimerId) -> u16 {
+    crc16(TIMER.bytes().chain(id.as_str().bytes()))
 }
 
 /// The timer of a group; `None`: it is the group of something else.

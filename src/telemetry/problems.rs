@@ -74,7 +74,9 @@ impl Problems {
 
     /// Answers whether there was one.
     pub(super) fn clear(&self, name: &'static str, which: &str) -> bool {
-        self.lock().remove(&(name, which.to_owned())).is_some()
+        let mut problems = self.lock();
+        // Asked for after every delivery: most of the time there is none.
+        !problems.is_empty() && problems.remove(&(name, which.to_owned())).is_some()
     }
 
     /// Clears the problems of that name that concern none of these.

@@ -102,7 +102,7 @@ impl HttpTarget {
     /// Makes a request and judges its answer.
     pub async fn send(&self, request: Request, now: Timestamp) -> Result<Answer, Failure> {
         let Request { method, url, headers, body } = request;
-        if url.origin() != self.url.origin() {
+        if !is_same_server(&url, &self.url) {
             return Err(Failure::temporary(format!(
                 "{}: a request to another server is refused",
                 self.origin
@@ -165,6 +165,12 @@ impl HttpTarget {
         }
         Ok(())
     }
+}
+
+/// Whether two addresses have one origin. That of [`Url::origin`] is text, which every request would make twice.
+fn is_same_server(one: &Url, other: &Url) -> bool {
+    let server = |url: &Url| (url.port_or_known_default(), url.scheme() == "https");
+    server(one) == server(other) && one.host() == other.host()
 }
 
 /// An address of a web server.

@@ -10,7 +10,7 @@ use super::timer_rows::{Counts, end, stored};
 use crate::clock::Timestamp;
 use crate::presence::{FiredTimer, Timer, TimerClass, TimerStanding};
 use crate::store::json::to_json;
-use crate::store::notification::FiredNotification;
+use crate::store::notification::Notification;
 use crate::store::timer_text::encode;
 use crate::store::{Fired, Result, TimerClasses, group_of_timer, partition_of_group};
 
@@ -84,7 +84,7 @@ fn fire_one(
     if class.receivers.is_empty() {
         return Ok(Some(fired));
     }
-    let notification = FiredNotification::new(vec![FiredTimer::new(timer, class, now)]).notification();
+    let notification = Notification::of_timer(FiredTimer::new(timer, class, now));
     let (id, group, body) = (timer.firing(), group_of_timer(&timer.id), to_json(&notification)?);
     let insert = "INSERT INTO notifications(id, body, owed) VALUES(?1, ?2, ?3) \
                   ON CONFLICT(id) DO UPDATE SET owed = owed + ?3";

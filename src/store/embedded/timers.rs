@@ -4,7 +4,6 @@
 //! The number of those that wait is counted in the same transaction, because counting rows would read all of them.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, params};
@@ -16,11 +15,11 @@ use super::{EmbeddedEngine, timer_attempts, timer_firing, timer_lists};
 use crate::clock::Timestamp;
 use crate::presence::{NewTimer, Timer, TimerId, TimerStanding, TimerType};
 use crate::store::json::to_json;
-use crate::store::timer_text::{decode, encode};
-use crate::store::timers::keep_of;
+use crate::store::timer_text::{decode, encode, encode_waiting};
+use crate::store::timers::{keep_of, partition_of_timer};
 use crate::store::{
     Delivery, FindTimers, Fired, Result, TimerCancelled, TimerCapacity, TimerClasses, TimerPage,
-    TimerRegistered, TimerStore, group_of_timer, partition_of_group,
+    TimerRegistered, TimerStore,
 };
 
 /// How many timers one job of the writer registers or cancels, so that other jobs are not delayed for long.
@@ -36,15 +35,9 @@ impl TimerStore for EmbeddedEngine {
     ) -> Result<Vec<TimerRegistered>> {
         let mut answers = Vec::with_capacity(timers.len());
         for step in timers.chunks(STEP) {
-            let (step, partitions): (Arc<[NewTimer]>, u16) = (step.into(), self.memory.partitions());
-            let write = move |database: &Connection| {
-                let mut counts = Counts::default();
-                let register =
-                    |timer: &NewTimer| register(database, timer, only_new, partitions, &mut counts);
-                let answers = step.iter().map(register).collect::<DatabaseResult<Vec<_>>>()?;
-                counts.write(database)?;
-                Ok(answers)
-            };
+            let partitions = self.memory.partitions();
+            let rows: Vec<NewRow> = step.iter().map(|timer| NewRow::of(timer, partitions)).collect();
+            let write = move |database: &Connection| register(database, &rows, only_new);
             answers.extend(self.writer.write("register_timers", write).await?);
         }
         Ok(answers)
@@ -136,42 +129,70 @@ impl TimerStore for EmbeddedEngine {
     }
 }
 
-fn register(
-    database: &Connection,
-    timer: &NewTimer,
-    only_new: bool,
-    partitions: u16,
-    counts: &mut Counts,
-) -> DatabaseResult<TimerRegistered> {
-    let (id, due) = (&timer.id, timer.due.as_millis());
-    let partition = partition_of_group(&group_of_timer(id), partitions);
-    let body = encode(&Timer::waiting(timer.clone()));
+/// A timer as it is registered. The caller makes it, beside the one thread that writes.
+struct NewRow {
+    id: TimerId,
+    timer_type: TimerType,
+    partition: u16,
+    due: Timestamp,
+    body: String,
+}
+
+impl NewRow {
+    fn of(timer: &NewTimer, partitions: u16) -> NewRow {
+        NewRow {
+            id: timer.id.clone(),
+            timer_type: timer.timer_type.clone(),
+            partition: partition_of_timer(&timer.id, partitions),
+            due: timer.due,
+            body: encode_waiting(timer),
+        }
+    }
+}
+
+fn register(database: &Connection, rows: &[NewRow], only_new: bool) -> DatabaseResult<Vec<TimerRegistered>> {
     // Most are new: one command finds that out, and writes.
     let mut insert = database.prepare_cached(
         "INSERT INTO timers(id, partition, due, look, body) VALUES(?1, ?2, ?3, ?3, ?4) ON CONFLICT(id) DO NOTHING",
     )?;
-    if insert.execute(params![id.as_str(), partition, due, body])? > 0 {
-        counts.add(partition, &timer.timer_type, 1);
-        return Ok(TimerRegistered::Created);
+    let (mut counts, mut answers) = (Counts::default(), Vec::with_capacity(rows.len()));
+    for row in rows {
+        let values = params![row.id.as_str(), row.partition, row.due.as_millis(), row.body];
+        let answer = match insert.execute(values)? > 0 {
+            true => TimerRegistered::Created,
+            false if only_new => TimerRegistered::Exists,
+            false => register_again(database, row, &mut counts)?,
+        };
+        if matches!(answer, TimerRegistered::Created | TimerRegistered::Changed) {
+            counts.add(row.partition, &row.timer_type, 1);
+        }
+        answers.push(answer);
     }
-    if only_new {
-        return Ok(TimerRegistered::Exists);
-    }
-    let known = stored(database, id)?.and_then(|text| decode(id, &text));
+    counts.write(database)?;
+    Ok(answers)
+}
+
+/// Registers a timer whose id is known.
+fn register_again(
+    database: &Connection,
+    row: &NewRow,
+    counts: &mut Counts,
+) -> DatabaseResult<TimerRegistered> {
+    let known = stored(database, &row.id)?.and_then(|text| decode(&row.id, &text));
     let mut answer = TimerRegistered::Created;
     match known.as_ref().map(|known| (&known.standing, known)) {
         Some((TimerStanding::Waiting, known)) => {
-            counts.add(partition, &known.timer_type, -1);
+            counts.add(row.partition, &known.timer_type, -1);
             answer = TimerRegistered::Changed;
         }
-        Some((TimerStanding::Fired { .. }, known)) if known.due == timer.due => {
+        Some((TimerStanding::Fired { .. }, known)) if known.due == row.due => {
             return Ok(TimerRegistered::HasFired);
         }
         _ => {}
     }
     let update = "UPDATE timers SET due = ?2, look = ?2, kept = NULL, body = ?3 WHERE id = ?1";
-    database.prepare_cached(update)?.execute(params![id.as_str(), due, body])?;
-    counts.add(partition, &timer.timer_type, 1);
+    let values = params![row.id.as_str(), row.due.as_millis(), row.body];
+    database.prepare_cached(update)?.execute(values)?;
     Ok(answer)
 }
 
@@ -190,7 +211,7 @@ impl EmbeddedEngine {
                 let mut counts = Counts::default();
                 let mut answers = Vec::with_capacity(step.len());
                 for (id, expected) in &step {
-                    let partition = partition_of_group(&group_of_timer(id), partitions);
+                    let partition = partition_of_timer(id, partitions);
                     let answer = cancel(database, id, expected.as_deref(), &classes, now)?;
                     if let Ok(of) = &answer {
                         counts.add(partition, of, -1);

@@ -109,12 +109,12 @@ impl RedisEngine {
             .filter_map(|(index, ending)| Some((index, ending, firing_of(ending.delivery)?)));
         let timers: Vec<(usize, &&Ending, (TimerId, Timestamp))> = timers.collect();
         script.arg(timers.len());
-        for (page, (index, Ending { delivery, letter, was_marked }, (id, due))) in (1..).zip(&timers) {
+        for (index, Ending { delivery, letter, was_marked }, (id, due)) in &timers {
             script.key(self.timer_key(self.timer_page(id)));
             // The notification of a timer has it; one without could not be read.
             let is_lost = letter.is_some() || delivery.timers.is_empty();
             let receipt = if is_lost { Receipt::Dead } else { Receipt::Delivered };
-            script.arg(*index).arg(page).arg(id.as_str()).arg(moment(*due));
+            script.arg(*index).arg(id.as_str()).arg(moment(*due));
             script.arg(letter_of_receipt(receipt).to_string()).arg(u8::from(*was_marked));
         }
         for (index, Ending { delivery, letter, .. }) in (1..).zip(endings) {

@@ -24,7 +24,7 @@ use crate::store::json::to_json;
 use crate::store::member_names::of_member;
 use crate::store::notification::{Notification, is_final};
 use crate::store::timer_text::encode;
-use crate::store::{EngineError, OutboxEvent, Result, group_of_timer};
+use crate::store::{EngineError, OutboxEvent, Result};
 use crate::store::{migration::Importer, migration::MigrationItem};
 use crate::telemetry::Telemetry;
 
@@ -216,8 +216,7 @@ impl RedisImporter {
                 pipe.zadd(key("flap_looks"), unit.to_string(), 0).ignore();
             }
             MigrationItem::Timer { timer, kept } => {
-                let partition = self.keys.partition_of_group(&group_of_timer(&timer.id));
-                let page = self.keys.page_of_group(&group_of_timer(&timer.id)).1;
+                let (partition, page) = self.keys.page_of_timer(&timer.id);
                 let key = |name: &str| self.keys.in_partition(partition, name);
                 let (id, due) = (timer.id.as_str(), timer.due.as_millis());
                 pipe.hset(self.keys.of(partition, "timer", &page.to_string()), id, encode(timer)).ignore();

@@ -50,7 +50,7 @@
 //! | `rollcall:{pN}:flap_looks` | zset | the same units, by when they are looked at (ms) |
 //! | `rollcall:{pN}:reminders` | zset | groups with such members, by when they are looked at again (ms), for a reminder or an escalation |
 //! | `rollcall:{pN}:over` | zset | members that are over, kept for a day so that late repetitions do not join |
-//! | `rollcall:{pN}:notifications` | hash | id → notification (JSON) |
+//! | `rollcall:{pN}:notifications` | hash | id → notification (JSON; that of a timer in its short form, see `store/timer_text.rs`) |
 //! | `rollcall:{pN}:owed` | hash | id → number of receivers that have not got it yet, if more than one |
 //! | `rollcall:{pN}:queue:<receiver>` | zset | groups by their next attempt (ms); a list of groups, separated by line breaks, that were handed out together, by when those that have not ended get entries of their own |
 //! | `rollcall:{pN}:lanes:<receiver>` | hash | group → attempts at its first notification, the ids of all in order, and the first notification if this is its only copy, see `lease.lua` |
@@ -81,7 +81,7 @@ pub use rules::{KEY_RULES, KeyRule};
 
 use super::tags::Tags;
 use super::topology::slot_of;
-use crate::presence::{Kind, Unit};
+use crate::presence::{Kind, TimerId, Unit};
 use crate::store::{Shared, partition_of};
 
 /// The most pages that a partition's facts lie on.
@@ -347,9 +347,9 @@ impl Keys {
         (crc % self.partitions, u32::from(crc / self.partitions) % self.pages())
     }
 
-    /// The partition and the page of a group, as if its key were the name of a unit.
-    pub fn page_of_group(&self, group: &str) -> PageId {
-        let crc = crate::store::crc16(group.bytes());
+    /// The partition and the page of a timer, as if the key of its group were the name of a unit.
+    pub fn page_of_timer(&self, id: &TimerId) -> PageId {
+        let crc = crate::store::timers::crc16_of_timer(id);
         (crc % self.partitions, u32::from(crc / self.partitions) % self.pages())
     }
 

@@ -8,10 +8,9 @@ use super::RedisEngine;
 use super::timer_lists::{ids, read, unexpected};
 use crate::clock::Timestamp;
 use crate::presence::{FiredTimer, Timer, TimerClass, TimerId, TimerStanding};
-use crate::store::json::to_json;
-use crate::store::notification::FiredNotification;
-use crate::store::timer_text::encode;
-use crate::store::{Delivery, Fired, Group, Result, TimerCapacity, TimerClasses, group_of_timer};
+use crate::store::notification::Notification;
+use crate::store::timer_text::{begin_of_fired, encode, fired_part};
+use crate::store::{Delivery, Fired, Result, TimerCapacity, TimerClasses};
 
 /// How many timers one script fires: about half a millisecond, because Redis serves no other command meanwhile.
 const STEP: usize = 64;
@@ -57,25 +56,17 @@ pub(super) async fn fire(
     now: Timestamp,
 ) -> Result<Fired> {
     let mut free = capacity.most.clone();
-    let mut by_class: BTreeMap<(u16, &str), Vec<&Timer>> = BTreeMap::new();
+    let mut by_class: BTreeMap<(u16, &str), Vec<(u32, &Timer)>> = BTreeMap::new();
     for timer in timers.iter().filter(|timer| timer.due <= now) {
-        let partition = engine.timer_page(&timer.id).0;
-        by_class.entry((partition, timer.timer_type.as_str())).or_default().push(timer);
+        let (partition, page) = engine.timer_page(&timer.id);
+        by_class.entry((partition, timer.timer_type.as_str())).or_default().push((page, timer));
     }
+    by_class.values_mut().for_each(|of_class| of_class.sort_by_key(|(page, _)| *page));
     let mut steps = Vec::new();
     for ((partition, _), of_class) in &by_class {
-        let Some(class) = classes.get(&of_class[0].timer_type) else { continue };
+        let Some(class) = classes.get(&of_class[0].1.timer_type) else { continue };
         for step in of_class.chunks(STEP) {
-            let most: Vec<usize> = class
-                .receivers
-                .iter()
-                .map(|name| {
-                    let free = free.get_mut(name);
-                    let taken = free.as_deref().map_or(0, |free| step.len().min(*free));
-                    free.into_iter().for_each(|free| *free -= taken);
-                    taken
-                })
-                .collect();
+            let most = take(&mut free, &class.receivers, step.len());
             let step = fire_step(engine, *partition, class, step, most, capacity.until, now);
             steps.push((engine.keys.slot(*partition), step));
         }
@@ -91,14 +82,23 @@ pub(super) async fn fire(
     Ok(fired)
 }
 
-/// Fires timers of one class and partition.
-///
-/// In one piece: its arguments and answers are those of the script.
+/// Takes up to `wanted` of what is free for each of these receivers. Answers how many.
+fn take(free: &mut BTreeMap<String, usize>, receivers: &[String], wanted: usize) -> Vec<usize> {
+    let take = |name| {
+        let free = free.get_mut(name)?;
+        let taken = wanted.min(*free);
+        *free -= taken;
+        Some(taken)
+    };
+    receivers.iter().map(take).map(Option::unwrap_or_default).collect()
+}
+
+/// Fires timers of one class and partition, which come with their pages and in the order of these.
 async fn fire_step(
     engine: &RedisEngine,
     partition: u16,
     class: &TimerClass,
-    step: &[&Timer],
+    step: &[(u32, &Timer)],
     most: Vec<usize>,
     until: Timestamp,
     now: Timestamp,
@@ -114,47 +114,39 @@ async fn fire_step(
             script.key(engine.keys.of(partition, name, receiver));
         }
     }
+    let pages: Vec<&[(u32, &Timer)]> = step.chunk_by(|a, b| a.0 == b.0).collect();
+    for on_page in &pages {
+        script.key(engine.timer_key((partition, on_page[0].0)));
+    }
     script.arg(now.as_millis()).arg((now + class.keep).as_millis()).arg(class.timer_type.as_str());
-    script.arg(receivers.len()).arg(step.len()).arg(until.as_millis()).arg(&most);
-    let mut pages: Vec<u32> = Vec::new();
-    let mut after = Vec::with_capacity(step.len());
-    for timer in step {
-        let (_, page) = engine.timer_page(&timer.id);
-        let number = pages.iter().position(|known| *known == page).unwrap_or_else(|| {
-            pages.push(page);
-            pages.len() - 1
-        });
-        let fired = (*timer).clone().fired(class, now);
-        let body = to_json(&FiredNotification::new(vec![FiredTimer::new(timer, class, now)]))?;
-        script.arg(number + 1).arg(timer.id.as_str()).arg(timer.due.as_millis());
-        script.arg(encode(timer)).arg(encode(&fired)).arg(timer.firing()).arg(body);
-        after.push(fired);
-    }
-    for page in &pages {
-        script.key(engine.timer_key((partition, *page)));
-    }
+    script.arg(receivers.len()).arg(step.len()).arg(until.as_millis()).arg(pages.len());
+    script.arg(fired_part(class, now)).arg(begin_of_fired(class.guarantee)).arg(&most);
+    script.arg(pages.iter().map(|on_page| on_page.len()).collect::<Vec<_>>());
+    script.arg(step.iter().map(|(_, timer)| timer.id.as_str()).collect::<Vec<_>>());
+    script.arg(step.iter().map(|(_, timer)| timer.due.as_millis()).collect::<Vec<_>>());
+    script.arg(step.iter().map(|(_, timer)| encode(timer)).collect::<Vec<_>>());
+    script.arg(step.iter().map(|(_, timer)| timer.firing()).collect::<Vec<_>>());
     let answers: Vec<String> =
         engine.topology.run_alerting("fire_timers", engine.keys.slot(partition), &script).await?;
     if answers.len() != step.len() {
         return Err(unexpected("fire_timers", answers));
     }
     let mut fired = Fired::default();
-    for (timer, answer) in after.into_iter().zip(answers).filter(|(_, answer)| !answer.is_empty()) {
+    for ((_, timer), answer) in step.iter().zip(answers).filter(|(_, answer)| !answer.is_empty()) {
         for (receiver, letter) in receivers.iter().zip(answer.chars()) {
             match letter {
-                'l' => fired.deliveries.push(delivery(&timer, class, receiver, now)),
+                'l' => fired.deliveries.push(delivery(timer, class, receiver, now)),
                 _ => fired.has_queued = true,
             }
         }
-        fired.timers.push(timer);
+        fired.timers.push((*timer).clone().fired(class, now));
     }
     Ok(fired)
 }
 
 /// The first attempt to deliver a timer to a receiver.
 fn delivery(timer: &Timer, class: &TimerClass, receiver: &str, now: Timestamp) -> Delivery {
-    let mut notification = FiredNotification::new(vec![FiredTimer::new(timer, class, now)]).notification();
-    notification.group = Group { key: group_of_timer(&timer.id), ..notification.group };
+    let notification = Notification::of_timer(FiredTimer::new(timer, class, now));
     notification.delivery(format!("{}.{receiver}", timer.firing()), receiver, 1)
 }
 

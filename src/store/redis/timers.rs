@@ -184,7 +184,7 @@ fn unique<'a>(ids: impl Iterator<Item = &'a TimerId>, keeps_first: bool) -> Uniq
 impl RedisEngine {
     /// The partition and the page of a timer: those of a unit whose name is the key of its group.
     pub(super) fn timer_page(&self, id: &TimerId) -> PageId {
-        self.keys.page_of_group(&crate::store::group_of_timer(id))
+        self.keys.page_of_timer(id)
     }
 
     pub(super) fn timer_key(&self, (partition, page): PageId) -> String {

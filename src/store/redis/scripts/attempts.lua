@@ -5,11 +5,14 @@
 --
 -- KEYS: the record is named by its caller. No other key is read here.
 -- ARGV from `first` on: now (ms), how long entries are kept (ms), the most bytes, number of texts T, then T texts.
--- Returns the number of the argument after them.
+-- Returns nothing: it declares two functions, one for the number of the argument after them.
+local function after_attempts(first)
+  return first + 4 + tonumber(ARGV[first + 3])
+end
 local function keep_attempts(record, first)
   local count = tonumber(ARGV[first + 3])
   if count == 0 then
-    return first + 4
+    return
   end
   local function bytes_before(member)
     return tonumber(string.sub(member or '', 1, 16)) or 0
@@ -29,6 +32,5 @@ local function keep_attempts(record, first)
     end
     redis.call('ZREM', record, oldest)
   end
-  return first + 4 + count
 end
 

@@ -9,16 +9,15 @@
 -- KEYS[7] untold          hash  "<detected at> <record id>", see untold.rs -> id of its dead letter
 -- KEYS[8] attempts        zset  see attempts.lua
 -- KEYS[9] timer_attempts  zset  see begin_only_attempts.lua
--- KEYS[9+p]               hash  page p of the timers among the deliveries: id -> see timer_text.rs
+-- KEYS[9+t]               hash  page of timer t of the T among the deliveries: id -> see timer_text.rs
 --
 -- ARGV[1] now (ms), ARGV[2] number of deliveries N, then N group keys, then N ids, then those of attempts.lua, then the
 -- number of timers T and for each of them:
 --  1 its number among the N
---  2 the number of its page
---  3 its id
---  4 its moment, as it is stored
---  5 the letter of what became of it
---  6 1 if its only attempt was marked before it began: it ended then, and only its outcome is written; else 0
+--  2 its id
+--  3 its moment, as it is stored
+--  4 the letter of what became of it
+--  5 1 if its only attempt was marked before it began: it ended then, and only its outcome is written; else 0
 -- and then for each dead letter:
 --  1 its number among the N
 --  2 dead letter (JSON)
@@ -36,24 +35,25 @@ redis.call('HLEN', KEYS[6])
 redis.call('HLEN', KEYS[7])
 redis.call('ZCARD', KEYS[8])
 redis.call('ZCARD', KEYS[9])
-for p = 10, #KEYS do
-  redis.call('HLEN', KEYS[p])
+local a = after_attempts(3 + 2 * count)
+local timers, texts = tonumber(ARGV[a]), {}
+for t = 1, timers do
+  texts[t] = redis.call('HGET', KEYS[9 + t], ARGV[a + 5 * t - 3]) or ''
 end
-local a = keep_attempts(KEYS[8], 3 + 2 * count)
+keep_attempts(KEYS[8], 3 + 2 * count)
 local ended = end_lanes()
 local receiver = string.match(KEYS[1], '([^:]*)$')
-local timers = tonumber(ARGV[a])
-a = a + 1
-for _ = 1, timers do
-  local i, id, moment, is_only = tonumber(ARGV[a]), ARGV[a + 2], ARGV[a + 3], ARGV[a + 5] == '1'
+for t = 1, timers do
+  local i, id, moment, is_only = tonumber(ARGV[a + 1]), ARGV[a + 2], ARGV[a + 3], ARGV[a + 5] == '1'
   if is_only then
     redis.call('ZREM', KEYS[9], receiver .. ' ' .. moment .. ' ' .. id)
   end
   if is_only or ended[i] then
-    write_receipt(KEYS[9 + tonumber(ARGV[a + 1])], id, moment, receiver, ARGV[a + 4])
+    write_receipt(KEYS[9 + t], id, moment, receiver, ARGV[a + 4], texts[t])
   end
-  a = a + 6
+  a = a + 5
 end
+a = a + 1
 while ARGV[a] do
   local i, names = tonumber(ARGV[a]), tonumber(ARGV[a + 2])
   if ended[i] then

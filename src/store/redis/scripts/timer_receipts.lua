@@ -4,8 +4,8 @@
 -- Returns nothing: it declares a function for the second part. The function changes nothing if the timer is not known any
 -- more, or was registered again since. It answers the type of the timer if it changed it. See timer_text.rs for the
 -- letters, and `Receipt::state` for the rule of the state.
-local function write_receipt(page, id, moment, receiver, letter)
-  local text = redis.call('HGET', page, id) or ''
+local function write_receipt(page, id, moment, receiver, letter, text)
+  text = text or redis.call('HGET', page, id) or ''
   local state, of, due, at, receipts, data = string.match(text, '^([fdx])(%S+) (%S+) (%S+) (%S+) (.*)$')
   if not state or due ~= moment then
     return nil

@@ -46,13 +46,7 @@ impl Queries for RedisEngine {
     ) -> Result<Vec<OfflineRecord>> {
         let end = before.as_ref().map_or(Timestamp::NEVER, |(at, _)| *at);
         let indexes: &[&str] = if open { &["offline"] } else { &["offline", "past"] };
-        let of_all = (0..self.keys.partitions()).flat_map(|p| indexes.iter().map(move |index| (p, *index)));
-        let newest = try_join_all(of_all.map(|(p, index)| self.newest(p, index, end, limit))).await?;
-        let mut entries: Vec<Indexed> = newest.into_iter().flatten().collect();
-        entries.sort_by_key(|entry| std::cmp::Reverse(entry.at));
-        if let Some(last) = entries.iter().filter(|entry| entry.at < end).nth(limit).map(|entry| entry.at) {
-            entries.retain(|entry| entry.at >= last);
-        }
+        let entries = self.newest(indexes, end, limit).await?;
         let mut records = self.indexed(entries).await?;
         if let Some(before) = &before {
             records.retain(|record| {
@@ -195,6 +189,16 @@ impl Queries for RedisEngine {
     }
 }
 
+/// An index of records of a partition, as far as it was read.
+struct Index {
+    partition: u16,
+    name: &'static str,
+    read: usize,
+    /// All entries after that moment were read.
+    lowest: Timestamp,
+    is_read: bool,
+}
+
 /// An entry of an index of records: the name of a unit in `offline`, the id of a record in `past`.
 struct Indexed {
     /// When the record was detected.
@@ -225,35 +229,48 @@ impl RedisEngine {
         Ok(values)
     }
 
-    /// The newest entries of an index of records, at least `limit` of those before `end`. An index does not order the
-    /// records of one millisecond as a list does, so the last millisecond is read to its end.
-    async fn newest(
-        &self,
-        partition: u16,
-        index: &'static str,
-        end: Timestamp,
-        limit: usize,
-    ) -> Result<Vec<Indexed>> {
-        let key = self.keys.in_partition(partition, index);
+    /// The newest entries of these indexes of all partitions: `limit` and one more of those before `end`, with all others of the
+    /// last millisecond, because an index does not order the records of one millisecond as a list does.
+    ///
+    /// Each index is read as far as it has entries among them: most have about as many as the others.
+    async fn newest(&self, indexes: &[&'static str], end: Timestamp, limit: usize) -> Result<Vec<Indexed>> {
+        let of_all = (0..self.keys.partitions()).flat_map(|p| indexes.iter().map(move |index| (p, *index)));
+        let mut open: Vec<Index> = of_all
+            .map(|(partition, name)| Index { partition, name, read: 0, lowest: end, is_read: false })
+            .collect();
+        let mut step = 2 * limit / open.len().max(1) + 16;
         let mut entries: Vec<Indexed> = Vec::new();
-        let step = limit + 1;
         loop {
             let mut pipe = pipe();
-            let (skip, step) = (entries.len() as isize, step as isize);
-            pipe.zrevrangebyscore_limit_withscores(&key, end.as_millis(), "-inf", skip, step);
-            let (page,): (Vec<(Vec<u8>, f64)>,) = self.topology.send("records", &pipe).await?;
-            let is_last = page.len() < limit + 1;
-            let entry = |(name, at): (Vec<u8>, f64)| {
-                let (at, name) =
-                    (Timestamp::from_millis(at as i64), String::from_utf8_lossy(&name).into_owned());
-                Indexed { at, partition, index, name }
-            };
-            entries.extend(page.into_iter().map(entry));
-            let lowest = entries.last().map(|entry| entry.at);
-            let wanted = entries.iter().filter(|entry| entry.at < end).nth(limit.saturating_sub(1));
-            if is_last || wanted.is_some_and(|entry| lowest < Some(entry.at)) {
+            for index in &open {
+                let key = self.keys.in_partition(index.partition, index.name);
+                let (skip, step) = (index.read as isize, step as isize);
+                pipe.zrevrangebyscore_limit_withscores(key, end.as_millis(), "-inf", skip, step);
+            }
+            let pages: Vec<Vec<(Vec<u8>, f64)>> = self.topology.send("records", &pipe).await?;
+            for (index, page) in open.iter_mut().zip(pages) {
+                index.read += page.len();
+                let is_last = page.len() < step;
+                entries.extend(page.into_iter().map(|(name, at)| Indexed {
+                    at: Timestamp::from_millis(at as i64),
+                    partition: index.partition,
+                    index: index.name,
+                    name: String::from_utf8_lossy(&name).into_owned(),
+                }));
+                let last = entries.last().map(|entry| entry.at).filter(|_| !is_last);
+                index.lowest = last.unwrap_or(Timestamp::ZERO);
+                index.is_read |= is_last;
+            }
+            entries.sort_by_key(|entry| std::cmp::Reverse(entry.at));
+            let last = entries.iter().filter(|entry| entry.at < end).nth(limit).map(|entry| entry.at);
+            open.retain(|index| !index.is_read && last.is_none_or(|last| index.lowest >= last));
+            if open.is_empty() {
+                if let Some(last) = last {
+                    entries.retain(|entry| entry.at >= last);
+                }
                 return Ok(entries);
             }
+            step *= 4;
         }
     }
 

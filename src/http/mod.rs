@@ -98,6 +98,7 @@ use peers::PeerKey;
 use probe::ProbeState;
 use problem::Problem;
 pub use proxies::{HeaderName, Proxies, ProxyUsers};
+use records::Records;
 pub use reload::{ReloadRequest, Reloads};
 use request_limit::RequestLimit;
 use scans::Scans;
@@ -359,6 +360,7 @@ fn pages(config: &Config, sources: Sources, sessions: Arc<Sessions>, stop: &Canc
     let scans = Scans::new();
     let (counts, lists) = (Counts::new(&sources, scans.clone()), UnitLists::new(&sources, scans));
     let summaries = Summaries::new(&sources, counts.clone());
+    let records = Records::new(sources.records.clone());
     let timers = TimersState::new(&sources);
     let probe_state = ProbeState { units, values, roll: roll.clone(), clock: clock.clone(), metrics };
     Router::new()
@@ -367,7 +369,7 @@ fn pages(config: &Config, sources: Sources, sessions: Arc<Sessions>, stop: &Canc
         .merge(unit_metrics::page(unit_metrics_state))
         .merge(probe::page(probe_state))
         .merge(targets::page(sources.roster.clone(), ownership))
-        .merge(records::pages(sources.records.clone()))
+        .merge(records::pages(records.clone()))
         .merge(receivers::page(&sources))
         .merge(audit::page(sources.silences.clone()))
         .merge(reload::page(sources.reloads.clone(), has_tokens))
@@ -390,7 +392,7 @@ fn pages(config: &Config, sources: Sources, sessions: Arc<Sessions>, stop: &Canc
         .merge(availability::page(AvailabilityState::new(&sources, summaries.clone())))
         .merge(timeline::page(Timelines::new(&sources)))
         .merge(changing(
-            web::pages(Web::new(config, &sources, lists.clone(), summaries, sessions, timers)),
+            web::pages(Web::new(config, &sources, lists.clone(), summaries, records, sessions, timers)),
             &lists,
         ))
         .fallback(|| async { Problem::not_found("there is no such page") })

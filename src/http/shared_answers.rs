@@ -98,9 +98,23 @@ impl<T: Send + Sync + 'static> SharedAnswers<T> {
         }
         let turn = kept.turn.clone().lock_owned().await;
         let is_usable = |last: &Answer<T>| last.began >= asked_at || last.began + age.usable > Instant::now();
-        match kept.last().filter(is_usable) {
+        let answer = match kept.last().filter(is_usable) {
             Some(last) => Ok(last.answer),
             None => kept.renew(make, &turn).await,
+        };
+        drop(turn);
+        if age.usable.is_zero() {
+            self.leave(asked, &kept);
+        }
+        answer
+    }
+
+    /// Forgets an answer that no later request may have, unless another one waits for the next.
+    fn leave(&self, asked: &str, kept: &Arc<Kept<T>>) {
+        let mut all = self.kept.lock().expect("nothing panics under this lock");
+        // The other holder is the map.
+        if Arc::strong_count(kept) == 2 && all.get(asked).is_some_and(|of_map| Arc::ptr_eq(of_map, kept)) {
+            all.remove(asked);
         }
     }
 
@@ -206,6 +220,7 @@ mod tests {
         let others: Vec<u32> = others.await.into_iter().map(Result::unwrap).collect();
         assert_eq!(others, [2; 9], "the first answer may lack what they have done before they asked");
         assert_eq!(maker.ask("a", MaxAge::EXACT).await.unwrap(), 3);
+        assert!(maker.answers.kept.lock().unwrap().is_empty(), "no later request may have it");
     }
 
     #[tokio::test]

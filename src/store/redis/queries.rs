@@ -11,7 +11,7 @@ use super::{RedisEngine, kept};
 use crate::clock::Timestamp;
 use crate::presence::{FleetCount, OfflineRecord, RecordId, Snapshot, Unit};
 use crate::store::json::from_json;
-use crate::store::{History, Layout, Queries, Result, UnitStore};
+use crate::store::{History, Layout, Queries, Result};
 use crate::telemetry::Stored;
 
 /// The most notes of a partition that one call takes; the rest stays for the next call.
@@ -19,6 +19,9 @@ const MOST_NOTED: u32 = 64;
 
 /// The most ids of closed records that are read for the history of a unit: those of its partition, newest first.
 const MOST_LOOKED_AT: usize = 10_000;
+
+/// The most open records that are read in one step.
+const FACTS_STEP: usize = 250;
 
 /// The most records of a partition that are removed in one step.
 const MOST_REMOVED: usize = 500;
@@ -193,10 +196,31 @@ impl Queries for RedisEngine {
 struct Index {
     partition: u16,
     name: &'static str,
-    read: usize,
+    entries: Vec<Indexed>,
     /// All entries after that moment were read.
     lowest: Timestamp,
-    is_read: bool,
+    /// Whether there may be more.
+    is_open: bool,
+}
+
+impl Index {
+    fn new(partition: u16, name: &'static str, end: Timestamp) -> Index {
+        Index { partition, name, entries: Vec::new(), lowest: end, is_open: true }
+    }
+
+    /// Adds the entries that were read from the lowest moment on, at most `step`.
+    fn add(&mut self, page: Vec<(Vec<u8>, f64)>, step: usize) {
+        let (partition, index) = (self.partition, self.name);
+        self.entries.retain(|entry| entry.at > self.lowest);
+        self.is_open = page.len() == step;
+        self.entries.extend(page.into_iter().map(|(name, at)| Indexed {
+            at: Timestamp::from_millis(at as i64),
+            partition,
+            index,
+            name: String::from_utf8_lossy(&name).into_owned(),
+        }));
+        self.lowest = self.entries.last().map_or(self.lowest, |entry| entry.at);
+    }
 }
 
 /// An entry of an index of records: the name of a unit in `offline`, the id of a record in `past`.
@@ -232,43 +256,32 @@ impl RedisEngine {
     /// The newest entries of these indexes of all partitions: `limit` and one more of those before `end`, with all others of the
     /// last millisecond, because an index does not order the records of one millisecond as a list does.
     ///
-    /// Each index is read as far as it has entries among them: most have about as many as the others.
+    /// Each index is read as far as it has entries among them: most have about as many as the others. It is read on from the last
+    /// moment, not by a number of entries, because others come and go meanwhile.
     async fn newest(&self, indexes: &[&'static str], end: Timestamp, limit: usize) -> Result<Vec<Indexed>> {
         let of_all = (0..self.keys.partitions()).flat_map(|p| indexes.iter().map(move |index| (p, *index)));
-        let mut open: Vec<Index> = of_all
-            .map(|(partition, name)| Index { partition, name, read: 0, lowest: end, is_read: false })
-            .collect();
-        let mut step = 2 * limit / open.len().max(1) + 16;
-        let mut entries: Vec<Indexed> = Vec::new();
+        let mut all: Vec<Index> = of_all.map(|(partition, name)| Index::new(partition, name, end)).collect();
+        let mut step = 2 * limit / all.len().max(1) + 16;
         loop {
             let mut pipe = pipe();
-            for index in &open {
+            for index in all.iter().filter(|index| index.is_open) {
                 let key = self.keys.in_partition(index.partition, index.name);
-                let (skip, step) = (index.read as isize, step as isize);
-                pipe.zrevrangebyscore_limit_withscores(key, end.as_millis(), "-inf", skip, step);
+                let from = index.lowest.as_millis();
+                pipe.zrevrangebyscore_limit_withscores(key, from, "-inf", 0, step as isize);
             }
             let pages: Vec<Vec<(Vec<u8>, f64)>> = self.topology.send("records", &pipe).await?;
-            for (index, page) in open.iter_mut().zip(pages) {
-                index.read += page.len();
-                let is_last = page.len() < step;
-                entries.extend(page.into_iter().map(|(name, at)| Indexed {
-                    at: Timestamp::from_millis(at as i64),
-                    partition: index.partition,
-                    index: index.name,
-                    name: String::from_utf8_lossy(&name).into_owned(),
-                }));
-                let last = entries.last().map(|entry| entry.at).filter(|_| !is_last);
-                index.lowest = last.unwrap_or(Timestamp::ZERO);
-                index.is_read |= is_last;
+            let open = all.iter_mut().filter(|index| index.is_open);
+            open.zip(pages).for_each(|(index, page)| index.add(page, step));
+            let entries = all.iter().flat_map(|index| &index.entries);
+            let mut moments: Vec<Timestamp> = entries.map(|entry| entry.at).filter(|at| *at < end).collect();
+            moments.sort_unstable_by_key(|at| std::cmp::Reverse(*at));
+            let last = moments.get(limit).copied();
+            for index in &mut all {
+                index.is_open &= last.is_none_or(|last| index.lowest >= last);
             }
-            entries.sort_by_key(|entry| std::cmp::Reverse(entry.at));
-            let last = entries.iter().filter(|entry| entry.at < end).nth(limit).map(|entry| entry.at);
-            open.retain(|index| !index.is_read && last.is_none_or(|last| index.lowest >= last));
-            if open.is_empty() {
-                if let Some(last) = last {
-                    entries.retain(|entry| entry.at >= last);
-                }
-                return Ok(entries);
+            if all.iter().all(|index| !index.is_open) {
+                let entries = all.into_iter().flat_map(|index| index.entries);
+                return Ok(entries.filter(|entry| last.is_none_or(|last| entry.at >= last)).collect());
             }
             step *= 4;
         }
@@ -292,9 +305,7 @@ impl RedisEngine {
             unit
         };
         let units: Vec<Unit> = offline.iter().filter_map(unit).collect();
-        let seen = self.read(&units).await?;
-        let mut records: Vec<OfflineRecord> =
-            seen.iter().filter_map(|seen| seen.facts.as_ref()?.open_record(&seen.unit)).collect();
+        let mut records = self.open_records_of(units).await?;
         let mut pipe = pipe();
         for entry in &past {
             pipe.hget(self.keys.in_partition(entry.partition, "archive"), &entry.name);
@@ -304,6 +315,26 @@ impl RedisEngine {
             for (entry, json) in past.iter().zip(archived) {
                 records.extend(json.and_then(|json| self.archived(&entry.name, &json)));
             }
+        }
+        Ok(records)
+    }
+
+    /// The open records of those units that have one. Their expiry keys are not read: there is none while a unit is offline.
+    async fn open_records_of(&self, units: Vec<Unit>) -> Result<Vec<OfflineRecord>> {
+        let mut records = Vec::with_capacity(units.len());
+        // One step after the other: the server answers others in between.
+        for step in units.chunks(FACTS_STEP) {
+            let mut pipe = pipe();
+            for unit in step {
+                let (partition, page) = self.keys.page_id(unit);
+                pipe.hget(self.keys.facts_page(partition, page), unit.to_string());
+            }
+            let facts: Vec<Option<Vec<u8>>> = self.topology.send("open_records", &pipe).await?;
+            let open = step
+                .iter()
+                .zip(facts)
+                .filter_map(|(unit, facts)| snapshot(unit.clone(), None, facts).0.facts?.open_record(unit));
+            records.extend(open);
         }
         Ok(records)
     }

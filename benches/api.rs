@@ -39,7 +39,7 @@ use crate::pages::most_memory;
 const RATE: u32 = 200;
 const WHOLE: u32 = 1_000_000;
 /// Requests for one page under way; another one waits, which counts. A slow page does not make others seem slow.
-const AT_ONCE: usize = 5;
+const AT_ONCE: usize = 20;
 /// Units that come due within a minute.
 const DUE: u32 = 200;
 const MINUTE: Duration = Duration::from_secs(60);

@@ -68,6 +68,8 @@ impl Scans {
 
 #[cfg(test)]
 mod tests {
+    use std::task::Poll;
+
     use axum::http::StatusCode;
     use futures_util::future::join_all;
 
@@ -84,7 +86,10 @@ mod tests {
         };
         let mut waiting = Box::pin(join_all((0..2 + MOST_WAITING).map(|_| scan())));
         assert!(futures_util::poll!(&mut waiting).is_pending());
-        assert_eq!(scan().await.unwrap_err().status(), StatusCode::SERVICE_UNAVAILABLE);
+        let refused = futures_util::poll!(Box::pin(scan()));
+        assert!(
+            matches!(refused, Poll::Ready(Err(problem)) if problem.status() == StatusCode::SERVICE_UNAVAILABLE)
+        );
         (0..2 + MOST_WAITING).for_each(|_| end.send(()).unwrap());
         assert!(waiting.await.into_iter().all(|ended| ended.unwrap()));
         end.send(()).unwrap();

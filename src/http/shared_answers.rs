@@ -14,7 +14,8 @@ use tokio::time::Instant;
 
 use super::problem::Problem;
 
-/// How old an answer may be.
+/// How long ago an answer may have been made: the time that its making took comes on top, so that requests share answers also
+/// where making them takes long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MaxAge {
     /// An older one is given, while the next one is made.
@@ -31,6 +32,11 @@ impl MaxAge {
     /// For a large fleet: no request waits for what others have asked for in the last second.
     pub const LARGE_FLEET: MaxAge =
         MaxAge { new: Duration::from_millis(700), usable: Duration::from_millis(1500) };
+
+    /// Whether an answer that was made then may be given now.
+    fn has_usable(self, made: Instant) -> bool {
+        !self.usable.is_zero() && made.elapsed() < self.usable
+    }
 }
 
 /// The last answers, by what was asked. Cheap to share.
@@ -60,13 +66,14 @@ impl<T> Default for Kept<T> {
 
 struct Answer<T> {
     answer: Arc<T>,
-    /// When its making began.
+    /// When its making began, and when it ended.
     began: Instant,
+    made: Instant,
 }
 
 impl<T> Clone for Answer<T> {
     fn clone(&self) -> Answer<T> {
-        Answer { answer: self.answer.clone(), began: self.began }
+        Answer { answer: self.answer.clone(), ..*self }
     }
 }
 
@@ -87,8 +94,9 @@ impl<T: Send + Sync + 'static> SharedAnswers<T> {
         F: Future<Output = Result<T, Problem>> + Send + 'static,
     {
         let (kept, asked_at) = (self.kept(asked), Instant::now());
-        if let Some(last) = kept.last().filter(|last| last.began + age.usable > asked_at) {
-            if last.began + age.new <= asked_at
+        let is_usable = |last: &Answer<T>| last.began >= asked_at || age.has_usable(last.made);
+        if let Some(last) = kept.last().filter(is_usable) {
+            if last.made + age.new <= asked_at
                 && let Ok(turn) = kept.turn.clone().try_lock_owned()
             {
                 // The next request finds an error of the background, when it makes the answer itself.
@@ -97,7 +105,6 @@ impl<T: Send + Sync + 'static> SharedAnswers<T> {
             return Ok(last.answer);
         }
         let turn = kept.turn.clone().lock_owned().await;
-        let is_usable = |last: &Answer<T>| last.began >= asked_at || last.began + age.usable > Instant::now();
         let answer = match kept.last().filter(is_usable) {
             Some(last) => Ok(last.answer),
             None => kept.renew(make, &turn).await,
@@ -149,7 +156,7 @@ impl<T> Kept<T> {
     ) -> Result<Arc<T>, Problem> {
         let began = Instant::now();
         let answer = Arc::new(make.await?);
-        *self.lock() = Some(Answer { answer: answer.clone(), began });
+        *self.lock() = Some(Answer { answer: answer.clone(), began, made: Instant::now() });
         Ok(answer)
     }
 
@@ -260,7 +267,7 @@ mod tests {
             let mut asking = Box::pin(maker.ask(&asked, NEW));
             assert!(futures_util::poll!(&mut asking).is_pending());
         }
-        maker.permits.add_permits(1);
+        maker.permits.add_permits(2);
         assert_eq!(maker.ask("a", NEW).await.unwrap(), 1);
         assert_eq!(maker.ask("a", NEW).await.unwrap(), 1, "it is kept");
     }

@@ -20,6 +20,9 @@ const MOST_NOTED: u32 = 64;
 /// The most ids of closed records that are read for the history of a unit: those of its partition, newest first.
 const MOST_LOOKED_AT: usize = 10_000;
 
+/// Entries that are read beyond those of a page, in place of records that are closed meanwhile.
+const SPARE: usize = 16;
+
 /// The most open records that are read in one step.
 const FACTS_STEP: usize = 250;
 
@@ -49,8 +52,8 @@ impl Queries for RedisEngine {
     ) -> Result<Vec<OfflineRecord>> {
         let end = before.as_ref().map_or(Timestamp::NEVER, |(at, _)| *at);
         let indexes: &[&str] = if open { &["offline"] } else { &["offline", "past"] };
-        let entries = self.newest(indexes, end, limit).await?;
-        let mut records = self.indexed(entries).await?;
+        let entries = self.newest(indexes, end, limit + SPARE).await?;
+        let mut records = self.indexed(on_page(entries, before.as_ref(), limit + SPARE)).await?;
         if let Some(before) = &before {
             records.retain(|record| {
                 (record.detected_at, record.id.to_string()) < (before.0, before.1.to_string())
@@ -230,6 +233,32 @@ struct Indexed {
     partition: u16,
     index: &'static str,
     name: String,
+}
+
+impl Indexed {
+    /// With what its id begins. An index of open records has names of units, which are followed by a moment.
+    fn begin_of_id(&self) -> String {
+        if self.index == "offline" { format!("{}:", self.name) } else { self.name.clone() }
+    }
+}
+
+/// Those that are surely before, or may be among, the first `limit` entries of a list after `before`. A mass of silences has
+/// thousands in one millisecond.
+fn on_page(entries: Vec<Indexed>, before: Option<&(Timestamp, RecordId)>, limit: usize) -> Vec<Indexed> {
+    let before = before.map(|(at, id)| (*at, id.to_string()));
+    let named = entries.into_iter().map(|entry| (entry.at, entry.begin_of_id(), entry));
+    let is_after =
+        |at: Timestamp, id: &str| before.as_ref().is_none_or(|(end, last)| (at, id) < (*end, last));
+    let mut named: Vec<_> = named.filter(|(at, id, _)| is_after(*at, id)).collect();
+    named.sort_by(|a, b| (b.0, &b.1).cmp(&(a.0, &a.1)));
+    // The order of two ids of which one begins with all that is known of the other is not known.
+    let may_follow = |place: usize| {
+        let (at, id, _) = &named[place];
+        let alike = named[..place].iter().rev().take_while(|one| one.0 == *at && one.1.starts_with(id));
+        place - alike.count() < limit
+    };
+    let on_page: Vec<bool> = (0..named.len()).map(may_follow).collect();
+    named.into_iter().zip(on_page).filter_map(|((.., entry), is_on)| is_on.then_some(entry)).collect()
 }
 
 impl RedisEngine {

@@ -344,6 +344,7 @@ fn check_address(listener: &TcpListener, config: &Config, option: &str) -> anyho
     Ok(())
 }
 
+/// In one piece: it lists the pages, one after the other.
 fn pages(config: &Config, sources: Sources, sessions: Arc<Sessions>, stop: &CancellationToken) -> Router {
     let Sources { ownership, units, values, roll, mirror, metrics, telemetry, clock, .. } = sources.clone();
     let unit_metrics_state = UnitMetricsState {

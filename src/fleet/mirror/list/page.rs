@@ -136,14 +136,21 @@ impl<'a> Page<'a> {
     }
 
     /// Picks rows by what costs least: most rows are online where others are wanted, or have another id than is looked for.
-    fn pick(&self, table: &PartitionTable, bounds: &Bounds, rows: &[Row], picked: &mut Vec<usize>) {
+    fn pick(&mut self, table: &PartitionTable, bounds: &Bounds, rows: &[Row], picked: &mut Vec<usize>) {
         let has_online = self.states[State::Online as usize]
             && self.query.order.online_rank().is_none_or(|rank| rank <= self.highest);
         let online_since = if has_online || bounds.has_absent() { &[] } else { &*self.online_since };
+        // On a full page of units that were heard, another one has to be as new as the last of them.
+        let seen_since = match (self.query.order, self.highest) {
+            (ListOrder::NewestSeen, (0, newest)) => Timestamp::from_millis(-newest),
+            _ => Timestamp::ZERO,
+        };
+        let has_all = self.ids.has_all();
         for (at, row) in rows.iter().enumerate() {
             let is_left_out = self.offline && !row.state.is_offline()
+                || row.last_seen < seen_since
                 || is_online(row, online_since)
-                || !self.ids.may_begin(table, row);
+                || !has_all && (row.state == RowState::Free || !self.ids.has(table, row));
             if !is_left_out {
                 picked.push(at);
             }

@@ -30,6 +30,7 @@ use crate::clock::Timestamp;
 use crate::presence::{Change, KeyChange, Kind, KindRules, Snapshot, Standing, Unit};
 use crate::store::{partition_of, table::Key};
 
+mod block_bounds;
 mod filter;
 mod id_match;
 mod key_batch;
@@ -72,6 +73,9 @@ pub struct Mark {
     partition: u16,
     number: u32,
 }
+
+/// From so many units on, a read of all of them takes so long that requests share it.
+const LARGE: u64 = 100_000;
 
 /// The mirror of the roll.
 pub struct Mirror {
@@ -249,6 +253,11 @@ impl Mirror {
 
     pub fn unit_count(&self, kind: &Kind) -> u64 {
         self.numbers.get(kind).map_or(0, |number| self.unit_counts.of(*number))
+    }
+
+    /// Whether a read of all units takes longer than a few milliseconds.
+    pub fn is_large(&self) -> bool {
+        self.unit_counts.total() >= LARGE
     }
 
     pub fn units_in(&self, partition: u16) -> u64 {

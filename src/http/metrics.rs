@@ -1,4 +1,4 @@
-//! `/metrics`: the metrics of Rollcall, with the units of the mirror counted at the moment of the scrape.
+//! `/metrics`: the metrics of Rollcall, with the units of the mirror as [`Counts`] has them.
 
 use std::sync::Arc;
 
@@ -9,50 +9,51 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 use prometheus::TextEncoder;
 
+use super::counts::Counts;
 use super::exposition::Format;
 use super::problem::Problem;
 use crate::clock::Clock;
-use crate::fleet::mirror::WINDOWS;
-use crate::fleet::{Mirror, Roll};
+use crate::fleet::Mirror;
+use crate::fleet::mirror::{Summary, WINDOWS};
 use crate::presence;
 use crate::telemetry::Telemetry;
 
 #[derive(Clone)]
 struct MetricsState {
     mirror: Arc<Mirror>,
-    roll: Arc<Roll>,
+    counts: Counts,
     telemetry: Arc<Telemetry>,
     clock: Clock,
 }
 
-pub(super) fn page(mirror: Arc<Mirror>, roll: Arc<Roll>, telemetry: Arc<Telemetry>, clock: Clock) -> Router {
-    Router::new().route("/metrics", get(metrics)).with_state(MetricsState { mirror, roll, telemetry, clock })
+pub(super) fn page(mirror: Arc<Mirror>, counts: Counts, telemetry: Arc<Telemetry>, clock: Clock) -> Router {
+    Router::new().route("/metrics", get(metrics)).with_state(MetricsState {
+        mirror,
+        counts,
+        telemetry,
+        clock,
+    })
 }
 
 async fn metrics(State(state): State<MetricsState>) -> Result<impl IntoResponse, Problem> {
-    // Counting a million units takes so long that it would block other answers.
-    let text = tokio::task::spawn_blocking(move || state.text())
-        .await
-        .map_err(|error| Problem::internal(format!("counting failed: {error}")))??;
+    let text = state.text(&*state.counts.units(state.counts.age()).await?)?;
     Ok(([(CONTENT_TYPE, Format::Text.content_type())], text))
 }
 
 impl MetricsState {
-    fn text(&self) -> Result<String, Problem> {
-        let now = self.clock.now();
-        let summary = self.mirror.summary(&self.roll.hearing(), now);
-        let kinds = summary.kinds.into_iter().zip(summary.silent_since).zip(summary.archived);
+    fn text(&self, summary: &Summary) -> Result<String, Problem> {
+        let kinds = summary.kinds.iter().zip(&summary.silent_since).zip(&summary.archived);
         for (((kind, states), silent_since), archived) in kinds {
-            self.telemetry.silent_since(kind.as_str(), silent_since);
-            self.telemetry.units_archived(kind.as_str(), archived);
+            self.telemetry.silent_since(kind.as_str(), *silent_since);
+            self.telemetry.units_archived(kind.as_str(), *archived);
             for (state, count) in presence::State::ALL.into_iter().zip(states) {
-                self.telemetry.units(kind.as_str(), state.as_str(), count);
+                self.telemetry.units(kind.as_str(), state.as_str(), *count);
             }
         }
         let within = WINDOWS.into_iter().zip(summary.seen_within);
         self.telemetry.silences(within, summary.heard, summary.silence);
-        self.telemetry.units_by_label(summary.labels);
-        self.telemetry.mirror_age(self.mirror.age(now));
+        self.telemetry.units_by_label(summary.labels.clone());
+        self.telemetry.mirror_age(self.mirror.age(self.clock.now()));
         TextEncoder::new()
             .encode_to_string(&self.telemetry.gather())
             .map_err(|error| Problem::internal(format!("metrics cannot be written: {error}")))

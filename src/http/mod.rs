@@ -39,6 +39,7 @@ mod breaker;
 mod changes;
 mod configuration;
 mod connections;
+mod counts;
 mod csv;
 mod deliveries;
 mod explain;
@@ -62,8 +63,10 @@ mod records;
 mod registry;
 mod reload;
 mod request_limit;
+mod scans;
 mod session;
 mod settings;
+mod shared_answers;
 mod silences;
 mod strangers;
 mod stream;
@@ -85,6 +88,7 @@ pub use changes::AUTHOR;
 use changes::HasTokens;
 pub use configuration::{Origin, ShownConfiguration, ShownOption, ShownValue};
 use connections::Limits;
+use counts::Counts;
 pub use csv::csv_line;
 use deliveries::DeliveriesState;
 use import::ImportState;
@@ -94,8 +98,10 @@ use peers::PeerKey;
 use probe::ProbeState;
 use problem::Problem;
 pub use proxies::{HeaderName, Proxies, ProxyUsers};
+use records::Records;
 pub use reload::{ReloadRequest, Reloads};
 use request_limit::RequestLimit;
+use scans::Scans;
 use session::Sessions;
 pub use silences::ShownSilence;
 use silences::SilencesState;
@@ -105,7 +111,7 @@ pub use switches::Switches;
 use timeline::Timelines;
 use timers::TimersState;
 pub use tls::{Certificate, TlsConfig};
-use unit_list::UnitLists;
+use unit_list::{UnitLists, changing};
 use unit_metrics::UnitMetricsState;
 use units::UnitViews;
 use web::Web;
@@ -338,6 +344,7 @@ fn check_address(listener: &TcpListener, config: &Config, option: &str) -> anyho
     Ok(())
 }
 
+/// In one piece: it lists the pages, one after the other.
 fn pages(config: &Config, sources: Sources, sessions: Arc<Sessions>, stop: &CancellationToken) -> Router {
     let Sources { ownership, units, values, roll, mirror, metrics, telemetry, clock, .. } = sources.clone();
     let unit_metrics_state = UnitMetricsState {
@@ -351,21 +358,24 @@ fn pages(config: &Config, sources: Sources, sessions: Arc<Sessions>, stop: &Canc
         stop: stop.clone(),
     };
     let has_tokens = config.has_tokens();
-    let (summaries, lists) = (Summaries::new(&sources), UnitLists::new(&sources));
+    let scans = Scans::new();
+    let (counts, lists) = (Counts::new(&sources, scans.clone()), UnitLists::new(&sources, scans));
+    let summaries = Summaries::new(&sources, counts.clone());
+    let records = Records::new(sources.records.clone());
     let timers = TimersState::new(&sources);
     let probe_state = ProbeState { units, values, roll: roll.clone(), clock: clock.clone(), metrics };
     Router::new()
         .merge(health::pages(ownership.clone(), mirror.clone(), telemetry.clone()))
-        .merge(metrics::page(mirror, roll.clone(), telemetry, clock.clone()))
+        .merge(metrics::page(mirror, counts, telemetry, clock.clone()))
         .merge(unit_metrics::page(unit_metrics_state))
         .merge(probe::page(probe_state))
         .merge(targets::page(sources.roster.clone(), ownership))
-        .merge(records::pages(sources.records.clone()))
+        .merge(records::pages(records.clone()))
         .merge(receivers::page(&sources))
         .merge(audit::page(sources.silences.clone()))
         .merge(reload::page(sources.reloads.clone(), has_tokens))
-        .merge(operators::pages(&sources, has_tokens))
-        .merge(registry::pages(&sources, has_tokens))
+        .merge(changing(operators::pages(&sources, has_tokens), &lists))
+        .merge(changing(registry::pages(&sources, has_tokens), &lists))
         .merge(deliveries::pages(DeliveriesState::new(&sources), has_tokens))
         .merge(silences::pages(SilencesState::new(&sources), has_tokens))
         .merge(timers::pages(timers.clone(), has_tokens))
@@ -374,7 +384,7 @@ fn pages(config: &Config, sources: Sources, sessions: Arc<Sessions>, stop: &Canc
         .merge(stream::page(&sources, summaries.clone(), stop.clone()))
         .merge(summary::page(summaries.clone()))
         .merge(inventory::page(InventoryState::new(&sources)))
-        .merge(import::page(ImportState::new(&sources), has_tokens))
+        .merge(changing(import::page(ImportState::new(&sources), has_tokens), &lists))
         .merge(unit_list::page(lists.clone()))
         .merge(openapi::page())
         .merge(instances::page(&sources))
@@ -382,7 +392,10 @@ fn pages(config: &Config, sources: Sources, sessions: Arc<Sessions>, stop: &Canc
         .merge(units::page(UnitViews::new(&sources)))
         .merge(availability::page(AvailabilityState::new(&sources, summaries.clone())))
         .merge(timeline::page(Timelines::new(&sources)))
-        .merge(web::pages(Web::new(config, &sources, lists, summaries, sessions, timers)))
+        .merge(changing(
+            web::pages(Web::new(config, &sources, lists.clone(), summaries, records, sessions, timers)),
+            &lists,
+        ))
         .fallback(|| async { Problem::not_found("there is no such page") })
 }
 

@@ -8,12 +8,14 @@ use std::sync::Arc;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::Uri;
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 use serde::{Deserialize, Serialize};
 
 use super::problem::{Problem, page_limit, query};
+use super::shared_answers::{MaxAge, SharedAnswers};
 use crate::clock::Timestamp;
 use crate::presence::{Cause, Kind, OfflineRecord, RecordId};
 use crate::store::Queries;
@@ -24,14 +26,24 @@ const LARGEST_LIMIT: usize = 1000;
 /// The most records that are read for one page.
 const MOST_READ: usize = 10_000;
 
-pub(super) fn pages(engine: Arc<dyn Queries>) -> Router {
-    Router::new()
-        .route("/api/v1/records", get(records))
-        .route("/api/v1/records/{id}", get(record))
-        .with_state(engine)
+/// The most pages that are kept for requests that wait.
+const MOST_KEPT: usize = 16;
+
+/// Reads records. Cheap to share.
+#[derive(Clone)]
+pub(super) struct Records {
+    engine: Arc<dyn Queries>,
+    pages: SharedAnswers<Page>,
 }
 
-#[derive(Deserialize)]
+pub(super) fn pages(records: Records) -> Router {
+    Router::new()
+        .route("/api/v1/records", get(list))
+        .route("/api/v1/records/{id}", get(record))
+        .with_state(records)
+}
+
+#[derive(Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RecordsQuery {
     #[serde(default)]
@@ -55,12 +67,26 @@ pub(super) struct Page {
     pub next: Option<String>,
 }
 
-async fn records(State(engine): State<Arc<dyn Queries>>, uri: Uri) -> Result<Json<Page>, Problem> {
-    Ok(Json(list(&*engine, &query(&uri)?).await?))
+async fn list(State(records): State<Records>, uri: Uri) -> Result<Response, Problem> {
+    Ok(Json(&*records.page(&query(&uri)?).await?).into_response())
 }
 
-/// The page that a request asks for.
-pub(super) async fn list(engine: &dyn Queries, query: &RecordsQuery) -> Result<Page, Problem> {
+impl Records {
+    pub fn new(engine: Arc<dyn Queries>) -> Records {
+        Records { engine, pages: SharedAnswers::new(MOST_KEPT) }
+    }
+
+    /// The page that a request asks for. Requests that ask for the same while one is read share the next one: in a storm,
+    /// however many operators look, the engine reads one at a time.
+    pub async fn page(&self, wanted: &RecordsQuery) -> Result<Arc<Page>, Problem> {
+        let asked = serde_json::to_string(wanted)
+            .map_err(|error| Problem::internal(format!("the query cannot be written: {error}")))?;
+        let (engine, wanted) = (self.engine.clone(), wanted.clone());
+        self.pages.get(&asked, MaxAge::EXACT, async move { read(&*engine, &wanted).await }).await
+    }
+}
+
+async fn read(engine: &dyn Queries, query: &RecordsQuery) -> Result<Page, Problem> {
     let limit = page_limit(query.limit, DEFAULT_LIMIT, LARGEST_LIMIT)?;
     let filter = RecordFilter::new(query)?;
     let cursor = query.cursor.as_ref().map(|cursor| {
@@ -143,12 +169,12 @@ pub(super) fn first_id() -> RecordId {
 }
 
 async fn record(
-    State(engine): State<Arc<dyn Queries>>,
+    State(records): State<Records>,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Json<OfflineRecord>, Problem> {
     let Path(id) = id?;
     let id: RecordId = id.parse().map_err(|error| Problem::bad_request(format!("{id:?}: {error}")))?;
-    match engine.record(&id).await? {
+    match records.engine.record(&id).await? {
         Some(record) => Ok(Json(record)),
         None => Err(Problem::not_found(format!("there is no record {id}"))),
     }

@@ -1,5 +1,8 @@
 //! `/api/v1/summary`: the whole fleet in numbers, and whether they can be trusted now.
 //!
+//! The summary of a large fleet may be a second old, see [`MaxAge::LARGE_FLEET`]: no request waits for a count of a million units.
+//! `at` says of which moment it is.
+//!
 //! The answer has an ETag of everything in it but the moment: a client that asks again with `if-none-match` gets 304 while nothing
 //! has changed.
 
@@ -16,12 +19,14 @@ use axum::{Json, Router};
 use data_encoding::HEXLOWER;
 use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
-use tokio::sync::{Mutex, watch};
-use tokio::time::{Instant, timeout};
+use tokio::sync::watch;
+use tokio::time::timeout;
 
 use super::breaker::breaker;
+use super::counts::Counts;
 use super::peers::{Peers, is_from_peer};
 use super::problem::Problem;
+use super::shared_answers::{MaxAge, SharedAnswers};
 use super::{AlertRoutes, Sources};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{MassBreaker, Mirror, Ownership, Roll};
@@ -33,9 +38,6 @@ const PATH: &str = "/api/v1/summary";
 /// How long the engine may take to answer; the numbers do not need it.
 const BREAKER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long a summary serves pages and streams.
-const RECENT: Duration = Duration::from_millis(900);
-
 /// Counts the fleet.
 #[derive(Clone)]
 pub(super) struct Summaries {
@@ -46,15 +48,9 @@ pub(super) struct Summaries {
     breaker: Arc<MassBreaker>,
     routes: watch::Receiver<Arc<AlertRoutes>>,
     peers: Peers,
-    /// The last summary for pages and streams. The lock is held while it is made: requests that come meanwhile share it.
-    recent: Arc<Mutex<Option<Recent>>>,
+    counts: Counts,
+    last: SharedAnswers<FleetSummary>,
     clock: Clock,
-}
-
-/// A summary, and when it was made.
-struct Recent {
-    made: Instant,
-    summary: Arc<FleetSummary>,
 }
 
 pub(super) fn page(summaries: Summaries) -> Router {
@@ -146,6 +142,9 @@ pub(super) struct InstanceSummary {
 /// The part of one instance.
 #[derive(Serialize, Deserialize)]
 struct Part {
+    /// When its units were counted.
+    #[serde(default)]
+    at: Option<Timestamp>,
     instance: InstanceSummary,
     is_filled: bool,
     is_blind: bool,
@@ -201,7 +200,7 @@ impl From<[u64; presence::State::ALL.len()]> for States {
 
 async fn summary(State(summaries): State<Summaries>, headers: HeaderMap) -> Result<Response, Problem> {
     if is_from_peer(&headers) {
-        return Ok(Json(summaries.own_part().await?).into_response());
+        return Ok(Json(summaries.own_part(summaries.counts.age()).await?).into_response());
     }
     let summary = summaries.of_fleet().await?;
     let tag = format!("\"{}\"", summary.tag);
@@ -212,7 +211,7 @@ async fn summary(State(summaries): State<Summaries>, headers: HeaderMap) -> Resu
     let mut response = if headers.get_all(IF_NONE_MATCH).iter().any(is_known) {
         StatusCode::NOT_MODIFIED.into_response()
     } else {
-        ([(CONTENT_TYPE, "application/json")], summary.json).into_response()
+        ([(CONTENT_TYPE, "application/json")], summary.json.clone()).into_response()
     };
     let tag = HeaderValue::from_str(&tag).expect("hexadecimal digits");
     response.headers_mut().insert(ETAG, tag);
@@ -230,7 +229,7 @@ impl FleetSummary {
 }
 
 impl Summaries {
-    pub fn new(sources: &Sources) -> Summaries {
+    pub fn new(sources: &Sources, counts: Counts) -> Summaries {
         Summaries {
             mirror: sources.mirror.clone(),
             roll: sources.roll.clone(),
@@ -239,59 +238,66 @@ impl Summaries {
             breaker: Arc::new(breaker(sources)),
             routes: sources.routes.clone(),
             peers: Peers::new(sources),
-            recent: Arc::default(),
+            counts,
+            last: SharedAnswers::new(1),
             clock: sources.clock.clone(),
         }
     }
 
-    /// The summary of all instances.
-    pub async fn of_fleet(&self) -> Result<FleetSummary, Problem> {
-        let has_breaker = self.routes.borrow().has_breaker;
-        let trip = timeout(BREAKER_TIMEOUT, self.breaker.last());
-        let (own, others, trip) = tokio::join!(self.own_part(), self.peers.ask::<Part>(PATH), trip);
-        let mut parts = others.parts;
-        parts.push(own?);
-        let is_held = |trip: Option<Trip>| has_breaker && trip.as_ref().is_some_and(Trip::is_held);
-        let settling_until = self.roll.hearing().settles_at(self.clock.now());
-        let content =
-            merged(parts, others.missing, settling_until, trip.ok().and_then(Result::ok).map(is_held));
-        FleetSummary::new(self.clock.now(), content)
-            .map_err(|error| Problem::internal(format!("the summary cannot be written: {error}")))
+    /// The summary of all instances. That of a small fleet has every change that was made before.
+    pub async fn of_fleet(&self) -> Result<Arc<FleetSummary>, Problem> {
+        self.no_older_than(self.counts.age()).await
     }
 
     /// The same, up to a second old: for pages and streams, of which many may be open.
     pub async fn recent(&self) -> Result<Arc<FleetSummary>, Problem> {
-        let mut recent = self.recent.lock().await;
-        if let Some(recent) = recent.as_ref().filter(|recent| recent.made.elapsed() < RECENT) {
-            return Ok(recent.summary.clone());
-        }
-        let summary = Arc::new(self.of_fleet().await?);
-        *recent = Some(Recent { made: Instant::now(), summary: summary.clone() });
-        Ok(summary)
+        let age = self.counts.age();
+        self.no_older_than(if age == MaxAge::EXACT { MaxAge::RECENT } else { age }).await
     }
 
-    async fn own_part(&self) -> Result<Part, Problem> {
-        let (mirror, hearing, now) = (self.mirror.clone(), self.roll.hearing(), self.clock.now());
-        let counting = tokio::task::spawn_blocking(move || mirror.summary(&hearing, now));
-        let counted =
-            counting.await.map_err(|error| Problem::internal(format!("counting failed: {error}")))?;
+    async fn no_older_than(&self, age: MaxAge) -> Result<Arc<FleetSummary>, Problem> {
+        let summaries = self.clone();
+        self.last.get("", age, async move { summaries.made_anew().await }).await
+    }
+
+    async fn made_anew(&self) -> Result<FleetSummary, Problem> {
+        let has_breaker = self.routes.borrow().has_breaker;
+        let trip = timeout(BREAKER_TIMEOUT, self.breaker.last());
+        let (own, others, trip) =
+            tokio::join!(self.own_part(MaxAge::EXACT), self.peers.ask::<Part>(PATH), trip);
+        let own = own?;
+        let mut parts = others.parts;
+        // An instance of an earlier version does not say of which moment its part is.
+        let at = parts.iter().filter_map(|part| part.at).chain(own.at).min();
+        let at = at.unwrap_or_else(|| self.clock.now());
+        parts.push(own);
+        let is_held = |trip: Option<Trip>| has_breaker && trip.as_ref().is_some_and(Trip::is_held);
+        let settling_until = self.roll.hearing().settles_at(self.clock.now());
+        let content =
+            merged(parts, others.missing, settling_until, trip.ok().and_then(Result::ok).map(is_held));
+        FleetSummary::new(at, content)
+            .map_err(|error| Problem::internal(format!("the summary cannot be written: {error}")))
+    }
+
+    async fn own_part(&self, age: MaxAge) -> Result<Part, Problem> {
+        let counted = self.counts.units(age).await?;
         let view = self.ownership.view();
-        let kinds = counted.kinds.into_iter().zip(counted.silent_since).zip(counted.archived);
+        let kinds = counted.kinds.iter().zip(&counted.silent_since).zip(&counted.archived);
         let kinds: Vec<KindSummary> = kinds
             .map(|(((kind, states), silent_since), archived)| KindSummary {
-                kind,
-                states: states.into(),
-                archived,
-                silent_since,
+                kind: kind.clone(),
+                states: (*states).into(),
+                archived: *archived,
+                silent_since: *silent_since,
             })
             .collect();
-        let of_label = |(label, values): (String, Vec<_>)| {
-            values.into_iter().map(move |(value, states): (Arc<str>, [u64; 6])| LabelSummary {
+        let labels = counted.worst.iter().flat_map(|(label, values)| {
+            values.iter().map(move |(value, states)| LabelSummary {
                 label: label.clone(),
                 value: value.to_string(),
-                states: states.into(),
+                states: (*states).into(),
             })
-        };
+        });
         let problems = self.telemetry.problems().into_iter().map(|problem| InstanceProblem {
             instance: view.instance.clone(),
             name: problem.name.to_owned(),
@@ -299,6 +305,7 @@ impl Summaries {
             severity: problem.severity,
         });
         Ok(Part {
+            at: Some(counted.at),
             instance: InstanceSummary {
                 name: view.instance.clone(),
                 partitions: view.partitions.len(),
@@ -307,7 +314,7 @@ impl Summaries {
             is_filled: self.mirror.is_filled(),
             is_blind: self.telemetry.is_blind(),
             kinds,
-            labels: counted.worst.into_iter().flat_map(of_label).collect(),
+            labels: labels.collect(),
             problems: problems.collect(),
         })
     }

@@ -2,12 +2,16 @@
 //!
 //! States and times come from the mirrors of all instances; labels, pauses and acknowledgements of the units on the page from
 //! the engine. While the engine does not answer, the page is there without them.
+//!
+//! In a large fleet, requests for the same page share the one that was read in the last second, see [`MaxAge::LARGE_FLEET`]; `at` says
+//! of which moment it is. After a change that was made at this instance, pages are read anew.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::State;
-use axum::http::{HeaderMap, Uri};
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, Method, Uri};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
@@ -15,12 +19,13 @@ use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 use hashbrown::{HashMap, HashSet};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use tokio::sync::Semaphore;
 use url::form_urlencoded;
 
 use super::Sources;
 use super::peers::{Peers, is_from_peer};
 use super::problem::{Problem, page_limit, query};
+use super::scans::Scans;
+use super::shared_answers::{MaxAge, SharedAnswers};
 use super::unit_filter::{known_kind, label_pair};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::mirror::{Archive, ListKey, ListOrder, ListQuery, ListedUnit, UnitFilter};
@@ -33,8 +38,8 @@ const PATH: &str = "/api/v1/units";
 const DEFAULT_LIMIT: usize = 100;
 const LARGEST_LIMIT: usize = 1000;
 
-/// Lists that are read at the same time; others wait. Each keeps a processor busy for some milliseconds.
-const READERS: usize = 2;
+/// The most lists that are kept for requests that ask for the same: with the longest pages, they take some megabytes.
+const MOST_KEPT: usize = 16;
 
 /// How long the engine may take for the details of a page.
 const DETAILS_TIMEOUT: Duration = Duration::from_secs(2);
@@ -47,7 +52,10 @@ pub(super) struct UnitLists {
     units: Arc<dyn UnitStore>,
     peers: Peers,
     clock: Clock,
-    readers: Arc<Semaphore>,
+    scans: Scans,
+    /// What this instance read of its units, and whole pages.
+    parts: SharedAnswers<Part>,
+    pages: SharedAnswers<UnitPage>,
 }
 
 pub(super) fn page(lists: UnitLists) -> Router {
@@ -75,6 +83,10 @@ pub(super) struct UnitsQuery {
 }
 
 impl UnitsQuery {
+    fn limit(&self) -> Result<usize, Problem> {
+        page_limit(self.limit, DEFAULT_LIMIT, LARGEST_LIMIT)
+    }
+
     /// The query of a URL that asks for the same.
     pub fn to_url(&self) -> String {
         let fields = match serde_json::to_value(self) {
@@ -129,6 +141,9 @@ pub(super) struct Details {
 #[derive(Serialize, Deserialize)]
 struct Part {
     units: Vec<ListedUnit>,
+    /// When its units were read.
+    #[serde(default)]
+    at: Option<Timestamp>,
     mirror_age_seconds: Option<f64>,
 }
 
@@ -139,32 +154,65 @@ struct PageEnd {
     after: ListKey,
 }
 
+/// Pages by which units are changed: lists show the change to a request that comes after it.
+pub(super) fn changing<S: Clone + Send + Sync + 'static>(pages: Router<S>, lists: &UnitLists) -> Router<S> {
+    pages.layer(from_fn_with_state(lists.clone(), forget_after_change))
+}
+
+async fn forget_after_change(State(lists): State<UnitLists>, request: Request, next: Next) -> Response {
+    let is_change = !matches!(*request.method(), Method::GET | Method::HEAD);
+    let response = next.run(request).await;
+    if is_change {
+        lists.forget();
+    }
+    response
+}
+
 async fn units(State(lists): State<UnitLists>, uri: Uri, headers: HeaderMap) -> Result<Response, Problem> {
     let wanted: UnitsQuery = query(&uri)?;
     if is_from_peer(&headers) {
-        return Ok(Json(lists.own_part(lists.read(&wanted)?).await?).into_response());
+        return Ok(Json(&*lists.own_part(&wanted, lists.age()).await?).into_response());
     }
-    Ok(Json(lists.page(&wanted).await?).into_response())
+    Ok(Json(&*lists.page(&wanted).await?).into_response())
 }
 
 impl UnitLists {
-    pub fn new(sources: &Sources) -> UnitLists {
+    pub fn new(sources: &Sources, scans: Scans) -> UnitLists {
         UnitLists {
             mirror: sources.mirror.clone(),
             roll: sources.roll.clone(),
             units: sources.units.clone(),
             peers: Peers::new(sources),
             clock: sources.clock.clone(),
-            readers: Arc::new(Semaphore::new(READERS)),
+            scans,
+            parts: SharedAnswers::new(MOST_KEPT),
+            pages: SharedAnswers::new(MOST_KEPT),
         }
     }
 
     /// The page of the whole fleet.
-    pub async fn page(&self, wanted: &UnitsQuery) -> Result<UnitPage, Problem> {
+    pub async fn page(&self, wanted: &UnitsQuery) -> Result<Arc<UnitPage>, Problem> {
+        self.read(wanted)?;
+        let (lists, asked) = (self.clone(), wanted.clone());
+        let make = async move { lists.made_anew(&asked).await };
+        self.pages.get(&wanted.to_url(), self.age(), make).await
+    }
+
+    /// The next pages are made anew: a unit was changed.
+    pub fn forget(&self) {
+        self.parts.forget();
+        self.pages.forget();
+    }
+
+    /// How old a page may be: that of a small fleet has every change that was made before.
+    fn age(&self) -> MaxAge {
+        if self.mirror.is_large() { MaxAge::LARGE_FLEET } else { MaxAge::EXACT }
+    }
+
+    async fn made_anew(&self, wanted: &UnitsQuery) -> Result<UnitPage, Problem> {
         let path = format!("{PATH}?{}", wanted.to_url());
-        let wanted = self.read(wanted)?;
-        let (order, limit) = (wanted.order, wanted.limit);
-        let (own, others) = tokio::join!(self.own_part(wanted), self.peers.ask::<Part>(&path));
+        let (order, limit) = (wanted.sort.unwrap_or_default(), wanted.limit()?);
+        let (own, others) = tokio::join!(self.own_part(wanted, MaxAge::EXACT), self.peers.ask::<Part>(&path));
         let own = own?;
         let mut incomplete = others.missing;
         if own.mirror_age_seconds.is_none() {
@@ -173,17 +221,18 @@ impl UnitLists {
         let ages = others.parts.iter().map(|part| part.mirror_age_seconds);
         // `None` is less than every age.
         let mirror_age_seconds = ages.chain([own.mirror_age_seconds]).flatten().reduce(f64::max);
-        let mut parts = others.parts;
-        parts.push(own);
-        let listed = merged(parts, order, limit);
+        // An instance of an earlier version does not say of which moment its part is.
+        let at = others.parts.iter().filter_map(|part| part.at).chain(own.at).min();
+        let at = at.unwrap_or_else(|| self.clock.now());
+        let listed = merged(others.parts, &own, order, limit);
         let last = listed.last().filter(|_| listed.len() == limit);
         let next = last.map(|last| write_cursor(order, last.key(order)));
         let units = self.with_details(listed).await;
-        Ok(UnitPage { units, next, at: self.clock.now(), mirror_age_seconds, incomplete })
+        Ok(UnitPage { units, next, at, mirror_age_seconds, incomplete })
     }
 
     fn read(&self, wanted: &UnitsQuery) -> Result<ListQuery, Problem> {
-        let limit = page_limit(wanted.limit, DEFAULT_LIMIT, LARGEST_LIMIT)?;
+        let limit = wanted.limit()?;
         let order = wanted.sort.unwrap_or_default();
         let kind = wanted.kind.as_ref().map(|kind| known_kind(kind, &self.mirror)).transpose()?;
         let label = wanted.label.as_ref().map(|label| label_pair(label, &self.mirror)).transpose()?;
@@ -203,17 +252,20 @@ impl UnitLists {
         })
     }
 
-    async fn own_part(&self, wanted: ListQuery) -> Result<Part, Problem> {
-        let failed = |error: &dyn std::fmt::Display| Problem::internal(format!("listing failed: {error}"));
-        let reader = self.readers.clone().acquire_owned().await.map_err(|error| failed(&error))?;
-        let (mirror, hearing, now) = (self.mirror.clone(), self.roll.hearing(), self.clock.now());
-        let listing = tokio::task::spawn_blocking(move || {
-            let _reader = reader;
-            mirror.list(&wanted, &hearing, now)
-        });
-        let units = listing.await.map_err(|error| failed(&error))?;
-        let mirror_age_seconds = self.mirror.age(now).map(|age| age.as_secs_f64());
-        Ok(Part { units, mirror_age_seconds })
+    async fn own_part(&self, wanted: &UnitsQuery, age: MaxAge) -> Result<Arc<Part>, Problem> {
+        let query = self.read(wanted)?;
+        let (mirror, roll, scans, clock) =
+            (self.mirror.clone(), self.roll.clone(), self.scans.clone(), self.clock.clone());
+        let make = async move {
+            let scan = move || {
+                let now = clock.now();
+                let units = mirror.list(&query, &roll.hearing(), now);
+                let mirror_age_seconds = mirror.age(now).map(|age| age.as_secs_f64());
+                Part { units, at: Some(now), mirror_age_seconds }
+            };
+            scans.run(scan).await
+        };
+        self.parts.get(&wanted.to_url(), age, make).await
     }
 
     async fn with_details(&self, listed: Vec<ListedUnit>) -> Vec<ShownUnit> {
@@ -244,8 +296,12 @@ fn details(seen: Snapshot, now: Timestamp) -> Details {
 }
 
 /// The first units of all parts. While two instances own a partition, both have its units.
-fn merged(parts: Vec<Part>, order: ListOrder, limit: usize) -> Vec<ListedUnit> {
-    let mut units: Vec<ListedUnit> = parts.into_iter().flat_map(|part| part.units).collect();
+fn merged(others: Vec<Part>, own: &Part, order: ListOrder, limit: usize) -> Vec<ListedUnit> {
+    if others.is_empty() {
+        return own.units.clone();
+    }
+    let parts = others.into_iter().map(|part| part.units).chain([own.units.clone()]);
+    let mut units: Vec<ListedUnit> = parts.flatten().collect();
     units.sort_by_cached_key(|unit| unit.key(order));
     let mut names = HashSet::new();
     units.retain(|unit| names.insert((unit.kind.clone(), unit.unit.clone())));

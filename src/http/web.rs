@@ -39,6 +39,7 @@ use super::deliveries::DeliveriesState;
 use super::incidents::Incidents;
 use super::operators::OperatorState;
 use super::problem::Problem;
+use super::records::Records;
 use super::session::Sessions;
 use super::silences::SilencesState;
 use super::strangers::StrangersState;
@@ -48,7 +49,6 @@ use super::timers::TimersState;
 use super::unit_list::UnitLists;
 use super::{Config, Proxies, ShownConfiguration, Sources, Switches};
 use crate::clock::{Clock, Timestamp};
-use crate::store::Queries;
 
 mod about;
 mod configuration;
@@ -81,7 +81,7 @@ pub(super) struct Web {
     lists: UnitLists,
     summaries: Summaries,
     timelines: Timelines,
-    records: Arc<dyn Queries>,
+    records: Records,
     operators: OperatorState,
     deliveries: DeliveriesState,
     silences: SilencesState,
@@ -107,6 +107,7 @@ impl Web {
         sources: &Sources,
         lists: UnitLists,
         summaries: Summaries,
+        records: Records,
         sessions: Arc<Sessions>,
         timers: TimersState,
     ) -> Web {
@@ -114,7 +115,7 @@ impl Web {
             lists,
             summaries,
             timelines: Timelines::new(sources),
-            records: sources.records.clone(),
+            records,
             operators: OperatorState::new(sources),
             deliveries: DeliveriesState::new(sources),
             silences: SilencesState::new(sources),

@@ -42,9 +42,12 @@ impl<'a> IdMatch<'a> {
     pub fn has(&mut self, table: &PartitionTable, row: &Row) -> bool {
         let text = table.rows.text_from(row);
         let length = usize::from(row.length);
-        let Some(part) = &self.part else { return text[..length].starts_with(self.prefix) };
+        if !self.begins(text, length) {
+            return false;
+        }
+        let Some(part) = &self.part else { return true };
         let size = part.needle().len();
-        if length < size || !text[..length].starts_with(self.prefix) {
+        if length < size {
             return false;
         }
         // A part of this id begins within `start..end`.
@@ -59,5 +62,13 @@ impl<'a> IdMatch<'a> {
             self.is_found = found.is_some();
         }
         self.is_found && self.none.1 < end
+    }
+
+    /// Whether an id of that length begins as it is wanted; `text` begins with it.
+    fn begins(&self, text: &[u8], length: usize) -> bool {
+        let Some(last) = self.prefix.last() else { return true };
+        // Ids of one fleet differ at the end of a prefix more often than at its begin.
+        let size = self.prefix.len();
+        length >= size && text.get(size - 1) == Some(last) && text.starts_with(self.prefix)
     }
 }

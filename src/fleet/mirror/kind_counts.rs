@@ -23,6 +23,10 @@ impl KindCounts {
         self.0.get(usize::from(kind)).map_or(0, |sum| sum.load(Ordering::SeqCst))
     }
 
+    pub fn total(&self) -> u64 {
+        self.0.iter().map(|sum| sum.load(Ordering::SeqCst)).sum()
+    }
+
     pub fn partition(&self) -> PartitionCounts {
         PartitionCounts { sums: self.clone(), here: vec![0; self.0.len()] }
     }

@@ -5,6 +5,7 @@ use std::ops::Range;
 use foldhash::fast::{FixedState, RandomState};
 use hashbrown::HashMap;
 
+use super::block_bounds::BlockBounds;
 use super::kind_counts::PartitionCounts;
 use super::label_index::LabelIndex;
 use super::policies::Policies;
@@ -21,6 +22,7 @@ pub(super) struct PartitionTable {
     absences: HashMap<u32, Absence, FixedState>,
     /// The deadlines of open records, by slot.
     offline_since: HashMap<u32, Timestamp, FixedState>,
+    pub bounds: BlockBounds,
     /// One index for each label that units are counted by.
     pub labels: Vec<LabelIndex>,
     /// The share of this partition in the number of units of each kind.
@@ -183,11 +185,16 @@ impl PartitionTable {
         self.policies.get(row.policy)
     }
 
-    /// For rows of most tables: by policy, from when on a unit has to be heard to be online at `now`. Empty where some
-    /// units are absent, or many have a policy of their own.
+    /// By policy, from when on a unit that is not absent has to be heard to be online at `now`. Empty where many units have a
+    /// policy of their own.
     pub fn online_since(&self, now: Timestamp) -> Vec<Timestamp> {
         const FEW: usize = 64;
-        if self.absences.is_empty() { self.policies.within_timeout(now, FEW) } else { Vec::new() }
+        self.policies.within_timeout(now, FEW)
+    }
+
+    /// Whether there are intervals in which the unit in that slot need not be heard.
+    pub fn is_absent(&self, slot: u32) -> bool {
+        !self.absences.is_empty() && self.absences.contains_key(&slot)
     }
 
     pub fn absence(&self, slot: usize) -> Absence {
@@ -208,8 +215,8 @@ impl PartitionTable {
     /// The slots of units with an open record; `None` where they are so many that the lock would be held for long, or that
     /// reading all rows is as quick.
     pub fn offline_slots(&self) -> Option<impl Iterator<Item = usize>> {
-        const FEW: usize = 8192;
-        let few = FEW.min(self.rows.len() / 4);
+        const FEW: usize = 512;
+        let few = FEW.min(self.rows.len() / 16);
         (self.offline_since.len() <= few).then(|| self.offline_since.keys().map(|slot| *slot as usize))
     }
 
@@ -217,14 +224,16 @@ impl PartitionTable {
     pub fn bytes(&self) -> usize {
         let labels_bytes: usize = self.labels.iter().map(LabelIndex::bytes).sum();
         let offline_bytes = self.offline_since.capacity() * size_of::<(u32, Timestamp)>();
-        self.rows.bytes() + labels_bytes + offline_bytes
+        self.rows.bytes() + labels_bytes + offline_bytes + self.bounds.bytes()
     }
 
     fn put(&mut self, key: Key, update: RowUpdate) {
         let policy = self.policies.acquire(update.policy);
         let slot = match self.rows.find(key) {
             Some(slot) => {
+                let is_absent = self.is_absent(slot);
                 let row = &mut self.rows[slot as usize];
+                self.bounds.forget(slot, row.state, is_absent);
                 row.last_seen = update.newest(row);
                 row.mark = self.marks;
                 row.state = update.state;
@@ -243,6 +252,8 @@ impl PartitionTable {
                 index.set(slot, value);
             }
         }
+        let (row, is_absent) = (&self.rows[slot as usize], update.absence.is_some());
+        self.bounds.note(slot, row, update.offline_since, is_absent);
         set(&mut self.absences, slot, update.absence);
         set(&mut self.offline_since, slot, update.offline_since);
     }
@@ -259,6 +270,7 @@ impl PartitionTable {
             state: update.state,
         })?;
         self.unit_counts.add(key.kind);
+        self.bounds.added(&self.rows, slot);
         Some(slot)
     }
 
@@ -271,7 +283,10 @@ impl PartitionTable {
     }
 
     fn free(&mut self, slot: u32) {
+        let is_absent = self.is_absent(slot);
         let row = self.rows.remove(slot);
+        self.bounds.forget(slot, row.state, is_absent);
+        self.bounds.removed(slot);
         self.unit_counts.remove(row.kind);
         self.policies.release(row.policy);
         self.absences.remove(&slot);

@@ -28,6 +28,11 @@ impl RowState {
         matches!(self, RowState::Assumed | RowState::Present | RowState::Offline)
     }
 
+    /// Whether it was heard, and has no open record.
+    pub fn is_present(self) -> bool {
+        matches!(self, RowState::Assumed | RowState::Present)
+    }
+
     /// Whether it has an open record.
     pub fn is_offline(self) -> bool {
         matches!(self, RowState::Offline | RowState::OfflineUnheard)
@@ -135,9 +140,8 @@ impl RowUpdate<'_> {
     /// Whether this update is older than the row. Two tasks apply their changes in one order and may update the
     /// mirror in the other: a silence that ended meanwhile must not come back.
     pub fn is_older_than(&self, row: &Row) -> bool {
-        let present = matches!(row.state, RowState::Assumed | RowState::Present);
         let unheard = !self.state.is_heard();
-        present && (unheard || self.state.is_offline() && self.last_seen < row.last_seen)
+        row.state.is_present() && (unheard || self.state.is_offline() && self.last_seen < row.last_seen)
     }
 
     /// The next last seen time of the row: a heartbeat that is newer than the update is not lost.

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::ops::Range;
 use std::sync::Arc;
+use std::thread::available_parallelism;
 use std::time::Duration;
 
 use super::Mirror;
@@ -13,11 +14,8 @@ use super::view::Cursor;
 use crate::clock::Timestamp;
 use crate::presence::{Hearing, Kind, State};
 
-/// The threads that count the units of a large fleet; each has a shard of it.
-const COUNTERS: u16 = 4;
-
-/// Fewer units are counted sooner than a thread is started.
-const FEW: usize = 100_000;
+/// The most threads that count the units of a large fleet; each has a shard of it.
+const COUNTERS: usize = 4;
 
 /// The windows within which units are counted as seen: from a minute to a week.
 pub const WINDOWS: [Duration; 8] = [
@@ -40,6 +38,8 @@ pub type ValueCounts = (Arc<str>, StateCounts);
 /// Counts of the units.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
+    /// When they were counted.
+    pub at: Timestamp,
     /// For each configured kind, in order, the number of units in each of [`State::ALL`].
     pub kinds: Vec<(Kind, StateCounts)>,
     /// For each kind, how many units are archived: no other number counts them.
@@ -61,7 +61,7 @@ pub struct Summary {
 impl Mirror {
     /// Counts all units, on a few threads. Takes some milliseconds for a million.
     pub fn summary(&self, hearing: &Hearing, now: Timestamp) -> Summary {
-        let threads = if self.row_count() < FEW { 1 } else { COUNTERS };
+        let threads = if self.is_large() { counters() } else { 1 };
         let count = |number| self.count(FleetShard { number, of: threads }, hearing, now);
         let sum = std::thread::scope(|scope| {
             let others: Vec<_> = (1..threads).map(|number| scope.spawn(move || count(number))).collect();
@@ -87,12 +87,7 @@ impl Mirror {
         }
         let kinds = self.kinds().cloned().zip(sum.states).collect();
         let (archived, silent_since) = (sum.archived, sum.silent_since);
-        Summary { kinds, archived, silent_since, labels, worst, seen_within, heard, silence }
-    }
-
-    /// The number of rows, of which a few are free.
-    fn row_count(&self) -> usize {
-        self.partitions().map(|partition| self.read(partition).rows.len()).sum()
+        Summary { at: now, kinds, archived, silent_since, labels, worst, seen_within, heard, silence }
     }
 
     fn count(&self, shard: FleetShard, hearing: &Hearing, now: Timestamp) -> PartialSummary {
@@ -107,7 +102,7 @@ impl Mirror {
             for (counter, index) in count.counters.iter_mut().zip(&table.labels) {
                 counter.begin(rows.partition, index);
             }
-            let online_since = table.online_since(now);
+            let (online_since, has_absent) = (table.online_since(now), rows.has_absent());
             let mut run = Run::default();
             // Within the iterator a row costs a fraction of what it costs in a loop around it.
             rows.units().for_each(|(slot, row)| {
@@ -116,8 +111,8 @@ impl Mirror {
                     return;
                 }
                 let is_heard = row.state.is_heard();
-                let is_online = is_heard
-                    && !row.state.is_offline()
+                let is_online = !has_absent
+                    && row.state.is_present()
                     && online_since.get(row.policy as usize).is_some_and(|since| row.last_seen >= *since);
                 let state = if is_online { State::Online } else { evaluator.state(table, slot, row) };
                 if !run.has(row, state) {
@@ -140,6 +135,11 @@ impl Mirror {
         }) {}
         count
     }
+}
+
+/// How many threads count: one processor is left to heartbeats and to the search for silent units.
+fn counters() -> u16 {
+    available_parallelism().map_or(1, |cores| (cores.get() - 1).clamp(1, COUNTERS)) as u16
 }
 
 /// The counts of one shard of the fleet.

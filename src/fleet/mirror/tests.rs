@@ -7,6 +7,7 @@ use crate::presence::{
     Policy, Registration, Silence, State, Verdict,
 };
 
+mod blocks;
 mod counting;
 mod listing;
 mod model;

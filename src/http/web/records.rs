@@ -10,7 +10,7 @@ use super::{Failed, Pages, Web, words};
 use crate::clock::Timestamp;
 use crate::http::changes::Caller;
 use crate::http::problem::query;
-use crate::http::records::{self, RecordsQuery};
+use crate::http::records::RecordsQuery;
 use crate::presence::OfflineRecord;
 
 pub(super) async fn page(
@@ -19,7 +19,7 @@ pub(super) async fn page(
     uri: Uri,
 ) -> Result<impl IntoResponse, Failed> {
     let wanted: RecordsQuery = query(&uri)?;
-    let (summary, page) = tokio::join!(web.summaries.recent(), records::list(&*web.records, &wanted));
+    let (summary, page) = tokio::join!(web.summaries.recent(), web.records.page(&wanted));
     let (summary, page) = (summary?, page?);
     let now = web.clock.now();
     let live = html! {

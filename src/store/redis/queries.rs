@@ -11,7 +11,7 @@ use super::{RedisEngine, kept};
 use crate::clock::Timestamp;
 use crate::presence::{FleetCount, OfflineRecord, RecordId, Snapshot, Unit};
 use crate::store::json::from_json;
-use crate::store::{History, Layout, Queries, Result, UnitStore};
+use crate::store::{History, Layout, Queries, Result};
 use crate::telemetry::Stored;
 
 /// The most notes of a partition that one call takes; the rest stays for the next call.
@@ -19,6 +19,12 @@ const MOST_NOTED: u32 = 64;
 
 /// The most ids of closed records that are read for the history of a unit: those of its partition, newest first.
 const MOST_LOOKED_AT: usize = 10_000;
+
+/// Entries that are read beyond those of a page, in place of records that are closed meanwhile.
+const SPARE: usize = 16;
+
+/// The most open records that are read in one step.
+const FACTS_STEP: usize = 250;
 
 /// The most records of a partition that are removed in one step.
 const MOST_REMOVED: usize = 500;
@@ -46,14 +52,8 @@ impl Queries for RedisEngine {
     ) -> Result<Vec<OfflineRecord>> {
         let end = before.as_ref().map_or(Timestamp::NEVER, |(at, _)| *at);
         let indexes: &[&str] = if open { &["offline"] } else { &["offline", "past"] };
-        let of_all = (0..self.keys.partitions()).flat_map(|p| indexes.iter().map(move |index| (p, *index)));
-        let newest = try_join_all(of_all.map(|(p, index)| self.newest(p, index, end, limit))).await?;
-        let mut entries: Vec<Indexed> = newest.into_iter().flatten().collect();
-        entries.sort_by_key(|entry| std::cmp::Reverse(entry.at));
-        if let Some(last) = entries.iter().filter(|entry| entry.at < end).nth(limit).map(|entry| entry.at) {
-            entries.retain(|entry| entry.at >= last);
-        }
-        let mut records = self.indexed(entries).await?;
+        let entries = self.newest(indexes, end, limit + SPARE).await?;
+        let mut records = self.indexed(on_page(entries, before.as_ref(), limit + SPARE)).await?;
         if let Some(before) = &before {
             records.retain(|record| {
                 (record.detected_at, record.id.to_string()) < (before.0, before.1.to_string())
@@ -195,6 +195,37 @@ impl Queries for RedisEngine {
     }
 }
 
+/// An index of records of a partition, as far as it was read.
+struct Index {
+    partition: u16,
+    name: &'static str,
+    entries: Vec<Indexed>,
+    /// All entries after that moment were read.
+    lowest: Timestamp,
+    /// Whether there may be more.
+    is_open: bool,
+}
+
+impl Index {
+    fn new(partition: u16, name: &'static str, end: Timestamp) -> Index {
+        Index { partition, name, entries: Vec::new(), lowest: end, is_open: true }
+    }
+
+    /// Adds the entries that were read from the lowest moment on, at most `step`.
+    fn add(&mut self, page: Vec<(Vec<u8>, f64)>, step: usize) {
+        let (partition, index) = (self.partition, self.name);
+        self.entries.retain(|entry| entry.at > self.lowest);
+        self.is_open = page.len() == step;
+        self.entries.extend(page.into_iter().map(|(name, at)| Indexed {
+            at: Timestamp::from_millis(at as i64),
+            partition,
+            index,
+            name: String::from_utf8_lossy(&name).into_owned(),
+        }));
+        self.lowest = self.entries.last().map_or(self.lowest, |entry| entry.at);
+    }
+}
+
 /// An entry of an index of records: the name of a unit in `offline`, the id of a record in `past`.
 struct Indexed {
     /// When the record was detected.
@@ -202,6 +233,32 @@ struct Indexed {
     partition: u16,
     index: &'static str,
     name: String,
+}
+
+impl Indexed {
+    /// With what its id begins. An index of open records has names of units, which are followed by a moment.
+    fn begin_of_id(&self) -> String {
+        if self.index == "offline" { format!("{}:", self.name) } else { self.name.clone() }
+    }
+}
+
+/// Those that are surely before, or may be among, the first `limit` entries of a list after `before`. A mass of silences has
+/// thousands in one millisecond.
+fn on_page(entries: Vec<Indexed>, before: Option<&(Timestamp, RecordId)>, limit: usize) -> Vec<Indexed> {
+    let before = before.map(|(at, id)| (*at, id.to_string()));
+    let named = entries.into_iter().map(|entry| (entry.at, entry.begin_of_id(), entry));
+    let is_after =
+        |at: Timestamp, id: &str| before.as_ref().is_none_or(|(end, last)| (at, id) < (*end, last));
+    let mut named: Vec<_> = named.filter(|(at, id, _)| is_after(*at, id)).collect();
+    named.sort_by(|a, b| (b.0, &b.1).cmp(&(a.0, &a.1)));
+    // The order of two ids of which one begins with all that is known of the other is not known.
+    let may_follow = |place: usize| {
+        let (at, id, _) = &named[place];
+        let alike = named[..place].iter().rev().take_while(|one| one.0 == *at && one.1.starts_with(id));
+        place - alike.count() < limit
+    };
+    let on_page: Vec<bool> = (0..named.len()).map(may_follow).collect();
+    named.into_iter().zip(on_page).filter_map(|((.., entry), is_on)| is_on.then_some(entry)).collect()
 }
 
 impl RedisEngine {
@@ -225,35 +282,37 @@ impl RedisEngine {
         Ok(values)
     }
 
-    /// The newest entries of an index of records, at least `limit` of those before `end`. An index does not order the
-    /// records of one millisecond as a list does, so the last millisecond is read to its end.
-    async fn newest(
-        &self,
-        partition: u16,
-        index: &'static str,
-        end: Timestamp,
-        limit: usize,
-    ) -> Result<Vec<Indexed>> {
-        let key = self.keys.in_partition(partition, index);
-        let mut entries: Vec<Indexed> = Vec::new();
-        let step = limit + 1;
+    /// The newest entries of these indexes of all partitions: `limit` and one more of those before `end`, with all others of the
+    /// last millisecond, because an index does not order the records of one millisecond as a list does.
+    ///
+    /// Each index is read as far as it has entries among them: most have about as many as the others. It is read on from the last
+    /// moment, not by a number of entries, because others come and go meanwhile.
+    async fn newest(&self, indexes: &[&'static str], end: Timestamp, limit: usize) -> Result<Vec<Indexed>> {
+        let of_all = (0..self.keys.partitions()).flat_map(|p| indexes.iter().map(move |index| (p, *index)));
+        let mut all: Vec<Index> = of_all.map(|(partition, name)| Index::new(partition, name, end)).collect();
+        let mut step = 2 * limit / all.len().max(1) + 16;
         loop {
             let mut pipe = pipe();
-            let (skip, step) = (entries.len() as isize, step as isize);
-            pipe.zrevrangebyscore_limit_withscores(&key, end.as_millis(), "-inf", skip, step);
-            let (page,): (Vec<(Vec<u8>, f64)>,) = self.topology.send("records", &pipe).await?;
-            let is_last = page.len() < limit + 1;
-            let entry = |(name, at): (Vec<u8>, f64)| {
-                let (at, name) =
-                    (Timestamp::from_millis(at as i64), String::from_utf8_lossy(&name).into_owned());
-                Indexed { at, partition, index, name }
-            };
-            entries.extend(page.into_iter().map(entry));
-            let lowest = entries.last().map(|entry| entry.at);
-            let wanted = entries.iter().filter(|entry| entry.at < end).nth(limit.saturating_sub(1));
-            if is_last || wanted.is_some_and(|entry| lowest < Some(entry.at)) {
-                return Ok(entries);
+            for index in all.iter().filter(|index| index.is_open) {
+                let key = self.keys.in_partition(index.partition, index.name);
+                let from = index.lowest.as_millis();
+                pipe.zrevrangebyscore_limit_withscores(key, from, "-inf", 0, step as isize);
             }
+            let pages: Vec<Vec<(Vec<u8>, f64)>> = self.topology.send("records", &pipe).await?;
+            let open = all.iter_mut().filter(|index| index.is_open);
+            open.zip(pages).for_each(|(index, page)| index.add(page, step));
+            let entries = all.iter().flat_map(|index| &index.entries);
+            let mut moments: Vec<Timestamp> = entries.map(|entry| entry.at).filter(|at| *at < end).collect();
+            moments.sort_unstable_by_key(|at| std::cmp::Reverse(*at));
+            let last = moments.get(limit).copied();
+            for index in &mut all {
+                index.is_open &= last.is_none_or(|last| index.lowest >= last);
+            }
+            if all.iter().all(|index| !index.is_open) {
+                let entries = all.into_iter().flat_map(|index| index.entries);
+                return Ok(entries.filter(|entry| last.is_none_or(|last| entry.at >= last)).collect());
+            }
+            step *= 4;
         }
     }
 
@@ -275,9 +334,7 @@ impl RedisEngine {
             unit
         };
         let units: Vec<Unit> = offline.iter().filter_map(unit).collect();
-        let seen = self.read(&units).await?;
-        let mut records: Vec<OfflineRecord> =
-            seen.iter().filter_map(|seen| seen.facts.as_ref()?.open_record(&seen.unit)).collect();
+        let mut records = self.open_records_of(units).await?;
         let mut pipe = pipe();
         for entry in &past {
             pipe.hget(self.keys.in_partition(entry.partition, "archive"), &entry.name);
@@ -287,6 +344,26 @@ impl RedisEngine {
             for (entry, json) in past.iter().zip(archived) {
                 records.extend(json.and_then(|json| self.archived(&entry.name, &json)));
             }
+        }
+        Ok(records)
+    }
+
+    /// The open records of those units that have one. Their expiry keys are not read: there is none while a unit is offline.
+    async fn open_records_of(&self, units: Vec<Unit>) -> Result<Vec<OfflineRecord>> {
+        let mut records = Vec::with_capacity(units.len());
+        // One step after the other: the server answers others in between.
+        for step in units.chunks(FACTS_STEP) {
+            let mut pipe = pipe();
+            for unit in step {
+                let (partition, page) = self.keys.page_id(unit);
+                pipe.hget(self.keys.facts_page(partition, page), unit.to_string());
+            }
+            let facts: Vec<Option<Vec<u8>>> = self.topology.send("open_records", &pipe).await?;
+            let open = step
+                .iter()
+                .zip(facts)
+                .filter_map(|(unit, facts)| snapshot(unit.clone(), None, facts).0.facts?.open_record(unit));
+            records.extend(open);
         }
         Ok(records)
     }

@@ -42,6 +42,8 @@ const BATCH: usize = 200;
 const BATCHES_OF_A_SERVER: usize = 2;
 /// How many units one batch reads: several pages, within a millisecond.
 const READ_STEP: usize = 100;
+/// So many units are read without waiting for an admission.
+const FEW: usize = 8;
 /// How many names of due units one batch reads: within half a millisecond.
 const DUE_STEP: usize = 2000;
 /// How many changes one script applies: about half a millisecond, because Redis serves no other command meanwhile.
@@ -264,7 +266,12 @@ impl RedisEngine {
         let mut pipe = pipe();
         self.add_reads(units, &located, &mut pipe);
         for _ in 0..2 {
-            let read = units_read(units, &located, self.topology.read("read", slot, &pipe).await?)?;
+            // Few cost the server less than others would wait for them, as a page of one unit in a storm.
+            let values = match units.len() {
+                ..=FEW => self.topology.send("read", &pipe).await?,
+                _ => self.topology.read("read", slot, &pipe).await?,
+            };
+            let read = units_read(units, &located, values)?;
             if read.unreadable.is_empty() {
                 return Ok(indices.into_iter().zip(read.snapshots).collect());
             }

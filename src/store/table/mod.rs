@@ -16,7 +16,7 @@ use hashbrown::HashTable;
 mod blocks;
 mod names;
 
-pub use blocks::Blocks;
+pub use blocks::{BLOCK, Blocks};
 use names::Names;
 
 /// A row of a table. It holds the name of its unit, which fits beside its other fields without padding.
@@ -95,6 +95,11 @@ impl<R> Table<R> {
 
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// The rows of a block, vacant ones among them.
+    pub fn block(&self, number: usize) -> &[R] {
+        self.rows.block(number)
     }
 
     pub fn get_mut(&mut self, slot: usize) -> Option<&mut R> {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-const ORDERS: [ListOrder; 6] = [
+pub const ORDERS: [ListOrder; 6] = [
     ListOrder::State,
     ListOrder::Unit,
     ListOrder::LastSeen,
@@ -12,7 +12,11 @@ const ORDERS: [ListOrder; 6] = [
 ];
 
 fn snapshot(number: usize, standing: usize, seen: u64) -> Snapshot {
-    let mut snapshot = present(unit(number), at(seen));
+    standing_of(present(unit(number), at(seen)), standing)
+}
+
+/// The same unit: 0 is present, 1 never seen, 2 offline, 3 offline without ever having been heard.
+pub fn standing_of(mut snapshot: Snapshot, standing: usize) -> Snapshot {
     let facts = snapshot.facts.as_mut().unwrap();
     facts.standing = match standing {
         0 => Standing::Present,
@@ -20,8 +24,8 @@ fn snapshot(number: usize, standing: usize, seen: u64) -> Snapshot {
         _ => {
             let cause = if standing == 2 { Cause::Silence } else { Cause::NeverSeen };
             Standing::Offline(Silence {
-                deadline: at(seen + 120),
-                detected_at: at(seen + 121),
+                deadline: facts.last_seen + 120 * SECOND,
+                detected_at: facts.last_seen + 121 * SECOND,
                 cause,
                 allowed: 120 * SECOND,
             })

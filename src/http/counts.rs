@@ -1,0 +1,46 @@
+//! The units of this instance in numbers, for everything that shows them: one count serves the metrics, the summary, pages and
+//! streams of the same moment.
+
+use std::sync::Arc;
+
+use super::Sources;
+use super::problem::Problem;
+use super::scans::Scans;
+use super::shared_answers::{MaxAge, SharedAnswers};
+use crate::clock::Clock;
+use crate::fleet::mirror::Summary;
+use crate::fleet::{Mirror, Roll};
+
+/// Counts the units of this instance. Cheap to share.
+#[derive(Clone)]
+pub(super) struct Counts {
+    mirror: Arc<Mirror>,
+    roll: Arc<Roll>,
+    scans: Scans,
+    last: SharedAnswers<Summary>,
+    clock: Clock,
+}
+
+impl Counts {
+    pub fn new(sources: &Sources, scans: Scans) -> Counts {
+        Counts {
+            mirror: sources.mirror.clone(),
+            roll: sources.roll.clone(),
+            scans,
+            last: SharedAnswers::new(1),
+            clock: sources.clock.clone(),
+        }
+    }
+
+    /// How old a count may be: that of a small fleet has every change that was made before.
+    pub fn age(&self) -> MaxAge {
+        if self.mirror.is_large() { MaxAge::LARGE_FLEET } else { MaxAge::EXACT }
+    }
+
+    pub async fn units(&self, age: MaxAge) -> Result<Arc<Summary>, Problem> {
+        let (mirror, roll, scans, clock) =
+            (self.mirror.clone(), self.roll.clone(), self.scans.clone(), self.clock.clone());
+        let make = async move { scans.run(move || mirror.summary(&roll.hearing(), clock.now())).await };
+        self.last.get("", age, make).await
+    }
+}

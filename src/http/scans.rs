@@ -1,0 +1,110 @@
+//! Reads of all units of this instance, a few at a time.
+//!
+//! # Why
+//! A list or a count of a million units keeps a processor busy for some milliseconds. Many at once would take it from
+//! heartbeats and from the search for silent units, and each would be late. One processor is left to them; scans wait
+//! for one another, and a request that would wait for too many is refused.
+
+use std::sync::Arc;
+use std::thread::available_parallelism;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::problem::Problem;
+
+/// Scans that wait; the next one is refused.
+const MOST_WAITING: usize = 64;
+
+/// Runs scans. Cheap to share.
+#[derive(Clone)]
+pub(super) struct Scans {
+    threads: Arc<Semaphore>,
+    /// One permit for each scan that runs or waits.
+    admitted: Arc<Semaphore>,
+}
+
+impl Scans {
+    pub fn new() -> Scans {
+        let cores = available_parallelism().map_or(1, usize::from);
+        Scans::on(cores.saturating_sub(1).max(1))
+    }
+
+    fn on(threads: usize) -> Scans {
+        Scans {
+            threads: Arc::new(Semaphore::new(threads)),
+            admitted: Arc::new(Semaphore::new(threads + MOST_WAITING)),
+        }
+    }
+
+    /// Runs a scan when it is its turn.
+    ///
+    /// # Errors
+    /// Too many wait already.
+    ///
+    /// Cancel-safe: a scan that waits is left out, and one that runs ends by itself.
+    pub async fn run<T: Send + 'static>(
+        &self,
+        scan: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Problem> {
+        let turn = self.turn().await?;
+        let scanning = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            scan()
+        });
+        scanning.await.map_err(|error| Problem::internal(format!("reading the units failed: {error}")))
+    }
+
+    async fn turn(&self) -> Result<(OwnedSemaphorePermit, OwnedSemaphorePermit), Problem> {
+        let Ok(admitted) = self.admitted.clone().try_acquire_owned() else {
+            let text = format!("{MOST_WAITING} lists and counts of all units wait already; try again later");
+            return Err(Problem::unavailable(text));
+        };
+        let thread = self.threads.clone().acquire_owned().await;
+        let thread =
+            thread.map_err(|error| Problem::internal(format!("reading the units failed: {error}")))?;
+        Ok((admitted, thread))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Poll;
+
+    use axum::http::StatusCode;
+    use futures_util::future::join_all;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_scan_beyond_those_that_may_wait_is_refused_and_there_is_room_again_when_they_have_ended() {
+        let scans = Scans::on(2);
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let ended = Arc::new(std::sync::Mutex::new(ended));
+        let scan = || {
+            let ended = ended.clone();
+            scans.run(move || ended.lock().unwrap().recv().is_ok())
+        };
+        let mut waiting = Box::pin(join_all((0..2 + MOST_WAITING).map(|_| scan())));
+        assert!(futures_util::poll!(&mut waiting).is_pending());
+        let refused = futures_util::poll!(Box::pin(scan()));
+        assert!(
+            matches!(refused, Poll::Ready(Err(problem)) if problem.status() == StatusCode::SERVICE_UNAVAILABLE)
+        );
+        (0..2 + MOST_WAITING).for_each(|_| end.send(()).unwrap());
+        assert!(waiting.await.into_iter().all(|ended| ended.unwrap()));
+        end.send(()).unwrap();
+        assert!(scan().await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_request_that_is_given_up_leaves_its_place() {
+        let scans = Scans::on(1);
+        let turn = scans.turn().await.unwrap();
+        for _ in 0..2 * MOST_WAITING {
+            let mut waiting = Box::pin(scans.run(|| ()));
+            assert!(futures_util::poll!(&mut waiting).is_pending());
+        }
+        drop(turn);
+        scans.run(|| ()).await.unwrap();
+    }
+}

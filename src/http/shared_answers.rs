@@ -1,0 +1,296 @@
+//! Answers that requests share: in a storm, a hundred operators open the same page.
+//!
+//! An answer is made once for all requests that wait for it. Where a request takes an answer that is a little older, it
+//! gets that at once, and the first one that finds it old makes the next one in the background. While nobody asks,
+//! nothing is made.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use tokio::sync::OwnedMutexGuard;
+use tokio::time::Instant;
+
+use super::problem::Problem;
+
+/// How long ago an answer may have been made: the time that its making took comes on top, so that requests share answers also
+/// where making them takes long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct MaxAge {
+    /// An older one is given, while the next one is made.
+    new: Duration,
+    /// An older one is not given.
+    usable: Duration,
+}
+
+impl MaxAge {
+    /// Made for this request, or for others that came after it.
+    pub const EXACT: MaxAge = MaxAge { new: Duration::ZERO, usable: Duration::ZERO };
+    /// For pages and streams of a small fleet, of which many may be open.
+    pub const RECENT: MaxAge = MaxAge { new: Duration::from_millis(900), usable: Duration::from_millis(900) };
+    /// For a large fleet: no request waits for what others have asked for in the last second.
+    pub const LARGE_FLEET: MaxAge =
+        MaxAge { new: Duration::from_millis(700), usable: Duration::from_millis(1500) };
+
+    /// Whether an answer that was made then may be given now.
+    fn has_usable(self, made: Instant) -> bool {
+        !self.usable.is_zero() && made.elapsed() < self.usable
+    }
+}
+
+/// The last answers, by what was asked. Cheap to share.
+pub(super) struct SharedAnswers<T> {
+    kept: Arc<Mutex<HashMap<String, Arc<Kept<T>>>>>,
+    /// How many are kept; the oldest leaves for another one.
+    most: usize,
+}
+
+impl<T> Clone for SharedAnswers<T> {
+    fn clone(&self) -> SharedAnswers<T> {
+        SharedAnswers { kept: self.kept.clone(), most: self.most }
+    }
+}
+
+struct Kept<T> {
+    last: Mutex<Option<Answer<T>>>,
+    /// Held while an answer is made.
+    turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl<T> Default for Kept<T> {
+    fn default() -> Kept<T> {
+        Kept { last: Mutex::new(None), turn: Arc::default() }
+    }
+}
+
+struct Answer<T> {
+    answer: Arc<T>,
+    /// When its making began, and when it ended.
+    began: Instant,
+    made: Instant,
+}
+
+impl<T> Clone for Answer<T> {
+    fn clone(&self) -> Answer<T> {
+        Answer { answer: self.answer.clone(), ..*self }
+    }
+}
+
+impl<T: Send + Sync + 'static> SharedAnswers<T> {
+    /// `most`: how many are kept.
+    pub fn new(most: usize) -> SharedAnswers<T> {
+        SharedAnswers { kept: Arc::default(), most }
+    }
+
+    /// An answer to what is asked; `make` makes it.
+    ///
+    /// # Errors
+    /// That of `make`: the next request makes it again.
+    ///
+    /// Cancel-safe: a request that is given up lets the next one that waits make the answer.
+    pub async fn get<F>(&self, asked: &str, age: MaxAge, make: F) -> Result<Arc<T>, Problem>
+    where
+        F: Future<Output = Result<T, Problem>> + Send + 'static,
+    {
+        let (kept, asked_at) = (self.kept(asked), Instant::now());
+        let is_usable = |last: &Answer<T>| last.began >= asked_at || age.has_usable(last.made);
+        if let Some(last) = kept.last().filter(is_usable) {
+            if last.made + age.new <= asked_at
+                && let Ok(turn) = kept.turn.clone().try_lock_owned()
+            {
+                // The next request finds an error of the background, when it makes the answer itself.
+                tokio::spawn(async move { kept.renew(make, &turn).await });
+            }
+            return Ok(last.answer);
+        }
+        let turn = kept.turn.clone().lock_owned().await;
+        let answer = match kept.last().filter(is_usable) {
+            Some(last) => Ok(last.answer),
+            None => kept.renew(make, &turn).await,
+        };
+        drop(turn);
+        if age.usable.is_zero() {
+            self.leave(asked, &kept);
+        }
+        answer
+    }
+
+    /// Forgets an answer that no later request may have, unless another one waits for the next.
+    fn leave(&self, asked: &str, kept: &Arc<Kept<T>>) {
+        let mut all = self.kept.lock().expect("nothing panics under this lock");
+        // The other holder is the map.
+        if Arc::strong_count(kept) == 2 && all.get(asked).is_some_and(|of_map| Arc::ptr_eq(of_map, kept)) {
+            all.remove(asked);
+        }
+    }
+
+    /// No request gets an answer whose making began before.
+    pub fn forget(&self) {
+        self.kept.lock().expect("nothing panics under this lock").clear();
+    }
+
+    fn kept(&self, asked: &str) -> Arc<Kept<T>> {
+        let mut all = self.kept.lock().expect("nothing panics under this lock");
+        if let Some(kept) = all.get(asked) {
+            return kept.clone();
+        }
+        if all.len() >= self.most {
+            // Those that a request holds are being made. One without an answer, whose making failed, goes first.
+            let free = all.iter().filter(|(_, kept)| Arc::strong_count(kept) == 1);
+            let oldest = free.min_by_key(|(_, kept)| kept.last().map(|last| last.began));
+            // Where all are being made, this one is not shared.
+            let Some(oldest) = oldest.map(|(asked, _)| asked.clone()) else { return Arc::default() };
+            all.remove(&oldest);
+        }
+        all.entry(asked.to_owned()).or_default().clone()
+    }
+}
+
+impl<T> Kept<T> {
+    /// Makes the next answer; `_turn`: so that no other request does.
+    async fn renew(
+        &self,
+        make: impl Future<Output = Result<T, Problem>>,
+        _turn: &OwnedMutexGuard<()>,
+    ) -> Result<Arc<T>, Problem> {
+        let began = Instant::now();
+        let answer = Arc::new(make.await?);
+        *self.lock() = Some(Answer { answer: answer.clone(), began, made: Instant::now() });
+        Ok(answer)
+    }
+
+    fn last(&self) -> Option<Answer<T>> {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Answer<T>>> {
+        self.last.lock().expect("nothing panics under this lock")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use futures_util::future::join_all;
+    use tokio::sync::Semaphore;
+
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+    const NEW: MaxAge = MaxAge { new: HOUR, usable: HOUR };
+    const DUE: MaxAge = MaxAge { new: Duration::ZERO, usable: HOUR };
+
+    /// Counts the answers that were made; each waits for a permit.
+    struct Maker {
+        made: Arc<AtomicU32>,
+        permits: Arc<Semaphore>,
+        answers: SharedAnswers<u32>,
+    }
+
+    impl Maker {
+        fn new(permits: usize) -> Maker {
+            Maker {
+                made: Arc::default(),
+                permits: Arc::new(Semaphore::new(permits)),
+                answers: SharedAnswers::new(2),
+            }
+        }
+
+        async fn ask(&self, asked: &str, age: MaxAge) -> Result<u32, Problem> {
+            let (made, permits) = (self.made.clone(), self.permits.clone());
+            let make = async move {
+                permits.acquire().await.expect("it stays open").forget();
+                Ok(made.fetch_add(1, Ordering::SeqCst) + 1)
+            };
+            self.answers.get(asked, age, make).await.map(|answer| *answer)
+        }
+
+        /// The background has done what it can.
+        async fn settle(&self) {
+            for _ in 0..10 {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn requests_that_wait_share_one_answer_that_was_begun_after_they_asked() {
+        let maker = Maker::new(0);
+        let mut first = Box::pin(maker.ask("a", MaxAge::EXACT));
+        assert!(futures_util::poll!(&mut first).is_pending());
+        let mut others = Box::pin(join_all((0..9).map(|_| maker.ask("a", MaxAge::EXACT))));
+        assert!(futures_util::poll!(&mut others).is_pending());
+        maker.permits.add_permits(9);
+        assert_eq!(first.await.unwrap(), 1);
+        let others: Vec<u32> = others.await.into_iter().map(Result::unwrap).collect();
+        assert_eq!(others, [2; 9], "the first answer may lack what they have done before they asked");
+        assert_eq!(maker.ask("a", MaxAge::EXACT).await.unwrap(), 3);
+        assert!(maker.answers.kept.lock().unwrap().is_empty(), "no later request may have it");
+    }
+
+    #[tokio::test]
+    async fn an_answer_is_given_while_the_next_one_is_made_and_no_longer_than_it_is_usable() {
+        let maker = Maker::new(1);
+        assert_eq!(maker.ask("a", NEW).await.unwrap(), 1);
+        assert_eq!(maker.ask("a", NEW).await.unwrap(), 1);
+        for _ in 0..3 {
+            assert_eq!(maker.ask("a", DUE).await.unwrap(), 1, "nobody waits for the next one");
+            maker.settle().await;
+        }
+        maker.permits.add_permits(5);
+        maker.settle().await;
+        assert_eq!(maker.ask("a", NEW).await.unwrap(), 2);
+        maker.settle().await;
+        assert_eq!(maker.made.load(Ordering::SeqCst), 2, "one of them made it");
+        assert_eq!(maker.ask("a", MaxAge::EXACT).await.unwrap(), 3, "too old");
+    }
+
+    #[tokio::test]
+    async fn a_request_that_is_given_up_lets_the_next_one_make_the_answer() {
+        let maker = Maker::new(0);
+        let mut first = Box::pin(maker.ask("a", NEW));
+        assert!(futures_util::poll!(&mut first).is_pending());
+        let mut second = Box::pin(maker.ask("a", NEW));
+        assert!(futures_util::poll!(&mut second).is_pending());
+        drop(first);
+        maker.permits.add_permits(1);
+        assert_eq!(second.await.unwrap(), 1);
+    }
+
+    #[tokio::test]
+    async fn answers_whose_making_failed_or_was_given_up_take_no_room() {
+        let maker = Maker::new(0);
+        for number in 0..9 {
+            let asked = number.to_string();
+            let mut asking = Box::pin(maker.ask(&asked, NEW));
+            assert!(futures_util::poll!(&mut asking).is_pending());
+        }
+        maker.permits.add_permits(2);
+        assert_eq!(maker.ask("a", NEW).await.unwrap(), 1);
+        assert_eq!(maker.ask("a", NEW).await.unwrap(), 1, "it is kept");
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_forgotten_while_it_is_made_is_given_to_no_later_request() {
+        let maker = Maker::new(0);
+        let mut first = Box::pin(maker.ask("a", NEW));
+        assert!(futures_util::poll!(&mut first).is_pending());
+        maker.answers.forget();
+        maker.permits.add_permits(2);
+        assert_eq!(first.await.unwrap(), 1);
+        assert_eq!(maker.ask("a", NEW).await.unwrap(), 2);
+    }
+
+    #[tokio::test]
+    async fn the_oldest_answer_leaves_for_another_one() {
+        let (maker, age) = (Maker::new(9), NEW);
+        for (number, asked) in ["a", "b", "c"].into_iter().enumerate() {
+            assert_eq!(maker.ask(asked, age).await.unwrap(), number as u32 + 1);
+        }
+        assert_eq!(maker.ask("b", age).await.unwrap(), 2);
+        assert_eq!(maker.ask("a", age).await.unwrap(), 4, "it had left");
+        assert_eq!(maker.answers.kept.lock().unwrap().len(), 2);
+    }
+}

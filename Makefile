@@ -33,8 +33,8 @@ test: ## Run the tests against real servers (installs what is missing) [ALL=1: t
 	@not_run=$$(mktemp -d) && export TESTS_NOT_RUN="$$not_run" && status=0; \
 	if cargo nextest --version >/dev/null 2>&1; then \
 	    profile=$(if $(ALL),default,short) threads=$$((4 * $$(nproc))); \
-	    echo "cargo nextest run --locked --profile $$profile --test-threads $$threads"; \
-	    cargo nextest run --locked --profile "$$profile" --test-threads "$$threads" || status=$$?; \
+	    echo "cargo nextest run --locked --no-fail-fast --profile $$profile --test-threads $$threads"; \
+	    cargo nextest run --locked --no-fail-fast --profile "$$profile" --test-threads "$$threads" || status=$$?; \
 	else \
 	    threads=$$((2 * $$(nproc))); echo "cargo test --locked --lib --bins --tests -- --test-threads $$threads"; \
 	    cargo test --locked --lib --bins --tests -- --test-threads "$$threads" || status=$$?; \

@@ -21,6 +21,7 @@ pub fn is_not_executed(answer: &Value) -> bool {
 
 /// The same of a transaction or a script, which reports it within an error of its own.
 pub fn was_not_executed(error: &RedisError) -> bool {
+    let error = &first_of(error);
     error.code().is_some_and(|code| NOT_EXECUTED.contains(&code)) || is_within(&error.to_string())
 }
 
@@ -171,7 +172,7 @@ mod tests {
     use redis::{Client, ConnectionLike};
 
     use super::*;
-    use crate::simulate::servers::{Server, free_port};
+    use crate::simulate::servers::{Server, free_cluster_port, free_port};
 
     #[test]
     fn the_advice_about_a_replica_fits_the_servers() {
@@ -188,6 +189,21 @@ mod tests {
         }
         let full = RedisError::from((ErrorKind::Extension, "OOM", "command not allowed".to_owned()));
         assert!(replaced("a:1", &full, true).is_none());
+    }
+
+    #[test]
+    fn a_batch_that_another_server_has_to_execute_may_succeed_later() {
+        let dir = tempfile::tempdir().unwrap();
+        // It serves no slot.
+        let args = ["--cluster-enabled", "yes"];
+        let server = Server::redis(dir.path(), free_cluster_port().unwrap(), &args).unwrap();
+        let mut connection = Client::open(("127.0.0.1", server.port())).unwrap().get_connection().unwrap();
+        let mut batch = redis::pipe();
+        batch.set("a", 1).set("a", 2).set("a", 3);
+        for batch in [batch.clone(), batch.atomic().clone()] {
+            let error = batch.exec(&mut connection).unwrap_err();
+            assert!(was_not_executed(&error) && may_pass(&error), "{error:?}");
+        }
     }
 
     #[test]

@@ -59,8 +59,9 @@ pub(super) struct TimerFiring {
     pub stop: CancellationToken,
 }
 
-/// When the work beside firing is due.
+/// How often timers were fired, and when the work beside firing is due.
 struct Next {
+    turn: usize,
     tidy: Instant,
     others: Instant,
     mend: Instant,
@@ -72,7 +73,7 @@ impl TimerFiring {
         let mut failures = EngineFailures::new(Loop::Timers, "", &self.telemetry);
         let mut ownership = self.ownership.clone();
         let registered = self.timers.registered();
-        let mut next = Next { tidy: Instant::now(), others: Instant::now(), mend: Instant::now() };
+        let mut next = Next { turn: 0, tidy: Instant::now(), others: Instant::now(), mend: Instant::now() };
         loop {
             let looked = Instant::now();
             let wait = failures.wait_after(self.step(&mut next).await);
@@ -94,7 +95,8 @@ impl TimerFiring {
             return Ok(TICK);
         }
         let view = self.ownership.view();
-        let wait = self.fire_due(&view.partitions, classes).await?;
+        let wait = self.fire_due(&view.partitions, next.turn, classes).await?;
+        next.turn = next.turn.wrapping_add(1);
         if next.others <= Instant::now() {
             next.others = Instant::now() + TICK;
             self.fire_overdue(&view.partitions, classes).await?;
@@ -110,14 +112,18 @@ impl TimerFiring {
         Ok(wait)
     }
 
-    async fn fire_due(&self, own: &[u16], classes: &TimerClasses) -> Result<Duration> {
+    /// `turn` says which partition comes first of those that have many.
+    async fn fire_due(&self, own: &[u16], turn: usize, classes: &TimerClasses) -> Result<Duration> {
         let longest = tick(&self.ownership);
         let Some(first) = self.engine.first_timer(own).await? else { return Ok(longest) };
         let now = self.clock.now();
         if first > now {
             return Ok(first.since(now).min(longest));
         }
-        let due = self.engine.due_timers(own, now, self.room(classes).await).await?;
+        let mut own = own.to_vec();
+        let turn = turn % own.len().max(1);
+        own.rotate_left(turn);
+        let due = self.engine.due_timers(&own, now, self.room(classes).await).await?;
         let fired = self.fire(&due, classes, true).await?;
         // Another instance may have been faster; then there is no hurry.
         Ok(if fired > 0 { Duration::ZERO } else { SHORTEST_WAIT })

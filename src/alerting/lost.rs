@@ -22,7 +22,7 @@ use super::TICK_BESIDE_OTHERS;
 use super::failures::EngineFailures;
 use super::group::groups_of;
 use crate::clock::{Clock, Timestamp};
-use crate::fleet::{Found, Roll};
+use crate::fleet::{Roll, StoredRecord};
 use crate::presence::{Change, OfflineRecord, RecordId, Snapshot};
 use crate::routing::{Destinations, Routes};
 use crate::store::{AcknowledgedSilence, AlertStore, Capacity, Join, Marking, OutboxEvent, Result};
@@ -55,22 +55,22 @@ struct Repair {
 }
 
 impl Repair {
-    fn add(&mut self, record: &OfflineRecord, found: Found) {
+    fn add(&mut self, record: &OfflineRecord, found: StoredRecord) {
         let known = match found {
-            Found::Stored(stored) => {
+            StoredRecord::Stored(stored) => {
                 self.stored.insert(record.id.clone());
                 stored
             }
-            Found::Lost(seen, change) => {
+            StoredRecord::Lost(seen, change) => {
                 let written = change.record.clone();
                 self.lost.push((seen, change));
                 written.unwrap_or_else(|| record.clone())
             }
-            Found::AnotherIsOpen => {
+            StoredRecord::AnotherIsOpen => {
                 self.later.insert(record.id.clone());
                 return;
             }
-            Found::NotWatched => return,
+            StoredRecord::NotWatched => return,
         };
         self.known.insert(name(record), known);
     }
@@ -150,7 +150,7 @@ impl LostSilences {
         let found = self.roll.find(&records).await?;
         let joins =
             markings.into_iter().zip(found).filter_map(|(Marking { groups, .. }, found)| match found {
-                Found::Stored(record) if record.back_at.is_some() => {
+                StoredRecord::Stored(record) if record.back_at.is_some() => {
                     Some(Join { groups, event: OutboxEvent::Record(record) })
                 }
                 _ => None,

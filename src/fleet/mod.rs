@@ -56,7 +56,7 @@ pub use mirror::Mirror;
 pub use operators::{Operators, Subject};
 pub use ownership::Ownership;
 pub use receivers::{ReceiverHealths, Receivers};
-pub use roll::{Found, HearingConfig, Registered, Roll, UnitChange};
+pub use roll::{HearingConfig, Registered, Roll, StoredRecord, UnitChange};
 pub use rule_book::RuleBook;
 pub use silences::{Silences, SilencesError};
 pub use strangers::{StrangerReason, Strangers};

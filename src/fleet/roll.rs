@@ -45,7 +45,7 @@ use absent_keys::AbsentKeys;
 use hearing::Heard;
 pub use hearing::HearingConfig;
 pub use inventory::Registered;
-pub use lost::Found;
+pub use lost::StoredRecord;
 pub use operators::UnitChange;
 use unconfirmed::Unconfirmed;
 

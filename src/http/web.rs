@@ -15,7 +15,7 @@
 //! | `demo.rs` | `/demo/power`: switches of a simulated fleet |
 //! | `login.rs` | `/login`, `/logout` |
 //! | `plot.rs` | the history of a unit as pictures |
-//! | `layout.rs`, `words.rs` | what all pages have, and how states and times are written |
+//! | `layout.rs`, `format.rs` | what all pages have, and how states and times are written |
 //!
 //! The script replaces the live part of a page when the fleet has changed, which a stream of events tells it.
 //! Everything that comes from devices is text: the templates escape it, and the policy of the pages lets nothing run but
@@ -55,6 +55,7 @@ mod configuration;
 mod deliveries;
 mod demo;
 mod fleet;
+mod format;
 mod forms;
 mod incidents;
 mod instances;
@@ -66,7 +67,6 @@ mod silences;
 mod strangers;
 mod timers;
 mod unit;
-mod words;
 
 /// Nothing is loaded from elsewhere, and no text of a device can run.
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; \

@@ -37,7 +37,7 @@ pub(super) const OVER: Duration = Duration::from_secs(86_400);
 
 /// Whether each of some transitions is the only one of its group among them, by the keys of the groups that they
 /// join.
-pub(super) fn alone(keys: &[&str]) -> Vec<bool> {
+pub(super) fn only_of_group(keys: &[&str]) -> Vec<bool> {
     let mut of_group: HashMap<&str, usize> = HashMap::new();
     for key in keys {
         *of_group.entry(key).or_default() += 1;

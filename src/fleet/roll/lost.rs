@@ -13,7 +13,7 @@ const RECORDS_AT_ONCE: usize = 16;
 /// What the engine has of an open record that receivers know.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(clippy::large_enum_variant, reason = "it is taken apart at once")]
-pub enum Found {
+pub enum StoredRecord {
     /// The record as it is stored, open or closed.
     Stored(OfflineRecord),
     /// Nothing: this change writes the record again.
@@ -26,7 +26,7 @@ pub enum Found {
 
 impl Roll {
     /// Compares open records that receivers know with what is stored. Answers in order.
-    pub async fn find(&self, records: &[OfflineRecord]) -> Result<Vec<Found>> {
+    pub async fn find(&self, records: &[OfflineRecord]) -> Result<Vec<StoredRecord>> {
         let mut found = Vec::with_capacity(records.len());
         for records in records.chunks(LARGEST_STEP) {
             let units: Vec<Unit> = records.iter().map(|record| record.id.unit.clone()).collect();
@@ -34,34 +34,34 @@ impl Roll {
             let pairs: Vec<(&OfflineRecord, Snapshot)> = records.iter().zip(seen).collect();
             for pairs in pairs.chunks(RECORDS_AT_ONCE) {
                 let each = join_all(pairs.iter().map(|(record, seen)| self.find_one(record, seen))).await;
-                found.extend(each.into_iter().collect::<Result<Vec<Found>>>()?);
+                found.extend(each.into_iter().collect::<Result<Vec<StoredRecord>>>()?);
             }
         }
         Ok(found)
     }
 
-    async fn find_one(&self, record: &OfflineRecord, seen: &Snapshot) -> Result<Found> {
+    async fn find_one(&self, record: &OfflineRecord, seen: &Snapshot) -> Result<StoredRecord> {
         let open = seen.facts.as_ref().and_then(|facts| facts.open_record(&seen.unit));
         if let Some(open) = open.filter(|open| open.id == record.id) {
-            return Ok(Found::Stored(open));
+            return Ok(StoredRecord::Stored(open));
         }
         match self.engine.record(&record.id).await {
-            Ok(Some(stored)) => return Ok(Found::Stored(stored)),
+            Ok(Some(stored)) => return Ok(StoredRecord::Stored(stored)),
             // Another program overwrote it.
-            Err(EngineError::Damaged(_)) => return Ok(Found::NotWatched),
+            Err(EngineError::Damaged(_)) => return Ok(StoredRecord::NotWatched),
             stored => drop(stored?),
         }
-        let Some(rules) = self.rules.of(seen.unit.kind.as_str()) else { return Ok(Found::NotWatched) };
+        let Some(rules) = self.rules.of(seen.unit.kind.as_str()) else { return Ok(StoredRecord::NotWatched) };
         Ok(match &seen.facts {
-            Some(facts) if matches!(facts.standing, Standing::Offline(_)) => Found::AnotherIsOpen,
+            Some(facts) if matches!(facts.standing, Standing::Offline(_)) => StoredRecord::AnotherIsOpen,
             _ => match presence::restore(seen, record, &rules) {
-                Some(change) => Found::Lost(seen.clone(), change),
-                None => Found::NotWatched,
+                Some(change) => StoredRecord::Lost(seen.clone(), change),
+                None => StoredRecord::NotWatched,
             },
         })
     }
 
-    /// Applies changes of [`Found::Lost`]. Answers, in order, which were applied.
+    /// Applies changes of [`StoredRecord::Lost`]. Answers, in order, which were applied.
     pub async fn write_again(&self, changes: &[(Snapshot, Change)], now: Timestamp) -> Result<Vec<bool>> {
         let mut applied = Vec::with_capacity(changes.len());
         for changes in changes.chunks(LARGEST_STEP) {

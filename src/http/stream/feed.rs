@@ -57,7 +57,7 @@ pub(super) struct Part {
 
 /// The data of an event.
 #[derive(Serialize)]
-struct Told<'a> {
+struct TransitionEvent<'a> {
     transition: Transition,
     record: &'a OfflineRecord,
 }
@@ -134,7 +134,7 @@ impl Merged {
             self.newest.forget();
         }
         for record in records {
-            let told = Told { transition: record.transition(), record };
+            let told = TransitionEvent { transition: record.transition(), record };
             match serde_json::to_string(&told) {
                 Ok(json) => self.newest.push(json.into()),
                 Err(_) => self.newest.forget(),

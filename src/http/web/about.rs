@@ -5,7 +5,7 @@ use axum::{Extension, response::IntoResponse};
 use maud::html;
 
 use super::layout::Tab;
-use super::{Failed, Pages, words};
+use super::{Failed, Pages, format};
 use crate::http::changes::Caller;
 
 /// What programs and operators read, and what it is.
@@ -22,7 +22,7 @@ pub(super) async fn page(
 ) -> Result<impl IntoResponse, Failed> {
     let summary = web.summaries.recent().await?;
     let (configuration, now) = (web.configuration.borrow().clone(), web.clock.now());
-    let option = |path: &str| configuration.text_of(path).filter(|text| !text.is_empty()).map(words::text);
+    let option = |path: &str| configuration.text_of(path).filter(|text| !text.is_empty()).map(format::text);
     let engine = match option("engine.type").as_deref() {
         Some("embedded") => format!("embedded, in {}", option("engine.path").unwrap_or_default()),
         _ => format!("Redis at {}", option("engine.url").unwrap_or_default()),
@@ -38,9 +38,9 @@ pub(super) async fn page(
         dl.facts {
             dt { "Version" } dd { (env!("CARGO_PKG_VERSION")) }
             dt { "Licence" } dd { (env!("CARGO_PKG_LICENSE")) }
-            dt { "This instance" } dd { (words::text(&web.instance)) ", started " (words::ago(Some(web.started), now)) }
+            dt { "This instance" } dd { (format::text(&web.instance)) ", started " (format::ago(Some(web.started), now)) }
             dt { "Instances" } dd { a href={ (web.base) "/instances" } { (content.instances.len()) } }
-            dt { "Units" } dd { (words::number(content.units)) }
+            dt { "Units" } dd { (format::number(content.units)) }
             dt { "Engine" } dd { (engine) }
             dt { "Broker" } dd { (broker) }
         }

@@ -7,7 +7,7 @@ use maud::{Markup, html};
 use serde::Deserialize;
 
 use super::layout::Tab;
-use super::{Failed, Pages, words};
+use super::{Failed, Pages, format};
 use crate::http::changes::Caller;
 use crate::http::problem::query;
 use crate::http::{Origin, ShownOption, ShownValue};
@@ -34,7 +34,7 @@ pub(super) async fn page(
         h1 { "Configuration" }
         p.quiet {
             @match &configuration.file {
-                Some(file) => { "As this instance has read it from " code { (words::text(file)) } " and the environment." },
+                Some(file) => { "As this instance has read it from " code { (format::text(file)) } " and the environment." },
                 None => "There is no file: every option has its default, or comes from the environment.",
             }
             " After a reload, options outside of routes, receivers and the rules of kinds wait for a restart."
@@ -58,9 +58,9 @@ fn table(options: &[&ShownOption]) -> Markup {
                 tbody {
                     @for option in options {
                         tr {
-                            th scope="row" { code { (words::text(&option.path)) } }
+                            th scope="row" { code { (format::text(&option.path)) } }
                             td { @match &option.value {
-                                ShownValue::Text(text) => code { (words::text(text)) },
+                                ShownValue::Text(text) => code { (format::text(text)) },
                                 ShownValue::Hidden => span.secret title="It may be a secret" { "not shown" },
                             } }
                             td { (option.origin.as_str()) }

@@ -11,7 +11,7 @@ use url::form_urlencoded;
 
 use super::forms::{Body, fields};
 use super::layout::{Tab, may_change};
-use super::{Failed, Pages, Web, words};
+use super::{Failed, Pages, Web, format};
 use crate::clock::Timestamp;
 use crate::fleet::deliveries::{AttemptLine, DeliveryDetails, DeliveryFilter, DeliveryLine, DeliveryState};
 use crate::http::changes::Caller;
@@ -58,7 +58,7 @@ pub(super) async fn page(
             }
             @if let Some(receiver) = receiver {
                 a.chip href=(web.deliveries_link(wanted, None, None)) title="Remove this filter" {
-                    "receiver: " b { (words::text(receiver)) } span aria-hidden="true" { " ✕" } span.hidden { " remove" }
+                    "receiver: " b { (format::text(receiver)) } span aria-hidden="true" { " ✕" } span.hidden { " remove" }
                 }
             }
         }
@@ -99,7 +99,7 @@ pub(super) async fn one(
     let (now, may_change) = (web.clock.now(), may_change(&caller));
     let live = html! {
         p.path { a href={ (web.base) "/deliveries" } { "Deliveries" } " / " }
-        h1 { (words::text(&id)) }
+        h1 { (format::text(&id)) }
         (web.deliveries_table(&details.deliveries, now, may_change))
         (attempts(&details.attempts, now))
         (web.told(&details, now))
@@ -115,11 +115,11 @@ fn attempts(attempts: &[AttemptLine], now: Timestamp) -> Markup {
             ol.events {
                 @for one in attempts {
                     li {
-                        span.when { (words::ago(Some(one.at), now)) }
+                        span.when { (format::ago(Some(one.at), now)) }
                         b { (one.result.as_str().replace('_', " ")) }
                         span {
-                            (words::text(&one.receiver)) ", attempt " (one.number) ", " (one.took_ms) " ms"
-                            @if !one.answer.is_empty() { ": " (words::text(&one.answer)) }
+                            (format::text(&one.receiver)) ", attempt " (one.number) ", " (one.took_ms) " ms"
+                            @if !one.answer.is_empty() { ": " (format::text(&one.answer)) }
                         }
                     }
                 }
@@ -175,18 +175,18 @@ impl Web {
                     span class={ "state " (class) } { span aria-hidden="true" { (sign) } " " (line.state.as_str()) }
                 }
                 td {
-                    a href={ (self.base) "/deliveries/" (line.id) } { (words::ago(Some(line.at), now)) }
-                    @if let Some(next) = line.next_attempt { span.note { " next " (words::ago(Some(next), now)) } }
+                    a href={ (self.base) "/deliveries/" (line.id) } { (format::ago(Some(line.at), now)) }
+                    @if let Some(next) = line.next_attempt { span.note { " next " (format::ago(Some(next), now)) } }
                 }
                 th scope="row" {
-                    a href=(self.deliveries_link(None, Some(&line.receiver), None)) { (words::text(&line.receiver)) }
+                    a href=(self.deliveries_link(None, Some(&line.receiver), None)) { (format::text(&line.receiver)) }
                 }
                 td { (what(line)) }
                 td.wide {
-                    @for (name, value) in &line.labels { span.label { (words::text(name)) "=" (words::text(value)) } " " }
+                    @for (name, value) in &line.labels { span.label { (format::text(name)) "=" (format::text(value)) } " " }
                 }
                 td.wide.numbers { (line.attempts) }
-                td.wide { (words::text(&line.answer)) }
+                td.wide { (format::text(&line.answer)) }
                 td {
                     @if may_change && ended {
                         form method="post" action={ (self.base) "/deliveries/" (line.id) "/replay" } {
@@ -203,10 +203,10 @@ impl Web {
         let line = |record: &OfflineRecord, what: &str, at: Timestamp| {
             html! {
                 li {
-                    span.when { (words::ago(Some(at), now)) }
+                    span.when { (format::ago(Some(at), now)) }
                     b { (what) }
-                    a href={ (self.base) (words::unit_path(&record.kind, record.unit.as_str())) } {
-                        (record.kind) "/" (words::text(record.unit.as_str()))
+                    a href={ (self.base) (format::unit_path(&record.kind, record.unit.as_str())) } {
+                        (record.kind) "/" (format::text(record.unit.as_str()))
                     }
                 }
             }
@@ -221,9 +221,9 @@ impl Web {
                     @for record in online.iter().take(RECORDS) { (line(record, "back", record.back_at.unwrap_or(now))) }
                     @for blind in &details.blind {
                         li {
-                            span.when { (words::ago(Some(blind.from), now)) }
+                            span.when { (format::ago(Some(blind.from), now)) }
                             b { "blind" }
-                            span { "for " (words::span(blind.to.since(blind.from))) }
+                            span { "for " (format::span(blind.to.since(blind.from))) }
                         }
                     }
                 }

@@ -7,7 +7,7 @@ use axum::{Extension, response::IntoResponse};
 use maud::{Markup, html};
 
 use super::layout::Tab;
-use super::{Failed, Pages, Web, words};
+use super::{Failed, Pages, Web, format};
 use crate::clock::Timestamp;
 use crate::fleet::mirror::ListOrder;
 use crate::http::changes::Caller;
@@ -70,15 +70,15 @@ impl Web {
             nav.counts aria-label="Units by state" {
                 a href=(self.link(&UnitsQuery { state: None, ..first.clone() }))
                     aria-current=[wanted.state.is_none().then_some("true")] {
-                    b { (words::number(content.units)) } span { "units" }
+                    b { (format::number(content.units)) } span { "units" }
                 }
                 @for state in presence::State::ALL {
                     @let name = state.as_str();
                     @let is_selected = wanted.state.as_deref() == Some(name);
-                    a class={ (name) @if content.states.of(state) == 0 { " none" } } title=(words::meaning(state))
+                    a class={ (name) @if content.states.of(state) == 0 { " none" } } title=(format::meaning(state))
                         href=(self.link(&UnitsQuery { state: (!is_selected).then(|| name.to_owned()), ..first.clone() }))
                         aria-current=[is_selected.then_some("true")] {
-                        b { (words::number(content.states.of(state))) } (words::state(state))
+                        b { (format::number(content.states.of(state))) } (format::state(state))
                     }
                 }
             }
@@ -105,7 +105,7 @@ impl Web {
                 }
                 @for label in labels {
                     section {
-                        h2 { (words::text(label)) }
+                        h2 { (format::text(label)) }
                         @let values: Vec<&LabelSummary> = content.labels.iter().filter(|one| one.label == label).collect();
                         @for one in values.iter().take(BARS) {
                             @let pair = format!("{label}={}", one.value);
@@ -140,13 +140,13 @@ impl Web {
                     }
                 } @else if archived > 0 {
                     a href=(self.link(&UnitsQuery { archived: Some(true), ..UnitsQuery::default() })) {
-                        (words::number(archived)) " archived"
+                        (format::number(archived)) " archived"
                     }
                 }
                 @for (name, value, without) in &chips {
                     @if let Some(value) = value {
                         a.chip href=(self.link(without)) title="Remove this filter" {
-                            (name) ": " b { (words::text(value)) } span aria-hidden="true" { " ✕" }
+                            (name) ": " b { (format::text(value)) } span aria-hidden="true" { " ✕" }
                             span.hidden { " remove" }
                         }
                     }
@@ -198,26 +198,26 @@ impl Web {
 
     fn row(&self, unit: &ShownUnit, now: Timestamp) -> Markup {
         let ShownUnit { listed, details } = unit;
-        let path = words::unit_path(&listed.kind, listed.unit.as_str());
+        let path = format::unit_path(&listed.kind, listed.unit.as_str());
         html! {
             tr {
                 td {
-                    (words::state(listed.state))
+                    (format::state(listed.state))
                     @if let Some(taken) = &details.acknowledged {
                         span.note title={ (taken.author) ": " (taken.comment) } { " acknowledged" }
                     }
                 }
-                th scope="row" { a href={ (self.base) (path) } { (words::text(listed.unit.as_str())) } }
+                th scope="row" { a href={ (self.base) (path) } { (format::text(listed.unit.as_str())) } }
                 td.wide { (listed.kind) }
-                td { (words::ago(listed.last_seen, now)) }
+                td { (format::ago(listed.last_seen, now)) }
                 td {
                     @if let Some(since) = listed.offline_since {
-                        time datetime=(since) title=(since) { (words::span(now.since(since))) }
+                        time datetime=(since) title=(since) { (format::span(now.since(since))) }
                     }
                 }
                 td.wide {
                     @for (name, value) in details.labels.iter().flatten() {
-                        span.label { (words::text(name)) "=" (words::text(value)) } " "
+                        span.label { (format::text(name)) "=" (format::text(value)) } " "
                     }
                 }
             }
@@ -229,9 +229,9 @@ impl Web {
 fn bar(link: &str, name: &str, offline: u64, units: u64, is_selected: bool) -> Markup {
     html! {
         a.bar href=(link) aria-current=[is_selected.then_some("true")] {
-            span { (words::text(name)) }
+            span { (format::text(name)) }
             meter min="0" max=(units.max(1)) value=(offline) aria-hidden="true" {}
-            span.numbers { b { (words::number(offline)) } " of " (words::number(units)) " offline" }
+            span.numbers { b { (format::number(offline)) } " of " (format::number(units)) " offline" }
         }
     }
 }

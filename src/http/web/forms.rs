@@ -13,7 +13,7 @@ use maud::{Markup, html};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::{Failed, Pages, Web, words};
+use super::{Failed, Pages, Web, format};
 use crate::fleet::{Subject, UnitChange};
 use crate::http::Role;
 use crate::http::changes::{self, Caller, HasTokens, LONGEST_BODY};
@@ -136,7 +136,7 @@ pub(super) fn signature(needs_comment: bool) -> Markup {
 impl Web {
     /// Changes the unit and answers with its page.
     async fn change(&self, unit: Unit, wanted: UnitChange, by: (&str, &str)) -> Result<Redirect, Failed> {
-        let path = format!("{}{}", self.base, words::unit_path(&unit.kind, unit.id.as_str()));
+        let path = format!("{}{}", self.base, format::unit_path(&unit.kind, unit.id.as_str()));
         let _: StatusCode = self.operators.change(Subject::Unit(unit), wanted, by).await?;
         Ok(Redirect::to(&path))
     }

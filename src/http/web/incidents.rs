@@ -10,7 +10,7 @@ use url::form_urlencoded;
 
 use super::forms::{Body, fields, signature};
 use super::layout::{Tab, may_change};
-use super::{Failed, Pages, Web, words};
+use super::{Failed, Pages, Web, format};
 use crate::clock::Timestamp;
 use crate::http::changes::Caller;
 use crate::http::incidents::{Lasting, LastingGroup};
@@ -57,9 +57,9 @@ fn breaker(trip: &Trip, now: Timestamp) -> Markup {
         section {
             h2 { "A large part of the fleet" }
             p {
-                b { (words::number(trip.offline)) " of " (words::number(trip.units)) " units" }
-                " fell silent since " (words::ago(Some(trip.since), now)) ". Notifications of single units are held until units return, and "
-                (words::ago(Some(trip.until), now)) " at the latest."
+                b { (format::number(trip.offline)) " of " (format::number(trip.units)) " units" }
+                " fell silent since " (format::ago(Some(trip.since), now)) ". Notifications of single units are held until units return, and "
+                (format::ago(Some(trip.until), now)) " at the latest."
             }
         }
     }
@@ -74,9 +74,9 @@ fn blind(lasting: &Lasting) -> Markup {
                 ol.events {
                     @for interval in &lasting.blind {
                         li {
-                            span.when { (words::ago(Some(interval.from), lasting.at)) }
+                            span.when { (format::ago(Some(interval.from), lasting.at)) }
                             b { "blind" }
-                            span { "for " (words::span(interval.length())) ", until " time datetime=(interval.to) { (interval.to) } }
+                            span { "for " (format::span(interval.length())) ", until " time datetime=(interval.to) { (interval.to) } }
                         }
                     }
                 }
@@ -107,26 +107,26 @@ impl Web {
 
     fn group_row(&self, group: &LastingGroup, content: &Content, now: Timestamp) -> Markup {
         let first = &group.first;
-        let path = words::unit_path(&first.kind, first.unit.as_str());
+        let path = format::unit_path(&first.kind, first.unit.as_str());
         let offline = html! {
-            b { (words::number(group.offline as u64)) }
-            @if let Some(whole) = whole(group, content) { " of " (words::number(whole.states.total())) }
+            b { (format::number(group.offline as u64)) }
+            @if let Some(whole) = whole(group, content) { " of " (format::number(whole.states.total())) }
         };
         html! {
             tr {
                 th scope="row" {
                     a href=(self.group_link(group, content)) {
                         @if group.labels.is_empty() { "all units" }
-                        @for (name, value) in &group.labels { span.label { (words::text(name)) "=" (words::text(value)) } " " }
+                        @for (name, value) in &group.labels { span.label { (format::text(name)) "=" (format::text(value)) } " " }
                     }
                     @if group.acknowledged > 0 { span.note { " " (group.acknowledged) " acknowledged" } }
                     @if group.silenced > 0 { span.note { " " (group.silenced) " silenced" } }
                 }
                 td.numbers { (offline) }
-                td { (words::ago(Some(first.deadline), now)) }
-                td.wide { a href={ (self.base) (path) } { (words::text(first.unit.as_str())) } }
-                td.wide { (words::ago(Some(group.newest), now)) }
-                td.wide { (words::text(&group.receivers.join(", "))) }
+                td { (format::ago(Some(first.deadline), now)) }
+                td.wide { a href={ (self.base) (path) } { (format::text(first.unit.as_str())) } }
+                td.wide { (format::ago(Some(group.newest), now)) }
+                td.wide { (format::text(&group.receivers.join(", "))) }
             }
         }
     }

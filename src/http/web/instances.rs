@@ -5,7 +5,7 @@ use axum::{Extension, response::IntoResponse};
 use maud::html;
 
 use super::layout::Tab;
-use super::{Failed, Pages, words};
+use super::{Failed, Pages, format};
 use crate::http::changes::Caller;
 use crate::telemetry::Severity;
 
@@ -27,14 +27,14 @@ pub(super) async fn page(
                 tbody {
                     @for one in &content.instances {
                         tr {
-                            th scope="row" { (words::text(&one.name)) }
+                            th scope="row" { (format::text(&one.name)) }
                             td.numbers { (one.partitions) }
-                            td.numbers { (words::number(one.units)) }
+                            td.numbers { (format::number(one.units)) }
                             td { @if content.incomplete.contains(&one.name) { "reads its units" } @else { "works" } }
                         }
                     }
                     @for name in content.incomplete.iter().filter(|name| content.instances.iter().all(|one| one.name != **name)) {
-                        tr { th scope="row" { (words::text(name)) } td {} td {} td { "does not answer" } }
+                        tr { th scope="row" { (format::text(name)) } td {} td {} td { "does not answer" } }
                     }
                 }
             }

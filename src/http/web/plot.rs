@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use maud::{Markup, html};
 
-use super::words;
+use super::format;
 use crate::http::timeline::Day;
 
 /// The width of a day, and the space for the words of the axes.
@@ -104,7 +104,7 @@ fn date(day: &Day) -> String {
 }
 
 fn span(seconds: f64) -> String {
-    words::span(Duration::from_secs_f64(seconds))
+    format::span(Duration::from_secs_f64(seconds))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use axum::{Extension, response::IntoResponse};
 use maud::{Markup, html};
 
 use super::layout::Tab;
-use super::{Failed, Pages, Web, words};
+use super::{Failed, Pages, Web, format};
 use crate::clock::Timestamp;
 use crate::http::changes::Caller;
 use crate::http::problem::query;
@@ -53,22 +53,22 @@ pub(super) async fn page(
 
 impl Web {
     fn record_row(&self, record: &OfflineRecord, now: Timestamp) -> Markup {
-        let path = words::unit_path(&record.kind, record.unit.as_str());
+        let path = format::unit_path(&record.kind, record.unit.as_str());
         let end = record.back_at.unwrap_or(now);
         html! {
             tr {
-                td { (words::ago(Some(record.detected_at), now)) }
-                th scope="row" { a href={ (self.base) (path) } { (words::text(record.unit.as_str())) } }
+                td { (format::ago(Some(record.detected_at), now)) }
+                th scope="row" { a href={ (self.base) (path) } { (format::text(record.unit.as_str())) } }
                 td.wide { (record.kind) }
-                td { time datetime=(record.last_seen) title={ "last seen " (record.last_seen) } { (words::span(end.since(record.last_seen))) } }
+                td { time datetime=(record.last_seen) title={ "last seen " (record.last_seen) } { (format::span(end.since(record.last_seen))) } }
                 td {
                     @match record.closed_by {
-                        Some(why) => { (words::ago(record.back_at, now)) span.note { " " (why.as_str().replace('_', " ")) } }
-                        None => { (words::state(crate::presence::State::Offline)) }
+                        Some(why) => { (format::ago(record.back_at, now)) span.note { " " (why.as_str().replace('_', " ")) } }
+                        None => { (format::state(crate::presence::State::Offline)) }
                     }
                 }
                 td.wide {
-                    @for (name, value) in &record.labels { span.label { (words::text(name)) "=" (words::text(value)) } " " }
+                    @for (name, value) in &record.labels { span.label { (format::text(name)) "=" (format::text(value)) } " " }
                 }
             }
         }

@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::forms::{Body, fields, length_of, signature};
 use super::layout::{Tab, may_change};
-use super::{Failed, Pages, Web, words};
+use super::{Failed, Pages, Web, format};
 use crate::clock::Timestamp;
 use crate::http::changes::Caller;
 use crate::http::problem::{Problem, query};
@@ -92,10 +92,10 @@ impl Web {
         html! {
             tr {
                 td { span.state { span aria-hidden="true" { (sign) } " " (word) } }
-                th scope="row" { @for matcher in &silence.matchers { code { (words::text(matcher)) } " " } }
-                td { (words::ago(Some(silence.starts_at), now)) }
-                td { (words::ago(Some(silence.ends_at), now)) }
-                td { (words::text(&silence.comment)) span.note { " " (words::text(&silence.author)) } }
+                th scope="row" { @for matcher in &silence.matchers { code { (format::text(matcher)) } " " } }
+                td { (format::ago(Some(silence.starts_at), now)) }
+                td { (format::ago(Some(silence.ends_at), now)) }
+                td { (format::text(&silence.comment)) span.note { " " (format::text(&silence.author)) } }
                 td {
                     @if may_change && silence.state != SilenceState::Expired {
                         form method="post" action={ (self.base) "/silences/" (silence.id) "/expire" } {

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::forms::{Body, fields};
 use super::layout::Tab;
-use super::{Failed, Pages, Web, words};
+use super::{Failed, Pages, Web, format};
 use crate::clock::Timestamp;
 use crate::fleet::strangers::StrangerReason;
 use crate::fleet::{Subject, UnitChange};
@@ -40,7 +40,7 @@ pub(super) async fn page(
         @if page.unlisted_heartbeats > 0 {
             p.banner role="status" {
                 strong { "There are more than can be listed. " }
-                (words::number(page.unlisted_heartbeats)) " heartbeats came from other ids: a device may be inventing them."
+                (format::number(page.unlisted_heartbeats)) " heartbeats came from other ids: a device may be inventing them."
             }
         }
         @if !page.incomplete.is_empty() {
@@ -81,18 +81,18 @@ impl Web {
         let id = one.unit.as_str();
         html! {
             tr {
-                th scope="row" { (words::text(id)) }
+                th scope="row" { (format::text(id)) }
                 td { (one.kind) }
                 td { (why) }
-                td { (words::ago(Some(one.heard.last_heard), now)) }
-                td.wide { (words::ago(Some(one.heard.first_heard), now)) }
-                td.numbers { (words::number(one.heard.heartbeats)) }
+                td { (format::ago(Some(one.heard.last_heard), now)) }
+                td.wide { (format::ago(Some(one.heard.first_heard), now)) }
+                td.numbers { (format::number(one.heard.heartbeats)) }
                 td {
                     @if may_admit {
                         form method="post" action={ (self.base) "/strangers/admit" } {
                             input type="hidden" name="kind" value=(one.kind);
                             input type="hidden" name="unit" value=(id);
-                            button type="submit" { "Admit" span.hidden { " the unit " (words::text(id)) } }
+                            button type="submit" { "Admit" span.hidden { " the unit " (format::text(id)) } }
                         }
                     }
                 }

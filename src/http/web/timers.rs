@@ -10,7 +10,7 @@ use url::form_urlencoded;
 
 use super::forms::{Body, fields};
 use super::layout::{Tab, may_change};
-use super::{Failed, Pages, Web, words};
+use super::{Failed, Pages, Web, format};
 use crate::clock::Timestamp;
 use crate::http::changes::Caller;
 use crate::http::problem::{Problem, query};
@@ -61,7 +61,7 @@ pub(super) async fn page(
             }
             @if let Some(of) = of {
                 a.chip href=(web.timers_link(&state, None, None)) title="Remove this filter" {
-                    "type: " b { (words::text(of)) } span aria-hidden="true" { " ✕" } span.hidden { " remove" }
+                    "type: " b { (format::text(of)) } span aria-hidden="true" { " ✕" } span.hidden { " remove" }
                 }
             }
         }
@@ -108,15 +108,15 @@ impl Web {
         html! {
             tr {
                 td { span.state { span aria-hidden="true" { (sign) } " " (word) } }
-                th scope="row" { code { (words::text(timer.id.as_str())) } }
+                th scope="row" { code { (format::text(timer.id.as_str())) } }
                 td { a href=(self.timers_link(shown_state, Some(timer.timer_type.as_str()), None)) { (timer.timer_type) } }
-                td { (words::ago(Some(timer.due), now)) }
-                td { @if timer.fired_at.is_some() { (words::ago(timer.fired_at, now)) } }
+                td { (format::ago(Some(timer.due), now)) }
+                td { @if timer.fired_at.is_some() { (format::ago(timer.fired_at, now)) } }
                 td {
                     @if may_change && timer.state == TimerState::Waiting {
                         form method="post" action={ (self.base) "/timers/cancel" } {
                             input type="hidden" name="id" value=(timer.id.as_str());
-                            button type="submit" { "Cancel" span.hidden { " the timer " (words::text(timer.id.as_str())) } }
+                            button type="submit" { "Cancel" span.hidden { " the timer " (format::text(timer.id.as_str())) } }
                         }
                     }
                 }

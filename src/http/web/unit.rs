@@ -8,7 +8,7 @@ use maud::{Markup, html};
 
 use super::forms::signature;
 use super::layout::may_change;
-use super::{Failed, Pages, Web, plot, words};
+use super::{Failed, Pages, Web, format, plot};
 use crate::clock::Timestamp;
 use crate::http::Role;
 use crate::http::changes::Caller;
@@ -31,11 +31,11 @@ pub(super) async fn page(
     let (summary, timeline) = tokio::join!(web.summaries.recent(), web.timelines.of(&unit, RECORDS));
     let (summary, timeline) = (summary?, timeline?);
     let (view, now) = (&timeline.view, timeline.at);
-    let id = words::text(view.unit.as_str());
+    let id = format::text(view.unit.as_str());
     let live = html! {
         p.path { a href={ (web.base) "/" } { "Fleet" } " / "
             a href={ (web.base) "/?kind=" (view.kind) } { (view.kind) } " / " }
-        h1 { (id) " " (words::state(view.state)) }
+        h1 { (id) " " (format::state(view.state)) }
         p.lead { (timeline.sentence) }
         (facts(view, now))
         @if let Some(record) = &view.record { (record_section(record, now)) }
@@ -51,31 +51,31 @@ pub(super) async fn page(
 }
 
 fn facts(view: &UnitView, now: Timestamp) -> Markup {
-    let seconds = |seconds: f64| words::span(Duration::from_secs_f64(seconds));
+    let seconds = |seconds: f64| format::span(Duration::from_secs_f64(seconds));
     html! {
         dl.facts {
-            dt { "Last seen" } dd { (words::ago(view.last_seen, now)) }
+            dt { "Last seen" } dd { (format::ago(view.last_seen, now)) }
             @if let Some(from) = view.silent_from {
-                dt { "Presumed silent since" } dd { (words::ago(Some(from), now)) }
+                dt { "Presumed silent since" } dd { (format::ago(Some(from), now)) }
             }
             @if let Some(deadline) = view.deadline {
-                dt { "Deadline" } dd { (words::ago(Some(deadline), now)) }
+                dt { "Deadline" } dd { (format::ago(Some(deadline), now)) }
             }
             dt { "Timeout" } dd { (seconds(view.timeout_seconds)) span.note { " " (rule(view.timeout_rule)) } }
             dt { "Grace" } dd { (seconds(view.grace_seconds)) }
             @if let Some(until) = view.paused_until {
-                dt { "Paused until" } dd { (words::ago(Some(until), now)) }
+                dt { "Paused until" } dd { (format::ago(Some(until), now)) }
             }
             @if let Some(until) = view.sleeps_until {
-                dt { "Sleeps until" } dd { (words::ago(Some(until), now)) }
+                dt { "Sleeps until" } dd { (format::ago(Some(until), now)) }
             }
-            @if !view.note.is_empty() { dt { "Note" } dd { (words::text(&view.note)) } }
+            @if !view.note.is_empty() { dt { "Note" } dd { (format::text(&view.note)) } }
             @if view.archived { dt { "Archived" } dd { "yes: it has been offline for long, and lists and counts leave it out until it is heard" } }
             @if view.flapping { dt { "Flapping" } dd { "yes: receivers are notified once, and again when it is stable" } }
             @if !view.labels.is_empty() {
                 dt { "Labels" }
                 dd {
-                    @for (name, value) in &view.labels { span.label { (words::text(name)) "=" (words::text(value)) } " " }
+                    @for (name, value) in &view.labels { span.label { (format::text(name)) "=" (format::text(value)) } " " }
                 }
             }
         }
@@ -87,14 +87,14 @@ fn record_section(record: &OfflineRecord, now: Timestamp) -> Markup {
         section {
             h2 { "Open record" }
             dl.facts {
-                dt { "Offline since" } dd { (words::ago(Some(record.deadline), now)) }
-                dt { "Detected" } dd { (words::ago(Some(record.detected_at), now)) }
+                dt { "Offline since" } dd { (format::ago(Some(record.deadline), now)) }
+                dt { "Detected" } dd { (format::ago(Some(record.detected_at), now)) }
                 dt { "Cause" } dd { (record.cause.as_str().replace('_', " ")) }
-                dt { "Id" } dd { code { (words::text(&record.id.to_string())) } }
+                dt { "Id" } dd { code { (format::text(&record.id.to_string())) } }
                 @if let Some(taken) = &record.acknowledged {
                     dt { "Acknowledged" }
-                    dd { "by " (words::text(&taken.author)) ", " (words::ago(Some(taken.at), now))
-                        @if !taken.comment.is_empty() { ": " (words::text(&taken.comment)) } }
+                    dd { "by " (format::text(&taken.author)) ", " (format::ago(Some(taken.at), now))
+                        @if !taken.comment.is_empty() { ": " (format::text(&taken.comment)) } }
                 }
             }
         }
@@ -115,10 +115,10 @@ fn values(view: &UnitView, now: Timestamp) -> Markup {
                                 tr {
                                     th scope="row" { (name) }
                                     td.numbers { @match value.value.as_str() {
-                                        Some(text) => (words::text(text)),
+                                        Some(text) => (format::text(text)),
                                         None => (value.value.to_string()),
                                     } }
-                                    td { (words::ago(Some(value.at), now)) }
+                                    td { (format::ago(Some(value.at), now)) }
                                 }
                             }
                         }
@@ -147,9 +147,9 @@ fn history(timeline: &Timeline) -> Markup {
             ol.events {
                 @for event in shown {
                     li class=(event.event.as_str()) {
-                        span.when { (words::ago(Some(event.at), timeline.at)) }
+                        span.when { (format::ago(Some(event.at), timeline.at)) }
                         b { (event.event.as_str().replace('_', " ")) }
-                        span { (words::text(&event.text)) }
+                        span { (format::text(&event.text)) }
                     }
                 }
             }
@@ -175,7 +175,7 @@ impl Web {
 
     /// What an operator does with the unit.
     fn forms(&self, view: &UnitView, caller: &Caller) -> Markup {
-        let to = format!("{}{}", self.base, words::unit_path(&view.kind, view.unit.as_str()));
+        let to = format!("{}{}", self.base, format::unit_path(&view.kind, view.unit.as_str()));
         html! {
             section.actions aria-label="Actions" {
                 @if let Some(record) = &view.record {

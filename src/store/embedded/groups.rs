@@ -20,7 +20,7 @@ use super::waiting::is_last;
 use crate::clock::Timestamp;
 use crate::presence::{Form, GroupTimes, JoiningForm, Pace, Stage, is_detected_again, stored_since};
 use crate::store::json::to_json;
-use crate::store::notification::{GroupMember, MOST_SEALED, alone, event_json};
+use crate::store::notification::{GroupMember, MOST_SEALED, event_json, only_of_group};
 use crate::store::{
     Destinations, Group, Join, Joined, LARGEST_STEP, OutboxEvent, Result, partition_of_group,
 };
@@ -74,8 +74,12 @@ pub(super) async fn join(
         let found: Vec<Vec<Target>> = found.collect::<rusqlite::Result<_>>()?;
         let keys = joined_keys(&ready, &found);
         let all: Vec<&str> = keys.iter().flatten().copied().collect();
-        let is_alone: HashSet<&str> =
-            all.iter().zip(alone(&all)).filter(|(_, is_alone)| *is_alone).map(|(key, _)| *key).collect();
+        let is_alone: HashSet<&str> = all
+            .iter()
+            .zip(only_of_group(&all))
+            .filter(|(_, is_alone)| *is_alone)
+            .map(|(key, _)| *key)
+            .collect();
         let (mut sealed, mut changed) = (0, HashSet::new());
         for (one, found) in ready.iter().zip(&found) {
             let again = if changed.insert(&one.member.id) { None } else { Some(targets(database, one)?) };

@@ -15,7 +15,7 @@ use crate::store::{
 };
 use crate::store::{
     notification::GroupMember, notification::MOST_MEMBERS, notification::MOST_SEALED, notification::OVER,
-    notification::alone, notification::event_json,
+    notification::event_json, notification::only_of_group,
 };
 use crate::telemetry::Stored;
 
@@ -43,7 +43,7 @@ pub(super) async fn join(
     let groups = keys.iter().map(|key| engine.keys.partition_of_group(key)).collect();
     let joining: Vec<Joining> = pairs
         .iter()
-        .zip(alone(&keys))
+        .zip(only_of_group(&keys))
         .map(|((group, event), is_alone)| {
             let (member, held_until) = (GroupMember::new(event), held_until(event));
             Joining { group, event, member, is_alone, held_until }

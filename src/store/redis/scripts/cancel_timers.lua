@@ -17,11 +17,11 @@ for k = 1, 3 do
   redis.call('ZCARD', KEYS[k])
 end
 local counts = counts_of(KEYS[4])
-local types, keep = tonumber(ARGV[4]), {}
+local now, types, keep = tonumber(ARGV[1]), tonumber(ARGV[4]), {}
+local others = string.format('%.0f', now + tonumber(ARGV[3]))
 for t = 1, types do
-  keep[ARGV[4 + t]] = tonumber(ARGV[4 + types + t])
+  keep[ARGV[4 + t]] = string.format('%.0f', now + tonumber(ARGV[4 + types + t]))
 end
-local now, others = tonumber(ARGV[1]), tonumber(ARGV[3])
 local answers, left, ended, kept, pages = {}, {}, {}, {}, {}
 local a = 6 + 2 * types
 for p = 1, tonumber(ARGV[a - 1]) do
@@ -43,7 +43,7 @@ for p, page in ipairs(pages) do
       write[#write + 1], write[#write + 2] = id, 'c' .. of .. ' ' .. moment .. ' ' .. ARGV[2] .. ' - ' .. data
       left[#left + 1] = id
       ended[#ended + 1], ended[#ended + 2] = string.format('%.0f', tonumber(moment, 36)), id
-      kept[#kept + 1], kept[#kept + 2] = string.format('%.0f', now + (keep[of] or others)), id
+      kept[#kept + 1], kept[#kept + 2] = keep[of] or others, id
     end
     answers[#answers + 1] = answer
   end

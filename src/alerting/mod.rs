@@ -188,6 +188,13 @@ fn tick(ownership: &Ownership) -> Duration {
     if ownership.view().instances.len() > 1 { TICK_BESIDE_OTHERS } else { TICK }
 }
 
+/// These partitions, with another one first at each turn: a storm in one does not delay the others for long.
+fn rotated(mut partitions: Vec<u16>, turn: usize) -> Vec<u16> {
+    let first = turn % partitions.len().max(1);
+    partitions.rotate_left(first);
+    partitions
+}
+
 /// The parts of the store that alerting reads and writes.
 #[derive(Clone)]
 pub struct Stores {

@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::buffer::{DeliveryBuffer, Slots, count, reserve_in};
 use super::failures::EngineFailures;
-use super::{LEASE, SHORTEST_WAIT, TICK, tick};
+use super::{LEASE, SHORTEST_WAIT, TICK, rotated, tick};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Ownership, Timers};
 use crate::presence::Timer;
@@ -120,9 +120,7 @@ impl TimerFiring {
         if first > now {
             return Ok(first.since(now).min(longest));
         }
-        let mut own = own.to_vec();
-        let turn = turn % own.len().max(1);
-        own.rotate_left(turn);
+        let own = rotated(own.to_vec(), turn);
         let due = self.engine.due_timers(&own, now, self.room(classes).await).await?;
         let fired = self.fire(&due, classes, true).await?;
         // Another instance may have been faster; then there is no hurry.

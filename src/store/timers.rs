@@ -190,8 +190,8 @@ pub trait TimerStore: Layout {
     async fn first_timer(&self, partitions: &[u16]) -> Result<Option<Timestamp>>;
 
     /// Up to about `limit` timers of these partitions whose moment is at or before `until`, the first of each partition
-    /// first, for [`TimerStore::fire`]. Where more are due, they may be those of the first partitions; but for those of a
-    /// partition that has few.
+    /// first, for [`TimerStore::fire`]. If more are due, a partition that has few is taken whole, and the
+    /// others may be taken one after the other.
     async fn due_timers(&self, partitions: &[u16], until: Timestamp, limit: usize) -> Result<Vec<Timer>>;
 
     /// Fires timers that still wait as they were read, each in one step: it waits no more, and for each receiver of

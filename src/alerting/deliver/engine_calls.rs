@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::{Deliver, LEASED_PER_ATTEMPT};
 use crate::alerting::buffer::{Buffered, Slots};
 use crate::alerting::in_flight::InFlight;
-use crate::alerting::{ENGINE_BACKOFF, LEASE, SHORTEST_WAIT, TICK, tick};
+use crate::alerting::{ENGINE_BACKOFF, LEASE, SHORTEST_WAIT, TICK, rotated, tick};
 use crate::clock::Timestamp;
 use crate::store::{Backlog, Delivery, Ended, EngineError, LARGEST_STEP, Result};
 use crate::telemetry::Loop;
@@ -151,8 +151,8 @@ impl Deliver {
         }
     }
 
-    /// Leases up to `most` deliveries that are due, and counts all if asked to. Another partition comes first each time, as
-    /// `turn` says, so that a storm in one does not delay the others for long.
+    /// Leases up to `most` deliveries that are due, and counts all if asked to. `turn` is
+    /// that of [`rotated`].
     fn lease(
         &self,
         slots: Slots,
@@ -161,9 +161,7 @@ impl Deliver {
         turn: usize,
     ) -> BoxFuture<'static, Result<LeasedBatch>> {
         let (engine, name) = (self.engine.clone(), self.receiver.name.clone());
-        let (mut own, tick) = (self.partitions(), tick(&self.ownership));
-        let first = turn % own.len().max(1);
-        own.rotate_left(first);
+        let (own, tick) = (rotated(self.partitions(), turn), tick(&self.ownership));
         let now = self.clock.now();
         async move {
             let own = &own;

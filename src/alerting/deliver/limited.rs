@@ -26,7 +26,7 @@ use crate::alerting::digest::{any_waits, gather, group_key, id_of, merged};
 use crate::alerting::failures::EngineFailures;
 use crate::alerting::in_flight::InFlight;
 use crate::alerting::limit::{LimitState, Limits, OpenDigest, RateLimit};
-use crate::alerting::{LEASE, SHORTEST_WAIT, TICK, tick};
+use crate::alerting::{LEASE, SHORTEST_WAIT, TICK, rotated, tick};
 use crate::clock::Timestamp;
 use crate::store::{
     AttemptMade, Delivery, End, Ended, LARGEST_STEP, Result, SharedStore, partition_of_group,
@@ -196,9 +196,7 @@ impl Limited {
     }
 
     async fn lease(&self, state: &mut State, most: usize) -> Result<Vec<Delivery>> {
-        let mut own = self.deliver.partitions();
-        let first = state.turn % own.len().max(1);
-        own.rotate_left(first);
+        let own = rotated(self.deliver.partitions(), state.turn);
         state.turn = state.turn.wrapping_add(1);
         let now = self.deliver.clock.now();
         self.deliver.engine.lease(&own, &self.deliver.receiver.name, now, now + LEASE, most).await

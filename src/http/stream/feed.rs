@@ -134,8 +134,8 @@ impl Merged {
             self.newest.forget();
         }
         for record in records {
-            let told = TransitionEvent { transition: record.transition(), record };
-            match serde_json::to_string(&told) {
+            let event = TransitionEvent { transition: record.transition(), record };
+            match serde_json::to_string(&event) {
                 Ok(json) => self.newest.push(json.into()),
                 Err(_) => self.newest.forget(),
             }

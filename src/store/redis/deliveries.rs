@@ -7,9 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
-use redis::pipe;
-
+use super::due_members::{due_members, in_order};
 use super::ending::{Ending, FINISH_STEP, OnRecord};
 use super::units::first_score;
 use super::{RedisEngine, absence, fallback, groups, kept, marking, members, outbox, receivers, reminders};
@@ -24,6 +22,7 @@ use crate::store::{
     Result, StoredAttempts, WaitingPage,
 };
 use crate::telemetry::Stored;
+use async_trait::async_trait;
 
 /// How many lists of groups one call splits in each partition, before it leases single groups.
 const MOST_SPREAD: usize = 16;
@@ -245,23 +244,11 @@ impl RedisEngine {
         limit: usize,
     ) -> Result<Vec<(u16, Vec<String>)>> {
         let queue = |partition: u16| self.keys.of(partition, "queue", receiver);
-        let mut counts = pipe();
-        for partition in partitions {
-            counts.zcount(queue(*partition), "-inf", now.as_millis());
-        }
-        let counts: Vec<usize> = self.topology.send("due_deliveries", &counts).await?;
-        let (mut left, mut chosen, mut groups) = (limit, Vec::new(), pipe());
-        for (&partition, count) in partitions.iter().zip(counts) {
-            let share = count.min(left);
-            if share > 0 {
-                left -= share;
-                chosen.push(partition);
-                groups.zrangebyscore_limit(queue(partition), "-inf", now.as_millis(), 0, share as isize);
-            }
-        }
-        let groups: Vec<Vec<Vec<u8>>> = self.topology.send("queue", &groups).await?;
+        let names = ("due_deliveries", "queue");
+        let share = |counts: &[usize]| in_order(counts, limit);
+        let found = due_members(self, names, queue, partitions, now, share).await?;
         let mut due = Vec::new();
-        for (partition, groups) in chosen.into_iter().zip(groups) {
+        for (partition, groups) in found {
             let groups = self.names(&queue(partition), groups, Stored::Delivery).await?;
             if !groups.is_empty() {
                 due.push((partition, groups));

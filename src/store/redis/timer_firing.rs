@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use redis::pipe;
-
 use super::RedisEngine;
+use super::due_members::{due_members, few_first};
 use super::timer_lists::{ids, read, unexpected};
 use crate::clock::Timestamp;
 use crate::presence::{FiredTimer, Timer, TimerClass, TimerId, TimerStanding};
@@ -27,20 +26,11 @@ pub(super) async fn due(
         return Ok(Vec::new());
     }
     let timers = |partition: u16| engine.keys.in_partition(partition, "timers");
-    let mut counts = pipe();
-    for partition in partitions {
-        counts.zcount(timers(*partition), "-inf", until.as_millis());
-    }
-    let counts: Vec<usize> = engine.topology.send("due_timers", &counts).await?;
-    let chosen = partitions.iter().copied().zip(shares(&counts, limit)).filter(|(_, share)| *share > 0);
-    let chosen: Vec<(u16, usize)> = chosen.collect();
-    let mut index = pipe();
-    for (partition, share) in &chosen {
-        index.zrangebyscore_limit(timers(*partition), "-inf", until.as_millis(), 0, *share as isize);
-    }
-    let members: Vec<Vec<Vec<u8>>> = engine.topology.send("due_timers", &index).await?;
+    let names = ("due_timers", "due_timers");
+    let share = |counts: &[usize]| few_first(counts, limit);
+    let found = due_members(engine, names, timers, partitions, until, share).await?;
     let mut due: Vec<TimerId> = Vec::new();
-    for ((partition, _), members) in chosen.into_iter().zip(members) {
+    for (partition, members) in found {
         due.extend(ids(engine, partition, "timers", members).await?);
     }
     let stored = read(engine, &due).await?;
@@ -51,19 +41,6 @@ pub(super) async fn due(
     engine.leave_index(&lost).await?;
     let is_due = |timer: &Timer| timer.standing == TimerStanding::Waiting && timer.due <= until;
     Ok(stored.into_iter().flatten().filter(is_due).collect())
-}
-
-/// How many timers are taken of each partition. A partition with few is not delayed by a storm in others; all others are
-/// taken one after the other, because one script fires, and later ends, the timers of one partition.
-fn shares(counts: &[usize], limit: usize) -> Vec<usize> {
-    let fair = limit.div_ceil(counts.len().max(1));
-    let mut shares: Vec<usize> = counts.iter().map(|count| if *count <= fair { *count } else { 0 }).collect();
-    let mut left = limit.saturating_sub(shares.iter().sum());
-    for (share, count) in shares.iter_mut().zip(counts).filter(|(_, count)| **count > fair) {
-        *share = left.min(*count);
-        left -= *share;
-    }
-    shares
 }
 
 pub(super) async fn fire(
@@ -185,23 +162,4 @@ pub(super) async fn put_off(engine: &RedisEngine, timers: &[Timer], until: Times
         }
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_storm_is_taken_partition_by_partition_and_delays_no_partition_with_few() {
-        let cases: [(&[usize], usize, &[usize]); 5] = [
-            (&[10, 20], 100, &[10, 20]),
-            (&[5000, 3, 5000], 999, &[996, 3, 0]),
-            (&[0, 5000, 3, 400], 1000, &[0, 997, 3, 0]),
-            (&[100, 300, 600], 1000, &[100, 300, 600]),
-            (&[1, 1, 1], 2, &[1, 1, 1]),
-        ];
-        for (counts, limit, expected) in cases {
-            assert_eq!(shares(counts, limit), expected, "{counts:?} {limit}");
-        }
-    }
 }

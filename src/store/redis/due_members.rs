@@ -1,0 +1,72 @@
+//! Members of sorted sets, one for each partition, that are due: from as few partitions as possible, because one script
+//! works on those of one partition.
+
+use redis::pipe;
+
+use super::RedisEngine;
+use crate::clock::Timestamp;
+use crate::store::Result;
+
+/// The due members that are taken, by partition: as many of each as `share` answers for the numbers of those that are due.
+/// `counting` and `reading` name the two commands in metrics.
+pub(super) async fn due_members(
+    engine: &RedisEngine,
+    (counting, reading): (&'static str, &'static str),
+    key: impl Fn(u16) -> String,
+    partitions: &[u16],
+    until: Timestamp,
+    share: impl FnOnce(&[usize]) -> Vec<usize>,
+) -> Result<Vec<(u16, Vec<Vec<u8>>)>> {
+    let mut counts = pipe();
+    for partition in partitions {
+        counts.zcount(key(*partition), "-inf", until.as_millis());
+    }
+    let counts: Vec<usize> = engine.topology.send(counting, &counts).await?;
+    let (mut chosen, mut members) = (Vec::new(), pipe());
+    for (&partition, share) in partitions.iter().zip(share(&counts)).filter(|(_, share)| *share > 0) {
+        chosen.push(partition);
+        members.zrangebyscore_limit(key(partition), "-inf", until.as_millis(), 0, share as isize);
+    }
+    let members: Vec<Vec<Vec<u8>>> = engine.topology.send(reading, &members).await?;
+    Ok(chosen.into_iter().zip(members).collect())
+}
+
+/// Takes partitions one after the other, up to `limit` members in all.
+pub(super) fn in_order(counts: &[usize], limit: usize) -> Vec<usize> {
+    let mut left = limit;
+    let mut take = |count: &usize| {
+        let share = left.min(*count);
+        left -= share;
+        share
+    };
+    counts.iter().map(&mut take).collect()
+}
+
+/// Takes all of each partition that has few, so that a storm in others does not delay them, and then the others in order.
+pub(super) fn few_first(counts: &[usize], limit: usize) -> Vec<usize> {
+    let fair = limit.div_ceil(counts.len().max(1));
+    let few = |count: &usize| if *count <= fair { *count } else { 0 };
+    let few: Vec<usize> = counts.iter().map(few).collect();
+    let many: Vec<usize> = counts.iter().zip(&few).map(|(count, few)| count - few).collect();
+    let many = in_order(&many, limit.saturating_sub(few.iter().sum()));
+    few.into_iter().zip(many).map(|(few, many)| few + many).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_storm_is_taken_partition_by_partition_and_delays_no_partition_with_few() {
+        let cases: [(&[usize], usize, &[usize]); 5] = [
+            (&[10, 20], 100, &[10, 20]),
+            (&[5000, 3, 5000], 999, &[996, 3, 0]),
+            (&[0, 5000, 3, 400], 1000, &[0, 997, 3, 0]),
+            (&[100, 300, 600], 1000, &[100, 300, 600]),
+            (&[1, 1, 1], 2, &[1, 1, 1]),
+        ];
+        for (counts, limit, expected) in cases {
+            assert_eq!(few_first(counts, limit), expected, "{counts:?} {limit}");
+        }
+    }
+}

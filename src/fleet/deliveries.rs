@@ -11,6 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
+use futures_util::future::try_join_all;
 use serde::{Deserialize, Serialize};
 
 use super::Silences;
@@ -325,12 +326,12 @@ impl Deliveries {
                 told.insert((one.notification, one.receiver), Transition::Offline);
             }
         }
-        let mut attempts = Vec::new();
-        for ((notification, receiver), transition) in told.into_iter().take(OF_RECORD) {
-            let made = self.attempts_of(&notification, Some(&receiver)).await?;
-            attempts.extend(made.into_iter().map(|attempt| (attempt, transition)));
-        }
-        Ok(attempts)
+        let attempts =
+            told.into_iter().take(OF_RECORD).map(|((notification, receiver), transition)| async move {
+                let made = self.attempts_of(&notification, Some(&receiver)).await?;
+                Ok(made.into_iter().map(move |attempt| (attempt, transition)))
+            });
+        Ok(try_join_all(attempts).await?.into_iter().flatten().collect())
     }
 
     async fn waiting_one(&self, receiver: &str, notification: &str) -> Result<Option<Waiting>> {

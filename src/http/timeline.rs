@@ -11,6 +11,7 @@ use axum::extract::{Path, State};
 use axum::http::Uri;
 use axum::routing::get;
 use axum::{Json, Router};
+use futures_util::future::try_join_all;
 use serde::{Deserialize, Serialize};
 
 use super::Sources;
@@ -165,14 +166,16 @@ impl Timelines {
         let hearing = self.roll.hearing();
         let blind = hearing.of(&unit.kind).ledger.intervals();
         events.extend(history.records.iter().flat_map(|record| blind_within(record, blind, now)));
-        for record in history.records.iter().take(NOTIFIED) {
-            let attempts = self.deliveries.of_record(&record.id).await?;
-            events.extend(attempts.into_iter().map(|told| of_attempt(told, record)));
-        }
-        if let Some(open) = &view.record {
-            events.extend(self.silenced(open, now).await?);
-        }
-        events.extend(self.changes(unit).await?);
+        let attempts = history.records.iter().take(NOTIFIED).map(|record| self.attempts(record));
+        let silenced = async {
+            match &view.record {
+                Some(open) => self.silenced(open, now).await,
+                None => Ok(Vec::new()),
+            }
+        };
+        let (attempts, silenced, changes) =
+            tokio::try_join!(try_join_all(attempts), silenced, self.changes(unit))?;
+        events.extend(attempts.into_iter().flatten().chain(silenced).chain(changes));
         let is_last_of_record =
             |seen: Timestamp| history.records.first().is_some_and(|newest| newest.last_seen == seen);
         events.extend(view.last_seen.filter(|seen| !is_last_of_record(*seen)).map(|seen| Event {
@@ -183,6 +186,11 @@ impl Timelines {
         let sentence = sentence(&view, now);
         let days = days(&history, &hearing, now);
         Ok(Timeline { view, at: now, sentence, events, days, is_complete: history.is_complete })
+    }
+
+    async fn attempts(&self, record: &OfflineRecord) -> Result<Vec<Event>, Problem> {
+        let attempts = self.deliveries.of_record(&record.id).await?;
+        Ok(attempts.into_iter().map(|told| of_attempt(told, record)).collect())
     }
 
     /// The silences of alerts that hold the notifications of an open record now.

@@ -2,6 +2,8 @@
 //!
 //! Everything is read in bounded steps, for a command or a page; the delivery of notifications waits for none of it.
 
+use std::collections::BTreeSet;
+
 use redis::pipe;
 
 use super::RedisEngine;
@@ -21,6 +23,8 @@ const LANES: usize = 200;
 const OF_LANE: usize = 100;
 /// How many entries of the record one script looks at: less than a millisecond.
 const LOOKED_AT: usize = 64;
+/// Of how many partitions the record is read at once.
+const SIDE_BY_SIDE: usize = 16;
 
 pub(super) async fn letters(
     engine: &RedisEngine,
@@ -28,26 +32,31 @@ pub(super) async fn letters(
     (from, until): (Timestamp, Timestamp),
     limit: usize,
 ) -> Result<Vec<DeadLetter>> {
-    let mut letters: Vec<DeadLetter> = Vec::new();
+    let mut ids = pipe();
     for partition in 0..engine.keys.partitions() {
-        let mut ids = pipe();
         let dead = engine.keys.of(partition, "dead", receiver);
-        let (from, until, limit) = (from.as_millis(), until.as_millis(), limit as isize);
-        ids.zrevrangebyscore_limit(dead, until, from, 0, limit);
-        let (ids,): (Vec<String>,) = engine.topology.send("dead", &ids).await?;
-        if ids.is_empty() {
-            continue;
-        }
-        let key = engine.keys.of(partition, "letters", receiver);
-        let mut bodies = pipe();
-        for id in &ids {
-            bodies.hget(&key, id);
-        }
-        let bodies: Vec<Option<Vec<u8>>> = engine.topology.send("letters", &bodies).await?;
-        let bodies = ids.iter().zip(bodies).filter_map(|(id, body)| Some((id, body?)));
-        letters.extend(bodies.filter_map(|(id, body)| engine.read_letter(&key, id, &body)));
+        ids.zrevrangebyscore_limit_withscores(dead, until.as_millis(), from.as_millis(), 0, limit as isize);
     }
-    letters.sort_by_key(|letter| std::cmp::Reverse(letter.at));
+    let ids: Vec<Vec<(String, f64)>> = engine.topology.send("dead", &ids).await?;
+    let of_partitions = ids.into_iter().zip(0..).flat_map(|(ids, partition)| {
+        ids.into_iter().map(move |(id, at)| (at, engine.keys.of(partition, "letters", receiver), id))
+    });
+    let mut newest: Vec<(f64, String, String)> = of_partitions.collect();
+    newest.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let mut letters: Vec<DeadLetter> = Vec::new();
+    // Another step only if some cannot be read.
+    for step in newest.chunks(limit.max(1)) {
+        let mut bodies = pipe();
+        step.iter().for_each(|(_, key, id)| {
+            bodies.hget(key, id);
+        });
+        let bodies: Vec<Option<Vec<u8>>> = engine.topology.send("letters", &bodies).await?;
+        let bodies = step.iter().zip(bodies).filter_map(|((_, key, id), body)| Some((key, id, body?)));
+        letters.extend(bodies.filter_map(|(key, id, body)| engine.read_letter(key, id, &body)));
+        if letters.len() >= limit {
+            break;
+        }
+    }
     letters.truncate(limit);
     Ok(letters)
 }
@@ -98,7 +107,12 @@ pub(super) async fn waiting(
 ) -> Result<WaitingPage> {
     let (mut partition, mut cursor) = position(after);
     let mut page = WaitingPage::default();
+    let has_lanes = has_lanes(engine, receiver, partition).await?;
     while page.waiting.len() < LANES && partition < engine.keys.partitions() {
+        if cursor == 0 && !has_lanes.contains(&partition) {
+            partition += 1;
+            continue;
+        }
         let mut read = pipe();
         read.cmd("HSCAN")
             .arg(engine.keys.of(partition, "lanes", receiver))
@@ -114,6 +128,17 @@ pub(super) async fn waiting(
     }
     page.next = (partition < engine.keys.partitions()).then(|| format!("{partition} {cursor}"));
     Ok(page)
+}
+
+/// The partitions from `first` on in which notifications wait for a receiver.
+async fn has_lanes(engine: &RedisEngine, receiver: &str, first: u16) -> Result<BTreeSet<u16>> {
+    let partitions = first..engine.keys.partitions();
+    let mut counts = pipe();
+    for partition in partitions.clone() {
+        counts.hlen(engine.keys.of(partition, "lanes", receiver));
+    }
+    let counts: Vec<usize> = engine.topology.send("waiting", &counts).await?;
+    Ok(partitions.zip(counts).filter(|(_, count)| *count > 0).map(|(partition, _)| partition).collect())
 }
 
 /// The notifications in some lanes.
@@ -180,35 +205,53 @@ pub(super) async fn replay(engine: &RedisEngine, delivery: &Delivery, now: Times
     engine.topology.run("replay", &script).await
 }
 
+/// Only the newest are kept while the partitions are read, so memory stays bounded.
 pub(super) async fn attempts(engine: &RedisEngine, find: &FindAttempts) -> Result<Vec<StoredAttempts>> {
-    let mut found: Vec<StoredAttempts> = Vec::new();
+    let mut counts = pipe();
     for partition in 0..engine.keys.partitions() {
-        let (mut of_partition, mut skip) = (0, 0);
-        while of_partition < find.limit {
-            let mut script = engine.scripts.find_attempts.prepare_invoke();
-            script.key(engine.keys.in_partition(partition, "attempts"));
-            let looked_at = if find.with.is_empty() { find.limit.min(LOOKED_AT) } else { LOOKED_AT };
-            script.arg(find.until.as_millis()).arg(find.from.as_millis()).arg(skip).arg(looked_at);
-            let answer: Vec<Vec<u8>> = engine.topology.run("attempts", script.arg(&find.with)).await?;
-            let Some((count, entries)) = answer.split_first() else { break };
-            let entries = entries.chunks_exact(2).filter_map(|entry| {
-                let at = std::str::from_utf8(&entry[0]).ok()?.parse::<f64>().ok()?;
-                let text = String::from_utf8_lossy(&entry[1]);
-                let text = text.split_once(' ')?.1.to_owned();
-                Some(StoredAttempts { at: Timestamp::from_millis(at as i64), text })
-            });
-            let before = found.len();
-            found.extend(entries);
-            of_partition += found.len() - before;
-            let count = std::str::from_utf8(count).ok().and_then(|count| count.parse().ok()).unwrap_or(0);
-            skip += count;
-            if count < looked_at {
-                break;
-            }
-        }
-        // Only the newest are answered, so memory stays bounded.
+        let key = engine.keys.in_partition(partition, "attempts");
+        counts.zcount(key, find.from.as_millis(), find.until.as_millis());
+    }
+    let counts: Vec<usize> = engine.topology.send("attempts", &counts).await?;
+    let partitions: Vec<u16> =
+        (0..).zip(counts).filter(|(_, count)| *count > 0).map(|(partition, _)| partition).collect();
+    let mut found: Vec<StoredAttempts> = Vec::new();
+    for some in partitions.chunks(SIDE_BY_SIDE) {
+        let oldest = found.last().filter(|_| found.len() == find.limit).map_or(find.from, |entry| entry.at);
+        let find = &FindAttempts { from: oldest.max(find.from), ..find.clone() };
+        let step = |partition: &u16| (engine.keys.slot(*partition), attempts_of(engine, *partition, find));
+        let of_some = engine.topology.few_at_once(some.iter().map(step).collect()).await?;
+        found.extend(of_some.into_iter().flatten());
         found.sort_by_key(|entry| std::cmp::Reverse(entry.at));
         found.truncate(find.limit);
+    }
+    Ok(found)
+}
+
+async fn attempts_of(
+    engine: &RedisEngine,
+    partition: u16,
+    find: &FindAttempts,
+) -> Result<Vec<StoredAttempts>> {
+    let (mut found, mut skip) = (Vec::new(), 0);
+    while found.len() < find.limit {
+        let mut script = engine.scripts.find_attempts.prepare_invoke();
+        script.key(engine.keys.in_partition(partition, "attempts"));
+        let looked_at = if find.with.is_empty() { find.limit.min(LOOKED_AT) } else { LOOKED_AT };
+        script.arg(find.until.as_millis()).arg(find.from.as_millis()).arg(skip).arg(looked_at);
+        let answer: Vec<Vec<u8>> = engine.topology.run("attempts", script.arg(&find.with)).await?;
+        let Some((count, entries)) = answer.split_first() else { break };
+        found.extend(entries.chunks_exact(2).filter_map(|entry| {
+            let at = std::str::from_utf8(&entry[0]).ok()?.parse::<f64>().ok()?;
+            let text = String::from_utf8_lossy(&entry[1]);
+            let text = text.split_once(' ')?.1.to_owned();
+            Some(StoredAttempts { at: Timestamp::from_millis(at as i64), text })
+        }));
+        let count = std::str::from_utf8(count).ok().and_then(|count| count.parse().ok()).unwrap_or(0);
+        skip += count;
+        if count < looked_at {
+            break;
+        }
     }
     Ok(found)
 }

@@ -350,22 +350,23 @@ impl RedisEngine {
 
     /// The open records of those units that have one. Their expiry keys are not read: there is none while a unit is offline.
     async fn open_records_of(&self, units: Vec<Unit>) -> Result<Vec<OfflineRecord>> {
-        let mut records = Vec::with_capacity(units.len());
-        // One step after the other: the server answers others in between.
-        for step in units.chunks(FACTS_STEP) {
+        // In steps: the server answers others in between.
+        let steps = units.chunks(FACTS_STEP).map(|step| {
             let mut pipe = pipe();
             for unit in step {
                 let (partition, page) = self.keys.page_id(unit);
                 pipe.hget(self.keys.facts_page(partition, page), unit.to_string());
             }
-            let facts: Vec<Option<Vec<u8>>> = self.topology.send("open_records", &pipe).await?;
-            let open = step
-                .iter()
-                .zip(facts)
-                .filter_map(|(unit, facts)| snapshot(unit.clone(), None, facts).0.facts?.open_record(unit));
-            records.extend(open);
-        }
-        Ok(records)
+            let read = async move {
+                let facts: Vec<Option<Vec<u8>>> = self.topology.send("open_records", &pipe).await?;
+                let open = step.iter().zip(facts).filter_map(|(unit, facts)| {
+                    snapshot(unit.clone(), None, facts).0.facts?.open_record(unit)
+                });
+                Ok(open.collect::<Vec<_>>())
+            };
+            (self.keys.slot(self.keys.partition(&step[0])), read)
+        });
+        Ok(self.topology.few_at_once(steps.collect()).await?.into_iter().flatten().collect())
     }
 
     /// A closed record. An unreadable record is reported and left out.

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use futures_util::future::try_join_all;
 use redis::pipe;
 
 use super::ending::{Ending, OnRecord};
@@ -62,13 +63,12 @@ async fn entered(topology: &Topology, keys: &Keys) -> Result<BTreeMap<String, St
 
 /// The backlog of each receiver in the list.
 pub(super) async fn kept(topology: &Topology, keys: &Keys) -> Result<Vec<(String, Backlog)>> {
-    let mut kept = Vec::new();
-    for name in entered(topology, keys).await?.into_keys() {
+    let backlogs = entered(topology, keys).await?.into_keys().map(|name| async {
         let backlog = backlog(topology, keys, 0..keys.partitions(), &name).await?;
-        if backlog != Backlog::default() {
-            kept.push((name, backlog));
-        }
-    }
+        Ok((name, backlog))
+    });
+    let mut kept: Vec<(String, Backlog)> = try_join_all(backlogs).await?;
+    kept.retain(|(_, backlog)| *backlog != Backlog::default());
     Ok(kept)
 }
 

@@ -99,7 +99,7 @@ pub use flaps::{FlapChange, FlapStore};
 pub use hearing::{Advance, HearingStore};
 pub use incidents::{KeptIncident, incident_in, incident_text};
 pub use notification::{delivery_of_any, notification_of};
-use partition::{crc16, name_bytes};
+use partition::{checksum, crc16};
 pub use partition::{partition_of, partition_of_group};
 pub use queries::{History, OpenPages, Queries};
 pub use roster::{Attendance, Roster};

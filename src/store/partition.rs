@@ -5,20 +5,29 @@ use crate::presence::Unit;
 
 /// The partition that holds a unit: CRC-16/XMODEM of `<kind>:<unit>`, modulo their number.
 pub fn partition_of(unit: &Unit, partitions: u16) -> u16 {
-    crc16(name_bytes(unit)) % partitions.max(1)
+    checksum(unit) % partitions.max(1)
 }
 
 /// The partition that holds a group, as if its key were the name of a unit.
 pub fn partition_of_group(key: &str, partitions: u16) -> u16 {
-    crc16(key.bytes()) % partitions.max(1)
+    crc16(&[key.as_bytes()]) % partitions.max(1)
 }
 
-pub fn name_bytes(unit: &Unit) -> impl Iterator<Item = u8> + '_ {
-    unit.kind.as_str().bytes().chain([b':']).chain(unit.id.as_str().bytes())
+/// CRC-16/XMODEM of `<kind>:<unit>`.
+pub fn checksum(unit: &Unit) -> u16 {
+    crc16(&[unit.kind.as_str().as_bytes(), b":", unit.id.as_str().as_bytes()])
 }
 
-pub fn crc16(bytes: impl Iterator<Item = u8>) -> u16 {
-    bytes.fold(0u16, |crc, byte| (crc << 8) ^ CRC16[usize::from((crc >> 8) as u8 ^ byte)])
+/// CRC-16/XMODEM of a text in parts. Each heartbeat needs a few, so these are plain loops, which are fast at every level of
+/// optimization.
+pub fn crc16(parts: &[&[u8]]) -> u16 {
+    let mut crc = 0u16;
+    for part in parts {
+        for byte in *part {
+            crc = (crc << 8) ^ CRC16[usize::from((crc >> 8) as u8 ^ byte)];
+        }
+    }
+    crc
 }
 
 const CRC16: [u16; 256] = {

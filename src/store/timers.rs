@@ -31,7 +31,7 @@ pub(super) fn partition_of_timer(id: &TimerId, partitions: u16) -> u16 {
 
 /// The checksum of the key of a timer's group.
 pub(super) fn crc16_of_timer(id: &TimerId) -> u16 {
-    crc16(TIMER.bytes().chain(id.as_str().bytes()))
+    crc16(&[TIMER.as_bytes(), id.as_str().as_bytes()])
 }
 
 /// The timer of a group; `None`: it is the group of something else.

@@ -343,7 +343,7 @@ impl Keys {
 
     /// The page of the facts of a unit: the low part of the checksum is the partition, the high part the page.
     pub fn page_id(&self, unit: &Unit) -> PageId {
-        let crc = crate::store::crc16(crate::store::name_bytes(unit));
+        let crc = crate::store::checksum(unit);
         (crc % self.partitions, u32::from(crc / self.partitions) % self.pages())
     }
 

@@ -67,7 +67,7 @@ impl Tags {
 
 /// The slot of every key with this tag, which is given without braces.
 pub fn slot(tag: &str) -> u16 {
-    crc16(tag.bytes()) % SLOTS as u16
+    crc16(&[tag.as_bytes()]) % SLOTS as u16
 }
 
 /// Whether a slot is in the middle half of the part of a partition.

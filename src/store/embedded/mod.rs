@@ -22,6 +22,7 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use rusqlite::Connection;
+use tokio::sync::Semaphore;
 
 use super::{EngineError, Examine, Result, Warning};
 use crate::clock::Timestamp;
@@ -97,6 +98,7 @@ pub use receivers::backlogs_in;
 pub use repair::EmbeddedRepair;
 use roster::Leases;
 pub use table_rules::columns;
+use units::MOST_CHECKS;
 use writer::Writer;
 
 /// How many quarantined rows each examination logs.
@@ -107,6 +109,8 @@ pub struct EmbeddedEngine {
     /// Dropped before the writer: the last connection to close removes the log, which only the writer may do.
     readers: Readers,
     writer: Writer,
+    /// Held by deadline checks under way.
+    checks: Semaphore,
     leases: Leases,
     delivery_leases: Arc<DeliveryLeases>,
     database_file: DatabaseFile,
@@ -148,6 +152,7 @@ fn open(config: &Config, telemetry: Arc<Telemetry>) -> Result<EmbeddedEngine> {
         memory,
         writer,
         readers,
+        checks: Semaphore::new(MOST_CHECKS),
         leases,
         delivery_leases,
         database_file,

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use async_trait::async_trait;
 use futures_util::FutureExt;
 use rusqlite::Connection;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{SemaphorePermit, mpsc, oneshot};
 
 use super::apply::{ApplyJob, PreparedChange};
 use super::last_seen::unit_id;
@@ -16,31 +16,34 @@ use crate::clock::Timestamp;
 use crate::presence::{Change, OfflineRecord, Snapshot, Unit};
 use crate::store::{CheckGuard, DeadlineCheck, HearingStore, Hint, PendingCheck, Refresh, Result, UnitStore};
 
-/// How many heartbeats are sorted by partition at once.
-const BATCH: usize = 4096;
+/// How many suspects one check has: they are decided without a pause, and requests wait meanwhile.
+const CHECK_BATCH: usize = 1000;
+/// The most checks under way: one is read and one is decided while another is written. More would take readers and processors
+/// from requests, and be no faster.
+pub(super) const MOST_CHECKS: usize = 3;
 
-/// How many suspects are checked at once: enough to keep the disk busy while they are decided.
-const CHECK_BATCH: usize = 2000;
+/// How many heartbeats are recorded in one call: each locks every partition once.
+const REFRESH_STEP: usize = 4096;
 
 #[async_trait]
 impl UnitStore for EmbeddedEngine {
     async fn refresh(&self, beats: &[Refresh<'_>]) -> Result<Vec<bool>> {
-        let mut applied = Vec::with_capacity(beats.len());
-        let mut order: Vec<(u16, u32)> = Vec::with_capacity(beats.len().min(BATCH));
-        for batch in beats.chunks(BATCH) {
-            order.clear();
-            order.extend((0..).zip(batch).map(|(n, beat)| (self.memory.partition(beat.unit), n)));
-            order.sort_unstable();
-            let done = applied.len();
-            applied.resize(done + batch.len(), false);
-            for of_one in order.chunk_by(|a, b| a.0 == b.0) {
-                let mut table = self.memory.table(of_one[0].0);
-                for (_, n) in of_one {
-                    applied[done + *n as usize] = table.refresh(&batch[*n as usize]);
-                }
+        let mut of_partitions = vec![Vec::new(); usize::from(self.memory.partitions())];
+        for (index, beat) in beats.iter().enumerate() {
+            of_partitions[usize::from(self.memory.partition(beat.unit))].push(index);
+        }
+        let mut applied = vec![false; beats.len()];
+        for (partition, of_one) in (0..).zip(of_partitions).filter(|(_, of_one)| !of_one.is_empty()) {
+            let mut table = self.memory.table(partition);
+            for index in of_one {
+                applied[index] = table.refresh(&beats[index]);
             }
         }
         Ok(applied)
+    }
+
+    fn refresh_step(&self) -> usize {
+        REFRESH_STEP
     }
 
     async fn read(&self, units: &[Unit]) -> Result<Vec<Snapshot>> {
@@ -135,15 +138,22 @@ impl UnitStore for EmbeddedEngine {
 
 impl EmbeddedEngine {
     async fn check_batch(&self, units: Vec<Unit>) -> Result<DeadlineCheck<'_>> {
+        let permit = self.checks.acquire().await.expect("it is never closed");
         let units = self.read(&units).await?;
-        Ok(DeadlineCheck { units, hearing: self.hearing().await?, stamp: None, guard: Box::new(self) })
+        let guard = Box::new(Guard { engine: self, _permit: permit });
+        Ok(DeadlineCheck { units, hearing: self.hearing().await?, stamp: None, guard })
     }
 }
 
-/// Each change is compared with its row, so the guard is empty.
+/// Each change is compared with its row, so this guards nothing; the check counts as under way until it is applied.
+struct Guard<'a> {
+    engine: &'a EmbeddedEngine,
+    _permit: SemaphorePermit<'a>,
+}
+
 #[async_trait]
-impl CheckGuard for &EmbeddedEngine {
+impl CheckGuard for Guard<'_> {
     async fn apply(self: Box<Self>, changes: &[(Snapshot, Change)]) -> Result<Vec<bool>> {
-        UnitStore::apply(*self, changes).await
+        UnitStore::apply(self.engine, changes).await
     }
 }

@@ -254,6 +254,7 @@ fn the_image_is_built_from_what_reaches_it() {
             // The licence is copied straight into the image, without the build.
             if !to.starts_with('/') {
                 let (from, to) = (root().join(from), dir.path().join(to));
+                std::fs::create_dir_all(to.parent().unwrap()).unwrap();
                 let done = output("cp", &["-r", from.to_str().unwrap(), to.to_str().unwrap()]);
                 assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
             }

@@ -94,6 +94,25 @@ pub async fn every_attempt_is_on_record_for_a_while<G: Ground>(world: World<G>) 
     assert_eq!(world.attempts("", Timestamp::ZERO).await, []);
 }
 
+pub async fn the_newest_letters_and_attempts_of_all_partitions_come_first<G: Ground>(world: World<G>) {
+    const GROUPS: u64 = 40;
+    for n in 0..GROUPS {
+        let key = format!("group-{n}");
+        let record = offline(&world.unit(&format!("unit-{n}")), world.at(0));
+        let delivery = world.sealed_in(&key, &[record], world.at(n)).await.remove(0);
+        world.end(&delivery, End::DeadLetter("410 Gone".to_owned()), "410 Gone", world.at(n)).await;
+    }
+    for (newest, limit) in [(GROUPS - 1, 1), (GROUPS - 1, 7), (GROUPS - 10, 20), (GROUPS - 1, GROUPS)] {
+        let expected: Vec<Timestamp> = (0..limit).map(|back| world.at(newest - back)).collect();
+        let (from, until, limit) = (world.at(0), world.at(newest), limit as usize);
+        let letters = world.engine.letters("hook", from, until, limit).await.unwrap();
+        assert_eq!(letters.iter().map(|letter| letter.at).collect::<Vec<_>>(), expected);
+        let find = FindAttempts { with: String::new(), from, until, limit };
+        let attempts = world.engine.attempts(&find).await.unwrap();
+        assert_eq!(attempts.iter().map(|entry| entry.at).collect::<Vec<_>>(), expected);
+    }
+}
+
 /// The embedded engine has one record for all partitions; `kept.rs` there has its test.
 #[tokio::test]
 async fn the_record_of_attempts_of_a_partition_in_redis_is_bounded() {

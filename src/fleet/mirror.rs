@@ -28,7 +28,7 @@ use hashbrown::HashMap;
 use super::RuleBook;
 use crate::clock::Timestamp;
 use crate::presence::{Change, KeyChange, Kind, KindRules, Snapshot, Standing, Unit};
-use crate::store::{partition_of, table::Key};
+use crate::store::{by_partition, partition_of, table::Key};
 
 mod block_bounds;
 mod filter;
@@ -164,9 +164,19 @@ impl Mirror {
 
     /// Notes a recorded heartbeat of a unit that is present. The newest wins.
     pub fn seen(&self, unit: &Unit, at: Timestamp) {
-        if let Some(key) = self.key(unit) {
-            let policy = || self.rules.of(unit.kind.as_str()).map(|rules| rules.policy);
-            self.table_of(unit).seen(key, at, policy);
+        self.all_seen(&[(unit, at)]);
+    }
+
+    /// The same for many.
+    pub fn all_seen(&self, beats: &[(&Unit, Timestamp)]) {
+        let of_partitions = by_partition(beats.iter().map(|(unit, _)| *unit), self.tables.len() as u16);
+        for (partition, indexes) in (0..).zip(of_partitions).filter(|(_, indexes)| !indexes.is_empty()) {
+            let mut table = self.write(partition);
+            for (unit, at) in indexes.into_iter().map(|index| beats[index]) {
+                if let Some(key) = self.key(unit) {
+                    table.seen(key, at, || self.rules.of(unit.kind.as_str()).map(|rules| rules.policy));
+                }
+            }
         }
     }
 

@@ -87,14 +87,15 @@ impl Roll {
         if refreshes.is_empty() {
             return Ok(batch);
         }
+        let mut seen = Vec::with_capacity(plain.len());
         for (beat, applied) in plain.into_iter().zip(self.engine.refresh(&refreshes).await?) {
-            if applied {
-                batch.refreshed += 1;
-                self.mirror.seen(&beat.unit, beat.at);
-            } else {
-                batch.refused.push(beat);
+            match applied {
+                true => seen.push((&beat.unit, beat.at)),
+                false => batch.refused.push(beat),
             }
         }
+        self.mirror.all_seen(&seen);
+        batch.refreshed = seen.len() as u64;
         Ok(batch)
     }
 

@@ -14,7 +14,9 @@ use super::stored::{snapshot, text};
 use super::{EmbeddedEngine, open_records};
 use crate::clock::Timestamp;
 use crate::presence::{Change, OfflineRecord, Snapshot, Unit};
-use crate::store::{CheckGuard, DeadlineCheck, HearingStore, Hint, PendingCheck, Refresh, Result, UnitStore};
+use crate::store::{
+    CheckGuard, DeadlineCheck, HearingStore, Hint, PendingCheck, Refresh, Result, UnitStore, by_partition,
+};
 
 /// How many suspects one check has: they are decided without a pause, and requests wait meanwhile.
 const CHECK_BATCH: usize = 1000;
@@ -22,28 +24,18 @@ const CHECK_BATCH: usize = 1000;
 /// from requests, and be no faster.
 pub(super) const MOST_CHECKS: usize = 3;
 
-/// How many heartbeats are recorded in one call: each locks every partition once.
-const REFRESH_STEP: usize = 4096;
-
 #[async_trait]
 impl UnitStore for EmbeddedEngine {
     async fn refresh(&self, beats: &[Refresh<'_>]) -> Result<Vec<bool>> {
-        let mut of_partitions = vec![Vec::new(); usize::from(self.memory.partitions())];
-        for (index, beat) in beats.iter().enumerate() {
-            of_partitions[usize::from(self.memory.partition(beat.unit))].push(index);
-        }
         let mut applied = vec![false; beats.len()];
-        for (partition, of_one) in (0..).zip(of_partitions).filter(|(_, of_one)| !of_one.is_empty()) {
+        let of_partitions = by_partition(beats.iter().map(|beat| beat.unit), self.memory.partitions());
+        for (partition, indexes) in (0..).zip(of_partitions).filter(|(_, indexes)| !indexes.is_empty()) {
             let mut table = self.memory.table(partition);
-            for index in of_one {
+            for index in indexes {
                 applied[index] = table.refresh(&beats[index]);
             }
         }
         Ok(applied)
-    }
-
-    fn refresh_step(&self) -> usize {
-        REFRESH_STEP
     }
 
     async fn read(&self, units: &[Unit]) -> Result<Vec<Snapshot>> {

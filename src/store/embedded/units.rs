@@ -132,19 +132,19 @@ impl EmbeddedEngine {
     async fn check_batch(&self, units: Vec<Unit>) -> Result<DeadlineCheck<'_>> {
         let permit = self.checks.acquire().await.expect("it is never closed");
         let units = self.read(&units).await?;
-        let guard = Box::new(Guard { engine: self, _permit: permit });
+        let guard = Box::new(CheckUnderWay { engine: self, _permit: permit });
         Ok(DeadlineCheck { units, hearing: self.hearing().await?, stamp: None, guard })
     }
 }
 
-/// Each change is compared with its row, so this guards nothing; the check counts as under way until it is applied.
-struct Guard<'a> {
+/// A check counts as under way until it is applied. There is nothing to guard: each change is compared with its row.
+struct CheckUnderWay<'a> {
     engine: &'a EmbeddedEngine,
     _permit: SemaphorePermit<'a>,
 }
 
 #[async_trait]
-impl CheckGuard for Guard<'_> {
+impl CheckGuard for CheckUnderWay<'_> {
     async fn apply(self: Box<Self>, changes: &[(Snapshot, Change)]) -> Result<Vec<bool>> {
         UnitStore::apply(self.engine, changes).await
     }

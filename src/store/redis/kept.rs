@@ -107,9 +107,9 @@ pub(super) async fn waiting(
 ) -> Result<WaitingPage> {
     let (mut partition, mut cursor) = position(after);
     let mut page = WaitingPage::default();
-    let has_lanes = has_lanes(engine, receiver, partition).await?;
+    let with_lanes = partitions_with_lanes(engine, receiver, partition).await?;
     while page.waiting.len() < LANES && partition < engine.keys.partitions() {
-        if cursor == 0 && !has_lanes.contains(&partition) {
+        if cursor == 0 && !with_lanes.contains(&partition) {
             partition += 1;
             continue;
         }
@@ -131,7 +131,7 @@ pub(super) async fn waiting(
 }
 
 /// The partitions from `first` on in which notifications wait for a receiver.
-async fn has_lanes(engine: &RedisEngine, receiver: &str, first: u16) -> Result<BTreeSet<u16>> {
+async fn partitions_with_lanes(engine: &RedisEngine, receiver: &str, first: u16) -> Result<BTreeSet<u16>> {
     let partitions = first..engine.keys.partitions();
     let mut counts = pipe();
     for partition in partitions.clone() {

@@ -162,15 +162,10 @@ impl Mirror {
         !self.read(partition).is_foreign
     }
 
-    /// Notes a recorded heartbeat of a unit that is present. The newest wins.
-    pub fn seen(&self, unit: &Unit, at: Timestamp) {
-        self.all_seen(&[(unit, at)]);
-    }
-
-    /// The same for many.
-    pub fn all_seen(&self, beats: &[(&Unit, Timestamp)]) {
-        let of_partitions = by_partition(beats.iter().map(|(unit, _)| *unit), self.tables.len() as u16);
-        for (partition, indexes) in (0..).zip(of_partitions).filter(|(_, indexes)| !indexes.is_empty()) {
+    /// Notes recorded heartbeats of units that are present. The newest of a unit wins.
+    pub fn seen(&self, beats: &[(&Unit, Timestamp)]) {
+        let units = beats.iter().map(|(unit, _)| *unit);
+        for (partition, indexes) in by_partition(units, self.tables.len() as u16) {
             let mut table = self.write(partition);
             for (unit, at) in indexes.into_iter().map(|index| beats[index]) {
                 if let Some(key) = self.key(unit) {

@@ -13,13 +13,16 @@ pub fn partition_of_group(key: &str, partitions: u16) -> u16 {
     crc16(&[key.as_bytes()]) % partitions.max(1)
 }
 
-/// The indexes of units by partition, for steps that lock each partition once.
-pub fn by_partition<'a>(units: impl IntoIterator<Item = &'a Unit>, partitions: u16) -> Vec<Vec<usize>> {
+/// The indexes of units by partition, without partitions that have none of them: for steps that lock each once.
+pub fn by_partition<'a>(
+    units: impl IntoIterator<Item = &'a Unit>,
+    partitions: u16,
+) -> impl Iterator<Item = (u16, Vec<usize>)> {
     let mut indexes = vec![Vec::new(); usize::from(partitions.max(1))];
     for (index, unit) in units.into_iter().enumerate() {
         indexes[usize::from(partition_of(unit, partitions))].push(index);
     }
-    indexes
+    (0..).zip(indexes).filter(|(_, indexes)| !indexes.is_empty())
 }
 
 /// CRC-16/XMODEM of `<kind>:<unit>`.

@@ -94,7 +94,7 @@ impl Roll {
                 false => batch.refused.push(beat),
             }
         }
-        self.mirror.all_seen(&seen);
+        self.mirror.seen(&seen);
         batch.refreshed = seen.len() as u64;
         Ok(batch)
     }

@@ -28,8 +28,8 @@ pub(super) const MOST_CHECKS: usize = 3;
 impl UnitStore for EmbeddedEngine {
     async fn refresh(&self, beats: &[Refresh<'_>]) -> Result<Vec<bool>> {
         let mut applied = vec![false; beats.len()];
-        let of_partitions = by_partition(beats.iter().map(|beat| beat.unit), self.memory.partitions());
-        for (partition, indexes) in (0..).zip(of_partitions).filter(|(_, indexes)| !indexes.is_empty()) {
+        let units = beats.iter().map(|beat| beat.unit);
+        for (partition, indexes) in by_partition(units, self.memory.partitions()) {
             let mut table = self.memory.table(partition);
             for index in indexes {
                 applied[index] = table.refresh(&beats[index]);

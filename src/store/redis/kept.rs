@@ -2,9 +2,9 @@
 //!
 //! Everything is read in bounded steps, for a command or a page; the delivery of notifications waits for none of it.
 
-use std::collections::BTreeSet;
+use std::ops::Range;
 
-use redis::pipe;
+use redis::{Cmd, pipe};
 
 use super::RedisEngine;
 use super::lanes::in_lane;
@@ -107,7 +107,9 @@ pub(super) async fn waiting(
 ) -> Result<WaitingPage> {
     let (mut partition, mut cursor) = position(after);
     let mut page = WaitingPage::default();
-    let with_lanes = partitions_with_lanes(engine, receiver, partition).await?;
+    let lanes = |partition| Cmd::hlen(engine.keys.of(partition, "lanes", receiver));
+    let with_lanes =
+        occupied_partitions(engine, "waiting", partition..engine.keys.partitions(), lanes).await?;
     while page.waiting.len() < LANES && partition < engine.keys.partitions() {
         if cursor == 0 && !with_lanes.contains(&partition) {
             partition += 1;
@@ -130,14 +132,18 @@ pub(super) async fn waiting(
     Ok(page)
 }
 
-/// The partitions from `first` on in which notifications wait for a receiver.
-async fn partitions_with_lanes(engine: &RedisEngine, receiver: &str, first: u16) -> Result<BTreeSet<u16>> {
-    let partitions = first..engine.keys.partitions();
+/// The partitions of a range of which a command counts anything. `name` names the commands in metrics and errors.
+async fn occupied_partitions(
+    engine: &RedisEngine,
+    name: &'static str,
+    partitions: Range<u16>,
+    count: impl Fn(u16) -> Cmd,
+) -> Result<Vec<u16>> {
     let mut counts = pipe();
     for partition in partitions.clone() {
-        counts.hlen(engine.keys.of(partition, "lanes", receiver));
+        counts.add_command(count(partition));
     }
-    let counts: Vec<usize> = engine.topology.send("waiting", &counts).await?;
+    let counts: Vec<usize> = engine.topology.send(name, &counts).await?;
     Ok(partitions.zip(counts).filter(|(_, count)| *count > 0).map(|(partition, _)| partition).collect())
 }
 
@@ -207,14 +213,11 @@ pub(super) async fn replay(engine: &RedisEngine, delivery: &Delivery, now: Times
 
 /// Only the newest are kept while the partitions are read, so memory stays bounded.
 pub(super) async fn attempts(engine: &RedisEngine, find: &FindAttempts) -> Result<Vec<StoredAttempts>> {
-    let mut counts = pipe();
-    for partition in 0..engine.keys.partitions() {
+    let entries = |partition| {
         let key = engine.keys.in_partition(partition, "attempts");
-        counts.zcount(key, find.from.as_millis(), find.until.as_millis());
-    }
-    let counts: Vec<usize> = engine.topology.send("attempts", &counts).await?;
-    let partitions: Vec<u16> =
-        (0..).zip(counts).filter(|(_, count)| *count > 0).map(|(partition, _)| partition).collect();
+        Cmd::zcount(key, find.from.as_millis(), find.until.as_millis())
+    };
+    let partitions = occupied_partitions(engine, "attempts", 0..engine.keys.partitions(), entries).await?;
     let mut found: Vec<StoredAttempts> = Vec::new();
     for some in partitions.chunks(SIDE_BY_SIDE) {
         let oldest = found.last().filter(|_| found.len() == find.limit).map_or(find.from, |entry| entry.at);

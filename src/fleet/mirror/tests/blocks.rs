@@ -90,7 +90,7 @@ impl Fleet {
                     self.mirror.compare(mark, &[stranger(seen.unit)]);
                 }
                 1 if is_present => {
-                    self.mirror.seen(&seen.unit, at(NOW));
+                    self.mirror.seen(&[(&seen.unit, at(NOW))]);
                     self.units.get_mut(&seen.unit).unwrap().alive = Some(at(NOW));
                 }
                 _ => {

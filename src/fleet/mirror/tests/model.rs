@@ -49,7 +49,7 @@ impl Model {
         let seen = self.read(&beat.unit);
         if seen.alive.is_some_and(|alive| alive <= beat.at) && beat.declared.is_empty() {
             self.units.get_mut(&beat.unit).unwrap().alive = Some(beat.at);
-            self.mirror.seen(&beat.unit, beat.at);
+            self.mirror.seen(&[(&beat.unit, beat.at)]);
         } else if let (_, Some(change)) = presence::hear(&seen, beat, self.rules(), hearing, now) {
             self.changed(seen, change);
         }

@@ -12,8 +12,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 use rollcall::clock::{Clock, Timestamp};
-use rollcall::fleet::HearingConfig;
-use rollcall::fleet::{Mirror, Roll};
+use rollcall::fleet::{HearingConfig, Mirror, Roll, Rules};
 use rollcall::presence::{Heartbeat, KindRules};
 use rollcall::store::{Engine, partition_of};
 use rollcall::telemetry::Telemetry;
@@ -76,7 +75,7 @@ pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
 pub fn roll(engine: Arc<dyn Engine>, clock: &Clock) -> Roll {
     let mut rules = KindRules::new("detector".parse().expect("it is a kind"));
     rules.policy.timeout = TIMEOUT;
-    let rules = Arc::new([(rules.kind.clone(), rules)].into());
+    let rules = Arc::new(Rules::from_iter([(rules.kind.clone(), rules)]));
     let mirror = Arc::new(Mirror::new(Arc::clone(&rules), engine.partitions()));
     let hearing = HearingConfig {
         gap: Duration::from_secs(3),

@@ -1,6 +1,6 @@
 //! Redis, Mosquitto and processes of Rollcall, each with a directory and ports of its own.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -19,6 +19,9 @@ const BROKER: &str = "max_inflight_messages 1000\nmax_queued_messages 1000000\nm
 
 /// The shipped configuration of the service.
 const SERVICE: &str = include_str!("../../config/systemd/rollcall.service");
+
+/// Made once: a new client reads the certificates of the machine, which takes longer than an answer.
+static CLIENT: LazyLock<reqwest::Client> = LazyLock::new(reqwest::Client::new);
 
 /// How long a process may take until it is ready.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -134,7 +137,7 @@ impl Rollcall {
     /// Waits until it is ready, and measures that.
     pub async fn until_ready(mut self) -> anyhow::Result<Rollcall> {
         let ready = until("rollcall is ready", PATIENCE, async || {
-            let answer = reqwest::get(self.page("/readyz")).await;
+            let answer = CLIENT.get(self.page("/readyz")).send().await;
             Ok(answer.is_ok_and(|answer| answer.status().is_success()))
         });
         self.ready_after = ready.await?;
@@ -148,7 +151,7 @@ impl Rollcall {
 
     /// The sum of the series whose lines have this prefix.
     pub async fn metric(&self, begins: &str) -> anyhow::Result<f64> {
-        let text = reqwest::get(self.page("/metrics")).await?.text().await?;
+        let text = CLIENT.get(self.page("/metrics")).send().await?.text().await?;
         let values = text.lines().filter(|line| line.starts_with(begins)).filter_map(|line| {
             let (_, value) = line.rsplit_once(' ')?;
             value.parse::<f64>().ok()

@@ -68,7 +68,7 @@ fn hearing(hearing: &file::Hearing, rules: &Rules, problems: &mut Problems) -> (
 }
 
 fn kinds(kinds: &[file::Kind], problems: &mut Problems) -> Rules {
-    let mut rules = Rules::new();
+    let mut rules = Rules::default();
     if kinds.is_empty() {
         problems.error("kind", "a fleet has at least one kind; leave the key out for one named \"detector\"");
     }

@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn a_value_that_another_instance_may_have_left_out_is_not_known() {
-        let rules = Arc::new(Rules::new());
+        let rules = Arc::new(Rules::default());
         let mirror = Mirror::new(rules.clone(), 1).with_labels(&["site".to_owned()]);
         let telemetry = Arc::new(Telemetry::new(&Clock::system()));
         let pace = Arc::new(CanaryPace::fixed(EVERY));

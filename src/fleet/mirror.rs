@@ -165,13 +165,11 @@ impl Mirror {
     /// Notes recorded heartbeats of units that are present. The newest of a unit wins.
     pub fn seen(&self, beats: &[(&Unit, Timestamp)]) {
         let units = beats.iter().map(|(unit, _)| *unit);
+        let policy_of = |unit: &Unit| self.rules.of(unit.kind.as_str()).map(|rules| rules.policy);
         for (partition, indexes) in by_partition(units, self.tables.len() as u16) {
-            let mut table = self.write(partition);
-            for (unit, at) in indexes.into_iter().map(|index| beats[index]) {
-                if let Some(key) = self.key(unit) {
-                    table.seen(key, at, || self.rules.of(unit.kind.as_str()).map(|rules| rules.policy));
-                }
-            }
+            let beats: Vec<(&Unit, Timestamp)> = indexes.into_iter().map(|index| beats[index]).collect();
+            let keys: Vec<Option<Key>> = beats.iter().map(|(unit, _)| self.key(unit)).collect();
+            self.write(partition).seen(&keys, &beats, policy_of);
         }
     }
 
@@ -208,10 +206,16 @@ impl Mirror {
     /// updated since the mark is newer and stays.
     pub fn compare(&self, mark: Mark, snapshots: &[Snapshot]) {
         let mut table = self.write(mark.partition);
+        let mut known: Option<Arc<KindRules>> = None;
         for seen in snapshots {
-            let Some((key, rules)) = self.key_and_rules(&seen.unit) else { continue };
-            let update = seen.facts.as_ref().and_then(|facts| RowUpdate::of(facts, seen.alive, &rules));
-            table.compare(key, update, mark.number);
+            let kind = &seen.unit.kind;
+            let rules = known.take().filter(|rules| rules.kind == *kind);
+            let Some(rules) = rules.or_else(|| self.rules.of(kind.as_str())) else { continue };
+            if let Some(key) = self.key(&seen.unit) {
+                let update = seen.facts.as_ref().and_then(|facts| RowUpdate::of(facts, seen.alive, &rules));
+                table.compare(key, update, mark.number);
+            }
+            known = Some(rules);
         }
     }
 

@@ -22,6 +22,8 @@
 
 use std::collections::HashMap;
 
+use foldhash::fast::FixedState;
+
 use crate::presence::{Kind, KindRules};
 
 mod canary_pace;
@@ -65,4 +67,4 @@ pub use transitions::Transitions;
 pub use walk::Walk;
 
 /// The rules of every configured kind.
-pub type Rules = HashMap<Kind, KindRules>;
+pub type Rules = HashMap<Kind, KindRules, FixedState>;

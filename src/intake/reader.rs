@@ -156,7 +156,7 @@ mod tests {
 
     fn reader() -> Reader {
         let kind: Kind = "pump".parse().unwrap();
-        let rules: Rules = [(kind.clone(), KindRules::new(kind.clone()))].into();
+        let rules = Rules::from_iter([(kind.clone(), KindRules::new(kind.clone()))]);
         let template = Template::parse("{site}/{unit}/data", Some(kind)).unwrap();
         let topics = Topics::new(vec![template], Arc::new(rules.clone()).into());
         Reader {

@@ -71,7 +71,7 @@ impl World {
         let mut rules = KindRules::new("detector".parse().unwrap());
         rules.policy.timeout = TIMEOUT;
         let hearing = HearingConfig { gap: 100 * HOUR, follows: false, settle: WAIT, tell_after: HOUR };
-        let rules: Arc<Rules> = Arc::new([(rules.kind.clone(), rules)].into());
+        let rules = Arc::new(Rules::from_iter([(rules.kind.clone(), rules)]));
         let mirror =
             Arc::new(Mirror::new(rules.clone(), engine.partitions()).with_labels(&["site".to_owned()]));
         let roll = Roll::new(engine.clone(), rules, mirror, telemetry.clone(), hearing, outbox_grew.clone());

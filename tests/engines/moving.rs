@@ -100,7 +100,7 @@ impl Places {
 /// The fleet on an engine, with simulated time.
 async fn roll(engine: Arc<dyn Engine>) -> Roll {
     let kind: Kind = "detector".parse().unwrap();
-    let rules = Arc::new(Rules::from([(kind.clone(), KindRules::new(kind))]));
+    let rules = Arc::new(Rules::from_iter([(kind.clone(), KindRules::new(kind))]));
     let mirror = Arc::new(Mirror::new(rules.clone(), engine.partitions()));
     let (gap, settle) = (Duration::from_secs(3), 5 * MINUTE);
     let config = HearingConfig { gap, follows: false, settle, tell_after: 5 * MINUTE };

@@ -48,7 +48,8 @@ impl Fleet {
     fn of(engine: &Arc<RedisEngine>, kind: &str) -> Fleet {
         let kind: Kind = kind.parse().unwrap();
         let policy = Policy { timeout: 100 * SECOND, grace: Duration::ZERO };
-        let rules = Arc::new(Rules::from([(kind.clone(), KindRules { policy, ..KindRules::new(kind) })]));
+        let rules =
+            Arc::new(Rules::from_iter([(kind.clone(), KindRules { policy, ..KindRules::new(kind) })]));
         let clock = Clock::by_hand(Timestamp::from_millis(1_700_000_000_000));
         let mirror = Arc::new(Mirror::new(rules.clone(), engine.partitions()));
         let telemetry = Arc::new(Telemetry::new(&clock));

@@ -11,7 +11,7 @@ use super::label_index::LabelIndex;
 use super::policies::Policies;
 use super::row::{Absence, Row, RowState, RowUpdate};
 use crate::clock::Timestamp;
-use crate::presence::Policy;
+use crate::presence::{Policy, Unit};
 use crate::store::table::{Key, Table};
 
 /// The units of one partition.
@@ -62,21 +62,31 @@ impl PartitionTable {
         };
     }
 
-    /// A heartbeat of that unit was recorded. `policy`: of a unit that is new.
-    pub fn seen(&mut self, key: Key, at: Timestamp, policy: impl FnOnce() -> Option<Policy>) {
+    /// Heartbeats of units with these keys were recorded; one without a key is not kept. `policy`: of a unit that is new.
+    pub fn seen(
+        &mut self,
+        keys: &[Option<Key>],
+        beats: &[(&Unit, Timestamp)],
+        policy: impl Fn(&Unit) -> Option<Policy>,
+    ) {
         if self.is_foreign {
             return;
         }
-        match self.rows.find(key) {
-            Some(slot) => {
-                let row = &mut self.rows[slot as usize];
-                row.last_seen = row.last_seen.max(at);
-            }
-            // The heartbeat was under way when the unit was removed.
-            None if self.removed.contains_key(&key.hash) => {}
-            None => {
-                if let Some(policy) = policy() {
-                    self.put(key, RowUpdate::heard(at, policy));
+        let slots = self.rows.find_all(keys);
+        for ((key, (unit, at)), slot) in keys.iter().zip(beats).zip(slots) {
+            let Some(key) = *key else { continue };
+            // One before it may have added the unit.
+            match slot.or_else(|| self.rows.find(key)) {
+                Some(slot) => {
+                    let row = &mut self.rows[slot as usize];
+                    row.last_seen = row.last_seen.max(*at);
+                }
+                // The heartbeat was under way when the unit was removed.
+                None if self.removed.contains_key(&key.hash) => {}
+                None => {
+                    if let Some(policy) = policy(unit) {
+                        self.put(key, None, RowUpdate::heard(*at, policy));
+                    }
                 }
             }
         }
@@ -117,8 +127,8 @@ impl PartitionTable {
         }
         match self.rows.find(key) {
             Some(slot) if was_there && update.is_older_than(&self.rows[slot as usize]) => false,
-            _ => {
-                self.put(key, update);
+            slot => {
+                self.put(key, slot, update);
                 true
             }
         }
@@ -144,7 +154,7 @@ impl PartitionTable {
             None => {}
             Some(update) => {
                 self.removed.remove(&key.hash);
-                self.put(key, update);
+                self.put(key, slot, update);
             }
         }
     }
@@ -227,9 +237,10 @@ impl PartitionTable {
         self.rows.bytes() + labels_bytes + offline_bytes + self.bounds.bytes()
     }
 
-    fn put(&mut self, key: Key, update: RowUpdate) {
+    /// Updates the row in that slot, or adds one.
+    fn put(&mut self, key: Key, slot: Option<u32>, update: RowUpdate) {
         let policy = self.policies.acquire(update.policy);
-        let slot = match self.rows.find(key) {
+        let slot = match slot {
             Some(slot) => {
                 let is_absent = self.is_absent(slot);
                 let row = &mut self.rows[slot as usize];

@@ -27,7 +27,7 @@ fn seconds(count: u64) -> Duration {
 fn rules() -> Arc<Rules> {
     let kind: Kind = "detector".parse().unwrap();
     let policy = Policy { timeout: 100 * SECOND, grace: 20 * SECOND };
-    Arc::new(Rules::from([(kind.clone(), KindRules { policy, ..KindRules::new(kind) })]))
+    Arc::new(Rules::from_iter([(kind.clone(), KindRules { policy, ..KindRules::new(kind) })]))
 }
 
 fn unit(number: usize) -> Unit {

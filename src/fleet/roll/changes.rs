@@ -89,7 +89,7 @@ impl Roll {
     }
 
     /// Notes the timeout of a watched unit for the pace of canaries.
-    pub(in crate::fleet) fn meet(&self, unit: &Unit, facts: Option<&Facts>) {
+    fn meet(&self, unit: &Unit, facts: Option<&Facts>) {
         if let Some((facts, rules)) = facts.zip(self.rules.of(unit.kind.as_str())) {
             self.pace.met(facts, &rules);
         }

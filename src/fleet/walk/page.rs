@@ -3,6 +3,7 @@
 use super::Walk;
 use super::removed::UnwatchedRecords;
 use crate::clock::Timestamp;
+use crate::fleet::Rules;
 use crate::presence::{self, Hearing, Snapshot, Standing, Unit, Verdict};
 use crate::store::Result;
 
@@ -27,17 +28,21 @@ impl Walk {
         let snapshots = self.engine.walk(partition, page).await?;
         let unwatched = self.unwatched(&snapshots).await?;
         self.mirror.compare(mark, &snapshots);
-        snapshots.iter().for_each(|seen| self.roll.meet(&seen.unit, seen.facts.as_ref()));
-        let now = self.clock.now();
+        let (rules, now) = (self.roll.rules(), self.clock.now());
+        for seen in &snapshots {
+            if let (Some(facts), Some(rules)) = (&seen.facts, rules.get(&seen.unit.kind)) {
+                self.roll.pace().met(facts, rules);
+            }
+        }
         let hearing = self.roll.hearing();
         let (present, others): (Vec<Snapshot>, Vec<Snapshot>) =
             snapshots.into_iter().partition(|seen| checks_all && is_present(seen));
         self.check(&present.into_iter().map(|seen| seen.unit).collect::<Vec<Unit>>(), now).await?;
-        let suspects = others.into_iter().filter(|seen| self.is_suspect(seen, &hearing, now));
+        let suspects = others.into_iter().filter(|seen| is_suspect(seen, &rules, &hearing, now));
         // Most suspects cannot be decided now, such as a fleet that is due while Rollcall is blind; to read all of
         // them again would be in vain.
         let (suspects, unresolved): (Vec<Snapshot>, Vec<Snapshot>) =
-            suspects.partition(|seen| self.can_be_resolved(seen, &hearing, now));
+            suspects.partition(|seen| can_be_resolved(seen, &rules, &hearing, now));
         let suspects: Vec<Unit> = suspects.into_iter().map(|seen| seen.unit).collect();
         self.check(&suspects, now).await?;
         let outcome = if unresolved.is_empty() { PageOutcome::Resolved } else { PageOutcome::Unresolved };
@@ -51,31 +56,30 @@ impl Walk {
         }
         Ok(())
     }
+}
 
-    fn is_suspect(&self, seen: &Snapshot, hearing: &Hearing, now: Timestamp) -> bool {
-        if seen.is_unreadable() {
-            return true;
-        }
-        let rules = self.roll.rule_book().of(seen.unit.kind.as_str());
-        let Some((facts, rules)) = seen.facts.as_ref().zip(rules) else {
-            return false;
-        };
-        match &facts.standing {
-            Standing::Retired(_) => false,
-            Standing::Offline(silence) => {
-                seen.alive.is_some() || silence.allowed != facts.policy(&rules).allowed()
-            }
-            _ => presence::deadline(seen, &rules, hearing).is_some_and(|deadline| deadline < now),
-        }
+fn is_suspect(seen: &Snapshot, rules: &Rules, hearing: &Hearing, now: Timestamp) -> bool {
+    if seen.is_unreadable() {
+        return true;
     }
+    let Some((facts, rules)) = seen.facts.as_ref().zip(rules.get(&seen.unit.kind)) else {
+        return false;
+    };
+    match &facts.standing {
+        Standing::Retired(_) => false,
+        Standing::Offline(silence) => {
+            seen.alive.is_some() || silence.allowed != facts.policy(rules).allowed()
+        }
+        _ => presence::deadline(seen, rules, hearing).is_some_and(|deadline| deadline < now),
+    }
+}
 
-    fn can_be_resolved(&self, seen: &Snapshot, hearing: &Hearing, now: Timestamp) -> bool {
-        if seen.is_unreadable() {
-            return true;
-        }
-        let Some(rules) = self.roll.rule_book().of(seen.unit.kind.as_str()) else { return false };
-        matches!(presence::check_deadline(seen, &rules, hearing, now), Verdict::Offline(_) | Verdict::Back(_))
+fn can_be_resolved(seen: &Snapshot, rules: &Rules, hearing: &Hearing, now: Timestamp) -> bool {
+    if seen.is_unreadable() {
+        return true;
     }
+    let Some(rules) = rules.get(&seen.unit.kind) else { return false };
+    matches!(presence::check_deadline(seen, rules, hearing, now), Verdict::Offline(_) | Verdict::Back(_))
 }
 
 fn is_present(seen: &Snapshot) -> bool {

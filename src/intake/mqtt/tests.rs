@@ -53,7 +53,7 @@ struct World {
 impl World {
     fn new(room: usize) -> World {
         let kind: Kind = "pump".parse().unwrap();
-        let rules: Rules = [(kind.clone(), KindRules::new(kind.clone()))].into();
+        let rules = Rules::from_iter([(kind.clone(), KindRules::new(kind.clone()))]);
         let topics = Topics::new(
             vec![Template::parse("units/{unit}", Some(kind)).unwrap()],
             Arc::new(rules.clone()).into(),

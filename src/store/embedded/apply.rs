@@ -23,6 +23,8 @@ use crate::store::{EngineError, Result, encoding};
 /// A change, ready to be written: the caller encodes it, which relieves the one thread that writes.
 pub(super) struct PreparedChange {
     unit: Unit,
+    /// The unit as it is stored.
+    name: String,
     partition: u16,
     row_change: RowChange,
     facts: Option<String>,
@@ -86,6 +88,7 @@ impl PreparedChange {
         let partition = memory.partition(&seen.unit);
         Ok(PreparedChange {
             unit: seen.unit.clone(),
+            name: seen.unit.to_string(),
             partition,
             row_change,
             facts,
@@ -225,7 +228,7 @@ impl<'a> UnitStatements<'a> {
         match &change.facts {
             None => self.delete.execute([id])?,
             Some(facts) => {
-                let name = change.unit.to_string();
+                let name = &change.name;
                 let is_there = pending.is_stored
                     && self.update.execute(params![name, facts, alive, next_check, number, id])? > 0;
                 if is_there {

@@ -232,7 +232,10 @@ impl WriteJob for Flush {
             let mut state = self.tables.state();
             for (partition, taken) in &self.taken {
                 state.beats += taken.len();
-                state.pages.extend(taken.iter().map(|beat| (*partition, beat.slot / PAGE)));
+                // Units that send one after the other lie side by side.
+                let mut pages: Vec<u32> = taken.iter().map(|beat| beat.slot / PAGE).collect();
+                pages.dedup();
+                state.pages.extend(pages.into_iter().map(|page| (*partition, page)));
             }
             self.rows = state.rows;
             (state.beats, state.pages.len(), state.heard == self.heard)

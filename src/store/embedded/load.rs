@@ -212,9 +212,9 @@ impl Loader<'_> {
             self.number = self.number.max(number);
             // The partition of a damaged key may not exist.
             let Some((partition, page)) = partition_and_slot(id) else { continue };
-            for (slot, time) in read_times(blob(row, 2)?) {
-                self.heartbeat(partition, page.saturating_mul(PAGE).saturating_add(slot), number, time);
-            }
+            let first = page.saturating_mul(PAGE);
+            let times = read_times(blob(row, 2)?);
+            self.heartbeats(partition, number, times.map(|(slot, time)| (first.saturating_add(slot), time)));
         }
         Ok(count)
     }
@@ -228,21 +228,28 @@ impl Loader<'_> {
             found += 1;
             let number: i64 = row.get(0)?;
             self.number = self.number.max(number);
-            let entries = blob(row, 1)?;
-            for (partition, slot, time) in read_entries(entries) {
-                self.heartbeat(partition, slot, number, time);
-                count += 1;
-                pages.insert((partition, slot / PAGE));
+            let entries: Vec<(u16, u32, Timestamp)> = read_entries(blob(row, 1)?).collect();
+            for of_partition in entries.chunk_by(|a, b| a.0 == b.0) {
+                let partition = of_partition[0].0;
+                self.heartbeats(partition, number, of_partition.iter().map(|(_, slot, time)| (*slot, *time)));
+                let mut of_pages = of_partition.iter().map(|(_, slot, _)| slot / PAGE).collect::<Vec<u32>>();
+                of_pages.dedup();
+                pages.extend(of_pages.into_iter().map(|page| (partition, page)));
             }
+            count += entries.len();
         }
         Ok((found, count, pages))
     }
 
-    /// Applies a heartbeat if it is newer than the unit's last change.
-    fn heartbeat(&self, partition: u16, slot: u32, number: i64, time: Timestamp) {
-        let after = self.after.get(usize::from(partition)).and_then(|after| after.get(slot as usize));
-        if after.is_some_and(|after| number > *after) {
-            let row = &mut self.memory.table(partition).rows[slot as usize];
+    /// Applies heartbeats of a flush, by slot; each if it is newer than its unit's last change.
+    fn heartbeats(&self, partition: u16, number: i64, beats: impl Iterator<Item = (u32, Timestamp)>) {
+        let Some(after) = self.after.get(usize::from(partition)) else { return };
+        let mut table = self.memory.table(partition);
+        for (slot, time) in beats {
+            if after.get(slot as usize).is_none_or(|after| number <= *after) {
+                continue;
+            }
+            let row = &mut table.rows[slot as usize];
             if row.alive != MaybeTimestamp::NONE {
                 row.alive = Some(time).into();
             }

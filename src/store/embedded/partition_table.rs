@@ -53,9 +53,14 @@ pub(super) struct PartitionTable {
 }
 
 impl PartitionTable {
-    /// Writes a heartbeat into the expiry key, if there is one; the newest wins.
-    pub fn refresh(&mut self, beat: &Refresh<'_>) -> bool {
-        let Some(slot) = self.find(beat.unit) else { return false };
+    /// Writes heartbeats into the expiry keys that there are; the newest wins. Answers, in order, which were written.
+    pub fn refresh(&mut self, beats: &[&Refresh<'_>]) -> Vec<bool> {
+        let keys: Vec<Option<Key>> = beats.iter().map(|beat| self.key(beat.unit)).collect();
+        let found = beats.iter().zip(self.rows.find_all(&keys));
+        found.map(|(beat, slot)| slot.is_some_and(|slot| self.refresh_row(slot, beat))).collect()
+    }
+
+    fn refresh_row(&mut self, slot: u32, beat: &Refresh<'_>) -> bool {
         let row = &mut self.rows[slot as usize];
         let Some(alive) = row.alive.get() else { return false };
         // The pending change was decided without this heartbeat, so the heartbeat is decided after it.
@@ -136,7 +141,8 @@ impl PartitionTable {
 
     /// The expiry key of a unit by its name.
     pub fn alive(&self, name: &str) -> Option<Timestamp> {
-        let slot = self.find_name(name.split_once(':')?)?;
+        let (kind, id) = name.split_once(':')?;
+        let slot = self.rows.find(self.key_of_name(kind, id)?)?;
         self.rows[slot as usize].alive.get()
     }
 
@@ -258,7 +264,7 @@ impl PartitionTable {
         facts: u64,
     ) -> Option<()> {
         let (kind, id) = name.split_once(':')?;
-        let key = self.key_of(kind, id)?;
+        let key = self.new_key(kind, id)?;
         self.rows.add_at(slot, key, |name| {
             let mut row = Row { alive, next_check, facts, ..Row::named(name) };
             row.flags.insert(RowFlags::STORED);
@@ -275,29 +281,31 @@ impl PartitionTable {
     }
 
     fn find(&self, unit: &Unit) -> Option<u32> {
-        self.find_name((unit.kind.as_str(), unit.id.as_str()))
+        self.rows.find(self.key(unit)?)
     }
 
-    fn find_name(&self, (kind, id): (&str, &str)) -> Option<u32> {
-        let kind = self.kinds.iter().position(|known| known.as_str() == kind)? as u16;
-        self.rows.find(Key::new(self.rows.hasher(), kind, id))
+    /// The key of a unit; `None`: no unit of its kind was ever here.
+    fn key<'a>(&self, unit: &'a Unit) -> Option<Key<'a>> {
+        self.key_of_name(unit.kind.as_str(), unit.id.as_str())
+    }
+
+    fn key_of_name<'a>(&self, kind: &str, id: &'a str) -> Option<Key<'a>> {
+        let number = self.kinds.iter().position(|known| known.as_str() == kind)?;
+        Some(Key::new(self.rows.hasher(), number as u16, id))
     }
 
     /// The key of a unit that may be new; `None` if the kind is invalid, or there are too many.
-    fn key_of<'a>(&mut self, kind: &str, id: &'a str) -> Option<Key<'a>> {
-        let number = match self.kinds.iter().position(|known| known.as_str() == kind) {
-            Some(number) => number,
-            None => {
-                self.kinds.push(kind.parse().ok()?);
-                self.kinds.len() - 1
-            }
-        };
-        Some(Key::new(self.rows.hasher(), u16::try_from(number).ok()?, id))
+    fn new_key<'a>(&mut self, kind: &str, id: &'a str) -> Option<Key<'a>> {
+        if !self.kinds.iter().any(|known| known.as_str() == kind) {
+            u16::try_from(self.kinds.len()).ok()?;
+            self.kinds.push(kind.parse().ok()?);
+        }
+        self.key_of_name(kind, id)
     }
 
     /// `None` if the table is full.
     fn add(&mut self, unit: &Unit) -> Option<u32> {
-        let key = self.key_of(unit.kind.as_str(), unit.id.as_str())?;
+        let key = self.new_key(unit.kind.as_str(), unit.id.as_str())?;
         self.rows.add(key, Row::named)
     }
 

@@ -30,10 +30,9 @@ impl UnitStore for EmbeddedEngine {
         let mut applied = vec![false; beats.len()];
         let units = beats.iter().map(|beat| beat.unit);
         for (partition, indexes) in by_partition(units, self.memory.partitions()) {
-            let mut table = self.memory.table(partition);
-            for index in indexes {
-                applied[index] = table.refresh(&beats[index]);
-            }
+            let of_partition: Vec<&Refresh<'_>> = indexes.iter().map(|index| &beats[*index]).collect();
+            let of_partition = self.memory.table(partition).refresh(&of_partition);
+            indexes.into_iter().zip(of_partition).for_each(|(index, is_applied)| applied[index] = is_applied);
         }
         Ok(applied)
     }

@@ -53,7 +53,7 @@ pub struct Key<'a> {
 
 impl<'a> Key<'a> {
     pub fn new(hasher: &RandomState, kind: u16, id: &'a str) -> Key<'a> {
-        Key { hash: hasher.hash_one((kind, id)), kind, id }
+        Key { hash: hash(hasher, kind, id.as_bytes()), kind, id }
     }
 }
 
@@ -126,11 +126,27 @@ impl<R> Table<R> {
 
 impl<R: Row> Table<R> {
     pub fn find(&self, key: Key<'_>) -> Option<u32> {
-        let is_same = |slot: &u32| {
-            let row = &self.rows[*slot as usize];
-            row.name().kind == key.kind && self.id(row) == key.id
-        };
-        self.slots.find(key.hash, is_same).copied()
+        self.slots.find(key.hash, |slot| self.is_at(*slot, key)).copied()
+    }
+
+    /// The same for several units, in order; a unit without a key is not in the table. A search waits for memory, so a slot
+    /// that may be the right one is read for each before any is compared: the processor waits for many at a time.
+    pub fn find_all(&self, keys: &[Option<Key<'_>>]) -> Vec<Option<u32>> {
+        let maybe = |key: &Option<Key<'_>>| self.slots.find(key.as_ref()?.hash, |_| true).copied();
+        let mut slots: Vec<Option<u32>> = keys.iter().map(maybe).collect();
+        for (key, found) in keys.iter().zip(&mut slots) {
+            let (Some(key), Some(slot)) = (key, *found) else { continue };
+            // Another unit may have a similar hash.
+            if !self.is_at(slot, *key) {
+                *found = self.find(*key);
+            }
+        }
+        slots
+    }
+
+    fn is_at(&self, slot: u32, key: Key<'_>) -> bool {
+        let Name { start, kind, length } = self.rows[slot as usize].name();
+        kind == key.kind && self.names.bytes_of(start, length) == key.id.as_bytes()
     }
 
     /// The id of the unit of a row.
@@ -235,7 +251,11 @@ impl<R> IndexMut<usize> for Table<R> {
 
 fn hash_of<R: Row>(hasher: &RandomState, names: &Names, row: &R) -> u64 {
     let Name { start, kind, length } = row.name();
-    Key::new(hasher, kind, names.get(start, length)).hash
+    hash(hasher, kind, names.bytes_of(start, length))
+}
+
+fn hash(hasher: &RandomState, kind: u16, id: &[u8]) -> u64 {
+    hasher.hash_one((kind, id))
 }
 
 #[cfg(test)]
@@ -282,6 +302,8 @@ mod tests {
             let key = Key::new(&hasher, kind, &id);
             let known = map.get(&(kind, id.clone())).copied();
             assert_eq!(table.find(key), known.map(|(slot, _)| slot));
+            let keys = [Some(key), None, Some(Key::new(&hasher, kind, "none")), Some(key)];
+            assert_eq!(table.find_all(&keys), [table.find(key), None, None, table.find(key)]);
             match known {
                 Some((slot, value)) => {
                     assert_eq!((table[slot as usize].value, table.id(&table[slot as usize])), (value, &*id));

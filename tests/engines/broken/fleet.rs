@@ -83,7 +83,7 @@ pub fn telemetry() -> (Arc<Telemetry>, Clock) {
 impl Fleet {
     pub fn on(engine: Arc<dyn Engine>, telemetry: Arc<Telemetry>, clock: Clock) -> Fleet {
         let kind: Kind = "detector".parse().unwrap();
-        let rules = Arc::new(Rules::from([(kind.clone(), KindRules::new(kind))]));
+        let rules = Arc::new(Rules::from_iter([(kind.clone(), KindRules::new(kind))]));
         let mirror = Arc::new(Mirror::new(rules.clone(), engine.partitions()));
         let config = HearingConfig {
             gap: 1000 * HOUR,

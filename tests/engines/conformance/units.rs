@@ -491,7 +491,7 @@ pub async fn a_record_of_a_removed_kind_is_closed_and_notified_once<G: Ground>(w
     assert_eq!(world.transitions().await.len(), 2, "its kind is configured");
     // An instance that has another kind, twice.
     let kind: Kind = "pump".parse().unwrap();
-    let others = Rules::from([(kind.clone(), KindRules::new(kind))]);
+    let others = Rules::from_iter([(kind.clone(), KindRules::new(kind))]);
     let mirror = Arc::new(Mirror::new(Arc::new(others.clone()), world.engine.partitions()));
     let roll = roll_with(world.engine.clone(), others, mirror);
     for _ in 0..2 {

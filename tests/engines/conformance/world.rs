@@ -162,7 +162,7 @@ impl<G: Ground> World<G> {
 
 pub fn rules() -> Rules {
     let kind: Kind = "detector".parse().unwrap();
-    Rules::from([(kind.clone(), KindRules::new(kind))])
+    Rules::from_iter([(kind.clone(), KindRules::new(kind))])
 }
 
 pub fn roll(engine: Arc<dyn Engine>) -> Roll {

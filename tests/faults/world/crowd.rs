@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollcall::clock::{Clock, Timestamp};
-use rollcall::fleet::{HearingConfig, Mirror, Roll};
+use rollcall::fleet::{HearingConfig, Mirror, Roll, Rules};
 use rollcall::presence::{Declared, Heartbeat, Kind, KindRules};
 use rollcall::store::embedded::EmbeddedEngine;
 use rollcall::store::redis::RedisEngine;
@@ -44,7 +44,7 @@ fn roll_of(engine: Arc<dyn Engine>, telemetry: Arc<Telemetry>) -> Roll {
     let kind: Kind = "detector".parse().unwrap();
     let mut rules = KindRules::new(kind.clone());
     rules.policy.timeout = TIMEOUT;
-    let rules = Arc::new([(kind, rules)].into());
+    let rules = Arc::new(Rules::from_iter([(kind, rules)]));
     let hearing = HearingConfig { gap: SECOND, follows: false, settle: SECOND, tell_after: SECOND };
     let mirror = Arc::new(Mirror::new(Arc::clone(&rules), engine.partitions()));
     Roll::new(engine, rules, mirror, telemetry, hearing, Default::default())

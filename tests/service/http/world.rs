@@ -275,7 +275,7 @@ pub fn rules() -> Arc<Rules> {
     let detector: Kind = "detector".parse().unwrap();
     let meter: Kind = "meter".parse().unwrap();
     let policy = Policy { timeout: 100 * SECOND, grace: 20 * SECOND };
-    Arc::new(Rules::from([
+    Arc::new(Rules::from_iter([
         (detector.clone(), KindRules { policy, ..KindRules::new(detector) }),
         (meter.clone(), KindRules::new(meter)),
     ]))

@@ -30,7 +30,7 @@ impl Fleet {
             let kind: Kind = name.parse().unwrap();
             (kind.clone(), KindRules { policy, archive_after, ..KindRules::new(kind) })
         };
-        let rules = Arc::new(Rules::from([kind("detector", None), kind("pump", Some(seconds(500)))]));
+        let rules = Arc::new(Rules::from_iter([kind("detector", None), kind("pump", Some(seconds(500)))]));
         let mirror = Mirror::new(rules.clone(), PARTITIONS).with_labels(&["site".to_owned()]);
         Fleet { random: StdRng::seed_from_u64(seed), offline, rules, units: BTreeMap::new(), mirror }
     }

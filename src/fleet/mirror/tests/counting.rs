@@ -47,7 +47,7 @@ fn a_large_fleet_is_counted_as_a_small_one() {
 fn archived_units_are_left_out_of_counts_and_lists_until_they_are_heard() {
     let mut of_kind = rules().values().next().unwrap().clone();
     of_kind.archive_after = Some(seconds(1000));
-    let mirror = Mirror::new(Arc::new(Rules::from([(of_kind.kind.clone(), of_kind)])), 3)
+    let mirror = Mirror::new(Arc::new(Rules::from_iter([(of_kind.kind.clone(), of_kind)])), 3)
         .with_labels(&["site".to_owned()]);
     let put = |seen: Snapshot| mirror.compare(mirror.mark(partition_of(&seen.unit, 3)), &[seen]);
     for number in 0..4 {

@@ -69,7 +69,7 @@ struct World {
 impl World {
     fn new(share: &str, heard: Option<i64>) -> World {
         let kind: Kind = "pump".parse().unwrap();
-        let rules: Rules = [(kind.clone(), KindRules::new(kind.clone()))].into();
+        let rules = Rules::from_iter([(kind.clone(), KindRules::new(kind.clone()))]);
         let topics = Topics::new(
             vec![Template::parse("units/{unit}", Some(kind)).unwrap()],
             Arc::new(rules.clone()).into(),

@@ -181,6 +181,7 @@ fn lines(deliveries: &Value) -> Table {
             let count = line[field].as_u64().unwrap_or_default();
             told.extend((count > 0).then(|| format!("{count} {what}")));
         }
+        told.extend(line["timer"].as_str().map(|id| format!("timer {id}")));
         told.extend((line["reminder"] == true).then(|| "reminder".to_owned()));
         let [id, state, at, labels, attempts, next, answer] =
             ["id", "state", "at", "labels", "attempts", "next_attempt", "answer"]
@@ -205,7 +206,12 @@ async fn show(Show { remote, id, output }: Show) -> anyhow::Result<()> {
     });
     let blind = details["blind"].as_array().into_iter().flatten();
     let blind = blind.map(|of| vec!["blind".to_owned(), String::new(), text(&of["from"]), text(&of["to"])]);
-    let told = records.into_iter().flatten().chain(blind).collect();
+    let timers = details["timers"].as_array().into_iter().flatten();
+    let timers = timers.map(|of| {
+        let what = format!("{}: {}", text(&of["id"]), of["data"]);
+        vec![format!("timer {}", text(&of["type"])), what, text(&of["due"]), text(&of["fired_at"])]
+    });
+    let told = records.into_iter().flatten().chain(blind).chain(timers).collect();
     let attempts = table(&details["attempts"], &["number", "receiver", "at", "result", "took_ms", "answer"]);
     output.say_table(&Table { rows: told, ..Table::new(&["tells of", "unit", "from", "to"]) });
     output.say_table(&attempts);

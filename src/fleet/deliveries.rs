@@ -5,8 +5,9 @@
 //! the record of attempts. Each is read in bounded steps, and a page says where the next one begins.
 //!
 //! # What can be delivered again
-//! A dead letter holds its notification. A delivered one is made again from its offline records, as it was sealed, as
-//! long as the record of attempts has it. Both keep their ids, so a receiver knows the repetition.
+//! A dead letter holds its notification. A delivered one is made again from its offline records or its timer, as it was
+//! sealed, as long as the engine has them and the record of attempts has it. Both keep their ids, so a receiver knows the
+//! repetition. A timer that is delivered at most once is never delivered again.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -16,10 +17,10 @@ use serde::{Deserialize, Serialize};
 
 use super::Silences;
 use crate::clock::Timestamp;
-use crate::presence::{Interval, Kind, OfflineRecord, RecordId, Transition};
+use crate::presence::{FiredTimer, Guarantee, Interval, Kind, OfflineRecord, RecordId, Transition};
 use crate::store::{
     ACKNOWLEDGEMENT, AlertStore, Attempt, AttemptResult, AuditEntry, Audited, Delivery, EngineError,
-    FindAttempts, Group, Queries, Result, Waiting,
+    FindAttempts, Group, Queries, Result, TimerStore, Waiting, timer_and_due,
 };
 
 mod line;
@@ -97,6 +98,8 @@ pub struct DeliveryDetails {
     pub offline: Vec<OfflineRecord>,
     pub online: Vec<OfflineRecord>,
     pub blind: Vec<Interval>,
+    /// The timer, if it is the notification of one.
+    pub timers: Vec<FiredTimer>,
 }
 
 /// How many deliveries a call changed, and whether there are more.
@@ -127,6 +130,8 @@ pub struct Deliveries {
     pub alerts: Arc<dyn AlertStore>,
     /// For the records of delivered notifications.
     pub queries: Arc<dyn Queries>,
+    /// For the timers of delivered notifications.
+    pub timers: Arc<dyn TimerStore>,
     /// For the audit.
     pub silences: Arc<Silences>,
 }
@@ -157,8 +162,8 @@ impl Deliveries {
         if lines.is_empty() && attempts.is_empty() {
             return Err(DeliveriesError::Unknown(id.to_owned()));
         }
-        let (offline, online, blind) =
-            content.map(|one| (one.offline, one.online, one.blind)).unwrap_or_default();
+        let (offline, online, blind, timers) =
+            content.map(|one| (one.offline, one.online, one.blind, one.timers)).unwrap_or_default();
         let attempts = attempts.into_iter().map(|one| AttemptLine {
             receiver: one.receiver,
             number: one.number,
@@ -167,7 +172,14 @@ impl Deliveries {
             result: one.result,
             answer: one.answer,
         });
-        Ok(DeliveryDetails { deliveries: lines, attempts: attempts.collect(), offline, online, blind })
+        Ok(DeliveryDetails {
+            deliveries: lines,
+            attempts: attempts.collect(),
+            offline,
+            online,
+            blind,
+            timers,
+        })
     }
 
     /// Delivers a notification again, to one receiver or to each that it was given up for or delivered to. Answers how
@@ -181,6 +193,12 @@ impl Deliveries {
         let mut again = Vec::new();
         for name in &names {
             let delivered = attempts.iter().find(|one| is_delivered(one) && one.receiver == *name);
+            if delivered.is_some_and(|attempt| !may_be_repeated(attempt)) {
+                let why = format!(
+                    "{notification} is of a timer that is delivered at most once; register a new timer"
+                );
+                return Err(DeliveriesError::Refused(why));
+            }
             match (self.alerts.letter(name, notification).await?, delivered) {
                 (Some(letter), _) => again.push(letter.delivery),
                 (None, Some(attempt)) => again.extend(self.made_again(attempt).await?),
@@ -219,7 +237,7 @@ impl Deliveries {
             for line in page.deliveries {
                 let (notification, of) = parse(&line.id)?;
                 let attempts = self.attempts_of(notification, of).await?;
-                if let Some(attempt) = attempts.iter().find(|one| is_delivered(one)) {
+                if let Some(attempt) = attempts.iter().find(|one| is_delivered(one) && may_be_repeated(one)) {
                     again.extend(self.made_again(attempt).await?);
                 }
             }
@@ -348,7 +366,8 @@ impl Deliveries {
         Ok(None)
     }
 
-    /// The delivery of an attempt, from its offline records as they were when it was sealed; `None` if they are gone.
+    /// The delivery of an attempt, from its timer, or from its offline records as they were when it was sealed; `None` if
+    /// they are gone.
     async fn made_again(&self, attempt: &Attempt) -> Result<Option<Delivery>> {
         let (mut offline, mut online) = (Vec::new(), Vec::new());
         for record in self.records(&attempt.offline).await? {
@@ -363,7 +382,8 @@ impl Deliveries {
         offline.extend(begun);
         online.extend(ended);
         let blind = attempt.blind.clone();
-        let is_empty = offline.is_empty() && online.is_empty() && blind.is_empty();
+        let timers: Vec<FiredTimer> = self.timer_of(attempt).await?.into_iter().collect();
+        let is_empty = offline.is_empty() && online.is_empty() && blind.is_empty() && timers.is_empty();
         Ok((!is_empty).then(|| Delivery {
             id: attempt.delivery(),
             receiver: attempt.receiver.clone(),
@@ -372,12 +392,21 @@ impl Deliveries {
             offline,
             online,
             blind,
-            timers: Vec::new(),
+            timers,
             reminder: attempt.reminder,
             situation: attempt.situation.clone(),
             meant_for: attempt.meant_for.clone(),
             attempt: 0,
         }))
+    }
+
+    /// The timer of an attempt; `None`: it is of none, or the timer is forgotten or was registered again since.
+    async fn timer_of(&self, attempt: &Attempt) -> Result<Option<FiredTimer>> {
+        let Some((id, due)) = timer_and_due(&attempt.group, &attempt.notification) else { return Ok(None) };
+        let timer = self.timers.timers(&[id]).await?.into_iter().flatten().find(|timer| timer.due == due);
+        let fired = timer.and_then(|timer| Some((timer.fired_at()?, timer)));
+        let guarantee = attempt.guarantee;
+        Ok(fired.map(|(fired_at, timer)| FiredTimer::at(&timer, guarantee, fired_at)))
     }
 
     async fn records(&self, ids: &[RecordId]) -> Result<Vec<OfflineRecord>> {
@@ -406,6 +435,10 @@ fn parse(id: &str) -> Answer<(&str, Option<&str>)> {
         return Err(DeliveriesError::Refused(why));
     }
     Ok((notification, receiver))
+}
+
+fn may_be_repeated(attempt: &Attempt) -> bool {
+    attempt.guarantee == Guarantee::AtLeastOnce
 }
 
 fn is_delivered(attempt: &Attempt) -> bool {

@@ -92,6 +92,11 @@ impl Timers {
         self.rules.load_full()
     }
 
+    /// The timers as they are kept.
+    pub fn store(&self) -> Arc<dyn TimerStore> {
+        self.store.clone()
+    }
+
     /// Notified when timers were registered in this process.
     pub fn registered(&self) -> Arc<Notify> {
         self.registered.clone()

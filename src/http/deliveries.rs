@@ -70,6 +70,7 @@ impl DeliveriesState {
             deliveries: Deliveries {
                 alerts: sources.alerts.clone(),
                 queries: sources.records.clone(),
+                timers: sources.timers.store(),
                 silences: sources.silences.clone(),
             },
             routes: sources.routes.clone(),

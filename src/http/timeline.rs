@@ -149,6 +149,7 @@ impl Timelines {
             deliveries: Deliveries {
                 alerts: sources.alerts.clone(),
                 queries: sources.records.clone(),
+                timers: sources.timers.store(),
                 silences: sources.silences.clone(),
             },
             silences: sources.silences.clone(),

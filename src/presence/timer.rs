@@ -172,6 +172,13 @@ pub enum Guarantee {
     AtMostOnce,
 }
 
+impl Guarantee {
+    /// That is what most timers have, and it is not written.
+    pub fn is_at_least_once(&self) -> bool {
+        *self == Guarantee::AtLeastOnce
+    }
+}
+
 /// What becomes of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -333,25 +340,27 @@ pub struct FiredTimer {
     pub due: Timestamp,
     pub fired_at: Timestamp,
     pub data: TimerData,
-    #[serde(default, skip_serializing_if = "is_at_least_once")]
+    #[serde(default, skip_serializing_if = "Guarantee::is_at_least_once")]
     pub guarantee: Guarantee,
 }
 
 impl FiredTimer {
+    /// A timer that fires now.
     pub fn new(timer: &Timer, class: &TimerClass, now: Timestamp) -> FiredTimer {
+        FiredTimer::at(timer, class.guarantee, now)
+    }
+
+    /// A timer that has fired.
+    pub fn at(timer: &Timer, guarantee: Guarantee, fired_at: Timestamp) -> FiredTimer {
         FiredTimer {
             id: timer.id.clone(),
             timer_type: timer.timer_type.clone(),
             due: timer.due,
-            fired_at: now,
+            fired_at,
             data: timer.data.clone(),
-            guarantee: class.guarantee,
+            guarantee,
         }
     }
-}
-
-fn is_at_least_once(guarantee: &Guarantee) -> bool {
-    *guarantee == Guarantee::AtLeastOnce
 }
 
 /// A configured class of timers.

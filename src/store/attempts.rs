@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Delivery, MeantFor, Situation};
 use crate::clock::Timestamp;
-use crate::presence::{Interval, Labels, OfflineRecord, RecordId};
+use crate::presence::{Guarantee, Interval, Labels, OfflineRecord, RecordId};
 
 /// The most bytes of attempts that one partition keeps; the oldest leave first.
 pub const MOST_ATTEMPT_BYTES: usize = 4 << 20;
@@ -119,6 +119,9 @@ pub struct Attempt {
     /// The receiver that it was meant for, if this one is its fallback.
     #[serde(rename = "k", default, skip_serializing_if = "Option::is_none")]
     pub meant_for: Option<MeantFor>,
+    /// That of its timer, if it is the notification of one.
+    #[serde(rename = "q", default, skip_serializing_if = "Guarantee::is_at_least_once")]
+    pub guarantee: Guarantee,
 }
 
 impl Attempt {
@@ -160,6 +163,7 @@ impl Attempt {
             reminder: delivery.reminder,
             situation: if is_told { delivery.situation.clone() } else { Situation::default() },
             meant_for: delivery.meant_for.clone(),
+            guarantee: delivery.timers.first().map(|timer| timer.guarantee).unwrap_or_default(),
         })
     }
 }

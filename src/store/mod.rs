@@ -108,7 +108,7 @@ pub use silences::{AuditEntry, Audited, MOST_AUDITED, SilenceChange, SilenceStor
 use timers::firing_of;
 pub use timers::{
     FindTimers, Fired, TimerCancelled, TimerCapacity, TimerClasses, TimerPage, TimerPlace, TimerRegistered,
-    TimerStore, group_of_timer, timer_of_group,
+    TimerStore, group_of_timer, timer_and_due, timer_of_group,
 };
 pub use units::{Refresh, UnitStore};
 

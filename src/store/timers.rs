@@ -42,9 +42,13 @@ pub fn timer_of_group(key: &str) -> Option<&str> {
 /// The timer of a delivery, and the moment at which it fired; `None`: it is no delivery of a timer to one of the receivers
 /// of its class.
 pub(super) fn firing_of(delivery: &Delivery) -> Option<(TimerId, Timestamp)> {
-    let id = timer_of_group(&delivery.group.key).filter(|_| delivery.meant_for.is_none())?;
-    let (_, due) = delivery.notification().rsplit_once(':')?;
-    Some((id.parse().ok()?, Timestamp::from_millis(due.parse().ok()?)))
+    timer_and_due(&delivery.group.key, delivery.notification()).filter(|_| delivery.meant_for.is_none())
+}
+
+/// The timer of a notification and the moment at which it fired, by its group and its id.
+pub fn timer_and_due(group: &str, notification: &str) -> Option<(TimerId, Timestamp)> {
+    let (_, due) = notification.rsplit_once(':')?;
+    Some((timer_of_group(group)?.parse().ok()?, Timestamp::from_millis(due.parse().ok()?)))
 }
 
 /// The classes of timers by their types.

@@ -6,6 +6,7 @@ use rollcall::simulate::servers::{Server, free_port};
 use rumqttc::{AsyncClient, Event, EventLoop, MqttOptions, Packet, QoS};
 use serde_json::Value;
 
+use super::world::until;
 use super::*;
 
 fn broker(dir: &std::path::Path, more: &str) -> Server {
@@ -136,5 +137,56 @@ async fn a_broker_that_refuses_us_or_is_away_is_tried_again() {
     {
         let why = send_test(&receiver, now()).await.unwrap_err().to_string();
         assert!(why.contains(expected) && !why.contains("s3cret"), "{why}");
+    }
+}
+
+/// The connections of the receiver up to now, by the broker's log.
+async fn connections(broker: &Server, dir: &std::path::Path) -> usize {
+    let log = || std::fs::read_to_string(dir.join("mosquitto.log")).unwrap();
+    let markers = log().matches(" as marker ").count();
+    let options = MqttOptions::new("marker", ("127.0.0.1", broker.port()));
+    let (_client, mut events) = AsyncClient::builder(options).capacity(1).build();
+    while !matches!(events.poll().await.unwrap(), Event::Incoming(Packet::ConnAck(_))) {}
+    until("the marker is in the log", async || log().matches(" as marker ").count() > markers).await;
+    log().matches(" as rollcall-hook-").count()
+}
+
+#[tokio::test]
+async fn deliveries_share_a_connection_and_one_that_the_broker_ended_is_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = broker(dir.path(), "");
+    let (port, receiver) = (first.port(), to(&first, MqttConfig::default()));
+    let channel = open(&receiver).unwrap();
+    let one = delivery(vec![silent("detector:a", now())], Vec::new());
+    for _ in 0..20 {
+        channel.send(&one, now()).await.unwrap();
+    }
+    assert_eq!(connections(&first, dir.path()).await, 1);
+    drop(first);
+    let dir = tempfile::tempdir().unwrap();
+    let again = Server::mosquitto(dir.path(), port, "").unwrap();
+    let all = (0..20).map(|_| channel.send(&one, now()));
+    futures_util::future::try_join_all(all).await.unwrap();
+    let at_once = connections(&again, dir.path()).await;
+    assert!((1..=20).contains(&at_once), "each attempt has its own: {at_once}");
+    for _ in 0..20 {
+        channel.send(&one, now()).await.unwrap();
+    }
+    assert_eq!(connections(&again, dir.path()).await, at_once);
+}
+
+#[tokio::test]
+async fn a_message_that_the_broker_does_not_take_ends_no_other_delivery() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = broker(dir.path(), "max_packet_size 2000");
+    let payload = "{% if member.unit == 'large' %}{{ 'x' * 5000 }}{% else %}{}{% endif %}".to_owned();
+    let channel = open(&to(&broker, MqttConfig { payload, ..MqttConfig::default() })).unwrap();
+    let of = |unit: &str| delivery(vec![silent(unit, now())], Vec::new());
+    let (large, small) = (of("detector:large"), of("detector:small"));
+    channel.send(&small, now()).await.unwrap();
+    for _ in 0..5 {
+        let (refused, taken) = tokio::join!(channel.send(&large, now()), channel.send(&small, now()));
+        assert!(refused.is_err());
+        taken.unwrap();
     }
 }

@@ -318,3 +318,46 @@ async fn a_reload_replaces_the_classes_and_limits_of_timers() {
         "nothing has changed"
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_timer_that_was_delivered_is_shown_and_delivered_again_unless_at_most_once() {
+    let once = "timer = [{ type = \"report\", receivers = [\"hook\"] }, \
+                { type = \"once\", receivers = [\"hook\"], guarantee = \"at_most_once\" }]";
+    for engine in ["", "engine.type = \"embedded\"\nengine.path = \"{dir}/fleet\"\n"] {
+        let world = World::new(&format!("{engine}{once}"), &[]).await;
+        let data = json!({ "do": "reboot" });
+        let batch = json!([
+            { "id": "a b", "type": "report", "due": "2020-01-01T00:00:00Z", "data": data },
+            { "id": "c", "type": "once", "due": "2020-01-01T00:00:00Z" },
+        ]);
+        assert_eq!(request(&world, Method::POST, "/api/v1/timers", &batch).await.1["created"], 2);
+        let are_delivered = async || {
+            futures_util::future::join_all(["a%20b", "c"].map(|id| state(&world, id))).await
+                == ["delivered"; 2]
+        };
+        world.eventually("both are delivered", are_delivered).await;
+
+        let listed = world.json("/api/v1/deliveries?state=delivered").await;
+        let timers = listed["deliveries"].as_array().unwrap().iter().map(|line| line["timer"].as_str());
+        let mut timers: Vec<&str> = timers.flatten().collect();
+        timers.sort_unstable();
+        assert_eq!(timers, ["a b", "c"]);
+        let path = "/api/v1/deliveries/a%2520b:1577836800000.hook";
+        let shown = world.json(path).await;
+        let timer = &shown["timers"][0];
+        assert_eq!((&timer["id"], &timer["data"]), (&"a b".into(), &data), "{shown}");
+
+        let (status, answer) = request(&world, Method::POST, &format!("{path}/replay"), &json!({})).await;
+        assert_eq!((status, &answer["count"]), (200, &1.into()), "{answer}");
+        world.eventually("it comes again", async || fired(&world).len() == 3).await;
+        let got = fired(&world);
+        let again: Vec<_> = got.iter().filter(|(_, timer)| timer["id"] == "a b").collect();
+        assert_eq!(again[0], again[1], "under the same id");
+        world.eventually("both are delivered", are_delivered).await;
+
+        let path = "/api/v1/deliveries/c:1577836800000.hook/replay";
+        let (status, refusal) = request(&world, Method::POST, path, &json!({})).await;
+        assert!(status == 409 || status == 422 || status == 400, "{status}");
+        assert!(refusal["detail"].as_str().unwrap().contains("at most once"), "{refusal}");
+    }
+}

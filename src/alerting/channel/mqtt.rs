@@ -1,40 +1,30 @@
 //! The channel to an MQTT broker: each transition is published, and so is each timer, with a topic and a payload that are
 //! templates.
 //!
-//! A delivery has a connection of its own, with a session that ends with it. All of its messages are published at QoS 1;
-//! it has arrived when the broker has acknowledged all of them. A message has the key of its silence, or the id of its
-//! timer, so a subscriber recognizes repeated ones. With `retain`, the last transition of each unit stays at the broker.
-
-use std::time::Duration;
+//! All messages of a delivery are published at QoS 1; it has arrived when the broker has acknowledged all of them. A message
+//! has the key of its silence, or the id of its timer, so a subscriber recognizes repeated ones. With `retain`, the last
+//! transition of each unit stays at the broker.
 
 use async_trait::async_trait;
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
-use rumqttc::{
-    AsyncClient, Broker, ConnectionError, Event, EventLoop, MqttOptions, NetworkOptions, Packet,
-    PubAckReason, PublishOptions, PublishResult, QoS, TlsConfiguration, Transport,
-};
+use rumqttc::TlsConfiguration;
 use serde::Serialize;
 use serde_json::{Value, json};
-use tokio::time::timeout;
 
 use super::{Answer, Channel, Failure, tls};
-use crate::address::{BrokerAddress, Scheme};
 use crate::alerting::message::{
     Example, Member, Message, MessageConfig, Templates, TimerMessage, example_timer, hostile, members,
     test_delivery, test_members, timers,
 };
 use crate::clock::Timestamp;
 use crate::store::Delivery;
-use crate::trust::{self, TlsFiles};
+use crate::trust::TlsFiles;
+
+mod connections;
+
+use connections::{Connections, Publication};
 
 /// The topic by default: `rollcall/alerts/detector/pump-7`, or `rollcall/alerts/rollcall` for blindness.
 pub const DEFAULT_TOPIC: &str = "rollcall/alerts/{{ member.source }}";
-/// How long leaving may take.
-const DISCONNECT: Duration = Duration::from_secs(1);
-/// The most messages that wait for an acknowledgement at a time.
-const UNACKNOWLEDGED: u16 = 100;
-const KEEP_ALIVE_SECONDS: u16 = 30;
 /// MQTT allows no longer one.
 const LONGEST_TOPIC: usize = 65_535;
 
@@ -52,11 +42,7 @@ pub struct MqttConfig {
 }
 
 pub struct Mqtt {
-    receiver: String,
-    address: BrokerAddress,
-    credentials: Option<(String, String)>,
-    tls: TlsConfiguration,
-    retain: bool,
+    connections: Connections,
     has_payload: bool,
     templates: Templates,
     message: MessageConfig,
@@ -98,12 +84,16 @@ impl Mqtt {
         if !config.payload.is_empty() {
             templates.add("payload", &config.payload)?;
         }
-        let channel = Mqtt {
+        let connections = Connections {
             receiver: receiver.to_owned(),
-            address: config.url.parse::<BrokerAddress>().map_err(|error| format!("url: {error}"))?,
+            address: config.url.parse().map_err(|error| format!("url: {error}"))?,
             credentials: config.credentials.clone(),
             tls: TlsConfiguration::Rustls(tls::client(&config.tls)?.into()),
             retain: config.retain,
+            idle: Default::default(),
+        };
+        let channel = Mqtt {
+            connections,
             has_payload: !config.payload.is_empty(),
             templates,
             message: message.clone(),
@@ -126,7 +116,7 @@ impl Mqtt {
     }
 
     /// The topics and payloads of a message.
-    fn publications(&self, message: &Message<'_>) -> Result<Vec<(String, String)>, String> {
+    fn publications(&self, message: &Message<'_>) -> Result<Vec<Publication>, String> {
         let delivery = message.delivery;
         let members = match message.is_test {
             true => test_members(delivery),
@@ -139,7 +129,7 @@ impl Mqtt {
             "group_key": delivery.group.key,
         });
         let mut timers = timers(delivery).into_iter();
-        let mut publication = |member: &Member| -> Result<(String, String), String> {
+        let mut publication = |member: &Member| -> Result<Publication, String> {
             data["member"] = json!(member);
             let timer = timers.next();
             if let Some(timer) = &timer {
@@ -150,7 +140,7 @@ impl Mqtt {
                 Some(timer) => PublishedTimer { notification: delivery.notification(), timer }.payload(),
                 None => self.payload(message, member),
             };
-            Ok((self.topic(&data)?, payload))
+            Ok(Publication { topic: self.topic(&data)?, payload })
         };
         members.iter().map(&mut publication).collect()
     }
@@ -177,107 +167,7 @@ impl Mqtt {
 
     async fn publish(&self, message: &Message<'_>) -> Result<(), Failure> {
         let publications = self.publications(message).map_err(Failure::temporary)?;
-        let (client, mut events) = self.connect(publications.len());
-        let options = || match PublishOptions::new(QoS::AtLeastOnce) {
-            options if self.retain => options.retained(),
-            options => options,
-        };
-        let mut answers = FuturesUnordered::new();
-        for (topic, payload) in publications {
-            let notice = client.try_publish_tracked(topic.clone(), payload.into_bytes(), options());
-            let notice = notice.map_err(|error| self.failed(format!("publishing: {error}")))?;
-            answers.push(async move { (topic, notice.wait_async().await) });
-        }
-        {
-            let polling = poll(&mut events);
-            tokio::pin!(polling);
-            loop {
-                tokio::select! {
-                    error = &mut polling => return Err(self.failed(describe(&error))),
-                    answer = answers.next() => match answer {
-                        None => break,
-                        Some((topic, Ok(PublishResult::Qos1(ack)))) => match ack.reason {
-                            PubAckReason::Success | PubAckReason::NoMatchingSubscribers => {}
-                            reason => {
-                                let why = format!("refuses what is published to {topic} ({reason:?}); allow it there");
-                                return Err(self.failed(why));
-                            }
-                        },
-                        Some((topic, _)) => return Err(self.failed(format!("did not acknowledge {topic}"))),
-                    },
-                }
-            }
-        }
-        leave(client, events).await;
-        Ok(())
-    }
-
-    /// A client with room for that many messages, which connects when its events are polled.
-    fn connect(&self, messages: usize) -> (AsyncClient, EventLoop) {
-        let client_id = format!("rollcall-{}-{:08x}", self.receiver, rand::random::<u32>());
-        let mut options = self.options(&client_id);
-        let mut network = NetworkOptions::new();
-        network.set_tcp_nodelay(true);
-        options
-            .set_network_options(network)
-            .set_keep_alive(KEEP_ALIVE_SECONDS)
-            .set_clean_start(true)
-            .set_session_expiry_interval(Some(0))
-            .set_outgoing_inflight_upper_limit(UNACKNOWLEDGED);
-        if let Some((name, password)) = &self.credentials {
-            options.set_credentials(name, password.clone());
-        }
-        AsyncClient::builder(options).capacity(messages + 8).build()
-    }
-
-    fn options(&self, client_id: &str) -> MqttOptions {
-        let BrokerAddress { scheme, host, port, .. } = &self.address;
-        let url = self.address.to_string();
-        match scheme {
-            Scheme::Mqtt => MqttOptions::new(client_id, (host.clone(), *port)),
-            Scheme::Mqtts => {
-                let mut options = MqttOptions::new(client_id, (host.clone(), *port));
-                options.set_transport(Transport::tls_with_config(self.tls.clone()));
-                options
-            }
-            Scheme::Ws => {
-                let broker = Broker::websocket(url).expect("an address is a URL of a websocket");
-                MqttOptions::new(client_id, broker)
-            }
-            Scheme::Wss => MqttOptions::websocket_with_tls_config(client_id, url, self.tls.clone())
-                .expect("an address is a URL of a websocket"),
-        }
-    }
-
-    fn failed(&self, why: impl std::fmt::Display) -> Failure {
-        Failure::temporary(format!("{}: the broker {why}", self.address))
-    }
-}
-
-/// Polls until the connection fails.
-async fn poll(events: &mut EventLoop) -> ConnectionError {
-    loop {
-        if let Err(error) = events.poll().await {
-            return error;
-        }
-    }
-}
-
-async fn leave(client: AsyncClient, mut events: EventLoop) {
-    let _ = client.try_disconnect_with_timeout(DISCONNECT);
-    drop(client);
-    let _ = timeout(2 * DISCONNECT, poll(&mut events)).await;
-}
-
-fn describe(error: &ConnectionError) -> String {
-    match error {
-        ConnectionError::ConnectionRefused(code) => {
-            format!("refused us ({code:?}); check username and password_file")
-        }
-        error => match trust::cause(error) {
-            Some(cause) => format!("was not connected to: {}", trust::advice("receiver", "broker", cause)),
-            None => format!("was not reached, or left: {error}"),
-        },
+        self.connections.publish(publications).await
     }
 }
 
@@ -288,21 +178,17 @@ impl Channel for Mqtt {
     }
 
     async fn send_test(&self, now: Timestamp) -> Result<(), Failure> {
-        self.publish(&Message::test(&test_delivery(&self.receiver, now))).await
+        self.publish(&Message::test(&test_delivery(&self.connections.receiver, now))).await
     }
 
     /// Connects and logs in.
     async fn probe(&self) -> Result<(), Failure> {
-        let (client, mut events) = self.connect(0);
-        let is_accepted = |event: &Event| matches!(event, Event::Incoming(Packet::ConnAck(_)));
-        while !is_accepted(&events.poll().await.map_err(|error| self.failed(describe(&error)))?) {}
-        leave(client, events).await;
-        Ok(())
+        self.connections.probe().await
     }
 
     fn render(&self, delivery: &Delivery) -> Result<String, String> {
         let publications = self.publications(&Message::new(delivery))?;
-        let each = publications.iter().map(|(topic, payload)| format!("{topic}\n{payload}"));
+        let each = publications.iter().map(|Publication { topic, payload }| format!("{topic}\n{payload}"));
         Ok(each.collect::<Vec<String>>().join("\n"))
     }
 }

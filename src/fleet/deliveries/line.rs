@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::clock::Timestamp;
 use crate::presence::Labels;
 use crate::routing::MASS_OFFLINE;
-use crate::store::{Attempt, AttemptResult, DeadLetter, Delivery, Waiting};
+use crate::store::{Attempt, AttemptResult, DeadLetter, Delivery, Waiting, timer_of_group};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -51,6 +51,8 @@ pub struct DeliveryLine {
     pub offline: usize,
     pub online: usize,
     pub blind: usize,
+    /// The id of its timer, if it is the notification of one.
+    pub timer: Option<String>,
     pub reminder: bool,
     /// How many attempts were begun.
     pub attempts: u32,
@@ -76,6 +78,7 @@ fn line(delivery: &Delivery, state: DeliveryState, at: Timestamp) -> DeliveryLin
         offline: delivery.offline.len(),
         online: delivery.online.len(),
         blind: delivery.blind.len(),
+        timer: timer_of_group(&delivery.group.key).map(str::to_owned),
         reminder: delivery.reminder,
         attempts: delivery.attempt,
         next_attempt: None,
@@ -113,6 +116,7 @@ pub(super) fn delivered_line(attempt: &Attempt, at: Timestamp) -> DeliveryLine {
         offline: attempt.offline.len() + begun,
         online: attempt.online.len() + attempt.flapping.len() - begun,
         blind: attempt.blind.len(),
+        timer: timer_of_group(&attempt.group).map(str::to_owned),
         reminder: attempt.reminder,
         attempts: attempt.number,
         next_attempt: None,

@@ -219,6 +219,13 @@ impl Web {
                 ol.events {
                     @for record in offline.iter().take(RECORDS) { (line(record, "offline", record.deadline)) }
                     @for record in online.iter().take(RECORDS) { (line(record, "back", record.back_at.unwrap_or(now))) }
+                    @for timer in &details.timers {
+                        li {
+                            span.when { (format::ago(Some(timer.fired_at), now)) }
+                            b { "timer" }
+                            span { (format::text(timer.id.as_str())) " " code { (format::text(timer.data.as_str())) } }
+                        }
+                    }
                     @for blind in &details.blind {
                         li {
                             span.when { (format::ago(Some(blind.from), now)) }
@@ -238,6 +245,7 @@ fn what(line: &DeliveryLine) -> String {
     let counts = [(line.offline, "offline"), (line.online, "back"), (line.blind, "blind")];
     let counts = counts.into_iter().filter(|(count, _)| *count > 0);
     let mut parts: Vec<String> = counts.map(|(count, what)| format!("{count} {what}")).collect();
+    parts.extend(line.timer.as_ref().map(|id| format!("timer {}", format::text(id))));
     parts.extend(line.reminder.then(|| "reminder".to_owned()));
     parts.join(", ")
 }

@@ -1,0 +1,234 @@
+//! Connections to a broker. Each is used by one attempt at a time.
+//!
+//! What a broker does not take may end the connection, and that ends no other attempt. A connection that served one
+//! attempt serves the next, so a storm does not connect for each message. One that is not used for [`IDLE`] is left,
+//! which is sooner than a broker expects a ping.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use futures_util::future::{FutureExt, join_all, ready};
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use rumqttc::{
+    AsyncClient, Broker, ConnectionError, Event, EventLoop, MqttOptions, NetworkOptions, Packet,
+    PubAckReason, PublishOptions, PublishResult, QoS, TlsConfiguration, Transport,
+};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::address::{BrokerAddress, Scheme};
+use crate::alerting::channel::Failure;
+use crate::trust;
+
+/// How long leaving may take.
+const DISCONNECT: Duration = Duration::from_secs(1);
+/// The most messages of a connection that wait for an acknowledgement.
+const UNACKNOWLEDGED: u16 = 100;
+const KEEP_ALIVE_SECONDS: u16 = 30;
+/// How long a connection may be unused.
+const IDLE: Duration = Duration::from_secs(10);
+
+/// A message to publish.
+pub(super) struct Publication {
+    pub topic: String,
+    pub payload: String,
+}
+
+/// The broker of a receiver, and the connections to it that no attempt uses.
+pub(super) struct Connections {
+    pub receiver: String,
+    pub address: BrokerAddress,
+    pub credentials: Option<(String, String)>,
+    pub tls: TlsConfiguration,
+    pub retain: bool,
+    pub idle: Arc<Idle>,
+}
+
+#[derive(Default)]
+pub(super) struct Idle(Mutex<IdleConnections>);
+
+#[derive(Default)]
+struct IdleConnections {
+    /// The one that was used last is the last.
+    connections: Vec<Connection>,
+    /// Whether a task leaves those that are unused for long.
+    is_watched: bool,
+}
+
+struct Connection {
+    client: AsyncClient,
+    events: EventLoop,
+    used_at: Instant,
+}
+
+impl Connections {
+    /// Publishes at QoS 1; all have arrived when the broker has acknowledged each.
+    pub async fn publish(&self, publications: Vec<Publication>) -> Result<(), Failure> {
+        let mut connection = self.idle.take().unwrap_or_else(|| self.connect());
+        let Connection { client, events, .. } = &mut connection;
+        let answers = stream::iter(publications).map(|publication| self.publish_one(client, publication));
+        let answered = answers.buffered(UNACKNOWLEDGED.into()).try_for_each(|()| ready(Ok(())));
+        tokio::select! {
+            error = poll(events) => return Err(self.failed(describe(&error))),
+            answered = answered => answered?,
+        }
+        self.idle.put(connection);
+        Ok(())
+    }
+
+    /// Hands a message over at once, so that the order stays, and waits for its acknowledgement.
+    fn publish_one(
+        &self,
+        client: &AsyncClient,
+        Publication { topic, payload }: Publication,
+    ) -> impl Future<Output = Result<(), Failure>> {
+        let options = PublishOptions::new(QoS::AtLeastOnce);
+        let options = if self.retain { options.retained() } else { options };
+        let notice = client.try_publish_tracked(topic.clone(), payload.into_bytes(), options);
+        async move {
+            let notice = notice.map_err(|error| self.failed(format!("publishing: {error}")))?;
+            match notice.wait_async().await {
+                Ok(PublishResult::Qos1(ack)) => match ack.reason {
+                    PubAckReason::Success | PubAckReason::NoMatchingSubscribers => Ok(()),
+                    reason => Err(self.failed(format!(
+                        "refuses what is published to {topic} ({reason:?}); allow it there"
+                    ))),
+                },
+                _ => Err(self.failed(format!("did not acknowledge {topic}"))),
+            }
+        }
+    }
+
+    /// Connects, logs in and leaves.
+    pub async fn probe(&self) -> Result<(), Failure> {
+        let mut connection = self.connect();
+        let is_accepted = |event: &Event| matches!(event, Event::Incoming(Packet::ConnAck(_)));
+        let mut next = async || connection.events.poll().await.map_err(|error| self.failed(describe(&error)));
+        while !is_accepted(&next().await?) {}
+        connection.leave().await;
+        Ok(())
+    }
+
+    /// A new connection, which is made when its events are polled. Its session ends with it.
+    fn connect(&self) -> Connection {
+        let client_id = format!("rollcall-{}-{:08x}", self.receiver, rand::random::<u32>());
+        let mut options = self.options(&client_id);
+        let mut network = NetworkOptions::new();
+        network.set_tcp_nodelay(true);
+        options
+            .set_network_options(network)
+            .set_keep_alive(KEEP_ALIVE_SECONDS)
+            .set_clean_start(true)
+            .set_session_expiry_interval(Some(0))
+            .set_outgoing_inflight_upper_limit(UNACKNOWLEDGED);
+        if let Some((name, password)) = &self.credentials {
+            options.set_credentials(name, password.clone());
+        }
+        let (client, events) =
+            AsyncClient::builder(options).capacity(usize::from(UNACKNOWLEDGED) + 8).build();
+        Connection { client, events, used_at: Instant::now() }
+    }
+
+    fn options(&self, client_id: &str) -> MqttOptions {
+        let BrokerAddress { scheme, host, port, .. } = &self.address;
+        let url = self.address.to_string();
+        match scheme {
+            Scheme::Mqtt => MqttOptions::new(client_id, (host.clone(), *port)),
+            Scheme::Mqtts => {
+                let mut options = MqttOptions::new(client_id, (host.clone(), *port));
+                options.set_transport(Transport::tls_with_config(self.tls.clone()));
+                options
+            }
+            Scheme::Ws => {
+                let broker = Broker::websocket(url).expect("an address is a URL of a websocket");
+                MqttOptions::new(client_id, broker)
+            }
+            Scheme::Wss => MqttOptions::websocket_with_tls_config(client_id, url, self.tls.clone())
+                .expect("an address is a URL of a websocket"),
+        }
+    }
+
+    fn failed(&self, why: impl std::fmt::Display) -> Failure {
+        Failure::temporary(format!("{}: the broker {why}", self.address))
+    }
+}
+
+impl Idle {
+    /// The connection that was used last and still stands.
+    fn take(&self) -> Option<Connection> {
+        loop {
+            let mut connection = self.state().connections.pop()?;
+            if connection.stands() {
+                return Some(connection);
+            }
+        }
+    }
+
+    /// Keeps a connection for the next attempt.
+    fn put(self: &Arc<Idle>, connection: Connection) {
+        let mut state = self.state();
+        state.connections.push(Connection { used_at: Instant::now(), ..connection });
+        if !std::mem::replace(&mut state.is_watched, true) {
+            tokio::spawn(self.clone().watch());
+        }
+    }
+
+    /// Leaves connections that are unused for long, until there are none.
+    async fn watch(self: Arc<Idle>) {
+        loop {
+            sleep(IDLE).await;
+            let unused: Vec<Connection> = {
+                let mut state = self.state();
+                state.is_watched = !state.connections.is_empty();
+                if !state.is_watched {
+                    return;
+                }
+                state.connections.extract_if(.., |connection| connection.used_at.elapsed() >= IDLE).collect()
+            };
+            join_all(unused.into_iter().map(Connection::leave)).await;
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, IdleConnections> {
+        self.0.lock().expect("nothing panics under this lock")
+    }
+}
+
+impl Connection {
+    /// Whether the broker has not ended it meanwhile.
+    fn stands(&mut self) -> bool {
+        loop {
+            match self.events.poll().now_or_never() {
+                None => return true,
+                Some(Ok(_)) => {}
+                Some(Err(_)) => return false,
+            }
+        }
+    }
+
+    async fn leave(mut self) {
+        let _ = self.client.try_disconnect_with_timeout(DISCONNECT);
+        drop(self.client);
+        let _ = timeout(2 * DISCONNECT, poll(&mut self.events)).await;
+    }
+}
+
+/// Polls until the connection fails.
+async fn poll(events: &mut EventLoop) -> ConnectionError {
+    loop {
+        if let Err(error) = events.poll().await {
+            return error;
+        }
+    }
+}
+
+fn describe(error: &ConnectionError) -> String {
+    match error {
+        ConnectionError::ConnectionRefused(code) => {
+            format!("refused us ({code:?}); check username and password_file")
+        }
+        error => match trust::cause(error) {
+            Some(cause) => format!("was not connected to: {}", trust::advice("receiver", "broker", cause)),
+            None => format!("was not reached, or left: {error}"),
+        },
+    }
+}

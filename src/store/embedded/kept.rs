@@ -1,5 +1,6 @@
 //! Deliveries as operators see them: what waits, dead letters, and the record of attempts.
 
+use memchr::memmem::Finder;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::EmbeddedEngine;
@@ -77,17 +78,25 @@ pub(super) async fn forget_attempts(engine: &EmbeddedEngine, before: Timestamp) 
 pub(super) async fn attempts(engine: &EmbeddedEngine, find: &FindAttempts) -> Result<Vec<StoredAttempts>> {
     let find = find.clone();
     let read = move |database: &Connection| {
-        let mut select = database.prepare_cached(
-            "SELECT at, text FROM attempts WHERE at >= ? AND at <= ? AND instr(text, ?) > 0 \
-             ORDER BY at DESC, id DESC LIMIT ?",
-        )?;
         let FindAttempts { with, from, until, limit } = &find;
-        let with = params![from.as_millis(), until.as_millis(), with, *limit as i64];
-        let rows = select.query_map(with, |row| {
-            let at = Timestamp::from_millis(row.get(0)?);
-            Ok(StoredAttempts { at, text: text(row, 1)?.into_owned() })
-        })?;
-        Ok(rows.collect::<rusqlite::Result<Vec<_>>>()?)
+        let mut select = database.prepare_cached(
+            "SELECT at, text FROM attempts WHERE at >= ? AND at <= ? ORDER BY at DESC, id DESC",
+        )?;
+        let mut rows = select.query([from.as_millis(), until.as_millis()])?;
+        // SQLite's own search compares at each byte, and a storm leaves tens of megabytes.
+        let (finder, mut found) = (Finder::new(with), Vec::new());
+        while found.len() < *limit
+            && let Some(row) = rows.next()?
+        {
+            let text = text(row, 1)?;
+            if finder.find(text.as_bytes()).is_some() {
+                found.push(StoredAttempts {
+                    at: Timestamp::from_millis(row.get(0)?),
+                    text: text.into_owned(),
+                });
+            }
+        }
+        Ok(found)
     };
     engine.readers.read(read).await
 }

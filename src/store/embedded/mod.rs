@@ -101,6 +101,9 @@ pub use table_rules::columns;
 use units::MOST_CHECKS;
 use writer::Writer;
 
+/// The most reads at the same time, without those of deadline checks.
+const MOST_READS: usize = 4;
+
 /// How many quarantined rows each examination logs.
 const MOST_LOGGED: usize = 100;
 
@@ -108,6 +111,8 @@ pub struct EmbeddedEngine {
     memory: Arc<InMemoryFleet>,
     /// Dropped before the writer: the last connection to close removes the log, which only the writer may do.
     readers: Readers,
+    /// Those of deadline checks: in a storm no page waits for a check.
+    check_readers: Readers,
     writer: Writer,
     /// Held by deadline checks under way.
     checks: Semaphore,
@@ -143,7 +148,8 @@ fn open(config: &Config, telemetry: Arc<Telemetry>) -> Result<EmbeddedEngine> {
     let LoadedFleet { memory, last_seen, unreadable } = loaded;
     log_unreadable(&telemetry, &unreadable);
     let full_scan = Arc::new(FullScan::default());
-    let readers = Readers::new(&config.path, full_scan.clone());
+    let readers = |most| Readers::new(&config.path, most, full_scan.clone());
+    let (readers, check_readers) = (readers(MOST_READS), readers(MOST_CHECKS));
     let writer = Writer::start(database, directory, last_seen, telemetry.clone(), full_scan.clone())
         .map_err(|error| EngineError::Unavailable(format!("no thread to write with: {error}")))?;
     telemetry.engine_servers(vec![("embedded".to_owned(), ServerAnswers::default())]);
@@ -152,6 +158,7 @@ fn open(config: &Config, telemetry: Arc<Telemetry>) -> Result<EmbeddedEngine> {
         memory,
         writer,
         readers,
+        check_readers,
         checks: Semaphore::new(MOST_CHECKS),
         leases,
         delivery_leases,

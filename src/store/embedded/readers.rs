@@ -11,9 +11,6 @@ use super::error::DatabaseResult;
 use super::full_scan::FullScan;
 use crate::store::{EngineError, Result};
 
-/// The most reads at the same time; further ones wait.
-const MOST_READERS: usize = 4;
-
 pub(super) struct Readers {
     path: PathBuf,
     idle: Arc<Mutex<Vec<Connection>>>,
@@ -22,13 +19,10 @@ pub(super) struct Readers {
 }
 
 impl Readers {
-    pub fn new(path: &Path, full_scan: Arc<FullScan>) -> Readers {
-        Readers {
-            path: path.to_owned(),
-            idle: Arc::default(),
-            permits: Semaphore::new(MOST_READERS),
-            full_scan,
-        }
+    /// `most`: the most reads at the same time; further ones wait.
+    pub fn new(path: &Path, most: usize, full_scan: Arc<FullScan>) -> Readers {
+        let permits = Semaphore::new(most);
+        Readers { path: path.to_owned(), idle: Arc::default(), permits, full_scan }
     }
 
     /// Calls a function with a connection, on a thread that may block.

@@ -9,6 +9,7 @@ use tokio::sync::{SemaphorePermit, mpsc, oneshot};
 
 use super::apply::{ApplyJob, PreparedChange};
 use super::last_seen::unit_id;
+use super::readers::Readers;
 use super::row::MaybeTimestamp;
 use super::stored::{snapshot, text};
 use super::{EmbeddedEngine, open_records};
@@ -38,34 +39,7 @@ impl UnitStore for EmbeddedEngine {
     }
 
     async fn read(&self, units: &[Unit]) -> Result<Vec<Snapshot>> {
-        let found: Vec<(Unit, MaybeTimestamp, Option<i64>)> = units
-            .iter()
-            .map(|unit| {
-                let partition = self.memory.partition(unit);
-                match self.memory.table(partition).get(unit) {
-                    Some((slot, alive)) => (unit.clone(), alive, Some(unit_id(partition, slot))),
-                    None => (unit.clone(), MaybeTimestamp::NONE, None),
-                }
-            })
-            .collect();
-        if found.iter().all(|(.., id)| id.is_none()) {
-            return Ok(found.into_iter().map(|(unit, alive, _)| snapshot(unit, alive, None)).collect());
-        }
-        let read = move |database: &Connection| {
-            let mut select = database.prepare_cached("SELECT facts FROM units WHERE id = ?")?;
-            let mut snapshots = Vec::with_capacity(found.len());
-            for (unit, alive, id) in found {
-                let Some(id) = id else {
-                    snapshots.push(snapshot(unit, alive, None));
-                    continue;
-                };
-                let mut rows = select.query([id])?;
-                let stored = rows.next()?.map(|row| text(row, 0)).transpose()?;
-                snapshots.push(snapshot(unit, alive, stored.as_deref()));
-            }
-            Ok(snapshots)
-        };
-        self.readers.read(read).await
+        self.read_with(&self.readers, units).await
     }
 
     fn check_deadlines<'a>(&'a self, units: &[Unit]) -> Vec<PendingCheck<'a>> {
@@ -128,9 +102,40 @@ impl UnitStore for EmbeddedEngine {
 }
 
 impl EmbeddedEngine {
+    async fn read_with(&self, readers: &Readers, units: &[Unit]) -> Result<Vec<Snapshot>> {
+        let found: Vec<(Unit, MaybeTimestamp, Option<i64>)> = units
+            .iter()
+            .map(|unit| {
+                let partition = self.memory.partition(unit);
+                match self.memory.table(partition).get(unit) {
+                    Some((slot, alive)) => (unit.clone(), alive, Some(unit_id(partition, slot))),
+                    None => (unit.clone(), MaybeTimestamp::NONE, None),
+                }
+            })
+            .collect();
+        if found.iter().all(|(.., id)| id.is_none()) {
+            return Ok(found.into_iter().map(|(unit, alive, _)| snapshot(unit, alive, None)).collect());
+        }
+        let read = move |database: &Connection| {
+            let mut select = database.prepare_cached("SELECT facts FROM units WHERE id = ?")?;
+            let mut snapshots = Vec::with_capacity(found.len());
+            for (unit, alive, id) in found {
+                let Some(id) = id else {
+                    snapshots.push(snapshot(unit, alive, None));
+                    continue;
+                };
+                let mut rows = select.query([id])?;
+                let stored = rows.next()?.map(|row| text(row, 0)).transpose()?;
+                snapshots.push(snapshot(unit, alive, stored.as_deref()));
+            }
+            Ok(snapshots)
+        };
+        readers.read(read).await
+    }
+
     async fn check_batch(&self, units: Vec<Unit>) -> Result<DeadlineCheck<'_>> {
         let permit = self.checks.acquire().await.expect("it is never closed");
-        let units = self.read(&units).await?;
+        let units = self.read_with(&self.check_readers, &units).await?;
         let guard = Box::new(CheckUnderWay { engine: self, _permit: permit });
         Ok(DeadlineCheck { units, hearing: self.hearing().await?, stamp: None, guard })
     }

@@ -167,7 +167,7 @@ impl Mqtt {
 
     async fn publish(&self, message: &Message<'_>) -> Result<(), Failure> {
         let publications = self.publications(message).map_err(Failure::temporary)?;
-        self.connections.publish(publications).await
+        self.connections.publish(publications, !message.delivery.is_at_most_once()).await
     }
 }
 

@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use futures_util::future::{FutureExt, join_all, ready};
+use futures_util::future::{join_all, ready};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use rumqttc::{
     AsyncClient, Broker, ConnectionError, Event, EventLoop, MqttOptions, NetworkOptions, Packet,
@@ -28,6 +28,7 @@ const KEEP_ALIVE_SECONDS: u16 = 30;
 const IDLE: Duration = Duration::from_secs(10);
 
 /// A message to publish.
+#[derive(Clone)]
 pub(super) struct Publication {
     pub topic: String,
     pub payload: String,
@@ -62,17 +63,37 @@ struct Connection {
 
 impl Connections {
     /// Publishes at QoS 1; all have arrived when the broker has acknowledged each.
-    pub async fn publish(&self, publications: Vec<Publication>) -> Result<(), Failure> {
-        let mut connection = self.idle.take().unwrap_or_else(|| self.connect());
+    ///
+    /// Only its use shows whether the broker has ended a connection meanwhile. So messages that `may_repeat` are published
+    /// again on a new one if theirs had served before, and others get a new one.
+    pub async fn publish(&self, publications: Vec<Publication>, may_repeat: bool) -> Result<(), Failure> {
+        let idle = if may_repeat { self.idle.take() } else { None };
+        if let Some(connection) = idle
+            && let Ok(answered) = self.publish_on(connection, publications.clone()).await
+        {
+            return answered;
+        }
+        let published = self.publish_on(self.connect(), publications).await;
+        published.unwrap_or_else(|error| Err(self.failed(describe(&error))))
+    }
+
+    /// `Err`: the connection has ended.
+    async fn publish_on(
+        &self,
+        mut connection: Connection,
+        publications: Vec<Publication>,
+    ) -> Result<Result<(), Failure>, ConnectionError> {
         let Connection { client, events, .. } = &mut connection;
         let answers = stream::iter(publications).map(|publication| self.publish_one(client, publication));
         let answered = answers.buffered(UNACKNOWLEDGED.into()).try_for_each(|()| ready(Ok(())));
-        tokio::select! {
-            error = poll(events) => return Err(self.failed(describe(&error))),
-            answered = answered => answered?,
+        let answered = tokio::select! {
+            error = poll(events) => return Err(error),
+            answered = answered => answered,
+        };
+        if answered.is_ok() {
+            self.idle.put(connection);
         }
-        self.idle.put(connection);
-        Ok(())
+        Ok(answered)
     }
 
     /// Hands a message over at once, so that the order stays, and waits for its acknowledgement.
@@ -153,14 +174,9 @@ impl Connections {
 }
 
 impl Idle {
-    /// The connection that was used last and still stands.
+    /// The connection that was used last.
     fn take(&self) -> Option<Connection> {
-        loop {
-            let mut connection = self.state().connections.pop()?;
-            if connection.stands() {
-                return Some(connection);
-            }
-        }
+        self.state().connections.pop()
     }
 
     /// Keeps a connection for the next attempt.
@@ -194,17 +210,6 @@ impl Idle {
 }
 
 impl Connection {
-    /// Whether the broker has not ended it meanwhile.
-    fn stands(&mut self) -> bool {
-        loop {
-            match self.events.poll().now_or_never() {
-                None => return true,
-                Some(Ok(_)) => {}
-                Some(Err(_)) => return false,
-            }
-        }
-    }
-
     async fn leave(mut self) {
         let _ = self.client.try_disconnect_with_timeout(DISCONNECT);
         drop(self.client);

@@ -17,17 +17,19 @@ use serde::{Deserialize, Serialize};
 
 use super::Silences;
 use crate::clock::Timestamp;
-use crate::presence::{FiredTimer, Guarantee, Interval, Kind, OfflineRecord, RecordId, Transition};
+use crate::presence::{FiredTimer, Interval, Kind, OfflineRecord, RecordId, Transition};
 use crate::store::{
-    ACKNOWLEDGEMENT, AlertStore, Attempt, AttemptResult, AuditEntry, Audited, Delivery, EngineError,
-    FindAttempts, Group, Queries, Result, TimerStore, Waiting, timer_and_due,
+    AlertStore, Attempt, AttemptResult, AuditEntry, Audited, Delivery, EngineError, FindAttempts, Queries,
+    Result, TimerStore, Waiting,
 };
 
 mod line;
 mod list;
+mod made_again;
 
 pub use line::{DeliveryLine, DeliveryState};
 use line::{delivered_line, letter_line, waiting_line};
+use made_again::may_be_repeated;
 
 /// The most deliveries of a page.
 pub const LARGEST_PAGE: usize = 1000;
@@ -309,12 +311,20 @@ impl Deliveries {
     }
 
     async fn attempts_of(&self, notification: &str, receiver: Option<&str>) -> Result<Vec<Attempt>> {
-        let find = FindAttempts {
-            with: format!("\"i\":\"{notification}\""),
-            from: Timestamp::ZERO,
-            until: Timestamp::from_millis(i64::MAX),
-            limit: ENTRIES,
-        };
+        let (from, until) = (Timestamp::ZERO, Timestamp::from_millis(i64::MAX));
+        self.attempts_within(notification, receiver, from, until).await
+    }
+
+    /// The attempts that were written in that time.
+    async fn attempts_within(
+        &self,
+        notification: &str,
+        receiver: Option<&str>,
+        from: Timestamp,
+        until: Timestamp,
+    ) -> Result<Vec<Attempt>> {
+        let with = format!("\"i\":\"{notification}\"");
+        let find = FindAttempts { with, from, until, limit: ENTRIES };
         let mut known = HashSet::new();
         let entries = self.alerts.attempts(&find).await?;
         let all = entries.iter().flat_map(|entry| entry.read().collect::<Vec<_>>());
@@ -333,22 +343,22 @@ impl Deliveries {
             until: Timestamp::from_millis(i64::MAX),
             limit: OF_RECORD,
         };
-        // Only the attempt that was delivered says what it told.
+        // Only the attempt that was delivered says what it told; those before it were made since it was sealed.
         let mut told = BTreeMap::new();
-        for one in
-            self.alerts.attempts(&find).await?.iter().flat_map(|entry| entry.read().collect::<Vec<_>>())
-        {
-            if one.online.contains(id) {
-                told.insert((one.notification, one.receiver), Transition::Online);
-            } else if one.offline.contains(id) {
-                told.insert((one.notification, one.receiver), Transition::Offline);
+        for entry in self.alerts.attempts(&find).await? {
+            for one in entry.read() {
+                let transition = match () {
+                    () if one.online.contains(id) => Transition::Online,
+                    () if one.offline.contains(id) => Transition::Offline,
+                    () => continue,
+                };
+                told.insert((one.notification, one.receiver), (transition, one.sealed_at, entry.at));
             }
         }
-        let attempts =
-            told.into_iter().take(OF_RECORD).map(|((notification, receiver), transition)| async move {
-                let made = self.attempts_of(&notification, Some(&receiver)).await?;
-                Ok(made.into_iter().map(move |attempt| (attempt, transition)))
-            });
+        let attempts = told.into_iter().take(OF_RECORD).map(|(of, (transition, from, until))| async move {
+            let made = self.attempts_within(&of.0, Some(&of.1), from, until).await?;
+            Ok(made.into_iter().map(move |attempt| (attempt, transition)))
+        });
         Ok(try_join_all(attempts).await?.into_iter().flatten().collect())
     }
 
@@ -364,57 +374,6 @@ impl Deliveries {
             after = page.next;
         }
         Ok(None)
-    }
-
-    /// The delivery of an attempt, from its timer, or from its offline records as they were when it was sealed; `None` if
-    /// they are gone.
-    async fn made_again(&self, attempt: &Attempt) -> Result<Option<Delivery>> {
-        let (mut offline, mut online) = (Vec::new(), Vec::new());
-        for record in self.records(&attempt.offline).await? {
-            // The notification of an acknowledgement is nothing without it.
-            let acknowledged =
-                record.acknowledged.clone().filter(|_| attempt.notification.starts_with(ACKNOWLEDGEMENT));
-            offline.push(OfflineRecord { back_at: None, closed_by: None, acknowledged, ..record });
-        }
-        online.extend(self.records(&attempt.online).await?.into_iter().filter(|one| one.closed_by.is_some()));
-        let flapping = attempt.flapping.iter().cloned();
-        let (begun, ended): (Vec<_>, Vec<_>) = flapping.partition(|one| one.closed_by.is_none());
-        offline.extend(begun);
-        online.extend(ended);
-        let blind = attempt.blind.clone();
-        let timers: Vec<FiredTimer> = self.timer_of(attempt).await?.into_iter().collect();
-        let is_empty = offline.is_empty() && online.is_empty() && blind.is_empty() && timers.is_empty();
-        Ok((!is_empty).then(|| Delivery {
-            id: attempt.delivery(),
-            receiver: attempt.receiver.clone(),
-            group: Group { key: attempt.group.clone(), labels: attempt.labels.clone() },
-            sealed_at: attempt.sealed_at,
-            offline,
-            online,
-            blind,
-            timers,
-            reminder: attempt.reminder,
-            situation: attempt.situation.clone(),
-            meant_for: attempt.meant_for.clone(),
-            attempt: 0,
-        }))
-    }
-
-    /// The timer of an attempt; `None`: it is of none, or the timer is forgotten or was registered again since.
-    async fn timer_of(&self, attempt: &Attempt) -> Result<Option<FiredTimer>> {
-        let Some((id, due)) = timer_and_due(&attempt.group, &attempt.notification) else { return Ok(None) };
-        let timer = self.timers.timers(&[id]).await?.into_iter().flatten().find(|timer| timer.due == due);
-        let fired = timer.and_then(|timer| Some((timer.fired_at()?, timer)));
-        let guarantee = attempt.guarantee;
-        Ok(fired.map(|(fired_at, timer)| FiredTimer::at(&timer, guarantee, fired_at)))
-    }
-
-    async fn records(&self, ids: &[RecordId]) -> Result<Vec<OfflineRecord>> {
-        let mut records = Vec::new();
-        for id in ids {
-            records.extend(self.queries.record(id).await?);
-        }
-        Ok(records)
     }
 }
 
@@ -435,10 +394,6 @@ fn parse(id: &str) -> Answer<(&str, Option<&str>)> {
         return Err(DeliveriesError::Refused(why));
     }
     Ok((notification, receiver))
-}
-
-fn may_be_repeated(attempt: &Attempt) -> bool {
-    attempt.guarantee == Guarantee::AtLeastOnce
 }
 
 fn is_delivered(attempt: &Attempt) -> bool {

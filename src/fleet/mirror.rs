@@ -206,16 +206,11 @@ impl Mirror {
     /// updated since the mark is newer and stays.
     pub fn compare(&self, mark: Mark, snapshots: &[Snapshot]) {
         let mut table = self.write(mark.partition);
-        let mut known: Option<Arc<KindRules>> = None;
+        let rules = self.rules.rules();
         for seen in snapshots {
-            let kind = &seen.unit.kind;
-            let rules = known.take().filter(|rules| rules.kind == *kind);
-            let Some(rules) = rules.or_else(|| self.rules.of(kind.as_str())) else { continue };
-            if let Some(key) = self.key(&seen.unit) {
-                let update = seen.facts.as_ref().and_then(|facts| RowUpdate::of(facts, seen.alive, &rules));
-                table.compare(key, update, mark.number);
-            }
-            known = Some(rules);
+            let Some((key, rules)) = self.key(&seen.unit).zip(rules.get(&seen.unit.kind)) else { continue };
+            let update = seen.facts.as_ref().and_then(|facts| RowUpdate::of(facts, seen.alive, rules));
+            table.compare(key, update, mark.number);
         }
     }
 

@@ -6,11 +6,10 @@
 //! transition of each unit stays at the broker.
 
 use async_trait::async_trait;
-use rumqttc::TlsConfiguration;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{Answer, Channel, Failure, tls};
+use super::{Answer, Channel, Failure};
 use crate::alerting::message::{
     Example, Member, Message, MessageConfig, Templates, TimerMessage, example_timer, hostile, members,
     test_delivery, test_members, timers,
@@ -84,16 +83,8 @@ impl Mqtt {
         if !config.payload.is_empty() {
             templates.add("payload", &config.payload)?;
         }
-        let connections = Connections {
-            receiver: receiver.to_owned(),
-            address: config.url.parse().map_err(|error| format!("url: {error}"))?,
-            credentials: config.credentials.clone(),
-            tls: TlsConfiguration::Rustls(tls::client(&config.tls)?.into()),
-            retain: config.retain,
-            idle: Default::default(),
-        };
         let channel = Mqtt {
-            connections,
+            connections: Connections::new(receiver, config)?,
             has_payload: !config.payload.is_empty(),
             templates,
             message: message.clone(),

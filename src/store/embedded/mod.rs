@@ -98,7 +98,7 @@ pub use receivers::backlogs_in;
 pub use repair::EmbeddedRepair;
 use roster::Leases;
 pub use table_rules::columns;
-use units::MOST_CHECKS;
+use units::{MOST_CHECK_READS, MOST_CHECKS};
 use writer::Writer;
 
 /// The most reads at the same time, without those of deadline checks.
@@ -149,7 +149,7 @@ fn open(config: &Config, telemetry: Arc<Telemetry>) -> Result<EmbeddedEngine> {
     log_unreadable(&telemetry, &unreadable);
     let full_scan = Arc::new(FullScan::default());
     let readers = |most| Readers::new(&config.path, most, full_scan.clone());
-    let (readers, check_readers) = (readers(MOST_READS), readers(MOST_CHECKS));
+    let (readers, check_readers) = (readers(MOST_READS), readers(MOST_CHECK_READS));
     let writer = Writer::start(database, directory, last_seen, telemetry.clone(), full_scan.clone())
         .map_err(|error| EngineError::Unavailable(format!("no thread to write with: {error}")))?;
     telemetry.engine_servers(vec![("embedded".to_owned(), ServerAnswers::default())]);

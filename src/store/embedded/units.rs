@@ -20,10 +20,11 @@ use crate::store::{
 };
 
 /// How many suspects one check has: they are decided without a pause, and requests wait meanwhile.
-const CHECK_BATCH: usize = 1000;
-/// The most checks under way: one is read and one is decided while another is written. More would take readers and processors
-/// from requests, and be no faster.
-pub(super) const MOST_CHECKS: usize = 3;
+const CHECK_BATCH: usize = 250;
+/// The most checks under way: some are decided while others are written, together in one transaction. More would be no faster.
+pub(super) const MOST_CHECKS: usize = 8;
+/// The most of them that are read at the same time. More would take the processors from requests.
+pub(super) const MOST_CHECK_READS: usize = 2;
 
 #[async_trait]
 impl UnitStore for EmbeddedEngine {

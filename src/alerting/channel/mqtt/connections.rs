@@ -15,8 +15,9 @@ use rumqttc::{
 };
 use tokio::time::{Instant, sleep, timeout};
 
+use super::MqttConfig;
 use crate::address::{BrokerAddress, Scheme};
-use crate::alerting::channel::Failure;
+use crate::alerting::channel::{Failure, tls};
 use crate::trust;
 
 /// How long leaving may take.
@@ -37,15 +38,15 @@ pub(super) struct Publication {
 /// The broker of a receiver, and the connections to it that no attempt uses.
 pub(super) struct Connections {
     pub receiver: String,
-    pub address: BrokerAddress,
-    pub credentials: Option<(String, String)>,
-    pub tls: TlsConfiguration,
-    pub retain: bool,
-    pub idle: Arc<Idle>,
+    address: BrokerAddress,
+    credentials: Option<(String, String)>,
+    tls: TlsConfiguration,
+    retain: bool,
+    idle: Arc<Idle>,
 }
 
 #[derive(Default)]
-pub(super) struct Idle(Mutex<IdleConnections>);
+struct Idle(Mutex<IdleConnections>);
 
 #[derive(Default)]
 struct IdleConnections {
@@ -62,6 +63,18 @@ struct Connection {
 }
 
 impl Connections {
+    /// Errors name the option and show no secret.
+    pub fn new(receiver: &str, config: &MqttConfig) -> Result<Connections, String> {
+        Ok(Connections {
+            receiver: receiver.to_owned(),
+            address: config.url.parse().map_err(|error| format!("url: {error}"))?,
+            credentials: config.credentials.clone(),
+            tls: TlsConfiguration::Rustls(tls::client(&config.tls)?.into()),
+            retain: config.retain,
+            idle: Arc::default(),
+        })
+    }
+
     /// Publishes at QoS 1; all have arrived when the broker has acknowledged each.
     ///
     /// Only its use shows whether the broker has ended a connection meanwhile. So messages that `may_repeat` are published

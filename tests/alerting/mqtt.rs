@@ -26,6 +26,17 @@ async fn subscriber(broker: &Server, filter: &str) -> (AsyncClient, EventLoop) {
     (client, events)
 }
 
+fn fired(guarantee: Guarantee) -> FiredTimer {
+    FiredTimer {
+        id: "reboot-7".parse().unwrap(),
+        timer_type: "command".parse().unwrap(),
+        due: now(),
+        fired_at: now(),
+        data: r#"{"do": "reboot", "to": "pump-7"}"#.parse().unwrap(),
+        guarantee,
+    }
+}
+
 /// The next messages: their topics, their payloads, and whether they were retained.
 async fn next(events: &mut EventLoop, count: usize) -> Vec<(String, Value, bool)> {
     let mut found = Vec::new();
@@ -87,15 +98,8 @@ async fn a_timer_is_published_in_the_form_that_the_receiver_wants() {
     let dir = tempfile::tempdir().unwrap();
     let broker = broker(dir.path(), "");
     let (_client, mut events) = subscriber(&broker, "commands/#").await;
-    let due = now();
-    let fired = FiredTimer {
-        id: "reboot-7".parse().unwrap(),
-        timer_type: "command".parse().unwrap(),
-        due,
-        fired_at: due,
-        data: r#"{"do": "reboot", "to": "pump-7"}"#.parse().unwrap(),
-        guarantee: Guarantee::AtLeastOnce,
-    };
+    let fired = fired(Guarantee::AtLeastOnce);
+    let due = fired.due;
     let sent = Delivery {
         id: format!("{}.hook", fired.id.firing(fired.due)),
         timers: vec![fired],
@@ -173,6 +177,12 @@ async fn deliveries_share_a_connection_and_one_that_the_broker_ended_is_replaced
         channel.send(&one, now()).await.unwrap();
     }
     assert_eq!(connections(&again, dir.path()).await, at_once);
+    // One that must not be repeated has a connection of its own, whose end nothing else can have caused.
+    let once = Delivery { timers: vec![fired(Guarantee::AtMostOnce)], ..one };
+    for _ in 0..3 {
+        channel.send(&once, now()).await.unwrap();
+    }
+    assert_eq!(connections(&again, dir.path()).await, at_once + 3);
 }
 
 #[tokio::test]

@@ -78,35 +78,39 @@ impl Connections {
     /// Publishes at QoS 1; all have arrived when the broker has acknowledged each.
     ///
     /// Only its use shows whether the broker has ended a connection meanwhile. So messages that `may_repeat` are published
-    /// again on a new one if theirs had served before, and others get a new one.
+    /// again on a new one if theirs had served before, and others have a new one for themselves.
     pub async fn publish(&self, publications: Vec<Publication>, may_repeat: bool) -> Result<(), Failure> {
         let idle = if may_repeat { self.idle.take() } else { None };
-        if let Some(connection) = idle
-            && let Ok(answered) = self.publish_on(connection, publications.clone()).await
+        if let Some(mut connection) = idle
+            && let Ok(answered) = self.publish_on(&mut connection, publications.clone()).await
         {
-            return answered;
+            answered?;
+            self.idle.put(connection);
+            return Ok(());
         }
-        let published = self.publish_on(self.connect(), publications).await;
-        published.unwrap_or_else(|error| Err(self.failed(describe(&error))))
+        let mut connection = self.connect();
+        let published = self.publish_on(&mut connection, publications).await;
+        published.map_err(|error| self.failed(describe(&error)))??;
+        match may_repeat {
+            true => self.idle.put(connection),
+            false => connection.leave().await,
+        }
+        Ok(())
     }
 
     /// `Err`: the connection has ended.
     async fn publish_on(
         &self,
-        mut connection: Connection,
+        connection: &mut Connection,
         publications: Vec<Publication>,
     ) -> Result<Result<(), Failure>, ConnectionError> {
-        let Connection { client, events, .. } = &mut connection;
+        let Connection { client, events, .. } = connection;
         let answers = stream::iter(publications).map(|publication| self.publish_one(client, publication));
         let answered = answers.buffered(UNACKNOWLEDGED.into()).try_for_each(|()| ready(Ok(())));
-        let answered = tokio::select! {
-            error = poll(events) => return Err(error),
-            answered = answered => answered,
-        };
-        if answered.is_ok() {
-            self.idle.put(connection);
+        tokio::select! {
+            error = poll(events) => Err(error),
+            answered = answered => Ok(answered),
         }
-        Ok(answered)
     }
 
     /// Hands a message over at once, so that the order stays, and waits for its acknowledgement.

@@ -29,7 +29,6 @@ mod made_again;
 
 pub use line::{DeliveryLine, DeliveryState};
 use line::{delivered_line, letter_line, waiting_line};
-use made_again::may_be_repeated;
 
 /// The most deliveries of a page.
 pub const LARGEST_PAGE: usize = 1000;
@@ -195,7 +194,7 @@ impl Deliveries {
         let mut again = Vec::new();
         for name in &names {
             let delivered = attempts.iter().find(|one| is_delivered(one) && one.receiver == *name);
-            if delivered.is_some_and(|attempt| !may_be_repeated(attempt)) {
+            if delivered.is_some_and(|attempt| !attempt.guarantee.is_at_least_once()) {
                 let why = format!(
                     "{notification} is of a timer that is delivered at most once; register a new timer"
                 );
@@ -239,7 +238,8 @@ impl Deliveries {
             for line in page.deliveries {
                 let (notification, of) = parse(&line.id)?;
                 let attempts = self.attempts_of(notification, of).await?;
-                if let Some(attempt) = attempts.iter().find(|one| is_delivered(one) && may_be_repeated(one)) {
+                let delivered = attempts.iter().find(|one| is_delivered(one));
+                if let Some(attempt) = delivered.filter(|attempt| attempt.guarantee.is_at_least_once()) {
                     again.extend(self.made_again(attempt).await?);
                 }
             }
@@ -347,10 +347,12 @@ impl Deliveries {
         let mut told = BTreeMap::new();
         for entry in self.alerts.attempts(&find).await? {
             for one in entry.read() {
-                let transition = match () {
-                    () if one.online.contains(id) => Transition::Online,
-                    () if one.offline.contains(id) => Transition::Offline,
-                    () => continue,
+                let transition = if one.online.contains(id) {
+                    Transition::Online
+                } else if one.offline.contains(id) {
+                    Transition::Offline
+                } else {
+                    continue;
                 };
                 told.insert((one.notification, one.receiver), (transition, one.sealed_at, entry.at));
             }

@@ -347,19 +347,21 @@ pub struct FiredTimer {
 impl FiredTimer {
     /// A timer that fires now.
     pub fn new(timer: &Timer, class: &TimerClass, now: Timestamp) -> FiredTimer {
-        FiredTimer::at(timer, class.guarantee, now)
-    }
-
-    /// A timer that has fired.
-    pub fn at(timer: &Timer, guarantee: Guarantee, fired_at: Timestamp) -> FiredTimer {
         FiredTimer {
             id: timer.id.clone(),
             timer_type: timer.timer_type.clone(),
             due: timer.due,
-            fired_at,
+            fired_at: now,
             data: timer.data.clone(),
-            guarantee,
+            guarantee: class.guarantee,
         }
+    }
+
+    /// A timer as it is stored; `None`: it has not fired.
+    pub fn of(timer: Timer, guarantee: Guarantee) -> Option<FiredTimer> {
+        let fired_at = timer.fired_at()?;
+        let Timer { id, timer_type, due, data, .. } = timer;
+        Some(FiredTimer { id, timer_type, due, fired_at, data, guarantee })
     }
 }
 

@@ -132,10 +132,7 @@ pub(super) fn decode_fired(text: &str) -> Option<FiredTimer> {
     let guarantees = [Guarantee::AtLeastOnce, Guarantee::AtMostOnce];
     let guarantee = guarantees.into_iter().find(|one| letter_of_guarantee(*one) == letter)?;
     let (id, stored) = text.split_once('\n')?;
-    let timer = decode(&id.parse().ok()?, stored)?;
-    let fired_at = timer.fired_at()?;
-    let Timer { id, timer_type, due, data, .. } = timer;
-    Some(FiredTimer { id, timer_type, due, fired_at, data, guarantee })
+    FiredTimer::of(decode(&id.parse().ok()?, stored)?, guarantee)
 }
 
 /// Whether a text is a stored timer.

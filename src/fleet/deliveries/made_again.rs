@@ -1,7 +1,7 @@
 //! A delivered notification, made again from what the engine has of it.
 
 use super::Deliveries;
-use crate::presence::{FiredTimer, Guarantee, OfflineRecord, RecordId};
+use crate::presence::{FiredTimer, OfflineRecord, RecordId};
 use crate::store::{ACKNOWLEDGEMENT, Attempt, Delivery, Group, Result, timer_and_due};
 
 impl Deliveries {
@@ -43,9 +43,7 @@ impl Deliveries {
     async fn timer_of(&self, attempt: &Attempt) -> Result<Option<FiredTimer>> {
         let Some((id, due)) = timer_and_due(&attempt.group, &attempt.notification) else { return Ok(None) };
         let timer = self.timers.timers(&[id]).await?.into_iter().flatten().find(|timer| timer.due == due);
-        let fired = timer.and_then(|timer| Some((timer.fired_at()?, timer)));
-        let guarantee = attempt.guarantee;
-        Ok(fired.map(|(fired_at, timer)| FiredTimer::at(&timer, guarantee, fired_at)))
+        Ok(timer.and_then(|timer| FiredTimer::of(timer, attempt.guarantee)))
     }
 
     async fn records(&self, ids: &[RecordId]) -> Result<Vec<OfflineRecord>> {
@@ -55,9 +53,4 @@ impl Deliveries {
         }
         Ok(records)
     }
-}
-
-/// A timer that is delivered at most once is not delivered again.
-pub(super) fn may_be_repeated(attempt: &Attempt) -> bool {
-    attempt.guarantee == Guarantee::AtLeastOnce
 }

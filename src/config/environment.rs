@@ -6,7 +6,7 @@
 //! that months later.
 //!
 //! # Why not a layering library
-//! [`File`] has the type of every option, so a variable is read as that
+//! [`File`](super::file::File) has the type of every option, so a variable is read as that
 //! type and nothing is guessed: a password of digits stays text, `yes` is not a boolean.
 
 use std::collections::BTreeSet;
@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use serde_json::Value as Options;
 use toml::{Table, Value};
 
-use super::file::{File, options};
+use super::file::options;
 use super::problem::{Problem, is_secretive, suggest, without_value};
 
 /// The prefix of every variable.
@@ -59,7 +59,7 @@ fn setting(options: &Options, name: &str, text: &str) -> Result<(Vec<String>, Va
     let read = |value: &Value| {
         let mut alone = Table::new();
         insert(&mut alone, &path, value.clone());
-        alone.try_into::<File>().map(|_| ())
+        super::read(&alone).map(|_| ())
     };
     let value = match option {
         Options::Bool(_) => match text.parse() {

@@ -84,7 +84,7 @@ impl Problems {
 /// Renders an error of the TOML parser: its position, its text, the line and a caret.
 pub(super) fn show(name: &str, text: &str, error: &toml::de::Error) -> String {
     let message = error.message();
-    let Some(span) = error.span() else { return format!("{name}: {}", rephrase(&without_value(message))) };
+    let Some(span) = error.span() else { return without_line(name, error) };
     let start = text.floor_char_boundary(span.start);
     let line_start = text[..start].rfind('\n').map_or(0, |at| at + 1);
     let line = text[line_start..].lines().next().unwrap_or_default();
@@ -104,6 +104,11 @@ pub(super) fn show(name: &str, text: &str, error: &toml::de::Error) -> String {
     let carets = "^".repeat(text[start..end].chars().count().clamp(1, room));
     let gutter = " ".repeat(number.to_string().len());
     format!("{name}:{number}:{column}: {what}\n{gutter} |\n{number} | {shown}\n{gutter} | {indent}{carets}")
+}
+
+/// The same without a line: the text that the parser read is not the one that the operator wrote.
+pub(super) fn without_line(name: &str, error: &toml::de::Error) -> String {
+    format!("{name}: {}", rephrase(&without_value(error.message())))
 }
 
 /// Parts of the names of keys that hold secrets. A URL may hold a password, or be a secret as a whole.

@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn each_option_has_its_origin_and_no_secret_is_shown() {
         let table: Table = toml::from_str(TEXT).unwrap();
-        let file: File = table.clone().try_into().unwrap();
+        let file = super::super::read(&table).unwrap();
         let variables = BTreeSet::from(["engine.url".to_owned()]);
         let options = Written { table: &table, variables: &variables }.options(&file);
         let all = format!("{options:?}");

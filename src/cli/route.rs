@@ -6,11 +6,14 @@ use std::process::ExitCode;
 use anyhow::bail;
 use clap::{Args, Subcommand};
 
+use super::times::moment;
 use super::{ConfigFile, logging, shown};
 use crate::alerting;
 use crate::clock::{Clock, Timestamp};
 use crate::config::Span;
-use crate::presence::{Cause, Labels, OfflineRecord, Recoveries, Unit, is_label_name, is_label_value};
+use crate::presence::{
+    Cause, KindRules, Labels, OfflineRecord, Recoveries, Unit, is_label_name, is_label_value,
+};
 use crate::routing::{Inhibition, Matcher, MuteReason, Route, RouteTimes, Routes, Step};
 
 #[derive(Debug, Args)]
@@ -23,7 +26,7 @@ pub(super) struct Arguments {
 enum Command {
     /// Show the tree of routes.
     Show(ConfigFile),
-    /// Show which routes the silence of a unit takes, and why. It reads the configuration alone.
+    /// Show which routes the silence of a unit takes, why, and whether they are muted. It reads the configuration alone.
     Test(Test),
 }
 
@@ -40,6 +43,9 @@ struct Test {
     /// The unit was registered and never heard.
     #[arg(long)]
     never_seen: bool,
+    /// The moment of the silence, such as 2026-11-23T18:00:00+01:00, instead of now.
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    at: Option<Timestamp>,
 }
 
 pub(super) fn unit(text: &str) -> Result<Unit, String> {
@@ -63,11 +69,11 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Test(test) => {
             let config = test.file.load()?;
             let kind = &test.unit.kind;
-            if !config.rules.contains_key(kind) {
+            let Some(rules) = config.rules.get(kind) else {
                 bail!("there is no kind {kind} in the configuration; see [[kind]]");
-            }
-            let (routes, record) = (Routes::new(config.alerting.route), test.record());
-            explained(&routes, &record) + &inhibited(&config.alerting.inhibition, &record)
+            };
+            let (routes, record) = (Routes::new(config.alerting.route), test.record(rules));
+            explained(&routes, &record, test.at) + &inhibited(&config.alerting.inhibition, &record)
         }
     };
     println!("{}", shown(&text));
@@ -75,11 +81,16 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 }
 
 impl Test {
-    fn record(&self) -> OfflineRecord {
+    /// The silence of a unit without settings of its own.
+    fn record(&self, rules: &KindRules) -> OfflineRecord {
         let labels: Labels = self.labels.iter().cloned().collect();
-        let cause = if self.never_seen { Cause::NeverSeen } else { Cause::Silence };
-        let now = Clock::system().now();
-        OfflineRecord { labels, cause, ..OfflineRecord::open(self.unit.clone(), now, now, now) }
+        let (cause, first) = match self.never_seen {
+            true => (Cause::NeverSeen, rules.first_timeout),
+            false => (Cause::Silence, None),
+        };
+        let allowed = first.unwrap_or(rules.policy.timeout).saturating_add(rules.policy.grace);
+        let at = self.at.unwrap_or_else(|| Clock::system().now());
+        OfflineRecord { labels, cause, ..OfflineRecord::open(self.unit.clone(), at - allowed, at, at) }
     }
 }
 
@@ -139,18 +150,26 @@ fn described(route: &Route) -> String {
     text
 }
 
-/// Whether a route is muted now, and until when.
-fn muted(times: &RouteTimes, now: Timestamp) -> Option<String> {
-    let why = match times.muted_by(now)? {
+/// Whether a route is muted at a moment, `when`, and until when; `None`: it never is.
+fn muted(times: &RouteTimes, at: Timestamp, when: &str) -> Option<String> {
+    if times.is_empty() {
+        return None;
+    }
+    let (Some(reason), Some(until)) = (times.muted_by(at), times.muted_until(at)) else {
+        return Some(format!("not muted {when}"));
+    };
+    let why = match reason {
         MuteReason::In(name) => format!("within {name}"),
         MuteReason::OutsideActive => "outside of its active times".to_owned(),
     };
-    let until = times.muted_until(now)?;
-    Some(format!("muted now, {why}, until {until}"))
+    // The end of a mute is looked for up to some moment.
+    let after = if times.muted_by(until).is_some() { "after " } else { "" };
+    Some(format!("muted {when}, {why}, until {after}{until}"))
 }
 
-/// The routes that a silence takes, and each comparison on the way.
-fn explained(routes: &Routes, record: &OfflineRecord) -> String {
+/// The routes that a silence takes, and each comparison on the way. `at`: its moment, if it is not now.
+fn explained(routes: &Routes, record: &OfflineRecord, at: Option<Timestamp>) -> String {
+    let when = at.map_or_else(|| "now".to_owned(), |at| format!("at {at}"));
     let labels: Vec<String> = record.labels.iter().map(|(name, value)| format!("{name}={value:?}")).collect();
     let labels = if labels.is_empty() { "no labels".to_owned() } else { labels.join(", ") };
     let mut text = format!("{}/{}, {labels}\n", record.kind, record.unit);
@@ -167,7 +186,7 @@ fn explained(routes: &Routes, record: &OfflineRecord) -> String {
     for one in taken {
         let group = alerting::group_in(one, record).key;
         let _ = writeln!(text, "it takes {}: {}\n  group: {group}", one.path, described(one.route));
-        if let Some(muted) = muted(&one.route.times, record.detected_at) {
+        if let Some(muted) = muted(&one.route.times, record.detected_at, &when) {
             let _ = writeln!(text, "  {muted}");
         }
     }
@@ -188,6 +207,11 @@ fn inhibited(inhibition: &Inhibition, record: &OfflineRecord) -> String {
             let but = if is_source { ", unless that unit is a target, too" } else { "" };
             let source = shown(&rule.source);
             let _ = writeln!(text, "inhibit[{at}] holds it while a unit with {source}{same} is offline{but}");
+            let allowed = Span(inhibition.held_after(record));
+            let _ = writeln!(
+                text,
+                "  and then for {allowed}, the silence that it is allowed; the configuration does not say which units are offline"
+            );
         }
         if is_source {
             let target = shown(&rule.target);

@@ -73,6 +73,12 @@ impl Inhibition {
         self.rules.iter().any(|rule| rule.is_source(&open))
     }
 
+    /// How long a target is held after the end of its source.
+    pub fn held_after(&self, target: &OfflineRecord) -> Duration {
+        let begin = target.silent_from.map_or(target.last_seen, |from| from.max(target.last_seen));
+        target.deadline.since(begin).min(self.longest)
+    }
+
     /// Whether a record that is closed inhibits no more.
     pub fn is_past(&self, record: &OfflineRecord, now: Timestamp) -> bool {
         record.back_at.is_some_and(|ended| ended + self.longest <= now)
@@ -216,8 +222,7 @@ impl Inhibitors {
         if target.back_at.is_some() {
             return None;
         }
-        let begin = target.silent_from.map_or(target.last_seen, |from| from.max(target.last_seen));
-        let allowed = target.deadline.since(begin).min(self.inhibition.longest);
+        let allowed = self.inhibition.held_after(target);
         let mut until = None;
         let mut by: BTreeMap<Unit, Arc<Source>> = BTreeMap::new();
         for (rule, sources) in self.inhibition.rules.iter().zip(&self.sources) {

@@ -14,7 +14,9 @@
 use async_trait::async_trait;
 use futures_util::stream::{self, StreamExt};
 
-use super::{AuditEntry, DeadLetter, EngineError, Group, OutboxEvent, Result, StoredAttempts};
+use super::{
+    AuditEntry, DeadLetter, EngineError, Group, OutboxEvent, Result, Shared, SharedStore, StoredAttempts,
+};
 use crate::clock::Timestamp;
 use crate::presence::{Hearing, OfflineRecord, Timer, TimerStanding, Unit};
 use crate::routing::AlertSilence;
@@ -100,8 +102,15 @@ pub enum MigrationItem {
         attempts: u32,
         /// Ids of notifications, in order.
         notifications: Vec<String>,
+        /// How many of them the receiver's fallback got too: the first ones.
+        copied: usize,
     },
     Letter(Box<DeadLetter>),
+    /// A receiver with a fallback that takes nothing.
+    Down {
+        receiver: String,
+        since: Timestamp,
+    },
     /// The last transitions of a unit whose kind has flap detection. It is looked at as soon as the fleet is served.
     Flaps {
         unit: Unit,
@@ -118,6 +127,24 @@ pub enum MigrationItem {
     AlertSilence(AlertSilence),
     /// A change that an operator made; in order.
     Audit(AuditEntry),
+    /// An entry of a state that instances share.
+    Shared {
+        of: Shared,
+        name: String,
+        text: String,
+    },
+}
+
+impl MigrationItem {
+    /// The states that instances share.
+    pub(super) async fn shared(engine: &impl SharedStore) -> Result<Vec<MigrationItem>> {
+        let mut items = Vec::new();
+        for of in Shared::ALL {
+            let entries = engine.shared(of).await?.entries.into_iter();
+            items.extend(entries.map(|(name, text)| MigrationItem::Shared { of, name, text }));
+        }
+        Ok(items)
+    }
 }
 
 /// The engine that has the fleet.
@@ -189,9 +216,11 @@ impl Moved {
             | MigrationItem::GroupMember { .. }
             | MigrationItem::GroupOf { .. }
             | MigrationItem::Notification { .. }
+            | MigrationItem::Down { .. }
             | MigrationItem::Flaps { .. }
             | MigrationItem::Attempts(_)
-            | MigrationItem::Audit(_) => {}
+            | MigrationItem::Audit(_)
+            | MigrationItem::Shared { .. } => {}
         }
     }
 }

@@ -19,6 +19,8 @@ pub enum Shared {
 }
 
 impl Shared {
+    pub const ALL: [Shared; 4] = [Shared::Sources, Shared::Breaker, Shared::Limits, Shared::Receivers];
+
     pub fn as_str(self) -> &'static str {
         match self {
             Shared::Sources => "sources",

@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 #[path = "../faults/world/proxy.rs"]
-mod proxy;
+pub mod proxy;
 
 use crate::support::metrics;
 use crate::support::parts::Parts;

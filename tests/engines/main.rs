@@ -6,6 +6,7 @@ mod conformance;
 mod embedded;
 mod expiry;
 mod groups_alike;
+mod held_silences;
 mod instances;
 mod layout;
 mod lost;

@@ -20,8 +20,8 @@ use rollcall::simulate::servers::{Server, free_port};
 use rollcall::store::Layout;
 use rollcall::store::{
     Again, AlertStore, AttemptMade, Capacity, Delivery, Destination, Destinations, End, Ended, Engine,
-    EngineError, Escalation, FlapChange, Gap, Group, HearingStore, Join, OutboxEvent, Pace, Reading, Roster,
-    Subscription, TimerCapacity, UnitStore, partition_of_group,
+    EngineError, Escalation, FlapChange, Gap, Group, HearingStore, Join, MeantFor, OutboxEvent, Pace,
+    Reading, Roster, Shared, SharedChange, Subscription, TimerCapacity, UnitStore, partition_of_group,
 };
 use rollcall::store::{embedded, embedded::EmbeddedEngine, embedded::EmbeddedImporter};
 use rollcall::store::{
@@ -34,6 +34,8 @@ use tokio::sync::Notify;
 
 use crate::support::cluster::{Cluster, ClusterPlan};
 use crate::support::sentinel::{Sentinel, SentinelPlan};
+
+mod alerts;
 
 const BEGIN: Timestamp = Timestamp::from_millis(1_700_000_000_000);
 const MINUTE: Duration = Duration::from_secs(60);
@@ -236,7 +238,14 @@ async fn fill(engine: Arc<dyn Engine>) {
     let handed_out =
         engine.join(&in_hand, &Destinations::all(at_once, &receivers), &room, later).await.unwrap();
     assert_eq!(handed_out.sealed, 2);
+    // "hook" takes nothing, and its fallback has got what waits but for the timers that follow.
+    let since = engine.down_since("hook", later).await.unwrap();
+    let meant_for = MeantFor { receiver: "hook".to_owned(), since };
+    assert_eq!(engine.fall_back(&partitions, &meant_for, "spare", later).await.unwrap(), 2);
     fill_timers(&*engine, later).await;
+    let write = vec![("detector:gate".to_owned(), r#"{"unit":"gate"}"#.to_owned())];
+    let change = SharedChange { write, ..SharedChange::default() };
+    assert!(engine.change_shared(Shared::Sources, &change).await.unwrap());
     let done: Vec<_> = entries[..6].iter().chain(&entries[8..]).map(|entry| entry.position.clone()).collect();
     engine.remove_entries(&done, &Default::default()).await.unwrap();
 }
@@ -317,7 +326,7 @@ async fn a_fleet_is_the_same_after_a_migration_there_and_back() {
         open_records: 7,
         closed_records: 1,
         unsealed: 5,
-        undelivered: 7,
+        undelivered: 9,
         dead_letters: 1,
         timers: 2,
         silences: 1,
@@ -534,7 +543,9 @@ async fn seen(engine: &dyn Engine) -> Vec<String> {
     seen.push(format!("{:?}", engine.values(&unit(9), &["battery"]).await.unwrap()));
     seen.push(format!("{:?}", engine.first_seal(&partitions).await.unwrap()));
     seen.push(format!("{:?}", engine.due_flaps(&partitions, BEGIN, 10).await.unwrap()));
-    for receiver in ["hook", "mail"] {
+    seen.push(format!("{:?}", engine.down_since("hook", hours(70)).await.unwrap()));
+    seen.push(format!("{:?}", engine.shared(Shared::Sources).await.unwrap().entries));
+    for receiver in ["hook", "mail", "spare"] {
         seen.push(format!("{:?}", engine.first_lease(&partitions, receiver).await.unwrap()));
         seen.push(format!("{:?}", engine.backlog(&partitions, receiver).await.unwrap()));
         seen.push(format!("{:?}", engine.dead_letters(receiver, 10).await.unwrap()));

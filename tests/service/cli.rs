@@ -28,7 +28,7 @@ use serde_json::Value;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Runs the program in `dir`, with no variables of Rollcall but those given.
-fn rollcall(dir: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
+pub fn rollcall(dir: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
     command(dir, arguments, variables).output().unwrap()
 }
 
@@ -43,7 +43,7 @@ fn command(dir: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Comman
     command
 }
 
-fn text(bytes: &[u8]) -> String {
+pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 

@@ -18,6 +18,7 @@ mod operators;
 mod outage;
 mod quiet;
 mod reload;
+mod route_times;
 mod scrape;
 mod silences;
 #[path = "../support/mod.rs"]

@@ -64,10 +64,15 @@ impl Exporter for EmbeddedEngine {
                 notifications(database, &mut items)?;
                 attempts(database, &mut items)?;
                 operators(database, &mut items)?;
+                down(database, &mut items)?;
             }
             Ok(items)
         };
-        self.readers.read(export).await
+        let mut items = self.readers.read(export).await?;
+        if is_last {
+            items.extend(MigrationItem::shared(self).await?);
+        }
+        Ok(items)
     }
 }
 
@@ -139,17 +144,26 @@ fn timers(database: &Connection, partition: u16, items: &mut Vec<MigrationItem>)
 }
 
 fn lanes(database: &Connection, partition: u16, items: &mut Vec<MigrationItem>) -> DatabaseResult<()> {
-    let select = "SELECT receiver, grp, at, notification, attempts FROM queue JOIN lanes USING (receiver, grp) \
+    let select = "SELECT receiver, grp, at, notification, attempts, lane IS NOT NULL FROM queue \
+                  JOIN lanes USING (receiver, grp) LEFT JOIN fallen ON lane = lanes.id \
                   WHERE partition = ? ORDER BY receiver, grp, lanes.id";
     let rows = all(database, select, [partition], |row| {
-        Ok((row.get(0)?, row.get(1)?, moment(row.get(2)?), row.get(3)?, row.get::<_, u32>(4)?))
+        Ok((row.get(0)?, row.get(1)?, moment(row.get(2)?), row.get(3)?, row.get(4)?, row.get(5)?))
     })?;
-    let rows: Vec<(String, String, Timestamp, String, u32)> = rows;
+    let rows: Vec<(String, String, Timestamp, String, u32, bool)> = rows;
     for lane in rows.chunk_by(|a, b| (&a.0, &a.1) == (&b.0, &b.1)) {
-        let (receiver, group, next, _, attempts) = lane[0].clone();
+        let (receiver, group, next, _, attempts, _) = lane[0].clone();
         let notifications = lane.iter().map(|row| row.3.clone()).collect();
-        items.push(MigrationItem::Lane { receiver, group, next, attempts, notifications });
+        let copied = lane.iter().take_while(|row| row.5).count();
+        items.push(MigrationItem::Lane { receiver, group, next, attempts, notifications, copied });
     }
+    Ok(())
+}
+
+fn down(database: &Connection, items: &mut Vec<MigrationItem>) -> DatabaseResult<()> {
+    items.extend(all(database, "SELECT receiver, since FROM down", [], |row| {
+        Ok(MigrationItem::Down { receiver: row.get(0)?, since: moment(row.get(1)?) })
+    })?);
     Ok(())
 }
 

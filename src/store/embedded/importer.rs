@@ -16,6 +16,7 @@ use crate::clock::Timestamp;
 use crate::presence::{Hearing, Timer, TimerStanding, stored_since};
 use crate::store::json::to_json;
 use crate::store::notification::is_final;
+use crate::store::shared::VERSION;
 use crate::store::timer_text::encode;
 use crate::store::{
     EngineError, OutboxEvent, Result, StoredAttempts, group_of_timer, partition_of, partition_of_group,
@@ -26,7 +27,7 @@ use crate::store::{migration::Importer, migration::MigrationItem};
 const MUST_BE_EMPTY: [&str; 5] = ["units", "records", "outbox", "groups", "letters"];
 /// Tables in which an emptied fleet may have rows; an import clears them. Old last seen times would count for the
 /// units that get their slots.
-const CLEARED: [&str; 17] = [
+const CLEARED: [&str; 18] = [
     "beats",
     "pages",
     "data",
@@ -44,6 +45,7 @@ const CLEARED: [&str; 17] = [
     "fallen",
     "silences",
     "audit",
+    "shared",
 ];
 
 /// A directory into which a fleet is imported. Dropped before [`Importer::complete`], it is rolled back.
@@ -134,6 +136,10 @@ impl TargetDatabase {
             MigrationItem::Notification { .. } | MigrationItem::Lane { .. } | MigrationItem::Letter(_) => {
                 self.insert_delivery(item)
             }
+            MigrationItem::Down { receiver, since } => {
+                let insert = "INSERT INTO down(receiver, since) VALUES(?, ?)";
+                self.execute(insert, params![receiver, since.as_millis()])
+            }
             MigrationItem::AlertSilence(silence) => {
                 let insert = "INSERT INTO silences(id, body) VALUES(?, ?)";
                 self.execute(insert, params![silence.id.to_string(), to_json(silence)?])?;
@@ -151,6 +157,11 @@ impl TargetDatabase {
             }
             MigrationItem::Timer { timer, kept } => self.insert_timer(timer, kept),
             MigrationItem::Audit(entry) => insert_audit(&self.database, &to_json(entry)?),
+            MigrationItem::Shared { of, name, text } => {
+                let insert = "INSERT OR REPLACE INTO shared(state, name, body) VALUES(?, ?, ?)";
+                self.execute(insert, [of.as_str(), name, text])?;
+                self.execute(insert, [of.as_str(), VERSION, "moved"])
+            }
         }
     }
 
@@ -257,7 +268,7 @@ impl TargetDatabase {
             MigrationItem::Notification { id, body, owed } => {
                 self.execute("INSERT INTO notifications VALUES(?, ?, ?)", params![id, body, *owed as i64])
             }
-            MigrationItem::Lane { receiver, group, next, attempts, notifications } => {
+            MigrationItem::Lane { receiver, group, next, attempts, notifications, copied } => {
                 let partition = self.partition(group);
                 let insert = "INSERT INTO queue VALUES(?, ?, ?, ?)";
                 self.execute(insert, params![receiver, group, partition, next.as_millis()])?;
@@ -265,6 +276,9 @@ impl TargetDatabase {
                 for (index, id) in notifications.iter().enumerate() {
                     let attempts = if index == 0 { *attempts } else { 0 };
                     self.execute(insert, params![receiver, group, id, attempts])?;
+                    if index < *copied {
+                        self.execute("INSERT INTO fallen(lane) VALUES(last_insert_rowid())", [])?;
+                    }
                 }
                 Ok(())
             }

@@ -119,6 +119,8 @@ impl Exporter for RedisEngine {
         items.extend(lanes);
         items.extend(self.silences().await?.silences.into_iter().map(MigrationItem::AlertSilence));
         items.extend(self.audit(MOST_AUDITED).await?.into_iter().rev().map(MigrationItem::Audit));
+        items.extend(self.down().await?);
+        items.extend(MigrationItem::shared(self).await?);
         Ok(items)
     }
 }
@@ -292,8 +294,10 @@ impl RedisEngine {
         let key = |name: &str| self.keys.of(partition, name, receiver);
         let mut pipe = pipe();
         pipe.zrange_withscores(key("queue"), 0, -1).hgetall(key("lanes")).hgetall(key("letters"));
-        type Answer = (Vec<(String, f64)>, HashMap<String, String>, Vec<(String, String)>);
-        let (queue, lanes, letters): Answer = self.topology.send("export_lanes", &pipe).await?;
+        pipe.hgetall(key("fallen"));
+        type Texts = HashMap<String, String>;
+        type Answer = (Vec<(String, f64)>, Texts, Vec<(String, String)>, Texts);
+        let (queue, lanes, letters, fallen): Answer = self.topology.send("export_lanes", &pipe).await?;
         let queue: HashMap<String, f64> = queue.into_iter().collect();
         for (group, lane) in lanes {
             let (ids, body) = lane.split_once('\n').map_or((lane.as_str(), None), |(ids, b)| (ids, Some(b)));
@@ -306,13 +310,25 @@ impl RedisEngine {
             }
             // A lane without an entry in the queue is in a list of groups, whose instance has stopped: it is due.
             let next = queue.get(&group).copied().map_or(Timestamp::ZERO, moment);
+            let last = fallen.get(&group);
+            let copied = notifications.iter().position(|id| Some(id) == last).map_or(0, |at| at + 1);
             let receiver = receiver.to_owned();
-            items.push(MigrationItem::Lane { receiver, group, next, attempts, notifications });
+            items.push(MigrationItem::Lane { receiver, group, next, attempts, notifications, copied });
         }
         for (_, json) in letters {
             items.push(MigrationItem::Letter(Box::new(from_json("a dead letter", &json)?)));
         }
         Ok(())
+    }
+
+    async fn down(&self) -> Result<impl Iterator<Item = MigrationItem>> {
+        let mut pipe = pipe();
+        pipe.hgetall(self.keys.down());
+        let (down,): (Vec<(String, String)>,) = self.topology.send("export_down", &pipe).await?;
+        // Another program wrote a text that is no moment.
+        let since = |text: String| text.parse().ok().map(Timestamp::from_millis);
+        let down = down.into_iter().filter_map(move |(receiver, text)| Some((receiver, since(text)?)));
+        Ok(down.map(|(receiver, since)| MigrationItem::Down { receiver, since }))
     }
 
     /// The receivers that have notifications or dead letters, with the partition.

@@ -1,6 +1,11 @@
 //! Silences whose waits are prolonged before their group is sealed, because they are held.
 //!
-//! Nothing is read while nothing may be held. A silence that another instance seals or ends meanwhile is left as it is.
+//! Nothing is read while nothing may be held.
+//!
+//! # Why a wait is prolonged by a script
+//! Whether a silence is held is decided from its record, after a read. Until the write another instance may seal it, and
+//! its return may wait in its place: that would be held back by a decision on the silence. So a wait is prolonged only if
+//! the member still waits as it was read.
 
 use redis::pipe;
 
@@ -12,6 +17,24 @@ use crate::store::{Destinations, Pace, Result};
 
 /// How many groups are read in one step.
 const GROUPS: usize = 50;
+
+/// How many waits one script prolongs: within a millisecond.
+const STEP: usize = 100;
+
+/// A silence that waits, as it was read.
+struct Silence<'a> {
+    group: &'a String,
+    member: Vec<u8>,
+    /// When its wait began (ms), as another program may have written it.
+    since: f64,
+}
+
+/// A silence that is held, as it was read.
+struct Held<'a, 'b> {
+    silence: &'b Silence<'a>,
+    value: Vec<u8>,
+    until: Timestamp,
+}
 
 /// Prolongs the waits of silences in these groups of a partition that are held, so that none of those that may be sealed
 /// now is.
@@ -41,39 +64,66 @@ async fn hold_some<'a>(
     destinations: &Destinations,
     now: Timestamp,
 ) -> Result<Vec<&'a String>> {
-    let waiting = |group: &str| engine.keys.of(partition, "waiting", group);
-    let mut read = pipe();
-    for group in groups {
-        let ready = (now - pace.wait).as_millis();
-        read.zrangebyscore_limit(waiting(group), 0, ready, 0, MOST_MEMBERS as isize);
-    }
-    let ready: Vec<Vec<Vec<u8>>> = engine.topology.send("waiting", &read).await?;
-    let in_order = groups.iter().zip(ready);
-    let ready: Vec<(&'a String, Vec<u8>)> =
-        in_order.flat_map(|(group, members)| members.into_iter().map(|member| (*group, member))).collect();
+    let ready = ready(engine, partition, groups, now - pace.wait).await?;
     let mut again: Vec<&String> = Vec::new();
-    for members in ready.chunks(MOST_MEMBERS) {
+    for silences in ready.chunks(MOST_MEMBERS) {
         let mut read = pipe();
         read.cmd("HMGET").arg(engine.keys.in_partition(partition, "members"));
-        for (group, member) in members {
-            read.arg([group.as_bytes(), b"\n", &member[..]].concat());
+        for Silence { group, member, .. } in silences {
+            read.arg([group.as_bytes(), b"\n", member].concat());
         }
         let (values,): (Vec<Option<Vec<u8>>>,) = engine.topology.send("members", &read).await?;
-        let mut change = pipe();
-        for ((group, member), value) in members.iter().zip(values) {
-            let record = value.as_deref().and_then(record_of);
-            let until = record.and_then(|record| destinations.silence_held_until(&record, now));
-            if let Some(until) = until {
-                change.cmd("ZADD").arg(waiting(group)).arg("XX").arg((until - pace.wait).as_millis());
-                change.arg(member).ignore();
-                if again.last() != Some(group) {
-                    again.push(group);
-                }
-            }
-        }
-        engine.topology.send::<()>("hold", &change).await?;
+        let held = silences.iter().zip(values).filter_map(|(silence, value)| {
+            let value = value?;
+            let until = destinations.silence_held_until(&record_of(&value)?, now)?;
+            Some(Held { silence, value, until })
+        });
+        let held: Vec<Held<'a, '_>> = held.collect();
+        again.extend(held.iter().map(|held| held.silence.group));
+        let slot = engine.keys.slot(partition);
+        let steps = held.chunks(STEP).map(|step| (slot, prolong(engine, partition, step, pace)));
+        engine.topology.few_at_once(steps.collect()).await?;
     }
+    again.dedup();
     Ok(again)
+}
+
+/// The first silences of each group whose waits began by then.
+async fn ready<'a>(
+    engine: &RedisEngine,
+    partition: u16,
+    groups: &[&'a String],
+    until: Timestamp,
+) -> Result<Vec<Silence<'a>>> {
+    let mut read = pipe();
+    for group in groups {
+        let waiting = engine.keys.of(partition, "waiting", group);
+        let (until, most) = (until.as_millis(), MOST_MEMBERS as isize);
+        read.zrangebyscore_limit_withscores(waiting, 0, until, 0, most);
+    }
+    let ready: Vec<Vec<(Vec<u8>, f64)>> = engine.topology.send("waiting", &read).await?;
+    let silences = groups.iter().zip(ready).flat_map(|(group, members)| {
+        members.into_iter().map(|(member, since)| Silence { group, member, since })
+    });
+    Ok(silences.collect())
+}
+
+/// Prolongs the waits of held silences that are as they were read. The others are read again, if they wait.
+async fn prolong(engine: &RedisEngine, partition: u16, held: &[Held<'_, '_>], pace: Pace) -> Result<()> {
+    let mut script = engine.scripts.hold_silences.prepare_invoke();
+    script.key(engine.keys.in_partition(partition, "members"));
+    let (mut number, mut last) = (0, None);
+    for Held { silence: Silence { group, member, since }, value, until } in held {
+        if last != Some(*group) {
+            script.key(engine.keys.of(partition, "waiting", group));
+            (number, last) = (number + 1, Some(*group));
+        }
+        script.arg(number).arg(group.as_str()).arg(member.as_slice()).arg(value.as_slice()).arg(*since);
+        script.arg((*until - pace.wait).as_millis());
+    }
+    let _prolonged: usize =
+        engine.topology.run_alerting("hold", engine.keys.slot(partition), &script).await?;
+    Ok(())
 }
 
 /// The record of a member that waits: after the first space, see `join.lua`.

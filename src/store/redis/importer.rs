@@ -23,6 +23,7 @@ use crate::presence::{Hearing, OfflineRecord, TimerStanding, TimerType, stored_s
 use crate::store::json::to_json;
 use crate::store::member_names::of_member;
 use crate::store::notification::{Notification, is_final};
+use crate::store::shared::VERSION;
 use crate::store::timer_text::encode;
 use crate::store::{EngineError, OutboxEvent, Result};
 use crate::store::{migration::Importer, migration::MigrationItem};
@@ -184,11 +185,17 @@ impl RedisImporter {
                     pipe.hset(self.keys.in_partition(partition, "owed"), id, owed).ignore();
                 }
             }
-            MigrationItem::Lane { receiver, group, next, attempts, notifications } => {
+            MigrationItem::Lane { receiver, group, next, attempts, notifications, copied } => {
                 let partition = self.keys.partition_of_group(group);
                 let lane = format!("{attempts} {}", notifications.join(" "));
                 pipe.zadd(self.keys.of(partition, "queue", receiver), group, next.as_millis()).ignore();
                 pipe.hset(self.keys.of(partition, "lanes", receiver), group, lane).ignore();
+                if let Some(last) = copied.checked_sub(1).and_then(|last| notifications.get(last)) {
+                    pipe.hset(self.keys.of(partition, "fallen", receiver), group, last).ignore();
+                }
+            }
+            MigrationItem::Down { receiver, since } => {
+                pipe.hset(self.keys.down(), receiver, since.as_millis()).ignore();
             }
             MigrationItem::Letter(letter) => {
                 let (id, delivery) = (letter.delivery.notification(), &letter.delivery);
@@ -233,6 +240,11 @@ impl RedisImporter {
             }
             MigrationItem::Audit(entry) => {
                 pipe.cmd("XADD").arg(self.keys.audit()).arg("*").arg("entry").arg(to_json(entry)?).ignore();
+            }
+            MigrationItem::Shared { of, name, text } => {
+                let key = self.keys.shared(*of);
+                pipe.hset(&key, name, text).ignore();
+                pipe.hset(key, VERSION, "moved").ignore();
             }
         }
         Ok(())

@@ -24,6 +24,7 @@ pub struct Scripts {
     pub hand_out: Script,
     pub join: Script,
     pub seal: Script,
+    pub hold_silences: Script,
     pub lease: Script,
     pub split_list: Script,
     pub set_next_attempt: Script,
@@ -65,6 +66,7 @@ impl Scripts {
             hand_out: guarded(include_str!("scripts/hand_out.lua")),
             join: guarded(concat!(include_str!("scripts/sealing.lua"), include_str!("scripts/join.lua"))),
             seal: guarded(concat!(include_str!("scripts/sealing.lua"), include_str!("scripts/seal.lua"))),
+            hold_silences: guarded(include_str!("scripts/hold_silences.lua")),
             lease: guarded(include_str!("scripts/lease.lua")),
             split_list: guarded(include_str!("scripts/split_list.lua")),
             set_next_attempt: guarded(concat!(

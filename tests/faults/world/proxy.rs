@@ -26,6 +26,8 @@ pub enum Wire {
     Cut,
     /// The answer to a command that contains this is lost, and the connection with it.
     Swallows(&'static str),
+    /// A command that contains this arrives, and from then on all connections are stalled.
+    StallsAfter(&'static str),
 }
 
 /// The proxy; it ends on drop.
@@ -59,11 +61,12 @@ async fn serve(listener: TcpListener, to: String, wire: Arc<watch::Sender<Wire>>
     let mut connections = JoinSet::new();
     while let Ok((client, _)) = listener.accept().await {
         while connections.try_join_next().is_some() {}
-        connections.spawn(carry(client, to.clone(), wire.subscribe()));
+        connections.spawn(carry(client, to.clone(), wire.clone()));
     }
 }
 
-async fn carry(client: TcpStream, to: String, wire: watch::Receiver<Wire>) {
+async fn carry(client: TcpStream, to: String, set: Arc<watch::Sender<Wire>>) {
+    let wire = set.subscribe();
     let mut cut = wire.clone();
     if *wire.borrow() == Wire::Cut {
         return;
@@ -73,10 +76,12 @@ async fn carry(client: TcpStream, to: String, wire: watch::Receiver<Wire>) {
     let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
     let (swallows, asked) = (wire.clone(), AtomicBool::new(false));
     let commands = |bytes: &[u8]| {
-        if let Wire::Swallows(command) = *swallows.borrow()
-            && bytes.windows(command.len()).any(|window| window == command.as_bytes())
-        {
-            asked.store(true, Ordering::SeqCst);
+        let has = |command: &str| bytes.windows(command.len()).any(|window| window == command.as_bytes());
+        let now = *swallows.borrow();
+        match now {
+            Wire::Swallows(command) if has(command) => asked.store(true, Ordering::SeqCst),
+            Wire::StallsAfter(command) if has(command) => drop(set.send_replace(Wire::Stalled)),
+            _ => {}
         }
         true
     };

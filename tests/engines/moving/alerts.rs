@@ -1,0 +1,145 @@
+//! What decides after a migration who is notified, and when: receivers that take nothing, and sources of inhibition.
+
+use super::*;
+use rollcall::fleet::Inhibitions;
+use rollcall::routing::{InhibitRule, Inhibition, parse_matchers};
+
+fn silence(name: &str) -> OutboxEvent {
+    OutboxEvent::Record(OfflineRecord::open(format!("detector:{name}").parse().unwrap(), BEGIN, BEGIN, BEGIN))
+}
+
+/// Notifications of one silence each, for that receiver, in that group.
+async fn seal(engine: &dyn Engine, receiver: &str, names: &[&str], of: &str) {
+    let to = Destinations::all(Pace::AT_ONCE, &[receiver.to_owned()]);
+    let partitions: Vec<u16> = (0..engine.partitions()).collect();
+    for name in names {
+        engine.join(&joins(&[silence(name)], &group(of)), &to, &Capacity::NONE, hours(1)).await.unwrap();
+        engine.seal(&partitions, &to, hours(1)).await.unwrap();
+    }
+}
+
+/// Delivers what waits for a receiver. Answers the units, in the order of the groups.
+async fn delivered(engine: &dyn Engine, receiver: &str, now: Timestamp) -> Vec<String> {
+    let partitions: Vec<u16> = (0..engine.partitions()).collect();
+    let mut units = Vec::new();
+    loop {
+        let mut leased = engine.lease(&partitions, receiver, now, now + MINUTE, 100).await.unwrap();
+        if leased.is_empty() {
+            return units;
+        }
+        leased.sort_by(|a, b| a.group.key.cmp(&b.group.key));
+        engine.delivered(&leased, now).await.unwrap();
+        let records = leased.iter().flat_map(|delivery| &delivery.offline);
+        units.extend(records.map(|record| record.unit.as_str().to_owned()));
+    }
+}
+
+/// The fallback of "hook" gets what waits. Answers how many notifications.
+async fn fall_back(engine: &dyn Engine, since: Timestamp, now: Timestamp) -> usize {
+    let partitions: Vec<u16> = (0..engine.partitions()).collect();
+    let meant_for = MeantFor { receiver: "hook".to_owned(), since };
+    engine.fall_back(&partitions, &meant_for, "spare", now).await.unwrap()
+}
+
+#[tokio::test]
+async fn after_a_migration_a_receiver_is_down_since_the_same_moment_and_its_fallback_gets_nothing_twice() {
+    let places = Places::new();
+    let here = places.open("here").await;
+    roll(here.clone()).await.canary_returned(BEGIN).await.unwrap();
+    seal(&*here, "hook", &["a", "b"], "one").await;
+    seal(&*here, "hook", &["c"], "two").await;
+    let since = here.down_since("hook", hours(1)).await.unwrap();
+    assert_eq!((since, fall_back(&*here, since, hours(2)).await), (hours(1), 3));
+    assert_eq!(delivered(&*here, "spare", hours(3)).await, ["a", "c", "b"]);
+    // This one waits, and the fallback has not got it.
+    seal(&*here, "hook", &["d"], "one").await;
+
+    carry(&*here, &places.to_redis().await.unwrap()).await;
+    let there = places.connect().await.unwrap();
+    assert_eq!(there.down_since("hook", hours(4)).await.unwrap(), since);
+    assert_eq!(fall_back(&*there, since, hours(4)).await, 1);
+    assert_eq!(delivered(&*there, "spare", hours(4)).await, ["d"]);
+    seal(&*there, "hook", &["e"], "two").await;
+
+    carry(&*there, &places.to_directory("back").await.unwrap()).await;
+    let back = places.open("back").await;
+    assert_eq!(back.down_since("hook", hours(5)).await.unwrap(), since);
+    assert_eq!(fall_back(&*back, since, hours(5)).await, 1);
+    assert_eq!(delivered(&*back, "spare", hours(5)).await, ["e"]);
+    assert_eq!(delivered(&*back, "hook", hours(6)).await, ["a", "c", "b", "e", "d"]);
+    assert_eq!(fall_back(&*back, since, hours(7)).await, 0);
+}
+
+#[tokio::test]
+async fn after_a_migration_targets_are_held_while_a_source_that_is_back_owes_them_time() {
+    let places = Places::new();
+    let inhibitions = |engine: Arc<dyn Engine>| {
+        let [source, target] = ["unit=gate", "unit=~\".+\""].map(|text| parse_matchers(text).unwrap());
+        let rules = [InhibitRule { source, target, equal: Vec::new() }].into();
+        Inhibitions::new(engine, Inhibition { rules, longest: 3 * HOUR }, telemetry())
+    };
+    let sensor =
+        OfflineRecord::open("detector:sensor".parse().unwrap(), BEGIN, BEGIN + 2 * HOUR, BEGIN + 2 * HOUR);
+    let held = async |engine: Arc<dyn Engine>, now| {
+        let inhibitions = inhibitions(engine.clone());
+        // As at the start of an instance.
+        inhibitions.compare(&*engine, now).await.unwrap();
+        inhibitions.current().await.unwrap().held(&sensor, now).map(|held| held.until)
+    };
+    let here = places.open("here").await;
+    roll(here.clone()).await.canary_returned(BEGIN).await.unwrap();
+    let OutboxEvent::Record(gate) = silence("gate") else { unreachable!() };
+    let gate = OfflineRecord { back_at: Some(hours(3)), closed_by: Some(Closing::Return), ..gate };
+    inhibitions(here.clone()).enter([&gate].into_iter(), hours(3)).await.unwrap();
+    assert_eq!(held(here.clone(), hours(4)).await, Some(hours(5)));
+
+    carry(&*here, &places.to_redis().await.unwrap()).await;
+    let there = places.connect().await.unwrap();
+    assert_eq!(held(there.clone(), hours(4)).await, Some(hours(5)));
+    carry(&*there, &places.to_directory("back").await.unwrap()).await;
+    let back = places.open("back").await;
+    assert_eq!(held(back.clone(), hours(4)).await, Some(hours(5)));
+    assert_eq!(held(back, hours(5)).await, None);
+}
+
+/// Sources of inhibition, the last trip of the breaker, rate limits with their digests, how attempts ended.
+#[tokio::test]
+async fn what_instances_share_is_the_same_after_a_migration_and_changes_from_there() {
+    let places = Places::new();
+    let all = [Shared::Sources, Shared::Breaker, Shared::Limits, Shared::Receivers];
+    let entries = async |engine: &dyn Engine| {
+        let mut found = Vec::new();
+        for of in all {
+            let mut entries = engine.shared(of).await.unwrap().entries;
+            entries.sort();
+            found.push(entries);
+        }
+        found
+    };
+    let change = async |engine: &dyn Engine, of: Shared, name: &str| {
+        let version = engine.shared_version(of).await.unwrap();
+        let write = vec![(name.to_owned(), format!(r#"{{"of":"{}"}}"#, of.as_str()))];
+        assert!(
+            engine.change_shared(of, &SharedChange { version, write, forget: Vec::new() }).await.unwrap()
+        );
+    };
+    let here = places.open("here").await;
+    roll(here.clone()).await.canary_returned(BEGIN).await.unwrap();
+    for of in all {
+        change(&*here, of, "one").await;
+        change(&*here, of, "hook digest").await;
+    }
+    let before = entries(&*here).await;
+    assert!(before.iter().all(|entries| entries.len() == 2), "{before:?}");
+    carry(&*here, &places.to_redis().await.unwrap()).await;
+    let there = places.connect().await.unwrap();
+    assert_eq!(entries(&*there).await, before);
+    carry(&*there, &places.to_directory("back").await.unwrap()).await;
+    let back = places.open("back").await;
+    assert_eq!(entries(&*back).await, before);
+    for engine in [there as Arc<dyn Engine>, back] {
+        assert!(engine.shared_version(Shared::Sources).await.unwrap().is_some());
+        change(&*engine, Shared::Sources, "two").await;
+        assert_eq!(entries(&*engine).await[0].len(), 3);
+    }
+}

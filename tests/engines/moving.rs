@@ -17,12 +17,12 @@ use rollcall::presence::{
 };
 use rollcall::routing::{alert_silence::WantedSilence, parse_label_matchers};
 use rollcall::simulate::servers::{Server, free_port};
-use rollcall::store::Layout;
 use rollcall::store::{
     Again, AlertStore, AttemptMade, Capacity, Delivery, Destination, Destinations, End, Ended, Engine,
     EngineError, Escalation, FlapChange, Gap, Group, HearingStore, Join, MeantFor, OutboxEvent, Pace,
     Reading, Roster, Shared, SharedChange, Subscription, TimerCapacity, UnitStore, partition_of_group,
 };
+use rollcall::store::{Layout, TimerStore};
 use rollcall::store::{embedded, embedded::EmbeddedEngine, embedded::EmbeddedImporter};
 use rollcall::store::{
     migration::Exporter, migration::Importer, migration::MigrationItem, migration::Moved, migration::migrate,
@@ -652,6 +652,14 @@ async fn an_import_into_an_existing_fleet_is_refused() {
     assert!(why.contains("there is a fleet at redis://127.0.0.1:"), "{why}");
     let why = places.to_directory("here").await.err().unwrap().to_string();
     assert!(why.contains("here already (units)"), "{why}");
+    let timers = places.open("timers").await;
+    let id = "alone".parse().unwrap();
+    let alone =
+        NewTimer { id, timer_type: "report".parse().unwrap(), due: hours(2), data: "1".parse().unwrap() };
+    timers.register(&[alone], false, hours(1)).await.unwrap();
+    drop(timers);
+    let why = places.to_directory("timers").await.err().unwrap().to_string();
+    assert!(why.contains("timers already (timers)"), "{why}");
 }
 
 #[tokio::test]

@@ -24,10 +24,10 @@ use crate::store::{
 use crate::store::{migration::Importer, migration::MigrationItem};
 
 /// Tables that must be empty before an import.
-const MUST_BE_EMPTY: [&str; 5] = ["units", "records", "outbox", "groups", "letters"];
+const MUST_BE_EMPTY: [&str; 6] = ["units", "records", "outbox", "groups", "letters", "timers"];
 /// Tables in which an emptied fleet may have rows; an import clears them. Old last seen times would count for the
 /// units that get their slots.
-const CLEARED: [&str; 18] = [
+const CLEARED: [&str; 21] = [
     "beats",
     "pages",
     "data",
@@ -39,6 +39,7 @@ const CLEARED: [&str; 18] = [
     "notifications",
     "queue",
     "lanes",
+    "receivers",
     "untold",
     "attempts",
     "down",
@@ -46,6 +47,8 @@ const CLEARED: [&str; 18] = [
     "silences",
     "audit",
     "shared",
+    "timer_counts",
+    "timer_attempts",
 ];
 
 /// A directory into which a fleet is imported. Dropped before [`Importer::complete`], it is rolled back.
@@ -67,7 +70,7 @@ impl EmbeddedImporter {
     /// Opens a directory, or makes it.
     ///
     /// # Errors
-    /// `Refused` if there are units or records already, or another process has locked it.
+    /// `Refused` if there are units, records or timers already, or another process has locked it.
     pub async fn prepare(config: &Config) -> Result<EmbeddedImporter> {
         let (config, path) = (config.clone(), config.path.clone());
         let prepare = move || {
@@ -320,4 +323,22 @@ impl TargetDatabase {
 
 fn ms(moment: &Option<Timestamp>) -> Option<i64> {
     moment.map(Timestamp::as_millis)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_import_knows_what_to_do_with_the_rows_of_each_table() {
+        let path = tempfile::tempdir().unwrap();
+        let (database, _) = database::open(&mut Directory::lock(path.path()).unwrap(), None).unwrap();
+        let select = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'";
+        let mut tables: Vec<String> =
+            database.prepare(select).unwrap().query_map([], |row| row.get(0)).unwrap().flatten().collect();
+        let mut known = [&MUST_BE_EMPTY[..], &CLEARED[..], &["meta"]].concat();
+        tables.sort();
+        known.sort();
+        assert_eq!(tables, known);
+    }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use tokio::net::TcpListener;
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -77,12 +78,15 @@ pub async fn run_with(
         None => None,
         Some(wanted) => Some(Broker::bind(wanted, telemetry.clone()).await?),
     };
+    let threads = http::RequestThreads::start().context("threads cannot be started")?;
     let mut loops = Loops::default();
     let pages = http::Pages::new(config.http.clone(), &config.instance, telemetry.clone());
-    loops.add("http", http::serve(listener, pages.clone(), telemetry.clone(), loops.stop.clone()));
+    let serving = http::serve(listener, pages.clone(), telemetry.clone(), loops.stop.clone());
+    loops.add_on(threads.handle(), "http", serving);
     if let Some((listener, certificate)) = tls {
         let stop = loops.stop.clone();
-        loops.add("https", http::serve_tls(listener, certificate, pages.clone(), telemetry.clone(), stop));
+        let serving = http::serve_tls(listener, certificate, pages.clone(), telemetry.clone(), stop);
+        loops.add_on(threads.handle(), "https", serving);
     }
     let beginning = begin(&config, &clock, &telemetry);
     let Some((engine, lease)) = loops.meanwhile(beginning, &stop).await? else {
@@ -324,6 +328,16 @@ struct Loops {
 impl Loops {
     fn add(&mut self, name: &'static str, run: impl Future<Output = anyhow::Result<()>> + Send + 'static) {
         self.running.spawn(async move { (name, run.await) });
+    }
+
+    /// The same on threads of their own.
+    fn add_on(
+        &mut self,
+        threads: &Handle,
+        name: &'static str,
+        run: impl Future<Output = anyhow::Result<()>> + Send + 'static,
+    ) {
+        self.running.spawn_on(async move { (name, run.await) }, threads);
     }
 
     /// Completes `work` while the loops run; `None` if `stop` came first.

@@ -66,6 +66,9 @@ impl Default for Limits {
 }
 
 /// Serves connections until `stop`.
+///
+/// # Errors
+/// The runtime of the task cannot watch the listener.
 pub(super) async fn accept(
     listener: TcpListener,
     tls: Option<TlsAcceptor>,
@@ -73,7 +76,9 @@ pub(super) async fn accept(
     limits: Limits,
     telemetry: Arc<Telemetry>,
     stop: CancellationToken,
-) {
+) -> std::io::Result<()> {
+    // It may come from another runtime, whose threads notice new connections when they have time.
+    let listener = TcpListener::from_std(listener.into_std()?)?;
     let slots = ConnectionSlots::new(limits.bounds);
     let mut open = JoinSet::new();
     let accepting = async {
@@ -103,6 +108,7 @@ pub(super) async fn accept(
     let stopping = async { while open.join_next().await.is_some() {} };
     // Connections that are still open then end when `open` is dropped.
     let _ = timeout(STOP_TIMEOUT, stopping).await;
+    Ok(())
 }
 
 async fn serve(

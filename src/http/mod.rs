@@ -73,6 +73,7 @@ mod stream;
 mod summary;
 mod switches;
 mod targets;
+mod threads;
 mod timeline;
 mod timers;
 mod tls;
@@ -108,6 +109,7 @@ use silences::SilencesState;
 use strangers::StrangersState;
 use summary::Summaries;
 pub use switches::Switches;
+pub use threads::RequestThreads;
 use timeline::Timelines;
 use timers::TimersState;
 pub use tls::{Certificate, TlsConfig};
@@ -315,8 +317,7 @@ pub async fn serve(
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     check_address(&listener, &pages.config, "http.listen")?;
-    connections::accept(listener, None, pages, Limits::default(), telemetry, stop).await;
-    Ok(())
+    Ok(connections::accept(listener, None, pages, Limits::default(), telemetry, stop).await?)
 }
 
 /// The same with TLS. The certificate is renewed when its files change; `pem`: what is in them.
@@ -331,8 +332,8 @@ pub async fn serve_tls(
     let acceptor = certificate.acceptor()?;
     let serving =
         connections::accept(listener, Some(acceptor), pages, Limits::default(), telemetry, stop.clone());
-    tokio::join!(serving, certificate.keep_fresh(pem, stop));
-    Ok(())
+    let (served, ()) = tokio::join!(serving, certificate.keep_fresh(pem, stop));
+    Ok(served?)
 }
 
 fn check_address(listener: &TcpListener, config: &Config, option: &str) -> anyhow::Result<()> {

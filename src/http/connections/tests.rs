@@ -49,7 +49,8 @@ impl Served {
             switches: None,
         };
         let pages = Pages { config: Arc::new(config), early, all: Arc::new(OnceLock::new()) };
-        let server = tokio::spawn(accept(listener, None, pages, limits, telemetry.clone(), stop.clone()));
+        let serving = accept(listener, None, pages, limits, telemetry.clone(), stop.clone());
+        let server = tokio::spawn(async { serving.await.unwrap() });
         Served { address, telemetry, go, stop, server }
     }
 

@@ -1,0 +1,39 @@
+//! Threads of their own for requests.
+//!
+//! In a storm the threads of the service have work at every moment. A request would wait behind it each time that it waits
+//! for something; the operating system lets a thread that mostly sleeps run soon.
+
+use tokio::runtime::{Builder, Handle, Runtime};
+
+/// Two, so that an answer that takes long delays no other one.
+const THREADS: usize = 2;
+
+/// They end when this is dropped, with what runs on them. A connection to an engine that a request made again is used by
+/// everything else, so they are dropped last.
+pub struct RequestThreads(Option<Runtime>);
+
+impl RequestThreads {
+    /// # Errors
+    /// The operating system starts no more threads.
+    pub fn start() -> std::io::Result<RequestThreads> {
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(THREADS)
+            .thread_name("requests")
+            .enable_all()
+            .build()?;
+        Ok(RequestThreads(Some(runtime)))
+    }
+
+    pub fn handle(&self) -> &Handle {
+        self.0.as_ref().expect("it is there until the drop").handle()
+    }
+}
+
+impl Drop for RequestThreads {
+    fn drop(&mut self) {
+        // It does not wait: that is refused in a task, and a lookup of a name may block.
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}

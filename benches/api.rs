@@ -26,6 +26,7 @@ use rollcall::telemetry::Telemetry;
 
 use crate::harness::figures::{Goal, Report};
 use crate::harness::fleet::{Fleet, KIND, TIMEOUT};
+use crate::harness::pictures;
 use crate::harness::process::usage;
 use crate::harness::publisher::Load;
 use crate::harness::sink::Sink;
@@ -76,6 +77,14 @@ const PAGES: [(&str, &str, f64); 20] = [
     ("the web page", "/", 100.0),
 ];
 
+/// Pages of which pictures are taken after the storm.
+const PICTURES: [(&str, &str); 4] = [
+    ("fleet", "/"),
+    ("unit", "/units/detector/unit-0000001"),
+    ("records", "/records"),
+    ("incidents", "/incidents"),
+];
+
 /// An engine with a fleet, of which some units come due.
 struct Ground {
     name: &'static str,
@@ -95,6 +104,10 @@ pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
         let options = format!("http.count_by_labels = [\"site\"]\n{}", notifying(&sink));
         let rollcall = ground.world.serve_on(&ground.engine.clone(), &options).await?;
         under_load(report, &ground, &rollcall, units).await?;
+        for (page, path) in PICTURES {
+            pictures::take(&format!("{units}-units-{page}-{}", name.to_lowercase()), &rollcall.page(path))
+                .await?;
+        }
         export(report, &ground, &rollcall, units).await?;
         drop((rollcall, ground));
         import(report, name, units).await?;

@@ -23,7 +23,7 @@
 //!
 //! # Why so short
 //! Redis stores a page of small values as one packed string. A value longer than 64 bytes makes it unpack the page,
-//! which costs 60 bytes more for each timer on it.
+//! which costs 60 bytes more for each timer on it. So timers that have fired or were cancelled lie elsewhere.
 //!
 //! The form is the only one of its timer: a script compares the stored text with that of the timer that was read.
 

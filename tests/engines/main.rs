@@ -16,4 +16,5 @@ mod roster_alike;
 mod servers;
 #[path = "../support/mod.rs"]
 mod support;
+mod timer_pages;
 mod walk;

@@ -93,7 +93,7 @@ impl RedisEngine {
         for name in ["dead", "letters", "untold"] {
             script.key(self.keys.of(partition, name, receiver));
         }
-        for name in ["attempts", "timer_attempts"] {
+        for name in ["attempts", "timer_attempts", "past_timers"] {
             script.key(self.keys.in_partition(partition, name));
         }
         script.arg(now.as_millis()).arg(endings.len());
@@ -110,7 +110,6 @@ impl RedisEngine {
         let timers: Vec<(usize, &&Ending, (TimerId, Timestamp))> = timers.collect();
         script.arg(timers.len());
         for (index, Ending { delivery, letter, was_marked }, (id, due)) in &timers {
-            script.key(self.timer_key(self.timer_page(id)));
             // The notification of a timer has it; one without could not be read.
             let is_lost = letter.is_some() || delivery.timers.is_empty();
             let receipt = if is_lost { Receipt::Dead } else { Receipt::Delivered };

@@ -259,11 +259,12 @@ impl RedisEngine {
     }
 
     async fn export_timers(&self, partition: u16, items: &mut Vec<MigrationItem>) -> Result<()> {
-        let pages: Vec<u32> = (0..self.keys.pages()).collect();
-        for step in pages.chunks(TIMER_PAGES) {
+        let pages = (0..self.keys.pages()).map(|page| self.timer_key((partition, page)));
+        let hashes: Vec<String> = pages.chain([self.past_timers(partition)]).collect();
+        for step in hashes.chunks(TIMER_PAGES) {
             let mut pipe = pipe();
-            for page in step {
-                pipe.hgetall(self.timer_key((partition, *page)));
+            for hash in step {
+                pipe.hgetall(hash);
             }
             let pages: Vec<Vec<(String, String)>> = self.topology.send("export_timers", &pipe).await?;
             let stored: Vec<(String, String)> = pages.into_iter().flatten().collect();

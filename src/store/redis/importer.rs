@@ -226,14 +226,16 @@ impl RedisImporter {
                 let (partition, page) = self.keys.page_of_timer(&timer.id);
                 let key = |name: &str| self.keys.in_partition(partition, name);
                 let (id, due) = (timer.id.as_str(), timer.due.as_millis());
-                pipe.hset(self.keys.of(partition, "timer", &page.to_string()), id, encode(timer)).ignore();
                 if timer.standing == TimerStanding::Waiting {
+                    let page = self.keys.of(partition, "timer", &page.to_string());
+                    pipe.hset(page, id, encode(timer)).ignore();
                     pipe.zadd(key("timers"), id, due).ignore();
                     let mut counts = self.timer_counts.lock().expect("nothing panics under this lock");
                     let count = counts.entry((partition, timer.timer_type.clone())).or_default();
                     *count += 1;
                     pipe.hset(key("timer_counts"), timer.timer_type.as_str(), *count).ignore();
                 } else {
+                    pipe.hset(key("past_timers"), id, encode(timer)).ignore();
                     pipe.zadd(key("timers_ended"), id, due).ignore();
                     pipe.zadd(key("timers_kept"), id, kept.unwrap_or_default().as_millis()).ignore();
                 }

@@ -199,14 +199,13 @@ pub(super) async fn replay(engine: &RedisEngine, delivery: &Delivery, now: Times
     for name in ["dead", "letters", "untold"] {
         script.key(engine.keys.of(partition, name, &delivery.receiver));
     }
+    script.key(engine.past_timers(partition));
     script.arg(now.as_millis()).arg(&delivery.group.key).arg(delivery.notification());
     script.arg(to_json(&Notification::again(delivery))?);
-    let firing = firing_of(delivery);
-    if let Some((id, due)) = &firing {
-        script.key(engine.timer_key(engine.timer_page(id))).arg(id.as_str()).arg(moment(*due));
-    } else {
-        script.arg("").arg("");
-    }
+    match firing_of(delivery) {
+        Some((id, due)) => script.arg(id.as_str()).arg(moment(due)),
+        None => script.arg("").arg(""),
+    };
     script.arg(delivery.silences());
     engine.topology.run("replay", &script).await
 }

@@ -58,7 +58,8 @@
 //! | `rollcall:{pN}:letters:<receiver>` | hash | id → dead letter (JSON) |
 //! | `rollcall:{pN}:fallen:<receiver>` | hash | group → the last of its notifications that its fallback got too, while the receiver takes nothing |
 //! | `rollcall:{pN}:attempts` | zset | the record of attempts to deliver, by when they were written (ms): how many bytes were written before, and a line (JSON) for each attempt of one step, see `attempts.lua` |
-//! | `rollcall:{pN}:timer:<page>` | hash | timers of a page: id → state, type, moment and data, see `store/timer_text.rs` |
+//! | `rollcall:{pN}:timer:<page>` | hash | timers of a page that wait: id → type, moment and data, see `store/timer_text.rs` |
+//! | `rollcall:{pN}:past_timers` | hash | timers that fired or were cancelled: id → the same, and what became of it |
 //! | `rollcall:{pN}:timers` | zset | timers that wait, by their moment (ms); those whose type is not configured, by when an instance looks at them again |
 //! | `rollcall:{pN}:timers_ended` | zset | timers that fired or were cancelled, by their moment (ms) |
 //! | `rollcall:{pN}:timers_kept` | zset | the same, by until when they are kept (ms) |

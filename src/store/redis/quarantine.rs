@@ -15,7 +15,7 @@ use redis::{Script, pipe};
 
 use super::RedisEngine;
 use super::key_scan::KeyScan;
-use super::keys::{KeyRule, Keys, PageId};
+use super::keys::{KeyRule, Keys};
 use super::topology::Topology;
 use crate::presence::{TimerId, Unit};
 use crate::store::{EngineError, Result};
@@ -165,11 +165,11 @@ impl RedisEngine {
         Ok(())
     }
 
-    /// Quarantines a timer that cannot be read: it leaves the indices, and never fires.
-    pub(super) async fn quarantine_timer(&self, page: PageId, id: &TimerId, text: &[u8]) -> Result<()> {
-        let (key, script) = (self.timer_key(page), Script::new(QUARANTINE_FIELD));
+    /// Quarantines a timer of a hash that cannot be read: it leaves the index of those that wait, and never fires.
+    pub(super) async fn quarantine_timer(&self, key: &str, id: &TimerId, text: &[u8]) -> Result<()> {
+        let script = Script::new(QUARANTINE_FIELD);
         let mut put = script.prepare_invoke();
-        put.key(&key).key(self.keys.unreadable_of(&key)).arg(id.as_str()).arg(text);
+        put.key(key).key(self.keys.unreadable_of(key)).arg(id.as_str()).arg(text);
         self.topology.run::<u64>("quarantine", &put).await?;
         self.leave_index(&[id]).await?;
         let why = format!("{:?} is no timer and was quarantined; it does not fire", shown(text));

@@ -54,11 +54,8 @@ async fn begin_step(
     for name in ["queue", "lanes"] {
         script.key(engine.keys.of(partition, name, receiver));
     }
-    for name in ["notifications", "owed", "timer_attempts"] {
+    for name in ["notifications", "owed", "timer_attempts", "past_timers"] {
         script.key(engine.keys.in_partition(partition, name));
-    }
-    for (_, _, (id, _)) in &firings {
-        script.key(engine.timer_key(engine.timer_page(id)));
     }
     script.arg(now.as_millis()).arg(firings.len());
     for (_, one, _) in &firings {
@@ -70,7 +67,6 @@ async fn begin_step(
     for (_, one, _) in &firings {
         script.arg(one.attempt);
     }
-    script.arg((1..=firings.len()).collect::<Vec<_>>());
     for (_, _, (id, _)) in &firings {
         script.arg(id.as_str());
     }
@@ -107,9 +103,8 @@ pub(super) async fn give_up(
             continue;
         }
         let mut script = engine.scripts.give_up_only_attempts.prepare_invoke();
-        script.key(key).arg(before.as_millis());
+        script.key(key).key(engine.past_timers(partition)).arg(before.as_millis());
         for (member, receiver, due, id) in &begun {
-            script.key(engine.timer_key(engine.timer_page(id)));
             script.arg(member).arg(receiver).arg(due).arg(id.as_str());
         }
         let answers: Vec<String> = engine.topology.run("give_up_only_attempts", &script).await?;

@@ -28,20 +28,27 @@ pub(super) async fn read(engine: &RedisEngine, ids: &[TimerId]) -> Result<Vec<Op
     located.sort_unstable();
     let steps = located.chunks(READ_STEP).map(|located| {
         let step = async move {
+            // One that waits is on its page, any other in the hash of its partition.
+            let by_page = located.chunk_by(|a, b| a.0 == b.0).map(|some| (engine.timer_key(some[0].0), some));
+            let past = located.chunk_by(|a, b| a.0.0 == b.0.0);
+            let past = past.map(|some| (engine.past_timers(some[0].0.0), some));
+            let hashes: Vec<(String, &[(PageId, usize)])> = by_page.chain(past).collect();
             let mut read = pipe();
-            for on_page in located.chunk_by(|a, b| a.0 == b.0) {
-                let get = read.cmd("HMGET").arg(engine.timer_key(on_page[0].0));
-                for (_, index) in on_page {
+            for (hash, located) in &hashes {
+                let get = read.cmd("HMGET").arg(hash);
+                for (_, index) in *located {
                     get.arg(ids[*index].as_str());
                 }
             }
             let values: Vec<Vec<Option<Vec<u8>>>> = engine.topology.send("timers", &read).await?;
-            let values = located.iter().zip(values.into_iter().flatten());
             let mut read = Vec::new();
-            for ((page, index), text) in values.filter_map(|(place, text)| Some((place, text?))) {
-                match std::str::from_utf8(&text).ok().and_then(|text| decode(&ids[*index], text)) {
-                    Some(timer) => read.push((*index, timer)),
-                    None => engine.quarantine_timer(*page, &ids[*index], &text).await?,
+            for ((hash, located), values) in hashes.iter().zip(values) {
+                for ((_, index), text) in located.iter().zip(values) {
+                    let (id, Some(text)) = (&ids[*index], text) else { continue };
+                    match std::str::from_utf8(&text).ok().and_then(|text| decode(id, text)) {
+                        Some(timer) => read.push((*index, timer)),
+                        None => engine.quarantine_timer(hash, id, &text).await?,
+                    }
                 }
             }
             Ok(read)
@@ -132,13 +139,11 @@ pub(super) async fn forget(engine: &RedisEngine, partitions: &[u16], now: Timest
             continue;
         }
         let mut script = engine.scripts.forget_timers.prepare_invoke();
-        for name in ["timers_kept", "timers_ended"] {
+        for name in ["timers_kept", "timers_ended", "past_timers"] {
             script.key(engine.keys.in_partition(partition, name));
         }
         script.arg(now.as_millis()).arg(now.as_millis() + KEPT_LONGER_MS);
-        for id in &ids {
-            script.key(engine.timer_key(engine.timer_page(id))).arg(id.as_str());
-        }
+        script.arg(ids.iter().map(TimerId::as_str).collect::<Vec<_>>());
         forgotten += engine.topology.run::<usize>("forget_timers", &script).await?;
     }
     Ok(forgotten)

@@ -1,7 +1,9 @@
 //! Timers: their registration and cancellation, and the implementation of [`TimerStore`].
 //!
-//! A timer lies on a page of its partition, like the facts of a unit; the page and the partition follow from the
-//! checksum of its group. A batch is sorted by page, so that one command reads and writes what one page has.
+//! A timer that waits lies on a page of its partition, like the facts of a unit; the page and the partition follow from the
+//! checksum of its group. A batch is sorted by page, so that one command reads and writes what one page has. The step in
+//! which it fires or is cancelled moves it to `past_timers`, a hash of its partition: its text is longer then, and a page
+//! with one long value takes more memory for each timer on it.
 //!
 //! `timers` is the index of those that wait, by when they are looked at: their moment, but for those that an instance put
 //! off. Those that fired or were cancelled are in `timers_ended`, by their moment, and in `timers_kept`, by until when they
@@ -187,8 +189,14 @@ impl RedisEngine {
         self.keys.page_of_timer(id)
     }
 
+    /// The page of timers that wait.
     pub(super) fn timer_key(&self, (partition, page): PageId) -> String {
         self.keys.of(partition, "timer", &page.to_string())
+    }
+
+    /// Timers that fired or were cancelled.
+    pub(super) fn past_timers(&self, partition: u16) -> String {
+        self.keys.in_partition(partition, "past_timers")
     }
 
     pub(super) fn partitions_of_timers<'a>(
@@ -218,7 +226,7 @@ impl RedisEngine {
 
     /// Adds the keys that scripts of timers have first.
     pub(super) fn add_timer_keys(&self, script: &mut ScriptInvocation<'_>, partition: u16) {
-        for name in ["timers", "timers_ended", "timers_kept", "timer_counts"] {
+        for name in ["timers", "timers_ended", "timers_kept", "timer_counts", "past_timers"] {
             script.key(self.keys.in_partition(partition, name));
         }
     }

@@ -84,6 +84,7 @@ const TABLE: &[(&str, Spared, Spared)] = &[
     ("{pN}:untold:<>", Spared::None, Spared::None),
     ("{pN}:attempts", Spared::None, Spared::None),
     ("{pN}:timer:<>", Spared::None, Spared::None),
+    ("{pN}:past_timers", Spared::None, Spared::None),
     ("{pN}:timers", Spared::None, Spared::None),
     ("{pN}:timers_ended", Spared::None, Spared::None),
     ("{pN}:timers_kept", Spared::None, Spared::None),

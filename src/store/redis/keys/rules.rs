@@ -76,6 +76,7 @@ pub const KEY_RULES: &[KeyRule] = &[
     sort("p", "timers", "zset", Stored::Timer),
     sort("p", "timers_ended", "zset", Stored::Timer),
     sort("p", "timers_kept", "zset", Stored::Timer),
+    sort("p", "past_timers", "hash", Stored::Timer),
     sort("p", "timer_counts", "hash", Stored::Timer),
     sort("p", "timer_attempts", "zset", Stored::Timer),
     sort("p+", "timer", "hash", Stored::Timer),

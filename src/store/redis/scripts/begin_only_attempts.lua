@@ -2,10 +2,10 @@
 --
 -- KEYS[1] to KEYS[4]      see end_lanes.lua
 -- KEYS[5] timer_attempts  zset  "<receiver> <moment as it is stored> <timer>" -> when its only attempt began (ms)
--- KEYS[5+p]               hash  page p of the timers: id -> see timer_text.rs
+-- KEYS[6] past_timers     hash  id of a timer that fired or was cancelled -> see timer_text.rs
 --
--- ARGV[1] now (ms), ARGV[2] number of deliveries N, then N group keys, N ids, N times the number of the attempt, N times
--- the number of the page, N ids of timers, and N moments as they are stored
+-- ARGV[1] now (ms), ARGV[2] number of deliveries N, then N group keys, N ids, N times the number of the attempt, N ids of
+-- timers, and N moments as they are stored
 --
 -- Returns for each 1 if the caller may attempt it; 0 if another one has ended it, or begun another attempt.
 local count = tonumber(ARGV[2])
@@ -15,17 +15,15 @@ redis.call('HLEN', KEYS[2])
 redis.call('HLEN', KEYS[3])
 redis.call('HLEN', KEYS[4])
 redis.call('ZCARD', KEYS[5])
-for p = 6, #KEYS do
-  redis.call('HLEN', KEYS[p])
-end
+redis.call('HLEN', KEYS[6])
 local receiver = string.match(KEYS[1], '([^:]*)$')
 local answers = {}
 for i, is_ended in ipairs(end_lanes(2 + 2 * count)) do
   answers[i] = is_ended and 1 or 0
   if is_ended then
-    local page, id, moment = ARGV[2 + 3 * count + i], ARGV[2 + 4 * count + i], ARGV[2 + 5 * count + i]
+    local id, moment = ARGV[2 + 3 * count + i], ARGV[2 + 4 * count + i]
     redis.call('ZADD', KEYS[5], ARGV[1], receiver .. ' ' .. moment .. ' ' .. id)
-    write_receipt(KEYS[5 + tonumber(page)], id, moment, receiver, 'b')
+    write_receipt(KEYS[6], id, moment, receiver, 'b')
   end
 end
 return answers

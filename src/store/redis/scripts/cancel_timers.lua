@@ -4,7 +4,8 @@
 -- KEYS[2] timers_ended  zset  id of a timer that fired or was cancelled -> its moment (ms)
 -- KEYS[3] timers_kept   zset  the same -> until when it is kept (ms)
 -- KEYS[4] timer_counts  hash  type -> how many wait
--- KEYS[4+p]             hash  page p of the timers: id -> see timer_text.rs
+-- KEYS[5] past_timers   hash  id of a timer that fired or was cancelled -> see timer_text.rs
+-- KEYS[5+p]             hash  page p of the timers that wait: the same
 --
 -- ARGV[1] now (ms), ARGV[2] now as it is stored, ARGV[3] how long timers of other types are kept (ms), ARGV[4] number of
 -- types T, then T types, and how long timers of each are kept (ms); the number of pages, then for each page the number of
@@ -22,39 +23,47 @@ local others = string.format('%.0f', now + tonumber(ARGV[3]))
 for t = 1, types do
   keep[ARGV[4 + t]] = string.format('%.0f', now + tonumber(ARGV[4 + types + t]))
 end
-local answers, left, ended, kept, pages = {}, {}, {}, {}, {}
-local a = 6 + 2 * types
+local answers, left, over, ended, kept, pages = {}, {}, {}, {}, {}, {}
+local a, past = 6 + 2 * types, {}
 for p = 1, tonumber(ARGV[a - 1]) do
   local count = tonumber(ARGV[a])
-  pages[p] = { a = a, count = count, known = redis.call('HMGET', KEYS[4 + p], unpack(ARGV, a + 1, a + count)) }
+  local known = redis.call('HMGET', KEYS[5 + p], unpack(ARGV, a + 1, a + count))
+  for i = 1, count do
+    if not known[i] then
+      past[#past + 1] = ARGV[a + i]
+    end
+  end
+  pages[p] = { a = a, count = count, known = known }
   a = a + 1 + 2 * count
 end
+past = values_of(KEYS[5], past)
 for p, page in ipairs(pages) do
-  local write = {}
+  local leave = {}
   for i = 1, page.count do
     local id, expected, known = ARGV[page.a + i], ARGV[page.a + page.count + i], page.known[i]
     local of, moment, data = string.match(known or '', '^w(%S+) (%S+) (.*)$')
-    local answer = not known and 4 or not of and 3 or 1
+    local answer = of and 1 or (known or past[id]) and 3 or 4
     if answer == 1 and expected ~= '' and expected ~= known then
       answer = 2
     end
     if answer == 1 then
       counts.add(of, -1)
-      write[#write + 1], write[#write + 2] = id, 'c' .. of .. ' ' .. moment .. ' ' .. ARGV[2] .. ' - ' .. data
-      left[#left + 1] = id
+      over[#over + 1], over[#over + 2] = id, 'c' .. of .. ' ' .. moment .. ' ' .. ARGV[2] .. ' - ' .. data
+      leave[#leave + 1], left[#left + 1] = id, id
       ended[#ended + 1], ended[#ended + 2] = string.format('%.0f', tonumber(moment, 36)), id
       kept[#kept + 1], kept[#kept + 2] = keep[of] or others, id
     end
     answers[#answers + 1] = answer
   end
-  if #write > 0 then
-    redis.call('HSET', KEYS[4 + p], unpack(write))
+  if #leave > 0 then
+    redis.call('HDEL', KEYS[5 + p], unpack(leave))
   end
 end
 if #left > 0 then
   redis.call('ZREM', KEYS[1], unpack(left))
   redis.call('ZADD', KEYS[2], unpack(ended))
   redis.call('ZADD', KEYS[3], unpack(kept))
+  redis.call('HSET', KEYS[5], unpack(over))
 end
 counts.write()
 return answers

@@ -9,7 +9,7 @@
 -- KEYS[7] untold          hash  "<detected at> <record id>", see untold.rs -> id of its dead letter
 -- KEYS[8] attempts        zset  see attempts.lua
 -- KEYS[9] timer_attempts  zset  see begin_only_attempts.lua
--- KEYS[9+t]               hash  page of timer t of the T among the deliveries: id -> see timer_text.rs
+-- KEYS[10] past_timers    hash  id of a timer that fired or was cancelled -> see timer_text.rs
 --
 -- ARGV[1] now (ms), ARGV[2] number of deliveries N, then N group keys, then N ids, then those of attempts.lua, then the
 -- number of timers T and for each of them:
@@ -38,7 +38,7 @@ redis.call('ZCARD', KEYS[9])
 local a = after_attempts(3 + 2 * count)
 local timers, texts = tonumber(ARGV[a]), {}
 for t = 1, timers do
-  texts[t] = redis.call('HGET', KEYS[9 + t], ARGV[a + 5 * t - 3]) or ''
+  texts[t] = redis.call('HGET', KEYS[10], ARGV[a + 5 * t - 3]) or ''
 end
 keep_attempts(KEYS[8], 3 + 2 * count)
 local ended = end_lanes()
@@ -49,7 +49,7 @@ for t = 1, timers do
     redis.call('ZREM', KEYS[9], receiver .. ' ' .. moment .. ' ' .. id)
   end
   if is_only or ended[i] then
-    write_receipt(KEYS[9 + t], id, moment, receiver, ARGV[a + 4], texts[t])
+    write_receipt(KEYS[10], id, moment, receiver, ARGV[a + 4], texts[t])
   end
   a = a + 5
 end

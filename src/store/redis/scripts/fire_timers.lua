@@ -9,11 +9,12 @@
 -- KEYS[2] timers_ended   zset  id of a timer that fired or was cancelled -> its moment (ms)
 -- KEYS[3] timers_kept    zset  the same -> until when it is kept (ms)
 -- KEYS[4] timer_counts   hash  type -> how many wait
--- KEYS[5] notifications  hash  id -> notification
--- KEYS[6] owed           hash  id -> number of receivers that have not got it yet; absent: one
--- KEYS[6+r]              zset  queue of receiver r of R: group, or list of groups -> next attempt (ms)
--- KEYS[6+R+r]            hash  lanes of receiver r: group -> see lease.lua
--- KEYS[6+2R+p]           hash  page p of P of the timers: id -> see timer_text.rs
+-- KEYS[5] past_timers    hash  id of a timer that fired or was cancelled -> see timer_text.rs
+-- KEYS[6] notifications  hash  id -> notification
+-- KEYS[7] owed           hash  id -> number of receivers that have not got it yet; absent: one
+-- KEYS[7+r]              zset  queue of receiver r of R: group, or list of groups -> next attempt (ms)
+-- KEYS[7+R+r]            hash  lanes of receiver r: group -> see lease.lua
+-- KEYS[7+2R+p]           hash  page p of P of the timers that wait: id -> see timer_text.rs
 --
 -- ARGV[1] now (ms), ARGV[2] until when the timers are kept (ms), ARGV[3] their type, ARGV[4] R, ARGV[5] number of timers N,
 -- ARGV[6] end of the lease (ms), ARGV[7] P, ARGV[8] what a timer that fires gets before its data, ARGV[9] the begin of
@@ -33,15 +34,16 @@ local counts = counts_of(KEYS[4])
 -- These commands fail if a key is of a wrong type, before any write: Redis does not undo a script.
 redis.call('HLEN', KEYS[5])
 redis.call('HLEN', KEYS[6])
+redis.call('HLEN', KEYS[7])
 local groups, lanes = {}, {}
 for i = 1, count do
   groups[i] = 'timer:' .. ARGV[ids + i]
 end
 for r = 1, receivers do
-  redis.call('ZCARD', KEYS[6 + r])
-  lanes[r] = redis.call('HMGET', KEYS[6 + receivers + r], unpack(groups))
+  redis.call('ZCARD', KEYS[7 + r])
+  lanes[r] = redis.call('HMGET', KEYS[7 + receivers + r], unpack(groups))
 end
-local first_page, stored = 6 + 2 * receivers, {}
+local first_page, stored = 7 + 2 * receivers, {}
 for p = 1, pages do
   local before = #stored
   local last = before + tonumber(ARGV[9 + receivers + p])
@@ -66,25 +68,27 @@ end
 counts.add(ARGV[3], -#fired)
 local i = 0
 for p = 1, pages do
-  local write = {}
+  local leave = {}
   for _ = 1, tonumber(ARGV[9 + receivers + p]) do
     i = i + 1
     if after[i] then
-      write[#write + 1], write[#write + 2] = ARGV[ids + i], after[i]
+      leave[#leave + 1] = ARGV[ids + i]
     end
   end
-  if #write > 0 then
-    redis.call('HSET', KEYS[first_page + p], unpack(write))
+  if #leave > 0 then
+    redis.call('HDEL', KEYS[first_page + p], unpack(leave))
   end
 end
-local ended, kept = {}, {}
+local ended, kept, over = {}, {}, {}
 for n, i in ipairs(fired) do
   ended[2 * n - 1], ended[2 * n] = ARGV[moments + i], left[n]
   kept[2 * n - 1], kept[2 * n] = ARGV[2], left[n]
+  over[2 * n - 1], over[2 * n] = left[n], after[i]
 end
 redis.call('ZREM', KEYS[1], unpack(left))
 redis.call('ZADD', KEYS[2], unpack(ended))
 redis.call('ZADD', KEYS[3], unpack(kept))
+redis.call('HSET', KEYS[5], unpack(over))
 local bodies, owed, shared = {}, {}, {}
 for r = 1, receivers do
   local most, write, leased, queued = tonumber(ARGV[9 + r]), {}, {}, {}
@@ -107,12 +111,12 @@ for r = 1, receivers do
     write[2 * n - 1], write[2 * n] = groups[i], lane
     answers[i] = answers[i] .. letter
   end
-  redis.call('HSET', KEYS[6 + receivers + r], unpack(write))
+  redis.call('HSET', KEYS[7 + receivers + r], unpack(write))
   if #leased > 0 then
-    redis.call('ZADD', KEYS[6 + r], ARGV[6], table.concat(leased, '\n'))
+    redis.call('ZADD', KEYS[7 + r], ARGV[6], table.concat(leased, '\n'))
   end
   if #queued > 0 then
-    redis.call('ZADD', KEYS[6 + r], unpack(queued))
+    redis.call('ZADD', KEYS[7 + r], unpack(queued))
   end
 end
 for n, i in ipairs(fired) do
@@ -127,10 +131,10 @@ for n, i in ipairs(fired) do
   end
 end
 if #bodies > 0 then
-  redis.call('HSET', KEYS[5], unpack(bodies))
+  redis.call('HSET', KEYS[6], unpack(bodies))
 end
 if #owed > 0 then
-  redis.call('HSET', KEYS[6], unpack(owed))
+  redis.call('HSET', KEYS[7], unpack(owed))
 end
 counts.write()
 return answers

@@ -4,7 +4,8 @@
 -- KEYS[2] timers_ended  zset  id of a timer that fired or was cancelled -> its moment (ms)
 -- KEYS[3] timers_kept   zset  the same -> until when it is kept (ms)
 -- KEYS[4] timer_counts  hash  type -> how many wait
--- KEYS[4+p]             hash  page p of the timers: id -> see timer_text.rs
+-- KEYS[5] past_timers   hash  id of a timer that fired or was cancelled -> see timer_text.rs
+-- KEYS[5+p]             hash  page p of the timers that wait: the same
 --
 -- ARGV[1] 1: only new ids, else 0; ARGV[2] number of pages, then for each page the number of its timers N, N ids, N moments
 -- (ms), and N stored timers
@@ -17,17 +18,24 @@ for k = 1, 3 do
 end
 local counts = counts_of(KEYS[4])
 local answers, index, again = {}, {}, {}
-local a, pages = 3, {}
+local a, pages, past = 3, {}, {}
 for p = 1, tonumber(ARGV[2]) do
   local count = tonumber(ARGV[a])
-  pages[p] = { a = a, count = count, known = redis.call('HMGET', KEYS[4 + p], unpack(ARGV, a + 1, a + count)) }
+  local known = redis.call('HMGET', KEYS[5 + p], unpack(ARGV, a + 1, a + count))
+  for i = 1, count do
+    if not known[i] then
+      past[#past + 1] = ARGV[a + i]
+    end
+  end
+  pages[p] = { a = a, count = count, known = known }
   a = a + 1 + 3 * count
 end
+past = values_of(KEYS[5], past)
 for p, page in ipairs(pages) do
   local write = {}
   for i = 1, page.count do
     local id, due, text = ARGV[page.a + i], ARGV[page.a + page.count + i], ARGV[page.a + 2 * page.count + i]
-    local known, answer = page.known[i], 1
+    local known, answer = page.known[i] or past[id], 1
     if known then
       local letter, of, moment = string.match(known, '^(.)(%S+) (%S+)')
       if ARGV[1] == '1' then
@@ -49,7 +57,7 @@ for p, page in ipairs(pages) do
     answers[#answers + 1] = answer
   end
   if #write > 0 then
-    redis.call('HSET', KEYS[4 + p], unpack(write))
+    redis.call('HSET', KEYS[5 + p], unpack(write))
   end
 end
 if #index > 0 then
@@ -58,6 +66,7 @@ end
 if #again > 0 then
   redis.call('ZREM', KEYS[2], unpack(again))
   redis.call('ZREM', KEYS[3], unpack(again))
+  redis.call('HDEL', KEYS[5], unpack(again))
 end
 counts.write()
 return answers

@@ -7,10 +7,10 @@
 -- KEYS[5] dead           zset  id -> given up at (ms)
 -- KEYS[6] letters        hash  id -> dead letter (JSON)
 -- KEYS[7] untold         hash  silence -> id of its dead letter
--- KEYS[8] page           hash  of the timer, if it is the notification of one: id -> see timer_text.rs
+-- KEYS[8] past_timers    hash  id of a timer that fired or was cancelled -> see timer_text.rs
 --
--- ARGV[1] now (ms), ARGV[2] group, ARGV[3] id, ARGV[4] notification (JSON), ARGV[5] the id of its timer, ARGV[6] the moment of
--- the timer as it is stored, then the names of its silences in untold
+-- ARGV[1] now (ms), ARGV[2] group, ARGV[3] id, ARGV[4] notification (JSON), ARGV[5] the id of its timer, or "", ARGV[6] the
+-- moment of the timer as it is stored, then the names of its silences in untold
 --
 -- Returns 1, or 0 if the notification waits already.
 local lane = redis.call('HGET', KEYS[2], ARGV[2])
@@ -21,9 +21,7 @@ local owed = redis.call('HGET', KEYS[4], ARGV[3])
 redis.call('ZCARD', KEYS[5])
 redis.call('HLEN', KEYS[6])
 redis.call('HLEN', KEYS[7])
-if KEYS[8] then
-  redis.call('HLEN', KEYS[8])
-end
+redis.call('HLEN', KEYS[8])
 local ids, own = string.match(lane or '0', '^([^\n]*)(.*)$')
 if string.find(ids .. ' ', ' ' .. ARGV[3] .. ' ', 1, true) then
   return 0
@@ -39,7 +37,7 @@ else
 end
 redis.call('ZREM', KEYS[5], ARGV[3])
 redis.call('HDEL', KEYS[6], ARGV[3])
-if KEYS[8] then
+if ARGV[5] ~= '' then
   write_receipt(KEYS[8], ARGV[5], ARGV[6], string.match(KEYS[1], '([^:]*)$'), 'p')
 end
 for i = 7, #ARGV do

@@ -1,11 +1,11 @@
 -- The first part of scripts that write what became of a timer at a receiver.
 --
--- KEYS: the page of the timer is named by its caller. No ARGV is read here.
+-- KEYS: the hash of past timers is named by the caller. No ARGV is read here.
 -- Returns nothing: it declares a function for the second part. The function changes nothing if the timer is not known any
 -- more, or was registered again since. It answers the type of the timer if it changed it. See timer_text.rs for the
 -- letters, and `Receipt::state` for the rule of the state.
-local function write_receipt(page, id, moment, receiver, letter, text)
-  text = text or redis.call('HGET', page, id) or ''
+local function write_receipt(past_timers, id, moment, receiver, letter, text)
+  text = text or redis.call('HGET', past_timers, id) or ''
   local state, of, due, at, receipts, data = string.match(text, '^([fdx])(%S+) (%S+) (%S+) (%S+) (.*)$')
   if not state or due ~= moment then
     return nil
@@ -21,7 +21,7 @@ local function write_receipt(page, id, moment, receiver, letter, text)
   elseif string.find(receipts, ':[xu]') then
     state = 'x'
   end
-  redis.call('HSET', page, id, state .. of .. ' ' .. due .. ' ' .. at .. ' ' .. receipts .. ' ' .. data)
+  redis.call('HSET', past_timers, id, state .. of .. ' ' .. due .. ' ' .. at .. ' ' .. receipts .. ' ' .. data)
   return of
 end
 

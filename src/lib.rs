@@ -11,7 +11,7 @@
 //! | | [`intake`] | MQTT to recorded heartbeats, and the canary that proves hearing |
 //! | | [`expiry`] | finds units that may be due, and checks their deadlines |
 //! | | [`alerting`] | outbox to groups to receivers |
-//! | | [`http`] | metrics, health, records, units, and the web page |
+//! | | [`http`] | metrics, health, records, units, and the web page, on threads of their own |
 //! | | [`deadman`] | pings another monitor while all is well |
 //! | | [`simulate`] | a fleet and sinks for the demo, and private servers for the tests |
 //! | 1 memory | [`store`] | the state of the fleet behind small traits; [`store::redis`] and [`store::embedded`] keep it; [`store::migration`] moves a fleet from one engine to another; `store/redis/topology/` knows the servers: one, those behind Sentinel, a cluster |

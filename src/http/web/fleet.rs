@@ -96,10 +96,12 @@ impl Web {
                 @if content.kinds.len() > 1 {
                     section {
                         h2 { "Kinds" }
-                        @for kind in &content.kinds {
-                            @let name = kind.kind.as_str();
-                            @let query = UnitsQuery { kind: Some(name.to_owned()), ..first.clone() };
-                            (bar(&self.link(&query), name, kind.states.offline, kind.states.total(), wanted.kind.as_deref() == Some(name)))
+                        div.bars {
+                            @for kind in &content.kinds {
+                                @let name = kind.kind.as_str();
+                                @let query = UnitsQuery { kind: Some(name.to_owned()), ..first.clone() };
+                                (bar(&self.link(&query), name, kind.states.offline, kind.states.total(), wanted.kind.as_deref() == Some(name)))
+                            }
                         }
                     }
                 }
@@ -107,11 +109,13 @@ impl Web {
                     section {
                         h2 { (format::text(label)) }
                         @let values: Vec<&LabelSummary> = content.labels.iter().filter(|one| one.label == label).collect();
-                        @for one in values.iter().take(BARS) {
-                            @let pair = format!("{label}={}", one.value);
-                            @let is_selected = wanted.label.as_ref() == Some(&pair);
-                            @let query = UnitsQuery { label: Some(pair), ..first.clone() };
-                            (bar(&self.link(&query), &one.value, one.states.offline, one.states.total(), is_selected))
+                        div.bars {
+                            @for one in values.iter().take(BARS) {
+                                @let pair = format!("{label}={}", one.value);
+                                @let is_selected = wanted.label.as_ref() == Some(&pair);
+                                @let query = UnitsQuery { label: Some(pair), ..first.clone() };
+                                (bar(&self.link(&query), &one.value, one.states.offline, one.states.total(), is_selected))
+                            }
                         }
                         @if values.len() > BARS { p.quiet { "and " (values.len() - BARS) " more" } }
                     }

@@ -32,7 +32,7 @@ pub(super) async fn page(
     let (summary, lasting) = (summary?, lasting?);
     let live = html! {
         h1 { "Incidents" }
-        p.quiet { "What lasts now. Silences are told to receivers in these groups, and so are returns." }
+        p.quiet { "Units that are offline now, in the groups in which receivers are notified of them and of their returns." }
         @if let Some(trip) = &lasting.trip { (breaker(trip, lasting.at)) }
         (web.groups(&lasting, &summary.content))
         (blind(&lasting))
@@ -96,19 +96,20 @@ impl Web {
                             th scope="col" { "Group" } th.numbers scope="col" { "Offline" } th scope="col" { "Since" }
                             th.wide scope="col" { "First unit" } th.wide scope="col" { "Newest" } th.wide scope="col" { "Receivers" }
                         } }
-                        tbody { @for group in &lasting.groups { (self.group_row(group, content, lasting.at)) } }
+                        tbody { @for group in &lasting.groups { (self.group_row(group, content, lasting)) } }
                     }
                 }
             }
             @if lasting.more_groups > 0 { p.quiet { "and " (lasting.more_groups) " more groups" } }
-            @if lasting.is_cut { p.quiet { "Only the newest records are counted here: there are too many." } }
+            @if lasting.is_cut { p.quiet { "There are too many records for this page. It counts the newest ones; the page of the fleet counts all." } }
         }
     }
 
-    fn group_row(&self, group: &LastingGroup, content: &Content, now: Timestamp) -> Markup {
-        let first = &group.first;
+    fn group_row(&self, group: &LastingGroup, content: &Content, lasting: &Lasting) -> Markup {
+        let (first, now) = (&group.first, lasting.at);
         let path = format::unit_path(&first.kind, first.unit.as_str());
         let offline = html! {
+            @if lasting.is_cut { "at least " }
             b { (format::number(group.offline as u64)) }
             @if let Some(whole) = whole(group, content) { " of " (format::number(whole.states.total())) }
         };

@@ -205,10 +205,12 @@ fn banner(base: &str, content: &Content) -> Markup {
                 "Not all units are known of " (content.incomplete.join(", ")) "."
             }
         }
-        @if !warnings.is_empty() {
-            details.banner {
-                summary { (warnings.len()) @if warnings.len() == 1 { " warning" } @else { " warnings" } }
-                ul { @for problem in warnings { li { strong { (problem.instance) ": " } (problem.text) } } }
+        @match warnings.as_slice() {
+            [] => {}
+            [only] => p.banner role="status" { strong { (only.instance) ": " } (only.text) },
+            several => details.banner {
+                summary { (several.len()) " warnings" }
+                ul { @for problem in several { li { strong { (problem.instance) ": " } (problem.text) } } }
             }
         }
     }

@@ -64,7 +64,7 @@ impl Web {
                 td {
                     @match record.closed_by {
                         Some(why) => { (format::ago(record.back_at, now)) span.note { " " (why.as_str().replace('_', " ")) } }
-                        None => { (format::state(crate::presence::State::Offline)) }
+                        None => { "still " (format::state(crate::presence::State::Offline)) }
                     }
                 }
                 td.wide {

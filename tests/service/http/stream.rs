@@ -140,7 +140,8 @@ async fn a_client_that_has_missed_too_much_is_told_to_read_anew() {
         fleet.hear(units).await;
     }
     fleet.pass(121 * SECOND, &units).await;
-    let of_another = first.id.replacen(|_: char| true, "f", 1);
+    let other = if first.id.starts_with('f') { "0" } else { "f" };
+    let of_another = first.id.replacen(|_: char| true, other, 1);
     for (last, reason) in [
         (first.id.as_str(), "more transitions came than are kept"),
         ("3fa2b1", "another process sent the last event"),

@@ -98,10 +98,12 @@ impl Scripts {
             change_flaps: guarded(include_str!("scripts/change_flaps.lua")),
             register_timers: guarded(concat!(
                 include_str!("scripts/timer_counts.lua"),
+                include_str!("scripts/stored_timers.lua"),
                 include_str!("scripts/register_timers.lua")
             )),
             cancel_timers: guarded(concat!(
                 include_str!("scripts/timer_counts.lua"),
+                include_str!("scripts/stored_timers.lua"),
                 include_str!("scripts/cancel_timers.lua")
             )),
             fire_timers: guarded(concat!(

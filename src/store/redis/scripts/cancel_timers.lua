@@ -23,20 +23,8 @@ local others = string.format('%.0f', now + tonumber(ARGV[3]))
 for t = 1, types do
   keep[ARGV[4 + t]] = string.format('%.0f', now + tonumber(ARGV[4 + types + t]))
 end
-local answers, left, over, ended, kept, pages = {}, {}, {}, {}, {}, {}
-local a, past = 6 + 2 * types, {}
-for p = 1, tonumber(ARGV[a - 1]) do
-  local count = tonumber(ARGV[a])
-  local known = redis.call('HMGET', KEYS[5 + p], unpack(ARGV, a + 1, a + count))
-  for i = 1, count do
-    if not known[i] then
-      past[#past + 1] = ARGV[a + i]
-    end
-  end
-  pages[p] = { a = a, count = count, known = known }
-  a = a + 1 + 2 * count
-end
-past = values_of(KEYS[5], past)
+local answers, left, over, ended, kept = {}, {}, {}, {}, {}
+local pages, past = stored_timers(6 + 2 * types, tonumber(ARGV[5 + 2 * types]), 1)
 for p, page in ipairs(pages) do
   local leave = {}
   for i = 1, page.count do

@@ -18,19 +18,7 @@ for k = 1, 3 do
 end
 local counts = counts_of(KEYS[4])
 local answers, index, again = {}, {}, {}
-local a, pages, past = 3, {}, {}
-for p = 1, tonumber(ARGV[2]) do
-  local count = tonumber(ARGV[a])
-  local known = redis.call('HMGET', KEYS[5 + p], unpack(ARGV, a + 1, a + count))
-  for i = 1, count do
-    if not known[i] then
-      past[#past + 1] = ARGV[a + i]
-    end
-  end
-  pages[p] = { a = a, count = count, known = known }
-  a = a + 1 + 3 * count
-end
-past = values_of(KEYS[5], past)
+local pages, past = stored_timers(3, tonumber(ARGV[2]), 2)
 for p, page in ipairs(pages) do
   local write = {}
   for i = 1, page.count do

@@ -1,7 +1,7 @@
 -- The first part of scripts that change how many timers wait.
 --
--- KEYS: the hashes are named by the caller. No ARGV is read here.
--- Returns nothing: it declares two functions. The counts are read before any write, and written with one command.
+-- KEYS: the hash of the counts is named by its caller. No ARGV is read here.
+-- Returns nothing: it declares a function. The counts are read before any write, and written with one command.
 local function counts_of(key)
   local changes, counts = {}, {}
   redis.call('HLEN', key)
@@ -28,14 +28,5 @@ local function counts_of(key)
     redis.call('HSET', key, unpack(write))
   end
   return counts
-end
-
--- The values of some fields, by field.
-local function values_of(key, fields)
-  local values, found = {}, redis.call('HLEN', key) > 0 and #fields > 0 and redis.call('HMGET', key, unpack(fields)) or {}
-  for i, field in ipairs(fields) do
-    values[field] = found[i]
-  end
-  return values
 end
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::RedisEngine;
 use super::due_members::{due_members, few_first};
-use super::timer_lists::{ids, read, unexpected};
+use super::timer_lists::{ids, read_waiting, unexpected};
 use crate::clock::Timestamp;
 use crate::presence::{FiredTimer, Timer, TimerClass, TimerId, TimerStanding};
 use crate::store::notification::Notification;
@@ -33,7 +33,7 @@ pub(super) async fn due(
     for (partition, members) in found {
         due.extend(ids(engine, partition, "timers", members).await?);
     }
-    let stored = read(engine, &due).await?;
+    let stored = read_waiting(engine, &due).await?;
     let waits =
         |timer: &Option<Timer>| timer.as_ref().is_some_and(|one| one.standing == TimerStanding::Waiting);
     let lost: Vec<&TimerId> =

@@ -21,16 +21,26 @@ const FORGOTTEN: usize = 100;
 /// After how long a timer that receivers have not got yet is looked at again.
 const KEPT_LONGER_MS: i64 = 3_600_000;
 
+/// Timers by their ids, whatever became of them.
 pub(super) async fn read(engine: &RedisEngine, ids: &[TimerId]) -> Result<Vec<Option<Timer>>> {
+    read_from(engine, ids, true).await
+}
+
+/// Timers that wait, by their ids.
+pub(super) async fn read_waiting(engine: &RedisEngine, ids: &[TimerId]) -> Result<Vec<Option<Timer>>> {
+    read_from(engine, ids, false).await
+}
+
+/// Timers that wait are on their pages, and past ones in the hash of their partition.
+async fn read_from(engine: &RedisEngine, ids: &[TimerId], with_past: bool) -> Result<Vec<Option<Timer>>> {
     let mut timers = vec![None; ids.len()];
     let mut located: Vec<(PageId, usize)> =
         (0..ids.len()).map(|at| (engine.timer_page(&ids[at]), at)).collect();
     located.sort_unstable();
     let steps = located.chunks(READ_STEP).map(|located| {
         let step = async move {
-            // One that waits is on its page, any other in the hash of its partition.
             let by_page = located.chunk_by(|a, b| a.0 == b.0).map(|some| (engine.timer_key(some[0].0), some));
-            let past = located.chunk_by(|a, b| a.0.0 == b.0.0);
+            let past = located.chunk_by(|a, b| a.0.0 == b.0.0).filter(|_| with_past);
             let past = past.map(|some| (engine.past_timers(some[0].0.0), some));
             let hashes: Vec<(String, &[(PageId, usize)])> = by_page.chain(past).collect();
             let mut read = pipe();

@@ -327,7 +327,7 @@ struct Loops {
 
 impl Loops {
     fn add(&mut self, name: &'static str, run: impl Future<Output = anyhow::Result<()>> + Send + 'static) {
-        self.running.spawn(async move { (name, run.await) });
+        self.add_on(&Handle::current(), name, run);
     }
 
     /// The same on threads of their own.

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -26,7 +27,6 @@ use rollcall::telemetry::Telemetry;
 
 use crate::harness::figures::{Goal, Report};
 use crate::harness::fleet::{Fleet, KIND, TIMEOUT};
-use crate::harness::pictures;
 use crate::harness::process::usage;
 use crate::harness::publisher::Load;
 use crate::harness::sink::Sink;
@@ -35,6 +35,7 @@ use crate::harness::{World, quantile, say, thousands, until};
 use crate::lateness::FLOW;
 use crate::mass::wait_for;
 use crate::pages::most_memory;
+use crate::support::browser::{Browser, SCHEMES, SIZES, pictures};
 
 /// Requests a second, and heartbeats; a trial with a smaller fleet has a tenth of both.
 const RATE: u32 = 200;
@@ -104,13 +105,30 @@ pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
         let options = format!("http.count_by_labels = [\"site\"]\n{}", notifying(&sink));
         let rollcall = ground.world.serve_on(&ground.engine.clone(), &options).await?;
         under_load(report, &ground, &rollcall, units).await?;
-        for (page, path) in PICTURES {
-            pictures::take(&format!("{units}-units-{page}-{}", name.to_lowercase()), &rollcall.page(path))
-                .await?;
-        }
+        take_pictures(&rollcall, &format!("{units}-units-{}", name.to_lowercase())).await?;
         export(report, &ground, &rollcall, units).await?;
         drop((rollcall, ground));
         import(report, name, units).await?;
+    }
+    Ok(())
+}
+
+/// Pictures of pages for people to look at, where a browser is installed.
+async fn take_pictures(rollcall: &Rollcall, name: &str) -> anyhow::Result<()> {
+    if Command::new("chromedriver").arg("--version").output().is_err() {
+        say("no pictures: the Debian package chromium-driver is not installed");
+        return Ok(());
+    }
+    let dir = TempDir::new()?;
+    let browser = Browser::start(dir.path()).await;
+    for (page, path) in PICTURES {
+        browser.open(&rollcall.page(path)).await;
+        for (size, pixels) in SIZES {
+            for scheme in SCHEMES {
+                browser.look(pixels, scheme).await;
+                browser.picture(&pictures().join(format!("{name}-{page}-{size}-{scheme}.png"))).await;
+            }
+        }
     }
     Ok(())
 }

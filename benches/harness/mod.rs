@@ -9,7 +9,6 @@ pub mod figures;
 pub mod fleet;
 pub mod machine;
 pub mod other_load;
-pub mod pictures;
 pub mod plain;
 pub mod poster;
 pub mod process;

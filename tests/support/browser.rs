@@ -41,6 +41,10 @@ const ARGUMENTS: [&str; 10] = [
     "--force-device-scale-factor=1",
 ];
 
+/// A screen and a telephone.
+pub const SIZES: [(&str, (u32, u32)); 2] = [("desktop", (1280, 800)), ("phone", (390, 844))];
+pub const SCHEMES: [&str; 2] = ["light", "dark"];
+
 /// A running browser with one window. Dropping the value ends it.
 pub struct Browser {
     /// The URL of its session.

@@ -2,11 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::browser::{Browser, axe, pictures};
-
-/// A screen and a telephone.
-pub const SIZES: [(&str, (u32, u32)); 2] = [("desktop", (1280, 800)), ("phone", (390, 844))];
-pub const SCHEMES: [&str; 2] = ["light", "dark"];
+use crate::support::browser::{Browser, SCHEMES, SIZES, axe, pictures};
 
 /// The most bytes of a page with its style and its script, as they are sent.
 const LARGEST: f64 = 200_000.0;

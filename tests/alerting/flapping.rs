@@ -27,21 +27,6 @@ async fn world_on(on: On, group_by: &str, receiver: ReceiverConfig) -> World {
     world
 }
 
-/// Lets time pass, a few seconds at a time, until nothing is due before `end`.
-async fn pass(world: &World, span: Duration) {
-    let end = world.clock.now() + span;
-    while world.clock.now() < end {
-        world.advance(Duration::from_secs(5).min(end.since(world.clock.now())));
-        let settled = async || {
-            let all = world.partitions();
-            let due =
-                [world.engine.first_seal(&all).await.unwrap(), world.engine.first_flaps(&all).await.unwrap()];
-            due.into_iter().flatten().all(|due| due > world.clock.now())
-        };
-        until("what is due is sealed, and looked at", settled).await;
-    }
-}
-
 async fn lose(world: &World) {
     world.lose(&["g"]).await;
     world.joined().await;
@@ -50,7 +35,7 @@ async fn lose(world: &World) {
 async fn hear(world: &World) {
     world.hear(&["g"]).await;
     world.joined().await;
-    pass(world, Duration::from_secs(1)).await;
+    world.pass(Duration::from_secs(1)).await;
 }
 
 /// The last of so many messages: its type, and the transitions in it.
@@ -79,10 +64,10 @@ async fn flap(world: &World, sink: &WebhookSink) {
     let first = sink.received().len();
     for turn in 0..2 {
         lose(world).await;
-        pass(world, 2 * WAIT).await;
+        world.pass(2 * WAIT).await;
         assert_eq!(told(sink, first + 2 * turn + 1).await, message("notification", &["silence"]));
         hear(world).await;
-        pass(world, 6 * WAIT).await;
+        world.pass(6 * WAIT).await;
         let back =
             if turn == 0 { message("notification", &["return"]) } else { message("flapping", &["flapping"]) };
         assert_eq!(told(sink, first + 2 * turn + 2).await, back);
@@ -101,19 +86,19 @@ async fn a_unit_that_flaps_is_told_once_and_once_more_when_it_is_stable() {
             lose(&world).await;
             world.crash().await;
             world.start();
-            pass(&world, Duration::from_secs(300)).await;
+            world.pass(Duration::from_secs(300)).await;
             hear(&world).await;
         }
         lose(&world).await;
-        pass(&world, Duration::from_secs(590)).await;
+        world.pass(Duration::from_secs(590)).await;
         assert_eq!(sink.received().len(), 4, "{group_by}");
         assert_eq!(world.engine.records(false, None, 10).await.unwrap().len(), 5);
         // It stays offline. From then on it is a unit like any other.
-        pass(&world, Duration::from_secs(30)).await;
+        world.pass(Duration::from_secs(30)).await;
         assert_eq!(told(&sink, 5).await, message("flapping", &["silence", "stable_offline"]));
         assert_eq!(world.metric("rollcall_flapping_units", &["detector"]), 0.0);
         hear(&world).await;
-        pass(&world, 6 * WAIT).await;
+        world.pass(6 * WAIT).await;
         assert_eq!(told(&sink, 6).await, message("notification", &["return"]));
         world.stop().await;
     }
@@ -124,7 +109,7 @@ async fn a_unit_that_is_stable_and_online_is_told_and_a_removed_one_is_not() {
     let sink = hook().await;
     let mut world = world("kind", webhook_to(sink.url(), None)).await;
     flap(&world, &sink).await;
-    pass(&world, RULE.stable).await;
+    world.pass(RULE.stable).await;
     assert_eq!(told(&sink, 5).await, message("flapping", &["stable"]));
 
     // A silence covers the begin of the next episode; the unit still flaps when it is over.
@@ -133,20 +118,20 @@ async fn a_unit_that_is_stable_and_online_is_told_and_a_removed_one_is_not() {
         lose(&world).await;
         hear(&world).await;
     }
-    pass(&world, WAIT).await;
+    world.pass(WAIT).await;
     assert_eq!(world.metric("rollcall_flapping_units", &["detector"]), 1.0);
     lose(&world).await;
     world.silences.expire(covers, "anna", world.clock.now()).await.unwrap();
     let joined = async || world.engine.first_seal(&world.partitions()).await.unwrap().is_some();
     until("the episode joins when the silence is over", joined).await;
-    pass(&world, WAIT).await;
+    world.pass(WAIT).await;
     assert_eq!(told(&sink, 6).await, message("flapping", &["flapping"]));
     assert_eq!(listed(&sink.received()[5], "offline"), ["g"]);
 
     // Removed while it flaps.
     assert!(world.roll.retire(&unit("g"), world.clock.now()).await.unwrap());
     world.joined().await;
-    pass(&world, 2 * RULE.stable).await;
+    world.pass(2 * RULE.stable).await;
     assert_eq!(world.metric("rollcall_flapping_units", &["detector"]), 0.0);
     world.stop().await;
     assert_eq!(sink.received().len(), 6);
@@ -170,19 +155,19 @@ async fn an_episode_is_taken_over(on: On) {
     first.kill().await;
     next.sees(&world, &["b"]);
     world.joined().await;
-    pass(&world, WAIT).await;
+    world.pass(WAIT).await;
     for _ in 0..RULE.transitions {
         hear(&world).await;
-        pass(&world, 2 * WAIT).await;
+        world.pass(2 * WAIT).await;
         lose(&world).await;
-        pass(&world, 2 * WAIT).await;
+        world.pass(2 * WAIT).await;
     }
     hear(&world).await;
-    pass(&world, RULE.stable - Duration::from_secs(60)).await;
+    world.pass(RULE.stable - Duration::from_secs(60)).await;
     assert_eq!(sink.received().len(), 4, "the episode goes on");
-    pass(&world, Duration::from_secs(90)).await;
+    world.pass(Duration::from_secs(90)).await;
     assert_eq!(told(&sink, 5).await, message("flapping", &["stable"]));
-    pass(&world, RULE.stable).await;
+    world.pass(RULE.stable).await;
     next.kill().await;
     assert_eq!(sink.received().len(), 5);
 }

@@ -73,10 +73,7 @@ async fn most_units_of_a_site_are_one_incident_for_every_receiver_and_its_end_is
     assert!(cause.is_some() && cause < others, "{}", letter.data);
 
     // Another instance, or the same one after a restart, tells of the end.
-    until("all are recorded", async || {
-        world.engine.backlog(&world.partitions(), "mail").await.unwrap().waiting == 0
-    })
-    .await;
+    world.delivered("mail").await;
     world.stop().await;
     world.start();
     world.hear_at("north", &north[..17]).await;

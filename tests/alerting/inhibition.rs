@@ -26,20 +26,6 @@ async fn expire(world: &World, ids: &[&str]) {
     world.joined().await;
 }
 
-/// Lets time pass, a few seconds at a time, until nothing is due before `end`.
-async fn pass(world: &World, span: Duration) {
-    let end = world.clock.now() + span;
-    while world.clock.now() < end {
-        let step = Duration::from_secs(5).min(end.since(world.clock.now()));
-        world.advance(step);
-        let settled = async || {
-            let due = world.engine.first_seal(&world.partitions()).await.unwrap();
-            due.is_none_or(|due| due > world.clock.now())
-        };
-        until("what is due is sealed, or held", settled).await;
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn while_a_gateway_is_offline_its_sensors_are_recorded_and_not_notified() {
     for group_by in ["kind", "unit"] {
@@ -52,26 +38,26 @@ async fn while_a_gateway_is_offline_its_sensors_are_recorded_and_not_notified() 
         world.advance(Duration::from_secs(2));
         expire(&world, &["s2", "gw"]).await;
         expire(&world, &["s3"]).await;
-        pass(&world, 2 * WAIT).await;
+        world.pass(2 * WAIT).await;
         let received = sink.wait_for(1, PATIENCE).await.unwrap();
         assert_eq!(listed(&received[0], "offline"), ["gw"], "{group_by}");
         assert_eq!(world.metric("rollcall_inhibiting_units", &[]), 1.0);
         assert_eq!(world.engine.records(true, None, 10).await.unwrap().len(), 4, "they are recorded");
 
         // That holds for long and across a crash. A sensor that returns meanwhile is never notified; others are.
-        pass(&world, 10 * TIMEOUT).await;
+        world.pass(10 * TIMEOUT).await;
         world.crash().await;
         world.start();
         world.hear(&["s2"]).await;
         expire(&world, &["other"]).await;
-        pass(&world, 10 * TIMEOUT).await;
+        world.pass(10 * TIMEOUT).await;
         let received = sink.wait_for(2, PATIENCE).await.unwrap();
         assert_eq!(listed(&received[1], "offline"), ["other"]);
 
         // The gateway is back. The sensors have their timeout to be heard, and one is.
         world.hear(&["gw"]).await;
         world.joined().await;
-        pass(&world, TIMEOUT - Duration::from_secs(5)).await;
+        world.pass(TIMEOUT - Duration::from_secs(5)).await;
         world.hear(&["s3"]).await;
         world.joined().await;
         let received = sink.wait_for(3, PATIENCE).await.unwrap();
@@ -80,7 +66,7 @@ async fn while_a_gateway_is_offline_its_sensors_are_recorded_and_not_notified() 
             (vec!["gw".into()], vec![])
         );
         assert_eq!(world.metric("rollcall_inhibiting_units", &[]), 0.0);
-        pass(&world, TIMEOUT + 6 * WAIT).await;
+        world.pass(TIMEOUT + 6 * WAIT).await;
         let received = sink.wait_for(4, PATIENCE).await.unwrap();
         assert_eq!(
             (listed(&received[3], "offline"), listed(&received[3], "online")),
@@ -89,7 +75,7 @@ async fn while_a_gateway_is_offline_its_sensors_are_recorded_and_not_notified() 
         // A sensor that was notified before its gateway fell silent is notified of its return.
         world.hear(&["s1"]).await;
         world.joined().await;
-        pass(&world, 6 * WAIT).await;
+        world.pass(6 * WAIT).await;
         let received = sink.wait_for(5, PATIENCE).await.unwrap();
         assert_eq!(listed(&received[4], "online"), ["s1"]);
         world.stop().await;

@@ -85,10 +85,7 @@ async fn two_instances_deliver_each_notification_once_while_partitions_move() {
         a.sees(&world, &both);
         b.sees(&world, &both);
     }
-    until("all is settled", async || {
-        world.engine.backlog(&world.partitions(), "hook").await.is_ok_and(|backlog| backlog.waiting == 0)
-    })
-    .await;
+    world.delivered("hook").await;
     let received = sink.received();
     let ids: BTreeSet<&str> = received.iter().map(|one| one.header("webhook-id")).collect();
     let notified: BTreeSet<String> = received.iter().flat_map(|one| listed(one, "offline")).collect();

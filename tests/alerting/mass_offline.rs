@@ -61,19 +61,6 @@ impl World {
         until("operators are notified of it", told).await;
         self.breaker().last().await.unwrap().unwrap()
     }
-
-    /// Lets time pass, a wait at a time, until nothing is due before its end.
-    pub async fn pass(&self, span: Duration) {
-        let end = self.clock.now() + span;
-        while self.clock.now() < end {
-            self.advance(WAIT.min(end.since(self.clock.now())));
-            let settled = async || {
-                let due = self.engine.first_seal(&self.partitions()).await.unwrap();
-                due.is_none_or(|due| due > self.clock.now())
-            };
-            until("what is due is sealed, or held", settled).await;
-        }
-    }
 }
 
 /// What the sink has received, each id once: a delivery that is under way when the clock moves beyond its lease, or its

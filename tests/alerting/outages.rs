@@ -54,13 +54,6 @@ fn once_each(names: &[String]) -> BTreeMap<String, usize> {
     names.iter().map(|name| (name.clone(), 1)).collect()
 }
 
-async fn delivered(world: &World, receiver: &str) {
-    let settled = async || {
-        world.engine.backlog(&world.partitions(), receiver).await.is_ok_and(|backlog| backlog.waiting == 0)
-    };
-    until("it was delivered", settled).await;
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn entries_that_cannot_join_yet_are_not_settled() {
     let (sink, world) = one_hook().await;
@@ -80,7 +73,7 @@ async fn entries_that_cannot_join_yet_are_not_settled() {
     world.joined().await;
     world.advance(WAIT);
     sink.wait_for(1, PATIENCE).await.unwrap();
-    delivered(&world, "hook").await;
+    world.delivered("hook").await;
     assert_eq!(notified(&sink, "offline"), once_each(&["a".to_owned()]));
 }
 
@@ -96,7 +89,7 @@ async fn an_entry_that_joins_again_after_a_lost_settle_is_notified_once() {
     world.joined().await;
     world.advance(WAIT);
     sink.wait_for(1, PATIENCE).await.unwrap();
-    delivered(&world, "hook").await;
+    world.delivered("hook").await;
     unsettle(&world, &silence);
     world.joined().await;
 
@@ -109,7 +102,7 @@ async fn an_entry_that_joins_again_after_a_lost_settle_is_notified_once() {
     world.joined().await;
     world.advance(5 * WAIT);
     sink.wait_for(2, PATIENCE).await.unwrap();
-    delivered(&world, "hook").await;
+    world.delivered("hook").await;
     unsettle(&world, &back);
     world.joined().await;
 
@@ -134,7 +127,7 @@ async fn an_engine_that_dies_during_a_delivery_causes_no_second_notification() {
     let down = async || world.metric("rollcall_engine_up", &[]) == 0.0;
     until("it is noticed that the engine is away", down).await;
     world.redis.restart();
-    delivered(&world, "hook").await;
+    world.delivered("hook").await;
     world.advance(HOUR);
     world.notify_loss(&["b"]).await;
     let received = sink.wait_for(2, PATIENCE).await.unwrap();
@@ -157,7 +150,7 @@ async fn a_delivery_during_which_everything_dies_is_repeated_with_the_same_id() 
     let received = sink.wait_for(2, PATIENCE).await.unwrap();
     assert_eq!(received[0].header("webhook-id"), received[1].header("webhook-id"));
     assert_eq!(received[0].body, received[1].body);
-    delivered(&world, "hook").await;
+    world.delivered("hook").await;
     world.stop().await;
 }
 
@@ -179,7 +172,7 @@ async fn an_engine_that_is_killed_again_and_again_loses_no_silence_and_notifies_
         until("more are delivered", more).await;
     }
     assert_eq!(notified(&sink, "offline"), once_each(&names));
-    delivered(&world, "hook").await;
+    world.delivered("hook").await;
     world.stop().await;
 }
 
@@ -223,7 +216,7 @@ async fn the_return_of_a_silence_in_a_dead_letter_does_not_go_to_that_receiver()
     world.joined().await;
     world.advance(5 * WAIT);
     assert_eq!(listed(&other.wait_for(2, PATIENCE).await.unwrap()[1], "online"), ["a"]);
-    delivered(&world, "picky").await;
+    world.delivered("picky").await;
     // Both receivers get the next silence of the same unit, and its return.
     world.notify_loss(&["a"]).await;
     world.advance(5 * WAIT);
@@ -245,7 +238,7 @@ async fn a_storm_in_one_group_is_one_notification_that_lists_them_all() {
     assert_eq!(listed(&received[0], "offline"), names, "each once");
     assert_eq!(body["data"]["truncated"], 0);
     assert_eq!(body["data"]["still_offline"], 6000);
-    delivered(&world, "hook").await;
+    world.delivered("hook").await;
     assert_eq!(sink.received().len(), 1);
     world.stop().await;
 }

@@ -51,6 +51,7 @@ async fn what_a_silence_covered_and_still_holds_when_it_ends_is_notified_once_th
     // One is back before the end, and the instance is killed.
     world.hear(&["b"]).await;
     world.joined().await;
+    world.delivered("hook").await;
     world.crash().await;
     world.advance(HOUR);
     world.start();

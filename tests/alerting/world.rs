@@ -170,6 +170,25 @@ impl World {
         self.outbox_grew.notify_one();
     }
 
+    /// Lets time pass, half a wait at a time, until what is due is sealed or held, and the hook has what is sealed. A delivery
+    /// that is under way when the clock moves beyond its lease would be told again.
+    pub async fn pass(&self, span: Duration) {
+        let end = self.clock.now() + span;
+        while self.clock.now() < end {
+            self.advance((WAIT / 2).min(end.since(self.clock.now())));
+            let settled = async || {
+                let all = self.partitions();
+                let due = [
+                    self.engine.first_seal(&all).await.unwrap(),
+                    self.engine.first_flaps(&all).await.unwrap(),
+                ];
+                due.into_iter().flatten().all(|due| due > self.clock.now())
+            };
+            until("what is due is sealed, or held", settled).await;
+            self.delivered("hook").await;
+        }
+    }
+
     pub async fn hear(&self, ids: &[&str]) {
         let at = self.clock.now();
         let beat =
@@ -199,6 +218,14 @@ impl World {
         self.lose(ids).await;
         self.joined().await;
         self.advance(WAIT);
+    }
+
+    /// Waits until the end of every delivery is on record. What a receiver has and is not on record is told again after a crash.
+    pub async fn delivered(&self, receiver: &str) {
+        let none_waits = async || {
+            self.engine.backlog(&self.partitions(), receiver).await.is_ok_and(|backlog| backlog.waiting == 0)
+        };
+        until("every delivery is on record", none_waits).await;
     }
 
     pub async fn dead(&self, receiver: &str, count: u64) {

@@ -287,6 +287,17 @@ fn blind_within(record: &OfflineRecord, blind: &[Interval], now: Timestamp) -> V
 }
 
 fn of_attempt((attempt, transition): (Attempt, Transition), record: &OfflineRecord) -> Event {
+    let (event, text) = outcome(&attempt, transition);
+    Event {
+        text,
+        record: Some(record.id.clone()),
+        notification: Some(attempt.notification),
+        ..Event::at(attempt.at, event)
+    }
+}
+
+/// What became of an attempt, in words.
+fn outcome(attempt: &Attempt, transition: Transition) -> (EventType, String) {
     let what = match transition {
         Transition::Offline => "its silence",
         Transition::Online => "its return",
@@ -296,10 +307,43 @@ fn of_attempt((attempt, transition): (Attempt, Transition), record: &OfflineReco
         AttemptResult::Failed => (EventType::NotNotified, "could not be notified of"),
         AttemptResult::Dead => (EventType::NotNotified, "was given up on and is not notified of"),
     };
-    Event {
-        text: format!("{} {done} {what} (attempt {}): {}", attempt.receiver, attempt.number, attempt.answer),
-        record: Some(record.id.clone()),
-        notification: Some(attempt.notification),
-        ..Event::at(attempt.at, event)
+    let text = format!("{} {done} {what} (attempt {})", attempt.receiver, attempt.number);
+    // A receiver may answer nothing.
+    match attempt.answer.as_str() {
+        "" => (event, text),
+        answer => (event, format!("{text}: {answer}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_attempt_is_said_with_its_answer_if_there_is_one() {
+        let attempt = |result: &str, answer: &str| {
+            let stored = format!(
+                r#"{{"i":"id","r":"mail","g":"kind=pump","s":1,"t":2,"d":3,"n":2,"e":"{result}","a":"{answer}"}}"#
+            );
+            outcome(&serde_json::from_str(&stored).unwrap(), Transition::Offline)
+        };
+        for (result, answer, event, text) in [
+            ("delivered", "", EventType::Notified, "mail was notified of its silence (attempt 2)"),
+            (
+                "delivered",
+                "250 ok",
+                EventType::Notified,
+                "mail was notified of its silence (attempt 2): 250 ok",
+            ),
+            ("failed", "", EventType::NotNotified, "mail could not be notified of its silence (attempt 2)"),
+            (
+                "dead",
+                "550",
+                EventType::NotNotified,
+                "mail was given up on and is not notified of its silence (attempt 2): 550",
+            ),
+        ] {
+            assert_eq!(attempt(result, answer), (event, text.to_owned()));
+        }
     }
 }

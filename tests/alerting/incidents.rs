@@ -6,7 +6,7 @@ use rollcall::presence::{Declared, Heartbeat};
 use rollcall::simulate::mail_sink::{self, MailSink};
 use serde_json::{Value, json};
 
-use super::world::{TIMEOUT, WAIT, World, hook, unit, until};
+use super::world::{TIMEOUT, WAIT, World, hook, unit};
 use super::*;
 
 impl World {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rollcall::routing::{InhibitRule, Inhibition, parse_matchers};
 
-use super::world::{TIMEOUT, WAIT, World, hook, listed, unit, until};
+use super::world::{TIMEOUT, WAIT, World, hook, listed, unit};
 use super::*;
 
 /// A world in which `gw` inhibits all units whose names begin with `s`.

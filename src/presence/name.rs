@@ -1,5 +1,11 @@
 //! Which names and ids are allowed, for everything that has one: units and timers, kinds and classes.
 
+use std::fmt::{self, Display};
+use std::marker::PhantomData;
+use std::str::FromStr;
+
+use serde::de::{Deserializer, Error, Visitor};
+
 /// The longest id of a unit or a timer, in bytes of UTF-8.
 pub const LONGEST_ID: usize = 128;
 
@@ -32,9 +38,29 @@ pub(super) fn is_class_name(name: &str) -> bool {
     (1..=32).contains(&name.len()) && name.bytes().all(is_plain)
 }
 
-/// Names that are shown as their text, and parsed wherever a text becomes one.
+/// Reads a value that is written as its text. There is no copy of the text: a storm reads and writes several for each
+/// unit.
+pub(super) fn from_text<'de, T, D>(deserializer: D) -> Result<T, D::Error>
+where
+    T: FromStr<Err: Display>,
+    D: Deserializer<'de>,
+{
+    struct Text<T>(PhantomData<T>);
+    impl<T: FromStr<Err: Display>> Visitor<'_> for Text<T> {
+        type Value = T;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a string")
+        }
+        fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
+            text.parse().map_err(E::custom)
+        }
+    }
+    deserializer.deserialize_str(Text(PhantomData))
+}
+
+/// Names that are shown and stored as their text, and parsed wherever a text becomes one.
 macro_rules! text_names {
-    ($error:ty: $($name:ty),*) => {$(
+    ($($name:ty),*) => {$(
         impl std::fmt::Display for $name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str(&self.0)
@@ -45,15 +71,14 @@ macro_rules! text_names {
                 f.write_str(&self.0)
             }
         }
-        impl TryFrom<String> for $name {
-            type Error = $error;
-            fn try_from(text: String) -> Result<Self, $error> {
-                text.parse()
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(&self.0)
             }
         }
-        impl From<$name> for String {
-            fn from(name: $name) -> String {
-                name.as_str().to_owned()
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                $crate::presence::name::from_text(deserializer)
             }
         }
     )*};

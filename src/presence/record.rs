@@ -3,15 +3,15 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::name::from_text;
 use super::{Kind, Labels, NameError, Unit, UnitId};
 use crate::clock::Timestamp;
 
 /// The identity of a silence: `<kind>:<unit>:<last seen in ms>`; for a unit that was never seen, with the
 /// moment of its registration. One silence always has one id, whatever is presumed of it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RecordId {
     pub unit: Unit,
     pub last_seen: Timestamp,
@@ -19,13 +19,31 @@ pub struct RecordId {
 
 impl fmt::Display for RecordId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.unit, self.last_seen.as_millis())
+        f.write_str(&self.text())
     }
 }
 
-impl From<RecordId> for String {
-    fn from(id: RecordId) -> String {
-        id.to_string()
+impl RecordId {
+    /// Its text, without the cost of formatting.
+    pub fn text(&self) -> String {
+        let ms = self.last_seen.as_millis().to_string();
+        let mut text = String::with_capacity(self.unit.text_len() + 1 + ms.len());
+        self.unit.write_into(&mut text);
+        text.push(':');
+        text.push_str(&ms);
+        text
+    }
+}
+
+impl Serialize for RecordId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.text())
+    }
+}
+
+impl<'de> Deserialize<'de> for RecordId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<RecordId, D::Error> {
+        from_text(deserializer)
     }
 }
 
@@ -39,17 +57,11 @@ impl FromStr for RecordId {
     fn from_str(text: &str) -> Result<RecordId, RecordIdError> {
         let (unit, ms) = text.rsplit_once(':').ok_or(RecordIdError)?;
         let unit = unit.parse().map_err(|_: NameError| RecordIdError)?;
-        let ms: i64 = ms.parse().map_err(|_| RecordIdError)?;
-        let id = RecordId { unit, last_seen: Timestamp::from_millis(ms) };
         // One spelling for one silence: no sign, no leading zeros.
-        (id.last_seen.as_millis() == ms && id.to_string() == text).then_some(id).ok_or(RecordIdError)
-    }
-}
-
-impl TryFrom<String> for RecordId {
-    type Error = RecordIdError;
-    fn try_from(text: String) -> Result<RecordId, RecordIdError> {
-        text.parse()
+        let is_plain = ms.bytes().all(|b| b.is_ascii_digit()) && (ms == "0" || !ms.starts_with('0'));
+        let ms: i64 = ms.parse().ok().filter(|_| is_plain).ok_or(RecordIdError)?;
+        let last_seen = Timestamp::from_millis(ms);
+        (last_seen.as_millis() == ms).then_some(RecordId { unit, last_seen }).ok_or(RecordIdError)
     }
 }
 

@@ -55,8 +55,7 @@ impl From<IdFault> for TimerError {
 }
 
 /// The name of a timer: 1–128 bytes of UTF-8 without `/ + #` and control characters, as the id of a unit.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TimerId(Box<str>);
 
 /// What the id of a firing has in another form: white space, because the ids of notifications are stored in lists that
@@ -83,8 +82,7 @@ impl FromStr for TimerId {
 }
 
 /// The name of a class of timers, `[a-z0-9_-]{1,32}`. Cheap to clone.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TimerType(Arc<str>);
 
 impl TimerType {
@@ -100,7 +98,7 @@ impl FromStr for TimerType {
     }
 }
 
-text_names!(TimerError: TimerId, TimerType);
+text_names!(TimerId, TimerType);
 
 /// The data of a timer: any JSON, kept as it was written, at most [`MOST_TIMER_BYTES`]. Those of a timer without data
 /// are `null`. They serialize as the JSON that they are.

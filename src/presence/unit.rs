@@ -7,8 +7,6 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-
 use super::name::{IdFault, LONGEST_ID, check_id, is_class_name, text_names};
 
 /// Why a name is refused. The text says which names are allowed.
@@ -42,8 +40,7 @@ impl From<IdFault> for NameError {
 }
 
 /// The name of a class of units, `[a-z0-9_-]{1,32}`. Cheap to clone.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Kind(Arc<str>);
 
 impl Kind {
@@ -60,8 +57,7 @@ impl FromStr for Kind {
 }
 
 /// The id of a unit within its kind: 1–128 bytes of UTF-8 without `/ + #` and control characters.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UnitId(Box<str>);
 
 /// The reserved unit id of probes: Rollcall publishes them on topics of the fleet to learn whether it hears these
@@ -99,6 +95,11 @@ impl Unit {
         Unit { kind, id }
     }
 
+    /// How many bytes `<kind>:<id>` has.
+    pub fn text_len(&self) -> usize {
+        self.kind.0.len() + 1 + self.id.0.len()
+    }
+
     /// Appends `<kind>:<id>` without the cost of formatting.
     pub fn write_into(&self, text: &mut String) {
         text.push_str(&self.kind.0);
@@ -117,11 +118,13 @@ impl FromStr for Unit {
 
 impl fmt::Display for Unit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.kind.0, self.id.0)
+        f.write_str(&self.kind.0)?;
+        f.write_str(":")?;
+        f.write_str(&self.id.0)
     }
 }
 
-text_names!(NameError: Kind, UnitId);
+text_names!(Kind, UnitId);
 
 impl fmt::Debug for Unit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

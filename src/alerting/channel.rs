@@ -20,6 +20,7 @@ mod alertmanager;
 mod config;
 mod email;
 mod exec;
+mod http_client;
 mod http_target;
 mod mail_content;
 mod mqtt;

@@ -22,8 +22,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
-use reqwest::Method;
-use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
+use hyper::Method;
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use serde::Serialize;
 use url::Url;
 
@@ -155,8 +155,8 @@ impl Alertmanager {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.extend(self.authorization.clone().map(|value| (AUTHORIZATION, value)));
         let posts = self.servers.iter().map(async |server| {
-            let (url, headers, body) = (server.url().clone(), headers.clone(), body.clone());
-            let request = Request { method: Method::POST, url, headers, body };
+            let (address, headers, body) = (server.address().clone(), headers.clone(), body.clone());
+            let request = Request { method: Method::POST, address, headers, body };
             let why = || format!("{}: no answer within {:?}", server.origin(), self.timeout);
             let answer = tokio::time::timeout(self.timeout, server.send(request, now)).await;
             answer.unwrap_or_else(|_| Err(Failure::temporary(why())))

@@ -11,16 +11,19 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue, RETRY_AFTER, USER_AGENT};
+use hyper::{Method, Response, StatusCode};
 use percent_encoding::percent_decode_str;
-use reqwest::header::{HeaderMap, RETRY_AFTER};
-use reqwest::{Client, Method, Response, StatusCode, redirect};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{Instant, timeout_at};
 use url::{Host, Url};
 
-use super::private_addresses::{DENIED, PublicResolver, is_private, public_addresses};
+use super::http_client::{Address, HttpClient, http_client};
+use super::private_addresses::{DENIED, is_private, public_addresses};
 use super::{Answer, Failure, chain, tls};
 use crate::alerting::text::short;
 use crate::clock::Timestamp;
@@ -36,6 +39,7 @@ const LONGEST_SHOWN_OF_SUCCESS: usize = 80;
 const BODY_TIMEOUT: Duration = Duration::from_millis(500);
 /// A shorter secret is no secret, and would blacken half of an answer.
 const SHORTEST_SECRET: usize = 6;
+const AGENT: HeaderValue = HeaderValue::from_static(concat!("rollcall/", env!("CARGO_PKG_VERSION")));
 /// A part of an address that is longer may be a secret.
 const SECRETIVE_PART: usize = 16;
 
@@ -50,18 +54,19 @@ pub struct HttpConfig {
 /// A server.
 pub struct HttpTarget {
     url: Url,
+    address: Address,
     /// The part of the address that errors show.
     origin: String,
     secrets: Vec<String>,
     tls: Arc<ClientConfig>,
     denies_private: bool,
-    client: Client,
+    client: HttpClient,
 }
 
 /// A request to the server.
 pub struct Request {
     pub method: Method,
-    pub url: Url,
+    pub address: Address,
     pub headers: HeaderMap,
     pub body: String,
 }
@@ -71,15 +76,6 @@ impl HttpTarget {
     pub fn new(url: Url, config: &HttpConfig, secrets: Vec<String>) -> Result<HttpTarget, String> {
         let mut tls = tls::client(&config.tls)?;
         tls.alpn_protocols = vec![b"http/1.1".to_vec()];
-        let mut client = Client::builder()
-            .tls_backend_preconfigured(tls.clone())
-            .redirect(redirect::Policy::none())
-            .no_proxy()
-            .user_agent(concat!("rollcall/", env!("CARGO_PKG_VERSION")));
-        if config.deny_private_addresses {
-            client = client.dns_resolver(PublicResolver);
-        }
-        let client = client.build().map_err(|error| format!("no HTTP client: {}", chain(&error)))?;
         let origin = url.origin().ascii_serialization();
         let given = secrets.into_iter().filter(|secret| secret.len() >= SHORTEST_SECRET);
         let secrets = given.chain(secretive_parts(&url)).collect();
@@ -87,11 +83,13 @@ impl HttpTarget {
         if denies_private && literal(&url).is_some_and(is_private) {
             return Err(format!("{origin} cannot be used: {DENIED}"));
         }
-        Ok(HttpTarget { url, origin, secrets, tls: Arc::new(tls), denies_private, client })
+        let (tls, address) = (Arc::new(tls), Address::new(&url)?);
+        let client = http_client(tls.clone(), denies_private);
+        Ok(HttpTarget { url, address, origin, secrets, tls, denies_private, client })
     }
 
-    pub fn url(&self) -> &Url {
-        &self.url
+    pub fn address(&self) -> &Address {
+        &self.address
     }
 
     /// The part of the address that errors show.
@@ -101,32 +99,38 @@ impl HttpTarget {
 
     /// Makes a request and judges its answer.
     pub async fn send(&self, request: Request, now: Timestamp) -> Result<Answer, Failure> {
-        let Request { method, url, headers, body } = request;
-        if !is_same_server(&url, &self.url) {
+        let Request { method, address, mut headers, body } = request;
+        if !address.is_same_server(&self.address) {
             return Err(Failure::temporary(format!(
                 "{}: a request to another server is refused",
                 self.origin
             )));
         }
-        match self.client.request(method, url).headers(headers).body(body).send().await {
+        headers.entry(USER_AGENT).or_insert(AGENT);
+        headers.entry(ACCEPT).or_insert(HeaderValue::from_static("*/*"));
+        if let Some(user) = address.authorization {
+            headers.entry(AUTHORIZATION).or_insert(user);
+        }
+        let mut request = hyper::Request::new(Full::new(Bytes::from(body)));
+        (*request.method_mut(), *request.uri_mut(), *request.headers_mut()) = (method, address.uri, headers);
+        match self.client.request(request).await {
             Ok(response) => self.judge(response, now).await,
-            // The error would show the whole address.
             Err(error) => {
-                let why = chain(&error.without_url());
+                let why = chain(&error);
                 Err(Failure::temporary(format!("{}: {}", self.origin, self.without_secrets(&why))))
             }
         }
     }
 
-    async fn judge(&self, mut response: Response, now: Timestamp) -> Result<Answer, Failure> {
+    async fn judge(&self, response: Response<Incoming>, now: Timestamp) -> Result<Answer, Failure> {
         let status = response.status();
         if status.is_success() {
             // The connection can be used again only after its answer was read.
-            let body = read(&mut response).await;
+            let body = read(response.into_body()).await;
             return Ok(Answer(self.shown(status, &body, LONGEST_SHOWN_OF_SUCCESS)));
         }
         let asked = retry_after(response.headers(), now);
-        let body = read(&mut response).await;
+        let body = read(response.into_body()).await;
         let asked = asked.or_else(|| asked_in_json(status, &body));
         let why = format!("{} answered {}", self.origin, self.shown(status, &body, LONGEST_SHOWN));
         Err(failure(status, why, asked))
@@ -165,12 +169,6 @@ impl HttpTarget {
         }
         Ok(())
     }
-}
-
-/// Whether two addresses have one origin. That of [`Url::origin`] is text, which every request would make twice.
-fn is_same_server(one: &Url, other: &Url) -> bool {
-    let server = |url: &Url| (url.port_or_known_default(), url.scheme() == "https");
-    server(one) == server(other) && one.host() == other.host()
 }
 
 /// An address of a web server.
@@ -240,10 +238,11 @@ fn asked_in_json(status: StatusCode, body: &str) -> Option<Duration> {
 }
 
 /// The beginning of an answer's body, as far as it comes in time.
-async fn read(response: &mut Response) -> String {
+async fn read(mut body: Incoming) -> String {
     let until = Instant::now() + BODY_TIMEOUT;
     let mut start = Vec::new();
-    while let Ok(Ok(Some(chunk))) = timeout_at(until, response.chunk()).await {
+    while let Ok(Some(Ok(frame))) = timeout_at(until, body.frame()).await {
+        let Ok(chunk) = frame.into_data() else { continue };
         start.extend_from_slice(&chunk[..chunk.len().min(LONGEST_ANSWER - start.len())]);
         if start.len() >= LONGEST_ANSWER {
             break;

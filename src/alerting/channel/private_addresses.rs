@@ -1,28 +1,14 @@
-//! Addresses that belong to a private network or to this machine, and a resolver of names that leaves them out.
+//! Addresses that belong to a private network or to this machine, and a lookup of names that leaves them out.
 //!
-//! The resolver's answer is what the connection is opened to, so a name that is public when it is looked up here and
+//! The answer of the lookup is what the connection is opened to, so a name that is public when it is looked up here and
 //! private a moment later gains nothing.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use tokio::net::lookup_host;
 
 /// The error of a name whose addresses are all private.
 pub const DENIED: &str = "its address is private, and deny_private_addresses is set";
-
-/// Looks names up, and answers with their public addresses.
-pub struct PublicResolver;
-
-impl Resolve for PublicResolver {
-    fn resolve(&self, name: Name) -> Resolving {
-        Box::pin(async move {
-            let public = public_addresses(name.as_str(), 0).await;
-            let public = public.map_err(Box::<dyn std::error::Error + Send + Sync>::from)?;
-            Ok(Box::new(public.into_iter()) as Addrs)
-        })
-    }
-}
 
 /// The public addresses of a host. An error if it has none.
 pub async fn public_addresses(host: &str, port: u16) -> std::io::Result<Vec<SocketAddr>> {

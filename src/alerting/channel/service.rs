@@ -14,11 +14,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use reqwest::Method;
-use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use hyper::Method;
+use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Value, json};
 use url::Url;
 
+use super::http_client::Address;
 use super::http_target::{HttpConfig, HttpTarget, Request, parse_url};
 use super::{Answer, Channel, Failure};
 use crate::alerting::message::{
@@ -149,6 +150,7 @@ impl ServiceChannel {
         let url = self.templates.render("url", &data)?;
         // It may hold a secret.
         let url = Url::parse(&url).map_err(|_| "url: it is not an address".to_owned())?;
+        let address = Address::new(&url)?;
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         for (name, _) in self.service.headers {
@@ -161,7 +163,7 @@ impl ServiceChannel {
             }
         }
         let body = self.templates.render("body", &data)?;
-        Ok(Request { method: Method::POST, url, headers, body })
+        Ok(Request { method: Method::POST, address, headers, body })
     }
 
     /// Sends up to `most` of the requests that did not succeed yet. `None`: the others are to follow.

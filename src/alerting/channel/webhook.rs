@@ -5,8 +5,8 @@
 //! `id.timestamp.body`. The body depends on the delivery alone and carries the moment at which its group was sealed.
 
 use async_trait::async_trait;
-use reqwest::Method;
-use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use hyper::Method;
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use serde_json::Value;
 
 use super::config::{Format, WebhookConfig};
@@ -135,8 +135,8 @@ impl Webhook {
         if let Some(secret) = &self.secret {
             add(signature::SIGNATURE, &secret.sign(id, seconds, body.as_bytes()))?;
         }
-        let (method, url) = (self.method.clone(), self.target.url().clone());
-        self.target.send(Request { method, url, headers, body }, now).await
+        let (method, address) = (self.method.clone(), self.target.address().clone());
+        self.target.send(Request { method, address, headers, body }, now).await
     }
 }
 

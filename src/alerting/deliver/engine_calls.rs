@@ -23,7 +23,7 @@ pub(super) const EXTEND: Duration = Duration::from_millis(800);
 /// A lease that is younger is not extended: in a storm most deliveries end before that.
 const YOUNG: Duration = Duration::from_millis(400);
 /// How many recordings are under way at once.
-const RECORDINGS: usize = 4;
+const RECORDINGS: usize = 2;
 /// How many deliveries are leased for a probe: those of them that are too old are given up.
 pub(super) const LEASED_FOR_PROBE: usize = 64;
 

@@ -253,6 +253,9 @@ async fn read(mut body: Incoming) -> String {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
     use super::*;
 
     #[test]
@@ -316,5 +319,32 @@ mod tests {
         let error =
             HttpTarget::new("https://example.org".parse().unwrap(), &config, Vec::new()).err().unwrap();
         assert!(error.starts_with("ca_file: /nowhere/ca.pem cannot be read"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn the_user_of_an_address_is_sent_as_a_header_unless_there_is_another() {
+        let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = server.local_addr().unwrap();
+        let url: Url = format!("http://user:s3cret@{address}/hook?a=b#part").parse().unwrap();
+        let target = HttpTarget::new(url, &HttpConfig::default(), Vec::new()).unwrap();
+        let token = HeaderMap::from_iter([(AUTHORIZATION, HeaderValue::from_static("Bearer t0ken"))]);
+        let user = "authorization: basic dxnlcjpzm2nyzxq=";
+        for (headers, expected) in [(HeaderMap::new(), user), (token, "authorization: bearer t0ken")] {
+            let (method, address) = (Method::POST, target.address().clone());
+            let request = Request { method, address, headers, body: "{}".to_owned() };
+            let answer = async {
+                let (mut stream, _) = server.accept().await.unwrap();
+                let mut text = vec![0; 2000];
+                let length = stream.read(&mut text).await.unwrap();
+                stream.write_all(b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n").await.unwrap();
+                String::from_utf8_lossy(&text[..length]).to_lowercase()
+            };
+            let (sent, text) = tokio::join!(target.send(request, Timestamp::ZERO), answer);
+            assert_eq!(sent, Ok(Answer("204 No Content".to_owned())));
+            assert!(text.starts_with("post /hook?a=b http/1.1\r\n"), "{text}");
+            let host = format!("host: {}\r\n", target.address().uri.authority().unwrap());
+            assert!(text.contains(&host) && text.contains("user-agent: rollcall/"), "{text}");
+            assert!(text.contains(expected) && text.matches("authorization:").count() == 1, "{text}");
+        }
     }
 }

@@ -7,6 +7,7 @@
 //! are ignored. An address may hold a secret in its user, path or query (many services work that way), so errors show
 //! its origin only. An answer is shown without the secrets of its receiver.
 
+use std::error::Error;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -116,8 +117,10 @@ impl HttpTarget {
         match self.client.request(request).await {
             Ok(response) => self.judge(response, now).await,
             Err(error) => {
-                let why = chain(&error);
-                Err(Failure::temporary(format!("{}: {}", self.origin, self.without_secrets(&why))))
+                let what = if error.is_connect() { "no connection" } else { "no answer" };
+                let why = error.source().map(chain).unwrap_or_default();
+                let why = self.without_secrets(&why);
+                Err(Failure::temporary(format!("{}: {what}: {why}", self.origin)))
             }
         }
     }
@@ -319,6 +322,28 @@ mod tests {
         let error =
             HttpTarget::new("https://example.org".parse().unwrap(), &config, Vec::new()).err().unwrap();
         assert!(error.starts_with("ca_file: /nowhere/ca.pem cannot be read"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_server_that_is_away_and_one_that_hangs_up_are_told_apart() {
+        let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url: Url = format!("http://{}/s3cret", server.local_addr().unwrap()).parse().unwrap();
+        let target = HttpTarget::new(url, &HttpConfig::default(), Vec::new()).unwrap();
+        let send = async || {
+            let address = target.address().clone();
+            let request =
+                Request { method: Method::POST, address, headers: HeaderMap::new(), body: String::new() };
+            target.send(request, Timestamp::ZERO).await.unwrap_err().to_string()
+        };
+        let (hung_up, _) = tokio::join!(send(), async { drop(server.accept().await.unwrap()) });
+        assert!(
+            hung_up.starts_with(&format!("{}: no answer: connection closed", target.origin)),
+            "{hung_up}"
+        );
+        drop(server);
+        let away = send().await;
+        assert!(away.starts_with(&format!("{}: no connection: ", target.origin)), "{away}");
+        assert!(away.contains("refused"), "{away}");
     }
 
     #[tokio::test]

@@ -336,10 +336,7 @@ mod tests {
             target.send(request, Timestamp::ZERO).await.unwrap_err().to_string()
         };
         let (hung_up, _) = tokio::join!(send(), async { drop(server.accept().await.unwrap()) });
-        assert!(
-            hung_up.starts_with(&format!("{}: no answer: connection closed", target.origin)),
-            "{hung_up}"
-        );
+        assert!(hung_up.starts_with(&format!("{}: no answer: ", target.origin)), "{hung_up}");
         drop(server);
         let away = send().await;
         assert!(away.starts_with(&format!("{}: no connection: ", target.origin)), "{away}");

@@ -23,11 +23,10 @@ use hyper_util::client::legacy::connect::dns::Name;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use percent_encoding::percent_decode_str;
 use rustls::ClientConfig;
-use tokio::net::lookup_host;
 use tower_service::Service;
 use url::Url;
 
-use super::private_addresses::public_addresses;
+use super::private_addresses::addresses;
 
 /// How often a connection without a request is checked. A router in between may have forgotten it.
 const KEEPALIVE: Duration = Duration::from_secs(15);
@@ -54,16 +53,6 @@ pub struct Resolver {
     denies_private: bool,
 }
 
-impl Resolver {
-    async fn addresses(self, host: &str) -> Result<std::vec::IntoIter<SocketAddr>, Error> {
-        let found: Vec<SocketAddr> = match self.denies_private {
-            true => public_addresses(host, 0).await?,
-            false => lookup_host((host, 0)).await?.collect(),
-        };
-        Ok(found.into_iter())
-    }
-}
-
 impl Service<Name> for Resolver {
     type Response = std::vec::IntoIter<SocketAddr>;
     type Error = Error;
@@ -74,8 +63,8 @@ impl Service<Name> for Resolver {
     }
 
     fn call(&mut self, host: Name) -> Self::Future {
-        let resolver = self.clone();
-        Box::pin(async move { resolver.addresses(host.as_str()).await })
+        let denies_private = self.denies_private;
+        Box::pin(async move { Ok(addresses(host.as_str(), 0, denies_private).await?.into_iter()) })
     }
 }
 

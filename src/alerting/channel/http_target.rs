@@ -19,12 +19,12 @@ use hyper::{Method, Response, StatusCode};
 use percent_encoding::percent_decode_str;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use tokio::net::{TcpStream, lookup_host};
+use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 use url::{Host, Url};
 
 use super::http_client::{Address, HttpClient, http_client};
-use super::private_addresses::{DENIED, is_private, public_addresses};
+use super::private_addresses::{DENIED, addresses, is_private};
 use super::{Answer, Failure, chain, tls};
 use crate::alerting::text::short;
 use crate::clock::Timestamp;
@@ -159,11 +159,7 @@ impl HttpTarget {
             |error: std::io::Error| Failure::temporary(format!("{}: {}", self.origin, chain(&error)));
         let host = self.url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
         let port = self.url.port_or_known_default().unwrap_or(443);
-        let addresses = match self.denies_private {
-            true => public_addresses(&host, port).await,
-            false => lookup_host((host.as_str(), port)).await.map(Iterator::collect),
-        };
-        let addresses: Vec<_> = addresses.map_err(failed)?;
+        let addresses = addresses(&host, port, self.denies_private).await.map_err(failed)?;
         let stream = TcpStream::connect(addresses.as_slice()).await.map_err(failed)?;
         if self.url.scheme() == "https" {
             let name = ServerName::try_from(host)

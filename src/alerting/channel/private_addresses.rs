@@ -10,8 +10,16 @@ use tokio::net::lookup_host;
 /// The error of a name whose addresses are all private.
 pub const DENIED: &str = "its address is private, and deny_private_addresses is set";
 
+/// The addresses of a host; only the public ones if private ones are denied.
+pub async fn addresses(host: &str, port: u16, denies_private: bool) -> std::io::Result<Vec<SocketAddr>> {
+    match denies_private {
+        true => public_addresses(host, port).await,
+        false => Ok(lookup_host((host, port)).await?.collect()),
+    }
+}
+
 /// The public addresses of a host. An error if it has none.
-pub async fn public_addresses(host: &str, port: u16) -> std::io::Result<Vec<SocketAddr>> {
+async fn public_addresses(host: &str, port: u16) -> std::io::Result<Vec<SocketAddr>> {
     let found = lookup_host((host, port)).await?;
     let public: Vec<SocketAddr> = found.filter(|address| !is_private(address.ip())).collect();
     if public.is_empty() {

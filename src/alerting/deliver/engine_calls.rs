@@ -1,7 +1,7 @@
 //! The calls of the engine that a receiver's loop has under way: leasing, extending leases, recording outcomes.
 //!
-//! They run beside the attempts, so that no attempt waits for the engine. Recordings are a few at a time and
-//! several at once, because attempts wait for them.
+//! They run beside the attempts, so that no attempt waits for the engine. A recording
+//! has several outcomes, and the next one does not wait for it, because attempts wait for both.
 
 use std::sync::Arc;
 use std::time::Duration;

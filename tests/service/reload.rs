@@ -164,6 +164,6 @@ async fn a_hang_up_loads_the_file_again_and_a_wrong_one_changes_nothing() {
     assert!(receivers().await.contains("\"one\""), "{}", receivers().await);
     write("two", "webhook");
     hang_up();
-    until("the file is loaded", async || receivers().await.contains("\"two\"")).await;
-    assert!(loaded(1).await && !receivers().await.contains("\"one\""));
+    until("the file is loaded", async || loaded(1).await && receivers().await.contains("\"two\"")).await;
+    assert!(!receivers().await.contains("\"one\""), "{}", receivers().await);
 }

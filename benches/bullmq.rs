@@ -1,4 +1,4 @@
-//! The timers of one instant by delayed jobs of BullMQ, with the same Redis and the same receiver.
+//! What is due at one instant by delayed jobs of BullMQ, with the same Redis and the same receiver.
 //!
 //! It comes from the npm registry into a temporary directory, in the versions of `benches/bullmq/package-lock.json`. Where
 //! it cannot be had, that is said and nothing is reported.
@@ -13,37 +13,40 @@ use rollcall::simulate::servers::Server;
 use tempfile::TempDir;
 
 use crate::harness::figures::{Goal, Report};
+use crate::harness::process::{CPU, Spent};
 use crate::harness::sink::Sink;
 use crate::harness::{World, say, thousands, until};
 
+/// The processes that deliver.
+const PROCESSES: usize = 2;
 const FILES: [&str; 3] = ["package.json", "package-lock.json", "delayed.mjs"];
 /// Between adding the jobs and the moment.
 const BREATH: Duration = Duration::from_secs(6);
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// `count` jobs are due at one instant, and that many processes with `concurrency` each deliver them.
+/// `count` jobs are due at one instant, and two processes with `concurrency` each deliver them. Answers the CPU time of
+/// a job, in µs.
 pub async fn at_one_instant(
     report: &mut Report,
     sink: &Sink,
-    processes: usize,
     count: usize,
     concurrency: usize,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Option<f64>> {
     let title =
-        format!("{} at one instant, delayed jobs of BullMQ, processes: {processes}", thousands(count as u64));
+        format!("{} at one instant, delayed jobs of BullMQ, processes: {PROCESSES}", thousands(count as u64));
     say(&title);
     let dir = match installed() {
         Ok(dir) => dir,
         Err(error) => {
             say(format!("!! NOT MEASURED, because BullMQ cannot be had here: {error:#}"));
-            return Ok(());
+            return Ok(None);
         }
     };
     let world = World::new()?;
     let port = world.redis.port();
     sink.forget();
     let mut workers = Vec::new();
-    for _ in 0..processes {
+    for _ in 0..PROCESSES {
         let args = ["delayed.mjs", "work", &port.to_string(), &sink.url(), &concurrency.to_string()];
         workers.push(Server::start("node", &args.map(str::to_owned), dir.path(), port, "ready")?);
     }
@@ -54,10 +57,13 @@ pub async fn at_one_instant(
     let added = add.arg(instant.as_millis().to_string()).current_dir(dir.path()).status()?;
     ensure!(added.success() && clock.now() < instant, "the jobs were not added in time: {added}");
     tokio::time::sleep(instant.since(clock.now())).await;
+    let spent = Spent::begin(workers.iter().map(Server::pid).chain([world.redis.pid()]).collect())?;
     until("all are delivered", PATIENCE, async || Ok(sink.notified() >= count as u64)).await?;
     let took = clock.now().since(instant).as_secs_f64();
+    let cpu = spent.each(count).await?;
     report.add(format!("{title}: the last POST came after"), took, "s", Goal::None);
-    Ok(())
+    report.add(format!("{title}: {CPU}"), cpu, "µs", Goal::None);
+    Ok(Some(cpu))
 }
 
 fn installed() -> anyhow::Result<TempDir> {

@@ -31,6 +31,7 @@ mod lateness;
 mod mass;
 mod mixed;
 mod pages;
+mod poller;
 mod rest;
 mod routed;
 mod six_thousand;
@@ -96,6 +97,9 @@ enum Part {
     /// Counts the messages of a bare subscriber.
     #[command(hide = true)]
     Subscribe(harness::subscriber::Options),
+    /// Delivers what is due in a sorted set.
+    #[command(hide = true)]
+    Poll(poller::Options),
 }
 
 #[tokio::main]
@@ -105,6 +109,7 @@ async fn main() -> anyhow::Result<ExitCode> {
     match options.part {
         Some(Part::Publish(load)) => harness::publisher::publish(load).await?,
         Some(Part::Subscribe(options)) => harness::subscriber::count(options).await?,
+        Some(Part::Poll(options)) => poller::poll(options).await?,
         None => measure(&options).await?,
     }
     Ok(ExitCode::SUCCESS)

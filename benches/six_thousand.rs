@@ -1,5 +1,5 @@
-//! Six thousand units are due at one instant and two processes watch them, compared with two simple
-//! designs: timers in the memory of one process, and expiry notifications with `HDEL`.
+//! Six thousand units are due at one instant and two processes watch them, compared with a queue, pollers of a sorted
+//! set, timers in the memory of one process, and expiry notifications with `HDEL`.
 
 use std::time::Duration;
 
@@ -8,9 +8,12 @@ use rollcall::clock::Clock;
 use crate::harness::figures::{Goal, Report};
 use crate::harness::fleet::{Fleet, TIMEOUT};
 use crate::harness::plain::Plain;
+use crate::harness::poster::{self, CONCURRENCY};
+use crate::harness::process::{CPU, Spent};
 use crate::harness::sink::Sink;
-use crate::harness::{World, poster, quantile, records, say, thousands, until};
+use crate::harness::{World, quantile, records, say, thousands, until};
 use crate::mass::notifying;
+use crate::{bullmq, poller};
 
 const DUE: u32 = 6000;
 const BREATH: Duration = Duration::from_secs(3);
@@ -25,21 +28,29 @@ pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
     let engine = world.engine().await?;
     let now = clock.now();
     Fleet(DUE..units).fill(&engine, now, |_| now).await?;
-    let _two = [world.serve(&notifying(&sink)).await?, world.serve(&notifying(&sink)).await?];
+    let two = [world.serve(&notifying(&sink)).await?, world.serve(&notifying(&sink)).await?];
     let instant = clock.now() + BREATH;
     Fleet(0..DUE).fill(&engine, clock.now(), |_| instant - TIMEOUT).await?;
     let title = format!("{} due at one instant among {}, two processes", thousands(DUE), thousands(units));
     say(&title);
     tokio::time::sleep(instant.since(clock.now())).await;
+    let pids = two.iter().map(|rollcall| rollcall.server.pid()).chain([world.redis.pid()]);
+    let spent = Spent::begin(pids.collect())?;
     let mut client = world.client().await?;
     let (_, took) = records::wait_for(&mut client, &clock, instant, 0, DUE.into(), PATIENCE).await?;
     report.add(format!("{title}: records"), took.as_secs_f64(), "s", Goal::AtMost(0.3));
     until("all are notified", PATIENCE, async || Ok(sink.notified() >= DUE.into())).await?;
     let notified = clock.now().since(instant).as_secs_f64();
     report.add(format!("{title}: notified, one request each"), notified, "s", Goal::AtMost(1.0));
+    let cpu = spent.each(DUE as usize).await?;
+    report.add(format!("{title}: {CPU}"), cpu, "µs", Goal::None);
     let again = sink.requests().saturating_sub(DUE.into()) as f64;
     report.add(format!("{title}: requests beyond one each"), again, "", Goal::None);
-    drop(world);
+    drop((two, world));
+    if let Some(queue) = bullmq::at_one_instant(report, &sink, DUE as usize, CONCURRENCY).await? {
+        report.add("CPU for each, Rollcall ÷ BullMQ", cpu / queue, "", Goal::AtMost(0.36));
+    }
+    poller::at_one_instant(report, &sink, DUE as usize, CONCURRENCY).await?;
     sink.forget();
     let memory = poster::post(&sink, DUE, &clock).await?.as_secs_f64();
     report.add("the same from timers in memory, nothing durable: notified", memory, "s", Goal::None);

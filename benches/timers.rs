@@ -15,12 +15,14 @@ use rollcall::store::{Engine, TimerClasses};
 use rollcall::telemetry::Telemetry;
 use tempfile::TempDir;
 
-use crate::bullmq;
 use crate::harness::figures::{Goal, Report};
 use crate::harness::fleet::KIND;
 use crate::harness::poster;
+use crate::harness::process::{CPU, Spent};
 use crate::harness::sink::Sink;
+use crate::harness::world::Rollcall;
 use crate::harness::{World, quantile, say, thousands, until};
+use crate::{bullmq, poller};
 
 /// How many timers one call registers or cancels.
 const BATCH: usize = 5000;
@@ -47,9 +49,9 @@ pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
     few_among_many(report, &mut world, &engine, &sink, count).await?;
     drop((engine, world));
     at_one_instant(report, &sink, 2, DUE, Goal::AtMost(0.3)).await?;
-    bullmq::at_one_instant(report, &sink, 2, DUE, CONCURRENCY).await?;
-    at_one_instant(report, &sink, 1, count / 10, Goal::AtMost(4.0)).await?;
-    plain_poller(report, &sink, DUE).await
+    bullmq::at_one_instant(report, &sink, DUE, CONCURRENCY).await?;
+    poller::at_one_instant(report, &sink, DUE, CONCURRENCY).await?;
+    at_one_instant(report, &sink, 1, count / 10, Goal::AtMost(4.0)).await
 }
 
 fn timer_type() -> TimerType {
@@ -224,72 +226,16 @@ async fn at_one_instant(
     register(&engine, &timers("timer", count, |_| instant)).await?;
     ensure!(clock.now() < instant, "registering took longer than {preparation:?}");
     tokio::time::sleep(instant.since(clock.now())).await;
+    let pids = running.iter().map(|rollcall: &Rollcall| rollcall.server.pid());
+    let spent = Spent::begin(pids.chain([world.redis.pid()]).collect())?;
     until("all are delivered", PATIENCE, async || Ok(sink.notified() >= count as u64)).await?;
     let took = clock.now().since(instant).as_secs_f64();
     report.add(format!("{title}: the last POST came after"), took, "s", goal);
+    report.add(format!("{title}: {CPU}"), spent.each(count).await?, "µs", Goal::None);
     let again = sink.requests().saturating_sub(count as u64) as f64;
     report.add(format!("{title}: requests beyond one each"), again, "", Goal::None);
     sink.forget();
     let memory = poster::post(sink, count as u32, &clock).await?.as_secs_f64();
     report.add("the same from timers in memory, nothing durable: delivered", memory, "s", Goal::None);
     Ok(())
-}
-
-/// Two tasks that ask a sorted set for what is due, remove it and deliver what they removed: what dies with one of them is
-/// lost, and nothing is tried again.
-async fn plain_poller(report: &mut Report, sink: &Sink, count: usize) -> anyhow::Result<()> {
-    let title = format!("{} at one instant, two plain pollers of a sorted set", thousands(count as u64));
-    say(&title);
-    let world = World::new()?;
-    let mut client = world.client().await?;
-    sink.forget();
-    let clock = Clock::system();
-    let instant = clock.now() + BREATH;
-    for batch in timers("timer", count, |_| instant).chunks(BATCH) {
-        let mut write = redis::pipe();
-        batch.iter().for_each(|timer| {
-            write.zadd("plain", timer.id.as_str(), instant.as_millis()).ignore();
-        });
-        write.exec_async(&mut client).await?;
-    }
-    let pollers: Vec<_> =
-        (0..2).map(|_| tokio::spawn(poll(client.clone(), sink.url(), clock.clone()))).collect();
-    tokio::time::sleep(instant.since(clock.now())).await;
-    let done = until("all are delivered", PATIENCE, async || Ok(sink.notified() >= count as u64)).await;
-    pollers.iter().for_each(|poller| poller.abort());
-    done?;
-    report.add(
-        format!("{title}: the last POST came after"),
-        clock.now().since(instant).as_secs_f64(),
-        "s",
-        Goal::None,
-    );
-    Ok(())
-}
-
-async fn poll(mut client: MultiplexedConnection, url: String, clock: Clock) -> anyhow::Result<()> {
-    let http = reqwest::Client::builder().no_proxy().build()?;
-    let mut every = tokio::time::interval(Duration::from_millis(10));
-    loop {
-        every.tick().await;
-        let mut ask = redis::cmd("ZRANGEBYSCORE");
-        ask.arg("plain").arg("-inf").arg(clock.now().as_millis()).arg("LIMIT").arg(0).arg(500);
-        let due: Vec<String> = ask.query_async(&mut client).await?;
-        if due.is_empty() {
-            continue;
-        }
-        let mut take = redis::pipe();
-        due.iter().for_each(|id| {
-            take.zrem("plain", id);
-        });
-        let won: Vec<u8> = take.query_async(&mut client).await?;
-        let mut posts = Vec::new();
-        for (id, won) in due.into_iter().zip(won) {
-            if won == 1 {
-                posts.push(http.post(&url).header("webhook-id", id).body("{}").send());
-            }
-        }
-        stream::iter(posts).buffer_unordered(CONCURRENCY / 2).for_each(|_| async {}).await;
-        every.reset_immediately();
-    }
 }

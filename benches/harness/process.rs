@@ -7,6 +7,9 @@ use anyhow::Context;
 /// `/proc` counts CPU time in hundredths of a second on every Linux.
 const TICK: Duration = Duration::from_millis(10);
 
+/// What a storm costs: the processes that notify, and Redis.
+pub const CPU: &str = "CPU of all processes and of Redis for each";
+
 /// The resources that a process has used so far.
 #[derive(Clone, Copy, Debug)]
 pub struct Usage {
@@ -40,4 +43,23 @@ pub fn bytes_written() -> anyhow::Result<u64> {
 /// The CPU time of several processes together.
 pub fn cpu_of(pids: &[u32]) -> anyhow::Result<Duration> {
     pids.iter().map(|pid| Ok(usage(*pid)?.cpu)).sum()
+}
+
+/// The CPU time of several processes since a moment.
+pub struct Spent {
+    pids: Vec<u32>,
+    before: Duration,
+}
+
+impl Spent {
+    /// Begins to measure these processes.
+    pub fn begin(pids: Vec<u32>) -> anyhow::Result<Spent> {
+        Ok(Spent { before: cpu_of(&pids)?, pids })
+    }
+
+    /// The time for each of so many items, in µs, with the work that follows the last of them.
+    pub async fn each(&self, items: usize) -> anyhow::Result<f64> {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        Ok((cpu_of(&self.pids)? - self.before).as_secs_f64() * 1e6 / items as f64)
+    }
 }

@@ -76,16 +76,38 @@ impl Reminding {
         for (places, receivers) in reminders(destination, idle, members, &found.reminded) {
             reminding.notifications.push(sealing.seal(&places, &receivers, &what, true)?);
         }
-        for (step, places) in
-            again.escalate.iter().zip(&found.escalated).filter(|(_, places)| !places.is_empty())
-        {
+        for (step, places) in again.escalate.iter().zip(&found.escalated) {
             let what = format!("escalation {}", step.after.as_millis());
-            reminding.notifications.push(sealing.seal(places, &step.receivers, &what, false)?);
-            for at in places {
-                reminding.add_receivers(*at, &members[*at], &step.receivers);
+            for (places, receivers) in reminding.unaware(&step.receivers, members, places) {
+                reminding.notifications.push(sealing.seal(&places, &receivers, &what, false)?);
+                for at in places {
+                    reminding.add_receivers(at, &members[at], &receivers);
+                }
             }
         }
         Ok(reminding)
+    }
+
+    /// The silences of an escalation, with those of its receivers that do not know of them yet. Silences with the same
+    /// receivers share a notification.
+    fn unaware(
+        &self,
+        receivers: &[String],
+        members: &[LastingMember],
+        places: &[usize],
+    ) -> Vec<(Vec<usize>, Vec<String>)> {
+        let mut unaware: Vec<(Vec<usize>, Vec<String>)> = Vec::new();
+        for at in places {
+            let added = self.receivers.iter().find(|(other, _)| other == at);
+            let known = added.map_or(&members[*at].receivers, |(_, known)| known);
+            let others: Vec<String> = receivers.iter().filter(|name| !lists(known, name)).cloned().collect();
+            match unaware.iter_mut().find(|(_, same)| *same == others) {
+                Some((silences, _)) => silences.push(*at),
+                None if others.is_empty() => {}
+                None => unaware.push((vec![*at], others)),
+            }
+        }
+        unaware
     }
 
     /// A member whose silence other receivers know of, too: they are notified of its return.
@@ -108,8 +130,8 @@ impl Reminding {
     }
 }
 
-/// The silences of which receivers are reminded, by their places, and these receivers: those of the group of all, those of
-/// an escalation of what was escalated to them. Receivers of the same silences share a notification.
+/// Which silences (by index) each receiver is reminded of: a receiver of the group of all, a receiver of an escalation of those
+/// that were escalated to it. Receivers of the same silences share a notification.
 fn reminders(
     destination: &Destination,
     idle: &[String],
@@ -184,5 +206,43 @@ impl LastingMember {
 
     pub fn record(&self) -> Option<OfflineRecord> {
         self.body.as_ref().and_then(|body| from_json("a record", body).ok())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::presence::Pace;
+    use crate::routing::{Again, Escalation};
+
+    #[test]
+    fn an_escalation_is_notified_only_to_receivers_that_do_not_know_of_the_silence() {
+        let minute = Duration::from_secs(60);
+        let step = |minutes: u32, receivers: &[&str]| Escalation {
+            after: minute * minutes,
+            receivers: receivers.iter().map(|name| name.to_string()).collect(),
+        };
+        let escalate = vec![step(30, &["boss"]), step(60, &["boss", "ceo"])];
+        let destination = Destination::new(vec!["chat".to_owned()], Pace::AT_ONCE);
+        let destination = destination.with(Again { repeat: None, escalate });
+        let at = |minutes: u32| Timestamp::from_millis(1_700_000_000_000) + minute * minutes;
+        let member = |unit: &str, receivers: &str| {
+            let record = OfflineRecord::open(unit.parse().unwrap(), at(0), at(0), at(0));
+            let body = Some(to_json(&record).unwrap());
+            LastingMember::new(unit.to_owned(), at(0), &format!("t:{receivers}"), body)
+        };
+        let group = Group { key: "all".to_owned(), labels: Default::default() };
+        let look = |members: &[LastingMember], now: u32| {
+            let (quiet, moments) = (|_: &OfflineRecord| false, (at(0), at(now)));
+            let found =
+                Reminding::new(&group, (&destination, &[]), members, &quiet, moments, at(now)).unwrap();
+            let to = |one: &SealedAgain| (one.receivers.join(","), one.body.matches("\"cause\"").count());
+            found.notifications.iter().map(to).collect::<Vec<_>>()
+        };
+        let both = [member("detector:a", "chat,boss"), member("detector:b", "chat")];
+        assert_eq!(look(&both, 30), [("boss".to_owned(), 1)]);
+        assert_eq!(look(&both[..1], 60), [("ceo".to_owned(), 1)], "the boss knows of it");
+        // Both steps at once, as after a stop.
+        assert_eq!(look(&both, 60), [("boss".to_owned(), 1), ("ceo".to_owned(), 2)]);
     }
 }

@@ -89,7 +89,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::alerting::message::test_delivery;
+    use crate::alerting::message::{pages, test_delivery};
     use crate::presence::{Cause, Closing};
     use crate::store::Delivery;
 
@@ -138,16 +138,19 @@ mod tests {
             let alerts = alerts(&message, &config);
             let lasting = alerts.iter().filter(|alert| alert.ends_at.is_none()).count();
             assert_eq!((alerts.len(), lasting), (1, firing), "{title}");
-            // A service that keeps an alert for each key closes the last one, or keeps the one that lasts.
-            let mut open = std::collections::BTreeSet::from([begun.id.to_string()]);
-            for member in members(&delivery, &config.zone, &config.links) {
-                match member.action {
-                    Action::Trigger => open.insert(member.key),
-                    Action::Resolve => open.remove(&member.key),
-                    Action::Acknowledge => panic!("it was not acknowledged"),
-                };
+            // A service that keeps an alert for each key closes the last one, or keeps the one that lasts. So does one that
+            // calls an operator for each.
+            for changes in [members, pages] {
+                let mut open = std::collections::BTreeSet::from([begun.id.to_string()]);
+                for member in changes(&delivery, &config.zone, &config.links) {
+                    match member.action {
+                        Action::Trigger => open.insert(member.key),
+                        Action::Resolve => open.remove(&member.key),
+                        Action::Acknowledge => panic!("it was not acknowledged"),
+                    };
+                }
+                assert_eq!(open.len(), firing, "{title}");
             }
-            assert_eq!(open.len(), firing, "{title}");
         }
     }
 }

@@ -59,13 +59,17 @@ pub struct Member {
 
 /// The members of a delivery: silences, returns and blind intervals, in this order.
 pub fn members(delivery: &Delivery, zone: &Zone, links: &Links) -> Vec<Member> {
-    // A unit that flapped and is offline has one record and one alert, which lasts.
-    let lasts =
-        |one: &&OfflineRecord| one.is_flapping() && delivery.offline.iter().any(|open| open.id == one.id);
-    let ended = delivery.online.iter().filter(|record| !lasts(record));
-    let records = delivery.offline.iter().chain(ended).map(|record| of_record(record, zone, links));
+    let records = delivery.offline.iter().chain(ended(delivery)).map(|record| of_record(record, zone, links));
     let blind = delivery.blind.iter().map(|interval| of_blindness(delivery, *interval, zone, links));
     records.chain(blind).chain(timers(delivery, zone)).collect()
+}
+
+/// The records of a delivery whose alerts end. A unit that flapped and is offline has one record and one alert, which
+/// lasts.
+fn ended(delivery: &Delivery) -> impl Iterator<Item = &OfflineRecord> {
+    let lasts =
+        |one: &&OfflineRecord| one.is_flapping() && delivery.offline.iter().any(|open| open.id == one.id);
+    delivery.online.iter().filter(move |record| !lasts(record))
 }
 
 /// The pages of a delivery, for receivers that call an operator for each: those of its members, but one for all silences
@@ -75,10 +79,8 @@ pub fn pages(delivery: &Delivery, zone: &Zone, links: &Links) -> Vec<Member> {
     let is_told = |record: &OfflineRecord| {
         delivery.situation.incident.as_ref().is_some_and(|incident| incident.has_told(record))
     };
-    let mut rest = delivery.clone();
-    rest.offline.retain(|record| !is_told(record));
-    rest.online.retain(|record| !is_told(record));
-    let acknowledged = acknowledgements(delivery, &rest.offline, zone, links);
+    let offline: Vec<&OfflineRecord> = delivery.offline.iter().filter(|record| !is_told(record)).collect();
+    let acknowledged = acknowledgements(delivery, &offline, zone, links);
     if delivery.is_acknowledgement() {
         return acknowledged;
     }
@@ -86,7 +88,8 @@ pub fn pages(delivery: &Delivery, zone: &Zone, links: &Links) -> Vec<Member> {
     let is_news = |incident: &&Incident| incident.until.is_some() || delivery.offline.iter().any(is_told);
     let incident = delivery.situation.incident.as_ref().filter(is_news);
     let page = incident.map(|incident| of_incident(incident, delivery, zone, links));
-    let records = rest.offline.iter().chain(&rest.online).map(|record| of_record(record, zone, links));
+    let ended = ended(delivery).filter(|record| !is_told(record));
+    let records = offline.into_iter().chain(ended).map(|record| of_record(record, zone, links));
     let blind = delivery.blind.iter().map(|interval| of_blindness(delivery, *interval, zone, links));
     let pages = page.into_iter().chain(records).chain(blind).chain(timers(delivery, zone));
     pages.chain(acknowledged).collect()
@@ -95,7 +98,7 @@ pub fn pages(delivery: &Delivery, zone: &Zone, links: &Links) -> Vec<Member> {
 /// The acknowledgements of a delivery: of its incident, and of these silences.
 fn acknowledgements(
     delivery: &Delivery,
-    offline: &[OfflineRecord],
+    offline: &[&OfflineRecord],
     zone: &Zone,
     links: &Links,
 ) -> Vec<Member> {

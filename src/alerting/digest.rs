@@ -1,6 +1,7 @@
 //! A digest: one message with what waits for a receiver that may not take a message for each.
 //!
-//! It has the last state of every record: of a silence and its return only the return. The notifications of a group are
+//! It has the last state of every record: of a silence and its return only the return, in whatever order groups name
+//! them. A unit that flapped and is offline has its record and the end of its episode, as in one notification. The notifications of a group are
 //! taken in their order, so that what is left of it comes later than the digest.
 
 use std::collections::{HashMap, HashSet};
@@ -45,14 +46,19 @@ pub(super) fn merged(
     if let [alone] = members {
         return Delivery { attempt, ..alone.clone() };
     }
-    let mut last: HashMap<&RecordId, &OfflineRecord> = HashMap::new();
+    let mut last: HashMap<(&RecordId, bool), &OfflineRecord> = HashMap::new();
     let mut order = Vec::new();
     for record in members.iter().flat_map(|one| one.offline.iter().chain(&one.online)) {
-        if last.insert(&record.id, record).is_none() {
-            order.push(&record.id);
+        let name = (&record.id, record.is_flapping());
+        let known = last.entry(name).or_insert_with(|| {
+            order.push(name);
+            record
+        });
+        if age(record) >= age(known) {
+            *known = record;
         }
     }
-    let records = order.into_iter().map(|id| last[id].clone());
+    let records = order.into_iter().map(|name| last[&name].clone());
     let (offline, online) = records.partition(|record| record.closed_by.is_none());
     let first = members.first();
     let same_origin = first.filter(|first| members.iter().all(|one| one.meant_for == first.meant_for));
@@ -72,6 +78,11 @@ pub(super) fn merged(
     }
 }
 
+/// The order of the states of one record.
+fn age(record: &OfflineRecord) -> (Timestamp, bool) {
+    (record.detected_at, record.closed_by.is_some())
+}
+
 /// The labels that all groups share.
 fn shared_labels(members: &[Delivery]) -> Labels {
     let Some((first, rest)) = members.split_first() else { return Labels::new() };
@@ -80,8 +91,8 @@ fn shared_labels(members: &[Delivery]) -> Labels {
     labels
 }
 
-/// What waits for a receiver, as far as it fits into one digest. The order is that of the groups. A notification of
-/// blindness is no part of a digest, and comes alone, before anything else.
+/// The waiting notifications of a receiver that fit into one digest, in the order of their groups. A notification of
+/// blindness is in no digest: it is sent first, by itself.
 pub(super) async fn gather(engine: &dyn AlertStore, receiver: &str, now: Timestamp) -> Result<Vec<Delivery>> {
     let mut gathered = Gathered::default();
     let mut after: Option<String> = None;
@@ -159,7 +170,7 @@ impl Gathered {
 mod tests {
     use super::*;
     use crate::alerting::message::test_delivery;
-    use crate::presence::Closing;
+    use crate::presence::{Cause, Closing};
 
     fn record(unit: &str) -> OfflineRecord {
         let at = Timestamp::ZERO;
@@ -200,6 +211,26 @@ mod tests {
         assert_eq!((digest.offline, digest.online), (vec![record("b")], vec![back("a")]));
         assert_eq!(digest.group.labels, Labels::from([("kind".to_owned(), "detector".to_owned())]));
         assert_eq!(digest.situation.merged, Some(3));
+    }
+
+    #[test]
+    fn a_digest_names_no_unit_offline_that_is_back_whatever_the_order_of_groups() {
+        let silence = waiting("1", "a", &[record("a")], Some(0)).delivery;
+        let return_ = waiting("2", "a", &[back("a")], None).delivery;
+        let other = waiting("3", "b", &[record("a"), record("b")], Some(0)).delivery;
+        for members in [[&silence, &return_, &other], [&other, &silence, &return_]] {
+            let digest = merged("dig_1", Timestamp::ZERO, 1, "hook", &members.map(Clone::clone));
+            assert_eq!((digest.offline, digest.online), (vec![record("b")], vec![back("a")]));
+        }
+    }
+
+    #[test]
+    fn a_unit_that_flapped_and_is_offline_stays_offline_in_a_digest() {
+        let episode = OfflineRecord { cause: Cause::Flapping, ..back("a") };
+        let ended = waiting("1", "a", &[record("a"), episode.clone()], Some(0)).delivery;
+        let other = waiting("2", "b", &[record("b")], Some(0)).delivery;
+        let digest = merged("dig_1", Timestamp::ZERO, 1, "hook", &[ended, other]);
+        assert_eq!((digest.offline, digest.online), (vec![record("a"), record("b")], vec![episode]));
     }
 
     #[test]

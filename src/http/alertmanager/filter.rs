@@ -61,8 +61,14 @@ fn pairs(uri: &Uri) -> impl Iterator<Item = (String, String)> {
     form_urlencoded::parse(query.as_bytes()).map(|(name, value)| (name.into_owned(), value.into_owned()))
 }
 
+/// An empty value is the default, which is true; others are the words that Alertmanager takes for true, and those for
+/// false.
 fn flag(name: &str, value: &str) -> Result<bool, Problem> {
-    value.parse().map_err(|_| Problem::bad_request(format!("{name} is true or false")))
+    match value.to_ascii_lowercase().as_str() {
+        "" | "true" | "1" | "t" | "yes" | "y" | "on" => Ok(true),
+        "false" | "0" | "f" | "no" | "n" | "off" => Ok(false),
+        _ => Err(Problem::bad_request(format!("{name} is true or false"))),
+    }
 }
 
 fn add_matchers(all: &mut Vec<Matcher>, text: &str) -> Result<(), Problem> {

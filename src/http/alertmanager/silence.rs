@@ -12,12 +12,8 @@ struct ApiMatcher {
     name: String,
     value: String,
     is_regex: bool,
-    #[serde(default = "yes")]
-    is_equal: bool,
-}
-
-fn yes() -> bool {
-    true
+    /// Absent or null: true.
+    is_equal: Option<bool>,
 }
 
 impl ApiMatcher {
@@ -27,12 +23,12 @@ impl ApiMatcher {
             name: matcher.name().to_owned(),
             value: matcher.value().to_owned(),
             is_regex: matches!(operator, Operator::Matches | Operator::MatchesNot),
-            is_equal: matches!(operator, Operator::Equal | Operator::Matches),
+            is_equal: Some(matches!(operator, Operator::Equal | Operator::Matches)),
         }
     }
 
     fn matcher(self) -> Result<Matcher, String> {
-        let operator = match (self.is_regex, self.is_equal) {
+        let operator = match (self.is_regex, self.is_equal.unwrap_or(true)) {
             (false, true) => Operator::Equal,
             (false, false) => Operator::NotEqual,
             (true, true) => Operator::Matches,
@@ -88,9 +84,8 @@ impl ApiSilence {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct PostedSilence {
-    /// Empty or absent: a new one.
-    #[serde(default)]
-    id: String,
+    /// Empty, absent or null: a new one.
+    id: Option<String>,
     matchers: Vec<ApiMatcher>,
     starts_at: Timestamp,
     ends_at: Timestamp,
@@ -100,9 +95,9 @@ pub(super) struct PostedSilence {
 
 impl PostedSilence {
     pub fn wanted(self) -> Result<(Option<SilenceId>, WantedSilence), String> {
-        let id = match self.id.as_str() {
-            "" => None,
-            id => Some(id.parse().map_err(|error| format!("{id:?}: {error}"))?),
+        let id = match self.id.as_deref() {
+            None | Some("") => None,
+            Some(id) => Some(id.parse().map_err(|error| format!("{id:?}: {error}"))?),
         };
         let wanted = WantedSilence {
             matchers: matchers(self.matchers)?,

@@ -39,7 +39,7 @@ fn all() -> [(&'static str, &'static str, Value); 8] {
         ("teams", "url_file = \"url\"", shapes::teams()),
         ("discord", "url_file = \"url\"", shapes::discord()),
         ("pagerduty", "url = \"SINK/v2/enqueue\"\nrouting_key_file = \"routing_key\"", shapes::pagerduty()),
-        ("opsgenie", "url = \"SINK\"\napi_key_file = \"api_key\"", shapes::opsgenie()),
+        ("opsgenie", "url = \"SINK/\"\napi_key_file = \"api_key\"", shapes::opsgenie()),
         (
             "telegram",
             "url = \"SINK\"\ntoken_file = \"token\"\nchat_id = \"-100123\"\nthread_id = \"7\"",
@@ -48,7 +48,7 @@ fn all() -> [(&'static str, &'static str, Value); 8] {
         ("ntfy", "url = \"SINK\"\ntopic = \"fleet\"\ntoken_file = \"token\"", shapes::ntfy()),
         (
             "pushover",
-            "url = \"SINK\"\ntoken_file = \"token\"\nuser_key_file = \"user_key\"\npriority = \"1\"",
+            "url = \"SINK/\"\ntoken_file = \"token\"\nuser_key_file = \"user_key\"\npriority = \"1\"",
             shapes::pushover(),
         ),
     ]

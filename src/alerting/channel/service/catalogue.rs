@@ -2,13 +2,12 @@
 
 use std::fmt;
 
-/// A service.
 pub struct Service {
     /// The type of its receivers.
     pub name: &'static str,
     /// Whether it takes an alert for each unit, and not one message for all.
     pub is_for_each: bool,
-    /// The template of the address.
+    /// The template of the address. Where a path follows an option, a slash at its end does not count.
     pub url: &'static str,
     /// Names of headers, in lower case, and the templates of their values. An empty value is left out.
     pub headers: &'static [(&'static str, &'static str)],
@@ -17,7 +16,6 @@ pub struct Service {
     pub options: &'static [ServiceOption],
 }
 
-/// An option of a service.
 pub struct ServiceOption {
     pub name: &'static str,
     /// It is in a file, and nothing shows it: the option is its name and `_file`. An address may also be written
@@ -91,7 +89,7 @@ pub static SERVICES: [Service; 8] = [
     Service {
         name: "opsgenie",
         is_for_each: true,
-        url: "{{ options.url }}/v2/alerts{% if member.action == 'resolve' %}/{{ member.key | urlencode }}/close?identifierType=alias{% elif member.action == 'acknowledge' %}/{{ member.key | urlencode }}/acknowledge?identifierType=alias{% endif %}",
+        url: "{{ options.url | trim('/') }}/v2/alerts{% if member.action == 'resolve' %}/{{ member.key | urlencode }}/close?identifierType=alias{% elif member.action == 'acknowledge' %}/{{ member.key | urlencode }}/acknowledge?identifierType=alias{% endif %}",
         headers: &[("authorization", "GenieKey {{ options.api_key }}")],
         body: include_str!("opsgenie.json.j2"),
         options: &[
@@ -104,7 +102,7 @@ pub static SERVICES: [Service; 8] = [
     Service {
         name: "telegram",
         is_for_each: false,
-        url: "{{ options.url }}/bot{{ options.token }}/sendMessage",
+        url: "{{ options.url | trim('/') }}/bot{{ options.token }}/sendMessage",
         headers: &[],
         body: include_str!("telegram.json.j2"),
         options: &[
@@ -141,7 +139,7 @@ pub static SERVICES: [Service; 8] = [
     Service {
         name: "pushover",
         is_for_each: false,
-        url: "{{ options.url }}/1/messages.json",
+        url: "{{ options.url | trim('/') }}/1/messages.json",
         headers: &[],
         body: include_str!("pushover.json.j2"),
         options: &[

@@ -178,6 +178,8 @@ struct Heard {
 }
 
 /// Starts a connection and its recorder.
+///
+/// In one piece: it only builds their parts, one after the other.
 async fn listen(
     config: &Config,
     name: &str,

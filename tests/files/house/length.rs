@@ -60,8 +60,9 @@ fn length(code: &[&str]) -> Option<usize> {
                 '(' | '[' if !began => brackets += 1,
                 ')' | ']' if !began => brackets -= 1,
                 ';' if !began && brackets == 0 => return None,
-                '{' => (depth, began) = (depth + 1, true),
-                '}' => depth -= 1,
+                // A pattern among the parameters has braces, too.
+                '{' if began || brackets == 0 => (depth, began) = (depth + 1, true),
+                '}' if began => depth -= 1,
                 _ => {}
             }
         }

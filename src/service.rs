@@ -237,24 +237,29 @@ fn start(
         shared: engine.clone(),
         census: roll.census().clone(),
     };
-    let (own, at, told) = (ownership.clone(), clock.clone(), telemetry.clone());
-    let notify = move |config, until| {
-        let (stores, outbox_grew) = (stores.clone(), outbox_grew.clone());
-        alerting::run(config, stores, own.clone(), at.clone(), told.clone(), outbox_grew, until)
+    let notify = {
+        let (ownership, clock, telemetry) = (ownership.clone(), clock.clone(), telemetry.clone());
+        move |config, until| {
+            let (stores, ownership, outbox_grew) = (stores.clone(), ownership.clone(), outbox_grew.clone());
+            alerting::run(config, stores, ownership, clock.clone(), telemetry.clone(), outbox_grew, until)
+        }
     };
     loops.add("alerting", anew_with_each(configured.subscribe(), stop.clone(), notify));
-    let (lost, at, told, of) = (engine.clone(), clock.clone(), telemetry.clone(), roll.clone());
-    let write_again = move |config: alerting::Config, until| {
-        let http::AlertRoutes { routes, receivers, .. } = routes_of(&config);
-        let lost = alerting::LostSilences {
-            destinations: routes.destinations(receivers),
-            routes,
-            engine: lost.clone(),
-            roll: of.clone(),
-            clock: at.clone(),
-            telemetry: told.clone(),
-        };
-        lost.run(until)
+    let write_again = {
+        let (engine, roll) = (engine.clone(), roll.clone());
+        let (clock, telemetry) = (clock.clone(), telemetry.clone());
+        move |config: alerting::Config, until| {
+            let http::AlertRoutes { routes, receivers, .. } = routes_of(&config);
+            let lost = alerting::LostSilences {
+                destinations: routes.destinations(receivers),
+                routes,
+                engine: engine.clone(),
+                roll: roll.clone(),
+                clock: clock.clone(),
+                telemetry: telemetry.clone(),
+            };
+            lost.run(until)
+        }
     };
     loops.add("lost silences", anew_with_each(configured.subscribe(), stop.clone(), write_again));
     let routes = watch::Sender::new(Arc::new(routes_of(&configured.borrow())));

@@ -19,7 +19,7 @@
 //! | | [`telemetry`] | one method per fact: counts it, and logs it where an operator should know |
 //! | 0 meaning | [`presence`] | pure rules: unit, heartbeat, deadline, offline, back, blind |
 //! | | [`routing`] | which route a silence takes: its receivers, its group, its pace; the silences of alerts |
-//! | | [`clock`], [`backoff`], [`address`], [`trust`] | what a moment is; how waits grow; where a broker is; which certificates TLS trusts |
+//! | | [`clock`], [`backoff`], [`address`], [`trust`], [`signature`] | what a moment is; how waits grow; where a broker is; which certificates TLS trusts; how webhooks are signed |
 //!
 //! Loops of floor 2 never call one another: they meet in the store, which is durable. So a crash between any two of
 //! them is the same as a pause.
@@ -27,8 +27,8 @@
 //! # Journey of a heartbeat
 //! `units/{unit}/heartbeat` arrives at [`intake`]: the topic names the unit, the payload may say more. While one batch is
 //! being written, the next one collects. [`fleet::Roll::hear`] writes most heartbeats straight into their expiry keys, in one
-//! pipeline that changes no absent key. What that did not apply (a new unit, one that was offline), and what declares
-//! something new, is read, decided by [`presence::hear`] and applied as a [`presence::Change`], which holds only if the unit is
+//! pipeline that changes no absent key. The units of other heartbeats (a new unit, one that was offline, one
+//! that declares something new) are read; [`presence::hear`] decides, and the [`presence::Change`] applies only if the unit is
 //! still as it was read. Then the message is acknowledged.
 //!
 //! # Journey of an expiry
@@ -44,8 +44,8 @@
 //! Every second, or faster where timeouts are short, a canary goes out over the broker and comes back through the same
 //! connection and the same batches as heartbeats. When it is recorded, everything before it was heard. Two successive
 //! canaries too far apart enclose a blind interval, whatever the cause. No unit is declared offline beyond what was heard, and
-//! blind time is the silence of no unit: see [`presence::Ledger`]. Where several connections share the fleet, the least of them
-//! counts, and what one of them loses when it ends is blind time of all. A canary says nothing of topics that the broker
+//! blind time is the silence of no unit: see [`presence::Ledger`]. If several connections share the fleet, it is heard as
+//! far as the slowest one; messages that a connection loses when it ends make that time blind for the fleet. A canary says nothing of topics that the broker
 //! withholds: probes, canaries on topics of the fleet, prove for each kind that its filters are heard.
 //!
 //! # Metrics that units report

@@ -6,8 +6,8 @@
 //!
 //! # Why the mark comes first
 //! The record joins its group as soon as it is written, and its return may follow at once. A return that joins before
-//! the mark cancels a silence that no receiver seems to know of. Where a return was faster all the same, the mark undoes
-//! that, and the return joins once more.
+//! the mark cancels a silence that no receiver seems to know of. If a return was faster than the mark, the mark restores
+//! the silence, and the return joins once more.
 //!
 //! # What is notified twice
 //! Receivers of its group that did not acknowledge a lost silence are notified of it, unless its unit is back. If other
@@ -113,8 +113,8 @@ impl LostSilences {
         let markings: Vec<Marking> = silences.map(|silence| self.marking(silence)).collect();
         self.engine.mark_notified(&markings, &self.destinations, now).await?;
         let applied = self.roll.write_again(&lost, now).await?;
-        // The return of a stored record may have joined a group that is lost, or joined before the mark. That of a record
-        // that is written again joins as soon as it is in the outbox, and not if the unit has changed meanwhile.
+        // The return of a stored record may have joined a group that is lost, or joined before the mark. The return of a
+        // record that is written again joins from the outbox, unless the unit has changed meanwhile.
         let is_stored = |marking: &Marking| stored.contains(&marking.silence.record.id);
         let returns = self.returns(markings.into_iter().filter(is_stored).collect()).await?;
         self.engine.join(&returns, &self.destinations.at(now), &Capacity::NONE, now).await?;

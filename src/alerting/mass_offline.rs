@@ -94,7 +94,7 @@ impl MassOffline {
         self.breaker.told(&trip, &told).await
     }
 
-    /// Sets what is told again. Its text is made once: an alert that changes at each time would be news.
+    /// Sets the trip that is sent again. Its text is made once: a text that changes would be a new alert each time.
     async fn set_lasting(&self, last: Option<&Trip>, now: Timestamp) -> Result<()> {
         let Some(trip) = last.filter(|trip| trip.is_held() && trip.is_told) else {
             self.lasting.send_replace(None);

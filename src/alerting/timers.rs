@@ -10,7 +10,7 @@
 //! Each instance fires the timers of its own partitions, and those of others that are overdue by [`OVERDUE`]: their owner
 //! died or hangs. Which instance fires a timer decides nothing, because the engine lets it fire once.
 //!
-//! Time is that of the fleet, which never goes back: a leap of a machine's clock fires nothing early.
+//! Time is that of the fleet, which never goes back: a jump of a machine's clock fires nothing early.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Which device is admitted, under which client id, and which topics it may use. Intake has an authentication of its
-//! own.
+//! Decides whether a device may connect, under which client id, and which topics it may use. Intake logs in by other
+//! rules.
 //!
 //! # Client ids
 //! A session belongs to a client id: a client that connects with the id of another takes it over. So an id

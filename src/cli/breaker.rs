@@ -42,7 +42,7 @@ struct Release {
     /// The operator who releases it.
     #[arg(long, env = "USER", value_name = "NAME")]
     author: String,
-    /// Why.
+    /// The reason, for the audit.
     #[arg(long, value_name = "TEXT", default_value = "")]
     comment: String,
 }

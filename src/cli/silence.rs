@@ -47,7 +47,7 @@ struct Add {
     /// The operator who adds it.
     #[arg(long, env = "USER", value_name = "NAME")]
     author: String,
-    /// Why.
+    /// The reason, for the audit.
     #[arg(long, value_name = "TEXT")]
     comment: String,
 }

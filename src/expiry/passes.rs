@@ -1,8 +1,8 @@
 //! The steps that are under way to find silences, and their results: decides which step begins next, without I/O.
 //!
 //! # Why no step waits for another
-//! To read the due units, to check them and to record the result takes three answers of the engine. Where each takes
-//! half a second, a unit that comes due meanwhile must not wait for the last answer, and proof that arrives meanwhile
+//! Each unit takes three calls of the engine: to read the due units, to check them, to record the result. A call may take
+//! half a second. A unit that comes due in that time must not wait for the last answer, and proof that arrives in that time
 //! must find the units that wait for it. So requests, sweeps and checks run at the same time. No unit is checked
 //! twice at a time: a sweep begins where the last one of its partition ends, and leaves out units that hints named or
 //! that wait for hearing.

@@ -119,7 +119,8 @@ impl Census {
         others.sum::<Option<u64>>().map(|others| own + others)
     }
 
-    /// The counts by label as they are exchanged; no kind has such a name. That of all values is 1 if some are left out.
+    /// The counts by label as instances exchange them, under names that no kind has. The count of all values is 1 if some
+    /// values are left out.
     fn counts_by_label(&self) -> Counts {
         let count = |units| Count { units, shortest_ms: None };
         let mut counts = Counts::new();

@@ -1,4 +1,4 @@
-//! Deliveries as operators see and change them: what waits, what was given up, what was delivered and how each attempt
+//! Deliveries as operators see and change them: those that wait, dead letters, delivered ones, and how each attempt
 //! went; delivering again, and removing dead letters.
 //!
 //! A list has three parts, one after the other: notifications that wait, dead letters, and delivered notifications of
@@ -79,7 +79,6 @@ pub struct DeliveryPage {
     pub next: Option<String>,
 }
 
-/// One attempt.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AttemptLine {
     pub receiver: String,

@@ -27,7 +27,6 @@ const ATTEMPTS: usize = 20;
 /// Sources by their units, each with its last record.
 type Sources = HashMap<String, OfflineRecord>;
 
-/// The copy.
 #[derive(Clone)]
 struct Known {
     version: Option<String>,

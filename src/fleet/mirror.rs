@@ -57,7 +57,6 @@ use row::RowUpdate;
 pub use summary::{Summary, WINDOWS};
 pub use view::{Chunk, Cursor, NameMatch, UnitView, Values};
 
-/// The values of a label.
 #[derive(Clone, Debug)]
 pub struct LabelValues {
     pub label: String,

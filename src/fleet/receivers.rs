@@ -1,4 +1,4 @@
-//! Receivers as operators see them: what waits for each, what was given up, and whether it takes notifications.
+//! Receivers as operators see them: waiting deliveries, dead letters, and whether each takes notifications.
 //!
 //! Every instance notes how its attempts end, and writes that now and then into a state that all instances share. So any
 //! instance, and a command, can say when a receiver took the last notification, also after a restart. Nothing is decided by it.
@@ -139,7 +139,7 @@ pub struct Receivers {
 }
 
 impl Receivers {
-    /// Those that are configured, with their types, and those that have notifications all the same; in the order of their names.
+    /// The receivers that are configured, with their types, and others that have notifications, by name.
     pub async fn list(&self, configured: &BTreeMap<String, &'static str>) -> Result<Vec<ReceiverLine>> {
         let kept: BTreeMap<_, _> = self.alerts.kept().await?.into_iter().collect();
         let mut healths = read(&self.shared.shared(Shared::Receivers).await?.entries);

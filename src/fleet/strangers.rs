@@ -73,7 +73,6 @@ impl Stranger {
     }
 }
 
-/// Selects strangers.
 #[derive(Clone, Debug, Default)]
 pub struct StrangerFilter {
     pub kind: Option<Kind>,

@@ -110,7 +110,7 @@ pub struct Walk {
     pub removed: Removed,
 }
 
-/// State that the task that fills and the task that runs rounds share.
+/// The state that two tasks share: the one that fills the mirror, and the one that compares it in rounds.
 #[derive(Default)]
 struct Filled {
     /// Notified when every partition is filled.

@@ -47,7 +47,7 @@ pub(super) struct AvailabilityState {
     summaries: Summaries,
     clock: Clock,
     recent: Recent,
-    /// Of requests for what is not kept yet one reads, and the others find its answer.
+    /// One request at a time reads an answer that is not kept yet; the others then find it.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 

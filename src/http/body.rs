@@ -7,7 +7,6 @@ use serde_json::{Map, Value};
 
 use super::problem::Problem;
 
-/// Reads a body.
 pub(super) fn read<T: DeserializeOwned>(body: &Bytes) -> Result<T, Problem> {
     let fields: Result<Map<String, Value>, _> = serde_json::from_slice(body);
     let read = fields.and_then(|fields| serde_json::from_value(Value::Object(fields)));

@@ -9,7 +9,6 @@ pub struct ShownConfiguration {
     pub options: Vec<ShownOption>,
 }
 
-/// An option.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShownOption {
     /// As the file names it: `kind[0].timeout`.

@@ -1,4 +1,4 @@
-//! What lasts now, for the page of incidents: the open records in the groups in which receivers are notified of them, the trip of the
+//! The outages of now, for the page of incidents: the open records in the groups in which receivers are notified of them, the trip of the
 //! mass-offline breaker, and the last blind intervals.
 //!
 //! Everything is read from what is stored anyway. All requests of a moment share one answer, because in a storm many
@@ -48,7 +48,7 @@ struct RecentlyRead {
     lasting: Arc<Lasting>,
 }
 
-/// What lasts.
+/// The outages that last, for the page.
 pub(super) struct Lasting {
     pub at: Timestamp,
     /// The trip that holds notifications.

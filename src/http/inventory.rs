@@ -141,7 +141,6 @@ pub(super) fn pages(queries: Arc<dyn Queries>) -> impl Stream<Item = Result<Vec<
     pages.buffered(READ_AHEAD)
 }
 
-/// The lines of a page.
 fn lines(page: &[Snapshot], kind: Option<&Kind>, format: Format, now: Timestamp) -> Bytes {
     let mut text = Vec::with_capacity(page.len() * USUAL_LINE);
     for seen in page.iter().filter(|seen| kind.is_none_or(|kind| *kind == seen.unit.kind)) {

@@ -26,7 +26,6 @@ pub(super) fn page(sources: &Sources) -> Router {
     Router::new().route("/api/v1/receivers", get(list)).with_state(state)
 }
 
-/// No parameters.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ReceiversQuery {}

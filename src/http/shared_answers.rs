@@ -1,8 +1,8 @@
 //! Answers that requests share: in a storm, a hundred operators open the same page.
 //!
-//! An answer is made once for all requests that wait for it. Where a request takes an answer that is a little older, it
-//! gets that at once, and the first one that finds it old makes the next one in the background. While nobody asks,
-//! nothing is made.
+//! An answer is made once for all requests that wait for it. A request that accepts an older
+//! answer gets it at once; the first request that finds the answer old has the next one made in the background. Without
+//! requests no answer is made.
 
 use std::collections::HashMap;
 use std::future::Future;

@@ -28,7 +28,6 @@ const PATH: &str = "/api/v1/strangers";
 const DEFAULT_LIMIT: usize = 100;
 const LARGEST_LIMIT: usize = 1000;
 
-/// Lists strangers.
 #[derive(Clone)]
 pub(super) struct StrangersState {
     roll: Arc<Roll>,

@@ -35,7 +35,6 @@ const NOTIFIED: usize = 5;
 const DAYS: u32 = 90;
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// Reads timelines.
 #[derive(Clone)]
 pub(super) struct Timelines {
     views: UnitViews,

@@ -105,7 +105,6 @@ impl UnitsQuery {
     }
 }
 
-/// A page of units.
 #[derive(Serialize)]
 pub(super) struct UnitPage {
     pub units: Vec<ShownUnit>,

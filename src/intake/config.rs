@@ -62,7 +62,6 @@ pub struct Fields {
     pub ts: String,
     /// The silence that the unit asks to be allowed.
     pub timeout: String,
-    /// Labels.
     pub labels: String,
     /// A planned silence.
     pub sleep: String,

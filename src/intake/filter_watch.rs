@@ -32,7 +32,6 @@ pub(super) struct FilterWatch {
 /// The reported state of a filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum FilterReport {
-    /// Nothing yet.
     Nothing,
     Heard,
     /// Why no probe can be published there, if that is so.

@@ -15,7 +15,6 @@ use crate::presence::is_label_value;
 use crate::store::{Metric, MetricType};
 use crate::telemetry::PayloadIssue;
 
-/// The metrics of a kind.
 pub(super) struct KindMetrics {
     pub tree: MetricTree,
     pub metrics: Arc<[Metric]>,

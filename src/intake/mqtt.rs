@@ -146,7 +146,6 @@ impl OpenConnection {
 }
 
 impl Connection {
-    /// Stays connected.
     pub async fn stay(mut self) {
         let broker = self.session.address.to_string();
         let telemetry = self.reader.telemetry.clone();

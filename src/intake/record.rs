@@ -78,7 +78,6 @@ impl Batch {
     }
 }
 
-/// Records batches.
 pub(super) struct Recorder {
     pub writer: EngineWriter,
     pub reporter: HearingReporter,

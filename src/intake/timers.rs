@@ -75,7 +75,6 @@ impl PartialEq for Room {
     }
 }
 
-/// Reads requests.
 pub(super) struct TimerReader {
     room: Arc<Semaphore>,
     /// Those of the fleet.

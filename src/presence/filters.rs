@@ -153,7 +153,6 @@ impl Hearing {
         now + blind.min(policy.timeout).min(self.settle).max(policy.slack())
     }
 
-    /// The hearing of a kind.
     pub fn of(&self, kind: &Kind) -> &Hearing {
         self.kinds.get(kind).unwrap_or(self)
     }

@@ -4,9 +4,9 @@
 //! begins: receivers are notified of the episode, and of no transition in it. It ends when the unit has had no transition for
 //! some time.
 //!
-//! An episode is told as a record of its own, with the cause [`Cause::Flapping`]: it is opened when the episode begins and
+//! Receivers are notified of an episode as a record of its own, with the cause [`Cause::Flapping`]: it is opened when the episode begins and
 //! closed when it ends. It has the id of the record whose transition began it, because services that keep one alert for each
-//! id know that record and are not told of its return.
+//! id know that record and are not notified of its return.
 //!
 //! # Why a transition may be noted again
 //! After a crash its entry is still in the outbox. What is decided of it depends on its place before, in or after the
@@ -73,7 +73,6 @@ enum Stage {
 /// What receivers are notified of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Noted {
-    /// The transition.
     Plain,
     /// The episode that lasts, if they do not know of it yet.
     Episode(Box<OfflineRecord>),

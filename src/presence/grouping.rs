@@ -334,8 +334,8 @@ impl GroupTimes {
         self.follows(pace).unwrap_or(now)
     }
 
-    /// When the group is due after a sealing; `None`: no member waits. One more notification follows when the wait of
-    /// all silences is over that had joined by then; a silence that joins after that waits for the interval to pass.
+    /// When the group is due after a sealing; `None`: no member waits. The silences that had
+    /// joined by then are in one more notification, when all their waits are over; later ones wait for the interval.
     pub fn due_after(&self, left: Left, sealed: Sealed, pace: Pace, now: Timestamp) -> Option<Timestamp> {
         if sealed == Sealed::Most {
             return self.due;

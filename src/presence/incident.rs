@@ -2,7 +2,7 @@
 //!
 //! An incident belongs to a group, and is judged notification by notification, in their order. It begins with the
 //! notification by which more than half of all units with that value are silent, of which at least [`LEAST`] fell silent
-//! within [`TOGETHER`]. It is over when no more than a tenth of them are silent; then it is told once more.
+//! within [`TOGETHER`]. It is over when no more than a tenth of them are silent; then receivers are notified once more.
 //!
 //! A storm may need two notifications. So what is not an incident yet is kept, and the next notification adds to it.
 

@@ -4,8 +4,8 @@
 //! first notified of one of them; an escalation is due for each silence, some time after its notification. Both end with
 //! the silence and with its acknowledgement, and an alert silence holds them back.
 //!
-//! A look has no memory: what is due follows from when receivers were notified, who they are, and the moment for which the
-//! look was made. So a look that is repeated after a crash finds the same.
+//! A look has no memory: the reminders that are due follow from the receivers that were notified, the moments of that, and the
+//! moment of the look. So a look that is repeated after a crash finds the same.
 
 use std::time::Duration;
 

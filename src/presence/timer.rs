@@ -106,7 +106,6 @@ text_names!(TimerId, TimerType);
 pub struct TimerData(Box<str>);
 
 impl TimerData {
-    /// The JSON.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -287,7 +286,6 @@ pub enum TimerStanding {
 }
 
 impl Timer {
-    /// A timer that waits.
     pub fn waiting(new: NewTimer) -> Timer {
         let NewTimer { id, timer_type, due, data } = new;
         Timer { id, timer_type, due, data, standing: TimerStanding::Waiting }
@@ -343,7 +341,6 @@ pub struct FiredTimer {
 }
 
 impl FiredTimer {
-    /// A timer that fires now.
     pub fn new(timer: &Timer, class: &TimerClass, now: Timestamp) -> FiredTimer {
         FiredTimer {
             id: timer.id.clone(),

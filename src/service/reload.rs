@@ -41,7 +41,6 @@ impl Reload {
         Reload { load: Box::new(load), sender, requests }
     }
 
-    /// Takes requests.
     pub fn sender(&self) -> mpsc::Sender<ReloadRequest> {
         self.sender.clone()
     }

@@ -143,7 +143,6 @@ impl FleetConfig {
 /// The state of a running fleet.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Progress {
-    /// Heartbeats sent.
     pub sent: u64,
     /// Heartbeats that found no connection.
     pub missed: u64,
@@ -158,7 +157,6 @@ pub struct Progress {
 /// The result of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Summary {
-    /// Heartbeats sent.
     pub sent: u64,
     /// Heartbeats that found no connection.
     pub missed: u64,

@@ -53,7 +53,6 @@ pub enum Answer {
     Hang,
 }
 
-/// A request.
 #[derive(Clone, Debug)]
 pub struct Received {
     pub method: Method,

@@ -70,7 +70,6 @@ impl Catalogue {
         self.0.iter()
     }
 
-    /// The metrics of a kind.
     pub fn of(&self, kind: &Kind) -> &[Metric] {
         self.0.get(kind).map(|metrics| &**metrics).unwrap_or_default()
     }

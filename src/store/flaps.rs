@@ -1,5 +1,5 @@
-//! What is known of the last transitions of units whose kinds have flap detection: texts of
-//! [`Flaps`](crate::presence::Flaps), and when each unit is to be looked at.
+//! The last transitions of units whose kinds have flap detection: [`Flaps`](crate::presence::Flaps) as text, and the next
+//! look at each unit.
 
 use async_trait::async_trait;
 

@@ -190,9 +190,7 @@ pub struct Moved {
     pub dead_letters: u64,
     /// Timers that wait.
     pub timers: u64,
-    /// Alert silences.
     pub silences: u64,
-    /// Blind intervals.
     pub blind: u64,
 }
 

@@ -2,15 +2,15 @@
 //!
 //! | trait | read by | what it has |
 //! |---|---|---|
-//! | [`UnitStore`] | intake, expiry | expiry keys, the deadline index, facts, records |
+//! | [`UnitStore`] | the roll, expiry, http, alerting | expiry keys, the deadline index, facts, records |
 //! | [`HearingStore`] | intake, expiry | how far Rollcall has heard; the ledger of blind intervals |
-//! | [`AlertStore`] | alerting | the outbox, groups, deliveries, dead letters |
+//! | [`AlertStore`] | alerting, http, the command line | the outbox, groups, deliveries, dead letters |
 //! | [`SilenceStore`] | http, the command line, [`Silences`](crate::fleet::Silences) | alert silences, and the audit of the changes that operators make |
 //! | [`SharedStore`] | [`Inhibitions`](crate::fleet::Inhibitions) | small states that all instances share |
 //! | [`FlapStore`] | [`Flapping`](crate::fleet::Flapping) | the last transitions of units whose kinds have flap detection |
 //! | [`TimerStore`] | alerting, [`Timers`](crate::fleet::Timers) | timers, from their registration to their firing |
 //! | [`DataStore`] | intake, http | the newest values of the units' metrics |
-//! | [`Queries`] | http, the mirror | the same facts and records, read only |
+//! | [`Queries`] | http, the mirror, alerting | the same facts and records, in pages; marks of changes and the removal of old records |
 //! | [`Roster`] | every loop, through [`Ownership`](crate::fleet::Ownership) | the live instances, and the clock that they share |
 //! | [`Examine`] | the examination | the condition of the engine |
 //!
@@ -41,6 +41,7 @@
 //! 17. A timer whose cancellation was answered with yes never fires.
 //! 18. A change of a timer that was answered with yes moves it.
 //! 19. A timer that is delivered at most once is never attempted twice.
+//! 20. An unreadable value stops only what needs it (`tests/engines/broken/`).
 
 use std::ops::Range;
 

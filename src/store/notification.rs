@@ -385,7 +385,7 @@ fn each_of<T: serde::de::DeserializeOwned>(list: &str, begin: &str) -> Vec<T> {
 }
 
 impl Delivery {
-    /// The first delivery of a lane. One that is not readable has no content, and can be ended all the same.
+    /// The first delivery of a lane. A notification that cannot be read has no content; its delivery can still be ended.
     pub(super) fn of(notification: Option<Notification>, group: &str, id: &str, receiver: &str) -> Delivery {
         let group = Group { key: group.to_owned(), labels: Labels::new() };
         let notification = notification.unwrap_or_else(|| Notification::empty(group, Timestamp::ZERO));

@@ -76,7 +76,6 @@ impl Audited {
     }
 }
 
-/// An entry of the audit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AuditEntry {
     pub at: Timestamp,

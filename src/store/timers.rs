@@ -151,7 +151,6 @@ impl TimerCapacity {
     pub const NONE: TimerCapacity = TimerCapacity { most: BTreeMap::new(), until: Timestamp::ZERO };
 }
 
-/// Timers.
 #[async_trait]
 pub trait TimerStore: Layout {
     /// Registers timers, each in one step: a new one, or another moment, type and data for one that waits. With

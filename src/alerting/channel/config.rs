@@ -12,7 +12,6 @@ use super::service::ServiceConfig;
 pub enum ChannelConfig {
     /// A request to a web server.
     Webhook(Box<WebhookConfig>),
-    /// E-mail.
     Email {
         /// `smtp://`, `smtps://`, `smtp+starttls://user@host:port`.
         smtp: String,

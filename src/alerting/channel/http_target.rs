@@ -52,7 +52,6 @@ pub struct HttpConfig {
     pub deny_private_addresses: bool,
 }
 
-/// A server.
 pub struct HttpTarget {
     url: Url,
     address: Address,

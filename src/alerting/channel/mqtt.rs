@@ -95,7 +95,7 @@ impl Mqtt {
         if !names("timer.data") {
             examples.push(example_timer(receiver));
         }
-        // What is for timers need not name a transition.
+        // A template for timers need not name a transition.
         if !names("timer.") {
             examples.extend(Example::ALL.map(|example| example.delivery(receiver)));
             examples.push(hostile(receiver));

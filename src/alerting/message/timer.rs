@@ -31,7 +31,6 @@ impl<'a> TimerMessage<'a> {
     }
 }
 
-/// The timers of a message.
 pub fn timers(delivery: &Delivery) -> Vec<TimerMessage<'_>> {
     delivery.timers.iter().map(TimerMessage::new).collect()
 }

@@ -17,10 +17,10 @@ use crate::cli::{logging, shown, shown_json};
 pub(in crate::cli) struct ExportArguments {
     #[command(flatten)]
     remote: RemoteArguments,
-    /// Where to; without it to the standard output.
+    /// The file to write; without it the units go to standard output.
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
-    /// By default that of the file's name, and NDJSON.
+    /// The format; by default by the name of the file, else NDJSON.
     #[arg(long)]
     format: Option<Format>,
     /// Units of this kind only.
@@ -37,7 +37,7 @@ pub(in crate::cli) struct ImportArguments {
     json: bool,
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// By default that of the file's name.
+    /// The format; by default by the name of the file.
     #[arg(long)]
     format: Option<Format>,
     /// The kind of lines that name none; lines of other kinds are bad.

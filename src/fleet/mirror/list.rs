@@ -117,7 +117,6 @@ pub struct ListKey {
     unit: UnitId,
 }
 
-/// One unit of a list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListedUnit {
     pub kind: Kind,

@@ -16,14 +16,13 @@ pub(super) enum RowState {
     Present,
     /// Registered and not yet heard.
     NeverSeen,
-    /// Offline.
     Offline,
     /// Offline without ever having been heard.
     OfflineUnheard,
 }
 
 impl RowState {
-    /// Whether its last seen time is that of a heartbeat.
+    /// Whether `last_seen` is the time of a heartbeat, not of a registration.
     pub fn is_heard(self) -> bool {
         matches!(self, RowState::Assumed | RowState::Present | RowState::Offline)
     }

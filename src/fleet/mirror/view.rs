@@ -146,7 +146,6 @@ impl Mirror {
         names.map(match_name).collect()
     }
 
-    /// The units of a chunk.
     pub fn units<'a>(&'a self, chunk: &'a Chunk) -> impl Iterator<Item = UnitView<'a>> {
         let labels = chunk.values.len() / chunk.units.len().max(1);
         chunk.units.iter().enumerate().map(move |(number, (kind, id, state, last_seen))| UnitView {

@@ -1,4 +1,4 @@
-//! Expiry keys that a check found absent, of units that could not be decided, and when that was.
+//! Units that could not be decided and whose expiry keys a check found absent, and the moments of these checks.
 //!
 //! An absent key comes back only with a change, which changes the facts. So as long as the facts are the
 //! same, no heartbeat was recorded since the first check that found none, however late the next one is. Without

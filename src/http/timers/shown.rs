@@ -36,7 +36,6 @@ pub(super) struct ShownReceipt {
     state: Receipt,
 }
 
-/// A page of timers.
 #[derive(Serialize)]
 pub(in crate::http) struct TimersPage {
     pub timers: Vec<ShownTimer>,

@@ -64,7 +64,6 @@ impl CanarySequence {
     }
 }
 
-/// Publishes canaries.
 pub(in crate::intake) struct CanaryPublisher {
     topic: String,
     key: Key,

@@ -45,7 +45,6 @@ pub(super) async fn oldest(engine: &EmbeddedEngine, outboxes: &[u16], limit: usi
     Ok(entries)
 }
 
-/// Removes entries.
 pub(super) async fn remove(engine: &EmbeddedEngine, entries: &[Position]) -> Result<()> {
     let ids: Vec<i64> = entries.iter().filter_map(|entry| entry.id.parse().ok()).collect();
     if ids.is_empty() {

@@ -146,7 +146,6 @@ impl PartitionTable {
         self.rows[slot as usize].alive.get()
     }
 
-    /// The unit of a row.
     pub fn unit(&self, row: &Row) -> Result<Unit> {
         let id = self.rows.id(row);
         let id = id.parse().map_err(|error| EngineError::Damaged(format!("{id:?} is no unit: {error}")))?;

@@ -66,7 +66,7 @@ pub(super) fn seal_group(
     Ok(count)
 }
 
-/// Prolongs the waits of silences that are held, so that none of those that may be sealed now is.
+/// Prolongs the waits of held silences, so that no held silence is sealed now.
 fn hold_silences(
     database: &Connection,
     group: i64,

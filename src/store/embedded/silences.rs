@@ -18,7 +18,7 @@ impl SilenceStore for EmbeddedEngine {
 
     async fn silences(&self) -> Result<StoredSilences> {
         let read = |database: &Connection| {
-            // One transaction, so that the version is that of the rows.
+            // One transaction reads both, so that the version belongs to the rows.
             let database = database.unchecked_transaction()?;
             let mut select = database.prepare_cached("SELECT id, body FROM silences")?;
             let rows =

@@ -2,7 +2,7 @@
 //!
 //! A replica that takes over may lack a record of which receivers have the notification, if it lagged and the wait for
 //! it ended (see `replication.rs`). A unit that stays silent is found again. One that is heard again before that would
-//! leave an open alert for ever: neither its record nor its group says that anyone was notified. So this process keeps
+//! leave an open alert for ever: neither its record nor its group says that a receiver was notified. So this process keeps
 //! what its receivers acknowledged until a wait for the replicas succeeds, or for [`LONGEST`], at most [`MOST`] records.
 //!
 //! A silence is doubtful if the primary of its unit or of its group was replaced since it was recorded.

@@ -12,8 +12,8 @@ use crate::telemetry::EngineWarning;
 /// A larger difference of clocks is a fault.
 const FARTHEST: Duration = Duration::from_millis(500);
 
-/// By how many milliseconds a clock is ahead of that of this machine, at least and at most: the server read its clock
-/// at some moment of the round trip.
+/// How far a server's clock is ahead of this machine's, in milliseconds: the least and the most that is possible, because the
+/// server read its clock at an unknown moment of the round trip.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ahead {
     least: i64,
@@ -21,7 +21,7 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
-    /// The clock (s, µs) in an answer that took that long to a request that was sent at `now`.
+    /// `now`: when the request was sent. `took`: until its answer, which holds the server's clock (s, µs).
     pub fn of((seconds, micros): (i64, i64), now: Timestamp, took: Duration) -> Ahead {
         let theirs = seconds.saturating_mul(1000).saturating_add(micros / 1000);
         Ahead { least: theirs.saturating_sub((now + took).as_millis()), most: theirs - now.as_millis() }

@@ -3,8 +3,8 @@
 //! Nothing is read while nothing may be held.
 //!
 //! # Why a wait is prolonged by a script
-//! Whether a silence is held is decided from its record, after a read. Until the write another instance may seal it, and
-//! its return may wait in its place: that would be held back by a decision on the silence. So a wait is prolonged only if
+//! Whether a silence is held is decided from its record, after a read. Before the write, another instance may seal
+//! the silence, and its return may wait under the same name: the write would hold the return back. So a wait is prolonged only if
 //! the member still waits as it was read.
 
 use redis::pipe;
@@ -36,8 +36,7 @@ struct Held<'a, 'b> {
     until: Timestamp,
 }
 
-/// Prolongs the waits of silences in these groups of a partition that are held, so that none of those that may be sealed
-/// now is.
+/// Prolongs the waits of held silences in these groups of a partition, so that no held silence is sealed now.
 pub(super) async fn hold(
     engine: &RedisEngine,
     partition: u16,

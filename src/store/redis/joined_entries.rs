@@ -23,7 +23,6 @@ const RETRY: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(60);
 const MOST: usize = 100_000;
 
-/// By outbox.
 #[derive(Default)]
 pub(super) struct JoinedEntries(Mutex<BTreeMap<u16, Outbox>>);
 

@@ -154,7 +154,6 @@ impl Keys {
         self.slots.get(usize::from(partition)).copied().unwrap_or_default()
     }
 
-    /// The slot of an outbox.
     pub fn slot_of_outbox(&self, number: u16) -> u16 {
         if number < self.partitions { self.slot(number) } else { self.slot_of_hearing() }
     }

@@ -59,7 +59,6 @@ impl From<Alert> for PayloadAlert {
     }
 }
 
-/// The payload of a message.
 pub fn payload(message: &Message<'_>, config: &MessageConfig) -> String {
     bounded(|room| payload_within(message, config, room))
 }

@@ -21,7 +21,9 @@ pub struct Now {
 #[derive(Debug, PartialEq)]
 pub enum Action {
     /// The broker accepted the connection. It has certainly dropped a member `release` after its last proof.
-    Accept { release: Duration },
+    Accept {
+        release: Duration,
+    },
     /// Request these topics.
     Subscribe(Requests),
     /// Unsubscribe from the share.
@@ -46,7 +48,6 @@ pub enum Action {
     ProbeAnswered(usize, ProbeOutcome),
     /// Queue no more messages.
     StopTaking,
-    /// End the connection.
     End(ConnectionLoss, String),
 }
 

@@ -1,4 +1,4 @@
--- A page of timers, by moment and id: the members of a sorted set after a place that need not exist.
+-- A page of timers, by moment and id: the members of a sorted set after a position, at which no timer need be.
 --
 -- KEYS[1] timers or timers_ended  zset  id -> moment (ms)
 --

@@ -100,8 +100,7 @@ impl From<String> for NoAnswer {
     }
 }
 
-/// Of the errors of a batch, of which there may be hundreds, the first. The code of another is not known: the library
-/// names it only if it has a name for it.
+/// The first error of a batch, which may have hundreds. An error whose code the library does not know has no code here.
 pub fn first_of(error: &RedisError) -> RedisError {
     let errors = error.clone().into_server_errors();
     let first = errors.as_deref().and_then(<[_]>::first).map(|(_, first)| Value::ServerError(first.clone()));

@@ -58,7 +58,6 @@ impl Login {
         }
     }
 
-    /// A client for a sentinel.
     pub fn sentinel(&self, host: &str, port: u16) -> RedisResult<Client> {
         Client::open(at(&self.sentinels, host, port))
     }

@@ -212,8 +212,8 @@ impl Topology {
         self.send(name, pipe).await
     }
 
-    /// Sends at least one command as one batch, and passes the answers to `read`. One server had all keys, and that of
-    /// `slot`, when the batch was made.
+    /// Sends at least one command as one batch, and passes the answers to `read`. When the batch was made, one
+    /// server had all its keys, and the slot `slot`.
     pub async fn send_raw<T>(
         &self,
         name: &'static str,

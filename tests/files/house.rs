@@ -192,7 +192,7 @@ fn lengths_are_read() {
     let body = |lines| format!("{{\n{}}}\n", "x('{', \"}\", r#\"}\"#); // }\n".repeat(lines));
     let reason = "/// What it does.\n///\n/// In one piece: for a reason.\n#[test]\n";
     let text = format!(
-        "trait T {{\nfn none(a: [u8; 2])\n-> u8;\n}}\npub async fn short() {}fn long(a: &'a str)\n-> u8 {}\
+        "trait T {{\nfn none(a: [u8; 2])\n-> u8;\n}}\npub async fn short() {}fn long(P {{ a, .. }}: &'a P)\n-> u8 {}\
          {reason}fn excused() {}{reason}fn needless() {}#[cfg(test)]\nmod tests {{\nfn test() {}}}",
         body(48),
         body(48),

@@ -6,20 +6,18 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
-use rollcall::clock::{Clock, Timestamp};
+use rollcall::clock::Timestamp;
 use rollcall::presence::{Cause, Closing, Interval, Labels, OfflineRecord, Recoveries, Unit};
 use rollcall::routing::{
     InhibitRule, Inhibition, Inhibitors, Minutes, RouteTimes, TimeInterval, parse_matchers, zone,
 };
 use rollcall::store::{
     Again, Capacity, Delivery, Destination, Destinations, Engine, Escalation, Group, Join, OutboxEvent, Pace,
-    embedded::EmbeddedEngine, redis::RedisEngine,
 };
-use rollcall::telemetry::Telemetry;
 
+use crate::both_engines::{PARTITIONS, engines};
 use crate::support::redis::Redis;
 
-const PARTITIONS: u16 = 2;
 const BEGIN: i64 = 1_732_147_200_000;
 
 /// An event, and the time since the event before it (ms).
@@ -269,22 +267,6 @@ async fn take(engine: &Arc<dyn Engine>, case: &Case, number: usize, now: Timesta
     };
     let first = [engine.first_seal(&partitions).await, engine.first_reminder(&partitions).await];
     (sealed, first.map(Result::unwrap), leased)
-}
-
-async fn engines(redis: &Redis, number: usize, dir: &tempfile::TempDir) -> [Arc<dyn Engine>; 2] {
-    use rollcall::store::{embedded, redis as on_redis};
-    let telemetry = Arc::new(Telemetry::new(&Clock::system()));
-    let config = on_redis::Config {
-        url: redis.url(),
-        prefix: format!("case-{number}"),
-        partitions: Some(PARTITIONS),
-        ..Default::default()
-    };
-    let directory = embedded::Config { path: dir.path().to_owned(), partitions: Some(PARTITIONS) };
-    [
-        Arc::new(RedisEngine::connect(&config, telemetry.clone()).await.unwrap()),
-        Arc::new(EmbeddedEngine::open(&directory, telemetry).await.unwrap()),
-    ]
 }
 
 #[test]

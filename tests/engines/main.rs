@@ -1,6 +1,7 @@
 //! Engines and the loops that work on one: the conformance suite, broken values, the walk, expiry,
 //! several instances, and migration from one engine to another.
 
+mod both_engines;
 mod broken;
 mod conformance;
 mod embedded;
@@ -17,4 +18,5 @@ mod servers;
 #[path = "../support/mod.rs"]
 mod support;
 mod timer_pages;
+mod timers_alike;
 mod walk;

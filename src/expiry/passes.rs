@@ -33,6 +33,9 @@ const MILLISECOND: Duration = Duration::from_millis(1);
 /// The time until the index is asked again while sweeps are under way, or units of other owners are due.
 const ASK_SOON: Duration = Duration::from_millis(10);
 
+/// The time until an index that did not answer is asked again.
+const ASK_AGAIN: Duration = Duration::from_millis(200);
+
 /// Partitions that are swept at the same time, each on a task of its own: all that one of two instances owns of a new
 /// fleet, because a partition that waits seems unswept to the other instance.
 const AT_ONCE: usize = 8;
@@ -145,8 +148,10 @@ pub(super) struct Passes {
     failing: HashMap<Option<u16>, Instant>,
     /// A request to the index is under way.
     is_asking: bool,
-    /// The last request to the index.
+    /// When the last request to the index ended.
     asked: Option<Instant>,
+    /// The last request to the index was not answered: the next one follows when Rollcall has heard more, or soon.
+    is_unanswered: bool,
     /// The index may have changed since.
     has_changed: bool,
     /// The index is about to change.
@@ -181,6 +186,7 @@ impl Default for Passes {
             failing: HashMap::new(),
             is_asking: false,
             asked: None,
+            is_unanswered: false,
             has_changed: true,
             changes_soon: false,
             left_to_owners: HashSet::new(),
@@ -204,7 +210,7 @@ impl Passes {
         if !is_tick && !self.is_stale && self.heard == heard {
             return Vec::new();
         }
-        self.has_changed |= self.needs_hearing || !self.resting.is_empty();
+        self.has_changed |= self.needs_hearing || self.is_unanswered || !self.resting.is_empty();
         self.resting.clear();
         if is_tick || self.has_overflowed {
             let sweeping = &self.sweeping;
@@ -226,7 +232,11 @@ impl Passes {
 
     /// Whether more hearing would lead to a check.
     pub fn wait_for_hearing(&self) -> bool {
-        self.needs_hearing || self.has_overflowed || !self.waiting.is_empty() || !self.resting.is_empty()
+        self.needs_hearing
+            || self.is_unanswered
+            || self.has_overflowed
+            || !self.waiting.is_empty()
+            || !self.resting.is_empty()
     }
 
     /// The ownership has changed: the index is asked at once.
@@ -246,8 +256,12 @@ impl Passes {
 
     fn until_asking(&self, now: Timestamp, tick: Duration) -> Duration {
         let Some(asked) = self.asked.filter(|_| !self.has_changed) else { return Duration::ZERO };
-        let soon = if self.changes_soon { ASK_SOON.min(tick) } else { tick };
-        soon.saturating_sub(asked.elapsed()).min(self.next.since(now))
+        let soon = match (self.changes_soon, self.is_unanswered) {
+            (true, _) => ASK_SOON,
+            (false, true) => ASK_AGAIN,
+            (false, false) => tick,
+        };
+        soon.min(tick).saturating_sub(asked.elapsed()).min(self.next.since(now))
     }
 
     /// The index is asked. Answers the moments after which it is read, for partitions that were swept up to there: see
@@ -261,13 +275,13 @@ impl Passes {
 
     /// The index has answered.
     pub fn answered(&mut self) {
-        (self.is_asking, self.asked) = (false, Some(Instant::now()));
+        (self.is_asking, self.is_unanswered, self.asked) = (false, false, Some(Instant::now()));
     }
 
-    /// The index has not answered: it is asked again after a tick.
+    /// The index has not answered.
     pub fn not_answered(&mut self) {
         self.answered();
-        (self.has_changed, self.next) = (false, Timestamp::NEVER);
+        (self.is_unanswered, self.has_changed, self.next) = (true, false, Timestamp::NEVER);
     }
 
     /// The sweeps that begin now, of partitions that this instance sweeps by `latest`.

@@ -76,3 +76,20 @@ fn a_partition_that_cannot_be_swept_counts_from_its_own_first_failure() {
     assert!(sweep(2, false) >= Some(pause), "the first failure counts");
     assert_eq!(sweep(2, true), None);
 }
+
+#[test]
+fn an_index_that_did_not_answer_is_asked_soon_and_at_once_when_rollcall_has_heard_more() {
+    let mut passes = Passes::default();
+    passes.rechecks(Some(ms(500)), TICK, false, |_| 0);
+    assert_eq!(asked(&mut passes, ms(2000)).len(), 1);
+    passes.ask(Duration::ZERO, |_| true);
+    passes.not_answered();
+    assert!(!passes.is_time_to_ask(ms(2000), TICK), "it is given some time");
+    assert!(passes.rest(ms(2000), TICK) <= ASK_AGAIN, "but not a whole tick");
+    assert!(passes.wait_for_hearing());
+    passes.rechecks(Some(ms(600)), TICK, false, |_| 0);
+    assert!(passes.is_time_to_ask(ms(2000), TICK));
+    passes.ask(Duration::ZERO, |_| true);
+    passes.answered();
+    assert!(!passes.wait_for_hearing() && passes.rest(ms(2000), TICK) > ASK_AGAIN);
+}

@@ -2,9 +2,14 @@
 //!
 //! # Why every sentinel is asked
 //! A sentinel that is cut off from the others still names the old primary. Each failover has a number (its epoch), so
-//! the answer with the highest number counts. The primary is asked for its role before it is used: a primary that
+//! the answers with the highest number count. The primary is asked for its role before it is used: a primary that
 //! was replaced while it was away believes for some seconds after its return that it still is one, and loses what
 //! it is told then.
+//!
+//! # Why each of them is asked twice
+//! `SENTINEL MASTER` has the epoch. While the sentinel that leads a failover makes the other replicas follow the new
+//! primary, for seconds or for minutes, that answer has the new epoch already and still the address of the old primary,
+//! which accepts writes. `SENTINEL GET-MASTER-ADDR-BY-NAME` names the new one then.
 
 use std::collections::HashMap;
 
@@ -28,9 +33,19 @@ pub struct Sentinel {
 }
 
 /// The primary that a sentinel names.
+#[derive(Debug)]
 struct Named {
     primary: HostPort,
     epoch: u64,
+}
+
+/// The answers of a sentinel.
+struct State {
+    /// Of `SENTINEL MASTER`: its address is out of date during a failover.
+    fields: HashMap<String, String>,
+    primary: Option<HostPort>,
+    /// For further questions.
+    client: Client,
 }
 
 impl Sentinel {
@@ -38,25 +53,28 @@ impl Sentinel {
         Sentinel { login, service: service.to_owned() }
     }
 
-    /// What a sentinel says of the primary, and a client for further questions.
-    async fn state(&self, sentinel: &HostPort) -> RedisResult<(HashMap<String, String>, Client)> {
+    /// What a sentinel says of the primary.
+    async fn state(&self, sentinel: &HostPort) -> RedisResult<State> {
         let client = self.login.sentinel(&sentinel.host, sentinel.port)?;
-        let mut question = pipe();
-        question.cmd("SENTINEL").arg("MASTER").arg(&self.service);
-        let (state,) = ask(&client, &question).await?;
-        Ok((state, client))
+        let mut questions = pipe();
+        // In this order: a failover between the two answers shows the new address under the old epoch.
+        questions.cmd("SENTINEL").arg("MASTER").arg(&self.service);
+        questions.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&self.service);
+        let (fields, primary): (_, Option<(String, u16)>) = ask(&client, &questions).await?;
+        let primary = primary.map(|(host, port)| HostPort { host, port });
+        Ok(State { fields, primary, client })
     }
 
     async fn ask(&self, sentinel: &HostPort) -> std::result::Result<Named, NoAnswer> {
         let name = format!("the sentinel at {sentinel}");
-        let (state, _) = self.state(sentinel).await.map_err(|error| {
+        let State { fields, primary, .. } = self.state(sentinel).await.map_err(|error| {
             match error.to_string().contains("No such master") {
                 true => format!("{name} watches no service {:?}; check engine.url", self.service).into(),
                 false => NoAnswer::of(&name, &error, LOGIN_AT_SENTINELS),
             }
         })?;
-        let primary = address(&state).ok_or_else(|| format!("{name} names no address"))?;
-        let epoch = state.get("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
+        let primary = primary.ok_or_else(|| format!("{name} names no address"))?;
+        let epoch = fields.get("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
         Ok(Named { primary, epoch })
     }
 
@@ -84,7 +102,8 @@ impl Sentinel {
     async fn observe(&self, sentinel: &HostPort) -> std::result::Result<String, String> {
         let failed = |error| NoAnswer::of(&format!("the sentinel at {sentinel}"), &error, LOGIN_AT_SENTINELS);
         let todo = "start it, or remove it from engine.url";
-        let (state, client) = self.state(sentinel).await.map_err(|error| failed(error).advised(todo))?;
+        let State { fields, primary, client } =
+            self.state(sentinel).await.map_err(|error| failed(error).advised(todo))?;
         let mut quorum = pipe();
         quorum.cmd("SENTINEL").arg("CKQUORUM").arg(&self.service);
         if let Err(error) = ask::<Value>(&client, &quorum).await
@@ -93,11 +112,10 @@ impl Sentinel {
             let error = first_of(&error);
             return Err(format!("the sentinels cannot promote a replica: {error}; start the others"));
         }
-        let of = |name: &str| state.get(name).map_or("?", String::as_str);
+        let of = |name: &str| fields.get(name).map_or("?", String::as_str);
         Ok(format!(
-            "sentinel, {}:{} is the primary of {}, {} replicas, {} other sentinels, quorum {}",
-            of("ip"),
-            of("port"),
+            "sentinel, {} is the primary of {}, {} replicas, {} other sentinels, quorum {}",
+            primary.map_or("?".to_owned(), |primary| primary.to_string()),
             self.service,
             of("num-slaves"),
             of("num-other-sentinels"),
@@ -155,6 +173,18 @@ impl Sentinel {
     }
 }
 
+/// The primaries by the answers with the highest epoch. There are two if an answer came in the middle of a failover.
+fn newest(named: &[Named]) -> Vec<&HostPort> {
+    let highest = named.iter().map(|named| named.epoch).max();
+    let mut newest: Vec<&HostPort> = Vec::new();
+    for Named { primary, .. } in named.iter().filter(|named| Some(named.epoch) == highest) {
+        if !newest.contains(&primary) {
+            newest.push(primary);
+        }
+    }
+    newest
+}
+
 /// The address of a server, as sentinels say it.
 fn address(of: &HashMap<String, String>) -> Option<HostPort> {
     Some(HostPort { host: of.get("ip")?.clone(), port: of.get("port")?.parse().ok()? })
@@ -165,13 +195,33 @@ impl Discovery for Sentinel {
     async fn learn(&self, _: &[HostPort]) -> Result<Vec<Primary>> {
         let sentinels = &self.login.address().servers;
         let answers = join_all(sentinels.iter().map(|sentinel| self.ask(sentinel))).await;
-        let (named, failed): (Vec<_>, Vec<_>) = answers.into_iter().partition(std::result::Result::is_ok);
-        let newest = named.into_iter().flatten().max_by_key(|named| named.epoch);
-        let Some(Named { primary, .. }) = newest else {
-            return Err(NoAnswer::all(failed.into_iter().filter_map(std::result::Result::err).collect()));
-        };
-        let replicas = self.role(&primary).await.map_err(|why| NoAnswer::all(vec![why]))?;
-        Ok(vec![Primary { at: primary, slots: None, replicas, lacks_replicas: false }])
+        let (mut named, mut failed) = (Vec::new(), Vec::new());
+        for answer in answers {
+            match answer {
+                Ok(answer) => named.push(answer),
+                Err(why) => failed.push(why),
+            }
+        }
+        let newest = newest(&named);
+        if newest.is_empty() {
+            return Err(NoAnswer::all(failed));
+        }
+        let roles = join_all(newest.iter().map(|at| self.role(at))).await;
+        let mut failed = Vec::new();
+        for (at, role) in newest.into_iter().zip(roles) {
+            match role {
+                Ok(replicas) => {
+                    return Ok(vec![Primary {
+                        at: at.clone(),
+                        slots: None,
+                        replicas,
+                        lacks_replicas: false,
+                    }]);
+                }
+                Err(why) => failed.push(why),
+            }
+        }
+        Err(NoAnswer::all(failed))
     }
 
     fn client(&self, at: &HostPort) -> RedisResult<Client> {
@@ -200,3 +250,6 @@ impl Discovery for Sentinel {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,17 +6,18 @@ use std::time::Duration;
 
 use redis::cmd;
 use rollcall::clock::{Clock, Timestamp};
+use rollcall::presence::Interval;
 use rollcall::store::redis::{Config, RedisEngine, servers};
 use rollcall::store::{
-    AlertStore, Capacity, Destinations, Examine, Gap, Group, HearingStore, Join, Layout, Pace, Queries,
-    ServerCondition, Subscription, Warning, partition_of_group,
+    Advance, AlertStore, Capacity, Destinations, Examine, Gap, Group, HearingStore, Join, Layout, Pace,
+    Queries, ServerCondition, Subscription, Warning, partition_of_group,
 };
 use rollcall::telemetry::{EngineWarning, Telemetry};
 
 use crate::support;
 use crate::support::cluster::{Cluster, ClusterPlan};
 use crate::support::node::{Place, until};
-use crate::support::sentinel::{Sentinel, SentinelPlan};
+use crate::support::sentinel::{SERVICE, Sentinel, SentinelPlan};
 
 fn config(url: String) -> Config {
     Config { url, ..Config::default() }
@@ -158,6 +159,42 @@ async fn sentinels_are_examined_beside_the_primary_and_its_replicas() {
     assert_eq!(count(&all, "replica of "), 2, "{all:?}");
     assert_eq!(count(&all, "sentinel, "), 3, "{all:?}");
     assert!(all.iter().all(|one| one.warnings.is_empty()), "{all:?}");
+}
+
+/// A server that refuses a canary as a former primary may have answered heartbeats that the new one lacks.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_canary_that_goes_to_the_new_primary_after_all_ends_a_blind_interval() {
+    let sentinel = Sentinel::start(SentinelPlan::new(1)).await;
+    let engine = RedisEngine::connect(&config(sentinel.url()), telemetry()).await.unwrap();
+    let at = |second: u64| Timestamp::from_millis(1_700_000_000_000) + Duration::from_secs(second);
+    let gap = Gap { blind: Duration::from_secs(10), tell_after: Duration::from_secs(10) };
+    let hear = async |second: u64| match engine.advance(&Subscription::Plain, at(second), gap).await.unwrap()
+    {
+        Advance::Heard(blind) => blind,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!([hear(0).await, hear(1).await], [None, None]);
+    let [former, heir] = &sentinel.servers[..] else { panic!("there are two") };
+    let heard = cmd("HGET").arg("rollcall:{hearing}:heard").arg("at").to_owned();
+    until("the replica has it", async || heir.ask::<i64>(&heard).await == at(1).as_millis()).await;
+
+    // No sentinel names a primary until the former one has refused the canary.
+    for one in &sentinel.sentinels {
+        one.ask::<()>(cmd("SENTINEL").arg("REMOVE").arg(SERVICE)).await;
+    }
+    heir.ask::<()>(cmd("REPLICAOF").arg("NO").arg("ONE")).await;
+    former.ask::<()>(cmd("CONFIG").arg("SET").arg("min-replicas-to-write").arg(1)).await;
+    let is_promoted = async {
+        let refused = async || former.info("errorstats").await.unwrap().contains("errorstat_NOREPLICAS");
+        until("the former primary refuses the canary", refused).await;
+        let watch = cmd("SENTINEL").arg("MONITOR").arg(SERVICE).arg(heir.host()).arg(heir.port()).to_owned();
+        for one in &sentinel.sentinels {
+            one.ask::<()>(watch.clone().arg(2)).await;
+        }
+    };
+    let (blind, ()) = tokio::join!(hear(2), is_promoted);
+    assert_eq!(blind, Some(Interval { from: at(1), to: at(2) }));
+    assert_eq!(hear(3).await, None);
 }
 
 /// The group is on another server than the outbox, and that server dies before its replica has what joined.

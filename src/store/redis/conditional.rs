@@ -9,11 +9,12 @@
 //! decided from the contents that the change before it leaves, before the answer to that change arrives.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use redis::{FromRedisValue, Pipeline, ScriptInvocation, Value};
 
 use super::RedisEngine;
+use super::topology::View;
 use crate::store::{EngineError, Result};
 
 /// How often a change is decided again.
@@ -153,6 +154,20 @@ impl RedisEngine {
         behind: &Pipeline,
         decide: impl Fn(&Read<'_>, bool, &mut ConditionalWrite<'_>) -> T,
     ) -> Result<(T, U)> {
+        self.write_under(None, name, keys, behind, decide).await
+    }
+
+    /// The same by the servers of a view only, if there is one: see [`Topology::run_under`].
+    ///
+    /// [`Topology::run_under`]: super::topology::Topology::run_under
+    pub(super) async fn write_under<T, U: FromRedisValue>(
+        &self,
+        view: Option<&Arc<View>>,
+        name: &'static str,
+        keys: &[String],
+        behind: &Pipeline,
+        decide: impl Fn(&Read<'_>, bool, &mut ConditionalWrite<'_>) -> T,
+    ) -> Result<(T, U)> {
         let mut read = self.last_read.of(keys);
         for attempt in 0..MOST_ATTEMPTS {
             let mut write = ConditionalWrite::new(&read);
@@ -165,7 +180,7 @@ impl RedisEngine {
             let mut script = self.scripts.write_if_unchanged.prepare_invoke();
             write.fill(&mut script);
             self.last_read.put(write.after);
-            let sent = self.topology.run_and_send(name, &script, behind).await;
+            let sent = self.topology.run_and_send(view, name, &script, behind).await;
             let (answer, others): (Value, U) = sent.inspect_err(|_| self.last_read.forget(keys))?;
             if let (Value::Okay, Some(decided)) = (&answer, decided) {
                 return Ok((decided, others));

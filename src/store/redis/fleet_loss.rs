@@ -25,6 +25,8 @@ pub(super) struct KnownFleet {
     pub id: String,
     /// Up to when Rollcall has heard.
     pub heard: Option<Timestamp>,
+    /// The furthest `heard` that was stored since the last blind interval that this instance ended.
+    pub furthest: Option<Timestamp>,
     /// When partitions of it were emptied last (ms).
     pub emptied_at: Option<i64>,
 }
@@ -38,7 +40,13 @@ impl KnownFleet {
         type Text = Option<Vec<u8>>;
         let ((fleet, heard, emptied_at),): ((String, Text, Text),) = topology.send("meta", &pipe).await?;
         let heard = heard.as_deref().and_then(milliseconds).map(Timestamp::from_millis);
-        Ok(KnownFleet { id: fleet, heard, emptied_at: emptied_at.as_deref().and_then(milliseconds) })
+        let emptied_at = emptied_at.as_deref().and_then(milliseconds);
+        Ok(KnownFleet { id: fleet, heard, furthest: heard, emptied_at })
+    }
+
+    /// The server has stored `heard`, and a blind interval up to there if it ended one.
+    pub fn has_stored(&mut self, heard: Timestamp, ended_blindness: bool) {
+        self.furthest = if ended_blindness { Some(heard) } else { self.furthest.max(Some(heard)) };
     }
 }
 
@@ -67,7 +75,7 @@ impl RedisEngine {
              stay silent are not; compare with your registry"
         );
         // This instance, or another one, has written the loss.
-        *self.known_fleet() = KnownFleet { id: fleet, heard: None, emptied_at: None };
+        *self.known_fleet() = KnownFleet { id: fleet, heard: None, furthest: None, emptied_at: None };
         meta::replace(&self.topology, &self.scripts, &self.keys, &self.key).await?;
         Ok(reported)
     }

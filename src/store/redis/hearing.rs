@@ -2,9 +2,19 @@
 //!
 //! Each step reads the state, lets the rule change a copy, and writes the difference if the state is unchanged: see
 //! `conditional.rs`. `ledger.rs` reads the ledger of blind intervals; `fleet_loss.rs` detects the loss of the fleet.
+//!
+//! # Why a canary is recorded by the servers of one view
+//! A server that is replaced may take heartbeats with it that it has answered. Whether one was replaced is decided by the
+//! servers that are known, and the new primary, if it recorded that decision, would count its lost heartbeats as heard.
+//! So where servers change during the call, it is decided again.
+//!
+//! # Why a smaller `heard` is blind time
+//! A server that starts again without its last writes has lost heartbeats as well. It has an earlier `heard` then than
+//! the one that this instance knows to have been stored.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use redis::{FromRedisValue, Pipeline, pipe};
@@ -14,7 +24,8 @@ use super::conditional::{ConditionalWrite, Expect, Fields};
 use super::hearing_fields::{HearingFields, filter_field, membership, parse_filter};
 use super::ledger::{StoredHearing, TAKEN};
 use super::reading::milliseconds;
-use super::stamps::Stamps;
+use super::stamps::{Stamps, primaries};
+use super::topology::View;
 use crate::clock::Timestamp;
 use crate::presence::{
     BLIND_RETENTION, BlindInterval, Gap, Hearing, HearingState, Interval, Probed, ShareMember, Subscription,
@@ -26,6 +37,8 @@ use crate::store::{Advance, EngineError, HearingStore, Result};
 const EMPTIED: &[u8] = b"emptied";
 /// When partitions were lost last: earlier reads of them are outdated, also those of other instances.
 const EMPTIED_AT: &[u8] = b"emptied_at";
+/// For how long a canary is decided again because the servers change.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 #[async_trait]
 impl HearingStore for RedisEngine {
@@ -99,7 +112,7 @@ enum Advanced {
 }
 
 impl RedisEngine {
-    /// Advances hearing, and runs the commands in `behind` after that. The loss of the fleet is detected first.
+    /// Advances hearing, and runs the commands in `behind` after that.
     async fn advance_and<U: FromRedisValue>(
         &self,
         subscription: &Subscription,
@@ -107,11 +120,29 @@ impl RedisEngine {
         gap: Gap,
         behind: &Pipeline,
     ) -> Result<(Advance, U)> {
+        let began = Instant::now();
+        loop {
+            let view = self.topology.view().await?;
+            match self.advance_under(&view, (subscription, sent_at, gap), behind).await {
+                Err(EngineError::Passing(_))
+                    if self.topology.has_changed_since(&view) && began.elapsed() < PATIENCE => {}
+                answer => return answer,
+            }
+        }
+    }
+
+    /// The same by the servers of a view. The loss of the fleet is detected first.
+    async fn advance_under<U: FromRedisValue>(
+        &self,
+        view: &Arc<View>,
+        canary: (&Subscription, Timestamp, Gap),
+        behind: &Pipeline,
+    ) -> Result<(Advance, U)> {
         let mut loss = None;
-        let (mut advanced, mut others) = self.try_to_advance(subscription, sent_at, gap, behind).await?;
+        let (mut advanced, mut others) = self.try_to_advance(view, canary, behind).await?;
         if matches!(advanced, Advanced::AnotherFleet) {
-            loss = self.notice_loss(sent_at).await?;
-            (advanced, others) = self.try_to_advance(subscription, sent_at, gap, behind).await?;
+            loss = self.notice_loss(canary.1).await?;
+            (advanced, others) = self.try_to_advance(view, canary, behind).await?;
         }
         let advance = match advanced {
             Advanced::NotAttending => Advance::NotAttending,
@@ -126,16 +157,19 @@ impl RedisEngine {
 
     async fn try_to_advance<U: FromRedisValue>(
         &self,
-        subscription: &Subscription,
-        sent_at: Timestamp,
-        gap: Gap,
+        view: &Arc<View>,
+        canary: (&Subscription, Timestamp, Gap),
         behind: &Pipeline,
     ) -> Result<(Advanced, U)> {
         let stamps = self.read_stamps().await?;
-        let primaries = self.primaries().await?;
+        if self.topology.has_changed_since(view) {
+            let why = "other primaries were learned while a canary was recorded";
+            return Err(EngineError::Passing(why.to_owned()));
+        }
+        let primaries = primaries(view);
         let is_replaced = self.known_primaries.is_one_replaced(&primaries);
         let mut keys = vec![self.keys.heard(), self.keys.members(), self.keys.floors()];
-        if matches!(subscription, Subscription::Kept { .. }) {
+        if matches!(canary.0, Subscription::Kept { .. }) {
             keys.push(self.keys.plain());
         }
         let decide = |read: &[&Fields], is_contended: bool, write: &mut ConditionalWrite<'_>| {
@@ -143,11 +177,12 @@ impl RedisEngine {
             let fields = HearingFields { heard, members, floors, sessions: sessions.first().copied() };
             // Another instance may have noticed it.
             self.known_fleet().emptied_at = heard.get(EMPTIED_AT).and_then(|ms| milliseconds(ms));
-            self.advance_by(fields, (&stamps, is_replaced), (subscription, sent_at, gap), is_contended, write)
+            self.advance_by(fields, (&stamps, is_replaced), canary, is_contended, write)
         };
-        let (advanced, others) = self.write_if_unchanged("advance", &keys, behind, decide).await?;
+        let (advanced, others) = self.write_under(Some(view), "advance", &keys, behind, decide).await?;
         if let Advanced::Heard { heard: Some(heard), blind } = &advanced {
-            self.raise_stamps(*heard, &stamps).await?;
+            self.known_fleet().has_stored(*heard, blind.is_some());
+            self.raise_stamps(view, *heard, &stamps).await?;
             // A canary that was not the furthest has ended no blind interval.
             if !is_replaced || blind.is_some() {
                 self.known_primaries.keep(primaries);
@@ -170,7 +205,8 @@ impl RedisEngine {
         let stored_at = state.heard;
         // A stored state that is lost takes the heartbeats since then with it, and so may a server that was replaced.
         state.heard = stored_at.or(known.heard);
-        state.is_lost |= is_replaced || stored_at.is_none() && known.heard.is_some();
+        let is_lost = stored_at.map_or(known.heard.is_some(), |stored| Some(stored) < known.furthest);
+        state.is_lost |= is_replaced || is_lost;
         let before = state.heard;
         // Heartbeats after the oldest stamp are lost.
         state.heard = state.heard.map(|heard| stamps.oldest.map_or(heard, |oldest| heard.min(oldest)));

@@ -60,6 +60,7 @@ impl RedisEngine {
         let mut fleet_known = self.known_fleet();
         if known.1.heard.is_some() && fleet.is_none_or(|fleet| fleet == fleet_known.id.as_bytes()) {
             fleet_known.heard = known.1.heard;
+            fleet_known.furthest = fleet_known.furthest.max(known.1.heard);
         }
         drop(fleet_known);
         // Expiry keys, and their heartbeats, have expired too early: see `clock_jump.rs` and `partition_clocks.rs`.

@@ -12,7 +12,8 @@
 //!
 //! A server that dies may take heartbeats with it that it has answered and no stamp covers yet: those of the time between
 //! two canaries, which is long while a canary waits for another server. So the first canary after a primary was replaced
-//! ends a blind interval, however short it is.
+//! ends a blind interval, however short it is. Stamps are raised by the primaries that were read: a new one would get the
+//! stamp of heartbeats that it lacks.
 //!
 //! A partition without a stamp, while others have theirs, was emptied, and its units are lost: operators are notified.
 //! Before every partition had one for the first time, none counts as emptied: the fleet is new, or came from a single
@@ -22,12 +23,14 @@
 //! A single server needs no stamps: it loses heartbeats and `heard` together.
 
 use std::collections::BTreeSet;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use redis::pipe;
+use tokio::time::Instant;
 
 use super::RedisEngine;
 use super::reading::milliseconds;
+use super::topology::View;
 use crate::clock::Timestamp;
 use crate::store::Result;
 
@@ -58,28 +61,29 @@ impl Stamps {
     }
 }
 
+/// Primaries by their addresses, and since when each is one: a server that was replaced may become a primary again.
+pub(super) type Primaries = BTreeSet<(String, Option<Instant>)>;
+
+pub(super) fn primaries(view: &View) -> Primaries {
+    view.map.servers().iter().map(|server| (server.address().to_owned(), server.since())).collect()
+}
+
 /// The primaries when a canary of this instance ended the last blind interval, or needed to end none.
 #[derive(Default)]
-pub(super) struct KnownPrimaries(Mutex<BTreeSet<String>>);
+pub(super) struct KnownPrimaries(Mutex<Primaries>);
 
 impl KnownPrimaries {
     /// Whether one of them is no longer among these.
-    pub fn is_one_replaced(&self, primaries: &BTreeSet<String>) -> bool {
+    pub fn is_one_replaced(&self, primaries: &Primaries) -> bool {
         !self.0.lock().expect("nothing panics under this lock").is_subset(primaries)
     }
 
-    pub fn keep(&self, primaries: BTreeSet<String>) {
+    pub fn keep(&self, primaries: Primaries) {
         *self.0.lock().expect("nothing panics under this lock") = primaries;
     }
 }
 
 impl RedisEngine {
-    /// The addresses of the primaries.
-    pub(super) async fn primaries(&self) -> Result<BTreeSet<String>> {
-        let servers = self.topology.servers().await?;
-        Ok(servers.iter().map(|server| server.address().to_owned()).collect())
-    }
-
     /// Reads the stamps; none of a single server.
     pub(super) async fn read_stamps(&self) -> Result<Stamps> {
         if !self.topology.has_parts() {
@@ -96,8 +100,8 @@ impl RedisEngine {
         Ok(Stamps::of(&stamps))
     }
 
-    /// Raises the stamps to `heard`. `read`: the stamps before the canary.
-    pub(super) async fn raise_stamps(&self, heard: Timestamp, read: &Stamps) -> Result<()> {
+    /// Raises the stamps to `heard`. `read`: the stamps before the canary, of the primaries of the view.
+    pub(super) async fn raise_stamps(&self, view: &Arc<View>, heard: Timestamp, read: &Stamps) -> Result<()> {
         if !self.topology.has_parts() {
             return Ok(());
         }
@@ -106,7 +110,7 @@ impl RedisEngine {
                 let mut script = self.scripts.raise.prepare_invoke();
                 script.key(self.keys.in_partition(partition, "heard")).arg(heard.as_millis());
                 script.arg(if read.has(partition) { "XX" } else { "" });
-                self.topology.run::<u8>("stamps", &script).await
+                self.topology.run_under::<u8>(view, "stamps", &script).await
             };
             (self.keys.slot(partition), raise)
         });
@@ -120,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_primary_that_is_replaced_counts_until_a_canary_was_recorded() {
-        let of = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
+        let of = |names: &[&str]| names.iter().map(|name| ((*name).to_owned(), None)).collect::<Primaries>();
         let known = KnownPrimaries::default();
         assert!(!known.is_one_replaced(&of(&["a", "b"])), "the first canary");
         known.keep(of(&["a", "b"]));
@@ -129,6 +133,8 @@ mod tests {
         assert!(known.is_one_replaced(&of(&["a", "c"])), "its canary was not recorded");
         known.keep(of(&["a", "c"]));
         assert!(!known.is_one_replaced(&of(&["a", "c"])));
+        let again = Primaries::from([("a".to_owned(), None), ("c".to_owned(), Some(Instant::now()))]);
+        assert!(known.is_one_replaced(&again), "another one was the primary meanwhile");
     }
 
     #[test]

@@ -415,6 +415,22 @@ mod only_redis {
     }
 
     #[tokio::test]
+    async fn a_server_that_comes_back_without_its_last_writes_makes_their_time_blind() {
+        let world = World::<Single>::new().await;
+        for ms in [1000, 2000] {
+            world.roll.canary_returned(world.at(ms)).await.unwrap();
+        }
+        world.ground.0.ask::<()>(cmd("HSET").arg(HEARD).arg("at").arg(world.at(1000).as_millis())).await;
+        // `heard` is read every second.
+        assert_eq!(world.roll.refresh_hearing().await.unwrap().heard, Some(world.at(1000)));
+        let lost = Interval { from: world.at(1000), to: world.at(2500) };
+        for ms in [2500, 3500] {
+            world.roll.canary_returned(world.at(ms)).await.unwrap();
+            assert_eq!(world.roll.hearing().ledger.intervals(), [lost], "once");
+        }
+    }
+
+    #[tokio::test]
     async fn a_fleet_that_was_there_before_is_not_taken_for_lost() {
         let world = World::<Single>::new().await;
         // The state of another version.

@@ -10,6 +10,7 @@
 //! | `layout.rs` | which servers there are, and what is known of them |
 //! | `server.rs` | one primary: its connections, and the requests under way |
 //! | `routed.rs` | sends commands to their servers, and again if none executed them |
+//! | `scripted.rs` | runs scripts |
 //!
 //! Connections for watched transactions, limits on requests under way, and subscriptions to expiry are those of a
 //! server; the caller names the slot.
@@ -19,8 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::future::try_join_all;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
-use redis::aio::ConnectionLike;
-use redis::{FromRedisValue, Pipeline, RedisResult, ScriptInvocation, Value};
+use redis::{FromRedisValue, Pipeline, RedisResult, Value};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -38,6 +38,7 @@ mod errors;
 mod layout;
 mod login;
 mod routed;
+mod scripted;
 mod sentinel;
 mod server;
 mod servers;
@@ -53,8 +54,8 @@ pub use login::Login;
 use routed::Routed;
 use sentinel::Sentinel;
 pub use server::{Server, manager};
-pub use servers::Clocks;
-use servers::{Servers, View};
+use servers::Servers;
+pub use servers::{Clocks, View};
 use single::Single;
 pub use slots::slot_of;
 use slots::slot_of_command;
@@ -148,11 +149,17 @@ impl Topology {
         &self.address
     }
 
-    async fn view(&self) -> Result<Arc<View>> {
+    /// The servers as they were learned last.
+    pub async fn view(&self) -> Result<Arc<View>> {
         self.servers.view().await.map_err(|error| match error {
             EngineError::Unavailable(why) if !self.servers.is_fixed() => EngineError::Passing(why),
             other => other,
         })
+    }
+
+    /// Whether other servers were learned since.
+    pub fn has_changed_since(&self, view: &View) -> bool {
+        self.servers.now().number != view.number
     }
 
     /// The primaries now.
@@ -271,48 +278,6 @@ impl Topology {
         self.judge_of(server.address(), name, began, answer)
     }
 
-    /// Runs a script; one that the server does not know is loaded first.
-    pub async fn run<T: FromRedisValue>(
-        &self,
-        name: &'static str,
-        script: &ScriptInvocation<'_>,
-    ) -> Result<T> {
-        let began = Instant::now();
-        let mut connection = self.routed();
-        let answer = script.invoke_async(&mut connection).await;
-        self.judge(&connection, name, began, answer)
-    }
-
-    /// Runs a script and the commands behind it as one batch: the commands read the state after the script. All keys
-    /// are of one slot.
-    pub async fn run_and_send<T: FromRedisValue, U: FromRedisValue>(
-        &self,
-        name: &'static str,
-        script: &ScriptInvocation<'_>,
-        behind: &Pipeline,
-    ) -> Result<(T, U)> {
-        let began = Instant::now();
-        let mut batch = redis::pipe();
-        batch.invoke_script(script);
-        for command in behind.cmd_iter() {
-            batch.add_command(command.clone());
-        }
-        let mut connection = self.routed();
-        let sent = async {
-            let mut answers = connection.req_packed_commands(&batch, 0, batch.len()).await?;
-            if matches!(&answers[..], [Value::ServerError(error), ..] if error.code() == "NOSCRIPT") {
-                script.load_async(&mut connection).await?;
-                answers = connection.req_packed_commands(&batch, 0, batch.len()).await?;
-            }
-            let mut answers = first_error(answers)?;
-            let others = answers.split_off(1.min(answers.len()));
-            let first = answers.pop().unwrap_or(Value::Nil);
-            Ok((redis::from_redis_value(first)?, redis::from_redis_value(Value::Array(others))?))
-        };
-        let sent = sent.await;
-        self.judge(&connection, name, began, sent)
-    }
-
     /// See [`Servers::check_roles`].
     pub async fn check_roles(&self) -> Clocks {
         self.servers.check_roles().await
@@ -340,30 +305,6 @@ impl Topology {
         let slot = pipe.cmd_iter().find_map(slot_of_command).unwrap_or(self.slot);
         self.server(slot).await?.admission().calm().await;
         self.send(name, pipe).await
-    }
-
-    /// Runs a script that changes many units, as soon as a change is admitted at the server of its keys.
-    pub async fn change<T: FromRedisValue>(
-        &self,
-        name: &'static str,
-        slot: u16,
-        script: &ScriptInvocation<'_>,
-    ) -> Result<T> {
-        let server = self.server(slot).await?;
-        let _permit = server.admission().change().await;
-        self.run(name, script).await
-    }
-
-    /// Runs a script of alerting, as soon as it is admitted at the server of its keys.
-    pub async fn run_alerting<T: FromRedisValue>(
-        &self,
-        name: &'static str,
-        slot: u16,
-        script: &ScriptInvocation<'_>,
-    ) -> Result<T> {
-        let server = self.server(slot).await?;
-        let _permit = server.admission().alerting().await;
-        self.run(name, script).await
     }
 
     /// Waits until units of a server may be checked.

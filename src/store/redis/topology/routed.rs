@@ -4,6 +4,9 @@
 //! command that a server did not execute, because the slot of its key has moved or a failover is under way, is sent
 //! again after the servers were learned again; the others are not. A cut connection is an error: the caller does not
 //! know whether a command was executed, and decides whether to repeat it.
+//!
+//! A caller that decided by the servers of a view has its commands sent under that view: another server than the one
+//! that it decided for executes none of them.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -28,6 +31,8 @@ const WAITS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_m
 /// A connection for one call.
 pub struct Routed<'a> {
     servers: &'a Servers,
+    /// The view whose servers may execute the commands; `None`: the one of the moment.
+    only: Option<Arc<View>>,
     /// The slot of commands without a key: that of the last one with a key, as of a script that is loaded.
     slot: u16,
     /// The address of the server at which a command failed last, for the error.
@@ -45,13 +50,17 @@ impl Attempts {
         Attempts { began: Instant::now(), wait: WAITS.0 }
     }
 
-    /// Prepares another attempt. False if there were enough.
-    async fn next(&mut self, servers: &Servers, seen: &View) -> bool {
+    /// Prepares another attempt. False if there were enough, or another view is not permitted.
+    async fn next(&mut self, connection: &Routed<'_>, seen: &View) -> bool {
+        let servers = connection.servers;
         if servers.is_fixed() || self.began.elapsed() > PATIENCE {
             return false;
         }
         // The attempt shows whether that helped.
         let _ = servers.learn(seen.number).await;
+        if connection.is_outdated() {
+            return false;
+        }
         tokio::time::sleep(self.wait).await;
         self.wait = (self.wait * 2).min(WAITS.1);
         true
@@ -61,7 +70,17 @@ impl Attempts {
 impl<'a> Routed<'a> {
     /// `slot` is that of commands without a key.
     pub fn new(servers: &'a Servers, slot: u16) -> Routed<'a> {
-        Routed { servers, slot, failed: Mutex::default() }
+        Routed { servers, only: None, slot, failed: Mutex::default() }
+    }
+
+    /// The same for the servers of a view, and of no other.
+    pub fn under(self, view: &Arc<View>) -> Routed<'a> {
+        Routed { only: Some(view.clone()), ..self }
+    }
+
+    /// Whether the servers are others than those that may execute the commands.
+    fn is_outdated(&self) -> bool {
+        self.only.as_ref().is_some_and(|only| only.number != self.servers.now().number)
     }
 
     /// The address of the server at which a command failed last; `None`: all are meant.
@@ -75,6 +94,9 @@ impl<'a> Routed<'a> {
     }
 
     async fn view(&self) -> RedisResult<Arc<View>> {
+        if let Some(only) = &self.only {
+            return Ok(only.clone());
+        }
         self.servers.view().await.map_err(|error| match error {
             EngineError::Unavailable(why) => RedisError::from(std::io::Error::other(why)),
             other => RedisError::from((ErrorKind::InvalidClientConfig, "no servers", other.to_string())),
@@ -92,7 +114,7 @@ impl<'a> Routed<'a> {
                 None => Err(nowhere(self.slot)),
             };
             match answer {
-                Err(error) if was_not_executed(&error) && attempts.next(self.servers, &view).await => {}
+                Err(error) if was_not_executed(&error) && attempts.next(self, &view).await => {}
                 answer => return answer,
             }
         }
@@ -151,7 +173,7 @@ impl<'a> Routed<'a> {
                     left.push(index);
                 }
             }
-            if left.is_empty() || !attempts.next(self.servers, &view).await {
+            if left.is_empty() || !attempts.next(self, &view).await {
                 let error = answers.iter().position(|answer| matches!(answer, Value::ServerError(_)));
                 if let Some(server) = error.and_then(|index| view.map.server(slots[index])) {
                     self.failed(server);

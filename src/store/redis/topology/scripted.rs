@@ -1,0 +1,105 @@
+//! Runs scripts: by their hashes, and a script that the server does not know is loaded first.
+
+use std::sync::Arc;
+
+use redis::aio::ConnectionLike;
+use redis::{FromRedisValue, Pipeline, ScriptInvocation, Value};
+use tokio::time::Instant;
+
+use super::errors::first_error;
+use super::routed::Routed;
+use super::{Topology, View};
+use crate::store::Result;
+
+impl Topology {
+    /// Runs a script; one that the server does not know is loaded first.
+    pub async fn run<T: FromRedisValue>(
+        &self,
+        name: &'static str,
+        script: &ScriptInvocation<'_>,
+    ) -> Result<T> {
+        self.run_by(self.routed(), name, script).await
+    }
+
+    /// The same by the servers of a view, and by no other.
+    ///
+    /// # Errors
+    /// `Passing` if other servers have to run it.
+    pub async fn run_under<T: FromRedisValue>(
+        &self,
+        view: &Arc<View>,
+        name: &'static str,
+        script: &ScriptInvocation<'_>,
+    ) -> Result<T> {
+        self.run_by(self.routed().under(view), name, script).await
+    }
+
+    async fn run_by<T: FromRedisValue>(
+        &self,
+        mut connection: Routed<'_>,
+        name: &'static str,
+        script: &ScriptInvocation<'_>,
+    ) -> Result<T> {
+        let began = Instant::now();
+        let answer = script.invoke_async(&mut connection).await;
+        self.judge(&connection, name, began, answer)
+    }
+
+    /// Runs a script and the commands behind it as one batch: the commands read the state after the script. All keys
+    /// are of one slot. With a view, by its servers only: see [`Topology::run_under`].
+    pub async fn run_and_send<T: FromRedisValue, U: FromRedisValue>(
+        &self,
+        view: Option<&Arc<View>>,
+        name: &'static str,
+        script: &ScriptInvocation<'_>,
+        behind: &Pipeline,
+    ) -> Result<(T, U)> {
+        let began = Instant::now();
+        let mut batch = redis::pipe();
+        batch.invoke_script(script);
+        for command in behind.cmd_iter() {
+            batch.add_command(command.clone());
+        }
+        let mut connection = self.routed();
+        if let Some(view) = view {
+            connection = connection.under(view);
+        }
+        let sent = async {
+            let mut answers = connection.req_packed_commands(&batch, 0, batch.len()).await?;
+            if matches!(&answers[..], [Value::ServerError(error), ..] if error.code() == "NOSCRIPT") {
+                script.load_async(&mut connection).await?;
+                answers = connection.req_packed_commands(&batch, 0, batch.len()).await?;
+            }
+            let mut answers = first_error(answers)?;
+            let others = answers.split_off(1.min(answers.len()));
+            let first = answers.pop().unwrap_or(Value::Nil);
+            Ok((redis::from_redis_value(first)?, redis::from_redis_value(Value::Array(others))?))
+        };
+        let sent = sent.await;
+        self.judge(&connection, name, began, sent)
+    }
+
+    /// Runs a script that changes many units, as soon as a change is admitted at the server of its keys.
+    pub async fn change<T: FromRedisValue>(
+        &self,
+        name: &'static str,
+        slot: u16,
+        script: &ScriptInvocation<'_>,
+    ) -> Result<T> {
+        let server = self.server(slot).await?;
+        let _permit = server.admission().change().await;
+        self.run(name, script).await
+    }
+
+    /// Runs a script of alerting, as soon as it is admitted at the server of its keys.
+    pub async fn run_alerting<T: FromRedisValue>(
+        &self,
+        name: &'static str,
+        slot: u16,
+        script: &ScriptInvocation<'_>,
+    ) -> Result<T> {
+        let server = self.server(slot).await?;
+        let _permit = server.admission().alerting().await;
+        self.run(name, script).await
+    }
+}

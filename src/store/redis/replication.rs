@@ -36,6 +36,10 @@
 //! # Why a write of its own
 //! `WAIT` waits for the writes of its own connection, and blocks that connection. A small write on a dedicated
 //! connection comes after all that the server has written before. Calls that come while one waits share the next one.
+//!
+//! # Why the wait ends here, too
+//! A server that hangs ends no `WAIT`, and notifications would wait for seconds, until the call fails. So a wait takes no
+//! longer than `engine.wait_timeout`, [`LATE`] and a few round trips.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -48,6 +52,11 @@ use super::topology::Server;
 use super::{Config, RedisEngine};
 use crate::store::{Delivery, Warning};
 use crate::telemetry::EngineWarning;
+
+/// The time in which the answer to a `WAIT` that the server has ended arrives.
+const LATE: Duration = Duration::from_millis(100);
+/// To connect with TLS, and to wait.
+const ROUND_TRIPS: u32 = 5;
 
 /// How many replicas have to have a transition, and how long they may take.
 #[derive(Clone, Copy, Debug)]
@@ -126,8 +135,9 @@ impl RedisEngine {
         let mut write = pipe();
         write.set(key, 1).ignore();
         write.cmd("WAIT").arg(wanted).arg(self.wait.timeout.as_millis().max(1) as u64);
-        let waited = server.replicated(&write).await;
-        let late = (!waited.is_ok_and(|count| count >= wanted)).then(|| {
+        let longest = self.wait.timeout + LATE + ROUND_TRIPS * server.round_trip();
+        let waited = tokio::time::timeout(longest, server.replicated(&write)).await;
+        let late = (!waited.is_ok_and(|waited| waited.is_ok_and(|count| count >= wanted))).then(|| {
             format!(
                 "the replicas of redis at {} did not have a transition in time (engine.wait_timeout); it is notified all \
                  the same, and again under the same id if a replica takes over that lacks it; see that they run and \
@@ -155,5 +165,48 @@ impl RedisEngine {
         late.retain(|address, _| self.topology.is_primary(address));
         let text = late.values().cloned().collect::<Vec<_>>().join("; ");
         (!text.is_empty()).then_some(Warning { name: EngineWarning::ReplicasLate, text })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::simulate::servers::{Server, free_port};
+    use crate::telemetry::Telemetry;
+
+    fn signal(server: &Server, name: &str) {
+        let sent = Command::new("kill").args([name, &server.pid().to_string()]).status();
+        assert!(sent.unwrap().success());
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_primary_that_hangs_is_waited_for_no_longer_than_its_replicas() {
+        let dir = tempfile::tempdir().unwrap();
+        let [port, other] = [free_port().unwrap(), free_port().unwrap()];
+        let primary = Server::redis(&dir.path().join("primary"), port, &[]).unwrap();
+        let follows = ["--replicaof", "127.0.0.1", &port.to_string()];
+        let _replica = Server::redis(&dir.path().join("replica"), other, &follows).unwrap();
+        let url = format!("redis://127.0.0.1:{port}");
+        let config = Config { url, wait_replicas: Some(1), ..Config::default() };
+        let telemetry = Arc::new(Telemetry::new(&Clock::system()));
+        let engine = RedisEngine::connect(&config, telemetry).await.unwrap();
+        let wait = || engine.wait_for_replicas(BTreeSet::from([0]));
+        let until_replicated = async { while !wait().await {} };
+        tokio::time::timeout(Duration::from_secs(60), until_replicated).await.expect("the replica follows");
+        signal(&primary, "-STOP");
+        let began = Instant::now();
+        let waited = tokio::join!(wait(), wait(), wait());
+        let took = began.elapsed();
+        signal(&primary, "-CONT");
+        assert_eq!(waited, (false, false, false));
+        assert!(took < Duration::from_secs(2), "{took:?}");
+        assert_eq!(engine.late_replicas().map(|late| late.name), Some(EngineWarning::ReplicasLate));
+        let until_replicated = async { while !wait().await {} };
+        tokio::time::timeout(Duration::from_secs(60), until_replicated).await.expect("it goes on");
     }
 }

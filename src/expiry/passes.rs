@@ -33,7 +33,7 @@ const MILLISECOND: Duration = Duration::from_millis(1);
 /// The time until the index is asked again while sweeps are under way, or units of other owners are due.
 const ASK_SOON: Duration = Duration::from_millis(10);
 
-/// The time until an index that did not answer is asked again.
+/// The time until an index that did not answer is asked again, or a partition whose sweep failed is swept again.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
 
 /// Partitions that are swept at the same time, each on a task of its own: all that one of two instances owns of a new
@@ -142,8 +142,8 @@ pub(super) struct Passes {
     sweeping: HashMap<u16, usize>,
     /// How many checks of hinted units are under way.
     hints: usize,
-    /// Partitions whose sweep failed: they rest until Rollcall has heard more, or for a tick.
-    resting: HashSet<u16>,
+    /// Partitions whose sweep failed, and when: they rest until Rollcall has heard more, or for [`ASK_AGAIN`].
+    resting: HashMap<u16, Instant>,
     /// Partitions whose last sweep failed, and since when none succeeded; `None`: of checks by names.
     failing: HashMap<Option<u16>, Instant>,
     /// A request to the index is under way.
@@ -182,7 +182,7 @@ impl Default for Passes {
             swept: HashMap::new(),
             sweeping: HashMap::new(),
             hints: 0,
-            resting: HashSet::new(),
+            resting: HashMap::new(),
             failing: HashMap::new(),
             is_asking: false,
             asked: None,
@@ -256,7 +256,7 @@ impl Passes {
 
     fn until_asking(&self, now: Timestamp, tick: Duration) -> Duration {
         let Some(asked) = self.asked.filter(|_| !self.has_changed) else { return Duration::ZERO };
-        let soon = match (self.changes_soon, self.is_unanswered) {
+        let soon = match (self.changes_soon, self.is_unanswered || !self.resting.is_empty()) {
             (true, _) => ASK_SOON,
             (false, true) => ASK_AGAIN,
             (false, false) => tick,
@@ -304,6 +304,7 @@ impl Passes {
             })
         };
         self.failing.retain(|failing, _| is_due(failing));
+        self.resting.retain(|_, failed| failed.elapsed() < ASK_AGAIN);
         for first in firsts {
             if first.our_turn() > latest {
                 self.next = self.next.min(first.our_turn() + MILLISECOND);
@@ -322,7 +323,7 @@ impl Passes {
             }
             let of_one = self.sweeping.get(&first.partition).copied().unwrap_or_default();
             // When a sweep that is under way ends, the index is asked again.
-            if self.resting.contains(&first.partition) || of_one >= most_of_one || under_way >= most {
+            if self.resting.contains_key(&first.partition) || of_one >= most_of_one || under_way >= most {
                 continue;
             }
             under_way += 1;
@@ -372,7 +373,7 @@ impl Passes {
             }
             Err(error) => {
                 self.swept.remove(&partition);
-                self.resting.insert(partition);
+                self.resting.insert(partition, Instant::now());
                 self.failing.entry(Some(partition)).or_insert_with(Instant::now);
                 Err(error)
             }

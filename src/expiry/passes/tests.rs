@@ -78,6 +78,22 @@ fn a_partition_that_cannot_be_swept_counts_from_its_own_first_failure() {
 }
 
 #[test]
+fn a_partition_whose_sweep_failed_is_swept_again_soon_and_not_at_once() {
+    let mut passes = Passes::default();
+    passes.rechecks(Some(ms(500)), TICK, false, |_| 0);
+    let [due] = asked(&mut passes, ms(2000))[..] else { panic!("it is due") };
+    let sweep = Sweep { due, heard: None, held: Vec::new(), left_out: 0 };
+    let failed = Err(EngineError::Passing("a replica takes over".to_owned()));
+    assert!(passes.swept(sweep, failed, Some(ms(500))).is_err());
+    assert!(passes.is_time_to_ask(ms(2000), TICK), "other partitions may be due");
+    assert_eq!(asked(&mut passes, ms(2000)), [], "it rests");
+    assert!(!passes.is_time_to_ask(ms(2000), TICK) && passes.rest(ms(2000), TICK) <= ASK_AGAIN);
+    passes.resting.values_mut().for_each(|failed| *failed -= ASK_AGAIN);
+    assert_eq!(asked(&mut passes, ms(2000)), [due], "neither a tick nor more hearing is needed");
+    assert!(!passes.wait_for_hearing());
+}
+
+#[test]
 fn an_index_that_did_not_answer_is_asked_soon_and_at_once_when_rollcall_has_heard_more() {
     let mut passes = Passes::default();
     passes.rechecks(Some(ms(500)), TICK, false, |_| 0);

@@ -30,9 +30,10 @@ pub fn is_cut(error: &RedisError) -> bool {
     error.is_io_error() || error.is_connection_dropped() || error.is_timeout()
 }
 
-/// Whether a failover, which ends within seconds, explains a failure.
+/// Whether a failover, which ends within seconds, or a slot that moves explains a failure. A script that is not known was
+/// loaded at another server than the one that has to run it now.
 pub fn may_pass(error: &RedisError) -> bool {
-    is_cut(error) || was_not_executed(error)
+    is_cut(error) || was_not_executed(error) || first_of(error).code() == Some("NOSCRIPT")
 }
 
 /// Whether a text has the code of such an error: `… -READONLY You can't write …`.

@@ -5,6 +5,9 @@
 //! again after the servers were learned again; the others are not. A cut connection is an error: the caller does not
 //! know whether a command was executed, and decides whether to repeat it.
 //!
+//! A server refers to another one (`ASK`) while it moves a slot. A script has no key while it is loaded, so it is loaded at
+//! both.
+//!
 //! A caller that decided by the servers of a view has its commands sent under that view: another server than the one
 //! that it decided for executes none of them.
 
@@ -20,7 +23,7 @@ use tokio::time::Instant;
 use super::errors::{is_not_executed, was_not_executed};
 use super::server::Server;
 use super::servers::{Servers, View};
-use super::slots::slot_of_command;
+use super::slots::{is_about_scripts, slot_of_command};
 use crate::store::EngineError;
 
 /// For how long commands that no server executes are sent again.
@@ -35,6 +38,8 @@ pub struct Routed<'a> {
     only: Option<Arc<View>>,
     /// The slot of commands without a key: that of the last one with a key, as of a script that is loaded.
     slot: u16,
+    /// The server to which another one referred last.
+    referred: Option<Arc<Server>>,
     /// The address of the server at which a command failed last, for the error.
     failed: Mutex<Option<String>>,
 }
@@ -70,7 +75,7 @@ impl Attempts {
 impl<'a> Routed<'a> {
     /// `slot` is that of commands without a key.
     pub fn new(servers: &'a Servers, slot: u16) -> Routed<'a> {
-        Routed { servers, only: None, slot, failed: Mutex::default() }
+        Routed { servers, only: None, slot, referred: None, failed: Mutex::default() }
     }
 
     /// The same for the servers of a view, and of no other.
@@ -212,7 +217,7 @@ impl<'a> Routed<'a> {
     }
 
     /// Sends a command to the server to which the answer refers (`ASK`). Other answers are answered as they are.
-    async fn ask_other(&self, command: &Cmd, answer: &Value) -> RedisResult<Value> {
+    async fn ask_other(&mut self, command: &Cmd, answer: &Value) -> RedisResult<Value> {
         let Value::ServerError(error) = answer else { return Ok(answer.clone()) };
         let address = match (error.code(), error.details()) {
             ("ASK", Some(details)) => details.split_ascii_whitespace().nth(1),
@@ -224,6 +229,7 @@ impl<'a> Routed<'a> {
         let mut asking = redis::pipe();
         asking.cmd("ASKING").add_command(command.clone());
         let answers = self.heed(&server, server.send(&asking, 0, 2).await)?;
+        self.referred = Some(server);
         Ok(answers.into_iter().nth(1).unwrap_or(Value::Nil))
     }
 
@@ -248,6 +254,11 @@ impl ConnectionLike for Routed<'_> {
             let mut one = Pipeline::with_capacity(1);
             one.add_command(command.clone());
             let answers = self.send_each(&one).await?;
+            if is_about_scripts(command)
+                && let Some(server) = self.referred.take()
+            {
+                self.heed(&server, server.send_one(command).await)?;
+            }
             answers.into_iter().next().unwrap_or(Value::Nil).extract_error()
         }
         .boxed()

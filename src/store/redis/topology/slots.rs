@@ -99,10 +99,7 @@ pub fn slot_of(key: &[u8]) -> u16 {
 
 /// The slot of a command: that of its first key. `None` for a command without a key.
 pub fn slot_of_command(command: &Cmd) -> Option<u16> {
-    let mut words = command.args_iter().filter_map(|word| match word {
-        Arg::Simple(word) => Some(word),
-        _ => None,
-    });
+    let mut words = words(command);
     let name = words.next()?;
     if KEYLESS.iter().any(|keyless| name.eq_ignore_ascii_case(keyless)) {
         return None;
@@ -115,6 +112,18 @@ pub fn slot_of_command(command: &Cmd) -> Option<u16> {
         words.next()?
     };
     Some(slot_of(key))
+}
+
+/// Whether a command loads scripts, or asks for them.
+pub fn is_about_scripts(command: &Cmd) -> bool {
+    words(command).next().is_some_and(|name| name.eq_ignore_ascii_case(b"SCRIPT"))
+}
+
+fn words(command: &Cmd) -> impl Iterator<Item = &[u8]> {
+    command.args_iter().filter_map(|word| match word {
+        Arg::Simple(word) => Some(word),
+        _ => None,
+    })
 }
 
 #[cfg(test)]

@@ -198,6 +198,10 @@ pub trait AlertStore: Layout {
         self.end_attempts(&ended, Duration::ZERO, now).await
     }
 
+    /// Receivers acknowledged these deliveries just now. Their ends are recorded later: until then the engine may lose what
+    /// it has of them, see [`AlertStore::doubtful`].
+    fn keep_acknowledged(&self, _ended: &[Ended], _now: Timestamp) {}
+
     /// Silences of which receivers acknowledged the notification to this process lately, and which the engine may have
     /// lost since, because a replica took over; none where there are no replicas. They are answered again until
     /// [`AlertStore::settle_doubts`].

@@ -11,8 +11,8 @@ use rollcall::presence::{Declared, Heartbeat, OfflineRecord, Unit};
 use rollcall::routing::{Again, Destination, Destinations, Route, Routes};
 use rollcall::store::redis::{Config, RedisEngine, Tags};
 use rollcall::store::{
-    AlertStore, Capacity, Delivery, EngineError, Gap, Group, HearingStore, Join, Layout, Pace, Position,
-    Queries, Subscription, UnitStore, partition_of, partition_of_group,
+    AlertStore, Capacity, Delivery, End, Ended, EngineError, Gap, Group, HearingStore, Join, Layout, Pace,
+    Position, Queries, Subscription, UnitStore, partition_of, partition_of_group,
 };
 use rollcall::telemetry::Telemetry;
 
@@ -112,8 +112,21 @@ impl Instance {
         again(async || self.roll.hear(std::slice::from_ref(&beat), at).await).await;
     }
 
-    /// Lets all that is in the outbox join one group, and leases what there is for a receiver.
+    /// Lets all that is in the outbox join one group, and delivers what there is for a receiver.
     async fn deliveries(&self, receiver: &str, now: Timestamp) -> Vec<Delivery> {
+        let mut all = Vec::new();
+        loop {
+            let leased = self.leased(receiver, now).await;
+            if leased.is_empty() {
+                return all;
+            }
+            again(async || self.engine.delivered(&leased, now).await).await;
+            all.extend(leased);
+        }
+    }
+
+    /// The same without the deliveries.
+    async fn leased(&self, receiver: &str, now: Timestamp) -> Vec<Delivery> {
         let outboxes: Vec<u16> = (0..=self.engine.partitions()).collect();
         let entries = again(async || self.engine.outbox(&outboxes, 1000).await).await;
         let (positions, joins): (Vec<Position>, Vec<Join>) = entries
@@ -125,15 +138,8 @@ impl Instance {
         again(async || self.engine.remove_entries(&positions, &groups).await).await;
         let own = &outboxes[..outboxes.len() - 1];
         again(async || self.engine.seal(own, &destinations(), now).await).await;
-        let (mut all, until) = (Vec::new(), now + SECOND);
-        loop {
-            let leased = again(async || self.engine.lease(own, receiver, now, until, 100).await).await;
-            if leased.is_empty() {
-                return all;
-            }
-            again(async || self.engine.delivered(&leased, now).await).await;
-            all.extend(leased);
-        }
+        let until = now + SECOND;
+        again(async || self.engine.lease(own, receiver, now, until, 100).await).await
     }
 
     /// Compares what receivers know with what is stored. Answers how many records were written again.
@@ -311,4 +317,45 @@ async fn a_silence_whose_group_is_lost_is_marked_again_and_its_return_is_notifie
 #[tokio::test(flavor = "multi_thread")]
 async fn a_return_that_joins_before_its_lost_silence_is_marked_again_is_notified() {
     in_a_cluster(false, true).await;
+}
+
+/// The primary dies after the receiver has acknowledged, and before that is recorded.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silence_whose_delivery_was_not_recorded_before_a_failover_is_written_again() {
+    let sentinel = Sentinel::start(SentinelPlan::new(1)).await;
+    let ([unit, ..], group) = names(|_| true, |_| true);
+    let url = sentinel.url();
+    let mut servers = Servers::Sentinel(sentinel);
+    let delivers = Instance::new(&url, &group).await;
+    let other = Instance::new(&url, &group).await;
+    delivers.roll.canary_returned(BEGIN).await.unwrap();
+    leave_behind(servers.nodes(), 0, &[1]).await;
+    delivers.hear(&unit, BEGIN).await;
+    let now = BEGIN + SILENT;
+    let gap = Gap { blind: 2 * SILENT, tell_after: 2 * SILENT };
+    delivers.engine.advance(&Subscription::Plain, now, gap).await.unwrap();
+    delivers.roll.refresh_hearing().await.unwrap();
+    delivers.roll.check_deadlines(std::slice::from_ref(&unit), now).await.unwrap();
+    let leased = delivers.leased("hook", now).await;
+    let (silences, returns) = told(&leased);
+    assert_eq!((silences.len(), returns.len()), (1, 0));
+    let ended = leased.iter().map(|one| Ended {
+        delivery: Arc::new(one.clone()),
+        end: End::Delivered,
+        attempt: None,
+    });
+    delivers.engine.keep_acknowledged(&ended.collect::<Vec<_>>(), now);
+
+    servers.fail_over(0, &[1]).await;
+    let now = now + 10 * SECOND;
+    again(async || delivers.engine.first_checks(&HashMap::new()).await).await;
+    let mut written = 0;
+    until("the silence is compared", async || {
+        written += delivers.compare(now).await;
+        delivers.engine.doubtful().await.unwrap().is_empty()
+    })
+    .await;
+    assert_eq!(written, 1);
+    other.hear(&unit, now).await;
+    assert_eq!(told(&other.deliveries("hook", now).await), (vec![], silences));
 }

@@ -3,7 +3,8 @@
 //! A replica that takes over may lack a record of which receivers have the notification, if it lagged and the wait for
 //! it ended (see `replication.rs`). A unit that stays silent is found again. One that is heard again before that would
 //! leave an open alert for ever: neither its record nor its group says that a receiver was notified. So this process keeps
-//! what its receivers acknowledged until a wait for the replicas succeeds, or for [`LONGEST`], at most [`MOST`] records.
+//! what its receivers acknowledged, from that moment on until a wait for the replicas succeeds, or for [`LONGEST`], at most
+//! [`MOST`] records.
 //!
 //! A silence is doubtful if the primary of its unit or of its group was replaced since it was recorded.
 //! `alerting/lost.rs` compares doubtful silences with what is stored, and writes again what is lost. Where nothing was
@@ -139,11 +140,7 @@ fn records(delivery: &Delivery) -> usize {
 
 impl RedisEngine {
     /// Keeps deliveries that a receiver acknowledged, if a replica may take over.
-    pub(super) fn keep_acknowledged<'a>(
-        &self,
-        deliveries: impl Iterator<Item = &'a Delivery>,
-        now: Timestamp,
-    ) {
+    pub(super) fn keep_deliveries<'a>(&self, deliveries: impl Iterator<Item = &'a Delivery>, now: Timestamp) {
         if !self.topology.is_fixed() {
             let mut memory = self.acknowledged();
             deliveries.for_each(|delivery| memory.keep(delivery, now));

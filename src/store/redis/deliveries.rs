@@ -129,8 +129,7 @@ impl AlertStore for RedisEngine {
     }
 
     async fn end_attempts(&self, ended: &[Ended], keep: Duration, now: Timestamp) -> Result<()> {
-        let delivered = ended.iter().filter(|one| one.end == End::Delivered);
-        self.keep_acknowledged(delivered.map(|one| one.delivery.as_ref()), now);
+        self.keep_acknowledged(ended, now);
         self.finish(ended, keep, now).await?;
         for one in ended {
             if let End::RetryAt(at) = one.end {
@@ -140,6 +139,11 @@ impl AlertStore for RedisEngine {
             }
         }
         Ok(())
+    }
+
+    fn keep_acknowledged(&self, ended: &[Ended], now: Timestamp) {
+        let delivered = ended.iter().filter(|one| one.end == End::Delivered);
+        self.keep_deliveries(delivered.map(|one| one.delivery.as_ref()), now);
     }
 
     async fn doubtful(&self) -> Result<Vec<AcknowledgedSilence>> {

@@ -10,12 +10,16 @@
 //! `SENTINEL MASTER` has the epoch. While the sentinel that leads a failover makes the other replicas follow the new
 //! primary, for seconds or for minutes, that answer has the new epoch already and still the address of the old primary,
 //! which accepts writes. `SENTINEL GET-MASTER-ADDR-BY-NAME` names the new one then.
+//!
+//! # Why the events of all are followed
+//! Any of them may hang, or be cut off from the others, and tell of no failover.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::StreamExt;
-use futures_util::future::join_all;
+use futures_util::future::{join_all, select_all};
+use futures_util::{FutureExt, StreamExt};
 use redis::{Client, RedisResult, Value, pipe};
 
 use super::address::HostPort;
@@ -26,6 +30,9 @@ use crate::store::Result;
 
 /// The options of the login at every sentinel.
 const LOGIN_AT_SENTINELS: &str = "engine.sentinel_username and engine.sentinel_password_file";
+
+/// How long the events of a sentinel are followed over one connection: a cut that no side has noticed ends it.
+const FOLLOWED: Duration = Duration::from_secs(30);
 
 pub struct Sentinel {
     login: Login,
@@ -156,20 +163,33 @@ impl Sentinel {
         }
     }
 
-    /// Ends after a failover, or when the sentinel does not answer.
-    async fn follow(&self, sentinel: &HostPort) -> RedisResult<()> {
-        let client = self.login.sentinel(&sentinel.host, sentinel.port)?;
-        let mut events = client.get_async_pubsub().await?;
-        events.subscribe("+switch-master").await?;
-        let service = format!("{} ", self.service);
-        let mut events = events.into_on_message();
-        while let Some(event) = events.next().await {
-            let text: String = event.get_payload().unwrap_or_default();
-            if text.starts_with(&service) {
-                return Ok(());
-            }
+    /// Ends after a failover of which this sentinel tells.
+    async fn hear_of_failover(&self, sentinel: &HostPort) {
+        while !self.follow(sentinel).await.unwrap_or(false) {
+            tokio::time::sleep(PATIENCE).await;
         }
-        Ok(())
+    }
+
+    /// Follows the events of a sentinel for a while. Answers whether there was a failover.
+    async fn follow(&self, sentinel: &HostPort) -> RedisResult<bool> {
+        let client = self.login.sentinel(&sentinel.host, sentinel.port)?;
+        let subscribed = async {
+            let mut events = client.get_async_pubsub().await?;
+            events.subscribe("+switch-master").await?;
+            RedisResult::Ok(events.into_on_message())
+        };
+        let Ok(events) = tokio::time::timeout(PATIENCE, subscribed).await else { return Ok(false) };
+        let (mut events, service) = (events?, format!("{} ", self.service));
+        let told = async {
+            while let Some(event) = events.next().await {
+                let text: String = event.get_payload().unwrap_or_default();
+                if text.starts_with(&service) {
+                    return true;
+                }
+            }
+            false
+        };
+        Ok(tokio::time::timeout(FOLLOWED, told).await.unwrap_or(false))
     }
 }
 
@@ -240,14 +260,8 @@ impl Discovery for Sentinel {
     }
 
     async fn changed(&self) {
-        loop {
-            for sentinel in &self.login.address().servers {
-                if self.follow(sentinel).await.is_ok() {
-                    return;
-                }
-            }
-            tokio::time::sleep(PATIENCE).await;
-        }
+        let sentinels = self.login.address().servers.iter();
+        select_all(sentinels.map(|sentinel| self.hear_of_failover(sentinel).boxed())).await;
     }
 }
 

@@ -220,9 +220,10 @@ impl Servers {
 
     /// Learns the servers again and again. Never ends.
     pub async fn follow(&self) {
+        let mut changed = self.discovery.changed();
         loop {
             tokio::select! {
-                () = self.discovery.changed() => {}
+                () = &mut changed => changed = self.discovery.changed(),
                 () = self.doubt.notified() => {}
                 () = tokio::time::sleep(PERIOD) => {}
             }

@@ -1,6 +1,5 @@
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use redis::{Cmd, FromRedisValue, cmd};
 use tempfile::TempDir;
@@ -140,4 +139,23 @@ async fn the_new_primary_is_learned_while_other_replicas_do_not_follow_it_yet() 
     world.primary.kill();
     assert_eq!(learned().await, world.replica.port());
     signal(&world.last, "-CONT");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failover_is_heard_of_while_the_first_sentinel_hangs() {
+    let world = World::new(2).await;
+    let discovery = world.discovery();
+    let [first, second] = &world.sentinels[..] else { panic!("there are two") };
+    signal(first, "-STOP");
+    let failover = async {
+        until("the other one is followed", async || {
+            let clients: String = to(second, cmd("CLIENT").arg("LIST")).await.unwrap();
+            clients.contains(" sub=1 ")
+        })
+        .await;
+        to::<()>(second, &of_sentinel("FAILOVER")).await.unwrap();
+    };
+    let heard = async { tokio::join!(discovery.changed(), failover) };
+    tokio::time::timeout(Duration::from_secs(90), heard).await.expect("it is heard of");
+    signal(first, "-CONT");
 }

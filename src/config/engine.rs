@@ -136,6 +136,10 @@ fn address(engine: &Engine, problems: &mut Problems) -> Option<Address> {
     if address.password.is_some() && !engine.password_file.is_empty() {
         problems.error(OPTION, "holds a password, and there is engine.password_file; keep the file");
     }
+    // Without a password there is no login, and Rollcall would be another user.
+    if address.user.is_some() && address.password.is_none() && engine.password_file.is_empty() {
+        problems.error("engine.password_file", "is missing; the user in engine.url needs its password");
+    }
     Some(address)
 }
 

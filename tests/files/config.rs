@@ -609,6 +609,30 @@ fn files_of_tls_to_redis_are_read_where_there_is_tls_and_errors_where_there_is_n
 }
 
 #[test]
+fn a_user_of_redis_without_a_password_is_an_error() {
+    for rest in ["a", "a:1/0"] {
+        let told = refused(&format!("engine.url = \"redis://rollcall@{rest}\""));
+        assert!(
+            told.contains("engine.password_file: is missing; the user in engine.url needs its password"),
+            "{told}"
+        );
+    }
+    for url in
+        ["redis-cluster://rollcall@a,b", "redis-sentinel://rollcall@a/m", "redis+unix:///a?user=rollcall"]
+    {
+        let told = refused(&format!("engine.url = {url:?}"));
+        assert!(told.contains("engine.password_file: is missing"), "{told}");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("password"), "hunter2").unwrap();
+    let text = "[engine]\nurl = \"redis://rollcall@a\"\npassword_file = \"password\"";
+    config::parse(text, Some(&dir.path().join("rollcall.toml")), []).unwrap();
+    for url in ["redis://rollcall:hunter2@a", "redis://:hunter2@a", "redis://a"] {
+        load(&format!("engine.url = {url:?}")).unwrap();
+    }
+}
+
+#[test]
 fn the_login_at_sentinels_is_read_where_there_are_sentinels_and_an_error_where_there_are_none() {
     let options = ["sentinel_username", "sentinel_password_file"];
     for (url, option) in options.into_iter().flat_map(|it| [("redis://a", it), ("redis-cluster://a", it)]) {

@@ -11,7 +11,7 @@ use futures_util::future::join_all;
 use redis::{Client, RedisResult, pipe};
 
 use super::address::HostPort;
-use super::discovery::{Discovery, Observer, Primary, ask};
+use super::discovery::{Discovery, Observer, Primary, ask, most};
 use super::errors::{LOGIN, NoAnswer};
 use super::login::Login;
 use super::slots::SLOTS;
@@ -54,12 +54,13 @@ impl Cluster {
     async fn views(&self, known: &[HostPort]) -> (Vec<Vec<Node>>, Vec<(HostPort, NoAnswer)>) {
         let given = self.0.address().servers.iter();
         let asked: BTreeSet<&HostPort> = known.iter().chain(given).take(MOST_ASKED).collect();
-        let answers = join_all(asked.into_iter().map(|at| async move { (at, self.ask(at).await) })).await;
+        let answers = most(asked.iter().map(|at| self.ask(at)).collect()).await;
         let (mut views, mut failed) = (Vec::new(), Vec::new());
-        for (at, answer) in answers {
+        for (at, answer) in asked.into_iter().zip(answers) {
             match answer {
-                Ok(view) => views.push(view),
-                Err(why) => failed.push((at.clone(), why)),
+                Some(Ok(view)) => views.push(view),
+                Some(Err(why)) => failed.push((at.clone(), why)),
+                None => failed.push((at.clone(), format!("the node at {at} does not answer").into())),
             }
         }
         (views, failed)

@@ -3,14 +3,19 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Pipeline, RedisError, RedisResult};
 
 use super::address::HostPort;
-use crate::store::Result;
+use crate::store;
 
 /// A server that answers no question about the topology within this time is passed over.
 pub const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long the last servers may take once most have answered: the answers of most of them are enough.
+const REST: Duration = Duration::from_millis(200);
 
 /// A primary and its slots.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,7 +30,7 @@ pub struct Primary {
 }
 
 /// The address of a server that holds no part of the fleet, and its state, or why it does not do its work.
-pub type Observer = (String, std::result::Result<String, String>);
+pub type Observer = (String, Result<String, String>);
 
 /// Learns which servers there are.
 #[async_trait]
@@ -34,7 +39,7 @@ pub trait Discovery: Send + Sync {
     ///
     /// # Errors
     /// `Unavailable` while no server answers, or none is the primary.
-    async fn learn(&self, known: &[HostPort]) -> Result<Vec<Primary>>;
+    async fn learn(&self, known: &[HostPort]) -> store::Result<Vec<Primary>>;
 
     /// A client for a primary.
     fn client(&self, at: &HostPort) -> RedisResult<Client>;
@@ -74,5 +79,56 @@ pub async fn ask<T: redis::FromRedisValue>(client: &Client, question: &Pipeline)
     match tokio::time::timeout(PATIENCE, asked).await {
         Ok(answer) => answer,
         Err(_) => Err(RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut))),
+    }
+}
+
+/// Awaits the answers of servers side by side, but the last of them only for a moment once most have answered. In order;
+/// `None`: a server did not answer in time.
+pub async fn most<T, E>(asked: Vec<impl Future<Output = Result<T, E>>>) -> Vec<Option<Result<T, E>>> {
+    let mut answers: Vec<Option<Result<T, E>>> = asked.iter().map(|_| None).collect();
+    let numbered = asked.into_iter().enumerate();
+    let mut asked: FuturesUnordered<_> =
+        numbered.map(|(number, answer)| async move { (number, answer.await) }).collect();
+    let mut answered = 0;
+    while 2 * answered <= answers.len() {
+        let Some((number, answer)) = asked.next().await else { return answers };
+        answered += usize::from(answer.is_ok());
+        answers[number] = Some(answer);
+    }
+    let rest = async {
+        while let Some((number, answer)) = asked.next().await {
+            answers[number] = Some(answer);
+        }
+    };
+    // Those that are late are left out.
+    let _ = tokio::time::timeout(REST, rest).await;
+    answers
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+    use std::time::Instant;
+
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    async fn after(ms: u64, answer: Result<u8, u8>) -> Result<u8, u8> {
+        tokio::time::sleep(Duration::from_millis(ms)).await;
+        answer
+    }
+
+    #[tokio::test]
+    async fn a_server_that_hangs_is_not_waited_for_when_most_have_answered() {
+        let began = Instant::now();
+        let asked = vec![pending().boxed(), after(0, Ok(1)).boxed(), after(50, Ok(2)).boxed()];
+        assert_eq!(most(asked).await, [None, Some(Ok(1)), Some(Ok(2))]);
+        assert!(began.elapsed() < PATIENCE);
+        // A failure is no answer.
+        let asked = vec![after(2 * 200, Ok(3)).boxed(), after(0, Ok(1)).boxed(), after(0, Err(2)).boxed()];
+        assert_eq!(most(asked).await, [Some(Ok(3)), Some(Ok(1)), Some(Err(2))]);
+        assert_eq!(most(vec![after(0, Err(1)).boxed()]).await, [Some(Err(1))]);
+        assert_eq!(most(Vec::<std::future::Ready<Result<u8, u8>>>::new()).await, []);
     }
 }

@@ -274,7 +274,7 @@ impl Topology {
         pipe: &Pipeline,
     ) -> Result<(Dedicated, T)> {
         let began = Instant::now();
-        let answer = connection.send(pipe).await;
+        let answer = server.until_left(connection.send(pipe)).await;
         self.judge_of(server.address(), name, began, answer)
     }
 

@@ -23,7 +23,7 @@ use futures_util::{FutureExt, StreamExt};
 use redis::{Client, RedisResult, Value, pipe};
 
 use super::address::HostPort;
-use super::discovery::{Discovery, Observer, PATIENCE, Primary, ask};
+use super::discovery::{Discovery, Observer, PATIENCE, Primary, ask, most};
 use super::errors::{LOGIN, NoAnswer, first_of};
 use super::login::Login;
 use crate::store::Result;
@@ -214,9 +214,9 @@ fn address(of: &HashMap<String, String>) -> Option<HostPort> {
 impl Discovery for Sentinel {
     async fn learn(&self, _: &[HostPort]) -> Result<Vec<Primary>> {
         let sentinels = &self.login.address().servers;
-        let answers = join_all(sentinels.iter().map(|sentinel| self.ask(sentinel))).await;
+        let answers = most(sentinels.iter().map(|sentinel| self.ask(sentinel)).collect()).await;
         let (mut named, mut failed) = (Vec::new(), Vec::new());
-        for answer in answers {
+        for answer in answers.into_iter().flatten() {
             match answer {
                 Ok(answer) => named.push(answer),
                 Err(why) => failed.push(why),

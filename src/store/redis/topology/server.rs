@@ -2,13 +2,19 @@
 //!
 //! There is one multiplexed connection, which reconnects by itself, and a few dedicated ones. A call without a
 //! connection waits for one attempt to connect and then fails; the caller decides whether to repeat it.
+//!
+//! # Why calls to a server that was replaced end
+//! It may hang, and a call would wait for its answer for seconds while the new primary is there. It has a moment for what
+//! it was asked before.
 
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use redis::{Client, Cmd, FromRedisValue, Pipeline, RedisResult, Value};
+use redis::{Client, Cmd, FromRedisValue, Pipeline, RedisError, RedisResult, Value};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::errors::is_cut;
 use crate::store::redis::admission::Admission;
@@ -16,6 +22,9 @@ use crate::store::redis::config::{CONNECT, RESPONSE};
 use crate::store::redis::dedicated::{Dedicated, IdleConnections};
 use crate::store::redis::round_trip::{RoundTrip, times};
 use crate::telemetry::ServerAnswers;
+
+/// The time for the answers of a server that is a primary no more.
+const LAST_ANSWERS: Duration = Duration::from_millis(500);
 
 pub struct Server {
     address: String,
@@ -27,6 +36,8 @@ pub struct Server {
     barrier: Barrier,
     /// Since when it is a primary; `None` if it was one when the servers were learned first.
     since: Option<Instant>,
+    /// Cancelled when it is a primary no more.
+    left: CancellationToken,
     answers: ServerAnswers,
 }
 
@@ -51,6 +62,7 @@ impl Server {
             round_trip: RoundTrip::default(),
             barrier: Barrier::default(),
             since: None,
+            left: CancellationToken::new(),
             answers: ServerAnswers::default(),
         })
     }
@@ -63,6 +75,27 @@ impl Server {
     /// Since when it is a primary; `None` if it was one when the servers were learned first.
     pub fn since(&self) -> Option<Instant> {
         self.since
+    }
+
+    /// It is a primary no more.
+    pub fn leave(&self) {
+        self.left.cancel();
+    }
+
+    /// A call, or the error of a cut connection if the server has left.
+    pub async fn until_left<T>(&self, call: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
+        let left = async {
+            self.left.cancelled().await;
+            tokio::time::sleep(LAST_ANSWERS).await;
+        };
+        tokio::select! {
+            biased;
+            answer = call => answer,
+            () = left => Err(RedisError::from(io::Error::new(
+                io::ErrorKind::ConnectionAborted,
+                "another server has its slots, and it did not answer",
+            ))),
+        }
     }
 
     pub fn address(&self) -> &str {
@@ -90,21 +123,23 @@ impl Server {
 
     pub async fn send_one(&self, command: &Cmd) -> RedisResult<Value> {
         let began = Instant::now();
-        let answer = self.connection.clone().send_packed_command(command).await;
+        let mut connection = self.connection.clone();
+        let answer = self.until_left(connection.send_packed_command(command)).await;
         self.answered(began, answer)
     }
 
     /// Sends commands as one batch. `offset` and `count` are those of [`redis::aio::ConnectionLike`].
     pub async fn send(&self, pipe: &Pipeline, offset: usize, count: usize) -> RedisResult<Vec<Value>> {
         let began = Instant::now();
-        let answers = self.connection.clone().send_packed_commands(pipe, offset, count).await;
+        let mut connection = self.connection.clone();
+        let answers = self.until_left(connection.send_packed_commands(pipe, offset, count)).await;
         self.answered(began, answers)
     }
 
     /// Sends commands that may be repeated as one batch, over a dedicated connection.
     pub async fn ask_dedicated<T: FromRedisValue>(&self, pipe: &Pipeline) -> RedisResult<(Dedicated, T)> {
         let began = Instant::now();
-        let answer = self.idle.ask(&self.client, pipe).await;
+        let answer = self.until_left(self.idle.ask(&self.client, pipe)).await;
         self.answered(began, answer)
     }
 

@@ -156,6 +156,9 @@ impl Servers {
         let servers = after.map.servers().iter();
         self.telemetry.engine_servers(servers.map(|one| (one.address().to_owned(), one.answers())).collect());
         self.view.send_replace(Arc::new(after));
+        let now = self.now();
+        let stays = |server: &Arc<Server>| now.map.servers().iter().any(|other| Arc::ptr_eq(server, other));
+        before.map.servers().iter().filter(|server| !stays(server)).for_each(|server| server.leave());
         Ok(())
     }
 
@@ -235,8 +238,8 @@ impl Servers {
         }
     }
 
-    /// Asks every server for its role and its clock, unless there is only one. One that is no primary any more is in
-    /// doubt.
+    /// Asks every server for its role and its clock, unless there is only one. One that is no primary any more, or that
+    /// does not answer, is in doubt.
     pub async fn check_roles(&self) -> Clocks {
         if self.is_fixed() {
             return Clocks::default();
@@ -247,7 +250,10 @@ impl Servers {
         let asked = view.map.servers().iter().map(|server| async {
             let sent = std::time::Instant::now();
             let answer = tokio::time::timeout(PATIENCE, server.send(&question, 0, question.len())).await;
-            let Ok(Ok(answers)) = answer else { return None };
+            let Ok(Ok(answers)) = answer else {
+                self.doubt();
+                return None;
+            };
             let [Value::Array(role), time] = &answers[..] else { return None };
             if !matches!(role.first(), Some(Value::BulkString(name)) if name == b"master") {
                 self.doubt();
@@ -328,67 +334,4 @@ fn report(before: &View, after: &View) {
 }
 
 #[cfg(test)]
-mod tests {
-    use async_trait::async_trait;
-    use redis::{Client, RedisResult};
-
-    use super::*;
-    use crate::clock::Clock;
-
-    /// Two primaries with a half of the slots each.
-    struct Halves(Arc<Mutex<[u16; 2]>>);
-
-    #[async_trait]
-    impl Discovery for Halves {
-        async fn learn(&self, _: &[HostPort]) -> Result<Vec<Primary>> {
-            let ports = *self.0.lock().unwrap();
-            let primary = |half: usize| Primary {
-                at: HostPort { host: "127.0.0.1".to_owned(), port: ports[half] },
-                slots: Some((0..8192).map(|slot| half as u16 * 8192 + slot).collect()),
-                replicas: Vec::new(),
-                lacks_replicas: false,
-            };
-            Ok(vec![primary(0), primary(1)])
-        }
-
-        fn client(&self, at: &HostPort) -> RedisResult<Client> {
-            Client::open(format!("redis://{at}"))
-        }
-
-        fn has_parts(&self) -> bool {
-            true
-        }
-    }
-
-    #[tokio::test]
-    async fn a_storm_is_that_of_the_server_that_has_the_partition_and_goes_where_it_goes() {
-        let ports = Arc::new(Mutex::new([1, 2]));
-        let telemetry = Arc::new(Telemetry::new(&Clock::system()));
-        let servers = Servers::new(Box::new(Halves(ports.clone())), telemetry);
-        servers.learn(0).await.unwrap();
-        let storms = || {
-            let view = servers.now();
-            view.map
-                .servers()
-                .iter()
-                .map(|server| *server.admission().storms().borrow())
-                .collect::<Vec<bool>>()
-        };
-        assert_eq!(storms(), [false, false]);
-        servers.begin_storm(7, 100);
-        assert_eq!(storms(), [true, false]);
-        servers.end_storms([200, 9000].into_iter());
-        assert_eq!(storms(), [true, false], "another partition of that server is swept");
-        // The other half takes over, and the first one is a new server.
-        *ports.lock().unwrap() = [2, 3];
-        tokio::time::sleep(SHORTEST_PERIOD).await;
-        servers.learn(servers.now().number).await.unwrap();
-        assert_eq!(storms(), [true, false]);
-        servers.begin_storm(8, 9000);
-        assert_eq!(storms(), [true, true]);
-        servers.end_storms([9000].into_iter());
-        assert_eq!(storms(), [false, true]);
-        servers.end_storms(std::iter::empty());
-        assert_eq!(storms(), [false, false]);
-    }
-}
+mod tests;

@@ -88,7 +88,11 @@ impl LostSilences {
         loop {
             let step = async {
                 let done = self.step(self.clock.now()).await;
-                failures.pause_after(done.map(|_| TICK_BESIDE_OTHERS)).await;
+                let pause = failures.pause_after(done.map(|_| TICK_BESIDE_OTHERS));
+                tokio::select! {
+                    () = pause => {}
+                    () = self.engine.doubts_arise() => {}
+                }
             };
             if stop.run_until_cancelled(step).await.is_none() {
                 return Ok(());

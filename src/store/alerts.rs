@@ -209,6 +209,11 @@ pub trait AlertStore: Layout {
         Ok(Vec::new())
     }
 
+    /// Ends when silences may have become doubtful since the last [`AlertStore::doubtful`].
+    async fn doubts_arise(&self) {
+        std::future::pending().await
+    }
+
     /// Marks members of groups as notified, so that the return of each silence is notified to its receivers: members that
     /// are lost and, if no receiver is left to be notified, those that wait for a notification. To members that are
     /// marked it adds the receivers. Answers how many changed. Safe to repeat.

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use rollcall::alerting::LostSilences;
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::fleet::Roll;
@@ -345,10 +346,14 @@ async fn a_silence_whose_delivery_was_not_recorded_before_a_failover_is_written_
         attempt: None,
     });
     delivers.engine.keep_acknowledged(&ended.collect::<Vec<_>>(), now);
+    assert_eq!(delivers.compare(now).await, 0, "nothing is lost yet");
+    assert_eq!(delivers.engine.doubts_arise().now_or_never(), None);
 
     servers.fail_over(0, &[1]).await;
     let now = now + 10 * SECOND;
-    again(async || delivers.engine.first_checks(&HashMap::new()).await).await;
+    tokio::time::timeout(60 * SECOND, delivers.engine.doubts_arise())
+        .await
+        .expect("another primary is learned");
     let mut written = 0;
     until("the silence is compared", async || {
         written += delivers.compare(now).await;

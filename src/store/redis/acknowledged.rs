@@ -153,10 +153,10 @@ impl RedisEngine {
         let (doubtful, partitions) = {
             let mut memory = self.acknowledged();
             memory.forget(|kept| now.duration_since(kept.acknowledged) > LONGEST);
+            memory.compared = Some(now);
             if memory.kept.is_empty() {
                 return Ok(Vec::new());
             }
-            memory.compared = Some(now);
             let is_doubtful = |kept: &Kept, record: &OfflineRecord| {
                 let partitions = [self.keys.partition(&record.id.unit), self.partition_of(kept)];
                 partitions.into_iter().any(|partition| self.may_be_lost(kept, partition))
@@ -178,6 +178,13 @@ impl RedisEngine {
             });
         }
         Ok(doubtful)
+    }
+
+    /// Ends when a primary was replaced since silences were compared last.
+    pub(super) async fn comparison_is_due(&self) {
+        let mut changes = self.topology.changes();
+        let is_due = || self.acknowledged().compared < self.topology.replaced_at();
+        while !is_due() && changes.changed().await.is_ok() {}
     }
 
     /// The primaries have all silences that were compared last, but for these.

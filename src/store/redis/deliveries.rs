@@ -150,6 +150,10 @@ impl AlertStore for RedisEngine {
         self.doubtful_silences().await
     }
 
+    async fn doubts_arise(&self) {
+        self.comparison_is_due().await;
+    }
+
     async fn mark_notified(
         &self,
         markings: &[Marking],

@@ -336,8 +336,9 @@ async fn a_silence_whose_delivery_was_not_recorded_before_a_failover_is_written_
     let delivers = Instance::new(&url, &group).await;
     let other = Instance::new(&url, &group).await;
     delivers.roll.canary_returned(BEGIN).await.unwrap();
-    leave_behind(servers.nodes(), 0, &[1]).await;
     delivers.hear(&unit, BEGIN).await;
+    servers.are_replicated(0).await;
+    leave_behind(servers.nodes(), 0, &[1]).await;
     let now = BEGIN + SILENT;
     let gap = Gap { blind: 2 * SILENT, tell_after: 2 * SILENT };
     delivers.engine.advance(&Subscription::Plain, now, gap).await.unwrap();

@@ -50,14 +50,15 @@ impl Incidents {
 
     /// The delivery with its incident, if it has one.
     async fn judged(&self, delivery: Arc<Delivery>, now: Timestamp) -> Arc<Delivery> {
-        if delivery.reminder && !self.labels.is_empty() {
-            return match self.of_reminder(&delivery, now).await {
+        let is_again = delivery.reminder || delivery.situation.is_escalation;
+        if is_again && !self.labels.is_empty() {
+            return match self.of_known(&delivery, now).await {
                 Ok(incident) => with(delivery, incident),
                 Err(error) => without(delivery, &error),
             };
         }
         let situation = &delivery.situation;
-        let is_judged = situation.is_judged || delivery.reminder || !delivery.blind.is_empty();
+        let is_judged = situation.is_judged || is_again || !delivery.blind.is_empty();
         let Some(lasting) = situation.lasting.filter(|_| !is_judged && !self.labels.is_empty()) else {
             return delivery;
         };
@@ -67,8 +68,8 @@ impl Incidents {
         }
     }
 
-    /// The incident that receivers were notified of, if silences of a reminder belong to it.
-    async fn of_reminder(&self, delivery: &Delivery, now: Timestamp) -> Result<Option<Incident>> {
+    /// The incident that receivers were notified of, if silences of a reminder or an escalation belong to it.
+    async fn of_known(&self, delivery: &Delivery, now: Timestamp) -> Result<Option<Incident>> {
         if delivery.situation.is_judged {
             return Ok(delivery.situation.incident.clone());
         }

@@ -21,6 +21,7 @@ impl Notification {
             notified: Vec::new(),
             receivers: None,
             reminder,
+            escalation: situation.is_escalation,
             lasting: situation.lasting,
             before: situation.since.map(Timestamp::as_millis),
             incident: situation.is_judged.then(|| situation.incident.into_iter().collect()),

@@ -55,6 +55,9 @@ pub struct Situation {
     pub lasting: Option<u64>,
     /// When receivers were notified of the group before.
     pub since: Option<Timestamp>,
+    /// Whether it notifies other receivers of silences of which those of the group know; only in a group that units share.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_escalation: bool,
     /// Whether it was judged if most units that share a label fell silent together.
     pub is_judged: bool,
     pub incident: Option<Incident>,

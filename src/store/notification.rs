@@ -182,6 +182,9 @@ pub(super) struct Notification {
     /// It reminds of silences that receivers were notified of before.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reminder: bool,
+    /// It notifies other receivers of silences that last, in a group that units share.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub escalation: bool,
     /// How many silences of the group last that receivers were notified of, with those of this notification; `None`:
     /// no other unit shares the group, or an earlier version sealed it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -210,6 +213,7 @@ impl Notification {
             notified: Vec::new(),
             receivers: None,
             reminder: false,
+            escalation: false,
             lasting: None,
             before: None,
             incident: None,
@@ -245,6 +249,7 @@ impl Notification {
                 // Those that last are episodes of flapping, whose units may be online or offline.
                 lasting: self.lasting.filter(|_| !is_flapping),
                 since: self.before.map(Timestamp::from_millis),
+                is_escalation: self.escalation,
                 is_judged: self.incident.is_some(),
                 incident: self.incident.into_iter().flatten().next(),
                 is_acknowledged: false,
@@ -359,6 +364,7 @@ impl Notification {
             notified: Vec::new(),
             receivers: None,
             reminder: false,
+            escalation: false,
             lasting: None,
             before: None,
             incident: None,

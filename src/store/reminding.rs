@@ -71,7 +71,8 @@ impl Reminding {
         let after: Vec<Duration> = again.escalate.iter().map(|step| step.after).collect();
         let found = look((again.repeat, &after), &lasting, first, due, now);
         let mut reminding = Reminding { receivers: Vec::new(), notifications: Vec::new(), next: found.next };
-        let sealing = Sealing { group, members, records: &records, now };
+        let sealing =
+            Sealing { group, members, records: &records, is_shared: destination.pace.is_shared, now };
         let what = format!("reminder {}", due.as_millis());
         for (places, receivers) in reminders(destination, idle, members, &found.reminded) {
             reminding.notifications.push(sealing.seal(&places, &receivers, &what, true)?);
@@ -157,6 +158,8 @@ struct Sealing<'a> {
     group: &'a Group,
     members: &'a [LastingMember],
     records: &'a [Option<OfflineRecord>],
+    /// Whether units share the group.
+    is_shared: bool,
     now: Timestamp,
 }
 
@@ -181,6 +184,7 @@ impl Sealing<'_> {
             notified: Vec::new(),
             receivers: None,
             reminder,
+            escalation: self.is_shared && !reminder,
             lasting: None,
             before: None,
             incident: None,

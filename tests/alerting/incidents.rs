@@ -29,7 +29,7 @@ impl World {
     }
 }
 
-fn names(prefix: &str, count: usize) -> Vec<String> {
+pub fn names(prefix: &str, count: usize) -> Vec<String> {
     (0..count).map(|number| format!("{prefix}-{number:02}")).collect()
 }
 

@@ -5,6 +5,7 @@ mod alertmanager;
 mod breaker;
 mod deadman;
 mod email;
+mod escalation;
 mod exec;
 mod fallback;
 mod flapping;

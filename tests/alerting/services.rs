@@ -215,13 +215,13 @@ async fn the_page_of_an_incident_is_acknowledged_with_the_last_of_its_units() {
     }
 }
 
-fn pager(sink: &WebhookSink) -> ReceiverConfig {
+pub fn pager(sink: &WebhookSink) -> ReceiverConfig {
     let (_, options, _) = all().into_iter().find(|(name, ..)| *name == "pagerduty").unwrap();
     configured("pagerduty", options, sink)
 }
 
 /// What each request asks of PagerDuty.
-fn actions(received: &[Received]) -> Vec<String> {
+pub fn actions(received: &[Received]) -> Vec<String> {
     let action = |one: &Received| one.json()["event_action"].as_str().unwrap().to_owned();
     received.iter().map(action).collect()
 }

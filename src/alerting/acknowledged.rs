@@ -1,8 +1,9 @@
 //! Pagers are told that an operator takes care of a silence.
 //!
 //! The step that acknowledges a record writes it into the outbox once more. Its entry joins no group that it has not joined
-//! before; here it becomes a notification of its own for each pager on its routes, behind those of its group. Queued again
-//! after a crash, it has the same id.
+//! before; here it becomes a notification of its own for each pager that was notified of the record, behind those of its
+//! group: for those of its routes, those that it was escalated to, and fallbacks. Queued again after a crash, it has the
+//! same id.
 //!
 //! # An acknowledgement before the page
 //! A record that still waits in its group is not queued: the service would be asked to acknowledge an alert that it does
@@ -20,11 +21,12 @@ use data_encoding::HEXLOWER;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use ring::digest::{SHA256, digest};
 
-use super::group::group_in;
 use crate::clock::Timestamp;
 use crate::presence::{Incident, OfflineRecord, RecordId};
-use crate::routing::Routes;
-use crate::store::{ACKNOWLEDGEMENT, AlertStore, Delivery, Entry, OutboxEvent, Queries, Result, incident_in};
+use crate::store::{
+    ACKNOWLEDGEMENT, AlertStore, Delivery, Entry, Group, Membership, OutboxEvent, Queries, Result,
+    incident_in,
+};
 
 /// How many records are read at once.
 const AT_ONCE: usize = 16;
@@ -40,46 +42,50 @@ pub(super) fn acknowledged(entries: &[Entry]) -> Vec<OfflineRecord> {
     entries.iter().filter_map(record).collect()
 }
 
-/// Queues the acknowledgement of a record for the pagers that are notified of it, or will be by what is sealed. Answers
+/// Queues acknowledgements of records for the pagers that are notified of them, or will be by what is sealed. Answers
 /// whether there are any. Safe to repeat.
 pub(super) async fn queue(
     engine: &dyn AlertStore,
-    routes: &Routes,
     pagers: &HashSet<String>,
-    record: &OfflineRecord,
+    records: &[OfflineRecord],
     now: Timestamp,
 ) -> Result<bool> {
-    let Some(acknowledgement) = &record.acknowledged else { return Ok(false) };
+    if records.is_empty() {
+        return Ok(false);
+    }
     let mut any = false;
-    for taken in routes.of(record) {
-        let pagers: Vec<&String> =
-            taken.route.receivers.iter().filter(|name| pagers.contains(*name)).collect();
-        let group = group_in(taken, record);
-        if pagers.is_empty() || engine.waits(&group.key, record).await? {
-            continue;
-        }
-        let text = format!("{} {} {}", group.key, record.id, acknowledgement.at.as_millis());
-        let id = HEXLOWER.encode(&digest(&SHA256, text.as_bytes()).as_ref()[..12]);
-        for receiver in pagers {
-            let delivery = Delivery {
-                id: format!("{ACKNOWLEDGEMENT}{id}.{receiver}"),
-                receiver: receiver.clone(),
-                group: group.clone(),
-                sealed_at: acknowledgement.at,
-                offline: vec![record.clone()],
-                online: Vec::new(),
-                blind: Vec::new(),
-                timers: Vec::new(),
-                reminder: false,
-                situation: Default::default(),
-                meant_for: None,
-                attempt: 0,
-            };
-            engine.replay(&delivery, now).await?;
-            any = true;
+    let memberships = engine.memberships(&records.iter().collect::<Vec<_>>()).await?;
+    for (record, memberships) in records.iter().zip(memberships) {
+        for Membership { group, receivers } in memberships {
+            for receiver in receivers.into_iter().flatten().filter(|name| pagers.contains(name)) {
+                let Some(delivery) = acknowledgement(record, &group, receiver) else { continue };
+                engine.replay(&delivery, now).await?;
+                any = true;
+            }
         }
     }
     Ok(any)
+}
+
+/// The delivery that tells a pager that an operator takes care of a record.
+fn acknowledgement(record: &OfflineRecord, group: &Group, receiver: String) -> Option<Delivery> {
+    let at = record.acknowledged.as_ref()?.at;
+    let text = format!("{} {} {}", group.key, record.id, at.as_millis());
+    let id = HEXLOWER.encode(&digest(&SHA256, text.as_bytes()).as_ref()[..12]);
+    Some(Delivery {
+        id: format!("{ACKNOWLEDGEMENT}{id}.{receiver}"),
+        receiver,
+        group: group.clone(),
+        sealed_at: at,
+        offline: vec![record.clone()],
+        online: Vec::new(),
+        blind: Vec::new(),
+        timers: Vec::new(),
+        reminder: false,
+        situation: Default::default(),
+        meant_for: None,
+        attempt: 0,
+    })
 }
 
 /// A delivery to a pager with what operators have acknowledged by now.

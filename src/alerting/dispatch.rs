@@ -171,11 +171,8 @@ impl Dispatcher {
         while !rest.is_empty() {
             rest = self.join_some(rest, trip.as_ref(), &mut groups).await?;
         }
-        for record in acknowledged {
-            let now = self.clock.now();
-            if queue(&*self.engine, &self.routes, &self.pagers, &record, now).await? {
-                self.notify();
-            }
+        if queue(&*self.engine, &self.pagers, &acknowledged, self.clock.now()).await? {
+            self.notify();
         }
         // Settle after joining: a crash in between joins once more, which changes nothing.
         self.engine.remove_entries(&positions, &groups).await?;

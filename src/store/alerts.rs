@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    DeadLetter, Delivery, End, Ended, FindAttempts, Group, KeptIncident, Layout, MeantFor, Result,
-    StoredAttempts, WaitingPage,
+    DeadLetter, Delivery, End, Ended, FindAttempts, Group, KeptIncident, Layout, MeantFor, Membership,
+    Result, StoredAttempts, WaitingPage,
 };
 use crate::clock::Timestamp;
 use crate::presence::{GroupIncident, Incident, Interval, OfflineRecord, RecordId};
@@ -160,8 +160,8 @@ pub trait AlertStore: Layout {
         limit: usize,
     ) -> Result<Vec<Delivery>>;
 
-    /// Whether an open record waits in that group for its notification.
-    async fn waits(&self, group: &str, record: &OfflineRecord) -> Result<bool>;
+    /// The groups that each of these open records joined, and the receivers that were notified of it there.
+    async fn memberships(&self, records: &[&OfflineRecord]) -> Result<Vec<Vec<Membership>>>;
 
     /// The silences of a group that units share of which receivers were notified and whose units are not back.
     async fn lasting(&self, group: &str) -> Result<Vec<RecordId>>;

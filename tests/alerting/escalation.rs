@@ -1,15 +1,19 @@
-//! Claims about receivers of escalations.
+//! Claims about receivers that are notified after others: those of escalations, and fallbacks.
 
 use std::time::Duration;
 
+use rollcall::alerting::Fallback;
+use rollcall::simulate::servers::free_port;
 use rollcall::simulate::webhook_sink::WebhookSink;
 use rollcall::store::{Again, Escalation};
 use serde_json::Value;
 
 use super::incidents::names;
 use super::services::{actions, pager};
-use super::world::{On, TIMEOUT, WAIT, World, hook, named};
+use super::world::{On, TIMEOUT, WAIT, World, hook, named, until};
 use super::*;
+
+const MINUTE: Duration = Duration::from_secs(60);
 
 /// A fleet that notifies `hook`, and a pager of what lasts for half an hour.
 async fn escalating(on: On, group_by: &str, chat: &WebhookSink, calls: &WebhookSink) -> World {
@@ -18,6 +22,18 @@ async fn escalating(on: On, group_by: &str, chat: &WebhookSink, calls: &WebhookS
     let step = Escalation { after: HOUR / 2, receivers: vec!["pager".to_owned()] };
     world.config.route.again = Again { repeat: None, escalate: vec![step] };
     world.config.receivers.push(named("pager", pager(calls)));
+    world.start();
+    world
+}
+
+/// A fleet that notifies `hook`, which takes nothing, and after ten minutes a pager in its place.
+async fn falling_back(on: On, calls: &WebhookSink) -> World {
+    let port = free_port().unwrap();
+    let fallback = Some(Fallback { receiver: "pager".to_owned(), after: 10 * MINUTE });
+    let down = ReceiverConfig { fallback, ..webhook_to(format!("http://127.0.0.1:{port}/hook"), None) };
+    let mut world = World::on(on, "unit", vec![down, named("pager", pager(calls))]).await;
+    world.stop().await;
+    world.config.route.receivers = vec!["hook".to_owned()];
     world.start();
     world
 }
@@ -54,6 +70,50 @@ async fn an_incident_that_is_escalated_is_one_page_and_its_end_closes_it() {
         let received = calls.received();
         assert_eq!(actions(&received), ["trigger", "resolve"]);
         assert_eq!(keys(&received), [page.clone(), page]);
+        world.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_acknowledgement_reaches_a_pager_that_knows_of_the_unit_by_escalation() {
+    for on in [On::Redis, On::Directory] {
+        let (chat, calls) = (hook().await, hook().await);
+        let mut world = escalating(on, "unit", &chat, &calls).await;
+        world.notify_loss(&["a"]).await;
+        chat.wait_for(1, PATIENCE).await.unwrap();
+        world.delivered("hook").await;
+        world.advance(HOUR / 2);
+        calls.wait_for(1, PATIENCE).await.unwrap();
+        world.delivered("pager").await;
+        world.acknowledge("a").await;
+        let received = calls.wait_for(2, PATIENCE).await.unwrap();
+        assert_eq!(actions(&received), ["trigger", "acknowledge"]);
+        assert_eq!(keys(&received)[0], keys(&received)[1]);
+        world.stop().await;
+        assert_eq!(chat.received().len(), 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_acknowledgement_reaches_a_pager_that_knows_of_the_unit_as_a_fallback() {
+    for on in [On::Redis, On::Directory] {
+        let calls = hook().await;
+        let mut world = falling_back(on, &calls).await;
+        world.notify_loss(&["a"]).await;
+        for attempts in 1..=3 {
+            let failures = || world.metric("rollcall_notifications_total", &["hook", "retry"]);
+            until("an attempt fails", async || failures() >= f64::from(attempts)).await;
+            let now = world.clock.now();
+            let is_down = async || world.engine.down_since("hook", now).await.unwrap() <= now;
+            until("that is known", is_down).await;
+            world.advance(6 * MINUTE);
+        }
+        calls.wait_for(1, PATIENCE).await.unwrap();
+        world.delivered("pager").await;
+        world.acknowledge("a").await;
+        let received = calls.wait_for(2, PATIENCE).await.unwrap();
+        assert_eq!(actions(&received), ["trigger", "acknowledge"]);
+        assert_eq!(keys(&received)[0], keys(&received)[1]);
         world.stop().await;
     }
 }

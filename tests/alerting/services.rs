@@ -239,7 +239,7 @@ impl World {
     }
 
     /// An operator takes care of the open record of a unit.
-    async fn acknowledge(&self, id: &str) {
+    pub async fn acknowledge(&self, id: &str) {
         let change = UnitChange::Acknowledge(taken_care_of(&silent("detector:a", now())).acknowledged);
         let (unit, now) = (world::unit(id), self.clock.now());
         assert!(self.roll.change(&unit, None, &change, now, async { Ok(()) }).await.unwrap());

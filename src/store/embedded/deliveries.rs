@@ -23,7 +23,7 @@ use crate::store::notification::{Notification, Readable};
 use crate::store::untold::leave_out_untold;
 use crate::store::{
     AlertStore, Backlog, Capacity, DeadLetter, Delivery, Destinations, Discarded, End, Ended, EngineError,
-    Entry, FindAttempts, Join, Joined, KeptIncident, LARGEST_STEP, MeantFor, Position, Result,
+    Entry, FindAttempts, Join, Joined, KeptIncident, LARGEST_STEP, MeantFor, Membership, Position, Result,
     StoredAttempts, WaitingPage,
 };
 use crate::store::{attempts::texts, json::to_json};
@@ -109,8 +109,8 @@ impl AlertStore for EmbeddedEngine {
         leave_out_untold(self, &self.telemetry, receiver, deliveries, &untold, now).await
     }
 
-    async fn waits(&self, group: &str, record: &OfflineRecord) -> Result<bool> {
-        members::waits(self, group, record).await
+    async fn memberships(&self, records: &[&OfflineRecord]) -> Result<Vec<Vec<Membership>>> {
+        members::memberships(self, records).await
     }
 
     async fn lasting(&self, group: &str) -> Result<Vec<RecordId>> {

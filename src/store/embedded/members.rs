@@ -1,23 +1,40 @@
-//! What a group knows of its silences: which wait for a notification, and which last.
+//! What a group knows of its silences: which wait for a notification, which receivers were notified of them, and which
+//! last.
 
-use rusqlite::{Connection, params};
+use rusqlite::Connection;
 
 use super::EmbeddedEngine;
-use crate::presence::{OfflineRecord, RecordId, Stage};
-use crate::store::Result;
+use crate::presence::{OfflineRecord, RecordId};
+use crate::store::json::from_json;
 use crate::store::member_names::{names_of, of_member};
+use crate::store::{Group, Membership, Result};
 
-/// See [`AlertStore::waits`](crate::store::AlertStore::waits).
-pub(super) async fn waits(engine: &EmbeddedEngine, group: &str, record: &OfflineRecord) -> Result<bool> {
-    let (group, [name, again]) = (group.to_owned(), names_of(record));
-    let waits = move |database: &Connection| {
-        let mut select = database.prepare_cached(
-            "SELECT 1 FROM members WHERE grp = (SELECT id FROM groups WHERE key = ?) AND member IN (?, ?) \
-             AND letter = ?",
-        )?;
-        Ok(select.exists(params![group, name, again, Stage::Waits.letter().to_string()])?)
+/// See [`AlertStore::memberships`](crate::store::AlertStore::memberships).
+pub(super) async fn memberships(
+    engine: &EmbeddedEngine,
+    records: &[&OfflineRecord],
+) -> Result<Vec<Vec<Membership>>> {
+    let names: Vec<[String; 2]> = records.iter().map(|record| names_of(record)).collect();
+    let memberships = move |database: &Connection| {
+        let all = names.iter().map(|names| memberships_of(database, names));
+        Ok(all.collect::<rusqlite::Result<_>>()?)
     };
-    engine.readers.read(waits).await
+    engine.readers.read(memberships).await
+}
+
+fn memberships_of(database: &Connection, names: &[String; 2]) -> rusqlite::Result<Vec<Membership>> {
+    let mut select = database.prepare_cached(
+        "SELECT key, groups.body, letter FROM members JOIN groups ON groups.id = grp WHERE member IN (?, ?) ORDER BY key",
+    )?;
+    let rows = select.query_map([&names[0], &names[1]], |row| {
+        let text = |at: usize| row.get_ref(at).ok().and_then(|value| value.as_str().ok());
+        // A member that cannot be read names no receiver.
+        let (Some(key), Some(letter)) = (text(0), text(2)) else { return Ok(None) };
+        let group = text(1).and_then(|body| from_json::<Group>("a group", body).ok());
+        let labels = group.map(|group| group.labels).unwrap_or_default();
+        Ok(Membership::read(Group { key: key.to_owned(), labels }, letter))
+    })?;
+    Ok(rows.collect::<rusqlite::Result<Vec<_>>>()?.into_iter().flatten().collect())
 }
 
 /// See [`AlertStore::lasting`](crate::store::AlertStore::lasting).

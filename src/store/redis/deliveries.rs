@@ -18,8 +18,8 @@ use crate::store::notification::{Notification, Readable};
 use crate::store::untold::leave_out_untold;
 use crate::store::{
     AcknowledgedSilence, AlertStore, Backlog, Capacity, DeadLetter, Delivery, Destinations, Discarded, End,
-    Ended, Entry, FindAttempts, Join, Joined, KeptIncident, LARGEST_STEP, Marking, MeantFor, Position,
-    Result, StoredAttempts, WaitingPage,
+    Ended, Entry, FindAttempts, Join, Joined, KeptIncident, LARGEST_STEP, Marking, MeantFor, Membership,
+    Position, Result, StoredAttempts, WaitingPage,
 };
 use crate::telemetry::Stored;
 use async_trait::async_trait;
@@ -100,8 +100,8 @@ impl AlertStore for RedisEngine {
         leave_out_untold(self, &self.telemetry, receiver, leased, &untold, now).await
     }
 
-    async fn waits(&self, group: &str, record: &OfflineRecord) -> Result<bool> {
-        members::waits(self, group, record).await
+    async fn memberships(&self, records: &[&OfflineRecord]) -> Result<Vec<Vec<Membership>>> {
+        members::memberships(self, records).await
     }
 
     async fn lasting(&self, group: &str) -> Result<Vec<RecordId>> {

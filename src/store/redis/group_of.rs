@@ -20,8 +20,8 @@ use redis::pipe;
 use super::RedisEngine;
 use super::fields::{Field, Fields};
 use crate::clock::Timestamp;
-use crate::presence::Labels;
-use crate::store::member_names::of_member;
+use crate::presence::{Labels, OfflineRecord};
+use crate::store::member_names::{names_of, of_member};
 use crate::store::notification::GroupMember;
 use crate::store::{EngineError, Group, Join, OutboxEvent, Result};
 use crate::store::{json::from_json, json::to_json};
@@ -163,6 +163,19 @@ async fn stored_groups(
     let groups =
         |json: Vec<u8>| groups_in(&String::from_utf8_lossy(&json)).ok().filter(|all| !all.is_empty());
     Ok(others.filter_map(|((_, index), json)| Some((*index, groups(json)?))).collect())
+}
+
+/// The stored groups of these records.
+pub(super) async fn of_records(engine: &RedisEngine, records: &[&OfflineRecord]) -> Result<Vec<Vec<Group>>> {
+    let mut read = pipe();
+    for record in records {
+        let partition = engine.keys.partition(&record.id.unit);
+        let [member, _] = names_of(record);
+        read.hget(engine.keys.in_partition(partition, "group_of"), member);
+    }
+    let stored: Vec<Option<Vec<u8>>> = engine.topology.send("group_of", &read).await?;
+    let groups = |json: Vec<u8>| groups_in(&String::from_utf8_lossy(&json)).unwrap_or_default();
+    Ok(stored.into_iter().map(|json| json.map(groups).unwrap_or_default()).collect())
 }
 
 /// The group with that key, with its labels, by one of its members.

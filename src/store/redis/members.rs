@@ -1,21 +1,43 @@
-//! What a group knows of its silences: which wait for a notification, and which last.
+//! What a group knows of its silences: which wait for a notification, which receivers were notified of them, and which
+//! last.
 
 use redis::pipe;
 
-use super::RedisEngine;
-use crate::presence::{OfflineRecord, RecordId, Stage};
-use crate::store::Result;
+use super::{RedisEngine, group_of};
+use crate::presence::{OfflineRecord, RecordId};
 use crate::store::member_names::{names_of, of_member};
+use crate::store::{Group, Membership, Result};
 
-/// See [`AlertStore::waits`](crate::store::AlertStore::waits).
-pub(super) async fn waits(engine: &RedisEngine, group: &str, record: &OfflineRecord) -> Result<bool> {
-    let partition = engine.keys.partition_of_group(group);
-    let fields = names_of(record).map(|name| format!("{group}\n{name}"));
+/// See [`AlertStore::memberships`](crate::store::AlertStore::memberships).
+pub(super) async fn memberships(
+    engine: &RedisEngine,
+    records: &[&OfflineRecord],
+) -> Result<Vec<Vec<Membership>>> {
+    let groups = group_of::of_records(engine, records).await?;
     let mut read = pipe();
-    read.cmd("HMGET").arg(engine.keys.in_partition(partition, "members")).arg(&fields);
-    let (values,): (Vec<Option<Vec<u8>>>,) = engine.topology.send("members", &read).await?;
-    let letter = Stage::Waits.letter() as u8;
-    Ok(values.iter().flatten().any(|value| value.first() == Some(&letter)))
+    for (record, groups) in records.iter().zip(&groups) {
+        for group in groups {
+            let partition = engine.keys.partition_of_group(&group.key);
+            let fields = names_of(record).map(|name| format!("{}\n{name}", group.key));
+            read.cmd("HMGET").arg(engine.keys.in_partition(partition, "members")).arg(&fields);
+        }
+    }
+    let values: Vec<Vec<Option<Vec<u8>>>> = engine.topology.send("members", &read).await?;
+    let mut values = values.into_iter();
+    let memberships = groups.into_iter().map(|groups| {
+        let members = groups.into_iter().zip(&mut values).flat_map(|(group, values)| {
+            let values = values.into_iter().flatten();
+            values.filter_map(move |value| read_member(&group, &value)).collect::<Vec<_>>()
+        });
+        members.collect()
+    });
+    Ok(memberships.collect())
+}
+
+/// A stored member: its record follows after a space, see `join.lua`.
+fn read_member(group: &Group, stored: &[u8]) -> Option<Membership> {
+    let head = stored.split(|byte| *byte == b' ').next()?;
+    Membership::read(group.clone(), str::from_utf8(head).ok()?)
 }
 
 /// See [`AlertStore::lasting`](crate::store::AlertStore::lasting).

@@ -189,6 +189,7 @@ macro_rules! every_case {
                 a_silence_that_lasts_is_notified_to_others_and_so_is_its_return
                 a_reminder_that_is_given_up_hides_no_return
                 a_receiver_for_which_a_notification_waits_gets_no_reminder_beside_it
+                each_group_of_a_record_says_which_receivers_were_notified_of_it
                 receivers_of_an_escalation_are_reminded_of_what_was_escalated
                 an_archived_unit_is_neither_reminded_of_nor_escalated_and_its_return_is_notified
                 neither_reminder_nor_escalation_is_notified_while_the_breaker_holds

@@ -8,7 +8,8 @@ use rollcall::fleet::{Subject, UnitChange};
 use rollcall::presence::{Acknowledgement, Closing, OfflineRecord, Recoveries};
 use rollcall::routing::{Minutes, RouteTimes, TimeInterval, zone};
 use rollcall::store::{
-    Again, Capacity, Delivery, Destination, Destinations, Escalation, Group, Join, OutboxEvent, Pace,
+    Again, Capacity, Delivery, Destination, Destinations, Escalation, Group, Join, Membership, OutboxEvent,
+    Pace,
 };
 
 use super::alerts::{back, delivered_to, offline};
@@ -444,6 +445,32 @@ pub async fn neither_reminder_nor_escalation_is_notified_while_the_breaker_holds
     assert_eq!(after, told(&[], &["off: a, on: "]), "an escalation follows when it is released");
     let after = world.goes_on(&[], &to, minutes(120)).await;
     assert_eq!(after, told(&["again off: a, on: "], &["again off: a, on: "]));
+}
+
+pub async fn each_group_of_a_record_says_which_receivers_were_notified_of_it<G: Ground>(world: World<G>) {
+    let minutes = |m: u64| world.at(m * 60_000);
+    let [a, b] = ["a", "b"].map(|name| offline(&world.unit(name), world.at(0)));
+    let to = again(Pace::new(Duration::from_secs(600), Duration::ZERO), None, Some(30));
+    let receivers = async || {
+        let found = world.engine.memberships(&[&a, &b]).await.unwrap();
+        let [of_a, of_b]: [Vec<Membership>; 2] = found.try_into().unwrap();
+        assert_eq!(of_b, [], "it joined no group");
+        let group = |one: Membership| {
+            assert_eq!((one.group.key.as_str(), one.group.labels["site"].as_str()), ("site=north", "north"));
+            one.receivers.map(|names| names.join(" "))
+        };
+        of_a.into_iter().map(group).collect::<Vec<_>>()
+    };
+    assert_eq!(receivers().await, []);
+    assert_eq!(world.goes_on(&[&a], &to, minutes(0)).await, NOTHING);
+    assert_eq!(receivers().await, [None], "it waits");
+    assert_eq!(world.goes_on(&[], &to, minutes(10)).await, told(&["off: a, on: "], &[]));
+    assert_eq!(receivers().await, [Some("hook".to_owned())]);
+    assert_eq!(world.goes_on(&[], &to, minutes(40)).await, told(&[], &["off: a, on: "]));
+    assert_eq!(receivers().await, [Some("hook boss".to_owned())]);
+    world.goes_on(&[&returned(&a)], &to, minutes(50)).await;
+    world.goes_on(&[], &to, minutes(60)).await;
+    assert_eq!(receivers().await, [], "it is over");
 }
 
 pub async fn receivers_of_an_escalation_are_reminded_of_what_was_escalated<G: Ground>(world: World<G>) {

@@ -4,9 +4,13 @@
 //! first. In a larger storm a pass over all of them takes several rounds; meanwhile those of the last pass that are still open
 //! are sent. It keeps those whose routes name the receiver and whose wait is over: the receiver was notified of them, or is
 //! about to be. A record that alert silences have covered since it was detected is not among them, nor is one that was
-//! inhibited, or held by the mass-offline breaker, before its wait was over. A unit that flaps is sent as its episode.
+//! inhibited, held by the mass-offline breaker, or muted by its route, before its wait was over. A unit that flaps is sent as
+//! its episode.
+//!
+//! A receiver of an escalation, or a fallback, is notified of silences whose routes do not name it. The groups of these
+//! records are read to see of which: one read for each page, and none for other receivers.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,14 +18,15 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::Config;
 use super::channel::{Channel, LastingBlindness, OpenRecords, within};
 use super::holds::Holds;
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Flapping, Ownership, Silences};
 use crate::presence::{OfflineRecord, RecordId};
 use crate::routing::alert_silence::has_always_covered;
-use crate::routing::{AlertSilence, Inhibitors, Routes};
-use crate::store::{OpenPages, Queries, Result};
+use crate::routing::{AlertSilence, Inhibitors, Routes, Taken};
+use crate::store::{AlertStore, OpenPages, Queries, Result};
 
 /// The partition whose owner resends.
 const FIRST: u16 = 0;
@@ -38,6 +43,9 @@ pub struct Resend {
     /// After how long an attempt is given up.
     pub timeout: Duration,
     pub routes: Routes,
+    /// Whether it is notified of silences whose routes do not name it.
+    pub is_told_after_others: bool,
+    pub engine: Arc<dyn AlertStore>,
     pub queries: Arc<dyn Queries>,
     pub silences: Arc<Silences>,
     pub holds: Holds,
@@ -53,6 +61,25 @@ pub struct Resend {
     pub stop: CancellationToken,
 }
 
+/// Receivers that are notified of silences whose routes do not name them: those of escalations, and fallbacks.
+pub(super) fn told_after_others(config: &Config) -> HashSet<String> {
+    let fallbacks = config.receivers.iter().filter_map(|one| Some(one.fallback.as_ref()?.receiver.clone()));
+    let routes = config.route.all().into_iter();
+    let escalated = routes.flat_map(|route| &route.again.escalate).flat_map(|step| step.receivers.clone());
+    fallbacks.chain(escalated).collect()
+}
+
+/// What keeps receivers from being notified of open records, at a moment.
+struct Held {
+    silences: Arc<[AlertSilence]>,
+    inhibitors: Arc<Inhibitors>,
+    /// When the mass-offline breaker tripped that holds.
+    tripped_at: Option<Timestamp>,
+    /// Since when routes are muted, by their ids.
+    muted_since: HashMap<String, Timestamp>,
+    now: Timestamp,
+}
+
 /// What of the open records is known.
 struct Known<'a> {
     pages: OpenPages<'a>,
@@ -65,6 +92,10 @@ struct Known<'a> {
 impl<'a> Known<'a> {
     fn new(queries: &'a dyn Queries) -> Known<'a> {
         Known { pages: OpenPages::new(queries), read: Default::default(), whole: None }
+    }
+
+    fn begin_again(&mut self, queries: &'a dyn Queries) {
+        (self.pages, self.read) = (OpenPages::new(queries), Default::default());
     }
 }
 
@@ -112,10 +143,7 @@ impl Resend {
     /// round that did which are still open.
     async fn open<'a>(&'a self, known: &mut Known<'a>, now: Timestamp) -> Result<OpenRecords> {
         let most = self.channel.most_resent();
-        let silences = self.silences.current().await?;
-        let inhibitors = self.holds.inhibitions.current().await?;
-        let tripped_at = self.holds.breaker.held().await?.map(|trip| trip.at);
-        let holds = (&*inhibitors, tripped_at);
+        let held = self.held(now).await?;
         for read in 0.. {
             if read >= MOST_PAGES
                 && let Some(whole) = known.whole.clone()
@@ -123,8 +151,10 @@ impl Resend {
                 return self.still_open(whole).await;
             }
             let Some(page) = known.pages.next().await? else { break };
+            // A page that is left out would end its alerts.
+            let page = self.known_of(page, &held).await.inspect_err(|_| known.begin_again(&*self.queries))?;
             let (oldest, count) = &mut known.read;
-            for record in page.into_iter().filter(|record| self.is_known(record, &silences, holds, now)) {
+            for record in page {
                 *count += 1;
                 oldest.push_back(record);
                 if oldest.len() > most {
@@ -134,7 +164,7 @@ impl Resend {
         }
         let (oldest, count) = std::mem::take(&mut known.read);
         let whole = OpenRecords { oldest: oldest.into(), count };
-        known.pages = OpenPages::new(&*self.queries);
+        known.begin_again(&*self.queries);
         known.whole = Some(whole.clone());
         Ok(whole)
     }
@@ -145,14 +175,11 @@ impl Resend {
         if episodes.is_empty() {
             return Ok(open);
         }
-        let silences = self.silences.current().await?;
-        let inhibitors = self.holds.inhibitions.current().await?;
-        let tripped_at = self.holds.breaker.held().await?.map(|trip| trip.at);
         let before = open.oldest.len();
         open.oldest.retain(|record| !episodes.contains_key(&record.id.unit));
         open.count -= before - open.oldest.len();
-        let known = |one: &OfflineRecord| self.is_known(one, &silences, (&inhibitors, tripped_at), now);
-        let known: Vec<OfflineRecord> = episodes.into_values().filter(known).collect();
+        let held = self.held(now).await?;
+        let known = self.known_of(episodes.into_values().collect(), &held).await?;
         open.count += known.len();
         open.oldest.extend(known);
         open.oldest.sort_by_key(|record| std::cmp::Reverse(record.detected_at));
@@ -171,22 +198,44 @@ impl Resend {
         Ok(whole)
     }
 
-    fn is_known(
-        &self,
-        record: &OfflineRecord,
-        silences: &[AlertSilence],
-        (inhibitors, tripped_at): (&Inhibitors, Option<Timestamp>),
-        now: Timestamp,
-    ) -> bool {
-        if has_always_covered(silences, record, now) {
+    async fn held(&self, now: Timestamp) -> Result<Held> {
+        Ok(Held {
+            silences: self.silences.current().await?,
+            inhibitors: self.holds.inhibitions.current().await?,
+            tripped_at: self.holds.breaker.held().await?.map(|trip| trip.at),
+            muted_since: self.routes.muted_since(now),
+            now,
+        })
+    }
+
+    /// Those of these records that the receiver was notified of, or is about to be, in their order.
+    async fn known_of(&self, records: Vec<OfflineRecord>, held: &Held) -> Result<Vec<OfflineRecord>> {
+        let mut is_known: Vec<bool> = records.iter().map(|record| self.is_known(record, held)).collect();
+        if self.is_told_after_others {
+            let others = records.iter().zip(&is_known).filter(|(_, is_known)| !**is_known);
+            let others: Vec<&OfflineRecord> = others.map(|(record, _)| record).collect();
+            let memberships = self.engine.memberships(&others).await?;
+            let rest = is_known.iter_mut().filter(|is_known| !**is_known);
+            for (is_known, groups) in rest.zip(memberships) {
+                *is_known = groups.iter().any(|group| group.is_known_to(&self.receiver));
+            }
+        }
+        let known = records.into_iter().zip(is_known).filter(|(_, is_known)| *is_known);
+        Ok(known.map(|(record, _)| record).collect())
+    }
+
+    /// Whether a route of the record notified the receiver, or is about to.
+    fn is_known(&self, record: &OfflineRecord, held: &Held) -> bool {
+        let Held { silences, inhibitors, tripped_at, muted_since, now } = held;
+        if has_always_covered(silences, record, *now) {
             return false;
         }
-        let inhibited_at = inhibitors.held(record, now).and_then(|held| held.since());
-        let held_at = inhibited_at.into_iter().chain(tripped_at).min();
-        let mut taken = self.routes.of(record).into_iter().map(|taken| taken.route);
-        taken.any(|route| {
-            let ready_at = record.detected_at + route.waits();
-            let is_told = ready_at <= now && held_at.is_none_or(|at| ready_at < at);
+        let inhibited_at = inhibitors.held(record, *now).and_then(|held| held.since());
+        let held_at = inhibited_at.into_iter().chain(*tripped_at).min();
+        self.routes.of(record).into_iter().any(|Taken { id, route, .. }| {
+            let ready_at = route.ready_at(record);
+            let held_at = held_at.into_iter().chain(muted_since.get(id).copied()).min();
+            let is_told = ready_at <= *now && held_at.is_none_or(|at| ready_at < at);
             is_told && route.receivers.contains(&self.receiver)
         })
     }

@@ -1,9 +1,9 @@
 //! The tree of routes.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
 use super::{Again, Destination, Destinations, Matcher, RouteTimes, id};
+use crate::clock::Timestamp;
 use crate::presence::{Labels, OfflineRecord, Pace};
 
 /// In `group_by`: every label, `kind` and `unit`.
@@ -66,9 +66,10 @@ impl Route {
         names
     }
 
-    /// The shortest time from the detection of a silence to its notification.
-    pub fn waits(&self) -> Duration {
-        Pace { is_shared: self.is_shared(), ..self.pace }.gathers().max(self.pace.wait)
+    /// The first moment at which receivers may be notified of a silence: it has waited, and has lasted as long as it must.
+    pub fn ready_at(&self, record: &OfflineRecord) -> Timestamp {
+        let waits = Pace { is_shared: self.is_shared(), ..self.pace }.gathers().max(self.pace.wait);
+        (record.detected_at + waits).max(record.deadline + self.pace.lasts)
     }
 
     /// Whether units share its groups. A group of one unit need not gather others.
@@ -155,6 +156,13 @@ impl Routes {
         (taken, steps)
     }
 
+    /// The routes that are muted at a moment, by their ids, and since when.
+    pub fn muted_since(&self, now: Timestamp) -> HashMap<String, Timestamp> {
+        let mut times = HashMap::new();
+        self.root.times(&mut times);
+        times.into_iter().filter_map(|(id, times)| Some((id, times.muted_since(now)?))).collect()
+    }
+
     /// The destinations of all groups, where these receivers are configured.
     pub fn destinations(&self, receivers: Vec<String>) -> Destinations {
         let mut routes = HashMap::new();
@@ -235,7 +243,6 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::clock::Timestamp;
     use crate::presence::Unit;
     use crate::routing::parse_matchers;
 

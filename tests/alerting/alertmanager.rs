@@ -3,16 +3,19 @@
 use std::collections::BTreeSet;
 use std::net::{TcpListener, UdpSocket};
 use std::path::Path;
+use std::sync::Arc;
 
-use rollcall::alerting::{AlertmanagerConfig, Format, open, send_test};
+use rollcall::alerting::{AlertmanagerConfig, Fallback, Format, Route, open, send_test};
+use rollcall::routing::{RouteTimes, TimeInterval, parse_matchers, zone};
 use rollcall::simulate::servers::{Server, free_port};
-use rollcall::simulate::webhook_sink::WebhookSink;
+use rollcall::simulate::webhook_sink::{Answer, WebhookSink};
+use rollcall::store::{Again, Escalation, Pace};
 use serde_json::Value;
 
 use super::mass_offline::{RULE, names};
 use super::silences::silence;
 use super::support::http;
-use super::world::{On, WAIT, World, hook, until};
+use super::world::{On, WAIT, World, hook, named, until};
 use super::*;
 
 const RESEND: Duration = Duration::from_secs(1);
@@ -187,14 +190,7 @@ async fn a_record_that_a_silence_covers_is_no_alert_and_one_that_was_notified_be
 #[tokio::test(flavor = "multi_thread")]
 async fn blindness_that_lasts_is_sent_again_also_without_the_engine_and_ended_when_it_is_over() {
     let sink = hook().await;
-    let resend = Duration::from_millis(100);
-    let config = AlertmanagerConfig {
-        urls: vec![sink.base()],
-        resend,
-        max_alerts: 100,
-        ..AlertmanagerConfig::default()
-    };
-    let mut world = World::new("unit", vec![to(config)]).await;
+    let mut world = World::new("unit", vec![to(config_of_sink(&sink))]).await;
     world.stop().await;
     world.config.blind_after = HOUR;
     world.start();
@@ -226,9 +222,7 @@ async fn blindness_that_lasts_is_sent_again_also_without_the_engine_and_ended_wh
 async fn a_trip_of_the_breaker_is_sent_again_while_it_holds_and_ended_with_it() {
     for on in [On::Redis, On::Directory] {
         let sink = hook().await;
-        let resend = Duration::from_millis(100);
-        let config = AlertmanagerConfig { urls: vec![sink.base()], resend, ..config_of_sink() };
-        let mut world = World::on(on, "unit", vec![to(config)]).await;
+        let mut world = World::on(on, "unit", vec![to(config_of_sink(&sink))]).await;
         world.stop().await;
         world.config.breaker = Some(RULE);
         world.start();
@@ -257,25 +251,111 @@ async fn a_trip_of_the_breaker_is_sent_again_while_it_holds_and_ended_with_it() 
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_whose_route_has_not_notified_of_it_is_not_sent_again() {
+    let always = TimeInterval {
+        name: "always".to_owned(),
+        times: vec![],
+        weekdays: vec![],
+        days_of_month: vec![],
+        months: vec![],
+        years: vec![],
+        zone: zone("UTC").unwrap(),
+    };
+    let sink = hook().await;
+    let mut world = World::new("unit", vec![to(config_of_sink(&sink))]).await;
+    world.stop().await;
+    let root = world.config.route.clone();
+    let of =
+        |unit: &str| Route { matchers: parse_matchers(&format!("unit={unit}")).unwrap(), ..root.clone() };
+    let lasting = Route { pace: Pace { lasts: HOUR, ..root.pace }, ..of("lasting") };
+    let times = RouteTimes { mute: vec![Arc::new(always)], active: vec![] };
+    world.config.route.routes = vec![lasting, Route { times, ..of("muted") }];
+    world.start();
+    world.notify_loss(&["lasting", "muted", "other"]).await;
+    let resent = async |unit: &str, since: usize| {
+        until("it is sent again", async || {
+            units(&sink, since).iter().filter(|one| *one == unit).count() >= 3
+        })
+        .await;
+    };
+    resent("other", 0).await;
+    assert!(units(&sink, 0).iter().all(|unit| unit == "other"), "{:?}", units(&sink, 0));
+    let before = sink.received().len();
+    world.advance(HOUR);
+    resent("lasting", before).await;
+    assert!(units(&sink, 0).iter().all(|unit| unit != "muted"));
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_is_sent_again_to_a_receiver_that_knows_of_it_by_escalation_or_as_a_fallback() {
+    for (on, how) in [(On::Redis, "escalation"), (On::Directory, "fallback"), (On::Directory, "escalation")] {
+        let (sink, chat) = (hook().await, hook().await);
+        let mut world = World::on(on, "unit", vec![to(config_of_sink(&sink))]).await;
+        world.stop().await;
+        let mut first = named("chat", webhook_to(chat.url(), None));
+        world.config.route.receivers = vec!["chat".to_owned()];
+        if how == "escalation" {
+            let step = Escalation { after: HOUR / 4, receivers: vec!["hook".to_owned()] };
+            world.config.route.again = Again { repeat: None, escalate: vec![step] };
+        } else {
+            chat.answer_with(vec![Answer::Status(503); 100]);
+            first.fallback = Some(Fallback { receiver: "hook".to_owned(), after: HOUR / 4 });
+        }
+        world.config.receivers.push(first);
+        world.start();
+        world.notify_loss(&["a"]).await;
+        chat.wait_for(1, PATIENCE).await.unwrap();
+        if how == "escalation" {
+            world.delivered("chat").await;
+        } else {
+            let now = world.clock.now();
+            let is_down = async || world.engine.down_since("chat", now).await.unwrap() <= now;
+            until("that it fails is known", is_down).await;
+        }
+        assert_eq!(units(&sink, 0), [""; 0], "{how}: it is too early");
+        world.advance(HOUR / 4);
+        until("it is told", async || !units(&sink, 0).is_empty()).await;
+        until("it is sent again", async || units(&sink, 0).len() >= 4).await;
+        let ends = sent(&sink, "UnitOffline", 0);
+        assert!(ends.iter().all(|ends| *ends > world.clock.now()), "{how}: {ends:?}");
+        world.hear(&["a"]).await;
+        world.joined().await;
+        world.advance(HOUR);
+        let is_over =
+            async || sent(&sink, "UnitOffline", 0).last().is_some_and(|ends| *ends <= world.clock.now());
+        until("the end is sent", is_over).await;
+        world.stop().await;
+    }
+}
+
 const BREAKER: &str = "RollcallBreakerTripped";
 
-fn config_of_sink() -> AlertmanagerConfig {
-    AlertmanagerConfig { max_alerts: 100, ..AlertmanagerConfig::default() }
+fn config_of_sink(sink: &WebhookSink) -> AlertmanagerConfig {
+    let (urls, resend) = (vec![sink.base()], Duration::from_millis(100));
+    AlertmanagerConfig { urls, resend, max_alerts: 100, ..AlertmanagerConfig::default() }
+}
+
+/// The units of the alerts in each request since then.
+fn units(sink: &WebhookSink, since: usize) -> Vec<String> {
+    let unit = |alert: &Value| alert["labels"]["unit"].as_str().unwrap().to_owned();
+    alerts_named(sink, "UnitOffline", since).iter().map(unit).collect()
 }
 
 /// The alerts of that name in each request since then: when they end.
 fn sent(sink: &WebhookSink, name: &str, since: usize) -> Vec<Timestamp> {
     let ends = |alert: &Value| serde_json::from_value(alert["endsAt"].clone()).unwrap();
-    named(sink, name, since).iter().map(ends).collect()
+    alerts_named(sink, name, since).iter().map(ends).collect()
 }
 
 /// The summaries under which the alerts of that name were sent.
 fn texts(sink: &WebhookSink, name: &str) -> BTreeSet<String> {
     let summary = |alert: &Value| alert["annotations"]["summary"].as_str().unwrap().to_owned();
-    named(sink, name, 0).iter().map(summary).collect()
+    alerts_named(sink, name, 0).iter().map(summary).collect()
 }
 
-fn named(sink: &WebhookSink, name: &str, since: usize) -> Vec<Value> {
+fn alerts_named(sink: &WebhookSink, name: &str, since: usize) -> Vec<Value> {
     let posts: Vec<Value> = sink.received()[since..].iter().map(|one| one.json()).collect();
     let alerts = posts.iter().flat_map(|post| post.as_array().unwrap());
     alerts.filter(|alert| alert["labels"]["alertname"] == name).cloned().collect()

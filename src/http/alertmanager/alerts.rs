@@ -125,7 +125,7 @@ impl AlertFilter {
         let mut inhibited_by: Vec<String> = by.map(|source| source.fingerprint.clone()).collect();
         // Receivers know of what had waited before.
         let is_held = |trip: &Trip| {
-            let waited = |taken: &Taken<'_>| record.detected_at + taken.route.waits() < trip.at;
+            let waited = |taken: &Taken<'_>| taken.route.ready_at(record) < trip.at;
             record.detected_at >= trip.since || !routes.of(record).iter().any(waited)
         };
         if open.trip.as_ref().is_some_and(is_held) {

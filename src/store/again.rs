@@ -4,7 +4,7 @@ use super::notification::{GroupMember, Notification, notification_id};
 use super::receiver_list::lists;
 use super::{Delivery, MeantFor, OutboxEvent};
 use crate::clock::Timestamp;
-use crate::presence::OfflineRecord;
+use crate::presence::{Guarantee, OfflineRecord};
 
 impl Notification {
     /// The notification of a delivery, for one more delivery of the same.
@@ -29,9 +29,13 @@ impl Notification {
         }
     }
 
-    /// Without the returns of which that receiver is notified because it was notified of their silences; `None`: nothing
-    /// is left.
-    pub fn without_returns_to(mut self, receiver: &str) -> Option<Notification> {
+    /// What a fallback is notified of in place of the receiver: all but the returns of which it is notified itself, because
+    /// it was notified of their silences. `None`: nothing is left, or it is a timer that is delivered at most once, which
+    /// its receiver alone attempts.
+    pub fn part_of_fallback(mut self, receiver: &str) -> Option<Notification> {
+        if self.timers.iter().any(|one| one.guarantee == Guarantee::AtMostOnce) {
+            return None;
+        }
         let knows = |receivers: &Option<String>| receivers.as_deref().is_some_and(|all| lists(all, receiver));
         let mut known = self.notified.iter().map(knows);
         self.online.retain(|_| !known.next().unwrap_or(false));

@@ -85,7 +85,7 @@ fn copy(
         database.prepare_cached("INSERT OR IGNORE INTO fallen(lane) VALUES(?)")?.execute([lane])?;
         // One that cannot be read is left out, as for its receiver.
         let notification = body.as_ref().and_then(|body| Notification::read(group, body).notification);
-        let Some(notification) = notification.and_then(|one| one.without_returns_to(to)) else { continue };
+        let Some(notification) = notification.and_then(|one| one.part_of_fallback(to)) else { continue };
         let delivery = Delivery::of(Some(notification), group, &format!("{id}.{receiver}"), receiver);
         let (id, notification) = Notification::for_fallback(&delivery, to, meant_for.since);
         let insert = "INSERT OR IGNORE INTO notifications(id, body, owed) VALUES(?, ?, 1)";

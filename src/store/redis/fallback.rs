@@ -13,7 +13,6 @@ use super::RedisEngine;
 use super::fields::Fields;
 use super::lanes::in_lane;
 use crate::clock::Timestamp;
-use crate::presence::Guarantee;
 use crate::store::notification::{GroupMember, Notification};
 use crate::store::{Delivery, MeantFor, Result, json::to_json};
 
@@ -129,13 +128,9 @@ async fn copy_step(
             let body = own.filter(|_| at == 0).map(|own| own.as_bytes().to_vec()).or(body);
             // One that cannot be read is left out, as for its receiver.
             let notification = body.and_then(|body| Notification::read(group, &body).notification);
-            let Some(notification) = notification.and_then(|one| one.without_returns_to(to)) else {
+            let Some(notification) = notification.and_then(|one| one.part_of_fallback(to)) else {
                 continue;
             };
-            // A timer that is delivered at most once is attempted by its receiver alone.
-            if notification.timers.iter().any(|one| one.guarantee == Guarantee::AtMostOnce) {
-                continue;
-            }
             let (receiver, id) = (&meant_for.receiver, format!("{id}.{}", meant_for.receiver));
             let delivery = Delivery::of(Some(notification), group, &id, receiver);
             silences.extend(delivery.offline.iter().map(GroupMember::of_record));

@@ -238,6 +238,7 @@ macro_rules! every_case {
                 promise_17_a_cancel_that_answers_yes_is_never_fired
                 promise_17_a_batch_cancels_only_what_is_still_as_it_was_read
                 promise_18_a_change_that_answers_yes_moves_it
+                promise_19_an_at_most_once_timer_goes_to_no_fallback
                 a_timer_is_registered_shown_changed_and_cancelled
                 the_state_of_a_timer_is_true_after_it_is_given_up_replayed_and_purged
                 a_timer_that_is_registered_again_before_it_is_delivered_is_delivered_twice

@@ -9,8 +9,8 @@ use rollcall::presence::{
     Guarantee, NewTimer, Receipt, Timer, TimerClass, TimerId, TimerStanding, TimerState,
 };
 use rollcall::store::{
-    AttemptMade, Delivery, End, Ended, FindTimers, Fired, TimerCancelled, TimerCapacity, TimerClasses,
-    TimerRegistered, group_of_timer,
+    AttemptMade, Delivery, End, Ended, FindTimers, Fired, MeantFor, TimerCancelled, TimerCapacity,
+    TimerClasses, TimerRegistered, group_of_timer,
 };
 
 use super::ground::Ground;
@@ -467,4 +467,17 @@ pub async fn a_timer_of_a_type_that_is_not_configured_waits<G: Ground>(world: Wo
     world.registers(&[timer("a", "report", due)]).await;
     world.engine.put_off(&left, due + HOUR).await.unwrap();
     assert_eq!(names(&world.fires(due, 0).await), ["a"]);
+}
+
+pub async fn promise_19_an_at_most_once_timer_goes_to_no_fallback<G: Ground>(world: World<G>) {
+    let due = world.at(1000);
+    world.registers(&[timer("only", "once", due), timer("other", "report", due)]).await;
+    assert_eq!(world.fires(due, 0).await.timers.len(), 2);
+    let since = world.engine.down_since("hook", due).await.unwrap();
+    let meant_for = MeantFor { receiver: "hook".to_owned(), since };
+    assert_eq!(world.engine.fall_back(&world.partitions(), &meant_for, "mail", due).await.unwrap(), 1);
+    let copies = world.leases("mail", due).await;
+    let keys: Vec<&str> = copies.iter().map(|one| one.group.key.as_str()).collect();
+    assert_eq!(keys, [group_of_timer(&id("other"))]);
+    assert_eq!(world.leases("hook", due).await.len(), 2, "its receiver attempts both");
 }

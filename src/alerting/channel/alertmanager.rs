@@ -5,8 +5,8 @@
 //! every `resend`, by the loop in `alerting/resend.rs`. An alert is valid
 //! for four times that long; `endsAt` says until when, and a return sets it to its moment. Servers of a cluster do not
 //! tell each other of alerts: each one gets all of them. A notification has arrived when one server has taken it; the
-//! others get it with the next resend, and are named meanwhile. A server that does not answer takes nothing from the
-//! others: its time ends before that of the attempt.
+//! others get it with the next resend, also the end of an alert, and are named meanwhile. A server that does not answer
+//! takes nothing from the others: its time ends before that of the attempt.
 //!
 //! # Alerts that end between two resends
 //! A return may be notified by another instance, or while the open records are being read, and then the resend revives
@@ -36,6 +36,10 @@ use crate::clock::Timestamp;
 use crate::presence::{Labels, OfflineRecord, RecordId};
 use crate::routing::alert::{ALERT_NAME, BREAKER_TRIPPED};
 use crate::store::Delivery;
+
+mod missed;
+
+use missed::Missed;
 
 /// Below the address of a server.
 const PATH: &str = "api/v2/alerts";
@@ -70,6 +74,8 @@ pub struct Alertmanager {
     resent: Mutex<HashMap<Lasting, Alert>>,
     /// The servers that did not take the last alerts, and why.
     refused: Mutex<Option<String>>,
+    /// The ends of alerts that single servers did not take.
+    missed: Mutex<Missed>,
     /// Records that were closed since the last resend but one, and when. A resend may have read them before.
     closed: Mutex<HashMap<RecordId, Timestamp>>,
     message: MessageConfig,
@@ -93,7 +99,7 @@ struct Counted {
 }
 
 /// An alert as it is posted.
-#[derive(Serialize)]
+#[derive(Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct PostedAlert {
     labels: Labels,
@@ -102,6 +108,8 @@ struct PostedAlert {
     ends_at: Timestamp,
     #[serde(rename = "generatorURL", skip_serializing_if = "Option::is_none")]
     generator_url: Option<String>,
+    #[serde(skip)]
+    is_over: bool,
 }
 
 impl PostedAlert {
@@ -111,6 +119,7 @@ impl PostedAlert {
             labels: alert.labels,
             annotations: alert.annotations,
             starts_at: alert.starts_at,
+            is_over: alert.ends_at.is_some(),
             ends_at: alert.ends_at.unwrap_or(valid_until),
             generator_url: alert.url,
         }
@@ -140,29 +149,25 @@ impl Alertmanager {
             counted: Mutex::default(),
             resent: Mutex::default(),
             refused: Mutex::default(),
+            missed: Mutex::new(Missed::new(config.urls.len())),
             closed: Mutex::default(),
             message: message.clone(),
         })
     }
 
-    /// Posts to all servers. An error if none took it.
+    /// Posts to all servers, and to each the ends of alerts that it has missed. An error if none took it.
     async fn post(&self, alerts: Vec<PostedAlert>, now: Timestamp) -> Result<(), Failure> {
-        if alerts.is_empty() {
+        let missed = self.missed().beside(&alerts, now);
+        if alerts.is_empty() && missed.iter().all(Vec::is_empty) {
             return Ok(());
         }
-        let body = serde_json::to_string(&alerts).expect("names and times are always JSON");
-        let mut headers = HeaderMap::new();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        headers.extend(self.authorization.clone().map(|value| (AUTHORIZATION, value)));
-        let posts = self.servers.iter().map(async |server| {
-            let (address, headers, body) = (server.address().clone(), headers.clone(), body.clone());
-            let request = Request { method: Method::POST, address, headers, body };
-            let why = || format!("{}: no answer within {:?}", server.origin(), self.timeout);
-            let answer = tokio::time::timeout(self.timeout, server.send(request, now)).await;
-            answer.unwrap_or_else(|_| Err(Failure::temporary(why())))
+        let posts = self.servers.iter().zip(&missed).map(async |(server, missed)| {
+            let alerts: Vec<&PostedAlert> = alerts.iter().chain(missed).collect();
+            if alerts.is_empty() { Ok(()) } else { self.post_to(server, &alerts, now).await }
         });
-        let failures: Vec<Failure> = join_all(posts).await.into_iter().filter_map(Result::err).collect();
-        let refused: Vec<String> = failures.iter().map(Failure::to_string).collect();
+        let results = join_all(posts).await;
+        let failures: Vec<&Failure> = results.iter().filter_map(|result| result.as_ref().err()).collect();
+        let refused: Vec<String> = failures.iter().map(ToString::to_string).collect();
         if failures.len() == self.servers.len() {
             // Alertmanager knows no receiver that wants nothing more: the server of another program answered.
             let asked = failures.iter().filter_map(|failure| match failure {
@@ -171,12 +176,39 @@ impl Alertmanager {
             });
             return Err(Failure::Temporary { why: refused.join(", "), retry_after: asked.min() });
         }
+        let until = now + (VALID_FOR * self.resend).max(BLIND_FOR);
+        for (server, (result, ends)) in results.iter().zip(&missed).enumerate() {
+            match result {
+                Ok(()) => self.missed().taken(server, ends),
+                Err(_) => self.missed().refused(server, &alerts, until),
+            }
+        }
         *self.refused() = (!refused.is_empty()).then(|| refused.join(", "));
         Ok(())
     }
 
+    async fn post_to(
+        &self,
+        server: &HttpTarget,
+        alerts: &[&PostedAlert],
+        now: Timestamp,
+    ) -> Result<(), Failure> {
+        let body = serde_json::to_string(alerts).expect("names and times are always JSON");
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.extend(self.authorization.clone().map(|value| (AUTHORIZATION, value)));
+        let request = Request { method: Method::POST, address: server.address().clone(), headers, body };
+        let why = || format!("{}: no answer within {:?}", server.origin(), self.timeout);
+        let answer = tokio::time::timeout(self.timeout, server.send(request, now)).await;
+        answer.unwrap_or_else(|_| Err(Failure::temporary(why()))).map(drop)
+    }
+
     fn closed(&self) -> MutexGuard<'_, HashMap<RecordId, Timestamp>> {
         self.closed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn missed(&self) -> MutexGuard<'_, Missed> {
+        self.missed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn refused(&self) -> MutexGuard<'_, Option<String>> {

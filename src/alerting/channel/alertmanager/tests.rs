@@ -110,6 +110,50 @@ async fn an_instance_that_does_not_resend_counts_only_what_it_has_sent_lately() 
 }
 
 #[tokio::test]
+async fn a_server_that_missed_the_end_of_an_alert_is_told_with_the_next_resend_and_the_other_is_not() {
+    let (one, two) = (sink().await, sink().await);
+    let channel = channel(&[&one, &two], 100, RESEND);
+    let (a, b) = (silent("a", START), silent("b", START));
+    let at = |round: u32| START + round * RESEND;
+    channel.send(&delivery(vec![a.clone(), b.clone()], vec![]), START).await.unwrap();
+    two.answer_with([Answer::Status(503)]);
+    channel.send(&delivery(vec![], vec![back(&a, at(1))]), at(1)).await.unwrap();
+    assert!(channel.unreached().unwrap().contains(&two.base()));
+    channel.resend(Some(open(&[&b])), &[], at(2)).await.unwrap();
+    assert_eq!(channel.unreached(), None);
+    // The last alert, so that the next resend has no other.
+    two.answer_with([Answer::Status(503), Answer::Status(503)]);
+    channel.send(&delivery(vec![], vec![back(&b, at(3))]), at(3)).await.unwrap();
+    for round in [3, 4, 5] {
+        channel.resend(Some(open(&[])), &[], at(round)).await.unwrap();
+    }
+    let silences = named(&[("a", at(4)), ("b", at(4))]);
+    let of_one = [silences.clone(), named(&[("a", at(1))]), named(&[("b", at(6))]), named(&[("b", at(3))])];
+    assert_eq!(posted(&one), of_one);
+    let end = || named(&[("b", at(3))]);
+    let of_two =
+        [silences, named(&[("a", at(1))]), named(&[("a", at(1)), ("b", at(6))]), end(), end(), end()];
+    assert_eq!(posted(&two), of_two, "until it has taken it");
+}
+
+#[tokio::test]
+async fn the_end_of_an_alert_that_a_server_missed_does_not_end_the_next_silence_of_the_unit() {
+    let (one, two) = (sink().await, sink().await);
+    let channel = channel(&[&one, &two], 100, RESEND);
+    let a = silent("a", START);
+    channel.send(&delivery(vec![a.clone()], vec![]), START).await.unwrap();
+    two.answer_with([Answer::Status(503)]);
+    let moment = START + SECOND;
+    channel.send(&delivery(vec![], vec![back(&a, moment)]), moment).await.unwrap();
+    let again = silent("a", moment + RESEND);
+    channel.resend(Some(open(&[&again])), &[], moment + RESEND).await.unwrap();
+    channel.resend(Some(open(&[&again])), &[], moment + 2 * RESEND).await.unwrap();
+    let last = |sink: &WebhookSink| posted(sink).split_off(2);
+    let expected = [5, 6].map(|rounds| named(&[("a", moment + rounds * RESEND)]));
+    assert_eq!((last(&one), last(&two)), (expected.to_vec(), expected.to_vec()));
+}
+
+#[tokio::test]
 async fn a_server_that_does_not_answer_takes_nothing_from_the_others() {
     let (sink, silent_one) = (sink().await, sink().await);
     silent_one.answer_with([Answer::Hang]);

@@ -1,0 +1,56 @@
+//! Ends of alerts that a server did not take while another one did.
+//!
+//! They follow with the next alerts for that server. Each is kept for as long as the alert may last there: then the server
+//! has ended it by itself. What is beyond the bound ends like that, too.
+
+use std::collections::BTreeMap;
+
+use super::PostedAlert;
+use crate::clock::Timestamp;
+use crate::presence::Labels;
+
+/// The most ends that are kept for a server.
+const MOST: usize = 10_000;
+
+/// What each server has missed, by the labels of the alerts.
+pub(super) struct Missed(Vec<BTreeMap<Labels, End>>);
+
+/// An alert that ended, and until when its server may show it.
+#[derive(Clone)]
+struct End {
+    alert: PostedAlert,
+    until: Timestamp,
+}
+
+impl Missed {
+    pub(super) fn new(servers: usize) -> Missed {
+        Missed(vec![BTreeMap::new(); servers])
+    }
+
+    /// For each server the ends that it has missed, to be posted with these alerts. What these alerts say is newer.
+    pub(super) fn beside(&mut self, alerts: &[PostedAlert], now: Timestamp) -> Vec<Vec<PostedAlert>> {
+        for server in 0..self.0.len() {
+            self.0[server].retain(|_, end| end.until > now);
+            self.taken(server, alerts);
+        }
+        self.0.iter().map(|missed| missed.values().map(|end| end.alert.clone()).collect()).collect()
+    }
+
+    /// Forgets what the server with that number has missed of these.
+    pub(super) fn taken(&mut self, server: usize, alerts: &[PostedAlert]) {
+        let missed = &mut self.0[server];
+        if !missed.is_empty() {
+            for alert in alerts {
+                missed.remove(&alert.labels);
+            }
+        }
+    }
+
+    /// Notes the ends among these alerts that the server with that number did not take.
+    pub(super) fn refused(&mut self, server: usize, alerts: &[PostedAlert], until: Timestamp) {
+        let missed = &mut self.0[server];
+        let room = MOST.saturating_sub(missed.len());
+        let ends = alerts.iter().filter(|alert| alert.is_over).take(room);
+        missed.extend(ends.map(|alert| (alert.labels.clone(), End { alert: alert.clone(), until })));
+    }
+}

@@ -286,6 +286,29 @@ async fn a_recipient_refused_for_good_does_not_keep_the_mail_from_the_others() {
 }
 
 #[tokio::test]
+async fn a_recipient_refused_for_the_moment_keeps_the_mail_from_the_others_for_two_attempts_only() {
+    let sink = sink().await;
+    let both = open(&mail_to(sink.url(), &[OPS, BOSS])).unwrap();
+    let silence = delivery(vec![silent("detector:a", now())], vec![]);
+    sink.reply_with([1, 2, 3].map(|_| Reply::Recipient(OPS.to_owned(), 452)));
+    for attempt in [1, 2] {
+        let result = both.send(&Delivery { attempt, ..silence.clone() }, now()).await;
+        assert!(matches!(result, Err(Failure::Temporary { .. })), "{attempt}: {result:?}");
+    }
+    assert!(sink.mails().is_empty(), "greylisting is over by then, and each has one mail");
+    let third = Delivery { attempt: 3, ..silence.clone() };
+    both.send(&third, now()).await.unwrap();
+    assert_eq!(sink.mails()[0].to, [BOSS]);
+    let unreached = both.unreached().expect("the error names the recipients that were not reached");
+    assert!(unreached.starts_with(OPS) && unreached.contains("452") && !unreached.contains(BOSS));
+    // A server that takes no recipient at all is asked again.
+    let alone = open(&mail_to(sink.url(), &[OPS])).unwrap();
+    sink.reply_with([Reply::Recipient(OPS.to_owned(), 452)]);
+    assert!(matches!(alone.send(&third, now()).await, Err(Failure::Temporary { .. })));
+    assert_eq!(sink.mails().len(), 1);
+}
+
+#[tokio::test]
 async fn a_probe_and_a_test_say_which_recipient_is_refused() {
     let sink = sink().await;
     let receiver = mail_to(sink.url(), &[OPS, BOSS]);

@@ -7,6 +7,10 @@
 //! The mail is tried again, whether the server answers 4xx or 5xx: an operator corrects a
 //! wrong password, a missing right to relay or a wrong address, and no alert is lost by it. If the server refuses
 //! some recipients for good, the others get the mail, and the log names those that were refused.
+//!
+//! If it refuses some for the moment (greylisting, a full mailbox), the first [`PATIENT`] attempts fail, so that every
+//! recipient gets the same mail once. From then on these recipients are refused like those for good: one full mailbox
+//! keeps no alert from the others.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
@@ -44,6 +48,9 @@ use limited_stream::LimitedStream;
 const LONGEST_IDLE: Duration = Duration::from_secs(20);
 /// How long an idle connection may take to answer that it is open.
 const NOOP_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How many attempts wait for recipients that the server refuses for the moment.
+const PATIENT: u32 = 2;
 
 pub struct Email {
     receiver: String,
@@ -99,11 +106,12 @@ impl Email {
     }
 
     async fn post(&self, message: &Message<'_>) -> Result<Answer, Failure> {
+        let is_patient = message.delivery.attempt <= PATIENT && !message.delivery.is_at_most_once();
         let message = self
             .written(self.content(message))
             .map_err(|error| Failure::temporary(format!("the mail cannot be written: {}", chain(&error))))?;
         let mut connection = self.connection().await?;
-        let answer = self.hand_over(&mut connection, &message.formatted()).await?;
+        let answer = self.hand_over(&mut connection, &message.formatted(), is_patient).await?;
         self.idle().push((connection, Instant::now()));
         Ok(answer)
     }
@@ -149,9 +157,14 @@ impl Email {
         self.server.connect(&ClientId::Domain(self.domain().to_owned())).await
     }
 
-    async fn hand_over(&self, connection: &mut AsyncSmtpConnection, mail: &[u8]) -> Result<Answer, Failure> {
+    async fn hand_over(
+        &self,
+        connection: &mut AsyncSmtpConnection,
+        mail: &[u8],
+        is_patient: bool,
+    ) -> Result<Answer, Failure> {
         let fail = |error: Error| self.server.failure(&error);
-        let refused = self.address(connection).await?;
+        let refused = self.address(connection, is_patient).await?;
         connection.command(Data).await.map_err(fail)?;
         let answer = connection.message(mail).await.map_err(fail)?;
         let answer = format!("{} {}", answer.code(), answer.first_line().unwrap_or_default());
@@ -166,17 +179,21 @@ impl Email {
         Ok(Answer(plain(&answer)))
     }
 
-    /// Sends `MAIL FROM` and `RCPT TO`. Answers with the recipients that the server refuses for good, if it takes any.
+    /// Sends `MAIL FROM` and `RCPT TO`. Answers with the recipients that the server refuses, if it takes any. `is_patient`:
+    /// one that it refuses for the moment is a failure.
     async fn address(
         &self,
         connection: &mut AsyncSmtpConnection,
+        is_patient: bool,
     ) -> Result<Vec<(&Address, Failure)>, Failure> {
         let fail = |error: Error| self.server.failure(&error);
         connection.command(Mail::new(Some(self.from.email.clone()), vec![])).await.map_err(fail)?;
         let mut refused: Vec<(&Address, Failure)> = Vec::new();
         for recipient in &self.to {
             match connection.command(Rcpt::new(recipient.email.clone(), vec![])).await {
-                Err(error) if error.is_permanent() => refused.push((&recipient.email, fail(error))),
+                Err(error) if error.is_permanent() || (error.is_transient() && !is_patient) => {
+                    refused.push((&recipient.email, fail(error)));
+                }
                 answer => drop(answer.map_err(fail)?),
             }
         }
@@ -218,7 +235,7 @@ impl Channel for Email {
     /// Connects, greets, logs in and names sender and recipients, and sends no mail.
     async fn probe(&self) -> Result<(), Failure> {
         let mut connection = self.connection().await?;
-        let refused = self.address(&mut connection).await;
+        let refused = self.address(&mut connection, true).await;
         connection.abort().await;
         match refused?.as_slice() {
             [] => Ok(()),

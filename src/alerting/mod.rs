@@ -230,7 +230,7 @@ pub async fn run(
     type LoopEnd = (String, anyhow::Result<()>);
     let mut loops: FuturesUnordered<BoxFuture<'static, LoopEnd>> = FuturesUnordered::new();
     let mut buffers = HashMap::with_capacity(config.receivers.len());
-    let told_after_others = resend::told_after_others(&config);
+    let notified_after_others = resend::notified_after_others(&config);
     let routes = Routes::new(config.route);
     let destinations =
         routes.destinations(config.receivers.iter().map(|receiver| receiver.name.clone()).collect());
@@ -278,7 +278,7 @@ pub async fn run(
                 every,
                 timeout: receiver.timeout,
                 routes: routes.clone(),
-                is_told_after_others: told_after_others.contains(&name),
+                is_notified_after_others: notified_after_others.contains(&name),
                 engine: stores.alerts.clone(),
                 queries: stores.queries.clone(),
                 silences: stores.silences.clone(),

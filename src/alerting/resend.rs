@@ -44,7 +44,7 @@ pub struct Resend {
     pub timeout: Duration,
     pub routes: Routes,
     /// Whether it is notified of silences whose routes do not name it.
-    pub is_told_after_others: bool,
+    pub is_notified_after_others: bool,
     pub engine: Arc<dyn AlertStore>,
     pub queries: Arc<dyn Queries>,
     pub silences: Arc<Silences>,
@@ -62,7 +62,7 @@ pub struct Resend {
 }
 
 /// Receivers that are notified of silences whose routes do not name them: those of escalations, and fallbacks.
-pub(super) fn told_after_others(config: &Config) -> HashSet<String> {
+pub(super) fn notified_after_others(config: &Config) -> HashSet<String> {
     let fallbacks = config.receivers.iter().filter_map(|one| Some(one.fallback.as_ref()?.receiver.clone()));
     let routes = config.route.all().into_iter();
     let escalated = routes.flat_map(|route| &route.again.escalate).flat_map(|step| step.receivers.clone());
@@ -211,7 +211,7 @@ impl Resend {
     /// Those of these records that the receiver was notified of, or is about to be, in their order.
     async fn known_of(&self, records: Vec<OfflineRecord>, held: &Held) -> Result<Vec<OfflineRecord>> {
         let mut is_known: Vec<bool> = records.iter().map(|record| self.is_known(record, held)).collect();
-        if self.is_told_after_others {
+        if self.is_notified_after_others {
             let others = records.iter().zip(&is_known).filter(|(_, is_known)| !**is_known);
             let others: Vec<&OfflineRecord> = others.map(|(record, _)| record).collect();
             let memberships = self.engine.memberships(&others).await?;

@@ -29,6 +29,8 @@ pub(super) struct KnownFleet {
     pub furthest: Option<Timestamp>,
     /// When partitions of it were emptied last (ms).
     pub emptied_at: Option<i64>,
+    /// Every partition has had its stamp.
+    pub is_stamped: bool,
 }
 
 impl KnownFleet {
@@ -41,7 +43,7 @@ impl KnownFleet {
         let ((fleet, heard, emptied_at),): ((String, Text, Text),) = topology.send("meta", &pipe).await?;
         let heard = heard.as_deref().and_then(milliseconds).map(Timestamp::from_millis);
         let emptied_at = emptied_at.as_deref().and_then(milliseconds);
-        Ok(KnownFleet { id: fleet, heard, furthest: heard, emptied_at })
+        Ok(KnownFleet { id: fleet, heard, furthest: heard, emptied_at, is_stamped: false })
     }
 
     /// The server has stored `heard`, and a blind interval up to there if it ended one.
@@ -75,7 +77,8 @@ impl RedisEngine {
              stay silent are not; compare with your registry"
         );
         // This instance, or another one, has written the loss.
-        *self.known_fleet() = KnownFleet { id: fleet, heard: None, furthest: None, emptied_at: None };
+        *self.known_fleet() =
+            KnownFleet { id: fleet, heard: None, furthest: None, emptied_at: None, is_stamped: false };
         meta::replace(&self.topology, &self.scripts, &self.keys, &self.key).await?;
         Ok(reported)
     }

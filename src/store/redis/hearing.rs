@@ -24,7 +24,7 @@ use super::conditional::{ConditionalWrite, Expect, Fields};
 use super::hearing_fields::{HearingFields, filter_field, membership, parse_filter};
 use super::ledger::{StoredHearing, TAKEN};
 use super::reading::milliseconds;
-use super::stamps::{Stamps, primaries};
+use super::stamps::{STAMPED, Stamps, primaries};
 use super::topology::View;
 use crate::clock::Timestamp;
 use crate::presence::{
@@ -215,7 +215,7 @@ impl RedisEngine {
         let is_blind = matches!(advanced, Ok(Some(_)));
         let others = if is_contended { Expect::SameOrLater } else { Expect::Same };
         let at = if is_blind { Expect::Same } else { others };
-        let names = [b"fleet".as_slice(), EMPTIED, b"stamped"];
+        let names = [b"fleet".as_slice(), EMPTIED, STAMPED];
         let expected = names.into_iter().map(|name| (name, Expect::Same)).chain([(b"at".as_slice(), at)]);
         write.expect_some(stored.heard, expected);
         if !is_known {
@@ -251,9 +251,8 @@ impl RedisEngine {
         to: Timestamp,
         write: &mut ConditionalWrite<'_>,
     ) -> Option<BlindInterval> {
-        const STAMPED: &[u8] = b"stamped";
         let key = self.keys.heard();
-        if !heard.contains_key(STAMPED) {
+        if !heard.contains_key(STAMPED) || !stamps.were_complete {
             // The first stamps are written one after the other, and an instance may die in between.
             if stamps.are_complete() {
                 write.set(&key, STAMPED, b"1");

@@ -17,7 +17,8 @@
 //!
 //! A partition without a stamp, while others have theirs, was emptied, and its units are lost: operators are notified.
 //! Before every partition had one for the first time, none counts as emptied: the fleet is new, or came from a single
-//! server. A canary that read the stamp of a partition does not write one where there is none any more: the partition was
+//! server. Whether they had is read before the stamps, because another instance may write the last of the first ones
+//! meanwhile. A canary that read the stamp of a partition does not write one where there is none any more: the partition was
 //! emptied meanwhile, and the next canary has to see that.
 //!
 //! A single server needs no stamps: it loses heartbeats and `heard` together.
@@ -34,6 +35,9 @@ use super::topology::View;
 use crate::clock::Timestamp;
 use crate::store::Result;
 
+/// In the hash of hearing, since every partition has had its stamp.
+pub(super) const STAMPED: &[u8] = b"stamped";
+
 /// The stamps, as they were read before a canary is recorded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Stamps {
@@ -41,13 +45,15 @@ pub(super) struct Stamps {
     pub oldest: Option<Timestamp>,
     /// The partitions that were emptied.
     pub emptied: Vec<u16>,
+    /// Every partition had one before these were read. If not, another instance may be writing the first ones.
+    pub were_complete: bool,
 }
 
 impl Stamps {
-    fn of(stamps: &[Option<Timestamp>]) -> Stamps {
+    fn of(stamps: &[Option<Timestamp>], were_complete: bool) -> Stamps {
         let Some(oldest) = stamps.iter().flatten().min() else { return Stamps::default() };
         let emptied = (0..).zip(stamps).filter(|(_, stamp)| stamp.is_none()).map(|(partition, _)| partition);
-        Stamps { oldest: Some(*oldest), emptied: emptied.collect() }
+        Stamps { oldest: Some(*oldest), emptied: emptied.collect(), were_complete }
     }
 
     /// Whether every partition has one.
@@ -89,6 +95,7 @@ impl RedisEngine {
         if !self.topology.has_parts() {
             return Ok(Stamps::default());
         }
+        let were_complete = self.were_stamped().await?;
         let mut read = pipe();
         for partition in 0..self.keys.partitions() {
             read.get(self.keys.in_partition(partition, "heard"));
@@ -97,7 +104,19 @@ impl RedisEngine {
         let moment = |stamp: &Option<Vec<u8>>| stamp.as_deref().and_then(milliseconds);
         let stamps: Vec<Option<Timestamp>> =
             stamps.iter().map(|stamp| moment(stamp).map(Timestamp::from_millis)).collect();
-        Ok(Stamps::of(&stamps))
+        Ok(Stamps::of(&stamps, were_complete))
+    }
+
+    /// Whether every partition of the fleet has had its stamp.
+    async fn were_stamped(&self) -> Result<bool> {
+        if self.known_fleet().is_stamped {
+            return Ok(true);
+        }
+        let mut read = pipe();
+        read.hexists(self.keys.heard(), STAMPED);
+        let (is_stamped,): (bool,) = self.topology.send("stamps", &read).await?;
+        self.known_fleet().is_stamped = is_stamped;
+        Ok(is_stamped)
     }
 
     /// Raises the stamps to `heard`. `read`: the stamps before the canary, of the primaries of the view.
@@ -140,12 +159,13 @@ mod tests {
     #[test]
     fn the_oldest_stamp_counts_and_a_missing_one_is_a_loss_beside_others() {
         let at = |ms: Option<i64>| ms.map(Timestamp::from_millis);
-        let of = |stamps: [Option<i64>; 3]| Stamps::of(&stamps.map(at));
-        assert_eq!(of([Some(3), Some(2), Some(5)]), Stamps { oldest: at(Some(2)), emptied: vec![] });
+        let of = |stamps: [Option<i64>; 3]| Stamps::of(&stamps.map(at), true);
+        let stamps = |oldest, emptied| Stamps { oldest: at(Some(oldest)), emptied, were_complete: true };
+        assert_eq!(of([Some(3), Some(2), Some(5)]), stamps(2, vec![]));
         let has = |stamps: [Option<i64>; 3]| [0, 1, 2].map(|partition| of(stamps).has(partition));
         assert_eq!(has([Some(3), None, Some(5)]), [true, false, true]);
         assert_eq!(has([None, None, None]), [false; 3], "a new fleet");
-        assert_eq!(of([Some(3), None, None]), Stamps { oldest: at(Some(3)), emptied: vec![1, 2] });
+        assert_eq!(of([Some(3), None, None]), stamps(3, vec![1, 2]));
         assert_eq!(of([None; 3]), Stamps::default());
     }
 }

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -14,7 +13,7 @@ use rollcall::routing::{Again, Destination, Destinations, Route, Routes};
 use rollcall::store::redis::{Config, RedisEngine, Tags};
 use rollcall::store::{
     AlertStore, Capacity, Delivery, End, Ended, EngineError, Gap, Group, HearingStore, Join, Layout, Pace,
-    Position, Queries, Roster, Subscription, UnitStore, partition_of, partition_of_group,
+    Position, Queries, Subscription, UnitStore, partition_of, partition_of_group,
 };
 use rollcall::telemetry::Telemetry;
 
@@ -59,18 +58,6 @@ impl Servers {
                 (0..sentinel.servers.len()).filter(|one| *one != primary).collect()
             }
         }
-    }
-
-    /// Waits until the replicas of a primary have all that it has.
-    async fn are_replicated(&mut self, primary: usize) {
-        until("the replica has it all", async || {
-            let info = self.nodes()[primary].info("replication").await.unwrap();
-            let offset =
-                |name: &str| info.split(&format!("{name}:")).nth(1)?.split("\r\n").next().map(str::to_owned);
-            let own = offset("master_repl_offset");
-            own.is_some_and(|own| info.contains(&format!("offset={own},")))
-        })
-        .await;
     }
 
     /// The primary of a partition dies, and its replicas go on without it.
@@ -227,7 +214,14 @@ async fn nothing_is_forgotten(mut servers: Servers, url: String, units: [Unit; 3
     }
     let primary = servers.primary(lost).await;
     let replicas = servers.replicas(primary).await;
-    servers.are_replicated(primary).await;
+    until("the replica has the units", async || {
+        let info = servers.nodes()[primary].info("replication").await.unwrap();
+        let offset =
+            |name: &str| info.split(&format!("{name}:")).nth(1)?.split("\r\n").next().map(str::to_owned);
+        let own = offset("master_repl_offset");
+        own.is_some_and(|own| info.contains(&format!("offset={own},")))
+    })
+    .await;
     leave_behind(servers.nodes(), primary, &replicas).await;
 
     let now = BEGIN + SILENT;
@@ -370,57 +364,4 @@ async fn a_silence_whose_delivery_was_not_recorded_before_a_failover_is_written_
     assert_eq!(written, 1);
     other.hear(&unit, now).await;
     assert_eq!(told(&other.deliveries("hook", now).await), (vec![], silences));
-}
-
-/// The instance that delivered it takes its time.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_lost_silence_that_another_instance_finds_again_is_not_notified_again() {
-    let sentinel = Sentinel::start(SentinelPlan::new(1)).await;
-    let ([unit, ..], group) = names(|_| true, |_| true);
-    let url = sentinel.url();
-    let mut servers = Servers::Sentinel(sentinel);
-    let delivers = Instance::new(&url, &group).await;
-    let other = Instance::new(&url, &group).await;
-    for (name, instance) in [("delivers", &delivers), ("other", &other)] {
-        instance.engine.renew(name, 60 * SECOND, None).await.unwrap();
-    }
-    let unit = std::slice::from_ref(&unit);
-    let gap = Gap { blind: 2 * SILENT, tell_after: 2 * SILENT };
-    let finds = async |instance: &Instance, now: Timestamp| {
-        again(async || instance.engine.advance(&Subscription::Plain, now, gap).await).await;
-        instance.roll.refresh_hearing().await.unwrap();
-        instance.roll.check_deadlines(unit, now).await.unwrap();
-    };
-    delivers.roll.canary_returned(BEGIN).await.unwrap();
-    delivers.hear(&unit[0], BEGIN).await;
-    servers.are_replicated(0).await;
-    leave_behind(servers.nodes(), 0, &[1]).await;
-    let now = BEGIN + SILENT;
-    finds(&delivers, now).await;
-    assert_eq!(told(&delivers.deliveries("hook", now).await).0.len(), 1);
-    assert_eq!(delivers.compare(now).await, 0, "nothing is lost yet");
-
-    servers.fail_over(0, &[1]).await;
-    for instance in [&delivers, &other] {
-        let learned = tokio::time::timeout(60 * SECOND, instance.engine.doubts_arise());
-        learned.await.expect("another primary is learned");
-    }
-    let now = now + 10 * SECOND;
-    finds(&other, now).await;
-    assert_eq!(other.engine.records(true, None, 10).await.unwrap().len(), 1, "it is found again");
-    let has_compared = AtomicBool::new(false);
-    let notifies = async {
-        let deliveries = other.deliveries("hook", now).await;
-        assert!(has_compared.load(Ordering::SeqCst), "the other one waits");
-        deliveries
-    };
-    let compares = async {
-        assert_eq!(other.compare(now).await, 0);
-        tokio::time::sleep(3 * SECOND / 2).await;
-        assert_eq!(delivers.compare(now).await, 0);
-        has_compared.store(true, Ordering::SeqCst);
-        assert_eq!(delivers.engine.doubtful().await.unwrap(), []);
-    };
-    let (deliveries, ()) = tokio::join!(notifies, compares);
-    assert_eq!(told(&deliveries), (vec![], vec![]));
 }

@@ -13,8 +13,9 @@
 //! # Why deliveries of returns are kept, too
 //! A silence whose return was delivered needs nothing any more, whatever the replica has.
 //!
-//! # Why transitions wait after a failover
-//! The instance that lets a return join its group need not be the one that delivered the silence: see `compared.rs`.
+//! # Why returns wait after a failover
+//! The instance that lets a return join its group need not be the one that delivered the silence. So [`HOLD`] passes
+//! before it does: by then that one has marked the silence as notified.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard};
@@ -34,6 +35,8 @@ const LONGEST: Duration = Duration::from_secs(600);
 const MOST: usize = 10_000;
 /// The least time between two waits for replicas.
 const PERIOD: Duration = Duration::from_secs(1);
+/// How long after a failover no transition joins a group.
+const HOLD: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 pub(super) struct Acknowledged(Mutex<Memory>);
@@ -144,28 +147,15 @@ impl RedisEngine {
         }
     }
 
-    /// Silences that the primaries of now may lack. Forgets those that replicas have. Where there are none, the other
-    /// instances are told that this one has compared.
+    /// Silences that the primaries of now may lack. Forgets those that replicas have.
     pub(super) async fn doubtful_silences(&self) -> Result<Vec<AcknowledgedSilence>> {
-        if self.topology.is_fixed() {
-            return Ok(Vec::new());
-        }
-        let epochs = self.topology.epochs();
-        let doubtful = self.find_doubtful().await;
-        if doubtful.is_empty() {
-            self.announce_comparison(&epochs).await?;
-        }
-        Ok(doubtful)
-    }
-
-    async fn find_doubtful(&self) -> Vec<AcknowledgedSilence> {
         let now = Instant::now();
         let (doubtful, partitions) = {
             let mut memory = self.acknowledged();
             memory.forget(|kept| now.duration_since(kept.acknowledged) > LONGEST);
             memory.compared = Some(now);
             if memory.kept.is_empty() {
-                return Vec::new();
+                return Ok(Vec::new());
             }
             let is_doubtful = |kept: &Kept, record: &OfflineRecord| {
                 let partitions = [self.keys.partition(&record.id.unit), self.partition_of(kept)];
@@ -187,7 +177,7 @@ impl RedisEngine {
                 kept.stored <= now && self.partitions_of(kept).into_iter().all(|one| is_safe(one, kept))
             });
         }
-        doubtful
+        Ok(doubtful)
     }
 
     /// Ends when a primary was replaced since silences were compared last.
@@ -205,6 +195,13 @@ impl RedisEngine {
             if !kept.delivery.offline.iter().any(|record| later.contains(&record.id)) {
                 (kept.stored, kept.age) = (compared, Duration::ZERO);
             }
+        }
+    }
+
+    /// Waits until [`HOLD`] has passed since a primary was replaced.
+    pub(super) async fn hold_after_failover(&self) {
+        if let Some(since) = self.topology.replaced_at() {
+            tokio::time::sleep_until(since + HOLD).await;
         }
     }
 

@@ -154,7 +154,7 @@ fn primaries(views: &[Vec<Node>]) -> Vec<Primary> {
             let replicas: BTreeSet<&HostPort> = connected.into_iter().map(|other| &other.at).collect();
             let lacks_replicas = lost.iter().any(|other| !replicas.contains(&other.at));
             let replicas = replicas.into_iter().cloned().collect();
-            Primary { at: node.at.clone(), slots: Some(slots), epoch: node.epoch, replicas, lacks_replicas }
+            Primary { at: node.at.clone(), slots: Some(slots), replicas, lacks_replicas }
         })
         .collect();
     primaries.sort_by_key(|primary| primary.slots.as_ref().and_then(|slots| slots.first().copied()));

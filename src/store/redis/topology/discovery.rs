@@ -23,8 +23,6 @@ pub struct Primary {
     pub at: HostPort,
     /// `None`: it is the only one, and has all of them.
     pub slots: Option<Vec<u16>>,
-    /// The number of the failover that made it one; another for every failover.
-    pub epoch: u64,
     /// The replicas that are connected.
     pub replicas: Vec<HostPort>,
     /// Whether there are replicas that are not connected, which may still be promoted.

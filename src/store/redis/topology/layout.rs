@@ -74,14 +74,6 @@ impl Topology {
         self.servers.now().map.server(slot)?.since()
     }
 
-    /// The epochs of the primaries, the same for every instance that knows the same ones.
-    pub fn epochs(&self) -> String {
-        let view = self.servers.now();
-        let mut epochs: Vec<u64> = view.primaries.iter().map(|primary| primary.epoch).collect();
-        epochs.sort_unstable();
-        epochs.iter().map(u64::to_string).collect::<Vec<_>>().join(",")
-    }
-
     /// When a primary was replaced last.
     pub fn replaced_at(&self) -> Option<Instant> {
         self.servers.now().map.servers().iter().filter_map(|server| server.since()).max()

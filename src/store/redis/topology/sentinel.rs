@@ -193,16 +193,16 @@ impl Sentinel {
     }
 }
 
-/// The highest epoch, and the primaries by the answers with it. There are two if an answer came in the middle of a failover.
-fn newest(named: &[Named]) -> (u64, Vec<&HostPort>) {
-    let highest = named.iter().map(|named| named.epoch).max().unwrap_or(0);
+/// The primaries by the answers with the highest epoch. There are two if an answer came in the middle of a failover.
+fn newest(named: &[Named]) -> Vec<&HostPort> {
+    let highest = named.iter().map(|named| named.epoch).max();
     let mut newest: Vec<&HostPort> = Vec::new();
-    for Named { primary, .. } in named.iter().filter(|named| named.epoch == highest) {
+    for Named { primary, .. } in named.iter().filter(|named| Some(named.epoch) == highest) {
         if !newest.contains(&primary) {
             newest.push(primary);
         }
     }
-    (highest, newest)
+    newest
 }
 
 /// The address of a server, as sentinels say it.
@@ -222,7 +222,7 @@ impl Discovery for Sentinel {
                 Err(why) => failed.push(why),
             }
         }
-        let (epoch, newest) = newest(&named);
+        let newest = newest(&named);
         if newest.is_empty() {
             return Err(NoAnswer::all(failed));
         }
@@ -234,7 +234,6 @@ impl Discovery for Sentinel {
                     return Ok(vec![Primary {
                         at: at.clone(),
                         slots: None,
-                        epoch,
                         replicas,
                         lacks_replicas: false,
                     }]);

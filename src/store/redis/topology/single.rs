@@ -19,7 +19,7 @@ impl Discovery for Single {
         let socket = || address.socket.as_deref().unwrap_or(Path::new("")).display().to_string();
         let at = address.servers.first().cloned();
         let at = at.unwrap_or_else(|| HostPort { host: socket(), port: 0 });
-        Ok(vec![Primary { at, slots: None, epoch: 0, replicas: Vec::new(), lacks_replicas: false }])
+        Ok(vec![Primary { at, slots: None, replicas: Vec::new(), lacks_replicas: false }])
     }
 
     fn client(&self, _: &HostPort) -> RedisResult<Client> {

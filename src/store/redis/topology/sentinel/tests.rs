@@ -113,7 +113,7 @@ fn the_answers_with_the_highest_epoch_count_and_all_of_their_addresses() {
     ];
     for (answers, expected) in cases {
         let answers: Vec<Named> = answers.iter().map(|(port, epoch)| named(*port, *epoch)).collect();
-        let ports: Vec<u16> = newest(&answers).1.into_iter().map(|at| at.port).collect();
+        let ports: Vec<u16> = newest(&answers).into_iter().map(|at| at.port).collect();
         assert_eq!(ports, expected, "{answers:?}");
     }
 }

@@ -19,7 +19,6 @@ impl Discovery for Halves {
         let primary = |half: usize| Primary {
             at: HostPort { host: "127.0.0.1".to_owned(), port: ports[half] },
             slots: Some((0..8192).map(|slot| half as u16 * 8192 + slot).collect()),
-            epoch: 0,
             replicas: Vec::new(),
             lacks_replicas: false,
         };

@@ -60,6 +60,18 @@ impl Servers {
         }
     }
 
+    /// Waits until the replicas of a primary have all that it has.
+    async fn are_replicated(&mut self, primary: usize) {
+        until("the replica has it all", async || {
+            let info = self.nodes()[primary].info("replication").await.unwrap();
+            let offset =
+                |name: &str| info.split(&format!("{name}:")).nth(1)?.split("\r\n").next().map(str::to_owned);
+            let own = offset("master_repl_offset");
+            own.is_some_and(|own| info.contains(&format!("offset={own},")))
+        })
+        .await;
+    }
+
     /// The primary of a partition dies, and its replicas go on without it.
     async fn fail_over(&mut self, partition: u16, replicas: &[usize]) {
         let primary = self.primary(partition).await;
@@ -214,14 +226,7 @@ async fn nothing_is_forgotten(mut servers: Servers, url: String, units: [Unit; 3
     }
     let primary = servers.primary(lost).await;
     let replicas = servers.replicas(primary).await;
-    until("the replica has the units", async || {
-        let info = servers.nodes()[primary].info("replication").await.unwrap();
-        let offset =
-            |name: &str| info.split(&format!("{name}:")).nth(1)?.split("\r\n").next().map(str::to_owned);
-        let own = offset("master_repl_offset");
-        own.is_some_and(|own| info.contains(&format!("offset={own},")))
-    })
-    .await;
+    servers.are_replicated(primary).await;
     leave_behind(servers.nodes(), primary, &replicas).await;
 
     let now = BEGIN + SILENT;

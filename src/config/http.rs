@@ -87,7 +87,8 @@ fn proxies(http: &Http, problems: &mut Problems) -> Proxies {
         return Proxies { networks, users: None };
     }
     if http.trusted_proxies.is_empty() {
-        problems.error("http.user_header", "needs http.trusted_proxies, the proxies whose header is believed");
+        problems
+            .error("http.user_header", "needs http.trusted_proxies, the proxies whose header is believed");
     }
     let roles = http.user_roles.iter().map(|(user, role)| (user.clone(), (*role).into())).collect();
     let users = match http::HeaderName::try_from(http.user_header.as_str()) {

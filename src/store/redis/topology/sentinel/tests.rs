@@ -105,11 +105,11 @@ fn named(port: u16, epoch: u64) -> Named {
 
 #[test]
 fn the_answers_with_the_highest_epoch_count_and_all_of_their_addresses() {
-    let cases: [(&[(u16, u64)], &[u16]); 4] = [
-        (&[], &[]),
-        (&[(1, 0), (1, 0)], &[1]),
-        (&[(1, 3), (2, 4), (1, 3)], &[2]),
-        (&[(2, 4), (1, 4), (2, 4), (3, 3)], &[2, 1]),
+    let cases = [
+        (vec![], vec![]),
+        (vec![(1, 0), (1, 0)], vec![1]),
+        (vec![(1, 3), (2, 4), (1, 3)], vec![2]),
+        (vec![(2, 4), (1, 4), (2, 4), (3, 3)], vec![2, 1]),
     ];
     for (answers, expected) in cases {
         let answers: Vec<Named> = answers.iter().map(|(port, epoch)| named(*port, *epoch)).collect();

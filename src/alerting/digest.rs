@@ -1,8 +1,8 @@
 //! A digest: one message with what waits for a receiver that may not take a message for each.
 //!
 //! It has the last state of every record: of a silence and its return only the return, in whatever order groups name
-//! them. A unit that flapped and is offline has its record and the end of its episode, as in one notification. The notifications of a group are
-//! taken in their order, so that what is left of it comes later than the digest.
+//! them. A unit that flapped and is offline has its record and the end of its episode, as in one notification. The
+//! notifications of a group are taken in their order, so that what is left of it comes later than the digest.
 
 use std::collections::{HashMap, HashSet};
 

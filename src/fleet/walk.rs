@@ -33,7 +33,7 @@
 //! An instance that starts alone has just read everything; to read it again within half a minute cost more than a
 //! minute of all other work.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -138,7 +138,7 @@ impl Walk {
     /// Keeps the mirror to the partitions of this instance, and reads the notes of others.
     async fn follow_ownership(self: &Arc<Self>, filled: &Filled) {
         let mut ownership = self.ownership.clone();
-        let mut terms = ownership.view().terms;
+        let (mut terms, mut noted) = (ownership.view().terms, BTreeSet::new());
         loop {
             // Others had its partitions while its lease had ended, and have noted nothing for this instance.
             let current = self.ownership.view().terms;
@@ -146,7 +146,7 @@ impl Walk {
                 self.mirror.keep(|_| false);
             }
             self.mirror.keep(|partition| self.ownership.owns(partition));
-            if let Err(error) = self.update_mirror(filled).await {
+            if let Err(error) = self.update_mirror(filled, &mut noted).await {
                 self.telemetry.engine_failed(Loop::Mirror, "", &error);
                 tokio::time::sleep(RETRY_WAIT).await;
                 continue;
@@ -160,10 +160,14 @@ impl Walk {
     }
 
     /// Brings new partitions, unconfirmed changes and noted pages into the mirror.
-    async fn update_mirror(self: &Arc<Self>, filled: &Filled) -> Result<()> {
+    async fn update_mirror(
+        self: &Arc<Self>,
+        filled: &Filled,
+        noted: &mut BTreeSet<(u16, u32)>,
+    ) -> Result<()> {
         self.fill(filled).await?;
         self.roll.settle().await?;
-        self.read_notes().await
+        self.read_notes(noted).await
     }
 
     /// Reads the new partitions as fast as the engine answers.
@@ -193,10 +197,23 @@ impl Walk {
         Ok(())
     }
 
-    async fn read_notes(&self) -> Result<()> {
-        let noted = self.engine.noted(&self.own_partitions()).await?;
-        let read = stream::iter(noted).map(|(partition, page)| self.compare_page(partition, page, false));
-        read.buffer_unordered(PAGES_AT_ONCE).try_for_each(|_| async { Ok(()) }).await
+    /// Compares the pages that other instances changed. A page stays in `noted` until it was compared: the reply that its
+    /// note is removed may be lost.
+    async fn read_notes(&self, noted: &mut BTreeSet<(u16, u32)>) -> Result<()> {
+        noted.retain(|(partition, _)| self.ownership.owns(*partition));
+        let found = self.engine.noted(&self.own_partitions()).await?;
+        noted.extend(&found);
+        // Before the pages are read: a later change is noted again.
+        self.engine.remove_notes(&found).await?;
+        let read = stream::iter(noted.clone()).map(async |(partition, page)| {
+            let compared = self.compare_page(partition, page, false).await;
+            compared.map(|_| (partition, page))
+        });
+        let mut read = read.buffer_unordered(PAGES_AT_ONCE);
+        while let Some(page) = read.try_next().await? {
+            noted.remove(&page);
+        }
+        Ok(())
     }
 
     /// Runs rounds once everything is filled.

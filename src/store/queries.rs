@@ -45,8 +45,12 @@ pub trait Queries: Layout {
     /// Notes for the owners of their partitions that another instance changed these units.
     async fn note(&self, units: &[&Unit]) -> Result<()>;
 
-    /// Removes a bounded number of notes from these partitions and answers them: pages that another instance changed.
+    /// A bounded number of pages of these partitions that another instance changed. They stay until
+    /// [`Queries::remove_notes`].
     async fn noted(&self, partitions: &[u16]) -> Result<Vec<(u16, u32)>>;
+
+    /// Removes the notes of these pages: they are read after that.
+    async fn remove_notes(&self, pages: &[(u16, u32)]) -> Result<()>;
 
     /// Removes a bounded number of records of these partitions that were closed before `before`. Answers how many.
     async fn forget_records(&self, partitions: &[u16], before: Timestamp) -> Result<usize>;

@@ -30,7 +30,7 @@ use proxy::{Proxy, Wire};
 const SECOND: Duration = Duration::from_secs(1);
 const MILLISECOND: Duration = Duration::from_millis(1);
 const TIMEOUT: Duration = Duration::from_secs(100);
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 const UNITS: usize = 400;
 
 /// One of the instances "a" and "b".
@@ -361,6 +361,28 @@ async fn changes_of_another_instance_show_in_the_mirror_of_the_owner() {
     until("one is back", async || state(back) == Some(State::Online)).await;
     until("one is new", async || state(new) == Some(State::Online)).await;
     until("one is gone", async || state(gone).is_none()).await;
+}
+
+#[tokio::test]
+async fn changes_of_another_instance_show_when_the_owner_could_not_read_them_at_first() {
+    let (redis, _clock, a, b) = overdue().await;
+    let filling = b.walk(ENDLESS);
+    until("it is filled", async || b.mirror.is_filled()).await;
+    drop(filling);
+    let partition = |unit: &Unit| partition_of(unit, b.engine.partitions());
+    // The first round reads every tenth partition whole.
+    let is_read_by_notes = |unit: &Unit| b.ownership.owns(partition(unit)) && partition(unit) % 10 != 0;
+    let mut all = (0..).map(|number| format!("detector:new-{number}").parse::<Unit>().unwrap());
+    let new = all.find(is_read_by_notes).unwrap();
+    a.hear(&new).await;
+    redis.permit(&["-hgetall"]);
+    let _only_b = b.walk(ENDLESS);
+    let is_late = || b.telemetry.problems().iter().any(|one| one.text.contains("units cannot be read"));
+    until("it cannot read a page", async || b.telemetry.problems().iter().any(|it| it.name == "mirror"))
+        .await;
+    assert!(!b.listed().contains_key(new.id.as_str()));
+    redis.permit(&["+hgetall"]);
+    until("it is new", async || b.listed().contains_key(new.id.as_str())).await;
 }
 
 #[tokio::test]

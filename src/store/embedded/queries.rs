@@ -40,7 +40,7 @@ pub fn open_by_kind(path: &Path) -> Result<BTreeMap<Kind, u64>> {
 /// The most records that are removed in one step.
 const MOST_REMOVED: usize = 2000;
 
-/// The most pages that one call of `noted` takes; the rest stay for the next.
+/// The most pages that one call of `noted` answers; the rest are for the next.
 const MOST_NOTED: usize = 1024;
 
 /// How many slots a page has.
@@ -190,13 +190,16 @@ impl Queries for EmbeddedEngine {
     }
 
     async fn noted(&self, partitions: &[u16]) -> Result<Vec<(u16, u32)>> {
-        let mut noted = self.memory.noted();
         let theirs = |(partition, _): &&(u16, u32)| partitions.contains(partition);
-        let taken: Vec<(u16, u32)> = noted.iter().filter(theirs).take(MOST_NOTED).copied().collect();
-        taken.iter().for_each(|page| {
+        Ok(self.memory.noted().iter().filter(theirs).take(MOST_NOTED).copied().collect())
+    }
+
+    async fn remove_notes(&self, pages: &[(u16, u32)]) -> Result<()> {
+        let mut noted = self.memory.noted();
+        for page in pages {
             noted.remove(page);
-        });
-        Ok(taken)
+        }
+        Ok(())
     }
 
     async fn forget_attempts(&self, _partitions: &[u16], before: Timestamp) -> Result<()> {

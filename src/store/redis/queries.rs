@@ -14,7 +14,7 @@ use crate::store::json::from_json;
 use crate::store::{History, Layout, Queries, Result};
 use crate::telemetry::Stored;
 
-/// The most notes of a partition that one call takes; the rest stays for the next call.
+/// The most notes of a partition that one call answers; the rest are for the next.
 const MOST_NOTED: u32 = 64;
 
 /// The most ids of closed records that are read for the history of a unit: those of its partition, newest first.
@@ -166,16 +166,34 @@ impl Queries for RedisEngine {
     async fn noted(&self, partitions: &[u16]) -> Result<Vec<(u16, u32)>> {
         let mut pipe = pipe();
         for partition in partitions {
-            pipe.cmd("SPOP").arg(self.keys.in_partition(*partition, "noted")).arg(MOST_NOTED);
+            pipe.cmd("SRANDMEMBER").arg(self.keys.in_partition(*partition, "noted")).arg(MOST_NOTED);
         }
-        // Another program wrote a member that is no page. SPOP has removed it.
         let noted: Vec<Vec<Vec<u8>>> = self.topology.send("noted", &pipe).await?;
-        let page =
-            |text: Vec<u8>| std::str::from_utf8(&text).ok()?.parse().ok().filter(|page| *page < self.pages());
-        let pages = partitions.iter().zip(noted);
-        Ok(pages
-            .flat_map(|(partition, pages)| pages.into_iter().filter_map(page).map(|page| (*partition, page)))
-            .collect())
+        let page = |text: &[u8]| -> Option<u32> {
+            std::str::from_utf8(text).ok()?.parse().ok().filter(|page| *page < self.pages())
+        };
+        let (mut pages, mut others) = (Vec::new(), redis::pipe());
+        for (partition, members) in partitions.iter().zip(noted) {
+            for member in members {
+                match page(&member) {
+                    Some(page) => pages.push((*partition, page)),
+                    // Another program wrote it.
+                    None => drop(others.srem(self.keys.in_partition(*partition, "noted"), member).ignore()),
+                }
+            }
+        }
+        if !others.is_empty() {
+            self.topology.send::<()>("noted", &others).await?;
+        }
+        Ok(pages)
+    }
+
+    async fn remove_notes(&self, pages: &[(u16, u32)]) -> Result<()> {
+        let mut pipe = pipe();
+        for (partition, page) in pages {
+            pipe.srem(self.keys.in_partition(*partition, "noted"), page).ignore();
+        }
+        if pipe.is_empty() { Ok(()) } else { self.topology.send("remove_notes", &pipe).await }
     }
 
     async fn forget_attempts(&self, partitions: &[u16], before: Timestamp) -> Result<()> {

@@ -253,7 +253,8 @@ fn start(
             let lost = alerting::LostSilences {
                 destinations: routes.destinations(receivers),
                 routes,
-                engine: engine.clone(),
+                notified: engine.clone(),
+                groups: engine.clone(),
                 roll: roll.clone(),
                 clock: clock.clone(),
                 telemetry: telemetry.clone(),
@@ -284,7 +285,7 @@ fn start(
         ownership,
         units: engine.clone(),
         records: engine.clone(),
-        alerts: engine.clone(),
+        deliveries: engine.clone(),
         values: engine.clone(),
         shared: engine.clone(),
         flaps: engine.clone(),

@@ -24,8 +24,8 @@ use ring::digest::{SHA256, digest};
 use crate::clock::Timestamp;
 use crate::presence::{Incident, OfflineRecord, RecordId};
 use crate::store::{
-    ACKNOWLEDGEMENT, AlertStore, Delivery, Entry, Group, Membership, OutboxEvent, Queries, Result,
-    incident_in,
+    ACKNOWLEDGEMENT, Delivery, DeliveryRecords, Entry, Group, GroupStore, Membership, OutboxEvent, Queries,
+    Result, incident_in,
 };
 
 /// How many records are read at once.
@@ -45,7 +45,8 @@ pub(super) fn acknowledged(entries: &[Entry]) -> Vec<OfflineRecord> {
 /// Queues acknowledgements of records for the pagers that are notified of them, or will be by what is sealed. Answers
 /// whether there are any. Safe to repeat.
 pub(super) async fn queue(
-    engine: &dyn AlertStore,
+    groups: &dyn GroupStore,
+    deliveries: &dyn DeliveryRecords,
     pagers: &HashSet<String>,
     records: &[OfflineRecord],
     now: Timestamp,
@@ -54,12 +55,12 @@ pub(super) async fn queue(
         return Ok(false);
     }
     let mut any = false;
-    let memberships = engine.memberships(&records.iter().collect::<Vec<_>>()).await?;
+    let memberships = groups.memberships(&records.iter().collect::<Vec<_>>()).await?;
     for (record, memberships) in records.iter().zip(memberships) {
         for Membership { group, receivers } in memberships {
             for receiver in receivers.into_iter().flatten().filter(|name| pagers.contains(name)) {
                 let Some(delivery) = acknowledgement(record, &group, receiver) else { continue };
-                engine.replay(&delivery, now).await?;
+                deliveries.replay(&delivery, now).await?;
                 any = true;
             }
         }
@@ -90,7 +91,7 @@ fn acknowledgement(record: &OfflineRecord, group: &Group, receiver: String) -> O
 
 /// A delivery to a pager with what operators have acknowledged by now.
 pub(super) async fn with_acknowledgements(
-    engine: &dyn AlertStore,
+    groups: &dyn GroupStore,
     queries: &dyn Queries,
     delivery: Arc<Delivery>,
 ) -> Result<Arc<Delivery>> {
@@ -99,7 +100,7 @@ pub(super) async fn with_acknowledgements(
     }
     let mut delivery = Arc::unwrap_or_clone(delivery);
     if delivery.is_acknowledgement() {
-        let kept = engine.incident(&delivery.group.key).await?;
+        let kept = groups.incident(&delivery.group.key).await?;
         let told = kept.as_deref().and_then(incident_in).filter(|kept| kept.is_told);
         delivery.situation.incident = told.map(|kept| kept.incident);
     } else {
@@ -113,20 +114,20 @@ pub(super) async fn with_acknowledgements(
     }
     if let Some(incident) = delivery.situation.incident.as_ref().filter(|one| one.until.is_none()) {
         delivery.situation.is_acknowledged =
-            is_acknowledged(engine, queries, &delivery.group.key, incident).await?;
+            is_acknowledged(groups, queries, &delivery.group.key, incident).await?;
     }
     Ok(Arc::new(delivery))
 }
 
 /// Whether an operator takes care of every unit of the incident that is offline and was notified.
 async fn is_acknowledged(
-    engine: &dyn AlertStore,
+    groups: &dyn GroupStore,
     queries: &dyn Queries,
     group: &str,
     incident: &Incident,
 ) -> Result<bool> {
     let mut any = false;
-    for ids in engine.lasting(group).await?.chunks(AT_ONCE) {
+    for ids in groups.lasting(group).await?.chunks(AT_ONCE) {
         let found = records(queries, ids.to_vec()).await?;
         let open = found.into_iter().flatten().filter(|record| record.closed_by.is_none());
         for record in open.filter(|record| incident.has_told(record)) {

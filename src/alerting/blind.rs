@@ -36,7 +36,7 @@ use crate::clock::{Clock, Timestamp};
 use crate::presence::{Filters, Hearing, Interval, Kind, Ledger};
 use crate::routing::{Destination, Destinations};
 use crate::store::{
-    AlertStore, Capacity, Delivery, Group, HearingStore, Join, OutboxEvent, Result, notification_of,
+    Capacity, Delivery, Group, GroupStore, HearingStore, Join, OutboxEvent, Result, notification_of,
 };
 use crate::telemetry::{DeliveryOutcome, Telemetry};
 
@@ -50,7 +50,7 @@ pub(super) struct BlindNotifier {
     /// The receivers of the destination.
     pub receivers: Vec<(ReceiverConfig, Arc<dyn Channel>)>,
     pub hearing: Arc<dyn HearingStore>,
-    pub alerts: Arc<dyn AlertStore>,
+    pub alerts: Arc<dyn GroupStore>,
     pub clock: Clock,
     pub telemetry: Arc<Telemetry>,
     pub buffers: HashMap<String, Arc<DeliveryBuffer>>,

@@ -41,7 +41,7 @@ use super::incidents::Incidents;
 use super::{ENGINE_BACKOFF, ReceiverConfig, SHORTEST_WAIT};
 use crate::clock::Clock;
 use crate::fleet::{Ownership, ReceiverHealths};
-use crate::store::{AlertStore, End, Ended, TimerStore};
+use crate::store::{DeliveryStore, End, Ended, TimerStore};
 use crate::telemetry::{Loop, Telemetry};
 
 mod engine_calls;
@@ -62,7 +62,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) struct Deliver {
     pub receiver: ReceiverConfig,
     pub channel: Arc<dyn Channel>,
-    pub engine: Arc<dyn AlertStore>,
+    pub engine: Arc<dyn DeliveryStore>,
     /// Marks only attempts.
     pub timers: Arc<dyn TimerStore>,
     pub incidents: Arc<Incidents>,

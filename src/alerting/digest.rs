@@ -11,7 +11,7 @@ use ring::digest::{SHA256, digest};
 
 use crate::clock::Timestamp;
 use crate::presence::{Labels, OfflineRecord, RecordId};
-use crate::store::{AlertStore, Delivery, Group, Result, Situation, Waiting};
+use crate::store::{Delivery, DeliveryRecords, Group, Result, Situation, Waiting};
 
 /// The most records of a digest, and the most bytes in which its notifications are stored. What is beyond is in the
 /// next one.
@@ -93,11 +93,15 @@ fn shared_labels(members: &[Delivery]) -> Labels {
 
 /// The waiting notifications of a receiver that fit into one digest, in the order of their groups. A notification of
 /// blindness is in no digest: it is sent first, by itself.
-pub(super) async fn gather(engine: &dyn AlertStore, receiver: &str, now: Timestamp) -> Result<Vec<Delivery>> {
+pub(super) async fn gather(
+    records: &dyn DeliveryRecords,
+    receiver: &str,
+    now: Timestamp,
+) -> Result<Vec<Delivery>> {
     let mut gathered = Gathered::default();
     let mut after: Option<String> = None;
     loop {
-        let page = engine.waiting(receiver, after.as_deref()).await?;
+        let page = records.waiting(receiver, after.as_deref()).await?;
         for waiting in page.waiting {
             if waiting.next.is_some_and(|next| next <= now) && !waiting.delivery.blind.is_empty() {
                 return Ok(vec![waiting.delivery]);
@@ -112,11 +116,15 @@ pub(super) async fn gather(engine: &dyn AlertStore, receiver: &str, now: Timesta
 }
 
 /// Whether one of these notifications still waits.
-pub(super) async fn any_waits(engine: &dyn AlertStore, receiver: &str, members: &[Delivery]) -> Result<bool> {
+pub(super) async fn any_waits(
+    records: &dyn DeliveryRecords,
+    receiver: &str,
+    members: &[Delivery],
+) -> Result<bool> {
     let ids: HashSet<&str> = members.iter().map(|one| one.id.as_str()).collect();
     let mut after: Option<String> = None;
     loop {
-        let page = engine.waiting(receiver, after.as_deref()).await?;
+        let page = records.waiting(receiver, after.as_deref()).await?;
         if page.waiting.iter().any(|waiting| ids.contains(waiting.delivery.id.as_str())) {
             return Ok(true);
         }

@@ -28,7 +28,7 @@ use crate::fleet::{Flapping, Ownership, Silences};
 use crate::presence::Trip;
 use crate::routing::{AlertSilence, Destinations, Routes};
 use crate::store::{
-    AlertStore, Capacity, Entry, Join, OutboxEvent, Position, Queries, Result, partition_of,
+    Capacity, DeliveryRecords, Entry, GroupStore, Join, OutboxEvent, Position, Queries, Result, partition_of,
     partition_of_group,
 };
 use crate::telemetry::{Loop, Telemetry};
@@ -52,7 +52,9 @@ const TASKS: usize = 4;
 pub(super) struct Dispatcher {
     pub routes: Routes,
     pub destinations: Destinations,
-    pub engine: Arc<dyn AlertStore>,
+    pub engine: Arc<dyn GroupStore>,
+    /// For acknowledgements.
+    pub deliveries: Arc<dyn DeliveryRecords>,
     /// For open records.
     pub queries: Arc<dyn Queries>,
     pub silences: Arc<Silences>,
@@ -171,7 +173,7 @@ impl Dispatcher {
         while !rest.is_empty() {
             rest = self.join_some(rest, trip.as_ref(), &mut groups).await?;
         }
-        if queue(&*self.engine, &self.pagers, &acknowledged, self.clock.now()).await? {
+        if queue(&*self.engine, &*self.deliveries, &self.pagers, &acknowledged, self.clock.now()).await? {
             self.notify();
         }
         // Settle after joining: a crash in between joins once more, which changes nothing.

@@ -27,7 +27,7 @@ use crate::fleet::{Flapping, Ownership, Silences, StoredFlaps};
 use crate::presence::{Closing, FlapLook, Flaps, Noted, OfflineRecord, Snapshot};
 use crate::routing::alert_silence::covering;
 use crate::routing::{AlertSilence, Destinations, Routes};
-use crate::store::{AlertStore, Capacity, Join, OutboxEvent, Result, UnitStore};
+use crate::store::{Capacity, GroupStore, Join, OutboxEvent, Result, UnitStore};
 use crate::telemetry::{Loop, Telemetry};
 
 /// The name of the loop among those that fail.
@@ -82,7 +82,7 @@ pub(super) struct Stability {
     pub flapping: Arc<Flapping>,
     pub routes: Routes,
     pub destinations: Destinations,
-    pub alerts: Arc<dyn AlertStore>,
+    pub alerts: Arc<dyn GroupStore>,
     pub units: Arc<dyn UnitStore>,
     pub silences: Arc<Silences>,
     pub holds: Holds,

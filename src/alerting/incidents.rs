@@ -10,13 +10,13 @@ use super::acknowledged::with_acknowledgements;
 use crate::clock::Timestamp;
 use crate::fleet::Census;
 use crate::presence::{GroupIncident, Incident, Members, judge_incident};
-use crate::store::{AlertStore, Delivery, EngineError, KeptIncident, Queries, Result, incident_in};
+use crate::store::{Delivery, EngineError, GroupStore, KeptIncident, Queries, Result, incident_in};
 
 /// How often a judgement is repeated because another notification of the group was judged meanwhile.
 const TRIES: usize = 3;
 
 pub(super) struct Incidents {
-    engine: Arc<dyn AlertStore>,
+    engine: Arc<dyn GroupStore>,
     census: Arc<Census>,
     labels: Vec<String>,
     /// For acknowledged records, if the receiver is a pager.
@@ -24,7 +24,7 @@ pub(super) struct Incidents {
 }
 
 impl Incidents {
-    pub fn new(engine: Arc<dyn AlertStore>, census: Arc<Census>) -> Incidents {
+    pub fn new(engine: Arc<dyn GroupStore>, census: Arc<Census>) -> Incidents {
         Incidents { labels: census.labels(), engine, census, queries: None }
     }
 

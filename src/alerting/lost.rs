@@ -1,6 +1,6 @@
 //! Silences that receivers know of and a failover has lost: they are written again, so that their returns are notified.
 //!
-//! The engine names doubtful silences, see [`AlertStore::doubtful`]. The loop compares them with what is stored. A lost
+//! The engine names doubtful silences, see [`NotifiedSilences::doubtful`]. The loop compares them with what is stored. A lost
 //! one is marked as notified in its group, and then its record is written by a change like any other: it goes through
 //! the outbox and joins its group, which knows it already. From there on it is an ordinary silence.
 //!
@@ -25,7 +25,9 @@ use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Roll, StoredRecord};
 use crate::presence::{Change, OfflineRecord, RecordId, Snapshot};
 use crate::routing::{Destinations, Routes};
-use crate::store::{AcknowledgedSilence, AlertStore, Capacity, Join, Marking, OutboxEvent, Result};
+use crate::store::{
+    AcknowledgedSilence, Capacity, GroupStore, Join, Marking, NotifiedSilences, OutboxEvent, Result,
+};
 use crate::telemetry::{Loop, Telemetry};
 
 /// The name of the loop among those that fail.
@@ -35,7 +37,8 @@ const NAME: &str = "lost silences";
 pub struct LostSilences {
     pub routes: Routes,
     pub destinations: Destinations,
-    pub engine: Arc<dyn AlertStore>,
+    pub notified: Arc<dyn NotifiedSilences>,
+    pub groups: Arc<dyn GroupStore>,
     pub roll: Arc<Roll>,
     pub clock: Clock,
     pub telemetry: Arc<Telemetry>,
@@ -91,7 +94,7 @@ impl LostSilences {
                 let pause = failures.pause_after(done.map(|_| TICK_BESIDE_OTHERS));
                 tokio::select! {
                     () = pause => {}
-                    () = self.engine.doubts_arise() => {}
+                    () = self.notified.doubts_arise() => {}
                 }
             };
             if stop.run_until_cancelled(step).await.is_none() {
@@ -105,7 +108,7 @@ impl LostSilences {
     /// # Errors
     /// Those of the engine; the silences stay doubtful.
     pub async fn step(&self, now: Timestamp) -> Result<usize> {
-        let doubtful = self.engine.doubtful().await?;
+        let doubtful = self.notified.doubtful().await?;
         if doubtful.is_empty() {
             return Ok(0);
         }
@@ -115,13 +118,13 @@ impl LostSilences {
             Some(AcknowledgedSilence { record, ..silence })
         });
         let markings: Vec<Marking> = silences.map(|silence| self.marking(silence)).collect();
-        self.engine.mark_notified(&markings, &self.destinations, now).await?;
+        self.notified.mark_notified(&markings, &self.destinations, now).await?;
         let applied = self.roll.write_again(&lost, now).await?;
         // The return of a stored record may have joined a group that is lost, or joined before the mark. The return of a
         // record that is written again joins from the outbox, unless the unit has changed meanwhile.
         let is_stored = |marking: &Marking| stored.contains(&marking.silence.record.id);
         let returns = self.returns(markings.into_iter().filter(is_stored).collect()).await?;
-        self.engine.join(&returns, &self.destinations.at(now), &Capacity::NONE, now).await?;
+        self.groups.join(&returns, &self.destinations.at(now), &Capacity::NONE, now).await?;
         // A unit that changed meanwhile is compared again.
         let changed = lost.iter().zip(&applied).filter(|(_, applied)| !**applied);
         later.extend(changed.filter_map(|((_, change), _)| Some(change.record.as_ref()?.id.clone())));
@@ -132,7 +135,7 @@ impl LostSilences {
                 "records that receivers know were lost by a failover and are written again"
             );
         }
-        self.engine.settle_doubts(&later);
+        self.notified.settle_doubts(&later);
         Ok(count)
     }
 

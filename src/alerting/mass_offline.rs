@@ -21,7 +21,7 @@ use crate::clock::{Clock, Timestamp};
 use crate::fleet::{MassBreaker, Ownership};
 use crate::presence::{GATHERS, Interval, OfflineRecord, Trip};
 use crate::routing::{Destination, Destinations};
-use crate::store::{AlertStore, Capacity, HearingStore, Join, OutboxEvent, Result};
+use crate::store::{Capacity, GroupStore, HearingStore, Join, OutboxEvent, Result};
 use crate::telemetry::{Loop, Telemetry};
 
 /// The name of the loop among those that fail.
@@ -42,7 +42,7 @@ pub(super) struct MassOffline {
     pub breaker: Arc<MassBreaker>,
     /// That of blindness.
     pub destination: Destination,
-    pub alerts: Arc<dyn AlertStore>,
+    pub alerts: Arc<dyn GroupStore>,
     pub hearing: Arc<dyn HearingStore>,
     pub buffers: HashMap<String, Arc<DeliveryBuffer>>,
     pub ownership: Ownership,

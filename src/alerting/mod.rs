@@ -311,7 +311,11 @@ pub async fn run(
         };
         let run = match limit {
             None => deliver.run(queue).boxed(),
-            Some(limit) => Limited { deliver, limit, shared: stores.shared.clone() }.run().boxed(),
+            Some(limit) => {
+                Limited { deliver, limit, records: stores.alerts.clone(), shared: stores.shared.clone() }
+                    .run()
+                    .boxed()
+            }
         };
         loops.push(run.map(move |ended| (format!("delivering to {name}"), ended)).boxed());
     }
@@ -394,7 +398,8 @@ pub async fn run(
     let dispatcher = Dispatcher {
         routes,
         destinations,
-        engine: stores.alerts,
+        engine: stores.alerts.clone(),
+        deliveries: stores.alerts,
         queries: stores.queries,
         silences: stores.silences,
         holds,

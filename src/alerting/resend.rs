@@ -26,7 +26,7 @@ use crate::fleet::{Flapping, Ownership, Silences};
 use crate::presence::{OfflineRecord, RecordId};
 use crate::routing::alert_silence::has_always_covered;
 use crate::routing::{AlertSilence, Inhibitors, Routes, Taken};
-use crate::store::{AlertStore, OpenPages, Queries, Result};
+use crate::store::{GroupStore, OpenPages, Queries, Result};
 
 /// The partition whose owner resends.
 const FIRST: u16 = 0;
@@ -45,7 +45,7 @@ pub struct Resend {
     pub routes: Routes,
     /// Whether it is notified of silences whose routes do not name it.
     pub is_notified_after_others: bool,
-    pub engine: Arc<dyn AlertStore>,
+    pub engine: Arc<dyn GroupStore>,
     pub queries: Arc<dyn Queries>,
     pub silences: Arc<Silences>,
     pub holds: Holds,

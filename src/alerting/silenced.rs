@@ -28,7 +28,7 @@ use crate::fleet::{Flapping, Ownership, Silences};
 use crate::presence::OfflineRecord;
 use crate::routing::alert_silence::{SilenceState, covering};
 use crate::routing::{AlertSilence, Destinations, Routes, SilenceId};
-use crate::store::{AlertStore, Capacity, Join, OpenPages, OutboxEvent, Queries, Result, partition_of};
+use crate::store::{Capacity, GroupStore, Join, OpenPages, OutboxEvent, Queries, Result, partition_of};
 use crate::telemetry::{Loop, Telemetry};
 
 /// The name of the loop among those that fail.
@@ -46,7 +46,7 @@ pub(super) fn is_held(event: &OutboxEvent, silences: &[AlertSilence], now: Times
 pub(super) struct Silenced {
     pub routes: Routes,
     pub destinations: Destinations,
-    pub alerts: Arc<dyn AlertStore>,
+    pub alerts: Arc<dyn GroupStore>,
     pub queries: Arc<dyn Queries>,
     pub silences: Arc<Silences>,
     pub holds: Holds,

@@ -63,10 +63,10 @@ impl EngineAccess {
         let roll = roll.with_filters(filters);
         roll.refresh_hearing().await?;
         let silences = Arc::new(Silences::new(engine.clone()));
-        let (alerts, queries, timers, shared) = (engine.clone(), engine.clone(), engine.clone(), engine);
+        let (records, queries, timers, shared) = (engine.clone(), engine.clone(), engine.clone(), engine);
         let breaker = MassBreaker::new(None, shared.clone(), queries.clone(), silences.clone(), telemetry);
-        let receivers = Receivers { alerts: alerts.clone(), shared };
-        let deliveries = Deliveries { alerts, queries, timers, silences: silences.clone() };
+        let receivers = Receivers { records: records.clone(), shared };
+        let deliveries = Deliveries { records, queries, timers, silences: silences.clone() };
         let config = config.alerting;
         Ok(Access::Engine(Box::new(EngineAccess { silences, roll, deliveries, receivers, config, breaker })))
     }

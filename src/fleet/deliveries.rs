@@ -19,8 +19,8 @@ use super::Silences;
 use crate::clock::Timestamp;
 use crate::presence::{FiredTimer, Interval, Kind, OfflineRecord, RecordId, Transition};
 use crate::store::{
-    AlertStore, Attempt, AttemptResult, AuditEntry, Audited, Delivery, EngineError, FindAttempts, Queries,
-    Result, TimerStore, Waiting,
+    Attempt, AttemptResult, AuditEntry, Audited, Delivery, DeliveryRecords, EngineError, FindAttempts,
+    Queries, Result, TimerStore, Waiting,
 };
 
 mod line;
@@ -127,7 +127,7 @@ type Answer<T> = std::result::Result<T, DeliveriesError>;
 /// The deliveries of a fleet.
 #[derive(Clone)]
 pub struct Deliveries {
-    pub alerts: Arc<dyn AlertStore>,
+    pub records: Arc<dyn DeliveryRecords>,
     /// For the records of delivered notifications.
     pub queries: Arc<dyn Queries>,
     /// For the timers of delivered notifications.
@@ -148,7 +148,7 @@ impl Deliveries {
         let (mut lines, mut content) = (Vec::new(), None);
         for name in &names {
             let delivered = attempts.iter().rev().find(|one| is_delivered(one) && one.receiver == *name);
-            if let Some(letter) = self.alerts.letter(name, notification).await? {
+            if let Some(letter) = self.records.letter(name, notification).await? {
                 lines.push(letter_line(&letter));
                 content = Some(letter.delivery);
             } else if let Some(waiting) = self.waiting_one(name, notification).await? {
@@ -199,7 +199,7 @@ impl Deliveries {
                 );
                 return Err(DeliveriesError::Refused(why));
             }
-            match (self.alerts.letter(name, notification).await?, delivered) {
+            match (self.records.letter(name, notification).await?, delivered) {
                 (Some(letter), _) => again.push(letter.delivery),
                 (None, Some(attempt)) => again.extend(self.made_again(attempt).await?),
                 (None, None) => {}
@@ -262,7 +262,7 @@ impl Deliveries {
             return Err(DeliveriesError::Refused("only dead letters are purged".to_owned()));
         }
         let letters = self.letters_in(filter).await?;
-        let count = self.alerts.purge(&letters).await?;
+        let count = self.records.purge(&letters).await?;
         let subject = filter.receiver.as_deref().unwrap_or("all receivers");
         self.note(Audited::DeliveriesPurged, by, subject, count, now).await?;
         Ok(DeliveriesChanged { count, more: count > 0 && letters.len() == LARGEST_STEP })
@@ -287,7 +287,7 @@ impl Deliveries {
     async fn queue(&self, deliveries: &[Delivery], now: Timestamp) -> Result<usize> {
         let mut count = 0;
         for delivery in deliveries {
-            count += usize::from(self.alerts.replay(delivery, now).await?);
+            count += usize::from(self.records.replay(delivery, now).await?);
         }
         Ok(count)
     }
@@ -297,7 +297,7 @@ impl Deliveries {
         for receiver in self.receivers(filter).await? {
             let most = LARGEST_STEP - letters.len();
             if most > 0 {
-                letters.extend(self.alerts.letters(&receiver, filter.from(), filter.until(), most).await?);
+                letters.extend(self.records.letters(&receiver, filter.from(), filter.until(), most).await?);
             }
         }
         Ok(letters)
@@ -305,7 +305,7 @@ impl Deliveries {
 
     /// The receivers with a backlog that the filter takes.
     async fn receivers(&self, filter: &DeliveryFilter) -> Result<BTreeSet<String>> {
-        let names = self.alerts.kept().await?.into_iter().map(|(name, _)| name);
+        let names = self.records.kept().await?.into_iter().map(|(name, _)| name);
         Ok(names.filter(|name| filter.receiver.as_ref().is_none_or(|wanted| wanted == name)).collect())
     }
 
@@ -325,7 +325,7 @@ impl Deliveries {
         let with = format!("\"i\":\"{notification}\"");
         let find = FindAttempts { with, from, until, limit: ENTRIES };
         let mut known = HashSet::new();
-        let entries = self.alerts.attempts(&find).await?;
+        let entries = self.records.attempts(&find).await?;
         let all = entries.iter().flat_map(|entry| entry.read().collect::<Vec<_>>());
         let wanted = all.filter(|one| {
             one.notification == notification && receiver.is_none_or(|name| name == one.receiver)
@@ -344,7 +344,7 @@ impl Deliveries {
         };
         // Only the attempt that was delivered says what it told; those before it were made since it was sealed.
         let mut told = BTreeMap::new();
-        for entry in self.alerts.attempts(&find).await? {
+        for entry in self.records.attempts(&find).await? {
             for one in entry.read() {
                 let transition = if one.online.contains(id) {
                     Transition::Online
@@ -366,7 +366,7 @@ impl Deliveries {
     async fn waiting_one(&self, receiver: &str, notification: &str) -> Result<Option<Waiting>> {
         let mut after = None;
         for _ in 0..PAGES {
-            let page = self.alerts.waiting(receiver, after.as_deref()).await?;
+            let page = self.records.waiting(receiver, after.as_deref()).await?;
             let mut waiting = page.waiting.into_iter();
             let found = waiting.find(|one| one.delivery.notification() == notification);
             if found.is_some() || page.next.is_none() {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
-use crate::store::{AlertStore, Result, Shared, SharedChange, SharedStore};
+use crate::store::{DeliveryRecords, Result, Shared, SharedChange, SharedStore};
 
 /// The longest reason of a failure that is kept, in bytes.
 const LONGEST_REASON: usize = 400;
@@ -134,14 +134,14 @@ pub struct ReceiverLine {
 /// The receivers of a fleet.
 #[derive(Clone)]
 pub struct Receivers {
-    pub alerts: Arc<dyn AlertStore>,
+    pub records: Arc<dyn DeliveryRecords>,
     pub shared: Arc<dyn SharedStore>,
 }
 
 impl Receivers {
     /// The receivers that are configured, with their types, and others that have notifications, by name.
     pub async fn list(&self, configured: &BTreeMap<String, &'static str>) -> Result<Vec<ReceiverLine>> {
-        let kept: BTreeMap<_, _> = self.alerts.kept().await?.into_iter().collect();
+        let kept: BTreeMap<_, _> = self.records.kept().await?.into_iter().collect();
         let mut healths = read(&self.shared.shared(Shared::Receivers).await?.entries);
         let names: BTreeSet<&String> = configured.keys().chain(kept.keys()).collect();
         let lines = names.into_iter().map(|name| {

@@ -68,7 +68,7 @@ impl DeliveriesState {
     pub fn new(sources: &Sources) -> DeliveriesState {
         DeliveriesState {
             deliveries: Deliveries {
-                alerts: sources.alerts.clone(),
+                records: sources.deliveries.clone(),
                 queries: sources.records.clone(),
                 timers: sources.timers.store(),
                 silences: sources.silences.clone(),

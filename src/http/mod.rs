@@ -27,7 +27,9 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{FlapRules, Mirror, Ownership, Roll, Silences, Timers};
 use crate::routing::{Inhibition, Route, Routes};
-use crate::store::{AlertStore, Catalogue, DataStore, FlapStore, Queries, Roster, SharedStore, UnitStore};
+use crate::store::{
+    Catalogue, DataStore, DeliveryRecords, FlapStore, Queries, Roster, SharedStore, UnitStore,
+};
 use crate::telemetry::Telemetry;
 use crate::trust::ServerPem;
 
@@ -218,7 +220,7 @@ pub struct Sources {
     pub units: Arc<dyn UnitStore>,
     pub records: Arc<dyn Queries>,
     /// For deliveries.
-    pub alerts: Arc<dyn AlertStore>,
+    pub deliveries: Arc<dyn DeliveryRecords>,
     /// For the newest values of the metrics of units.
     pub values: Arc<dyn DataStore>,
     /// For the addresses of the instances.

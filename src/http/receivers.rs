@@ -21,8 +21,8 @@ struct ReceiversState {
 }
 
 pub(super) fn page(sources: &Sources) -> Router {
-    let Sources { alerts, shared, routes, .. } = sources.clone();
-    let state = ReceiversState { receivers: Receivers { alerts, shared }, routes };
+    let Sources { deliveries: records, shared, routes, .. } = sources.clone();
+    let state = ReceiversState { receivers: Receivers { records, shared }, routes };
     Router::new().route("/api/v1/receivers", get(list)).with_state(state)
 }
 

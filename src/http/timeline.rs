@@ -146,7 +146,7 @@ impl Timelines {
             views: UnitViews::new(sources),
             records: sources.records.clone(),
             deliveries: Deliveries {
-                alerts: sources.alerts.clone(),
+                records: sources.deliveries.clone(),
                 queries: sources.records.clone(),
                 timers: sources.timers.store(),
                 silences: sources.silences.clone(),

@@ -19,7 +19,7 @@ pub(super) const MEMBER: &str = "incident";
 /// How long it is kept without another notification of its group.
 const KEPT: Duration = Duration::from_secs(7 * 86_400);
 
-/// The result of [`super::AlertStore::keep_incident`].
+/// The result of [`super::GroupStore::keep_incident`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeptIncident {
     Kept,

@@ -4,7 +4,10 @@
 //! |---|---|---|
 //! | [`UnitStore`] | the roll, expiry, http, alerting | expiry keys, the deadline index, facts, records |
 //! | [`HearingStore`] | intake, expiry | how far Rollcall has heard; the ledger of blind intervals |
-//! | [`AlertStore`] | alerting, http, the command line | the outbox, groups, deliveries, dead letters |
+//! | [`GroupStore`] | alerting | the outbox, and the groups that its transitions join |
+//! | [`DeliveryStore`] | the loops of receivers | deliveries, from their lease to their end |
+//! | [`DeliveryRecords`] | [`Deliveries`](crate::fleet::Deliveries), digests, the command line | what waits, dead letters, the record of attempts |
+//! | [`NotifiedSilences`] | alerting, after a failover | silences that may be lost though receivers acknowledged them |
 //! | [`SilenceStore`] | http, the command line, [`Silences`](crate::fleet::Silences) | alert silences, and the audit of the changes that operators make |
 //! | [`SharedStore`] | [`Inhibitions`](crate::fleet::Inhibitions) | small states that all instances share |
 //! | [`FlapStore`] | [`Flapping`](crate::fleet::Flapping) | the last transitions of units whose kinds have flap detection |
@@ -53,15 +56,17 @@ pub use crate::telemetry::Backlog;
 use crate::telemetry::EngineWarning;
 
 mod again;
-mod alerts;
 mod attempts;
 pub mod data;
 mod deadline_check;
+mod deliveries;
 mod delivery;
+mod delivery_records;
 pub mod embedded;
 pub mod encoding;
 mod error;
 mod flaps;
+mod groups;
 pub mod hearing;
 mod incidents;
 mod json;
@@ -69,6 +74,7 @@ mod member_names;
 mod membership;
 pub mod migration;
 mod notification;
+mod notified_silences;
 pub mod partition;
 mod queries;
 mod receiver_list;
@@ -87,21 +93,22 @@ mod untold;
 
 pub use crate::presence::{Gap, Pace, ShareMember, Subscription};
 pub use crate::routing::{Again, Destination, Destinations, Escalation};
-pub use alerts::{
-    AcknowledgedSilence, AlertStore, Capacity, Discarded, Entry, Join, Joined, Marking, OutboxEvent, Position,
-};
 pub use attempts::{
     Attempt, AttemptMade, AttemptResult, End, Ended, FindAttempts, MOST_ATTEMPT_BYTES, StoredAttempts,
 };
 pub use data::{Catalogue, DataStore, Metric, MetricType, Reading, Value};
 pub use deadline_check::{CheckGuard, DeadlineCheck, PendingCheck};
+pub use deliveries::DeliveryStore;
 pub use delivery::{ACKNOWLEDGEMENT, DeadLetter, Delivery, Group, MeantFor, Situation, Waiting, WaitingPage};
+pub use delivery_records::{DeliveryRecords, Discarded};
 pub use error::{EngineError, Result};
 pub use flaps::{FlapChange, FlapStore};
+pub use groups::{Capacity, Entry, GroupStore, Join, Joined, OutboxEvent, Position};
 pub use hearing::{Advance, HearingStore};
 pub use incidents::{KeptIncident, incident_in, incident_text};
 pub use membership::Membership;
 pub use notification::{delivery_of_any, notification_of};
+pub use notified_silences::{AcknowledgedSilence, Marking, NotifiedSilences};
 pub use partition::{by_partition, partition_of, partition_of_group};
 use partition::{checksum, crc16};
 pub use queries::{History, OpenPages, Queries};
@@ -188,6 +195,11 @@ pub trait Examine: Send + Sync {
         std::future::pending().await
     }
 }
+
+/// What alerting needs of notifications.
+pub trait AlertStore: GroupStore + DeliveryStore + DeliveryRecords + NotifiedSilences {}
+
+impl<T: GroupStore + DeliveryStore + DeliveryRecords + NotifiedSilences> AlertStore for T {}
 
 /// The traits that the roll needs of a store.
 pub trait FleetStore: UnitStore + HearingStore + DataStore + Queries {}

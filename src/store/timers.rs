@@ -2,7 +2,7 @@
 //!
 //! A timer lies in the partition of its group, [`group_of_timer`], beside the lanes of its deliveries. So one step ends
 //! its waiting and queues a delivery for each receiver of its class: a crash leaves it waiting or fired. From then on it
-//! is a notification like any other, with the id `<timer>:<due ms>`, and [`AlertStore`](super::AlertStore) leases it,
+//! is a notification like any other, with the id `<timer>:<due ms>`, and [`DeliveryStore`](super::DeliveryStore) leases it,
 //! retries it and keeps what is given up. The step that ends a delivery also writes what became of the timer.
 //!
 //! An engine decides nothing: firing is "read, decide, apply if unchanged", as for units. Time is an argument.
@@ -132,7 +132,7 @@ pub struct TimerPage {
 pub struct Fired {
     /// The timers that this caller fired, as they are now.
     pub timers: Vec<Timer>,
-    /// Whether some of their deliveries wait in the engine for [`AlertStore::lease`](super::AlertStore::lease).
+    /// Whether some of their deliveries wait in the engine for [`DeliveryStore::lease`](super::DeliveryStore::lease).
     pub has_queued: bool,
     /// Deliveries that are leased to the caller.
     pub deliveries: Vec<Delivery>,
@@ -147,7 +147,7 @@ pub struct TimerCapacity {
 }
 
 impl TimerCapacity {
-    /// The caller takes none: [`AlertStore::lease`](super::AlertStore::lease) hands them out.
+    /// The caller takes none: [`DeliveryStore::lease`](super::DeliveryStore::lease) hands them out.
     pub const NONE: TimerCapacity = TimerCapacity { most: BTreeMap::new(), until: Timestamp::ZERO };
 }
 
@@ -214,7 +214,7 @@ pub trait TimerStore: Layout {
 
     /// Ends deliveries of timers that are delivered at most once, before their only attempt: whatever follows, none of
     /// them is leased again. Answers, in order, which the caller may attempt: not those that another one has begun, or
-    /// leased since. [`AlertStore::end_attempts`](super::AlertStore::end_attempts) writes the outcome.
+    /// leased since. [`DeliveryStore::end_attempts`](super::DeliveryStore::end_attempts) writes the outcome.
     async fn begin_only_attempts(&self, deliveries: &[&Delivery], now: Timestamp) -> Result<Vec<bool>>;
 
     /// Only attempts of these partitions that began before `before` and have no outcome: their outcome is unknown from

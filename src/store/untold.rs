@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use super::notification::blindness;
-use super::{AlertStore, Delivery, Group, Result};
+use super::{Delivery, DeliveryStore, Group, Result};
 use crate::clock::Timestamp;
 use crate::presence::{Interval, OfflineRecord};
 use crate::routing::is_of_root;
@@ -85,7 +85,7 @@ pub(super) fn silence(record: &OfflineRecord) -> String {
 
 /// Leaves out the returns of untold silences, and untold silences that are past. A delivery without members is ended.
 pub(super) async fn leave_out_untold(
-    store: &dyn AlertStore,
+    store: &dyn DeliveryStore,
     telemetry: &Telemetry,
     receiver: &str,
     leased: Vec<Delivery>,

@@ -17,8 +17,8 @@ use rollcall::simulate::servers::ExitCleanup;
 use rollcall::store::Examine;
 use rollcall::store::Layout;
 use rollcall::store::{
-    AlertStore, Capacity, Delivery, Destinations, EngineError, Gap, Group, HearingStore, Join, OutboxEvent,
-    Pace, Queries, Refresh, Subscription, UnitStore,
+    Capacity, Delivery, DeliveryStore, Destinations, EngineError, Gap, Group, GroupStore, HearingStore, Join,
+    OutboxEvent, Pace, Queries, Refresh, Subscription, UnitStore,
 };
 use rollcall::store::{embedded::Config, embedded::EmbeddedEngine, embedded::survey};
 use rollcall::telemetry::{EngineWarning, Telemetry};

@@ -7,7 +7,7 @@ use rollcall::clock::{Clock, Timestamp};
 use rollcall::fleet::Silences;
 use rollcall::presence::{Closing, OfflineRecord};
 use rollcall::routing::{alert_silence::WantedSilence, parse_label_matchers};
-use rollcall::store::{AlertStore, Capacity, Destinations, Group, Join, Layout, OutboxEvent, Pace};
+use rollcall::store::{Capacity, Destinations, Group, GroupStore, Join, Layout, OutboxEvent, Pace};
 use rollcall::store::{redis::Config, redis::RedisEngine};
 use rollcall::telemetry::Telemetry;
 

@@ -12,13 +12,15 @@ use rollcall::presence::{Declared, Heartbeat, OfflineRecord, Unit};
 use rollcall::routing::{Again, Destination, Destinations, Route, Routes};
 use rollcall::store::redis::{Config, RedisEngine, Tags};
 use rollcall::store::{
-    AlertStore, Capacity, Delivery, End, Ended, EngineError, Gap, Group, HearingStore, Join, Layout, Pace,
-    Position, Queries, Subscription, UnitStore, partition_of, partition_of_group,
+    Capacity, Delivery, DeliveryStore, End, Ended, EngineError, Gap, Group, GroupStore, HearingStore, Join,
+    Layout, NotifiedSilences, Pace, Position, Queries, Subscription, UnitStore, partition_of,
+    partition_of_group,
 };
 use rollcall::telemetry::Telemetry;
 
 use crate::conformance::world;
 use crate::support::cluster::{Cluster, ClusterPlan};
+use crate::support::connect::connected;
 use crate::support::node::{Node, leave_behind, until};
 use crate::support::sentinel::{Sentinel, SentinelPlan};
 
@@ -104,7 +106,7 @@ impl Instance {
         let (clock, timeout) = (Clock::by_hand(BEGIN), Duration::from_millis(50));
         let telemetry = Arc::new(Telemetry::new(&clock));
         let config = Config { url: url.to_owned(), wait_timeout: timeout, ..Config::default() };
-        let engine = Arc::new(RedisEngine::connect(&config, telemetry.clone()).await.unwrap());
+        let engine = Arc::new(connected(&config, telemetry.clone()).await);
         let roll = Arc::new(world::roll(engine.clone()));
         roll.refresh_hearing().await.unwrap();
         let routes = Routes::new(Route { receivers: receivers(), ..Route::default() });
@@ -112,7 +114,8 @@ impl Instance {
         let lost = LostSilences {
             routes,
             destinations,
-            engine: engine.clone(),
+            notified: engine.clone(),
+            groups: engine.clone(),
             roll: roll.clone(),
             clock,
             telemetry,

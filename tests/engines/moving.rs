@@ -18,9 +18,9 @@ use rollcall::presence::{
 use rollcall::routing::{alert_silence::WantedSilence, parse_label_matchers};
 use rollcall::simulate::servers::{Server, free_port};
 use rollcall::store::{
-    Again, AlertStore, AttemptMade, Capacity, Delivery, Destination, Destinations, End, Ended, Engine,
-    EngineError, Escalation, FlapChange, Gap, Group, HearingStore, Join, MeantFor, OutboxEvent, Pace,
-    Reading, Roster, Shared, SharedChange, Subscription, TimerCapacity, UnitStore, partition_of_group,
+    Again, AttemptMade, Capacity, Delivery, DeliveryStore, Destination, Destinations, End, Ended, Engine,
+    EngineError, Escalation, FlapChange, Gap, Group, GroupStore, HearingStore, Join, MeantFor, OutboxEvent,
+    Pace, Reading, Roster, Shared, SharedChange, Subscription, TimerCapacity, UnitStore, partition_of_group,
 };
 use rollcall::store::{Layout, TimerStore};
 use rollcall::store::{embedded, embedded::EmbeddedEngine, embedded::EmbeddedImporter};

@@ -41,7 +41,7 @@ const FEW: u32 = 4000;
 const LONGEST: Duration = Duration::from_secs(60);
 /// The largest input.
 const LARGEST: usize = 64 << 10;
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Bytes that often break parsers.
 const HARD: [&[u8]; 28] = [
@@ -419,7 +419,7 @@ async fn served() -> (String, CancellationToken, tempfile::TempDir) {
         ownership,
         units: engine.clone(),
         records: engine.clone(),
-        alerts: engine.clone(),
+        deliveries: engine.clone(),
         values: engine.clone(),
         shared: engine.clone(),
         flaps: engine.clone(),

@@ -29,7 +29,7 @@ use crate::alerting::limit::{LimitState, Limits, OpenDigest, RateLimit};
 use crate::alerting::{LEASE, SHORTEST_WAIT, TICK, rotated, tick};
 use crate::clock::Timestamp;
 use crate::store::{
-    AttemptMade, Delivery, End, Ended, LARGEST_STEP, Result, SharedStore, partition_of_group,
+    AttemptMade, Delivery, DeliveryRecords, End, Ended, LARGEST_STEP, Result, SharedStore, partition_of_group,
 };
 use crate::telemetry::Loop;
 
@@ -40,6 +40,8 @@ const MOST_ATTEMPTS: u32 = 5;
 pub(in crate::alerting) struct Limited {
     pub deliver: Deliver,
     pub limit: RateLimit,
+    /// What waits for it.
+    pub records: Arc<dyn DeliveryRecords>,
     pub shared: Arc<dyn SharedStore>,
 }
 
@@ -277,7 +279,7 @@ impl Limited {
     /// Merges what waits. `false`: there is nothing to merge, or another instance has opened a digest.
     async fn open_digest(&self, state: &mut State) -> Result<bool> {
         let (name, now) = (&self.deliver.receiver.name, self.deliver.clock.now());
-        let members = gather(&*self.deliver.engine, name, now).await?;
+        let members = gather(&*self.records, name, now).await?;
         let is_blindness = members.first().is_some_and(|first| !first.blind.is_empty());
         if members.len() < 2 && !is_blindness {
             return Ok(false);
@@ -301,7 +303,7 @@ impl Limited {
         if state.members.as_ref().is_none_or(|(id, _)| *id != open.id) {
             // Begun by another instance, or before a restart.
             let members = state.limits.members().await?;
-            let waits = any_waits(&*self.deliver.engine, &receiver.name, &members).await?;
+            let waits = any_waits(&*self.records, &receiver.name, &members).await?;
             state.members = Some((open.id.clone(), members));
             if !waits {
                 self.close(state).await?;

@@ -112,7 +112,7 @@ impl Filling<'_> {
         if !self.filter.wants(DeliveryState::waits) {
             return Ok(Cursor::Dead { receiver, until, skip: 0 });
         }
-        let all = self.deliveries.alerts.waiting(&receiver, after.as_deref()).await?;
+        let all = self.deliveries.records.waiting(&receiver, after.as_deref()).await?;
         let is_orphan = !self.configured.contains(&receiver);
         for (behind, one) in all.waiting.iter().enumerate().skip(skip) {
             if self.room() == 0 {
@@ -132,8 +132,8 @@ impl Filling<'_> {
             return Ok(following);
         }
         let shown = skip + self.room();
-        let (alerts, from) = (&self.deliveries.alerts, self.filter.from());
-        let letters = alerts.letters(&receiver, from, until, shown + 1).await?;
+        let (records, from) = (&self.deliveries.records, self.filter.from());
+        let letters = records.letters(&receiver, from, until, shown + 1).await?;
         letters.iter().take(shown).skip(skip).for_each(|letter| self.add(letter_line(letter)));
         // The next page begins with the others of the last moment.
         Ok(match letters.get(shown - 1).filter(|_| letters.len() > shown).map(|letter| letter.at) {
@@ -153,7 +153,7 @@ impl Filling<'_> {
         let with = name.map(|name| format!("\"r\":\"{name}\"")).unwrap_or_default();
         let most = self.room() + skip + 1;
         let find = FindAttempts { with, from: self.filter.from(), until, limit: most };
-        let entries = self.deliveries.alerts.attempts(&find).await?;
+        let entries = self.deliveries.records.attempts(&find).await?;
         let mut known: HashSet<String> = HashSet::new();
         // How many of those that were written at one moment are behind.
         let (mut at, mut behind) = (until, 0);

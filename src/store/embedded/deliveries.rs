@@ -1,9 +1,8 @@
 //! Deliveries: notifications that wait for receivers, and dead letters.
 //!
 //! A group has a lane of its own for each receiver; only the first notification of a lane is leased,
-//! so that the notifications of one group arrive in order. Also the implementation of [`AlertStore`].
+//! so that the notifications of one group arrive in order.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,17 +13,12 @@ use super::delivery_leases::{DeliveryLease, DeliveryLeases};
 use super::error::DatabaseResult;
 use super::finish::{Ending, finish_one};
 use super::kept::OnRecord;
-use super::{
-    EmbeddedEngine, absence, fallback, groups, kept, members, outbox, quarantine, receivers, reminders,
-};
+use super::{EmbeddedEngine, absence, fallback, quarantine};
 use crate::clock::Timestamp;
-use crate::presence::{GroupIncident, Incident, OfflineRecord, RecordId};
 use crate::store::notification::{Notification, Readable};
 use crate::store::untold::leave_out_untold;
 use crate::store::{
-    AlertStore, Backlog, Capacity, DeadLetter, Delivery, Destinations, Discarded, End, Ended, EngineError,
-    Entry, FindAttempts, Join, Joined, KeptIncident, LARGEST_STEP, MeantFor, Membership, Position, Result,
-    StoredAttempts, WaitingPage,
+    Backlog, Delivery, DeliveryStore, End, Ended, EngineError, LARGEST_STEP, MeantFor, Result,
 };
 use crate::store::{attempts::texts, json::to_json};
 use crate::telemetry::Stored;
@@ -33,39 +27,9 @@ use crate::telemetry::Stored;
 const MOST_LEASED_BYTES: usize = 16 << 20;
 
 #[async_trait]
-impl AlertStore for EmbeddedEngine {
-    async fn outbox(&self, outboxes: &[u16], limit: usize) -> Result<Vec<Entry>> {
-        outbox::oldest(self, outboxes, limit).await
-    }
-
-    async fn join(
-        &self,
-        joins: &[Join],
-        destinations: &Destinations,
-        _: &Capacity,
-        now: Timestamp,
-    ) -> Result<Joined> {
-        groups::join(self, joins, destinations, now).await
-    }
-
-    async fn remove_entries(&self, entries: &[Position], _groups: &BTreeSet<u16>) -> Result<()> {
-        outbox::remove(self, entries).await
-    }
-
-    async fn seal(&self, partitions: &[u16], destinations: &Destinations, now: Timestamp) -> Result<usize> {
-        groups::seal(self, partitions, destinations, now).await
-    }
-
-    async fn first_seal(&self, partitions: &[u16]) -> Result<Option<Timestamp>> {
-        groups::first_seal(self, partitions).await
-    }
-
-    async fn remind(&self, partitions: &[u16], destinations: &Destinations, now: Timestamp) -> Result<usize> {
-        reminders::remind(self, partitions, destinations, now).await
-    }
-
-    async fn first_reminder(&self, partitions: &[u16]) -> Result<Option<Timestamp>> {
-        reminders::first(self, partitions).await
+impl DeliveryStore for EmbeddedEngine {
+    async fn bring_up_to_date(&self, receiver: &str, now: Timestamp) -> Result<usize> {
+        absence::bring_up_to_date(self, receiver, now).await
     }
 
     async fn lease(
@@ -109,29 +73,6 @@ impl AlertStore for EmbeddedEngine {
         leave_out_untold(self, &self.telemetry, receiver, deliveries, &untold, now).await
     }
 
-    async fn memberships(&self, records: &[&OfflineRecord]) -> Result<Vec<Vec<Membership>>> {
-        members::memberships(self, records).await
-    }
-
-    async fn lasting(&self, group: &str) -> Result<Vec<RecordId>> {
-        members::lasting(self, group).await
-    }
-
-    async fn incident(&self, group: &str) -> Result<Option<String>> {
-        self.read_incident(group).await
-    }
-
-    async fn keep_incident(
-        &self,
-        delivery: &Delivery,
-        told: Option<&Incident>,
-        before: Option<&str>,
-        after: Option<&GroupIncident>,
-        now: Timestamp,
-    ) -> Result<KeptIncident> {
-        self.write_incident(delivery, told, before, after, now).await
-    }
-
     async fn first_lease(&self, partitions: &[u16], receiver: &str) -> Result<Option<Timestamp>> {
         let select = "SELECT grp, at FROM queue WHERE receiver = ? AND partition IN \
                       (SELECT value FROM json_each(?)) ORDER BY at LIMIT ?";
@@ -153,6 +94,10 @@ impl AlertStore for EmbeddedEngine {
         self.readers.read(first).await
     }
 
+    async fn extend_leases(&self, deliveries: &[Arc<Delivery>], until: Timestamp) -> Result<Vec<bool>> {
+        Ok(deliveries.iter().map(|delivery| self.delivery_leases.extend(delivery, until)).collect())
+    }
+
     async fn end_attempts(&self, ended: &[Ended], keep: Duration, now: Timestamp) -> Result<()> {
         let since = Timestamp::from_millis(now.as_millis().saturating_sub(keep.as_millis() as i64));
         let on_record = |texts| OnRecord { now, since, texts };
@@ -167,10 +112,6 @@ impl AlertStore for EmbeddedEngine {
             }
         }
         Ok(())
-    }
-
-    async fn extend_leases(&self, deliveries: &[Arc<Delivery>], until: Timestamp) -> Result<Vec<bool>> {
-        Ok(deliveries.iter().map(|delivery| self.delivery_leases.extend(delivery, until)).collect())
     }
 
     async fn backlog(&self, partitions: &[u16], receiver: &str) -> Result<Backlog> {
@@ -189,48 +130,6 @@ impl AlertStore for EmbeddedEngine {
         self.readers.read(counted).await
     }
 
-    async fn enlist(&self, names: &[String], now: Timestamp) -> Result<()> {
-        absence::enlist(self, names, now).await
-    }
-
-    async fn bring_up_to_date(&self, receiver: &str, now: Timestamp) -> Result<usize> {
-        absence::bring_up_to_date(self, receiver, now).await
-    }
-
-    async fn kept(&self) -> Result<Vec<(String, Backlog)>> {
-        self.readers.read(receivers::backlogs).await
-    }
-
-    async fn discard(&self, receiver: &str, now: Timestamp) -> Result<Discarded> {
-        receivers::discard(self, receiver, now).await
-    }
-
-    async fn letters(
-        &self,
-        receiver: &str,
-        from: Timestamp,
-        until: Timestamp,
-        limit: usize,
-    ) -> Result<Vec<DeadLetter>> {
-        kept::letters(self, receiver, (from, until), limit).await
-    }
-
-    async fn letter(&self, receiver: &str, notification: &str) -> Result<Option<DeadLetter>> {
-        kept::letter(self, receiver, notification).await
-    }
-
-    async fn purge(&self, letters: &[DeadLetter]) -> Result<usize> {
-        kept::purge(self, letters).await
-    }
-
-    async fn waiting(&self, receiver: &str, after: Option<&str>) -> Result<WaitingPage> {
-        kept::waiting(self, receiver, after).await
-    }
-
-    async fn replay(&self, delivery: &Delivery, now: Timestamp) -> Result<bool> {
-        kept::replay(self, delivery, now).await
-    }
-
     async fn down_since(&self, receiver: &str, now: Timestamp) -> Result<Timestamp> {
         fallback::down_since(self, receiver, now).await
     }
@@ -247,10 +146,6 @@ impl AlertStore for EmbeddedEngine {
         now: Timestamp,
     ) -> Result<usize> {
         fallback::fall_back(self, partitions, meant_for, to, now).await
-    }
-
-    async fn attempts(&self, find: &FindAttempts) -> Result<Vec<StoredAttempts>> {
-        kept::attempts(self, find).await
     }
 }
 

@@ -9,7 +9,7 @@ use crate::store::json::from_json;
 use crate::store::member_names::{names_of, of_member};
 use crate::store::{Group, Membership, Result};
 
-/// See [`AlertStore::memberships`](crate::store::AlertStore::memberships).
+/// See [`GroupStore::memberships`](crate::store::GroupStore::memberships).
 pub(super) async fn memberships(
     engine: &EmbeddedEngine,
     records: &[&OfflineRecord],
@@ -37,7 +37,7 @@ fn memberships_of(database: &Connection, names: &[String; 2]) -> rusqlite::Resul
     Ok(rows.collect::<rusqlite::Result<Vec<_>>>()?.into_iter().flatten().collect())
 }
 
-/// See [`AlertStore::lasting`](crate::store::AlertStore::lasting).
+/// See [`GroupStore::lasting`](crate::store::GroupStore::lasting).
 pub(super) async fn lasting(engine: &EmbeddedEngine, group: &str) -> Result<Vec<RecordId>> {
     let group = group.to_owned();
     let lasting = move |database: &Connection| {

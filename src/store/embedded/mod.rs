@@ -24,7 +24,7 @@ use async_trait::async_trait;
 use rusqlite::Connection;
 use tokio::sync::Semaphore;
 
-use super::{EngineError, Examine, Result, Warning};
+use super::{EngineError, Examine, NotifiedSilences, Result, Warning};
 use crate::clock::Timestamp;
 use crate::telemetry::{EngineWarning, ServerAnswers, Telemetry};
 
@@ -44,6 +44,7 @@ mod fallback;
 mod finish;
 mod flaps;
 mod full_scan;
+mod group_store;
 mod groups;
 mod hearing;
 mod importer;
@@ -201,6 +202,9 @@ impl EmbeddedEngine {
         Ok(())
     }
 }
+
+/// No replica takes over.
+impl NotifiedSilences for EmbeddedEngine {}
 
 #[async_trait]
 impl Examine for EmbeddedEngine {

@@ -23,7 +23,7 @@ struct Looked {
     due: Timestamp,
 }
 
-/// See [`AlertStore::remind`](crate::store::AlertStore::remind).
+/// See [`GroupStore::remind`](crate::store::GroupStore::remind).
 pub(super) async fn remind(
     engine: &EmbeddedEngine,
     partitions: &[u16],

@@ -21,13 +21,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use tokio::time::Instant;
 
-use super::RedisEngine;
+use super::{RedisEngine, marking};
 use crate::clock::Timestamp;
 use crate::presence::{OfflineRecord, RecordId};
 use crate::store::untold::silence;
-use crate::store::{AcknowledgedSilence, Delivery, Result};
+use crate::store::{AcknowledgedSilence, Delivery, Destinations, Marking, NotifiedSilences, Result};
 
 /// How long a delivery is kept without a replica that has it: longer than a failover takes.
 const LONGEST: Duration = Duration::from_secs(600);
@@ -138,17 +139,9 @@ fn records(delivery: &Delivery) -> usize {
     delivery.offline.len() + delivery.online.len()
 }
 
-impl RedisEngine {
-    /// Keeps deliveries that a receiver acknowledged, if a replica may take over.
-    pub(super) fn keep_deliveries<'a>(&self, deliveries: impl Iterator<Item = &'a Delivery>, now: Timestamp) {
-        if !self.topology.is_fixed() {
-            let mut memory = self.acknowledged();
-            deliveries.for_each(|delivery| memory.keep(delivery, now));
-        }
-    }
-
-    /// Silences that the primaries of now may lack. Forgets those that replicas have.
-    pub(super) async fn doubtful_silences(&self) -> Result<Vec<AcknowledgedSilence>> {
+#[async_trait]
+impl NotifiedSilences for RedisEngine {
+    async fn doubtful(&self) -> Result<Vec<AcknowledgedSilence>> {
         let now = Instant::now();
         let (doubtful, partitions) = {
             let mut memory = self.acknowledged();
@@ -180,21 +173,38 @@ impl RedisEngine {
         Ok(doubtful)
     }
 
-    /// Ends when a primary was replaced since silences were compared last.
-    pub(super) async fn comparison_is_due(&self) {
+    async fn doubts_arise(&self) {
         let mut changes = self.topology.changes();
         let is_due = || self.acknowledged().compared < self.topology.replaced_at();
         while !is_due() && changes.changed().await.is_ok() {}
     }
 
-    /// The primaries have all silences that were compared last, but for these.
-    pub(super) fn settle_silences(&self, later: &HashSet<RecordId>) {
+    async fn mark_notified(
+        &self,
+        markings: &[Marking],
+        destinations: &Destinations,
+        now: Timestamp,
+    ) -> Result<usize> {
+        marking::mark(self, markings, destinations, now).await
+    }
+
+    fn settle_doubts(&self, later: &HashSet<RecordId>) {
         let mut memory = self.acknowledged();
         let Some(compared) = memory.compared else { return };
         for kept in memory.kept.values_mut().filter(|kept| kept.acknowledged <= compared) {
             if !kept.delivery.offline.iter().any(|record| later.contains(&record.id)) {
                 (kept.stored, kept.age) = (compared, Duration::ZERO);
             }
+        }
+    }
+}
+
+impl RedisEngine {
+    /// Keeps deliveries that a receiver acknowledged, if a replica may take over.
+    pub(super) fn keep_deliveries<'a>(&self, deliveries: impl Iterator<Item = &'a Delivery>, now: Timestamp) {
+        if !self.topology.is_fixed() {
+            let mut memory = self.acknowledged();
+            deliveries.for_each(|delivery| memory.keep(delivery, now));
         }
     }
 

@@ -1,26 +1,21 @@
-//! Deliveries: notifications for receivers, and dead letters. Also the implementation of [`AlertStore`].
+//! Deliveries: notifications for receivers, and dead letters.
 //!
 //! A group has one lane for each receiver. Only the first notification of a lane is leased, so the notifications of a
 //! group arrive in order.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::due_members::{due_members, in_order};
 use super::ending::{Ending, FINISH_STEP, OnRecord};
 use super::units::first_score;
-use super::{RedisEngine, absence, fallback, groups, kept, marking, members, outbox, receivers, reminders};
+use super::{RedisEngine, absence, fallback, receivers};
 use crate::clock::Timestamp;
-use crate::presence::{GroupIncident, Incident, OfflineRecord, RecordId};
 use crate::store::attempts::texts;
 use crate::store::notification::{Notification, Readable};
 use crate::store::untold::leave_out_untold;
-use crate::store::{
-    AcknowledgedSilence, AlertStore, Backlog, Capacity, DeadLetter, Delivery, Destinations, Discarded, End,
-    Ended, Entry, FindAttempts, Join, Joined, KeptIncident, LARGEST_STEP, Marking, MeantFor, Membership,
-    Position, Result, StoredAttempts, WaitingPage,
-};
+use crate::store::{Backlog, Delivery, DeliveryStore, End, Ended, LARGEST_STEP, MeantFor, Result};
 use crate::telemetry::Stored;
 use async_trait::async_trait;
 
@@ -31,50 +26,9 @@ const MOST_SPREAD: usize = 16;
 const LEASE_STEP: usize = 50;
 
 #[async_trait]
-impl AlertStore for RedisEngine {
-    async fn outbox(&self, outboxes: &[u16], limit: usize) -> Result<Vec<Entry>> {
-        self.review_joined(outboxes).await?;
-        let entries = outbox::oldest(self, outboxes, limit).await?;
-        if !entries.is_empty() {
-            self.hold_after_failover().await;
-        }
-        // The outbox after the last partition is that of hearing.
-        let outboxes = entries.iter().map(|entry| entry.position.outbox);
-        let partitions: BTreeSet<u16> = outboxes.filter(|outbox| *outbox < self.keys.partitions()).collect();
-        self.wait_for_replicas(partitions).await;
-        Ok(entries)
-    }
-
-    async fn join(
-        &self,
-        joins: &[Join],
-        destinations: &Destinations,
-        capacity: &Capacity,
-        now: Timestamp,
-    ) -> Result<Joined> {
-        let joined = groups::join(self, joins, destinations, capacity, now).await?;
-        self.wait_for_replicas_of(&joined.deliveries).await;
-        Ok(joined)
-    }
-
-    async fn remove_entries(&self, entries: &[Position], groups: &BTreeSet<u16>) -> Result<()> {
-        self.remove_joined(entries, groups).await
-    }
-
-    async fn seal(&self, partitions: &[u16], destinations: &Destinations, now: Timestamp) -> Result<usize> {
-        groups::seal(self, partitions, destinations, now).await
-    }
-
-    async fn first_seal(&self, partitions: &[u16]) -> Result<Option<Timestamp>> {
-        groups::first_seal(self, partitions).await
-    }
-
-    async fn remind(&self, partitions: &[u16], destinations: &Destinations, now: Timestamp) -> Result<usize> {
-        reminders::remind(self, partitions, destinations, now).await
-    }
-
-    async fn first_reminder(&self, partitions: &[u16]) -> Result<Option<Timestamp>> {
-        reminders::first(self, partitions).await
+impl DeliveryStore for RedisEngine {
+    async fn bring_up_to_date(&self, receiver: &str, now: Timestamp) -> Result<usize> {
+        absence::bring_up_to_date(self, receiver, now).await
     }
 
     async fn lease(
@@ -100,32 +54,14 @@ impl AlertStore for RedisEngine {
         leave_out_untold(self, &self.telemetry, receiver, leased, &untold, now).await
     }
 
-    async fn memberships(&self, records: &[&OfflineRecord]) -> Result<Vec<Vec<Membership>>> {
-        members::memberships(self, records).await
-    }
-
-    async fn lasting(&self, group: &str) -> Result<Vec<RecordId>> {
-        members::lasting(self, group).await
-    }
-
-    async fn incident(&self, group: &str) -> Result<Option<String>> {
-        self.read_incident(group).await
-    }
-
-    async fn keep_incident(
-        &self,
-        delivery: &Delivery,
-        told: Option<&Incident>,
-        before: Option<&str>,
-        after: Option<&GroupIncident>,
-        now: Timestamp,
-    ) -> Result<KeptIncident> {
-        self.write_incident(delivery, told, before, after, now).await
-    }
-
     async fn first_lease(&self, partitions: &[u16], receiver: &str) -> Result<Option<Timestamp>> {
         let keys = partitions.iter().map(|p| self.keys.of(*p, "queue", receiver));
         first_score(self, "first_lease", keys).await
+    }
+
+    async fn extend_leases(&self, deliveries: &[Arc<Delivery>], until: Timestamp) -> Result<Vec<bool>> {
+        let deliveries: Vec<&Delivery> = deliveries.iter().map(AsRef::as_ref).collect();
+        self.set_next_attempt("extend_leases", &deliveries, until, &OnRecord::NOTHING).await
     }
 
     async fn end_attempts(&self, ended: &[Ended], keep: Duration, now: Timestamp) -> Result<()> {
@@ -146,76 +82,8 @@ impl AlertStore for RedisEngine {
         self.keep_deliveries(delivered.map(|one| one.delivery.as_ref()), now);
     }
 
-    async fn doubtful(&self) -> Result<Vec<AcknowledgedSilence>> {
-        self.doubtful_silences().await
-    }
-
-    async fn doubts_arise(&self) {
-        self.comparison_is_due().await;
-    }
-
-    async fn mark_notified(
-        &self,
-        markings: &[Marking],
-        destinations: &Destinations,
-        now: Timestamp,
-    ) -> Result<usize> {
-        marking::mark(self, markings, destinations, now).await
-    }
-
-    fn settle_doubts(&self, later: &HashSet<RecordId>) {
-        self.settle_silences(later);
-    }
-
-    async fn extend_leases(&self, deliveries: &[Arc<Delivery>], until: Timestamp) -> Result<Vec<bool>> {
-        let deliveries: Vec<&Delivery> = deliveries.iter().map(AsRef::as_ref).collect();
-        self.set_next_attempt("extend_leases", &deliveries, until, &OnRecord::NOTHING).await
-    }
-
     async fn backlog(&self, partitions: &[u16], receiver: &str) -> Result<Backlog> {
         receivers::backlog(&self.topology, &self.keys, partitions.iter().copied(), receiver).await
-    }
-
-    async fn enlist(&self, names: &[String], now: Timestamp) -> Result<()> {
-        receivers::enlist(self, names, now).await
-    }
-
-    async fn bring_up_to_date(&self, receiver: &str, now: Timestamp) -> Result<usize> {
-        absence::bring_up_to_date(self, receiver, now).await
-    }
-
-    async fn kept(&self) -> Result<Vec<(String, Backlog)>> {
-        receivers::kept(&self.topology, &self.keys).await
-    }
-
-    async fn discard(&self, receiver: &str, now: Timestamp) -> Result<Discarded> {
-        receivers::discard(self, receiver, now).await
-    }
-
-    async fn letters(
-        &self,
-        receiver: &str,
-        from: Timestamp,
-        until: Timestamp,
-        limit: usize,
-    ) -> Result<Vec<DeadLetter>> {
-        kept::letters(self, receiver, (from, until), limit).await
-    }
-
-    async fn letter(&self, receiver: &str, notification: &str) -> Result<Option<DeadLetter>> {
-        kept::letter(self, receiver, notification).await
-    }
-
-    async fn purge(&self, letters: &[DeadLetter]) -> Result<usize> {
-        kept::purge(self, letters).await
-    }
-
-    async fn waiting(&self, receiver: &str, after: Option<&str>) -> Result<WaitingPage> {
-        kept::waiting(self, receiver, after).await
-    }
-
-    async fn replay(&self, delivery: &Delivery, now: Timestamp) -> Result<bool> {
-        kept::replay(self, delivery, now).await
     }
 
     async fn down_since(&self, receiver: &str, now: Timestamp) -> Result<Timestamp> {
@@ -234,10 +102,6 @@ impl AlertStore for RedisEngine {
         now: Timestamp,
     ) -> Result<usize> {
         fallback::fall_back(self, partitions, meant_for, to, now).await
-    }
-
-    async fn attempts(&self, find: &FindAttempts) -> Result<Vec<StoredAttempts>> {
-        kept::attempts(self, find).await
     }
 }
 

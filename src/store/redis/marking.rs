@@ -16,7 +16,7 @@ struct Member<'a> {
     marking: &'a Marking,
 }
 
-/// See [`AlertStore::mark_notified`](crate::store::AlertStore::mark_notified).
+/// See [`NotifiedSilences::mark_notified`](crate::store::NotifiedSilences::mark_notified).
 pub(super) async fn mark(
     engine: &RedisEngine,
     markings: &[Marking],

@@ -8,7 +8,7 @@ use crate::presence::{OfflineRecord, RecordId};
 use crate::store::member_names::{names_of, of_member};
 use crate::store::{Group, Membership, Result};
 
-/// See [`AlertStore::memberships`](crate::store::AlertStore::memberships).
+/// See [`GroupStore::memberships`](crate::store::GroupStore::memberships).
 pub(super) async fn memberships(
     engine: &RedisEngine,
     records: &[&OfflineRecord],
@@ -40,7 +40,7 @@ fn read_member(group: &Group, stored: &[u8]) -> Option<Membership> {
     Membership::read(group.clone(), str::from_utf8(head).ok()?)
 }
 
-/// See [`AlertStore::lasting`](crate::store::AlertStore::lasting).
+/// See [`GroupStore::lasting`](crate::store::GroupStore::lasting).
 pub(super) async fn lasting(engine: &RedisEngine, group: &str) -> Result<Vec<RecordId>> {
     let partition = engine.keys.partition_of_group(group);
     let mut read = pipe();

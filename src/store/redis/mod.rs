@@ -43,6 +43,7 @@ mod fields;
 mod flaps;
 mod fleet_loss;
 mod group_of;
+mod group_store;
 mod groups;
 mod hand_out;
 mod hearing;

@@ -13,7 +13,7 @@ use crate::store::{Destination, Destinations, Result};
 /// How many groups of a partition one call looks at.
 const GROUPS: isize = 50;
 
-/// See [`AlertStore::remind`](crate::store::AlertStore::remind).
+/// See [`GroupStore::remind`](crate::store::GroupStore::remind).
 pub(super) async fn remind(
     engine: &RedisEngine,
     partitions: &[u16],

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rollcall::fleet::ReceiverHealths;
 use rollcall::presence::{Labels, OfflineRecord};
-use rollcall::store::{AlertStore, Capacity, Destinations, Group, Join, OutboxEvent, Pace};
+use rollcall::store::{Capacity, DeliveryRecords, Destinations, Group, GroupStore, Join, OutboxEvent, Pace};
 use serde_json::{Value, json};
 
 use super::world::{Fleet, SECOND, the};

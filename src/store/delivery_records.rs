@@ -1,0 +1,64 @@
+//! What waits for receivers, what they did not get, and what was attempted.
+
+use async_trait::async_trait;
+
+use super::{DeadLetter, Delivery, FindAttempts, Result, StoredAttempts, WaitingPage};
+use crate::clock::Timestamp;
+use crate::telemetry::Backlog;
+
+/// The changes of one step of discarding; zeros if nothing was left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Discarded {
+    /// How many notifications became dead letters, which a later step removes.
+    pub ended: usize,
+    /// How many dead letters were removed.
+    pub removed: usize,
+}
+
+/// What operators see and change of deliveries.
+#[async_trait]
+pub trait DeliveryRecords: Send + Sync {
+    /// Enters the configured receivers in the list of receivers; the service calls this at each start. The others
+    /// in the list are absent from now on. Safe to repeat.
+    async fn enlist(&self, receivers: &[String], now: Timestamp) -> Result<()>;
+
+    /// The backlog of each receiver that was ever entered, configured or not, by its name; receivers without a
+    /// backlog are left out.
+    async fn kept(&self) -> Result<Vec<(String, Backlog)>>;
+
+    /// A page of the notifications that wait for a receiver, in an order of the engine. Those that come or go meanwhile
+    /// may be missing or there twice. `after`: [`WaitingPage::next`] of the page before.
+    async fn waiting(&self, receiver: &str, after: Option<&str>) -> Result<WaitingPage>;
+
+    /// Queues a notification once more for its receiver, under its id; its dead letter is removed, and the receiver is
+    /// notified of the returns of its silences again. `false`: it waits already.
+    async fn replay(&self, delivery: &Delivery, now: Timestamp) -> Result<bool>;
+
+    /// Entries of the record of attempts, newest first.
+    async fn attempts(&self, find: &FindAttempts) -> Result<Vec<StoredAttempts>>;
+
+    /// Dead letters of a receiver, newest first.
+    async fn dead_letters(&self, receiver: &str, limit: usize) -> Result<Vec<DeadLetter>> {
+        let (from, until) = (Timestamp::ZERO, Timestamp::from_millis(i64::MAX));
+        self.letters(receiver, from, until, limit).await
+    }
+
+    /// Dead letters of a receiver that were given up from one moment up to the other, newest first.
+    async fn letters(
+        &self,
+        receiver: &str,
+        from: Timestamp,
+        until: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<DeadLetter>>;
+
+    /// The dead letter of a notification, if there is one.
+    async fn letter(&self, receiver: &str, notification: &str) -> Result<Option<DeadLetter>>;
+
+    /// Removes dead letters. Answers how many there were.
+    async fn purge(&self, letters: &[DeadLetter]) -> Result<usize>;
+
+    /// Discards a bounded number of dead letters of a receiver and of notifications that wait for it, which become
+    /// dead letters first. This receiver is not notified of the returns of the discarded silences.
+    async fn discard(&self, receiver: &str, now: Timestamp) -> Result<Discarded>;
+}

@@ -1,0 +1,73 @@
+//! The outbox and groups of the embedded engine, by the rooms that have them.
+
+use std::collections::BTreeSet;
+
+use async_trait::async_trait;
+
+use super::{EmbeddedEngine, groups, members, outbox, reminders};
+use crate::clock::Timestamp;
+use crate::presence::{GroupIncident, Incident, OfflineRecord, RecordId};
+use crate::store::{
+    Capacity, Delivery, Destinations, Entry, GroupStore, Join, Joined, KeptIncident, Membership, Position,
+    Result,
+};
+
+#[async_trait]
+impl GroupStore for EmbeddedEngine {
+    async fn outbox(&self, outboxes: &[u16], limit: usize) -> Result<Vec<Entry>> {
+        outbox::oldest(self, outboxes, limit).await
+    }
+
+    async fn join(
+        &self,
+        joins: &[Join],
+        destinations: &Destinations,
+        _: &Capacity,
+        now: Timestamp,
+    ) -> Result<Joined> {
+        groups::join(self, joins, destinations, now).await
+    }
+
+    async fn remove_entries(&self, entries: &[Position], _groups: &BTreeSet<u16>) -> Result<()> {
+        outbox::remove(self, entries).await
+    }
+
+    async fn seal(&self, partitions: &[u16], destinations: &Destinations, now: Timestamp) -> Result<usize> {
+        groups::seal(self, partitions, destinations, now).await
+    }
+
+    async fn first_seal(&self, partitions: &[u16]) -> Result<Option<Timestamp>> {
+        groups::first_seal(self, partitions).await
+    }
+
+    async fn remind(&self, partitions: &[u16], destinations: &Destinations, now: Timestamp) -> Result<usize> {
+        reminders::remind(self, partitions, destinations, now).await
+    }
+
+    async fn first_reminder(&self, partitions: &[u16]) -> Result<Option<Timestamp>> {
+        reminders::first(self, partitions).await
+    }
+
+    async fn memberships(&self, records: &[&OfflineRecord]) -> Result<Vec<Vec<Membership>>> {
+        members::memberships(self, records).await
+    }
+
+    async fn lasting(&self, group: &str) -> Result<Vec<RecordId>> {
+        members::lasting(self, group).await
+    }
+
+    async fn incident(&self, group: &str) -> Result<Option<String>> {
+        self.read_incident(group).await
+    }
+
+    async fn keep_incident(
+        &self,
+        delivery: &Delivery,
+        told: Option<&Incident>,
+        before: Option<&str>,
+        after: Option<&GroupIncident>,
+        now: Timestamp,
+    ) -> Result<KeptIncident> {
+        self.write_incident(delivery, told, before, after, now).await
+    }
+}

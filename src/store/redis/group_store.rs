@@ -1,0 +1,84 @@
+//! The outbox and groups of an engine on Redis: what each call waits for. The rest is in the rooms that it calls.
+
+use std::collections::BTreeSet;
+
+use async_trait::async_trait;
+
+use super::{RedisEngine, groups, members, outbox, reminders};
+use crate::clock::Timestamp;
+use crate::presence::{GroupIncident, Incident, OfflineRecord, RecordId};
+use crate::store::{
+    Capacity, Delivery, Destinations, Entry, GroupStore, Join, Joined, KeptIncident, Membership, Position,
+    Result,
+};
+
+#[async_trait]
+impl GroupStore for RedisEngine {
+    async fn outbox(&self, outboxes: &[u16], limit: usize) -> Result<Vec<Entry>> {
+        self.review_joined(outboxes).await?;
+        let entries = outbox::oldest(self, outboxes, limit).await?;
+        if !entries.is_empty() {
+            self.hold_after_failover().await;
+        }
+        // The outbox after the last partition is that of hearing.
+        let outboxes = entries.iter().map(|entry| entry.position.outbox);
+        let partitions: BTreeSet<u16> = outboxes.filter(|outbox| *outbox < self.keys.partitions()).collect();
+        self.wait_for_replicas(partitions).await;
+        Ok(entries)
+    }
+
+    async fn join(
+        &self,
+        joins: &[Join],
+        destinations: &Destinations,
+        capacity: &Capacity,
+        now: Timestamp,
+    ) -> Result<Joined> {
+        let joined = groups::join(self, joins, destinations, capacity, now).await?;
+        self.wait_for_replicas_of(&joined.deliveries).await;
+        Ok(joined)
+    }
+
+    async fn remove_entries(&self, entries: &[Position], groups: &BTreeSet<u16>) -> Result<()> {
+        self.remove_joined(entries, groups).await
+    }
+
+    async fn seal(&self, partitions: &[u16], destinations: &Destinations, now: Timestamp) -> Result<usize> {
+        groups::seal(self, partitions, destinations, now).await
+    }
+
+    async fn first_seal(&self, partitions: &[u16]) -> Result<Option<Timestamp>> {
+        groups::first_seal(self, partitions).await
+    }
+
+    async fn remind(&self, partitions: &[u16], destinations: &Destinations, now: Timestamp) -> Result<usize> {
+        reminders::remind(self, partitions, destinations, now).await
+    }
+
+    async fn first_reminder(&self, partitions: &[u16]) -> Result<Option<Timestamp>> {
+        reminders::first(self, partitions).await
+    }
+
+    async fn memberships(&self, records: &[&OfflineRecord]) -> Result<Vec<Vec<Membership>>> {
+        members::memberships(self, records).await
+    }
+
+    async fn lasting(&self, group: &str) -> Result<Vec<RecordId>> {
+        members::lasting(self, group).await
+    }
+
+    async fn incident(&self, group: &str) -> Result<Option<String>> {
+        self.read_incident(group).await
+    }
+
+    async fn keep_incident(
+        &self,
+        delivery: &Delivery,
+        told: Option<&Incident>,
+        before: Option<&str>,
+        after: Option<&GroupIncident>,
+        now: Timestamp,
+    ) -> Result<KeptIncident> {
+        self.write_incident(delivery, told, before, after, now).await
+    }
+}

@@ -12,7 +12,7 @@ use rollcall::telemetry::{DeliveryOutcome, Loop, Telemetry};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 type Pings = Arc<Mutex<Vec<(String, String)>>>;
 

@@ -10,7 +10,7 @@ use tokio::io::AsyncWriteExt;
 
 use super::*;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 const ENDLESS: usize = 256 << 20;
 const OPS: &str = "ops@example.org";
 const BOSS: &str = "boss@example.org";

@@ -19,7 +19,7 @@ use crate::support::redis::Redis;
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// An instance on one engine: units of the kinds `short` (3 s) and `long` (12 s).
 struct World {

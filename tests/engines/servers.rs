@@ -7,15 +7,16 @@ use std::time::Duration;
 use redis::cmd;
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::presence::Interval;
-use rollcall::store::redis::{Config, RedisEngine, servers};
+use rollcall::store::redis::{Config, servers};
 use rollcall::store::{
-    Advance, AlertStore, Capacity, Destinations, Examine, Gap, Group, HearingStore, Join, Layout, Pace,
-    Queries, ServerCondition, Subscription, Warning, partition_of_group,
+    Advance, Capacity, DeliveryStore, Destinations, Examine, Gap, Group, GroupStore, HearingStore, Join,
+    Layout, Pace, Queries, ServerCondition, Subscription, Warning, partition_of_group,
 };
 use rollcall::telemetry::{EngineWarning, Telemetry};
 
 use crate::support;
 use crate::support::cluster::{Cluster, ClusterPlan};
+use crate::support::connect::connected;
 use crate::support::node::{Place, until};
 use crate::support::sentinel::{SERVICE, Sentinel, SentinelPlan};
 
@@ -43,7 +44,7 @@ fn count(all: &[ServerCondition], role: &str) -> usize {
 async fn each_server_of_a_cluster_is_examined_and_one_without_a_replica_is_named() {
     let mut cluster = Cluster::start(ClusterPlan::new(1)).await;
     let config = config(cluster.url());
-    let engine = RedisEngine::connect(&config, telemetry()).await.unwrap();
+    let engine = connected(&config, telemetry()).await;
     let all = seen(&config).await;
     assert_eq!((count(&all, "primary, "), count(&all, "replica of ")), (3, 3), "{all:?}");
     assert!(all.iter().all(|one| one.warnings.is_empty()), "{all:?}");
@@ -64,7 +65,7 @@ async fn each_server_of_a_cluster_is_examined_and_one_without_a_replica_is_named
 async fn partitions_of_a_cluster_that_are_emptied_are_noticed_by_every_instance() {
     let cluster = Cluster::start(ClusterPlan::new(0)).await;
     let config = config(cluster.url());
-    let connect = async || RedisEngine::connect(&config, telemetry()).await.unwrap();
+    let connect = async || connected(&config, telemetry()).await;
     let instances = [connect().await, connect().await];
     let gap = Gap { blind: Duration::from_secs(1), tell_after: Duration::from_secs(1) };
     let hear = async |second: u64| {
@@ -113,7 +114,7 @@ async fn clocks_that_differ_from_the_one_of_hearing_are_named_also_those_of_repl
         assert!(text.contains(expected) && text.contains(&format!("the one at {of_hearing}")), "{text}");
     }
     assert_eq!(found.len(), 2, "{found:?}");
-    let engine = RedisEngine::connect(&config, telemetry()).await.unwrap();
+    let engine = connected(&config, telemetry()).await;
     let warnings = engine.examine(now()).await.unwrap();
     let [Warning { name: EngineWarning::ServerClockOff, text }] = &warnings[..] else {
         panic!("{warnings:?}")
@@ -129,7 +130,7 @@ async fn a_primary_that_does_not_answer_hides_no_other_server() {
     let mut cluster = Cluster::start(ClusterPlan::new(0)).await;
     let config = config(cluster.url());
     let telemetry = telemetry();
-    let engine = RedisEngine::connect(&config, telemetry.clone()).await.unwrap();
+    let engine = connected(&config, telemetry.clone()).await;
     let address = cluster.nodes[1].address();
     cluster.nodes[1].kill();
     let all = seen(&config).await;
@@ -165,7 +166,7 @@ async fn sentinels_are_examined_beside_the_primary_and_its_replicas() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_canary_that_goes_to_the_new_primary_after_all_ends_a_blind_interval() {
     let sentinel = Sentinel::start(SentinelPlan::new(1)).await;
-    let engine = RedisEngine::connect(&config(sentinel.url()), telemetry()).await.unwrap();
+    let engine = connected(&config(sentinel.url()), telemetry()).await;
     let at = |second: u64| Timestamp::from_millis(1_700_000_000_000) + Duration::from_secs(second);
     let gap = Gap { blind: Duration::from_secs(10), tell_after: Duration::from_secs(10) };
     let hear = async |second: u64| match engine.advance(&Subscription::Plain, at(second), gap).await.unwrap()
@@ -201,7 +202,7 @@ async fn a_canary_that_goes_to_the_new_primary_after_all_ends_a_blind_interval()
 #[tokio::test(flavor = "multi_thread")]
 async fn a_script_is_loaded_at_a_primary_to_which_another_one_refers() {
     let mut cluster = Cluster::start(ClusterPlan::new(0)).await;
-    let engine = RedisEngine::connect(&config(cluster.url()), telemetry()).await.unwrap();
+    let engine = connected(&config(cluster.url()), telemetry()).await;
     let gap = Gap { blind: Duration::from_secs(10), tell_after: Duration::from_secs(10) };
     let hear = async |second: u64| {
         let at = Timestamp::from_millis(1_700_000_000_000) + Duration::from_secs(second);
@@ -225,7 +226,7 @@ async fn an_event_that_a_promoted_replica_lacks_joins_its_group_again() {
     let mut cluster = Cluster::start(ClusterPlan::new(1)).await;
     let config = config(cluster.url());
     let telemetry = telemetry();
-    let engine = RedisEngine::connect(&config, telemetry.clone()).await.unwrap();
+    let engine = connected(&config, telemetry.clone()).await;
     let partitions: Vec<u16> = (0..engine.partitions()).collect();
     let outbox = [engine.partitions()];
     let hearing = cluster.primary_of("rollcall:{hearing}:outbox").await;

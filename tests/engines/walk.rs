@@ -28,7 +28,7 @@ use crate::support::metrics;
 use crate::support::redis as private;
 
 const SECOND: Duration = Duration::from_secs(1);
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// An engine with units, and a walk over it.
 struct Fleet {

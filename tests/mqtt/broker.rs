@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::support::http::get;
 use crate::support::metrics;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A running broker.
 struct World {

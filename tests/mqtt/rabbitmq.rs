@@ -10,7 +10,7 @@ use rollcall::simulate::webhook_sink::{Options, WebhookSink};
 use serde_json::Value;
 use tokio::process::{Child, Command};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 const PERIOD: Duration = Duration::from_millis(200);
 const UNITS: usize = 20;
 /// The units from this one on fall silent.

@@ -25,7 +25,7 @@ use rollcall::telemetry::Telemetry;
 use serde_json::Value;
 
 /// How long the program may take to print the next line.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Runs the program in `dir`, with no variables of Rollcall but those given.
 pub fn rollcall(dir: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Output {

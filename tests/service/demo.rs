@@ -13,7 +13,7 @@ use rollcall::simulate::servers::free_port;
 use tempfile::TempDir;
 
 /// How long the demo may take to print the next awaited line.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A demo with its own directory for temporary files, and an empty PATH.
 struct Demo {

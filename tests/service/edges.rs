@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::support::http::get;
 
-const PATIENCE: Duration = Duration::from_secs(40);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Status, type and body of a page; `None` while nothing listens.
 async fn page(port: u16, path: &str) -> Option<(u16, String, String)> {

@@ -18,7 +18,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::support::facts::until;
 use crate::support::redis::Redis;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// More than any of these fleets has.
 const MOST_RECORDS: usize = 10_000;

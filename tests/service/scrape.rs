@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 use crate::support::fleet::{Servers, Service};
 use crate::support::prometheus::Prometheus;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// How many units there are.
 const UNITS: usize = 40;
 /// The names of the two instances.

@@ -18,7 +18,7 @@ use crate::support::client::client;
 use crate::support::http::get;
 
 /// The longest wait for a fact.
-pub const PATIENCE: Duration = Duration::from_secs(40);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 pub struct World {
     pub redis: Server,

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::http::CLIENT;
 
 /// The longest wait for a fact.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// How long one command may take on a busy machine.
 const COMMAND: Duration = Duration::from_secs(90);
 

@@ -6,7 +6,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, RedisResult};
 
 /// The library's default is half a second, which is less than a busy disk takes at times.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Connects to the server at `port` of this machine.
 pub async fn client(port: u16) -> RedisResult<MultiplexedConnection> {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Far longer than any awaited fact takes.
-const PATIENCE: Duration = Duration::from_secs(90);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Waits for a fact, and fails the test if it never holds.
 pub async fn until(what: &str, fact: impl AsyncFn() -> bool) {

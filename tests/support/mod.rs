@@ -7,6 +7,7 @@ pub mod certificates;
 pub mod client;
 pub mod clock;
 pub mod cluster;
+pub mod connect;
 pub mod distance;
 pub mod facts;
 pub mod fleet;

@@ -15,7 +15,7 @@ use super::certificates::Authority;
 use super::client::client_of;
 
 /// How long a test waits for a fact.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// How long a server may take to answer.
 const ANSWER: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_millis(20);

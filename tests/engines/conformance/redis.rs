@@ -17,6 +17,7 @@ use super::ground::Ground;
 use super::several::{a_prefix, own};
 use super::shared::Shared;
 use crate::support::client::client;
+use crate::support::connect::connected;
 
 /// An ordinary server.
 pub struct Single(Running);
@@ -63,7 +64,7 @@ impl Running {
     async fn engine(&self, prefix: &str) -> Arc<dyn Engine> {
         let telemetry = Arc::new(Telemetry::new(&Clock::by_hand(Timestamp::ZERO)));
         let config = Config { prefix: prefix.to_owned(), ..self.config() };
-        Arc::new(RedisEngine::connect(&config, telemetry).await.unwrap())
+        Arc::new(connected(&config, telemetry).await)
     }
 
     fn crash(&mut self) {

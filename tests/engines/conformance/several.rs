@@ -5,13 +5,14 @@ use std::sync::Arc;
 use redis::cmd;
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::presence::Unit;
-use rollcall::store::redis::{Config, RedisEngine, Tags};
+use rollcall::store::redis::{Config, Tags};
 use rollcall::store::{Engine, partition_of};
 use rollcall::telemetry::Telemetry;
 
 use super::ground::Ground;
 use super::shared::Shared;
 use crate::support::cluster::{Cluster, ClusterPlan};
+use crate::support::connect::connected;
 use crate::support::sentinel::{Sentinel, SentinelPlan};
 
 /// Three primaries, and the prefix of a fleet on them.
@@ -28,7 +29,7 @@ pub fn a_prefix() -> String {
 async fn engine(url: String, prefix: &str) -> Arc<dyn Engine> {
     let telemetry = Arc::new(Telemetry::new(&Clock::by_hand(Timestamp::ZERO)));
     let config = Config { url, prefix: prefix.to_owned(), ..Config::default() };
-    Arc::new(RedisEngine::connect(&config, telemetry).await.unwrap())
+    Arc::new(connected(&config, telemetry).await)
 }
 
 /// The public name of an expiry key.

@@ -8,7 +8,7 @@ use futures_util::{FutureExt, StreamExt, stream};
 use super::ground::Ground;
 
 /// How many cases run at once.
-const AT_ONCE: usize = 8;
+const AT_ONCE: usize = 4;
 
 /// A ground whose servers have room for more fleets.
 pub trait Shared: Ground {

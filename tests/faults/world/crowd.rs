@@ -12,6 +12,7 @@ use rollcall::store::redis::RedisEngine;
 use rollcall::store::{Engine, embedded, redis};
 use rollcall::telemetry::Telemetry;
 
+use super::connect::connected;
 use super::{CROWD, TIMEOUT, World};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -30,7 +31,7 @@ async fn engine(world: &World, telemetry: Arc<Telemetry>) -> Arc<dyn Engine> {
 }
 
 async fn on_redis(url: String, telemetry: Arc<Telemetry>) -> Arc<RedisEngine> {
-    Arc::new(RedisEngine::connect(&redis::Config { url, ..Default::default() }, telemetry).await.unwrap())
+    Arc::new(connected(&redis::Config { url, ..Default::default() }, telemetry).await)
 }
 
 /// A roll like that of an instance, and its engine, on the Redis of that address.

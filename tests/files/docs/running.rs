@@ -20,7 +20,7 @@ use super::{blocks, none};
 use crate::docs::blocks::lines;
 
 /// How long anything may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 const AGAIN: Duration = Duration::from_millis(50);
 
 struct World {

@@ -9,7 +9,7 @@ use rollcall::simulate::servers::{Server, free_port};
 use super::{output, read};
 
 /// How long a mail may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Alertmanager with the shipped file, except for addresses and the waits of groups.
 fn alertmanager(dir: &Path, mail: &MailSink) -> Server {

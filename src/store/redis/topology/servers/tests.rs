@@ -2,7 +2,7 @@ use std::process::Command;
 
 use async_trait::async_trait;
 use futures_util::FutureExt;
-use redis::{Client, RedisResult};
+use redis::{Client, RedisError, RedisResult};
 
 use super::*;
 use crate::clock::Clock;
@@ -97,9 +97,10 @@ async fn a_call_to_a_server_that_hangs_ends_when_another_one_has_taken_over() {
         tokio::time::sleep(SHORTEST_PERIOD).await;
         servers.learn(servers.now().number).await.unwrap();
     };
-    let began = Instant::now();
     let (answer, ()) = tokio::join!(call(), is_replaced);
     signal("-CONT");
-    assert!(answer.as_ref().is_err_and(is_cut), "{answer:?}");
-    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    // Not the error of a time-out.
+    let is_replaced =
+        |error: &RedisError| is_cut(error) && error.to_string().contains("another server has its slots");
+    assert!(answer.as_ref().is_err_and(is_replaced), "{answer:?}");
 }

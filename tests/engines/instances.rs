@@ -378,8 +378,7 @@ async fn changes_of_another_instance_show_when_the_owner_could_not_read_them_at_
     redis.permit(&["-hgetall"]);
     let _only_b = b.walk(ENDLESS);
     let is_late = || b.telemetry.problems().iter().any(|one| one.text.contains("units cannot be read"));
-    until("it cannot read a page", async || b.telemetry.problems().iter().any(|it| it.name == "mirror"))
-        .await;
+    until("it cannot read a page", async || is_late()).await;
     assert!(!b.listed().contains_key(new.id.as_str()));
     redis.permit(&["+hgetall"]);
     until("it is new", async || b.listed().contains_key(new.id.as_str())).await;

@@ -294,7 +294,6 @@ pub async fn run(
             let named = format!("sending open records to {name} again");
             loops.push(resend.run().map(move |ended| (named, ended)).boxed());
         }
-        let limit = receiver.rate_limit;
         let deliver = Deliver {
             receiver,
             channel,
@@ -309,12 +308,11 @@ pub async fn run(
             buffer,
             stop: stop.clone(),
         };
-        let run = match limit {
+        let run = match deliver.receiver.rate_limit {
             None => deliver.run(queue).boxed(),
             Some(limit) => {
-                Limited { deliver, limit, records: stores.alerts.clone(), shared: stores.shared.clone() }
-                    .run()
-                    .boxed()
+                let (records, shared) = (stores.alerts.clone(), stores.shared.clone());
+                Limited { deliver, limit, records, shared }.run().boxed()
             }
         };
         loops.push(run.map(move |ended| (format!("delivering to {name}"), ended)).boxed());

@@ -1,19 +1,18 @@
 //! Deliveries as operators see them: what waits, dead letters, and the record of attempts.
 
-use async_trait::async_trait;
 use memchr::memmem::Finder;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
+use super::EmbeddedEngine;
 use super::error::DatabaseResult;
 use super::stored::text;
 use super::timer_rows::write_receipt;
-use super::{EmbeddedEngine, absence, receivers};
 use crate::clock::Timestamp;
 use crate::presence::Receipt;
 use crate::store::notification::Notification;
 use crate::store::{
-    Backlog, DeadLetter, Delivery, DeliveryRecords, Discarded, FindAttempts, MOST_ATTEMPT_BYTES, Result,
-    StoredAttempts, Waiting, WaitingPage, firing_of, partition_of_group,
+    DeadLetter, Delivery, FindAttempts, MOST_ATTEMPT_BYTES, Result, StoredAttempts, Waiting, WaitingPage,
+    firing_of, partition_of_group,
 };
 use crate::store::{json::from_json, json::to_json};
 use crate::telemetry::Stored;
@@ -22,51 +21,6 @@ use crate::telemetry::Stored;
 const PAGE: i64 = 200;
 /// How many entries of the record one step removes beyond what it adds.
 const REMOVED: i64 = 64;
-
-#[async_trait]
-impl DeliveryRecords for EmbeddedEngine {
-    async fn enlist(&self, names: &[String], now: Timestamp) -> Result<()> {
-        absence::enlist(self, names, now).await
-    }
-
-    async fn kept(&self) -> Result<Vec<(String, Backlog)>> {
-        self.readers.read(receivers::backlogs).await
-    }
-
-    async fn waiting(&self, receiver: &str, after: Option<&str>) -> Result<WaitingPage> {
-        waiting(self, receiver, after).await
-    }
-
-    async fn replay(&self, delivery: &Delivery, now: Timestamp) -> Result<bool> {
-        replay(self, delivery, now).await
-    }
-
-    async fn attempts(&self, find: &FindAttempts) -> Result<Vec<StoredAttempts>> {
-        attempts(self, find).await
-    }
-
-    async fn letters(
-        &self,
-        receiver: &str,
-        from: Timestamp,
-        until: Timestamp,
-        limit: usize,
-    ) -> Result<Vec<DeadLetter>> {
-        letters(self, receiver, (from, until), limit).await
-    }
-
-    async fn letter(&self, receiver: &str, notification: &str) -> Result<Option<DeadLetter>> {
-        letter(self, receiver, notification).await
-    }
-
-    async fn purge(&self, letters: &[DeadLetter]) -> Result<usize> {
-        purge(self, letters).await
-    }
-
-    async fn discard(&self, receiver: &str, now: Timestamp) -> Result<Discarded> {
-        receivers::discard(self, receiver, now).await
-    }
-}
 
 /// Attempts that one step puts on record.
 pub(super) struct OnRecord {

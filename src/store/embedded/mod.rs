@@ -36,6 +36,7 @@ mod database;
 mod deadline_index;
 mod deliveries;
 mod delivery_leases;
+mod delivery_records;
 mod directory;
 mod error;
 mod examine;

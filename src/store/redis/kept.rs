@@ -4,17 +4,16 @@
 
 use std::ops::Range;
 
-use async_trait::async_trait;
 use redis::{Cmd, pipe};
 
+use super::RedisEngine;
 use super::lanes::in_lane;
-use super::{RedisEngine, receivers};
 use crate::clock::Timestamp;
 use crate::store::notification::Notification;
 use crate::store::timer_text::moment;
 use crate::store::{
-    Backlog, DeadLetter, Delivery, DeliveryRecords, Discarded, FindAttempts, Result, StoredAttempts, Waiting,
-    WaitingPage, firing_of, json::from_json, json::to_json,
+    DeadLetter, Delivery, FindAttempts, Result, StoredAttempts, Waiting, WaitingPage, firing_of,
+    json::from_json, json::to_json,
 };
 use crate::telemetry::Stored;
 
@@ -26,51 +25,6 @@ const OF_LANE: usize = 100;
 const LOOKED_AT: usize = 64;
 /// Of how many partitions the record is read at once.
 const SIDE_BY_SIDE: usize = 16;
-
-#[async_trait]
-impl DeliveryRecords for RedisEngine {
-    async fn enlist(&self, names: &[String], now: Timestamp) -> Result<()> {
-        receivers::enlist(self, names, now).await
-    }
-
-    async fn kept(&self) -> Result<Vec<(String, Backlog)>> {
-        receivers::kept(&self.topology, &self.keys).await
-    }
-
-    async fn waiting(&self, receiver: &str, after: Option<&str>) -> Result<WaitingPage> {
-        waiting(self, receiver, after).await
-    }
-
-    async fn replay(&self, delivery: &Delivery, now: Timestamp) -> Result<bool> {
-        replay(self, delivery, now).await
-    }
-
-    async fn attempts(&self, find: &FindAttempts) -> Result<Vec<StoredAttempts>> {
-        attempts(self, find).await
-    }
-
-    async fn letters(
-        &self,
-        receiver: &str,
-        from: Timestamp,
-        until: Timestamp,
-        limit: usize,
-    ) -> Result<Vec<DeadLetter>> {
-        letters(self, receiver, (from, until), limit).await
-    }
-
-    async fn letter(&self, receiver: &str, notification: &str) -> Result<Option<DeadLetter>> {
-        letter(self, receiver, notification).await
-    }
-
-    async fn purge(&self, letters: &[DeadLetter]) -> Result<usize> {
-        purge(self, letters).await
-    }
-
-    async fn discard(&self, receiver: &str, now: Timestamp) -> Result<Discarded> {
-        receivers::discard(self, receiver, now).await
-    }
-}
 
 pub(super) async fn letters(
     engine: &RedisEngine,

@@ -34,6 +34,7 @@ mod data;
 mod deadline_check;
 mod dedicated;
 mod deliveries;
+mod delivery_records;
 mod due_members;
 mod ending;
 mod examine;

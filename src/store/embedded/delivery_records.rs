@@ -1,0 +1,55 @@
+//! What operators see of deliveries in the embedded engine, by the rooms that have it.
+
+use async_trait::async_trait;
+
+use super::{EmbeddedEngine, absence, kept, receivers};
+use crate::clock::Timestamp;
+use crate::store::{
+    Backlog, DeadLetter, Delivery, DeliveryRecords, Discarded, FindAttempts, Result, StoredAttempts,
+    WaitingPage,
+};
+
+#[async_trait]
+impl DeliveryRecords for EmbeddedEngine {
+    async fn enlist(&self, names: &[String], now: Timestamp) -> Result<()> {
+        absence::enlist(self, names, now).await
+    }
+
+    async fn kept(&self) -> Result<Vec<(String, Backlog)>> {
+        self.readers.read(receivers::backlogs).await
+    }
+
+    async fn waiting(&self, receiver: &str, after: Option<&str>) -> Result<WaitingPage> {
+        kept::waiting(self, receiver, after).await
+    }
+
+    async fn replay(&self, delivery: &Delivery, now: Timestamp) -> Result<bool> {
+        kept::replay(self, delivery, now).await
+    }
+
+    async fn attempts(&self, find: &FindAttempts) -> Result<Vec<StoredAttempts>> {
+        kept::attempts(self, find).await
+    }
+
+    async fn letters(
+        &self,
+        receiver: &str,
+        from: Timestamp,
+        until: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<DeadLetter>> {
+        kept::letters(self, receiver, (from, until), limit).await
+    }
+
+    async fn letter(&self, receiver: &str, notification: &str) -> Result<Option<DeadLetter>> {
+        kept::letter(self, receiver, notification).await
+    }
+
+    async fn purge(&self, letters: &[DeadLetter]) -> Result<usize> {
+        kept::purge(self, letters).await
+    }
+
+    async fn discard(&self, receiver: &str, now: Timestamp) -> Result<Discarded> {
+        receivers::discard(self, receiver, now).await
+    }
+}

@@ -64,7 +64,7 @@ enum Outcome {
 fn actions() -> impl Strategy<Value = Action> {
     let registered = (0..TIMERS, 0..TYPES.len(), 0..40i64, 0..2u8)
         .prop_map(|(timer, of, due, data)| Registered { timer, of, due, data });
-    let ids = || prop::collection::btree_set(0..TIMERS, 1..4).prop_map(Vec::from_iter);
+    let ids = || prop::collection::vec(0..TIMERS, 1..4);
     let outcome = prop_oneof![
         3 => Just(Some(Outcome::Delivered)),
         2 => Just(Some(Outcome::Retry)),

@@ -258,6 +258,8 @@ impl RedisEngine {
         now: Timestamp,
     ) -> Result<Vec<TimerCancelled>> {
         let Unique { indices, .. } = unique(timers.iter().map(|(id, _)| *id), true);
+        let firsts: HashMap<&TimerId, usize> =
+            indices.iter().map(|index| (timers[*index].0, *index)).collect();
         let steps = self.timer_steps(indices, |index| timers[index].0);
         let steps = steps.iter().map(|step| {
             let cancel = async move {
@@ -267,7 +269,6 @@ impl RedisEngine {
             };
             (self.keys.slot(step.partition), cancel)
         });
-        // Of an id that is there twice, the first is cancelled.
         let mut cancelled = vec![TimerCancelled::Ended; timers.len()];
         for (index, answer) in self.topology.few_at_once(steps.collect()).await?.into_iter().flatten() {
             cancelled[index] = match answer {
@@ -277,6 +278,13 @@ impl RedisEngine {
                 4 => TimerCancelled::Unknown,
                 other => return Err(unexpected("cancel_timers", other)),
             };
+        }
+        // Of an id that is there several times, the first is cancelled.
+        for (index, (id, _)) in timers.iter().enumerate() {
+            let first = firsts[id];
+            if first < index && cancelled[first] != TimerCancelled::Yes {
+                cancelled[index] = cancelled[first];
+            }
         }
         self.wait_for_replicas(self.partitions_of_timers(timers.iter().map(|(id, _)| *id))).await;
         Ok(cancelled)

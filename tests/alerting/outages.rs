@@ -136,6 +136,24 @@ async fn an_engine_that_dies_during_a_delivery_causes_no_second_notification() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_could_not_be_extended_is_no_problem_once_its_delivery_has_ended() {
+    let (sink, mut world) = one_hook().await;
+    sink.answer_with([Answer::Hang]);
+    world.notify_loss(&["a"]).await;
+    sink.wait_for(1, PATIENCE).await.unwrap();
+    world.redis.kill();
+    world.advance(Duration::from_secs(1));
+    let is_named = |what: &str| world.telemetry.problems().iter().any(|one| one.text.contains(what));
+    until("its lease cannot be extended", async || is_named("leases of hook")).await;
+    sink.release();
+    until("its end cannot be recorded", async || is_named("ends of hook")).await;
+    world.redis.restart();
+    world.delivered("hook").await;
+    until("nothing is left of it", async || !is_named("of hook")).await;
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_delivery_during_which_everything_dies_is_repeated_with_the_same_id() {
     let (sink, mut world) = one_hook().await;
     sink.answer_with([Answer::Hang]);

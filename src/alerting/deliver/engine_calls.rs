@@ -252,6 +252,8 @@ impl Deliver {
     /// Extends leases; `None` if there are none.
     fn extend_leases(&self, deliveries: Vec<Arc<Delivery>>) -> Option<BoxFuture<'static, ExtendedLeases>> {
         if deliveries.is_empty() {
+            // Those whose leases could not be extended have ended.
+            self.telemetry.engine_answered(Loop::Delivery, &self.leases());
             return None;
         }
         let (engine, until) = (self.engine.clone(), self.clock.now() + LEASE);
@@ -262,12 +264,17 @@ impl Deliver {
         Some(extend.boxed())
     }
 
+    /// Extending leases, among the work that may fail.
+    fn leases(&self) -> String {
+        format!("leases of {}", self.receiver.name)
+    }
+
     pub(super) fn extended(
         &self,
         in_flight: &mut InFlight,
         (deliveries, until, still_leased): ExtendedLeases,
     ) -> Option<EngineError> {
-        let which = format!("leases of {}", self.receiver.name);
+        let which = self.leases();
         match still_leased {
             Ok(still_leased) => {
                 self.telemetry.engine_answered(Loop::Delivery, &which);

@@ -93,6 +93,7 @@ macro_rules! every_case {
                 silences::an_acknowledgement_is_kept_with_its_record_and_ends_with_it
                 timers::promise_16_a_crash_leaves_a_timer_waiting_or_fired
                 timers::promise_19_an_at_most_once_timer_is_never_attempted_twice
+                alerts::ten_thousand_silences_are_one_notification_and_an_update_says_how_many_last
             }
             units {
                 promise_02_each_silence_is_taken_by_exactly_one_caller
@@ -173,7 +174,6 @@ macro_rules! every_case {
                 a_return_does_not_go_to_a_receiver_whose_silence_became_a_dead_letter
                 the_backlog_of_a_receiver_is_counted_and_can_be_discarded
                 a_receiver_that_was_absent_is_notified_of_what_still_holds
-                ten_thousand_silences_are_one_notification_and_an_update_says_how_many_last
                 a_long_blind_interval_is_notified_at_once_and_by_itself
                 the_same_members_give_the_same_id
             }

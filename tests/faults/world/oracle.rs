@@ -20,7 +20,7 @@ const MARGIN: Duration = Duration::from_millis(TIMEOUT.as_millis() as u64 / 10);
 /// under way: a gap between canaries, three of their periods.
 const GAP: Duration = Duration::from_millis(3 * 250);
 /// The largest difference between the clocks of fleet and diaries.
-const SKEW: Duration = Duration::from_millis(50);
+const SKEW: Duration = Duration::from_millis(150);
 /// A partition whose owner died is swept by the others this late at the most.
 const LATE_CHECK: Duration = Duration::from_secs(3);
 /// By then every instance has renewed its lease, and so knows the time.

@@ -38,6 +38,8 @@ pub(super) struct EngineCalls {
     /// The moment from which deliveries are leased again, and after a failure the engine is called again.
     pub lease_at: Instant,
     extend_at: Instant,
+    /// Whether no lease was to be extended last time: those that could not be extended before have ended.
+    has_none_to_extend: bool,
     counted_at: Option<Instant>,
     /// Calls that failed, one after the other.
     pub failures: u32,
@@ -78,6 +80,7 @@ impl EngineCalls {
             fall_at: now,
             lease_at: now,
             extend_at: now + EXTEND,
+            has_none_to_extend: false,
             counted_at: None,
             failures: 0,
             leases: 0,
@@ -111,6 +114,7 @@ impl Deliver {
             calls.extend_at = now + EXTEND;
             let before = self.clock.now() + (LEASE - YOUNG);
             calls.extending = self.extend_leases(in_flight.to_extend(before));
+            calls.has_none_to_extend = calls.extending.is_none();
         }
         if !backs_off {
             self.fall_back(calls, in_flight.is_down, now);
@@ -198,6 +202,9 @@ impl Deliver {
         };
         calls.failures = 0;
         self.telemetry.engine_answered(Loop::Delivery, &self.receiver.name);
+        if calls.has_none_to_extend {
+            self.telemetry.engine_answered(Loop::Delivery, &self.leases());
+        }
         calls.lease_at = Instant::now() + batch.rest;
         if let Some(Backlog { waiting, dead }) = batch.backlog {
             self.telemetry.backlog(&self.receiver.name, waiting, dead);
@@ -252,8 +259,6 @@ impl Deliver {
     /// Extends leases; `None` if there are none.
     fn extend_leases(&self, deliveries: Vec<Arc<Delivery>>) -> Option<BoxFuture<'static, ExtendedLeases>> {
         if deliveries.is_empty() {
-            // Those whose leases could not be extended have ended.
-            self.telemetry.engine_answered(Loop::Delivery, &self.leases());
             return None;
         }
         let (engine, until) = (self.engine.clone(), self.clock.now() + LEASE);

@@ -31,7 +31,7 @@ mod tls;
 mod webhook;
 
 pub use alertmanager::AlertmanagerConfig;
-pub use config::{ChannelConfig, Format, WebhookConfig};
+pub use config::ChannelConfig;
 pub use exec::ExecConfig;
 pub use http_target::HttpConfig;
 #[doc(hidden)]
@@ -40,7 +40,7 @@ pub use mqtt::MqttConfig;
 pub use open::{open, probe, render, send_test};
 pub use service::{SERVICES, Service, ServiceConfig, ServiceOption};
 #[doc(hidden)]
-pub use webhook::body;
+pub use webhook::{Format, WebhookConfig, body};
 
 /// Why an attempt failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

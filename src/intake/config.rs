@@ -3,13 +3,17 @@
 use std::time::Duration;
 
 use super::topic::{Template, Topics};
-use super::{Tls, mqtt};
+use super::{Fields, Tls};
 use crate::address::BrokerAddress;
 use crate::fleet::RuleBook;
 use crate::presence::{Filters, Kind};
 
 /// The most connections of one process.
 pub const MOST_CONNECTIONS: u8 = 16;
+
+/// The largest packet that is received, and then rejected and counted. Rollcall announces it to the broker, which
+/// drops larger ones, so that no device can make Rollcall hold more than a few times this.
+pub(super) const LARGEST_PACKET: u32 = 16 << 20;
 
 #[derive(Clone)]
 pub struct Config {
@@ -55,25 +59,6 @@ pub struct Config {
     pub fields: Fields,
 }
 
-/// Names of the JSON fields that are read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fields {
-    /// The device's own time.
-    pub ts: String,
-    /// The silence that the unit asks to be allowed.
-    pub timeout: String,
-    pub labels: String,
-    /// A planned silence.
-    pub sleep: String,
-}
-
-impl Default for Fields {
-    fn default() -> Fields {
-        let [ts, timeout, labels, sleep] = ["ts", "timeout", "labels", "sleep"].map(str::to_owned);
-        Fields { ts, timeout, labels, sleep }
-    }
-}
-
 /// Omits the password.
 impl std::fmt::Debug for Config {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -113,7 +98,7 @@ impl Config {
         must((1..=most).contains(&self.connections), text);
         must(self.receive_maximum > 0, "mqtt.receive_maximum: at least 1".to_owned());
         must(self.max_batch > 0, "mqtt.max_batch: at least 1".to_owned());
-        let most = mqtt::LARGEST_PACKET as usize / 2;
+        let most = LARGEST_PACKET as usize / 2;
         must(self.max_payload <= most, format!("mqtt.max_payload: at most {most} bytes"));
         must(!self.canary_period.is_zero(), "mqtt.canary_period: more than nothing".to_owned());
         must(!self.topics.is_empty(), "no kind has a topic".to_owned());

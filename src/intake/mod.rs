@@ -45,6 +45,7 @@ mod canary;
 mod config;
 mod drops;
 mod engine_writer;
+mod fields;
 mod filter_watch;
 mod hearing_reporter;
 mod json;
@@ -61,7 +62,8 @@ mod tls;
 mod topic;
 mod value_buffer;
 
-pub use config::{Config, Fields};
+pub use config::Config;
+pub use fields::Fields;
 pub use mqtt::{TopicProblem, accepts_anonymous, probe};
 pub use tls::{Tls, TlsError, TlsFiles};
 pub use topic::{Template, TemplateError};

@@ -68,10 +68,6 @@ pub(super) use session::Session;
 pub(super) use state::ConnectionState;
 use state::{Action, Actions, Now};
 
-/// The largest packet that is received, and then rejected and counted. Rollcall announces it to the broker, which
-/// drops larger ones, so that no device can make Rollcall hold more than a few times this.
-pub(super) const LARGEST_PACKET: u32 = 16 << 20;
-
 /// How the broker is tried again.
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(250), longest: Duration::from_secs(15) };
 

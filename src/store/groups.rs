@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use super::{Delivery, Group, KeptIncident, Layout, Membership, Result};
+use super::{Delivery, Group, Layout, Membership, Result};
 use crate::clock::Timestamp;
 use crate::presence::{GroupIncident, Incident, Interval, OfflineRecord, RecordId};
 use crate::routing::Destinations;
@@ -70,6 +70,16 @@ pub struct Joined {
     pub deliveries: Vec<Delivery>,
     /// The partitions of the groups, for [`GroupStore::remove_entries`].
     pub groups: BTreeSet<u16>,
+}
+
+/// The result of [`GroupStore::keep_incident`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeptIncident {
+    Kept,
+    /// The incident of the group is another one by now.
+    Changed,
+    /// The notification was judged before.
+    Known(Option<Incident>),
 }
 
 /// The outbox and groups.

@@ -19,16 +19,6 @@ pub(super) const MEMBER: &str = "incident";
 /// How long it is kept without another notification of its group.
 const KEPT: Duration = Duration::from_secs(7 * 86_400);
 
-/// The result of [`super::GroupStore::keep_incident`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum KeptIncident {
-    Kept,
-    /// The incident of the group is another one by now.
-    Changed,
-    /// The notification was judged before.
-    Known(Option<Incident>),
-}
-
 /// The text in which the incident of a group is kept.
 pub fn incident_text(incident: &GroupIncident) -> Result<String> {
     Ok(format!(":{}", BASE64URL_NOPAD.encode(to_json(incident)?.as_bytes())))

@@ -1,12 +1,10 @@
 //! The options of each type of receiver.
 
-use std::collections::BTreeMap;
-
 use super::alertmanager::AlertmanagerConfig;
 use super::exec::ExecConfig;
-use super::http_target::HttpConfig;
 use super::mqtt::MqttConfig;
 use super::service::ServiceConfig;
+use super::webhook::WebhookConfig;
 
 #[derive(Clone)]
 pub enum ChannelConfig {
@@ -56,36 +54,4 @@ impl std::fmt::Debug for ChannelConfig {
             ChannelConfig::Alertmanager(_) => "Alertmanager",
         })
     }
-}
-
-/// A webhook, by default one that follows the Standard Webhooks specification.
-#[derive(Clone, Default)]
-pub struct WebhookConfig {
-    pub url: String,
-    /// `whsec_…`; without it, messages are not signed.
-    pub secret: Option<String>,
-    /// A token for `Authorization: Bearer`.
-    pub token: Option<String>,
-    pub format: Format,
-    /// More headers. With [`Format::Template`] their values are templates.
-    pub headers: BTreeMap<String, String>,
-    pub http: HttpConfig,
-}
-
-/// The body of a webhook.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub enum Format {
-    /// Rollcall's own.
-    #[default]
-    Rollcall,
-    /// That of Alertmanager's webhooks, version 4.
-    Alertmanager,
-    /// CloudEvents 1.0 in its structured mode, around Rollcall's own data.
-    CloudEvents,
-    /// A template of the operator.
-    Template {
-        /// Empty: `POST`.
-        method: String,
-        body: String,
-    },
 }

@@ -4,13 +4,14 @@
 //! delivery and stays the same over retries; `webhook-timestamp` is the time of the attempt; `webhook-signature` signs
 //! `id.timestamp.body`. The body depends on the delivery alone and carries the moment at which its group was sealed.
 
+use std::collections::BTreeMap;
+
 use async_trait::async_trait;
 use hyper::Method;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use serde_json::Value;
 
-use super::config::{Format, WebhookConfig};
-use super::http_target::{HttpTarget, Request, parse_url};
+use super::http_target::{HttpConfig, HttpTarget, Request, parse_url};
 use super::{Answer, Channel, Failure};
 use crate::alerting::message::{Example, Message, MessageConfig, Templates, hostile, test_delivery};
 use crate::alerting::text::plain;
@@ -26,6 +27,38 @@ pub use rollcall::{body, text as body_of};
 const JSON: &str = "application/json";
 /// The methods of a template; those without a body have none.
 const METHODS: [&str; 4] = ["POST", "PUT", "PATCH", "GET"];
+
+/// A webhook, by default one that follows the Standard Webhooks specification.
+#[derive(Clone, Default)]
+pub struct WebhookConfig {
+    pub url: String,
+    /// `whsec_…`; without it, messages are not signed.
+    pub secret: Option<String>,
+    /// A token for `Authorization: Bearer`.
+    pub token: Option<String>,
+    pub format: Format,
+    /// More headers. With [`Format::Template`] their values are templates.
+    pub headers: BTreeMap<String, String>,
+    pub http: HttpConfig,
+}
+
+/// The body of a webhook.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub enum Format {
+    /// Rollcall's own.
+    #[default]
+    Rollcall,
+    /// That of Alertmanager's webhooks, version 4.
+    Alertmanager,
+    /// CloudEvents 1.0 in its structured mode, around Rollcall's own data.
+    CloudEvents,
+    /// A template of the operator.
+    Template {
+        /// Empty: `POST`.
+        method: String,
+        body: String,
+    },
+}
 
 pub struct Webhook {
     receiver: String,

@@ -26,8 +26,8 @@ use rumqttc::{
     SubscribeFilterInput, SubscribeReasonCode, TlsConfiguration, Transport,
 };
 
-use super::LARGEST_PACKET;
 use crate::address::{BrokerAddress, Scheme};
+use crate::intake::config::LARGEST_PACKET;
 use crate::intake::{Config, MAIN, Tls, TlsFiles, canary, drops, timers};
 use crate::presence::covers;
 use crate::store::ShareMember;

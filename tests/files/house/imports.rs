@@ -1,6 +1,6 @@
 //! Which file uses which: every path of the crate, also in groups, below `super` and through re-exports.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use super::source::{Source, bare};
 
@@ -231,7 +231,7 @@ fn is_within(module: &str, room: &str) -> bool {
     module.strip_prefix(room).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
 }
 
-/// Pairs that import each other: files, and rooms of the first level. A module and one within it are no pair:
+/// Circles of imports, the shortest through each file or room of the first level. A module and one within it make none:
 /// the parts of a noun know it.
 pub fn circles(edges: &Edges) -> Vec<String> {
     let mut rooms = Edges::new();
@@ -240,11 +240,37 @@ pub fn circles(edges: &Edges) -> Vec<String> {
             rooms.entry(room(from).to_owned()).or_default().insert(room(to).to_owned());
         }
     }
-    let both_ways = |edges: &Edges| -> Vec<String> {
-        let uses = |from: &str, to: &str| edges.get(from).is_some_and(|used| used.contains(to));
-        let pairs = edges.iter().flat_map(|(from, used)| used.iter().map(move |to| (from, to)));
-        let circles = pairs.filter(|(from, to)| from < to && !is_within(to, from) && uses(to, from));
-        circles.map(|(one, other)| format!("{one} and {other} import each other")).collect()
+    let mut found = BTreeSet::new();
+    for edges in [edges, &rooms] {
+        for module in edges.keys() {
+            if let Some(mut circle) = shortest_circle(module, edges) {
+                circle.sort_unstable();
+                found.insert(format!("{} import one another", circle.join(" and ")));
+            }
+        }
+    }
+    found.into_iter().collect()
+}
+
+/// The modules of the shortest way along imports from a module back to it.
+fn shortest_circle<'a>(module: &'a str, edges: &'a Edges) -> Option<Vec<&'a str>> {
+    let used = |from: &str| {
+        let of_it = edges.get(from).into_iter().flatten().map(String::as_str);
+        of_it.filter(|to| !is_within(to, from) && !is_within(from, to)).collect::<Vec<&str>>()
     };
-    [both_ways(edges), both_ways(&rooms)].concat()
+    let mut came_from: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut next = VecDeque::from([module]);
+    while let Some(at) = next.pop_front() {
+        for to in used(at) {
+            if to == module {
+                let way = std::iter::successors(Some(at), |at| came_from.get(at).copied());
+                return Some(way.collect());
+            }
+            if !came_from.contains_key(to) {
+                came_from.insert(to, at);
+                next.push_back(to);
+            }
+        }
+    }
+    None
 }

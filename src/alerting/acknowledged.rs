@@ -101,8 +101,8 @@ pub(super) async fn with_acknowledgements(
     let mut delivery = Arc::unwrap_or_clone(delivery);
     if delivery.is_acknowledgement() {
         let kept = groups.incident(&delivery.group.key).await?;
-        let told = kept.as_deref().and_then(incident_in).filter(|kept| kept.is_told);
-        delivery.situation.incident = told.map(|kept| kept.incident);
+        let notified = kept.as_deref().and_then(incident_in).filter(|kept| kept.is_notified);
+        delivery.situation.incident = notified.map(|kept| kept.incident);
     } else {
         let ids = delivery.offline.iter().map(|record| record.id.clone()).collect();
         let stored = records(queries, ids).await?;
@@ -130,7 +130,7 @@ async fn is_acknowledged(
     for ids in groups.lasting(group).await?.chunks(AT_ONCE) {
         let found = records(queries, ids.to_vec()).await?;
         let open = found.into_iter().flatten().filter(|record| record.closed_by.is_none());
-        for record in open.filter(|record| incident.has_told(record)) {
+        for record in open.filter(|record| incident.has_notified(record)) {
             if !record.is_acknowledged() {
                 return Ok(false);
             }

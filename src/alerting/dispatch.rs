@@ -164,9 +164,9 @@ impl Dispatcher {
             of_flapping.map(|record| partition_of(&record.id.unit, partitions)).collect();
         let events = noted(&self.flapping, events).await?;
         let held = self.held(&events).await?;
-        let told = events.into_iter().zip(held).filter(|(_, is_held)| !is_held);
+        let free = events.into_iter().zip(held).filter(|(_, is_held)| !is_held);
         let join = |(event, _)| Join { groups: groups_of(&event, &self.routes), event };
-        let mut joins: Vec<Join> = told.map(join).collect();
+        let mut joins: Vec<Join> = free.map(join).collect();
         // Joins of one partition go in one step, and so do their deliveries later.
         joins.sort_by_cached_key(|join| partition_of_group(&join.groups[0].key, partitions));
         let (mut rest, mut groups) = (&joins[..], noted_in);

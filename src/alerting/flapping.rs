@@ -46,23 +46,23 @@ pub(super) async fn noted(flapping: &Flapping, events: Vec<OutboxEvent>) -> Resu
     }
     let records: Vec<&OfflineRecord> = records_of(&events).collect();
     let mut noted = flapping.note(&records).await?.into_iter();
-    let mut told = Vec::with_capacity(events.len());
+    let mut passed = Vec::with_capacity(events.len());
     for event in events {
         match record_of(&event).and_then(|_| noted.next()) {
-            None | Some(Noted::Plain) => told.push(event),
+            None | Some(Noted::Plain) => passed.push(event),
             Some(Noted::Episode(episode)) => {
                 // Its silence may have joined before the episode began.
                 if let OutboxEvent::Record(record) = event
                     && record.back_at.is_some()
                 {
                     let quiet = OfflineRecord { closed_by: Some(Closing::Removed), ..record };
-                    told.push(OutboxEvent::Record(quiet));
+                    passed.push(OutboxEvent::Record(quiet));
                 }
-                told.push(OutboxEvent::Record(*episode));
+                passed.push(OutboxEvent::Record(*episode));
             }
         }
     }
-    Ok(told)
+    Ok(passed)
 }
 
 /// The records among some events.

@@ -74,12 +74,12 @@ impl Incidents {
             return Ok(delivery.situation.incident.clone());
         }
         let before = self.engine.incident(&delivery.group.key).await?;
-        let kept = before.as_deref().and_then(incident_in).filter(|kept| kept.is_told);
+        let kept = before.as_deref().and_then(incident_in).filter(|kept| kept.is_notified);
         let belongs = |kept: &GroupIncident| delivery.offline.iter().any(|one| kept.incident.covers(one));
         let Some(kept) = kept.filter(belongs) else { return Ok(None) };
-        let told = Some(&kept.incident);
-        match self.engine.keep_incident(delivery, told, before.as_deref(), Some(&kept), now).await? {
-            KeptIncident::Known(told) => Ok(told),
+        let notified = Some(&kept.incident);
+        match self.engine.keep_incident(delivery, notified, before.as_deref(), Some(&kept), now).await? {
+            KeptIncident::Known(notified) => Ok(notified),
             KeptIncident::Kept | KeptIncident::Changed => Ok(Some(kept.incident)),
         }
     }
@@ -91,10 +91,10 @@ impl Incidents {
             let units = |label: &str, value: &str| self.census.units_with(label, value);
             let judged =
                 judge_incident(before.as_deref().and_then(incident_in), members, &self.labels, units);
-            let (told, kept) = (judged.told.as_ref(), judged.kept.as_ref());
-            match self.engine.keep_incident(delivery, told, before.as_deref(), kept, now).await? {
-                KeptIncident::Kept => return Ok(judged.told),
-                KeptIncident::Known(told) => return Ok(told),
+            let (notified, kept) = (judged.notified.as_ref(), judged.kept.as_ref());
+            match self.engine.keep_incident(delivery, notified, before.as_deref(), kept, now).await? {
+                KeptIncident::Kept => return Ok(judged.notified),
+                KeptIncident::Known(notified) => return Ok(notified),
                 KeptIncident::Changed => {}
             }
         }

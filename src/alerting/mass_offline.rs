@@ -69,7 +69,7 @@ impl MassOffline {
     }
 
     async fn step(&self, now: Timestamp) -> Result<()> {
-        let is_open = |trip: &Trip| trip.is_held() || !trip.is_told;
+        let is_open = |trip: &Trip| trip.is_held() || !trip.is_notified;
         let Some(last) = self.breaker.last().await?.filter(is_open) else {
             self.lasting.send_replace(None);
             return Ok(());
@@ -79,24 +79,25 @@ impl MassOffline {
         }
         let last = self.breaker.look(now).await?;
         self.set_lasting(last.as_ref(), now).await?;
-        let Some(trip) = last.filter(|trip| !trip.is_told) else { return Ok(()) };
+        let Some(trip) = last.filter(|trip| !trip.is_notified) else { return Ok(()) };
         // The rest of the mass belongs to the message.
         if trip.is_held() && now < trip.at + GATHERS {
             return Ok(());
         }
-        let told = trip.told(if trip.is_held() { self.breaker.silent_since(trip.since).await? } else { 0 });
-        let to = told.released.as_ref().map_or(Timestamp::NEVER, |over| over.at);
+        let notified =
+            trip.notified(if trip.is_held() { self.breaker.silent_since(trip.since).await? } else { 0 });
+        let to = notified.released.as_ref().map_or(Timestamp::NEVER, |over| over.at);
         let event = OutboxEvent::Blind(Interval { from: trip.at, to });
-        let join = Join { groups: vec![self.notice(&told, now).await?.group()], event };
+        let join = Join { groups: vec![self.notice(&notified, now).await?.group()], event };
         let destinations = Destinations::all(self.destination.pace, &self.destination.receivers);
         self.alerts.join(&[join], &destinations, &Capacity::NONE, now).await?;
         self.buffers.values().for_each(|buffer| buffer.notify());
-        self.breaker.told(&trip, &told).await
+        self.breaker.notified(&trip, &notified).await
     }
 
     /// Sets the trip that is sent again. Its text is made once: a text that changes would be a new alert each time.
     async fn set_lasting(&self, last: Option<&Trip>, now: Timestamp) -> Result<()> {
-        let Some(trip) = last.filter(|trip| trip.is_held() && trip.is_told) else {
+        let Some(trip) = last.filter(|trip| trip.is_held() && trip.is_notified) else {
             self.lasting.send_replace(None);
             return Ok(());
         };

@@ -267,8 +267,8 @@ pub async fn run(
             incidents = incidents.with_acknowledgements(stores.queries.clone());
         }
         let incidents = Arc::new(incidents);
-        let is_told_of_blindness = destinations.blind().receivers.contains(&name);
-        if is_told_of_blindness {
+        let is_notified_of_blindness = destinations.blind().receivers.contains(&name);
+        if is_notified_of_blindness {
             notified_of_blindness.push((receiver.clone(), channel.clone()));
         }
         if let Some(every) = channel.resend_every() {
@@ -283,8 +283,8 @@ pub async fn run(
                 queries: stores.queries.clone(),
                 silences: stores.silences.clone(),
                 holds: holds.clone(),
-                blindness: is_told_of_blindness.then(|| lasting_blindness.subscribe()),
-                trip: is_told_of_blindness.then(|| lasting_trip.subscribe()),
+                blindness: is_notified_of_blindness.then(|| lasting_blindness.subscribe()),
+                trip: is_notified_of_blindness.then(|| lasting_trip.subscribe()),
                 flapping: flapping.clone(),
                 ownership: ownership.clone(),
                 partitions: (0..stores.alerts.partitions()).collect(),

@@ -235,8 +235,8 @@ impl Resend {
         self.routes.of(record).into_iter().any(|Taken { id, route, .. }| {
             let ready_at = route.ready_at(record);
             let held_at = held_at.into_iter().chain(muted_since.get(id).copied()).min();
-            let is_told = ready_at <= *now && held_at.is_none_or(|at| ready_at < at);
-            is_told && route.receivers.contains(&self.receiver)
+            let is_notified = ready_at <= *now && held_at.is_none_or(|at| ready_at < at);
+            is_notified && route.receivers.contains(&self.receiver)
         })
     }
 }

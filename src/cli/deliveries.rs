@@ -176,17 +176,17 @@ async fn list(list: List) -> anyhow::Result<()> {
 /// A row for each delivery.
 fn lines(deliveries: &Value) -> Table {
     let of_line = |line: &Value| {
-        let mut told = Vec::new();
+        let mut contents = Vec::new();
         for (field, what) in [("offline", "offline"), ("online", "back"), ("blind", "blind")] {
             let count = line[field].as_u64().unwrap_or_default();
-            told.extend((count > 0).then(|| format!("{count} {what}")));
+            contents.extend((count > 0).then(|| format!("{count} {what}")));
         }
-        told.extend(line["timer"].as_str().map(|id| format!("timer {id}")));
-        told.extend((line["reminder"] == true).then(|| "reminder".to_owned()));
+        contents.extend(line["timer"].as_str().map(|id| format!("timer {id}")));
+        contents.extend((line["reminder"] == true).then(|| "reminder".to_owned()));
         let [id, state, at, labels, attempts, next, answer] =
             ["id", "state", "at", "labels", "attempts", "next_attempt", "answer"]
                 .map(|field| text(&line[field]));
-        vec![id, state, at, told.join(", "), labels, attempts, next, answer]
+        vec![id, state, at, contents.join(", "), labels, attempts, next, answer]
     };
     let heads = ["id", "state", "at", "tells of", "labels", "attempts", "next attempt", "answer"];
     Table { rows: deliveries.as_array().into_iter().flatten().map(of_line).collect(), ..Table::new(&heads) }
@@ -211,9 +211,9 @@ async fn show(Show { remote, id, output }: Show) -> anyhow::Result<()> {
         let what = format!("{}: {}", text(&of["id"]), of["data"]);
         vec![format!("timer {}", text(&of["type"])), what, text(&of["due"]), text(&of["fired_at"])]
     });
-    let told = records.into_iter().flatten().chain(blind).chain(timers).collect();
+    let contents = records.into_iter().flatten().chain(blind).chain(timers).collect();
     let attempts = table(&details["attempts"], &["number", "receiver", "at", "result", "took_ms", "answer"]);
-    output.say_table(&Table { rows: told, ..Table::new(&["tells of", "unit", "from", "to"]) });
+    output.say_table(&Table { rows: contents, ..Table::new(&["tells of", "unit", "from", "to"]) });
     output.say_table(&attempts);
     Ok(())
 }

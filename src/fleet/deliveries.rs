@@ -343,7 +343,7 @@ impl Deliveries {
             limit: OF_RECORD,
         };
         // Only the attempt that was delivered says what it told; those before it were made since it was sealed.
-        let mut told = BTreeMap::new();
+        let mut delivered = BTreeMap::new();
         for entry in self.records.attempts(&find).await? {
             for one in entry.read() {
                 let transition = if one.online.contains(id) {
@@ -353,13 +353,14 @@ impl Deliveries {
                 } else {
                     continue;
                 };
-                told.insert((one.notification, one.receiver), (transition, one.sealed_at, entry.at));
+                delivered.insert((one.notification, one.receiver), (transition, one.sealed_at, entry.at));
             }
         }
-        let attempts = told.into_iter().take(OF_RECORD).map(|(of, (transition, from, until))| async move {
-            let made = self.attempts_within(&of.0, Some(&of.1), from, until).await?;
-            Ok(made.into_iter().map(move |attempt| (attempt, transition)))
-        });
+        let attempts =
+            delivered.into_iter().take(OF_RECORD).map(|(of, (transition, from, until))| async move {
+                let made = self.attempts_within(&of.0, Some(&of.1), from, until).await?;
+                Ok(made.into_iter().map(move |attempt| (attempt, transition)))
+            });
         Ok(try_join_all(attempts).await?.into_iter().flatten().collect())
     }
 

@@ -172,11 +172,11 @@ impl MassBreaker {
         Err(EngineError::Unavailable("others changed the breaker meanwhile".to_owned()))
     }
 
-    /// Notes that operators were notified of a trip, or of its end. `told`: the trip as they know it.
-    pub async fn told(&self, trip: &Trip, told: &Trip) -> Result<()> {
+    /// Notes that operators were notified of a trip, or of its end. `notified`: the trip as they know it.
+    pub async fn notified(&self, trip: &Trip, notified: &Trip) -> Result<()> {
         let (version, last) = self.refreshed().await?;
         if last.as_ref() == Some(trip) {
-            self.write(version, told).await?;
+            self.write(version, notified).await?;
         }
         Ok(())
     }

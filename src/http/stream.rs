@@ -170,9 +170,9 @@ impl Follower {
                 let data = serde_json::json!({ "reason": reason }).to_string();
                 return Some(Event::default().event("reset").id(self.read.id()).data(data));
             }
-            if let Some(told) = self.waiting.pop_front() {
+            if let Some(event) = self.waiting.pop_front() {
                 self.read.position += 1;
-                return Some(Event::default().event("transition").id(self.read.id()).data(&*told));
+                return Some(Event::default().event("transition").id(self.read.id()).data(&*event));
             }
             if let Ok(shown) = self.state.summaries.recent().await
                 && shown.tag != self.read.tag

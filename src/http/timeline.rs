@@ -190,7 +190,7 @@ impl Timelines {
 
     async fn attempts(&self, record: &OfflineRecord) -> Result<Vec<Event>, Problem> {
         let attempts = self.deliveries.of_record(&record.id).await?;
-        Ok(attempts.into_iter().map(|told| of_attempt(told, record)).collect())
+        Ok(attempts.into_iter().map(|attempt| of_attempt(attempt, record)).collect())
     }
 
     /// The silences of alerts that hold the notifications of an open record now.

@@ -69,7 +69,7 @@ impl Certificate {
 
     /// Reads the files again until `stop`. `pem`: what is in them now.
     pub(super) async fn keep_fresh(&self, mut pem: ServerPem, stop: CancellationToken) {
-        let mut is_told = false;
+        let mut is_reported = false;
         let renewing = async {
             loop {
                 tokio::time::sleep(EVERY).await;
@@ -78,16 +78,16 @@ impl Certificate {
                     continue;
                 };
                 match read {
-                    Ok((_, same)) if same == pem => is_told = false,
+                    Ok((_, same)) if same == pem => is_reported = false,
                     Ok((key, fresh)) => {
                         self.shown.0.store(Arc::new(key));
                         pem = fresh;
-                        is_told = false;
+                        is_reported = false;
                         tracing::info!("the web server shows a new certificate");
                     }
-                    Err(_) if is_told => {}
+                    Err(_) if is_reported => {}
                     Err(error) => {
-                        is_told = true;
+                        is_reported = true;
                         tracing::warn!(%error, "the web server goes on with the certificate that it has");
                     }
                 }

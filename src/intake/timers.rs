@@ -174,8 +174,8 @@ mod tests {
             ("7", "tomorrow", "JSON object"),
             ("7", r#"{"id":"8","type":"x","in":"1s"}"#, "another one"),
         ] {
-            let Asked::Refused { why: told, .. } = asked(id, payload) else { panic!("{id} {payload}") };
-            assert!(told.contains(why), "{told}");
+            let Asked::Refused { why: text, .. } = asked(id, payload) else { panic!("{id} {payload}") };
+            assert!(text.contains(why), "{text}");
         }
     }
 

@@ -40,7 +40,7 @@ pub struct Incident {
     pub until: Option<Timestamp>,
     /// Silences of the incident that were detected before this were notified before there was an incident.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub told_from: Option<Timestamp>,
+    pub notified_from: Option<Timestamp>,
 }
 
 /// The unit that fell silent first.
@@ -55,13 +55,14 @@ pub struct FirstUnit {
 pub struct GroupIncident {
     pub incident: Incident,
     /// Receivers know of it. Otherwise it may become an incident.
-    pub is_told: bool,
+    pub is_notified: bool,
 }
 
 /// What a notification says, and what is kept for the next one of its group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JudgedIncident {
-    pub told: Option<Incident>,
+    /// The incident that receivers are notified of.
+    pub notified: Option<Incident>,
     pub kept: Option<GroupIncident>,
 }
 
@@ -81,8 +82,8 @@ impl Incident {
     }
 
     /// Whether receivers were notified of a record as a part of the incident, and not by itself before.
-    pub fn has_told(&self, record: &OfflineRecord) -> bool {
-        self.covers(record) && self.told_from.is_none_or(|from| record.detected_at >= from)
+    pub fn has_notified(&self, record: &OfflineRecord) -> bool {
+        self.covers(record) && self.notified_from.is_none_or(|from| record.detected_at >= from)
     }
 }
 
@@ -94,7 +95,7 @@ pub fn judge_incident(
     units: impl Fn(&str, &str) -> Option<u64>,
 ) -> JudgedIncident {
     match before {
-        Some(GroupIncident { incident, is_told: true }) => follow(incident, members, units),
+        Some(GroupIncident { incident, is_notified: true }) => follow(incident, members, units),
         before => begin(before.map(|before| before.incident), members, labels, units),
     }
 }
@@ -117,10 +118,10 @@ fn follow(
         (incident.still_offline + more).saturating_sub(back).min(members.lasting).min(incident.offline);
     if incident.still_offline * REST <= incident.offline {
         incident.until = Some(returned.unwrap_or(incident.since).max(incident.since));
-        return JudgedIncident { told: Some(incident), kept: None };
+        return JudgedIncident { notified: Some(incident), kept: None };
     }
-    let told = (more + back > 0).then(|| incident.clone());
-    JudgedIncident { told, kept: Some(GroupIncident { incident, is_told: true }) }
+    let notified = (more + back > 0).then(|| incident.clone());
+    JudgedIncident { notified, kept: Some(GroupIncident { incident, is_notified: true }) }
 }
 
 /// A notification before there is an incident. `before`: what may become one.
@@ -146,14 +147,14 @@ fn begin(
     found.offline = found.still_offline;
     let total = units(&found.label, &found.value);
     found.units = total.unwrap_or_default().max(found.offline);
-    let is_told = total.is_some_and(|total| 2 * found.offline > total) && !members.offline.is_empty();
-    if is_told {
+    let is_notified = total.is_some_and(|total| 2 * found.offline > total) && !members.offline.is_empty();
+    if is_notified {
         let covered = members.offline.iter().filter(|record| found.covers(record));
-        found.told_from = covered.map(|record| record.detected_at).min();
+        found.notified_from = covered.map(|record| record.detected_at).min();
     }
     JudgedIncident {
-        told: is_told.then(|| found.clone()),
-        kept: Some(GroupIncident { incident: found, is_told }),
+        notified: is_notified.then(|| found.clone()),
+        kept: Some(GroupIncident { incident: found, is_notified }),
     }
 }
 
@@ -189,7 +190,7 @@ fn together(label: &str, offline: &[OfflineRecord], before: Option<&Incident>) -
             first: FirstUnit { kind: first.kind.to_string(), unit: first.unit.to_string() },
             still_offline: count as u64,
             until: None,
-            told_from: None,
+            notified_from: None,
         }
     };
     let mut found: Vec<Incident> = by_value.into_iter().map(of_value).collect();
@@ -253,12 +254,14 @@ mod tests {
             ("the larger of two", mixed, Some(10), Some(9)),
         ];
         for (what, offline, units, expected) in cases {
-            let JudgedIncident { told, kept } = judged(None, (&offline, &[]), offline.len() as u64, units);
-            assert_eq!(told.as_ref().map(|told| told.offline), expected, "{what}");
-            assert!(told.is_none() || kept.is_some_and(|kept| kept.is_told), "{what}");
+            let JudgedIncident { notified, kept } =
+                judged(None, (&offline, &[]), offline.len() as u64, units);
+            assert_eq!(notified.as_ref().map(|notified| notified.offline), expected, "{what}");
+            assert!(notified.is_none() || kept.is_some_and(|kept| kept.is_notified), "{what}");
         }
-        let told = judged(None, (&silent("north", [430, 401, 402, 405, 404]), &[]), 5, Some(6)).told.unwrap();
-        assert_eq!((told.since, told.first.unit.as_str(), told.units), (at(401), "north-1", 6));
+        let notified =
+            judged(None, (&silent("north", [430, 401, 402, 405, 404]), &[]), 5, Some(6)).notified.unwrap();
+        assert_eq!((notified.since, notified.first.unit.as_str(), notified.units), (at(401), "north-1", 6));
     }
 
     #[test]
@@ -269,21 +272,24 @@ mod tests {
             judged(before, (offline, online), lasting, Some(320))
         };
         let one = judge(None, first, &[], 100);
-        assert_eq!(one.told, None, "100 of 320");
+        assert_eq!(one.notified, None, "100 of 320");
         let second: Vec<OfflineRecord> =
             second.iter().map(|one| OfflineRecord { detected_at: at(402), ..one.clone() }).collect();
         let two = judge(one.kept, &second, &[], 310);
-        let has_told = |record: &OfflineRecord| two.told.as_ref().unwrap().has_told(record);
-        assert!(second.iter().all(has_told) && !first.iter().any(has_told));
-        assert_eq!(two.told.as_ref().map(|told| (told.offline, told.units)), Some((310, 320)));
+        let has_notified = |record: &OfflineRecord| two.notified.as_ref().unwrap().has_notified(record);
+        assert!(second.iter().all(has_notified) && !first.iter().any(has_notified));
+        assert_eq!(
+            two.notified.as_ref().map(|notified| (notified.offline, notified.units)),
+            Some((310, 320))
+        );
         let three = judge(two.kept, late, &back(&storm[..3], 600), 309);
-        let told = three.told.as_ref().unwrap();
-        assert_eq!((told.offline, told.still_offline, told.until), (312, 309, None));
+        let notified = three.notified.as_ref().unwrap();
+        assert_eq!((notified.offline, notified.still_offline, notified.until), (312, 309, None));
         let other = judge(three.kept.clone(), &silent("south", [500]), &[], 310);
-        assert_eq!((other.told, &other.kept), (None, &three.kept), "another site is no news of this one");
+        assert_eq!((other.notified, &other.kept), (None, &three.kept), "another site is no news of this one");
         let four = judge(other.kept, &[], &back(&storm[3..310], 820), 2);
-        let told = four.told.unwrap();
-        assert_eq!((told.offline, told.still_offline, told.until), (312, 2, Some(at(820))));
+        let notified = four.notified.unwrap();
+        assert_eq!((notified.offline, notified.still_offline, notified.until), (312, 2, Some(at(820))));
         assert_eq!(four.kept, None);
         assert_eq!(judge(None, &[], &back(late, 900), 0), JudgedIncident::default(), "it is over once");
     }

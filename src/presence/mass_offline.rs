@@ -90,7 +90,7 @@ pub struct Trip {
     pub released: Option<Release>,
     /// Whether operators were notified of the trip or, once it is released, of its end.
     #[serde(default)]
-    pub is_told: bool,
+    pub is_notified: bool,
 }
 
 impl Trip {
@@ -101,13 +101,13 @@ impl Trip {
     /// The trip with its end, of which operators are to be notified.
     pub fn released(&self, why: ReleaseReason, offline: u64, at: Timestamp) -> Trip {
         let offline = offline.min(self.offline);
-        Trip { released: Some(Release { at, why, offline }), is_told: false, ..self.clone() }
+        Trip { released: Some(Release { at, why, offline }), is_notified: false, ..self.clone() }
     }
 
     /// The trip once operators are notified of it. More units may have fallen silent meanwhile.
-    pub fn told(&self, silent: u64) -> Trip {
+    pub fn notified(&self, silent: u64) -> Trip {
         let offline = self.offline.max(silent);
-        Trip { offline, units: self.units.max(offline), is_told: true, ..self.clone() }
+        Trip { offline, units: self.units.max(offline), is_notified: true, ..self.clone() }
     }
 }
 
@@ -126,7 +126,15 @@ impl MassOfflineRule {
 
     pub fn trip(&self, since: Timestamp, count: FleetCount, now: Timestamp) -> Trip {
         let (offline, units) = (count.silent, count.units());
-        Trip { at: now, since, offline, units, until: now + self.max_hold, released: None, is_told: false }
+        Trip {
+            at: now,
+            since,
+            offline,
+            units,
+            until: now + self.max_hold,
+            released: None,
+            is_notified: false,
+        }
     }
 }
 
@@ -184,11 +192,11 @@ mod tests {
         for (silent, seconds, expected) in cases {
             assert_eq!(release(&trip, silent, at(seconds)), expected, "{silent} at {seconds}");
         }
-        let told = trip.told(110);
-        assert_eq!((told.offline, told.units, told.is_told), (110, 110, true));
-        let over = told.released(ReleaseReason::Time, 120, at(700));
+        let notified = trip.notified(110);
+        assert_eq!((notified.offline, notified.units, notified.is_notified), (110, 110, true));
+        let over = notified.released(ReleaseReason::Time, 120, at(700));
         assert_eq!(
-            (over.is_held(), over.is_told, over.released.as_ref().unwrap().offline),
+            (over.is_held(), over.is_notified, over.released.as_ref().unwrap().offline),
             (false, false, 110)
         );
         assert_eq!(RULE.counts_since(Some(&over), at(710)), at(700));

@@ -136,13 +136,13 @@ impl Attempt {
             End::RetryAt(_) => AttemptResult::Failed,
             End::DeadLetter(_) => AttemptResult::Dead,
         };
-        let is_told = result == AttemptResult::Delivered;
+        let is_delivered = result == AttemptResult::Delivered;
         let ids = |records: &[OfflineRecord]| {
-            let records = records.iter().filter(|one| is_told && !one.is_flapping());
+            let records = records.iter().filter(|one| is_delivered && !one.is_flapping());
             records.map(|record| record.id.clone()).collect()
         };
         let flapping = delivery.offline.iter().chain(&delivery.online);
-        let flapping = flapping.filter(|one| is_told && one.is_flapping()).take(MOST_FLAPPING);
+        let flapping = flapping.filter(|one| is_delivered && one.is_flapping()).take(MOST_FLAPPING);
         let end = made.answer.floor_char_boundary(LONGEST_ANSWER);
         Some(Attempt {
             notification: delivery.notification().to_owned(),
@@ -157,10 +157,10 @@ impl Attempt {
             answer: made.answer[..end].to_owned(),
             offline: ids(&delivery.offline),
             online: ids(&delivery.online),
-            blind: if is_told { delivery.blind.clone() } else { Vec::new() },
+            blind: if is_delivered { delivery.blind.clone() } else { Vec::new() },
             flapping: flapping.cloned().collect(),
             reminder: delivery.reminder,
-            situation: if is_told { delivery.situation.clone() } else { Situation::default() },
+            situation: if is_delivered { delivery.situation.clone() } else { Situation::default() },
             meant_for: delivery.meant_for.clone(),
             guarantee: delivery.timers.first().map(|timer| timer.guarantee).unwrap_or_default(),
         })

@@ -146,7 +146,7 @@ pub trait GroupStore: Layout {
     async fn keep_incident(
         &self,
         delivery: &Delivery,
-        told: Option<&Incident>,
+        notified: Option<&Incident>,
         before: Option<&str>,
         after: Option<&GroupIncident>,
         now: Timestamp,

@@ -39,9 +39,9 @@ pub(super) fn is_judged(body: &str) -> bool {
 const LIST: &str = r#","incident":["#;
 
 /// The JSON of a notification with its incident.
-pub(super) fn with_incident(body: &str, told: &str) -> String {
+pub(super) fn with_incident(body: &str, notified: &str) -> String {
     let rest = body.strip_suffix('}').unwrap_or(body);
-    format!(r#"{rest},"incident":{told}}}"#)
+    format!(r#"{rest},"incident":{notified}}}"#)
 }
 
 /// The incident in the notification of a group.
@@ -51,8 +51,8 @@ pub(super) fn known_in(group: &str, body: &[u8]) -> Option<Incident> {
 }
 
 /// The incidents of a notification (JSON): one or none.
-pub(super) fn told_json(told: Option<&Incident>) -> Result<String> {
-    to_json(&told.into_iter().collect::<Vec<_>>())
+pub(super) fn incident_json(notified: Option<&Incident>) -> Result<String> {
+    to_json(&notified.into_iter().collect::<Vec<_>>())
 }
 
 /// From when on the member counts as over, so that it is kept for so long.

@@ -228,7 +228,7 @@ async fn a_trip_of_the_breaker_is_sent_again_while_it_holds_and_ended_with_it() 
         world.start();
         world.lose_twelve(&names(0, 20)).await;
         world.pass(3 * WAIT).await;
-        world.told(true).await;
+        world.notified(true).await;
         let sent = |since: usize| sent(&sink, BREAKER, since);
         until("it is sent again", async || sent(0).len() >= 3).await;
         assert!(sent(0).iter().all(|ends| *ends > world.clock.now()), "it lasts");
@@ -241,7 +241,7 @@ async fn a_trip_of_the_breaker_is_sent_again_while_it_holds_and_ended_with_it() 
 
         let now = world.clock.now();
         assert!(world.breaker().release(("ana", "seen"), now).await.unwrap());
-        world.told(false).await;
+        world.notified(false).await;
         let is_over = |ends: &Timestamp| *ends <= world.clock.now();
         until("the end is sent", async || sent(0).last().is_some_and(is_over)).await;
         let before = sink.received().len();

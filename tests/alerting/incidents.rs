@@ -56,15 +56,16 @@ async fn most_units_of_a_site_are_one_incident_for_every_receiver_and_its_end_is
     let incident =
         |received: &rollcall::simulate::webhook_sink::Received| received.json()["data"]["incident"].clone();
     let first = sink.wait_for(1, PATIENCE).await.unwrap();
-    let told = incident(&first[0]);
-    let part = |told: &Value, names: &[&str]| names.iter().map(|name| told[name].clone()).collect::<Value>();
+    let notified = incident(&first[0]);
+    let part =
+        |notified: &Value, names: &[&str]| names.iter().map(|name| notified[name].clone()).collect::<Value>();
     let fields = ["label", "value", "offline", "units", "still_offline", "until"];
-    assert_eq!(part(&told, &fields), json!(["site", "north", 18, 20, 18, null]));
-    assert_eq!(told["first"]["kind"], "detector");
+    assert_eq!(part(&notified, &fields), json!(["site", "north", 18, 20, 18, null]));
+    assert_eq!(notified["first"]["kind"], "detector");
     assert_eq!(
         incident(&second.wait_for(1, PATIENCE).await.unwrap()[0]),
-        told,
-        "every receiver is told the same"
+        notified,
+        "every receiver is notified the same"
     );
     let letter = &mail.wait_for(1, PATIENCE).await.unwrap()[0];
     assert_eq!(letter.header("Subject").unwrap(), "OFFLINE: 18 of 20 units at site north, 1 other");
@@ -90,6 +91,6 @@ async fn most_units_of_a_site_are_one_incident_for_every_receiver_and_its_end_is
     );
     world.hear_at("north", &north[17..18]).await;
     world.advance(5 * WAIT);
-    assert_eq!(incident(&sink.wait_for(3, PATIENCE).await.unwrap()[2]), Value::Null, "it is told once");
+    assert_eq!(incident(&sink.wait_for(3, PATIENCE).await.unwrap()[2]), Value::Null, "it is notified once");
     world.stop().await;
 }

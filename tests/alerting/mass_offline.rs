@@ -53,12 +53,12 @@ impl World {
     }
 
     /// Waits for a trip of which operators are notified and answers it.
-    pub async fn told(&self, is_held: bool) -> Trip {
-        let told = async || {
+    pub async fn notified(&self, is_held: bool) -> Trip {
+        let notified = async || {
             let last = self.breaker().last().await.unwrap();
-            last.is_some_and(|trip| trip.is_told && trip.is_held() == is_held)
+            last.is_some_and(|trip| trip.is_notified && trip.is_held() == is_held)
         };
-        until("operators are notified of it", told).await;
+        until("operators are notified of it", notified).await;
         self.breaker().last().await.unwrap().unwrap()
     }
 }
@@ -112,7 +112,7 @@ async fn one_message_until_the_fleet_is_back(on: On) {
     world.lose_twelve(&all).await;
     assert_eq!(world.metric("rollcall_breaker_tripped", &[]), 1.0);
     world.pass(3 * WAIT).await;
-    let trip = world.told(true).await;
+    let trip = world.notified(true).await;
     assert_eq!((trip.offline, trip.units), (12, 20));
     let received = wait_for(&sink, 2).await;
     let data = &of_breaker(&received)[0];
@@ -137,13 +137,13 @@ async fn one_message_until_the_fleet_is_back(on: On) {
     world.check(&all[12..13]).await;
     world.pass(6 * WAIT).await;
     assert_eq!(arrived(&sink).len(), 2);
-    assert!(world.told(true).await.is_held());
+    assert!(world.notified(true).await.is_held());
 
     // Most are back: what is still offline is notified, and what was notified before is back.
     world.hear(&refs(&all[10..11])).await;
     world.hear(&refs(&all[12..13])).await;
     world.joined().await;
-    let trip = world.told(false).await;
+    let trip = world.notified(false).await;
     assert_eq!(trip.released.unwrap().offline, 1);
     world.pass(3 * WAIT).await;
     wait_for(&sink, 5).await;
@@ -172,7 +172,7 @@ async fn held_until_its_release(on: On, how: &str) {
     let all = names(0, 20);
     world.lose_twelve(&all).await;
     world.pass(3 * WAIT).await;
-    world.told(true).await;
+    world.notified(true).await;
     assert_eq!(wait_for(&sink, 1).await.len(), 1);
     match how {
         "time" => world.pass(RULE.max_hold).await,
@@ -187,7 +187,7 @@ async fn held_until_its_release(on: On, how: &str) {
             world.start();
         }
     }
-    let why = world.told(false).await.released.unwrap().why.as_str();
+    let why = world.notified(false).await.released.unwrap().why.as_str();
     assert_eq!(why, if how == "time" { "time" } else { "operator" });
     world.pass(3 * WAIT).await;
     wait_for(&sink, 14).await;

@@ -271,7 +271,7 @@ async fn an_incident_is_one_page_and_units_outside_of_it_have_their_own() {
         first,
         still_offline: 20,
         until: None,
-        told_from: Some(north[2].detected_at),
+        notified_from: Some(north[2].detected_at),
     };
     let with = |until: Option<Timestamp>, one: Delivery| Delivery {
         situation: Situation {

@@ -114,7 +114,7 @@ fn storm() -> Situation {
         first,
         still_offline: 312,
         until: None,
-        told_from: None,
+        notified_from: None,
     };
     Situation { lasting: Some(312), is_judged: true, incident: Some(incident), ..Situation::default() }
 }

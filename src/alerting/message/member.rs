@@ -76,19 +76,20 @@ fn ended(delivery: &Delivery) -> impl Iterator<Item = &OfflineRecord> {
 /// of an incident, which ends with it. Acknowledgements follow the pages. The notification of an acknowledgement has
 /// nothing else, and that of a unit of the incident acknowledges nothing by itself.
 pub fn pages(delivery: &Delivery, zone: &Zone, links: &Links) -> Vec<Member> {
-    let is_told = |record: &OfflineRecord| {
-        delivery.situation.incident.as_ref().is_some_and(|incident| incident.has_told(record))
+    let is_notified = |record: &OfflineRecord| {
+        delivery.situation.incident.as_ref().is_some_and(|incident| incident.has_notified(record))
     };
-    let offline: Vec<&OfflineRecord> = delivery.offline.iter().filter(|record| !is_told(record)).collect();
+    let offline: Vec<&OfflineRecord> =
+        delivery.offline.iter().filter(|record| !is_notified(record)).collect();
     let acknowledged = acknowledgements(delivery, &offline, zone, links);
     if delivery.is_acknowledgement() {
         return acknowledged;
     }
     // A message in which only some units are back is no news of the incident.
-    let is_news = |incident: &&Incident| incident.until.is_some() || delivery.offline.iter().any(is_told);
+    let is_news = |incident: &&Incident| incident.until.is_some() || delivery.offline.iter().any(is_notified);
     let incident = delivery.situation.incident.as_ref().filter(is_news);
     let page = incident.map(|incident| of_incident(incident, delivery, zone, links));
-    let ended = ended(delivery).filter(|record| !is_told(record));
+    let ended = ended(delivery).filter(|record| !is_notified(record));
     let records = offline.into_iter().chain(ended).map(|record| of_record(record, zone, links));
     let blind = delivery.blind.iter().map(|interval| of_blindness(delivery, *interval, zone, links));
     let pages = page.into_iter().chain(records).chain(blind).chain(timers(delivery, zone));
@@ -180,8 +181,8 @@ fn of_record(record: &OfflineRecord, zone: &Zone, links: &Links) -> Member {
 
 fn of_incident(incident: &Incident, delivery: &Delivery, zone: &Zone, links: &Links) -> Member {
     let mut alone = delivery.clone();
-    alone.offline.retain(|record| incident.has_told(record));
-    alone.online.retain(|record| incident.has_told(record));
+    alone.offline.retain(|record| incident.has_notified(record));
+    alone.online.retain(|record| incident.has_notified(record));
     let Incident { label, value, since, until, .. } = incident;
     let listed = text(&sections(&alone, zone, links));
     let group = &delivery.group;

@@ -202,8 +202,8 @@ mod tests {
             (r#"{"id":"","type":"x","in":"1s"}"#, "the id of a timer"),
         ];
         for (json, why) in cases {
-            let BadTimer { why: told, .. } = read(json).expect_err(json);
-            assert!(told.contains(why), "{json}: {told}");
+            let BadTimer { why: text, .. } = read(json).expect_err(json);
+            assert!(text.contains(why), "{json}: {text}");
         }
         let id = |json: &str| read(json).unwrap_err().id.map(|id| id.to_string());
         assert_eq!(id(&with("\"in\":\"soon\"")), Some("a".to_owned()));

@@ -148,11 +148,11 @@ impl AlertFilter {
         let trip = open.trip.as_ref().filter(|_| self.active)?;
         let labels = mass_offline_labels();
         let value = |name: &str| labels.get(name).map_or("", String::as_str);
-        let told = routes.destinations(receivers.clone()).blind().receivers.clone();
-        let names: Vec<&str> = told.iter().map(String::as_str).collect();
+        let notified = routes.destinations(receivers.clone()).blind().receivers.clone();
+        let names: Vec<&str> = notified.iter().map(String::as_str).collect();
         let is_match = self.matchers.iter().all(|matcher| matcher.is_match(value(matcher.name())));
         (is_match && self.takes_receivers(&names)).then(|| {
-            let receivers = told.iter().map(|name| Receiver { name: name.clone() }).collect();
+            let receivers = notified.iter().map(|name| Receiver { name: name.clone() }).collect();
             Alert::of_mass_offline(trip, labels, receivers, base, open.now)
         })
     }

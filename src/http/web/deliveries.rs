@@ -102,7 +102,7 @@ pub(super) async fn one(
         h1 { (format::text(&id)) }
         (web.deliveries_table(&details.deliveries, now, may_change))
         (attempts(&details.attempts, now))
-        (web.told(&details, now))
+        (web.contents(&details, now))
     };
     Ok(web.page(&id, Some(Tab::Deliveries), &summary, &caller, live, html! {}))
 }
@@ -199,7 +199,7 @@ impl Web {
     }
 
     /// The records that the receivers were notified of.
-    fn told(&self, details: &DeliveryDetails, now: Timestamp) -> Markup {
+    fn contents(&self, details: &DeliveryDetails, now: Timestamp) -> Markup {
         let line = |record: &OfflineRecord, what: &str, at: Timestamp| {
             html! {
                 li {

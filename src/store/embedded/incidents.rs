@@ -7,7 +7,7 @@ use super::error::DatabaseResult;
 use crate::clock::Timestamp;
 use crate::presence::{GroupIncident, Incident};
 use crate::store::incidents::{
-    MEMBER, incident_text, is_judged, known_in, letter, over_at, told_json, with_incident,
+    MEMBER, incident_json, incident_text, is_judged, known_in, letter, over_at, with_incident,
 };
 use crate::store::{Delivery, KeptIncident, Result};
 
@@ -20,7 +20,7 @@ impl EmbeddedEngine {
     pub(super) async fn write_incident(
         &self,
         delivery: &Delivery,
-        told: Option<&Incident>,
+        notified: Option<&Incident>,
         before: Option<&str>,
         after: Option<&GroupIncident>,
         now: Timestamp,
@@ -28,7 +28,7 @@ impl EmbeddedEngine {
         let judgement = Judgement {
             group: delivery.group.key.clone(),
             id: delivery.notification().to_owned(),
-            told: told_json(told)?,
+            notified: incident_json(notified)?,
             before: before.map(str::to_owned),
             after: after.map(incident_text).transpose()?,
             over_at: over_at(now),
@@ -43,7 +43,7 @@ struct Judgement {
     /// The id of the notification.
     id: String,
     /// The incidents (JSON).
-    told: String,
+    notified: String,
     before: Option<String>,
     after: Option<String>,
     over_at: Timestamp,
@@ -51,7 +51,7 @@ struct Judgement {
 
 impl Judgement {
     fn write(&self, database: &Connection) -> DatabaseResult<KeptIncident> {
-        let Judgement { group, id, told, before, after, over_at } = self;
+        let Judgement { group, id, notified, before, after, over_at } = self;
         let body: Option<String> = database
             .prepare_cached("SELECT CAST(body AS TEXT) FROM notifications WHERE id = ?")?
             .query_row([id], |row| row.get(0))
@@ -65,7 +65,7 @@ impl Judgement {
         }
         database
             .prepare_cached("UPDATE notifications SET body = ? WHERE id = ?")?
-            .execute(params![with_incident(&body, told), id])?;
+            .execute(params![with_incident(&body, notified), id])?;
         let insert =
             "INSERT OR REPLACE INTO members SELECT id, ?, ?, 0, NULL, ?, NULL FROM groups WHERE key = ?";
         let delete = "DELETE FROM members WHERE member = ? AND grp = (SELECT id FROM groups WHERE key = ?)";

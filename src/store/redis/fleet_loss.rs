@@ -94,7 +94,7 @@ impl RedisEngine {
     ) -> Option<Loss> {
         let names = [b"fleet".as_slice(), b"loss_told"];
         write.expect_some(heard, names.into_iter().map(|name| (name, Expect::Same)));
-        let [fleet, loss_told] = names.map(|name| heard.get(name));
+        let [fleet, loss_reported] = names.map(|name| heard.get(name));
         if fleet.is_some_and(|id| id == known.id.as_bytes()) {
             return None;
         }
@@ -108,7 +108,7 @@ impl RedisEngine {
             write.set(&key, b"fleet", fleet.as_bytes());
             write.remove(&key, b"loss_told");
         }
-        let reported = known.heard.filter(|_| begins || loss_told.is_none()).map(|from| {
+        let reported = known.heard.filter(|_| begins || loss_reported.is_none()).map(|from| {
             let interval = Interval { from, to: now.max(from + Duration::from_millis(1)) };
             write.set(&key, b"loss_told", b"1");
             let blind = BlindInterval { interval, is_taken: false, is_notified: true };

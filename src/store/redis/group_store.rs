@@ -74,11 +74,11 @@ impl GroupStore for RedisEngine {
     async fn keep_incident(
         &self,
         delivery: &Delivery,
-        told: Option<&Incident>,
+        notified: Option<&Incident>,
         before: Option<&str>,
         after: Option<&GroupIncident>,
         now: Timestamp,
     ) -> Result<KeptIncident> {
-        self.write_incident(delivery, told, before, after, now).await
+        self.write_incident(delivery, notified, before, after, now).await
     }
 }

@@ -5,7 +5,7 @@ use redis::pipe;
 use super::RedisEngine;
 use crate::clock::Timestamp;
 use crate::presence::{GroupIncident, Incident};
-use crate::store::incidents::{MEMBER, incident_text, known_in, letter, over_at, told_json};
+use crate::store::incidents::{MEMBER, incident_json, incident_text, known_in, letter, over_at};
 use crate::store::{Delivery, KeptIncident, Result};
 
 impl RedisEngine {
@@ -21,7 +21,7 @@ impl RedisEngine {
     pub(super) async fn write_incident(
         &self,
         delivery: &Delivery,
-        told: Option<&Incident>,
+        notified: Option<&Incident>,
         before: Option<&str>,
         after: Option<&GroupIncident>,
         now: Timestamp,
@@ -34,7 +34,7 @@ impl RedisEngine {
         }
         let value = |text: &str| format!("{}{text}", begin());
         let after = after.map(incident_text).transpose()?;
-        script.arg(delivery.notification()).arg(field(group)).arg(told_json(told)?);
+        script.arg(delivery.notification()).arg(field(group)).arg(incident_json(notified)?);
         script
             .arg(before.map(value).unwrap_or_default())
             .arg(after.as_deref().map(value).unwrap_or_default());

@@ -48,9 +48,9 @@ pub async fn an_incident_is_written_into_its_notification_once_and_kept_for_the_
         first: FirstUnit { kind: "gateway".to_owned(), unit: "gw 7".to_owned() },
         still_offline: 7,
         until: None,
-        told_from: None,
+        notified_from: None,
     };
-    let kept = GroupIncident { incident: incident.clone(), is_told: true };
+    let kept = GroupIncident { incident: incident.clone(), is_notified: true };
     let engine = &world.engine;
     let keep = engine.keep_incident(&first, Some(&incident), None, Some(&kept), now).await.unwrap();
     assert_eq!(keep, KeptIncident::Kept);

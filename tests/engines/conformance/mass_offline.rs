@@ -65,16 +65,16 @@ pub async fn the_breaker_trips_once_for_all_instances_and_is_released_once<G: Gr
     assert_eq!(two.judge(now + SECOND).await.unwrap(), Some(trip.clone()), "it holds");
 
     // It is told once, and released when all are back.
-    let told = trip.told(6);
-    one.told(&trip, &told).await.unwrap();
-    two.told(&trip, &trip.told(9)).await.unwrap();
-    assert_eq!(two.last().await.unwrap(), Some(told));
+    let notified = trip.notified(6);
+    one.notified(&trip, &notified).await.unwrap();
+    two.notified(&trip, &trip.notified(9)).await.unwrap();
+    assert_eq!(two.last().await.unwrap(), Some(notified));
     world.hear_all(&units[..5], now + SECOND).await;
     assert_eq!(why(two.look(now + SECOND).await.unwrap()), None, "one of six is missing");
     world.hear_all(&units[5..6], now + SECOND).await;
     let (a, b) = tokio::join!(one.look(now + SECOND), two.look(now + SECOND));
     let over = a.unwrap();
-    assert_eq!((&over, over.as_ref().unwrap().is_told), (&b.unwrap(), false));
+    assert_eq!((&over, over.as_ref().unwrap().is_notified), (&b.unwrap(), false));
     assert_eq!(why(over), Some(ReleaseReason::Returned));
 
     // Released by hand, it is not tripped again by what it held. A new instance knows it.

@@ -117,12 +117,12 @@ local function notified_json(notified, receivers, own)
       to[#to + 1] = r
     end
   end
-  local told = ',"told":[' .. table.concat(texts, ',') .. ']'
+  local field = ',"told":[' .. table.concat(texts, ',') .. ']'
   if #to > own then
     local quoted = own == 0 and '' or '"' .. string.gsub(own_names, ',', '","') .. '"'
-    return told .. ',"receivers":[' .. quoted .. ']', to
+    return field .. ',"receivers":[' .. quoted .. ']', to
   end
-  return differs and told or '', to
+  return differs and field or '', to
 end
 
 -- Adds a notification to the batch. `offline`, `online` and `blind` are lists (JSON) without brackets; `digest` has

@@ -391,9 +391,9 @@ mod tests {
             ("redis-cluster://me:hun/ter2@a", "in a user or a password write %2F"),
             ("redis-cluster://me:%ff@a", "has a user or a password that is no UTF-8"),
         ] {
-            let told = Address::parse(url).expect_err(url).to_string();
-            assert!(told.contains(expected), "{url}: {told}\n--- expected\n{expected}");
-            assert!(!told.contains("hunter2") && !told.contains("ter2"), "{told}");
+            let text = Address::parse(url).expect_err(url).to_string();
+            assert!(text.contains(expected), "{url}: {text}\n--- expected\n{expected}");
+            assert!(!text.contains("hunter2") && !text.contains("ter2"), "{text}");
         }
     }
 }

@@ -217,9 +217,9 @@ mod tests {
         batch.set("a", 1).set("b", 2).set("c", 3);
         for batch in [batch.clone(), batch.atomic().clone()] {
             let error = batch.exec(&mut connection).unwrap_err();
-            let told = classify("here", &error).to_string();
-            assert!(told.contains("is full; raise its maxmemory"), "{told}");
-            assert_eq!(told.matches("OOM").count(), 1, "{told}");
+            let text = classify("here", &error).to_string();
+            assert!(text.contains("is full; raise its maxmemory"), "{text}");
+            assert_eq!(text.matches("OOM").count(), 1, "{text}");
         }
     }
 }

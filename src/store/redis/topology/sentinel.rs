@@ -180,7 +180,7 @@ impl Sentinel {
         };
         let Ok(events) = tokio::time::timeout(PATIENCE, subscribed).await else { return Ok(false) };
         let (mut events, service) = (events?, format!("{} ", self.service));
-        let told = async {
+        let switched = async {
             while let Some(event) = events.next().await {
                 let text: String = event.get_payload().unwrap_or_default();
                 if text.starts_with(&service) {
@@ -189,7 +189,7 @@ impl Sentinel {
             }
             false
         };
-        Ok(tokio::time::timeout(FOLLOWED, told).await.unwrap_or(false))
+        Ok(tokio::time::timeout(FOLLOWED, switched).await.unwrap_or(false))
     }
 }
 

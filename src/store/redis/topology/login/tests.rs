@@ -105,14 +105,14 @@ async fn a_server_with_tls_is_reached_with_the_right_certificates_and_else_the_o
         (Some("ca"), Some("other-client"), "127.0.0.1", uncertified),
         (Some("ca"), Some("ca-client"), "localhost", "the host in engine.url is not the server's name"),
     ] {
-        let told = tries(&config(&url, ca, client), host).await.unwrap_err();
-        assert!(told.contains(expected), "{ca:?} {client:?}: {told}");
+        let text = tries(&config(&url, ca, client), host).await.unwrap_err();
+        assert!(text.contains(expected), "{ca:?} {client:?}: {text}");
     }
     let plain = config(&format!("redis://127.0.0.1:{port}"), None, None);
     assert!(tries(&plain, "127.0.0.1").await.is_err());
     let wrong = Config { url: "rediss-cluster://:wrong@a".into(), ..trusting };
-    let told = tries(&wrong, "127.0.0.1").await.unwrap_err();
-    assert!(told.contains("refused the login; check engine.url and engine.password_file"), "{told}");
+    let text = tries(&wrong, "127.0.0.1").await.unwrap_err();
+    assert!(text.contains("refused the login; check engine.url and engine.password_file"), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -170,8 +170,8 @@ async fn a_cluster_and_the_primary_of_a_sentinel_are_used_within_tls() {
     let port = free_cluster_port().unwrap();
     let _node = start("node", port, &["--cluster-enabled", "yes", "--tls-cluster", "yes"]);
     let on_cluster = config(format!("rediss-cluster://127.0.0.1:{port}"));
-    let told = works(&on_cluster).await.unwrap_err().to_string();
-    assert!(told.contains("no node of the cluster has slots"), "{told}");
+    let text = works(&on_cluster).await.unwrap_err().to_string();
+    assert!(text.contains("no node of the cluster has slots"), "{text}");
     let client = Login::new(&on_cluster).unwrap().client("127.0.0.1", port).unwrap();
     let mut node = client.get_multiplexed_async_connection().await.unwrap();
     let slots: Vec<u16> = (0..16_384).collect();
@@ -183,12 +183,12 @@ async fn a_cluster_and_the_primary_of_a_sentinel_are_used_within_tls() {
     };
     tokio::time::timeout(Duration::from_secs(60), until_whole).await.expect("the cluster is whole");
     let untrusting = Config { tls: Pem::default(), ..on_cluster };
-    let told = works(&untrusting).await.unwrap_err().to_string();
+    let text = works(&untrusting).await.unwrap_err().to_string();
     assert!(
-        told.contains(&format!("the node at 127.0.0.1:{port} cannot be reached: its certificate")),
-        "{told}"
+        text.contains(&format!("the node at 127.0.0.1:{port} cannot be reached: its certificate")),
+        "{text}"
     );
-    assert!(told.contains("engine.ca_file"), "{told}");
+    assert!(text.contains("engine.ca_file"), "{text}");
 
     let (port, at) = (free_port().unwrap(), free_port().unwrap());
     let _primary = start("primary", port, &["--requirepass", "other"]);
@@ -204,25 +204,25 @@ async fn a_cluster_and_the_primary_of_a_sentinel_are_used_within_tls() {
         Server::start("redis-server", &options, &dir.path().join("sentinel"), at, "+monitor").unwrap();
     let url = |password: &str| format!("rediss-sentinel://:{password}@127.0.0.1:{at}/main");
     works(&config(url("other"))).await.unwrap();
-    let told = works(&config(url("wrong"))).await.unwrap_err().to_string();
-    assert!(told.contains("refused the login; check engine.url and engine.password_file"), "{told}");
+    let text = works(&config(url("wrong"))).await.unwrap_err().to_string();
+    assert!(text.contains("refused the login; check engine.url and engine.password_file"), "{text}");
     let stranger = Config { sentinel_password: Some("wrong".into()), ..config(url("other")) };
     match works(&stranger).await.unwrap_err() {
-        EngineError::Refused(told) => {
+        EngineError::Refused(text) => {
             assert!(
-                told.contains("check engine.sentinel_username and engine.sentinel_password_file"),
-                "{told}"
+                text.contains("check engine.sentinel_username and engine.sentinel_password_file"),
+                "{text}"
             );
         }
         other => panic!("{other:?}"),
     }
-    let told = works(&config(url("other").replace("main", "other"))).await.unwrap_err().to_string();
-    assert!(told.contains("watches no service \"other\"; check engine.url"), "{told}");
+    let text = works(&config(url("other").replace("main", "other"))).await.unwrap_err().to_string();
+    assert!(text.contains("watches no service \"other\"; check engine.url"), "{text}");
 }
 
 #[test]
 fn an_address_that_is_not_valid_is_refused() {
     let config = Config { url: "redis-cluster://".into(), ..Config::default() };
-    let told = Login::new(&config).err().unwrap().to_string();
-    assert!(told.starts_with("engine.url names no server"), "{told}");
+    let text = Login::new(&config).err().unwrap().to_string();
+    assert!(text.starts_with("engine.url names no server"), "{text}");
 }

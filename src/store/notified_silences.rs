@@ -34,7 +34,7 @@ pub struct Marking {
 pub trait NotifiedSilences: Send + Sync {
     /// Silences of which receivers acknowledged the notification to this process lately, and which the engine may have
     /// lost since, because a replica took over; none where there are no replicas. They are answered again until
-    /// [`NotifiedSilences::settle_doubts`].
+    /// [`NotifiedSilences::settle_doubts`]. While there are none, the other instances see that this one has compared.
     async fn doubtful(&self) -> Result<Vec<AcknowledgedSilence>> {
         Ok(Vec::new())
     }

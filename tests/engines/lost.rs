@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -13,7 +14,7 @@ use rollcall::routing::{Again, Destination, Destinations, Route, Routes};
 use rollcall::store::redis::{Config, RedisEngine, Tags};
 use rollcall::store::{
     Capacity, Delivery, DeliveryStore, End, Ended, EngineError, Gap, Group, GroupStore, HearingStore, Join,
-    Layout, NotifiedSilences, Pace, Position, Queries, Subscription, UnitStore, partition_of,
+    Layout, NotifiedSilences, Pace, Position, Queries, Roster, Subscription, UnitStore, partition_of,
     partition_of_group,
 };
 use rollcall::telemetry::Telemetry;
@@ -31,6 +32,8 @@ const AT_ONCE: Pace = Pace::AT_ONCE;
 /// How long after a notification the receivers are reminded: when no case looks any more.
 const REPEAT: Duration = Duration::from_secs(30 * 24 * 3600);
 const PARTITIONS: u16 = 48;
+/// So many calls are answered while a silence waits: a silence that does not wait is notified meanwhile.
+const CALLS: usize = 200;
 
 enum Servers {
     Cluster(Cluster),
@@ -126,6 +129,14 @@ impl Instance {
     async fn hear(&self, unit: &Unit, at: Timestamp) {
         let beat = Heartbeat { unit: unit.clone(), at, not_before: None, declared: Declared::default() };
         again(async || self.roll.hear(std::slice::from_ref(&beat), at).await).await;
+    }
+
+    /// Hears without a gap up to that moment, and finds those that are silent.
+    async fn find(&self, units: &[Unit], now: Timestamp) {
+        let gap = Gap { blind: 2 * SILENT, tell_after: 2 * SILENT };
+        again(async || self.engine.advance(&Subscription::Plain, now, gap).await).await;
+        self.roll.refresh_hearing().await.unwrap();
+        self.roll.check_deadlines(units, now).await.unwrap();
     }
 
     /// Lets all that is in the outbox join one group, and delivers what there is for a receiver.
@@ -372,4 +383,76 @@ async fn a_silence_whose_delivery_was_not_recorded_before_a_failover_is_written_
     assert_eq!(written, 1);
     other.hear(&unit, now).await;
     assert_eq!(told(&other.deliveries("hook", now).await), (vec![], silences));
+}
+
+/// Two units, in different partitions.
+fn two_apart(partitions: u16) -> [Unit; 2] {
+    let unit = |number: usize| format!("detector:unit-{number}").parse::<Unit>().unwrap();
+    let of = |unit: &Unit| partition_of(unit, partitions);
+    let first = unit(0);
+    let other = (1..).map(unit).find(|other| of(other) != of(&first)).expect("there are many");
+    [first, other]
+}
+
+/// The instance that delivered a silence compares late. Until then a return is notified, and the silence waits.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_silence_that_another_instance_finds_again_is_not_notified_again() {
+    let sentinel = Sentinel::start(SentinelPlan::new(1)).await;
+    let (_, group) = names(|_| true, |_| true);
+    let url = sentinel.url();
+    let mut servers = Servers::Sentinel(sentinel);
+    let delivers = Instance::new(&url, &group).await;
+    let other = Instance::new(&url, &group).await;
+    for (name, instance) in [("delivers", &delivers), ("other", &other)] {
+        instance.engine.renew(name, 60 * SECOND, None).await.unwrap();
+    }
+    let units = two_apart(other.engine.partitions());
+    let [returns, lasts] = &units;
+    let partition = partition_of(returns, other.engine.partitions());
+    delivers.roll.canary_returned(BEGIN).await.unwrap();
+    delivers.hear(returns, BEGIN).await;
+    delivers.hear(lasts, BEGIN + SILENT).await;
+    delivers.find(&units, BEGIN + SILENT).await;
+    let (before, _) = told(&delivers.deliveries("hook", BEGIN + SILENT).await);
+    assert_eq!(before.len(), 1);
+    servers.are_replicated(0).await;
+    leave_behind(servers.nodes(), 0, &[1]).await;
+    let now = BEGIN + 2 * SILENT;
+    delivers.find(&units, now).await;
+    assert_eq!(told(&delivers.deliveries("hook", now).await).0.len(), 1);
+    assert_eq!(delivers.compare(now).await, 0, "nothing is lost yet");
+
+    servers.fail_over(0, &[1]).await;
+    let now = now + 10 * SECOND;
+    for instance in [&delivers, &other] {
+        let learned = tokio::time::timeout(60 * SECOND, instance.engine.doubts_arise());
+        learned.await.expect("another primary is learned");
+    }
+    other.find(&units, now).await;
+    assert_eq!(other.engine.records(true, None, 10).await.unwrap().len(), 2, "it is found again");
+    other.hear(returns, now).await;
+    assert_eq!(other.compare(now).await, 0);
+    let is_notified = AtomicBool::new(false);
+    let notifies = async {
+        let deliveries = other.deliveries("hook", now).await;
+        is_notified.store(true, Ordering::SeqCst);
+        deliveries
+    };
+    let compares = async {
+        let of_return = again(async || other.engine.outbox(&[partition], 10).await).await;
+        assert_eq!(of_return.len(), 1, "a return does not wait for it");
+        for _ in 0..CALLS {
+            again(async || other.engine.outbox(&[partition], 10).await).await;
+        }
+        assert!(!is_notified.load(Ordering::SeqCst), "the silence waits");
+        until("it is compared", async || {
+            assert_eq!(delivers.compare(now).await, 0);
+            delivers.engine.doubtful().await.unwrap().is_empty()
+        })
+        .await;
+    };
+    let (deliveries, ()) = tokio::join!(notifies, compares);
+    assert_eq!(told(&deliveries), (vec![], before));
+    other.hear(lasts, now + SECOND).await;
+    assert_eq!(told(&other.deliveries("hook", now + SECOND).await).1.len(), 1, "its return is notified");
 }

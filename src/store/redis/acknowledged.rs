@@ -13,9 +13,8 @@
 //! # Why deliveries of returns are kept, too
 //! A silence whose return was delivered needs nothing any more, whatever the replica has.
 //!
-//! # Why returns wait after a failover
-//! The instance that lets a return join its group need not be the one that delivered the silence. So [`HOLD`] passes
-//! before it does: by then that one has marked the silence as notified.
+//! # Why transitions wait after a failover
+//! The instance that lets a transition join its group need not be the one that delivered the silence: see `compared.rs`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard};
@@ -36,8 +35,6 @@ const LONGEST: Duration = Duration::from_secs(600);
 const MOST: usize = 10_000;
 /// The least time between two waits for replicas.
 const PERIOD: Duration = Duration::from_secs(1);
-/// How long after a failover no transition joins a group.
-const HOLD: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 pub(super) struct Acknowledged(Mutex<Memory>);
@@ -142,33 +139,14 @@ fn records(delivery: &Delivery) -> usize {
 #[async_trait]
 impl NotifiedSilences for RedisEngine {
     async fn doubtful(&self) -> Result<Vec<AcknowledgedSilence>> {
-        let now = Instant::now();
-        let (doubtful, partitions) = {
-            let mut memory = self.acknowledged();
-            memory.forget(|kept| now.duration_since(kept.acknowledged) > LONGEST);
-            memory.compared = Some(now);
-            if memory.kept.is_empty() {
-                return Ok(Vec::new());
-            }
-            let is_doubtful = |kept: &Kept, record: &OfflineRecord| {
-                let partitions = [self.keys.partition(&record.id.unit), self.partition_of(kept)];
-                partitions.into_iter().any(|partition| self.may_be_lost(kept, partition))
-            };
-            let waits = memory.waited.is_none_or(|waited| now.duration_since(waited) >= PERIOD);
-            let partitions =
-                waits.then(|| memory.kept.values().flat_map(|kept| self.partitions_of(kept)).collect());
-            memory.waited = if waits { Some(now) } else { memory.waited };
-            (memory.silences(is_doubtful), partitions)
-        };
-        if let Some(partitions) = partitions {
-            let replicated = self.replicated(partitions).await;
-            // Of a primary that took over meanwhile, the wait proves nothing.
-            let is_safe = |partition: u16, kept: &Kept| {
-                replicated.contains(&partition) && !self.may_be_lost(kept, partition)
-            };
-            self.acknowledged().forget(|kept| {
-                kept.stored <= now && self.partitions_of(kept).into_iter().all(|one| is_safe(one, kept))
-            });
+        if self.topology.is_fixed() {
+            return Ok(Vec::new());
+        }
+        // What is compared under other primaries, learned meanwhile, is announced the next time.
+        let view = self.topology.view().await?;
+        let doubtful = self.find_doubtful().await;
+        if doubtful.is_empty() {
+            self.announce_comparison(&view).await?;
         }
         Ok(doubtful)
     }
@@ -208,11 +186,37 @@ impl RedisEngine {
         }
     }
 
-    /// Waits until [`HOLD`] has passed since a primary was replaced.
-    pub(super) async fn hold_after_failover(&self) {
-        if let Some(since) = self.topology.replaced_at() {
-            tokio::time::sleep_until(since + HOLD).await;
+    /// Silences that the primaries of now may lack. Forgets those that replicas have.
+    async fn find_doubtful(&self) -> Vec<AcknowledgedSilence> {
+        let now = Instant::now();
+        let (doubtful, partitions) = {
+            let mut memory = self.acknowledged();
+            memory.forget(|kept| now.duration_since(kept.acknowledged) > LONGEST);
+            memory.compared = Some(now);
+            if memory.kept.is_empty() {
+                return Vec::new();
+            }
+            let is_doubtful = |kept: &Kept, record: &OfflineRecord| {
+                let partitions = [self.keys.partition(&record.id.unit), self.partition_of(kept)];
+                partitions.into_iter().any(|partition| self.may_be_lost(kept, partition))
+            };
+            let waits = memory.waited.is_none_or(|waited| now.duration_since(waited) >= PERIOD);
+            let partitions =
+                waits.then(|| memory.kept.values().flat_map(|kept| self.partitions_of(kept)).collect());
+            memory.waited = if waits { Some(now) } else { memory.waited };
+            (memory.silences(is_doubtful), partitions)
+        };
+        if let Some(partitions) = partitions {
+            let replicated = self.replicated(partitions).await;
+            // Of a primary that took over meanwhile, the wait proves nothing.
+            let is_safe = |partition: u16, kept: &Kept| {
+                replicated.contains(&partition) && !self.may_be_lost(kept, partition)
+            };
+            self.acknowledged().forget(|kept| {
+                kept.stored <= now && self.partitions_of(kept).into_iter().all(|one| is_safe(one, kept))
+            });
         }
+        doubtful
     }
 
     /// Whether the primary of a partition took over after that.

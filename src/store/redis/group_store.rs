@@ -18,7 +18,7 @@ impl GroupStore for RedisEngine {
         self.review_joined(outboxes).await?;
         let entries = outbox::oldest(self, outboxes, limit).await?;
         if !entries.is_empty() {
-            self.hold_after_failover().await;
+            self.hold_after_failover(&entries).await;
         }
         // The outbox after the last partition is that of hearing.
         let outboxes = entries.iter().map(|entry| entry.position.outbox);

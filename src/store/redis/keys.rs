@@ -18,6 +18,7 @@
 //! | `rollcall:{hearing}:outbox` | stream | long blind intervals that have joined no group yet |
 //! | `rollcall:{hearing}:roster` | zset | instances by the end of their leases (ms); also the channel for instances that start or stop |
 //! | `rollcall:{hearing}:address:<instance>` | string | the address of an instance for metrics; PX = its lease |
+//! | `rollcall:{hearing}:compared:<instance>` | string | the replication ids of the primaries under which it has compared what its receivers know with what is stored, separated by spaces; PX = 10 min |
 //! | `rollcall:{hearing}:counts:<instance>` | string | the number of its own units of each kind, and their shortest timeout, JSON; PX = 8 s |
 //! | `rollcall:{hearing}:receivers` | hash | receivers that are or were configured → since when the receiver is configured (ms), or `absent` and since when it is not (ms), see `absence.rs` |
 //! | `rollcall:{hearing}:shared:<state>` | hash | a state that all instances share: name → text; `version`: another value after each change. `sources`: units whose silence inhibits others → their last record (JSON), see `fleet/inhibitions.rs`; `breaker`: `trip`, the last trip of the mass-offline breaker (JSON), see `fleet/mass_breaker.rs`; `limits`: receivers with a rate limit → when messages were sent to them and the digest that they do not have yet (JSON), `<receiver> digest` → its notifications (JSON), see `alerting/limit.rs`; `receivers`: receivers → how the attempts at them ended (JSON), see `fleet/receivers.rs` |
@@ -225,6 +226,10 @@ impl Keys {
 
     pub fn counts(&self, instance: &str) -> String {
         format!("{}:{{hearing}}:counts:{instance}", self.prefix)
+    }
+
+    pub fn compared(&self, instance: &str) -> String {
+        format!("{}:{{hearing}}:compared:{instance}", self.prefix)
     }
 
     pub fn address(&self, instance: &str) -> String {

@@ -28,6 +28,7 @@ mod acknowledged;
 mod admission;
 mod clock_difference;
 mod clock_jump;
+mod compared;
 mod conditional;
 mod config;
 mod data;
@@ -139,6 +140,7 @@ pub struct RedisEngine {
     /// The scan for keys of a wrong type that were there before the start, until it is over.
     first_scan: tokio::sync::Mutex<Option<KeyScan>>,
     acknowledged: acknowledged::Acknowledged,
+    comparisons: compared::Comparisons,
     known_primaries: stamps::KnownPrimaries,
     telemetry: Arc<Telemetry>,
     /// Set when the groups of an earlier version are stored: see `group_of.rs`.
@@ -189,6 +191,7 @@ impl RedisEngine {
             away: examine::Away::default(),
             first_scan,
             acknowledged: Default::default(),
+            comparisons: Default::default(),
             known_primaries: stamps::KnownPrimaries::default(),
             telemetry,
             groups_are_stored: Default::default(),

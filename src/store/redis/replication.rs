@@ -27,8 +27,9 @@
 //! | heartbeats | blind time |
 //! | a transition that no receiver knows | it is found again: the same record id |
 //! | a delivery that was recorded | it is delivered again: the same notification id |
-//! | the record or the group of a silence that receivers acknowledged | the process that delivered it writes it again: the same record id, and no second notification; its return is notified once. See `acknowledged.rs` |
-//! | the same, and that process is lost, too, or the failover took longer than it remembers | a unit that stays silent is found again and notified again; of one that is heard again, receivers have an open alert |
+//! | the record or the group of a silence that receivers acknowledged | the process that delivered it writes it again: the same record id, and no second notification; its return is notified once. See `acknowledged.rs`, and `compared.rs` for those that wait for it |
+//! | the same, and that process is lost, too, or hangs until its lease has ended, or the failover took longer than it remembers | a unit that stays silent is found again and notified again, with the same record id and perhaps another notification id; of one that is heard again, receivers have an open alert |
+//! | the same, while the delivery was still under way when that process compared | the same |
 //!
 //! A primary that is cut off from its replicas does not know that it was replaced, and accepts writes that will be lost.
 //! `min-replicas-to-write 1` makes it refuse them; the examination asks for it where there are replicas.

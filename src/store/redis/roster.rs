@@ -32,6 +32,7 @@ impl Roster for RedisEngine {
             renewed.attendance.is_new |= is_new;
         }
         let Renewal { sent, answered, attendance, .. } = renewed;
+        self.comparisons.has_lease(instance);
         self.server_clock().renewed(sent, attendance.engine_clock);
         self.partition_clocks().renewed(sent, attendance.now);
         // A primary that was replaced while it was away accepts writes for some seconds after its return.
@@ -46,6 +47,7 @@ impl Roster for RedisEngine {
         leave.zrem(self.keys.roster(), instance).ignore();
         leave.del(self.keys.address(instance)).ignore();
         leave.del(self.keys.counts(instance)).ignore();
+        leave.del(self.keys.compared(instance)).ignore();
         self.topology.send::<()>("resign", &leave).await?;
         let mut notify = pipe();
         notify.publish(self.keys.roster(), instance).ignore();

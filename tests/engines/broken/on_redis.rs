@@ -45,6 +45,7 @@ const TABLE: &[(&str, Spared, Spared)] = &[
     ("{hearing}:roster", Spared::None, Spared::None),
     ("{hearing}:address:<>", Spared::None, Spared::None),
     ("{hearing}:counts:<>", Spared::None, Spared::None),
+    ("{hearing}:compared:<>", Spared::None, Spared::None),
     ("{hearing}:receivers", Spared::None, Spared::None),
     ("{hearing}:shared:<>", Spared::None, Spared::None),
     ("{hearing}:silences", Spared::None, Spared::None),

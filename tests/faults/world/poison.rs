@@ -38,7 +38,7 @@ pub const POISONED: [&str; 19] = [
 ];
 
 /// The key types that are not, and why.
-pub const LEFT_OUT: [(&str, &str); 40] = [
+pub const LEFT_OUT: [(&str, &str); 41] = [
     ("meta", "without it there is no fleet, and the service says so and is not ready"),
     ("{hearing}:blind", "silence that began before counts in full: a silence may be called one too early"),
     ("{hearing}:blind:<>", "the same"),
@@ -48,6 +48,7 @@ pub const LEFT_OUT: [(&str, &str); 40] = [
     ("{hearing}:down", "no receiver of a world has a fallback"),
     ("{pN}:fallen:<>", "the same"),
     ("{hearing}:outbox", "blind intervals that were not notified are not notified"),
+    ("{hearing}:compared:<>", "written with Sentinel and Cluster only"),
     ("{pN}:heard", "written in a cluster only"),
     ("{pN}:replicated", "the same"),
     ("{pN}:deadlines", "found by the walk within five minutes, for which no world waits"),

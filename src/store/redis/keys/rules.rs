@@ -34,6 +34,7 @@ pub const KEY_RULES: &[KeyRule] = &[
     sort("h", "roster", "zset", Stored::Roster),
     sort("h+", "address", "string", Stored::Roster),
     sort("h+", "counts", "string", Stored::Roster),
+    sort("h+", "compared", "string", Stored::Roster),
     sort("h", "receivers", "hash", Stored::Delivery),
     sort("h+", "shared", "hash", Stored::Other),
     sort("h", "down", "hash", Stored::Delivery),

@@ -101,7 +101,9 @@ impl Expiry {
         }
         while !hints.is_closed() {
             if let Err(error) = self.engine.listen(hints.clone()).await {
-                tracing::warn!("expiry notifications are not heard, the deadline index is: {error}");
+                tracing::warn!(
+                    "expiry notifications do not arrive; the sweep finds silences without them: {error}"
+                );
             }
             tokio::time::sleep(self.config.tick).await;
         }

@@ -19,7 +19,7 @@
 //! | | [`telemetry`] | one method per fact: counts it, and logs it where an operator should know |
 //! | 0 meaning | [`presence`] | pure rules: unit, heartbeat, deadline, offline, back, blind |
 //! | | [`routing`] | which route a silence takes: its receivers, its group, its pace; the silences of alerts |
-//! | | [`clock`], [`backoff`], [`address`], [`trust`], [`signature`] | what a moment is; how waits grow; where a broker is; which certificates TLS trusts; how webhooks are signed |
+//! | | [`clock`], [`backoff`], [`address`], [`trust`], [`signature`], [`csv_row`] | time; backoff; broker addresses; TLS certificates; webhook signatures; rows of CSV |
 //!
 //! Loops of floor 2 never call one another: they meet in the store, which is durable. So a crash between any two of
 //! them is the same as a pause.
@@ -79,6 +79,7 @@ pub mod broker;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod csv_row;
 pub mod deadman;
 pub mod expiry;
 pub mod fleet;

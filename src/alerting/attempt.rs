@@ -172,7 +172,10 @@ impl Deliver {
         match change {
             None => {}
             Some(Change::Opened) => {
-                tracing::warn!(receiver, "the receiver takes nothing, and is only probed until it does");
+                tracing::warn!(
+                    receiver,
+                    "the receiver fails; one notification at a time is tried until it succeeds"
+                );
             }
             Some(Change::Closed) => tracing::info!(receiver, "the receiver takes notifications again"),
         }

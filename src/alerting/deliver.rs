@@ -140,8 +140,7 @@ impl Deliver {
                         tracing::info!(
                             receiver = name,
                             past,
-                            "the receiver was not configured for a while; silences that are over by now are left out \
-                             of what waits for it"
+                            "the receiver was not configured for a while; silences that ended meanwhile are left out"
                         );
                     }
                     return;

@@ -115,7 +115,7 @@ fn without(delivery: Arc<Delivery>, error: &EngineError) -> Arc<Delivery> {
     let id = &delivery.id;
     tracing::warn!(
         delivery = id,
-        "the notification is sent without the incident that it may belong to: {error}"
+        "the incident of a notification cannot be read; the notification is sent without it: {error}"
     );
     delivery
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::io::IsTerminal;
 
-use crate::http::csv_line;
+use crate::csv_row::csv_row;
 use crate::presence::Shown;
 
 /// Rows of text under heads.
@@ -46,7 +46,7 @@ impl Table {
         let heads = with_heads.then_some(heads);
         let mut text = String::new();
         for row in heads.iter().chain(&self.rows) {
-            text.push_str(&csv_line(row.iter().map(String::as_str)));
+            text.push_str(&csv_row(row));
         }
         text
     }

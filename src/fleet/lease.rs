@@ -98,7 +98,10 @@ impl Lease {
         let instance = self.view.borrow().instance.clone();
         match tokio::time::timeout(RESIGN_TIMEOUT, self.roster.resign(&instance)).await {
             Ok(Ok(())) => tracing::info!(instance, "left; the others take over"),
-            _ => tracing::warn!(instance, "could not say that it leaves; the others notice within seconds"),
+            _ => tracing::warn!(
+                instance,
+                "the lease could not be given up; other instances take over within seconds"
+            ),
         }
         Ok(())
     }
@@ -119,9 +122,7 @@ impl Lease {
         view.terms = before.terms + u64::from(attendance.is_new);
         self.telemetry.ownership(view.instances.len(), view.partitions.len());
         if attendance.is_new && before.terms > 0 {
-            tracing::info!(
-                "the lease of this instance had ended; what others may have changed meanwhile is read again"
-            );
+            tracing::info!("the lease of this instance had ended; its partitions are read again");
         }
         if view.instances != before.instances {
             tracing::info!(

@@ -57,10 +57,6 @@ impl MassBreaker {
         MassBreaker { rule, store, queries, silences, telemetry, known: Mutex::default() }
     }
 
-    pub fn is_enabled(&self) -> bool {
-        self.rule.is_some()
-    }
-
     /// The last trip, also one that is over.
     pub async fn last(&self) -> Result<Option<Trip>> {
         Ok(self.refreshed().await?.1)

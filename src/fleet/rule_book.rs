@@ -16,7 +16,7 @@ pub struct RuleBook(Arc<ArcSwap<Edition>>);
 
 /// The rules as they are until the next reload.
 struct Edition {
-    /// How many came before.
+    /// The number of replacements before this one.
     number: u64,
     rules: Arc<Rules>,
     by_name: HashMap<Box<str>, Arc<KindRules>, FixedState>,

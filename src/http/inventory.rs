@@ -20,10 +20,10 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 
 use super::Sources;
-use super::csv::csv_line;
 use super::problem::{Problem, query};
 use super::unit_filter::known_kind;
 use crate::clock::{Clock, Timestamp};
+use crate::csv_row::csv_row;
 use crate::fleet::Mirror;
 use crate::presence::{Kind, Labels, Snapshot, UnitId};
 use crate::store::{EngineError, Queries};
@@ -95,7 +95,7 @@ async fn export(State(state): State<InventoryState>, uri: Uri) -> Result<Respons
     };
     let (head, media, name) = match format {
         Format::Ndjson => (String::new(), "application/x-ndjson", "units.ndjson"),
-        Format::Csv => (csv_line(FIELDS), "text/csv; charset=utf-8", "units.csv"),
+        Format::Csv => (csv_row(FIELDS), "text/csv; charset=utf-8", "units.csv"),
     };
     let (queries, now) = (state.queries, state.clock.now());
     // Tasks, because reading and writing a million units is the work of more than one core.
@@ -185,7 +185,7 @@ impl Entry<'_> {
             false => serde_json::to_string(self.labels).expect("names and values are always JSON"),
         };
         let text = |value: Option<&dyn ToString>| value.map(ToString::to_string).unwrap_or_default();
-        csv_line([
+        csv_row([
             self.kind.as_str(),
             self.unit.as_str(),
             &text(self.timeout_seconds.as_ref().map(|seconds| seconds as _)),

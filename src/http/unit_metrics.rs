@@ -74,7 +74,7 @@ async fn unit_metrics(
     let selection = Selection::read(&uri, state.default_mode, &state.mirror, state.clock.now())?;
     let Some(permit) = writers.take(selection.shard).await else {
         return Err(Problem::unavailable(format!(
-            "this page is being written for another request, or other shards for {WRITERS} requests"
+            "the page is busy: another request reads this shard, or {WRITERS} requests read other shards"
         )));
     };
     let (format, gzip) = (Format::accepted(&headers), accepts_gzip(&headers));

@@ -62,7 +62,7 @@ impl Telemetry {
             tracing::warn!(
                 types,
                 suppressed,
-                "timers are due and do not fire, because no [[timer]] has their type; configure it, or cancel them"
+                "timers of types without a [[timer]] are due and do not fire; configure the types, or cancel the timers"
             );
         }
     }

@@ -1,4 +1,4 @@
-//! What waits for a receiver that takes nothing for long goes to its fallback too.
+//! Waiting notifications of a failing receiver also go to its fallback.
 //!
 //! Since when the receiver takes nothing is in the engine, so that a restart or another owner of its partitions does not
 //! begin the wait again. A success of any instance ends it; an instance that still fails begins it anew.
@@ -59,7 +59,7 @@ impl Deliver {
                         receiver,
                         to,
                         queued,
-                        "the receiver is down; its fallback gets what waits, too"
+                        "the receiver is down; waiting notifications also go to its fallback"
                     );
                 }
                 None

@@ -351,7 +351,11 @@ impl Limited {
         state.in_flight.unrecorded.push(Ended { end: End::RetryAt(self.deliver.clock.now()), ..ended });
         let Some(next) = next else {
             let receiver = &self.deliver.receiver.name;
-            tracing::warn!(receiver, delivery = id, "the digest is not delivered, and is taken apart");
+            tracing::warn!(
+                receiver,
+                delivery = id,
+                "the digest failed; its notifications are delivered one by one"
+            );
             return self.close(state).await;
         };
         let later = |known: &mut LimitState| {

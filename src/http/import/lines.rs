@@ -7,6 +7,7 @@ use csv::{StringRecord, Terminator};
 use serde_json::{Map, Value};
 
 use crate::clock::{Timestamp, parse_moment};
+use crate::csv_row::without_apostrophe;
 use crate::http::inventory::FIELDS;
 use crate::http::settings::{PARENT, WantedSettings};
 use crate::presence::{Kind, Unit, UnitSettings};
@@ -156,7 +157,7 @@ fn from_row(columns: &[String], row: &StringRecord, checks: &Checks) -> Result<(
     let mut wanted = WantedSettings::default();
     let (mut kind, mut id) = (None, None);
     for (name, cell) in columns.iter().zip(row) {
-        let cell = unguarded(cell.strip_suffix('\r').unwrap_or(cell));
+        let cell = without_apostrophe(cell.strip_suffix('\r').unwrap_or(cell));
         // An empty cell leaves everything as it is.
         if cell.is_empty() {
             continue;
@@ -187,14 +188,6 @@ fn from_row(columns: &[String], row: &StringRecord, checks: &Checks) -> Result<(
     let unit = checks.unit(kind, id)?;
     let settings = wanted.check(&unit, checks.now)?;
     Ok((unit, settings))
-}
-
-/// A cell without the apostrophe that guards against formulas.
-fn unguarded(cell: &str) -> &str {
-    match cell.strip_prefix('\'') {
-        Some(rest) if rest.starts_with(['=', '+', '-', '@', '\t', '\r']) => rest,
-        _ => cell,
-    }
 }
 
 fn number(name: &str, cell: &str) -> Result<f64, String> {

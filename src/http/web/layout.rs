@@ -185,7 +185,7 @@ fn banner(base: &str, content: &Content) -> Markup {
         @if let Some(until) = content.hearing.settling_until.filter(|_| !content.hearing.blind) {
             p.banner role="status" {
                 strong { "Rollcall was blind, and hears again. " }
-                "Each unit is owed some hearing first, so one may be declared offline later than usual, until "
+                "Units get extra time after that: one may be declared offline later than usual, until "
                 time datetime=(until) { (until) } "."
             }
         }

@@ -54,7 +54,7 @@ pub(super) async fn page(
     let of = of.as_deref();
     let live = html! {
         h1 { "Timers" }
-        p.quiet { "What has to happen at a moment unless it is taken back." }
+        p.quiet { "A timer fires at its moment unless a program cancels it." }
         div.filters {
             @for (one, name) in STATES {
                 a href=(web.timers_link(one, of, None)) aria-current=[(one == state).then_some("true")] { (name) } " "

@@ -211,7 +211,7 @@ impl Web {
                 @if caller.require(Role::Admin).is_ok() {
                     form method="post" action={ (to) "/remove" } {
                         h2 { "Remove" }
-                        p.quiet { "It is never reported again, though it may be heard. Register it to have it back." }
+                        p.quiet { "Rollcall ignores its later heartbeats. Register the unit to restore it." }
                         label.check { input type="checkbox" name="sure" value="yes" required; "Yes, remove this unit" }
                         button.danger type="submit" { "Remove" }
                     }

@@ -65,16 +65,16 @@ pub fn describe(error: &ConnectionError) -> String {
         },
         ConnectionError::MqttState(StateError::ServerDisconnect { reason_code, .. }) => match reason_code {
             DisconnectReasonCode::SessionTakenOver => {
-                "another client came with our client id and took the session; what the broker gave to it is lost, and \
-                 that time counts as blind; give each instance its own mqtt.client_id, and let the broker bind \
+                "another client connected with our client id and took the session; its messages are lost, and that time \
+                 is blind; give each instance its own mqtt.client_id, and let the broker bind \
                  client ids to users as config/mosquitto/production.conf does"
                     .to_owned()
             }
             code => format!("it sent us away ({code:?})"),
         },
         ConnectionError::MqttState(StateError::ConnectionAborted) => {
-            "the broker closed the connection without a word, as it does when it ends, and as some do when another \
-             client comes with our client id; the broker's log says which"
+            "the broker closed the connection without a reason: it stopped, or another client uses our client id; see \
+             the broker's log"
                 .to_owned()
         }
         error => match trust::cause(unwrapped(error)) {

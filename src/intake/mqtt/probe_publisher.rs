@@ -90,7 +90,7 @@ impl ProbePublisher {
 /// Why it is not known whether a filter is heard, and what to do.
 fn refused(Probe { topic, filter, .. }: &Probe, user: &str, why: &str, then: &str) -> String {
     format!(
-        "only what units say proves that {filter} is heard, so while all of them are silent none is declared offline: \
+        "only messages of units prove that {filter} is heard; while all units are silent, no unit is declared offline: \
          {why} to {topic}; allow {user} to read {filter} and to write {topic}, {then}"
     )
 }

@@ -73,8 +73,8 @@ impl RedisEngine {
         tracing::error!(
             before = known.id,
             fleet,
-            "the server has lost the fleet that was there: units are known again when they are heard, those that \
-             stay silent are not; compare with your registry"
+            "the server lost the fleet: a unit is known again after its next heartbeat, a unit that stays silent is \
+             not; compare with your registry"
         );
         // This instance, or another one, has written the loss.
         *self.known_fleet() =

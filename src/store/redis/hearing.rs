@@ -274,8 +274,8 @@ impl RedisEngine {
         let from = from?;
         tracing::error!(
             partitions = names,
-            "servers of the cluster have lost the units of these partitions: units are known again when they are \
-             heard, those that stay silent are not; compare with your registry"
+            "servers of the cluster lost the units of these partitions: a unit is known again after its next \
+             heartbeat, a unit that stays silent is not; compare with your registry"
         );
         write.set(&key, EMPTIED, names.as_bytes());
         write.set(&key, EMPTIED_AT, to.as_millis().to_string().as_bytes());

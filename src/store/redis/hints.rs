@@ -54,7 +54,9 @@ async fn keep_listening(engine: &RedisEngine, server: &Server, hints: &mpsc::Sen
                     }
                     error if !is_refused => {
                         is_refused = true;
-                        tracing::warn!("expiry notifications are not heard, the deadline index is: {error}");
+                        tracing::warn!(
+                            "expiry notifications do not arrive; the sweep finds silences without them: {error}"
+                        );
                     }
                     _ => {}
                 }

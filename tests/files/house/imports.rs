@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use super::source::{Source, bare};
 
 /// Every module of the crate and its floor.
-const FLOORS: [(&str, u8); 19] = [
+const FLOORS: [(&str, u8); 20] = [
     ("presence", 0),
     ("routing", 0),
     ("clock", 0),
     ("address", 0),
     ("backoff", 0),
     ("signature", 0),
+    ("csv_row", 0),
     ("trust", 0),
     ("store", 1),
     ("fleet", 1),

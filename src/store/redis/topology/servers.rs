@@ -326,11 +326,7 @@ fn report(before: &View, after: &View) {
     if before.is_empty() || before == after {
         return;
     }
-    tracing::info!(
-        before = before.join(","),
-        after = after.join(","),
-        "the primaries of redis are others now"
-    );
+    tracing::info!(before = before.join(","), after = after.join(","), "the primaries of redis changed");
 }
 
 #[cfg(test)]

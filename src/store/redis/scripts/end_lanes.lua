@@ -9,15 +9,16 @@
 -- numbers of attempts of which the delivery has to be under way, or nil for any.
 --
 -- Returns nothing: it declares a function, which answers for each delivery if it ended. Only the first delivery of a
--- lane is under way and can end.
+-- lane is under way and can end. They end one after the other: of a delivery that is there twice, the first end counts.
 local function end_lanes(attempts)
   local count = tonumber(ARGV[2])
   local lanes = redis.call('HMGET', KEYS[2], unpack(ARGV, 3, 2 + count))
   local owed
-  local ended, free, empty, rest, done, left = {}, {}, {}, {}, {}, {}
+  local ended, after, free, empty, rest, done, left = {}, {}, {}, {}, {}, {}, {}
   for i = 1, count do
     local group, id = ARGV[2 + i], ARGV[2 + count + i]
-    local attempt, first, others, own = string.match(lanes[i] or '', '^(%d+) (%S+)([^\n]*)(\n?)')
+    local lane = after[group] or lanes[i] or ''
+    local attempt, first, others, own = string.match(lane, '^(%d+) (%S+)([^\n]*)(\n?)')
     ended[i] = first == id and (not attempts or attempt == ARGV[attempts + i])
     if ended[i] then
       if own == '' then
@@ -29,14 +30,17 @@ local function end_lanes(attempts)
           left[#left + 1] = string.format('%.0f', tonumber(owed[i]) - 1)
         end
       end
-      if others == '' then
-        empty[#empty + 1] = group
-      else
-        rest[#rest + 1] = group
-        rest[#rest + 1] = '0' .. others
-        free[#free + 1] = ARGV[1]
-        free[#free + 1] = group
-      end
+      after[group] = others == '' and '' or '0' .. others
+    end
+  end
+  for group, lane in pairs(after) do
+    if lane == '' then
+      empty[#empty + 1] = group
+    else
+      rest[#rest + 1] = group
+      rest[#rest + 1] = lane
+      free[#free + 1] = ARGV[1]
+      free[#free + 1] = group
     end
   end
   if #done > 0 then

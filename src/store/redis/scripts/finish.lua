@@ -38,7 +38,8 @@ redis.call('ZCARD', KEYS[9])
 local a = after_attempts(3 + 2 * count)
 local timers, texts = tonumber(ARGV[a]), {}
 for t = 1, timers do
-  texts[t] = redis.call('HGET', KEYS[10], ARGV[a + 5 * t - 3]) or ''
+  local id = ARGV[a + 5 * t - 3]
+  texts[id] = redis.call('HGET', KEYS[10], id) or ''
 end
 keep_attempts(KEYS[8], 3 + 2 * count)
 local ended = end_lanes()
@@ -49,7 +50,9 @@ for t = 1, timers do
     redis.call('ZREM', KEYS[9], receiver .. ' ' .. moment .. ' ' .. id)
   end
   if is_only or ended[i] then
-    write_receipt(KEYS[10], id, moment, receiver, ARGV[a + 4], texts[t])
+    write_receipt(KEYS[10], id, moment, receiver, ARGV[a + 4], texts[id])
+    -- Another end of the timer follows what this one wrote.
+    texts[id] = nil
   end
   a = a + 5
 end

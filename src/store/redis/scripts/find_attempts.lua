@@ -3,13 +3,13 @@
 -- KEYS[1] attempts  zset  see attempts.lua
 --
 -- ARGV[1] up to this moment (ms), ARGV[2] from this moment on (ms), ARGV[3] how many entries are skipped, ARGV[4] how
--- many are looked at, ARGV[5] a text that they hold
+-- many are looked at, ARGV[5] a text that they hold, after the number of bytes before them
 --
 -- Returns how many were looked at, then time (ms) and member of each that holds the text.
 local members = redis.call('ZREVRANGEBYSCORE', KEYS[1], ARGV[1], ARGV[2], 'WITHSCORES', 'LIMIT', ARGV[3], ARGV[4])
 local found = { string.format('%.0f', #members / 2) }
 for i = 1, #members, 2 do
-  if ARGV[5] == '' or string.find(members[i], ARGV[5], 1, true) then
+  if ARGV[5] == '' or string.find(members[i], ARGV[5], 18, true) then
     found[#found + 1] = members[i + 1]
     found[#found + 1] = members[i]
   end

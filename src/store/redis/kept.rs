@@ -199,7 +199,7 @@ pub(super) async fn replay(engine: &RedisEngine, delivery: &Delivery, now: Times
     for name in ["dead", "letters", "untold"] {
         script.key(engine.keys.of(partition, name, &delivery.receiver));
     }
-    script.key(engine.past_timers(partition));
+    script.key(engine.past_timers(partition)).key(engine.keys.of(partition, "fallen", &delivery.receiver));
     script.arg(now.as_millis()).arg(&delivery.group.key).arg(delivery.notification());
     script.arg(to_json(&Notification::again(delivery))?);
     match firing_of(delivery) {

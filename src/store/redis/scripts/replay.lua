@@ -8,6 +8,7 @@
 -- KEYS[6] letters        hash  id -> dead letter (JSON)
 -- KEYS[7] untold         hash  silence -> id of its dead letter
 -- KEYS[8] past_timers    hash  id of a timer that fired or was cancelled -> see timer_text.rs
+-- KEYS[9] fallen         hash  see fall_back.lua
 --
 -- ARGV[1] now (ms), ARGV[2] group, ARGV[3] id, ARGV[4] notification (JSON), ARGV[5] the id of its timer, or "", ARGV[6] the
 -- moment of the timer as it is stored, then the names of its silences in untold
@@ -22,11 +23,16 @@ redis.call('ZCARD', KEYS[5])
 redis.call('HLEN', KEYS[6])
 redis.call('HLEN', KEYS[7])
 redis.call('HLEN', KEYS[8])
+local fallen = redis.call('HGET', KEYS[9], ARGV[2])
 local ids, own = string.match(lane or '0', '^([^\n]*)(.*)$')
 if string.find(ids .. ' ', ' ' .. ARGV[3] .. ' ', 1, true) then
   return 0
 end
 redis.call('HSET', KEYS[2], ARGV[2], ids .. ' ' .. ARGV[3] .. own)
+-- It comes after the notifications of the lane, of which the mark says nothing any more.
+if fallen == ARGV[3] then
+  redis.call('HDEL', KEYS[9], ARGV[2])
+end
 if not lane then
   redis.call('ZADD', KEYS[1], ARGV[1], ARGV[2])
 end

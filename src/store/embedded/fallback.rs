@@ -33,10 +33,9 @@ pub(super) async fn is_up(engine: &EmbeddedEngine, receiver: &str) -> Result<()>
     engine.writer.write("down", write).await
 }
 
-/// The partitions are all of this process.
 pub(super) async fn fall_back(
     engine: &EmbeddedEngine,
-    _partitions: &[u16],
+    partitions: &[u16],
     meant_for: &MeantFor,
     to: &str,
     now: Timestamp,
@@ -44,8 +43,10 @@ pub(super) async fn fall_back(
     let (mut queued, mut after) = (0, 0);
     engine.writer.write("fall_back", forget_marks).await?;
     loop {
-        let (meant_for, to, partitions) = (meant_for.clone(), to.to_owned(), engine.memory.partitions());
-        let write = move |database: &Connection| copy(database, (&meant_for, &to), after, partitions, now);
+        let (meant_for, to, wanted) = (meant_for.clone(), to.to_owned(), partitions.to_vec());
+        let all = engine.memory.partitions();
+        let write =
+            move |database: &Connection| copy(database, (&meant_for, &to), after, (&wanted, all), now);
         let (last, copied) = engine.writer.write("fall_back", write).await?;
         queued += copied;
         match last {
@@ -66,7 +67,7 @@ fn copy(
     database: &Connection,
     (meant_for, to): (&MeantFor, &str),
     after: i64,
-    partitions: u16,
+    (wanted, partitions): (&[u16], u16),
     now: Timestamp,
 ) -> DatabaseResult<(Option<i64>, usize)> {
     let receiver = &meant_for.receiver;
@@ -82,6 +83,10 @@ fn copy(
     let rows = rows.collect::<rusqlite::Result<Vec<Row>>>()?;
     let mut copied = 0;
     for (lane, group, id, body) in &rows {
+        let partition = partition_of_group(group, partitions);
+        if !wanted.contains(&partition) {
+            continue;
+        }
         database.prepare_cached("INSERT OR IGNORE INTO fallen(lane) VALUES(?)")?.execute([lane])?;
         // One that cannot be read is left out, as for its receiver.
         let notification = body.as_ref().and_then(|body| Notification::read(group, body).notification);
@@ -97,7 +102,7 @@ fn copy(
             .execute(params![to, group, id])?;
         database
             .prepare_cached("INSERT OR IGNORE INTO queue(receiver, grp, partition, at) VALUES(?, ?, ?, ?)")?
-            .execute(params![to, group, partition_of_group(group, partitions), now.as_millis()])?;
+            .execute(params![to, group, partition, now.as_millis()])?;
         for GroupMember { id, detected_at, .. } in delivery.offline.iter().map(GroupMember::of_record) {
             add_receiver(database, (group, &id), detected_at.as_millis(), to)?;
         }

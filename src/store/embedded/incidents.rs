@@ -9,7 +9,8 @@ use crate::presence::{GroupIncident, Incident};
 use crate::store::incidents::{
     MEMBER, incident_json, incident_text, is_judged, known_in, letter, over_at, with_incident,
 };
-use crate::store::{Delivery, KeptIncident, Result};
+use crate::store::json::to_json;
+use crate::store::{Delivery, KeptIncident, Result, partition_of_group};
 
 impl EmbeddedEngine {
     pub(super) async fn read_incident(&self, group: &str) -> Result<Option<String>> {
@@ -27,6 +28,8 @@ impl EmbeddedEngine {
     ) -> Result<KeptIncident> {
         let judgement = Judgement {
             group: delivery.group.key.clone(),
+            group_json: to_json(&delivery.group)?,
+            partition: partition_of_group(&delivery.group.key, self.memory.partitions()),
             id: delivery.notification().to_owned(),
             notified: incident_json(notified)?,
             before: before.map(str::to_owned),
@@ -40,6 +43,8 @@ impl EmbeddedEngine {
 /// A judgement of a notification, ready to be written.
 struct Judgement {
     group: String,
+    group_json: String,
+    partition: u16,
     /// The id of the notification.
     id: String,
     /// The incidents (JSON).
@@ -51,7 +56,7 @@ struct Judgement {
 
 impl Judgement {
     fn write(&self, database: &Connection) -> DatabaseResult<KeptIncident> {
-        let Judgement { group, id, notified, before, after, over_at } = self;
+        let Judgement { group, id, notified, before, after, over_at, .. } = self;
         let body: Option<String> = database
             .prepare_cached("SELECT CAST(body AS TEXT) FROM notifications WHERE id = ?")?
             .query_row([id], |row| row.get(0))
@@ -70,12 +75,19 @@ impl Judgement {
             "INSERT OR REPLACE INTO members SELECT id, ?, ?, 0, NULL, ?, NULL FROM groups WHERE key = ?";
         let delete = "DELETE FROM members WHERE member = ? AND grp = (SELECT id FROM groups WHERE key = ?)";
         match after {
-            Some(after) => database.prepare_cached(insert)?.execute(params![
-                MEMBER,
-                format!("{}{after}", letter()),
-                over_at.as_millis(),
-                group
-            ])?,
+            Some(after) => {
+                // The group is forgotten where its receivers have taken nothing for a day.
+                database
+                    .prepare_cached("INSERT OR IGNORE INTO groups(partition, key, body) VALUES(?, ?, ?)")?
+                    .execute(params![self.partition, group, self.group_json])?;
+                let stored = format!("{}{after}", letter());
+                database.prepare_cached(insert)?.execute(params![
+                    MEMBER,
+                    stored,
+                    over_at.as_millis(),
+                    group
+                ])?
+            }
             None => database.prepare_cached(delete)?.execute([MEMBER, group])?,
         };
         Ok(KeptIncident::Kept)

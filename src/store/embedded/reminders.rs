@@ -5,6 +5,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::EmbeddedEngine;
 use super::error::DatabaseResult;
 use super::lanes::enqueue;
+use super::seal::forget_if_empty;
 use crate::clock::Timestamp;
 use crate::presence::OfflineRecord;
 use crate::store::json::{from_json, to_json};
@@ -142,7 +143,10 @@ fn set_next(database: &Connection, group: i64, next: Option<Timestamp>) -> rusql
         Some(next) => database
             .prepare_cached("UPDATE reminders SET due = ? WHERE grp = ?")?
             .execute(params![next.as_millis(), group])?,
-        None => database.prepare_cached("DELETE FROM reminders WHERE grp = ?")?.execute([group])?,
+        None => {
+            database.prepare_cached("DELETE FROM reminders WHERE grp = ?")?.execute([group])?;
+            return forget_if_empty(database, group);
+        }
     };
     Ok(())
 }

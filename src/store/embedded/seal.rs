@@ -189,12 +189,16 @@ pub(super) fn tidy(database: &Connection, now: Timestamp) -> DatabaseResult<()> 
         ] {
             database.prepare_cached(delete)?.execute(params![group, member])?;
         }
-        database
-            .prepare_cached(
-                "DELETE FROM groups WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM members WHERE grp = ?1)",
-            )?
-            .execute([group])?;
+        forget_if_empty(database, group)?;
     }
+    Ok(())
+}
+
+/// Forgets a group that has no members and is not looked at any more.
+pub(super) fn forget_if_empty(database: &Connection, group: i64) -> rusqlite::Result<()> {
+    let delete = "DELETE FROM groups WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM members WHERE grp = ?1) \
+                  AND NOT EXISTS (SELECT 1 FROM reminders WHERE grp = ?1)";
+    database.prepare_cached(delete)?.execute([group])?;
     Ok(())
 }
 

@@ -7,7 +7,7 @@
 //!
 //! An engine decides nothing: firing is "read, decide, apply if unchanged", as for units. Time is an argument.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -229,6 +229,51 @@ pub trait TimerStore: Layout {
     /// where they differ. An engine that cannot lose them alone does nothing.
     async fn mend_timers(&self, _partitions: &[u16]) -> Result<()> {
         Ok(())
+    }
+}
+
+/// The timers of a call, in which an id may be there several times.
+pub(super) struct CalledTimers<'a> {
+    ids: Vec<&'a TimerId>,
+    /// The first and the last place of each id.
+    places: HashMap<&'a TimerId, (usize, usize)>,
+}
+
+impl<'a> CalledTimers<'a> {
+    pub fn new(ids: impl Iterator<Item = &'a TimerId>) -> CalledTimers<'a> {
+        let (ids, mut places): (Vec<&TimerId>, HashMap<_, (usize, usize)>) = (ids.collect(), HashMap::new());
+        for (place, id) in ids.iter().enumerate() {
+            places.entry(*id).and_modify(|(_, last)| *last = place).or_insert((place, place));
+        }
+        CalledTimers { ids, places }
+    }
+
+    /// One place of each id, in order: the first, or the last.
+    pub fn once(&self, is_first: bool) -> Vec<usize> {
+        let places = self.places.values().map(|(first, last)| if is_first { *first } else { *last });
+        let mut places: Vec<usize> = places.collect();
+        places.sort_unstable();
+        places
+    }
+
+    /// Completes the answers to a registration in which the last place of each id counts: the first one makes a new timer
+    /// and the others change it, but if it has fired at the moment of the last one, no place does anything.
+    pub fn complete(&self, answers: &mut [TimerRegistered]) {
+        for (place, id) in self.ids.iter().enumerate() {
+            let (first, last) = self.places[id];
+            if place == last {
+                continue;
+            }
+            answers[place] = match answers[last] {
+                TimerRegistered::Created if place != first => TimerRegistered::Changed,
+                answer => answer,
+            };
+        }
+        for (first, last) in self.places.values().filter(|(first, last)| first != last) {
+            if answers[*first] == TimerRegistered::Created {
+                answers[*last] = TimerRegistered::Changed;
+            }
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use crate::clock::Timestamp;
 use crate::presence::{NewTimer, Timer, TimerId, TimerStanding, TimerType};
 use crate::store::json::to_json;
 use crate::store::timer_text::{decode, encode, encode_waiting};
-use crate::store::timers::{keep_of, partition_of_timer};
+use crate::store::timers::{CalledTimers, keep_of, partition_of_timer};
 use crate::store::{
     Delivery, FindTimers, Fired, Result, TimerCancelled, TimerCapacity, TimerClasses, TimerPage,
     TimerRegistered, TimerStore,
@@ -33,12 +33,18 @@ impl TimerStore for EmbeddedEngine {
         only_new: bool,
         _now: Timestamp,
     ) -> Result<Vec<TimerRegistered>> {
-        let mut answers = Vec::with_capacity(timers.len());
-        for step in timers.chunks(STEP) {
+        let called = CalledTimers::new(timers.iter().map(|timer| &timer.id));
+        let mut answers = vec![TimerRegistered::Exists; timers.len()];
+        for step in called.once(only_new).chunks(STEP) {
             let partitions = self.memory.partitions();
-            let rows: Vec<NewRow> = step.iter().map(|timer| NewRow::of(timer, partitions)).collect();
+            let rows: Vec<NewRow> =
+                step.iter().map(|place| NewRow::of(&timers[*place], partitions)).collect();
             let write = move |database: &Connection| register(database, &rows, only_new);
-            answers.extend(self.writer.write("register_timers", write).await?);
+            let registered = self.writer.write("register_timers", write).await?;
+            step.iter().zip(registered).for_each(|(place, answer)| answers[*place] = answer);
+        }
+        if !only_new {
+            called.complete(&mut answers);
         }
         Ok(answers)
     }

@@ -21,6 +21,7 @@ use super::{RedisEngine, timer_attempts, timer_firing, timer_lists, timer_repair
 use crate::clock::Timestamp;
 use crate::presence::{DEFAULT_TIMER_KEEP, NewTimer, Timer, TimerId, TimerType};
 use crate::store::timer_text::{encode, moment};
+use crate::store::timers::CalledTimers;
 use crate::store::{
     Delivery, FindTimers, Fired, Result, TimerCancelled, TimerCapacity, TimerClasses, TimerPage,
     TimerRegistered, TimerStore,
@@ -38,10 +39,9 @@ impl TimerStore for RedisEngine {
         only_new: bool,
         _now: Timestamp,
     ) -> Result<Vec<TimerRegistered>> {
-        let first = if only_new { TimerRegistered::Exists } else { TimerRegistered::Changed };
-        let Unique { indices, repeats } = unique(timers.iter().map(|timer| &timer.id), only_new);
-        let mut answers = vec![first; timers.len()];
-        let steps = self.timer_steps(indices, |index| &timers[index].id);
+        let called = CalledTimers::new(timers.iter().map(|timer| &timer.id));
+        let mut answers = vec![TimerRegistered::Exists; timers.len()];
+        let steps = self.timer_steps(called.once(only_new), |index| &timers[index].id);
         let steps = steps.iter().map(|step| {
             let register = async move {
                 let script = self.register_script(step, timers, only_new);
@@ -59,9 +59,8 @@ impl TimerStore for RedisEngine {
                 other => return Err(unexpected("register_timers", other)),
             };
         }
-        // The step had the one that counts; the first of them made it.
-        for (kept, first) in repeats {
-            answers.swap(kept, first);
+        if !only_new {
+            called.complete(&mut answers);
         }
         self.wait_for_replicas(self.partitions_of_timers(timers.iter().map(|timer| &timer.id))).await;
         Ok(answers)
@@ -164,25 +163,6 @@ impl TimerStep {
     }
 }
 
-/// The indices of a list in which no id is twice.
-struct Unique {
-    indices: Vec<usize>,
-    /// For each id that is there several times, the index that is kept and the first one.
-    repeats: Vec<(usize, usize)>,
-}
-
-/// The first of each id is kept, or the last.
-fn unique<'a>(ids: impl Iterator<Item = &'a TimerId>, keeps_first: bool) -> Unique {
-    let mut places: HashMap<&TimerId, (usize, usize)> = HashMap::new();
-    for (index, id) in ids.enumerate() {
-        places.entry(id).and_modify(|(_, last)| *last = index).or_insert((index, index));
-    }
-    let kept = |(first, last): &(usize, usize)| if keeps_first { *first } else { *last };
-    let repeats = places.values().filter(|(first, last)| !keeps_first && first != last);
-    let repeats = repeats.map(|(first, last)| (*last, *first)).collect();
-    Unique { indices: places.values().map(kept).collect(), repeats }
-}
-
 impl RedisEngine {
     /// The partition and the page of a timer: those of a unit whose name is the key of its group.
     pub(super) fn timer_page(&self, id: &TimerId) -> PageId {
@@ -257,7 +237,7 @@ impl RedisEngine {
         classes: &TimerClasses,
         now: Timestamp,
     ) -> Result<Vec<TimerCancelled>> {
-        let Unique { indices, .. } = unique(timers.iter().map(|(id, _)| *id), true);
+        let indices = CalledTimers::new(timers.iter().map(|(id, _)| *id)).once(true);
         let firsts: HashMap<&TimerId, usize> =
             indices.iter().map(|index| (timers[*index].0, *index)).collect();
         let steps = self.timer_steps(indices, |index| timers[index].0);

@@ -95,7 +95,13 @@ impl DeliveryStore for EmbeddedEngine {
     }
 
     async fn extend_leases(&self, deliveries: &[Arc<Delivery>], until: Timestamp) -> Result<Vec<bool>> {
-        Ok(deliveries.iter().map(|delivery| self.delivery_leases.extend(delivery, until)).collect())
+        let mut extended: Vec<bool> =
+            deliveries.iter().map(|delivery| self.delivery_leases.extend(delivery, until)).collect();
+        for (delivery, is_extended) in deliveries.iter().zip(&mut extended).filter(|(_, is)| !**is) {
+            let on_record = OnRecord::nothing(until);
+            *is_extended = self.set_next_attempt("extend_leases", delivery, until, on_record).await?;
+        }
+        Ok(extended)
     }
 
     async fn end_attempts(&self, ended: &[Ended], keep: Duration, now: Timestamp) -> Result<()> {
@@ -108,7 +114,8 @@ impl DeliveryStore for EmbeddedEngine {
         self.finish(endings.collect::<Result<_>>()?, now, on_record(texts_of_ends)).await?;
         for one in later {
             if let End::RetryAt(at) = one.end {
-                self.retry(&one.delivery, at, on_record(texts(std::iter::once(one)))).await?;
+                let on_record = on_record(texts(std::iter::once(one)));
+                self.set_next_attempt("retry_later", &one.delivery, at, on_record).await?;
             }
         }
         Ok(())
@@ -165,19 +172,26 @@ fn lease(
     now: Timestamp,
     limit: usize,
 ) -> DatabaseResult<Vec<Leased>> {
-    leases.expire(receiver, now);
     let limit = limit.min(LARGEST_STEP);
     let most = (limit + leases.count(receiver)) as i64;
-    let due: Vec<String> = database
+    let rows: Vec<(String, i64)> = database
         .prepare_cached(
-            "SELECT grp FROM queue WHERE receiver = ? AND at <= ? AND partition IN \
-             (SELECT value FROM json_each(?)) ORDER BY at LIMIT ?",
+            "SELECT grp, at FROM queue WHERE receiver = ? AND at <= ? AND partition IN \
+             (SELECT value FROM json_each(?)) ORDER BY at, grp LIMIT ?",
         )?
-        .query_map(params![receiver, now.as_millis(), partitions, most], |row| row.get(0))?
+        .query_map(params![receiver, now.as_millis(), partitions, most], |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        })?
         .collect::<rusqlite::Result<_>>()?;
-    let due = due.into_iter().filter(|group| leases.until(receiver, group).is_none()).take(limit);
+    // A delivery whose lease has ended is due since then.
+    let rows = rows.into_iter().map(|(group, at)| {
+        let until = leases.until(receiver, &group);
+        (Timestamp::from_millis(at).max(until.unwrap_or(Timestamp::ZERO)), group)
+    });
+    let mut due: Vec<(Timestamp, String)> = rows.filter(|(at, _)| *at <= now).collect();
+    due.sort();
     let (mut leased, mut bytes) = (Vec::new(), 0);
-    for group in due {
+    for (_, group) in due.into_iter().take(limit) {
         if bytes > MOST_LEASED_BYTES {
             break;
         }
@@ -214,6 +228,15 @@ fn first_of_lane(database: &Connection, receiver: &str, group: &str) -> Database
     let first =
         select.query_row([receiver, group], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)));
     Ok(first.optional()?)
+}
+
+/// Whether a delivery is the first of its lane, and no other attempt at it was begun since.
+pub(super) fn is_under_way(database: &Connection, delivery: &Delivery) -> rusqlite::Result<bool> {
+    let mut select = database.prepare_cached(
+        "SELECT notification = ? AND attempts = ? FROM lanes WHERE receiver = ? AND grp = ? ORDER BY id LIMIT 1",
+    )?;
+    let key = params![delivery.notification(), delivery.attempt, delivery.receiver, delivery.group.key];
+    Ok(select.query_row(key, |row| row.get(0)).optional()?.unwrap_or(false))
 }
 
 impl EmbeddedEngine {
@@ -256,22 +279,30 @@ impl EmbeddedEngine {
         Ok(())
     }
 
-    /// Sets the next attempt of a delivery, if this process still holds it.
-    async fn retry(&self, delivery: &Delivery, at: Timestamp, on_record: OnRecord) -> Result<()> {
-        let (leases, held, partitions) =
-            (self.delivery_leases.clone(), delivery.clone(), self.memory.partitions());
+    /// Sets the next attempt of a delivery, and ends its lease. Answers whether the delivery is still under way with the
+    /// attempt that it names.
+    async fn set_next_attempt(
+        &self,
+        name: &'static str,
+        delivery: &Delivery,
+        at: Timestamp,
+        on_record: OnRecord,
+    ) -> Result<bool> {
+        let (named, partitions) = (delivery.clone(), self.memory.partitions());
         let write = move |database: &Connection| {
-            if leases.is_held(&held) {
+            let (receiver, group) = (&named.receiver, &named.group.key);
+            let is_under_way = is_under_way(database, &named)?;
+            if is_under_way {
                 let update = "UPDATE queue SET at = ? WHERE receiver = ? AND grp = ?";
-                let key = params![at.as_millis(), held.receiver, held.group.key];
-                database.prepare_cached(update)?.execute(key)?;
+                database.prepare_cached(update)?.execute(params![at.as_millis(), receiver, group])?;
             }
-            on_record.write(database, partitions)
+            on_record.write(database, partitions)?;
+            Ok(is_under_way)
         };
-        self.writer.write("retry_later", write).await?;
-        if self.delivery_leases.is_held(delivery) {
-            self.delivery_leases.end(&delivery.receiver, &delivery.group.key, delivery.notification());
+        let is_under_way = self.writer.write(name, write).await?;
+        if is_under_way {
+            self.delivery_leases.end_attempt(delivery);
         }
-        Ok(())
+        Ok(is_under_way)
     }
 }

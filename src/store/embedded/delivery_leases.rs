@@ -24,13 +24,6 @@ impl DeliveryLeases {
         self.receivers().entry(receiver.to_owned()).or_default().insert(group.to_owned(), lease);
     }
 
-    /// Removes leases that end at `now` or before.
-    pub fn expire(&self, receiver: &str, now: Timestamp) {
-        if let Some(groups) = self.receivers().get_mut(receiver) {
-            groups.retain(|_, lease| lease.until > now);
-        }
-    }
-
     /// Ends the lease of the group if it is for the notification `id`.
     pub fn end(&self, receiver: &str, group: &str, id: &str) {
         if let Some(groups) = self.receivers().get_mut(receiver)
@@ -40,15 +33,16 @@ impl DeliveryLeases {
         }
     }
 
-    /// Whether this attempt is leased.
-    pub fn is_held(&self, delivery: &Delivery) -> bool {
-        self.receivers()
-            .get(&delivery.receiver)
-            .and_then(|groups| groups.get(&delivery.group.key))
-            .is_some_and(|lease| lease.is_of(delivery))
+    /// Ends the lease of this attempt, not that of a later one.
+    pub fn end_attempt(&self, delivery: &Delivery) {
+        if let Some(groups) = self.receivers().get_mut(&delivery.receiver)
+            && groups.get(&delivery.group.key).is_some_and(|lease| lease.is_of(delivery))
+        {
+            groups.remove(&delivery.group.key);
+        }
     }
 
-    /// Extends a lease. Answers whether this attempt is leased.
+    /// Extends a lease, also one that has ended, if no other attempt was leased since. Answers whether it is kept here.
     pub fn extend(&self, delivery: &Delivery, until: Timestamp) -> bool {
         let mut receivers = self.receivers();
         let groups = receivers.get_mut(&delivery.receiver);
@@ -58,12 +52,12 @@ impl DeliveryLeases {
         true
     }
 
-    /// The end of the lease of the group's first notification; `None`: it is not leased.
+    /// The end of the last lease of the group's first notification, which may have passed; `None`: there is none.
     pub fn until(&self, receiver: &str, group: &str) -> Option<Timestamp> {
         self.receivers().get(receiver)?.get(group).map(|lease| lease.until)
     }
 
-    /// How many groups of a receiver have a lease.
+    /// How many groups of a receiver have a lease, or had one that has passed.
     pub fn count(&self, receiver: &str) -> usize {
         self.receivers().get(receiver).map_or(0, HashMap::len)
     }

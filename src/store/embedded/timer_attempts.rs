@@ -4,6 +4,7 @@
 use rusqlite::{Connection, params};
 
 use super::EmbeddedEngine;
+use super::deliveries::is_under_way;
 use super::finish::end_lane;
 use super::stored::text;
 use super::timer_rows::{forget_attempt, write_receipt};
@@ -20,8 +21,7 @@ pub(super) async fn begin(
     deliveries: &[&Delivery],
     now: Timestamp,
 ) -> Result<Vec<bool>> {
-    let firing = |one: &&Delivery| firing_of(one).filter(|_| engine.delivery_leases.is_held(one));
-    let firings: Vec<Option<(TimerId, Timestamp)>> = deliveries.iter().map(firing).collect();
+    let firings: Vec<Option<(TimerId, Timestamp)>> = deliveries.iter().map(|one| firing_of(one)).collect();
     let (partitions, deliveries): (u16, Vec<Delivery>) =
         (engine.memory.partitions(), deliveries.iter().map(|one| (*one).clone()).collect());
     let leases = engine.delivery_leases.clone();
@@ -33,7 +33,8 @@ pub(super) async fn begin(
                 continue;
             };
             let Delivery { receiver, group, .. } = delivery;
-            let is_ended = end_lane(database, receiver, &group.key, delivery.notification(), now)?;
+            let is_ended = is_under_way(database, delivery)?
+                && end_lane(database, receiver, &group.key, delivery.notification(), now)?;
             if is_ended {
                 let partition = partition_of_group(&group_of_timer(timer), partitions);
                 let insert = "INSERT OR REPLACE INTO timer_attempts(receiver, timer, due, partition, at) VALUES(?, ?, ?, ?, ?)";

@@ -178,7 +178,9 @@ pub(super) async fn waiting(
     let waiting = rows.into_iter().map(|(_, group, id, attempt, at, body)| {
         let notification = body.and_then(|body| Notification::read(&group, &body).notification);
         let delivery = Delivery::of(notification, &group, &format!("{id}.{receiver}"), receiver);
-        Waiting { delivery: Delivery { attempt, ..delivery }, next: at.map(Timestamp::from_millis) }
+        let until = engine.delivery_leases.until(receiver, &group).unwrap_or(Timestamp::ZERO);
+        let next = at.map(|at| Timestamp::from_millis(at).max(until));
+        Waiting { delivery: Delivery { attempt, ..delivery }, next }
     });
     Ok(WaitingPage { waiting: waiting.collect(), next })
 }

@@ -4,8 +4,10 @@
 mod both_engines;
 mod broken;
 mod conformance;
+mod deliveries_alike;
 mod embedded;
 mod expiry;
+mod flaps_alike;
 mod groups_alike;
 mod held_silences;
 mod instances;
@@ -15,6 +17,7 @@ mod moving;
 mod openings_alike;
 mod roster_alike;
 mod servers;
+mod silences_alike;
 #[path = "../support/mod.rs"]
 mod support;
 mod timer_pages;

@@ -1,0 +1,406 @@
+//! Both engines lease deliveries, end, repeat, copy and show them alike: generated cases are given to the scripts on Redis
+//! and to the rules by which the embedded engine decides. So are reminders and incidents, which change what waits.
+
+mod cases;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use rollcall::clock::Timestamp;
+use rollcall::presence::{NewTimer, OfflineRecord, TimerId};
+use rollcall::store::{
+    AttemptMade, Capacity, DeadLetter, Delivery, Discarded, End, Ended, Engine, FindAttempts, Join, MeantFor,
+    TimerCapacity, Waiting,
+};
+
+use crate::both_engines::{PARTITIONS, engines};
+use crate::support::redis::Redis;
+use cases::{Action, Case, GROUPS, KEEP, Outcome, Pick, RECEIVERS, TIMERS, at};
+
+/// What was read of both engines alike, by which later steps choose.
+#[derive(Default)]
+struct Known {
+    /// Each lease of a delivery, in order.
+    deliveries: Vec<Delivery>,
+    letters: Vec<DeadLetter>,
+    /// The incident of each group as it is kept.
+    incidents: Vec<Option<String>>,
+}
+
+/// A step as an engine is given it.
+struct Given<'a> {
+    case: &'a Case,
+    known: &'a Known,
+    number: usize,
+    now: Timestamp,
+}
+
+fn partitions(part: Option<u16>) -> Vec<u16> {
+    part.map_or((0..PARTITIONS).collect(), |one| vec![one])
+}
+
+/// In an order of its own, because leases are unordered.
+fn in_order(mut deliveries: Vec<Delivery>) -> Vec<Delivery> {
+    deliveries.sort_by(|a, b| (&a.receiver, &a.group.key, &a.id).cmp(&(&b.receiver, &b.group.key, &b.id)));
+    deliveries
+}
+
+fn timer(number: u8) -> TimerId {
+    format!("timer-{number}").parse().unwrap()
+}
+
+/// All records that events have.
+fn records() -> Vec<OfflineRecord> {
+    (0..5).flat_map(|unit| (0..2).map(move |detected| cases::record(unit, detected, None))).collect()
+}
+
+impl Given<'_> {
+    fn picked(&self, picks: &[Pick]) -> Vec<Delivery> {
+        picks.iter().map(|pick| pick.of(&self.known.deliveries)).collect()
+    }
+
+    fn letter(&self, place: usize) -> Option<&DeadLetter> {
+        let letters = &self.known.letters;
+        letters.get(place % letters.len().max(1))
+    }
+
+    /// What the engine answers, as text, and the deliveries that it leased.
+    async fn take(&self, engine: &Arc<dyn Engine>, action: &Action) -> (String, Vec<Delivery>) {
+        let (now, to, mut leased) = (self.now, self.case.destinations().at(self.now), Vec::new());
+        let text = match action {
+            Action::Join(events) => {
+                let joins: Vec<Join> = events.iter().map(|event| self.case.join(event)).collect();
+                leased = self.join(engine, &joins).await;
+                String::new()
+            }
+            Action::Seal => engine.seal(&partitions(None), &to, now).await.unwrap().to_string(),
+            Action::Remind => engine.remind(&partitions(None), &to, now).await.unwrap().to_string(),
+            Action::Fire(number) => self.fire(engine, *number).await,
+            Action::Lease(receiver, part, limit, seconds) => {
+                let until = now + Duration::from_secs(*seconds);
+                let (part, limit) = if self.case.takes { (None, 1000) } else { (*part, *limit) };
+                leased = self.lease(engine, RECEIVERS[*receiver], part, limit, until).await;
+                String::new()
+            }
+            Action::Extend(picks, seconds) => {
+                let deliveries: Vec<Arc<Delivery>> = self.picked(picks).into_iter().map(Arc::new).collect();
+                let until = now + Duration::from_secs(*seconds);
+                format!("{:?}", engine.extend_leases(&deliveries, until).await.unwrap())
+            }
+            Action::End(ends) => self.end(engine, ends).await,
+            Action::BeginOnly(picks) => {
+                let picked = self.picked(picks);
+                let picked: Vec<&Delivery> = picked.iter().collect();
+                format!("{:?}", engine.begin_only_attempts(&picked, now).await.unwrap())
+            }
+            Action::GiveUpOnly(seconds) => {
+                let before = now - Duration::from_secs(*seconds);
+                let mut types = engine.give_up_only_attempts(&partitions(None), before).await.unwrap();
+                types.sort();
+                format!("{types:?}")
+            }
+            _ => self.repeat_or_discard(engine, action).await,
+        };
+        (text, in_order(leased))
+    }
+
+    async fn repeat_or_discard(&self, engine: &Arc<dyn Engine>, action: &Action) -> String {
+        let now = self.now;
+        match action {
+            Action::FallBack(from, to, part) => {
+                let receiver = RECEIVERS[*from].to_owned();
+                let meant_for = MeantFor { receiver, since: at(self.number as i64) };
+                let parts = partitions(*part);
+                engine.fall_back(&parts, &meant_for, RECEIVERS[*to], now).await.unwrap().to_string()
+            }
+            Action::Down(receiver) => engine.down_since(RECEIVERS[*receiver], now).await.unwrap().to_string(),
+            Action::Up(receiver) => format!("{:?}", engine.is_up(RECEIVERS[*receiver]).await.unwrap()),
+            Action::Replay(pick) if pick.is_plausible() => {
+                let delivery = pick.of(&self.known.deliveries);
+                engine.replay(&delivery, now).await.unwrap().to_string()
+            }
+            Action::ReplayLetter(place) => match self.letter(*place) {
+                Some(letter) => engine.replay(&letter.delivery, now).await.unwrap().to_string(),
+                None => String::new(),
+            },
+            Action::Purge(places) => {
+                let letters = places.iter().filter_map(|place| self.letter(*place)).cloned();
+                engine.purge(&letters.collect::<Vec<_>>()).await.unwrap().to_string()
+            }
+            Action::Discard(receiver) => format!("{:?}", discard(engine, RECEIVERS[*receiver], now).await),
+            Action::Enlist(receivers) => {
+                let names: Vec<String> = receivers.iter().map(|one| RECEIVERS[*one].to_owned()).collect();
+                format!("{:?}", engine.enlist(&names, now).await.unwrap())
+            }
+            Action::BringUpToDate(receiver) => {
+                engine.bring_up_to_date(RECEIVERS[*receiver], now).await.unwrap().to_string()
+            }
+            Action::Judge(pick, told, is_known, keeps) => {
+                self.judge(engine, pick, (*told, *is_known, *keeps)).await
+            }
+            _ => String::new(),
+        }
+    }
+
+    /// An engine may hand out what joins, so the caller takes what it leaves.
+    async fn join(&self, engine: &Arc<dyn Engine>, joins: &[Join]) -> Vec<Delivery> {
+        let (now, to) = (self.now, self.case.destinations().at(self.now));
+        let until = now + Duration::from_secs(20);
+        if !self.case.takes {
+            engine.join(joins, &to, &Capacity::NONE, now).await.unwrap();
+            return Vec::new();
+        }
+        let capacity = Capacity { most: vec![1000; RECEIVERS.len()], until };
+        let mut leased = engine.join(joins, &to, &capacity, now).await.unwrap().deliveries;
+        for receiver in RECEIVERS {
+            leased.extend(self.lease(engine, receiver, None, 1000, until).await);
+        }
+        leased
+    }
+
+    /// Deliveries that were handed out as they joined and whose lease has ended need another call.
+    async fn lease(
+        &self,
+        engine: &Arc<dyn Engine>,
+        receiver: &str,
+        part: Option<u16>,
+        limit: usize,
+        until: Timestamp,
+    ) -> Vec<Delivery> {
+        let mut leased = Vec::new();
+        for _ in 0..if self.case.takes { 2 } else { 1 } {
+            let parts = partitions(part);
+            leased.extend(engine.lease(&parts, receiver, self.now, until, limit).await.unwrap());
+        }
+        leased
+    }
+
+    async fn fire(&self, engine: &Arc<dyn Engine>, number: u8) -> String {
+        let timer = NewTimer {
+            id: timer(number),
+            timer_type: cases::timer_type(number).parse().unwrap(),
+            due: self.now,
+            data: "{\"a b\":1}".parse().unwrap(),
+        };
+        let registered = engine.register(&[timer], false, self.now).await.unwrap();
+        let due = engine.due_timers(&partitions(None), self.now, 1000).await.unwrap();
+        let fired = engine.fire(&due, &cases::classes(), &TimerCapacity::NONE, self.now).await.unwrap();
+        format!("{registered:?} {}", fired.timers.len())
+    }
+
+    async fn end(&self, engine: &Arc<dyn Engine>, ends: &[(Pick, Outcome)]) -> String {
+        let ended = ends.iter().enumerate().map(|(place, (pick, outcome))| {
+            let end = match outcome {
+                Outcome::Delivered | Outcome::Unattempted(true) => End::Delivered,
+                Outcome::RetryAfter(seconds) => {
+                    End::RetryAt(Timestamp::from_millis(self.now.as_millis() + seconds * 1000))
+                }
+                Outcome::Dead | Outcome::Unattempted(false) => End::DeadLetter("refused".to_owned()),
+            };
+            let answer = format!("step {} place {place}", self.number);
+            let made = AttemptMade { at: self.now, took: Duration::from_millis(7), answer };
+            let attempt = (!matches!(outcome, Outcome::Unattempted(_))).then_some(made);
+            Ended { delivery: Arc::new(pick.of(&self.known.deliveries)), end, attempt }
+        });
+        engine.end_attempts(&ended.collect::<Vec<_>>(), KEEP, self.now).await.unwrap();
+        String::new()
+    }
+
+    /// The notification of a timer, and one that was handed out as it joined, is judged by no caller.
+    async fn judge(
+        &self,
+        engine: &Arc<dyn Engine>,
+        pick: &Pick,
+        (told, is_known, keeps): (bool, bool, bool),
+    ) -> String {
+        let delivery = pick.of(&self.known.deliveries);
+        if self.case.takes || !delivery.timers.is_empty() {
+            return String::new();
+        }
+        let place = GROUPS.iter().position(|key| *key == delivery.group.key).unwrap();
+        let before = self.known.incidents.get(place).cloned().flatten().filter(|_| is_known);
+        let told = told.then(|| cases::incident(self.number as u64));
+        let after = keeps.then(|| cases::kept(self.number as u64));
+        let kept =
+            engine.keep_incident(&delivery, told.as_ref(), before.as_deref(), after.as_ref(), self.now);
+        format!("{:?}", kept.await.unwrap())
+    }
+}
+
+/// Steps are bounded as each engine likes.
+async fn discard(engine: &Arc<dyn Engine>, receiver: &str, now: Timestamp) -> Discarded {
+    let mut all = Discarded::default();
+    loop {
+        let done = engine.discard(receiver, now).await.unwrap();
+        if done == Discarded::default() {
+            return all;
+        }
+        all = Discarded { ended: all.ended + done.ended, removed: all.removed + done.removed };
+    }
+}
+
+/// An engine, and the newest moment of a step.
+struct Shown<'a> {
+    engine: &'a Arc<dyn Engine>,
+    case: &'a Case,
+    newest: Timestamp,
+}
+
+impl Shown<'_> {
+    /// What the engine shows, a line for each thing.
+    async fn lines(&self, known: &mut Known) -> Vec<String> {
+        let mut lines = Vec::new();
+        known.letters.truncate(0);
+        for receiver in RECEIVERS {
+            lines.extend(self.of_receiver(receiver, known).await);
+        }
+        lines.push(format!("kept {:?}", self.engine.kept().await.unwrap()));
+        lines.extend(self.attempts().await);
+        lines.extend(self.groups(known).await);
+        let ids: Vec<TimerId> = (0..TIMERS).map(timer).collect();
+        lines.push(format!("timers {:?}", self.engine.timers(&ids).await.unwrap()));
+        lines
+    }
+
+    async fn of_receiver(&self, receiver: &str, known: &mut Known) -> Vec<String> {
+        let mut lines = Vec::new();
+        for part in [vec![], vec![1], partitions(None)] {
+            let backlog = self.engine.backlog(&part, receiver).await.unwrap();
+            let first = self.engine.first_lease(&part, receiver).await.unwrap();
+            // Redis keeps one entry for all deliveries that it handed out in a step.
+            let first = first.filter(|_| !self.case.takes);
+            lines.push(format!("{receiver} in {part:?}: {backlog:?}, first lease {first:?}"));
+        }
+        for waiting in self.waiting(receiver).await {
+            lines.push(format!("{receiver} waits for {waiting:?}"));
+        }
+        let mut letters = self.engine.dead_letters(receiver, 1000).await.unwrap();
+        assert!(letters.is_sorted_by(|one, next| one.at >= next.at), "newest first: {letters:?}");
+        let newest = self.engine.letters(receiver, at(5), self.newest, 2).await.unwrap();
+        lines.push(format!("{receiver} newest {:?}", newest.iter().map(|one| one.at).collect::<Vec<_>>()));
+        letters.sort_by(|a, b| a.delivery.id.cmp(&b.delivery.id));
+        for letter in &letters {
+            let notification = letter.delivery.notification();
+            let one = self.engine.letter(receiver, notification).await.unwrap();
+            lines.push(format!("{receiver} has not got {letter:?}, {}", one.as_ref() == Some(letter)));
+        }
+        known.letters.extend(letters);
+        lines
+    }
+
+    /// All pages. The lanes of groups are unordered, the notifications of one are in order.
+    async fn waiting(&self, receiver: &str) -> Vec<Waiting> {
+        let (mut all, mut after): (Vec<Waiting>, Option<String>) = (Vec::new(), None);
+        loop {
+            let page = self.engine.waiting(receiver, after.as_deref()).await.unwrap();
+            all.extend(page.waiting);
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        all.sort_by(|a, b| a.delivery.group.key.cmp(&b.delivery.group.key));
+        if self.case.takes {
+            all.iter_mut().for_each(|one| one.next = one.next.map(|_| Timestamp::ZERO));
+        }
+        all
+    }
+
+    /// The attempts that are kept for sure: an engine may keep others for longer. Attempts that one step ends may be
+    /// one entry or several.
+    async fn attempts(&self) -> Vec<String> {
+        let (from, until) = (self.newest - KEEP, self.newest);
+        let mut lines = Vec::new();
+        for (with, until) in [("", until), ("unit-2", until), ("", until - KEEP / 2), ("0 {", until)] {
+            let find = FindAttempts { with: with.to_owned(), from, until, limit: 10_000 };
+            let found = self.engine.attempts(&find).await.unwrap();
+            assert!(found.is_sorted_by(|one, next| one.at >= next.at), "newest first: {found:?}");
+            let one = self.engine.attempts(&FindAttempts { limit: 1, ..find }).await.unwrap();
+            let newest = one.iter().map(|entry| entry.at).collect::<Vec<_>>();
+            let texts = found.iter().flat_map(|entry| {
+                let with_it = entry.text.lines().filter(|line| with == "0 {" || line.contains(with));
+                with_it.map(move |line| format!("attempt {with:?} {} {line}", entry.at))
+            });
+            let mut texts: Vec<String> = texts.collect();
+            texts.sort();
+            lines.extend(texts);
+            lines.push(format!("newest attempt {with:?} {newest:?}"));
+        }
+        lines
+    }
+
+    async fn groups(&self, known: &mut Known) -> Vec<String> {
+        let mut lines = Vec::new();
+        let parts = partitions(None);
+        let first = [self.engine.first_seal(&parts).await, self.engine.first_reminder(&parts).await];
+        lines.push(format!("first {:?}", first.map(Result::unwrap)));
+        let records = records();
+        let memberships = self.engine.memberships(&records.iter().collect::<Vec<_>>()).await.unwrap();
+        for (record, mut groups) in records.iter().zip(memberships) {
+            groups.sort_by(|a, b| a.group.key.cmp(&b.group.key));
+            lines.push(format!("{} joined {groups:?}", record.id));
+        }
+        known.incidents.truncate(0);
+        for key in GROUPS {
+            let mut lasting = self.engine.lasting(key).await.unwrap();
+            lasting.sort();
+            let incident = self.engine.incident(key).await.unwrap();
+            lines.push(format!("{key} lasting {lasting:?} incident {incident:?}"));
+            known.incidents.push(incident);
+        }
+        lines
+    }
+}
+
+async fn compare(case: &Case, engines: &[Arc<dyn Engine>; 2]) -> Result<(), TestCaseError> {
+    let (mut known, mut newest) = (Known::default(), at(0));
+    let all: Vec<String> = RECEIVERS.iter().map(|name| (*name).to_owned()).collect();
+    for engine in engines {
+        engine.enlist(&all, newest).await.unwrap();
+    }
+    for (number, step) in case.steps.iter().enumerate() {
+        newest = newest + step.after(case);
+        let now = newest - Duration::from_secs(step.back);
+        let given = Given { case, known: &known, number, now };
+        let [scripts, rules] =
+            [given.take(&engines[0], &step.action).await, given.take(&engines[1], &step.action).await];
+        prop_assert_eq!(&scripts, &rules, "step {}: {:?} at {}", number, step, now);
+        known.deliveries.extend(scripts.1);
+        let shown = |engine| Shown { engine, case, newest };
+        let scripts = shown(&engines[0]).lines(&mut known).await;
+        let rules = shown(&engines[1]).lines(&mut known).await;
+        for (script, rule) in scripts.iter().zip(&rules) {
+            prop_assert_eq!(script, rule, "after step {}: {:?} at {}", number, step, now);
+        }
+        prop_assert_eq!(scripts, rules, "after step {}: {:?} at {}", number, step, now);
+    }
+    Ok(())
+}
+
+fn are_alike(takes: bool, cases: u32) {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let redis = Redis::start();
+    let number = AtomicUsize::new(0);
+    let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
+    let tried = runner.run(&cases::case(takes), |case| {
+        runtime.block_on(async {
+            let dir = tempfile::tempdir().unwrap();
+            let engines = engines(&redis, number.fetch_add(1, Ordering::Relaxed), &dir).await;
+            compare(&case, &engines).await
+        })
+    });
+    tried.unwrap();
+}
+
+#[test]
+fn deliveries_are_leased_ended_repeated_and_shown_alike_on_both_engines() {
+    are_alike(false, 64);
+}
+
+#[test]
+fn deliveries_that_are_handed_out_as_they_join_are_alike_on_both_engines() {
+    are_alike(true, 32);
+}

@@ -196,9 +196,9 @@ impl Dispatcher {
         Ok(held_by(&self.silences.current().await?))
     }
 
-    /// Lets the first of these join. If a route has no wait, these are as many as one of its receivers has free slots
-    /// for, so that they need not be fetched from the engine; one step of them if no slot is free. Adds the partitions
-    /// of their groups, and answers with the rest.
+    /// Lets the first events join. Without a wait their number is the number of free slots of a receiver, so the engine
+    /// hands the deliveries out at once; without free slots it is one step. Adds the partitions of their groups, and
+    /// returns the other events.
     async fn join_some<'a>(
         &self,
         joins: &'a [Join],

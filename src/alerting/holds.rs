@@ -1,4 +1,4 @@
-//! What holds notifications for now: inhibition and alert silences hold single silences, the mass-offline breaker
+//! Holds of notifications: inhibition and alert silences hold single silences, the mass-offline breaker
 //! holds all groups but those of blindness.
 
 use std::sync::Arc;

@@ -34,7 +34,7 @@ impl Incidents {
     }
 
     /// The delivery as it is attempted: with its incident, if it has one, and for a pager with what operators have
-    /// acknowledged. `None`: the engine does not say what they have; the delivery stays leased, and is leased again.
+    /// acknowledged. `None`: the acknowledgements cannot be read. The delivery is leased again when its lease ends.
     pub async fn attempted(&self, delivery: Arc<Delivery>, now: Timestamp) -> Option<Arc<Delivery>> {
         let delivery = self.judged(delivery, now).await;
         let Some(queries) = &self.queries else { return Some(delivery) };

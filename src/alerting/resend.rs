@@ -80,7 +80,7 @@ struct Held {
     now: Timestamp,
 }
 
-/// What of the open records is known.
+/// The open records that were read so far.
 struct Known<'a> {
     pages: OpenPages<'a>,
     /// Of the pages so far.
@@ -139,8 +139,8 @@ impl Resend {
         }
     }
 
-    /// The records that the receiver should know of: those of this round if it reads all pages, else those of the last
-    /// round that did which are still open.
+    /// The open records to send: all, if this round reads every page; else the records of the last complete round that
+    /// are still open.
     async fn open<'a>(&'a self, known: &mut Known<'a>, now: Timestamp) -> Result<OpenRecords> {
         let most = self.channel.most_resent();
         let held = self.held(now).await?;

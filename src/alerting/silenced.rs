@@ -99,7 +99,7 @@ impl Silenced {
         Ok(())
     }
 
-    /// Lets the open records of these partitions join that the ended ones match and that no other one covers.
+    /// Lets open records join that an ended alert silence matches and no active one covers.
     async fn join_again(
         &self,
         ended: &[&AlertSilence],

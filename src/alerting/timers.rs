@@ -40,7 +40,7 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(2);
 const PUT_OFF: Duration = Duration::from_secs(30);
 /// How often timers are counted, forgotten, and only attempts without an outcome are given up.
 const TIDIED_EVERY: Duration = Duration::from_secs(5);
-/// How much longer than an attempt may take the outcome of an only attempt is awaited.
+/// An only attempt without an outcome is given up this long after its timeout.
 const OUTCOME_AFTER: Duration = Duration::from_secs(60);
 /// How often the index of timers is compared with them.
 const MENDED_EVERY: Duration = Duration::from_secs(60);
@@ -177,7 +177,7 @@ impl TimerFiring {
         Ok(fired.timers.len())
     }
 
-    /// Free slots of the receivers of these timers, without waiting for any: what finds none waits in the engine.
+    /// Reserves free slots of the receivers of these timers. Other deliveries wait in the engine.
     fn reserve(&self, due: &[Timer], classes: &TimerClasses) -> BTreeMap<String, Option<Slots>> {
         let mut wanted: BTreeMap<&String, usize> = BTreeMap::new();
         for class in due.iter().filter_map(|timer| classes.get(&timer.timer_type)) {

@@ -48,8 +48,8 @@ const AHEAD_OF_DEVICE: usize = 64;
 const MOST_FOR_DEVICE: usize = 1000;
 /// How often the queues of devices are checked.
 const CHECK: Duration = Duration::from_secs(1);
-/// The most that the library keeps for one client before it drops the oldest. It never comes to that: devices are
-/// held back, or disconnected, long before.
+/// The most that the library keeps for one client before it drops the oldest. Backpressure and
+/// disconnects keep the queue below this.
 const MOST_QUEUED: usize = 2 * MOST_WAITING + 100_000;
 const MOST_QUEUED_BYTES: usize = 3 * MOST_WAITING_BYTES as usize;
 /// Subscriptions of one client.

@@ -30,7 +30,7 @@ use crate::telemetry::{Loop, Telemetry};
 const EVERY: Duration = Duration::from_secs(2);
 const HOLDS: Duration = Duration::from_secs(8);
 
-/// A kind that refused no unit for so long has room.
+/// A kind counts as full for this long after it refused a unit.
 const CALM: Duration = Duration::from_secs(60);
 /// The most values of a label that instances exchange: those with most units.
 const MOST_VALUES: usize = 500;

@@ -13,6 +13,7 @@
 //! | `lost.rs` | records that receivers know and a failover has lost |
 //! | `changes.rs`, `unconfirmed.rs` | changes, what follows from them, and those without an answer |
 //! | `hearing.rs` | how far Rollcall has heard |
+//! | `inventory.rs` | units of an inventory |
 
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
@@ -136,8 +137,8 @@ impl Roll {
         &self.rules
     }
 
-    /// Decides by these rules from now on. Units whose deadlines are earlier by them are checked by the walk. Answers the
-    /// kinds whose rules are others now.
+    /// Decides by these rules from now on. Units whose deadlines are earlier by them are checked by the walk. Returns the
+    /// kinds whose rules changed.
     pub fn replace_rules(&self, wanted: &Rules) -> Vec<Kind> {
         let changed = self.rules.replace(wanted);
         for rules in changed.iter().filter_map(|kind| wanted.get(kind)) {

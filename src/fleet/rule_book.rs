@@ -44,8 +44,8 @@ impl RuleBook {
         self.0.load().number
     }
 
-    /// Replaces the rules of the kinds that there are; rules of other kinds are left out. Answers the kinds whose rules
-    /// are others now.
+    /// Replaces the rules of the kinds that there are; rules of other kinds are left out. Returns the kinds whose rules
+    /// changed.
     pub fn replace(&self, wanted: &Rules) -> Vec<Kind> {
         let before = self.rules();
         let mut rules = (*before).clone();

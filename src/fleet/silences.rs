@@ -51,7 +51,7 @@ impl Silences {
         Ok(self.refreshed().await?.1)
     }
 
-    /// As they were read last; reads them if they never were.
+    /// The cached alert silences. The first call reads them.
     pub async fn at_hand(&self) -> Result<Arc<[AlertSilence]>, EngineError> {
         let known = self.known.lock().expect("nothing panics under this lock").clone();
         match known {

@@ -113,7 +113,7 @@ impl Strangers {
         }
     }
 
-    /// These are units now.
+    /// Removes ids that became units.
     pub fn admitted<'a>(&self, units: impl IntoIterator<Item = &'a Unit>) {
         let mut state = self.state();
         for unit in units {

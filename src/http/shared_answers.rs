@@ -14,8 +14,7 @@ use tokio::time::Instant;
 
 use super::problem::Problem;
 
-/// How long ago an answer may have been made: the time that its making took comes on top, so that requests share answers also
-/// where making them takes long.
+/// The greatest age of an answer. The time of its making is added, so slow answers are shared too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MaxAge {
     /// An older one is given, while the next one is made.
@@ -116,7 +115,7 @@ impl<T: Send + Sync + 'static> SharedAnswers<T> {
         answer
     }
 
-    /// Forgets an answer that no later request may have, unless another one waits for the next.
+    /// Removes an expired answer unless a request waits for the next one.
     fn leave(&self, asked: &str, kept: &Arc<Kept<T>>) {
         let mut all = self.kept.lock().expect("nothing panics under this lock");
         // The other holder is the map.

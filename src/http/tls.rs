@@ -17,7 +17,7 @@ use crate::trust::{self, ServerFiles, ServerPem, TlsError};
 /// How often the files are read.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// Where the server speaks TLS, and as whom.
+/// The TLS address and the certificate of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsConfig {
     /// Other addresses than loopback need at least one token.

@@ -6,8 +6,8 @@
 //! Only a silence waits: if its unit comes back meanwhile, receivers are not notified. Every other transition is
 //! *final* and part of the next notification of its group. Two notifications of a group are at least an interval apart,
 //! with two exceptions. The rest of a storm follows its first notification. And a return after which no silence lasts
-//! that receivers were notified of is not held back longer than the wait; what came since waits for the interval all the
-//! same.
+//! that receivers were notified of is not held back longer than the wait; transitions that joined later still wait for
+//! the interval.
 //!
 //! # Why a group gathers members for a second
 //! The deadlines of a site that loses its power are not the same to the millisecond. Without a wait the first silence
@@ -30,11 +30,10 @@ use crate::clock::Timestamp;
 /// Silences within this time of the first one are in the first notification of a group that units share.
 pub const GATHERS: Duration = Duration::from_secs(1);
 
-/// How long before the notification of its group the deadline of a silence is at most that counts as one of the same storm.
+/// A silence belongs to the storm of a notification if its deadline is at most this long before it.
 const STORM: Duration = Duration::from_secs(60);
 
-/// By how much the moments of final members are stored earlier than they are (ms): before zero, and so before all
-/// silences. An engine finds either without the other.
+/// Stored moments of final members are this much earlier (ms), so they sort before zero and before all silences.
 const FINAL_BEFORE: i64 = 300_000_000_000_000;
 
 /// How fast groups are sealed.
@@ -104,12 +103,12 @@ impl Pace {
         (form == Form::Offline && self.lasts.is_zero() && held_until.is_none()).then_some(deadline)
     }
 
-    /// From when on the wait of a silence counts that is held until a moment: it is over then.
+    /// The begin of the wait of a held silence. The wait ends when the hold ends.
     pub fn held_since(&self, since: Timestamp, held_until: Option<Timestamp>) -> Timestamp {
         held_until.map_or(since, |until| since.max(until - self.wait))
     }
 
-    /// From when on the wait of a transition counts that joins now, so that it may be notified when the wait is over.
+    /// The begin of the wait of a transition that joins now.
     /// Only a silence waits, `deadline` is its own. A return waits only if the pace says so.
     pub fn waits_since(&self, form: Form, deadline: Timestamp, now: Timestamp) -> Timestamp {
         let returns = match self.recoveries {
@@ -309,15 +308,14 @@ impl GroupTimes {
         ReadySince { silence: self.follows(pace).map_or(other, |last| other.min(last)), other }
     }
 
-    /// The last moment at which the wait of a silence begins that is gathered with the first one; `None`: none is
-    /// waited for.
+    /// Silences whose waits begin up to this moment are gathered with the first; `None`: gathering is over.
     pub fn gathers_until(&self, first: Timestamp, pace: Pace, now: Timestamp) -> Option<Timestamp> {
         let (until, ready) = (first + pace.gathers(), now - pace.wait);
         (self.follows(pace).is_none() && first <= ready && ready < until).then_some(until)
     }
 
-    /// When the silences have waited that are gathered with the first one; `None`: they have. `newest`: of those that
-    /// have not, the newest up to [`GroupTimes::gathers_until`].
+    /// The end of the waits of the gathered silences; `None`: all have ended. `newest`: the newest wait that has not,
+    /// up to [`GroupTimes::gathers_until`].
     pub fn gathered_at(
         &self,
         until: Timestamp,

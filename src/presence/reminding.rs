@@ -1,6 +1,6 @@
 //! When receivers are reminded of silences that last, and when others are notified of them, too.
 //!
-//! A group with silences that last is looked at at some moments. A reminder is due in equal steps after receivers were
+//! A group with lasting silences is checked at certain moments. A reminder is due in equal steps after receivers were
 //! first notified of one of them; an escalation is due for each silence, some time after its notification. Both end with
 //! the silence and with its acknowledgement, and an alert silence holds them back.
 //!

@@ -29,9 +29,8 @@ impl Notification {
         }
     }
 
-    /// What a fallback is notified of in place of the receiver: all but the returns of which it is notified itself, because
-    /// it was notified of their silences. `None`: nothing is left, or it is a timer that is delivered at most once, which
-    /// its receiver alone attempts.
+    /// The part for the fallback: all members except returns that the fallback gets itself. `None`: the part is empty, or
+    /// the notification is a timer that is delivered at most once.
     pub fn part_of_fallback(mut self, receiver: &str) -> Option<Notification> {
         if self.timers.iter().any(|one| one.guarantee == Guarantee::AtMostOnce) {
             return None;

@@ -122,7 +122,7 @@ pub use timers::{
 };
 pub use units::{Refresh, UnitStore};
 
-/// The most units of one partition in one step of an engine.
+/// The most items of one step of an engine.
 pub const LARGEST_STEP: usize = 500;
 
 /// A fault of an engine that works all the same.

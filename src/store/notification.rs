@@ -261,7 +261,7 @@ impl Notification {
     }
 }
 
-/// A stored notification in one of its two forms: an object in full, or the list of a [`Lone`].
+/// A stored notification in one of its forms that are JSON: an object in full, or the list of a [`Lone`].
 struct Stored(Notification);
 
 impl<'de> Deserialize<'de> for Stored {

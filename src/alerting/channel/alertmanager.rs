@@ -333,7 +333,7 @@ impl Channel for Alertmanager {
                 *self.counted(now) = Counted { open: open.count, at: now };
                 self.of_records(open, now)
             }
-            // As far as is known, what was open still is.
+            // Without an answer of the engine, the last open records count as open.
             None => {
                 let records =
                     before.iter().filter(|(of, _)| !matches!(of, Lasting::Blindness(_)) && !is_notified(of));

@@ -38,7 +38,7 @@ pub(super) struct EngineCalls {
     /// The moment from which deliveries are leased again, and after a failure the engine is called again.
     pub lease_at: Instant,
     extend_at: Instant,
-    /// Whether no lease was to be extended last time: those that could not be extended before have ended.
+    /// The last step had no lease to extend: the deliveries of failed extensions have ended.
     has_none_to_extend: bool,
     counted_at: Option<Instant>,
     /// Calls that failed, one after the other.
@@ -52,7 +52,7 @@ pub(super) struct LeasedBatch {
     deliveries: Vec<Delivery>,
     until: Timestamp,
     slots: Slots,
-    /// For how long there is nothing more to lease.
+    /// The wait until the next delivery is due.
     rest: Duration,
     backlog: Option<Backlog>,
 }

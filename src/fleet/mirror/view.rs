@@ -88,8 +88,8 @@ impl Chunk {
 }
 
 impl Mirror {
-    /// Reads the next units into `chunk`; false if there are none. A unit that is there from the first chunk to the
-    /// last is read exactly once.
+    /// Reads the next units into `chunk`; false if there are none. A unit that stays in the mirror is read exactly
+    /// once.
     pub fn read_next(
         &self,
         cursor: &mut Cursor,

@@ -139,7 +139,7 @@ impl Roll {
         )))
     }
 
-    /// The next change that heartbeats of a unit make, unless they make none or the kind of a new unit is full.
+    /// The next change by heartbeats of a unit; `None` if they change nothing, or the kind of a new unit is full.
     fn admission<'b, 'a>(
         &self,
         unit: &'b mut UnitHeartbeats<'a>,

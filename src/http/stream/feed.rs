@@ -85,7 +85,7 @@ impl Feed {
         self.refreshed().await.newest.after(position, limit)
     }
 
-    /// What another instance wants that knows these positions: `run.position`, with commas between them.
+    /// The positions in a query to another instance: `run.position`, separated by commas.
     pub fn part(&self, known: &str) -> Part {
         let transitions = self.roll.transitions();
         let run = transitions.run();

@@ -14,8 +14,7 @@ use crate::store::FindTimers;
 
 const DEFAULT_LIMIT: usize = 100;
 const LARGEST_LIMIT: usize = 1000;
-/// How often the engine is asked for one page: where most timers are others than those that are wanted, it finds few at a
-/// time.
+/// The most engine reads for one page: a read may find few timers that match.
 const LOOKS: usize = 10;
 
 /// What a request asks for, as it is written in its URL.

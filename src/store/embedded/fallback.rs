@@ -1,4 +1,4 @@
-//! What waits for a receiver that takes nothing goes to its fallback too, see `store/redis/fallback.rs`.
+//! Waiting notifications of a failing receiver also go to its fallback: see `store/redis/fallback.rs`.
 
 use rusqlite::{Connection, params};
 

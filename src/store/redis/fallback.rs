@@ -1,4 +1,4 @@
-//! What waits for a receiver that takes nothing goes to its fallback too.
+//! Waiting notifications of a failing receiver also go to its fallback.
 //!
 //! The copies have ids of their own, made from those of the deliveries, and are notifications like others: they are
 //! delivered by the loop of the fallback. The fallback is notified of the returns of these silences itself, also when the

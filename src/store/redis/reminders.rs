@@ -76,7 +76,7 @@ async fn look(
         if ends.is_some() || !found.notifications.is_empty() {
             let page = Page { group, members: &members, found: &found, ends };
             if !write(engine, partition, &destination, page, (due, now)).await? {
-                // The silences of the group are others by now, or another instance has looked: the next call looks again.
+                // The silences changed, or another instance was faster. The next call tries again.
                 return Ok(notified);
             }
             notified += found.notifications.len();

@@ -1,4 +1,4 @@
--- Writes the incident that a notification tells of into it, once, and what is kept for the next one of its group.
+-- Writes the incident into the notification, once, and stores the incident of the group for its next notification.
 --
 -- KEYS[1] notifications  hash  id -> notification (JSON)
 -- KEYS[2] members        hash  "<group>\n<member>" -> see join.lua

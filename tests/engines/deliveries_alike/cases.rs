@@ -202,12 +202,12 @@ pub fn incident(place: u64) -> Incident {
         first: FirstUnit { kind: "gateway".to_owned(), unit: "gw 7".to_owned() },
         still_offline: 7,
         until: None,
-        told_from: None,
+        notified_from: None,
     }
 }
 
 pub fn kept(place: u64) -> GroupIncident {
-    GroupIncident { incident: incident(place), is_told: true }
+    GroupIncident { incident: incident(place), is_notified: true }
 }
 
 /// Even timers are delivered at most once.

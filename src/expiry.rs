@@ -25,6 +25,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Clock, Timestamp};
@@ -39,6 +40,9 @@ use passes::{Check, Done, Due, Excluded, First, FirstCheck, Passes, Sweep};
 
 /// The most hints that wait. More are dropped; the sweep finds their units.
 const MOST_HINTS: usize = 16_384;
+
+/// How often it is logged that no hints arrive.
+const LOG_AGAIN: Duration = Duration::from_secs(60);
 
 /// The longest slack of any policy: see `Policy::slack`.
 const LONGEST_SLACK: Duration = Duration::from_secs(10);
@@ -99,8 +103,12 @@ impl Expiry {
         if !self.config.hints {
             return;
         }
+        let mut logged: Option<Instant> = None;
         while !hints.is_closed() {
-            if let Err(error) = self.engine.listen(hints.clone()).await {
+            if let Err(error) = self.engine.listen(hints.clone()).await
+                && logged.is_none_or(|at| at.elapsed() >= LOG_AGAIN)
+            {
+                logged = Some(Instant::now());
                 tracing::warn!(
                     "expiry notifications do not arrive; the sweep finds silences without them: {error}"
                 );

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use clap::Args;
+use clap::error::ErrorKind;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::logging;
@@ -27,11 +28,12 @@ const STEPS: u64 = 1000;
 pub(super) struct Arguments {
     /// The engine that has the fleet: embedded:PATH, an address of Redis as in engine.url, or config:FILE for the
     /// engine of that configuration, with its password, prefix and certificates.
-    #[arg(long, value_name = "PLACE", value_parser = location)]
-    from: EngineLocation,
+    // Parsed later: an error of the command line would show a password that stands in an address.
+    #[arg(long, value_name = "PLACE")]
+    from: String,
     /// The engine that gets it, which must be empty: embedded:PATH, an address of Redis or config:FILE.
-    #[arg(long, value_name = "PLACE", value_parser = location)]
-    to: EngineLocation,
+    #[arg(long, value_name = "PLACE")]
+    to: String,
     /// The prefix of keys in the Redis that has the fleet (engine.prefix), if it is not rollcall.
     #[arg(long, value_name = "TEXT")]
     from_prefix: Option<String>,
@@ -55,7 +57,13 @@ enum EngineLocation {
     Config(PathBuf),
 }
 
-fn location(text: &str) -> Result<EngineLocation, String> {
+/// The engine that an option names. Ends the process if it names none, as clap does.
+fn location(option: &str, text: &str) -> EngineLocation {
+    let refused = |why| clap::Error::raw(ErrorKind::ValueValidation, format!("{option}: {why}\n"));
+    parse(text).unwrap_or_else(|why| refused(why).exit())
+}
+
+fn parse(text: &str) -> Result<EngineLocation, String> {
     match text.split_once(':') {
         Some(("embedded", path)) if !path.is_empty() => Ok(EngineLocation::Embedded(path.into())),
         Some(("config", file)) if !file.is_empty() => Ok(EngineLocation::Config(file.into())),
@@ -63,7 +71,7 @@ fn location(text: &str) -> Result<EngineLocation, String> {
             Ok(_) => Ok(EngineLocation::Redis(text.into())),
             Err(error) => Err(format!("the address {error}")),
         },
-        _ => Err("write embedded:PATH, config:FILE or an address such as redis://host:port/db".into()),
+        _ => Err("write embedded:PATH, config:FILE or an address such as redis://host:port/db".to_owned()),
     }
 }
 
@@ -147,8 +155,8 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     logging::start_quietly()?;
     let stop = signals::stop(HangUp::Stop)?;
     let Arguments { from, to, from_prefix, to_prefix, from_password_file, to_password_file } = arguments;
-    let from = Endpoint::new(from, from_prefix, from_password_file)?;
-    let to = Endpoint::new(to, to_prefix, to_password_file)?;
+    let from = Endpoint::new(location("--from", &from), from_prefix, from_password_file)?;
+    let to = Endpoint::new(location("--to", &to), to_prefix, to_password_file)?;
     let Some(moved) = stop.run_until_cancelled(move_fleet(from, to)).await else {
         bail!("broken off: nothing has arrived, and the fleet is where it was; the move can be repeated");
     };

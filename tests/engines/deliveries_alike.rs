@@ -397,10 +397,10 @@ fn are_alike(takes: bool, cases: u32) {
 
 #[test]
 fn deliveries_are_leased_ended_repeated_and_shown_alike_on_both_engines() {
-    are_alike(false, 64);
+    are_alike(false, 24);
 }
 
 #[test]
 fn deliveries_that_are_handed_out_as_they_join_are_alike_on_both_engines() {
-    are_alike(true, 32);
+    are_alike(true, 12);
 }

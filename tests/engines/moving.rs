@@ -792,7 +792,11 @@ async fn a_configuration_file_names_an_engine_with_all_that_belongs_to_it() {
     };
     refused(&from, &file("other.toml", &format!("{embedded}partitions = 16")), "the fleet has 8 partitions");
     refused(&from, "redis-cluster://", "the address names no server");
-    refused(&from, "config:", "write embedded:PATH, config:FILE");
+    refused(&from, "config:", "--to: write embedded:PATH, config:FILE");
+    let mistyped = rollcall_move("redis://:hunter2@a,b", &from);
+    let why = String::from_utf8(mistyped.stderr).unwrap();
+    assert!(mistyped.status.code() == Some(2) && why.contains("--from: "), "{why}");
+    assert!(!why.contains("hunter2"), "a password in an address is not shown: {why}");
     let output = rollcall_move(&from, &file("new.toml", embedded));
     let why = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(0), "{why}");

@@ -164,15 +164,15 @@ struct Leased {
     body: Vec<u8>,
 }
 
-fn lease(
+/// Up to `limit` groups of a receiver whose deliveries are due, the longest due first.
+fn due_groups(
     database: &Connection,
     leases: &DeliveryLeases,
     partitions: &str,
     receiver: &str,
     now: Timestamp,
     limit: usize,
-) -> DatabaseResult<Vec<Leased>> {
-    let limit = limit.min(LARGEST_STEP);
+) -> DatabaseResult<Vec<String>> {
     let most = (limit + leases.count(receiver)) as i64;
     let rows: Vec<(String, i64)> = database
         .prepare_cached(
@@ -190,8 +190,20 @@ fn lease(
     });
     let mut due: Vec<(Timestamp, String)> = rows.filter(|(at, _)| *at <= now).collect();
     due.sort();
+    Ok(due.into_iter().take(limit).map(|(_, group)| group).collect())
+}
+
+fn lease(
+    database: &Connection,
+    leases: &DeliveryLeases,
+    partitions: &str,
+    receiver: &str,
+    now: Timestamp,
+    limit: usize,
+) -> DatabaseResult<Vec<Leased>> {
+    let due = due_groups(database, leases, partitions, receiver, now, limit.min(LARGEST_STEP))?;
     let (mut leased, mut bytes) = (Vec::new(), 0);
-    for (_, group) in due.into_iter().take(limit) {
+    for group in due {
         if bytes > MOST_LEASED_BYTES {
             break;
         }

@@ -5,7 +5,6 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::EmbeddedEngine;
 use super::error::DatabaseResult;
 use super::lanes::enqueue;
-use super::seal::forget_if_empty;
 use crate::clock::Timestamp;
 use crate::presence::OfflineRecord;
 use crate::store::json::{from_json, to_json};
@@ -135,6 +134,14 @@ fn write(
         let group = (one.partition, one.group.key.as_str());
         enqueue(database, group, (&again.id, again.body), again.receivers.iter(), now)?;
     }
+    Ok(())
+}
+
+/// Forgets a group that has no members and is not looked at any more.
+pub(super) fn forget_if_empty(database: &Connection, group: i64) -> rusqlite::Result<()> {
+    let delete = "DELETE FROM groups WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM members WHERE grp = ?1) \
+                  AND NOT EXISTS (SELECT 1 FROM reminders WHERE grp = ?1)";
+    database.prepare_cached(delete)?.execute([group])?;
     Ok(())
 }
 

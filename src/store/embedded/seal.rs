@@ -5,7 +5,7 @@ use rusqlite::{Connection, params};
 
 use super::error::DatabaseResult;
 use super::lanes::enqueue;
-use super::reminders::look_after;
+use super::reminders::{forget_if_empty, look_after};
 use super::waiting::{Waiting, gathered_at, left, ready, ready_silences};
 use crate::clock::Timestamp;
 use crate::presence::{GroupTimes, Pace, Sealed, Stage, stored_since};
@@ -191,14 +191,6 @@ pub(super) fn tidy(database: &Connection, now: Timestamp) -> DatabaseResult<()> 
         }
         forget_if_empty(database, group)?;
     }
-    Ok(())
-}
-
-/// Forgets a group that has no members and is not looked at any more.
-pub(super) fn forget_if_empty(database: &Connection, group: i64) -> rusqlite::Result<()> {
-    let delete = "DELETE FROM groups WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM members WHERE grp = ?1) \
-                  AND NOT EXISTS (SELECT 1 FROM reminders WHERE grp = ?1)";
-    database.prepare_cached(delete)?.execute([group])?;
     Ok(())
 }
 

@@ -8,6 +8,7 @@
 //! While very many units of a server are due, its connection unsubscribes: for each instance, the notifications of all
 //! units would cost the server as much as the records of a tenth of them.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -23,6 +24,8 @@ use crate::store::{EngineError, Hint, Result};
 
 /// The time between two attempts to listen to a server among others.
 const RETRY: Duration = Duration::from_millis(500);
+/// The wait before a server that refused the subscription is tried again.
+const REFUSED_RETRY: Duration = Duration::from_secs(30);
 
 /// Sends hints until the receiver is dropped. Hints that find the channel full are dropped: the deadline index finds
 /// their units.
@@ -44,23 +47,19 @@ pub(super) async fn listen(engine: &RedisEngine, hints: mpsc::Sender<Hint>) -> R
 /// Listens to one server. One that may be replaced is tried again and again, as others go on; a failure that ends with a
 /// failover is no matter for an operator.
 async fn keep_listening(engine: &RedisEngine, server: &Server, hints: &mpsc::Sender<Hint>) -> Result<()> {
-    let mut is_refused = false;
+    let mut was_refused = false;
     loop {
         match listen_to(engine, server, hints).await {
             Err(error) if !engine.topology.is_fixed() => {
-                match error {
-                    EngineError::Unavailable(why) | EngineError::Passing(why) => {
-                        tracing::debug!("expiry is not notified: {why}");
-                    }
-                    error if !is_refused => {
-                        is_refused = true;
-                        tracing::warn!(
-                            "expiry notifications do not arrive; the sweep finds silences without them: {error}"
-                        );
-                    }
-                    _ => {}
+                let is_refused = !matches!(error, EngineError::Unavailable(_) | EngineError::Passing(_));
+                if !is_refused {
+                    tracing::debug!("expiry is not notified: {error}");
+                } else if !std::mem::replace(&mut was_refused, true) {
+                    tracing::warn!(
+                        "expiry notifications do not arrive; the sweep finds silences without them: {error}"
+                    );
                 }
-                tokio::time::sleep(RETRY).await;
+                tokio::time::sleep(if is_refused { REFUSED_RETRY } else { RETRY }).await;
             }
             ended => return ended,
         }
@@ -89,10 +88,11 @@ async fn listen_to(engine: &RedisEngine, server: &Server, hints: &mpsc::Sender<H
     let problem = |error| classify(server.address(), &error);
     let mut connection = ConnectionManager::new_with_config(client, config).await.map_err(problem)?;
     match connection.subscribe(engine.keys.roster()).await {
-        Ok(()) => {}
+        Ok(()) => engine.roster_is_refused.store(false, Ordering::Relaxed),
         // The next connection subscribes.
         Err(error) if may_pass(&error) => return Err(problem(error)),
         // Without this subscription, each renewal of the lease notices other instances.
+        Err(_) if engine.roster_is_refused.swap(true, Ordering::Relaxed) => {}
         Err(error) => tracing::warn!("instances that start or stop are noticed late: {}", problem(error)),
     }
     let expired = format!("__keyevent@{database}__:expired");

@@ -12,6 +12,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use async_trait::async_trait;
 use redis::pipe;
@@ -147,6 +148,8 @@ pub struct RedisEngine {
     groups_are_stored: tokio::sync::OnceCell<()>,
     /// Notified when an instance starts or stops.
     roster_changed: Arc<Notify>,
+    /// Whether the user may not subscribe to the roster, which was logged.
+    roster_is_refused: AtomicBool,
 }
 
 impl RedisEngine {
@@ -196,6 +199,7 @@ impl RedisEngine {
             telemetry,
             groups_are_stored: Default::default(),
             roster_changed: Arc::default(),
+            roster_is_refused: AtomicBool::default(),
         })
     }
 

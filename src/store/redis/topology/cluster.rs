@@ -53,7 +53,8 @@ impl Cluster {
     /// The cluster as some nodes see it, and why others do not answer.
     async fn views(&self, known: &[HostPort]) -> (Vec<Vec<Node>>, Vec<(HostPort, NoAnswer)>) {
         let given = self.0.address().servers.iter();
-        let asked: BTreeSet<&HostPort> = known.iter().chain(given).take(MOST_ASKED).collect();
+        // The given ones first: the addresses of all known nodes may be others by now.
+        let asked: BTreeSet<&HostPort> = given.take(MOST_ASKED / 2).chain(known).take(MOST_ASKED).collect();
         let answers = most(asked.iter().map(|at| self.ask(at)).collect()).await;
         let (mut views, mut failed) = (Vec::new(), Vec::new());
         for (at, answer) in asked.into_iter().zip(answers) {

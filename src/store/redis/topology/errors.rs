@@ -65,13 +65,18 @@ impl NoAnswer {
     /// `options` are those of the login at this server.
     pub fn of(server: &str, error: &RedisError, options: &str) -> NoAnswer {
         let error = &first_of(error);
-        let is_refused = error.kind() == ErrorKind::AuthenticationFailed
+        let lacks_rights = error.kind() == ErrorKind::Server(ServerErrorKind::NoPerm);
+        let is_refused = lacks_rights
+            || error.kind() == ErrorKind::AuthenticationFailed
             || matches!(error.code(), Some("NOAUTH" | "WRONGPASS"));
         let cause = trust::cause(error);
         let is_explained = is_refused || cause.is_some();
         let text = match cause {
             Some(cause) => {
                 format!("{server} cannot be reached: {}", trust::advice("engine", "server", cause))
+            }
+            None if lacks_rights => {
+                format!("{server} does not permit a command; grant it to the user with ACL SETUSER: {error}")
             }
             None if is_refused => format!("{server} refused the login; check {options}: {error}"),
             None => format!("{server} does not answer: {error}"),
@@ -189,6 +194,19 @@ mod tests {
         }
         let full = RedisError::from((ErrorKind::Extension, "OOM", "command not allowed".to_owned()));
         assert!(replaced("a:1", &full, true).is_none());
+    }
+
+    #[test]
+    fn a_server_that_does_not_permit_a_question_is_not_away() {
+        let dir = tempfile::tempdir().unwrap();
+        let server = Server::redis(dir.path(), free_port().unwrap(), &[]).unwrap();
+        let mut connection = Client::open(("127.0.0.1", server.port())).unwrap().get_connection().unwrap();
+        redis::cmd("ACL").arg(&["SETUSER", "few", "on", "nopass", "+ping"]).exec(&mut connection).unwrap();
+        redis::cmd("AUTH").arg(&["few", "any"]).exec(&mut connection).unwrap();
+        let error = redis::cmd("ROLE").exec(&mut connection).unwrap_err();
+        let why = NoAnswer::of("the node at a:1", &error, LOGIN);
+        assert!(why.is_refused && why.text.contains("ACL SETUSER"), "{}", why.text);
+        assert!(matches!(NoAnswer::all(vec![why]), EngineError::Refused(_)), "only an operator can help");
     }
 
     #[test]

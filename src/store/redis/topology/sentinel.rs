@@ -20,7 +20,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::{join_all, select_all};
 use futures_util::{FutureExt, StreamExt};
-use redis::{Client, RedisResult, Value, pipe};
+use redis::{Client, RedisError, RedisResult, Value, pipe};
 
 use super::address::HostPort;
 use super::discovery::{Discovery, Observer, PATIENCE, Primary, ask, most};
@@ -73,16 +73,20 @@ impl Sentinel {
     }
 
     async fn ask(&self, sentinel: &HostPort) -> std::result::Result<Named, NoAnswer> {
-        let name = format!("the sentinel at {sentinel}");
-        let State { fields, primary, .. } = self.state(sentinel).await.map_err(|error| {
-            match error.to_string().contains("No such master") {
-                true => format!("{name} watches no service {:?}; check engine.url", self.service).into(),
-                false => NoAnswer::of(&name, &error, LOGIN_AT_SENTINELS),
-            }
-        })?;
-        let primary = primary.ok_or_else(|| format!("{name} names no address"))?;
+        let State { fields, primary, .. } =
+            self.state(sentinel).await.map_err(|error| self.no_answer(sentinel, &error))?;
+        let primary = primary.ok_or_else(|| format!("the sentinel at {sentinel} names no address"))?;
         let epoch = fields.get("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
         Ok(Named { primary, epoch })
+    }
+
+    /// Why a sentinel does not say what the primary is.
+    fn no_answer(&self, sentinel: &HostPort, error: &RedisError) -> NoAnswer {
+        let name = format!("the sentinel at {sentinel}");
+        match error.to_string().contains("No such master") {
+            true => format!("{name} watches no service {:?}; check engine.url", self.service).into(),
+            false => NoAnswer::of(&name, error, LOGIN_AT_SENTINELS),
+        }
     }
 
     /// Checks that a server is a primary. Answers its replicas.
@@ -107,10 +111,9 @@ impl Sentinel {
 
     /// The state of a sentinel, for an operator.
     async fn observe(&self, sentinel: &HostPort) -> std::result::Result<String, String> {
-        let failed = |error| NoAnswer::of(&format!("the sentinel at {sentinel}"), &error, LOGIN_AT_SENTINELS);
         let todo = "start it, or remove it from engine.url";
         let State { fields, primary, client } =
-            self.state(sentinel).await.map_err(|error| failed(error).advised(todo))?;
+            self.state(sentinel).await.map_err(|error| self.no_answer(sentinel, &error).advised(todo))?;
         let mut quorum = pipe();
         quorum.cmd("SENTINEL").arg("CKQUORUM").arg(&self.service);
         if let Err(error) = ask::<Value>(&client, &quorum).await

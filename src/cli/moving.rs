@@ -3,13 +3,15 @@
 //! Stop Rollcall, move, change `[engine]`, start Rollcall. It notifies of silences of that time
 //! once; the time is blind and does not count as silence. The source stays as it was.
 
+use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use clap::Args;
+use clap::builder::TypedValueParser;
 use clap::error::ErrorKind;
+use clap::{Arg, Args, Command};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::logging;
@@ -28,12 +30,11 @@ const STEPS: u64 = 1000;
 pub(super) struct Arguments {
     /// The engine that has the fleet: embedded:PATH, an address of Redis as in engine.url, or config:FILE for the
     /// engine of that configuration, with its password, prefix and certificates.
-    // Parsed later: an error of the command line would show a password that stands in an address.
-    #[arg(long, value_name = "PLACE")]
-    from: String,
+    #[arg(long, value_name = "PLACE", value_parser = LocationParser)]
+    from: EngineLocation,
     /// The engine that gets it, which must be empty: embedded:PATH, an address of Redis or config:FILE.
-    #[arg(long, value_name = "PLACE")]
-    to: String,
+    #[arg(long, value_name = "PLACE", value_parser = LocationParser)]
+    to: EngineLocation,
     /// The prefix of keys in the Redis that has the fleet (engine.prefix), if it is not rollcall.
     #[arg(long, value_name = "TEXT")]
     from_prefix: Option<String>,
@@ -57,10 +58,23 @@ enum EngineLocation {
     Config(PathBuf),
 }
 
-/// The engine that an option names. Ends the process if it names none, as clap does.
-fn location(option: &str, text: &str) -> EngineLocation {
-    let refused = |why| clap::Error::raw(ErrorKind::ValueValidation, format!("{option}: {why}\n"));
-    parse(text).unwrap_or_else(|why| refused(why).exit())
+/// Reads a location. Its errors do not show the value, as others of the command line do: a password may stand in it.
+#[derive(Clone)]
+struct LocationParser;
+
+impl TypedValueParser for LocationParser {
+    type Value = EngineLocation;
+
+    fn parse_ref(
+        &self,
+        _: &Command,
+        argument: Option<&Arg>,
+        value: &OsStr,
+    ) -> Result<EngineLocation, clap::Error> {
+        let option = argument.and_then(Arg::get_long).unwrap_or_default();
+        parse(&value.to_string_lossy())
+            .map_err(|why| clap::Error::raw(ErrorKind::ValueValidation, format!("--{option}: {why}\n")))
+    }
 }
 
 fn parse(text: &str) -> Result<EngineLocation, String> {
@@ -155,8 +169,8 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     logging::start_quietly()?;
     let stop = signals::stop(HangUp::Stop)?;
     let Arguments { from, to, from_prefix, to_prefix, from_password_file, to_password_file } = arguments;
-    let from = Endpoint::new(location("--from", &from), from_prefix, from_password_file)?;
-    let to = Endpoint::new(location("--to", &to), to_prefix, to_password_file)?;
+    let from = Endpoint::new(from, from_prefix, from_password_file)?;
+    let to = Endpoint::new(to, to_prefix, to_password_file)?;
     let Some(moved) = stop.run_until_cancelled(move_fleet(from, to)).await else {
         bail!("broken off: nothing has arrived, and the fleet is where it was; the move can be repeated");
     };

@@ -85,6 +85,11 @@ impl Given<'_> {
                 leased = self.lease(engine, RECEIVERS[*receiver], part, limit, until).await;
                 String::new()
             }
+            Action::Deliver(receiver) => {
+                let until = now + Duration::from_secs(10);
+                leased = self.lease(engine, RECEIVERS[*receiver], None, 1000, until).await;
+                format!("{:?}", engine.delivered(&leased, now).await.unwrap())
+            }
             Action::Extend(picks, seconds) => {
                 let deliveries: Vec<Arc<Delivery>> = self.picked(picks).into_iter().map(Arc::new).collect();
                 let until = now + Duration::from_secs(*seconds);
@@ -93,7 +98,8 @@ impl Given<'_> {
             Action::End(ends) => self.end(engine, ends).await,
             Action::BeginOnly(picks) => {
                 let picked = self.picked(picks);
-                let picked: Vec<&Delivery> = picked.iter().collect();
+                let only = self.known.deliveries.iter().rfind(|one| one.is_at_most_once());
+                let picked: Vec<&Delivery> = only.into_iter().chain(&picked).collect();
                 format!("{:?}", engine.begin_only_attempts(&picked, now).await.unwrap())
             }
             Action::GiveUpOnly(seconds) => {
@@ -126,6 +132,11 @@ impl Given<'_> {
                 Some(letter) => engine.replay(&letter.delivery, now).await.unwrap().to_string(),
                 None => String::new(),
             },
+            Action::GiveUpAndReplay(pick) if pick.is_plausible() => {
+                let delivery = pick.of(&self.known.deliveries);
+                engine.dead_letter(&delivery, "refused", now).await.unwrap();
+                engine.replay(&delivery, now).await.unwrap().to_string()
+            }
             Action::Purge(places) => {
                 let letters = places.iter().filter_map(|place| self.letter(*place)).cloned();
                 engine.purge(&letters.collect::<Vec<_>>()).await.unwrap().to_string()
@@ -288,6 +299,10 @@ impl Shown<'_> {
             lines.push(format!("{receiver} has not got {letter:?}, {}", one.as_ref() == Some(letter)));
         }
         known.letters.extend(letters);
+        for delivery in known.deliveries.iter().rev().take(20).filter(|one| one.receiver == receiver) {
+            let letter = self.engine.letter(receiver, delivery.notification()).await.unwrap();
+            lines.push(format!("{} is a dead letter: {}", delivery.id, letter.is_some()));
+        }
         lines
     }
 

@@ -48,8 +48,11 @@ pub enum Action {
     Fire(u8),
     /// Of a receiver, in a partition or in all, so many, for so long (s).
     Lease(usize, Option<u16>, usize, u64),
+    /// All that is due for a receiver is leased, and delivered.
+    Deliver(usize),
     Extend(Vec<Pick>, u64),
     End(Vec<(Pick, Outcome)>),
+    /// The last one of a timer that is delivered at most once comes first.
     BeginOnly(Vec<Pick>),
     GiveUpOnly(u64),
     /// To the second receiver, in a partition or in all.
@@ -58,6 +61,8 @@ pub enum Action {
     Up(usize),
     Replay(Pick),
     ReplayLetter(usize),
+    /// It is given up, and replayed at once.
+    GiveUpAndReplay(Pick),
     Purge(Vec<usize>),
     Discard(usize),
     /// These receivers are configured.
@@ -279,18 +284,20 @@ fn actions() -> impl Strategy<Value = Action> {
     prop_oneof![
         12 => prop::collection::vec(events(), 0..4).prop_map(Action::Join),
         3 => Just(Action::Seal),
-        4 => Just(Action::Remind),
-        3 => (0..TIMERS).prop_map(Action::Fire),
+        6 => Just(Action::Remind),
+        4 => (0..TIMERS).prop_map(Action::Fire),
         14 => lease(),
+        8 => (0..2usize).prop_map(Action::Deliver),
         4 => (some(), 10..40u64).prop_map(|(picks, seconds)| Action::Extend(picks, seconds)),
         12 => prop::collection::vec((picks(), outcomes()), 0..6).prop_map(Action::End),
-        3 => some().prop_map(Action::BeginOnly),
-        1 => (0..60u64).prop_map(Action::GiveUpOnly),
-        5 => (0..2usize, 2..4usize, part()).prop_map(|(from, to, part)| Action::FallBack(from, to, part)),
+        4 => some().prop_map(Action::BeginOnly),
+        3 => (0..30u64).prop_map(Action::GiveUpOnly),
+        9 => (0..2usize, 2..4usize, part()).prop_map(|(from, to, part)| Action::FallBack(from, to, part)),
         1 => receiver().prop_map(Action::Down),
         1 => receiver().prop_map(Action::Up),
         2 => picks().prop_map(Action::Replay),
         4 => (0..LAST).prop_map(Action::ReplayLetter),
+        6 => picks().prop_map(Action::GiveUpAndReplay),
         1 => places().prop_map(Action::Purge),
         1 => receiver().prop_map(Action::Discard),
         1 => prop::collection::vec(receiver(), 0..4).prop_map(Action::Enlist),

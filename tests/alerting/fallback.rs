@@ -53,12 +53,14 @@ async fn what_waits_for_a_receiver_that_is_down_goes_to_its_fallback_once_and_to
     // Both are notified of the return of what they know.
     world.hear(&["a"]).await;
     world.joined().await;
+    world.delivered("hook").await;
     world.advance(MINUTE);
     assert_eq!(listed(&sink.wait_for(2, PATIENCE).await.unwrap()[1], "online"), ["a"]);
     let back = &other.wait_for(2, PATIENCE).await.unwrap()[1];
     assert_eq!((listed(back, "online"), back.json()["data"].get("meant_for")), (vec!["a".to_owned()], None));
     // From then on it alone is notified.
     world.notify_loss(&["b"]).await;
+    world.delivered("hook").await;
     world.advance(MINUTE);
     assert_eq!(listed(&sink.wait_for(3, PATIENCE).await.unwrap()[2], "offline"), ["b"]);
     assert_eq!(other.received().len(), 2);

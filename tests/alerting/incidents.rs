@@ -78,6 +78,8 @@ async fn most_units_of_a_site_are_one_incident_for_every_receiver_and_its_end_is
     world.stop().await;
     world.start();
     world.hear_at("north", &north[..17]).await;
+    world.delivered("hook").await;
+    world.delivered("second").await;
     world.advance(5 * WAIT);
     let over = incident(&sink.wait_for(2, PATIENCE).await.unwrap()[1]);
     assert_eq!(part(&over, &fields[..5]), json!(["site", "north", 18, 20, 1]));
@@ -90,6 +92,8 @@ async fn most_units_of_a_site_are_one_incident_for_every_receiver_and_its_end_is
         "{subject}"
     );
     world.hear_at("north", &north[17..18]).await;
+    world.delivered("hook").await;
+    world.delivered("mail").await;
     world.advance(5 * WAIT);
     assert_eq!(incident(&sink.wait_for(3, PATIENCE).await.unwrap()[2]), Value::Null, "it is notified once");
     world.stop().await;

@@ -45,6 +45,7 @@ async fn while_a_gateway_is_offline_its_sensors_are_recorded_and_not_notified() 
         assert_eq!(world.engine.records(true, None, 10).await.unwrap().len(), 4, "they are recorded");
 
         // That holds for long and across a crash. A sensor that returns meanwhile is never notified; others are.
+        world.delivered("hook").await;
         world.pass(10 * TIMEOUT).await;
         world.crash().await;
         world.start();
@@ -57,6 +58,7 @@ async fn while_a_gateway_is_offline_its_sensors_are_recorded_and_not_notified() 
         // The gateway is back. The sensors have their timeout to be heard, and one is.
         world.hear(&["gw"]).await;
         world.joined().await;
+        world.delivered("hook").await;
         world.pass(TIMEOUT - Duration::from_secs(5)).await;
         world.hear(&["s3"]).await;
         world.joined().await;
@@ -66,6 +68,7 @@ async fn while_a_gateway_is_offline_its_sensors_are_recorded_and_not_notified() 
             (vec!["gw".into()], vec![])
         );
         assert_eq!(world.metric("rollcall_inhibiting_units", &[]), 0.0);
+        world.delivered("hook").await;
         world.pass(TIMEOUT + 6 * WAIT).await;
         let received = sink.wait_for(4, PATIENCE).await.unwrap();
         assert_eq!(
@@ -75,6 +78,7 @@ async fn while_a_gateway_is_offline_its_sensors_are_recorded_and_not_notified() 
         // A sensor that was notified before its gateway fell silent is notified of its return.
         world.hear(&["s1"]).await;
         world.joined().await;
+        world.delivered("hook").await;
         world.pass(6 * WAIT).await;
         let received = sink.wait_for(5, PATIENCE).await.unwrap();
         assert_eq!(listed(&received[4], "online"), ["s1"]);

@@ -36,6 +36,8 @@ async fn a_silence_is_notified_after_group_wait_and_the_return_after_it() {
 
     world.hear(&["a"]).await;
     world.joined().await;
+    world.delivered("hook").await;
+    world.delivered("mail").await;
     world.advance(5 * WAIT);
     let received = sink.wait_for(2, PATIENCE).await.unwrap();
     assert_eq!((listed(&received[1], "offline"), listed(&received[1], "online")), (vec![], vec!["a".into()]));
@@ -59,6 +61,7 @@ async fn a_return_is_notified_after_a_change_of_groups_and_to_no_new_receiver() 
     world.start();
     world.hear(&["a", "b", "c"]).await;
     world.joined().await;
+    world.delivered("hook").await;
     world.advance(5 * WAIT);
     let received = sink.wait_for(6, PATIENCE).await.unwrap();
     let mut returned: Vec<String> =
@@ -179,6 +182,7 @@ async fn a_return_after_which_no_unit_is_offline_does_not_wait_for_group_interva
     sink.wait_for(1, PATIENCE).await.unwrap();
     world.hear(&["a", "b"]).await;
     world.joined().await;
+    world.delivered("hook").await;
     world.advance(WAIT);
     assert_eq!(listed(&sink.wait_for(2, PATIENCE).await.unwrap()[1], "online"), ["a", "b"]);
     world.stop().await;
@@ -196,12 +200,14 @@ async fn receivers_are_reminded_and_others_are_notified_until_the_unit_is_back()
     world.notify_loss(&["a"]).await;
     let first = sink.wait_for(1, PATIENCE).await.unwrap().remove(0);
     assert_eq!(first.json()["data"]["reminder"], false);
+    world.delivered("hook").await;
     world.advance(HOUR / 2);
     let escalated = boss.wait_for(1, PATIENCE).await.unwrap().remove(0);
     assert_eq!(
         (listed(&escalated, "offline"), &escalated.json()["data"]["reminder"]),
         (vec!["a".into()], &json!(false))
     );
+    world.delivered("boss").await;
     world.advance(HOUR / 2 + WAIT);
     let reminder = sink.wait_for(2, PATIENCE).await.unwrap().remove(1);
     assert_eq!(
@@ -212,9 +218,13 @@ async fn receivers_are_reminded_and_others_are_notified_until_the_unit_is_back()
     assert_eq!(reminder.json()["data"]["reminder"], true, "it knows of the silence, too");
     world.hear(&["a"]).await;
     world.joined().await;
+    world.delivered("hook").await;
+    world.delivered("boss").await;
     world.advance(5 * WAIT);
     assert_eq!(listed(&sink.wait_for(3, PATIENCE).await.unwrap()[2], "online"), ["a"]);
     assert_eq!(listed(&boss.wait_for(3, PATIENCE).await.unwrap()[2], "online"), ["a"]);
+    world.delivered("hook").await;
+    world.delivered("boss").await;
     world.advance(3 * HOUR);
     let none = async || world.engine.first_reminder(&world.partitions()).await.unwrap().is_none();
     until("the group is looked at no more", none).await;
@@ -438,6 +448,7 @@ async fn blindness_is_notified_once_while_it_lasts_and_so_is_its_end() {
     world.start();
     let asked = reads(&world);
     until("it watches", async || reads(&world) > asked).await;
+    world.delivered("hook").await;
     world.advance(2 * HOUR);
     let joined = world.commands("join");
     until("it was noticed again", async || world.commands("join") > joined).await;
@@ -447,6 +458,7 @@ async fn blindness_is_notified_once_while_it_lasts_and_so_is_its_end() {
     let received = sink.wait_for(2, PATIENCE).await.unwrap();
     assert_eq!((&blind(&received[1])["id"], &blind(&received[1])["to"]), (&json!(id), &json!(to)));
     // An interval of the ledger is notified with its own times.
+    world.delivered("hook").await;
     world.advance(200 * HOUR);
     let received = sink.wait_for(3, PATIENCE).await.unwrap();
     assert_eq!(blind(&received[2])["to"], json!(null));

@@ -273,6 +273,7 @@ async fn a_silence_that_was_taken_back_and_holds_after_all_is_notified_again() {
         assert!(world.roll.register(&unit("a"), &wanted, world.clock.now()).await.unwrap());
         world.roll.check_deadlines(&[unit("a")], world.clock.now()).await.unwrap();
         world.joined().await;
+        world.delivered("hook").await;
         world.advance(5 * WAIT);
         world.roll.canary_returned(world.clock.now()).await.unwrap();
         assert_eq!(listed(&sink.wait_for(count, PATIENCE).await.unwrap()[count - 1], which), ["a"]);

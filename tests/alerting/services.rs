@@ -171,6 +171,7 @@ async fn an_acknowledgement_before_the_page_follows_it() {
         assert_eq!(actions(&received), ["trigger", "acknowledge"]);
         world.hear(&["a"]).await;
         world.joined().await;
+        world.delivered("hook").await;
         world.advance(60 * world::WAIT);
         let received = sink.wait_for(3, PATIENCE).await.unwrap();
         assert_eq!(actions(&received), ["trigger", "acknowledge", "resolve"]);
@@ -198,6 +199,7 @@ async fn the_page_of_an_incident_is_acknowledged_with_the_last_of_its_units() {
         world.sent().await;
         // One is back without an operator.
         world.hear_at("north", &north[4..5]).await;
+        world.delivered("hook").await;
         world.advance(60 * world::WAIT);
         world.sent().await;
         assert_eq!(sink.received().len(), 1, "one unit is still without an operator");
@@ -324,6 +326,7 @@ async fn a_pager_is_told_that_an_operator_takes_care_of_a_silence_and_other_rece
     assert_eq!(keys[0], keys[1]);
     world.hear(&["a"]).await;
     world.joined().await;
+    world.delivered("hook").await;
     world.advance(60 * world::WAIT);
     assert_eq!(sink.wait_for(3, PATIENCE).await.unwrap()[2].json()["event_action"], "resolve");
     other.wait_for(2, PATIENCE).await.unwrap();

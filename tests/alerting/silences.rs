@@ -44,6 +44,7 @@ async fn what_a_silence_covered_and_still_holds_when_it_ends_is_notified_once_th
     silence(&world, "unit=~\"a|b|before\"", HOUR).await;
     world.lose(&["a", "b", "c"]).await;
     world.joined().await;
+    world.delivered("hook").await;
     world.advance(5 * WAIT);
     let received = sink.wait_for(2, PATIENCE).await.unwrap();
     assert_eq!(listed(&received[1], "offline"), ["c"]);
@@ -64,6 +65,7 @@ async fn what_a_silence_covered_and_still_holds_when_it_ends_is_notified_once_th
     world.start();
     world.hear(&["a", "before"]).await;
     world.joined().await;
+    world.delivered("hook").await;
     world.advance(5 * WAIT);
     let received = sink.wait_for(4, PATIENCE).await.unwrap();
     assert_eq!(listed(&received[3], "online"), ["a", "before"]);

@@ -14,6 +14,9 @@ pub const MOST_LABELS: usize = 16;
 /// The longest value of a label, in bytes.
 pub const LONGEST_LABEL: usize = 128;
 
+/// Names that matchers, alerts and metrics give a meaning of their own, so no label of a unit may have them.
+const OWN_NAMES: [&str; 5] = ["kind", "unit", "state", "cause", "transition"];
+
 /// Whether `name` may name a label: `[a-zA-Z_][a-zA-Z0-9_]{0,31}`, as Prometheus allows it, and
 /// no label name of Rollcall's own.
 pub fn is_label_name(name: &str) -> bool {
@@ -23,7 +26,7 @@ pub fn is_label_name(name: &str) -> bool {
         && name.len() <= 32
         && chars.all(|c| c.is_ascii_alphanumeric() || c == b'_')
         && !name.starts_with("__")
-        && !matches!(name, "kind" | "unit" | "transition")
+        && !OWN_NAMES.contains(&name)
 }
 
 /// Whether `value` may be the value of a label: 1–128 bytes, no control characters.
@@ -69,7 +72,7 @@ mod tests {
         for name in ["site", "_x", "Site2"] {
             assert!(is_label_name(name), "{name}");
         }
-        for name in ["", "2x", "a-b", "__name__", "kind", "unit", &"x".repeat(33)] {
+        for name in ["", "2x", "a-b", "__name__", "kind", "unit", "state", "cause", &"x".repeat(33)] {
             assert!(!is_label_name(name), "{name}");
         }
         assert!(is_label_value("Hall 3, north"));

@@ -73,4 +73,19 @@ mod tests {
         };
         assert_eq!((named(&[]), named(&[("alertname", "mine")])), (false, true));
     }
+
+    #[test]
+    fn matchers_of_the_labels_of_an_alert_match_its_record() {
+        let moment = Timestamp::ZERO;
+        // Stored before such names were refused.
+        let own = labels(&[("state", "texas"), ("cause", "theft"), ("alertname", "mine"), ("site", "north")]);
+        for labels in [Labels::new(), own] {
+            let record = OfflineRecord::open("pump:1".parse().unwrap(), moment, moment, moment);
+            let record = OfflineRecord { labels, ..record };
+            for (name, value) in alert_labels(&record) {
+                let matcher = Matcher::new(name, super::super::Operator::Equal, value).unwrap();
+                assert!(is_match(&matcher, &record), "{matcher}");
+            }
+        }
+    }
 }

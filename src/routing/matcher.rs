@@ -1,10 +1,11 @@
 //! A condition on one label of a silence.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use regex::{Regex, RegexBuilder};
 
-use crate::presence::{OfflineRecord, Transition};
+use crate::presence::{OfflineRecord, Transition, is_label_name};
 
 /// The most memory that a compiled expression may take, in bytes.
 const LARGEST_EXPRESSION: usize = 1 << 20;
@@ -91,25 +92,38 @@ impl PartialEq for Matcher {
     }
 }
 
-/// In one spelling, whatever the spelling in the configuration.
+/// In one spelling, whatever the spelling in the configuration. A reader of matchers reads it as the same matcher.
 impl fmt::Display for Matcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let value = self.value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-        write!(f, "{}{}\"{value}\"", self.name, self.operator.as_str())
+        let is_plain = self.name.bytes().all(|c| c.is_ascii_alphanumeric() || c == b'_')
+            && !self.name.starts_with(|c: char| c.is_ascii_digit());
+        let name = if is_plain { Cow::Borrowed(&*self.name) } else { Cow::Owned(quoted(&self.name)) };
+        write!(f, "{name}{}{}", self.operator.as_str(), quoted(&self.value))
     }
+}
+
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"))
+}
+
+/// Whether a route or a rule may compare a value of this name: a label of units, or one of those that Rollcall gives.
+pub(super) fn is_matcher_name(name: &str) -> bool {
+    matches!(name, "kind" | "unit" | "cause" | "state") || is_label_name(name)
 }
 
 /// The value of a label, `kind`, `unit`, `cause` or `state`; empty if there is none.
 pub(super) fn label<'a>(record: &'a OfflineRecord, name: &str) -> &'a str {
-    match name {
-        "kind" => record.kind.as_str(),
-        "unit" => record.unit.as_str(),
-        "cause" => record.cause.as_str(),
-        "state" => match record.transition() {
+    match (name, record.labels.get(name)) {
+        ("kind", _) => record.kind.as_str(),
+        ("unit", _) => record.unit.as_str(),
+        // As it is shown: a label is what a silence was made from.
+        (_, Some(value)) => value,
+        ("cause", None) => record.cause.as_str(),
+        ("state", None) => match record.transition() {
             Transition::Offline => "offline",
             Transition::Online => "online",
         },
-        name => record.labels.get(name).map_or("", String::as_str),
+        (_, None) => "",
     }
 }
 

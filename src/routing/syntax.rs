@@ -4,8 +4,8 @@
 //! in which an unquoted value holds almost anything and an unknown escape stays as it is. As in Alertmanager by default, a
 //! text is read as UTF-8 if that is possible, else as classic; where both read it differently, the classic one counts.
 
+use super::matcher::is_matcher_name;
 use super::{Matcher, Operator};
-use crate::presence::is_label_name;
 
 /// Why a text holds no matchers.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -70,7 +70,7 @@ fn of_any_label(Written { name, operator, value, name_at, value_at }: Written) -
 
 fn of_route(written: Written) -> Result<Matcher, Error> {
     let Written { name, operator, value, name_at, value_at } = written;
-    if !matches!(name.as_str(), "kind" | "unit") && !is_label_name(&name) {
+    if !is_matcher_name(&name) {
         let text = format!("{name:?} is neither kind, unit, state, cause nor the name of a label");
         return Err((name_at, text));
     }
@@ -323,6 +323,16 @@ mod tests {
         ];
         for (text, expected) in cases {
             assert_eq!(shown(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_matcher_is_shown_in_a_spelling_that_is_read_as_the_same() {
+        let texts = ["site", "foo.bar", "a b", "a=b", "sité", "0x", "say \"x\"", "a\\b\n", "a,{b}~'`"];
+        for (name, value) in texts.iter().flat_map(|name| texts.map(|value| (name, value))) {
+            let one = Matcher::new(name.to_string(), Operator::NotEqual, value.to_owned()).unwrap();
+            assert_eq!(parse_label_matchers(&one.to_string()).unwrap(), [one.clone()], "{one}");
+            assert_eq!(parse_label_matchers(&format!("{{{one},{one}}}")).unwrap(), [one.clone(), one]);
         }
     }
 

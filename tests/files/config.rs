@@ -537,6 +537,7 @@ fn a_rule_of_inhibition_that_is_wrong_or_inhibits_nothing_is_named() {
         (rule("'kind=a'", "", ""), "inhibit[0].target_matchers: is empty; write at least one matcher"),
         (rule("'kind=a'", "'kind=~('", ""), "inhibit[0].target_matchers[0]: \"kind=~(\""),
         (rule("'kind=a'", "'kind=b'", "'a b'"), "inhibit[0].equal[0]: \"a b\" is neither kind, unit nor"),
+        (rule("'kind=a'", "'kind=b'", "'state'"), "inhibit[0].equal[0]: \"state\" is neither kind, unit nor"),
         (rule("'kind=a'", "'kind=b'", "'x', 'x'"), "inhibit[0].equal[1]: \"x\" is there twice"),
     ];
     for (text, expected) in cases {

@@ -8,7 +8,7 @@ use tokio::task::JoinError;
 use tokio::time::Instant;
 
 use super::breaker::Change;
-use super::channel::{Answer, Failure, within};
+use super::channel::{Answer, Failure, attempt_part};
 use super::deliver::Deliver;
 use super::in_flight::{FinishedAttempt, InFlight};
 use super::outcome::outcome_of;
@@ -105,8 +105,11 @@ impl Deliver {
             let (begun, now) = (Instant::now(), clock.now());
             // No other instance takes a delivery with a mark, whatever becomes of its lease.
             let may_attempt = may_attempt && (now < until || delivery.is_at_most_once());
-            let result =
-                if may_attempt { Some(within(timeout, channel.send(&delivery, now)).await) } else { None };
+            let result = match may_attempt {
+                true => Some(attempt_part(&*channel, &delivery, usize::MAX, timeout, now).await),
+                false => None,
+            };
+            let result = result.map(|sent| sent.map(Option::unwrap_or_default));
             FinishedAttempt { id, result, at: now, took: begun.elapsed() }
         });
     }
@@ -157,15 +160,19 @@ impl Deliver {
 
     /// Notes how an attempt ended. Disables the receiver, or opens or closes its breaker.
     pub(super) fn judge(&self, in_flight: &mut InFlight, result: &Result<Answer, Failure>) {
-        let receiver = &self.receiver.name;
-        let why = result.as_ref().err().map(ToString::to_string);
-        self.healths.note(receiver, why.as_deref(), self.clock.now());
-        in_flight.is_down = Some(result.is_err());
+        let (receiver, retry, now) = (&self.receiver.name, &self.receiver.retry, self.clock.now());
+        let failure = result.as_ref().err().filter(|failure| !matches!(failure, Failure::Partial { .. }));
+        let why = failure.map(ToString::to_string);
+        self.healths.note(receiver, why.as_deref(), now);
+        in_flight.is_down = Some(failure.is_some());
         let change = match result {
-            Ok(_) => in_flight.breaker.succeeded(),
+            Err(Failure::Partial { why, wait, is_asked: true }) => {
+                in_flight.breaker.took_part(why, *wait, now, retry);
+                None
+            }
+            Ok(_) | Err(Failure::Partial { .. }) => in_flight.breaker.succeeded(),
             Err(Failure::Gone { why }) => return self.disable(in_flight, why),
             Err(Failure::Temporary { why, retry_after }) => {
-                let (now, retry) = (self.clock.now(), &self.receiver.retry);
                 in_flight.breaker.failed(why, *retry_after, now, retry, rand::random())
             }
         };

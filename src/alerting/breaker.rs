@@ -4,6 +4,9 @@
 //! grow to [`LONGEST_WAIT`]; all others stay in the engine. The first success closes it, and what waits is attempted at
 //! once, instead of when the backoff of each delivery says so.
 //!
+//! A receiver that asks for a wait (`Retry-After`) gets it: nothing is sent to it until then, and the next attempt is a probe.
+//! The wait is limited to [`LONGEST_HOLD`], so that no answer keeps a receiver from alerts for a night.
+//!
 //! A pure state of one instance: others, and this one after a start, learn by failures of their own.
 
 use std::time::Duration;
@@ -16,6 +19,8 @@ use crate::clock::Timestamp;
 const OPENS_AFTER: u32 = 5;
 /// The longest wait between two probes.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// The longest wait between two probes of a receiver that asks for a longer one, unless its retries are later.
+const LONGEST_HOLD: Duration = Duration::from_secs(3600);
 
 #[derive(Debug, Default)]
 pub(super) struct Breaker {
@@ -32,6 +37,8 @@ struct Open {
     probe_at: Timestamp,
     /// The last failure.
     why: String,
+    /// Opened by a wait that the receiver asked for, and not by failures in a row.
+    is_asked: bool,
 }
 
 /// What an attempt changed.
@@ -58,7 +65,15 @@ impl Breaker {
 
     pub fn succeeded(&mut self) -> Option<Change> {
         self.failures = 0;
-        self.open.take().map(|_| Change::Closed)
+        self.open.take().filter(|open| !open.is_asked).map(|_| Change::Closed)
+    }
+
+    /// The receiver took a part of a delivery, and asks for a wait before the rest.
+    pub fn took_part(&mut self, why: &str, asked: Duration, now: Timestamp, retry: &Retry) {
+        self.failures = 0;
+        let is_asked = self.open.as_ref().is_none_or(|open| open.is_asked);
+        let probe_at = now + longest_hold(asked, retry);
+        self.open = Some(Open { probes: 0, probe_at, why: why.to_owned(), is_asked });
     }
 
     /// `retry_after` is the wait that the receiver asked for; `jitter` is drawn from `0.0..1.0`.
@@ -71,18 +86,28 @@ impl Breaker {
         jitter: f64,
     ) -> Option<Change> {
         self.failures = self.failures.saturating_add(1);
-        // Attempts that were under way when it opened are no probes.
-        if self.failures < OPENS_AFTER || !self.admits(now) {
+        let asked = retry_after.map(|asked| longest_hold(asked, retry)).filter(|asked| !asked.is_zero());
+        if let Some(open) = self.open.as_mut().filter(|open| now < open.probe_at) {
+            // Attempts that were under way when it opened are no probes.
+            open.probe_at = open.probe_at.max(now + asked.unwrap_or_default());
+            return None;
+        }
+        let is_asked = self.failures < OPENS_AFTER;
+        if is_asked && asked.is_none() && self.open.is_none() {
             return None;
         }
         let probes = self.open.as_ref().map_or(0, |open| open.probes).saturating_add(1);
         let longest = retry.longest.min(LONGEST_WAIT);
         let wait = Backoff { first: retry.first.min(longest), longest }.wait(probes, jitter);
-        let wait = wait.max(retry_after.unwrap_or_default().min(retry.longest));
-        let opened = self.open.is_none().then_some(Change::Opened);
-        self.open = Some(Open { probes, probe_at: now + wait, why: why.to_owned() });
-        opened
+        let probe_at = now + wait.max(asked.unwrap_or_default());
+        let was_opened = self.open.as_ref().is_some_and(|open| !open.is_asked);
+        self.open = Some(Open { probes, probe_at, why: why.to_owned(), is_asked: is_asked && !was_opened });
+        (!is_asked && !was_opened).then_some(Change::Opened)
     }
+}
+
+fn longest_hold(asked: Duration, retry: &Retry) -> Duration {
+    asked.min(LONGEST_HOLD.max(retry.longest))
 }
 
 #[cfg(test)]
@@ -148,6 +173,41 @@ mod tests {
         breaker.failed("busy", Some(30 * SECOND), at(5), &RETRY, 1.0);
         assert!(!breaker.admits(at(34)) && breaker.admits(at(35)));
         breaker.failed("busy", Some(100 * HOUR), at(35), &RETRY, 1.0);
-        assert!(!breaker.admits(at(3634)) && breaker.admits(at(3635)), "not longer than retry.longest");
+        assert!(!breaker.admits(at(3634)) && breaker.admits(at(3635)), "not longer than an hour");
+        assert_eq!(breaker.succeeded(), Some(Change::Closed));
+    }
+
+    #[test]
+    fn a_receiver_gets_the_wait_that_it_asks_for_from_its_first_failure_on() {
+        let retry = Retry { first: SECOND, longest: SECOND, give_up_after: HOUR };
+        let mut breaker = Breaker::default();
+        assert_eq!(breaker.failed("busy", Some(30 * SECOND), at(0), &retry, 1.0), None);
+        assert!(!breaker.admits(at(29)) && breaker.admits(at(30)), "longer than its retries");
+        // Another attempt was under way.
+        assert_eq!(breaker.failed("busy", Some(30 * SECOND), at(2), &retry, 1.0), None);
+        assert_eq!(breaker.failed("down", None, at(3), &retry, 1.0), None);
+        assert!(!breaker.admits(at(31)) && breaker.admits(at(32)));
+        assert_eq!(breaker.succeeded(), None, "no failures in a row");
+        assert!(breaker.admits(at(2)));
+        assert_eq!(breaker.failed("busy", Some(Duration::ZERO), at(2), &retry, 1.0), None);
+        assert!(breaker.admits(at(2)), "it asks for no wait");
+        for second in 2..6 {
+            let changed = breaker.failed("busy", Some(SECOND), at(second), &retry, 1.0);
+            assert_eq!(changed, (second == 5).then_some(Change::Opened), "{second}");
+        }
+        assert_eq!(breaker.succeeded(), Some(Change::Closed));
+    }
+
+    #[test]
+    fn a_receiver_that_takes_a_part_has_not_failed() {
+        let mut breaker = Breaker::default();
+        for second in 0..100 {
+            breaker.took_part("busy", SECOND, at(second), &RETRY);
+            assert!(!breaker.admits(at(second)) && breaker.admits(at(second + 1)));
+        }
+        assert_eq!(breaker.succeeded(), None);
+        let mut breaker = opened();
+        breaker.took_part("busy", SECOND, at(5), &RETRY);
+        assert_eq!(breaker.succeeded(), Some(Change::Closed));
     }
 }

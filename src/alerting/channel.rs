@@ -26,6 +26,7 @@ mod mail_content;
 mod mqtt;
 mod open;
 mod private_addresses;
+mod secrets;
 mod service;
 mod tls;
 mod webhook;
@@ -54,6 +55,15 @@ pub enum Failure {
         /// The least wait that the receiver asked for.
         retry_after: Option<Duration>,
     },
+    /// The receiver works and took a part of the delivery. The next attempt goes on with the rest.
+    #[error("{why}")]
+    Partial {
+        why: String,
+        /// The least wait before the rest.
+        wait: Duration,
+        /// The receiver asked for that wait: nothing else is sent to it meanwhile.
+        is_asked: bool,
+    },
     /// The receiver wants no more notifications.
     #[error("{why}")]
     Gone { why: String },
@@ -63,6 +73,17 @@ impl Failure {
     /// A failure without a wait that the receiver asked for.
     pub fn temporary(why: impl Into<String>) -> Failure {
         Failure::Temporary { why: why.into(), retry_after: None }
+    }
+
+    /// The failure of an attempt in which the receiver took a part of the delivery.
+    pub(super) fn after_a_part(self) -> Failure {
+        match self {
+            Failure::Temporary { why, retry_after } => {
+                let wait = retry_after.unwrap_or_default();
+                Failure::Partial { why, wait, is_asked: !wait.is_zero() }
+            }
+            other => other,
+        }
     }
 }
 
@@ -147,6 +168,22 @@ pub trait Channel: Send + Sync {
     fn unreached(&self) -> Option<String> {
         None
     }
+}
+
+/// Up to `most` messages of a delivery, given up after `timeout`. `None`: the others are to follow.
+pub(super) async fn attempt_part(
+    channel: &dyn Channel,
+    delivery: &Delivery,
+    most: usize,
+    timeout: Duration,
+    now: Timestamp,
+) -> Result<Option<Answer>, Failure> {
+    let parts = channel.parts(delivery);
+    let result = within(timeout, channel.send_part(delivery, most, now)).await;
+    result.map_err(|failure| match channel.parts(delivery) < parts {
+        true => failure.after_a_part(),
+        false => failure,
+    })
 }
 
 /// An attempt, given up after `timeout`.

@@ -1,7 +1,8 @@
 //! The outcome of an attempt to deliver.
 //!
 //! A failure is tried again, later each time, until the notification is too old; the last attempt is made
-//! at that moment, and then it becomes a dead letter. Only `410 Gone` is final: it disables the receiver,
+//! at that moment, and then it becomes a dead letter. The rest of a delivery of which the receiver took a part follows
+//! without a growing wait. Only `410 Gone` is final: it disables the receiver,
 //! and everything for it becomes a dead letter, until a restart. Nothing is ever dropped.
 //!
 //! # Why a refusal is retried
@@ -26,22 +27,25 @@ pub(super) fn outcome_of(
     retry: &Retry,
     jitter: f64,
 ) -> End {
-    let (why, retry_after) = match result {
+    let (why, wait) = match result {
         Ok(_) => return End::Delivered,
         Err(Failure::Gone { why }) => return End::DeadLetter(why.clone()),
-        Err(Failure::Temporary { why, .. }) if delivery.is_at_most_once() => {
+        Err(Failure::Temporary { why, .. } | Failure::Partial { why, .. }) if delivery.is_at_most_once() => {
             return End::DeadLetter(format!(
                 "a timer that is delivered at most once is not tried again: {why}"
             ));
         }
-        Err(Failure::Temporary { why, retry_after }) => (why, retry_after.unwrap_or_default()),
+        Err(Failure::Temporary { why, retry_after }) => {
+            let asked = retry_after.unwrap_or_default();
+            (why, retry.backoff().wait(delivery.attempt, jitter).max(asked.min(LONGEST_RETRY_AFTER)))
+        }
+        Err(Failure::Partial { why, wait, .. }) => (why, retry.first.max((*wait).min(LONGEST_RETRY_AFTER))),
     };
     let last = delivery.sealed_at + retry.give_up_after;
     if now >= last {
         let age = now.since(delivery.sealed_at);
         return End::DeadLetter(format!("given up after {age:?}: {why}"));
     }
-    let wait = retry.backoff().wait(delivery.attempt, jitter).max(retry_after.min(LONGEST_RETRY_AFTER));
     End::RetryAt((now + wait).min(last))
 }
 
@@ -59,6 +63,10 @@ mod tests {
     }
 
     fn after(attempt: u32, retry_after: Option<Duration>, now: Timestamp) -> End {
+        after_failure(attempt, &Failure::Temporary { why: "down".to_owned(), retry_after }, now)
+    }
+
+    fn after_failure(attempt: u32, failure: &Failure, now: Timestamp) -> End {
         let group = Group { key: "all".to_owned(), labels: Default::default() };
         let delivery = Delivery {
             id: "n.hook".to_owned(),
@@ -74,8 +82,7 @@ mod tests {
             meant_for: None,
             attempt,
         };
-        let failure = Failure::Temporary { why: "down".to_owned(), retry_after };
-        outcome_of(&delivery, Err(&failure), now, &RETRY, 1.0)
+        outcome_of(&delivery, Err(failure), now, &RETRY, 1.0)
     }
 
     #[test]
@@ -84,6 +91,18 @@ mod tests {
         assert_eq!(after(3, None, at(100)), End::RetryAt(at(104)));
         assert_eq!(after(3, Some(SECOND), at(100)), End::RetryAt(at(104)));
         assert_eq!(after(3, Some(90 * SECOND), at(100)), End::RetryAt(at(190)));
+    }
+
+    #[test]
+    fn the_rest_of_a_delivery_follows_without_a_growing_wait() {
+        let part = |seconds: u32| Failure::Partial {
+            why: "busy".to_owned(),
+            wait: SECOND * seconds,
+            is_asked: false,
+        };
+        assert_eq!(after_failure(40, &part(0), at(100)), End::RetryAt(at(101)));
+        assert_eq!(after_failure(40, &part(90), at(100)), End::RetryAt(at(190)));
+        assert!(matches!(after_failure(40, &part(0), at(86_400)), End::DeadLetter(_)));
     }
 
     #[test]

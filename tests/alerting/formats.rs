@@ -107,6 +107,22 @@ async fn an_answer_that_repeats_a_secret_is_shown_without_it() {
 }
 
 #[tokio::test]
+async fn an_answer_that_repeats_the_words_of_a_header_or_a_login_is_shown_without_them() {
+    let sink = sink().await;
+    let encoded = data_encoding::BASE64.encode(b"ops:pa55-word");
+    sink.answer_with([Answer::Say(400, format!("status firing: Basic {encoded} pa55-word k3y-of-api"))]);
+    let url = format!("http://ops:pa55-word@127.0.0.1:{}/hook", sink.port());
+    let value = "Key k3y-of-api {{ status }} firing".to_owned();
+    let headers = [("x-api-key".to_owned(), value)].into();
+    let format = Format::Template { method: String::new(), body: "{}".to_owned() };
+    let config = WebhookConfig { url, headers, format, ..WebhookConfig::default() };
+    let channel = open(&with_links(config)).unwrap();
+    let failure = channel.send(&delivery(vec![], vec![]), now()).await.unwrap_err().to_string();
+    assert!(failure.contains("\"status ***: Basic *** *** ***\""), "{failure}");
+    assert_eq!(sink.received()[0].header("authorization"), format!("Basic {encoded}"));
+}
+
+#[tokio::test]
 async fn a_name_that_leads_to_a_private_network_is_not_connected_to() {
     let sink = sink().await;
     let url = format!("http://localhost:{}/s3cret", sink.port());

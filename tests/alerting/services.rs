@@ -356,6 +356,35 @@ async fn a_storm_of_alerts_goes_on_where_a_rate_limit_stopped_it() {
     assert_eq!(keys[4], keys[5], "the refused one is");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pager_that_takes_a_part_has_not_failed_and_gets_the_rest_when_it_says() {
+    const MINUTE: Duration = Duration::from_secs(60);
+    let sink = sink().await;
+    let mut world = World::new("kind", vec![pager(&sink)]).await;
+    // One alert a minute.
+    let answers = (0..11).flat_map(|_| [Answer::Status(202), Answer::RetryAfter(429, "60".to_owned())]);
+    sink.answer_with(answers);
+    let ids: Vec<String> = (0..12).map(|number| format!("u{number}")).collect();
+    world.notify_loss(&ids.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    for taken in 1..12 {
+        sink.wait_for(2 * taken, PATIENCE).await.unwrap();
+        let next = world.clock.now() + MINUTE;
+        until("the rest waits for a minute", async || {
+            world.engine.first_lease(&world.partitions(), "hook").await.unwrap() == Some(next)
+        })
+        .await;
+        let problems = world.telemetry.problems();
+        assert!(problems.iter().all(|problem| problem.name != "not_delivered"), "{problems:?}");
+        world.advance(MINUTE);
+    }
+    world.delivered("hook").await;
+    let received = sink.received();
+    let keys: std::collections::BTreeSet<String> =
+        received.iter().map(|request| request.json()["dedup_key"].to_string()).collect();
+    assert_eq!((received.len(), keys.len()), (23, 12));
+    world.stop().await;
+}
+
 #[tokio::test]
 async fn an_operator_may_write_title_and_text() {
     let sink = sink().await;

@@ -8,9 +8,8 @@
 //! wrong password, a missing right to relay or a wrong address, and no alert is lost by it. If the server refuses
 //! some recipients for good, the others get the mail, and the log names those that were refused.
 //!
-//! If it refuses some for the moment (greylisting, a full mailbox), the first [`PATIENT`] attempts fail, so that every
-//! recipient gets the same mail once. From then on these recipients are refused like those for good: one full mailbox
-//! keeps no alert from the others.
+//! If it refuses some for the moment (greylisting, a full mailbox), the others get the mail, and it is tried again for
+//! those: see `partial_mails.rs`.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
@@ -33,6 +32,7 @@ use tokio_rustls::TlsConnector;
 use url::{Host, Url};
 
 use super::mail_content::{MailContent, TABLE_NAME};
+use super::secrets::Secrets;
 use super::{Answer, Channel, Failure, chain};
 use crate::alerting::message::{Message, MessageConfig, test_delivery};
 use crate::alerting::text::plain;
@@ -41,16 +41,15 @@ use crate::store::Delivery;
 use crate::trust;
 
 mod limited_stream;
+mod partial_mails;
 
 use limited_stream::LimitedStream;
+use partial_mails::PartialMails;
 
 /// A connection that was idle for longer is not used again.
 const LONGEST_IDLE: Duration = Duration::from_secs(20);
 /// How long an idle connection may take to answer that it is open.
 const NOOP_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// How many attempts wait for recipients that the server refuses for the moment.
-const PATIENT: u32 = 2;
 
 pub struct Email {
     receiver: String,
@@ -61,7 +60,21 @@ pub struct Email {
     idle: Mutex<Vec<(AsyncSmtpConnection, Instant)>>,
     /// The recipients that were refused when the last mail was taken, and why.
     refused: Mutex<Option<String>>,
+    partial: Mutex<PartialMails>,
 }
+
+/// What a server answers to recipients.
+#[derive(Default)]
+struct Addressed<'a> {
+    taken: Vec<&'a Address>,
+    /// The recipients that it refuses for good.
+    refused: Vec<Refused<'a>>,
+    /// The recipients that it refuses for the moment.
+    put_off: Vec<Refused<'a>>,
+}
+
+/// A recipient, and why the server refuses it.
+type Refused<'a> = (&'a Address, Failure);
 
 /// An SMTP server.
 struct Server {
@@ -69,6 +82,7 @@ struct Server {
     port: u16,
     security: Security,
     credentials: Option<Credentials>,
+    secrets: Secrets,
 }
 
 enum Security {
@@ -98,6 +112,7 @@ impl Email {
             message: message.clone(),
             idle: Mutex::default(),
             refused: Mutex::default(),
+            partial: Mutex::default(),
         })
     }
 
@@ -105,14 +120,31 @@ impl Email {
         MailContent::new(message, self.domain(), &self.message)
     }
 
-    async fn post(&self, message: &Message<'_>) -> Result<Answer, Failure> {
-        let is_patient = message.delivery.attempt <= PATIENT && !message.delivery.is_at_most_once();
-        let message = self
+    async fn post(&self, message: &Message<'_>, now: Timestamp) -> Result<Answer, Failure> {
+        let delivery = message.delivery;
+        let mail = self
             .written(self.content(message))
             .map_err(|error| Failure::temporary(format!("the mail cannot be written: {}", chain(&error))))?;
+        let recipients = self.partial().without(&delivery.id, self.recipients());
+        let has_others = recipients.len() < self.to.len();
         let mut connection = self.connection().await?;
-        let answer = self.hand_over(&mut connection, &message.formatted(), is_patient).await?;
-        self.idle().push((connection, Instant::now()));
+        let mut addressed = self.address(&mut connection, recipients, has_others).await?;
+        let mut answer = Answer("the others have the mail".to_owned());
+        if !addressed.taken.is_empty() {
+            answer = self.hand_over(&mut connection, &mail.formatted()).await?;
+            self.idle().push((connection, Instant::now()));
+        }
+        let is_patient = !delivery.is_at_most_once() && !message.is_test;
+        let wait = match is_patient {
+            true => self.partial().wait_for_others(&delivery.id, &addressed, now),
+            false => None,
+        };
+        if let Some(wait) = wait {
+            let why = format!("some recipients are refused for the moment: {}", list(&addressed.put_off));
+            return Err(Failure::Partial { why, wait, is_asked: false });
+        }
+        addressed.refused.append(&mut addressed.put_off);
+        self.note_refused(&addressed.refused);
         Ok(answer)
     }
 
@@ -157,18 +189,17 @@ impl Email {
         self.server.connect(&ClientId::Domain(self.domain().to_owned())).await
     }
 
-    async fn hand_over(
-        &self,
-        connection: &mut AsyncSmtpConnection,
-        mail: &[u8],
-        is_patient: bool,
-    ) -> Result<Answer, Failure> {
+    async fn hand_over(&self, connection: &mut AsyncSmtpConnection, mail: &[u8]) -> Result<Answer, Failure> {
         let fail = |error: Error| self.server.failure(&error);
-        let refused = self.address(connection, is_patient).await?;
         connection.command(Data).await.map_err(fail)?;
         let answer = connection.message(mail).await.map_err(fail)?;
         let answer = format!("{} {}", answer.code(), answer.first_line().unwrap_or_default());
-        let refused = (!refused.is_empty()).then(|| list(&refused));
+        Ok(Answer(plain(&self.server.secrets.hide(&answer))))
+    }
+
+    /// Logs the recipients that do not get a mail which the others have, unless they are those of the mail before.
+    fn note_refused(&self, refused: &[Refused<'_>]) {
+        let refused = (!refused.is_empty()).then(|| list(refused));
         let before = std::mem::replace(&mut *self.refused(), refused.clone());
         if let Some(refused) = refused.filter(|refused| before.as_ref() != Some(refused)) {
             tracing::warn!(
@@ -176,31 +207,39 @@ impl Email {
                 "some recipients were refused, the others were notified: {refused}"
             );
         }
-        Ok(Answer(plain(&answer)))
     }
 
-    /// Sends `MAIL FROM` and `RCPT TO`. Answers with the recipients that the server refuses, if it takes any. `is_patient`:
-    /// one that it refuses for the moment is a failure.
-    async fn address(
+    /// Sends `MAIL FROM` and `RCPT TO`. An error if the server takes none of the recipients, unless others have the mail.
+    async fn address<'a>(
         &self,
         connection: &mut AsyncSmtpConnection,
-        is_patient: bool,
-    ) -> Result<Vec<(&Address, Failure)>, Failure> {
+        recipients: Vec<&'a Address>,
+        has_others: bool,
+    ) -> Result<Addressed<'a>, Failure> {
         let fail = |error: Error| self.server.failure(&error);
         connection.command(Mail::new(Some(self.from.email.clone()), vec![])).await.map_err(fail)?;
-        let mut refused: Vec<(&Address, Failure)> = Vec::new();
-        for recipient in &self.to {
-            match connection.command(Rcpt::new(recipient.email.clone(), vec![])).await {
-                Err(error) if error.is_permanent() || (error.is_transient() && !is_patient) => {
-                    refused.push((&recipient.email, fail(error)));
-                }
-                answer => drop(answer.map_err(fail)?),
+        let mut addressed = Addressed::default();
+        for recipient in recipients {
+            match connection.command(Rcpt::new(recipient.clone(), vec![])).await {
+                Ok(_) => addressed.taken.push(recipient),
+                Err(error) if error.is_permanent() => addressed.refused.push((recipient, fail(error))),
+                Err(error) if error.is_transient() => addressed.put_off.push((recipient, fail(error))),
+                Err(error) => return Err(fail(error)),
             }
         }
-        match refused.as_slice() {
-            [.., (_, failure)] if refused.len() == self.to.len() => Err(failure.clone()),
-            _ => Ok(refused),
+        let Addressed { taken, refused, put_off } = &addressed;
+        match refused.last().or(put_off.last()) {
+            Some((_, failure)) if taken.is_empty() && !has_others => Err(failure.clone()),
+            _ => Ok(addressed),
         }
+    }
+
+    fn recipients(&self) -> impl Iterator<Item = &Address> {
+        self.to.iter().map(|mailbox| &mailbox.email)
+    }
+
+    fn partial(&self) -> MutexGuard<'_, PartialMails> {
+        self.partial.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn refused(&self) -> MutexGuard<'_, Option<String>> {
@@ -224,20 +263,22 @@ impl Email {
 
 #[async_trait]
 impl Channel for Email {
-    async fn send(&self, delivery: &Delivery, _now: Timestamp) -> Result<Answer, Failure> {
-        self.post(&Message::new(delivery)).await
+    async fn send(&self, delivery: &Delivery, now: Timestamp) -> Result<Answer, Failure> {
+        self.post(&Message::new(delivery), now).await
     }
 
     async fn send_test(&self, now: Timestamp) -> Result<(), Failure> {
-        self.post(&Message::test(&test_delivery(&self.receiver, now))).await.map(|_| ())
+        self.post(&Message::test(&test_delivery(&self.receiver, now)), now).await.map(|_| ())
     }
 
     /// Connects, greets, logs in and names sender and recipients, and sends no mail.
     async fn probe(&self) -> Result<(), Failure> {
         let mut connection = self.connection().await?;
-        let refused = self.address(&mut connection, true).await;
+        let addressed = self.address(&mut connection, self.recipients().collect(), false).await;
         connection.abort().await;
-        match refused?.as_slice() {
+        let Addressed { mut refused, mut put_off, .. } = addressed?;
+        refused.append(&mut put_off);
+        match refused.as_slice() {
             [] => Ok(()),
             some => Err(Failure::temporary(format!("some recipients are refused: {}", list(some)))),
         }
@@ -276,17 +317,22 @@ impl Server {
             "smtp+starttls" => (587, Security::StartTls(tls()?)),
             other => return Err(format!("smtp begins with {other}:; {hint}")),
         };
-        let credentials = credentials(&url, password)?;
+        let (credentials, secrets) = match login(&url, password)? {
+            Some((user, password)) => {
+                let secrets = Secrets::default().with_login(&user, &password);
+                (Some(Credentials::new(user, password)), secrets)
+            }
+            None => (None, Secrets::default()),
+        };
         if credentials.is_some() && matches!(security, Security::None) && !is_loopback(&host) {
             return Err(format!("smtp would send the password in the clear; {hint}"));
         }
-        Ok(Server { host, port: url.port().unwrap_or(port), security, credentials })
+        Ok(Server { host, port: url.port().unwrap_or(port), security, credentials, secrets })
     }
 
     /// Connects, greets and logs in. A failure before a mail is handed over is temporary.
     async fn connect(&self, hello: &ClientId) -> Result<AsyncSmtpConnection, Failure> {
-        let failed =
-            |error: &dyn std::error::Error| Failure::temporary(format!("{}: {}", self.name(), chain(error)));
+        let failed = |error: &dyn std::error::Error| self.failure(error);
         let stream =
             TcpStream::connect((self.host.as_str(), self.port)).await.map_err(|error| failed(&error))?;
         let stream: Box<dyn AsyncTokioStream> = match &self.security {
@@ -309,9 +355,9 @@ impl Server {
         smtp.await.map_err(|error: Error| failed(&error))
     }
 
-    fn failure(&self, error: &Error) -> Failure {
-        let why = format!("{}: {}", self.name(), chain(error));
-        Failure::temporary(why)
+    /// Without secrets: a server may repeat what was sent to it.
+    fn failure(&self, error: &dyn std::error::Error) -> Failure {
+        Failure::temporary(format!("{}: {}", self.name(), self.secrets.hide(&chain(error))))
     }
 
     /// The name for errors, without user and password.
@@ -321,17 +367,18 @@ impl Server {
 }
 
 /// The recipients that are refused, and why.
-fn list(refused: &[(&Address, Failure)]) -> String {
+fn list(refused: &[Refused<'_>]) -> String {
     let each: Vec<String> = refused.iter().map(|(recipient, why)| format!("{recipient} ({why})")).collect();
     each.join(", ")
 }
 
-fn credentials(url: &Url, password: Option<&str>) -> Result<Option<Credentials>, String> {
+/// User and password.
+fn login(url: &Url, password: Option<&str>) -> Result<Option<(String, String)>, String> {
     let user = decode(url.username());
     let password = password.map(str::to_owned).or_else(|| url.password().map(decode));
     match (user.is_empty(), password) {
         (true, None) => Ok(None),
-        (false, Some(password)) => Ok(Some(Credentials::new(user, password))),
+        (false, Some(password)) => Ok(Some((user, password))),
         (true, Some(_)) => Err("smtp names no user for the password; write user@ before the host".to_owned()),
         (false, None) => Err("smtp names a user but there is no password; set password_file".to_owned()),
     }

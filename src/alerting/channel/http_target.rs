@@ -10,13 +10,12 @@
 use std::error::Error;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue, RETRY_AFTER, USER_AGENT};
 use hyper::{Method, Response, StatusCode};
-use percent_encoding::percent_decode_str;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
@@ -25,6 +24,7 @@ use url::{Host, Url};
 
 use super::http_client::{Address, HttpClient, http_client};
 use super::private_addresses::{DENIED, addresses, is_private};
+use super::secrets::Secrets;
 use super::{Answer, Failure, chain, tls};
 use crate::alerting::text::short;
 use crate::clock::Timestamp;
@@ -38,11 +38,7 @@ const LONGEST_SHOWN: usize = 200;
 const LONGEST_SHOWN_OF_SUCCESS: usize = 80;
 /// The longest wait for the body of an answer. Its status decides.
 const BODY_TIMEOUT: Duration = Duration::from_millis(500);
-/// A shorter secret is no secret, and would blacken half of an answer.
-const SHORTEST_SECRET: usize = 6;
 const AGENT: HeaderValue = HeaderValue::from_static(concat!("rollcall/", env!("CARGO_PKG_VERSION")));
-/// A part of an address that is longer may be a secret.
-const SECRETIVE_PART: usize = 16;
 
 /// How the server is reached.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -57,7 +53,7 @@ pub struct HttpTarget {
     address: Address,
     /// The part of the address that errors show.
     origin: String,
-    secrets: Vec<String>,
+    secrets: Secrets,
     tls: Arc<ClientConfig>,
     denies_private: bool,
     client: HttpClient,
@@ -77,8 +73,7 @@ impl HttpTarget {
         let mut tls = tls::client(&config.tls)?;
         tls.alpn_protocols = vec![b"http/1.1".to_vec()];
         let origin = url.origin().ascii_serialization();
-        let given = secrets.into_iter().filter(|secret| secret.len() >= SHORTEST_SECRET);
-        let secrets = given.chain(secretive_parts(&url)).collect();
+        let secrets = Secrets::new(secrets).with_address(&url);
         let denies_private = config.deny_private_addresses;
         if denies_private && literal(&url).is_some_and(is_private) {
             return Err(format!("{origin} cannot be used: {DENIED}"));
@@ -118,7 +113,7 @@ impl HttpTarget {
             Err(error) => {
                 let what = if error.is_connect() { "no connection" } else { "no answer" };
                 let why = error.source().map(chain).unwrap_or_default();
-                let why = self.without_secrets(&why);
+                let why = self.secrets.hide(&why);
                 Err(Failure::temporary(format!("{}: {what}: {why}", self.origin)))
             }
         }
@@ -142,13 +137,8 @@ impl HttpTarget {
     fn shown(&self, status: StatusCode, body: &str, most: usize) -> String {
         match body.trim() {
             "" => status.to_string(),
-            body => format!("{status}, {:?}", short(self.without_secrets(body).as_str(), most)),
+            body => format!("{status}, {:?}", short(self.secrets.hide(body).as_str(), most)),
         }
-    }
-
-    /// The text of another program, which may repeat what was sent to it.
-    fn without_secrets(&self, text: &str) -> String {
-        self.secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), "***"))
     }
 
     /// Connects, with TLS where the address says so. Nothing is sent: a receiver could not distinguish a probe from an
@@ -179,17 +169,6 @@ pub fn parse_url(text: &str) -> Result<Url, String> {
     }
 }
 
-/// The parts of an address that may be secrets, as they are written and as they are meant.
-fn secretive_parts(url: &Url) -> Vec<String> {
-    let segments = url.path_segments().into_iter().flatten();
-    let query = url.query().into_iter().flat_map(|query| query.split(['&', '=']));
-    let parts = segments.chain(query).chain([url.username()]);
-    let parts = parts.filter(|part| part.len() >= SECRETIVE_PART);
-    let password = url.password().filter(|password| password.len() >= SHORTEST_SECRET);
-    let meant = |part: &str| percent_decode_str(part).decode_utf8_lossy().into_owned();
-    parts.chain(password).flat_map(|part| [part.to_owned(), meant(part)]).collect()
-}
-
 /// The address of a host that is no name: it is not looked up.
 fn literal(url: &Url) -> Option<IpAddr> {
     match url.host()? {
@@ -215,14 +194,14 @@ fn failure(status: StatusCode, why: String, retry_after: Option<Duration>) -> Fa
     Failure::Temporary { why: format!("{why}: {hint}"), retry_after }
 }
 
-/// The wait that an answer asks for, as seconds or as a date (RFC 9110, 10.2.3).
+/// The wait that an answer asks for, as seconds or as a date in one of its three forms (RFC 9110, 5.6.7 and 10.2.3).
 fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
     let value = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
-    if let Ok(seconds) = value.parse::<u32>() {
-        return Some(Duration::from_secs(seconds.into()));
+    if !value.is_empty() && value.bytes().all(|c| c.is_ascii_digit()) {
+        return Some(Duration::from_secs(value.parse().unwrap_or(u32::MAX).into()));
     }
-    let date = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(value).ok()?;
-    Some(Timestamp::from_millis(date.as_millisecond()).since(now))
+    let date = httpdate::parse_http_date(value).ok()?.duration_since(UNIX_EPOCH).ok()?;
+    Some((Timestamp::ZERO + date).since(now))
 }
 
 /// The wait in the body of an answer, in seconds: Telegram and Discord write it there.
@@ -232,7 +211,8 @@ fn asked_in_json(status: StatusCode, body: &str) -> Option<Duration> {
         _ => return None,
     };
     let asked = body.pointer("/parameters/retry_after").or_else(|| body.pointer("/retry_after"))?;
-    Duration::try_from_secs_f64(asked.as_f64()?).ok()
+    let asked = asked.as_f64().filter(|asked| *asked >= 0.0)?;
+    Some(Duration::from_secs_f64(asked.min(u32::MAX.into())))
 }
 
 /// The beginning of an answer's body, as far as it comes in time.
@@ -263,7 +243,11 @@ mod tests {
             ("120", Some(120)),
             ("Fri, 20 Nov 2026 10:01:30 GMT", Some(90)),
             ("Fri, 20 Nov 2026 09:00:00 GMT", Some(0)),
+            ("Friday, 20-Nov-26 10:01:30 GMT", Some(90)),
+            ("Fri Nov 20 10:01:30 2026", Some(90)),
+            ("99999999999999999999", Some(u32::MAX.into())),
             ("-1", None),
+            ("", None),
             ("soon", None),
         ];
         for (value, seconds) in cases {
@@ -279,25 +263,13 @@ mod tests {
             (r#"{"ok":false,"parameters":{"retry_after":35}}"#, Some(35_000)),
             (r#"{"message":"slow down","retry_after":0.5}"#, Some(500)),
             (r#"{"retry_after":-1}"#, None),
+            (r#"{"retry_after":1e300}"#, Some(u64::from(u32::MAX) * 1000)),
             ("slow down", None),
         ];
         for (body, ms) in cases {
             assert_eq!(asked_in_json(busy, body), ms.map(Duration::from_millis), "{body}");
         }
         assert_eq!(asked_in_json(StatusCode::BAD_GATEWAY, cases[0].0), None);
-    }
-
-    #[test]
-    fn what_may_be_a_secret_of_an_address_is_known_as_it_is_written_and_as_it_is_meant() {
-        let url = "https://user:s3cr%21t@example.org/hook/T0123456789abcdef?key=abc%2Bdefghijklmno&x=1";
-        let parts = secretive_parts(&url.parse().unwrap());
-        for secret in ["s3cr%21t", "s3cr!t", "T0123456789abcdef", "abc%2Bdefghijklmno", "abc+defghijklmno"] {
-            assert!(parts.iter().any(|part| part == secret), "{secret}: {parts:?}");
-        }
-        assert!(
-            !parts.iter().any(|part| ["hook", "user", "key", "x", "1"].contains(&part.as_str())),
-            "{parts:?}"
-        );
     }
 
     #[test]

@@ -25,6 +25,8 @@ mod rollcall;
 pub use rollcall::{body, text as body_of};
 
 const JSON: &str = "application/json";
+/// Headers that hold no secret.
+const PUBLIC_HEADERS: [&str; 3] = ["accept", "content-type", "user-agent"];
 /// The methods of a template; those without a body have none.
 const METHODS: [&str; 4] = ["POST", "PUT", "PATCH", "GET"];
 
@@ -81,8 +83,10 @@ impl Webhook {
         let url = parse_url(&config.url)?;
         let secret = config.secret.as_deref().map(parse_secret).transpose()?;
         let mut secrets: Vec<String> = config.secret.iter().chain(&config.token).cloned().collect();
-        let others = config.headers.iter().filter(|(name, _)| !name.eq_ignore_ascii_case("content-type"));
-        secrets.extend(others.map(|(_, value)| value.clone()));
+        let others = config.headers.iter();
+        let others =
+            others.filter(|(name, _)| !PUBLIC_HEADERS.iter().any(|one| one.eq_ignore_ascii_case(name)));
+        secrets.extend(others.map(|(_, value)| without_expressions(value)));
         let mut templates = Templates::new(&message.zone);
         let method = match &config.format {
             Format::Template { method, body } => {
@@ -209,6 +213,15 @@ fn headers(config: &WebhookConfig, templates: &mut Templates) -> Result<Vec<Head
         names.push(name);
     }
     Ok(names)
+}
+
+/// The text of a template without its expressions, whose words are no secrets.
+fn without_expressions(template: &str) -> String {
+    if !["{{", "{%"].iter().any(|begin| template.contains(begin)) {
+        return template.to_owned();
+    }
+    let parts = template.split('{').map(|part| part.rsplit_once('}').map_or(part, |(_, text)| text));
+    parts.collect::<Vec<_>>().join(" ")
 }
 
 fn header_option(name: &HeaderName) -> String {

@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep};
 use super::engine_calls::{EXTEND, EngineCalls, LEASED_FOR_PROBE};
 use super::{Deliver, STOP_TIMEOUT};
 use crate::alerting::attempt::is_admitted;
-use crate::alerting::channel::{Answer, Failure, within};
+use crate::alerting::channel::{Answer, Failure, attempt_part, within};
 use crate::alerting::digest::{any_waits, gather, group_key, id_of, merged};
 use crate::alerting::failures::EngineFailures;
 use crate::alerting::in_flight::InFlight;
@@ -248,7 +248,8 @@ impl Limited {
     /// Sends the messages of a delivery, each when there is room. `None`: another instance has opened a digest.
     async fn send(&self, limits: &mut Limits, delivery: &Delivery) -> Result<Option<Sent>> {
         let (channel, clock) = (&self.deliver.channel, &self.deliver.clock);
-        let (began, mut took, mut is_first) = (clock.now(), Duration::ZERO, true);
+        let (began, mut took) = (clock.now(), Duration::ZERO);
+        let (mut is_first, mut has_part) = (true, false);
         loop {
             let parts = channel.parts(delivery).max(1);
             let room = match limits.take(parts, clock.now()).await? {
@@ -265,12 +266,14 @@ impl Limited {
             }
             is_first = false;
             let (begun, now) = (Instant::now(), clock.now());
-            let part = within(self.deliver.receiver.timeout, channel.send_part(delivery, room, now)).await;
+            let timeout = self.deliver.receiver.timeout;
+            let part = attempt_part(&**channel, delivery, room, timeout, now).await;
             took += begun.elapsed();
             let sent = |result| Ok(Some(Sent { result, at: began, took }));
             match part {
-                Ok(None) => {}
+                Ok(None) => has_part = true,
                 Ok(Some(answer)) => return sent(Ok(answer)),
+                Err(failure) if has_part => return sent(Err(failure.after_a_part())),
                 Err(failure) => return sent(Err(failure)),
             }
         }
@@ -328,23 +331,23 @@ impl Limited {
         let digest = Arc::new(merged(&open.id, open.sealed_at, attempt, &receiver.name, members));
         let result = within(receiver.timeout, self.deliver.channel.send(&digest, now)).await;
         self.deliver.judge(&mut state.in_flight, &result);
-        let took = begun.elapsed();
+        let (took, has_part) = (begun.elapsed(), matches!(result, Err(Failure::Partial { .. })));
         let ended = self.deliver.conclude(&mut state.in_flight, digest, result, now, took);
         if ended.end == End::Delivered {
             let steps = in_steps(members, &ended);
             steps.iter().for_each(|step| self.deliver.engine.keep_acknowledged(step, clock.now()));
             state.ending = Some(ended);
         } else {
-            self.failed(state, &open, ended).await?;
+            self.failed(state, &open, ended, has_part).await?;
         }
         Ok(Duration::ZERO)
     }
 
-    /// An attempt at the digest failed.
-    async fn failed(&self, state: &mut State, open: &OpenDigest, ended: Ended) -> Result<()> {
+    /// An attempt at the digest failed. `has_part`: the receiver has a part, and the rest follows.
+    async fn failed(&self, state: &mut State, open: &OpenDigest, ended: Ended, has_part: bool) -> Result<()> {
         let id = ended.delivery.id.clone();
         let next = match ended.end {
-            End::RetryAt(at) if open.attempts + 1 < MOST_ATTEMPTS => Some(at),
+            End::RetryAt(at) if has_part || open.attempts + 1 < MOST_ATTEMPTS => Some(at),
             _ => None,
         };
         // The digest has no place in a queue: this puts the attempt on record. Its notifications are given up one by one.

@@ -3,7 +3,7 @@ use std::time::Duration;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::pki_types::PrivateKeyDer;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
-use tokio::io::copy_bidirectional;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufStream, copy_bidirectional};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
@@ -83,4 +83,28 @@ async fn a_mail_server_with_an_unknown_authority_gets_no_mail() {
     let why = channel(sink.port()).send_test(Clock::system().now()).await.unwrap_err().to_string();
     assert!(why.contains(&format!("mail server localhost:{}", sink.port())), "{why}");
     assert!(sink.mails().is_empty());
+}
+
+#[tokio::test]
+async fn a_mail_server_that_repeats_the_password_is_shown_without_it() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (to, smtp) = (["ops@example.org".to_owned()], format!("smtp://ops@127.0.0.1:{port}"));
+    let channel =
+        Email::new("mail", &smtp, Some("pa55-word"), "rollcall@example.org", &to, &MessageConfig::default());
+    let server = async {
+        let mut stream = BufStream::new(listener.accept().await.unwrap().0);
+        let mut line = String::new();
+        for answer in ["220 mail", "250-mail\r\n250 AUTH PLAIN", "535 no pa55-word: "] {
+            let end = if answer.starts_with("535") { line.as_str() } else { "\r\n" };
+            stream.write_all(format!("{answer}{end}").as_bytes()).await.unwrap();
+            stream.flush().await.unwrap();
+            line.clear();
+            stream.read_line(&mut line).await.unwrap();
+        }
+    };
+    let channel = channel.unwrap();
+    let (probed, ()) = tokio::join!(channel.probe(), server);
+    let why = probed.unwrap_err().to_string();
+    assert!(why.contains("no ***: AUTH PLAIN ***"), "{why}");
 }

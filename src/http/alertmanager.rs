@@ -124,7 +124,7 @@ struct VersionInfo {
 
 #[derive(Serialize)]
 struct OriginalConfig {
-    original: &'static str,
+    original: String,
 }
 
 async fn status(State(state): State<AlertmanagerState>) -> Json<Status> {
@@ -140,10 +140,22 @@ async fn status(State(state): State<AlertmanagerState>) -> Json<Status> {
     Json(Status {
         cluster: Cluster { name, status: "disabled", peers: [] },
         version_info,
-        // The real one has addresses and names of users.
-        config: OriginalConfig { original: "route: {}\n" },
+        config: OriginalConfig { original: original_config(&state.routes().receivers) },
         uptime: state.started,
     })
+}
+
+/// A configuration that Alertmanager's clients can load: they refuse one without a default receiver. The names are JSON,
+/// which YAML reads as text.
+fn original_config(receivers: &[String]) -> String {
+    let none = ["none".to_owned()];
+    let receivers = if receivers.is_empty() { &none } else { receivers };
+    let names = receivers.iter().map(|name| format!("- name: {}\n", serde_json::Value::from(name.as_str())));
+    format!(
+        "route:\n  receiver: {}\nreceivers:\n{}",
+        serde_json::Value::from(receivers[0].as_str()),
+        names.collect::<String>()
+    )
 }
 
 /// A receiver in this API.

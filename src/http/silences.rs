@@ -110,7 +110,7 @@ async fn add(
     Extension(caller): Extension<Caller>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<(StatusCode, Json<Put>), Problem> {
-    let wanted = read::<PostedSilence>(&body?)?.wanted(state.clock.now())?;
+    let wanted = read::<PostedSilence>(&body?)?.wanted(state.clock.now(), None)?;
     Ok((StatusCode::CREATED, Json(Put { id: state.put(None, wanted, &caller).await? })))
 }
 
@@ -120,7 +120,11 @@ async fn change(
     id: IdPath,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Put>, Problem> {
-    let (id, wanted) = (silence_id(id)?, read::<PostedSilence>(&body?)?.wanted(state.clock.now())?);
+    let (id, posted) = (silence_id(id)?, read::<PostedSilence>(&body?)?);
+    let (stored, now) = (state.silences.current().await?, state.clock.now());
+    let before = stored.iter().find(|silence| silence.id == id);
+    let lasting = before.filter(|silence| silence.state(now) != SilenceState::Expired);
+    let wanted = posted.wanted(now, lasting.map(|silence| silence.starts_at))?;
     Ok(Json(Put { id: state.put(Some(id), wanted, &caller).await? }))
 }
 
@@ -187,15 +191,17 @@ impl ShownSilence {
 }
 
 impl PostedSilence {
-    fn wanted(self, now: Timestamp) -> Result<WantedSilence, Problem> {
-        let starts_at = self.starts_at.unwrap_or(now);
+    /// `before`: the begin of the silence that is changed, which it keeps unless another one is asked for.
+    fn wanted(self, now: Timestamp, before: Option<Timestamp>) -> Result<WantedSilence, Problem> {
+        let starts_at = self.starts_at.or(before).unwrap_or(now);
         let span = |text: &str| {
             let span = parse_span(text).filter(|span| *span > Duration::ZERO);
             span.ok_or_else(|| Problem::bad_request(format!("for: {text:?} is no span; write 30m or 2h")))
         };
         let ends_at = match (self.ends_at, &self.r#for) {
             (Some(end), None) => end,
-            (None, Some(text)) => starts_at + span(text)?,
+            // Of a silence that goes on: from now on.
+            (None, Some(text)) => self.starts_at.unwrap_or(starts_at.max(now)) + span(text)?,
             _ => return Err(Problem::bad_request("write either ends_at or for")),
         };
         let mut matchers = Vec::new();

@@ -172,6 +172,31 @@ async fn mails_about_several_records_share_the_thread_of_their_group() {
 }
 
 #[tokio::test]
+async fn every_mail_of_a_group_that_units_share_is_in_one_thread() {
+    let [a, b] = ["detector:a", "detector:b"].map(|unit| silent(unit, now()));
+    let shared =
+        |id: &str, offline: Vec<OfflineRecord>, online: Vec<OfflineRecord>, reminder: bool| Delivery {
+            id: format!("{id}.hook"),
+            situation: Situation { lasting: Some(2), ..Situation::default() },
+            reminder,
+            ..delivery(offline, online)
+        };
+    let sent = [
+        shared("first", vec![a.clone()], vec![], false),
+        shared("both", vec![a.clone(), b.clone()], vec![], false),
+        shared("one", vec![], vec![back(&a, now())], false),
+        shared("again", vec![b.clone()], vec![], true),
+        shared("last", vec![], vec![back(&b, now())], false),
+    ];
+    let mails = mails(&sent).await;
+    let begins = mails.iter().map(|mail| {
+        mail.header("References").expect("it is in a thread").split(' ').next().unwrap().to_owned()
+    });
+    let begins: std::collections::BTreeSet<String> = begins.collect();
+    assert_eq!(begins.len(), 1, "{begins:?}");
+}
+
+#[tokio::test]
 async fn every_attempt_sends_the_same_bytes() {
     let first = delivery(vec![silent("detector:a", now())], vec![]);
     let second = Delivery { attempt: 2, ..first.clone() };

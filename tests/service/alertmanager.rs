@@ -66,6 +66,11 @@ async fn amtool_queries_alerts_and_adds_changes_queries_and_expires_silences() {
     assert_eq!(units_in(&some), ["unit-000", "unit-001"]);
     assert_eq!(units_in(&json_of(&world, &["alert", "query", "--receiver", "pager"])), [""; 0]);
 
+    assert_eq!(
+        answer(&world, &["config", "routes"]).lines().last(),
+        Some("└── default-route  receiver: hook")
+    );
+
     let add =
         ["silence", "add", "--author=ana", "--comment=cable works", "--duration=1h", "unit=~unit-00[01]"];
     let id = answer(&world, &add);

@@ -7,7 +7,8 @@
 //! # Threads
 //! A mail about one record has an id made from that record, so that the mail about the return can
 //! refer to the mail about the silence without stored state. A mail about several records
-//! has the id of its delivery and belongs to the thread of its group.
+//! has the id of its delivery. In a group that units share every mail refers to the id of the group first, so that one
+//! thread has silences that were mailed together and returns that were not.
 //!
 //! The time of detection is part of the id of a record's mails: one silence may be notified twice (its
 //! timeout was extended, which closes the record, and then ran out again), and mail servers drop
@@ -154,22 +155,21 @@ struct MessageIds<'a> {
 impl MessageIds<'_> {
     /// The id of a delivery's mail and the mails that it follows.
     fn of(&self, delivery: &Delivery) -> (String, Vec<String>) {
-        match (delivery.offline.as_slice(), delivery.online.as_slice()) {
+        let own = || self.make("delivery", &delivery.id);
+        let silences = |records: &[OfflineRecord]| -> Vec<String> {
+            records.iter().take(MOST_REFERENCES).map(|record| self.record(record, "offline")).collect()
+        };
+        let (offline, online) = (delivery.offline.as_slice(), delivery.online.as_slice());
+        let (id, silences, is_single) = match (offline, online) {
             // A mail program shows two mails of one id once.
-            (offline, _) if delivery.reminder => {
-                let silences = offline.iter().take(MOST_REFERENCES);
-                let silences = silences.map(|record| self.record(record, "offline")).collect();
-                (self.make("delivery", &delivery.id), silences)
-            }
-            ([record], []) => (self.record(record, "offline"), Vec::new()),
-            ([], [record]) => (self.record(record, "online"), vec![self.record(record, "offline")]),
-            (_, online) => {
-                let silences =
-                    online.iter().take(MOST_REFERENCES).map(|record| self.record(record, "offline"));
-                let references = [self.make("group", &delivery.group.key)].into_iter().chain(silences);
-                (self.make("delivery", &delivery.id), references.collect())
-            }
-        }
+            _ if delivery.reminder => (own(), silences(offline), true),
+            ([record], []) => (self.record(record, "offline"), Vec::new(), true),
+            ([], [record]) => (self.record(record, "online"), silences(online), true),
+            _ => (own(), silences(online), false),
+        };
+        let is_shared = !is_single || delivery.situation.lasting.is_some();
+        let group = is_shared.then(|| self.make("group", &delivery.group.key));
+        (id, group.into_iter().chain(silences).collect())
     }
 
     fn record(&self, record: &OfflineRecord, transition: &str) -> String {

@@ -45,7 +45,14 @@ async fn a_silence_is_added_shown_changed_and_ended() {
     let changed = send(&fleet, "", Method::PUT, &one, longer).await;
     assert_eq!((changed.status().as_u16(), body(changed).await), (200, json!({ "id": id })));
     assert_eq!(fleet.json(&one).await["ends_at"], "2026-03-01T15:00:00.000Z");
-    fleet.clock.advance(3600 * SECOND);
+    // Without a begin it keeps its own, and lasts from now on.
+    fleet.clock.advance(1800 * SECOND);
+    let changed = send(&fleet, "", Method::PUT, &one, wanted()).await;
+    assert_eq!((changed.status().as_u16(), body(changed).await), (200, json!({ "id": id })));
+    let shown = fleet.json(&one).await;
+    let times = ["starts_at", "ends_at", "state"].map(|name| shown[name].as_str().unwrap());
+    assert_eq!(times, ["2026-03-01T12:00:00.000Z", "2026-03-01T14:30:00.000Z", "active"]);
+    fleet.clock.advance(1800 * SECOND);
     for _ in 0..2 {
         assert_eq!(send(&fleet, "", Method::DELETE, &one, Value::Null).await.status(), 204);
     }

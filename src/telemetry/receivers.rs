@@ -35,11 +35,9 @@ impl Telemetry {
     /// whether there is another attempt.
     pub fn notification(&self, receiver: &str, outcome: DeliveryOutcome, took: Duration, why: &str) {
         self.series.notification_duration.with_label_values(&[receiver]).observe(took.as_secs_f64());
-        self.series
-            .receiver_failing
-            .with_label_values(&[receiver])
-            .set((outcome != DeliveryOutcome::Delivered).into());
-        if outcome == DeliveryOutcome::Delivered {
+        let is_well = matches!(outcome, DeliveryOutcome::Delivered | DeliveryOutcome::Partial);
+        self.series.receiver_failing.with_label_values(&[receiver]).set((!is_well).into());
+        if is_well {
             self.problems.clear(NOT_DELIVERED, receiver);
         } else {
             let text = format!(

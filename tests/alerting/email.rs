@@ -39,7 +39,7 @@ async fn subject(offline: Vec<OfflineRecord>, online: Vec<OfflineRecord>, group:
 async fn answered(answer: Reply) -> Result<(), Failure> {
     let sink = sink().await;
     sink.reply_with([answer]);
-    let channel = open(&mail_to(sink.url(), &[OPS, BOSS])).unwrap();
+    let channel = open(&mail_to(sink.url(), &[OPS])).unwrap();
     channel.send(&delivery(vec![silent("detector:a", now())], vec![]), now()).await.map(|_| ())
 }
 

@@ -7,6 +7,7 @@ use redis::pipe;
 
 use super::RedisEngine;
 use super::fields::Fields;
+use super::steps::Steps;
 use super::units::first_score;
 use crate::clock::Timestamp;
 use crate::presence::Unit;
@@ -98,15 +99,24 @@ impl RedisEngine {
         changes: &[FlapChange],
         places: &[usize],
     ) -> Result<Vec<(usize, bool)>> {
-        let mut script = self.scripts.change_flaps.prepare_invoke();
-        for name in ["flaps", "flap_looks"] {
-            script.key(self.keys.in_partition(partition, name));
-        }
+        let [flaps, looks] = ["flaps", "flap_looks"].map(|name| self.keys.in_partition(partition, name));
+        let mut steps = Steps::default();
         for FlapChange { unit, before, after } in places.iter().map(|at| &changes[*at]) {
-            let (after, at) = after.as_ref().map_or(("", 0), |(text, at)| (text.as_str(), at.as_millis()));
-            script.arg(unit.to_string()).arg(before.as_deref().unwrap_or_default()).arg(after).arg(at);
+            let unit = unit.to_string();
+            let unit = unit.as_bytes();
+            steps.begin().expect_field(&flaps, unit, before.as_deref().map(str::as_bytes));
+            match after {
+                Some((text, at)) => {
+                    let at = at.as_millis().to_string();
+                    steps.write("HSET", &flaps, &[unit, text.as_bytes()]);
+                    steps.write("ZADD", &looks, &[at.as_bytes(), unit]);
+                }
+                None => {
+                    steps.write("HDEL", &flaps, &[unit]).write("ZREM", &looks, &[unit]);
+                }
+            }
         }
-        let slot = self.keys.slot(partition);
+        let (slot, script) = (self.keys.slot(partition), steps.call(&self.scripts.write_steps));
         let written: Vec<bool> = self.topology.run_alerting("change_flaps", slot, &script).await?;
         Ok(places.iter().copied().zip(written).collect())
     }

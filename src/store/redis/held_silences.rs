@@ -10,6 +10,7 @@
 use redis::pipe;
 
 use super::RedisEngine;
+use super::steps::Steps;
 use crate::clock::Timestamp;
 use crate::presence::OfflineRecord;
 use crate::store::notification::MOST_MEMBERS;
@@ -109,19 +110,16 @@ async fn ready<'a>(
 
 /// Prolongs the waits of held silences that are as they were read. The others are read again, if they wait.
 async fn prolong(engine: &RedisEngine, partition: u16, held: &[Held<'_, '_>], pace: Pace) -> Result<()> {
-    let mut script = engine.scripts.hold_silences.prepare_invoke();
-    script.key(engine.keys.in_partition(partition, "members"));
-    let (mut number, mut last) = (0, None);
+    let (members, mut steps) = (engine.keys.in_partition(partition, "members"), Steps::default());
     for Held { silence: Silence { group, member, since }, value, until } in held {
-        if last != Some(*group) {
-            script.key(engine.keys.of(partition, "waiting", group));
-            (number, last) = (number + 1, Some(*group));
-        }
-        script.arg(number).arg(group.as_str()).arg(member.as_slice()).arg(value.as_slice()).arg(*since);
-        script.arg((*until - pace.wait).as_millis());
+        let waiting = engine.keys.of(partition, "waiting", group);
+        let field = [group.as_bytes(), b"\n", member].concat();
+        let begins = (*until - pace.wait).as_millis().to_string();
+        steps.begin().expect_score(&waiting, member, *since).expect_field(&members, &field, Some(value));
+        steps.write("ZADD", &waiting, &[begins.as_bytes(), member]);
     }
-    let _prolonged: usize =
-        engine.topology.run_alerting("hold", engine.keys.slot(partition), &script).await?;
+    let (slot, script) = (engine.keys.slot(partition), steps.call(&engine.scripts.write_steps));
+    let _prolonged: Vec<bool> = engine.topology.run_alerting("hold", slot, &script).await?;
     Ok(())
 }
 

@@ -6,6 +6,7 @@ use redis::pipe;
 use super::Config;
 use super::keys::Keys;
 use super::scripts::Scripts;
+use super::steps::Steps;
 use super::tags::Tags;
 use super::topology::Topology;
 use crate::store::{EngineError, Result};
@@ -48,12 +49,22 @@ pub async fn replace(topology: &Topology, scripts: &Scripts, keys: &Keys, key: &
 }
 
 async fn create(topology: &Topology, scripts: &Scripts, new: &Keys, key: &str) -> Result<Fleet> {
-    let mut script = scripts.create_fleet.prepare_invoke();
+    let (meta, id) = (new.meta(), format!("{:016x}", rand::random::<u64>()));
+    let mut steps = Steps::default();
+    steps.begin().expect_field(&meta, b"fleet", None).write("HSET", &meta, &[b"fleet", id.as_bytes()]);
+    // In the step that creates the fleet: one without the field has plain tags for ever.
     let tags = if new.tags() == Tags::Plain { String::new() } else { new.tags().to_string() };
-    script.key(new.meta()).arg(format!("{:016x}", rand::random::<u64>()));
-    script.arg(new.partitions()).arg(tags).arg(key);
+    for (name, text) in [("tags", tags.as_str()), ("key", key)].iter().filter(|(_, text)| !text.is_empty()) {
+        steps.write("HSETNX", &meta, &[name.as_bytes(), text.as_bytes()]);
+    }
+    steps.begin().write("HSETNX", &meta, &[b"partitions", new.partitions().to_string().as_bytes()]);
+    let mut read = pipe();
+    read.hmget(&meta, &["fleet", "partitions", "key", "tags"]);
     type Answer = (String, u16, Option<String>, Option<String>);
-    let (id, partitions, key, tags): Answer = topology.run("meta", &script).await?;
+    let script = steps.call(&scripts.write_steps);
+    let (_written, (answer,)): (Vec<bool>, (Answer,)) =
+        topology.run_and_send(None, "meta", &script, &read).await?;
+    let (id, partitions, key, tags) = answer;
     let keys = Keys::new(new.prefix(), partitions, read_tags(topology, tags.as_deref())?);
     Ok(Fleet { key: key.unwrap_or_else(|| id.clone()), id, keys })
 }

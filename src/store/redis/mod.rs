@@ -83,6 +83,7 @@ mod scripts;
 mod shared;
 mod silences;
 mod stamps;
+mod steps;
 mod survey;
 mod tags;
 mod timer_attempts;

@@ -17,14 +17,13 @@ pub const RENEW: &str = include_str!("scripts/renew.lua");
 
 /// All scripts, hashed once. A script that the server does not know is loaded and run again.
 pub struct Scripts {
-    pub create_fleet: Script,
     pub apply: Script,
     pub write_if_unchanged: Script,
+    pub write_steps: Script,
     pub group_of: Script,
     pub hand_out: Script,
     pub join: Script,
     pub seal: Script,
-    pub hold_silences: Script,
     pub lease: Script,
     pub split_list: Script,
     pub set_next_attempt: Script,
@@ -41,12 +40,9 @@ pub struct Scripts {
     pub forget_values: Script,
     pub raise: Script,
     pub renew: Script,
-    pub change_silences: Script,
-    pub change_flaps: Script,
     pub register_timers: Script,
     pub cancel_timers: Script,
     pub fire_timers: Script,
-    pub put_off_timers: Script,
     pub find_timers: Script,
     pub forget_timers: Script,
     pub begin_only_attempts: Script,
@@ -59,14 +55,13 @@ impl Scripts {
     /// In one piece: a list of them.
     pub fn new() -> Scripts {
         Scripts {
-            create_fleet: guarded(include_str!("scripts/create_fleet.lua")),
             apply: guarded(include_str!("scripts/apply.lua")),
             write_if_unchanged: guarded(include_str!("scripts/write_if_unchanged.lua")),
+            write_steps: guarded(include_str!("scripts/write_steps.lua")),
             group_of: guarded(include_str!("scripts/group_of.lua")),
             hand_out: guarded(include_str!("scripts/hand_out.lua")),
             join: guarded(concat!(include_str!("scripts/sealing.lua"), include_str!("scripts/join.lua"))),
             seal: guarded(concat!(include_str!("scripts/sealing.lua"), include_str!("scripts/seal.lua"))),
-            hold_silences: guarded(include_str!("scripts/hold_silences.lua")),
             lease: guarded(include_str!("scripts/lease.lua")),
             split_list: guarded(include_str!("scripts/split_list.lua")),
             set_next_attempt: guarded(concat!(
@@ -94,8 +89,6 @@ impl Scripts {
             forget_values: guarded(include_str!("scripts/forget_values.lua")),
             raise: guarded(include_str!("scripts/raise.lua")),
             renew: guarded(RENEW),
-            change_silences: guarded(include_str!("scripts/change_silences.lua")),
-            change_flaps: guarded(include_str!("scripts/change_flaps.lua")),
             register_timers: guarded(concat!(
                 include_str!("scripts/timer_counts.lua"),
                 include_str!("scripts/stored_timers.lua"),
@@ -110,7 +103,6 @@ impl Scripts {
                 include_str!("scripts/timer_counts.lua"),
                 include_str!("scripts/fire_timers.lua")
             )),
-            put_off_timers: guarded(include_str!("scripts/put_off_timers.lua")),
             find_timers: guarded(include_str!("scripts/find_timers.lua")),
             forget_timers: guarded(include_str!("scripts/forget_timers.lua")),
             begin_only_attempts: guarded(concat!(

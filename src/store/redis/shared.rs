@@ -4,8 +4,9 @@ use async_trait::async_trait;
 use redis::pipe;
 
 use super::RedisEngine;
+use super::steps::Steps;
 use crate::store::shared::VERSION;
-use crate::store::{MOST_AUDITED, Result, Shared, SharedChange, SharedEntries, SharedStore};
+use crate::store::{Result, Shared, SharedChange, SharedEntries, SharedStore};
 
 #[async_trait]
 impl SharedStore for RedisEngine {
@@ -30,17 +31,34 @@ impl SharedStore for RedisEngine {
         Ok(shared)
     }
 
-    async fn change_shared(&self, of: Shared, change: &SharedChange) -> Result<bool> {
-        let mut script = self.scripts.change_silences.prepare_invoke();
-        script.key(self.keys.shared(of)).key(self.keys.audit());
-        script.arg(change.version.as_deref().unwrap_or_default());
-        script.arg(format!("{:016x}", rand::random::<u64>())).arg(MOST_AUDITED);
-        script.arg(change.write.len());
-        for (name, text) in &change.write {
-            script.arg(name).arg(text);
+    async fn change_shared(&self, of: Shared, of_change: &SharedChange) -> Result<bool> {
+        let key = self.keys.shared(of);
+        let mut steps = change(&key, of_change.version.as_deref());
+        for (name, text) in &of_change.write {
+            steps.write("HSET", &key, &[name.as_bytes(), text.as_bytes()]);
         }
-        script.arg(change.forget.len()).arg(&change.forget).arg(0);
-        self.topology.run("change_shared", &script).await
+        for name in &of_change.forget {
+            steps.write("HDEL", &key, &[name.as_bytes()]);
+        }
+        self.write_shared("change_shared", steps).await
+    }
+}
+
+/// A change of a shared state in one step, if its version is the one that the change was decided from.
+pub(super) fn change(key: &str, version: Option<&str>) -> Steps {
+    let mut steps = Steps::default();
+    steps.begin().expect_field(key, VERSION.as_bytes(), version.map(str::as_bytes));
+    let next = format!("{:016x}", rand::random::<u64>());
+    steps.write("HSET", key, &[VERSION.as_bytes(), next.as_bytes()]);
+    steps
+}
+
+impl RedisEngine {
+    /// Answers whether the change is written.
+    pub(super) async fn write_shared(&self, name: &'static str, mut steps: Steps) -> Result<bool> {
+        let script = steps.call(&self.scripts.write_steps);
+        let (is_written,): (bool,) = self.topology.run(name, &script).await?;
+        Ok(is_written)
     }
 }
 

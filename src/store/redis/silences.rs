@@ -7,7 +7,7 @@
 use async_trait::async_trait;
 use redis::pipe;
 
-use super::{RedisEngine, outbox};
+use super::{RedisEngine, outbox, shared};
 use crate::store::json::{from_json, to_json};
 use crate::store::{
     AuditEntry, EngineError, MOST_AUDITED, Result, SilenceChange, SilenceStore, StoredSilences,
@@ -48,23 +48,20 @@ impl SilenceStore for RedisEngine {
     }
 
     async fn change_silences(&self, change: &SilenceChange) -> Result<bool> {
-        let mut script = self.scripts.change_silences.prepare_invoke();
-        script.key(self.keys.silences()).key(self.keys.audit());
-        script.arg(change.version.as_deref().unwrap_or_default());
-        script.arg(format!("{:016x}", rand::random::<u64>())).arg(MOST_AUDITED);
-        script.arg(change.write.len());
+        let (key, audit, most) = (self.keys.silences(), self.keys.audit(), MOST_AUDITED.to_string());
+        let mut steps = shared::change(&key, change.version.as_deref());
         for silence in &change.write {
-            script.arg(silence.id.to_string()).arg(to_json(silence)?);
+            steps.write("HSET", &key, &[silence.id.to_string().as_bytes(), to_json(silence)?.as_bytes()]);
         }
-        script.arg(change.forget.len());
         for id in &change.forget {
-            script.arg(id.to_string());
+            steps.write("HDEL", &key, &[id.to_string().as_bytes()]);
         }
-        script.arg(change.audit.len());
         for entry in &change.audit {
-            script.arg(to_json(entry)?);
+            let text = to_json(entry)?;
+            let words = [&b"MAXLEN"[..], most.as_bytes(), b"*", ENTRY, text.as_bytes()];
+            steps.write("XADD", &audit, &words);
         }
-        self.topology.run("change_silences", &script).await
+        self.write_shared("change_silences", steps).await
     }
 
     async fn add_audit(&self, entry: &AuditEntry) -> Result<()> {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::RedisEngine;
 use super::due_members::{due_members, few_first};
+use super::steps::Steps;
 use super::timer_lists::{ids, read_waiting, unexpected};
 use crate::clock::Timestamp;
 use crate::presence::{FiredTimer, Timer, TimerClass, TimerId, TimerStanding};
@@ -146,19 +147,22 @@ fn delivery(timer: &Timer, class: &TimerClass, receiver: &str, now: Timestamp) -
 }
 
 pub(super) async fn put_off(engine: &RedisEngine, timers: &[Timer], until: Timestamp) -> Result<()> {
+    let until = until.as_millis().to_string();
     let mut by_partition: BTreeMap<u16, Vec<&Timer>> = BTreeMap::new();
     for timer in timers {
         by_partition.entry(engine.timer_page(&timer.id).0).or_default().push(timer);
     }
     for (partition, timers) in by_partition {
         for step in timers.chunks(PUT_OFF_STEP) {
-            let mut script = engine.scripts.put_off_timers.prepare_invoke();
-            script.key(engine.keys.in_partition(partition, "timers")).arg(until.as_millis());
+            let (waiting, mut steps) = (engine.keys.in_partition(partition, "timers"), Steps::default());
             for timer in step {
-                script.key(engine.timer_key(engine.timer_page(&timer.id)));
-                script.arg(timer.id.as_str()).arg(encode(timer));
+                let (page, id) =
+                    (engine.timer_key(engine.timer_page(&timer.id)), timer.id.as_str().as_bytes());
+                steps.begin().expect_field(&page, id, Some(encode(timer).as_ref()));
+                steps.write("ZADD", &waiting, &[b"XX", until.as_bytes(), id]);
             }
-            engine.topology.run::<usize>("put_off_timers", &script).await?;
+            let script = steps.call(&engine.scripts.write_steps);
+            let _put_off: Vec<bool> = engine.topology.run("put_off_timers", &script).await?;
         }
     }
     Ok(())

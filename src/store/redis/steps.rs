@@ -1,0 +1,100 @@
+//! Steps that are written one after the other, each if the fields and scores that it was decided from are unchanged:
+//! `write_steps.lua`.
+
+use std::collections::HashMap;
+
+use redis::{Script, ScriptInvocation};
+
+/// Steps on keys of one slot.
+#[derive(Default)]
+pub(super) struct Steps {
+    numbers: HashMap<String, usize>,
+    keys: Vec<String>,
+    words: Vec<Vec<u8>>,
+    current: Step,
+}
+
+#[derive(Default)]
+struct Step {
+    conditions: Part,
+    writes: Part,
+}
+
+#[derive(Default)]
+struct Part {
+    count: usize,
+    words: Vec<Vec<u8>>,
+}
+
+impl Steps {
+    /// Ends the step before, and begins the next one.
+    pub fn begin(&mut self) -> &mut Steps {
+        let Step { conditions, writes } = std::mem::take(&mut self.current);
+        if writes.count > 0 {
+            for part in [conditions, writes] {
+                self.words.push(part.count.to_string().into_bytes());
+                self.words.extend(part.words);
+            }
+        }
+        self
+    }
+
+    /// Expects a field of a hash to have this text; `None`: to be absent.
+    pub fn expect_field(&mut self, key: &str, field: &[u8], text: Option<&[u8]>) -> &mut Steps {
+        let what = if text.is_some() { "field" } else { "absent" };
+        self.expect(what, key, field, text.unwrap_or_default())
+    }
+
+    /// Expects a member of a sorted set to have this score.
+    pub fn expect_score(&mut self, key: &str, member: &[u8], score: f64) -> &mut Steps {
+        self.expect("score", key, member, score.to_string().as_bytes())
+    }
+
+    fn expect(&mut self, what: &str, key: &str, name: &[u8], text: &[u8]) -> &mut Steps {
+        let key = self.number(key);
+        self.current.conditions.push([what.as_bytes(), &key, name, text]);
+        self
+    }
+
+    /// Adds a write by one of the commands that the script knows.
+    pub fn write(&mut self, command: &str, key: &str, arguments: &[&[u8]]) -> &mut Steps {
+        let key = self.number(key);
+        let count = arguments.len().to_string().into_bytes();
+        let words = [command.as_bytes(), &key, &count].into_iter().chain(arguments.iter().copied());
+        self.current.writes.push(words);
+        self
+    }
+
+    /// The number of a key among those of the script.
+    fn number(&mut self, key: &str) -> Vec<u8> {
+        let number = match self.numbers.get(key) {
+            Some(number) => *number,
+            None => {
+                self.keys.push(key.to_owned());
+                self.numbers.insert(key.to_owned(), self.keys.len());
+                self.keys.len()
+            }
+        };
+        number.to_string().into_bytes()
+    }
+
+    /// The call that writes them. It answers for each step whether it is written.
+    pub fn call<'a>(&mut self, script: &'a Script) -> ScriptInvocation<'a> {
+        self.begin();
+        let mut call = script.prepare_invoke();
+        for key in &self.keys {
+            call.key(key);
+        }
+        for word in &self.words {
+            call.arg(word.as_slice());
+        }
+        call
+    }
+}
+
+impl Part {
+    fn push<'a>(&mut self, words: impl IntoIterator<Item = &'a [u8]>) {
+        self.count += 1;
+        self.words.extend(words.into_iter().map(<[u8]>::to_vec));
+    }
+}

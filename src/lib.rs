@@ -69,8 +69,8 @@
 //! lease comes the time: the clock of every instance follows the engine's, and never goes back.
 //!
 //! # The promises
-//! They stand in [`store`], numbered. Each is a case of the conformance suite in `tests/engines/conformance`, which every
-//! engine passes.
+//! They stand in [`store`], numbered. All but two have cases in the conformance suite in `tests/engines/conformance`,
+//! which every engine passes; those two name their tests.
 
 pub mod address;
 pub mod alerting;

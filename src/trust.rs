@@ -213,8 +213,7 @@ pub fn cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> 
     None
 }
 
-/// What an operator can do about a connection that TLS refused. `peer` is the other side, `section` that of the
-/// options.
+/// Advice for a connection that TLS refused. `peer` is the other side, `section` that of the options.
 pub fn advice(section: &str, peer: &str, cause: &rustls::Error) -> String {
     use rustls::{AlertDescription as Alert, CertificateError as Bad, Error as Tls};
     match cause {

@@ -1,6 +1,6 @@
 //! A channel: a way to notify one receiver.
 //!
-//! What a channel sends is a function of the delivery alone, so that every attempt, also one after
+//! A channel sends a function of the delivery alone, so that every attempt, also one after
 //! a restart, sends the same under the same id. A channel makes one attempt and answers how it failed;
 //! its caller decides about retries. The caller also limits its time: a call that takes too long is
 //! dropped, which every channel survives.

@@ -157,7 +157,7 @@ impl Dispatcher {
             true => self.holds.breaker.judge(self.clock.now()).await?,
             false => self.holds.breaker.held().await?,
         };
-        // What was noted of these units has to be safe, too, before the entries are removed.
+        // The flaps that are noted here have to be safe, too, before the entries are removed.
         let partitions = self.engine.partitions();
         let of_flapping = records_of(&events).filter(|record| self.flapping.rule(&record.kind).is_some());
         let noted_in: BTreeSet<u16> =
@@ -258,7 +258,7 @@ impl Dispatcher {
         if first > now {
             return Ok(first.since(now).min(tick));
         }
-        // What an operator silenced a moment ago, perhaps on another instance, is not sealed.
+        // Units that an operator silenced a moment ago, perhaps on another instance, are not sealed.
         self.silences.current().await?;
         let destinations = self.holds.at(&self.destinations, now).await?;
         let sealed = self.engine.seal(own, &destinations, now).await?;

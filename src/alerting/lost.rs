@@ -44,7 +44,7 @@ pub struct LostSilences {
     pub telemetry: Arc<Telemetry>,
 }
 
-/// What is to be done about doubtful silences.
+/// The repair of doubtful silences.
 #[derive(Default)]
 struct Repair {
     /// The records as they are stored, or will be.

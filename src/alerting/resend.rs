@@ -69,7 +69,7 @@ pub(super) fn notified_after_others(config: &Config) -> HashSet<String> {
     fallbacks.chain(escalated).collect()
 }
 
-/// What keeps receivers from being notified of open records, at a moment.
+/// The reasons to hold open records from receivers, at a moment.
 struct Held {
     silences: Arc<[AlertSilence]>,
     inhibitors: Arc<Inhibitors>,

@@ -57,7 +57,7 @@ pub(super) struct Silenced {
     pub stop: CancellationToken,
 }
 
-/// What is done.
+/// The part of the work that is done.
 #[derive(Default)]
 struct Done {
     partitions: Vec<u16>,

@@ -49,7 +49,7 @@ pub(super) struct Arguments {
     interval: Duration,
 }
 
-/// What an instance answered.
+/// The answers of an instance.
 struct Answers {
     summary: Value,
     /// The units that fell silent last, those first.

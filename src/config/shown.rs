@@ -22,7 +22,7 @@ const CLOSED: [&str; 2] = ["topic", "body"];
 /// Options with URLs.
 const URLS: [&str; 4] = ["url", "urls", "smtp", "external_url"];
 
-/// What was written, and by which variables of the environment.
+/// The options that are written in the file and the environment.
 pub(super) struct Written<'a> {
     pub table: &'a Table,
     /// The paths that variables have set.

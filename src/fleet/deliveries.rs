@@ -226,7 +226,7 @@ impl Deliveries {
             return Err(DeliveriesError::Refused(why.to_owned()));
         }
         let state = filter.state.unwrap_or(DeliveryState::Dead);
-        // What is delivered from now on is not meant.
+        // Notifications that are delivered from now on are not meant.
         let until = filter.until.unwrap_or(now);
         let filter = DeliveryFilter { state: Some(state), until: Some(until), ..filter.clone() };
         let (mut again, mut next) = (Vec::new(), None);

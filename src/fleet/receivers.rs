@@ -40,7 +40,7 @@ impl ReceiverHealth {
         self.failing_since.get_or_insert(at);
     }
 
-    /// What two instances saw, together. A success of either ends what was failing before it.
+    /// The health that two instances saw, together. A success of either ends the failures before it.
     fn and(self, other: ReceiverHealth) -> ReceiverHealth {
         let last_success = self.last_success.max(other.last_success);
         let since = [self.failing_since, other.failing_since].into_iter().flatten();
@@ -50,7 +50,7 @@ impl ReceiverHealth {
     }
 }
 
-/// What this instance saw and has not written yet.
+/// The outcomes that this instance saw and has not written yet.
 pub struct ReceiverHealths {
     store: Arc<dyn SharedStore>,
     seen: Mutex<BTreeMap<String, ReceiverHealth>>,
@@ -112,7 +112,7 @@ impl ReceiverHealths {
     }
 }
 
-/// What instances wrote. An entry that cannot be read counts as absent, and is written anew.
+/// The stored health of receivers. An entry that cannot be read counts as absent, and is written anew.
 fn read(entries: &[(String, String)]) -> BTreeMap<String, ReceiverHealth> {
     let readable = entries.iter().filter_map(|(name, text)| Some((name, serde_json::from_str(text).ok()?)));
     readable.map(|(name, health)| (name.clone(), health)).collect()

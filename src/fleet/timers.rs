@@ -73,7 +73,7 @@ pub struct Refused {
     pub why: String,
 }
 
-/// What became of a timer that was to be registered.
+/// The answer to registering a timer.
 pub type Answer = std::result::Result<TimerRegistered, Refused>;
 
 impl Timers {

@@ -31,7 +31,7 @@ const MOST_BLIND: usize = 20;
 /// How long an answer serves other requests.
 const RECENT: Duration = Duration::from_secs(2);
 
-/// Reads what lasts.
+/// Reads the outages that last.
 #[derive(Clone)]
 pub(super) struct Incidents {
     records: Arc<dyn Queries>,
@@ -89,7 +89,7 @@ impl Incidents {
         }
     }
 
-    /// What lasts, as of up to [`RECENT`] ago.
+    /// The outages that last, as of up to [`RECENT`] ago.
     pub async fn recent(&self) -> Result<Arc<Lasting>, Problem> {
         let mut recent = self.recent.lock().await;
         if let Some(read) = recent.as_ref().filter(|read| read.at.elapsed() < RECENT) {

@@ -49,7 +49,7 @@ impl Problem {
         self.status
     }
 
-    /// What is wrong, and what to do.
+    /// The fault, and its remedy.
     pub fn detail(&self) -> &str {
         &self.detail
     }

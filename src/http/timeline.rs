@@ -206,7 +206,7 @@ impl Timelines {
         Ok(covering.map(event).collect())
     }
 
-    /// What operators changed of the unit, as far as the audit reaches back.
+    /// Changes of the unit by operators, as far as the audit reaches back.
     async fn changes(&self, unit: &Unit) -> Result<Vec<Event>, Problem> {
         let audit = self.silences.audit(MOST_AUDITED).await?;
         let name = format!("{}/{}", unit.kind, unit.id);
@@ -295,7 +295,7 @@ fn of_attempt((attempt, transition): (Attempt, Transition), record: &OfflineReco
     }
 }
 
-/// What became of an attempt, in words.
+/// The result of an attempt, in words.
 fn outcome(attempt: &Attempt, transition: Transition) -> (EventType, String) {
     let what = match transition {
         Transition::Offline => "its silence",

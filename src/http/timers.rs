@@ -76,7 +76,7 @@ fn timer_id(id: IdPath) -> Result<TimerId, Problem> {
     id?.0.parse().map_err(|error: crate::presence::TimerError| Problem::bad_request(error.to_string()))
 }
 
-/// What became of a timer that was registered.
+/// The answer to registering a timer.
 #[derive(Serialize)]
 struct Put<'a> {
     id: &'a TimerId,

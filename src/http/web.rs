@@ -75,7 +75,7 @@ const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; i
 const STYLE: &str = include_str!("web/style.css");
 const SCRIPT: &str = include_str!("web/script.js");
 
-/// What the pages are made of.
+/// The state of the pages.
 #[derive(Clone)]
 pub(super) struct Web {
     lists: UnitLists,

@@ -70,7 +70,7 @@ enum Stage {
     Over,
 }
 
-/// What receivers are notified of.
+/// The notification that follows a transition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Noted {
     Plain,
@@ -78,7 +78,7 @@ pub enum Noted {
     Episode(Box<OfflineRecord>),
 }
 
-/// What a look at a unit finds.
+/// The result of a look at a unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FlapLook {
     /// Nothing is due before that moment.

@@ -58,7 +58,7 @@ pub struct GroupIncident {
     pub is_notified: bool,
 }
 
-/// What a notification says, and what is kept for the next one of its group.
+/// The incident of a notification, and the one that is kept for the next notification of its group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JudgedIncident {
     /// The incident that receivers are notified of.

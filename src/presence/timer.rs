@@ -58,8 +58,8 @@ impl From<IdFault> for TimerError {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TimerId(Box<str>);
 
-/// What the id of a firing has in another form: white space, because the ids of notifications are stored in lists that
-/// it separates, what JSON escapes, and everything that a header of HTTP may not hold.
+/// Characters that are escaped in the id of a firing: white space, which separates ids in stored lists; those that JSON
+/// escapes; and those that a header of HTTP may not hold.
 const ESCAPED: &AsciiSet = &CONTROLS.add(b' ').add(b'%').add(b'"').add(b'\\');
 
 impl TimerId {
@@ -176,7 +176,7 @@ impl Guarantee {
     }
 }
 
-/// What becomes of a timer.
+/// The state of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TimerState {
@@ -219,7 +219,7 @@ impl FromStr for TimerState {
     }
 }
 
-/// What became of a fired timer at one receiver.
+/// The state of a fired timer at one receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Receipt {
@@ -280,7 +280,7 @@ pub enum TimerStanding {
     },
     Fired {
         at: Timestamp,
-        /// What became of it at each receiver of its class, by the name of the receiver.
+        /// Its receipt at each receiver of its class, with the name of the receiver.
         receipts: Vec<(String, Receipt)>,
     },
 }

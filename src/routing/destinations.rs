@@ -20,7 +20,7 @@ pub struct Destination {
     pub again: Again,
 }
 
-/// What follows while silences last that receivers were notified of.
+/// Reminders and escalations of silences that last.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Again {
     /// How often the receivers are reminded; `None`: never.

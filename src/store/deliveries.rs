@@ -9,7 +9,7 @@ use super::{Delivery, End, Ended, Layout, MeantFor, Result};
 use crate::clock::Timestamp;
 use crate::telemetry::Backlog;
 
-/// What the loops of receivers need of deliveries.
+/// Deliveries as the loops of receivers need them.
 #[async_trait]
 pub trait DeliveryStore: Layout {
     /// Brings the deliveries of a receiver that was absent up to date, before any of them is leased: silences that

@@ -21,7 +21,7 @@
 //! changes.
 //!
 //! # The promises
-//! Each has cases `promise_NN_…` in the conformance suite, which every engine passes.
+//! Each has cases `promise_NN_…` in the conformance suite, which every engine passes; only 9 and 20 name their tests.
 //!
 //!  1. A recorded heartbeat is applied. Heartbeats that a crash of the engine loses become blind time, and no transition
 //!     is lost.
@@ -32,7 +32,7 @@
 //!  6. A delivery whose holder dies is leased again.
 //!  7. Joining a group is idempotent, also after the notification was sent, and independent of order.
 //!  8. A delivered notification is never leased again.
-//!  9. Without hints the sweep finds every due unit; without the sweep the hints do.
+//!  9. Without hints the sweep finds every due unit; without the sweep the hints do (`tests/service/main.rs`).
 //! 10. Time is always an argument.
 //! 11. Blind time is no silence.
 //! 12. A removed unit is never reported.
@@ -196,7 +196,7 @@ pub trait Examine: Send + Sync {
     }
 }
 
-/// What alerting needs of notifications.
+/// The traits that alerting needs of a store.
 pub trait AlertStore: GroupStore + DeliveryStore + DeliveryRecords + NotifiedSilences {}
 
 impl<T: GroupStore + DeliveryStore + DeliveryRecords + NotifiedSilences> AlertStore for T {}

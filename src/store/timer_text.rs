@@ -80,7 +80,7 @@ pub(super) fn encode(timer: &Timer) -> String {
     }
 }
 
-/// What a timer of this class that fires now has between its moment and its data.
+/// The part between the moment and the data of a timer of this class that fires now.
 pub(super) fn fired_part(class: &TimerClass, now: Timestamp) -> String {
     let pending = |name: &String| (name.clone(), Receipt::Pending);
     let receipts: Vec<(String, Receipt)> = class.receivers.iter().map(pending).collect();
@@ -114,7 +114,7 @@ pub(super) fn decode(id: &TimerId, text: &str) -> Option<Timer> {
 /// that fires a timer has them all.
 pub(super) const FIRED: &str = "timer ";
 
-/// What the short form has before the id of the timer.
+/// The part of the short form before the id of the timer.
 pub(super) fn begin_of_fired(guarantee: Guarantee) -> String {
     format!("{FIRED}{} ", letter_of_guarantee(guarantee))
 }
@@ -140,7 +140,7 @@ pub(super) fn is_timer(text: &str) -> bool {
     "any".parse().is_ok_and(|id| decode(&id, text).is_some())
 }
 
-/// What became of a timer at each receiver: `hook:d,mail:p`.
+/// Receipts as text, such as `hook:d,mail:p`; [`NO_RECEIPTS`] for none.
 pub(super) fn receipts_text(receipts: &[(String, Receipt)]) -> String {
     if receipts.is_empty() {
         return NO_RECEIPTS.to_owned();

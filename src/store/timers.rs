@@ -54,7 +54,7 @@ pub fn timer_and_due(group: &str, notification: &str) -> Option<(TimerId, Timest
 /// The classes of timers by their types.
 pub type TimerClasses = BTreeMap<TimerType, TimerClass>;
 
-/// What became of a timer that was registered.
+/// The outcome of registering a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimerRegistered {
     /// The id was unknown, or its timer has fired or was cancelled.
@@ -67,7 +67,7 @@ pub enum TimerRegistered {
     HasFired,
 }
 
-/// What became of a timer that was cancelled.
+/// The outcome of cancelling a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimerCancelled {
     /// It was waiting, and never fires.

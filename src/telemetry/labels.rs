@@ -42,7 +42,7 @@ labels! {
 }
 
 labels! {
-    /// What became of a timer that a client registered or cancelled.
+    /// The outcome of registering or cancelling a timer.
     TimerOutcome {
         Created => "created",
         /// It was waiting, and has another moment or other data.

@@ -40,7 +40,7 @@ const MOST_ATTEMPTS: u32 = 5;
 pub(in crate::alerting) struct Limited {
     pub deliver: Deliver,
     pub limit: RateLimit,
-    /// What waits for it.
+    /// Reads the notifications that wait for it.
     pub records: Arc<dyn DeliveryRecords>,
     pub shared: Arc<dyn SharedStore>,
 }

@@ -25,7 +25,7 @@ pub struct ValueShare {
     pub percent: usize,
 }
 
-/// What operators are notified of.
+/// The content of the message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MassNotice {
     pub at: Timestamp,

@@ -26,7 +26,7 @@ impl Templates {
     pub fn new(zone: &Zone) -> Templates {
         let mut environment = Environment::new();
         environment.set_undefined_behavior(UndefinedBehavior::SemiStrict);
-        // What is text, what is JSON: a template says it with a filter.
+        // A template chooses between text and JSON with a filter.
         environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
         environment.set_fuel(Some(FUEL));
         filters::add(&mut environment, zone);
@@ -42,7 +42,7 @@ impl Templates {
     /// Renders a template.
     ///
     /// # Errors
-    /// What is wrong, where, and what to do; no values.
+    /// The fault, its line and its remedy; no values.
     pub fn render(&self, name: &str, data: &serde_json::Value) -> Result<String, String> {
         let failed = |error: Error| explained(name, &error);
         let template = self.environment.get_template(name).map_err(failed)?;

@@ -10,7 +10,7 @@ use crate::store::{EngineError, LARGEST_STEP, Result};
 /// Records that are read at once.
 const RECORDS_AT_ONCE: usize = 16;
 
-/// What the engine has of an open record that receivers know.
+/// The stored state of an open record that receivers know.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(clippy::large_enum_variant, reason = "it is taken apart at once")]
 pub enum StoredRecord {

@@ -1,4 +1,4 @@
-//! What operators decide of a unit. A change is decided again if the unit changes meanwhile.
+//! Changes of a unit by operators. A change is decided again if the unit changes meanwhile.
 
 use super::Roll;
 use crate::clock::Timestamp;

@@ -27,7 +27,7 @@ pub struct WantedTimer {
 pub struct BadTimer {
     /// Its id, if that can be read.
     pub id: Option<TimerId>,
-    /// What is wrong, in words.
+    /// The reason, in words.
     pub why: String,
 }
 

@@ -109,7 +109,7 @@ pub(super) async fn groups(State(state): State<AlertmanagerState>, uri: Uri) -> 
 }
 
 impl AlertFilter {
-    /// What keeps receivers from being notified of a record; `None`: the record is not asked for.
+    /// The silences and inhibitions that hold a record; `None`: the filter leaves the record out.
     fn suppressed(
         &self,
         record: &OfflineRecord,

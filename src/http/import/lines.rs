@@ -23,7 +23,7 @@ pub(super) enum Format {
     Csv,
 }
 
-/// What lines are checked against.
+/// The rules for lines.
 #[derive(Clone)]
 pub(super) struct Checks {
     /// The kinds that are configured.

@@ -46,7 +46,7 @@ struct Merged {
     newest: Newest<Arc<str>>,
 }
 
-/// What one instance tells another.
+/// The newest transitions of one instance, for another.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Part {
     run: u64,

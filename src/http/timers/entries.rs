@@ -86,7 +86,7 @@ impl Cutter {
 
     fn cut_lines(&mut self, bytes: &[u8], take: &mut dyn FnMut(Entry)) {
         let mut lines = bytes.split(|byte| *byte == b'\n');
-        // What comes after the last line feed is the beginning of a line.
+        // The bytes after the last line feed are the beginning of a line.
         let rest = lines.next_back().unwrap_or_default();
         for line in lines {
             self.add(line);

@@ -13,13 +13,13 @@ use crate::clock::Timestamp;
 /// How much a token saves up, in seconds of its rate.
 const SAVED: f64 = 10.0;
 
-/// What is left to each token.
+/// The allowance of each token, by its name.
 #[derive(Default)]
 pub(super) struct RateLimit {
     tokens: Mutex<HashMap<String, Allowance>>,
 }
 
-/// What was left to a token at a moment.
+/// The timers that a token had left at a moment; negative: a debt.
 struct Allowance {
     left: f64,
     at: Timestamp,

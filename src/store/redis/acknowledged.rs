@@ -142,7 +142,7 @@ impl NotifiedSilences for RedisEngine {
         if self.topology.is_fixed() {
             return Ok(Vec::new());
         }
-        // What is compared under other primaries, learned meanwhile, is announced the next time.
+        // A comparison under other primaries, learned meanwhile, is announced the next time.
         let view = self.topology.view().await?;
         let doubtful = self.find_doubtful().await;
         if doubtful.is_empty() {

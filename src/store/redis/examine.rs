@@ -55,7 +55,7 @@ pub(super) async fn examine(engine: &RedisEngine, now: Timestamp) -> Result<Vec<
     if engine.away.has_any() {
         engine.topology.request_examination();
     }
-    // What needs every server waits for the next examination.
+    // The examination of the fleet needs every server; with a part of them it waits for the next time.
     let mut warnings = match examine_fleet(engine).await {
         Err(EngineError::Unavailable(_) | EngineError::Passing(_)) if is_partial => Vec::new(),
         examined => examined?,

@@ -148,7 +148,7 @@ async fn copy_step(
     engine.topology.run("fall_back", &script).await
 }
 
-/// What a lane has beyond its mark.
+/// The notifications of a lane beyond its mark.
 struct Left<'a> {
     group: &'a str,
     mark: String,

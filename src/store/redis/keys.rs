@@ -89,7 +89,7 @@ use crate::store::{Shared, partition_of};
 /// The most pages that a partition's facts lie on.
 const MOST_PAGES: u32 = 1024;
 
-/// What follows the begin of an expiry key, before the name of the unit.
+/// The part of an expiry key between its begin and the name of the unit.
 const ALIVE: &str = "alive:";
 
 /// Where the facts of a unit are kept: the partition, and the page there.

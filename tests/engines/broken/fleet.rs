@@ -259,7 +259,7 @@ impl Fleet {
         }
     }
 
-    /// What the loop of timers does.
+    /// The calls of the loop of timers.
     async fn fire(&self, now: Timestamp) -> rollcall::store::Result<()> {
         let partitions: Vec<u16> = (0..self.engine.partitions()).collect();
         self.engine.mend_timers(&partitions).await?;

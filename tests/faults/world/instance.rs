@@ -110,7 +110,7 @@ impl Instance {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// What `rollcall check` says with its configuration.
+    /// The output of `rollcall check` with its configuration.
     pub fn check(&self) -> String {
         let mut check = Command::new(env!("CARGO_BIN_EXE_rollcall"));
         let said = check.arg("check").arg("--config").arg(&self.config).output().unwrap();

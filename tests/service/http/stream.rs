@@ -21,7 +21,7 @@ struct Event {
 /// A client of the stream.
 struct Client {
     answer: Response,
-    /// What came after the last event.
+    /// The text after the last event.
     rest: String,
 }
 

@@ -249,7 +249,7 @@ pub fn timer_rules() -> TimerRules {
     TimerRules { classes, most: 1_000_000, rate: 1000 }
 }
 
-/// What the page of the configuration shows.
+/// The options on the page of the configuration.
 fn configuration() -> ShownConfiguration {
     let text = r#"
         engine.url = "redis://roll:hunter2@redis.example.org"

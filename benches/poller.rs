@@ -1,5 +1,5 @@
-//! Two plain pollers of a sorted set whose ids are due at one instant: the ids of one that dies are lost, and nothing is
-//! tried again.
+//! Two plain pollers of a sorted set whose ids are due at one instant: the ids of one that dies are lost, and nothing
+//! is tried again.
 
 use std::process::Stdio;
 use std::time::Duration;

@@ -15,7 +15,7 @@
 //! | | [`deadman`] | pings another monitor while all is well |
 //! | | [`simulate`] | a fleet and sinks for the demo, and private servers for the tests |
 //! | 1 memory | [`store`] | the state of the fleet behind small traits; [`store::redis`] and [`store::embedded`] keep it; [`store::migration`] moves a fleet from one engine to another; `store/redis/topology/` knows the servers: one, those behind Sentinel, a cluster |
-//! | | [`fleet`] | what thinks above a store: [`fleet::Roll`], the one place where stored state meets the rules; the mirror and the walk that keeps it true; leases, and which instance owns which partition |
+//! | | [`fleet`] | decisions above a store: [`fleet::Roll`], the one place where stored state meets the rules; the mirror and the walk that keeps it true; leases, and which instance owns which partition |
 //! | | [`telemetry`] | one method per fact: counts it, and logs it where an operator should know |
 //! | 0 meaning | [`presence`] | pure rules: unit, heartbeat, deadline, offline, back, blind |
 //! | | [`routing`] | which route a silence takes: its receivers, its group, its pace; the silences of alerts |

@@ -160,7 +160,7 @@ pub(super) async fn within<T>(
     }
 }
 
-/// An error and what caused it, on one line.
+/// An error and its causes, on one line.
 pub(super) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -107,7 +107,7 @@ fn shown(key: &str, value: &Value) -> ShownValue {
     }
 }
 
-/// The part of a URL up to its port: what comes before and after may be a secret.
+/// The scheme, host and port of a URL: the other parts may be a secret.
 fn server(url: &str) -> Option<String> {
     let url = Url::parse(url).ok()?;
     let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();

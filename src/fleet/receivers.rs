@@ -74,7 +74,7 @@ impl ReceiverHealths {
         }
     }
 
-    /// Writes what was noted since the last write. After an error the next write has it, too.
+    /// Writes the outcomes since the last write. After an error the next write has them, too.
     pub async fn write(&self) -> Result<()> {
         let seen = std::mem::take(&mut *self.lock());
         if seen.is_empty() {
@@ -197,7 +197,7 @@ mod tests {
                 health(None, Some(9), Some(8)),
                 health(Some(3), Some(9), Some(4)),
             ),
-            // The success of one ends what was failing before, and a failure after it goes on.
+            // The success of one ends a failure that began before, and not one that began after.
             (health(Some(6), None, None), health(None, Some(5), Some(4)), health(Some(6), Some(5), None)),
             (
                 health(Some(6), None, None),

@@ -1,7 +1,7 @@
 //! The outages of now, for the page of incidents: the open records in the groups in which receivers are notified of them, the trip of the
 //! mass-offline breaker, and the last blind intervals.
 //!
-//! Everything is read from what is stored anyway. All requests of a moment share one answer, because in a storm many
+//! Everything is read from stored values. All requests of a moment share one answer, because in a storm many
 //! browsers ask for it at once.
 
 use std::collections::BTreeMap;

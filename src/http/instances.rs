@@ -1,4 +1,4 @@
-//! `/api/v1/instances`: the instances of the fleet, and what each of them does.
+//! `/api/v1/instances`: the instances of the fleet, and the state of each.
 
 use std::sync::Arc;
 

@@ -320,7 +320,7 @@ pub async fn serve(
     Ok(connections::accept(listener, None, pages, Limits::default(), telemetry, stop).await?)
 }
 
-/// The same with TLS. The certificate is renewed when its files change; `pem`: what is in them.
+/// The same with TLS. The certificate is renewed when its files change; `pem`: their content.
 pub async fn serve_tls(
     listener: TcpListener,
     (certificate, pem): (Certificate, ServerPem),

@@ -112,7 +112,7 @@ impl ReadUpTo {
     }
 }
 
-/// A client, and what it is sent next.
+/// A client, and the transitions that it is sent next.
 struct Follower {
     state: StreamState,
     read: ReadUpTo,

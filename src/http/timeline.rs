@@ -1,7 +1,7 @@
-//! `/api/v1/units/{kind}/{unit}/timeline`: what happened to a unit, newest first, and why it is or is not offline now.
+//! `/api/v1/units/{kind}/{unit}/timeline`: the events of a unit, newest first, and why it is or is not offline now.
 //!
-//! It is put together from what is stored anyway: the records of the unit, the blind time within its silences, the
-//! attempts to notify receivers of them, what operators changed, and silences of alerts that hold its notifications now.
+//! It is put together from stored values: the records of the unit, the blind time within its silences, the attempts to
+//! notify receivers of them, changes by operators, and alert silences that hold its notifications now.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -82,7 +82,7 @@ pub(super) struct Day {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Event {
     pub at: Timestamp,
-    /// The end of what lasted.
+    /// The end of an event that takes time, such as a blind interval.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
     pub event: EventType,

@@ -67,7 +67,7 @@ impl Certificate {
         Ok(TlsAcceptor::from(Arc::new(config)))
     }
 
-    /// Reads the files again until `stop`. `pem`: what is in them now.
+    /// Reads the files again until `stop`. `pem`: their content now.
     pub(super) async fn keep_fresh(&self, mut pem: ServerPem, stop: CancellationToken) {
         let mut is_reported = false;
         let renewing = async {

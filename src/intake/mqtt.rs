@@ -107,7 +107,7 @@ enum End {
     Left,
 }
 
-/// The client of the current connection, and what exists only with it.
+/// The client of the current connection, and its parts.
 struct OpenConnection {
     client: AsyncClient,
     ticks: Interval,

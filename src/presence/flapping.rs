@@ -9,8 +9,8 @@
 //! id know that record and are not notified of its return.
 //!
 //! # Why a transition may be noted again
-//! After a crash its entry is still in the outbox. What is decided of it depends on its place before, in or after the
-//! episode, so it is decided as before.
+//! After a crash its entry is still in the outbox. The decision depends on its place before, in or after the episode,
+//! so it is the same as before.
 
 use std::time::Duration;
 
@@ -253,7 +253,7 @@ mod tests {
             let mut flaps = Flaps::default();
             assert_eq!(quiet(&mut flaps, seconds), expected, "{seconds:?}");
             assert_eq!(flaps.lasting().is_some(), expected.contains(&true), "{seconds:?}");
-            // Noted again, as after a crash, they are what they were, and change nothing.
+            // Noted again, as after a crash, the transitions change nothing.
             let before = flaps.clone();
             assert_eq!(quiet(&mut flaps, seconds), expected, "{seconds:?} again");
             assert_eq!(flaps, before, "{seconds:?}");

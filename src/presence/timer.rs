@@ -170,7 +170,7 @@ pub enum Guarantee {
 }
 
 impl Guarantee {
-    /// That is what most timers have, and it is not written.
+    /// Whether it is that of most timers, which is not written.
     pub fn is_at_least_once(&self) -> bool {
         *self == Guarantee::AtLeastOnce
     }

@@ -1,4 +1,4 @@
-//! The record of attempts: what each attempt to deliver a notification came to.
+//! The record of attempts: the outcome of each attempt to deliver a notification.
 //!
 //! An attempt is written in the step that ends it, so that its record costs no round trip. Attempts that one step ends
 //! are one text, a line (JSON) for each, because an entry costs an engine more than its text. Entries leave after

@@ -1,12 +1,12 @@
 //! The state of the fleet, behind small traits cut by reader.
 //!
-//! | trait | read by | what it has |
+//! | trait | read by | content |
 //! |---|---|---|
 //! | [`UnitStore`] | the roll, expiry, http, alerting | expiry keys, the deadline index, facts, records |
 //! | [`HearingStore`] | intake, expiry | how far Rollcall has heard; the ledger of blind intervals |
 //! | [`GroupStore`] | alerting | the outbox, and the groups that its transitions join |
 //! | [`DeliveryStore`] | the loops of receivers | deliveries, from their lease to their end |
-//! | [`DeliveryRecords`] | [`Deliveries`](crate::fleet::Deliveries), digests, the command line | what waits, dead letters, the record of attempts |
+//! | [`DeliveryRecords`] | [`Deliveries`](crate::fleet::Deliveries), digests, the command line | waiting notifications, dead letters, the record of attempts |
 //! | [`NotifiedSilences`] | alerting, after a failover | silences that may be lost though receivers acknowledged them |
 //! | [`SilenceStore`] | http, the command line, [`Silences`](crate::fleet::Silences) | alert silences, and the audit of the changes that operators make |
 //! | [`SharedStore`] | [`Inhibitions`](crate::fleet::Inhibitions) | small states that all instances share |

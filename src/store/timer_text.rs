@@ -7,7 +7,7 @@
 //! wreport-due m3q9k5s0 {"device":"d-7"}
 //! ```
 //!
-//! One that has fired or was cancelled has the moment of that, and what became of it at each receiver:
+//! One that has fired or was cancelled has the moment of that, and its receipts:
 //!
 //! ```text
 //! freport-due m3q9k5s0 m3q9k5s4 hook:d,mail:p {"device":"d-7"}

@@ -66,7 +66,7 @@ labels! {
         Rate => "rate",
         /// Refused: more came over MQTT than there is room for.
         Overflow => "overflow",
-        /// Refused: what is stored under the id cannot be read.
+        /// Refused: the value that is stored under the id cannot be read.
         Unreadable => "unreadable",
     }
 }

@@ -1,4 +1,4 @@
-//! The message of the mass-offline breaker: what is seen, what it may mean, and how Rollcall itself is.
+//! The message of the mass-offline breaker: the silences, their possible cause, and the state of Rollcall itself.
 //!
 //! It travels as a label of its group, so that an engine seals it like any other message without units.
 

@@ -1,8 +1,8 @@
 //! Templates of messages: minijinja, whose language is Jinja2's, with the filters of [`filters`].
 //!
 //! A template reads the data of its notification and nothing else: no files, no environment, no other template. A name
-//! that does not exist is an error, except where a template only asks whether it is there. What a template may take is
-//! bounded: its steps, and the length of its result.
+//! that does not exist is an error, except where a template only asks whether it is there. The steps of a template and
+//! the length of its result are bounded.
 
 use std::io;
 

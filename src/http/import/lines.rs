@@ -37,7 +37,7 @@ pub(super) struct Checks {
 pub(super) struct Line {
     /// From 1 on, the column names of a CSV included.
     pub number: u64,
-    /// A unit and its settings, or what is wrong.
+    /// A unit and its settings, or the fault of the line, in words.
     pub entry: Result<(Unit, UnitSettings), String>,
 }
 

@@ -1,7 +1,7 @@
 //! The entries of a batch as they arrive: the elements of a JSON array, or lines. Hostile until parsed.
 //!
-//! Only where an entry begins and ends is found here, so a batch is never in memory as a whole. What an entry says is read
-//! where it is used.
+//! This module only finds where entries begin and end, so a batch is never in memory as a whole. Its caller parses
+//! them.
 
 /// The longest entry, in bytes: the data of a timer, with room for escapes and the other fields.
 pub(super) const LONGEST_ENTRY: usize = 128 * 1024;

@@ -1,4 +1,4 @@
-//! The page of a unit: how it is, why, and what operators do with it.
+//! The page of a unit: its state, the reason for it, its history, and forms for operators.
 
 use std::time::Duration;
 

@@ -57,7 +57,7 @@ pub(super) async fn fall_back(
     Ok(queued)
 }
 
-/// Copies what is left in some lanes.
+/// Copies the rest of some lanes.
 async fn copy(
     engine: &RedisEngine,
     partition: u16,

@@ -40,7 +40,6 @@ use crate::store::{
 };
 use crate::telemetry::{DeliveryOutcome, Telemetry};
 
-/// The loop and what it uses.
 pub(super) struct BlindNotifier {
     /// Shorter blindness is not notified.
     pub after: Duration,
@@ -83,7 +82,6 @@ struct OngoingBlindness {
     from: Timestamp,
     /// Since when it is notified.
     at: Timestamp,
-    /// The engine has it.
     is_recorded: bool,
     /// Deliveries without the engine, by receiver.
     direct: Vec<DirectDelivery>,

@@ -58,7 +58,7 @@ pub(super) const LEASED_PER_ATTEMPT: usize = 64;
 /// when its lease has run out.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The loop of one receiver and what it uses.
+/// The loop of one receiver.
 pub(super) struct Deliver {
     pub receiver: ReceiverConfig,
     pub channel: Arc<dyn Channel>,

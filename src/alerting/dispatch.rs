@@ -48,7 +48,6 @@ const BACKLOG: Duration = Duration::from_secs(5);
 /// for every core.
 const TASKS: usize = 4;
 
-/// The loop and what it uses.
 pub(super) struct Dispatcher {
     pub routes: Routes,
     pub destinations: Destinations,

@@ -33,7 +33,6 @@ use crate::telemetry::{Loop, Telemetry};
 /// The name of the loop among those that fail.
 const NAME: &str = "lost silences";
 
-/// The loop and what it uses.
 pub struct LostSilences {
     pub routes: Routes,
     pub destinations: Destinations,
@@ -49,7 +48,6 @@ pub struct LostSilences {
 struct Repair {
     /// The records as they are stored, or will be.
     known: BTreeMap<(Timestamp, RecordId), OfflineRecord>,
-    /// The records that are stored.
     stored: HashSet<RecordId>,
     /// The changes that write lost records again.
     lost: Vec<(Snapshot, Change)>,

@@ -37,7 +37,6 @@ const OTHERS_AFTER: Duration = Duration::from_secs(10);
 const VALUES: usize = 5;
 const LEAST_PERCENT: usize = 10;
 
-/// The loop and what it uses.
 pub(super) struct MassOffline {
     pub breaker: Arc<MassBreaker>,
     /// That of blindness.

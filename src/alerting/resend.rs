@@ -35,7 +35,7 @@ const MOST_PAGES: usize = 20;
 /// How many records are read at once to see whether they are still open.
 const AT_ONCE: usize = 16;
 
-/// The loop of one receiver, and what it uses.
+/// The loop of one receiver.
 pub struct Resend {
     pub receiver: String,
     pub channel: Arc<dyn Channel>,

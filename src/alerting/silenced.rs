@@ -42,7 +42,6 @@ pub(super) fn is_held(event: &OutboxEvent, silences: &[AlertSilence], now: Times
     }
 }
 
-/// The loop and what it uses.
 pub(super) struct Silenced {
     pub routes: Routes,
     pub destinations: Destinations,

@@ -45,7 +45,6 @@ const OUTCOME_AFTER: Duration = Duration::from_secs(60);
 /// How often the index of timers is compared with them.
 const MENDED_EVERY: Duration = Duration::from_secs(60);
 
-/// The loop and what it uses.
 pub(super) struct TimerFiring {
     pub engine: Arc<dyn TimerStore>,
     /// Their classes, which a reload replaces.

@@ -124,7 +124,7 @@ pub enum DeliveriesError {
 
 type Answer<T> = std::result::Result<T, DeliveriesError>;
 
-/// The deliveries of a fleet.
+/// Lists, replays and removes the deliveries of a fleet.
 #[derive(Clone)]
 pub struct Deliveries {
     pub records: Arc<dyn DeliveryRecords>,

@@ -131,7 +131,7 @@ pub struct ReceiverLine {
     pub health: ReceiverHealth,
 }
 
-/// The receivers of a fleet.
+/// Lists the receivers of a fleet.
 #[derive(Clone)]
 pub struct Receivers {
     pub records: Arc<dyn DeliveryRecords>,

@@ -54,7 +54,7 @@ use unconfirmed::Unconfirmed;
 /// trips is decided within a few attempts.
 const ATTEMPTS: usize = 8;
 
-/// The roll of the fleet.
+/// Applies the rules to the stored state of the fleet.
 pub struct Roll {
     engine: Arc<dyn FleetStore>,
     rules: RuleBook,

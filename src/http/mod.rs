@@ -170,7 +170,6 @@ pub enum UnitMetrics {
 pub struct Token {
     /// Shown in the log.
     pub name: String,
-    /// SHA-256 of the token.
     pub sha256: [u8; 32],
     pub role: Role,
     /// From then on it is refused.
@@ -217,7 +216,6 @@ pub struct Sources {
     /// For single units.
     pub units: Arc<dyn UnitStore>,
     pub records: Arc<dyn Queries>,
-    /// For deliveries.
     pub deliveries: Arc<dyn DeliveryRecords>,
     /// For the newest values of the metrics of units.
     pub values: Arc<dyn DataStore>,

@@ -98,7 +98,6 @@ pub enum SilenceState {
     Active,
     /// Its begin is to come.
     Pending,
-    /// It is over.
     Expired,
 }
 

@@ -309,7 +309,6 @@ impl Readable {
 }
 
 impl Notification {
-    /// The notification of a timer that fired.
     pub fn of_timer(timer: FiredTimer) -> Notification {
         let (id, of) = (timer.id.to_string(), timer.timer_type.to_string());
         let labels = Labels::from([("timer".to_owned(), id), ("type".to_owned(), of)]);

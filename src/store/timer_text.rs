@@ -135,7 +135,6 @@ pub(super) fn decode_fired(text: &str) -> Option<FiredTimer> {
     FiredTimer::of(decode(&id.parse().ok()?, stored)?, guarantee)
 }
 
-/// Whether a text is a stored timer.
 pub(super) fn is_timer(text: &str) -> bool {
     "any".parse().is_ok_and(|id| decode(&id, text).is_some())
 }

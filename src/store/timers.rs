@@ -127,7 +127,6 @@ pub struct TimerPage {
     pub next: Option<TimerPlace>,
 }
 
-/// Timers that fired.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Fired {
     /// The timers that this caller fired, as they are now.

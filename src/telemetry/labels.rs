@@ -208,7 +208,6 @@ labels! {
     EngineWarning {
         /// The fleet in it is another one than at the start.
         LostItsData => "engine_lost_its_data",
-        /// It has evicted keys.
         KeysEvicted => "keys_evicted",
         /// It would evict keys if it were full.
         EvictionPossible => "eviction_possible",
@@ -326,7 +325,6 @@ labels! {
         Group => "group",
         /// A notification or its entry in a queue.
         Delivery => "delivery",
-        /// A dead letter.
         DeadLetter => "dead_letter",
         /// The record of attempts to deliver.
         Attempt => "attempt",
@@ -340,7 +338,6 @@ labels! {
         Roster => "roster",
         /// Notes for owners of partitions.
         Notes => "notes",
-        /// An alert silence.
         AlertSilence => "alert_silence",
         /// The changes that operators made.
         Audit => "audit",

@@ -40,7 +40,7 @@ pub fn fitting_records(delivery: &Delivery, most: usize) -> (&[OfflineRecord], &
     (offline, online, truncated)
 }
 
-/// Counts what is written.
+/// Counts the bytes that are written to it.
 struct Length(usize);
 
 impl io::Write for Length {

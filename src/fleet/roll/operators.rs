@@ -5,7 +5,6 @@ use crate::clock::Timestamp;
 use crate::presence::{self, Acknowledgement, RecordId, Snapshot, Unit, UnitSettings};
 use crate::store::Result;
 
-/// A change of one unit.
 #[derive(Clone, Debug)]
 pub enum UnitChange {
     /// Acknowledges its open record; with `None` that is taken back.

@@ -24,7 +24,6 @@ const LAYOUT: i32 = 1;
 /// again. Pages that do not fit are written to the log early, and once
 /// more later: with a quarter of this a storm of 100 000 units wrote three times as much.
 const CACHE_KIB: i64 = 32 * 1024;
-/// The cache of each reader.
 const READER_CACHE_KIB: i64 = 256;
 /// A checkpoint copies the log into the database after this many pages: many, because in a storm the same
 /// pages are written again and again, and all jobs wait during a checkpoint.

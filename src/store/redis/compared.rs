@@ -46,7 +46,7 @@ pub(super) struct Comparisons {
 }
 
 impl Comparisons {
-    /// This instance has a lease.
+    /// Notes that this instance has a lease, under its name.
     pub fn has_lease(&self, instance: &str) {
         self.instance.get_or_init(|| instance.to_owned());
     }

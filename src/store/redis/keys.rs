@@ -150,7 +150,6 @@ impl Keys {
         crate::store::partition_of_group(group, self.partitions)
     }
 
-    /// The slot of the keys of a partition.
     pub fn slot(&self, partition: u16) -> u16 {
         self.slots.get(usize::from(partition)).copied().unwrap_or_default()
     }
@@ -159,7 +158,6 @@ impl Keys {
         if number < self.partitions { self.slot(number) } else { self.slot_of_hearing() }
     }
 
-    /// The slot of the keys of hearing.
     pub fn slot_of_hearing(&self) -> u16 {
         slot_of(self.heard().as_bytes())
     }

@@ -19,7 +19,6 @@ pub struct Fleet {
     pub keys: Keys,
 }
 
-/// Reads the fleet, or creates it.
 pub async fn read_or_create(topology: &Topology, scripts: &Scripts, config: &Config) -> Result<Fleet> {
     let new = new_keys(config);
     check_whole(topology, &new).await?;

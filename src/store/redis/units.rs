@@ -282,7 +282,6 @@ impl RedisEngine {
         ))
     }
 
-    /// Quarantines unreadable values of units.
     pub(super) async fn quarantine(&self, values: &[UnreadableValue]) -> Result<()> {
         for value in values {
             match value {

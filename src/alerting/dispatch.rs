@@ -191,7 +191,7 @@ impl Dispatcher {
         if !held.contains(&true) {
             return Ok(held);
         }
-        // An entry is left out only by what is stored after the outbox was read: see `silenced.rs`.
+        // Only alert silences that are read after the outbox hold an entry: see `silenced.rs`.
         Ok(held_by(&self.silences.current().await?))
     }
 

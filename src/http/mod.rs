@@ -9,8 +9,8 @@
 //! The server answers from the start of the process: before the engine answers, `/healthz` and
 //! `/readyz` work, and every other page answers 503.
 //!
-//! Pages are read-only but for silences, acknowledgements, pauses, units, timers and deliveries: see `changes.rs`. With tokens
-//! configured, every page but the two for health needs one.
+//! Requests that change something are guarded: see `changes.rs`. With tokens configured, every page needs one but those
+//! for health and for the login: see `middleware.rs`.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -106,7 +106,7 @@ pub(super) enum EventType {
     Notified,
     /// An attempt to notify a receiver failed.
     NotNotified,
-    /// A silence of alerts holds its notifications.
+    /// An alert silence holds its notifications.
     Silenced,
     /// An operator changed the unit.
     Changed,
@@ -193,7 +193,7 @@ impl Timelines {
         Ok(attempts.into_iter().map(|attempt| of_attempt(attempt, record)).collect())
     }
 
-    /// The silences of alerts that hold the notifications of an open record now.
+    /// The alert silences that hold the notifications of an open record now.
     async fn silenced(&self, open: &OfflineRecord, now: Timestamp) -> Result<Vec<Event>, Problem> {
         let silences = self.silences.current().await?;
         let covering = silences.iter().filter(|silence| silence.covers(open, now));

@@ -1,4 +1,4 @@
-//! `/api/v1/timers`: registers, lists, shows and cancels timers. A batch is [`batch`], a list [`list`], and taking back
+//! `/api/v1/timers`: registers, lists, shows and cancels timers. A batch is [`batch`], a list [`list`], and cancelling
 //! several at once [`cancel`].
 //!
 //! Programs register many, so a change is in the audit only if the request names an operator: the pages and the command

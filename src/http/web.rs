@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `fleet.rs` | `/`: counts, labels, the list of units |
 //! | `unit.rs` | `/units/{kind}/{unit}`: one unit, and forms for operators |
-//! | `records.rs` | `/records` |
+//! | `records.rs`, `strangers.rs` | `/records`, `/strangers` |
 //! | `deliveries.rs` | `/deliveries`, `/deliveries/{id}`: notifications with their attempts, delivering again |
 //! | `silences.rs` | `/silences` |
 //! | `timers.rs` | `/timers` |

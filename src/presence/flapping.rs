@@ -286,7 +286,7 @@ mod tests {
         let cases = [
             (rule, Some(true), stable - 1, FlapLook::Wait(at(stable))),
             (rule, Some(true), stable, FlapLook::End),
-            // It came back a moment ago, and that is still in the outbox; or never was there.
+            // Its return is still in the outbox, or never was there.
             (rule, Some(false), stable, FlapLook::Wait(at(stable + 1))),
             (rule, Some(false), stable + 60, FlapLook::End),
             // The unit was removed, or the option.

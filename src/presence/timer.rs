@@ -187,7 +187,6 @@ pub enum TimerState {
     Delivered,
     /// A receiver did not get it, or it is unknown if it did; no attempt follows.
     Dead,
-    /// It was taken back before it fired.
     Cancelled,
 }
 
@@ -237,7 +236,7 @@ impl Receipt {
     pub const ALL: [Receipt; 5] =
         [Receipt::Pending, Receipt::Begun, Receipt::Delivered, Receipt::Dead, Receipt::Unknown];
 
-    /// The state of a fired timer, by what became of it at each of its receivers.
+    /// The state of a fired timer, by its receipt at each of its receivers.
     pub fn state(receipts: impl IntoIterator<Item = Receipt> + Clone) -> TimerState {
         let is_open = |one| matches!(one, Receipt::Pending | Receipt::Begun);
         if receipts.clone().into_iter().any(is_open) {

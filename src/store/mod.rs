@@ -3,16 +3,16 @@
 //! | trait | read by | content |
 //! |---|---|---|
 //! | [`UnitStore`] | the roll, expiry, http, alerting | expiry keys, the deadline index, facts, records |
-//! | [`HearingStore`] | intake, expiry | how far Rollcall has heard; the ledger of blind intervals |
+//! | [`HearingStore`] | the roll, alerting | how far Rollcall has heard; the ledger of blind intervals |
 //! | [`GroupStore`] | alerting | the outbox, and the groups that its transitions join |
 //! | [`DeliveryStore`] | the loops of receivers | deliveries, from their lease to their end |
 //! | [`DeliveryRecords`] | [`Deliveries`](crate::fleet::Deliveries), digests, the command line | waiting notifications, dead letters, the record of attempts |
 //! | [`NotifiedSilences`] | alerting, after a failover | silences that may be lost though receivers acknowledged them |
 //! | [`SilenceStore`] | http, the command line, [`Silences`](crate::fleet::Silences) | alert silences, and the audit of the changes that operators make |
-//! | [`SharedStore`] | [`Inhibitions`](crate::fleet::Inhibitions) | small states that all instances share |
-//! | [`FlapStore`] | [`Flapping`](crate::fleet::Flapping) | the last transitions of units whose kinds have flap detection |
+//! | [`SharedStore`] | [`Inhibitions`](crate::fleet::Inhibitions), [`MassBreaker`](crate::fleet::MassBreaker), alerting | small states that all instances share |
+//! | [`FlapStore`] | [`Flapping`](crate::fleet::Flapping), http | the last transitions of units whose kinds have flap detection |
 //! | [`TimerStore`] | alerting, [`Timers`](crate::fleet::Timers) | timers, from their registration to their firing |
-//! | [`DataStore`] | intake, http | the newest values of the units' metrics |
+//! | [`DataStore`] | the roll, http | the newest values of the units' metrics |
 //! | [`Queries`] | http, the mirror, alerting | the same facts and records, in pages; marks of changes and the removal of old records |
 //! | [`Roster`] | every loop, through [`Ownership`](crate::fleet::Ownership) | the live instances, and the clock that they share |
 //! | [`Examine`] | the examination | the condition of the engine |

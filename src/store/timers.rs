@@ -3,7 +3,7 @@
 //! A timer lies in the partition of its group, [`group_of_timer`], beside the lanes of its deliveries. So one step ends
 //! its waiting and queues a delivery for each receiver of its class: a crash leaves it waiting or fired. From then on it
 //! is a notification like any other, with the id `<timer>:<due ms>`, and [`DeliveryStore`](super::DeliveryStore) leases it,
-//! retries it and keeps what is given up. The step that ends a delivery also writes what became of the timer.
+//! retries it and keeps dead letters. The step that ends a delivery also writes the receipt of the timer.
 //!
 //! An engine decides nothing: firing is "read, decide, apply if unchanged", as for units. Time is an argument.
 

@@ -100,7 +100,7 @@ fn from_json(mut fields: Map<String, Value>, checks: &Checks) -> Result<(Unit, U
         Some(_) => Err(format!("{name} is a text")),
     };
     let (kind, id) = (text("kind")?, text("unit")?);
-    // It stands in an export.
+    // An export has it, and an import ignores it.
     fields.remove("last_seen");
     let unit = checks.unit(kind.as_deref(), id.as_deref())?;
     let settings = WantedSettings::from_json(fields)?.check(&unit, checks.now)?;

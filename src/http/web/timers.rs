@@ -1,4 +1,4 @@
-//! The page of timers: those that wait, soonest first, and the state of the others; taking one back.
+//! The page of timers: those that wait, soonest first, and the state of the others; cancelling one.
 
 use axum::extract::State;
 use axum::http::Uri;

@@ -156,7 +156,7 @@ struct Left<'a> {
     own: Option<&'a str>,
 }
 
-/// Removes the marks of groups that wait no more.
+/// Removes the marks of groups without waiting notifications.
 async fn forget_marks(engine: &RedisEngine, partition: u16, meant_for: &MeantFor) -> Result<()> {
     let key = engine.keys.of(partition, "fallen", &meant_for.receiver);
     let lanes = engine.keys.of(partition, "lanes", &meant_for.receiver);

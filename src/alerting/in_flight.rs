@@ -67,7 +67,7 @@ pub(super) struct FinishedAttempt {
     pub id: String,
     /// `None`: its lease was over, and no attempt was made.
     pub result: Option<Result<Answer, Failure>>,
-    /// When it began.
+    /// The begin of the attempt.
     pub at: Timestamp,
     pub took: Duration,
 }

@@ -44,7 +44,7 @@ struct Instances {
     at: Timestamp,
     /// The number of partitions of the fleet.
     partitions: u16,
-    /// By name.
+    /// In the order of their names.
     instances: Vec<ShownInstance>,
     /// The instances that did not answer.
     missing: Vec<String>,

@@ -121,7 +121,6 @@ pub struct AlertSilence {
     pub starts_at: Timestamp,
     /// From then on it covers nothing.
     pub ends_at: Timestamp,
-    /// The last change.
     pub updated_at: Timestamp,
     pub author: String,
     pub comment: String,

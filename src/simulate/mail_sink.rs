@@ -74,7 +74,7 @@ impl Mail {
     }
 }
 
-/// A running mail server.
+/// A running mail server, which ends with this value.
 pub struct MailSink {
     address: SocketAddr,
     shared: Arc<Shared>,

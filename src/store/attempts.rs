@@ -192,7 +192,6 @@ pub struct FindAttempts {
     pub from: Timestamp,
     /// Written up to this moment.
     pub until: Timestamp,
-    /// The most entries.
     pub limit: usize,
 }
 

@@ -13,7 +13,6 @@ use super::node::{Node, Place, in_parallel, shipped, until};
 
 const SLOTS: u16 = 16384;
 
-/// The plan of a cluster.
 #[derive(Clone)]
 pub struct ClusterPlan {
     pub primaries: usize,

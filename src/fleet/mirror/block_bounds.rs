@@ -110,7 +110,7 @@ impl BlockBounds {
         }
     }
 
-    /// The approximate memory.
+    /// The memory that they take, about.
     pub fn bytes(&self) -> usize {
         self.0.capacity() * size_of::<Bounds>()
     }

@@ -241,7 +241,6 @@ impl Fleet {
         self.notify(now).await;
     }
 
-    /// Checks units.
     pub async fn check(&self, units: &[Unit], now: Timestamp) {
         self.roll.check_deadlines(units, now).await.unwrap();
     }

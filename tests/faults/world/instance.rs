@@ -10,7 +10,6 @@ use rollcall::simulate::servers::ExitCleanup;
 
 /// The token for pages of an instance that requires one.
 const TOKEN: &str = "test";
-/// Its SHA-256.
 pub const TOKEN_SHA256: &str = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
 
 pub struct Instance {

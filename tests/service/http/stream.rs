@@ -36,7 +36,6 @@ impl Client {
         Client { answer, rest: String::new() }
     }
 
-    /// The next event.
     async fn next(&mut self) -> Event {
         let reading = async {
             loop {

@@ -176,7 +176,6 @@ impl Fleet {
         self.roll.hear(&[beat], now).await.unwrap();
     }
 
-    /// A unit reports a metric.
     pub async fn report(&self, unit: &str, metric: &str, value: &str) {
         let reading = Reading { unit: &the(unit), metric, at: self.clock.now(), value };
         self.engine.keep_values(&[reading]).await.unwrap();

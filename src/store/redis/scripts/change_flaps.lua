@@ -1,4 +1,4 @@
--- Changes what is known of the last transitions of units, each if it is what the change was decided from.
+-- Changes the stored transitions of units, each if it is as it was when the change was decided.
 --
 -- KEYS[1] flaps       hash  unit -> its last transitions (JSON)
 -- KEYS[2] flap_looks  zset  unit -> when it is looked at (ms)

@@ -1,4 +1,4 @@
--- Creates the fleet if there is none, and answers what is stored of it.
+-- Creates the fleet if there is none, and answers its stored fields.
 --
 -- KEYS[1] meta  hash  fleet -> its id, partitions -> their number, tags -> the form of hash tags if it is not
 --                     plain, key -> the key that signs canaries if it is not the id

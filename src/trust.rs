@@ -93,7 +93,7 @@ pub struct TlsError {
 /// TLS of a client with these files, and their contents. `read` reads a file; `section` is that of the options.
 ///
 /// # Errors
-/// The first file that cannot be used, with what to do.
+/// The first file that cannot be used, with advice.
 pub fn client(
     section: &str,
     files: &TlsFiles,
@@ -134,7 +134,7 @@ pub fn client(
 /// options.
 ///
 /// # Errors
-/// The first file that cannot be used, with what to do.
+/// The first file that cannot be used, with advice.
 pub fn server_key(
     section: &str,
     files: &ServerFiles,

@@ -122,7 +122,7 @@ pub trait Channel: Send + Sync {
     /// The text that [`Channel::send`] sends, for an operator.
     fn render(&self, delivery: &Delivery) -> Result<String, String>;
 
-    /// How often the receiver has to be told again what is open; `None`: it remembers.
+    /// How often the receiver has to be told again of open records; `None`: it remembers.
     fn resend_every(&self) -> Option<Duration> {
         None
     }
@@ -132,8 +132,7 @@ pub trait Channel: Send + Sync {
         0
     }
 
-    /// Tells the receiver again what is open: records, or `None` while the engine does not answer, and blindness that
-    /// lasts.
+    /// Tells the receiver again of open records, `None` while the engine does not answer, and of blindness that lasts.
     async fn resend(
         &self,
         _open: Option<OpenRecords>,

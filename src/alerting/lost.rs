@@ -1,8 +1,8 @@
 //! Silences that receivers know of and a failover has lost: they are written again, so that their returns are notified.
 //!
-//! The engine names doubtful silences, see [`NotifiedSilences::doubtful`]. The loop compares them with what is stored. A lost
-//! one is marked as notified in its group, and then its record is written by a change like any other: it goes through
-//! the outbox and joins its group, which knows it already. From there on it is an ordinary silence.
+//! The engine names doubtful silences, see [`NotifiedSilences::doubtful`]. The loop compares them with the stored ones.
+//! A lost one is marked as notified in its group, and then its record is written by a change like any other: it goes
+//! through the outbox and joins its group, which knows it already. From there on it is an ordinary silence.
 //!
 //! # Why the mark comes first
 //! The record joins its group as soon as it is written, and its return may follow at once. A return that joins before
@@ -101,7 +101,7 @@ impl LostSilences {
         }
     }
 
-    /// Compares the doubtful silences with what is stored, and writes the lost ones again. Answers how many.
+    /// Compares the doubtful silences with the stored ones, and writes the lost ones again. Answers how many.
     ///
     /// # Errors
     /// Those of the engine; the silences stay doubtful.

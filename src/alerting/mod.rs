@@ -418,7 +418,7 @@ pub async fn run(
     Ok(())
 }
 
-/// The errors of the configuration, one line each: the option, the fault, and the remedy.
+/// The errors of the configuration, one line each: the option, the fault, and the advice.
 pub fn check(config: &Config) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut names = HashSet::new();

@@ -342,7 +342,7 @@ impl Deliveries {
             until: Timestamp::from_millis(i64::MAX),
             limit: OF_RECORD,
         };
-        // Only the attempt that was delivered says what it told; those before it were made since it was sealed.
+        // Only the delivered attempt names its records; the attempts before it were made since it was sealed.
         let mut delivered = BTreeMap::new();
         for entry in self.records.attempts(&find).await? {
             for one in entry.read() {

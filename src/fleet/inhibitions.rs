@@ -134,7 +134,7 @@ impl Inhibitions {
         .await
     }
 
-    /// Writes what `decide` answers, and removes sources that inhibit no more.
+    /// Writes the answer of `decide`, and removes sources that inhibit no more.
     async fn change(&self, now: Timestamp, decide: impl Fn(&Sources) -> Sources) -> Result<()> {
         for _ in 0..ATTEMPTS {
             let Known { version, sources, .. } = self.refreshed().await?;

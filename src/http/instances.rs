@@ -61,7 +61,7 @@ struct ShownInstance {
     units: u64,
     /// Whether it has read all its units since it got their partitions.
     complete: bool,
-    /// How old what it knows of the engine's units is, at most; `null` before it has read them.
+    /// The greatest age of the units in its mirror; `null` before it has read them.
     mirror_age_seconds: Option<f64>,
     blind: bool,
     /// The most serious first.

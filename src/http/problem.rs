@@ -49,7 +49,7 @@ impl Problem {
         self.status
     }
 
-    /// The fault, and its remedy.
+    /// The fault, with advice.
     pub fn detail(&self) -> &str {
         &self.detail
     }

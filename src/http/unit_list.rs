@@ -111,7 +111,7 @@ pub(super) struct UnitPage {
     /// The `cursor` of the next page; `null` on the last.
     pub next: Option<String>,
     pub at: Timestamp,
-    /// How old what the instances know of the engine's units is, at most.
+    /// The greatest age of the units in the mirrors of the instances.
     pub mirror_age_seconds: Option<f64>,
     /// The instances whose units are missing, all or some of them.
     pub incomplete: Vec<String>,

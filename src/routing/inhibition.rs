@@ -165,7 +165,7 @@ impl Inhibited {
     }
 }
 
-/// The units whose silence inhibits others at a moment, found by what targets have in common with them.
+/// The units whose silence inhibits others at a moment, found by the values that targets share with them.
 #[derive(Clone, Debug, Default)]
 pub struct Inhibitors {
     inhibition: Inhibition,

@@ -105,7 +105,7 @@ impl Telemetry {
     }
 
     /// A stored value cannot be read. Work that needs it waits or goes on without it. `location` names the value; `why`
-    /// names the fault and the remedy. Logged once for each location.
+    /// names the fault and the advice. Logged once for each location.
     pub fn unreadable(&self, what: Stored, location: &str, why: &str) {
         if self.unreadable.met(what, location, why) {
             let what = what.as_str();

@@ -14,7 +14,7 @@ use crate::alerting::TICK;
 use crate::store::{EngineError, MeantFor, Result};
 use crate::telemetry::Loop;
 
-/// How long after everything was queued for the fallback the engine is asked again.
+/// The time until the engine is asked again, after all notifications were queued for the fallback.
 const PAUSE: Duration = Duration::from_secs(5);
 
 impl Deliver {

@@ -42,7 +42,7 @@ impl Templates {
     /// Renders a template.
     ///
     /// # Errors
-    /// The fault, its line and its remedy; no values.
+    /// The fault with its line, and the advice; no values.
     pub fn render(&self, name: &str, data: &serde_json::Value) -> Result<String, String> {
         let failed = |error: Error| explained(name, &error);
         let template = self.environment.get_template(name).map_err(failed)?;

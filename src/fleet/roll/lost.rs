@@ -25,7 +25,7 @@ pub enum StoredRecord {
 }
 
 impl Roll {
-    /// Compares open records that receivers know with what is stored. Answers in order.
+    /// Compares open records that receivers know with the stored ones. Answers in order.
     pub async fn find(&self, records: &[OfflineRecord]) -> Result<Vec<StoredRecord>> {
         let mut found = Vec::with_capacity(records.len());
         for records in records.chunks(LARGEST_STEP) {

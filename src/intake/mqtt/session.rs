@@ -45,7 +45,7 @@ const UNPROVED: Duration = Duration::from_secs(10);
 /// Added to the time after which a broker drops a member, for a broker that is slow to notice.
 const MARGIN: Duration = Duration::from_secs(5);
 
-/// Where to connect, as which client, and what to request.
+/// The address, the client and the requests of a connection.
 pub(in crate::intake) struct Session {
     pub(super) address: BrokerAddress,
     /// Present where the address requires it.

@@ -1,4 +1,4 @@
-//! Errors of the database and its files, each with its remedy.
+//! Errors of the database and its files, with advice.
 
 use std::io;
 use std::path::Path;

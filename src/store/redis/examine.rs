@@ -138,7 +138,7 @@ impl Away {
     }
 }
 
-/// Scans all keys for wrong types if a command met one, else goes on with the scan of what was there before the start.
+/// Scans all keys for wrong types if a command met one, else goes on with the scan of the keys from before the start.
 async fn quarantine_wrong_types(engine: &RedisEngine) -> Result<()> {
     let (topology, keys) = (&engine.topology, &engine.keys);
     let mut first = engine.first_scan.lock().await;
@@ -163,7 +163,7 @@ async fn quarantine_wrong_types(engine: &RedisEngine) -> Result<()> {
     Ok(())
 }
 
-/// Quarantines unreadable values, and examines what is no matter of a single server: the rights, and which fleet is
+/// Quarantines unreadable values, and examines the matters of all servers together: the rights, and which fleet is
 /// there.
 async fn examine_fleet(engine: &RedisEngine) -> Result<Vec<Warning>> {
     quarantine_wrong_types(engine).await?;

@@ -2,8 +2,8 @@
 //!
 //! The copies have ids of their own, made from those of the deliveries, and are notifications like others: they are
 //! delivered by the loop of the fallback. The fallback is notified of the returns of these silences itself, also when the
-//! receiver is back: an alert that it opened must not stay open. Marks say what was copied; those of groups that wait no
-//! more leave with the next pass.
+//! receiver is back: an alert that it opened must not stay open. Marks name the copied part; those of groups that wait
+//! no more leave with the next pass.
 
 use std::collections::HashMap;
 

@@ -1,5 +1,5 @@
-//! `rollcall:meta`: the id of the fleet, and what is fixed when the fleet is created. It says how the other keys are
-//! named, so it is read before them.
+//! `rollcall:meta`: the id of the fleet, and the properties that are fixed when the fleet is created. It says how the
+//! other keys are named, so it is read before them.
 
 use redis::pipe;
 

@@ -8,7 +8,7 @@
 //!
 //! # Why all keys are scanned
 //! Redis does not say which key had the wrong type, and a script has up to a hundred keys. A wrong type is rare:
-//! another program wrote it. The scan goes in small steps. A scan of what was there before the start takes 6 µs of a
+//! another program wrote it. The scan goes in small steps. A scan of the keys from before the start takes 6 µs of a
 //! server for each key, so it is spread over the examinations of the first minutes.
 
 use redis::{Script, pipe};

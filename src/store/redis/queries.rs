@@ -260,8 +260,8 @@ impl Indexed {
     }
 }
 
-/// Those that are surely before, or may be among, the first `limit` entries of a list after `before`. A mass of silences has
-/// thousands in one millisecond.
+/// The entries that are, or may be, among the first `limit` of a list after `before`. A storm has thousands of silences
+/// in one millisecond.
 fn on_page(entries: Vec<Indexed>, before: Option<&(Timestamp, RecordId)>, limit: usize) -> Vec<Indexed> {
     let before = before.map(|(at, id)| (*at, id.to_string()));
     let named = entries.into_iter().map(|entry| (entry.at, entry.begin_of_id(), entry));

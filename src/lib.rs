@@ -69,8 +69,8 @@
 //! lease comes the time: the clock of every instance follows the engine's, and never goes back.
 //!
 //! # The promises
-//! They stand in [`store`], numbered. All but two have cases in the conformance suite in `tests/engines/conformance`,
-//! which every engine passes; those two name their tests.
+//! They stand in [`store`], numbered. All but two, which name their tests, have cases in the conformance suite in
+//! `tests/engines/conformance`: every engine passes it.
 
 pub mod address;
 pub mod alerting;

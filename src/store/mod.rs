@@ -21,7 +21,7 @@
 //! changes.
 //!
 //! # The promises
-//! Each has cases `promise_NN_…` in the conformance suite, which every engine passes; only 9 and 20 name their tests.
+//! All but 9 and 20, which name their tests, have cases `promise_NN_…` in the conformance suite: every engine passes it.
 //!
 //!  1. A recorded heartbeat is applied. Heartbeats that a crash of the engine loses become blind time, and no transition
 //!     is lost.

@@ -21,7 +21,8 @@
 //! changes.
 //!
 //! # The promises
-//! All but 9 and 20, which name their tests, have cases `promise_NN_…` in the conformance suite: every engine passes it.
+//! All but 9 and 20, which name their tests, have cases `promise_NN_…` in the conformance suite; every engine passes
+//! it.
 //!
 //!  1. A recorded heartbeat is applied. Heartbeats that a crash of the engine loses become blind time, and no transition
 //!     is lost.

@@ -1,4 +1,4 @@
-//! What is due at one instant by delayed jobs of BullMQ, with the same Redis and the same receiver.
+//! Delayed jobs of BullMQ that are due at one instant, with the same Redis and the same receiver.
 //!
 //! It comes from the npm registry into a temporary directory, in the versions of `benches/bullmq/package-lock.json`. Where
 //! it cannot be had, that is said and nothing is reported.

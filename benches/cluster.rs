@@ -242,7 +242,7 @@ async fn storm(
         Ok(sink.notified() >= u64::from(due) && side.records().await? >= before + u64::from(due))
     })
     .await?;
-    // What is written behind the last record belongs to the storm, too.
+    // Writes behind the last record belong to the storm, too.
     tokio::time::sleep(Duration::from_millis(500)).await;
     let cost = spent.each(side, due)?;
     let written = side.records().await? - before;

@@ -1,5 +1,5 @@
-//! What is due at one instant by two plain pollers of a sorted set: what dies with one of them is lost, and nothing is
-//! tried again.
+//! Two plain pollers of a sorted set whose ids are due at one instant: the ids of one that dies are lost, and nothing
+//! is tried again.
 
 use std::process::Stdio;
 use std::time::Duration;

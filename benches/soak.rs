@@ -33,7 +33,6 @@ const MANY: usize = 100_000;
 /// How many units fall silent while slots move.
 const STORM: usize = 20_000;
 
-/// The faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     Kill,

@@ -92,7 +92,7 @@ impl fmt::Debug for Timestamp {
 
 impl Serialize for Timestamp {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        // In one piece: a serializer of JSON looks for what it has to escape in each piece that it is given.
+        // In one piece: a serializer of JSON looks in each piece for characters to escape.
         serializer.serialize_str(&self.to_string())
     }
 }

@@ -15,10 +15,10 @@
 //! | | [`deadman`] | pings another monitor while all is well |
 //! | | [`simulate`] | a fleet and sinks for the demo, and private servers for the tests |
 //! | 1 memory | [`store`] | the state of the fleet behind small traits; [`store::redis`] and [`store::embedded`] keep it; [`store::migration`] moves a fleet from one engine to another; `store/redis/topology/` knows the servers: one, those behind Sentinel, a cluster |
-//! | | [`fleet`] | what thinks above a store: [`fleet::Roll`], the one place where stored state meets the rules; the mirror and the walk that keeps it true; leases, and which instance owns which partition |
+//! | | [`fleet`] | decisions above a store: [`fleet::Roll`], the one place where stored state meets the rules; the mirror and the walk that keeps it true; leases, and which instance owns which partition |
 //! | | [`telemetry`] | one method per fact: counts it, and logs it where an operator should know |
 //! | 0 meaning | [`presence`] | pure rules: unit, heartbeat, deadline, offline, back, blind |
-//! | | [`routing`] | which route a silence takes: its receivers, its group, its pace; the silences of alerts |
+//! | | [`routing`] | which route a silence takes: its receivers, its group, its pace; alert silences |
 //! | | [`clock`], [`backoff`], [`address`], [`trust`], [`signature`], [`csv_row`] | time; backoff; broker addresses; TLS certificates; webhook signatures; rows of CSV |
 //!
 //! Loops of floor 2 never call one another: they meet in the store, which is durable. So a crash between any two of
@@ -59,7 +59,7 @@
 //! A timer lies in the partition of its group. A loop of [`alerting`] sleeps until the first one is due, and fires it: in one
 //! step it waits no more, and a delivery is queued for each receiver of its class, leased to the instance that fired it as
 //! far as its receivers have room. In a storm, firing keeps the pace of the receivers. From then on it is a notification like
-//! any other, under the id `<timer>:<due ms>`; the step that ends a delivery writes what became of the timer. One that is
+//! any other, under the id `<timer>:<due ms>`; the step that ends a delivery writes the timer's receipt. One that is
 //! delivered at most once ends in the engine before its only attempt.
 //!
 //! # Several instances
@@ -69,8 +69,8 @@
 //! lease comes the time: the clock of every instance follows the engine's, and never goes back.
 //!
 //! # The promises
-//! They stand in [`store`], numbered. Each is a case of the conformance suite in `tests/engines/conformance`, which every
-//! engine passes.
+//! They stand in [`store`], numbered. All but two, which name their tests, have cases in the conformance suite in
+//! `tests/engines/conformance`: every engine passes it.
 
 pub mod address;
 pub mod alerting;

@@ -146,7 +146,7 @@ async fn open(config: &EngineConfig, telemetry: Arc<Telemetry>) -> Result<Arc<dy
     })
 }
 
-/// The listener for TLS, and what it shows.
+/// The listener for TLS, and its certificate with the files' content.
 async fn tls_listener(
     wanted: &http::TlsConfig,
 ) -> anyhow::Result<(TcpListener, (http::Certificate, ServerPem))> {

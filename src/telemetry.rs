@@ -2,7 +2,7 @@
 //! know, logs it.
 //!
 //! Handed in, never global. Labels come from enums and from the configuration, never from devices,
-//! so the number of series is bounded. The methods stand in files by the room that calls them.
+//! so the number of series is bounded. The methods stand in files by the module that calls them.
 //!
 //! It also keeps the problems of the moment, so that `/readyz` agrees with metrics and log.
 

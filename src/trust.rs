@@ -93,7 +93,7 @@ pub struct TlsError {
 /// TLS of a client with these files, and their contents. `read` reads a file; `section` is that of the options.
 ///
 /// # Errors
-/// The first file that cannot be used, with what to do.
+/// The first file that cannot be used, with advice.
 pub fn client(
     section: &str,
     files: &TlsFiles,
@@ -134,7 +134,7 @@ pub fn client(
 /// options.
 ///
 /// # Errors
-/// The first file that cannot be used, with what to do.
+/// The first file that cannot be used, with advice.
 pub fn server_key(
     section: &str,
     files: &ServerFiles,
@@ -213,8 +213,7 @@ pub fn cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> 
     None
 }
 
-/// What an operator can do about a connection that TLS refused. `peer` is the other side, `section` that of the
-/// options.
+/// Advice for a connection that TLS refused. `peer` is the other side, `section` that of the options.
 pub fn advice(section: &str, peer: &str, cause: &rustls::Error) -> String {
     use rustls::{AlertDescription as Alert, CertificateError as Bad, Error as Tls};
     match cause {

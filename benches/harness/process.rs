@@ -7,7 +7,7 @@ use anyhow::Context;
 /// `/proc` counts CPU time in hundredths of a second on every Linux.
 const TICK: Duration = Duration::from_millis(10);
 
-/// What a storm costs: the processes that notify, and Redis.
+/// The cost of a storm: the processes that notify, and Redis.
 pub const CPU: &str = "CPU of all processes and of Redis for each";
 
 /// The resources that a process has used so far.

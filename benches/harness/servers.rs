@@ -29,7 +29,7 @@ pub struct Servers {
     shares: Vec<Share>,
 }
 
-/// What one server has of the fleet.
+/// The part of the fleet on one server.
 struct Share {
     port: u16,
     client: MultiplexedConnection,

@@ -42,8 +42,8 @@ pub(super) fn acknowledged(entries: &[Entry]) -> Vec<OfflineRecord> {
     entries.iter().filter_map(record).collect()
 }
 
-/// Queues acknowledgements of records for the pagers that are notified of them, or will be by what is sealed. Answers
-/// whether there are any. Safe to repeat.
+/// Queues acknowledgements of records for the pagers that are notified of them, or will be by a sealed notification.
+/// Answers whether there are any. Safe to repeat.
 pub(super) async fn queue(
     groups: &dyn GroupStore,
     deliveries: &dyn DeliveryRecords,
@@ -89,7 +89,7 @@ fn acknowledgement(record: &OfflineRecord, group: &Group, receiver: String) -> O
     })
 }
 
-/// A delivery to a pager with what operators have acknowledged by now.
+/// A delivery to a pager with the acknowledgements of its records by now.
 pub(super) async fn with_acknowledgements(
     groups: &dyn GroupStore,
     queries: &dyn Queries,

@@ -3,7 +3,7 @@
 //! No unit is declared offline while nothing is heard, so operators have to know of blindness. A blind interval that
 //! is longer than `hearing.tell_after` joins the group `blind` like any other event; its beginning identifies it:
 //! several instances that notice it write the same. Its end joins when an interval is written to the ledger. An interval
-//! that comes out shorter, because the broker had kept what was published meanwhile, is ended here.
+//! that comes out shorter, because the broker had kept the messages of that time, is ended here.
 //!
 //! # Why a notification may go out without the engine
 //! Notifications go through the engine, and the engine may be away. Then this instance delivers to its
@@ -40,7 +40,6 @@ use crate::store::{
 };
 use crate::telemetry::{DeliveryOutcome, Telemetry};
 
-/// The loop and what it uses.
 pub(super) struct BlindNotifier {
     /// Shorter blindness is not notified.
     pub after: Duration,
@@ -83,7 +82,6 @@ struct OngoingBlindness {
     from: Timestamp,
     /// Since when it is notified.
     at: Timestamp,
-    /// The engine has it.
     is_recorded: bool,
     /// Deliveries without the engine, by receiver.
     direct: Vec<DirectDelivery>,

@@ -101,7 +101,7 @@ pub(super) async fn reserve_in(buffers: &[Arc<DeliveryBuffer>], wanted: usize) -
     drop(slots);
     let enough =
         buffers.iter().map(|buffer| Box::pin(buffer.slots.acquire_many(buffer.enough(wanted) as u32)));
-    // These are released and reserved again, with what else is free by then.
+    // These are released and reserved again, with others that are free by then.
     let _ = tokio::time::timeout(LONGEST_WAIT, select_all(enough)).await.map(drop);
     reserve()
 }

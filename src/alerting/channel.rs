@@ -1,6 +1,6 @@
 //! A channel: a way to notify one receiver.
 //!
-//! What a channel sends is a function of the delivery alone, so that every attempt, also one after
+//! A channel sends a function of the delivery alone, so that every attempt, also one after
 //! a restart, sends the same under the same id. A channel makes one attempt and answers how it failed;
 //! its caller decides about retries. The caller also limits its time: a call that takes too long is
 //! dropped, which every channel survives.
@@ -143,7 +143,7 @@ pub trait Channel: Send + Sync {
     /// The text that [`Channel::send`] sends, for an operator.
     fn render(&self, delivery: &Delivery) -> Result<String, String>;
 
-    /// How often the receiver has to be told again what is open; `None`: it remembers.
+    /// How often the receiver has to be told again of open records; `None`: it remembers.
     fn resend_every(&self) -> Option<Duration> {
         None
     }
@@ -153,8 +153,7 @@ pub trait Channel: Send + Sync {
         0
     }
 
-    /// Tells the receiver again what is open: records, or `None` while the engine does not answer, and blindness that
-    /// lasts.
+    /// Tells the receiver again of open records, `None` while the engine does not answer, and of blindness that lasts.
     async fn resend(
         &self,
         _open: Option<OpenRecords>,
@@ -197,7 +196,7 @@ pub(super) async fn within<T>(
     }
 }
 
-/// An error and what caused it, on one line.
+/// An error and its causes, on one line.
 pub(super) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

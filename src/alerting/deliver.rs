@@ -2,8 +2,8 @@
 //!
 //! Each receiver has a loop of its own with a bounded number of attempts under way. More deliveries are
 //! leased ahead, so that no attempt waits for the engine. A lease is short, and is extended for as long as
-//! this instance holds the delivery: no other instance attempts it meanwhile, and what a dead instance held
-//! is leased by another one as soon as the death is known. The outcome of an attempt is kept until the engine has
+//! this instance holds the delivery: no other instance attempts it meanwhile. Another instance leases the
+//! deliveries of a dead one as soon as the death is known. The outcome of an attempt is kept until the engine has
 //! recorded it: an engine that fails just then costs a wait, not a second notification.
 //!
 //! # Why an attempt is under way until its outcome is recorded
@@ -22,8 +22,8 @@
 //! made.
 //!
 //! # A receiver that takes nothing
-//! Its [breaker](super::breaker) opens. Between two probes nothing is leased, and what this instance holds is given back:
-//! the engine keeps it, due at once, so that it is delivered as soon as a probe succeeds.
+//! Its [breaker](super::breaker) opens. Between two probes nothing is leased, and this instance gives its leases back:
+//! the engine keeps the deliveries, due at once, so that they are attempted as soon as a probe succeeds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,7 +58,7 @@ pub(super) const LEASED_PER_ATTEMPT: usize = 64;
 /// when its lease has run out.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The loop of one receiver and what it uses.
+/// The loop of one receiver.
 pub(super) struct Deliver {
     pub receiver: ReceiverConfig,
     pub channel: Arc<dyn Channel>,
@@ -174,7 +174,7 @@ impl Deliver {
     }
 
     /// Lets attempts end and records their outcomes, within [`STOP_TIMEOUT`]. Other instances may lease at once
-    /// what was not begun.
+    /// the deliveries that were not begun.
     async fn leave(
         &self,
         mut in_flight: InFlight,

@@ -1,8 +1,8 @@
-//! A digest: one message with what waits for a receiver that may not take a message for each.
+//! A digest: one message with the notifications that wait for a receiver, because its limit has no room for one each.
 //!
 //! It has the last state of every record: of a silence and its return only the return, in whatever order groups name
 //! them. A unit that flapped and is offline has its record and the end of its episode, as in one notification. The
-//! notifications of a group are taken in their order, so that what is left of it comes later than the digest.
+//! notifications of a group are taken in their order, so that the rest of the group comes later than the digest.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,8 +13,8 @@ use crate::clock::Timestamp;
 use crate::presence::{Labels, OfflineRecord, RecordId};
 use crate::store::{Delivery, DeliveryRecords, Group, Result, Situation, Waiting};
 
-/// The most records of a digest, and the most bytes in which its notifications are stored. What is beyond is in the
-/// next one.
+/// The most records of a digest, and the most bytes in which its notifications are stored. Further notifications are in
+/// the next one.
 const MOST_RECORDS: usize = 10_000;
 const MOST_BYTES: usize = 4 << 20;
 /// The most notifications of one group. Each takes a step to end.

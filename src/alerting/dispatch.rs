@@ -48,7 +48,6 @@ const BACKLOG: Duration = Duration::from_secs(5);
 /// for every core.
 const TASKS: usize = 4;
 
-/// The loop and what it uses.
 pub(super) struct Dispatcher {
     pub routes: Routes,
     pub destinations: Destinations,
@@ -157,7 +156,7 @@ impl Dispatcher {
             true => self.holds.breaker.judge(self.clock.now()).await?,
             false => self.holds.breaker.held().await?,
         };
-        // What was noted of these units has to be safe, too, before the entries are removed.
+        // The flaps that are noted here have to be safe, too, before the entries are removed.
         let partitions = self.engine.partitions();
         let of_flapping = records_of(&events).filter(|record| self.flapping.rule(&record.kind).is_some());
         let noted_in: BTreeSet<u16> =
@@ -192,7 +191,7 @@ impl Dispatcher {
         if !held.contains(&true) {
             return Ok(held);
         }
-        // An entry is left out only by what is stored after the outbox was read: see `silenced.rs`.
+        // Only alert silences that are read after the outbox hold an entry: see `silenced.rs`.
         Ok(held_by(&self.silences.current().await?))
     }
 
@@ -258,7 +257,7 @@ impl Dispatcher {
         if first > now {
             return Ok(first.since(now).min(tick));
         }
-        // What an operator silenced a moment ago, perhaps on another instance, is not sealed.
+        // Units that an operator silenced a moment ago, perhaps on another instance, are not sealed.
         self.silences.current().await?;
         let destinations = self.holds.at(&self.destinations, now).await?;
         let sealed = self.engine.seal(own, &destinations, now).await?;

@@ -77,7 +77,7 @@ fn record_of(event: &OutboxEvent) -> Option<&OfflineRecord> {
     }
 }
 
-/// The loop that ends episodes, and what it uses.
+/// The loop that ends episodes.
 pub(super) struct Stability {
     pub flapping: Arc<Flapping>,
     pub routes: Routes,

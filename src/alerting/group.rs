@@ -28,8 +28,8 @@ pub fn groups_of(event: &OutboxEvent, routes: &Routes) -> Vec<Group> {
     routes.of(record).into_iter().map(|taken| group_in(taken, record)).collect()
 }
 
-/// The groups that an episode of flapping joins, one for each route that it takes, and what it ends with. They are others
-/// than those of silences: their notifications say how the units behave, and not how many are offline.
+/// The groups that an episode of flapping joins at its begin and its end, one for each route that it takes. They are
+/// others than those of silences: their notifications say how the units behave, and not how many are offline.
 pub fn flapping_groups_of(record: &OfflineRecord, routes: &Routes) -> Vec<Group> {
     let of_route = |taken: Taken<'_>| {
         let labels = taken.route.shared(record);

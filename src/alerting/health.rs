@@ -12,8 +12,8 @@ const EVERY: Duration = Duration::from_secs(1);
 /// How long the last write may take after the stop.
 const LAST_WRITE: Duration = Duration::from_secs(2);
 
-/// Runs until it is stopped. The loops that need the engine report that it is away; what was not written stays for the next
-/// time.
+/// Runs until it is stopped. The loops that need the engine report that it is away; outcomes that were not written stay
+/// for the next time.
 pub(super) async fn run(healths: Arc<ReceiverHealths>, stop: CancellationToken) -> anyhow::Result<()> {
     let mut every = tokio::time::interval(EVERY);
     while stop.run_until_cancelled(every.tick()).await.is_some() {

@@ -24,7 +24,7 @@ pub(super) struct InFlight {
     /// Leased and not begun, by id. Ids that are not in `leased` any more are skipped.
     pub waiting: VecDeque<String>,
     pub attempts: JoinSet<FinishedAttempt>,
-    /// What is not yet written to the engine.
+    /// Outcomes that are not yet written to the engine.
     pub unrecorded: Vec<Ended>,
     /// Every delivery whose outcome the engine does not know, by id.
     pub leased: HashMap<String, LeasedDelivery>,
@@ -67,7 +67,7 @@ pub(super) struct FinishedAttempt {
     pub id: String,
     /// `None`: its lease was over, and no attempt was made.
     pub result: Option<Result<Answer, Failure>>,
-    /// When it began.
+    /// The begin of the attempt.
     pub at: Timestamp,
     pub took: Duration,
 }

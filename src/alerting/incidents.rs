@@ -1,8 +1,8 @@
 //! Whether most units that share a label fell silent together: judged before the first attempt of a notification.
 //!
 //! The engine keeps the judgement in the notification, so that every receiver and every attempt is told the same, and
-//! what belongs to the group for its next notification. Only groups that units share have incidents, and only by labels that units
-//! are counted by. If the engine fails, the notification is sent without.
+//! the incident of the group for its next notification. Only groups that units share have incidents, and only by labels
+//! that units are counted by. If the engine fails, the notification is sent without.
 
 use std::sync::Arc;
 
@@ -33,8 +33,8 @@ impl Incidents {
         Incidents { queries: Some(queries), ..self }
     }
 
-    /// The delivery as it is attempted: with its incident, if it has one, and for a pager with what operators have
-    /// acknowledged. `None`: the acknowledgements cannot be read. The delivery is leased again when its lease ends.
+    /// The delivery as it is attempted: with its incident, if it has one, and for a pager with the acknowledgements.
+    /// `None`: the acknowledgements cannot be read. The delivery is leased again when its lease ends.
     pub async fn attempted(&self, delivery: Arc<Delivery>, now: Timestamp) -> Option<Arc<Delivery>> {
         let delivery = self.judged(delivery, now).await;
         let Some(queries) = &self.queries else { return Some(delivery) };

@@ -25,7 +25,7 @@ pub struct RateLimit {
     pub per: Duration,
 }
 
-/// What instances share of one limit.
+/// The state of one limit, shared by all instances.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct LimitState {

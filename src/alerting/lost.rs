@@ -1,8 +1,8 @@
 //! Silences that receivers know of and a failover has lost: they are written again, so that their returns are notified.
 //!
-//! The engine names doubtful silences, see [`NotifiedSilences::doubtful`]. The loop compares them with what is stored. A lost
-//! one is marked as notified in its group, and then its record is written by a change like any other: it goes through
-//! the outbox and joins its group, which knows it already. From there on it is an ordinary silence.
+//! The engine names doubtful silences, see [`NotifiedSilences::doubtful`]. The loop compares them with the stored ones.
+//! A lost one is marked as notified in its group, and then its record is written by a change like any other: it goes
+//! through the outbox and joins its group, which knows it already. From there on it is an ordinary silence.
 //!
 //! # Why the mark comes first
 //! The record joins its group as soon as it is written, and its return may follow at once. A return that joins before
@@ -33,7 +33,6 @@ use crate::telemetry::{Loop, Telemetry};
 /// The name of the loop among those that fail.
 const NAME: &str = "lost silences";
 
-/// The loop and what it uses.
 pub struct LostSilences {
     pub routes: Routes,
     pub destinations: Destinations,
@@ -44,12 +43,11 @@ pub struct LostSilences {
     pub telemetry: Arc<Telemetry>,
 }
 
-/// What is to be done about doubtful silences.
+/// The repair of doubtful silences.
 #[derive(Default)]
 struct Repair {
     /// The records as they are stored, or will be.
     known: BTreeMap<(Timestamp, RecordId), OfflineRecord>,
-    /// The records that are stored.
     stored: HashSet<RecordId>,
     /// The changes that write lost records again.
     lost: Vec<(Snapshot, Change)>,
@@ -103,7 +101,7 @@ impl LostSilences {
         }
     }
 
-    /// Compares the doubtful silences with what is stored, and writes the lost ones again. Answers how many.
+    /// Compares the doubtful silences with the stored ones, and writes the lost ones again. Answers how many.
     ///
     /// # Errors
     /// Those of the engine; the silences stay doubtful.

@@ -37,7 +37,6 @@ const OTHERS_AFTER: Duration = Duration::from_secs(10);
 const VALUES: usize = 5;
 const LEAST_PERCENT: usize = 10;
 
-/// The loop and what it uses.
 pub(super) struct MassOffline {
     pub breaker: Arc<MassBreaker>,
     /// That of blindness.
@@ -80,7 +79,7 @@ impl MassOffline {
         let last = self.breaker.look(now).await?;
         self.set_lasting(last.as_ref(), now).await?;
         let Some(trip) = last.filter(|trip| !trip.is_notified) else { return Ok(()) };
-        // The rest of the mass belongs to the message.
+        // The message waits for the rest of the mass, which belongs to it.
         if trip.is_held() && now < trip.at + GATHERS {
             return Ok(());
         }

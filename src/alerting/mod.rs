@@ -152,13 +152,13 @@ pub struct ReceiverConfig {
     /// After how long an attempt is given up.
     pub timeout: Duration,
     pub retry: Retry,
-    /// Gets what waits, too, when this one takes nothing for long.
+    /// Gets the waiting notifications, too, when this one takes nothing for long.
     pub fallback: Option<Fallback>,
-    /// The most messages that it takes; what is beyond is merged.
+    /// The most messages that it takes; further notifications are merged.
     pub rate_limit: Option<RateLimit>,
 }
 
-/// The receiver that gets what waits for another.
+/// The receiver that gets the notifications that wait for another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fallback {
     pub receiver: String,
@@ -418,7 +418,7 @@ pub async fn run(
     Ok(())
 }
 
-/// The errors of the configuration, one line each: where, what, and what to write.
+/// The errors of the configuration, one line each: the option, the fault, and the advice.
 pub fn check(config: &Config) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut names = HashSet::new();

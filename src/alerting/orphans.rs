@@ -22,7 +22,6 @@ use crate::telemetry::Telemetry;
 /// How often the engine is asked; also how long the queue of a receiver that another instance had may stay unseen.
 const EVERY: Duration = Duration::from_secs(600);
 
-/// The loop and what it uses.
 pub(super) struct Orphans {
     /// Names of the receivers that are configured.
     pub configured: HashSet<String>,

@@ -1,4 +1,4 @@
-//! Tells receivers again what is open: Alertmanager forgets alerts that are not repeated.
+//! Tells receivers again of open records: Alertmanager forgets alerts that are not repeated.
 //!
 //! One instance does it, the owner of the first partition. A round reads up to [`MOST_PAGES`] of the open records, newest
 //! first. In a larger storm a pass over all of them takes several rounds; meanwhile those of the last pass that are still open
@@ -35,7 +35,7 @@ const MOST_PAGES: usize = 20;
 /// How many records are read at once to see whether they are still open.
 const AT_ONCE: usize = 16;
 
-/// The loop of one receiver, and what it uses.
+/// The loop of one receiver.
 pub struct Resend {
     pub receiver: String,
     pub channel: Arc<dyn Channel>,
@@ -69,7 +69,7 @@ pub(super) fn notified_after_others(config: &Config) -> HashSet<String> {
     fallbacks.chain(escalated).collect()
 }
 
-/// What keeps receivers from being notified of open records, at a moment.
+/// The reasons to hold open records from receivers, at a moment.
 struct Held {
     silences: Arc<[AlertSilence]>,
     inhibitors: Arc<Inhibitors>,
@@ -208,7 +208,7 @@ impl Resend {
         })
     }
 
-    /// Those of these records that the receiver was notified of, or is about to be, in their order.
+    /// Of these records, in their order, those of which the receiver was notified, or is about to be.
     async fn known_of(&self, records: Vec<OfflineRecord>, held: &Held) -> Result<Vec<OfflineRecord>> {
         let mut is_known: Vec<bool> = records.iter().map(|record| self.is_known(record, held)).collect();
         if self.is_notified_after_others {

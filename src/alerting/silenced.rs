@@ -1,7 +1,7 @@
 //! Open records that an alert silence covers: they join no group while it is active, and join once when it is over.
 //!
 //! A covered record leaves the outbox without a group. It stays open, and an open record can join at any time: joining
-//! is idempotent, also after its notification was sent. So nothing is kept of what was covered. When an alert silence
+//! is idempotent, also after its notification was sent. So no list of covered records is kept. When an alert silence
 //! has ended, the open records that it matches join, unless another one covers them; those that have joined before
 //! change nothing. If a unit is back by then, its return has joined alone, and receivers are notified of neither.
 //!
@@ -42,7 +42,6 @@ pub(super) fn is_held(event: &OutboxEvent, silences: &[AlertSilence], now: Times
     }
 }
 
-/// The loop and what it uses.
 pub(super) struct Silenced {
     pub routes: Routes,
     pub destinations: Destinations,
@@ -57,7 +56,7 @@ pub(super) struct Silenced {
     pub stop: CancellationToken,
 }
 
-/// What is done.
+/// The part of the work that is done.
 #[derive(Default)]
 struct Done {
     partitions: Vec<u16>,

@@ -1,7 +1,7 @@
 //! Fires timers that are due, and hands their deliveries to the loops of the receivers.
 //!
 //! A loop of its own, so that a storm of silences delays no timer, and a storm of timers no silence: both share the
-//! engine in bounded steps, and each receiver takes what is due of both. It sleeps until the first timer of its
+//! engine in bounded steps, and each receiver takes due deliveries of both. It sleeps until the first timer of its
 //! partitions is due, and a registration in this process wakes it.
 //!
 //! Timers fire when a receiver has free slots for them: until then they can still be cancelled. While no receiver has any, a
@@ -45,7 +45,6 @@ const OUTCOME_AFTER: Duration = Duration::from_secs(60);
 /// How often the index of timers is compared with them.
 const MENDED_EVERY: Duration = Duration::from_secs(60);
 
-/// The loop and what it uses.
 pub(super) struct TimerFiring {
     pub engine: Arc<dyn TimerStore>,
     /// Their classes, which a reload replaces.

@@ -39,7 +39,6 @@ pub(super) struct AccessControl {
     telemetry: Arc<Telemetry>,
 }
 
-/// A client id in use.
 struct ClientIdInUse {
     user: Option<String>,
     /// By number; the token disconnects the client.
@@ -52,7 +51,6 @@ pub(super) struct Credentials<'a> {
     pub user: Option<&'a str>,
     pub password: &'a [u8],
     pub from: SocketAddr,
-    /// Disconnects it.
     pub disconnect: &'a CancellationToken,
 }
 

@@ -17,7 +17,6 @@ pub(super) struct ClientConnection {
     pub backpressure: Arc<Backpressure>,
     /// How many messages wait for intake.
     pub waiting: Arc<dyn Fn() -> usize + Send + Sync>,
-    /// Disconnects the device.
     pub disconnect: CancellationToken,
     from: SocketAddr,
     phase: Mutex<Phase>,
@@ -93,7 +92,7 @@ impl ClientConnection {
         may
     }
 
-    /// A message of that size is read.
+    /// Counts a message of `size` bytes for backpressure.
     pub fn message_read(&self, size: u32) {
         self.backpressure.message_read(size, (self.waiting)());
     }

@@ -1,4 +1,4 @@
-//! `rollcall check`: the configuration and every dependency, each with what to do.
+//! `rollcall check`: the configuration and every dependency, each fault with advice.
 //!
 //! It changes nothing and sends no notification: it only connects to receivers, and subscribes at the broker
 //! with a client of its own. All checks run at once, each with a timeout, so a dependency that does not answer

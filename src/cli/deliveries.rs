@@ -1,5 +1,5 @@
 //! `rollcall deliveries`: lists notifications with their attempts, delivers them again, removes dead letters, and
-//! discards what waits for a receiver that is not configured any more.
+//! discards the notifications of a receiver that is not configured any more.
 
 use std::process::ExitCode;
 

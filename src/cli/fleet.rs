@@ -1,4 +1,5 @@
-//! `rollcall units`, `explain`, `records`, `availability`, `summary`, `instances`, `import`, `export`, `timers`: what a running instance knows of the fleet.
+//! `rollcall units`, `explain`, `records`, `availability`, `summary`, `instances`, `import`, `export`, `timers`: the
+//! fleet as a running instance has it.
 //!
 //! They ask its HTTP API, with the rights of a token, so they also work from another machine.
 

@@ -50,7 +50,7 @@ mod top;
 const FAILED: u8 = 1;
 /// `EX_CONFIG` of sysexits.h.
 const BAD_CONFIGURATION: u8 = 78;
-/// After how many tasks a busy thread looks for what has arrived. A task of a storm takes about a millisecond; with the
+/// After how many tasks a busy thread polls for I/O. A task of a storm takes about a millisecond; with the
 /// default of 61 a request, and each answer of the engine that it waits for, would be noticed much too late.
 const EVENT_INTERVAL: u32 = 5;
 

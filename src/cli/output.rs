@@ -1,4 +1,4 @@
-//! How a command prints what it was answered, once or again and again.
+//! How a command prints an answer, once or again and again.
 
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub(super) struct OutputArguments {
 const SHORTEST: Duration = Duration::from_millis(200);
 
 impl OutputArguments {
-    /// Calls `ask` and prints what it answers; with `--watch` until Ctrl-C.
+    /// Calls `ask` and prints its answer; with `--watch` until Ctrl-C.
     pub async fn repeat(&self, ask: impl AsyncFn() -> anyhow::Result<()>) -> anyhow::Result<()> {
         let Some(every) = self.watch else { return ask().await };
         let watching = async {

@@ -1,4 +1,4 @@
-//! `rollcall receivers`: what waits for each receiver, and whether it takes notifications.
+//! `rollcall receivers`: the backlog of each receiver, and whether it takes notifications.
 
 use std::process::ExitCode;
 

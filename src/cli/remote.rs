@@ -277,7 +277,7 @@ pub(super) fn reachable(mut listen: SocketAddr) -> SocketAddr {
     listen
 }
 
-/// What an error comes from in the end.
+/// The text of the innermost cause of an error.
 fn root_cause(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

@@ -1,4 +1,4 @@
-//! `rollcall silence`: adds, lists, extends and ends silences of alerts. `rollcall audit`: the changes that operators made.
+//! `rollcall silence`: adds, lists, extends and ends alert silences. `rollcall audit`: the changes that operators made.
 
 use std::process::ExitCode;
 use std::time::Duration;

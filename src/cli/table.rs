@@ -1,4 +1,4 @@
-//! What a command prints: a table for people, or CSV for programs.
+//! The output of a command: a table for people, or CSV for programs.
 
 use std::fmt::Write;
 use std::io::IsTerminal;

@@ -1,4 +1,4 @@
-//! `rollcall template`: shows what a receiver is sent.
+//! `rollcall template`: shows the messages that a receiver is sent.
 
 use std::process::ExitCode;
 

@@ -12,7 +12,7 @@ use crate::clock::{Clock, Timestamp};
 use crate::http::Token;
 use crate::routing::alert_silence::is_author;
 
-/// What a token begins with, so that programs which look for secrets in files find it.
+/// The begin of every token, so that programs which look for secrets in files find it.
 const PREFIX: &str = "rollcall_";
 
 #[derive(Debug, Args)]
@@ -42,7 +42,7 @@ struct New {
     json: bool,
 }
 
-/// What the bearer of a token may do.
+/// The rights of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Role {
@@ -87,7 +87,7 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 impl Made {
     /// The lines of the configuration.
     fn lines(&self) -> serde_json::Result<String> {
-        // What JSON escapes, TOML escapes in the same way.
+        // TOML escapes as JSON does.
         let (name, role) = (serde_json::to_string(&self.name)?, serde_json::to_string(&self.role)?);
         let expires = self.expires.map(|at| format!("expires = \"{at}\"\n")).unwrap_or_default();
         Ok(format!("[[http.token]]\nname = {name}\nsha256 = \"{}\"\nrole = {role}\n{expires}", self.sha256))

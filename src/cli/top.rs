@@ -1,5 +1,5 @@
-//! `rollcall top`: the fleet in the terminal, live: counts by state, what an operator has to know of Rollcall, how late silences
-//! are found, and the units that fell silent last.
+//! `rollcall top`: the fleet in the terminal, live: counts by state, problems of Rollcall itself, how late silences are
+//! found, and the units that fell silent last.
 //!
 //! It asks a running instance again and again, and draws by the sequences that every terminal knows, so it needs no library and
 //! works over SSH. While the instance does not answer, it shows the last answers and says so.
@@ -49,7 +49,7 @@ pub(super) struct Arguments {
     interval: Duration,
 }
 
-/// What an instance answered.
+/// The answers of an instance.
 struct Answers {
     summary: Value,
     /// The units that fell silent last, those first.
@@ -89,7 +89,7 @@ pub(super) async fn run(Arguments { remote, interval: every }: Arguments) -> any
 
 /// Draws until a key or a signal ends it. The terminal is as it was before on every way out.
 ///
-/// In one piece: what one step waits for changes what the next one draws.
+/// In one piece: each event that a step waits for changes the next drawing.
 async fn watch(remote: &Remote, every: Duration, first: Answers) -> anyhow::Result<()> {
     let [mut resized, mut resumed, mut hung_up, mut interrupted, mut ended] = [
         signal(SignalKind::window_change())?,

@@ -248,7 +248,7 @@ section! {
 }
 
 section! {
-    /// A route below another. What it does not say is inherited.
+    /// A route below another. It inherits the options that it does not set.
     NestedRoute {
         matchers: Vec<String> = Vec::new(),
         #[serde(rename = "continue")]

@@ -1,4 +1,4 @@
-//! Checks `[http]`: the server, its tokens, and what it shows of units.
+//! Checks `[http]`: the server, its tokens, and the fields of units that it shows.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;

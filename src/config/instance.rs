@@ -3,7 +3,7 @@
 use super::file::Instance;
 use super::problem::Problems;
 
-/// The longest name.
+/// The longest name, in characters.
 const LONGEST: usize = 64;
 
 /// The file in which Linux has the name of the machine.

@@ -100,7 +100,7 @@ pub struct Config {
     /// The labels that units are counted by in the metrics.
     pub count_by_labels: Vec<String>,
     pub log: LogConfig,
-    /// What the file and the environment say, to compare it with a later one.
+    /// Digests of the sections of the file and the environment, to be compared with those of a reload.
     pub sections: Sections,
     /// The same as pages show it.
     pub shown: ShownConfiguration,

@@ -48,7 +48,7 @@ struct Known<'a> {
     times: &'a Times,
 }
 
-/// The routes below one.
+/// Checks the routes below one; each inherits from `above`.
 fn below(
     path: &str,
     routes: &[NestedRoute],

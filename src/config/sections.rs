@@ -20,7 +20,7 @@ const OF_RULES: [&str; 12] = [
     "flapping",
 ];
 
-/// A digest of each section, because sections hold secrets. Of kinds, what a reload replaces does not count.
+/// A digest of each section, because sections hold secrets. Options of kinds that a reload replaces are left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sections(BTreeMap<String, Vec<u8>>);
 

@@ -22,7 +22,7 @@ const CLOSED: [&str; 2] = ["topic", "body"];
 /// Options with URLs.
 const URLS: [&str; 4] = ["url", "urls", "smtp", "external_url"];
 
-/// What was written, and by which variables of the environment.
+/// The options that are written in the file and the environment.
 pub(super) struct Written<'a> {
     pub table: &'a Table,
     /// The paths that variables have set.
@@ -107,7 +107,7 @@ fn shown(key: &str, value: &Value) -> ShownValue {
     }
 }
 
-/// The part of a URL up to its port: what comes before and after may be a secret.
+/// The scheme, host and port of a URL: the other parts may be a secret.
 fn server(url: &str) -> Option<String> {
     let url = Url::parse(url).ok()?;
     let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();

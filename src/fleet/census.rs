@@ -42,7 +42,7 @@ pub struct Census {
     pace: Arc<CanaryPace>,
     kinds: BTreeMap<Kind, Limit>,
     rules: RuleBook,
-    /// What the other instances counted.
+    /// The counts of each other instance, by kind and by label.
     elsewhere: Mutex<Vec<Counts>>,
     begun: Instant,
 }
@@ -250,7 +250,7 @@ mod tests {
         let telemetry = Arc::new(Telemetry::new(&Clock::system()));
         let pace = Arc::new(CanaryPace::fixed(EVERY));
         let census = Census::new(rules.into(), Arc::new(mirror), telemetry, pace);
-        // What each of the other instances has: all values (1: some are left out), and how many units in the north.
+        // The counts of each other instance: of all values (1: some are left out), and of the units in the north.
         type Others = [(Option<u64>, Option<u64>)];
         let cases: [(&Others, Option<u64>); 6] = [
             (&[], Some(0)),

@@ -124,7 +124,7 @@ pub enum DeliveriesError {
 
 type Answer<T> = std::result::Result<T, DeliveriesError>;
 
-/// The deliveries of a fleet.
+/// Lists, replays and removes the deliveries of a fleet.
 #[derive(Clone)]
 pub struct Deliveries {
     pub records: Arc<dyn DeliveryRecords>,
@@ -226,7 +226,7 @@ impl Deliveries {
             return Err(DeliveriesError::Refused(why.to_owned()));
         }
         let state = filter.state.unwrap_or(DeliveryState::Dead);
-        // What is delivered from now on is not meant.
+        // Notifications that are delivered from now on are not meant.
         let until = filter.until.unwrap_or(now);
         let filter = DeliveryFilter { state: Some(state), until: Some(until), ..filter.clone() };
         let (mut again, mut next) = (Vec::new(), None);
@@ -342,7 +342,7 @@ impl Deliveries {
             until: Timestamp::from_millis(i64::MAX),
             limit: OF_RECORD,
         };
-        // Only the attempt that was delivered says what it told; those before it were made since it was sealed.
+        // Only the delivered attempt names its records; the attempts before it were made since it was sealed.
         let mut delivered = BTreeMap::new();
         for entry in self.records.attempts(&find).await? {
             for one in entry.read() {

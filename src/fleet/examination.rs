@@ -49,7 +49,7 @@ pub async fn run(
             }
         }
         let examined = tokio::select! {
-            // What it repairs is repaired in steps, each of them whole.
+            // The examination repairs in steps, each of them whole.
             () = stop.cancelled() => return Ok(()),
             examined = engine.examine(clock.now()) => examined,
         };

@@ -3,7 +3,7 @@
 //!
 //! The store is read and written only for such kinds. A transition is noted by the instance that lets it join its groups,
 //! before it joins; noting it again changes nothing. Several instances may note transitions of one unit: each change is
-//! decided from what was read, and decided anew if that was changed meanwhile.
+//! decided from the transitions as read, and decided anew if these have changed meanwhile.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
@@ -65,7 +65,7 @@ impl Flapping {
         self.rules.get(kind)
     }
 
-    /// Notes transitions, in order. Answers for each what receivers are notified of.
+    /// Notes transitions, in order. Answers the notification that follows each.
     pub async fn note(&self, records: &[&OfflineRecord]) -> Result<Vec<Noted>> {
         let mut noted = vec![Noted::Plain; records.len()];
         let mut by_unit: BTreeMap<&Unit, Vec<usize>> = BTreeMap::new();

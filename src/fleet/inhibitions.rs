@@ -4,8 +4,8 @@
 //! another one. The instance that lets a transition join enters it first, so every instance knows a source before its
 //! transition is anywhere else. Entering is idempotent and independent of order: see [`replaces`].
 //!
-//! What is stored follows from the open records. At the start, after a reload, and every few minutes it is compared with
-//! them, which repairs what a failover lost.
+//! The stored sources follow from the open records. At the start, after a reload, and every few minutes both are
+//! compared, which repairs the losses of a failover.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -134,7 +134,7 @@ impl Inhibitions {
         .await
     }
 
-    /// Writes what `decide` answers, and removes sources that inhibit no more.
+    /// Writes the answer of `decide`, and removes sources that inhibit no more.
     async fn change(&self, now: Timestamp, decide: impl Fn(&Sources) -> Sources) -> Result<()> {
         for _ in 0..ATTEMPTS {
             let Known { version, sources, .. } = self.refreshed().await?;

@@ -5,11 +5,11 @@
 //! survives a restart. Units are counted in the engine, over all partitions.
 //!
 //! # When it is judged
-//! Whenever records enter their groups: each record does, and was written before that. So the record that completes a mass
-//! is counted before it, or what waits with it, is notified.
+//! Whenever records enter their groups: each record does, and was written before that. So the record that completes a
+//! mass is counted before receivers are notified of it, or of records that wait with it.
 //!
 //! # Silences of operators
-//! Units that an alert silence covers are no news. Their part is taken from the newest records.
+//! Units that an alert silence covers do not count. Their part is taken from the newest records.
 
 use std::sync::{Arc, Mutex};
 

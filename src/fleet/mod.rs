@@ -1,7 +1,7 @@
 //! The logic above a store: stored state meets the rules here. Also the mirror of the fleet in memory, and the
 //! division of the fleet among instances.
 //!
-//! | module | what it is for |
+//! | module | purpose |
 //! |---|---|
 //! | [`roll`] | reads snapshots, lets `presence` decide and applies the changes |
 //! | [`mirror`] | a copy of this instance's partitions, read without calls of the store |
@@ -13,9 +13,9 @@
 //! | [`inhibitions`] | the units whose silence inhibits others |
 //! | [`MassBreaker`] | the last trip of the mass-offline breaker |
 //! | [`silences`] | the alert silences of operators, and their changes |
-//! | [`deliveries`] | what waits, dead letters and the record of attempts, as operators see and change them |
+//! | [`deliveries`] | waiting notifications, dead letters and the record of attempts, as operators see and change them |
 //! | [`timers`] | timers as clients register, cancel and read them, and their limits |
-//! | [`receivers`] | what waits for each receiver, and whether it takes notifications |
+//! | [`receivers`] | the backlog of each receiver, and whether it takes notifications |
 //! | [`operators`] | acknowledgements and pauses, with their audit |
 //! | [`transitions`] | the newest transitions of this instance, for clients that follow the fleet |
 //! | [`examination`] | the problems of a store that answers |

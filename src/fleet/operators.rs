@@ -1,4 +1,4 @@
-//! What operators change of a unit: its open record is acknowledged, or the unit is paused, registered or removed. Each
+//! Changes of a unit by operators: its open record is acknowledged, or the unit is paused, registered or removed. Each
 //! change is in the audit.
 //!
 //! # Why the entry of the audit is written first
@@ -73,7 +73,7 @@ impl Operators<'_> {
     }
 }
 
-/// What holds of a unit from now on, for the audit.
+/// The new settings of a unit, for the audit.
 fn settings(wanted: &UnitSettings, comment: &str) -> String {
     let UnitSettings { set, labels, paused_until, note } = wanted;
     let span =

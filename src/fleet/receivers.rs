@@ -40,7 +40,7 @@ impl ReceiverHealth {
         self.failing_since.get_or_insert(at);
     }
 
-    /// What two instances saw, together. A success of either ends what was failing before it.
+    /// The health that two instances saw, together. A success of either ends the failures before it.
     fn and(self, other: ReceiverHealth) -> ReceiverHealth {
         let last_success = self.last_success.max(other.last_success);
         let since = [self.failing_since, other.failing_since].into_iter().flatten();
@@ -50,7 +50,7 @@ impl ReceiverHealth {
     }
 }
 
-/// What this instance saw and has not written yet.
+/// The outcomes that this instance saw and has not written yet.
 pub struct ReceiverHealths {
     store: Arc<dyn SharedStore>,
     seen: Mutex<BTreeMap<String, ReceiverHealth>>,
@@ -74,7 +74,7 @@ impl ReceiverHealths {
         }
     }
 
-    /// Writes what was noted since the last write. After an error the next write has it, too.
+    /// Writes the outcomes since the last write. After an error the next write has them, too.
     pub async fn write(&self) -> Result<()> {
         let seen = std::mem::take(&mut *self.lock());
         if seen.is_empty() {
@@ -112,7 +112,7 @@ impl ReceiverHealths {
     }
 }
 
-/// What instances wrote. An entry that cannot be read counts as absent, and is written anew.
+/// The stored health of receivers. An entry that cannot be read counts as absent, and is written anew.
 fn read(entries: &[(String, String)]) -> BTreeMap<String, ReceiverHealth> {
     let readable = entries.iter().filter_map(|(name, text)| Some((name, serde_json::from_str(text).ok()?)));
     readable.map(|(name, health)| (name.clone(), health)).collect()
@@ -131,7 +131,7 @@ pub struct ReceiverLine {
     pub health: ReceiverHealth,
 }
 
-/// The receivers of a fleet.
+/// Lists the receivers of a fleet.
 #[derive(Clone)]
 pub struct Receivers {
     pub records: Arc<dyn DeliveryRecords>,
@@ -197,7 +197,7 @@ mod tests {
                 health(None, Some(9), Some(8)),
                 health(Some(3), Some(9), Some(4)),
             ),
-            // The success of one ends what was failing before, and a failure after it goes on.
+            // The success of one ends a failure that began before, and not one that began after.
             (health(Some(6), None, None), health(None, Some(5), Some(4)), health(Some(6), Some(5), None)),
             (
                 health(Some(6), None, None),

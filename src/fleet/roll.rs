@@ -1,4 +1,4 @@
-//! The roll of the fleet: takes heartbeats, checks deadlines and applies what follows.
+//! The roll of the fleet: takes heartbeats, checks deadlines and applies the changes that follow.
 //!
 //! The one place where stored state meets the rules: the roll reads snapshots, lets [`crate::presence`] decide, and
 //! applies the changes. A change that comes too late, because the unit changed in between, is decided again from what
@@ -11,7 +11,7 @@
 //! | `corrections.rs`, `unwatched.rs` | units of which the stored state is unreadable or no longer watched |
 //! | `operators.rs` | units that operators pause, and records that they acknowledge |
 //! | `lost.rs` | records that receivers know and a failover has lost |
-//! | `changes.rs`, `unconfirmed.rs` | changes, what follows from them, and those without an answer |
+//! | `changes.rs`, `unconfirmed.rs` | changes, their effects, and those without an answer |
 //! | `hearing.rs` | how far Rollcall has heard |
 //! | `inventory.rs` | units of an inventory |
 
@@ -54,7 +54,7 @@ use unconfirmed::Unconfirmed;
 /// trips is decided within a few attempts.
 const ATTEMPTS: usize = 8;
 
-/// The roll of the fleet.
+/// Applies the rules to the stored state of the fleet.
 pub struct Roll {
     engine: Arc<dyn FleetStore>,
     rules: RuleBook,

@@ -110,7 +110,7 @@ impl Silences {
         self.store.audit(limit).await
     }
 
-    /// Writes what `decide` answers; nothing if it is empty.
+    /// Writes the answer of `decide`; nothing if it is empty.
     async fn change(
         &self,
         author: &str,

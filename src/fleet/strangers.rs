@@ -1,4 +1,4 @@
-//! Ids that this instance has heard and that are no units of the fleet: what an operator may want to admit.
+//! Ids that this instance has heard and that are no units of the fleet. An operator may want to admit them.
 //!
 //! They are kept in memory, and only so many: a device that invents ids fills neither the engine nor this list.
 
@@ -61,7 +61,7 @@ pub struct Stranger {
 }
 
 impl Stranger {
-    /// This one and what another instance has heard of it.
+    /// This stranger as two instances have heard it.
     pub fn and(self, other: Stranger) -> Stranger {
         let newer = if self.last_heard >= other.last_heard { &self } else { &other };
         Stranger {

@@ -1,12 +1,12 @@
 //! Timers as clients register, cancel and read them: over HTTP, over MQTT, and from the pages.
 //!
-//! A client's timer is read ([`WantedTimer`]), compared with the configured classes and their limits, and written by the
-//! store, which answers what became of it. Each timer of a batch is answered on its own: a bad one refuses no other.
+//! A client's timer is read ([`WantedTimer`]), compared with the configured classes and their limits, and written by
+//! the store, which answers the outcome. Each timer of a batch is answered on its own: a bad one refuses no other.
 //!
 //! # How exact the limits are
-//! The store counts the timers that wait; the counts are read again every second and before a timer is refused, and what
-//! this instance registers meanwhile is added to them. So one instance registers about as many as are allowed, and several
-//! instances as many more as they register within a second.
+//! The store counts the timers that wait; the counts are read again every second and before a timer is refused, and the
+//! timers that this instance registers meanwhile are added to them. So one instance registers about as many as are
+//! allowed, and several instances as many more as they register within a second.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -73,7 +73,7 @@ pub struct Refused {
     pub why: String,
 }
 
-/// What became of a timer that was to be registered.
+/// The answer to registering a timer.
 pub type Answer = std::result::Result<TimerRegistered, Refused>;
 
 impl Timers {

@@ -4,7 +4,7 @@
 //! rounds keep the mirror true, each spread evenly over a period, which is longer for a large fleet (`walk/pace.rs`):
 //! - of most partitions a round compares expiry keys only, which is a tenth of the work and brings the heartbeats
 //!   that other instances recorded; without other instances there is nothing to bring. A present unit without a key
-//!   is read whole: it may be offline, and the instance that marked it died before it noted the page;
+//!   is read whole: it may be offline, and the instance that opened its record died before it noted the page;
 //! - of every tenth partition, another one each time, a round reads everything, and checks the units that nothing
 //!   else would find: a unit with an open record and an expiry key (a crash came between the two), a unit with an
 //!   open record that is allowed another silence than when the record was written, and a unit that is overdue though

@@ -49,7 +49,6 @@ pub(super) fn pages(sources: &Sources, has_tokens: HasTokens) -> Router {
         .with_state(state)
 }
 
-/// The state of the breaker.
 #[derive(Debug, Serialize)]
 pub struct ShownBreaker {
     /// Whether the configuration has it.

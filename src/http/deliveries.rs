@@ -45,7 +45,7 @@ pub(super) fn pages(state: DeliveriesState, has_tokens: HasTokens) -> Router {
         .with_state(state)
 }
 
-/// What a request asks for, as it is written in its URL.
+/// The query of a URL of deliveries.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct DeliveriesQuery {
@@ -134,7 +134,7 @@ async fn replay(
 #[serde(deny_unknown_fields)]
 struct Nothing {}
 
-/// What is delivered again or removed.
+/// The body of a replay or a purge: the deliveries that are meant.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Wanted {

@@ -1,7 +1,7 @@
-//! The outages of now, for the page of incidents: the open records in the groups in which receivers are notified of them, the trip of the
+//! The page of incidents: the open records in the groups in which receivers are notified of them, the trip of the
 //! mass-offline breaker, and the last blind intervals.
 //!
-//! Everything is read from what is stored anyway. All requests of a moment share one answer, because in a storm many
+//! Everything is read from stored values. All requests of a moment share one answer, because in a storm many
 //! browsers ask for it at once.
 
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ const MOST_BLIND: usize = 20;
 /// How long an answer serves other requests.
 const RECENT: Duration = Duration::from_secs(2);
 
-/// Reads what lasts.
+/// Reads the content of the page.
 #[derive(Clone)]
 pub(super) struct Incidents {
     records: Arc<dyn Queries>,
@@ -48,7 +48,7 @@ struct RecentlyRead {
     lasting: Arc<Lasting>,
 }
 
-/// The outages that last, for the page.
+/// The content of the page.
 pub(super) struct Lasting {
     pub at: Timestamp,
     /// The trip that holds notifications.
@@ -89,7 +89,7 @@ impl Incidents {
         }
     }
 
-    /// What lasts, as of up to [`RECENT`] ago.
+    /// The content of the page, up to [`RECENT`] old.
     pub async fn recent(&self) -> Result<Arc<Lasting>, Problem> {
         let mut recent = self.recent.lock().await;
         if let Some(read) = recent.as_ref().filter(|read| read.at.elapsed() < RECENT) {

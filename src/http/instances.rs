@@ -1,4 +1,4 @@
-//! `/api/v1/instances`: the instances of the fleet, and what each of them does.
+//! `/api/v1/instances`: the instances of the fleet, and the state of each.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ struct Instances {
     at: Timestamp,
     /// The number of partitions of the fleet.
     partitions: u16,
-    /// By name.
+    /// In the order of their names.
     instances: Vec<ShownInstance>,
     /// The instances that did not answer.
     missing: Vec<String>,
@@ -61,7 +61,7 @@ struct ShownInstance {
     units: u64,
     /// Whether it has read all its units since it got their partitions.
     complete: bool,
-    /// How old what it knows of the engine's units is, at most; `null` before it has read them.
+    /// The greatest age of the units in its mirror; `null` before it has read them.
     mirror_age_seconds: Option<f64>,
     blind: bool,
     /// The most serious first.

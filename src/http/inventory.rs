@@ -77,7 +77,7 @@ enum Format {
 struct Entry<'a> {
     kind: &'a Kind,
     unit: &'a UnitId,
-    /// What an operator has set for this unit; `null`: nothing.
+    /// Set by an operator for this unit alone; `null`: not set.
     timeout_seconds: Option<f64>,
     grace_seconds: Option<f64>,
     labels: &'a Labels,

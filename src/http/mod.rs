@@ -9,8 +9,8 @@
 //! The server answers from the start of the process: before the engine answers, `/healthz` and
 //! `/readyz` work, and every other page answers 503.
 //!
-//! Pages are read-only but for silences, acknowledgements, pauses, units, timers and deliveries: see `changes.rs`. With tokens
-//! configured, every page but the two for health needs one.
+//! Requests that change something are guarded: see `changes.rs`. With tokens configured, every page needs one but those
+//! for health and for the login: see `middleware.rs`.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -170,7 +170,6 @@ pub enum UnitMetrics {
 pub struct Token {
     /// Shown in the log.
     pub name: String,
-    /// SHA-256 of the token.
     pub sha256: [u8; 32],
     pub role: Role,
     /// From then on it is refused.
@@ -217,7 +216,6 @@ pub struct Sources {
     /// For single units.
     pub units: Arc<dyn UnitStore>,
     pub records: Arc<dyn Queries>,
-    /// For deliveries.
     pub deliveries: Arc<dyn DeliveryRecords>,
     /// For the newest values of the metrics of units.
     pub values: Arc<dyn DataStore>,
@@ -320,7 +318,7 @@ pub async fn serve(
     Ok(connections::accept(listener, None, pages, Limits::default(), telemetry, stop).await?)
 }
 
-/// The same with TLS. The certificate is renewed when its files change; `pem`: what is in them.
+/// The same with TLS. The certificate is renewed when its files change; `pem`: their content.
 pub async fn serve_tls(
     listener: TcpListener,
     (certificate, pem): (Certificate, ServerPem),

@@ -1,4 +1,4 @@
-//! What operators change: `/api/v1/records/{id}/ack` acknowledges an open record, `/api/v1/units/{kind}/{unit}/pause`
+//! Changes by operators: `/api/v1/records/{id}/ack` acknowledges an open record, `/api/v1/units/{kind}/{unit}/pause`
 //! pauses a unit. PUT does it, DELETE takes it back. Both are in the audit.
 
 use std::sync::Arc;

@@ -33,7 +33,7 @@ const PROOF: HeaderName = HeaderName::from_static("rollcall-peer");
 /// By how much the clocks of two instances may differ, in seconds.
 const TOLERANCE: u64 = 60;
 
-/// The key with which instances sign what they ask each other for: any instance of the fleet may read.
+/// The key with which instances sign their requests to each other: any instance of the fleet may read.
 #[derive(Clone)]
 pub(super) struct PeerKey {
     key: hmac::Key,

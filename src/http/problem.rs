@@ -49,7 +49,7 @@ impl Problem {
         self.status
     }
 
-    /// What is wrong, and what to do.
+    /// The fault, with advice.
     pub fn detail(&self) -> &str {
         &self.detail
     }
@@ -104,7 +104,7 @@ impl Problem {
         Problem::new(StatusCode::CONFLICT, detail)
     }
 
-    /// The body is of the right form, and what it says is wrong.
+    /// The body is of the right form, and its content is wrong.
     pub fn unprocessable(detail: impl Into<String>, extension: (&'static str, Value)) -> Problem {
         Problem {
             extension: Some(Box::new(extension)),

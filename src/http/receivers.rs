@@ -1,4 +1,4 @@
-//! `/api/v1/receivers`: what waits for each receiver, and whether it takes notifications.
+//! `/api/v1/receivers`: the backlog of each receiver, and whether it takes notifications.
 
 use std::sync::Arc;
 

@@ -46,7 +46,7 @@ impl WantedSettings {
     /// The settings of a unit.
     ///
     /// # Errors
-    /// What is wrong with them, in words.
+    /// The first wrong setting, in words.
     pub fn check(self, unit: &Unit, now: Timestamp) -> Result<UnitSettings, String> {
         if unit.id.is_reserved() {
             return Err(format!("the id {:?} is reserved", unit.id.as_str()));

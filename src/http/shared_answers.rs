@@ -28,7 +28,7 @@ impl MaxAge {
     pub const EXACT: MaxAge = MaxAge { new: Duration::ZERO, usable: Duration::ZERO };
     /// For pages and streams of a small fleet, of which many may be open.
     pub const RECENT: MaxAge = MaxAge { new: Duration::from_millis(900), usable: Duration::from_millis(900) };
-    /// For a large fleet: no request waits for what others have asked for in the last second.
+    /// For a large fleet: a request shares an answer of the last second.
     pub const LARGE_FLEET: MaxAge =
         MaxAge { new: Duration::from_millis(700), usable: Duration::from_millis(1500) };
 
@@ -38,7 +38,7 @@ impl MaxAge {
     }
 }
 
-/// The last answers, by what was asked. Cheap to share.
+/// The last answers, by their questions. Cheap to share.
 pub(super) struct SharedAnswers<T> {
     kept: Arc<Mutex<HashMap<String, Arc<Kept<T>>>>>,
     /// How many are kept; the oldest leaves for another one.
@@ -82,7 +82,7 @@ impl<T: Send + Sync + 'static> SharedAnswers<T> {
         SharedAnswers { kept: Arc::default(), most }
     }
 
-    /// An answer to what is asked; `make` makes it.
+    /// The answer to `asked`; `make` makes it.
     ///
     /// # Errors
     /// That of `make`: the next request makes it again.

@@ -41,7 +41,7 @@ pub(super) fn pages(state: SilencesState, has_tokens: HasTokens) -> Router {
         .with_state(state)
 }
 
-/// What a request asks for, as it is written in its URL.
+/// The query of a URL of alert silences.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SilencesQuery {

@@ -6,8 +6,8 @@
 //! | `transition` | a record that was opened or closed: `transition` and `record` |
 //! | `reset` | transitions are missing: `reason`; the client reads again what it shows |
 //!
-//! An id says how far a client has read, and with `last-event-id` it goes on there: at the same process, as long as it keeps what
-//! came since.
+//! An id says how far a client has read, and with `last-event-id` it goes on there: at the same process, as long as
+//! that keeps the transitions since then.
 //!
 //! All clients of an instance share one summary and one sequence of transitions, so a client costs no more than the bytes
 //! that it is sent: one that reads slowly is left behind, and learns that by `reset`. One that reads nothing is disconnected like
@@ -112,7 +112,7 @@ impl ReadUpTo {
     }
 }
 
-/// A client, and what it is sent next.
+/// A client, and the transitions that it is sent next.
 struct Follower {
     state: StreamState,
     read: ReadUpTo,
@@ -122,7 +122,7 @@ struct Follower {
     _client: Client,
 }
 
-/// `after`: another instance asks what came after these positions.
+/// `after`: another instance asks for the transitions after these positions.
 #[derive(Deserialize)]
 struct PartQuery {
     after: String,

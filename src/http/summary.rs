@@ -80,7 +80,7 @@ pub(super) struct Content {
     pub hearing: HearingSummary,
     /// Whether the mass-offline breaker holds notifications; `null` if the engine does not answer.
     pub breaker_tripped: Option<bool>,
-    /// What an operator has to know of Rollcall itself, the most serious first.
+    /// The problems of Rollcall itself, the most serious first.
     pub problems: Vec<InstanceProblem>,
     pub instances: Vec<InstanceSummary>,
     /// The instances whose units are missing, all or some of them.

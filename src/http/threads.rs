@@ -8,8 +8,8 @@ use tokio::runtime::{Builder, Handle, Runtime};
 /// Two, so that an answer that takes long delays no other one.
 const THREADS: usize = 2;
 
-/// They end when this is dropped, with what runs on them. A connection to an engine that a request made again is used by
-/// everything else, so they are dropped last.
+/// The threads and their tasks end when this is dropped. A request may have connected to the engine again, and other
+/// parts use that connection, so this is dropped last.
 pub struct RequestThreads(Option<Runtime>);
 
 impl RequestThreads {

@@ -1,7 +1,7 @@
-//! `/api/v1/units/{kind}/{unit}/timeline`: what happened to a unit, newest first, and why it is or is not offline now.
+//! `/api/v1/units/{kind}/{unit}/timeline`: the events of a unit, newest first, and why it is or is not offline now.
 //!
-//! It is put together from what is stored anyway: the records of the unit, the blind time within its silences, the
-//! attempts to notify receivers of them, what operators changed, and silences of alerts that hold its notifications now.
+//! It is put together from stored values: the records of the unit, the blind time within its silences, the attempts to
+//! notify receivers of them, changes by operators, and alert silences that hold its notifications now.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -82,7 +82,7 @@ pub(super) struct Day {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Event {
     pub at: Timestamp,
-    /// The end of what lasted.
+    /// The end of an event that takes time, such as a blind interval.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
     pub event: EventType,
@@ -106,7 +106,7 @@ pub(super) enum EventType {
     Notified,
     /// An attempt to notify a receiver failed.
     NotNotified,
-    /// A silence of alerts holds its notifications.
+    /// An alert silence holds its notifications.
     Silenced,
     /// An operator changed the unit.
     Changed,
@@ -193,7 +193,7 @@ impl Timelines {
         Ok(attempts.into_iter().map(|attempt| of_attempt(attempt, record)).collect())
     }
 
-    /// The silences of alerts that hold the notifications of an open record now.
+    /// The alert silences that hold the notifications of an open record now.
     async fn silenced(&self, open: &OfflineRecord, now: Timestamp) -> Result<Vec<Event>, Problem> {
         let silences = self.silences.current().await?;
         let covering = silences.iter().filter(|silence| silence.covers(open, now));
@@ -206,7 +206,7 @@ impl Timelines {
         Ok(covering.map(event).collect())
     }
 
-    /// What operators changed of the unit, as far as the audit reaches back.
+    /// Changes of the unit by operators, as far as the audit reaches back.
     async fn changes(&self, unit: &Unit) -> Result<Vec<Event>, Problem> {
         let audit = self.silences.audit(MOST_AUDITED).await?;
         let name = format!("{}/{}", unit.kind, unit.id);
@@ -295,7 +295,7 @@ fn of_attempt((attempt, transition): (Attempt, Transition), record: &OfflineReco
     }
 }
 
-/// What became of an attempt, in words.
+/// The result of an attempt, in words.
 fn outcome(attempt: &Attempt, transition: Transition) -> (EventType, String) {
     let what = match transition {
         Transition::Offline => "its silence",

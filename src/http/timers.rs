@@ -1,4 +1,4 @@
-//! `/api/v1/timers`: registers, lists, shows and cancels timers. A batch is [`batch`], a list [`list`], and taking back
+//! `/api/v1/timers`: registers, lists, shows and cancels timers. A batch is [`batch`], a list [`list`], and cancelling
 //! several at once [`cancel`].
 //!
 //! Programs register many, so a change is in the audit only if the request names an operator: the pages and the command
@@ -76,7 +76,7 @@ fn timer_id(id: IdPath) -> Result<TimerId, Problem> {
     id?.0.parse().map_err(|error: crate::presence::TimerError| Problem::bad_request(error.to_string()))
 }
 
-/// What became of a timer that was registered.
+/// The answer to registering a timer.
 #[derive(Serialize)]
 struct Put<'a> {
     id: &'a TimerId,

@@ -1,5 +1,5 @@
-//! TLS of the web server. Certificates are renewed while Rollcall runs: the files are read again when they change, and new
-//! connections are shown what is in them. Files that cannot be used change nothing.
+//! TLS of the web server. Certificates are renewed while Rollcall runs: the files are read again when they change, and
+//! new connections get the new certificate. Files that cannot be used change nothing.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -52,7 +52,7 @@ fn read(files: &ServerFiles) -> Result<(CertifiedKey, ServerPem), TlsError> {
 
 impl Certificate {
     /// # Errors
-    /// The first file that cannot be used, with what to do.
+    /// The first file that cannot be used, with advice.
     pub fn read(files: &ServerFiles) -> Result<(Certificate, ServerPem), TlsError> {
         let (key, pem) = read(files)?;
         let shown = Arc::new(Shown(ArcSwap::from_pointee(key)));
@@ -67,7 +67,7 @@ impl Certificate {
         Ok(TlsAcceptor::from(Arc::new(config)))
     }
 
-    /// Reads the files again until `stop`. `pem`: what is in them now.
+    /// Reads the files again until `stop`. `pem`: their content now.
     pub(super) async fn keep_fresh(&self, mut pem: ServerPem, stop: CancellationToken) {
         let mut is_reported = false;
         let renewing = async {

@@ -53,7 +53,7 @@ pub(super) struct UnitLists {
     peers: Peers,
     clock: Clock,
     scans: Scans,
-    /// What this instance read of its units, and whole pages.
+    /// Parts of this instance, and whole pages.
     parts: SharedAnswers<Part>,
     pages: SharedAnswers<UnitPage>,
 }
@@ -62,7 +62,7 @@ pub(super) fn page(lists: UnitLists) -> Router {
     Router::new().route(PATH, get(units)).with_state(lists)
 }
 
-/// What a request asks for, as it is written in its URL.
+/// The query of a URL of units.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct UnitsQuery {
@@ -111,7 +111,7 @@ pub(super) struct UnitPage {
     /// The `cursor` of the next page; `null` on the last.
     pub next: Option<String>,
     pub at: Timestamp,
-    /// How old what the instances know of the engine's units is, at most.
+    /// The greatest age of the units in the mirrors of the instances.
     pub mirror_age_seconds: Option<f64>,
     /// The instances whose units are missing, all or some of them.
     pub incomplete: Vec<String>,
@@ -126,7 +126,7 @@ pub(super) struct ShownUnit {
     pub details: Details,
 }
 
-/// What the engine holds of a unit; every field is `null` if the engine does not answer.
+/// Details of a unit from the engine; every field is `null` if the engine does not answer.
 #[derive(Default, Serialize)]
 pub(super) struct Details {
     pub labels: Option<Labels>,

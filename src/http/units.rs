@@ -57,7 +57,7 @@ pub(super) struct UnitView {
     pub timeout_rule: TimeoutRule,
     pub grace_seconds: f64,
     pub labels: Labels,
-    /// What operators want each other to know of it; empty: nothing.
+    /// A note of operators to each other; may be empty.
     pub note: String,
     pub paused_from: Option<Timestamp>,
     pub paused_until: Option<Timestamp>,

@@ -3,19 +3,19 @@
 //! | file | page |
 //! |---|---|
 //! | `fleet.rs` | `/`: counts, labels, the list of units |
-//! | `unit.rs` | `/units/{kind}/{unit}`: one unit, and what operators do with it |
-//! | `records.rs` | `/records` |
+//! | `unit.rs` | `/units/{kind}/{unit}`: one unit, and forms for operators |
+//! | `records.rs`, `strangers.rs` | `/records`, `/strangers` |
 //! | `deliveries.rs` | `/deliveries`, `/deliveries/{id}`: notifications with their attempts, delivering again |
 //! | `silences.rs` | `/silences` |
 //! | `timers.rs` | `/timers` |
-//! | `incidents.rs` | `/incidents`: what lasts now, in groups |
-//! | `instances.rs` | `/instances`: what each instance does, and its problems |
+//! | `incidents.rs` | `/incidents`: the open records, in groups |
+//! | `instances.rs` | `/instances`: the partitions, units and problems of each instance |
 //! | `configuration.rs`, `about.rs` | `/configuration`, `/about` |
 //! | `forms.rs` | the forms of these pages |
 //! | `demo.rs` | `/demo/power`: switches of a simulated fleet |
 //! | `login.rs` | `/login`, `/logout` |
 //! | `plot.rs` | the history of a unit as pictures |
-//! | `layout.rs`, `format.rs` | what all pages have, and how states and times are written |
+//! | `layout.rs`, `format.rs` | the parts of every page, and the form of states and times |
 //!
 //! The script replaces the live part of a page when the fleet has changed, which a stream of events tells it.
 //! Everything that comes from devices is text: the templates escape it, and the policy of the pages lets nothing run but
@@ -75,7 +75,7 @@ const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; i
 const STYLE: &str = include_str!("web/style.css");
 const SCRIPT: &str = include_str!("web/script.js");
 
-/// What the pages are made of.
+/// The state of the pages.
 #[derive(Clone)]
 pub(super) struct Web {
     lists: UnitLists,

@@ -107,7 +107,7 @@ enum End {
     Left,
 }
 
-/// The client of the current connection, and what exists only with it.
+/// The client of the current connection, and its parts.
 struct OpenConnection {
     client: AsyncClient,
     ticks: Interval,
@@ -287,7 +287,7 @@ impl Connection {
         }
     }
 
-    /// Settles what the ended connection leaves behind.
+    /// Ends the connection for the state and for the probes.
     fn clean_up(&mut self, end: &End) {
         let now = Instant::now();
         let mut actions = Actions::new();

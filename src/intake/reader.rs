@@ -46,7 +46,7 @@ pub(super) struct Incoming<'a> {
     pub sent_after: Option<Timestamp>,
     /// The latest one, if it was in transit for long.
     pub sent_before: Option<Timestamp>,
-    /// The topic to which its sender wants an answer, and what has to be sent with it.
+    /// The topic to which its sender wants an answer, and the correlation data.
     pub reply_to: Option<(&'a str, &'a [u8])>,
 }
 

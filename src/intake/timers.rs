@@ -38,7 +38,7 @@ const LONGEST: usize = 128 * 1024;
 /// The longest response topic, and the longest correlation data, in bytes.
 const LONGEST_REPLY_TO: usize = 256;
 
-/// What a message asks of a timer.
+/// A message on a topic of timers.
 #[derive(Debug, PartialEq)]
 pub(super) struct TimerRequest {
     pub asked: Asked,

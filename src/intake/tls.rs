@@ -13,7 +13,7 @@ pub struct Tls(pub(super) Arc<ClientConfig>);
 
 impl Tls {
     /// # Errors
-    /// The first file that cannot be used, with what to do.
+    /// The first file that cannot be used, with advice.
     pub fn read(files: &TlsFiles) -> Result<Tls, TlsError> {
         let (config, _) = trust::client("mqtt", files, |file| std::fs::read(file))?;
         Ok(Tls(Arc::new(config)))

@@ -74,7 +74,7 @@ pub struct Facts {
     pub pause: Option<Interval>,
     /// Of the open record.
     pub acknowledged: Option<Acknowledgement>,
-    /// What operators want each other to know of it; empty: nothing.
+    /// A note of operators to each other; may be empty.
     pub note: String,
 }
 

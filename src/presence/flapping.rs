@@ -9,8 +9,8 @@
 //! id know that record and are not notified of its return.
 //!
 //! # Why a transition may be noted again
-//! After a crash its entry is still in the outbox. What is decided of it depends on its place before, in or after the
-//! episode, so it is decided as before.
+//! After a crash its entry is still in the outbox. The decision depends on its place before, in or after the episode,
+//! so it is the same as before.
 
 use std::time::Duration;
 
@@ -70,7 +70,7 @@ enum Stage {
     Over,
 }
 
-/// What receivers are notified of.
+/// The notification that follows a transition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Noted {
     Plain,
@@ -78,7 +78,7 @@ pub enum Noted {
     Episode(Box<OfflineRecord>),
 }
 
-/// What a look at a unit finds.
+/// The result of a look at a unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FlapLook {
     /// Nothing is due before that moment.
@@ -253,7 +253,7 @@ mod tests {
             let mut flaps = Flaps::default();
             assert_eq!(quiet(&mut flaps, seconds), expected, "{seconds:?}");
             assert_eq!(flaps.lasting().is_some(), expected.contains(&true), "{seconds:?}");
-            // Noted again, as after a crash, they are what they were, and change nothing.
+            // Noted again, as after a crash, the transitions change nothing.
             let before = flaps.clone();
             assert_eq!(quiet(&mut flaps, seconds), expected, "{seconds:?} again");
             assert_eq!(flaps, before, "{seconds:?}");
@@ -286,7 +286,7 @@ mod tests {
         let cases = [
             (rule, Some(true), stable - 1, FlapLook::Wait(at(stable))),
             (rule, Some(true), stable, FlapLook::End),
-            // It came back a moment ago, and that is still in the outbox; or never was there.
+            // Its return is still in the outbox, or never was there.
             (rule, Some(false), stable, FlapLook::Wait(at(stable + 1))),
             (rule, Some(false), stable + 60, FlapLook::End),
             // The unit was removed, or the option.

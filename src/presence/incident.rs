@@ -4,7 +4,8 @@
 //! notification by which more than half of all units with that value are silent, of which at least [`LEAST`] fell silent
 //! within [`TOGETHER`]. It is over when no more than a tenth of them are silent; then receivers are notified once more.
 //!
-//! A storm may need two notifications. So what is not an incident yet is kept, and the next notification adds to it.
+//! A storm may need two notifications. So a candidate that is no incident yet is kept, and the next notification adds
+//! to it.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -58,7 +59,7 @@ pub struct GroupIncident {
     pub is_notified: bool,
 }
 
-/// What a notification says, and what is kept for the next one of its group.
+/// The incident of a notification, and the one that is kept for the next notification of its group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JudgedIncident {
     /// The incident that receivers are notified of.
@@ -124,7 +125,7 @@ fn follow(
     JudgedIncident { notified, kept: Some(GroupIncident { incident, is_notified: true }) }
 }
 
-/// A notification before there is an incident. `before`: what may become one.
+/// A notification before there is an incident. `before`: a candidate.
 fn begin(
     before: Option<Incident>,
     members: Members<'_>,

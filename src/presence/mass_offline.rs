@@ -3,9 +3,10 @@
 //!
 //! It trips when at least a share of the units that were not offline before fell silent within a window. While it is
 //! tripped, notifications of single units are held; records are written as ever. It is released when most of the units are
-//! back, after a time, or by an operator. What is still offline by then is notified as usual; what came back is not.
+//! back, after a time, or by an operator. Units that are still offline by then are notified as usual; those that came
+//! back are not.
 //!
-//! After a release only silences count that were detected later: what was held does not trip it again.
+//! After a release only silences count that were detected later: those that were held do not trip it again.
 
 use std::time::Duration;
 

@@ -24,7 +24,7 @@ pub struct LastingSilence {
     pub is_quiet: bool,
 }
 
-/// What a look at a group finds.
+/// The result of a look at a group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Look {
     /// The silences of which receivers are reminded, by their places; none if no reminder is due.

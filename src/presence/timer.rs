@@ -58,8 +58,8 @@ impl From<IdFault> for TimerError {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TimerId(Box<str>);
 
-/// What the id of a firing has in another form: white space, because the ids of notifications are stored in lists that
-/// it separates, what JSON escapes, and everything that a header of HTTP may not hold.
+/// Characters that are escaped in the id of a firing: white space, which separates ids in stored lists; those that JSON
+/// escapes; and those that a header of HTTP may not hold.
 const ESCAPED: &AsciiSet = &CONTROLS.add(b' ').add(b'%').add(b'"').add(b'\\');
 
 impl TimerId {
@@ -170,13 +170,12 @@ pub enum Guarantee {
 }
 
 impl Guarantee {
-    /// That is what most timers have, and it is not written.
+    /// Whether it is that of most timers, which is not written.
     pub fn is_at_least_once(&self) -> bool {
         *self == Guarantee::AtLeastOnce
     }
 }
 
-/// What becomes of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TimerState {
@@ -188,7 +187,6 @@ pub enum TimerState {
     Delivered,
     /// A receiver did not get it, or it is unknown if it did; no attempt follows.
     Dead,
-    /// It was taken back before it fired.
     Cancelled,
 }
 
@@ -219,7 +217,7 @@ impl FromStr for TimerState {
     }
 }
 
-/// What became of a fired timer at one receiver.
+/// The state of a fired timer at one receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Receipt {
@@ -238,7 +236,7 @@ impl Receipt {
     pub const ALL: [Receipt; 5] =
         [Receipt::Pending, Receipt::Begun, Receipt::Delivered, Receipt::Dead, Receipt::Unknown];
 
-    /// The state of a fired timer, by what became of it at each of its receivers.
+    /// The state of a fired timer, by its receipt at each of its receivers.
     pub fn state(receipts: impl IntoIterator<Item = Receipt> + Clone) -> TimerState {
         let is_open = |one| matches!(one, Receipt::Pending | Receipt::Begun);
         if receipts.clone().into_iter().any(is_open) {
@@ -280,7 +278,7 @@ pub enum TimerStanding {
     },
     Fired {
         at: Timestamp,
-        /// What became of it at each receiver of its class, by the name of the receiver.
+        /// Its receipt at each receiver of its class, with the name of the receiver.
         receipts: Vec<(String, Receipt)>,
     },
 }

@@ -5,11 +5,11 @@
 //! is kept for five days after its end. Every change is decided here, from the alert silence as it is stored.
 //!
 //! # Why it is not called a silence
-//! The silence of a unit is the time without heartbeats. What operators call a silence is an alert silence in the code,
+//! The silence of a unit is the time without heartbeats. A silence of an operator is an alert silence in the code,
 //! `silence` on the command line and in Alertmanager's API.
 //!
 //! # Why a change may end one alert silence and begin another
-//! As in Alertmanager: what an alert silence has covered stays readable. Its end can be moved, and its begin and
+//! As in Alertmanager: the past of an alert silence stays readable. Its end can be moved, and its begin and
 //! comment; with other matchers it is another one.
 
 use std::cmp::Reverse;
@@ -98,7 +98,6 @@ pub enum SilenceState {
     Active,
     /// Its begin is to come.
     Pending,
-    /// It is over.
     Expired,
 }
 
@@ -122,7 +121,6 @@ pub struct AlertSilence {
     pub starts_at: Timestamp,
     /// From then on it covers nothing.
     pub ends_at: Timestamp,
-    /// The last change.
     pub updated_at: Timestamp,
     pub author: String,
     pub comment: String,

@@ -12,7 +12,7 @@ use super::{AlertSilence, RouteTimes};
 use crate::clock::Timestamp;
 use crate::presence::{Kind, OfflineRecord, Pace, is_archived};
 
-/// Receivers that are notified of what a group holds, and how fast its notifications follow each other.
+/// The receivers of a group, and how fast its notifications follow each other.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Destination {
     pub receivers: Vec<String>,
@@ -20,12 +20,12 @@ pub struct Destination {
     pub again: Again,
 }
 
-/// What follows while silences last that receivers were notified of.
+/// Reminders and escalations of silences that last.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Again {
     /// How often the receivers are reminded; `None`: never.
     pub repeat: Option<Duration>,
-    /// By time.
+    /// In the order of their times.
     pub escalate: Vec<Escalation>,
 }
 

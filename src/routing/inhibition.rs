@@ -39,7 +39,7 @@ pub struct InhibitRule {
     pub equal: Vec<String>,
 }
 
-/// All rules.
+/// The rules of all `[[inhibit]]`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Inhibition {
     pub rules: Arc<[InhibitRule]>,
@@ -165,11 +165,11 @@ impl Inhibited {
     }
 }
 
-/// The units whose silence inhibits others at a moment, found by what targets have in common with them.
+/// The units whose silence inhibits others at a moment, found by the values that targets share with them.
 #[derive(Clone, Debug, Default)]
 pub struct Inhibitors {
     inhibition: Inhibition,
-    /// For each rule.
+    /// For each rule its sources, by the values of its `equal` labels.
     sources: Vec<HashMap<Vec<String>, Sources>>,
     open: usize,
 }

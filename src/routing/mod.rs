@@ -17,7 +17,7 @@
 //! them: whatever the routes say by then, the receivers that were notified of the silence are notified of its end.
 //!
 //! A route may be muted at some times. Its transitions join their groups then, and the groups are held: an engine asks
-//! [`Destinations::held_until`] before it seals a group. Whatever else holds groups belongs there.
+//! [`Destinations::held_until`] before it seals a group. Any other reason to hold groups belongs there.
 //!
 //! Single silences are held by inhibition: see `inhibition.rs`.
 //!

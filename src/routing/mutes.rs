@@ -27,7 +27,7 @@ pub(super) struct Mutes {
 /// The routes that are muted, by their ids, and until when.
 pub(super) type MutedRoutes = Arc<HashMap<String, Timestamp>>;
 
-/// What was asked last, and how long it holds.
+/// The last answer, valid in `from..until`.
 #[derive(Debug, Default)]
 struct Known {
     from: Timestamp,

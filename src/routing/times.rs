@@ -289,7 +289,7 @@ mod tests {
         assert_eq!(only.muted_until(at("2026-07-24T12:00:00Z")), Some(at("2026-07-25T00:00:00Z")));
         assert_eq!(only.muted_until(at("2026-07-25T12:00:00Z")), None);
         assert_eq!(RouteTimes::default().muted_until(at("2026-07-25T12:00:00Z")), None);
-        // A time that has everything ends some time all the same, and is asked again then.
+        // A mute without an end is answered with a moment far ahead.
         let always = RouteTimes { mute: vec![Arc::new(interval("always", "UTC"))], active: vec![] };
         let until = always.muted_until(at("2026-07-25T12:00:00Z")).unwrap();
         assert!(until > at("2026-07-25T12:00:00Z") + Duration::from_secs(300 * 86_400), "{until}");

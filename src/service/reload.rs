@@ -55,7 +55,7 @@ pub(super) struct Reloader {
     pub roll: Arc<Roll>,
     /// Registers timers by their classes.
     pub timers: Arc<Timers>,
-    /// The part that is replaced, and what pages show of it.
+    /// The part that is replaced, and its routes for pages.
     pub alerting: watch::Sender<Arc<alerting::Config>>,
     pub routes: watch::Sender<Arc<AlertRoutes>>,
     /// The configuration as pages show it.

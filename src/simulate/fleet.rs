@@ -38,7 +38,6 @@ const QUEUE: usize = 4096;
 /// How many units share a connection by default.
 const UNITS_PER_CONNECTION: usize = 5000;
 
-/// The fleet to simulate.
 #[derive(Clone, Debug)]
 pub struct FleetConfig {
     /// `mqtt://host:port`.

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 const MOST_KEPT: usize = 10_000;
 /// The longest line of a conversation.
 const LONGEST_LINE: u64 = 64 << 10;
-/// The largest mail.
+/// The largest mail, in bytes.
 const LARGEST_MAIL: usize = 16 << 20;
 
 #[derive(Default)]
@@ -29,7 +29,6 @@ pub struct Options {
     pub login: Option<String>,
 }
 
-/// The reply to a mail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     Accept,
@@ -75,7 +74,7 @@ impl Mail {
     }
 }
 
-/// A running mail server.
+/// A running mail server, which ends with this value.
 pub struct MailSink {
     address: SocketAddr,
     shared: Arc<Shared>,

@@ -83,7 +83,7 @@ impl Drop for ExitCleanup {
     }
 }
 
-/// A running server.
+/// A running server, which ends with this value.
 pub struct Server {
     child: Child,
     cleanup: Option<ExitCleanup>,

@@ -81,7 +81,7 @@ impl Received {
     }
 }
 
-/// A running sink.
+/// A running sink, which ends with this value.
 pub struct WebhookSink {
     address: SocketAddr,
     shared: Arc<Shared>,

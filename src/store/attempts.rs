@@ -1,4 +1,4 @@
-//! The record of attempts: what each attempt to deliver a notification came to.
+//! The record of attempts: the outcome of each attempt to deliver a notification.
 //!
 //! An attempt is written in the step that ends it, so that its record costs no round trip. Attempts that one step ends
 //! are one text, a line (JSON) for each, because an entry costs an engine more than its text. Entries leave after
@@ -38,7 +38,7 @@ pub struct Ended {
     pub attempt: Option<AttemptMade>,
 }
 
-/// What becomes of a delivery.
+/// The end of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
     Delivered,
@@ -101,7 +101,7 @@ pub struct Attempt {
     pub result: AttemptResult,
     #[serde(rename = "a", default, skip_serializing_if = "String::is_empty")]
     pub answer: String,
-    /// What a delivered notification told; the other attempts leave that to the notification, which is kept elsewhere.
+    /// The content of a delivered notification; of other attempts, empty: the notification itself is kept elsewhere.
     #[serde(rename = "o", default, skip_serializing_if = "Vec::is_empty")]
     pub offline: Vec<RecordId>,
     #[serde(rename = "b", default, skip_serializing_if = "Vec::is_empty")]
@@ -192,7 +192,6 @@ pub struct FindAttempts {
     pub from: Timestamp,
     /// Written up to this moment.
     pub until: Timestamp,
-    /// The most entries.
     pub limit: usize,
 }
 

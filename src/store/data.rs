@@ -99,12 +99,11 @@ pub struct Reading<'a> {
     pub value: &'a str,
 }
 
-/// A stored value.
+/// The newest value of a metric of one unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Value {
     /// The moment of its heartbeat.
     pub at: Timestamp,
-    /// The value as text.
     pub text: String,
 }
 

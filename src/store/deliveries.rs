@@ -9,7 +9,7 @@ use super::{Delivery, End, Ended, Layout, MeantFor, Result};
 use crate::clock::Timestamp;
 use crate::telemetry::Backlog;
 
-/// What the loops of receivers need of deliveries.
+/// Deliveries as the loops of receivers need them.
 #[async_trait]
 pub trait DeliveryStore: Layout {
     /// Brings the deliveries of a receiver that was absent up to date, before any of them is leased: silences that
@@ -62,8 +62,8 @@ pub trait DeliveryStore: Layout {
             .await
     }
 
-    /// Receivers acknowledged these deliveries just now. Their ends are recorded later: until then the engine may lose what
-    /// it has of them, see [`NotifiedSilences::doubtful`](super::NotifiedSilences::doubtful).
+    /// Receivers acknowledged these deliveries just now. Their ends are recorded later: until then the engine may lose
+    /// their records, see [`NotifiedSilences::doubtful`](super::NotifiedSilences::doubtful).
     fn keep_acknowledged(&self, _ended: &[Ended], _now: Timestamp) {}
 
     /// How many groups of a receiver wait for a delivery in these partitions, and how many dead letters
@@ -76,8 +76,8 @@ pub trait DeliveryStore: Layout {
     /// A receiver takes notifications again.
     async fn is_up(&self, receiver: &str) -> Result<()>;
 
-    /// Queues what waits for a receiver in these partitions for its fallback too: each notification once, under an id
-    /// of its own, also if several instances call this or one calls it again. Answers how many were queued.
+    /// Queues the notifications of a receiver in these partitions for its fallback too: each once, under an id of its
+    /// own, also if several instances call this or one calls it again. Answers how many were queued.
     async fn fall_back(
         &self,
         partitions: &[u16],

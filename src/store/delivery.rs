@@ -82,7 +82,7 @@ impl Situation {
     }
 }
 
-/// A receiver that takes nothing, so that its fallback gets what waits for it.
+/// A receiver that takes nothing, so that its fallback gets its notifications.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeantFor {
     pub receiver: String,

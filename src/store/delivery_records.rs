@@ -1,4 +1,4 @@
-//! What waits for receivers, what they did not get, and what was attempted.
+//! Waiting notifications, dead letters, and the record of attempts.
 
 use async_trait::async_trait;
 
@@ -15,7 +15,7 @@ pub struct Discarded {
     pub removed: usize,
 }
 
-/// What operators see and change of deliveries.
+/// Deliveries as operators see and change them.
 #[async_trait]
 pub trait DeliveryRecords: Send + Sync {
     /// Enters the configured receivers in the list of receivers; the service calls this at each start. The others

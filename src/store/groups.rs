@@ -141,8 +141,8 @@ pub trait GroupStore: Layout {
     async fn incident(&self, group: &str) -> Result<Option<String>>;
 
     /// Writes the incident that a notification tells of into it, once, so that every attempt and every receiver is told
-    /// the same; and what is kept for the next notification of its group, in the same step. Changes nothing if the kept
-    /// incident is not `before` any more.
+    /// the same; and the one that is kept for the next notification of its group, in the same step. Changes nothing if
+    /// the kept incident is not `before` any more.
     async fn keep_incident(
         &self,
         delivery: &Delivery,

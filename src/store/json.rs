@@ -2,7 +2,6 @@
 
 use super::{EngineError, Result};
 
-/// A value as JSON.
 pub(super) fn to_json(value: &impl serde::Serialize) -> Result<String> {
     serde_json::to_string(value).map_err(|error| EngineError::Damaged(format!("cannot be written: {error}")))
 }

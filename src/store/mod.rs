@@ -1,18 +1,18 @@
 //! The state of the fleet, behind small traits cut by reader.
 //!
-//! | trait | read by | what it has |
+//! | trait | read by | content |
 //! |---|---|---|
 //! | [`UnitStore`] | the roll, expiry, http, alerting | expiry keys, the deadline index, facts, records |
-//! | [`HearingStore`] | intake, expiry | how far Rollcall has heard; the ledger of blind intervals |
+//! | [`HearingStore`] | the roll, alerting | how far Rollcall has heard; the ledger of blind intervals |
 //! | [`GroupStore`] | alerting | the outbox, and the groups that its transitions join |
 //! | [`DeliveryStore`] | the loops of receivers | deliveries, from their lease to their end |
-//! | [`DeliveryRecords`] | [`Deliveries`](crate::fleet::Deliveries), digests, the command line | what waits, dead letters, the record of attempts |
+//! | [`DeliveryRecords`] | [`Deliveries`](crate::fleet::Deliveries), digests, the command line | waiting notifications, dead letters, the record of attempts |
 //! | [`NotifiedSilences`] | alerting, after a failover | silences that may be lost though receivers acknowledged them |
 //! | [`SilenceStore`] | http, the command line, [`Silences`](crate::fleet::Silences) | alert silences, and the audit of the changes that operators make |
-//! | [`SharedStore`] | [`Inhibitions`](crate::fleet::Inhibitions) | small states that all instances share |
-//! | [`FlapStore`] | [`Flapping`](crate::fleet::Flapping) | the last transitions of units whose kinds have flap detection |
+//! | [`SharedStore`] | [`Inhibitions`](crate::fleet::Inhibitions), [`MassBreaker`](crate::fleet::MassBreaker), alerting | small states that all instances share |
+//! | [`FlapStore`] | [`Flapping`](crate::fleet::Flapping), http | the last transitions of units whose kinds have flap detection |
 //! | [`TimerStore`] | alerting, [`Timers`](crate::fleet::Timers) | timers, from their registration to their firing |
-//! | [`DataStore`] | intake, http | the newest values of the units' metrics |
+//! | [`DataStore`] | the roll, http | the newest values of the units' metrics |
 //! | [`Queries`] | http, the mirror, alerting | the same facts and records, in pages; marks of changes and the removal of old records |
 //! | [`Roster`] | every loop, through [`Ownership`](crate::fleet::Ownership) | the live instances, and the clock that they share |
 //! | [`Examine`] | the examination | the condition of the engine |
@@ -21,7 +21,8 @@
 //! changes.
 //!
 //! # The promises
-//! Each has cases `promise_NN_…` in the conformance suite, which every engine passes.
+//! All but 9 and 20, which name their tests, have cases `promise_NN_…` in the conformance suite; every engine passes
+//! it.
 //!
 //!  1. A recorded heartbeat is applied. Heartbeats that a crash of the engine loses become blind time, and no transition
 //!     is lost.
@@ -32,7 +33,7 @@
 //!  6. A delivery whose holder dies is leased again.
 //!  7. Joining a group is idempotent, also after the notification was sent, and independent of order.
 //!  8. A delivered notification is never leased again.
-//!  9. Without hints the sweep finds every due unit; without the sweep the hints do.
+//!  9. Without hints the sweep finds every due unit; without the sweep the hints do (`tests/service/main.rs`).
 //! 10. Time is always an argument.
 //! 11. Blind time is no silence.
 //! 12. A removed unit is never reported.
@@ -196,7 +197,7 @@ pub trait Examine: Send + Sync {
     }
 }
 
-/// What alerting needs of notifications.
+/// The traits that alerting needs of a store.
 pub trait AlertStore: GroupStore + DeliveryStore + DeliveryRecords + NotifiedSilences {}
 
 impl<T: GroupStore + DeliveryStore + DeliveryRecords + NotifiedSilences> AlertStore for T {}

@@ -65,8 +65,8 @@ pub fn notification_of(group: &str, event: &OutboxEvent) -> String {
     notification_id(group, &format!("{letter}{}", member.id))
 }
 
-/// The notification of one silence in its short form, from which [`Notification`] is restored. A mass offline has
-/// many of them, and a quarter of the bytes saves the engine's time.
+/// The notification of one silence in its short form, from which [`Notification`] is restored. A storm has many of
+/// them, and a quarter of the bytes saves the engine's time.
 ///
 /// The record's id, its deadline, detection and sealing (ms), its cause, the labels of the unit, the labels of the
 /// group; and the presumed begin of the silence, if that is later than the last heartbeat.
@@ -309,7 +309,6 @@ impl Readable {
 }
 
 impl Notification {
-    /// The notification of a timer that fired.
     pub fn of_timer(timer: FiredTimer) -> Notification {
         let (id, of) = (timer.id.to_string(), timer.timer_type.to_string());
         let labels = Labels::from([("timer".to_owned(), id), ("type".to_owned(), of)]);

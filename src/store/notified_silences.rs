@@ -12,7 +12,7 @@ use crate::routing::Destinations;
 /// A silence of which receivers acknowledged the notification.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AcknowledgedSilence {
-    /// As it was notified.
+    /// As receivers were notified of it.
     pub record: OfflineRecord,
     /// The group of the notification.
     pub group: Group,

@@ -11,7 +11,6 @@ use crate::presence::{FleetCount, OfflineRecord, RecordId, Snapshot, Unit};
 /// Facts and records, read only.
 #[async_trait]
 pub trait Queries: Layout {
-    /// The record of one silence.
     async fn record(&self, id: &RecordId) -> Result<Option<OfflineRecord>>;
 
     /// Up to `limit` records, newest detection first, strictly before `before` (time of detection, id). `open`:

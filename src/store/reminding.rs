@@ -13,7 +13,7 @@ use crate::presence::{LastingSilence, OfflineRecord, look};
 pub(super) struct LastingMember {
     pub name: String,
     pub notified_at: Timestamp,
-    /// What is stored before its receivers.
+    /// The stored text before its receivers.
     pub head: String,
     /// The receivers, separated by commas.
     pub receivers: String,

@@ -5,7 +5,7 @@ use async_trait::async_trait;
 
 use super::Result;
 
-/// The states that are shared.
+/// The names of the shared states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shared {
     /// Units whose silence inhibits others, see `fleet/inhibitions.rs`.
@@ -52,7 +52,6 @@ pub struct SharedChange {
     pub forget: Vec<String>,
 }
 
-/// Shared states.
 #[async_trait]
 pub trait SharedStore: Send + Sync {
     async fn shared_version(&self, of: Shared) -> Result<Option<String>>;

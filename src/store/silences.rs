@@ -81,9 +81,9 @@ pub struct AuditEntry {
     pub at: Timestamp,
     pub author: String,
     pub change: Audited,
-    /// What was changed: the id of an alert silence, of a record, or a unit.
+    /// The changed thing: an id, `<kind>/<unit>`, a name, or a number of timers.
     pub subject: String,
-    /// What holds from now on: matchers and times, or a comment.
+    /// The new state, such as matchers and times; a number; or a comment.
     pub text: String,
 }
 

@@ -7,7 +7,7 @@
 //! wreport-due m3q9k5s0 {"device":"d-7"}
 //! ```
 //!
-//! One that has fired or was cancelled has the moment of that, and what became of it at each receiver:
+//! One that has fired or was cancelled has the moment of that, and its receipts:
 //!
 //! ```text
 //! freport-due m3q9k5s0 m3q9k5s4 hook:d,mail:p {"device":"d-7"}
@@ -80,7 +80,7 @@ pub(super) fn encode(timer: &Timer) -> String {
     }
 }
 
-/// What a timer of this class that fires now has between its moment and its data.
+/// The part between the moment and the data of a timer of this class that fires now.
 pub(super) fn fired_part(class: &TimerClass, now: Timestamp) -> String {
     let pending = |name: &String| (name.clone(), Receipt::Pending);
     let receipts: Vec<(String, Receipt)> = class.receivers.iter().map(pending).collect();
@@ -114,7 +114,7 @@ pub(super) fn decode(id: &TimerId, text: &str) -> Option<Timer> {
 /// that fires a timer has them all.
 pub(super) const FIRED: &str = "timer ";
 
-/// What the short form has before the id of the timer.
+/// The part of the short form before the id of the timer.
 pub(super) fn begin_of_fired(guarantee: Guarantee) -> String {
     format!("{FIRED}{} ", letter_of_guarantee(guarantee))
 }
@@ -135,12 +135,11 @@ pub(super) fn decode_fired(text: &str) -> Option<FiredTimer> {
     FiredTimer::of(decode(&id.parse().ok()?, stored)?, guarantee)
 }
 
-/// Whether a text is a stored timer.
 pub(super) fn is_timer(text: &str) -> bool {
     "any".parse().is_ok_and(|id| decode(&id, text).is_some())
 }
 
-/// What became of a timer at each receiver: `hook:d,mail:p`.
+/// Receipts as text, such as `hook:d,mail:p`; [`NO_RECEIPTS`] for none.
 pub(super) fn receipts_text(receipts: &[(String, Receipt)]) -> String {
     if receipts.is_empty() {
         return NO_RECEIPTS.to_owned();

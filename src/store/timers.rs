@@ -3,7 +3,7 @@
 //! A timer lies in the partition of its group, [`group_of_timer`], beside the lanes of its deliveries. So one step ends
 //! its waiting and queues a delivery for each receiver of its class: a crash leaves it waiting or fired. From then on it
 //! is a notification like any other, with the id `<timer>:<due ms>`, and [`DeliveryStore`](super::DeliveryStore) leases it,
-//! retries it and keeps what is given up. The step that ends a delivery also writes what became of the timer.
+//! retries it and keeps dead letters. The step that ends a delivery also writes the receipt of the timer.
 //!
 //! An engine decides nothing: firing is "read, decide, apply if unchanged", as for units. Time is an argument.
 
@@ -54,7 +54,7 @@ pub fn timer_and_due(group: &str, notification: &str) -> Option<(TimerId, Timest
 /// The classes of timers by their types.
 pub type TimerClasses = BTreeMap<TimerType, TimerClass>;
 
-/// What became of a timer that was registered.
+/// The outcome of registering a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimerRegistered {
     /// The id was unknown, or its timer has fired or was cancelled.
@@ -67,7 +67,7 @@ pub enum TimerRegistered {
     HasFired,
 }
 
-/// What became of a timer that was cancelled.
+/// The outcome of cancelling a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimerCancelled {
     /// It was waiting, and never fires.
@@ -127,7 +127,6 @@ pub struct TimerPage {
     pub next: Option<TimerPlace>,
 }
 
-/// Timers that fired.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Fired {
     /// The timers that this caller fired, as they are now.

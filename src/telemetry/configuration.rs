@@ -1,4 +1,4 @@
-//! The configuration: when it was loaded, and what became of attempts to load it again.
+//! The configuration: when it was loaded, and the outcome of attempts to load it again.
 
 use super::Telemetry;
 use super::problems::{NOT_DELIVERED, NOT_REACHED};

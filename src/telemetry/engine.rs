@@ -76,7 +76,7 @@ impl Telemetry {
         }
     }
 
-    /// A part of a loop succeeded; what still fails in it has failed for at most that long.
+    /// A part of a loop succeeded: a failure of the loop, if it has one, counts as begun at most `at_most` ago.
     pub fn engine_fails_for(&self, what: Loop, which: &str, at_most: Duration) {
         self.passing.shorten(&key_of(what, which), at_most);
     }
@@ -105,7 +105,7 @@ impl Telemetry {
     }
 
     /// A stored value cannot be read. Work that needs it waits or goes on without it. `location` names the value; `why`
-    /// says what is wrong and what to do. Logged once for each location.
+    /// names the fault and the advice. Logged once for each location.
     pub fn unreadable(&self, what: Stored, location: &str, why: &str) {
         if self.unreadable.met(what, location, why) {
             let what = what.as_str();

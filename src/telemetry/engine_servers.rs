@@ -54,7 +54,7 @@ impl EngineServers {
         let mut before = self.lock();
         let known = before.iter().map(|(address, _)| address.as_str()).chain([UNKNOWN]);
         for address in known.filter(|known| servers.iter().all(|(address, _)| address != known)) {
-            // An error says that there is none, which is right.
+            // An error means that there is no such series, which is right.
             let _ = gauge.remove_label_values(&[address]);
         }
         *before = servers;

@@ -36,7 +36,7 @@ impl Telemetry {
         let oldest = &self.series.oldest_outage;
         match moment {
             Some(moment) => oldest.with_label_values(&[kind]).set(moment.as_millis() as f64 / 1e3),
-            // An error says that there is none, which is right.
+            // An error means that there is no such series, which is right.
             None => drop(oldest.remove_label_values(&[kind])),
         }
     }
@@ -55,7 +55,7 @@ impl Telemetry {
         let now: BTreeSet<(String, String)> = counted.into_keys().collect();
         for (label, value) in before.difference(&now) {
             for state in State::ALL {
-                // An error says that there is none, which is right.
+                // An error means that there is no such series, which is right.
                 let _ = self.series.units_by_label.remove_label_values(&[label, value, state.as_str()]);
             }
         }

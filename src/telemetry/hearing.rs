@@ -71,7 +71,7 @@ impl Telemetry {
         tracing::info!(filter, "the topics of a filter are heard");
     }
 
-    /// Messages on topics of that filter do not reach Rollcall. `text`: what to do.
+    /// Messages on topics of that filter do not reach Rollcall. `text`: the advice.
     pub fn filter_unheard(&self, filter: &str, kinds: &[&str], text: String) {
         tracing::error!(filter, "{text}");
         self.problems.set(FILTER_UNHEARD, filter, text, Severity::Serious);

@@ -42,7 +42,7 @@ labels! {
 }
 
 labels! {
-    /// What became of a timer that a client registered or cancelled.
+    /// The outcome of registering or cancelling a timer.
     TimerOutcome {
         Created => "created",
         /// It was waiting, and has another moment or other data.
@@ -66,7 +66,7 @@ labels! {
         Rate => "rate",
         /// Refused: more came over MQTT than there is room for.
         Overflow => "overflow",
-        /// Refused: what is stored under the id cannot be read.
+        /// Refused: the value that is stored under the id cannot be read.
         Unreadable => "unreadable",
     }
 }
@@ -210,7 +210,6 @@ labels! {
     EngineWarning {
         /// The fleet in it is another one than at the start.
         LostItsData => "engine_lost_its_data",
-        /// It has evicted keys.
         KeysEvicted => "keys_evicted",
         /// It would evict keys if it were full.
         EvictionPossible => "eviction_possible",
@@ -328,7 +327,6 @@ labels! {
         Group => "group",
         /// A notification or its entry in a queue.
         Delivery => "delivery",
-        /// A dead letter.
         DeadLetter => "dead_letter",
         /// The record of attempts to deliver.
         Attempt => "attempt",
@@ -342,7 +340,6 @@ labels! {
         Roster => "roster",
         /// Notes for owners of partitions.
         Notes => "notes",
-        /// An alert silence.
         AlertSilence => "alert_silence",
         /// The changes that operators made.
         Audit => "audit",

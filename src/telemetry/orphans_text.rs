@@ -11,7 +11,7 @@ pub struct Backlog {
     pub dead: u64,
 }
 
-/// The receivers and their queues, and what to do.
+/// The receivers and their queues, and the advice.
 pub fn orphans_text(orphans: &[(String, Backlog)]) -> String {
     let named: Vec<String> = orphans
         .iter()

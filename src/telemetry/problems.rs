@@ -52,7 +52,7 @@ pub(super) fn not_hearing(heard: Option<Timestamp>) -> String {
     }
 }
 
-/// The problems by name and, where there are several of one name, by what they concern, such as a receiver.
+/// The problems by name and, where there are several of one name, by their subject, such as a receiver.
 /// Both come from constants and from the configuration, so there are few.
 pub(super) struct Problems(Mutex<BTreeMap<(&'static str, String), Problem>>);
 

@@ -131,7 +131,7 @@ mod tests {
     fn processor_time_has_fractions_of_seconds() {
         let spent = || read().unwrap()[0].unwrap();
         let before = spent();
-        // Work that ends when it shows.
+        // Works until the measured time has grown.
         let mut work = 0_u64;
         while spent() == before {
             work = (0..100_000).fold(work, |sum, next| sum.wrapping_mul(31).wrapping_add(next));

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::clock::{Clock, Timestamp};
 
-/// What lasts for longer does not end by itself: a right is missing, or no replica can be promoted.
+/// A failure that lasts longer does not end by itself: a right is missing, or no replica can be promoted.
 const LONGEST: Duration = Duration::from_secs(10);
 
 /// Why a loop failed.
@@ -45,7 +45,7 @@ impl ShortFailures {
         (now.since(since) < LONGEST, all.len() == 1 && since == now)
     }
 
-    /// What still fails in the loop has failed for at most that long.
+    /// The loop's failure, if it has one, counts as begun at most `at_most` ago.
     pub fn shorten(&self, which: &str, at_most: Duration) {
         let began = self.clock.now() - at_most;
         if let Some(since) = self.lock().get_mut(which) {

@@ -99,7 +99,7 @@ mod tests {
             };
             let wanted = Validity { from: at(from), until: at(until) };
             assert_eq!(Validity::of(certificate.der()), Some(wanted));
-            // A part of a certificate is none, wherever it ends.
+            // A part of a certificate is no certificate, wherever it ends.
             for end in 0..100 {
                 assert_eq!(Validity::of(&certificate.der()[..end]), None, "{end}");
             }

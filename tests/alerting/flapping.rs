@@ -81,7 +81,7 @@ async fn a_unit_that_flaps_is_told_once_and_once_more_when_it_is_stable() {
         let mut world = world(group_by, webhook_to(sink.url(), None)).await;
         flap(&world, &sink).await;
         assert_eq!(world.metric("rollcall_flapping_units", &["detector"]), 1.0);
-        // Its transitions are on record and not told, and nobody is reminded, also after a crash.
+        // Its transitions are on record and not told, and no receiver is reminded, also after a crash.
         for _ in 0..2 {
             lose(&world).await;
             world.crash().await;

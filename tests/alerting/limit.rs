@@ -92,7 +92,7 @@ async fn what_has_no_room_is_one_message_with_the_last_state_of_each_unit_over_a
         .collect();
     assert_eq!((of_digest.len(), attempts.len()), (36, 39));
     assert!(attempts.iter().all(|one| one.result == AttemptResult::Delivered && one.number == 1));
-    // What comes later has room again, a message for each.
+    // Later notifications have room again, a message for each.
     world.hear(&[&lost[6]]).await;
     world.joined().await;
     world.advance(Duration::from_secs(60));
@@ -121,7 +121,7 @@ async fn a_digest_keeps_its_id_and_its_content_over_failures_and_a_crash() {
     let unrecorded = message(&sink, 3).await;
     world.crash().await;
     sink.release();
-    // What falls silent meanwhile is no part of it.
+    // Units that fall silent meanwhile are no part of it.
     world.start();
     world.notify_loss(&["x", "y"]).await;
     world.waits(12).await;

@@ -63,7 +63,7 @@ impl World {
     }
 }
 
-/// What the sink has received, each id once: a delivery that is under way when the clock moves beyond its lease, or its
+/// The requests at the sink, each id once: a delivery that is under way when the clock moves beyond its lease, or its
 /// instance is killed, is repeated.
 fn arrived(sink: &WebhookSink) -> Vec<Received> {
     let mut ids = BTreeSet::new();

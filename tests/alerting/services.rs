@@ -116,7 +116,7 @@ fn taken_care_of(record: &OfflineRecord) -> OfflineRecord {
     OfflineRecord { acknowledged: Some(Acknowledgement { at: now(), author, comment }), ..record.clone() }
 }
 
-/// What these deliveries are to a pager: `trigger`, `acknowledge` or `resolve`, and the key.
+/// The action of each delivery at a pager, `trigger`, `acknowledge` or `resolve`, and its key.
 async fn pages(kind: &str, deliveries: &[Delivery]) -> Vec<(String, String)> {
     let (_, options, _) = all().into_iter().find(|(name, ..)| *name == kind).unwrap();
     let sink = sink().await;
@@ -222,7 +222,7 @@ pub fn pager(sink: &WebhookSink) -> ReceiverConfig {
     configured("pagerduty", options, sink)
 }
 
-/// What each request asks of PagerDuty.
+/// The action of each request to PagerDuty.
 pub fn actions(received: &[Received]) -> Vec<String> {
     let action = |one: &Received| one.json()["event_action"].as_str().unwrap().to_owned();
     received.iter().map(action).collect()

@@ -175,7 +175,7 @@ pub fn cloud_event() -> Value {
     })
 }
 
-/// What of `value` is not as the shape says.
+/// The parts of `value` that differ from the shape.
 pub fn differences(shape: &Value, value: &Value) -> Vec<String> {
     let mut found = Vec::new();
     compare("", shape, value, &mut found);

@@ -20,7 +20,7 @@ use crate::both_engines::{PARTITIONS, engines};
 use crate::support::redis::Redis;
 use cases::{Action, Case, GROUPS, KEEP, Outcome, Pick, RECEIVERS, TIMERS, at};
 
-/// What was read of both engines alike, by which later steps choose.
+/// Answers that were alike in both engines, by which later steps choose.
 #[derive(Default)]
 struct Known {
     /// Each lease of a delivery, in order.
@@ -67,7 +67,7 @@ impl Given<'_> {
         letters.get(place % letters.len().max(1))
     }
 
-    /// What the engine answers, as text, and the deliveries that it leased.
+    /// The answer of the engine, as text, and the deliveries that it leased.
     async fn take(&self, engine: &Arc<dyn Engine>, action: &Action) -> (String, Vec<Delivery>) {
         let (now, to, mut leased) = (self.now, self.case.destinations().at(self.now), Vec::new());
         let text = match action {
@@ -261,7 +261,7 @@ struct Shown<'a> {
 }
 
 impl Shown<'_> {
-    /// What the engine shows, a line for each thing.
+    /// The state that the engine shows, a line for each thing.
     async fn lines(&self, known: &mut Known) -> Vec<String> {
         let mut lines = Vec::new();
         known.letters.truncate(0);

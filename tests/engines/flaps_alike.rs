@@ -61,7 +61,7 @@ fn change(step: &Step, read: &[Option<String>]) -> FlapChange {
     FlapChange { unit: unit(step.unit), before, after }
 }
 
-/// What the engine shows, as text, and the texts of all units.
+/// The flaps that the engine shows, as text, and the texts of all units.
 async fn shows(engine: &Arc<dyn Engine>, now: Timestamp) -> (String, Vec<Option<String>>) {
     let units: Vec<Unit> = (0..UNITS.len()).map(unit).collect();
     let texts = engine.flaps(&units).await.unwrap();

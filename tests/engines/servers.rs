@@ -1,4 +1,4 @@
-//! What an operator sees of several servers.
+//! Several servers as an operator sees them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -135,7 +135,7 @@ impl Side {
         }
     }
 
-    /// What the engine shows, as text.
+    /// The alert silences, the audit and the shared states of the engine, as text.
     async fn shows(&mut self) -> String {
         let stored = self.engine.silences().await.unwrap();
         assert_eq!(self.engine.silences_version().await.unwrap(), stored.version);

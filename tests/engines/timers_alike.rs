@@ -35,7 +35,7 @@ enum Action {
     Cancel(Vec<u8>),
     /// Timers as they were read last.
     CancelUnchanged(Vec<u8>),
-    /// What is due is read, to be fired or put off later.
+    /// Due timers are read, to be fired or put off later.
     Read,
     Fire,
     PutOff(u64),
@@ -138,7 +138,7 @@ fn all() -> Vec<u16> {
 }
 
 impl Side {
-    /// What the engine answers, as text.
+    /// The answer of the engine, as text.
     async fn take(&mut self, action: &Action, now: Timestamp) -> String {
         let (engine, classes) = (&self.engine, classes());
         match action {
@@ -206,7 +206,7 @@ impl Side {
         text
     }
 
-    /// What the engine knows, as text.
+    /// The timers of the engine, as text.
     async fn shows(&mut self) -> String {
         let ids: Vec<TimerId> = (0..TIMERS).map(id).collect();
         self.known = self.engine.timers(&ids).await.unwrap();

@@ -79,7 +79,7 @@ async fn redis_whose_clock_steps_back_by_an_hour_and_forward_marks_no_unit_offli
     steps_of_redis(["-3600", "+0"], 3, 0).await;
 }
 
-/// What meets a jump of the clock first.
+/// The first part that meets a jump of the clock.
 #[derive(Clone, Copy, PartialEq)]
 enum First {
     Check,

@@ -184,7 +184,7 @@ async fn timers_whose_process_is_killed_in_the_middle_are_all_delivered() {
     timers.rests().await;
     let told = timers.told();
     assert_eq!(told.len(), 4000);
-    // What the dead process had under way comes again under its id.
+    // Deliveries that the dead process had under way come again under their ids.
     let again: usize = told.values().map(|(times, _)| times - 1).sum();
     assert!(again <= 200, "{again} came again");
 }
@@ -214,7 +214,7 @@ async fn a_timer_that_is_delivered_at_most_once_is_never_delivered_twice_though_
     timers.instances[1].start();
     until("most are delivered", async || timers.told().len() > 1000).await;
     timers.instances[1].kill();
-    // What was marked and has no outcome is all that is left.
+    // Only deliveries that were marked and have no outcome are left.
     let ended = async || {
         let page = timers.instances[0].page("/api/v1/timers?state=delivered&limit=1").await;
         page.is_some() && timers.told().len() >= 2000 - 2 * 64

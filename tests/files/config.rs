@@ -510,7 +510,7 @@ fn a_route_that_cannot_be_obeyed_is_refused_with_its_place() {
         let refusal = refused(&text);
         assert!(refusal.starts_with(&expected), "{refusal}\n--- expected\n{expected}");
     }
-    // What is not built yet is no option, and the root matches everything.
+    // The root matches everything, so it has neither option.
     for line in ["matchers = ['a=b']", "continue = true"] {
         let refusal = refused(&route(line));
         assert!(refusal.contains(&format!("`{}`", line.split(' ').next().unwrap())), "{refusal}");

@@ -171,7 +171,7 @@ async fn grafana_checks_its_data_source_shows_groups_and_makes_silences() {
     let (_, page) = get(&one).await;
     assert_eq!(page["status"]["state"], "expired");
 
-    // What cannot be is refused with a JSON string, which the clients show.
+    // Impossible requests are refused with a JSON string, which the clients show.
     let other = "/alertmanager/api/v2/silence/5c9c9b7e-3d2c-4a55-9f0c-2d7d0c8a4a11";
     let bad = |change: Value| {
         let mut bad = silence.clone();

@@ -68,7 +68,7 @@ async fn are_listed_shown_replayed_and_purged(world: &World, engine: &str) {
     let (old, new) = (&before[before.len() - 1], &received[before.len()]);
     assert_eq!((old.header("webhook-id"), &old.body), (new.header("webhook-id"), &new.body));
 
-    // The receiver wants no more; what it was not told is delivered again by a range.
+    // The receiver wants no more; the notifications that it did not get are delivered again by a range.
     world.hook.answer_with([Answer::Status(410)]);
     world.beat(&units(1)).await;
     world.eventually("there is a dead letter", async || !list("dead").is_empty()).await;

@@ -114,7 +114,7 @@ impl Browser {
         self.eventually(text, &format!("document.body.innerText.includes({quoted})")).await;
     }
 
-    /// What a reader sees of the page.
+    /// The text of the page as a reader sees it.
     pub async fn text(&self) -> String {
         let text = self.run("return document.body.innerText", json!([])).await;
         text.as_str().unwrap_or_default().to_owned()
@@ -182,7 +182,7 @@ impl Browser {
         std::fs::write(file, picture).unwrap();
     }
 
-    /// What was written to the console since the last call, warnings and errors only.
+    /// The warnings and errors on the console since the last call.
     pub async fn complaints(&self) -> Vec<String> {
         let lines = self.log("browser").await;
         let bad = lines.iter().filter(|line| matches!(line["level"].as_str(), Some("SEVERE" | "WARNING")));

@@ -13,7 +13,6 @@ use super::node::{Node, Place, in_parallel, shipped, until};
 
 const SLOTS: u16 = 16384;
 
-/// What a cluster is made of.
 #[derive(Clone)]
 pub struct ClusterPlan {
     pub primaries: usize,

@@ -24,7 +24,6 @@ impl Servers {
     }
 }
 
-/// A service.
 pub struct Service {
     stop: CancellationToken,
     running: JoinHandle<()>,

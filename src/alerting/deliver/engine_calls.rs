@@ -32,7 +32,7 @@ pub(super) struct EngineCalls {
     pub extending: Option<BoxFuture<'static, ExtendedLeases>>,
     pub recordings: FuturesUnordered<BoxFuture<'static, Recorded>>,
     pub falling: Option<BoxFuture<'static, Result<Fallen>>>,
-    /// What the engine was told last of whether the receiver is down.
+    /// Whether the receiver is down, as the engine has it; `None`: not known.
     pub known_down: Option<bool>,
     pub fall_at: Instant,
     /// The moment from which deliveries are leased again, and after a failure the engine is called again.
@@ -57,7 +57,7 @@ pub(super) struct LeasedBatch {
     backlog: Option<Backlog>,
 }
 
-/// What a call about the fallback found.
+/// The answer to a call about the fallback.
 pub(super) struct Fallen {
     pub is_down: bool,
     /// How many notifications were queued for the fallback; `None`: it is too early.

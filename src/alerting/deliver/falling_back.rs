@@ -14,11 +14,12 @@ use crate::alerting::TICK;
 use crate::store::{EngineError, MeantFor, Result};
 use crate::telemetry::Loop;
 
-/// How long after everything was queued for the fallback the engine is asked again.
+/// The time until the engine is asked again, after all notifications were queued for the fallback.
 const PAUSE: Duration = Duration::from_secs(5);
 
 impl Deliver {
-    /// Begins a call if one is due: tells the engine whether the receiver is down, and queues what waits.
+    /// Begins a call if one is due: tells the engine whether the receiver is down, and queues its notifications for the
+    /// fallback.
     pub(super) fn fall_back(&self, calls: &mut EngineCalls, is_down: Option<bool>, now: Instant) {
         let Some(fallback) = self.receiver.fallback.clone() else { return };
         let (Some(is_down), None) = (is_down, &calls.falling) else { return };

@@ -40,7 +40,7 @@ const MOST_ATTEMPTS: u32 = 5;
 pub(in crate::alerting) struct Limited {
     pub deliver: Deliver,
     pub limit: RateLimit,
-    /// What waits for it.
+    /// Reads the notifications that wait for it.
     pub records: Arc<dyn DeliveryRecords>,
     pub shared: Arc<dyn SharedStore>,
 }
@@ -184,7 +184,7 @@ impl Limited {
         Ok(())
     }
 
-    /// The receiver wants nothing more: what waits becomes dead letters.
+    /// The receiver wants nothing more: waiting notifications become dead letters.
     async fn give_all_up(&self, state: &mut State) -> Result<Duration> {
         self.close(state).await?;
         let leased = self.lease(state, LARGEST_STEP).await?;
@@ -279,7 +279,7 @@ impl Limited {
         }
     }
 
-    /// Merges what waits. `false`: there is nothing to merge, or another instance has opened a digest.
+    /// Merges waiting notifications. `false`: there is nothing to merge, or another instance has opened a digest.
     async fn open_digest(&self, state: &mut State) -> Result<bool> {
         let (name, now) = (&self.deliver.receiver.name, self.deliver.clock.now());
         let members = gather(&*self.records, name, now).await?;

@@ -18,7 +18,7 @@ impl Links {
         Links { base: Some(external_url.as_str().trim_end_matches('/').to_owned()) }
     }
 
-    /// The front page.
+    /// The URL of the front page; `None` without a base.
     pub fn front(&self) -> Option<String> {
         self.base.as_ref().map(|base| format!("{base}/"))
     }

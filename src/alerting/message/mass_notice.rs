@@ -1,4 +1,4 @@
-//! The message of the mass-offline breaker: what is seen, what it may mean, and how Rollcall itself is.
+//! The message of the mass-offline breaker: the silences, their possible cause, and the state of Rollcall itself.
 //!
 //! It travels as a label of its group, so that an engine seals it like any other message without units.
 
@@ -25,7 +25,7 @@ pub struct ValueShare {
     pub percent: usize,
 }
 
-/// What operators are notified of.
+/// The content of the message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MassNotice {
     pub at: Timestamp,

@@ -1,4 +1,4 @@
-//! How many records of a message fit into what a receiver takes; the others are counted.
+//! How many records of a message fit into the limit of a receiver; the others are counted.
 
 use std::io;
 
@@ -17,8 +17,7 @@ pub fn bounded(write: impl Fn(Option<usize>) -> String) -> String {
     if whole.len() <= MOST_BYTES { whole } else { write(Some(MOST_BYTES)) }
 }
 
-/// How many of these fit, one after the other, into the room that is left, which they then take up; all, if it has no
-/// end.
+/// How many of the first ones fit into `room` (bytes), which shrinks by their length; `None`: all fit.
 pub fn fitting<T: Serialize>(all: &[T], room: &mut Option<usize>) -> usize {
     let Some(room) = room else { return all.len() };
     let fits = |one: &T| {
@@ -40,7 +39,7 @@ pub fn fitting_records(delivery: &Delivery, most: usize) -> (&[OfflineRecord], &
     (offline, online, truncated)
 }
 
-/// Counts what is written.
+/// Counts the bytes that are written to it.
 struct Length(usize);
 
 impl io::Write for Length {

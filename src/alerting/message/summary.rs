@@ -186,7 +186,8 @@ fn others_offline(delivery: &Delivery) -> Option<u64> {
     lasting.checked_sub(delivery.offline.len() as u64).filter(|others| *others > 0)
 }
 
-/// What comes before the sections: what is merged, the incident, what has changed since the message before, and the counts by label.
+/// The lines before the sections: the count of merged notifications, the incident, the change since the message before,
+/// and the counts by label.
 pub fn lead(delivery: &Delivery, zone: &Zone) -> Vec<String> {
     let incident = delivery.situation.incident.as_ref();
     let incident = incident.map(|incident| incident::line(incident, delivery, zone)).into_iter();

@@ -1,8 +1,8 @@
 //! Templates of messages: minijinja, whose language is Jinja2's, with the filters of [`filters`].
 //!
 //! A template reads the data of its notification and nothing else: no files, no environment, no other template. A name
-//! that does not exist is an error, except where a template only asks whether it is there. What a template may take is
-//! bounded: its steps, and the length of its result.
+//! that does not exist is an error, except where a template only asks whether it is there. The steps of a template and
+//! the length of its result are bounded.
 
 use std::io;
 
@@ -26,7 +26,7 @@ impl Templates {
     pub fn new(zone: &Zone) -> Templates {
         let mut environment = Environment::new();
         environment.set_undefined_behavior(UndefinedBehavior::SemiStrict);
-        // What is text, what is JSON: a template says it with a filter.
+        // A template chooses between text and JSON with a filter.
         environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
         environment.set_fuel(Some(FUEL));
         filters::add(&mut environment, zone);
@@ -42,7 +42,7 @@ impl Templates {
     /// Renders a template.
     ///
     /// # Errors
-    /// What is wrong, where, and what to do; no values.
+    /// The fault with its line, and the advice; no values.
     pub fn render(&self, name: &str, data: &serde_json::Value) -> Result<String, String> {
         let failed = |error: Error| explained(name, &error);
         let template = self.environment.get_template(name).map_err(failed)?;

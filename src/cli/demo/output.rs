@@ -25,7 +25,7 @@ impl DemoOutput {
         self.print(&format!("{}  {}", self.time(), Shown(text)));
     }
 
-    /// Prints what runs, where to look, and what to try.
+    /// Prints the running parts, their addresses, and commands to try.
     pub fn welcome(&self, setup: &DemoSetup, fleet: &FleetConfig) {
         self.print(&format!(
             "http://{}/ is the page of the fleet: units by state, what is silent and since when.",

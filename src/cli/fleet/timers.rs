@@ -210,7 +210,7 @@ async fn add(wanted: Add) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints what became of the timers of a file; a line for each that was refused.
+/// Prints the outcome for the timers of a file; a line for each that was refused.
 fn batch(answer: &Value, json: bool) -> anyhow::Result<ExitCode> {
     let mut refused = 0;
     for (number, one) in (1..).zip(answer["timers"].as_array().into_iter().flatten()) {

@@ -1,4 +1,4 @@
-//! What `rollcall top` shows: lines of text, no wider and not more than the terminal has room for.
+//! The page of `rollcall top`: lines of text, no wider and not more than the terminal has room for.
 
 use serde_json::Value;
 

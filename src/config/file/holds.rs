@@ -1,4 +1,4 @@
-//! What holds notifications: `[[inhibit]]` and `[breaker]`.
+//! The sections that hold notifications: `[[inhibit]]` and `[breaker]`.
 
 use serde::{Deserialize, Serialize};
 

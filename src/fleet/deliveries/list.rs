@@ -1,4 +1,4 @@
-//! Pages of deliveries: what waits, receiver by receiver, each followed by its dead letters; then delivered notifications.
+//! Pages of deliveries: those that wait, receiver by receiver, each followed by its dead letters; then delivered ones.
 
 use std::collections::{BTreeSet, HashSet};
 

@@ -1,4 +1,4 @@
-//! A delivered notification, made again from what the engine has of it.
+//! A delivered notification, made again from its offline records or its timer.
 
 use super::Deliveries;
 use crate::presence::{FiredTimer, OfflineRecord, RecordId};

@@ -1,4 +1,4 @@
-//! What a list has to know of a block of rows to leave all of them out: a few numbers for 512 rows.
+//! Bounds with which a list leaves out a block of rows: a few numbers for 512 rows.
 //!
 //! Most lists show the few units that need an operator, or the first page of many that are well. With these bounds such a
 //! list of a million units looks at two thousand blocks, and reads the rows of a few of them.
@@ -18,7 +18,7 @@ use crate::store::table::{BLOCK, Table};
 #[derive(Default)]
 pub(super) struct BlockBounds(Vec<Bounds>);
 
-/// What is known of the rows of a block.
+/// The bounds of the rows of a block.
 pub(super) struct Bounds {
     /// How many are units, are offline, were never heard, and may be absent.
     units: u16,
@@ -110,7 +110,7 @@ impl BlockBounds {
         }
     }
 
-    /// The approximate memory.
+    /// The memory that they take, about.
     pub fn bytes(&self) -> usize {
         self.0.capacity() * size_of::<Bounds>()
     }

@@ -2,7 +2,7 @@
 //!
 //! # Why windows
 //! Ids lie end to end in long texts, and most rows have theirs in the order of the rows. A search of one id costs its
-//! beginning, many times what a few bytes cost; so one search covers the ids of some tens of rows.
+//! beginning, many times the cost of a few bytes; so one search covers the ids of some tens of rows.
 
 use memchr::memmem::Finder;
 
@@ -12,7 +12,7 @@ use super::row::Row;
 /// The bytes that one search covers.
 const WINDOW: usize = 1024;
 
-/// Compares ids with what a list asks for.
+/// Compares ids with the conditions of a list.
 pub(super) struct IdMatch<'a> {
     prefix: &'a [u8],
     part: Option<Finder<'a>>,

@@ -55,7 +55,7 @@ impl LabelCounter {
         self.current[usize::from(index.number_at(slot))][state as usize] += 1;
     }
 
-    /// Adds what another thread counted.
+    /// Adds the counts of another thread.
     pub fn merge(&mut self, mut other: LabelCounter) {
         other.flush();
         for (value, counts) in other.by_value {

@@ -109,7 +109,6 @@ impl LabelIndex {
         self.by_value.iter().map(|(value, number)| (value, self.values[usize::from(number - FIRST)].1))
     }
 
-    /// The value with that number.
     pub fn value(&self, number: u16) -> Arc<str> {
         match number.checked_sub(FIRST) {
             Some(at) => self.values[usize::from(at)].0.clone(),

@@ -32,7 +32,7 @@ const LEFT_OUT: usize = 16;
 /// The order of a list. Units that are equal in it are in the order of kind and id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ListOrder {
-    /// What needs an operator first: offline, the newest first; then unknown, late, never seen, paused, online.
+    /// By urgency: offline, the newest first; then unknown, late, never seen, paused, online.
     #[default]
     #[serde(rename = "state")]
     State,
@@ -195,7 +195,7 @@ impl Mirror {
     }
 }
 
-/// What the order of a unit depends on, beside its name.
+/// The values that a unit is ordered by, beside its name.
 #[derive(Clone, Copy, Debug)]
 struct Ranked {
     state: State,

@@ -75,7 +75,7 @@ impl PartitionTable {
         let slots = self.rows.find_all(keys);
         for ((key, (unit, at)), slot) in keys.iter().zip(beats).zip(slots) {
             let Some(key) = *key else { continue };
-            // One before it may have added the unit.
+            // An earlier heartbeat of this call may have added the unit.
             match slot.or_else(|| self.rows.find(key)) {
                 Some(slot) => {
                     let row = &mut self.rows[slot as usize];

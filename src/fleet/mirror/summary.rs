@@ -144,12 +144,12 @@ fn counters() -> u16 {
 
 /// The counts of one shard of the fleet.
 struct PartialSummary {
-    /// By kind.
+    /// By the number of the kind.
     states: Vec<StateCounts>,
-    /// By kind.
+    /// By the number of the kind.
     archived: Vec<u64>,
     silent_since: Vec<Option<Timestamp>>,
-    /// By label.
+    /// One for each label, in the mirror's order.
     counters: Vec<LabelCounter>,
     /// Units by the number of [`WINDOWS`] in which they were heard.
     heard_in: [u64; WINDOWS.len() + 1],

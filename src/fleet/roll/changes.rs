@@ -1,4 +1,4 @@
-//! Changes as they are applied, and what follows from them in this process.
+//! Changes as they are applied, and their effects in this process.
 
 use super::Roll;
 use crate::presence::{Change, Facts, OfflineRecord, Snapshot, Standing, Transition, Unit};

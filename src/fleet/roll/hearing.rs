@@ -86,8 +86,8 @@ impl Roll {
     }
 
     /// A canary that was sent at `sent_at` was recorded by this subscription, and so was everything that was sent to
-    /// it before. Up to `unbroken` before it, the subscription missed nothing since its last canary. `probed`: what
-    /// probes have proved that came before it. `false`: the member does not attend (any more).
+    /// it before. Up to `unbroken` before it, the subscription missed nothing since its last canary. `probed`: the
+    /// proofs of probes that came before it. `false`: the member does not attend (any more).
     pub async fn canary_of(
         &self,
         subscription: &Subscription,

@@ -10,7 +10,7 @@ use crate::store::{EngineError, LARGEST_STEP, Result};
 /// Records that are read at once.
 const RECORDS_AT_ONCE: usize = 16;
 
-/// What the engine has of an open record that receivers know.
+/// The stored state of an open record that receivers know.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(clippy::large_enum_variant, reason = "it is taken apart at once")]
 pub enum StoredRecord {
@@ -25,7 +25,7 @@ pub enum StoredRecord {
 }
 
 impl Roll {
-    /// Compares open records that receivers know with what is stored. Answers in order.
+    /// Compares open records that receivers know with the stored ones. Answers in order.
     pub async fn find(&self, records: &[OfflineRecord]) -> Result<Vec<StoredRecord>> {
         let mut found = Vec::with_capacity(records.len());
         for records in records.chunks(LARGEST_STEP) {

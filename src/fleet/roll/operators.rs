@@ -1,11 +1,10 @@
-//! What operators decide of a unit. A change is decided again if the unit changes meanwhile.
+//! Changes of a unit by operators. A change is decided again if the unit changes meanwhile.
 
 use super::Roll;
 use crate::clock::Timestamp;
 use crate::presence::{self, Acknowledgement, RecordId, Snapshot, Unit, UnitSettings};
 use crate::store::Result;
 
-/// A change of one unit.
 #[derive(Clone, Debug)]
 pub enum UnitChange {
     /// Acknowledges its open record; with `None` that is taken back.

@@ -106,8 +106,8 @@ mod tests {
         Heartbeat { unit: unit.parse().unwrap(), at: at(ms), not_before: None, declared }
     }
 
-    /// The moments of the changes that these heartbeats make one after the other from what is stored, and what was
-    /// counted.
+    /// The moments of the changes that these heartbeats make one after the other, beginning with the stored facts, and
+    /// the counts.
     fn changes(beats: &[Heartbeat], facts: Option<Facts>) -> (Vec<i64>, Vec<(Heard, u64)>) {
         let rules = KindRules::new("a".parse().unwrap());
         let rules =

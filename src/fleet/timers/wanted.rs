@@ -12,7 +12,7 @@ use crate::presence::{NewTimer, TimerData, TimerId, TimerType};
 /// How far away a timer may be due: ten years.
 pub const FARTHEST_DUE: Duration = Duration::from_secs(3653 * 86_400);
 
-/// How deep the data of a timer may be nested. Programs that read them refuse what is much deeper.
+/// How deep the data of a timer may be nested. Programs that read them refuse much deeper data.
 const DEEPEST_DATA: usize = 64;
 
 /// A timer, and whether it is refused if there is one with its id.
@@ -27,7 +27,7 @@ pub struct WantedTimer {
 pub struct BadTimer {
     /// Its id, if that can be read.
     pub id: Option<TimerId>,
-    /// What is wrong, in words.
+    /// The reason, in words.
     pub why: String,
 }
 

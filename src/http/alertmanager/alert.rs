@@ -40,7 +40,7 @@ struct AlertStatus {
     muted_by: [(); 0],
 }
 
-/// What keeps receivers from being notified.
+/// The silences and inhibitions that keep receivers from being notified.
 #[derive(Clone, Default)]
 pub(super) struct Suppressed {
     pub silenced_by: Vec<SilenceId>,

@@ -22,7 +22,7 @@ use crate::store::OpenPages;
 
 /// The most open records that an answer examines.
 const MOST_ALERTS: usize = 10_000;
-/// The newest open records, whether there are more, and what keeps receivers from being notified of them.
+/// The newest open records, whether there are more, and the reasons to hold them.
 struct OpenRecords {
     records: Vec<OfflineRecord>,
     has_more: bool,
@@ -109,7 +109,7 @@ pub(super) async fn groups(State(state): State<AlertmanagerState>, uri: Uri) -> 
 }
 
 impl AlertFilter {
-    /// What keeps receivers from being notified of a record; `None`: the record is not asked for.
+    /// The silences and inhibitions that hold a record; `None`: the filter leaves the record out.
     fn suppressed(
         &self,
         record: &OfflineRecord,
@@ -123,7 +123,7 @@ impl AlertFilter {
         let silenced_by: Vec<SilenceId> = covering.map(|silence| silence.id).collect();
         let by = open.inhibitors.held(record, open.now).into_iter().flat_map(|held| held.by);
         let mut inhibited_by: Vec<String> = by.map(|source| source.fingerprint.clone()).collect();
-        // Receivers know of what had waited before.
+        // Receivers know of silences whose wait was over before the trip.
         let is_held = |trip: &Trip| {
             let waited = |taken: &Taken<'_>| taken.route.ready_at(record) < trip.at;
             record.detected_at >= trip.since || !routes.of(record).iter().any(waited)

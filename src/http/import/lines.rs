@@ -23,7 +23,7 @@ pub(super) enum Format {
     Csv,
 }
 
-/// What lines are checked against.
+/// The rules for lines.
 #[derive(Clone)]
 pub(super) struct Checks {
     /// The kinds that are configured.
@@ -37,7 +37,7 @@ pub(super) struct Checks {
 pub(super) struct Line {
     /// From 1 on, the column names of a CSV included.
     pub number: u64,
-    /// A unit and its settings, or what is wrong.
+    /// A unit and its settings, or the fault of the line, in words.
     pub entry: Result<(Unit, UnitSettings), String>,
 }
 
@@ -100,7 +100,7 @@ fn from_json(mut fields: Map<String, Value>, checks: &Checks) -> Result<(Unit, U
         Some(_) => Err(format!("{name} is a text")),
     };
     let (kind, id) = (text("kind")?, text("unit")?);
-    // It stands in an export.
+    // An export has it, and an import ignores it.
     fields.remove("last_seen");
     let unit = checks.unit(kind.as_deref(), id.as_deref())?;
     let settings = WantedSettings::from_json(fields)?.check(&unit, checks.now)?;

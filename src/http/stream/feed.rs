@@ -22,7 +22,7 @@ const MOST: usize = 4096;
 /// The most transitions that one instance tells another at once; a client of a larger storm has to read anew.
 const MOST_TOLD: usize = 500;
 
-/// How long what was asked serves all clients.
+/// How long the answers of other instances serve all clients.
 const RECENT: Duration = Duration::from_millis(900);
 
 /// How long an instance that does not answer is remembered.
@@ -46,7 +46,7 @@ struct Merged {
     newest: Newest<Arc<str>>,
 }
 
-/// What one instance tells another.
+/// The newest transitions of one instance, for another.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Part {
     run: u64,

@@ -75,7 +75,7 @@ pub(super) async fn register(
     let mut batch = Batch::default();
     let read = timeout(LONGEST_BODY, state.read(body, format, &caller, &mut batch)).await;
     let read = read.unwrap_or_else(|_| Err(Problem::bad_request("the timers took too long to arrive")));
-    // What was read before an error is registered.
+    // After an error nothing is left to write, or the body broke off, and its last step is dropped.
     let written = match &read {
         Ok(()) => state.write(&mut batch).await,
         Err(_) => Ok(()),

@@ -1,4 +1,4 @@
-//! `POST /api/v1/timers:cancel`: takes back timers by their ids, or all of some classes and times.
+//! `POST /api/v1/timers:cancel`: cancels timers by their ids, or all of some classes and times.
 
 use axum::body::Bytes;
 use axum::extract::State;
@@ -21,7 +21,7 @@ pub(super) const LONGEST_BODY: usize = 4 << 20;
 /// The most ids of a request.
 const MOST_IDS: usize = 10_000;
 
-/// Timers to take back: by their ids, or by type and moment.
+/// Timers to cancel: by their ids, or by type and moment.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Wanted {
@@ -87,7 +87,7 @@ impl TimersState {
         Ok(json!({ "cancelled": cancelled, "timers": timers, "next": null }))
     }
 
-    /// Takes back a bounded number, and answers where the next request has to go on.
+    /// Cancels a bounded number, and answers where the next request has to go on.
     async fn cancel_range(&self, range: Wanted, caller: &Caller) -> Result<Value, Problem> {
         let Wanted { r#type, from, until, cursor, .. } = range;
         let after = match cursor.as_deref() {

@@ -1,7 +1,7 @@
 //! The entries of a batch as they arrive: the elements of a JSON array, or lines. Hostile until parsed.
 //!
-//! Only where an entry begins and ends is found here, so a batch is never in memory as a whole. What an entry says is read
-//! where it is used.
+//! This module only finds where entries begin and end, so a batch is never in memory as a whole. Its caller parses
+//! them.
 
 /// The longest entry, in bytes: the data of a timer, with room for escapes and the other fields.
 pub(super) const LONGEST_ENTRY: usize = 128 * 1024;
@@ -86,7 +86,7 @@ impl Cutter {
 
     fn cut_lines(&mut self, bytes: &[u8], take: &mut dyn FnMut(Entry)) {
         let mut lines = bytes.split(|byte| *byte == b'\n');
-        // What comes after the last line feed is the beginning of a line.
+        // The bytes after the last line feed are the beginning of a line.
         let rest = lines.next_back().unwrap_or_default();
         for line in lines {
             self.add(line);

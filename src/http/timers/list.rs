@@ -17,7 +17,7 @@ const LARGEST_LIMIT: usize = 1000;
 /// The most engine reads for one page: a read may find few timers that match.
 const LOOKS: usize = 10;
 
-/// What a request asks for, as it is written in its URL.
+/// The query of a URL of timers.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::http) struct TimersQuery {

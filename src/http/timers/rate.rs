@@ -1,7 +1,7 @@
 //! How many timers each token may register, change and cancel in a second.
 //!
-//! A token saves up what it does not use, for ten seconds. A request goes ahead as long as something is left, and is taken
-//! whole: what it takes beyond that is a debt, and the next request waits until it is paid. So a batch is never cut in two.
+//! A token saves up unused timers, for ten seconds. A request goes ahead as long as something is left, and is taken
+//! whole: timers beyond that are a debt, and the next request waits until it is paid. So a batch is never cut in two.
 //! Each instance counts on its own.
 
 use std::collections::HashMap;
@@ -13,13 +13,13 @@ use crate::clock::Timestamp;
 /// How much a token saves up, in seconds of its rate.
 const SAVED: f64 = 10.0;
 
-/// What is left to each token.
+/// The allowance of each token, by its name.
 #[derive(Default)]
 pub(super) struct RateLimit {
     tokens: Mutex<HashMap<String, Allowance>>,
 }
 
-/// What was left to a token at a moment.
+/// The timers that a token had left at a moment; negative: a debt.
 struct Allowance {
     left: f64,
     at: Timestamp,
@@ -45,7 +45,7 @@ impl RateLimit {
         }
     }
 
-    /// Takes that many, and answers what is left.
+    /// Takes that many, and answers how many are left; negative: a debt.
     fn left(&self, token: &str, rate: u32, now: Timestamp, timers: usize) -> f64 {
         let most = f64::from(rate) * SAVED;
         let mut tokens = self.tokens();

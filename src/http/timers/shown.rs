@@ -25,7 +25,7 @@ pub(super) struct WholeTimer {
     pub timer: ShownTimer,
     /// The id of its notification, once it has fired.
     pub notification: Option<String>,
-    /// What became of it at each receiver, once it has fired.
+    /// Its receipt at each receiver, once it has fired.
     pub receivers: Vec<ShownReceipt>,
     pub data: TimerData,
 }

@@ -46,7 +46,6 @@ pub(super) struct TextSource {
     pub now: Timestamp,
     /// `None`: no units.
     pub filter: Option<UnitFilter>,
-    /// The most units.
     pub limit: u64,
 }
 

@@ -8,7 +8,7 @@ use super::layout::Tab;
 use super::{Failed, Pages, format};
 use crate::http::changes::Caller;
 
-/// What programs and operators read, and what it is.
+/// Pages for programs and operators: path and description.
 const LINKS: [(&str, &str); 4] = [
     ("/api/v1/openapi.json", "the description of the API"),
     ("/metrics", "the metrics of the fleet and of Rollcall"),

@@ -1,4 +1,4 @@
-//! The pages of deliveries: what waits, what was given up and what was delivered, each with its attempts; delivering again.
+//! The pages of deliveries: waiting, given up and delivered notifications, each with its attempts; delivering again.
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};

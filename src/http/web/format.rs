@@ -30,7 +30,7 @@ fn sign_and_word(state: State) -> (&'static str, &'static str) {
     }
 }
 
-/// What a state means, for the title of its count.
+/// The meaning of a state, for the title of its count.
 pub(super) fn meaning(state: State) -> &'static str {
     match state {
         State::Online => "within their timeout",
@@ -67,7 +67,7 @@ pub(super) fn text(text: &str) -> String {
     Shown(text).to_string()
 }
 
-/// What is escaped in a path: everything that may have a meaning there.
+/// Characters that are escaped in a path: all that may have a meaning there.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.');
 
 /// The path of a unit's page, without the base.

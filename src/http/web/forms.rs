@@ -1,4 +1,4 @@
-//! The forms of the pages: what operators do with a unit. Each answers with the page that it was sent from.
+//! The forms with which operators change a unit. Each answers with the page that it was sent from.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! The page of incidents: what lasts now, in the groups in which receivers are notified of it; the breaker; and when Rollcall was blind.
+//! The page of incidents: the open records, in the groups in which receivers are notified of them; the breaker; and the
+//! last blind intervals.
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Redirect};

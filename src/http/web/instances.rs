@@ -1,4 +1,4 @@
-//! The page of the instances: what each of them does, and the problems that it has.
+//! The page of the instances: the partitions, the units and the problems of each.
 
 use axum::extract::State;
 use axum::{Extension, response::IntoResponse};

@@ -1,4 +1,4 @@
-//! What every page has: the head, the navigation, and a banner for what an operator has to know of Rollcall itself.
+//! The parts of every page: the head, the navigation, and a banner for problems of Rollcall itself.
 
 use axum::http::StatusCode;
 use maud::{DOCTYPE, Markup, PreEscaped, html};

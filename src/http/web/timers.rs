@@ -1,4 +1,4 @@
-//! The page of timers: those that wait, soonest first, and what became of the others; taking one back.
+//! The page of timers: those that wait, soonest first, and the state of the others; cancelling one.
 
 use axum::extract::State;
 use axum::http::Uri;
@@ -130,7 +130,7 @@ struct Wanted {
     id: String,
 }
 
-/// Answers with the page, also if the timer fired meanwhile: the page shows what became of it.
+/// Answers with the page, also if the timer fired meanwhile: the page shows its state.
 async fn cancel(
     State(web): Pages,
     Extension(caller): Extension<Caller>,

@@ -1,4 +1,4 @@
-//! The page of a unit: how it is, why, and what operators do with it.
+//! The page of a unit: its state, the reason for it, its history, and forms for operators.
 
 use std::time::Duration;
 
@@ -136,7 +136,7 @@ fn matchers(view: &UnitView) -> Option<String> {
     Some(format!("{kind}, {unit}"))
 }
 
-/// What happened, newest first.
+/// The events of the unit, newest first.
 fn history(timeline: &Timeline) -> Markup {
     let shown = &timeline.events[..timeline.events.len().min(EVENTS)];
     html! {
@@ -173,7 +173,7 @@ impl Web {
         }
     }
 
-    /// What an operator does with the unit.
+    /// Forms to acknowledge, pause and remove the unit.
     fn forms(&self, view: &UnitView, caller: &Caller) -> Markup {
         let to = format!("{}{}", self.base, format::unit_path(&view.kind, view.unit.as_str()));
         html! {

@@ -14,7 +14,7 @@ use crate::intake::canary::{self, Canary, Key};
 
 /// The numbers of the canaries that were sent and that came back.
 pub(super) struct CanarySequence {
-    /// This process.
+    /// Names this process in its canaries.
     instance: String,
     sent: u64,
     /// The last one of an earlier connection, which may be lost with it.
@@ -68,7 +68,7 @@ pub(in crate::intake) struct CanaryPublisher {
     topic: String,
     key: Key,
     qos: QoS,
-    /// This process.
+    /// Names this process in its canaries.
     instance: String,
 }
 

@@ -1,4 +1,4 @@
-//! Why a connection failed, for an operator, with what to do.
+//! Why a connection failed, for an operator, with advice.
 
 use std::error::Error;
 use std::time::Duration;

@@ -87,7 +87,7 @@ impl ProbePublisher {
     }
 }
 
-/// Why it is not known whether a filter is heard, and what to do.
+/// Why it is not known whether a filter is heard, with advice.
 fn refused(Probe { topic, filter, .. }: &Probe, user: &str, why: &str, then: &str) -> String {
     format!(
         "only messages of units prove that {filter} is heard; while all units are silent, no unit is declared offline: \

@@ -26,7 +26,6 @@ const AT_ONCE: Duration = Duration::from_secs(2);
 /// So many connections that end like that are no coincidence.
 const COINCIDENCES: u32 = 2;
 
-/// The schedule of all probes.
 pub(in crate::intake) struct ProbeSchedule {
     probes: Arc<Probes>,
     states: Vec<ProbeState>,

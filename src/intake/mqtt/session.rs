@@ -45,7 +45,7 @@ const UNPROVED: Duration = Duration::from_secs(10);
 /// Added to the time after which a broker drops a member, for a broker that is slow to notice.
 const MARGIN: Duration = Duration::from_secs(5);
 
-/// Where to connect, as which client, and what to request.
+/// The address, the client and the requests of a connection.
 pub(in crate::intake) struct Session {
     pub(super) address: BrokerAddress,
     /// Present where the address requires it.
@@ -102,7 +102,7 @@ pub struct MemberLimits {
 impl Session {
     /// The session of connection `name` for the topics of `filters`, for the canaries and, if they are wanted, for timers.
     ///
-    /// In one piece: what is requested follows from whether it is a member.
+    /// In one piece: the request follows from whether it is a member.
     pub fn new(config: &Config, name: &str, filters: Vec<String>) -> anyhow::Result<Session> {
         let is_member = !config.share.is_empty();
         let qos = qos(config.qos);

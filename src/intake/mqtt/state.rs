@@ -150,7 +150,6 @@ impl ConnectionState {
         !self.is_member() || proof.left || proof.attends != self.number
     }
 
-    /// A new connection begins.
     pub fn on_connect(&mut self, now: Instant) {
         self.number += 1;
         self.stage = Stage::Subscribing;
@@ -353,7 +352,6 @@ impl ConnectionState {
         }
     }
 
-    /// Rollcall is stopping.
     pub fn on_stop(&mut self, now: Instant, actions: &mut Actions) {
         self.is_stopping = true;
         if self.stage == Stage::Hearing && self.is_member() {

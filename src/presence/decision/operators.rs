@@ -1,4 +1,4 @@
-//! What operators decide of a unit: its open record is acknowledged, or the unit is paused or gets settings.
+//! Changes by operators: the open record of a unit is acknowledged, or the unit is paused or gets settings.
 
 use std::time::Duration;
 

@@ -24,7 +24,6 @@ const LAYOUT: i32 = 1;
 /// again. Pages that do not fit are written to the log early, and once
 /// more later: with a quarter of this a storm of 100 000 units wrote three times as much.
 const CACHE_KIB: i64 = 32 * 1024;
-/// The cache of each reader.
 const READER_CACHE_KIB: i64 = 256;
 /// A checkpoint copies the log into the database after this many pages: many, because in a storm the same
 /// pages are written again and again, and all jobs wait during a checkpoint.
@@ -36,7 +35,7 @@ const LOG_BYTES: i64 = 64 * 1024 * 1024;
 
 /// The id of a unit is `partition << 32 | slot`. Times are ms. NULL stands for none.
 ///
-/// | table | what it holds |
+/// | table | content |
 /// |---|---|
 /// | `meta` | `fleet` id, `partitions`; `silences`: the version of the alert silences; `ears`: the state of hearing (JSON), see `in_memory_hearing.rs`; `number` of the last flush; `kept`: that number, and how many rows `beats` and `pages` have after it |
 /// | `units` | name, facts (see `store/encoding.rs`), expiry key and next check as of the last change; `after`: beats of this number and before are older |
@@ -53,7 +52,7 @@ const LOG_BYTES: i64 = 64 * 1024 * 1024;
 /// | `notifications` | sealed notifications (JSON), and to how many receivers they are still to be delivered |
 /// | `queue`, `lanes` | the next attempt for each receiver and group; its notifications in order |
 /// | `letters`, `untold` | dead letters (JSON), and the silences in them or, with `-`, those that were over before their receiver came back |
-/// | `down`, `fallen` | receivers with a fallback that take nothing, since when; what of their lanes the fallback got too |
+/// | `down`, `fallen` | receivers with a fallback that take nothing, since when; the part of their lanes that the fallback got too |
 /// | `attempts` | the record of attempts to deliver: a line (JSON) for each attempt of one step; `total`: how many bytes were written up to it |
 /// | `timers` | timers by id, see `store/timer_text.rs`; `look`: when one that waits is looked at, its moment unless its type is not configured; `kept`: until when one that has ended is kept |
 /// | `timer_counts` | how many timers of each type wait |

@@ -1,4 +1,4 @@
-//! What operators see of deliveries in the embedded engine, by the rooms that have it.
+//! Deliveries for operators in the embedded engine; each call goes to the module that has them.
 
 use async_trait::async_trait;
 

@@ -1,6 +1,6 @@
 //! The directory of a fleet, locked by one process at a time.
 //!
-//! | file | what it holds |
+//! | file | content |
 //! |---|---|
 //! | `rollcall.db`, `-wal`, `-shm` | everything, see `database.rs` |
 //! | `lock` | locked while a process works here; its number, and the id of the fleet |

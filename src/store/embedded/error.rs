@@ -1,4 +1,4 @@
-//! Errors of the database and its files, and what an operator does about them.
+//! Errors of the database and its files, with advice.
 
 use std::io;
 use std::path::Path;

@@ -184,7 +184,7 @@ fn attempts(database: &Connection, items: &mut Vec<MigrationItem>) -> DatabaseRe
     Ok(())
 }
 
-/// What operators left: alert silences and the audit.
+/// The alert silences and the audit.
 fn operators(database: &Connection, items: &mut Vec<MigrationItem>) -> DatabaseResult<()> {
     for json in all(database, "SELECT body FROM silences", [], |row| row.get::<_, String>(0))? {
         items.push(MigrationItem::AlertSilence(from_json("an alert silence", &json)?));

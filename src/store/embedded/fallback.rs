@@ -56,7 +56,7 @@ pub(super) async fn fall_back(
     }
 }
 
-/// Removes the marks of what waits no more.
+/// Removes the marks of groups that wait no more.
 fn forget_marks(database: &Connection) -> DatabaseResult<()> {
     database.prepare_cached("DELETE FROM fallen WHERE lane NOT IN (SELECT id FROM lanes)")?.execute([])?;
     Ok(())

@@ -17,7 +17,7 @@ pub(super) struct Ending {
     pub id: String,
     /// The dead letter (JSON), if the delivery was given up, and the silences in it.
     letter: Option<(String, Vec<String>)>,
-    /// The timer of the delivery, the moment at which it fired, and what became of it.
+    /// The timer of the delivery, the moment at which it fired, and its receipt.
     timer: Option<(TimerId, Timestamp, Receipt)>,
     /// The only attempt at the timer was marked before it began: the delivery has ended, and its outcome is known now.
     was_marked: bool,

@@ -1,4 +1,4 @@
-//! The outbox and groups of the embedded engine, by the rooms that have them.
+//! The outbox and groups of the embedded engine; each call goes to the module that has them.
 
 use std::collections::BTreeSet;
 

@@ -336,7 +336,7 @@ mod tests {
         let select = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'";
         let mut tables: Vec<String> =
             database.prepare(select).unwrap().query_map([], |row| row.get(0)).unwrap().flatten().collect();
-        // What was quarantined is for operators to look at, whatever fleet it is of.
+        // Quarantined values are for operators to look at, whatever fleet they are of.
         let mut known = [&MUST_BE_EMPTY[..], &CLEARED[..], &["meta", "unreadable"]].concat();
         tables.sort();
         known.sort();

@@ -1,4 +1,4 @@
-//! Deliveries as operators see them: what waits, dead letters, and the record of attempts.
+//! Deliveries as operators see them: waiting notifications, dead letters, and the record of attempts.
 
 use memchr::memmem::Finder;
 use rusqlite::{Connection, OptionalExtension, Row, params};

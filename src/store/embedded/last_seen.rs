@@ -8,7 +8,7 @@
 //! # Why two tables, `beats` and `pages`
 //! Twelve bytes at the end of a table for each heartbeat are cheap to write, whichever units send;
 //! a page with the times of 512 units is cheap to store. So beats accumulate, and when there are
-//! twice as many as units, they are merged into their pages and deleted.
+//! twice as many as units, and more than [`MIN_MERGE`], they are merged into their pages and deleted.
 //!
 //! # Why flush numbers
 //! A change writes its unit's last seen time itself, in another table. A number that grows with every flush

@@ -6,7 +6,7 @@
 //!
 //! # Why a replacement never makes a unit offline
 //! A unit with an unreadable expiry key counts as heard up to `heard` of the fleet: it is checked one
-//! timeout later at the most, and no living unit is marked offline.
+//! timeout later at the most, and no living unit is declared offline.
 
 use std::fmt::Write;
 

@@ -17,7 +17,6 @@ use crate::store::{Backlog, Delivery, Discarded, Result};
 /// The most notifications, or dead letters, that one step discards.
 const STEP: i64 = 100;
 
-/// The backlog of each receiver.
 pub(super) fn backlogs(database: &Connection) -> DatabaseResult<Vec<(String, Backlog)>> {
     let count = |table: &str| -> DatabaseResult<Vec<(String, i64)>> {
         let mut select =

@@ -57,7 +57,6 @@ pub(super) enum ColumnType {
 /// The replacement of an unreadable column. The row is quarantined in every case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fallback {
-    /// The row is removed.
     RemoveRow,
     /// Zero: due at once, or never yet.
     Zero,

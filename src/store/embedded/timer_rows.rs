@@ -57,7 +57,7 @@ pub(super) fn forget_attempt(
     Ok(database.prepare_cached(delete)?.execute(values)? > 0)
 }
 
-/// Writes what became of a timer at a receiver, unless it is not known any more, or was registered again since. Answers
+/// Writes the receipt of a timer at a receiver, unless it is not known any more, or was registered again since. Answers
 /// its type if that changed it.
 pub(super) fn write_receipt(
     database: &Connection,

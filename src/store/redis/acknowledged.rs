@@ -2,12 +2,12 @@
 //!
 //! A replica that takes over may lack a record of which receivers have the notification, if it lagged and the wait for
 //! it ended (see `replication.rs`). A unit that stays silent is found again. One that is heard again before that would
-//! leave an open alert for ever: neither its record nor its group says that a receiver was notified. So this process keeps
-//! what its receivers acknowledged, from that moment on until a wait for the replicas succeeds, or for [`LONGEST`], at most
-//! [`MOST`] records.
+//! leave an open alert for ever: neither its record nor its group says that a receiver was notified. So this process
+//! keeps the silences that its receivers acknowledged, from that moment on until a wait for the replicas succeeds, or
+//! for [`LONGEST`], at most [`MOST`] records.
 //!
 //! A silence is doubtful if the primary of its unit or of its group was replaced since it was recorded.
-//! `alerting/lost.rs` compares doubtful silences with what is stored, and writes again what is lost. Where nothing was
+//! `alerting/lost.rs` compares doubtful silences with the stored ones, and writes lost ones again. Where nothing was
 //! lost, as after slots have moved, the comparison changes nothing.
 //!
 //! # Why deliveries of returns are kept, too
@@ -49,7 +49,7 @@ struct Memory {
     /// How many records the deliveries have.
     records: usize,
     waited: Option<Instant>,
-    /// When silences were compared last with what is stored.
+    /// When silences were compared last with the stored ones.
     compared: Option<Instant>,
 }
 
@@ -142,7 +142,7 @@ impl NotifiedSilences for RedisEngine {
         if self.topology.is_fixed() {
             return Ok(Vec::new());
         }
-        // What is compared under other primaries, learned meanwhile, is announced the next time.
+        // A comparison under other primaries, learned meanwhile, is announced the next time.
         let view = self.topology.view().await?;
         let doubtful = self.find_doubtful().await;
         if doubtful.is_empty() {

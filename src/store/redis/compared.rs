@@ -1,4 +1,5 @@
-//! Which instances have compared what their receivers acknowledged with what is stored, since a primary was replaced.
+//! Which instances have compared the silences that their receivers know of with the stored ones, since a primary was
+//! replaced.
 //!
 //! The instance that lets a silence join its group need not be the one whose receivers know of it: see `acknowledged.rs`.
 //! A silence that the failover lost is found again, perhaps with a later deadline and beside other members, so its
@@ -46,7 +47,7 @@ pub(super) struct Comparisons {
 }
 
 impl Comparisons {
-    /// This instance has a lease.
+    /// Notes that this instance has a lease, under its name.
     pub fn has_lease(&self, instance: &str) {
         self.instance.get_or_init(|| instance.to_owned());
     }

@@ -42,7 +42,6 @@ pub(super) struct ConditionalWrite<'a> {
     keys: Vec<String>,
     conditions: Vec<Vec<u8>>,
     writes: Vec<Vec<u8>>,
-    /// The hashes after the writes.
     after: HashMap<String, Fields>,
 }
 

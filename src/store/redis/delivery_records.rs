@@ -1,4 +1,4 @@
-//! What operators see of deliveries in an engine on Redis, by the rooms that have it.
+//! Deliveries for operators in an engine on Redis; each call goes to the module that has them.
 
 use async_trait::async_trait;
 

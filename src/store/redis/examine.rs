@@ -55,7 +55,7 @@ pub(super) async fn examine(engine: &RedisEngine, now: Timestamp) -> Result<Vec<
     if engine.away.has_any() {
         engine.topology.request_examination();
     }
-    // What needs every server waits for the next examination.
+    // The examination of the fleet needs every server; with a part of them it waits for the next time.
     let mut warnings = match examine_fleet(engine).await {
         Err(EngineError::Unavailable(_) | EngineError::Passing(_)) if is_partial => Vec::new(),
         examined => examined?,
@@ -138,7 +138,7 @@ impl Away {
     }
 }
 
-/// Scans all keys for wrong types if a command met one, else goes on with the scan of what was there before the start.
+/// Scans all keys for wrong types if a command met one, else goes on with the scan of the keys from before the start.
 async fn quarantine_wrong_types(engine: &RedisEngine) -> Result<()> {
     let (topology, keys) = (&engine.topology, &engine.keys);
     let mut first = engine.first_scan.lock().await;
@@ -163,7 +163,7 @@ async fn quarantine_wrong_types(engine: &RedisEngine) -> Result<()> {
     Ok(())
 }
 
-/// Quarantines unreadable values, and examines what is no matter of a single server: the rights, and which fleet is
+/// Quarantines unreadable values, and examines the matters of all servers together: the rights, and which fleet is
 /// there.
 async fn examine_fleet(engine: &RedisEngine) -> Result<Vec<Warning>> {
     quarantine_wrong_types(engine).await?;

@@ -2,8 +2,8 @@
 //!
 //! The copies have ids of their own, made from those of the deliveries, and are notifications like others: they are
 //! delivered by the loop of the fallback. The fallback is notified of the returns of these silences itself, also when the
-//! receiver is back: an alert that it opened must not stay open. Marks say what was copied; those of groups that wait no
-//! more leave with the next pass.
+//! receiver is back: an alert that it opened must not stay open. Marks name the copied part; those of groups that wait
+//! no more leave with the next pass.
 
 use std::collections::HashMap;
 
@@ -57,7 +57,7 @@ pub(super) async fn fall_back(
     Ok(queued)
 }
 
-/// Copies what is left in some lanes.
+/// Copies the rest of some lanes.
 async fn copy(
     engine: &RedisEngine,
     partition: u16,
@@ -148,7 +148,7 @@ async fn copy_step(
     engine.topology.run("fall_back", &script).await
 }
 
-/// What a lane has beyond its mark.
+/// The notifications of a lane beyond its mark.
 struct Left<'a> {
     group: &'a str,
     mark: String,
@@ -156,7 +156,7 @@ struct Left<'a> {
     own: Option<&'a str>,
 }
 
-/// Removes the marks of groups that wait no more.
+/// Removes the marks of groups without waiting notifications.
 async fn forget_marks(engine: &RedisEngine, partition: u16, meant_for: &MeantFor) -> Result<()> {
     let key = engine.keys.of(partition, "fallen", &meant_for.receiver);
     let lanes = engine.keys.of(partition, "lanes", &meant_for.receiver);

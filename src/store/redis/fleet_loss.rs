@@ -52,7 +52,7 @@ impl KnownFleet {
     }
 }
 
-/// A loss of the fleet.
+/// One step after a loss of the fleet.
 struct Loss {
     /// The id of the new fleet.
     fleet: String,

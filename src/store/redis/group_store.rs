@@ -1,4 +1,4 @@
-//! The outbox and groups of an engine on Redis: what each call waits for. The rest is in the rooms that it calls.
+//! The outbox and groups of an engine on Redis. Calls wait for replicas here; other modules do the rest.
 
 use std::collections::BTreeSet;
 

@@ -34,7 +34,7 @@ pub(super) async fn listen(engine: &RedisEngine, hints: mpsc::Sender<Hint>) -> R
     loop {
         changes.mark_unchanged();
         let servers = engine.topology.servers().await?;
-        // A new connection begins with a doubt, so it does not matter that those of before end here.
+        // A new connection begins with `Hint::Doubt`, so no hint is lost when the earlier ones end here.
         let mut listening: FuturesUnordered<_> =
             servers.iter().map(|server| keep_listening(engine, server, &hints)).collect();
         tokio::select! {

@@ -1,4 +1,4 @@
-//! Deliveries as operators see them: what waits, dead letters, and the record of attempts.
+//! Deliveries as operators see them: waiting notifications, dead letters, and the record of attempts.
 //!
 //! Everything is read in bounded steps, for a command or a page; the delivery of notifications waits for none of it.
 

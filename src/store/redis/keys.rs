@@ -4,7 +4,7 @@
 //! are in one slot of a cluster: no script crosses slots. A fleet that was created in a cluster has `{pN.s}` where
 //! the table has `{pN}`, see `tags.rs`; `tags` in `rollcall:meta` says so.
 //!
-//! | key | type | what it holds |
+//! | key | type | content |
 //! |---|---|---|
 //! | `rollcall:meta` | hash | `fleet` id, `partitions`, and `tags` if they are not `{pN}`, all fixed when the fleet is created; `moving` instead of the id during a migration; `key`: the key that signs canaries, if it is not the id; `group_of`: since when groups of records are stored (ms) |
 //! | `rollcall:{hearing}:heard` | hash | `at`: up to when everything was heard (ms); `ledger`: its version, another value after each change; `kinds`: the version of the ledgers of kinds; `fleet`: the id of the fleet, which reveals its loss; `loss_told`: the loss of the fleet before it was reported; `emptied`: the partitions whose loss was reported; `emptied_at`: when partitions were lost last (ms); `stamped`: `1` since every partition has had its stamp; `clocks`: in a cluster, how far the clock of each partition is ahead of the time of the fleet, see `partition_clocks.rs` |
@@ -60,7 +60,7 @@
 //! | `rollcall:{pN}:fallen:<receiver>` | hash | group → the last of its notifications that its fallback got too, while the receiver takes nothing |
 //! | `rollcall:{pN}:attempts` | zset | the record of attempts to deliver, by when they were written (ms): how many bytes were written before, and a line (JSON) for each attempt of one step, see `attempts.lua` |
 //! | `rollcall:{pN}:timer:<page>` | hash | timers of a page that wait: id → type, moment and data, see `store/timer_text.rs` |
-//! | `rollcall:{pN}:past_timers` | hash | timers that fired or were cancelled: id → the same, and what became of it |
+//! | `rollcall:{pN}:past_timers` | hash | timers that fired or were cancelled: id → the same, and its receipts |
 //! | `rollcall:{pN}:timers` | zset | timers that wait, by their moment (ms); those whose type is not configured, by when an instance looks at them again |
 //! | `rollcall:{pN}:timers_ended` | zset | timers that fired or were cancelled, by their moment (ms) |
 //! | `rollcall:{pN}:timers_kept` | zset | the same, by until when they are kept (ms) |
@@ -89,7 +89,7 @@ use crate::store::{Shared, partition_of};
 /// The most pages that a partition's facts lie on.
 const MOST_PAGES: u32 = 1024;
 
-/// What follows the begin of an expiry key, before the name of the unit.
+/// The part of an expiry key between its begin and the name of the unit.
 const ALIVE: &str = "alive:";
 
 /// Where the facts of a unit are kept: the partition, and the page there.
@@ -150,7 +150,6 @@ impl Keys {
         crate::store::partition_of_group(group, self.partitions)
     }
 
-    /// The slot of the keys of a partition.
     pub fn slot(&self, partition: u16) -> u16 {
         self.slots.get(usize::from(partition)).copied().unwrap_or_default()
     }
@@ -159,7 +158,6 @@ impl Keys {
         if number < self.partitions { self.slot(number) } else { self.slot_of_hearing() }
     }
 
-    /// The slot of the keys of hearing.
     pub fn slot_of_hearing(&self) -> u16 {
         slot_of(self.heard().as_bytes())
     }

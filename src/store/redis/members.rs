@@ -1,5 +1,5 @@
-//! What a group knows of its silences: which wait for a notification, which receivers were notified of them, and which
-//! last.
+//! The members of groups: which silences wait for a notification, which receivers were notified of them, and which
+//! silences last.
 
 use redis::pipe;
 

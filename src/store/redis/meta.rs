@@ -1,5 +1,5 @@
-//! `rollcall:meta`: the id of the fleet, and what is fixed when the fleet is created. It says how the other keys are
-//! named, so it is read before them.
+//! `rollcall:meta`: the id of the fleet, and the properties that are fixed when the fleet is created. It says how the
+//! other keys are named, so it is read before them.
 
 use redis::pipe;
 
@@ -20,7 +20,6 @@ pub struct Fleet {
     pub keys: Keys,
 }
 
-/// Reads the fleet, or creates it.
 pub async fn read_or_create(topology: &Topology, scripts: &Scripts, config: &Config) -> Result<Fleet> {
     let new = new_keys(config);
     check_whole(topology, &new).await?;

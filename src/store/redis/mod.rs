@@ -119,7 +119,6 @@ pub fn facts_key(prefix: &str, partitions: u16, tags: Tags, unit: &Unit) -> Stri
     keys.facts_page(partition, page)
 }
 
-/// The engine on Redis.
 pub struct RedisEngine {
     topology: Topology,
     keys: Keys,

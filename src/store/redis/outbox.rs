@@ -17,8 +17,8 @@ use crate::presence::OfflineRecord;
 use crate::store::json::from_json;
 use crate::store::{EngineError, Entry, OutboxEvent, Position, Result, encoding};
 
-/// How many events an entry is taken to hold when entries are requested. In a mass offline an entry holds a hundred
-/// events, else one; but entries with a hundred may follow those with one.
+/// How many events an entry is taken to hold when entries are requested. In a storm an entry holds a hundred events,
+/// else one; but entries with a hundred may follow those with one.
 const EVENTS_PER_ENTRY: RangeInclusive<usize> = 10..=100;
 
 /// An entry of a stream: its id, then fields and values in turn.
@@ -26,8 +26,8 @@ pub(super) type Stored = (String, Vec<Vec<u8>>);
 
 /// The oldest events of these outboxes, whole entries.
 ///
-/// The first request takes entries to be large, and later ones use the sizes seen so far. So in a mass offline a
-/// request for a thousand events gets about a thousand, and other commands wait half a millisecond.
+/// The first request takes entries to be large, and later ones use the sizes seen so far. So in a storm a request for
+/// a thousand events gets about a thousand, and other commands wait half a millisecond.
 pub(super) async fn oldest(engine: &RedisEngine, outboxes: &[u16], limit: usize) -> Result<Vec<Entry>> {
     let mut events = Vec::new();
     let (mut entries, mut per_entry) = (0, *EVENTS_PER_ENTRY.end());

@@ -3,12 +3,12 @@
 //!
 //! A quarantined value stays under `unreadable` of its partition, or of hearing, until an operator deletes it. For
 //! the rest of the engine its key is absent. An expiry key is the exception: the unit was heard, but the time is
-//! not known. The unit counts as heard up to now, so that no living unit becomes offline; a dead one becomes
-//! offline one timeout later at the most.
+//! not known. The unit counts as heard up to `heard` of the fleet, so that no living unit becomes offline; a dead one
+//! becomes offline one timeout later at the most.
 //!
 //! # Why all keys are scanned
 //! Redis does not say which key had the wrong type, and a script has up to a hundred keys. A wrong type is rare:
-//! another program wrote it. The scan goes in small steps. A scan of what was there before the start takes 6 µs of a
+//! another program wrote it. The scan goes in small steps. A scan of the keys from before the start takes 6 µs of a
 //! server for each key, so it is spread over the examinations of the first minutes.
 
 use redis::{Script, pipe};
@@ -139,7 +139,7 @@ async fn heard_up_to(topology: &Topology, keys: &Keys) -> Result<String> {
 }
 
 impl RedisEngine {
-    /// Quarantines an expiry key that holds no number: the unit counts as heard up to now.
+    /// Quarantines an expiry key that holds no number: the unit counts as heard up to `heard` of the fleet.
     pub(super) async fn quarantine_expiry_key(&self, unit: &Unit, text: &[u8]) -> Result<()> {
         let heard = heard_up_to(&self.topology, &self.keys).await?;
         let (key, script) = (self.keys.alive(unit), Script::new(QUARANTINE_EXPIRY_KEY));

@@ -254,14 +254,14 @@ struct Indexed {
 }
 
 impl Indexed {
-    /// With what its id begins. An index of open records has names of units, which are followed by a moment.
+    /// The begin of its id. An index of open records has names of units, which are followed by a moment.
     fn begin_of_id(&self) -> String {
         if self.index == "offline" { format!("{}:", self.name) } else { self.name.clone() }
     }
 }
 
-/// Those that are surely before, or may be among, the first `limit` entries of a list after `before`. A mass of silences has
-/// thousands in one millisecond.
+/// The entries that are, or may be, among the first `limit` of a list after `before`. A storm has thousands of silences
+/// in one millisecond.
 fn on_page(entries: Vec<Indexed>, before: Option<&(Timestamp, RecordId)>, limit: usize) -> Vec<Indexed> {
     let before = before.map(|(at, id)| (*at, id.to_string()));
     let named = entries.into_iter().map(|entry| (entry.at, entry.begin_of_id(), entry));
@@ -269,7 +269,7 @@ fn on_page(entries: Vec<Indexed>, before: Option<&(Timestamp, RecordId)>, limit:
         |at: Timestamp, id: &str| before.as_ref().is_none_or(|(end, last)| (at, id) < (*end, last));
     let mut named: Vec<_> = named.filter(|(at, id, _)| is_after(*at, id)).collect();
     named.sort_by(|a, b| (b.0, &b.1).cmp(&(a.0, &a.1)));
-    // The order of two ids of which one begins with all that is known of the other is not known.
+    // If one id begins with the known part of another, their order is not known.
     let may_follow = |place: usize| {
         let (at, id, _) = &named[place];
         let alike = named[..place].iter().rev().take_while(|one| one.0 == *at && one.1.starts_with(id));

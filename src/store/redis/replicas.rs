@@ -1,4 +1,4 @@
-//! The replicas of a primary, as it reports them, and what endangers a failover.
+//! The replicas of a primary, as it reports them, and dangers for a failover.
 
 use std::fmt;
 use std::time::Duration;

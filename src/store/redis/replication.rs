@@ -1,4 +1,4 @@
-//! Waits until replicas have what receivers are about to be notified of.
+//! Waits until replicas have the writes on which the next step relies.
 //!
 //! Replication is asynchronous: a primary answers before its replicas have the write. If it dies then, a replica takes
 //! over without the write.
@@ -113,7 +113,7 @@ impl RedisEngine {
         (servers.into_values().collect(), is_reached)
     }
 
-    /// How many replicas of a server have to have what it writes.
+    /// How many replicas of a server have to have its writes.
     fn wanted_of(&self, server: &Server) -> usize {
         match self.wait.replicas {
             Some(wanted) => usize::from(wanted),

@@ -74,7 +74,7 @@ impl SilenceStore for RedisEngine {
     async fn audit(&self, limit: usize) -> Result<Vec<AuditEntry>> {
         let key = self.keys.audit();
         let mut read = pipe();
-        // It is bounded.
+        // The stream has at most `MOST_AUDITED` entries.
         read.xrange_all(&key);
         let (entries,): (Vec<outbox::Stored>,) = self.topology.send("audit", &read).await?;
         let mut audit = Vec::new();

@@ -41,7 +41,6 @@ pub(super) const STAMPED: &[u8] = b"stamped";
 /// The stamps, as they were read before a canary is recorded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Stamps {
-    /// The oldest.
     pub oldest: Option<Timestamp>,
     /// The partitions that were emptied.
     pub emptied: Vec<u16>,

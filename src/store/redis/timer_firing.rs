@@ -78,7 +78,7 @@ pub(super) async fn fire(
     Ok(fired)
 }
 
-/// Takes up to `wanted` of what is free for each of these receivers. Answers how many.
+/// Takes up to `wanted` free slots for each of these receivers. Answers how many.
 fn take(free: &mut BTreeMap<String, usize>, receivers: &[String], wanted: usize) -> Vec<usize> {
     let take = |name| {
         let free = free.get_mut(name)?;

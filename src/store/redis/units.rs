@@ -266,7 +266,7 @@ impl RedisEngine {
         let mut pipe = pipe();
         self.add_reads(units, &located, &mut pipe);
         for _ in 0..2 {
-            // Few cost the server less than others would wait for them, as a page of one unit in a storm.
+            // Few units, as a page of one in a storm, cost the server less than a wait for a permit costs others.
             let values = match units.len() {
                 ..=FEW => self.topology.send("read", &pipe).await?,
                 _ => self.topology.read("read", slot, &pipe).await?,
@@ -282,7 +282,6 @@ impl RedisEngine {
         ))
     }
 
-    /// Quarantines unreadable values of units.
     pub(super) async fn quarantine(&self, values: &[UnreadableValue]) -> Result<()> {
         for value in values {
             match value {

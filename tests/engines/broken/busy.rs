@@ -31,7 +31,6 @@ enum Stage {
     Queued,
     /// In a group that waits.
     Waiting,
-    /// In the outbox.
     Outbox,
 }
 

@@ -241,7 +241,6 @@ impl Fleet {
         self.notify(now).await;
     }
 
-    /// Checks units.
     pub async fn check(&self, units: &[Unit], now: Timestamp) {
         self.roll.check_deadlines(units, now).await.unwrap();
     }
@@ -259,7 +258,7 @@ impl Fleet {
         }
     }
 
-    /// What the loop of timers does.
+    /// The calls of the loop of timers.
     async fn fire(&self, now: Timestamp) -> rollcall::store::Result<()> {
         let partitions: Vec<u16> = (0..self.engine.partitions()).collect();
         self.engine.mend_timers(&partitions).await?;

@@ -1,4 +1,4 @@
-//! What is kept of deliveries: attempts on record, dead letters, and what waits.
+//! Deliveries that are kept: attempts on record, dead letters, and waiting notifications.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -94,7 +94,7 @@ pub async fn the_breaker_trips_once_for_all_instances_and_is_released_once<G: Gr
     assert_eq!(why(one.look(now + HOUR - SECOND).await.unwrap()), None);
     assert_eq!(why(one.look(now + HOUR).await.unwrap()), Some(ReleaseReason::Time));
 
-    // What operators silenced is no news.
+    // Units that operators silenced do not trip the breaker.
     let silences = Silences::new(engine.clone());
     let works = wanted("unit=~\"unit-.*\"", world.hours(150), world.hours(300));
     silences.put(None, works, "ana", world.hours(150)).await.unwrap();

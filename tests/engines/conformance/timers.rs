@@ -224,7 +224,7 @@ pub async fn promise_17_a_cancel_that_answers_yes_is_never_fired<G: Ground>(worl
     let due = world.at(1000);
     world.registers(&many(300, "report", due)).await;
     let read = world.engine.due_timers(&world.partitions(), due, 100_000).await.unwrap();
-    // What was cancelled after it was read, and before it is fired.
+    // Timers that were cancelled after they were read, and before they are fired.
     let first: Vec<TimerId> = read[..50].iter().map(|timer| timer.id.clone()).collect();
     let answers = world.engine.cancel(&first, &classes(), due).await.unwrap();
     assert_eq!(answers, [TimerCancelled::Yes; 50]);
@@ -260,7 +260,7 @@ pub async fn promise_18_a_change_that_answers_yes_moves_it<G: Ground>(world: Wor
     let (due, later) = (world.at(1000), world.hours(1));
     world.registers(&many(300, "report", due)).await;
     let read = world.engine.due_timers(&world.partitions(), due, 100_000).await.unwrap();
-    // What was moved after it was read, and before it is fired.
+    // Timers that were moved after they were read, and before they are fired.
     let moved: Vec<NewTimer> = many(50, "report", later);
     assert_eq!(world.registers(&moved).await, [TimerRegistered::Changed; 50]);
     let old: Vec<Timer> =
@@ -378,7 +378,7 @@ pub async fn a_timer_that_is_registered_again_before_it_is_delivered_is_delivere
             assert_eq!(leased[0].notification(), format!("a:{}", due.as_millis()));
             world.ends(&leased[0], End::Delivered, two).await;
         }
-        // What became of the earlier one says nothing of this one.
+        // The outcome of the earlier one changes nothing of this one.
         assert_eq!(world.state("a").await, Some(expected));
     }
     assert_eq!(world.leases("hook", world.hours(5)).await, []);

@@ -1,4 +1,5 @@
-//! What decides after a migration who is notified, and when: receivers that take nothing, and sources of inhibition.
+//! States that decide after a migration which receivers are notified, and when: receivers that take nothing, and
+//! sources of inhibition.
 
 use super::*;
 use rollcall::fleet::Inhibitions;

@@ -10,7 +10,6 @@ use rollcall::simulate::servers::ExitCleanup;
 
 /// The token for pages of an instance that requires one.
 const TOKEN: &str = "test";
-/// Its SHA-256.
 pub const TOKEN_SHA256: &str = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
 
 pub struct Instance {
@@ -110,7 +109,7 @@ impl Instance {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// What `rollcall check` says with its configuration.
+    /// The output of `rollcall check` with its configuration.
     pub fn check(&self) -> String {
         let mut check = Command::new(env!("CARGO_BIN_EXE_rollcall"));
         let said = check.arg("check").arg("--config").arg(&self.config).output().unwrap();

@@ -1,4 +1,5 @@
-//! What holds of every page: it is usable by people with a disability as far as a program can tell, fits on a telephone, and is small.
+//! The rules for every page: it is usable by people with a disability as far as a program can tell, fits on a
+//! telephone, and is small.
 
 use serde_json::{Value, json};
 
@@ -32,7 +33,7 @@ pub async fn inspect(browser: &Browser, name: &str) {
     assert!(bytes.as_f64().is_some_and(|bytes| bytes < LARGEST), "{name} has {bytes} bytes");
 }
 
-/// What axe-core says against the page, by the rules of WCAG 2.2 AA and good practice.
+/// The violations that axe-core finds on the page, by the rules of WCAG 2.2 AA and good practice.
 async fn violations(browser: &Browser, axe: &str) -> Vec<String> {
     browser.run(&format!("if (!window.axe) {{ {axe} }}"), json!([])).await;
     let tags = json!(["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]);

@@ -1,4 +1,4 @@
-//! What operators do with the pages of a whole service, with the mouse and with the keyboard alone.
+//! The pages of a whole service as operators use them, with the mouse and with the keyboard alone.
 
 use rollcall::http::Token;
 use rollcall::simulate::webhook_sink::Answer;

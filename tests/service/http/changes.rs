@@ -1,4 +1,4 @@
-//! Requests that change something: who may send them, and what the audit says of them.
+//! Requests that change something: the clients that may send them, and their entries in the audit.
 
 use reqwest::{Method, Response};
 use rollcall::http::{Role, Token, UnitMetrics};

@@ -1,4 +1,4 @@
-//! Who is known: users of a proxy, other instances, and logins that are limited.
+//! Known clients: users of a proxy, other instances, and logins, which are limited.
 
 use futures_util::future::join_all;
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, LOCATION, RETRY_AFTER};

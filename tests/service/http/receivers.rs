@@ -50,7 +50,7 @@ async fn receivers_are_shown_with_what_waits_for_them_and_with_what_any_instance
         (&"2026-03-01T12:00:02.000Z".into(), &"450 come back later".into())
     );
 
-    // What cannot be written waits for the next time.
+    // Outcomes that cannot be written wait for the next time.
     let healths = Arc::new(ReceiverHealths::new(fleet.engine.clone()));
     healths.note("mail", None, fleet.clock.now());
     let mut client = redis::Client::open(format!("redis://127.0.0.1:{}/0", fleet.redis.port())).unwrap();

@@ -11,7 +11,7 @@ use super::changes::token;
 use super::web::browser;
 use super::world::Fleet;
 
-/// Who is answered: everybody, or tokens of at least a role.
+/// The least role whose requests are answered; `Nobody`: all are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Least {
     Nobody,

@@ -21,7 +21,7 @@ struct Event {
 /// A client of the stream.
 struct Client {
     answer: Response,
-    /// What came after the last event.
+    /// The text after the last event.
     rest: String,
 }
 
@@ -36,7 +36,6 @@ impl Client {
         Client { answer, rest: String::new() }
     }
 
-    /// The next event.
     async fn next(&mut self) -> Event {
         let reading = async {
             loop {

@@ -1,4 +1,4 @@
-//! What happened to a unit, and how much of the time it was online.
+//! The timeline of a unit, and how much of the time it was online.
 
 use reqwest::header::CONTENT_TYPE;
 use serde_json::{Value, json};

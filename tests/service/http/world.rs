@@ -176,7 +176,6 @@ impl Fleet {
         self.roll.hear(&[beat], now).await.unwrap();
     }
 
-    /// A unit reports a metric.
     pub async fn report(&self, unit: &str, metric: &str, value: &str) {
         let reading = Reading { unit: &the(unit), metric, at: self.clock.now(), value };
         self.engine.keep_values(&[reading]).await.unwrap();
@@ -249,7 +248,7 @@ pub fn timer_rules() -> TimerRules {
     TimerRules { classes, most: 1_000_000, rate: 1000 }
 }
 
-/// What the page of the configuration shows.
+/// The options on the page of the configuration.
 fn configuration() -> ShownConfiguration {
     let text = r#"
         engine.url = "redis://roll:hunter2@redis.example.org"

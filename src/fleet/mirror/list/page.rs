@@ -135,7 +135,7 @@ impl<'a> Page<'a> {
         true
     }
 
-    /// Picks rows by what costs least: most rows are online where others are wanted, or have another id than is looked for.
+    /// Picks rows by the cheapest condition: most rows are online where others are wanted, or have another id.
     fn pick(&mut self, table: &PartitionTable, bounds: &Bounds, rows: &[Row], picked: &mut Vec<usize>) {
         let has_online = self.states[State::Online as usize]
             && self.query.order.online_rank().is_none_or(|rank| rank <= self.highest);

@@ -1,4 +1,4 @@
-//! Lists of fleets that fill many blocks, while units come, go and change: what a list leaves out is never on its page.
+//! Lists of fleets that fill many blocks, while units come, go and change: a list leaves out no row of its page.
 
 use std::collections::BTreeMap;
 

@@ -10,7 +10,6 @@ use crate::intake::mqtt::session::SilenceLimits;
 /// The signs of life of a connection.
 pub struct Liveness {
     limits: SilenceLimits,
-    /// When the last packet arrived.
     last_packet: Instant,
     /// When a canary was last recorded, or the member began to attend.
     last_proof: Instant,

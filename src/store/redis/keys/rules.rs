@@ -1,4 +1,4 @@
-//! The sorts of keys: their types, and what they hold.
+//! The sorts of keys: their types and contents.
 
 use crate::telemetry::Stored;
 

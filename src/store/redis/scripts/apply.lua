@@ -26,7 +26,7 @@
 --
 -- ARGV[1] P, ARGV[1+p] number of changes on page p
 -- then 12 columns, each for all changes. A column begins with the number of its values: N, or 1 for a value that all
--- changes share; in a mass offline that saves half of the arguments.
+-- changes share; in a storm that saves half of the arguments.
 --  1 <kind>:<unit>, always N
 --  2 "1" if the unit is marked: it had an expiry key, or gets one
 --  3 the value of that key as read, "" for no key

@@ -24,7 +24,7 @@ local function keep_attempts(record, first)
     total = total + #ARGV[t] + 17
   end
   redis.call('ZREMRANGEBYSCORE', record, '-inf', string.format('(%.0f', tonumber(ARGV[first]) - tonumber(ARGV[first + 1])))
-  -- What is added here is less than what these steps remove, unless entries are few.
+  -- These steps remove more than is added here, unless entries are few.
   for _ = 1, 2 * count + 8 do
     local oldest = redis.call('ZRANGE', record, 0, 0)[1]
     if not oldest or total - bytes_before(oldest) <= tonumber(ARGV[first + 2]) then

@@ -1,5 +1,5 @@
--- Queues what waits for a receiver for its fallback too, and notes that the fallback knows of these silences: it is
--- notified of their returns itself.
+-- Queues the waiting notifications of a receiver for its fallback too, and notes that the fallback knows of these
+-- silences: it is notified of their returns itself.
 --
 -- The notifications of a lane are in order, so the last one that was queued says which are left.
 --

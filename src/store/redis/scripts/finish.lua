@@ -16,7 +16,7 @@
 --  1 its number among the N
 --  2 its id
 --  3 its moment, as it is stored
---  4 the letter of what became of it
+--  4 the letter of its receipt
 --  5 1 if its only attempt was marked before it began: it ended then, and only its outcome is written; else 0
 -- and then for each dead letter:
 --  1 its number among the N
@@ -51,7 +51,7 @@ for t = 1, timers do
   end
   if is_only or ended[i] then
     write_receipt(KEYS[10], id, moment, receiver, ARGV[a + 4], texts[id])
-    -- Another end of the timer follows what this one wrote.
+    -- Another end of the timer reads the text that this one wrote.
     texts[id] = nil
   end
   a = a + 5

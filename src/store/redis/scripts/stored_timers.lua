@@ -1,11 +1,11 @@
--- The first part of scripts that register or cancel timers: what is stored of those among their arguments.
+-- The first part of scripts that register or cancel timers: it reads the stored timers among their arguments.
 --
 -- KEYS[5] past_timers  hash  id of a timer that fired or was cancelled -> see timer_text.rs
 -- KEYS[5+p]            hash  page p of the timers that wait: the same
 --
 -- ARGV from `a` on: for each of so many pages the number of its timers N, N ids, and `others` times N arguments.
--- Returns nothing: it declares a function. The function answers for each page where its arguments begin, N, and what is
--- stored of each timer that waits; and what is stored of the others, by id. It fails if a key is of a wrong type.
+-- Returns nothing: it declares a function. The function answers for each page where its arguments begin, N, and the
+-- stored text of each timer that waits; and that of the others, by id. It fails if a key is of a wrong type.
 local function stored_timers(a, pages, others)
   local found, ids, past = {}, {}, {}
   for p = 1, pages do

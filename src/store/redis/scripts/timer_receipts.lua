@@ -1,4 +1,4 @@
--- The first part of scripts that write what became of a timer at a receiver.
+-- The first part of scripts that write the receipt of a timer at a receiver.
 --
 -- KEYS: the hash of past timers is named by the caller. No ARGV is read here.
 -- Returns nothing: it declares a function for the second part. The function changes nothing if the timer is not known any

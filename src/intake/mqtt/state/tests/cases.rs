@@ -1,4 +1,4 @@
-//! The table: claims about a connection, and what happens in each.
+//! The table: claims about a connection, each with its events and actions.
 
 use super::BEGIN;
 use super::Input::{self, *};

@@ -18,7 +18,7 @@ const PROBES: Steps = &[
     (Canary(1), "record canary 1"),
 ];
 
-/// With probes.
+/// Cases of connections with probes.
 pub const PROBING_CASES: &[Case] = &[
     (
         "a probe waits for its answer",

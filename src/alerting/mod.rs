@@ -353,7 +353,7 @@ pub async fn run(
         lasting: lasting_trip,
         stop: stop.clone(),
     };
-    loops.push(mass_offline.run().map(|ended| ("notifying of mass offline".to_owned(), ended)).boxed());
+    loops.push(mass_offline.run().map(|ended| ("mass-offline breaker".to_owned(), ended)).boxed());
     let silenced = Silenced {
         routes: routes.clone(),
         destinations: destinations.clone(),

@@ -70,7 +70,7 @@ struct Pages {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Order {
-    /// What needs attention first.
+    /// Units that need attention first.
     State,
     Unit,
     /// Heard longest ago first.

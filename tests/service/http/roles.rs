@@ -11,24 +11,24 @@ use super::changes::token;
 use super::web::browser;
 use super::world::Fleet;
 
-/// The least role whose requests are answered; `Nobody`: all are.
+/// The least role whose requests are answered; `Anyone`: all are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Least {
-    Nobody,
+    Anyone,
     Viewer,
     Operator,
     Admin,
 }
 
-use Least::{Admin, Nobody, Operator, Viewer};
+use Least::{Admin, Anyone, Operator, Viewer};
 
 pub(super) const ROUTES: &[(&str, &str, Least)] = &[
-    ("get", "/healthz", Nobody),
-    ("get", "/readyz", Nobody),
-    ("get", "/login", Nobody),
-    ("post", "/login", Nobody),
-    ("get", "/assets/style.css", Nobody),
-    ("get", "/assets/script.js", Nobody),
+    ("get", "/healthz", Anyone),
+    ("get", "/readyz", Anyone),
+    ("get", "/login", Anyone),
+    ("post", "/login", Anyone),
+    ("get", "/assets/style.css", Anyone),
+    ("get", "/assets/script.js", Anyone),
     ("get", "/", Viewer),
     ("get", "/units/{kind}/{unit}", Viewer),
     ("get", "/records", Viewer),
@@ -167,7 +167,7 @@ async fn every_route_answers_those_roles_that_it_is_for_and_no_other() {
             !path.starts_with("/api/") && !path.starts_with("/alertmanager/") && path != "/-/reload";
         let path = path.replace("{kind}", "detector").replace("{unit}", "1").replace("{id}", "ntf_0");
         for (token, role) in
-            [(None, Nobody), (Some("screen"), Viewer), (Some("desk"), Operator), (Some("owner"), Admin)]
+            [(None, Anyone), (Some("screen"), Viewer), (Some("desk"), Operator), (Some("owner"), Admin)]
         {
             let method = Method::from_bytes(method.to_uppercase().as_bytes()).unwrap();
             let request = client.request(method.clone(), format!("{}{path}", fleet.url));
@@ -184,7 +184,7 @@ async fn every_route_answers_those_roles_that_it_is_for_and_no_other() {
             };
             let status = request.send().await.unwrap().status().as_u16();
             let refused = match role {
-                Nobody => status == 401,
+                Anyone => status == 401,
                 _ => status == 403,
             };
             assert_eq!(refused, role < least, "{method} {path} as {token:?}: {status}");

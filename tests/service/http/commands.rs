@@ -150,13 +150,13 @@ async fn every_command_has_the_rights_of_its_token() {
         (&["deliveries", "replay", "ntf_0"], Operator, "there is no delivery"),
     ];
     let tokens =
-        [(None, Least::Nobody), (Some("screen"), Viewer), (Some("desk"), Operator), (Some("owner"), Admin)];
+        [(None, Least::Anyone), (Some("screen"), Viewer), (Some("desk"), Operator), (Some("owner"), Admin)];
     for (secret, role) in tokens {
         for (arguments, least, nothing) in commands {
             let output = rollcall(&fleet.url, arguments, secret).await;
             let (code, said) = (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned());
             let expected = match role {
-                Least::Nobody => (Some(1), "wants a token that it knows"),
+                Least::Anyone => (Some(1), "wants a token that it knows"),
                 role if role < least => (Some(1), "answers 403: the role of this token"),
                 _ => (Some(i32::from(!nothing.is_empty())), nothing),
             };

@@ -71,7 +71,7 @@ async fn the_document_has_every_route_with_its_role() {
     let routes: BTreeSet<String> = routes
         .map(|(method, path, least)| {
             let role = match least {
-                Least::Nobody => "nobody",
+                Least::Anyone => "nobody",
                 Least::Viewer => "viewer",
                 Least::Operator => "operator",
                 Least::Admin => "admin",

@@ -19,7 +19,7 @@
 //! | | [`telemetry`] | one method per fact: counts it, and logs it where an operator should know |
 //! | 0 meaning | [`presence`] | pure rules: unit, heartbeat, deadline, offline, back, blind |
 //! | | [`routing`] | which route a silence takes: its receivers, its group, its pace; alert silences |
-//! | | [`clock`], [`backoff`], [`address`], [`trust`], [`signature`], [`csv_row`] | time; backoff; broker addresses; TLS certificates; webhook signatures; rows of CSV |
+//! | | [`clock`], [`backoff`], [`address`], [`trust`], [`signature`], [`csv_row`], [`pages`] | time; backoff; broker addresses; TLS certificates; webhook signatures; rows of CSV; paths of pages |
 //!
 //! Loops of floor 2 never call one another: they meet in the store, which is durable. So a crash between any two of
 //! them is the same as a pause.
@@ -85,6 +85,7 @@ pub mod expiry;
 pub mod fleet;
 pub mod http;
 pub mod intake;
+pub mod pages;
 pub mod presence;
 pub mod routing;
 pub mod service;

@@ -200,6 +200,18 @@ impl Deliver {
         in_flight.disabled = Some(why.to_owned());
     }
 
+    fn log_delivered(&self, delivery: &Delivery) {
+        tracing::info!(
+            receiver = self.receiver.name,
+            delivery = delivery.id,
+            attempt = delivery.attempt,
+            offline = delivery.offline.len(),
+            online = delivery.online.len(),
+            timers = delivery.timers.len(),
+            "notification delivered"
+        );
+    }
+
     /// Logs an outcome. The first failure is always logged, also where the limit is reached.
     fn log(
         &self,
@@ -217,17 +229,7 @@ impl Deliver {
         match outcome {
             End::Delivered => {
                 if in_flight.deliveries_logged.admit() {
-                    let (offline, online) = (delivery.offline.len(), delivery.online.len());
-                    let timers = delivery.timers.len();
-                    tracing::info!(
-                        receiver,
-                        delivery = id,
-                        attempt,
-                        offline,
-                        online,
-                        timers,
-                        "notification delivered"
-                    );
+                    self.log_delivered(delivery);
                 }
                 DeliveryOutcome::Delivered
             }

@@ -91,7 +91,7 @@ async fn a_template_has_its_own_method_headers_and_body() {
     assert_eq!(request.method, "PUT");
     assert_eq!(request.header("x-state"), "firing");
     assert_eq!(request.header("authorization"), "Bearer s3cret-token");
-    let text = "firing: detector/a b https://rollcall.example.org/api/v1/units/detector/a%20b";
+    let text = "firing: detector/a b https://rollcall.example.org/units/detector/a%20b";
     assert_eq!(request.body, text);
 }
 

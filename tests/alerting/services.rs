@@ -395,9 +395,7 @@ async fn an_operator_may_write_title_and_text() {
     channel.send(&delivery(vec![silent("detector:a", winter)], vec![]), now()).await.unwrap();
     let embed = &sink.received()[0].json()["embeds"][0];
     assert_eq!([&embed["title"], &embed["description"]], ["1 down", "a CET"]);
-    assert!(
-        embed["url"].as_str().unwrap().starts_with("https://rollcall.example.org/api/v1/units/detector/a")
-    );
+    assert!(embed["url"].as_str().unwrap().starts_with("https://rollcall.example.org/units/detector/a"));
 }
 
 #[test]

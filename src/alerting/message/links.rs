@@ -1,8 +1,8 @@
 //! Links from a message to the pages of Rollcall.
 
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use url::Url;
 
+use crate::pages;
 use crate::presence::OfflineRecord;
 use crate::store::Delivery;
 
@@ -20,23 +20,26 @@ impl Links {
 
     /// The URL of the front page; `None` without a base.
     pub fn front(&self) -> Option<String> {
-        self.base.as_ref().map(|base| format!("{base}/"))
+        self.page("/")
     }
 
     /// The page of a record's unit.
     pub fn unit(&self, record: &OfflineRecord) -> Option<String> {
-        let base = self.base.as_ref()?;
-        let unit = utf8_percent_encode(record.unit.as_str(), NON_ALPHANUMERIC);
-        Some(format!("{base}/api/v1/units/{}/{unit}", record.kind))
+        self.page(&pages::unit_of(record))
     }
 
-    /// The page for a whole message: of its unit if it has one, of the open records if it has several, else the front
-    /// page.
+    fn page(&self, path: &str) -> Option<String> {
+        self.base.as_ref().map(|base| format!("{base}{path}"))
+    }
+
+    /// The page for a whole message: of its unit if it has one, of the open records if one of several is offline, of all
+    /// records if they are back, else the front page.
     pub fn message(&self, delivery: &Delivery) -> Option<String> {
         let mut records = delivery.offline.iter().chain(&delivery.online);
         match (records.next(), records.next()) {
             (Some(record), None) => self.unit(record),
-            (Some(_), Some(_)) => self.base.as_ref().map(|base| format!("{base}/api/v1/records?open=true")),
+            (Some(_), Some(_)) if delivery.offline.is_empty() => self.page(pages::RECORDS),
+            (Some(_), Some(_)) => self.page(pages::INCIDENTS),
             (None, _) => self.front(),
         }
     }
@@ -52,7 +55,7 @@ mod tests {
         let zero = Timestamp::ZERO;
         let record = |unit: &str| OfflineRecord::open(unit.parse().unwrap(), zero, zero, zero);
         let links = Links::new(&"https://rollcall.example.org/fleet/".parse().unwrap());
-        let expected = "https://rollcall.example.org/fleet/api/v1/units/gate/a%20%3C7%3E";
+        let expected = "https://rollcall.example.org/fleet/units/gate/a%20%3C7%3E";
         assert_eq!(links.unit(&record("gate:a <7>")).as_deref(), Some(expected));
         assert_eq!(Links::default().unit(&record("gate:a")), None);
     }

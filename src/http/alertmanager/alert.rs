@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 
 use super::Receiver;
 use crate::clock::Timestamp;
+use crate::pages;
 use crate::presence::{Labels, OfflineRecord, Trip};
 use crate::routing::SilenceId;
 use crate::routing::alert::{ALERT_NAME, alert_labels, fingerprint};
@@ -68,12 +68,11 @@ impl Alert {
             annotations.insert("acknowledged_by".to_owned(), acknowledged.author.clone());
             annotations.insert("acknowledgement".to_owned(), acknowledged.comment.clone());
         }
-        let unit = utf8_percent_encode(unit.as_str(), NON_ALPHANUMERIC);
         Alert {
             annotations,
             starts_at: *deadline,
             updated_at: record.detected_at,
-            generator_url: page(base, &format!("/api/v1/units/{kind}/{unit}")),
+            generator_url: page(base, &pages::unit_of(record)),
             ..Alert::new(alert_labels(record), receivers, suppressed, now)
         }
     }
@@ -95,7 +94,7 @@ impl Alert {
             annotations: Labels::from([("summary".to_owned(), summary)]),
             starts_at: trip.at,
             updated_at: trip.at,
-            generator_url: page(base, "/api/v1/breaker"),
+            generator_url: page(base, pages::INCIDENTS),
             ..Alert::new(labels, receivers, Suppressed::default(), now)
         }
     }
@@ -113,7 +112,7 @@ impl Alert {
         let labels = Labels::from([(ALERT_NAME.to_owned(), "RollcallMoreUnitsOffline".to_owned())]);
         Alert {
             annotations: Labels::from([("summary".to_owned(), summary)]),
-            generator_url: page(base, "/api/v1/records?open=true"),
+            generator_url: page(base, pages::INCIDENTS),
             ..Alert::new(labels, Vec::new(), Suppressed::default(), now)
         }
     }

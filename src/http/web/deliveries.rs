@@ -17,6 +17,7 @@ use crate::fleet::deliveries::{AttemptLine, DeliveryDetails, DeliveryFilter, Del
 use crate::http::changes::Caller;
 use crate::http::deliveries::DeliveriesQuery;
 use crate::http::problem::{Problem, query};
+use crate::pages;
 use crate::presence::OfflineRecord;
 
 const STATES: [(Option<DeliveryState>, &str); 6] = [
@@ -205,7 +206,7 @@ impl Web {
                 li {
                     span.when { (format::ago(Some(at), now)) }
                     b { (what) }
-                    a href={ (self.base) (format::unit_path(&record.kind, record.unit.as_str())) } {
+                    a href={ (self.base) (pages::unit_of(record)) } {
                         (record.kind) "/" (format::text(record.unit.as_str()))
                     }
                 }

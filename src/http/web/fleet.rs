@@ -14,6 +14,7 @@ use crate::http::changes::Caller;
 use crate::http::problem::query;
 use crate::http::summary::{FleetSummary, LabelSummary};
 use crate::http::unit_list::{ShownUnit, UnitPage, UnitsQuery};
+use crate::pages;
 use crate::presence;
 
 /// The values of a label that are shown.
@@ -202,7 +203,7 @@ impl Web {
 
     fn row(&self, unit: &ShownUnit, now: Timestamp) -> Markup {
         let ShownUnit { listed, details } = unit;
-        let path = format::unit_path(&listed.kind, listed.unit.as_str());
+        let path = pages::unit(listed.kind.as_str(), listed.unit.as_str());
         html! {
             tr {
                 td {

@@ -1,11 +1,10 @@
 //! How pages write states, times and names.
 
 use maud::{Markup, html};
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::clock::Timestamp;
 pub(super) use crate::http::explain::span;
-use crate::presence::{Kind, Shown, State};
+use crate::presence::{Shown, State};
 
 /// A state by its sign and its word; the colour only repeats them.
 pub(super) fn state(state: State) -> Markup {
@@ -65,14 +64,6 @@ pub(super) fn number(number: u64) -> String {
 /// A text of a device.
 pub(super) fn text(text: &str) -> String {
     Shown(text).to_string()
-}
-
-/// Characters that are escaped in a path: all that may have a meaning there.
-const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.');
-
-/// The path of a unit's page, without the base.
-pub(super) fn unit_path(kind: &Kind, id: &str) -> String {
-    format!("/units/{kind}/{}", utf8_percent_encode(id, ESCAPED))
 }
 
 #[cfg(test)]

@@ -13,12 +13,13 @@ use maud::{Markup, html};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::{Failed, Pages, Web, format};
+use super::{Failed, Pages, Web};
 use crate::fleet::{Subject, UnitChange};
 use crate::http::Role;
 use crate::http::changes::{self, Caller, HasTokens, LONGEST_BODY};
 use crate::http::operators::{UnitPath, check, unit};
 use crate::http::problem::Problem;
+use crate::pages;
 use crate::presence::{Acknowledgement, Unit, is_pause};
 
 /// A browser cannot send the type of these bodies to another site's page without naming its own: the guard refuses forms of
@@ -136,7 +137,7 @@ pub(super) fn signature(needs_comment: bool) -> Markup {
 impl Web {
     /// Changes the unit and answers with its page.
     async fn change(&self, unit: Unit, wanted: UnitChange, by: (&str, &str)) -> Result<Redirect, Failed> {
-        let path = format!("{}{}", self.base, format::unit_path(&unit.kind, unit.id.as_str()));
+        let path = format!("{}{}", self.base, pages::unit(unit.kind.as_str(), unit.id.as_str()));
         let _: StatusCode = self.operators.change(Subject::Unit(unit), wanted, by).await?;
         Ok(Redirect::to(&path))
     }

@@ -18,6 +18,7 @@ use crate::http::incidents::{Lasting, LastingGroup};
 use crate::http::operators::check;
 use crate::http::problem::Problem;
 use crate::http::summary::{Content, LabelSummary};
+use crate::pages;
 use crate::presence::Trip;
 
 /// The form of the page.
@@ -108,7 +109,7 @@ impl Web {
 
     fn group_row(&self, group: &LastingGroup, content: &Content, lasting: &Lasting) -> Markup {
         let (first, now) = (&group.first, lasting.at);
-        let path = format::unit_path(&first.kind, first.unit.as_str());
+        let path = pages::unit_of(first);
         let offline = html! {
             @if lasting.is_cut { "at least " }
             b { (format::number(group.offline as u64)) }

@@ -11,6 +11,7 @@ use crate::clock::Timestamp;
 use crate::http::changes::Caller;
 use crate::http::problem::query;
 use crate::http::records::RecordsQuery;
+use crate::pages;
 use crate::presence::OfflineRecord;
 
 pub(super) async fn page(
@@ -53,7 +54,7 @@ pub(super) async fn page(
 
 impl Web {
     fn record_row(&self, record: &OfflineRecord, now: Timestamp) -> Markup {
-        let path = format::unit_path(&record.kind, record.unit.as_str());
+        let path = pages::unit_of(record);
         let end = record.back_at.unwrap_or(now);
         html! {
             tr {

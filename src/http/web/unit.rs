@@ -15,6 +15,7 @@ use crate::http::changes::Caller;
 use crate::http::operators::{UnitPath, unit};
 use crate::http::timeline::Timeline;
 use crate::http::units::UnitView;
+use crate::pages;
 use crate::presence::{OfflineRecord, TimeoutRule};
 use crate::routing::{Matcher, Operator};
 
@@ -175,7 +176,7 @@ impl Web {
 
     /// Forms to acknowledge, pause and remove the unit.
     fn forms(&self, view: &UnitView, caller: &Caller) -> Markup {
-        let to = format!("{}{}", self.base, format::unit_path(&view.kind, view.unit.as_str()));
+        let to = format!("{}{}", self.base, pages::unit(view.kind.as_str(), view.unit.as_str()));
         html! {
             section.actions aria-label="Actions" {
                 @if let Some(record) = &view.record {

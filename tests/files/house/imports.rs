@@ -13,6 +13,7 @@ const FLOORS: [(&str, u8); 20] = [
     ("backoff", 0),
     ("signature", 0),
     ("csv_row", 0),
+    ("pages", 0),
     ("trust", 0),
     ("store", 1),
     ("fleet", 1),

@@ -42,6 +42,7 @@ mod changes;
 mod configuration;
 mod connections;
 mod counts;
+mod cursor;
 mod deliveries;
 mod explain;
 mod exposition;

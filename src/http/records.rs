@@ -11,9 +11,9 @@ use axum::http::Uri;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 use serde::{Deserialize, Serialize};
 
+use super::cursor::{cursor, place};
 use super::problem::{Problem, page_limit, query};
 use super::shared_answers::{MaxAge, SharedAnswers};
 use crate::clock::Timestamp;
@@ -89,12 +89,9 @@ impl Records {
 async fn read(engine: &dyn Queries, query: &RecordsQuery) -> Result<Page, Problem> {
     let limit = page_limit(query.limit, DEFAULT_LIMIT, LARGEST_LIMIT)?;
     let filter = RecordFilter::new(query)?;
-    let cursor = query.cursor.as_ref().map(|cursor| {
-        read_cursor(cursor)
-            .ok_or_else(|| Problem::bad_request("cursor is not one that a page before this gave as `next`"))
-    });
+    let before = query.cursor.as_deref().map(read_cursor);
     let until = query.until.map(|until| (until, first_id()));
-    let begins = cursor.transpose()?.into_iter().chain(until);
+    let begins = before.transpose()?.into_iter().chain(until);
     let begin = begins.min_by_key(|(detected_at, id)| (*detected_at, id.to_string()));
     page(engine, &filter, begin, limit).await
 }
@@ -180,30 +177,13 @@ async fn record(
     }
 }
 
-/// The position of a record in the list: the time of detection and its id, as hexadecimal digits, which need no
-/// escaping in a URL.
+/// The place of a record in the list: the time of detection (ms) and its id.
 fn write_cursor((detected_at, id): &(Timestamp, RecordId)) -> String {
-    let text = format!("{}|{id}", detected_at.as_millis());
-    HEXLOWER.encode(text.as_bytes())
+    cursor(&(detected_at.as_millis(), id.to_string()))
 }
 
-fn read_cursor(cursor: &str) -> Option<(Timestamp, RecordId)> {
-    let text = String::from_utf8(HEXLOWER_PERMISSIVE.decode(cursor.as_bytes()).ok()?).ok()?;
-    let (detected_at, id) = text.split_once('|')?;
-    Some((Timestamp::from_millis(detected_at.parse().ok()?), id.parse().ok()?))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_cursor_that_is_not_from_a_page_is_refused() {
-        for cursor in ["", "0", "zz", "é", "ff", "313233", "7c", "317c61"] {
-            assert!(read_cursor(cursor).is_none(), "{cursor}");
-        }
-        let text = HEXLOWER.encode("17|detector:ü|x:5".as_bytes());
-        let (detected_at, id) = read_cursor(&text).unwrap();
-        assert_eq!((detected_at, id.to_string()), (Timestamp::from_millis(17), "detector:ü|x:5".to_owned()));
-    }
+fn read_cursor(text: &str) -> Result<(Timestamp, RecordId), Problem> {
+    place(text, |(detected_at, id): (i64, String)| {
+        Some((Timestamp::from_millis(detected_at), id.parse().ok()?))
+    })
 }

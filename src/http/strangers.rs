@@ -9,11 +9,11 @@ use axum::http::{HeaderMap, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 use serde::{Deserialize, Serialize};
 use url::form_urlencoded;
 
 use super::Sources;
+use super::cursor::{cursor, place};
 use super::peers::{Peers, is_from_peer};
 use super::problem::{Problem, page_limit, query};
 use super::unit_filter::known_kind;
@@ -119,7 +119,7 @@ impl StrangersState {
             merged.insert(unit, heard);
         }
         let found: Vec<(Unit, Stranger)> = merged.into_iter().take(limit).collect();
-        let next = found.last().filter(|_| found.len() == limit).map(|(unit, _)| write_cursor(unit));
+        let next = found.last().filter(|_| found.len() == limit).map(|(unit, _)| cursor(&unit.to_string()));
         let names: Vec<Unit> = found.iter().map(|(unit, _)| unit.clone()).collect();
         let known = self.units.read(&names).await?.into_iter().filter(|seen| seen.is_known());
         let known: Vec<Unit> = known.map(|seen| seen.unit).collect();
@@ -142,7 +142,8 @@ impl StrangersState {
         if prefix.len() > LONGEST_ID {
             return Err(Problem::bad_request(format!("q has at most {LONGEST_ID} bytes, as ids have")));
         }
-        let after = wanted.cursor.as_deref().map(read_cursor).transpose()?;
+        let after = wanted.cursor.as_deref();
+        let after = after.map(|text| place(text, |name: String| name.parse().ok())).transpose()?;
         Ok((StrangerFilter { kind, prefix, after }, limit))
     }
 
@@ -166,16 +167,4 @@ pub(super) fn written(wanted: &StrangersQuery) -> String {
         query.append_pair("limit", &limit.to_string());
     }
     query.finish()
-}
-
-/// As hexadecimal digits, which need no escaping in a URL.
-fn write_cursor(after: &Unit) -> String {
-    HEXLOWER.encode(after.to_string().as_bytes())
-}
-
-fn read_cursor(cursor: &str) -> Result<Unit, Problem> {
-    let name =
-        HEXLOWER_PERMISSIVE.decode(cursor.as_bytes()).ok().and_then(|name| String::from_utf8(name).ok());
-    let unit = name.and_then(|name| name.parse().ok());
-    unit.ok_or_else(|| Problem::bad_request("cursor is not one that a page gave as `next`"))
 }

@@ -90,13 +90,7 @@ impl TimersState {
     /// Cancels a bounded number, and answers where the next request has to go on.
     async fn cancel_range(&self, range: Wanted, caller: &Caller) -> Result<Value, Problem> {
         let Wanted { r#type, from, until, cursor, .. } = range;
-        let after = match cursor.as_deref() {
-            None => None,
-            Some(text) => Some(
-                from_cursor(text)
-                    .ok_or_else(|| Problem::bad_request("cursor is the next of an answer before"))?,
-            ),
-        };
+        let after = cursor.as_deref().map(from_cursor).transpose()?;
         let find =
             FindTimers { types: r#type.into_iter().collect(), from, until, after, ..FindTimers::default() };
         let text = || {

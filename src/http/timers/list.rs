@@ -44,13 +44,7 @@ impl TimersQuery {
         let words = |text| -> Vec<String> { words(text).unwrap_or_default() };
         let types = words(&self.r#type).iter().map(|one| one.parse()).collect::<Result<Vec<TimerType>, _>>();
         let states = words(&self.state).iter().map(|one| one.parse()).collect::<Result<Vec<TimerState>, _>>();
-        let after = match self.cursor.as_deref() {
-            None => None,
-            Some(text) => Some(
-                from_cursor(text)
-                    .ok_or_else(|| Problem::bad_request("cursor is the next of a page before"))?,
-            ),
-        };
+        let after = self.cursor.as_deref().map(from_cursor).transpose()?;
         let (types, states) = (types.map_err(wrong("type"))?, states.map_err(wrong("state"))?);
         Ok((FindTimers { types, states, from: self.from, until: self.until, after }, limit))
     }

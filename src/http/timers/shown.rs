@@ -3,6 +3,8 @@
 use serde::Serialize;
 
 use crate::clock::Timestamp;
+use crate::http::cursor::{cursor, place};
+use crate::http::problem::Problem;
 use crate::presence::{Receipt, Timer, TimerData, TimerId, TimerStanding, TimerState, TimerType};
 use crate::store::TimerPlace;
 
@@ -74,28 +76,13 @@ impl From<Timer> for WholeTimer {
     }
 }
 
-/// A place in a list as clients hand it back: the moment in milliseconds, a colon and the id.
+/// A place in a list as clients hand it back.
 pub(super) fn to_cursor(place: &TimerPlace) -> String {
-    format!("{}:{}", place.due.as_millis(), place.id)
+    cursor(&(place.due.as_millis(), place.id.as_str()))
 }
 
-/// `None`: it is none that an answer had.
-pub(super) fn from_cursor(cursor: &str) -> Option<TimerPlace> {
-    let (due, id) = cursor.split_once(':')?;
-    Some(TimerPlace { due: Timestamp::from_millis(due.parse().ok()?), id: id.parse().ok()? })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_cursor_reads_back_and_anything_else_is_none() {
-        let place =
-            TimerPlace { due: Timestamp::from_millis(1_764_000_000_000), id: "a:b c".parse().unwrap() };
-        assert_eq!(from_cursor(&to_cursor(&place)), Some(place));
-        for wrong in ["", "7", "x:a", "7:", "7:a/b", ":a"] {
-            assert_eq!(from_cursor(wrong), None, "{wrong}");
-        }
-    }
+pub(super) fn from_cursor(text: &str) -> Result<TimerPlace, Problem> {
+    place(text, |(due, id): (i64, String)| {
+        Some(TimerPlace { due: Timestamp::from_millis(due), id: id.parse().ok()? })
+    })
 }

@@ -31,10 +31,10 @@ use crate::clock::Timestamp;
 pub const GATHERS: Duration = Duration::from_secs(1);
 
 /// A silence belongs to the storm of a notification if its deadline is at most this long before it.
-const STORM: Duration = Duration::from_secs(60);
+pub const STORM: Duration = Duration::from_secs(60);
 
 /// Stored moments of final members are this much earlier (ms), so they sort before zero and before all silences.
-const FINAL_BEFORE: i64 = 300_000_000_000_000;
+pub const FINAL_BEFORE: i64 = 300_000_000_000_000;
 
 /// How fast groups are sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -182,11 +182,11 @@ impl Stage {
         }
     }
 
+    pub const ALL: [Stage; 4] = [Stage::Waits, Stage::Notified, Stage::IsBack, Stage::Over];
+
     /// `None` for the letter of no stage.
     pub fn of(letter: char) -> Option<Stage> {
-        [Stage::Waits, Stage::Notified, Stage::IsBack, Stage::Over]
-            .into_iter()
-            .find(|stage| stage.letter() == letter)
+        Stage::ALL.into_iter().find(|stage| stage.letter() == letter)
     }
 
     /// The stage of a member after a transition; `None`: the transition changes nothing. `now` is `None` for a new

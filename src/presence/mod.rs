@@ -34,8 +34,8 @@ pub use facts::{Change, Facts, IndexChange, KeyChange, Silence, Snapshot, Standi
 pub use filters::{DEFAULT_SETTLE, FilterProofs, Filters, Hearing, Probed, RemovedFilter, covers, prove};
 pub use flapping::{FlapLook, FlapRule, Flaps, Noted};
 pub use grouping::{
-    Form, GATHERS, GroupTimes, JoiningForm, Left, Pace, ReadySince, Recoveries, Sealed, Stage,
-    is_detected_again, since_of, stored_since,
+    FINAL_BEFORE, Form, GATHERS, GroupTimes, JoiningForm, Left, Pace, ReadySince, Recoveries, STORM, Sealed,
+    Stage, is_detected_again, since_of, stored_since,
 };
 pub use hearing::{
     BLIND_RETENTION, BlindInterval, Gap, HearingState, MemberState, NotAttending, SessionState, ShareMember,

@@ -10,6 +10,7 @@ use std::fmt::Write;
 use redis::Script;
 
 use super::rights::COMMANDS;
+use crate::presence::{FINAL_BEFORE, STORM, Stage};
 
 /// The script that renews leases, for a test that compares it with the rule.
 #[doc(hidden)]
@@ -118,7 +119,23 @@ impl Scripts {
     }
 }
 
-/// Makes a script that writes nothing if its user lacks the right to one of its commands.
+/// The rules' values as scripts name them.
+fn constants() -> Vec<(&'static str, String)> {
+    let stage = |stage| {
+        let name = match stage {
+            Stage::Waits => "WAITS",
+            Stage::Notified => "NOTIFIED",
+            Stage::IsBack => "IS_BACK",
+            Stage::Over => "OVER",
+        };
+        (name, format!("'{}'", stage.letter()))
+    };
+    let numbers = [("STORM", STORM.as_millis().to_string()), ("FINAL", FINAL_BEFORE.to_string())];
+    Stage::ALL.into_iter().map(stage).chain(numbers).collect()
+}
+
+/// Makes a script that writes nothing if its user lacks the right to one of its commands. The values of rules that its text
+/// names are declared before it.
 fn guarded(text: &str) -> Script {
     let mut tries = String::new();
     for command in COMMANDS {
@@ -131,8 +148,12 @@ fn guarded(text: &str) -> Script {
             let _ = write!(tries, "{{{}}},", words.collect::<Vec<_>>().join(","));
         }
     }
+    let mut values = String::new();
+    for (name, value) in constants().iter().filter(|(name, _)| text.contains(name)) {
+        let _ = writeln!(values, "local {name} = {value}");
+    }
     Script::new(&format!(
         "if redis.acl_check_cmd then for _, try in ipairs({{{tries}}}) do if not redis.acl_check_cmd(unpack(try)) then \
-         return redis.error_reply('NOPERM this user may not run ' .. try[1] .. ', nothing was written') end end end\n{text}"
+         return redis.error_reply('NOPERM this user may not run ' .. try[1] .. ', nothing was written') end end end\n{values}{text}"
     ))
 }

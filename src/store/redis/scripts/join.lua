@@ -47,8 +47,6 @@
 local now, wait, interval, gathers = tonumber(ARGV[1]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local held_until, looks_after, receivers = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
 local own, count, head = tonumber(ARGV[9]), tonumber(ARGV[10]), 10
--- How long before a sealing the deadline of a silence of the same storm is at most (ms).
-local STORM = 60000
 begin_batch(receivers, own)
 local due = redis.call('ZMSCORE', KEYS[1], unpack(ARGV, head + 1, head + count))
 local distances = redis.call('HMGET', KEYS[4], unpack(ARGV, head + 1, head + count))
@@ -68,7 +66,7 @@ for i = 1, count do
   if known then
     local before
     letter, before, notified = string.match(known, '^(%a)(%d*)([^ ]*)')
-    is_again = letter == 'x' and (tonumber(before) or 0) < tonumber(detected)
+    is_again = letter == OVER and (tonumber(before) or 0) < tonumber(detected)
   end
   if is_again then
     local again = name .. ' ' .. detected
@@ -81,17 +79,17 @@ for i = 1, count do
   end
   local next_letter = nil
   if letter == '' and not is_end then
-    next_letter = 'o'
-  elseif letter == 't' and form == 'online' then
-    next_letter = 'b'
-  elseif is_end and (letter == '' or letter == 'o' or letter == 't') then
-    next_letter = 'x'
+    next_letter = WAITS
+  elseif letter == NOTIFIED and form == 'online' then
+    next_letter = IS_BACK
+  elseif is_end and (letter == '' or letter == WAITS or letter == NOTIFIED) then
+    next_letter = OVER
   end
-  if letter == 't' and next_letter and lasting then
+  if letter == NOTIFIED and next_letter and lasting then
     redis.call('ZREM', lasting, member)
   end
-  if next_letter == 'x' then
-    held[name] = 'x' .. detected .. (letter == 't' and '' or ':')
+  if next_letter == OVER then
+    held[name] = OVER .. detected .. (letter == NOTIFIED and '' or ':')
     redis.call('ZREM', waiting, member)
     redis.call('ZADD', KEYS[2], ARGV[1], name)
     if redis.call('ZCARD', waiting) == 0 then
@@ -125,7 +123,7 @@ for i = 1, count do
       elseif form == 'online' then
         online = body
       else
-        blind, next_letter = body, 'b'
+        blind, next_letter = body, IS_BACK
       end
       local digest = add_member(name, member, next_letter, detected, ARGV[1], looks_after > 0 and body)
       if lasting and form == 'offline' then
@@ -133,7 +131,7 @@ for i = 1, count do
         look_after(looks_after, now, group)
       end
       local is_added = add_notification(group, ARGV[a + 1], digest, offline, online, blind,
-        next_letter == 'b' and form == 'online' and { notified } or {},
+        next_letter == IS_BACK and form == 'online' and { notified } or {},
         situation(lasting, gathers, tonumber(distances[i] or '')), ARGV[1], ARGV[2], receivers, own)
       if is_added and last and last < now and now < last + interval then
         batch.sealed[#batch.sealed] = distances[i]

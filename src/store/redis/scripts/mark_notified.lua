@@ -36,11 +36,11 @@ for i = 1, tonumber(ARGV[2]) do
   local name = group .. '\n' .. member
   local known = redis.call('HGET', KEYS[2], name) or ''
   local letter, before, notified, body = string.match(known, '^(%a)(%d*):?([^ ]*)(.*)$')
-  local is_cancelled = letter == 'x' and before == detected and string.sub(known, -1) == ':'
+  local is_cancelled = letter == OVER and before == detected and string.sub(known, -1) == ':'
   local all = nil
-  if not letter or is_cancelled or letter == 'o' and ARGV[a + 4] == '1' then
+  if not letter or is_cancelled or letter == WAITS and ARGV[a + 4] == '1' then
     all, before, body = receivers, detected, ''
-  elseif letter == 't' and notified ~= '' then
+  elseif letter == NOTIFIED and notified ~= '' then
     all = notified
     for receiver in string.gmatch(receivers, '[^,]+') do
       if not string.find(',' .. all .. ',', ',' .. receiver .. ',', 1, true) then
@@ -48,11 +48,11 @@ for i = 1, tonumber(ARGV[2]) do
       end
     end
   end
-  if all and (letter ~= 't' or all ~= notified) then
+  if all and (letter ~= NOTIFIED or all ~= notified) then
     if body == '' and record ~= '' then
       body = ' ' .. record
     end
-    redis.call('HSET', KEYS[2], name, 't' .. before .. ':' .. all .. body)
+    redis.call('HSET', KEYS[2], name, NOTIFIED .. before .. ':' .. all .. body)
     changed = changed + 1
     if ARGV[a + 5] == '1' then
       redis.call('ZADD', lasting, 'NX', now, member)
@@ -60,7 +60,7 @@ for i = 1, tonumber(ARGV[2]) do
     if looks_after > 0 then
       redis.call('ZADD', KEYS[4], 'LT', string.format('%.0f', now + looks_after), group)
     end
-    if letter == 'o' then
+    if letter == WAITS then
       redis.call('ZREM', waiting, member)
       if redis.call('ZCARD', waiting) == 0 then
         redis.call('ZREM', KEYS[1], group)

@@ -128,9 +128,9 @@ for i = 1, #due do
         local offline, online, blind, notified, digest, lasts = {}, {}, {}, {}, {}, {}
         for _, one in ipairs(ready) do
           local member, letter, body, detected, name, notified_before = unpack(one)
-          local list = letter == 'o' and offline or online
+          local list = letter == WAITS and offline or online
           if string.sub(member, 1, 6) == 'blind ' then
-            list, letter = blind, 'b'
+            list, letter = blind, IS_BACK
           end
           if list == online then
             notified[#notified + 1] = notified_before

@@ -5,11 +5,11 @@
 -- sealed notification is lost and sealed again.
 --
 -- Waiting members are a sorted set by when their waits began. The moments of members that are final, which are all but
--- silences, are less by `FINAL` and so below zero: see presence/grouping.rs.
+-- silences, are less by `FINAL` and so below zero. The stages of members, STORM and FINAL are those of
+-- presence/grouping.rs: `guarded` declares them.
 --
 -- KEYS up to the lanes of the last receiver are those of join.lua and seal.lua; no ARGV is read here.
 -- Returns nothing: it declares functions for the second part.
-local FINAL = 300000000000000
 -- How many values a command gets at once, because the stack of a script ends: an even number, for pairs.
 local MOST_VALUES = 2000
 local batch = { groups = {}, ids = {}, bodies = {}, owed = {}, over = {}, members = {}, sealed = {}, of_receiver = {} }
@@ -84,10 +84,10 @@ end
 local function add_member(name, member, letter, detected, now, body)
   local members, over = batch.members, batch.over
   members[#members + 1] = name
-  if letter == 'o' then
-    members[#members + 1] = 't' .. detected .. ':' .. own_names .. (body and ' ' .. body or '')
+  if letter == WAITS then
+    members[#members + 1] = NOTIFIED .. detected .. ':' .. own_names .. (body and ' ' .. body or '')
   else
-    members[#members + 1] = 'x' .. detected
+    members[#members + 1] = OVER .. detected
     over[#over + 1] = now
     over[#over + 1] = name
   end

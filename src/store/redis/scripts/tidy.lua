@@ -12,7 +12,7 @@ local count = tonumber(ARGV[2])
 local members = redis.call('HMGET', KEYS[2], unpack(ARGV, 3, 2 + count))
 local sealed = redis.call('HMGET', KEYS[3], unpack(ARGV, 3 + count))
 for i = 1, count do
-  if string.sub(members[i] or '', 1, 1) == 'x' then
+  if string.sub(members[i] or '', 1, 1) == OVER then
     redis.call('HDEL', KEYS[2], ARGV[2 + i])
   end
   if sealed[i] and (tonumber(sealed[i]) or 0) < tonumber(ARGV[1]) then

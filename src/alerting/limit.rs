@@ -86,11 +86,11 @@ pub(super) struct Limits {
     pub limit: RateLimit,
     receiver: String,
     engine: Arc<dyn SharedStore>,
-    known: Option<Known>,
+    known: Option<VersionedLimits>,
 }
 
 /// The state at one version.
-struct Known {
+struct VersionedLimits {
     version: Option<String>,
     state: LimitState,
     /// The notifications of the open digest (JSON).
@@ -118,7 +118,7 @@ impl Limits {
         Ok(members.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default())
     }
 
-    async fn known(&mut self) -> Result<&Known> {
+    async fn known(&mut self) -> Result<&VersionedLimits> {
         if let Some(known) = &self.known
             && self.engine.shared_version(Shared::Limits).await? != known.version
         {
@@ -129,8 +129,11 @@ impl Limits {
             let find = |name: &str| shared.entries.iter().find(|entry| entry.0 == name).map(|entry| &entry.1);
             let state = find(&self.receiver).and_then(|text| serde_json::from_str(text).ok());
             let members = find(&self.members_name()).cloned();
-            self.known =
-                Some(Known { version: shared.version.clone(), state: state.unwrap_or_default(), members });
+            self.known = Some(VersionedLimits {
+                version: shared.version.clone(),
+                state: state.unwrap_or_default(),
+                members,
+            });
         }
         Ok(self.known.as_ref().expect("it was read"))
     }
@@ -144,7 +147,7 @@ impl Limits {
     ) -> Result<Option<T>> {
         let text = |value: serde_json::Result<String>| value.expect("names and times are always JSON");
         for _ in 0..TRIES {
-            let Known { version, state, .. } = self.known().await?;
+            let VersionedLimits { version, state, .. } = self.known().await?;
             let (version, mut state) = (version.clone(), state.clone());
             let Some(decided) = decide(&mut state) else { return Ok(None) };
             let mut write = vec![(self.receiver.clone(), text(serde_json::to_string(&state)))];

@@ -81,7 +81,7 @@ struct Held {
 }
 
 /// The open records that were read so far.
-struct Known<'a> {
+struct KnownOpen<'a> {
     pages: OpenPages<'a>,
     /// Of the pages so far.
     read: (VecDeque<OfflineRecord>, usize),
@@ -89,9 +89,9 @@ struct Known<'a> {
     whole: Option<OpenRecords>,
 }
 
-impl<'a> Known<'a> {
-    fn new(queries: &'a dyn Queries) -> Known<'a> {
-        Known { pages: OpenPages::new(queries), read: Default::default(), whole: None }
+impl<'a> KnownOpen<'a> {
+    fn new(queries: &'a dyn Queries) -> KnownOpen<'a> {
+        KnownOpen { pages: OpenPages::new(queries), read: Default::default(), whole: None }
     }
 
     fn begin_again(&mut self, queries: &'a dyn Queries) {
@@ -103,13 +103,13 @@ impl Resend {
     /// Runs until it is stopped.
     pub async fn run(self) -> anyhow::Result<()> {
         let mut is_failing = false;
-        let mut known = Known::new(&*self.queries);
+        let mut known = KnownOpen::new(&*self.queries);
         loop {
             let round = async {
                 if self.ownership.owns(FIRST) {
                     self.round(&mut known, &mut is_failing).await;
                 } else {
-                    known = Known::new(&*self.queries);
+                    known = KnownOpen::new(&*self.queries);
                 }
                 tokio::time::sleep(self.every).await;
             };
@@ -119,7 +119,7 @@ impl Resend {
         }
     }
 
-    async fn round<'a>(&'a self, known: &mut Known<'a>, is_failing: &mut bool) {
+    async fn round<'a>(&'a self, known: &mut KnownOpen<'a>, is_failing: &mut bool) {
         let now = self.clock.now();
         // The loops that need the engine report that it is away.
         let open = match self.open(known, now).await {
@@ -141,7 +141,7 @@ impl Resend {
 
     /// The open records to send: all, if this round reads every page; else the records of the last complete round that
     /// are still open.
-    async fn open<'a>(&'a self, known: &mut Known<'a>, now: Timestamp) -> Result<OpenRecords> {
+    async fn open<'a>(&'a self, known: &mut KnownOpen<'a>, now: Timestamp) -> Result<OpenRecords> {
         let most = self.channel.most_resent();
         let held = self.held(now).await?;
         for read in 0.. {

@@ -51,7 +51,7 @@ pub(super) enum Violation {
 }
 
 #[derive(Debug)]
-enum State {
+enum ReadState {
     Header(Header),
     Announced(Frame),
     Body(Body),
@@ -98,7 +98,7 @@ struct Body {
 /// The filter of one connection.
 #[derive(Debug)]
 pub(super) struct FrameFilter {
-    state: State,
+    state: ReadState,
     most: u32,
     has_connected: bool,
     /// Packet ids of messages that will be acknowledged, in order, and whether the device waits for it.
@@ -113,7 +113,7 @@ impl FrameFilter {
     /// No frame may be larger than `most`.
     pub fn new(most: usize) -> FrameFilter {
         FrameFilter {
-            state: State::Header(Header::default()),
+            state: ReadState::Header(Header::default()),
             most: u32::try_from(most).unwrap_or(u32::MAX),
             has_connected: false,
             to_acknowledge: VecDeque::new(),
@@ -125,7 +125,7 @@ impl FrameFilter {
 
     /// Whether the stream is between two frames.
     pub fn is_between(&self) -> bool {
-        matches!(&self.state, State::Header(header) if header.first.is_none())
+        matches!(&self.state, ReadState::Header(header) if header.first.is_none())
     }
 
     /// Bytes at QoS 2 that wait for their release.
@@ -145,16 +145,16 @@ impl FrameFilter {
     pub fn take(&mut self, input: &mut &[u8], output: &mut Vec<u8>) -> Result<Option<Frame>, Violation> {
         loop {
             match &mut self.state {
-                State::Announced(frame) => return Ok(Some(*frame)),
-                State::Header(header) => {
+                ReadState::Announced(frame) => return Ok(Some(*frame)),
+                ReadState::Header(header) => {
                     let Some((byte, rest)) = input.split_first() else { return Ok(None) };
                     *input = rest;
                     if let Some(frame) = header.read(*byte)? {
                         self.check(frame)?;
-                        self.state = State::Announced(frame);
+                        self.state = ReadState::Announced(frame);
                     }
                 }
-                State::Body(body) => {
+                ReadState::Body(body) => {
                     if body.left == 0 {
                         self.end(output)?;
                         continue;
@@ -210,13 +210,14 @@ impl FrameFilter {
         output.push(first);
         put_length(length, output);
         let (left, is_plain) = (frame.length as usize, rewrite == Rewrite::Copy);
-        self.state = State::Body(Body { rewrite, size: frame.length, left, at: 0, text: 0, id: 0, is_plain });
+        self.state =
+            ReadState::Body(Body { rewrite, size: frame.length, left, at: 0, text: 0, id: 0, is_plain });
         if left == 0 { self.end(output) } else { Ok(()) }
     }
 
     fn end(&mut self, output: &mut Vec<u8>) -> Result<(), Violation> {
-        let header = State::Header(Header::default());
-        let State::Body(body) = std::mem::replace(&mut self.state, header) else { return Ok(()) };
+        let header = ReadState::Header(Header::default());
+        let ReadState::Body(body) = std::mem::replace(&mut self.state, header) else { return Ok(()) };
         match body.rewrite {
             Rewrite::InsertId => {
                 if !body.is_plain {

@@ -37,13 +37,13 @@ pub(super) fn root(file: &File, problems: &mut Problems) -> Route {
         times: times.of_route("route", &root.mute_times, &root.active_times, problems),
         ..Route::default()
     };
-    let known = Known { receivers: &names, times: &times };
+    let known = RouteNames { receivers: &names, times: &times };
     route.routes = below("route", &root.routes, &route, &known, 1, problems);
     route
 }
 
 /// Names that routes may name.
-struct Known<'a> {
+struct RouteNames<'a> {
     receivers: &'a [&'a str],
     times: &'a Times,
 }
@@ -53,7 +53,7 @@ fn below(
     path: &str,
     routes: &[NestedRoute],
     above: &Route,
-    known: &Known<'_>,
+    known: &RouteNames<'_>,
     depth: usize,
     problems: &mut Problems,
 ) -> Vec<Route> {
@@ -79,7 +79,7 @@ fn nested(
     path: &str,
     one: &NestedRoute,
     above: &Route,
-    known: &Known<'_>,
+    known: &RouteNames<'_>,
     depth: usize,
     problems: &mut Problems,
 ) -> Route {

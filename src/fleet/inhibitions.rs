@@ -28,7 +28,7 @@ const ATTEMPTS: usize = 20;
 type Sources = HashMap<String, OfflineRecord>;
 
 #[derive(Clone)]
-struct Known {
+struct VersionedSources {
     version: Option<String>,
     sources: Arc<Sources>,
     inhibitors: Arc<Inhibitors>,
@@ -40,7 +40,7 @@ pub struct Inhibitions {
     inhibition: Inhibition,
     telemetry: Arc<Telemetry>,
     /// `None` before the first read.
-    known: Mutex<Option<Known>>,
+    known: Mutex<Option<VersionedSources>>,
 }
 
 impl Inhibitions {
@@ -137,7 +137,7 @@ impl Inhibitions {
     /// Writes the answer of `decide`, and removes sources that inhibit no more.
     async fn change(&self, now: Timestamp, decide: impl Fn(&Sources) -> Sources) -> Result<()> {
         for _ in 0..ATTEMPTS {
-            let Known { version, sources, .. } = self.refreshed().await?;
+            let VersionedSources { version, sources, .. } = self.refreshed().await?;
             let mut write = decide(&sources);
             let is_past = |record: &OfflineRecord| {
                 self.inhibition.is_past(record, now) || !self.inhibition.has_source(record)
@@ -170,7 +170,7 @@ impl Inhibitions {
         Err(EngineError::Unavailable(why))
     }
 
-    async fn refreshed(&self) -> Result<Known> {
+    async fn refreshed(&self) -> Result<VersionedSources> {
         let before = self.known.lock().expect("nothing panics under this lock").clone();
         if let Some(known) = before
             && known.version == self.store.shared_version(Shared::Sources).await?
@@ -183,7 +183,7 @@ impl Inhibitions {
         let sources: Sources = entries.into_iter().filter_map(read).collect();
         let inhibitors = Arc::new(Inhibitors::new(self.inhibition.clone(), sources.values()));
         self.telemetry.inhibiting_units(inhibitors.open());
-        let known = Known { version, sources: Arc::new(sources), inhibitors };
+        let known = VersionedSources { version, sources: Arc::new(sources), inhibitors };
         *self.known.lock().expect("nothing panics under this lock") = Some(known.clone());
         Ok(known)
     }

@@ -43,7 +43,7 @@ mod unheard;
 mod unwatched;
 
 use absent_keys::AbsentKeys;
-use hearing::Heard;
+use hearing::CurrentHearing;
 pub use hearing::HearingConfig;
 pub use inventory::Registered;
 pub use lost::StoredRecord;
@@ -66,7 +66,7 @@ pub struct Roll {
     strangers: Strangers,
     transitions: Transitions,
     filters: Filters,
-    heard: RwLock<Heard>,
+    heard: RwLock<CurrentHearing>,
     declared: Declarations,
     absent_keys: AbsentKeys,
     unconfirmed: Unconfirmed,

@@ -85,11 +85,11 @@ pub struct StrangerFilter {
 /// The strangers of this instance.
 #[derive(Default)]
 pub struct Strangers {
-    state: Mutex<State>,
+    state: Mutex<StrangerList>,
 }
 
 #[derive(Default)]
-struct State {
+struct StrangerList {
     by_unit: BTreeMap<Unit, Stranger>,
     /// The heartbeats of ids that are not listed.
     unlisted: u64,
@@ -143,12 +143,12 @@ impl Strangers {
         (found.map(|(unit, stranger)| (unit.clone(), stranger.clone())).collect(), state.unlisted)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, StrangerList> {
         self.state.lock().expect("nothing panics under this lock")
     }
 }
 
-impl State {
+impl StrangerList {
     fn has_room(&mut self, now: Timestamp) -> bool {
         if self.by_unit.len() < MOST {
             return true;

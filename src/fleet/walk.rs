@@ -51,7 +51,7 @@ mod pace;
 mod page;
 mod removed;
 
-use pace::Pace;
+use pace::WalkPace;
 use page::PageOutcome;
 pub use removed::Removed;
 use removed::UnwatchedRecords;
@@ -231,7 +231,7 @@ impl Walk {
             let newest = self.roll.rule_book().edition();
             let has_new_rules = edition.replace(newest) != Some(newest);
             let shortest = if has_new_rules { Duration::ZERO } else { self.period };
-            let pace = Pace::new(self.paced_period(shortest));
+            let pace = WalkPace::new(self.paced_period(shortest));
             let is_alone = self.is_alone();
             let mut again = std::mem::take(&mut *filled.again());
             if has_new_rules {
@@ -276,7 +276,7 @@ impl Walk {
     }
 
     /// Runs one round over all partitions. `failed`: the partitions whose last comparison failed.
-    async fn round(&self, round: &Round, pace: &Pace, failed: &mut HashSet<u16>) {
+    async fn round(&self, round: &Round, pace: &WalkPace, failed: &mut HashSet<u16>) {
         let partitions = self.own_partitions();
         for (index, &partition) in partitions.iter().enumerate() {
             if !self.is_current(round) {
@@ -418,7 +418,7 @@ impl Round {
 
 /// The progress of a round before one of its partitions.
 struct RoundProgress<'a> {
-    pace: &'a Pace,
+    pace: &'a WalkPace,
     /// Partitions that are done.
     done: f64,
     of: f64,

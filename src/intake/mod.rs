@@ -113,7 +113,7 @@ pub async fn run(
     }
     let topics = Arc::new(config.topics(roll.rule_book())?);
     let probes = probe::Probes::new(&topics.filters_of_kinds(), &roll.rules());
-    let hearing = Heard { topics, probes: Arc::new(probes) };
+    let hearing = ProvedTopics { topics, probes: Arc::new(probes) };
     let values = value_buffer::ValueBuffer::new(&metrics, telemetry.clone()).map(Arc::new);
     let writer = engine_writer::EngineWriter { roll, timers, clock, telemetry, stop: stop.clone() };
     let mut tasks = JoinSet::new();
@@ -174,7 +174,7 @@ fn name(number: u8) -> String {
 }
 
 /// The topics to hear, and the probes that prove it.
-struct Heard {
+struct ProvedTopics {
     topics: Arc<topic::Topics>,
     probes: Arc<probe::Probes>,
 }
@@ -185,7 +185,7 @@ struct Heard {
 async fn listen(
     config: &Config,
     name: &str,
-    Heard { topics, probes }: &Heard,
+    ProvedTopics { topics, probes }: &ProvedTopics,
     values: Option<Arc<value_buffer::ValueBuffer>>,
     writer: &engine_writer::EngineWriter,
     tasks: &mut JoinSet<()>,

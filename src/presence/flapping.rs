@@ -58,12 +58,12 @@ struct Episode {
     /// The moments of its first and last transition (ms).
     first: i64,
     last: i64,
-    stage: Stage,
+    stage: EpisodeStage,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Stage {
+enum EpisodeStage {
     Lasts,
     /// It is over, and its end has perhaps not joined its groups.
     Ending,
@@ -101,7 +101,7 @@ impl Flaps {
         let at = moment(record);
         let is_new = at > self.last;
         if let Some(episode) = &mut self.episode {
-            let lasts = episode.stage == Stage::Lasts && is_new;
+            let lasts = episode.stage == EpisodeStage::Lasts && is_new;
             if at >= episode.first && (at <= episode.last || lasts) {
                 if lasts {
                     episode.last = at;
@@ -126,22 +126,26 @@ impl Flaps {
         }
         self.moments.clear();
         let record = begin(record, at);
-        self.episode = Some(Episode { record: record.clone(), first: at, last: at, stage: Stage::Lasts });
+        self.episode =
+            Some(Episode { record: record.clone(), first: at, last: at, stage: EpisodeStage::Lasts });
         Noted::Episode(Box::new(record))
     }
 
     /// The episode that lasts, as receivers are notified of its begin.
     pub fn lasting(&self) -> Option<&OfflineRecord> {
-        self.episode.as_ref().filter(|episode| episode.stage == Stage::Lasts).map(|episode| &episode.record)
+        self.episode
+            .as_ref()
+            .filter(|episode| episode.stage == EpisodeStage::Lasts)
+            .map(|episode| &episode.record)
     }
 
     /// When the unit is to be looked at.
     pub fn look_at(&self, rule: Option<&FlapRule>) -> Timestamp {
         let last = Timestamp::from_millis(self.last);
         match (self.episode.as_ref().map(|episode| episode.stage), rule) {
-            (Some(Stage::Ending), _) | (_, None) => last,
-            (Some(Stage::Lasts), Some(rule)) => last + rule.stable,
-            (Some(Stage::Over) | None, Some(rule)) => last + rule.window,
+            (Some(EpisodeStage::Ending), _) | (_, None) => last,
+            (Some(EpisodeStage::Lasts), Some(rule)) => last + rule.stable,
+            (Some(EpisodeStage::Over) | None, Some(rule)) => last + rule.window,
         }
     }
 
@@ -158,27 +162,29 @@ impl Flaps {
         let watched = paused_until.zip(rule).map_or(Timestamp::ZERO, |(until, rule)| until + rule.stable);
         let at = self.look_at(rule).max(watched);
         match self.episode.as_ref().map(|episode| episode.stage) {
-            Some(Stage::Ending) => FlapLook::End,
-            Some(Stage::Lasts) if open.is_none() || rule.is_none() => FlapLook::End,
+            Some(EpisodeStage::Ending) => FlapLook::End,
+            Some(EpisodeStage::Lasts) if open.is_none() || rule.is_none() => FlapLook::End,
             _ if now < at => FlapLook::Wait(at),
             // The next transition is on its way.
-            Some(Stage::Lasts) if open != Some(self.offline) && now < at + LATE => FlapLook::Wait(now + SOON),
-            Some(Stage::Lasts) => FlapLook::End,
-            Some(Stage::Over) | None => FlapLook::Forget,
+            Some(EpisodeStage::Lasts) if open != Some(self.offline) && now < at + LATE => {
+                FlapLook::Wait(now + SOON)
+            }
+            Some(EpisodeStage::Lasts) => FlapLook::End,
+            Some(EpisodeStage::Over) | None => FlapLook::Forget,
         }
     }
 
     /// These transitions when the end of the episode is decided; nothing changes if it is already.
     pub fn ending(&self) -> Flaps {
-        self.at_stage(Stage::Ending)
+        self.at_stage(EpisodeStage::Ending)
     }
 
     /// … and when it has joined its groups.
     pub fn over(&self) -> Flaps {
-        self.at_stage(Stage::Over)
+        self.at_stage(EpisodeStage::Over)
     }
 
-    fn at_stage(&self, stage: Stage) -> Flaps {
+    fn at_stage(&self, stage: EpisodeStage) -> Flaps {
         let episode = self.episode.clone().map(|episode| Episode { stage, ..episode });
         Flaps { episode, ..self.clone() }
     }

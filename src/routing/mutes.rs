@@ -21,7 +21,7 @@ const LONGEST_HOLD: Duration = Duration::from_secs(60);
 pub(super) struct Mutes {
     /// By the ids of the routes; that of the root is empty.
     routes: HashMap<String, RouteTimes>,
-    known: Mutex<Known>,
+    known: Mutex<LastAnswer>,
 }
 
 /// The routes that are muted, by their ids, and until when.
@@ -29,7 +29,7 @@ pub(super) type MutedRoutes = Arc<HashMap<String, Timestamp>>;
 
 /// The last answer, valid in `from..until`.
 #[derive(Debug, Default)]
-struct Known {
+struct LastAnswer {
     from: Timestamp,
     until: Timestamp,
     muted: MutedRoutes,
@@ -46,7 +46,7 @@ impl Mutes {
         if !(known.from..known.until).contains(&now) {
             let until = |times: &RouteTimes| times.muted_until(now).unwrap_or_else(|| times.next_change(now));
             let muted = |(id, times): (&String, &RouteTimes)| Some((id.clone(), times.muted_until(now)?));
-            *known = Known {
+            *known = LastAnswer {
                 from: now,
                 until: self.routes.values().map(until).min().unwrap_or(Timestamp::NEVER),
                 muted: Arc::new(self.routes.iter().filter_map(muted).collect()),

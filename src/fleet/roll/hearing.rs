@@ -27,7 +27,7 @@ pub struct HearingConfig {
 
 /// How far Rollcall has heard, as this instance knows it.
 #[derive(Default)]
-pub(super) struct Heard {
+pub(super) struct CurrentHearing {
     hearing: Arc<Hearing>,
     /// The filters that are no longer configured and hold back their kinds.
     removed: Arc<[RemovedFilter]>,
@@ -70,7 +70,7 @@ impl Roll {
         let before = &current.hearing;
         let of_kind = |(kind, of_kind): (&Kind, &Hearing)| of_kind.heard > before.of(kind).heard;
         let further = hearing.heard > before.heard || hearing.kinds.iter().any(of_kind);
-        *current = Heard { hearing: hearing.clone(), removed: removed.into() };
+        *current = CurrentHearing { hearing: hearing.clone(), removed: removed.into() };
         drop(current);
         if further {
             self.heard_more.notify_one();

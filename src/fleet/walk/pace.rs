@@ -9,14 +9,14 @@ use tokio::time::{Instant, sleep_until};
 const UNITS_A_SECOND: f64 = 40_000.0;
 
 /// The beginning and the period of a round. A round that is late goes on without a rest.
-pub(super) struct Pace {
+pub(super) struct WalkPace {
     began: Instant,
     period: Duration,
 }
 
-impl Pace {
-    pub fn new(period: Duration) -> Pace {
-        Pace { began: Instant::now(), period }
+impl WalkPace {
+    pub fn new(period: Duration) -> WalkPace {
+        WalkPace { began: Instant::now(), period }
     }
 
     pub fn is_over(&self) -> bool {

@@ -21,11 +21,11 @@ pub(super) type UnwatchedRecords = BTreeMap<Kind, u64>;
 pub struct Removed {
     /// How long records stay open.
     stay: Duration,
-    state: Mutex<State>,
+    state: Mutex<UnwatchedKinds>,
 }
 
 #[derive(Default)]
-struct State {
+struct UnwatchedKinds {
     /// Open records by partition, as of its last whole read.
     open: HashMap<u16, UnwatchedRecords>,
     /// Since when no instance is known to be configured with the kind.
@@ -60,7 +60,7 @@ impl Removed {
         } else {
             state.open.insert(partition, unwatched);
         }
-        let State { open, since } = &mut *state;
+        let UnwatchedKinds { open, since } = &mut *state;
         since.retain(|kind, _| open.values().any(|unwatched| unwatched.contains_key(kind)));
     }
 
@@ -75,7 +75,7 @@ impl Removed {
         self.state().since.insert(kind.clone(), now);
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, UnwatchedKinds> {
         self.state.lock().expect("nothing panics under this lock")
     }
 }

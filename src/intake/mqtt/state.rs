@@ -54,7 +54,7 @@ use liveness::Liveness;
 const LEAVING: Duration = Duration::from_secs(3);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum ConnectionStage {
     /// The first requests are not granted yet.
     Subscribing,
     /// A member whose canary has yet to come back.
@@ -78,7 +78,7 @@ pub(in crate::intake) struct ConnectionState {
     /// The number of the connection; one more each time. The first is a random one, so that a client which cannot
     /// read the last wills of members cannot forge one.
     number: u64,
-    stage: Stage,
+    stage: ConnectionStage,
     is_stopping: bool,
     liveness: Liveness,
     leave_until: Instant,
@@ -105,7 +105,7 @@ impl ConnectionState {
         let now = Instant::now();
         ConnectionState {
             number,
-            stage: Stage::Closed,
+            stage: ConnectionStage::Closed,
             is_stopping: false,
             liveness: Liveness::new(session.limits, now),
             leave_until: now,
@@ -137,7 +137,10 @@ impl ConnectionState {
 
     /// Whether canaries are sent.
     pub fn is_sending_canaries(&self) -> bool {
-        matches!(self.stage, Stage::Proving | Stage::Hearing | Stage::Draining(_))
+        matches!(
+            self.stage,
+            ConnectionStage::Proving | ConnectionStage::Hearing | ConnectionStage::Draining(_)
+        )
     }
 
     /// Whether it knows that Rollcall is stopping.
@@ -152,7 +155,7 @@ impl ConnectionState {
 
     pub fn on_connect(&mut self, now: Instant) {
         self.number += 1;
-        self.stage = Stage::Subscribing;
+        self.stage = ConnectionStage::Subscribing;
         self.is_stopping = false;
         self.liveness = Liveness::new(self.session.limits, now);
         self.canaries.connecting();
@@ -182,8 +185,8 @@ impl ConnectionState {
                 self.liveness.answered();
                 self.on_suback(answer, now.clock, actions);
             }
-            Packet::UnsubAck(_) if self.stage == Stage::Unsubscribing => {
-                self.stage = Stage::Draining(self.canaries.next());
+            Packet::UnsubAck(_) if self.stage == ConnectionStage::Unsubscribing => {
+                self.stage = ConnectionStage::Draining(self.canaries.next());
                 actions.push(Action::TickNow);
             }
             _ => {}
@@ -209,24 +212,24 @@ impl ConnectionState {
 
     fn on_suback(&mut self, answer: &SubAck, now: Timestamp, actions: &mut Actions) {
         let requests = match self.stage {
-            Stage::Subscribing => &self.session.first,
-            Stage::SubscribingShare => &self.session.share_requests,
+            ConnectionStage::Subscribing => &self.session.first,
+            ConnectionStage::SubscribingShare => &self.session.share_requests,
             _ => return actions.push(Action::TickNow),
         };
         let grants = Grants::of(answer, requests);
         let (refused, is_nothing_granted) = (grants.refusal(), grants.is_nothing_granted);
         actions.push(Action::ReportGrants(grants));
         if let Some(why) = refused {
-            if self.stage == Stage::SubscribingShare && is_nothing_granted {
+            if self.stage == ConnectionStage::SubscribingShare && is_nothing_granted {
                 // It was given no message, so it leaves no trace.
                 actions.push(Action::Record(self.queued(Content::Unsubscribed, now, None)));
             }
             return actions.push(Action::End(ConnectionLoss::Refused, why));
         }
-        if self.stage == Stage::Subscribing && self.is_member() {
-            self.stage = Stage::Proving;
+        if self.stage == ConnectionStage::Subscribing && self.is_member() {
+            self.stage = ConnectionStage::Proving;
         } else {
-            self.stage = Stage::Hearing;
+            self.stage = ConnectionStage::Hearing;
             actions.push(Action::ReportConnected);
         }
         actions.push(Action::TickNow);
@@ -245,7 +248,7 @@ impl ConnectionState {
         if topic.starts_with(b"$SYS/") {
             return actions.push(Action::CountBrokerDrops);
         }
-        if self.stage == Stage::Closed {
+        if self.stage == ConnectionStage::Closed {
             return;
         }
         let is_acknowledged = publish.qos != QoS::AtMostOnce;
@@ -269,7 +272,7 @@ impl ConnectionState {
                 self.deaf_until = self.deaf_until.max(now);
             }
             Content::Canary(canary) => {
-                is_last = matches!(self.stage, Stage::Draining(seq) if canary.seq >= seq);
+                is_last = matches!(self.stage, ConnectionStage::Draining(seq) if canary.seq >= seq);
                 if !self.is_proof(canary, now) {
                     content = Content::Nothing;
                 }
@@ -309,7 +312,7 @@ impl ConnectionState {
     pub fn on_tick(&mut self, now: Instant, actions: &mut Actions) {
         self.transit.set_gap(self.pace.gap());
         // Before the canary: when that is recorded, so are the probes.
-        if let Some(probes) = self.probes.as_ref().filter(|_| self.stage == Stage::Hearing) {
+        if let Some(probes) = self.probes.as_ref().filter(|_| self.stage == ConnectionStage::Hearing) {
             let due = probes.due(now, &self.pace, self.period());
             actions.extend(due.map(Action::PublishProbe));
         }
@@ -344,8 +347,8 @@ impl ConnectionState {
             self.liveness.proved(at);
             self.redelivery.acknowledged(proof.canary, now.clock);
         }
-        if self.stage == Stage::Proving && proof.attends == self.number {
-            self.stage = Stage::SubscribingShare;
+        if self.stage == ConnectionStage::Proving && proof.attends == self.number {
+            self.stage = ConnectionStage::SubscribingShare;
             self.liveness.attend(now.instant);
             self.liveness.requested(now.instant);
             actions.push(Action::Subscribe(Requests::Share));
@@ -354,8 +357,8 @@ impl ConnectionState {
 
     pub fn on_stop(&mut self, now: Instant, actions: &mut Actions) {
         self.is_stopping = true;
-        if self.stage == Stage::Hearing && self.is_member() {
-            self.stage = Stage::Unsubscribing;
+        if self.stage == ConnectionStage::Hearing && self.is_member() {
+            self.stage = ConnectionStage::Unsubscribing;
             self.leave_until = now + LEAVING;
             actions.push(Action::UnsubscribeShare);
         } else {
@@ -413,11 +416,11 @@ impl ConnectionState {
     }
 
     fn is_leaving(&self) -> bool {
-        matches!(self.stage, Stage::Unsubscribing | Stage::Draining(_))
+        matches!(self.stage, ConnectionStage::Unsubscribing | ConnectionStage::Draining(_))
     }
 
     fn close(&mut self, actions: &mut Actions) {
-        self.stage = Stage::Closed;
+        self.stage = ConnectionStage::Closed;
         self.liveness.close();
         actions.push(Action::StopTaking);
     }

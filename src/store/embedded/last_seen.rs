@@ -63,11 +63,11 @@ pub(super) fn partition_and_slot(id: i64) -> Option<(u16, u32)> {
 pub(super) struct LastSeenTables {
     memory: Arc<InMemoryFleet>,
     flush_number: AtomicI64,
-    state: Mutex<State>,
+    state: Mutex<UnmergedBeats>,
 }
 
 #[derive(Default)]
-struct State {
+struct UnmergedBeats {
     /// How many beats are in no page yet.
     beats: usize,
     /// How many rows `beats` and `pages` have.
@@ -96,7 +96,7 @@ impl LastSeenTables {
         state.pages = pages;
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, UnmergedBeats> {
         self.state.lock().expect("nothing panics under this lock")
     }
 }

@@ -23,7 +23,7 @@ const GROUPS: usize = 50;
 const STEP: usize = 100;
 
 /// A silence that waits, as it was read.
-struct Silence<'a> {
+struct WaitingSilence<'a> {
     group: &'a String,
     member: Vec<u8>,
     /// When its wait began (ms), as another program may have written it.
@@ -31,8 +31,8 @@ struct Silence<'a> {
 }
 
 /// A silence that is held, as it was read.
-struct Held<'a, 'b> {
-    silence: &'b Silence<'a>,
+struct HeldSilence<'a, 'b> {
+    silence: &'b WaitingSilence<'a>,
     value: Vec<u8>,
     until: Timestamp,
 }
@@ -69,16 +69,16 @@ async fn hold_some<'a>(
     for silences in ready.chunks(MOST_MEMBERS) {
         let mut read = pipe();
         read.cmd("HMGET").arg(engine.keys.in_partition(partition, "members"));
-        for Silence { group, member, .. } in silences {
+        for WaitingSilence { group, member, .. } in silences {
             read.arg([group.as_bytes(), b"\n", member].concat());
         }
         let (values,): (Vec<Option<Vec<u8>>>,) = engine.topology.send("members", &read).await?;
         let held = silences.iter().zip(values).filter_map(|(silence, value)| {
             let value = value?;
             let until = destinations.silence_held_until(&record_of(&value)?, now)?;
-            Some(Held { silence, value, until })
+            Some(HeldSilence { silence, value, until })
         });
-        let held: Vec<Held<'a, '_>> = held.collect();
+        let held: Vec<HeldSilence<'a, '_>> = held.collect();
         again.extend(held.iter().map(|held| held.silence.group));
         let slot = engine.keys.slot(partition);
         let steps = held.chunks(STEP).map(|step| (slot, prolong(engine, partition, step, pace)));
@@ -94,7 +94,7 @@ async fn ready<'a>(
     partition: u16,
     groups: &[&'a String],
     until: Timestamp,
-) -> Result<Vec<Silence<'a>>> {
+) -> Result<Vec<WaitingSilence<'a>>> {
     let mut read = pipe();
     for group in groups {
         let waiting = engine.keys.of(partition, "waiting", group);
@@ -103,15 +103,20 @@ async fn ready<'a>(
     }
     let ready: Vec<Vec<(Vec<u8>, f64)>> = engine.topology.send("waiting", &read).await?;
     let silences = groups.iter().zip(ready).flat_map(|(group, members)| {
-        members.into_iter().map(|(member, since)| Silence { group, member, since })
+        members.into_iter().map(|(member, since)| WaitingSilence { group, member, since })
     });
     Ok(silences.collect())
 }
 
 /// Prolongs the waits of held silences that are as they were read. The others are read again, if they wait.
-async fn prolong(engine: &RedisEngine, partition: u16, held: &[Held<'_, '_>], pace: Pace) -> Result<()> {
+async fn prolong(
+    engine: &RedisEngine,
+    partition: u16,
+    held: &[HeldSilence<'_, '_>],
+    pace: Pace,
+) -> Result<()> {
     let (members, mut steps) = (engine.keys.in_partition(partition, "members"), Steps::default());
-    for Held { silence: Silence { group, member, since }, value, until } in held {
+    for HeldSilence { silence: WaitingSilence { group, member, since }, value, until } in held {
         let waiting = engine.keys.of(partition, "waiting", group);
         let field = [group.as_bytes(), b"\n", member].concat();
         let begins = (*until - pace.wait).as_millis().to_string();

@@ -47,7 +47,7 @@ struct Named {
 }
 
 /// The answers of a sentinel.
-struct State {
+struct SentinelAnswers {
     /// Of `SENTINEL MASTER`: its address is out of date during a failover.
     fields: HashMap<String, String>,
     primary: Option<HostPort>,
@@ -61,7 +61,7 @@ impl Sentinel {
     }
 
     /// What a sentinel says of the primary.
-    async fn state(&self, sentinel: &HostPort) -> RedisResult<State> {
+    async fn state(&self, sentinel: &HostPort) -> RedisResult<SentinelAnswers> {
         let client = self.login.sentinel(&sentinel.host, sentinel.port)?;
         let mut questions = pipe();
         // In this order: a failover between the two answers shows the new address under the old epoch.
@@ -69,11 +69,11 @@ impl Sentinel {
         questions.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&self.service);
         let (fields, primary): (_, Option<(String, u16)>) = ask(&client, &questions).await?;
         let primary = primary.map(|(host, port)| HostPort { host, port });
-        Ok(State { fields, primary, client })
+        Ok(SentinelAnswers { fields, primary, client })
     }
 
     async fn ask(&self, sentinel: &HostPort) -> std::result::Result<Named, NoAnswer> {
-        let State { fields, primary, .. } =
+        let SentinelAnswers { fields, primary, .. } =
             self.state(sentinel).await.map_err(|error| self.no_answer(sentinel, &error))?;
         let primary = primary.ok_or_else(|| format!("the sentinel at {sentinel} names no address"))?;
         let epoch = fields.get("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
@@ -112,7 +112,7 @@ impl Sentinel {
     /// The state of a sentinel, for an operator.
     async fn observe(&self, sentinel: &HostPort) -> std::result::Result<String, String> {
         let todo = "start it, or remove it from engine.url";
-        let State { fields, primary, client } =
+        let SentinelAnswers { fields, primary, client } =
             self.state(sentinel).await.map_err(|error| self.no_answer(sentinel, &error).advised(todo))?;
         let mut quorum = pipe();
         quorum.cmd("SENTINEL").arg("CKQUORUM").arg(&self.service);

@@ -74,18 +74,9 @@ fn acknowledgement(record: &OfflineRecord, group: &Group, receiver: String) -> O
     let text = format!("{} {} {}", group.key, record.id, at.as_millis());
     let id = HEXLOWER.encode(&digest(&SHA256, text.as_bytes()).as_ref()[..12]);
     Some(Delivery {
-        id: format!("{ACKNOWLEDGEMENT}{id}.{receiver}"),
-        receiver,
-        group: group.clone(),
-        sealed_at: at,
         offline: vec![record.clone()],
-        online: Vec::new(),
-        blind: Vec::new(),
-        timers: Vec::new(),
-        reminder: false,
-        situation: Default::default(),
-        meant_for: None,
         attempt: 0,
+        ..Delivery::new(format!("{ACKNOWLEDGEMENT}{id}.{receiver}"), &receiver, group.clone(), at)
     })
 }
 

@@ -257,18 +257,9 @@ impl BlindNotifier {
         let attempts = due.map(|((receiver, channel), direct)| {
             direct.attempts += 1;
             let delivery = Delivery {
-                id: format!("{id}.{}", receiver.name),
-                receiver: receiver.name.clone(),
-                group: group.clone(),
-                sealed_at: at,
-                offline: Vec::new(),
-                online: Vec::new(),
                 blind: vec![interval],
-                timers: Vec::new(),
-                reminder: false,
-                situation: Default::default(),
-                meant_for: None,
                 attempt: direct.attempts,
+                ..Delivery::new(format!("{id}.{}", receiver.name), &receiver.name, group.clone(), at)
             };
             async move {
                 let began = Instant::now();

@@ -164,20 +164,12 @@ impl<'a> Message<'a> {
 
 /// A notification for [`Message::test`].
 pub fn test_delivery(receiver: &str, now: Timestamp) -> Delivery {
-    Delivery {
-        id: format!("test-{}.{receiver}", now.as_millis()),
-        receiver: receiver.to_owned(),
-        group: Group { key: "test".to_owned(), labels: Labels::new() },
-        sealed_at: now,
-        offline: Vec::new(),
-        online: Vec::new(),
-        blind: Vec::new(),
-        timers: Vec::new(),
-        reminder: false,
-        situation: Default::default(),
-        meant_for: None,
-        attempt: 1,
-    }
+    Delivery::new(
+        format!("test-{}.{receiver}", now.as_millis()),
+        receiver,
+        Group { key: "test".to_owned(), labels: Labels::new() },
+        now,
+    )
 }
 
 #[derive(Serialize)]

@@ -68,20 +68,7 @@ mod tests {
 
     fn after_failure(attempt: u32, failure: &Failure, now: Timestamp) -> End {
         let group = Group { key: "all".to_owned(), labels: Default::default() };
-        let delivery = Delivery {
-            id: "n.hook".to_owned(),
-            receiver: "hook".to_owned(),
-            group,
-            sealed_at: Timestamp::ZERO,
-            offline: vec![],
-            online: vec![],
-            blind: vec![],
-            timers: vec![],
-            reminder: false,
-            situation: Default::default(),
-            meant_for: None,
-            attempt,
-        };
+        let delivery = Delivery { attempt, ..Delivery::new("n.hook", "hook", group, Timestamp::ZERO) };
         outcome_of(&delivery, Err(failure), now, &RETRY, 1.0)
     }
 

@@ -70,6 +70,24 @@ pub struct Situation {
 }
 
 impl Delivery {
+    /// The first attempt at a notification that says nothing yet.
+    pub fn new(id: impl Into<String>, receiver: &str, group: Group, sealed_at: Timestamp) -> Delivery {
+        Delivery {
+            id: id.into(),
+            receiver: receiver.to_owned(),
+            group,
+            sealed_at,
+            offline: Vec::new(),
+            online: Vec::new(),
+            blind: Vec::new(),
+            timers: Vec::new(),
+            reminder: false,
+            situation: Situation::default(),
+            meant_for: None,
+            attempt: 1,
+        }
+    }
+
     /// Whether it tells a pager that an operator takes care of a silence.
     pub fn is_acknowledgement(&self) -> bool {
         self.id.starts_with(ACKNOWLEDGEMENT)

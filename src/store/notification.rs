@@ -202,7 +202,7 @@ pub(super) struct Notification {
 
 impl Notification {
     /// Without members.
-    fn empty(group: Group, sealed_at: Timestamp) -> Notification {
+    pub fn empty(group: Group, sealed_at: Timestamp) -> Notification {
         Notification {
             group,
             sealed_at,
@@ -352,22 +352,13 @@ impl Notification {
         let first = |after: &str| text.find(after).map(|at| &text[at + after.len()..]);
         let labels = first(r#"{"group":"#).and_then(first_of::<Group>).map(|group| group.labels);
         let sealed_at = first(r#","sealed_at":"#).and_then(first_of::<Timestamp>);
+        let group = Group { key: group.to_owned(), labels: labels.unwrap_or_default() };
+        // The list of notified receivers does not fit to the readable returns any more, so every receiver is notified of each.
         let notification = Notification {
-            group: Group { key: group.to_owned(), labels: labels.unwrap_or_default() },
-            sealed_at: sealed_at.unwrap_or(Timestamp::ZERO),
             offline: each_of(&text[offline..online], r#"{"id":"#),
             online: each_of(&text[online..blind], r#"{"id":"#),
             blind: each_of(&text[blind..], r#"{"from":"#),
-            timers: Vec::new(),
-            // The list does not fit to the readable returns any more, so every receiver is notified of each.
-            notified: Vec::new(),
-            receivers: None,
-            reminder: false,
-            escalation: false,
-            lasting: None,
-            before: None,
-            incident: None,
-            meant_for: None,
+            ..Notification::empty(group, sealed_at.unwrap_or(Timestamp::ZERO))
         };
         let Notification { offline, online, blind, .. } = &notification;
         let is_empty = offline.is_empty() && online.is_empty() && blind.is_empty();

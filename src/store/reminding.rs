@@ -175,20 +175,10 @@ impl Sealing<'_> {
         let names: Vec<&str> = places.iter().map(|at| self.members[*at].name.as_str()).collect();
         let id = notification_id(&self.group.key, &format!("{what}\n{}", names.join("\n")));
         let notification = Notification {
-            group: self.group.clone(),
-            sealed_at: self.now,
             offline: places.iter().filter_map(|at| self.records[*at].clone()).collect(),
-            online: Vec::new(),
-            blind: Vec::new(),
-            timers: Vec::new(),
-            notified: Vec::new(),
-            receivers: None,
             reminder,
             escalation: self.is_shared && !reminder,
-            lasting: None,
-            before: None,
-            incident: None,
-            meant_for: None,
+            ..Notification::empty(self.group.clone(), self.now)
         };
         Ok(SealedAgain { id, body: to_json(&notification)?, receivers: receivers.to_vec() })
     }

@@ -88,17 +88,13 @@ fn back(record: &OfflineRecord, at: Timestamp) -> OfflineRecord {
 
 fn delivery(offline: Vec<OfflineRecord>, online: Vec<OfflineRecord>) -> Delivery {
     Delivery {
-        id: "0192f0c1-7.hook".to_owned(),
-        receiver: "hook".to_owned(),
-        group: Group { key: "kind=detector".to_owned(), labels: labels(&[("kind", "detector")]) },
-        sealed_at: now(),
         offline,
         online,
-        blind: vec![],
-        timers: vec![],
-        reminder: false,
-        situation: Situation::default(),
-        meant_for: None,
-        attempt: 1,
+        ..Delivery::new(
+            "0192f0c1-7.hook",
+            "hook",
+            Group { key: "kind=detector".to_owned(), labels: labels(&[("kind", "detector")]) },
+            now(),
+        )
     }
 }

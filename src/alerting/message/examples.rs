@@ -49,23 +49,15 @@ impl Example {
 
     /// The notification for a receiver.
     pub fn delivery(self, receiver: &str) -> Delivery {
-        let mut delivery = Delivery {
-            id: format!("ntf_{}.{receiver}", self.as_str()),
-            receiver: receiver.to_owned(),
-            group: Group {
+        let mut delivery = Delivery::new(
+            format!("ntf_{}.{receiver}", self.as_str()),
+            receiver,
+            Group {
                 key: "kind=detector,site=north".to_owned(),
                 labels: labels(&[("kind", "detector"), ("site", "north")]),
             },
-            sealed_at: NOW,
-            offline: Vec::new(),
-            online: Vec::new(),
-            blind: Vec::new(),
-            timers: Vec::new(),
-            reminder: false,
-            situation: Default::default(),
-            meant_for: None,
-            attempt: 1,
-        };
+            NOW,
+        );
         match self {
             Example::Offline => delivery.offline = vec![offline("pump-7", "north")],
             Example::Recovery => delivery.online = vec![back(offline("pump-7", "north"))],

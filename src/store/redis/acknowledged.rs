@@ -251,20 +251,7 @@ mod tests {
         let group = Group { key: "all".to_owned(), labels: Default::default() };
         let (offline, online) = if is_return { (vec![], vec![record]) } else { (vec![record], vec![]) };
         let id = format!("ntf_{number}{is_return}.{receiver}");
-        Delivery {
-            id,
-            receiver: receiver.into(),
-            group,
-            sealed_at: at,
-            offline,
-            online,
-            blind: vec![],
-            timers: vec![],
-            reminder: false,
-            situation: Default::default(),
-            meant_for: None,
-            attempt: 1,
-        }
+        Delivery { offline, online, ..Delivery::new(id, receiver, group, at) }
     }
 
     fn memory(deliveries: &[Delivery]) -> Memory {

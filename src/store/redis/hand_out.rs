@@ -149,18 +149,8 @@ fn handed_out<'a>(
         joined.has_queued |= capacity.most.iter().any(|most| index >= *most);
         for (receiver, _) in receivers.iter().zip(&capacity.most).filter(|(_, most)| index < **most) {
             joined.deliveries.push(Delivery {
-                id: format!("{id}.{receiver}"),
-                receiver: receiver.clone(),
-                group: joining.group.clone(),
-                sealed_at: now,
                 offline: vec![record.clone()],
-                online: Vec::new(),
-                blind: Vec::new(),
-                timers: Vec::new(),
-                reminder: false,
-                situation: Default::default(),
-                meant_for: None,
-                attempt: 1,
+                ..Delivery::new(format!("{id}.{receiver}"), receiver, joining.group.clone(), now)
             });
         }
     }

@@ -134,18 +134,8 @@ impl Pick {
 /// A delivery that no engine has.
 fn unknown() -> Delivery {
     Delivery {
-        id: format!("ntf_unknown.{}", RECEIVERS[0]),
-        receiver: RECEIVERS[0].to_owned(),
-        group: group(2),
-        sealed_at: at(0),
         offline: vec![record(0, 0, None)],
-        online: Vec::new(),
-        blind: Vec::new(),
-        timers: Vec::new(),
-        reminder: false,
-        situation: Default::default(),
-        meant_for: None,
-        attempt: 1,
+        ..Delivery::new(format!("ntf_unknown.{}", RECEIVERS[0]), RECEIVERS[0], group(2), at(0))
     }
 }
 

@@ -318,18 +318,8 @@ fn the_example_of_blindness_is_the_body_that_is_posted() {
         let labels = labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let interval = Interval { from: at("/data/intervals/0/from"), to: at("/data/intervals/0/to") };
         let delivery = Delivery {
-            id: "ntf_0.hook".to_owned(),
-            receiver: "hook".to_owned(),
-            group: Group { key: "blind".to_owned(), labels },
-            sealed_at: at("/timestamp"),
-            offline: Vec::new(),
-            online: Vec::new(),
             blind: vec![interval],
-            timers: Vec::new(),
-            reminder: false,
-            situation: Default::default(),
-            meant_for: None,
-            attempt: 1,
+            ..Delivery::new("ntf_0.hook", "hook", Group { key: "blind".to_owned(), labels }, at("/timestamp"))
         };
         serde_json::from_str(&alerting::body(&delivery)).unwrap()
     };

@@ -146,13 +146,14 @@ impl Deliver {
     ) -> Ended {
         let (now, retry) = (self.clock.now(), &self.receiver.retry);
         let outcome = outcome_of(&delivery, result.as_ref(), now, retry, rand::random());
-        let has_part = matches!(result, Err(Failure::Partial { .. }));
+        let has_part = matches!((&result, &outcome), (Err(Failure::Partial { .. }), End::RetryAt(_)));
         let (answer, why) = match result {
             Ok(Answer(answer)) => (answer, String::new()),
             Err(failure) => (failure.to_string(), failure.to_string()),
         };
         let counted = self.log(in_flight, &delivery, &outcome, has_part, &why);
-        self.telemetry.notification(&self.receiver.name, counted, took, &why);
+        let why = if has_part { "" } else { &why };
+        self.telemetry.notification(&self.receiver.name, counted, took, why);
         if counted == DeliveryOutcome::Delivered {
             self.telemetry.unreached(&self.receiver.name, self.channel.unreached().as_deref());
         }
@@ -222,7 +223,6 @@ impl Deliver {
         why: &str,
     ) -> DeliveryOutcome {
         let (receiver, id, attempt) = (&self.receiver.name, &delivery.id, delivery.attempt);
-        let has_part = has_part && matches!(outcome, End::RetryAt(_));
         let is_failure = *outcome != End::Delivered && !has_part;
         let was_failing = std::mem::replace(&mut in_flight.is_failing, is_failure);
         let is_logged = is_failure && (in_flight.failures_logged.admit() || !was_failing);
@@ -237,7 +237,7 @@ impl Deliver {
                 if in_flight.deliveries_logged.admit() {
                     tracing::info!(receiver, delivery = id, attempt, next = %at, "delivered in part, the rest follows: {why}");
                 }
-                DeliveryOutcome::Partial
+                DeliveryOutcome::Retry
             }
             End::RetryAt(at) => {
                 if is_logged {

@@ -167,8 +167,6 @@ labels! {
     /// The outcome of an attempt to deliver.
     DeliveryOutcome {
         Delivered => "delivered",
-        /// A part was taken, and the rest follows.
-        Partial => "partial",
         /// It is tried again.
         Retry => "retry",
         /// It is given up and a dead letter.

@@ -31,13 +31,12 @@ impl Telemetry {
         }
     }
 
-    /// An attempt to deliver ended; `why`: the reason of a failure. The caller logs it, because it knows
-    /// whether there is another attempt.
+    /// An attempt to deliver ended; `why`: the reason of a failure of the receiver, empty if it works. The caller logs it,
+    /// because it knows whether there is another attempt.
     pub fn notification(&self, receiver: &str, outcome: DeliveryOutcome, took: Duration, why: &str) {
         self.series.notification_duration.with_label_values(&[receiver]).observe(took.as_secs_f64());
-        let is_well = matches!(outcome, DeliveryOutcome::Delivered | DeliveryOutcome::Partial);
-        self.series.receiver_failing.with_label_values(&[receiver]).set((!is_well).into());
-        if is_well {
+        self.series.receiver_failing.with_label_values(&[receiver]).set((!why.is_empty()).into());
+        if why.is_empty() {
             self.problems.clear(NOT_DELIVERED, receiver);
         } else {
             let text = format!(

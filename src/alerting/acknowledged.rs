@@ -10,6 +10,10 @@
 //! not have. Before each attempt at a pager its open records are read, and the acknowledgements among them follow the
 //! pages in the same notification. The record is written before its entry, so one of both ways finds it.
 //!
+//! # Removed units
+//! Receivers are not notified of a unit that an operator removes, but the alert of a pager would stay open for ever: it is
+//! closed in the same way, before the record leaves its groups.
+//!
 //! # Incidents
 //! The page of an incident is acknowledged when an operator takes care of every one of its units that is offline and was
 //! notified. One unit is not enough: it may be known to be broken, and then no operator would be called for the others.
@@ -22,12 +26,14 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use ring::digest::{SHA256, digest};
 
 use crate::clock::Timestamp;
-use crate::presence::{Incident, OfflineRecord, RecordId};
+use crate::presence::{Closing, Incident, OfflineRecord, RecordId};
 use crate::store::{
     ACKNOWLEDGEMENT, Delivery, DeliveryRecords, Entry, Group, GroupStore, Membership, OutboxEvent, Queries,
     Result, incident_in,
 };
 
+/// The begin of the id of a notification that closes the alert of a removed unit.
+const REMOVAL: &str = "rmv_";
 /// How many records are read at once.
 const AT_ONCE: usize = 16;
 
@@ -42,8 +48,17 @@ pub(super) fn acknowledged(entries: &[Entry]) -> Vec<OfflineRecord> {
     entries.iter().filter_map(record).collect()
 }
 
-/// Queues acknowledgements of records for the pagers that are notified of them, or will be by a sealed notification.
-/// Answers whether there are any. Safe to repeat.
+/// The records among these entries whose units were removed.
+pub(super) fn removed(entries: &[Entry]) -> Vec<OfflineRecord> {
+    let record = |entry: &Entry| match &entry.event {
+        OutboxEvent::Record(record) if record.closed_by == Some(Closing::Removed) => Some(record.clone()),
+        _ => None,
+    };
+    entries.iter().filter_map(record).collect()
+}
+
+/// Queues acknowledgements and removals of records for the pagers that are notified of them, or will be by a sealed
+/// notification. Answers whether there are any. Safe to repeat.
 pub(super) async fn queue(
     groups: &dyn GroupStore,
     deliveries: &dyn DeliveryRecords,
@@ -59,7 +74,9 @@ pub(super) async fn queue(
     for (record, memberships) in records.iter().zip(memberships) {
         for Membership { group, receivers } in memberships {
             for receiver in receivers.into_iter().flatten().filter(|name| pagers.contains(name)) {
-                let Some(delivery) = acknowledgement(record, &group, receiver) else { continue };
+                let notice = removal(record, &group, &receiver);
+                let notice = notice.or_else(|| acknowledgement(record, &group, &receiver));
+                let Some(delivery) = notice else { continue };
                 deliveries.replay(&delivery, now).await?;
                 any = true;
             }
@@ -69,15 +86,26 @@ pub(super) async fn queue(
 }
 
 /// The delivery that tells a pager that an operator takes care of a record.
-fn acknowledgement(record: &OfflineRecord, group: &Group, receiver: String) -> Option<Delivery> {
+fn acknowledgement(record: &OfflineRecord, group: &Group, receiver: &str) -> Option<Delivery> {
     let at = record.acknowledged.as_ref()?.at;
+    let offline = vec![record.clone()];
+    Some(Delivery { offline, attempt: 0, ..notice(ACKNOWLEDGEMENT, record, group, receiver, at) })
+}
+
+/// The delivery that closes the alert of a unit that was removed.
+fn removal(record: &OfflineRecord, group: &Group, receiver: &str) -> Option<Delivery> {
+    let at = record.back_at?;
+    Some(Delivery {
+        online: vec![record.clone()],
+        attempt: 0,
+        ..notice(REMOVAL, record, group, receiver, at)
+    })
+}
+
+fn notice(begin: &str, record: &OfflineRecord, group: &Group, receiver: &str, at: Timestamp) -> Delivery {
     let text = format!("{} {} {}", group.key, record.id, at.as_millis());
     let id = HEXLOWER.encode(&digest(&SHA256, text.as_bytes()).as_ref()[..12]);
-    Some(Delivery {
-        offline: vec![record.clone()],
-        attempt: 0,
-        ..Delivery::new(format!("{ACKNOWLEDGEMENT}{id}.{receiver}"), &receiver, group.clone(), at)
-    })
+    Delivery::new(format!("{begin}{id}.{receiver}"), receiver, group.clone(), at)
 }
 
 /// A delivery to a pager with the acknowledgements of its records by now.

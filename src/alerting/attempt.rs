@@ -19,6 +19,10 @@ use crate::telemetry::{DeliveryOutcome, Loop, Telemetry};
 impl Deliver {
     /// Begins attempts, as many as may be under way: see [`Deliver`].
     pub(super) fn begin_attempts(&self, in_flight: &mut InFlight) {
+        if in_flight.disabled.is_some() && self.receiver.fallback.is_some() {
+            // They are leased again when the fallback has them.
+            return self.give_all_back(in_flight);
+        }
         if in_flight.breaker.is_open() && in_flight.disabled.is_none() {
             return self.probe(in_flight);
         }
@@ -37,6 +41,10 @@ impl Deliver {
         {
             self.begin_attempt(in_flight, id);
         }
+        self.give_all_back(in_flight);
+    }
+
+    fn give_all_back(&self, in_flight: &mut InFlight) {
         while let Some(id) = in_flight.waiting.pop_front() {
             self.give_back(in_flight, &id);
         }
@@ -68,6 +76,15 @@ impl Deliver {
         self.give_up(in_flight, delivery, why);
     }
 
+    /// Makes a leased delivery of a disabled receiver a dead letter.
+    pub(super) fn give_up_leased(&self, in_flight: &mut InFlight, id: &str) {
+        let why = format!("the receiver is disabled: {}", in_flight.disabled.as_deref().unwrap_or_default());
+        let Some(leased) = in_flight.leased.get_mut(id).filter(|leased| leased.is_waiting()) else { return };
+        leased.has_ended = true;
+        let delivery = leased.delivery.clone();
+        self.give_up(in_flight, delivery, why);
+    }
+
     /// Makes a delivery a dead letter, without an attempt.
     pub(super) fn give_up(&self, in_flight: &mut InFlight, delivery: Arc<Delivery>, why: String) {
         self.telemetry.notification(&self.receiver.name, DeliveryOutcome::Dead, Duration::ZERO, &why);
@@ -84,12 +101,10 @@ impl Deliver {
             in_flight.leased.remove(&id);
             return;
         }
-        let (delivery, until) = (leased.delivery.clone(), leased.until);
-        if let Some(why) = &in_flight.disabled {
-            leased.has_ended = true;
-            let why = format!("the receiver is disabled: {why}");
-            return self.give_up(in_flight, delivery, why);
+        if in_flight.disabled.is_some() {
+            return self.give_up_leased(in_flight, &id);
         }
+        let (delivery, until) = (leased.delivery.clone(), leased.until);
         leased.is_begun = true;
         in_flight.begun += 1;
         let (channel, clock, timeout) = (self.channel.clone(), self.clock.clone(), self.receiver.timeout);
@@ -145,7 +160,11 @@ impl Deliver {
         took: Duration,
     ) -> Ended {
         let (now, retry) = (self.clock.now(), &self.receiver.retry);
-        let outcome = outcome_of(&delivery, result.as_ref(), now, retry, rand::random());
+        let outcome = match (&result, &self.receiver.fallback) {
+            // It becomes a dead letter when the fallback has it.
+            (Err(Failure::Gone { .. }), Some(_)) if !delivery.is_at_most_once() => End::RetryAt(now),
+            _ => outcome_of(&delivery, result.as_ref(), now, retry, rand::random()),
+        };
         let has_part = matches!((&result, &outcome), (Err(Failure::Partial { .. }), End::RetryAt(_)));
         let (answer, why) = match result {
             Ok(Answer(answer)) => (answer, String::new()),

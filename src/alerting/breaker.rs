@@ -5,7 +5,7 @@
 //! once, instead of when the backoff of each delivery says so.
 //!
 //! A receiver that asks for a wait (`Retry-After`) gets it: nothing is sent to it until then, and the next attempt is a probe.
-//! The wait is limited to [`LONGEST_HOLD`], so that no answer keeps a receiver from alerts for a night.
+//! [`Retry::asked`] limits the wait.
 //!
 //! A pure state of one instance: others, and this one after a start, learn by failures of their own.
 
@@ -19,8 +19,6 @@ use crate::clock::Timestamp;
 const OPENS_AFTER: u32 = 5;
 /// The longest wait between two probes.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
-/// The longest wait between two probes of a receiver that asks for a longer one, unless its retries are later.
-const LONGEST_HOLD: Duration = Duration::from_secs(3600);
 
 #[derive(Debug, Default)]
 pub(super) struct Breaker {
@@ -72,7 +70,7 @@ impl Breaker {
     pub fn took_part(&mut self, why: &str, asked: Duration, now: Timestamp, retry: &Retry) {
         self.failures = 0;
         let is_asked = self.open.as_ref().is_none_or(|open| open.is_asked);
-        let probe_at = now + longest_hold(asked, retry);
+        let probe_at = now + retry.asked(asked);
         self.open = Some(Open { probes: 0, probe_at, why: why.to_owned(), is_asked });
     }
 
@@ -86,7 +84,7 @@ impl Breaker {
         jitter: f64,
     ) -> Option<Change> {
         self.failures = self.failures.saturating_add(1);
-        let asked = retry_after.map(|asked| longest_hold(asked, retry)).filter(|asked| !asked.is_zero());
+        let asked = retry_after.map(|asked| retry.asked(asked)).filter(|asked| !asked.is_zero());
         if let Some(open) = self.open.as_mut().filter(|open| now < open.probe_at) {
             // Attempts that were under way when it opened are no probes.
             open.probe_at = open.probe_at.max(now + asked.unwrap_or_default());
@@ -104,10 +102,6 @@ impl Breaker {
         self.open = Some(Open { probes, probe_at, why: why.to_owned(), is_asked: is_asked && !was_opened });
         (!is_asked && !was_opened).then_some(Change::Opened)
     }
-}
-
-fn longest_hold(asked: Duration, retry: &Retry) -> Duration {
-    asked.min(LONGEST_HOLD.max(retry.longest))
 }
 
 #[cfg(test)]

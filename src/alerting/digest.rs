@@ -10,7 +10,7 @@ use data_encoding::HEXLOWER;
 use ring::digest::{SHA256, digest};
 
 use crate::clock::Timestamp;
-use crate::presence::{Labels, OfflineRecord, RecordId};
+use crate::presence::{Incident, Labels, OfflineRecord, RecordId};
 use crate::store::{Delivery, DeliveryRecords, Group, Result, Situation, Waiting};
 
 /// The most records of a digest, and the most bytes in which its notifications are stored. Further notifications are in
@@ -60,6 +60,12 @@ pub(super) fn merged(
     }
     let records = order.into_iter().map(|name| last[&name].clone());
     let (offline, online) = records.partition(|record| record.closed_by.is_none());
+    let situation = Situation {
+        merged: Some(members.len() as u64),
+        incident: only_incident(members),
+        is_judged: true,
+        ..Situation::default()
+    };
     let first = members.first();
     let same_origin = first.filter(|first| members.iter().all(|one| one.meant_for == first.meant_for));
     Delivery {
@@ -72,10 +78,18 @@ pub(super) fn merged(
         blind: Vec::new(),
         timers: Vec::new(),
         reminder: !members.is_empty() && members.iter().all(|one| one.reminder),
-        situation: Situation { merged: Some(members.len() as u64), ..Situation::default() },
+        situation,
         meant_for: same_origin.and_then(|first| first.meant_for.clone()),
         attempt,
     }
+}
+
+/// The last state of the incident of these notifications, if they have one and no other.
+fn only_incident(members: &[Delivery]) -> Option<Incident> {
+    let incidents = || members.iter().filter_map(|one| one.situation.incident.as_ref());
+    let name = |incident: &'_ Incident| (incident.label.clone(), incident.value.clone(), incident.since);
+    let last = incidents().last()?;
+    incidents().all(|one| name(one) == name(last)).then(|| last.clone())
 }
 
 /// The order of the states of one record.
@@ -93,12 +107,16 @@ fn shared_labels(members: &[Delivery]) -> Labels {
 
 /// The waiting notifications of a receiver that fit into one digest, in the order of their groups. A notification of
 /// blindness is in no digest: it is sent first, by itself.
+///
+/// A notification that was attempted is left out while there is room for such ones: its receiver may have it, under its own
+/// id. `room`: the most messages.
 pub(super) async fn gather(
     records: &dyn DeliveryRecords,
     receiver: &str,
+    room: usize,
     now: Timestamp,
 ) -> Result<Vec<Delivery>> {
-    let mut gathered = Gathered::default();
+    let mut gathered = Gathered { apart: room, ..Gathered::default() };
     let mut after: Option<String> = None;
     loop {
         let page = records.waiting(receiver, after.as_deref()).await?;
@@ -144,6 +162,8 @@ struct Gathered {
     records: usize,
     bytes: usize,
     is_full: bool,
+    /// How many more attempted notifications stay apart.
+    apart: usize,
 }
 
 impl Gathered {
@@ -156,6 +176,12 @@ impl Gathered {
             None => self.of_group.get(&key).copied(),
         };
         let Some(before) = before.filter(|_| !self.ids.contains(&delivery.id)) else { return };
+        if delivery.attempt > 0 && self.apart > 0 {
+            // The rest of its group comes after it.
+            self.apart -= 1;
+            self.of_group.remove(&key);
+            return;
+        }
         let records = delivery.offline.len() + delivery.online.len();
         let bytes = serde_json::to_string(&delivery).map_or(usize::MAX, |text| text.len());
         let fits = self.records + records <= MOST_RECORDS && self.bytes.saturating_add(bytes) <= MOST_BYTES;
@@ -178,7 +204,7 @@ impl Gathered {
 mod tests {
     use super::*;
     use crate::alerting::message::test_delivery;
-    use crate::presence::{Cause, Closing};
+    use crate::presence::{Cause, Closing, FirstUnit};
 
     fn record(unit: &str) -> OfflineRecord {
         let at = Timestamp::ZERO;
@@ -219,6 +245,35 @@ mod tests {
         assert_eq!((digest.offline, digest.online), (vec![record("b")], vec![back("a")]));
         assert_eq!(digest.group.labels, Labels::from([("kind".to_owned(), "detector".to_owned())]));
         assert_eq!(digest.situation.merged, Some(3));
+    }
+
+    #[test]
+    fn a_digest_names_the_incident_of_its_notifications_if_they_have_one() {
+        let incident = |value: &str, still_offline| Incident {
+            label: "site".to_owned(),
+            value: value.to_owned(),
+            offline: 9,
+            units: 10,
+            since: Timestamp::ZERO,
+            first: FirstUnit { kind: "detector".to_owned(), unit: "a".to_owned() },
+            still_offline,
+            until: None,
+            notified_from: None,
+        };
+        let with = |id: &str, incident: Option<Incident>| {
+            let mut delivery = waiting(id, id, &[record(id)], Some(0)).delivery;
+            delivery.situation.incident = incident;
+            delivery
+        };
+        let of = |members: &[Delivery]| {
+            let digest = merged("dig_1", Timestamp::ZERO, 1, "hook", members);
+            digest.situation.incident.map(|one| (one.value, one.still_offline))
+        };
+        let members =
+            [with("1", Some(incident("north", 9))), with("2", None), with("3", Some(incident("north", 7)))];
+        assert_eq!(of(&members), Some(("north".to_owned(), 7)));
+        assert_eq!(of(&members[1..2]), None);
+        assert_eq!(of(&[members[0].clone(), with("4", Some(incident("south", 9)))]), None);
     }
 
     #[test]

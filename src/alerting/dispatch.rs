@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::acknowledged::{acknowledged, queue};
+use super::acknowledged::{acknowledged, queue, removed};
 use super::buffer::{DeliveryBuffer, count, reserve_in};
 use super::failures::EngineFailures;
 use super::flapping::{noted, records_of};
@@ -25,7 +25,8 @@ use super::silenced::is_held;
 use super::{LEASE, SHORTEST_WAIT, tick};
 use crate::clock::Clock;
 use crate::fleet::{Flapping, Ownership, Silences};
-use crate::presence::Trip;
+
+use crate::presence::{OfflineRecord, Trip};
 use crate::routing::{AlertSilence, Destinations, Routes};
 use crate::store::{
     Capacity, DeliveryRecords, Entry, GroupStore, Join, OutboxEvent, Position, Queries, Result, partition_of,
@@ -147,9 +148,13 @@ impl Dispatcher {
         if count == 0 {
             return Ok(0);
         }
-        let acknowledged = if self.pagers.is_empty() { Vec::new() } else { acknowledged(&entries) };
+        let (acknowledged, removed) = match self.pagers.is_empty() {
+            true => (Vec::new(), Vec::new()),
+            false => (acknowledged(&entries), removed(&entries)),
+        };
         let (positions, events): (Vec<Position>, Vec<OutboxEvent>) =
             entries.into_iter().map(|Entry { position, event }| (position, event)).unzip();
+        let mut has_queued = self.queue(&removed).await?;
         // Sources first: a sensor may be in the same batch as its gateway.
         self.holds.inhibitions.enter(records_of(&events), self.clock.now()).await?;
         let trip = match records_of(&events).any(|record| record.closed_by.is_none()) {
@@ -172,12 +177,18 @@ impl Dispatcher {
         while !rest.is_empty() {
             rest = self.join_some(rest, trip.as_ref(), &mut groups).await?;
         }
-        if queue(&*self.engine, &*self.deliveries, &self.pagers, &acknowledged, self.clock.now()).await? {
+        has_queued |= self.queue(&acknowledged).await?;
+        if has_queued {
             self.notify();
         }
         // Settle after joining: a crash in between joins once more, which changes nothing.
         self.engine.remove_entries(&positions, &groups).await?;
         Ok(count)
+    }
+
+    /// Queues the notices of these records for pagers.
+    async fn queue(&self, records: &[OfflineRecord]) -> Result<bool> {
+        queue(&*self.engine, &*self.deliveries, &self.pagers, records, self.clock.now()).await
     }
 
     /// Which of these events join no group, because an alert silence covers them.

@@ -69,6 +69,7 @@ mod message;
 mod orphans;
 mod outcome;
 mod resend;
+mod retry;
 mod silenced;
 mod text;
 mod timers;
@@ -85,6 +86,7 @@ pub use lost::LostSilences;
 #[doc(hidden)]
 pub use message::Message;
 pub use message::{Example, Links, MessageConfig, Zone};
+pub use retry::Retry;
 
 pub use crate::routing::Route;
 
@@ -164,23 +166,6 @@ pub struct Fallback {
     pub receiver: String,
     /// For how long the other one has to take nothing.
     pub after: Duration,
-}
-
-/// How failures are retried: exponentially, with jitter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Retry {
-    /// The wait after the first failure.
-    pub first: Duration,
-    /// The longest wait.
-    pub longest: Duration,
-    /// How long after its sealing a notification is given up.
-    pub give_up_after: Duration,
-}
-
-impl Retry {
-    fn backoff(&self) -> Backoff {
-        Backoff { first: self.first, longest: self.longest }
-    }
 }
 
 /// The longest sleep of a loop.

@@ -9,15 +9,10 @@
 //! 404, 401 or 550 may be a wrong address, a changed secret or a relay that is being set up. An operator
 //! corrects that within the hour, and no alert of that hour may be lost.
 
-use std::time::Duration;
-
 use super::Retry;
 use super::channel::{Answer, Failure};
 use crate::clock::Timestamp;
 use crate::store::{Delivery, End};
-
-/// A receiver that asks for a longer wait is tried again after this one.
-const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(86_400);
 
 /// The outcome of an attempt with this result. `jitter` is drawn from `0.0..1.0`.
 pub(super) fn outcome_of(
@@ -37,9 +32,9 @@ pub(super) fn outcome_of(
         }
         Err(Failure::Temporary { why, retry_after }) => {
             let asked = retry_after.unwrap_or_default();
-            (why, retry.backoff().wait(delivery.attempt, jitter).max(asked.min(LONGEST_RETRY_AFTER)))
+            (why, retry.backoff().wait(delivery.attempt, jitter).max(retry.asked(asked)))
         }
-        Err(Failure::Partial { why, wait, .. }) => (why, retry.first.max((*wait).min(LONGEST_RETRY_AFTER))),
+        Err(Failure::Partial { why, wait, .. }) => (why, retry.first.max(retry.asked(*wait))),
     };
     let last = delivery.sealed_at + retry.give_up_after;
     if now >= last {
@@ -51,6 +46,8 @@ pub(super) fn outcome_of(
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::store::Group;
 
@@ -94,7 +91,8 @@ mod tests {
 
     #[test]
     fn the_last_attempt_is_made_when_the_notification_is_too_old_and_then_it_is_given_up() {
-        assert_eq!(after(9, Some(400 * DAY), at(100)), End::RetryAt(at(86_400)));
+        assert_eq!(after(9, Some(400 * DAY), at(100)), End::RetryAt(at(3700)), "an hour");
+        assert_eq!(after(9, Some(400 * DAY), at(86_000)), End::RetryAt(at(86_400)));
         assert!(matches!(after(10, None, at(86_400)), End::DeadLetter(why) if why.ends_with("down")));
     }
 }

@@ -186,7 +186,7 @@ async fn receivers(config: &alerting::Config) -> Vec<Finding> {
                 &name,
                 format!("can be reached; `rollcall send-test --receiver {}` sends it a test", receiver.name),
             ),
-            Err(why) => Finding::fail(&name, format!("{why}; check its address and that it runs")),
+            Err(why) => Finding::fail(&name, format!("{why}; see that it runs, and correct its options")),
         }
     });
     join_all(probes).await

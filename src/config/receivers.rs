@@ -163,6 +163,13 @@ fn receiver(
     let retry = retry(path, one, problems);
     let after =
         problems.span(&at("fallback_after"), one.fallback_after, Span::from_secs(1), Span::from_days(7));
+    if !one.fallback.is_empty() && after >= retry.give_up_after {
+        problems.error(
+            at("fallback_after"),
+            "is not shorter than retry.give_up_after: notifications would be dead letters before the fallback gets them; \
+             write a shorter one",
+        );
+    }
     let fallback = (!one.fallback.is_empty()).then(|| Fallback { receiver: one.fallback.clone(), after });
     let rate_limit = rate_limit(path, one, problems);
     let (name, channel) = (one.name.clone(), channel?);

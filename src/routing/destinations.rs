@@ -183,8 +183,11 @@ impl Destinations {
         Destinations { silences, ..self }
     }
 
-    /// Until when an open record is held, which is not sealed before that; `None`: it is not held.
+    /// Until when an open record is held, which is not sealed before that; `None`: it is not held. A return never is.
     pub fn silence_held_until(&self, record: &OfflineRecord, now: Timestamp) -> Option<Timestamp> {
+        if record.back_at.is_some() {
+            return None;
+        }
         let inhibited = self.inhibitors.held(record, now).map(|held| held.until);
         let silenced = covering(&self.silences, record, now).map(|until| until.min(now + LOOKED_AT_AFTER));
         inhibited.max(silenced)

@@ -39,9 +39,13 @@ impl Telemetry {
         if why.is_empty() {
             self.problems.clear(NOT_DELIVERED, receiver);
         } else {
+            let what = match outcome {
+                DeliveryOutcome::Dead => "is a dead letter now",
+                _ => "is tried again",
+            };
             let text = format!(
-                "receiver {receiver} did not take its last notification, which is tried again: {why}; correct the \
-                 receiver or its options, and try it with `rollcall send-test --receiver {receiver}`"
+                "receiver {receiver} did not take its last notification, which {what}: {why}; correct the receiver or its \
+                 options, and try it with `rollcall send-test --receiver {receiver}`"
             );
             self.problems.set(NOT_DELIVERED, receiver, text, Severity::Warning);
         }

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use rollcall::alerting::Fallback;
+use rollcall::alerting::{Fallback, RateLimit};
 use rollcall::simulate::servers::free_port;
-use rollcall::simulate::webhook_sink::{Options, WebhookSink};
+use rollcall::simulate::webhook_sink::{Answer, Options, WebhookSink};
 
 use super::*;
-use crate::world::{World, hook, listed, named, until};
+use crate::world::{On, World, hook, listed, named, until};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -65,4 +65,29 @@ async fn what_waits_for_a_receiver_that_is_down_goes_to_its_fallback_once_and_to
     assert_eq!(listed(&sink.wait_for(3, PATIENCE).await.unwrap()[2], "offline"), ["b"]);
     assert_eq!(other.received().len(), 2);
     world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn notifications_of_a_receiver_that_wants_no_more_go_to_its_fallback_and_are_dead_letters() {
+    for (on, limit) in [(On::Redis, None), (On::Directory, None), (On::Redis, Some(100))] {
+        let (gone, other) = (hook().await, hook().await);
+        gone.answer_with([Answer::Status(410)]);
+        let fallback = Some(Fallback { receiver: "other".to_owned(), after: 10 * MINUTE });
+        let rate_limit = limit.map(|messages| RateLimit { messages, per: MINUTE });
+        let gone_hook = ReceiverConfig { fallback, rate_limit, ..webhook_to(gone.url(), None) };
+        let receivers = vec![gone_hook, named("other", webhook_to(other.url(), None))];
+        let mut world = World::on(on, "unit", receivers).await;
+        world.stop().await;
+        world.config.route.receivers = vec!["hook".to_owned()];
+        world.start();
+        for (count, unit) in [(1, "a"), (2, "b")] {
+            world.notify_loss(&[unit]).await;
+            let copy = &other.wait_for(count, PATIENCE).await.unwrap()[count - 1];
+            assert_eq!(listed(copy, "offline"), [unit]);
+            assert_eq!(copy.json()["data"]["meant_for"]["receiver"], "hook");
+            world.dead("hook", count as u64).await;
+        }
+        world.stop().await;
+        assert_eq!((gone.received().len(), other.received().len()), (1, 2));
+    }
 }

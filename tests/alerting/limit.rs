@@ -139,6 +139,28 @@ async fn a_digest_keeps_its_id_and_its_content_over_failures_and_a_crash() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_notification_that_was_attempted_keeps_its_id_beside_a_digest() {
+    let sink = hook().await;
+    let mut world = World::new("unit", vec![limited(2, webhook_to(sink.url(), None))]).await;
+    sink.answer_with([Answer::Status(503)]);
+    world.notify_loss(&["a"]).await;
+    let refused = message(&sink, 1).await;
+    until("that is on record", async || world.attempts().await.len() == 1).await;
+    let lost = names("u", 5);
+    world.lose(&strs(&lost)).await;
+    world.joined().await;
+    world.advance(HOUR);
+    message(&sink, 3).await;
+    let (repeat, digest): (Vec<_>, Vec<_>) =
+        sink.received()[1..].iter().cloned().partition(|one| one.json()["data"]["merged"].is_null());
+    assert_eq!(repeat[0].header("webhook-id"), refused.header("webhook-id"));
+    assert_eq!((listed(&repeat[0], "offline"), listed(&digest[0], "offline")), (vec!["a".to_owned()], lost));
+    world.waits(0).await;
+    world.stop().await;
+    assert_eq!(sink.received().len(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_digest_that_fails_often_is_taken_apart_and_its_notifications_are_delivered_all_the_same() {
     let sink = hook().await;
     let mut world = World::new("unit", vec![limited(1, webhook_to(sink.url(), None))]).await;

@@ -285,17 +285,25 @@ async fn body_and_id_stay_the_same_over_retries_and_restarts() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_receiver_that_asks_for_a_longer_wait_gets_it() {
     let sink = hook().await;
-    sink.answer_with([Answer::RetryAfter(429, "7200".to_owned())]);
+    sink.answer_with([Answer::RetryAfter(429, "1800".to_owned())]);
     let mut world = World::new("kind", vec![webhook_to(sink.url(), None)]).await;
     world.notify_loss(&["a"]).await;
     sink.wait_for(1, PATIENCE).await.unwrap();
-    let next = world.clock.now() + Duration::from_secs(7200);
+    let next = world.clock.now() + Duration::from_secs(1800);
     until("the next attempt is that late", async || {
         world.engine.first_lease(&world.partitions(), "hook").await.unwrap() == Some(next)
     })
     .await;
-    world.advance(Duration::from_secs(7200));
-    sink.wait_for(2, PATIENCE).await.unwrap();
+    // Nothing else is sent to it meanwhile.
+    world.lose(&["b"]).await;
+    world.joined().await;
+    world.advance(5 * WAIT);
+    let sealed = async || world.engine.backlog(&world.partitions(), "hook").await.unwrap().waiting == 2;
+    until("the other waits, too", sealed).await;
+    world.advance(next.since(world.clock.now()) - Duration::from_secs(1));
+    assert_eq!(sink.received().len(), 1);
+    world.advance(Duration::from_secs(1));
+    sink.wait_for(3, PATIENCE).await.unwrap();
     world.stop().await;
 }
 

@@ -181,6 +181,30 @@ async fn an_acknowledgement_before_the_page_follows_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_page_of_a_unit_that_is_removed_is_closed_and_other_receivers_are_not_notified() {
+    for on in [On::Redis, On::Directory] {
+        let (sink, chat) = (sink().await, world::hook().await);
+        let receivers = vec![pager(&sink), world::named("chat", webhook_to(chat.url(), None))];
+        let mut world = World::on(on, "unit", receivers).await;
+        world.notify_loss(&["a"]).await;
+        sink.wait_for(1, PATIENCE).await.unwrap();
+        chat.wait_for(1, PATIENCE).await.unwrap();
+        world.sent().await;
+        let (unit, now) = (world::unit("a"), world.clock.now());
+        assert!(world.roll.change(&unit, None, &UnitChange::Remove, now, async { Ok(()) }).await.unwrap());
+        world.outbox_grew.notify_one();
+        let received = sink.wait_for(2, PATIENCE).await.unwrap();
+        assert_eq!(actions(&received), ["trigger", "resolve"]);
+        assert_eq!(received[0].json()["dedup_key"], received[1].json()["dedup_key"]);
+        world.joined().await;
+        world.advance(60 * world::WAIT);
+        world.sent().await;
+        world.stop().await;
+        assert_eq!((sink.received().len(), chat.received().len()), (2, 1));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_page_of_an_incident_is_acknowledged_with_the_last_of_its_units() {
     for (on, last) in [(On::Redis, "is acknowledged"), (On::Directory, "is back")] {
         let sink = sink().await;

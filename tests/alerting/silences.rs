@@ -7,7 +7,7 @@ use rollcall::routing::alert_silence::WantedSilence;
 use rollcall::routing::{SilenceId, parse_label_matchers};
 use rollcall::simulate::webhook_sink::WebhookSink;
 
-use super::world::{WAIT, World, hook, listed, until};
+use super::world::{On, WAIT, World, hook, listed, until};
 use super::*;
 
 /// An alert silence from now on.
@@ -72,6 +72,23 @@ async fn what_a_silence_covered_and_still_holds_when_it_ends_is_notified_once_th
     assert_eq!(listed(&received[3], "offline"), [""; 0]);
     world.stop().await;
     assert_eq!(sink.received().len(), 4);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_return_of_a_unit_that_was_notified_is_not_held_by_a_silence() {
+    for on in [On::Redis, On::Directory] {
+        let sink = hook().await;
+        let mut world = World::on(on, "unit", vec![webhook_to(sink.url(), None)]).await;
+        world.notify_loss(&["a"]).await;
+        sink.wait_for(1, PATIENCE).await.unwrap();
+        world.delivered("hook").await;
+        silence(&world, "unit=a", 100 * HOUR).await;
+        world.hear(&["a"]).await;
+        world.joined().await;
+        world.advance(WAIT);
+        assert_eq!(listed(&sink.wait_for(2, PATIENCE).await.unwrap()[1], "online"), ["a"]);
+        world.stop().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -526,6 +526,25 @@ fn a_route_that_cannot_be_obeyed_is_refused_with_its_place() {
 }
 
 #[test]
+fn a_fallback_that_gets_nothing_before_notifications_are_given_up_is_refused() {
+    let receiver = |after: &str| {
+        format!(
+            "receiver = [{{ name = \"a\", type = \"webhook\", url = \"http://127.0.0.1:1/\", fallback = \"b\", \
+             fallback_after = \"{after}\", retry = {{ give_up_after = \"1h\" }} }}, \
+             {{ name = \"b\", type = \"webhook\", url = \"http://127.0.0.1:1/\" }}]\nroute.receivers = [\"a\"]\n"
+        )
+    };
+    load(&receiver("59m")).unwrap();
+    for after in ["1h", "2h"] {
+        let refusal = refused(&receiver(after));
+        assert!(
+            refusal.starts_with("receiver[0].fallback_after: is not shorter than retry.give_up_after"),
+            "{refusal}"
+        );
+    }
+}
+
+#[test]
 fn a_rule_of_inhibition_that_is_wrong_or_inhibits_nothing_is_named() {
     let rule = |source: &str, target: &str, equal: &str| {
         format!(

@@ -186,6 +186,25 @@ fn check_names_each_dependency_that_fails_and_what_to_do() {
 }
 
 #[test]
+fn a_command_whose_reader_is_gone_ends_without_a_word() {
+    let dir = tempfile::tempdir().unwrap();
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    for arguments in [&["route", "show"][..], &["template", "render", "--receiver", "hook"], &["check"]] {
+        std::fs::write(
+            dir.path().join("rollcall.toml"),
+            "receiver = [{ name = \"hook\", type = \"webhook\", url = \"http://127.0.0.1:1/\" }]\n\
+             route.receivers = [\"hook\"]\nengine = { type = \"embedded\", path = \"fleet\" }\n",
+        )
+        .unwrap();
+        let mut command = command(dir.path(), arguments, &[]);
+        let ended = command.stdout(writer.try_clone().unwrap()).output().unwrap();
+        let said = text(&ended.stderr);
+        assert!(ended.status.success() && !said.contains("panicked"), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
 fn check_reads_the_directory_of_an_embedded_fleet_and_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let port = free_port().unwrap();

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::{Answer, Channel, Failure};
 use crate::alerting::message::{
     Example, Member, Message, MessageConfig, Templates, TimerMessage, example_timer, hostile, members,
-    test_delivery, test_members, timers,
+    test_delivery, test_members, timers, without_labels,
 };
 use crate::clock::Timestamp;
 use crate::store::Delivery;
@@ -99,6 +99,7 @@ impl Mqtt {
         if !names("timer.") {
             examples.extend(Example::ALL.map(|example| example.delivery(receiver)));
             examples.push(hostile(receiver));
+            examples.extend(without_labels(receiver));
         }
         for example in &examples {
             channel.publications(&Message::new(example))?;

@@ -23,7 +23,7 @@ use super::http_client::Address;
 use super::http_target::{HttpConfig, HttpTarget, Request, parse_url};
 use super::{Answer, Channel, Failure};
 use crate::alerting::message::{
-    Example, Message, MessageConfig, Templates, hostile, pages, test_delivery, test_members,
+    Example, Message, MessageConfig, Templates, hostile, pages, test_delivery, test_members, without_labels,
 };
 use crate::clock::Timestamp;
 use crate::store::Delivery;
@@ -95,7 +95,8 @@ impl ServiceChannel {
 
     /// Renders every example: an error in a template is found at the start, and not with the first alert.
     fn try_examples(&self) -> Result<(), String> {
-        for delivery in Example::ALL.map(|example| example.delivery(&self.receiver)) {
+        let examples = Example::ALL.map(|example| example.delivery(&self.receiver));
+        for delivery in examples.into_iter().chain(without_labels(&self.receiver)) {
             self.try_message(&Message::new(&delivery))?;
         }
         self.try_message(&Message::new(&hostile(&self.receiver)))?;

@@ -13,7 +13,9 @@ use serde_json::Value;
 
 use super::http_target::{HttpConfig, HttpTarget, Request, parse_url};
 use super::{Answer, Channel, Failure};
-use crate::alerting::message::{Example, Message, MessageConfig, Templates, hostile, test_delivery};
+use crate::alerting::message::{
+    Example, Message, MessageConfig, Templates, hostile, test_delivery, without_labels,
+};
 use crate::alerting::text::plain;
 use crate::clock::Timestamp;
 use crate::signature::{self, Secret};
@@ -113,8 +115,9 @@ impl Webhook {
 
     /// Renders every example: an error in a template is found at the start, and not with the first alert.
     fn try_examples(&self) -> Result<(), String> {
-        for example in Example::ALL {
-            self.request(&Message::new(&example.delivery(&self.receiver)))?;
+        let examples = Example::ALL.map(|example| example.delivery(&self.receiver));
+        for example in examples.into_iter().chain(without_labels(&self.receiver)) {
+            self.request(&Message::new(&example))?;
         }
         let (headers, body) = self.request(&Message::new(&hostile(&self.receiver)))?;
         let is_json = headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().ends_with(b"json"));
@@ -288,6 +291,10 @@ mod tests {
         let cases = [
             (with_template("{{ offline[0].unit }}", &[], ""), "body, line 1: "),
             (with_template("{{ nothing }}", &[], ""), "body, line 1: "),
+            (
+                with_template("{% for record in offline %}{{ record.labels.site }}{% endfor %}", &[], ""),
+                "a unit may lack any label",
+            ),
             (with_template(r#"{"text": "{{ title }}"}"#, &[], ""), "tojson"),
             (with_template("{}", &[("x state", "")], ""), "no name of a header"),
             (with_template("{}", &[("webhook-id", "1")], ""), "is set by Rollcall"),

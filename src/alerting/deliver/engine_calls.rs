@@ -10,6 +10,7 @@ use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::FuturesUnordered;
 use tokio::time::Instant;
 
+use super::falling_back::fall;
 use super::{Deliver, LEASED_PER_ATTEMPT};
 use crate::alerting::buffer::{Buffered, Slots};
 use crate::alerting::in_flight::InFlight;
@@ -50,6 +51,8 @@ pub(super) struct EngineCalls {
 /// The answer to leasing.
 pub(super) struct LeasedBatch {
     deliveries: Vec<Delivery>,
+    /// How many notifications were queued for the fallback with them; `None`: they are to be attempted.
+    fallen: Option<usize>,
     until: Timestamp,
     slots: Slots,
     /// The wait until the next delivery is due.
@@ -130,7 +133,8 @@ impl Deliver {
             } else if let Some(slots) = self.buffer.reserve(most.max(1)) {
                 calls.counted_at = if counts { Some(now) } else { calls.counted_at };
                 let most = most.min(slots.num_permits());
-                calls.leasing = Some(self.lease(slots, most, counts, calls.leases));
+                let is_disabled = in_flight.disabled.is_some();
+                calls.leasing = Some(self.lease(slots, most, counts, calls.leases, is_disabled));
                 calls.leases = calls.leases.wrapping_add(1);
             }
         }
@@ -156,14 +160,16 @@ impl Deliver {
     }
 
     /// Leases up to `most` deliveries that are due, and counts all if asked to. `turn` is
-    /// that of [`rotated`].
+    /// that of [`rotated`]. Those of a disabled receiver also go to its fallback, if it has one.
     fn lease(
         &self,
         slots: Slots,
         most: usize,
         counts: bool,
         turn: usize,
+        is_disabled: bool,
     ) -> BoxFuture<'static, Result<LeasedBatch>> {
+        let fallback = self.receiver.fallback.clone().filter(|_| is_disabled);
         let (engine, name) = (self.engine.clone(), self.receiver.name.clone());
         let (own, tick) = (rotated(self.partitions(), turn), tick(&self.ownership));
         let now = self.clock.now();
@@ -172,7 +178,8 @@ impl Deliver {
             let backlog = if counts { Some(engine.backlog(own, &name).await?) } else { None };
             let until = now + LEASE;
             if most == 0 {
-                return Ok(LeasedBatch { deliveries: Vec::new(), until, slots, rest: TICK, backlog });
+                let (deliveries, fallen) = (Vec::new(), None);
+                return Ok(LeasedBatch { deliveries, fallen, until, slots, rest: TICK, backlog });
             }
             let deliveries = engine.lease(own, &name, now, until, most).await?;
             let rest = if !deliveries.is_empty() {
@@ -181,7 +188,11 @@ impl Deliver {
                 let first = engine.first_lease(own, &name).await?;
                 first.map_or(tick, |first| first.since(now).clamp(SHORTEST_WAIT, tick))
             };
-            Ok(LeasedBatch { deliveries, until, slots, rest, backlog })
+            let fallen = match fallback.filter(|_| !deliveries.is_empty()) {
+                Some(fallback) => Some(fall(&*engine, own, &name, &fallback.receiver, now).await?),
+                None => None,
+            };
+            Ok(LeasedBatch { deliveries, fallen, until, slots, rest, backlog })
         }
         .boxed()
     }
@@ -209,9 +220,14 @@ impl Deliver {
         if let Some(Backlog { waiting, dead }) = batch.backlog {
             self.telemetry.backlog(&self.receiver.name, waiting, dead);
         }
+        self.log_fallen(batch.fallen);
         for delivery in batch.deliveries {
+            let id = delivery.id.clone();
             if let Some(slot) = batch.slots.split(1) {
                 in_flight.push(Buffered { delivery, until: batch.until, slot });
+            }
+            if batch.fallen.is_some() {
+                self.give_up_leased(in_flight, &id);
             }
         }
         None

@@ -2,6 +2,9 @@
 //!
 //! Since when the receiver takes nothing is in the engine, so that a restart or another owner of its partitions does not
 //! begin the wait again. A success of any instance ends it; an instance that still fails begins it anew.
+//!
+//! A receiver that wants no more notifications (410) is not waited for: its notifications go to the fallback before they
+//! become dead letters.
 
 use std::time::Duration;
 
@@ -11,7 +14,8 @@ use tokio::time::Instant;
 use super::Deliver;
 use super::engine_calls::{EngineCalls, Fallen};
 use crate::alerting::TICK;
-use crate::store::{EngineError, MeantFor, Result};
+use crate::clock::Timestamp;
+use crate::store::{DeliveryStore, EngineError, MeantFor, Result};
 use crate::telemetry::Loop;
 
 /// The time until the engine is asked again, after all notifications were queued for the fallback.
@@ -35,12 +39,10 @@ impl Deliver {
                 engine.is_up(&name).await?;
                 return Ok(Fallen { is_down, queued: None });
             }
-            let since = engine.down_since(&name, at).await?;
-            if at.since(since) < fallback.after {
+            if at.since(engine.down_since(&name, at).await?) < fallback.after {
                 return Ok(Fallen { is_down, queued: None });
             }
-            let meant_for = MeantFor { receiver: name, since };
-            let queued = engine.fall_back(&own, &meant_for, &fallback.receiver, at).await?;
+            let queued = fall(&*engine, &own, &name, &fallback.receiver, at).await?;
             Ok(Fallen { is_down, queued: Some(queued) })
         };
         calls.falling = Some(call.boxed());
@@ -54,15 +56,7 @@ impl Deliver {
                 self.telemetry.engine_answered(Loop::Delivery, &which);
                 calls.known_down = Some(is_down);
                 calls.fall_at = Instant::now() + if queued.is_some() { PAUSE } else { TICK };
-                if let (Some(queued @ 1..), Some(fallback)) = (queued, &self.receiver.fallback) {
-                    let to = &fallback.receiver;
-                    tracing::warn!(
-                        receiver,
-                        to,
-                        queued,
-                        "the receiver is down; waiting notifications also go to its fallback"
-                    );
-                }
+                self.log_fallen(queued);
                 None
             }
             Err(error) => {
@@ -73,4 +67,28 @@ impl Deliver {
             }
         }
     }
+
+    pub(super) fn log_fallen(&self, queued: Option<usize>) {
+        if let (Some(queued @ 1..), Some(fallback)) = (queued, &self.receiver.fallback) {
+            tracing::warn!(
+                receiver = self.receiver.name,
+                to = fallback.receiver,
+                queued,
+                "the receiver is down; waiting notifications also go to its fallback"
+            );
+        }
+    }
+}
+
+/// Queues the notifications of a receiver for its fallback. Answers how many.
+pub(super) async fn fall(
+    engine: &dyn DeliveryStore,
+    partitions: &[u16],
+    receiver: &str,
+    to: &str,
+    now: Timestamp,
+) -> Result<usize> {
+    let since = engine.down_since(receiver, now).await?;
+    let meant_for = MeantFor { receiver: receiver.to_owned(), since };
+    engine.fall_back(partitions, &meant_for, to, now).await
 }

@@ -19,6 +19,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::engine_calls::{EXTEND, EngineCalls, LEASED_FOR_PROBE};
+use super::falling_back::fall;
 use super::{Deliver, STOP_TIMEOUT};
 use crate::alerting::attempt::is_admitted;
 use crate::alerting::channel::{Answer, Failure, attempt_part, within};
@@ -141,7 +142,7 @@ impl Limited {
             (_, Ok(room)) => {
                 let merges = !self.deliver.channel.is_pager() && !state.in_flight.breaker.is_open();
                 let merges = merges && backlog.waiting > room as u64;
-                if merges && self.open_digest(state).await? {
+                if merges && self.open_digest(state, room).await? {
                     return Ok(Duration::ZERO);
                 }
                 self.single(state).await
@@ -188,6 +189,11 @@ impl Limited {
     async fn give_all_up(&self, state: &mut State) -> Result<Duration> {
         self.close(state).await?;
         let leased = self.lease(state, LARGEST_STEP).await?;
+        if let Some(fallback) = self.deliver.receiver.fallback.as_ref().filter(|_| !leased.is_empty()) {
+            let (engine, name) = (&*self.deliver.engine, &self.deliver.receiver.name);
+            let (own, now) = (self.deliver.partitions(), self.deliver.clock.now());
+            self.deliver.log_fallen(Some(fall(engine, &own, name, &fallback.receiver, now).await?));
+        }
         let why = state.in_flight.disabled.clone().unwrap_or_default();
         let rest = if leased.is_empty() { tick(&self.deliver.ownership) } else { Duration::ZERO };
         for delivery in leased {
@@ -280,9 +286,15 @@ impl Limited {
     }
 
     /// Merges waiting notifications. `false`: there is nothing to merge, or another instance has opened a digest.
-    async fn open_digest(&self, state: &mut State) -> Result<bool> {
+    async fn open_digest(&self, state: &mut State, room: usize) -> Result<bool> {
         let (name, now) = (&self.deliver.receiver.name, self.deliver.clock.now());
-        let members = gather(&*self.records, name, now).await?;
+        let mut members = Vec::new();
+        for member in gather(&*self.records, name, room, now).await? {
+            let Some(judged) = self.deliver.incidents.attempted(Arc::new(member), now).await else {
+                return Ok(false);
+            };
+            members.push(Arc::unwrap_or_clone(judged));
+        }
         let is_blindness = members.first().is_some_and(|first| !first.blind.is_empty());
         if members.len() < 2 && !is_blindness {
             return Ok(false);

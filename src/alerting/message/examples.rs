@@ -86,6 +86,16 @@ impl Example {
     }
 }
 
+/// The silence and the return of a unit without labels: a template must not need one.
+pub fn without_labels(receiver: &str) -> [Delivery; 2] {
+    [Example::Offline, Example::Recovery].map(|example| {
+        let mut delivery = example.delivery(receiver);
+        delivery.group = Group { key: "all".to_owned(), labels: Labels::new() };
+        delivery.offline.iter_mut().chain(&mut delivery.online).for_each(|record| record.labels.clear());
+        delivery
+    })
+}
+
 /// Names with all the signs that could end a text of JSON, HTML, a header or a level of a topic too early.
 pub fn hostile(receiver: &str) -> Delivery {
     let mut delivery = Example::Offline.delivery(receiver);

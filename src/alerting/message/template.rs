@@ -57,7 +57,8 @@ fn explained(name: &str, error: &Error) -> String {
     let detail = error.detail().map(|detail| format!(" ({detail})")).unwrap_or_default();
     let advice = match error.kind() {
         ErrorKind::UndefinedError => {
-            "docs/templates.md lists the names; write {% if name %} around one that may be missing"
+            "docs/templates.md lists the names; a unit may lack any label: write {% if record.labels.site %} around one that \
+             may be missing, or record.labels.site | default('')"
         }
         ErrorKind::UnknownFilter => "docs/templates.md lists the filters",
         ErrorKind::OutOfFuel => "it takes too many steps; loop over fewer records",

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use crate::clock::Timestamp;
-use crate::presence::{Labels, OfflineRecord};
+use crate::presence::Labels;
 use crate::routing::alert::{ALERT_NAME, UNIT_OFFLINE, fingerprint};
 
 use super::message::{Action, Member, Message, MessageConfig, members};
@@ -64,8 +64,8 @@ pub fn alerts(message: &Message<'_>, config: &MessageConfig) -> Vec<Alert> {
     }
     let alerts = members(delivery, &config.zone, &config.links).into_iter().map(Alert::from);
     let mut alerts: Vec<Alert> = alerts.collect();
-    // The alert of a unit that flapped and is offline lasts: both have the same labels.
-    if delivery.online.iter().any(OfflineRecord::is_flapping) {
+    // The alert of a unit that flapped, or was back for a while, and is offline lasts: both have the same labels.
+    if !delivery.online.is_empty() && !delivery.offline.is_empty() {
         let firing: HashSet<Labels> =
             alerts.iter().filter(|alert| alert.ends_at.is_none()).map(|alert| alert.labels.clone()).collect();
         alerts.retain(|alert| alert.ends_at.is_none() || !firing.contains(&alert.labels));
@@ -90,7 +90,7 @@ mod tests {
 
     use super::*;
     use crate::alerting::message::{pages, test_delivery};
-    use crate::presence::{Cause, Closing};
+    use crate::presence::{Cause, Closing, OfflineRecord};
     use crate::store::Delivery;
 
     #[test]
@@ -152,5 +152,25 @@ mod tests {
                 assert_eq!(open.len(), firing, "{title}");
             }
         }
+    }
+
+    #[test]
+    fn a_unit_that_was_back_for_a_while_is_one_alert_that_lasts() {
+        let [before, back, deadline] = [0, 1, 2].map(|hour| Timestamp::from_millis(hour * 3_600_000));
+        let unit = || "gate:7".parse().unwrap();
+        let old = OfflineRecord::open(unit(), before, before, before);
+        let closed = OfflineRecord { back_at: Some(back), closed_by: Some(Closing::Return), ..old };
+        let other =
+            OfflineRecord { ..OfflineRecord::open("gate:8".parse().unwrap(), before, before, before) };
+        let other = OfflineRecord { back_at: Some(back), closed_by: Some(Closing::Return), ..other };
+        let delivery = Delivery {
+            offline: vec![OfflineRecord::open(unit(), back, deadline, deadline)],
+            online: vec![closed, other],
+            ..test_delivery("hook", deadline)
+        };
+        let alerts = alerts(&Message::new(&delivery), &MessageConfig::default());
+        let shown: Vec<(&str, bool)> =
+            alerts.iter().map(|alert| (alert.labels["unit"].as_str(), alert.ends_at.is_some())).collect();
+        assert_eq!(shown, [("7", false), ("8", true)]);
     }
 }

@@ -13,7 +13,7 @@ use super::deliver::Deliver;
 use super::in_flight::{FinishedAttempt, InFlight};
 use super::outcome::outcome_of;
 use crate::clock::Timestamp;
-use crate::store::{AttemptMade, Delivery, End, Ended, TimerStore};
+use crate::store::{AttemptMade, Delivery, DeliveryRecords, End, Ended, TimerStore};
 use crate::telemetry::{DeliveryOutcome, Loop, Telemetry};
 
 impl Deliver {
@@ -110,6 +110,7 @@ impl Deliver {
         let (channel, clock, timeout) = (self.channel.clone(), self.clock.clone(), self.receiver.timeout);
         let (incidents, timers, telemetry) =
             (self.incidents.clone(), self.timers.clone(), self.telemetry.clone());
+        let records = self.records.clone();
         in_flight.attempts.spawn(async move {
             let Some(delivery) = incidents.attempted(delivery, clock.now()).await else {
                 return FinishedAttempt { id, result: None, at: clock.now(), took: Duration::ZERO };
@@ -124,7 +125,11 @@ impl Deliver {
                 true => Some(attempt_part(&*channel, &delivery, usize::MAX, timeout, now).await),
                 false => None,
             };
-            let result = result.map(|sent| sent.map(Option::unwrap_or_default));
+            let sent = result.map(|sent| sent.map(Option::unwrap_or_default));
+            let result = match sent {
+                Some(Ok(answer)) => Some(queue_rest(&*records, answer, clock.now()).await),
+                other => other,
+            };
             FinishedAttempt { id, result, at: now, took: begun.elapsed() }
         });
     }
@@ -167,7 +172,7 @@ impl Deliver {
         };
         let has_part = matches!((&result, &outcome), (Err(Failure::Partial { .. }), End::RetryAt(_)));
         let (answer, why) = match result {
-            Ok(Answer(answer)) => (answer, String::new()),
+            Ok(Answer { text, .. }) => (text, String::new()),
             Err(failure) => (failure.to_string(), failure.to_string()),
         };
         let counted = self.log(in_flight, &delivery, &outcome, has_part, &why);
@@ -277,6 +282,21 @@ impl Deliver {
             }
         }
     }
+}
+
+/// Queues what a receiver left over. If the engine fails, the attempt has failed: all of it is sent again.
+pub(super) async fn queue_rest(
+    records: &dyn DeliveryRecords,
+    mut answer: Answer,
+    now: Timestamp,
+) -> Result<Answer, Failure> {
+    for rest in answer.rest.drain(..) {
+        let queued = records.replay(&rest, now).await;
+        queued.map_err(|error| {
+            Failure::temporary(format!("taken, but a part for later could not be stored: {error}"))
+        })?;
+    }
+    Ok(answer)
 }
 
 /// Whether a delivery may be attempted: a timer that is delivered at most once is marked first, and its delivery ends with

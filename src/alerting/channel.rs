@@ -87,9 +87,20 @@ impl Failure {
     }
 }
 
-/// The beginning of a receiver's answer to a notification that it took, without secrets; empty if there is none.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Answer(pub String);
+/// The answer of a receiver to a notification that it took.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Answer {
+    /// Its beginning, without secrets; empty if there is none.
+    pub text: String,
+    /// Deliveries to recipients that do not have it yet: they are queued before this one ends.
+    pub rest: Vec<Delivery>,
+}
+
+impl From<String> for Answer {
+    fn from(text: String) -> Answer {
+        Answer { text, rest: Vec::new() }
+    }
+}
 
 /// Open records of which a receiver should know.
 #[derive(Clone, Debug, Default)]

@@ -39,9 +39,9 @@ use super::channel::Channel;
 use super::in_flight::InFlight;
 use super::incidents::Incidents;
 use super::{ENGINE_BACKOFF, ReceiverConfig, SHORTEST_WAIT};
-use crate::clock::Clock;
+use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Ownership, ReceiverHealths};
-use crate::store::{DeliveryStore, End, Ended, TimerStore};
+use crate::store::{DeliveryRecords, DeliveryStore, End, Ended, MeantFor, Result, TimerStore};
 use crate::telemetry::{Loop, Telemetry};
 
 mod engine_calls;
@@ -63,6 +63,8 @@ pub(super) struct Deliver {
     pub receiver: ReceiverConfig,
     pub channel: Arc<dyn Channel>,
     pub engine: Arc<dyn DeliveryStore>,
+    /// Queues what a receiver left over.
+    pub records: Arc<dyn DeliveryRecords>,
     /// Marks only attempts.
     pub timers: Arc<dyn TimerStore>,
     pub incidents: Arc<Incidents>,
@@ -202,4 +204,17 @@ impl Deliver {
         }
         Ok(())
     }
+}
+
+/// Queues the notifications of a receiver for its fallback. Answers how many.
+async fn fall(
+    engine: &dyn DeliveryStore,
+    partitions: &[u16],
+    receiver: &str,
+    to: &str,
+    now: Timestamp,
+) -> Result<usize> {
+    let since = engine.down_since(receiver, now).await?;
+    let meant_for = MeantFor { receiver: receiver.to_owned(), since };
+    engine.fall_back(partitions, &meant_for, to, now).await
 }

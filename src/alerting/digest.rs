@@ -9,6 +9,7 @@ use std::collections::{HashMap, HashSet};
 use data_encoding::HEXLOWER;
 use ring::digest::{SHA256, digest};
 
+use super::put_off;
 use crate::clock::Timestamp;
 use crate::presence::{Incident, Labels, OfflineRecord, RecordId};
 use crate::store::{Delivery, DeliveryRecords, Group, Result, Situation, Waiting};
@@ -185,7 +186,9 @@ impl Gathered {
         let records = delivery.offline.len() + delivery.online.len();
         let bytes = serde_json::to_string(&delivery).map_or(usize::MAX, |text| text.len());
         let fits = self.records + records <= MOST_RECORDS && self.bytes.saturating_add(bytes) <= MOST_BYTES;
-        let is_mergeable = records > 0 && delivery.blind.is_empty();
+        // A digest goes to all recipients.
+        let is_mergeable =
+            records > 0 && delivery.blind.is_empty() && put_off::recipient(&delivery).is_none();
         if !fits || !is_mergeable || before >= MOST_OF_GROUP {
             // The rest of its group comes after it.
             self.is_full |= !fits;

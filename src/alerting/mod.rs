@@ -68,6 +68,7 @@ mod mass_offline;
 mod message;
 mod orphans;
 mod outcome;
+mod put_off;
 mod resend;
 mod retry;
 mod silenced;
@@ -283,6 +284,7 @@ pub async fn run(
             receiver,
             channel,
             engine: stores.alerts.clone(),
+            records: stores.alerts.clone(),
             timers: stores.timer_store.clone(),
             incidents,
             healths: healths.clone(),
@@ -295,10 +297,7 @@ pub async fn run(
         };
         let run = match deliver.receiver.rate_limit {
             None => deliver.run(queue).boxed(),
-            Some(limit) => {
-                let (records, shared) = (stores.alerts.clone(), stores.shared.clone());
-                Limited { deliver, limit, records, shared }.run().boxed()
-            }
+            Some(limit) => Limited { deliver, limit, shared: stores.shared.clone() }.run().boxed(),
         };
         loops.push(run.map(move |ended| (format!("delivering to {name}"), ended)).boxed());
     }

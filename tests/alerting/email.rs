@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rollcall::alerting::{Channel, Failure, Links, Zone, open, probe, send_test};
+use rollcall::alerting::{Failure, Links, Zone, open, probe, send_test};
 use rollcall::presence::Interval;
 use rollcall::simulate::mail_sink::{Mail, MailSink, Options, Reply};
 
@@ -309,65 +309,44 @@ async fn a_recipient_refused_for_good_does_not_keep_the_mail_from_the_others() {
 }
 
 #[tokio::test]
-async fn a_recipient_refused_for_the_moment_gets_the_same_mail_later_and_the_others_at_once() {
-    let sink = sink().await;
-    let both = open(&mail_to(sink.url(), &[OPS, BOSS])).unwrap();
-    let silence = delivery(vec![silent("detector:a", now())], vec![]);
-    sink.reply_with([1, 2, 3].map(|_| Reply::Recipient(OPS.to_owned(), 450)));
-    let mut at = now();
-    for attempt in 1..=3 {
-        at = at + put_off(&*both, &silence, at).await.expect("it waits for the other");
-        assert_eq!(sink.mails().len(), 1, "{attempt}");
-    }
-    // A mail that the server refuses for all is not taken for one that some have.
-    sink.reply_with([Reply::Mail(451)]);
-    assert!(matches!(both.send(&silence, at).await, Err(Failure::Temporary { .. })));
-    both.send(&silence, at).await.unwrap();
-    let mails = sink.mails();
-    assert_eq!((&mails[0].to[..], &mails[1].to[..]), (&[BOSS.to_owned()][..], &[OPS.to_owned()][..]));
-    assert_eq!(mails[0].data, mails[1].data);
-    assert_eq!((mails.len(), both.unreached()), (2, None));
-}
-
-/// The wait for recipients that are refused for the moment; `None`: the delivery is over.
-async fn put_off(channel: &dyn Channel, delivery: &Delivery, at: Timestamp) -> Option<Duration> {
-    match channel.send(delivery, at).await {
-        Err(Failure::Partial { wait, is_asked: false, why }) => {
-            assert!(why.contains(OPS) && why.contains("45") && !why.contains(BOSS), "{why}");
-            Some(wait)
-        }
-        result => result.map(|_| None).unwrap(),
-    }
-}
-
-#[tokio::test]
-async fn a_full_mailbox_is_waited_for_once() {
+async fn a_recipient_refused_for_the_moment_gets_the_mail_later_by_itself_and_the_others_at_once() {
     let sink = sink().await;
     let both = open(&mail_to(sink.url(), &[OPS, BOSS])).unwrap();
     let mail = |number: u32| Delivery {
         id: format!("{number}.hook"),
         ..delivery(vec![silent("detector:a", now())], vec![])
     };
-    let is_full = || sink.reply_with(vec![Reply::Recipient(OPS.to_owned(), 452); 100]);
-    is_full();
-    let (mut at, mut attempts) = (now(), 0);
-    while let Some(wait) = put_off(&*both, &mail(1), at).await {
-        (at, attempts) = (at + wait, attempts + 1);
-    }
-    assert!((5..20).contains(&attempts) && at < now() + HOUR, "{attempts} attempts until {at}");
+    let put_off = || sink.reply_with([Reply::Recipient(OPS.to_owned(), 450)]);
+    put_off();
+    let rest = both.send(&mail(1), now()).await.unwrap().rest;
     let unreached = both.unreached().expect("the error names the recipients that were not reached");
-    assert!(unreached.starts_with(OPS) && unreached.contains("452") && !unreached.contains(BOSS));
-    assert_eq!(put_off(&*both, &mail(2), at).await, None, "the others wait no more");
-    sink.reply_with([]);
-    assert_eq!(put_off(&*both, &mail(3), at).await, None);
+    assert!(unreached.starts_with(OPS) && unreached.contains("450") && !unreached.contains(BOSS));
+    // A later mail comes behind it, though the server would take it.
+    let later = both.send(&mail(2), now()).await.unwrap().rest;
+    assert_eq!([rest.len(), later.len()], [1, 1]);
+    let mut waits = Vec::new();
+    for attempt in 1..=9 {
+        put_off();
+        let again = both.send(&Delivery { attempt, ..rest[0].clone() }, now()).await;
+        let Err(Failure::Partial { wait, is_asked: false, .. }) = again else { panic!("{again:?}") };
+        waits.push(wait.as_secs());
+    }
+    assert_eq!(waits, [15, 30, 60, 120, 240, 300, 300, 300, 300]);
+    both.send(&rest[0], now()).await.unwrap();
     assert_eq!(both.unreached(), None);
-    is_full();
-    assert!(put_off(&*both, &mail(4), at).await.is_some(), "it was emptied meanwhile");
-    let to: Vec<String> = sink.mails().iter().map(|mail| mail.to.join(" ")).collect();
-    assert_eq!(to, [BOSS, BOSS, &format!("{OPS} {BOSS}"), BOSS]);
-    // A server that takes no recipient at all is asked again.
+    both.send(&later[0], now()).await.unwrap();
+    assert_eq!(both.send(&mail(3), now()).await.unwrap().rest, []);
+    let mails = sink.mails();
+    let to: Vec<String> = mails.iter().map(|mail| mail.to.join(" ")).collect();
+    assert_eq!(to, [BOSS, BOSS, OPS, OPS, &format!("{OPS} {BOSS}")]);
+    assert_eq!(mails[0].header("Message-ID"), mails[2].header("Message-ID"));
+    // A mail that the server refuses for every recipient is tried again as a whole.
+    sink.reply_with([Reply::Recipient(OPS.to_owned(), 450)]);
     let alone = open(&mail_to(sink.url(), &[OPS])).unwrap();
-    assert!(matches!(alone.send(&mail(5), at).await, Err(Failure::Temporary { .. })));
+    assert!(matches!(alone.send(&mail(4), now()).await, Err(Failure::Temporary { .. })));
+    // Nothing is put off for a test.
+    put_off();
+    assert!(send_test(&mail_to(sink.url(), &[OPS, BOSS]), now()).await.is_err());
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use rollcall::simulate::webhook_sink::Answer;
 use rollcall::store::{Again, Escalation};
 use serde_json::json;
 
-use super::world::{WAIT, World, hook, listed, named, until};
+use super::world::{On, WAIT, World, hook, listed, named, until};
 use super::*;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -161,6 +161,39 @@ async fn a_recipient_that_is_refused_is_shown_until_it_is_taken() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_recipient_that_is_put_off_delays_no_other_and_gets_its_mails_after_a_restart() {
+    const OPS: &str = "ops@example.org";
+    for on in [On::Redis, On::Directory] {
+        let mail = MailSink::start(mail_sink::Options::default()).await.unwrap();
+        mail.reply_with([mail_sink::Reply::Recipient(OPS.to_owned(), 450)]);
+        let receiver = mail_to(mail.url(), &[OPS, "boss@example.org"]);
+        let mut world = World::on(on, "kind", vec![receiver]).await;
+        world.notify_loss(&["a"]).await;
+        mail.wait_for(1, PATIENCE).await.unwrap();
+        mail.reply_with(vec![mail_sink::Reply::Recipient(OPS.to_owned(), 450); 100]);
+        world.lose(&["b"]).await;
+        world.joined().await;
+        world.advance(5 * WAIT);
+        let mails = mail.wait_for(2, PATIENCE).await.unwrap();
+        assert!(mails.iter().all(|mail| mail.to == ["boss@example.org"]));
+        let waits = async || {
+            world.engine.backlog(&world.partitions(), "mail").await.unwrap().waiting == 2
+                && world.metric("rollcall_receiver_failing", &["mail"]) == 0.0
+        };
+        until("two mails wait for one recipient, and the server does not fail", waits).await;
+        world.crash().await;
+        mail.reply_with([]);
+        world.start();
+        world.advance(HOUR);
+        let mails = mail.wait_for(4, PATIENCE).await.unwrap();
+        assert!(mails[2..].iter().all(|mail| mail.to == [OPS]));
+        world.delivered("mail").await;
+        world.stop().await;
+        assert_eq!(mail.mails().len(), 4);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_unit_that_returns_within_group_wait_is_never_notified() {
     let sink = hook().await;
     let mut world = World::new("kind", vec![webhook_to(sink.url(), None)]).await;
@@ -286,7 +319,7 @@ async fn body_and_id_stay_the_same_over_retries_and_restarts() {
 async fn a_receiver_that_asks_for_a_longer_wait_gets_it() {
     let sink = hook().await;
     sink.answer_with([Answer::RetryAfter(429, "1800".to_owned())]);
-    let mut world = World::new("kind", vec![webhook_to(sink.url(), None)]).await;
+    let mut world = World::new("unit", vec![webhook_to(sink.url(), None)]).await;
     world.notify_loss(&["a"]).await;
     sink.wait_for(1, PATIENCE).await.unwrap();
     let next = world.clock.now() + Duration::from_secs(1800);

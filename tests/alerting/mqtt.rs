@@ -63,11 +63,17 @@ async fn each_transition_is_published_on_its_topic() {
     let (down, up) = (silent("detector:a", now()), silent("detector:b", now()));
     let both = delivery(vec![down.clone()], vec![back(&up, now())]);
     channel.send(&both, now()).await.unwrap();
-    let [(first, opened, _), (second, closed, _)] = &next(&mut events, 2).await[..] else { panic!() };
-    assert_eq!([first.as_str(), second], ["rollcall/alerts/detector/a", "rollcall/alerts/detector/b"]);
+    let [(first, closed, _), (second, opened, _)] = &next(&mut events, 2).await[..] else { panic!() };
+    assert_eq!([first.as_str(), second], ["rollcall/alerts/detector/b", "rollcall/alerts/detector/a"]);
     assert_eq!([&opened["action"], &closed["action"]], ["trigger", "resolve"]);
     assert_eq!(opened["key"], down.id.to_string());
     assert_eq!(opened["id"], both.id);
+    // A unit that was back for a while is offline in the end.
+    let again = OfflineRecord { detected_at: up.detected_at + HOUR, ..up.clone() };
+    channel.send(&delivery(vec![again], vec![back(&up, now())]), now()).await.unwrap();
+    let actions: Vec<Value> =
+        next(&mut events, 2).await.into_iter().map(|(_, payload, _)| payload["action"].clone()).collect();
+    assert_eq!(actions, ["resolve", "trigger"]);
     send_test(&receiver, now()).await.unwrap();
     assert_eq!(next(&mut events, 2).await[0].1["type"], "rollcall.test");
 }

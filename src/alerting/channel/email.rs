@@ -8,8 +8,8 @@
 //! wrong password, a missing right to relay or a wrong address, and no alert is lost by it. If the server refuses
 //! some recipients for good, the others get the mail, and the log names those that were refused.
 //!
-//! If it refuses some for the moment (greylisting, a full mailbox), the others get the mail, and it is tried again for
-//! those: see `partial_mails.rs`.
+//! If it refuses some for the moment (greylisting, a full mailbox), the others get the mail, and each of those is a delivery of
+//! its own, see `put_off.rs`. Later mails to such a recipient come behind it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
@@ -35,21 +35,26 @@ use super::mail_content::{MailContent, TABLE_NAME};
 use super::secrets::Secrets;
 use super::{Answer, Channel, Failure, chain};
 use crate::alerting::message::{Message, MessageConfig, test_delivery};
+use crate::alerting::put_off;
 use crate::alerting::text::plain;
 use crate::clock::Timestamp;
 use crate::store::Delivery;
 use crate::trust;
 
 mod limited_stream;
-mod partial_mails;
+mod refused_recipients;
 
 use limited_stream::LimitedStream;
-use partial_mails::PartialMails;
+use refused_recipients::RefusedRecipients;
 
 /// A connection that was idle for longer is not used again.
 const LONGEST_IDLE: Duration = Duration::from_secs(20);
 /// How long an idle connection may take to answer that it is open.
 const NOOP_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The waits between two attempts at a recipient that is refused for the moment.
+const FIRST_WAIT: Duration = Duration::from_secs(15);
+const LONGEST_WAIT: Duration = Duration::from_secs(5 * 60);
 
 pub struct Email {
     receiver: String,
@@ -58,9 +63,7 @@ pub struct Email {
     to: Vec<Mailbox>,
     message: MessageConfig,
     idle: Mutex<Vec<(AsyncSmtpConnection, Instant)>>,
-    /// The recipients that were refused when the last mail was taken, and why.
-    refused: Mutex<Option<String>>,
-    partial: Mutex<PartialMails>,
+    refused: Mutex<RefusedRecipients>,
 }
 
 /// What a server answers to recipients.
@@ -112,7 +115,6 @@ impl Email {
             message: message.clone(),
             idle: Mutex::default(),
             refused: Mutex::default(),
-            partial: Mutex::default(),
         })
     }
 
@@ -125,27 +127,68 @@ impl Email {
         let mail = self
             .written(self.content(message))
             .map_err(|error| Failure::temporary(format!("the mail cannot be written: {}", chain(&error))))?;
-        let recipients = self.partial().without(&delivery.id, self.recipients());
-        let has_others = recipients.len() < self.to.len();
-        let mut connection = self.connection().await?;
-        let mut addressed = self.address(&mut connection, recipients, has_others).await?;
-        let mut answer = Answer("the others have the mail".to_owned());
-        if !addressed.taken.is_empty() {
-            answer = self.hand_over(&mut connection, &mail.formatted()).await?;
-            self.idle().push((connection, Instant::now()));
-        }
-        let is_patient = !delivery.is_at_most_once() && !message.is_test;
-        let wait = match is_patient {
-            true => self.partial().wait_for_others(&delivery.id, &addressed, now),
-            false => None,
+        let only = put_off::recipient(delivery);
+        let is_patient = only.is_none() && !delivery.is_at_most_once() && !message.is_test;
+        let (behind, recipients): (Vec<&Address>, Vec<&Address>) = {
+            let refused = self.refused();
+            let all = self.to.iter().map(|mailbox| &mailbox.email);
+            all.filter(|one| only.is_none_or(|only| one.to_string() == only))
+                .partition(|one| is_patient && refused.is_behind(one, now))
         };
-        if let Some(wait) = wait {
-            let why = format!("some recipients are refused for the moment: {}", list(&addressed.put_off));
-            return Err(Failure::Partial { why, wait, is_asked: false });
+        if recipients.is_empty() {
+            let rest = self.put_off(delivery, &behind, now);
+            return Ok(Answer { text: "no recipient can have it now".to_owned(), rest });
         }
-        addressed.refused.append(&mut addressed.put_off);
-        self.note_refused(&addressed.refused);
-        Ok(answer)
+        let mut connection = self.connection().await?;
+        let Addressed { taken, refused, put_off } = self.address(&mut connection, &recipients).await?;
+        if taken.is_empty() {
+            return self.refused_by_all(delivery, refused, put_off);
+        }
+        let text = self.hand_over(&mut connection, &mail.formatted()).await?;
+        self.idle().push((connection, Instant::now()));
+        self.note_refused(&taken, refused.iter().chain(&put_off));
+        if only.is_some() {
+            self.refused().handed_over(taken[0], &delivery.id);
+        }
+        let later = put_off.iter().map(|(recipient, _)| *recipient).filter(|_| is_patient).chain(behind);
+        let rest = self.put_off(delivery, &later.collect::<Vec<_>>(), now);
+        Ok(Answer { text, rest })
+    }
+
+    /// Deliveries of the same mail to these recipients, each by itself.
+    fn put_off(&self, delivery: &Delivery, recipients: &[&Address], now: Timestamp) -> Vec<Delivery> {
+        let of_one = |recipient: &&Address| {
+            let one = put_off::for_recipient(delivery, &recipient.to_string());
+            self.refused().put_off(recipient, &one.id, now);
+            one
+        };
+        recipients.iter().map(of_one).collect()
+    }
+
+    /// The outcome of a mail that no recipient gets. One that was put off for its recipient is no failure of the server, which
+    /// takes the mails of others.
+    fn refused_by_all(
+        &self,
+        delivery: &Delivery,
+        refused: Vec<Refused<'_>>,
+        put_off: Vec<Refused<'_>>,
+    ) -> Result<Answer, Failure> {
+        let is_for_one = put_off::recipient(delivery).is_some();
+        match (refused.last(), put_off.last()) {
+            (Some(_), _) if is_for_one => {
+                let text = list(&refused);
+                self.note_refused(&[], refused.iter());
+                Ok(Answer::from(text))
+            }
+            (None, Some((_, why))) if is_for_one => {
+                let doublings = delivery.attempt.saturating_sub(1).min(16);
+                let wait = FIRST_WAIT.saturating_mul(1 << doublings).min(LONGEST_WAIT);
+                self.note_refused(&[], put_off.iter());
+                Err(Failure::Partial { why: why.to_string(), wait, is_asked: false })
+            }
+            (Some((_, why)), _) | (None, Some((_, why))) => Err(why.clone()),
+            (None, None) => Ok(Answer::default()),
+        }
     }
 
     fn written(&self, content: MailContent) -> Result<lettre::Message, lettre::error::Error> {
@@ -189,37 +232,37 @@ impl Email {
         self.server.connect(&ClientId::Domain(self.domain().to_owned())).await
     }
 
-    async fn hand_over(&self, connection: &mut AsyncSmtpConnection, mail: &[u8]) -> Result<Answer, Failure> {
+    async fn hand_over(&self, connection: &mut AsyncSmtpConnection, mail: &[u8]) -> Result<String, Failure> {
         let fail = |error: Error| self.server.failure(&error);
         connection.command(Data).await.map_err(fail)?;
         let answer = connection.message(mail).await.map_err(fail)?;
         let answer = format!("{} {}", answer.code(), answer.first_line().unwrap_or_default());
-        Ok(Answer(plain(&self.server.secrets.hide(&answer))))
+        Ok(plain(&self.server.secrets.hide(&answer)))
     }
 
-    /// Logs the recipients that do not get a mail which the others have, unless they are those of the mail before.
-    fn note_refused(&self, refused: &[Refused<'_>]) {
-        let refused = (!refused.is_empty()).then(|| list(refused));
-        let before = std::mem::replace(&mut *self.refused(), refused.clone());
-        if let Some(refused) = refused.filter(|refused| before.as_ref() != Some(refused)) {
+    /// Logs the recipients that do not get a mail which others have, unless they are those of the mail before.
+    fn note_refused<'a>(&self, taken: &[&Address], refused: impl Iterator<Item = &'a Refused<'a>>) {
+        let mut known = self.refused();
+        if known.note(taken, refused)
+            && let Some(refused) = known.text()
+        {
             tracing::warn!(
                 receiver = self.receiver,
-                "some recipients were refused, the others were notified: {refused}"
+                "some recipients are refused, the others are notified: {refused}"
             );
         }
     }
 
-    /// Sends `MAIL FROM` and `RCPT TO`. An error if the server takes none of the recipients, unless others have the mail.
+    /// Sends `MAIL FROM` and `RCPT TO`.
     async fn address<'a>(
         &self,
         connection: &mut AsyncSmtpConnection,
-        recipients: Vec<&'a Address>,
-        has_others: bool,
+        recipients: &[&'a Address],
     ) -> Result<Addressed<'a>, Failure> {
         let fail = |error: Error| self.server.failure(&error);
         connection.command(Mail::new(Some(self.from.email.clone()), vec![])).await.map_err(fail)?;
         let mut addressed = Addressed::default();
-        for recipient in recipients {
+        for &recipient in recipients {
             match connection.command(Rcpt::new(recipient.clone(), vec![])).await {
                 Ok(_) => addressed.taken.push(recipient),
                 Err(error) if error.is_permanent() => addressed.refused.push((recipient, fail(error))),
@@ -227,22 +270,10 @@ impl Email {
                 Err(error) => return Err(fail(error)),
             }
         }
-        let Addressed { taken, refused, put_off } = &addressed;
-        match refused.last().or(put_off.last()) {
-            Some((_, failure)) if taken.is_empty() && !has_others => Err(failure.clone()),
-            _ => Ok(addressed),
-        }
+        Ok(addressed)
     }
 
-    fn recipients(&self) -> impl Iterator<Item = &Address> {
-        self.to.iter().map(|mailbox| &mailbox.email)
-    }
-
-    fn partial(&self) -> MutexGuard<'_, PartialMails> {
-        self.partial.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn refused(&self) -> MutexGuard<'_, Option<String>> {
+    fn refused(&self) -> MutexGuard<'_, RefusedRecipients> {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -274,7 +305,8 @@ impl Channel for Email {
     /// Connects, greets, logs in and names sender and recipients, and sends no mail.
     async fn probe(&self) -> Result<(), Failure> {
         let mut connection = self.connection().await?;
-        let addressed = self.address(&mut connection, self.recipients().collect(), false).await;
+        let recipients: Vec<&Address> = self.to.iter().map(|mailbox| &mailbox.email).collect();
+        let addressed = self.address(&mut connection, &recipients).await;
         connection.abort().await;
         let Addressed { mut refused, mut put_off, .. } = addressed?;
         refused.append(&mut put_off);
@@ -290,7 +322,7 @@ impl Channel for Email {
     }
 
     fn unreached(&self) -> Option<String> {
-        self.refused().clone()
+        self.refused().text()
     }
 }
 

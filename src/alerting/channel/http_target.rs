@@ -124,7 +124,7 @@ impl HttpTarget {
         if status.is_success() {
             // The connection can be used again only after its answer was read.
             let body = read(response.into_body()).await;
-            return Ok(Answer(self.shown(status, &body, LONGEST_SHOWN_OF_SUCCESS)));
+            return Ok(Answer::from(self.shown(status, &body, LONGEST_SHOWN_OF_SUCCESS)));
         }
         let asked = retry_after(response.headers(), now);
         let body = read(response.into_body()).await;
@@ -329,7 +329,7 @@ mod tests {
                 String::from_utf8_lossy(&text[..length]).to_lowercase()
             };
             let (sent, text) = tokio::join!(target.send(request, Timestamp::ZERO), answer);
-            assert_eq!(sent, Ok(Answer("204 No Content".to_owned())));
+            assert_eq!(sent, Ok(Answer::from("204 No Content".to_owned())));
             assert!(text.starts_with("post /hook?a=b http/1.1\r\n"), "{text}");
             let host = format!("host: {}\r\n", target.address().uri.authority().unwrap());
             assert!(text.contains(&host) && text.contains("user-agent: rollcall/"), "{text}");

@@ -18,6 +18,7 @@ use data_encoding::HEXLOWER;
 use ring::digest::{SHA256, digest};
 
 use crate::alerting::message::{MOST_LISTED, Message, MessageConfig, Section, lead, sections, table};
+use crate::alerting::put_off::id_of_all;
 use crate::alerting::text::{html, plain};
 use crate::clock::Timestamp;
 use crate::presence::OfflineRecord;
@@ -155,7 +156,7 @@ struct MessageIds<'a> {
 impl MessageIds<'_> {
     /// The id of a delivery's mail and the mails that it follows.
     fn of(&self, delivery: &Delivery) -> (String, Vec<String>) {
-        let own = || self.make("delivery", &delivery.id);
+        let own = || self.make("delivery", &id_of_all(delivery));
         let silences = |records: &[OfflineRecord]| -> Vec<String> {
             records.iter().take(MOST_REFERENCES).map(|record| self.record(record, "offline")).collect()
         };

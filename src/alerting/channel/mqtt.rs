@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 use super::{Answer, Channel, Failure};
 use crate::alerting::message::{
-    Example, Member, Message, MessageConfig, Templates, TimerMessage, example_timer, hostile, members,
-    test_delivery, test_members, timers, without_labels,
+    Action, Example, Member, Message, MessageConfig, Templates, TimerMessage, example_timer, hostile,
+    members, test_delivery, test_members, timers, without_labels,
 };
 use crate::clock::Timestamp;
 use crate::store::Delivery;
@@ -110,7 +110,7 @@ impl Mqtt {
     /// The topics and payloads of a message.
     fn publications(&self, message: &Message<'_>) -> Result<Vec<Publication>, String> {
         let delivery = message.delivery;
-        let members = match message.is_test {
+        let mut members = match message.is_test {
             true => test_members(delivery),
             false => members(delivery, &self.message.zone, &self.message.links),
         };
@@ -134,6 +134,8 @@ impl Mqtt {
             };
             Ok(Publication { topic: self.topic(&data)?, payload })
         };
+        // A unit that was back for a while ends as offline, also in what is retained.
+        members.sort_by_key(|member| member.action != Action::Resolve);
         members.iter().map(&mut publication).collect()
     }
 

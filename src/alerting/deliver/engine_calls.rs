@@ -10,8 +10,7 @@ use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::FuturesUnordered;
 use tokio::time::Instant;
 
-use super::falling_back::fall;
-use super::{Deliver, LEASED_PER_ATTEMPT};
+use super::{Deliver, LEASED_PER_ATTEMPT, fall};
 use crate::alerting::buffer::{Buffered, Slots};
 use crate::alerting::in_flight::InFlight;
 use crate::alerting::{ENGINE_BACKOFF, LEASE, SHORTEST_WAIT, TICK, rotated, tick};

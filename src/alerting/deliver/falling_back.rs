@@ -11,11 +11,10 @@ use std::time::Duration;
 use futures_util::future::FutureExt;
 use tokio::time::Instant;
 
-use super::Deliver;
 use super::engine_calls::{EngineCalls, Fallen};
+use super::{Deliver, fall};
 use crate::alerting::TICK;
-use crate::clock::Timestamp;
-use crate::store::{DeliveryStore, EngineError, MeantFor, Result};
+use crate::store::{EngineError, Result};
 use crate::telemetry::Loop;
 
 /// The time until the engine is asked again, after all notifications were queued for the fallback.
@@ -78,17 +77,4 @@ impl Deliver {
             );
         }
     }
-}
-
-/// Queues the notifications of a receiver for its fallback. Answers how many.
-pub(super) async fn fall(
-    engine: &dyn DeliveryStore,
-    partitions: &[u16],
-    receiver: &str,
-    to: &str,
-    now: Timestamp,
-) -> Result<usize> {
-    let since = engine.down_since(receiver, now).await?;
-    let meant_for = MeantFor { receiver: receiver.to_owned(), since };
-    engine.fall_back(partitions, &meant_for, to, now).await
 }

@@ -19,9 +19,8 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::engine_calls::{EXTEND, EngineCalls, LEASED_FOR_PROBE};
-use super::falling_back::fall;
-use super::{Deliver, STOP_TIMEOUT};
-use crate::alerting::attempt::is_admitted;
+use super::{Deliver, STOP_TIMEOUT, fall};
+use crate::alerting::attempt::{is_admitted, queue_rest};
 use crate::alerting::channel::{Answer, Failure, attempt_part, within};
 use crate::alerting::digest::{any_waits, gather, group_key, id_of, merged};
 use crate::alerting::failures::EngineFailures;
@@ -30,7 +29,7 @@ use crate::alerting::limit::{LimitState, Limits, OpenDigest, RateLimit};
 use crate::alerting::{LEASE, SHORTEST_WAIT, TICK, rotated, tick};
 use crate::clock::Timestamp;
 use crate::store::{
-    AttemptMade, Delivery, DeliveryRecords, End, Ended, LARGEST_STEP, Result, SharedStore, partition_of_group,
+    AttemptMade, Delivery, End, Ended, LARGEST_STEP, Result, SharedStore, partition_of_group,
 };
 use crate::telemetry::Loop;
 
@@ -41,8 +40,6 @@ const MOST_ATTEMPTS: u32 = 5;
 pub(in crate::alerting) struct Limited {
     pub deliver: Deliver,
     pub limit: RateLimit,
-    /// Reads the notifications that wait for it.
-    pub records: Arc<dyn DeliveryRecords>,
     pub shared: Arc<dyn SharedStore>,
 }
 
@@ -278,7 +275,9 @@ impl Limited {
             let sent = |result| Ok(Some(Sent { result, at: began, took }));
             match part {
                 Ok(None) => has_part = true,
-                Ok(Some(answer)) => return sent(Ok(answer)),
+                Ok(Some(answer)) => {
+                    return sent(queue_rest(&*self.deliver.records, answer, clock.now()).await);
+                }
                 Err(failure) if has_part => return sent(Err(failure.after_a_part())),
                 Err(failure) => return sent(Err(failure)),
             }
@@ -289,7 +288,7 @@ impl Limited {
     async fn open_digest(&self, state: &mut State, room: usize) -> Result<bool> {
         let (name, now) = (&self.deliver.receiver.name, self.deliver.clock.now());
         let mut members = Vec::new();
-        for member in gather(&*self.records, name, room, now).await? {
+        for member in gather(&*self.deliver.records, name, room, now).await? {
             let Some(judged) = self.deliver.incidents.attempted(Arc::new(member), now).await else {
                 return Ok(false);
             };
@@ -318,7 +317,7 @@ impl Limited {
         if state.members.as_ref().is_none_or(|(id, _)| *id != open.id) {
             // Begun by another instance, or before a restart.
             let members = state.limits.members().await?;
-            let waits = any_waits(&*self.records, &receiver.name, &members).await?;
+            let waits = any_waits(&*self.deliver.records, &receiver.name, &members).await?;
             state.members = Some((open.id.clone(), members));
             if !waits {
                 self.close(state).await?;
@@ -341,7 +340,10 @@ impl Limited {
         let (attempt, begun) = (open.attempts + 1, Instant::now());
         let members = state.members.as_ref().map_or(&[][..], |(_, members)| members);
         let digest = Arc::new(merged(&open.id, open.sealed_at, attempt, &receiver.name, members));
-        let result = within(receiver.timeout, self.deliver.channel.send(&digest, now)).await;
+        let result = match within(receiver.timeout, self.deliver.channel.send(&digest, now)).await {
+            Ok(answer) => queue_rest(&*self.deliver.records, answer, clock.now()).await,
+            failed => failed,
+        };
         self.deliver.judge(&mut state.in_flight, &result);
         let (took, has_part) = (begun.elapsed(), matches!(result, Err(Failure::Partial { .. })));
         let ended = self.deliver.conclude(&mut state.in_flight, digest, result, now, took);

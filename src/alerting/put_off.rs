@@ -1,0 +1,55 @@
+//! Deliveries to one of the recipients of a receiver, which the receiver's server refuses for the moment.
+//!
+//! The others have the message, so the delivery of all of them is over. The rest is a delivery of its own in a lane of the
+//! recipient: it waits, is tried again and is given up like any other, survives restarts, and delays no other recipient.
+
+use data_encoding::HEXLOWER;
+use ring::digest::{SHA256, digest};
+
+use crate::store::{Delivery, Group};
+
+/// The begin of the key of such a lane. No group of records has such a key.
+const LANE: &str = "put off for ";
+/// Between the id of the notification and the digest of the recipient.
+const MARK: char = '~';
+
+/// The delivery of the same message to this recipient alone.
+pub(super) fn for_recipient(delivery: &Delivery, recipient: &str) -> Delivery {
+    let hash = HEXLOWER.encode(&digest(&SHA256, recipient.as_bytes()).as_ref()[..8]);
+    Delivery {
+        id: format!("{}{MARK}{hash}.{}", delivery.notification(), delivery.receiver),
+        group: Group { key: format!("{LANE}{recipient}"), labels: delivery.group.labels.clone() },
+        attempt: 0,
+        ..delivery.clone()
+    }
+}
+
+/// The only recipient of a delivery; `None`: it is for all.
+pub(super) fn recipient(delivery: &Delivery) -> Option<&str> {
+    delivery.group.key.strip_prefix(LANE)
+}
+
+/// The id of the delivery to all recipients.
+pub(super) fn id_of_all(delivery: &Delivery) -> String {
+    match (recipient(delivery), delivery.notification().split_once(MARK)) {
+        (Some(_), Some((notification, _))) => format!("{notification}.{}", delivery.receiver),
+        _ => delivery.id.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::alerting::message::test_delivery;
+    use crate::clock::Timestamp;
+
+    #[test]
+    fn a_delivery_to_one_recipient_is_known_as_one_and_knows_the_id_of_all() {
+        let all = test_delivery("mail", Timestamp::ZERO);
+        let one = for_recipient(&all, "ops@example.org");
+        assert_eq!((recipient(&all), recipient(&one)), (None, Some("ops@example.org")));
+        assert_eq!((id_of_all(&all), id_of_all(&one)), (all.id.clone(), all.id.clone()));
+        assert_ne!(one.id, for_recipient(&all, "boss@example.org").id);
+        assert!(one.id.ends_with(".mail"), "{}", one.id);
+    }
+}

@@ -233,19 +233,19 @@ impl Known {
         for at in strangers {
             let was = before.get(at).copied();
             if was == Some(false) {
-                tracing::warn!(server = %at, "{}", stranger(at));
+                tracing::warn!(server = %at, "a node is of another cluster than the others, and is not used; {LEAVES}");
             }
             self.strangers.insert(at.clone(), was.is_some());
         }
     }
 }
 
-/// The text about a node that is of another cluster.
+/// What to do about a node of another cluster.
+const LEAVES: &str = "remove it from engine.url, or let it join the others: redis-cli --cluster add-node";
+
+/// The text about a node of another cluster.
 fn stranger(at: &HostPort) -> String {
-    format!(
-        "the node at {at} is of another cluster than the others, and is not used; remove it from engine.url, or let it join \
-         them: redis-cli --cluster add-node"
-    )
+    format!("the node at {at} is of another cluster than the others, and is not used; {LEAVES}")
 }
 
 fn nodes(reports: &[Report]) -> impl Iterator<Item = &Node> {

@@ -53,7 +53,7 @@ versions: ## Run the suites of the engine and of the broker on every promised ve
 # Uses the world of the fault suite; INSTANCES=n fixes the number of instances, which is 1, 3 or 5 otherwise.
 soak: export RUSTC_WORKSPACE_WRAPPER := $(CURDIR)/.ci/rustc-for-dist
 soak: ## Run faults at random for MINUTES=10 [TOPOLOGY=single|sentinel|cluster] [SEED=n], and check every record and notification
-	@.ci/need redis-server:redis-server redis-cli:redis-tools mosquitto:mosquitto
+	@.ci/need redis-server:redis-server redis-cli:redis-tools mosquitto:mosquitto faketime:faketime
 	MINUTES=$${MINUTES:-10} cargo bench --locked --bench soak
 
 # With the profile of the tests, whose crates are built already.

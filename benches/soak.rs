@@ -6,6 +6,7 @@
 
 use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
@@ -18,7 +19,9 @@ use rollcall::clock::Timestamp;
 #[path = "../tests/faults/world/mod.rs"]
 mod world;
 
+use world::clock::Clock;
 use world::cluster::ClusterPlan;
+use world::node::Place;
 use world::proxy::Wire;
 use world::redis::Topology;
 use world::sentinel::SentinelPlan;
@@ -61,7 +64,13 @@ enum Fault {
     PrimaryEmpty,
     PromoteByHand,
     PromoteLagging,
+    PrimariesInTurn,
+    ServerClock,
+    SentinelsAway,
+    ReplicaReset,
+    QuorumLost,
     MoveSlots,
+    ChangeMembers,
 }
 
 const FAULTS: [Fault; 20] = [
@@ -88,23 +97,37 @@ const FAULTS: [Fault; 20] = [
 ];
 
 /// Those of several servers.
-const FAULTS_OF_SERVERS: [Fault; 6] = [
+const FAULTS_OF_SERVERS: [Fault; 7] = [
     Fault::PrimaryKill,
     Fault::PrimaryFreeze,
     Fault::PrimaryDiskLoss,
     Fault::PrimaryEmpty,
     Fault::PromoteByHand,
     Fault::PromoteLagging,
+    Fault::ServerClock,
 ];
+
+const FAULTS_OF_SENTINEL: [Fault; 1] = [Fault::SentinelsAway];
+
+const FAULTS_OF_A_CLUSTER: [Fault; 5] =
+    [Fault::PrimariesInTurn, Fault::ReplicaReset, Fault::QuorumLost, Fault::MoveSlots, Fault::ChangeMembers];
+
+/// The clock of one of several servers.
+static CLOCK: LazyLock<Clock> = LazyLock::new(Clock::right);
 
 /// The servers of `TOPOLOGY=`, on which every answered write is on disk.
 fn topology() -> Topology {
     match std::env::var("TOPOLOGY").as_deref().unwrap_or("single") {
         "single" => Topology::Single,
-        "sentinel" => Topology::Sentinel(SentinelPlan::new(2).durable()),
-        "cluster" => Topology::Cluster(ClusterPlan::new(1).durable()),
+        "sentinel" => Topology::Sentinel(SentinelPlan { places: places(), ..SentinelPlan::new(2).durable() }),
+        "cluster" => Topology::Cluster(ClusterPlan { places: places(), ..ClusterPlan::new(1).durable() }),
         other => panic!("TOPOLOGY={other}: single, sentinel or cluster"),
     }
+}
+
+/// The second server has a clock of its own.
+fn places() -> Vec<Place> {
+    vec![Place::default(), Place { before: CLOCK.before(), ..Place::default() }]
 }
 
 /// The faults on these servers. Broken keys are chosen on a single server.
@@ -115,8 +138,10 @@ fn faults(topology: &Topology) -> Vec<Fault> {
         // Twice, because they are what several servers are about.
         faults.extend([FAULTS_OF_SERVERS, FAULTS_OF_SERVERS].concat());
     }
-    if matches!(topology, Topology::Cluster(_)) {
-        faults.extend([Fault::MoveSlots, Fault::MoveSlots]);
+    match topology {
+        Topology::Single => {}
+        Topology::Sentinel(_) => faults.extend([FAULTS_OF_SENTINEL, FAULTS_OF_SENTINEL].concat()),
+        Topology::Cluster(_) => faults.extend([FAULTS_OF_A_CLUSTER, FAULTS_OF_A_CLUSTER].concat()),
     }
     faults
 }
@@ -144,7 +169,9 @@ async fn walk(seed: u64, until: Instant, instances: Option<usize>) -> usize {
         // Several share the fleet, or each hears all of it and keeps a backlog.
         let shares = instances > 1 && chance.random_bool(0.5);
         let share = if shares { "soak".to_owned() } else { String::new() };
-        let plan = Plan { share, wires: true, topology: topology(), ..Plan::new(instances) };
+        let topology = topology();
+        let has_other_clocks = !matches!(topology, Topology::Single);
+        let plan = Plan { share, wires: true, topology, has_other_clocks, ..Plan::new(instances) };
         let world_seed = chance.random();
         // A broken claim panics with the evidence; the walk goes on in a new world.
         let stretch = AssertUnwindSafe(stretch(plan, world_seed, &mut chance, &mut next, &mut number, until));
@@ -193,8 +220,9 @@ async fn stretch(
         let (instances, how) =
             (world.instances.len(), if world.plan.share.is_empty() { "plain" } else { "sharing" });
         println!("{number:4} {fault:?} with {instances} {how}: fine after {:.1?}", began.elapsed());
-        // The oracle would read all of a crowd's records again and again.
-        if matches!(fault, Fault::Crowd | Fault::MoveSlots) {
+        // The oracle would read all of a crowd's records again and again. A server that was removed does not start again
+        // with the others.
+        if matches!(fault, Fault::Crowd | Fault::MoveSlots | Fault::ChangeMembers) {
             return;
         }
     }
@@ -316,6 +344,36 @@ async fn happen(world: &mut World, fault: Fault, chance: &mut StdRng) {
             world.promote_one_that_lags(Duration::from_secs(5)).await;
             world.lost_since(mark, false);
         }
+        Fault::PrimariesInTurn => {
+            let (first, _) = world.kill_a_primary().await;
+            let (second, _) = world.kill_a_primary().await;
+            world.pass(span).await;
+            [first, second].into_iter().for_each(|victim| world.node(victim.number).restart());
+        }
+        Fault::ServerClock => {
+            for offset in [["+3600", "-3600"][chance.random_range(0..2)], "+0"] {
+                CLOCK.step(offset);
+                // A server takes the others for away until they answer again.
+                world.pass(Duration::from_secs(1)).await;
+                world.are_whole().await;
+                world.pass(span).await;
+            }
+        }
+        Fault::SentinelsAway => sentinels_away(world, span).await,
+        Fault::ReplicaReset => {
+            let primary = world.some_primary().await;
+            let replica = world.replicas_of(primary).await[0];
+            world.node(replica).ask::<()>(cmd("CLUSTER").arg("RESET").arg("HARD")).await;
+            world.pass(span).await;
+            world.come_back_empty(replica, primary.number).await;
+        }
+        Fault::QuorumLost => quorum_lost(world, span).await,
+        Fault::ChangeMembers => {
+            let leaves = world.some_primary().await.number;
+            let cluster = world.redis.cluster();
+            let added = cluster.add().await;
+            cluster.remove(leaves, added).await;
+        }
         Fault::MoveSlots => {
             world::crowd::fill(world, 0, STORM, now()).await;
             world.pass(TIMEOUT - Duration::from_secs(1)).await;
@@ -338,6 +396,34 @@ async fn happen(world: &mut World, fault: Fault, chance: &mut StdRng) {
         }
     }
     world.disturbed_since(mark);
+}
+
+/// A primary dies while most sentinels are away, so that no replica is promoted.
+async fn sentinels_away(world: &mut World, span: Duration) {
+    [0, 1].into_iter().for_each(|number| world.redis.sentinel().sentinels[number].kill());
+    let victim = world.some_primary().await;
+    world.node(victim.number).kill();
+    world.pass(span).await;
+    let sentinels = &mut world.redis.sentinel().sentinels;
+    [0, 1].into_iter().for_each(|number| sentinels[number].restart());
+    world.until_replaced(victim).await;
+    world.node(victim.number).restart();
+}
+
+/// All but one primary and its replica die.
+async fn quorum_lost(world: &mut World, span: Duration) {
+    let stays = world.some_primary().await.number;
+    let cluster = world.redis.cluster();
+    let mut stopped = Vec::new();
+    for primary in cluster.primaries().await.into_iter().filter(|number| *number != stays) {
+        stopped.extend(cluster.replicas_of(primary).await);
+        stopped.push(primary);
+    }
+    stopped.iter().for_each(|number| cluster.nodes[*number].kill());
+    world.pass(span).await;
+    let cluster = world.redis.cluster();
+    stopped.iter().for_each(|number| cluster.nodes[*number].restart());
+    cluster.until_whole().await;
 }
 
 async fn broken(world: &mut World, victim: usize, wire: Wire, span: Duration) {

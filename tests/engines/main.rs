@@ -6,6 +6,7 @@ mod broken;
 mod conformance;
 mod deliveries_alike;
 mod embedded;
+mod endpoints;
 mod expiry;
 mod flaps_alike;
 mod groups_alike;

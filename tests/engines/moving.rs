@@ -36,6 +36,7 @@ use crate::support::cluster::{Cluster, ClusterPlan};
 use crate::support::sentinel::{Sentinel, SentinelPlan};
 
 mod alerts;
+mod replaced;
 
 const BEGIN: Timestamp = Timestamp::from_millis(1_700_000_000_000);
 const MINUTE: Duration = Duration::from_secs(60);

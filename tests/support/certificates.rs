@@ -10,27 +10,34 @@ use super::client::patient;
 
 /// An authority, and the certificate of all clients, as files of a directory.
 pub struct Authority {
+    /// The host of every certificate.
+    host: &'static str,
     issuer: CertifiedIssuer<'static, KeyPair>,
     dir: PathBuf,
 }
 
 impl Authority {
     pub fn new(dir: &Path) -> Authority {
+        Authority::of_host(dir, "127.0.0.1")
+    }
+
+    /// Its certificates are for this name of the machine.
+    pub fn of_host(dir: &Path, host: &'static str) -> Authority {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.distinguished_name.push(DnType::CommonName, "test");
         let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
         std::fs::create_dir_all(dir).unwrap();
         std::fs::write(dir.join("ca.pem"), issuer.pem()).unwrap();
-        let authority = Authority { issuer, dir: dir.to_owned() };
+        let authority = Authority { host, issuer, dir: dir.to_owned() };
         authority.certify(dir, "client", false);
         authority
     }
 
-    /// Writes a certificate for 127.0.0.1 and its key, `name.pem` and `name.key`.
+    /// Writes a certificate for the host and its key, `name.pem` and `name.key`.
     fn certify(&self, dir: &Path, name: &str, is_expired: bool) {
         let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+        let mut params = CertificateParams::new(vec![self.host.to_owned()]).unwrap();
         if is_expired {
             params.not_before = date_time_ymd(2020, 1, 1);
             params.not_after = date_time_ymd(2021, 1, 1);
@@ -65,13 +72,17 @@ impl Authority {
         format!("ca_file = \"{ca}\", client_cert_file = \"{cert}\", client_key_file = \"{key}\"")
     }
 
+    /// The certificate of clients, its key, and that of the authority.
+    pub fn files_of_a_client(&self) -> [Vec<u8>; 3] {
+        ["client.pem", "client.key", "ca.pem"].map(|name| std::fs::read(self.dir.join(name)).unwrap())
+    }
+
     /// Connects to a server of this machine.
     pub async fn connect(&self, port: u16) -> RedisResult<MultiplexedConnection> {
-        let read = |name| std::fs::read(self.dir.join(name)).unwrap();
-        let client_tls =
-            Some(ClientTlsConfig { client_cert: read("client.pem"), client_key: read("client.key") });
-        let certificates = TlsCertificates { client_tls, root_cert: Some(read("ca.pem")) };
-        let info = format!("rediss://127.0.0.1:{port}").into_connection_info()?;
+        let [client_cert, client_key, ca] = self.files_of_a_client();
+        let client_tls = Some(ClientTlsConfig { client_cert, client_key });
+        let certificates = TlsCertificates { client_tls, root_cert: Some(ca) };
+        let info = format!("rediss://{}:{port}", self.host).into_connection_info()?;
         Client::build_with_tls(info, certificates)?
             .get_multiplexed_async_connection_with_config(&patient())
             .await

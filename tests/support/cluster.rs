@@ -354,7 +354,8 @@ impl Cluster {
     /// Starts a server that serves no slot yet; its number.
     pub async fn add(&mut self) -> usize {
         let number = self.nodes.len();
-        self.nodes.push(Node::start(&of(self.dir.path(), number), &self.plan.text()));
+        let place = self.plan.places.get(number).cloned().unwrap_or_default();
+        self.nodes.push(Node::start_in(&of(self.dir.path(), number), &self.plan.text(), &place));
         self.meet(number).await;
         self.until_all_are_known().await;
         self.until_whole().await;

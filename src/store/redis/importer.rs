@@ -14,6 +14,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use redis::{Pipeline, pipe};
 
+use super::arrival::Arrival;
 use super::group_of::groups_json;
 use super::key_scan::KeyScan;
 use super::ledger::TAKEN;
@@ -40,6 +41,7 @@ const TTL: Duration = Duration::from_secs(1000 * 86_400);
 pub struct RedisImporter {
     topology: Topology,
     keys: Keys,
+    arrival: Arrival,
     /// How many timers of each type wait in each partition, so far.
     timer_counts: Mutex<BTreeMap<(u16, TimerType), u64>>,
 }
@@ -51,8 +53,8 @@ impl RedisImporter {
     /// `Refused` if there is a fleet already, `Unavailable` while the server cannot be reached.
     pub async fn prepare(config: &Config, telemetry: std::sync::Arc<Telemetry>) -> Result<RedisImporter> {
         let topology = Topology::new(config, telemetry)?;
-        let importer =
-            RedisImporter { topology, keys: meta::new_keys(config), timer_counts: Mutex::default() };
+        let (keys, arrival) = (meta::new_keys(config), Arrival::begin(&topology, config).await?);
+        let importer = RedisImporter { topology, keys, arrival, timer_counts: Mutex::default() };
         let mut read = pipe();
         read.hmget(importer.keys.meta(), &["fleet", "moving"]);
         let ((fleet, moving),): ((Option<String>, Option<String>),) =
@@ -316,6 +318,7 @@ impl Importer for RedisImporter {
         if let Some(heard) = hearing.heard {
             self.put_stamps(heard).await?;
         }
+        self.arrival.check(&self.topology, &self.keys).await?;
         // Of its own, because it is in another slot of a cluster; last, because it makes the fleet one to serve.
         let mut complete = redis::pipe();
         complete.atomic();

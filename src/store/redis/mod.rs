@@ -27,6 +27,7 @@ use crate::telemetry::Telemetry;
 mod absence;
 mod acknowledged;
 mod admission;
+mod arrival;
 mod clock_difference;
 mod clock_jump;
 mod compared;

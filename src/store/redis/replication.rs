@@ -49,7 +49,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use redis::pipe;
 
-use super::topology::Server;
+use super::topology::{Server, Topology};
 use super::{Config, RedisEngine};
 use crate::store::{Delivery, Warning};
 use crate::telemetry::EngineWarning;
@@ -71,6 +71,14 @@ impl Wait {
     pub fn new(config: &Config) -> Wait {
         Wait { replicas: config.wait_replicas, timeout: config.wait_timeout }
     }
+
+    /// How many replicas of a server have to have its writes.
+    pub fn wanted(&self, topology: &Topology, server: &Server) -> usize {
+        match self.replicas {
+            Some(wanted) => usize::from(wanted),
+            None => usize::from(!topology.is_fixed() && topology.has_replicas(server)),
+        }
+    }
 }
 
 impl RedisEngine {
@@ -90,7 +98,8 @@ impl RedisEngine {
     pub(super) async fn replicated(&self, partitions: BTreeSet<u16>) -> Vec<u16> {
         let (servers, _) = self.primaries_of(partitions).await;
         let waits = servers.into_iter().map(|(server, partitions)| async move {
-            let is_replicated = self.wanted_of(&server) > 0 && self.wait_for(&server, partitions[0]).await;
+            let is_replicated =
+                self.wait.wanted(&self.topology, &server) > 0 && self.wait_for(&server, partitions[0]).await;
             if is_replicated { partitions } else { Vec::new() }
         });
         join_all(waits).await.into_iter().flatten().collect()
@@ -113,14 +122,6 @@ impl RedisEngine {
         (servers.into_values().collect(), is_reached)
     }
 
-    /// How many replicas of a server have to have its writes.
-    fn wanted_of(&self, server: &Server) -> usize {
-        match self.wait.replicas {
-            Some(wanted) => usize::from(wanted),
-            None => usize::from(self.topology.has_replicas(server)),
-        }
-    }
-
     pub(super) async fn wait_for_replicas_of(&self, deliveries: &[Delivery]) {
         let partition = |delivery: &Delivery| self.keys.partition_of_group(&delivery.group.key);
         let partitions: BTreeSet<u16> = deliveries.iter().map(partition).collect();
@@ -128,7 +129,7 @@ impl RedisEngine {
     }
 
     async fn wait_for(&self, server: &Server, partition: u16) -> bool {
-        let wanted = self.wanted_of(server);
+        let wanted = self.wait.wanted(&self.topology, server);
         if wanted == 0 {
             return !self.topology.lacks_replicas(server);
         }

@@ -61,7 +61,7 @@ pub const COMMANDS: &[&str] = &[
 pub const OF_A_CONNECTION: &[&str] = &["WATCH K", "UNWATCH", "MULTI", "EXEC"];
 
 /// The same for Sentinel and Cluster only.
-pub const OF_SEVERAL_SERVERS: &[&str] = &["ASKING", "CLUSTER NODES", "ROLE", "WAIT 0 1"];
+pub const OF_SEVERAL_SERVERS: &[&str] = &["ASKING", "CLUSTER NODES", "CLUSTER SLOTS", "ROLE", "WAIT 0 1"];
 
 /// Without these commands Rollcall works, with a warning: see `examine.rs`.
 pub const OPTIONAL: &[&str] = &["CONFIG", "PUBLISH", "SUBSCRIBE", "UNSUBSCRIBE", "UNLINK"];
@@ -106,7 +106,7 @@ async fn missing_at(topology: &Topology, keys: &Keys, server: &Server) -> Result
     let name = |text: &&str| text.split(' ').next().unwrap_or_default().to_lowercase();
     let mut commands: Vec<String> = Vec::new();
     for (text, answer) in outside.into_iter().zip(&first).chain(COMMANDS.iter().zip(&then)) {
-        if lacks(answer).is_some_and(|why| !why.contains("key")) {
+        if lacks(answer).is_some_and(|why| !why.contains("key")) && !commands.contains(&name(text)) {
             commands.push(name(text));
         }
     }

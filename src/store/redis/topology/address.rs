@@ -64,6 +64,15 @@ impl fmt::Display for HostPort {
     }
 }
 
+impl HostPort {
+    /// Parses `host:port` as a server writes it: an IPv6 address may have brackets, and the host may be empty.
+    pub fn parse(text: &str) -> Option<HostPort> {
+        let (host, port) = text.rsplit_once(':')?;
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        Some(HostPort { host, port: port.parse().ok()? })
+    }
+}
+
 /// `engine.url`, parsed. Shown without user and password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Address {

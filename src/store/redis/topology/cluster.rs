@@ -1,14 +1,22 @@
 //! The primaries of a cluster and their slots.
 //!
+//! | file | what it does |
+//! |---|---|
+//! | `nodes.rs` | reads what a node reports of the cluster |
+//! | `together.rs` | tells reports of this cluster from those of others |
+//! | `endpoints.rs` | chooses the address under which a node is used |
+//!
 //! # Why every known node is asked
 //! A node that is cut off from the others still names the old primaries. Each change of a slot's primary has a
 //! number (the primary's configuration epoch), so for each slot the answer with the highest number counts.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard};
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
-use redis::{Client, RedisResult, pipe};
+use futures_util::stream::{self, StreamExt};
+use redis::{Client, RedisResult, Value, pipe};
 
 use super::address::HostPort;
 use super::discovery::{Discovery, Observer, Primary, ask, most};
@@ -17,54 +25,135 @@ use super::login::Login;
 use super::slots::SLOTS;
 use crate::store::{EngineError, Result};
 
+mod endpoints;
+mod nodes;
+mod together;
+
+use endpoints::Endpoints;
+use nodes::{Node, Report};
+
 /// The most nodes that are asked at once.
 const MOST_ASKED: usize = 16;
 
-pub struct Cluster(pub Login);
+pub struct Cluster {
+    login: Login,
+    known: Mutex<Known>,
+}
 
-/// A node, as another one knows it.
-#[derive(Debug, PartialEq, Eq)]
-struct Node {
-    id: String,
-    at: HostPort,
-    is_primary: bool,
-    /// Whether the asked node can reach it.
-    is_connected: bool,
-    /// The id of its primary.
-    primary: String,
-    epoch: u64,
-    slots: Vec<u16>,
+/// What is known of the nodes beside the primaries.
+#[derive(Default)]
+struct Known {
+    /// The ids of the nodes that are connected, once a node has slots.
+    members: BTreeSet<String>,
+    endpoints: Endpoints,
+    /// The addresses that failed at the last attempt.
+    failed: BTreeSet<HostPort>,
+    /// The addresses at which nodes of other clusters answered last, and whether that was logged. The nodes of a cluster
+    /// that is being made need a moment to know each other.
+    strangers: BTreeMap<HostPort, bool>,
+}
+
+/// The answers of the nodes that were asked.
+#[derive(Default)]
+struct Answers {
+    reports: Vec<Report>,
+    failed: Vec<(HostPort, NoAnswer)>,
+    /// The addresses of nodes of other clusters.
+    strangers: BTreeSet<HostPort>,
 }
 
 impl Cluster {
-    async fn ask(&self, at: &HostPort) -> std::result::Result<Vec<Node>, NoAnswer> {
+    pub fn new(login: Login) -> Cluster {
+        Cluster { login, known: Mutex::default() }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().expect("nothing panics under this lock")
+    }
+
+    async fn ask(&self, at: &HostPort) -> std::result::Result<Report, NoAnswer> {
         let mut question = pipe();
-        question.cmd("CLUSTER").arg("NODES");
-        let answer: RedisResult<(String,)> = match self.client(at) {
+        question.cmd("CLUSTER").arg("NODES").cmd("CLUSTER").arg("SLOTS");
+        let answer: RedisResult<(String, Value)> = match self.client(at) {
             Ok(client) => ask(&client, &question).await,
             Err(error) => Err(error),
         };
         match answer {
-            Ok((text,)) => Ok(text.lines().filter_map(|line| node(line, &at.host)).collect()),
+            Ok((lines, slots)) => Ok(Report::new(at, &lines, &slots)),
             Err(error) => Err(NoAnswer::of(&format!("the node at {at}"), &error, LOGIN)),
         }
     }
 
+    /// The given nodes that may be asked.
+    fn given(&self) -> &[HostPort] {
+        let given = &self.login.address().servers;
+        &given[..given.len().min(MOST_ASKED / 2)]
+    }
+
     /// The cluster as some nodes see it, and why others do not answer.
-    async fn views(&self, known: &[HostPort]) -> (Vec<Vec<Node>>, Vec<(HostPort, NoAnswer)>) {
-        let given = self.0.address().servers.iter();
+    async fn answers(&self, primaries: &[HostPort]) -> Answers {
         // The given ones first: the addresses of all known nodes may be others by now.
-        let asked: BTreeSet<&HostPort> = given.take(MOST_ASKED / 2).chain(known).take(MOST_ASKED).collect();
-        let answers = most(asked.iter().map(|at| self.ask(at)).collect()).await;
-        let (mut views, mut failed) = (Vec::new(), Vec::new());
-        for (at, answer) in asked.into_iter().zip(answers) {
+        let others = {
+            let known = self.known();
+            known.endpoints.of_failed(&known.failed)
+        };
+        let asked = self.given().iter().chain(primaries).take(MOST_ASKED).cloned().chain(others);
+        let asked: BTreeSet<HostPort> = asked.collect();
+        let answered = most(asked.iter().map(|at| self.ask(at)).collect()).await;
+        let mut answers = Answers::default();
+        let (mut reports, mut failed) = (Vec::new(), BTreeSet::new());
+        for (at, answer) in asked.into_iter().zip(answered) {
             match answer {
-                Some(Ok(view)) => views.push(view),
-                Some(Err(why)) => failed.push((at.clone(), why)),
-                None => failed.push((at.clone(), format!("the node at {at} does not answer").into())),
+                Some(Ok(report)) => reports.push(report),
+                Some(Err(why)) => {
+                    failed.insert(at.clone());
+                    answers.failed.push((at, why));
+                }
+                None => {
+                    let why = format!("the node at {at} does not answer").into();
+                    answers.failed.push((at, why));
+                }
             }
         }
-        (views, failed)
+        self.sort(reports, &mut answers);
+        self.choose_endpoints(&mut answers.reports, failed).await;
+        answers
+    }
+
+    /// Sorts reports out that are of other clusters.
+    fn sort(&self, reports: Vec<Report>, answers: &mut Answers) {
+        let mut known = self.known();
+        let (these, others) = together::of_this(reports, &known.members, self.given());
+        let has_slots = nodes(&these).any(|node| !node.slots.is_empty());
+        if has_slots {
+            // Nodes that are gone stay in the lists of old nodes, and never come into those of new ones.
+            let members = nodes(&these).filter(|node| node.is_connected);
+            known.members = members.map(|node| node.id.clone()).collect();
+        }
+        if has_slots || these.is_empty() {
+            answers.strangers = others.into_iter().map(|report| report.asked).collect();
+        }
+        known.report_strangers(&answers.strangers);
+        answers.reports = these;
+    }
+
+    /// Chooses the address under which each node is used. Addresses of nodes that have several are tried once.
+    async fn choose_endpoints(&self, reports: &mut [Report], failed: BTreeSet<HostPort>) {
+        let reporter = |report: &Report| Some((report.asked.clone(), report.reporter()?.to_owned()));
+        let mut answered: BTreeMap<HostPort, String> = reports.iter().filter_map(reporter).collect();
+        let untried = {
+            let mut known = self.known();
+            known.endpoints.learn(reports);
+            let untried = known.endpoints.untried();
+            untried.into_iter().filter(|at| !answered.contains_key(at) && !failed.contains(at))
+        };
+        let tries = stream::iter(untried).map(|at| async move { self.ask(&at).await.ok() });
+        let tried: Vec<Option<Report>> = tries.buffer_unordered(MOST_ASKED).collect().await;
+        answered.extend(tried.iter().flatten().filter_map(reporter));
+        let mut known = self.known();
+        known.endpoints.choose(&answered, &failed);
+        known.endpoints.apply(reports);
+        known.failed = failed;
     }
 
     /// The state of a node without a part of the fleet, for an operator.
@@ -86,11 +175,12 @@ impl Cluster {
 #[async_trait]
 impl Discovery for Cluster {
     async fn learn(&self, known: &[HostPort]) -> Result<Vec<Primary>> {
-        let (views, failed) = self.views(known).await;
-        if views.is_empty() {
-            return Err(NoAnswer::all(failed.into_iter().map(|(_, why)| why).collect()));
+        let Answers { reports, failed, strangers } = self.answers(known).await;
+        if reports.is_empty() {
+            let strangers = strangers.iter().map(|at| NoAnswer::from(stranger(at)));
+            return Err(NoAnswer::all(failed.into_iter().map(|(_, why)| why).chain(strangers).collect()));
         }
-        let primaries = primaries(&views);
+        let primaries = primaries(&reports);
         if primaries.is_empty() {
             let why = "no node of the cluster has slots; create the cluster: redis-cli --cluster create";
             return Err(EngineError::Unavailable(why.to_owned()));
@@ -99,29 +189,36 @@ impl Discovery for Cluster {
     }
 
     async fn observers(&self, known: &[HostPort]) -> Vec<Observer> {
-        let (views, failed) = self.views(known).await;
-        if views.is_empty() {
+        let Answers { reports, failed, strangers } = self.answers(known).await;
+        if reports.is_empty() {
             return Vec::new();
         }
         let mut used: BTreeSet<HostPort> = known.iter().cloned().collect();
         used.extend(
-            primaries(&views).into_iter().flat_map(|primary| [vec![primary.at], primary.replicas].concat()),
+            primaries(&reports).into_iter().flat_map(|primary| [vec![primary.at], primary.replicas].concat()),
         );
         let mut others: BTreeMap<&HostPort, Vec<&Node>> = BTreeMap::new();
-        for node in views.iter().flatten() {
+        for node in nodes(&reports) {
             others.entry(&node.at).or_default().push(node);
         }
         for (at, _) in &failed {
             others.entry(at).or_default();
         }
-        others.retain(|at, _| !used.contains(at));
+        others.retain(|at, _| !used.contains(at) && !strangers.contains(at));
         let observed = others.into_iter().take(MOST_ASKED);
-        join_all(observed.map(|(at, nodes)| async move { (at.to_string(), self.observe(at, &nodes).await) }))
-            .await
+        let observed =
+            observed.map(|(at, nodes)| async move { (at.to_string(), self.observe(at, &nodes).await) });
+        let mut observed = join_all(observed).await;
+        observed.extend(strangers.iter().map(|at| (at.to_string(), Err(stranger(at)))));
+        observed
     }
 
     fn client(&self, at: &HostPort) -> RedisResult<Client> {
-        self.0.client(&at.host, at.port)
+        self.login.client(&at.host, at.port)
+    }
+
+    fn used(&self, endpoint: &HostPort) -> Option<HostPort> {
+        self.known().endpoints.used(endpoint)
     }
 
     fn has_parts(&self) -> bool {
@@ -129,10 +226,36 @@ impl Discovery for Cluster {
     }
 }
 
-/// The primaries by these views.
-fn primaries(views: &[Vec<Node>]) -> Vec<Primary> {
+impl Known {
+    /// Logs addresses at which nodes of other clusters answer again.
+    fn report_strangers(&mut self, strangers: &BTreeSet<HostPort>) {
+        let before = std::mem::take(&mut self.strangers);
+        for at in strangers {
+            let was = before.get(at).copied();
+            if was == Some(false) {
+                tracing::warn!(server = %at, "a node is of another cluster than the others, and is not used; {LEAVES}");
+            }
+            self.strangers.insert(at.clone(), was.is_some());
+        }
+    }
+}
+
+/// What to do about a node of another cluster.
+const LEAVES: &str = "remove it from engine.url, or let it join the others: redis-cli --cluster add-node";
+
+/// The text about a node of another cluster.
+fn stranger(at: &HostPort) -> String {
+    format!("the node at {at} is of another cluster than the others, and is not used; {LEAVES}")
+}
+
+fn nodes(reports: &[Report]) -> impl Iterator<Item = &Node> {
+    reports.iter().flat_map(|report| &report.nodes)
+}
+
+/// The primaries by these reports.
+fn primaries(reports: &[Report]) -> Vec<Primary> {
     let mut of_slot: Vec<Option<(u64, &Node)>> = vec![None; usize::from(SLOTS)];
-    for node in views.iter().flatten().filter(|node| node.is_primary) {
+    for node in nodes(reports).filter(|node| node.is_primary) {
         for slot in &node.slots {
             let best = &mut of_slot[usize::from(*slot)];
             if best.is_none_or(|(epoch, _)| epoch < node.epoch) {
@@ -151,7 +274,7 @@ fn primaries(views: &[Vec<Node>]) -> Vec<Primary> {
         .map(|(id, (node, slots))| {
             let of_this = |other: &&Node| !other.is_primary && other.primary == id;
             let (connected, lost): (Vec<&Node>, Vec<&Node>) =
-                views.iter().flatten().filter(of_this).partition(|other| other.is_connected);
+                nodes(reports).filter(of_this).partition(|other| other.is_connected);
             let replicas: BTreeSet<&HostPort> = connected.into_iter().map(|other| &other.at).collect();
             let lacks_replicas = lost.iter().any(|other| !replicas.contains(&other.at));
             let replicas = replicas.into_iter().cloned().collect();
@@ -160,42 +283,6 @@ fn primaries(views: &[Vec<Node>]) -> Vec<Primary> {
         .collect();
     primaries.sort_by_key(|primary| primary.slots.as_ref().and_then(|slots| slots.first().copied()));
     primaries
-}
-
-/// A line of `CLUSTER NODES`:
-/// `<id> <ip:port@bus[,name]> <flags> <primary> <ping> <pong> <epoch> <link> <slot> …`.
-fn node(line: &str, asked: &str) -> Option<Node> {
-    let mut words = line.split(' ');
-    let (id, at, flags, primary) = (words.next()?, words.next()?, words.next()?, words.next()?);
-    let epoch = words.nth(2)?.parse().ok()?;
-    let link = words.next()?;
-    let flags: Vec<&str> = flags.split(',').collect();
-    if flags.contains(&"noaddr") || flags.contains(&"handshake") {
-        return None;
-    }
-    let (at, name) = at.split_once(',').unwrap_or((at, ""));
-    let at = at.split('@').next()?;
-    let (ip, port) = at.rsplit_once(':')?;
-    // Behind TLS, a certificate is for a name. A node alone does not know its own address.
-    let name = name.split(',').next().filter(|name| !name.is_empty() && *name != "?");
-    let host = name.unwrap_or(if ip.is_empty() { asked } else { ip });
-    let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-    let mut slots = Vec::new();
-    // A slot in brackets is on its way to another node, or from it.
-    for word in words.filter(|word| !word.starts_with('[') && !word.is_empty()) {
-        let (first, last) = word.split_once('-').unwrap_or((word, word));
-        let (first, last): (u16, u16) = (first.parse().ok()?, last.parse().ok()?);
-        slots.extend((first..=last).take_while(|slot| *slot < SLOTS));
-    }
-    Some(Node {
-        id: id.to_owned(),
-        at: HostPort { host, port: port.parse().ok()? },
-        is_primary: flags.contains(&"master"),
-        is_connected: link == "connected" && !flags.iter().any(|flag| flag.starts_with("fail")),
-        primary: primary.to_owned(),
-        epoch,
-        slots,
-    })
 }
 
 #[cfg(test)]
@@ -207,55 +294,23 @@ mod tests {
     }
 
     #[test]
-    fn a_line_about_a_node_is_read_with_its_slots() {
-        let read =
-            node("aa 10.0.0.1:7000@17000 myself,master - 0 0 3 connected 0-2 7 [9->-bb]", "x").unwrap();
-        assert_eq!((read.at, read.is_primary, read.epoch), (at(7000), true, 3));
-        assert_eq!(read.slots, [0, 1, 2, 7]);
-        let alone = node("aa :7000@17000 myself,master - 0 0 0 connected", "localhost").unwrap();
-        assert_eq!(alone.at, HostPort { host: "localhost".into(), port: 7000 });
-        let named = node("aa 10.0.0.1:7000@17000,redis-1.example slave bb 0 0 1 connected", "x").unwrap();
-        assert_eq!((named.at.host.as_str(), named.primary.as_str()), ("redis-1.example", "bb"));
-        for broken in [
-            "",
-            "aa",
-            "aa 10.0.0.1 master",
-            "aa 10.0.0.1:7000@17000 master - 0 0 x connected 1-x",
-            "aa :0@0 master,noaddr - 0 0 1 connected",
-        ] {
-            assert_eq!(node(broken, "x"), None, "{broken:?}");
-        }
-    }
-
-    #[test]
-    fn of_two_views_of_a_slot_the_one_with_the_later_epoch_counts() {
-        let view = |lines: &[&str]| lines.iter().filter_map(|line| node(line, "x")).collect::<Vec<_>>();
-        let old = view(&[
+    fn of_two_reports_of_a_slot_the_one_with_the_later_epoch_counts() {
+        let report = |lines: &[&str]| Report::new(&at(1), &lines.join("\n"), &Value::Nil);
+        let old = report(&[
             "aa 10.0.0.1:7000@1 master - 0 0 3 connected 0-16383",
             "bb 10.0.0.1:7001@1 slave aa 0 0 3 connected",
         ]);
-        let new = view(&[
+        let new = report(&[
             "aa 10.0.0.1:7000@1 master,fail - 0 0 3 disconnected",
             "bb 10.0.0.1:7001@1 master - 0 0 4 connected 0-16383",
             "cc 10.0.0.1:7002@1 slave bb 0 0 4 connected",
         ]);
-        for views in [[&old, &new], [&new, &old]] {
-            let views: Vec<Vec<Node>> = views.map(|view| view.iter().map(copy).collect()).into();
-            let found = primaries(&views);
+        for reports in [[&old, &new], [&new, &old]] {
+            let found = primaries(&reports.map(Report::clone));
             assert_eq!(found.len(), 1);
             assert_eq!((&found[0].at, &found[0].replicas), (&at(7001), &vec![at(7002)]));
             assert!(!found[0].lacks_replicas);
             assert_eq!(found[0].slots.as_ref().map(Vec::len), Some(usize::from(SLOTS)));
-        }
-    }
-
-    fn copy(node: &Node) -> Node {
-        Node {
-            id: node.id.clone(),
-            at: node.at.clone(),
-            primary: node.primary.clone(),
-            slots: node.slots.clone(),
-            ..*node
         }
     }
 }

@@ -44,6 +44,11 @@ pub trait Discovery: Send + Sync {
     /// A client for a primary.
     fn client(&self, at: &HostPort) -> RedisResult<Client>;
 
+    /// The address under which the server with this address is used; `None`: it is not known.
+    fn used(&self, at: &HostPort) -> Option<HostPort> {
+        Some(at.clone())
+    }
+
     /// Ends when the primaries may be others.
     async fn changed(&self) {
         std::future::pending().await

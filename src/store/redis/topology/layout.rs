@@ -69,6 +69,11 @@ impl Topology {
         self.servers.now().map.servers().iter().any(|server| server.address() == address)
     }
 
+    /// Learns the servers again, unless that was done a moment ago.
+    pub async fn learn_again(&self) -> Result<()> {
+        self.servers.learn_again().await
+    }
+
     /// Since when the primary of a slot is one; `None` if it was one at the start, or there is none now.
     pub fn primary_since(&self, slot: u16) -> Option<Instant> {
         self.servers.now().map.server(slot)?.since()

@@ -94,7 +94,7 @@ impl Topology {
                 let service = service.clone();
                 Box::new(Sentinel::new(login, &service))
             }
-            Mode::Cluster => Box::new(Cluster(login)),
+            Mode::Cluster => Box::new(Cluster::new(login)),
         };
         let servers = Arc::new(Servers::new(discovery, telemetry.clone()));
         let follower = (!servers.is_fixed()).then(|| {
@@ -276,6 +276,13 @@ impl Topology {
         let began = Instant::now();
         let answer = server.until_left(connection.send(pipe)).await;
         self.judge_of(server.address(), name, began, answer)
+    }
+
+    /// See [`Server::replicated`].
+    pub async fn replicated(&self, server: &Server, write_and_wait: &Pipeline) -> Result<usize> {
+        let began = Instant::now();
+        let answer = server.replicated(write_and_wait).await;
+        self.judge_of(server.address(), "replicated", began, answer)
     }
 
     /// See [`Servers::check_roles`].

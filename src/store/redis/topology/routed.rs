@@ -173,7 +173,8 @@ impl<'a> Routed<'a> {
             asked.sort_unstable();
             left.clear();
             for index in asked {
-                answers[index] = self.ask_other(commands[index], &answers[index]).await?;
+                let from = view.map.server(slots[index]);
+                answers[index] = self.ask_other(from, commands[index], &answers[index]).await?;
                 if is_not_executed(&answers[index]) {
                     left.push(index);
                 }
@@ -216,16 +217,21 @@ impl<'a> Routed<'a> {
         join_all(sent).await
     }
 
-    /// Sends a command to the server to which the answer refers (`ASK`). Other answers are answered as they are.
-    async fn ask_other(&mut self, command: &Cmd, answer: &Value) -> RedisResult<Value> {
+    /// Sends a command to the server to which the answer of another one refers (`ASK`). Other answers are answered as they
+    /// are.
+    async fn ask_other(
+        &mut self,
+        from: Option<&Arc<Server>>,
+        command: &Cmd,
+        answer: &Value,
+    ) -> RedisResult<Value> {
         let Value::ServerError(error) = answer else { return Ok(answer.clone()) };
-        let address = match (error.code(), error.details()) {
+        let to = match (error.code(), error.details()) {
             ("ASK", Some(details)) => details.split_ascii_whitespace().nth(1),
             _ => None,
         };
-        let Some(server) = address.and_then(|address| self.servers.at(address).ok()) else {
-            return Ok(answer.clone());
-        };
+        let (Some(from), Some(to)) = (from, to) else { return Ok(answer.clone()) };
+        let Ok(server) = self.servers.referred(from, to).await else { return Ok(answer.clone()) };
         let mut asking = redis::pipe();
         asking.cmd("ASKING").add_command(command.clone());
         let answers = self.heed(&server, server.send(&asking, 0, 2).await)?;

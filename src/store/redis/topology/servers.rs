@@ -162,6 +162,11 @@ impl Servers {
         Ok(())
     }
 
+    /// Learns the servers again, unless that was done a moment ago.
+    pub async fn learn_again(&self) -> Result<()> {
+        self.learn(self.now().number).await
+    }
+
     /// A view of these primaries. Servers that were known keep their connections.
     fn with(&self, before: &View, primaries: Vec<Primary>) -> Result<View> {
         let known: HashMap<&str, &Arc<Server>> =
@@ -197,14 +202,19 @@ impl Servers {
         Server::new(address.clone(), client).map_err(|error| classify(&address, &error))
     }
 
-    /// The server at an address to which another server refers, which need not have slots yet.
-    pub fn at(&self, address: &str) -> Result<Arc<Server>> {
-        let parsed = address
-            .rsplit_once(':')
-            .and_then(|(host, port)| Some(HostPort { host: host.to_owned(), port: port.parse().ok()? }));
-        let at = parsed.ok_or_else(|| {
-            EngineError::Unavailable(format!("redis refers to {address:?}, which is no address"))
-        })?;
+    /// The server to which another one refers, which need not have slots yet. `to` is the `host:port` of its answer. A
+    /// host that is empty or `?` is that of the server which refers.
+    pub async fn referred(&self, from: &Server, to: &str) -> Result<Arc<Server>> {
+        let wrong = || EngineError::Unavailable(format!("redis refers to {to:?}, which is no address"));
+        let mut to = HostPort::parse(to).ok_or_else(wrong)?;
+        if matches!(to.host.as_str(), "" | "?") {
+            to.host = HostPort::parse(from.address()).ok_or_else(wrong)?.host;
+        }
+        if self.discovery.used(&to).is_none() {
+            // The attempt shows whether that helped.
+            let _ = self.learn_again().await;
+        }
+        let at = self.discovery.used(&to).unwrap_or(to);
         let (view, address) = (self.now(), at.to_string());
         let mut referred = self.referred.lock().expect("nothing panics under this lock");
         let mut known = view.map.servers().iter().chain(referred.iter());
@@ -232,7 +242,7 @@ impl Servers {
             }
             // A failover takes seconds: the calls that fail meanwhile doubt again.
             tokio::time::sleep(SHORTEST_PERIOD).await;
-            if let Err(why) = self.learn(self.now().number).await {
+            if let Err(why) = self.learn_again().await {
                 tracing::debug!("the servers cannot be learned: {why}");
             }
         }

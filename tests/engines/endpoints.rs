@@ -1,0 +1,111 @@
+//! Under which addresses the nodes of a cluster are used, and which nodes are of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::cmd;
+use rollcall::clock::{Clock, Timestamp};
+use rollcall::store::redis::{Config, servers};
+use rollcall::store::{Advance, Gap, HearingStore, Subscription};
+use rollcall::telemetry::Telemetry;
+use rollcall::trust::Pem;
+
+use crate::support::certificates::Authority;
+use crate::support::cluster::{Cluster, ClusterPlan};
+use crate::support::connect::connected;
+
+fn telemetry() -> Arc<Telemetry> {
+    Arc::new(Telemetry::new(&Clock::system()))
+}
+
+fn plan(settings: &str) -> ClusterPlan {
+    ClusterPlan { settings: settings.to_owned(), ..ClusterPlan::new(0) }
+}
+
+/// A fleet is served, also while a key has moved to a node that has no slot yet (ASK).
+async fn is_served(mut cluster: Cluster, config: Config) {
+    let engine = connected(&config, telemetry()).await;
+    let gap = Gap { blind: Duration::from_secs(10), tell_after: Duration::from_secs(10) };
+    let hear = async |second: u64| {
+        let at = Timestamp::from_millis(1_700_000_000_000) + Duration::from_secs(second);
+        engine.advance(&Subscription::Plain, at, gap).await.unwrap()
+    };
+    hear(0).await;
+    let stamps: Vec<String> = cluster.nodes[2].ask(cmd("KEYS").arg("rollcall:{p*}:heard")).await;
+    let added = cluster.add().await;
+    cluster.begin_move(&stamps[0], added).await;
+    cluster.move_key(&stamps[0], added).await;
+    assert_eq!(hear(1).await, Advance::Heard(None));
+    let raised: i64 = cluster.nodes[2].ask(cmd("GET").arg(&stamps[1])).await;
+    cluster.end_move(&stamps[0], added).await;
+    assert_eq!(cluster.nodes[added].ask::<i64>(cmd("GET").arg(&stamps[0])).await, raised);
+    assert_eq!(hear(2).await, Advance::Heard(None));
+}
+
+async fn is_served_with(settings: &str) {
+    let cluster = Cluster::start(plan(settings)).await;
+    let config = Config { url: cluster.url(), ..Config::default() };
+    is_served(cluster, config).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_are_used_under_their_addresses_where_the_cluster_prefers_these_to_the_names_that_it_announces()
+{
+    is_served_with("cluster-announce-hostname node.invalid\n").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_whose_name_is_unknown_here_is_used_under_its_address() {
+    is_served_with("cluster-announce-hostname node.invalid\ncluster-preferred-endpoint-type hostname\n")
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_refers_without_a_host_means_its_own() {
+    is_served_with("cluster-preferred-endpoint-type unknown-endpoint\n").await;
+}
+
+/// Its answers have a `?` instead.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_refers_to_one_without_a_name_means_its_own_host() {
+    is_served_with("cluster-preferred-endpoint-type hostname\n").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_with_certificates_for_names_are_used_under_these_also_where_one_refers_to_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let authority = Arc::new(Authority::of_host(dir.path(), "localhost"));
+    let mut plan = plan("cluster-announce-hostname localhost\n").with_tls(&authority);
+    // One is added.
+    plan.places.push(plan.places[0].clone());
+    let cluster = Cluster::start(plan).await;
+    let [cert, key, ca] = authority.files_of_a_client();
+    let tls = Pem { ca: Some(ca), client: Some((cert, key)) };
+    let url = cluster.url().replace("127.0.0.1", "localhost");
+    is_served(cluster, Config { url, tls, ..Config::default() }).await;
+}
+
+/// As after a mistake in `engine.url`. It has a higher epoch.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_given_node_of_another_cluster_is_named_and_gets_no_part_of_the_fleet() {
+    let cluster = Cluster::start(ClusterPlan { primaries: 2, ..ClusterPlan::new(0) }).await;
+    let other = Cluster::start(ClusterPlan::new(0)).await;
+    let address = other.nodes[2].address();
+    let config = Config { url: format!("{},{address}", cluster.url()), ..Config::default() };
+    let engine = connected(&config, telemetry()).await;
+    let gap = Gap { blind: Duration::from_secs(10), tell_after: Duration::from_secs(10) };
+    engine.advance(&Subscription::Plain, Clock::system().now(), gap).await.unwrap();
+    for node in &other.nodes {
+        assert_eq!(node.ask::<usize>(&cmd("DBSIZE")).await, 0);
+    }
+    let found = servers(&config, Clock::system().now(), telemetry()).await.unwrap();
+    let (failed, used): (Vec<_>, Vec<_>) = found.into_iter().partition(|one| one.state.is_err());
+    let mut used: Vec<&str> = used.iter().map(|one| one.address.as_str()).collect();
+    used.sort_unstable();
+    let mut own: Vec<String> = cluster.nodes.iter().map(|node| node.address()).collect();
+    own.sort_unstable();
+    assert_eq!(used, own);
+    let [one] = &failed[..] else { panic!("{failed:?}") };
+    let why = one.state.as_ref().unwrap_err();
+    assert!(one.address == address && why.contains("another cluster") && why.contains("engine.url"), "{why}");
+}

@@ -103,6 +103,18 @@ impl Pace {
         (form == Form::Offline && self.lasts.is_zero() && held_until.is_none()).then_some(deadline)
     }
 
+    /// Until when a silence that joins now is held because an earlier return of its unit may still wait; `None`: it is not.
+    /// Without it receivers would be notified of that return last, although the unit is offline.
+    pub fn held_by_return(&self, form: Form, last_seen: Timestamp, now: Timestamp) -> Option<Timestamp> {
+        match self.recoveries {
+            Recoveries::After(wait) if form == Form::Offline && !wait.is_zero() => {
+                // The return came at the last heartbeat or before, and joined a moment later.
+                Some(last_seen + wait + GATHERS).filter(|until| *until > now)
+            }
+            _ => None,
+        }
+    }
+
     /// The begin of the wait of a held silence. The wait ends when the hold ends.
     pub fn held_since(&self, since: Timestamp, held_until: Option<Timestamp>) -> Timestamp {
         held_until.map_or(since, |until| since.max(until - self.wait))

@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
-use rollcall::presence::Probed;
+use rollcall::presence::{Probed, Recoveries};
 use rollcall::simulate::mail_sink::{self, MailSink};
 use rollcall::simulate::webhook_sink::Answer;
 use rollcall::store::{Again, Escalation};
 use serde_json::json;
 
-use super::world::{On, WAIT, World, hook, listed, named, until};
+use super::world::{On, TIMEOUT, WAIT, World, hook, listed, named, until};
 use super::*;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -263,6 +263,28 @@ async fn receivers_are_reminded_and_others_are_notified_until_the_unit_is_back()
     until("the group is looked at no more", none).await;
     world.stop().await;
     assert_eq!((sink.received().len(), boss.received().len()), (3, 3));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_unit_that_is_silent_again_before_its_return_is_notified_is_offline_in_the_last_message() {
+    for (on, group_by) in [(On::Redis, "unit"), (On::Directory, "unit"), (On::Redis, "kind")] {
+        let sink = hook().await;
+        let mut world = World::on(on, group_by, vec![webhook_to(sink.url(), None)]).await;
+        world.stop().await;
+        world.config.route.pace.recoveries = Recoveries::After(3 * TIMEOUT);
+        world.start();
+        world.notify_loss(&["a"]).await;
+        sink.wait_for(1, PATIENCE).await.unwrap();
+        world.delivered("hook").await;
+        world.lose(&["a"]).await;
+        world.joined().await;
+        world.pass(6 * TIMEOUT).await;
+        world.stop().await;
+        let received = sink.received();
+        let count = |what: &str| received.iter().map(|one| listed(one, what).len()).sum::<usize>();
+        assert_eq!((count("offline"), count("online")), (2, 1), "{group_by}");
+        assert_eq!(listed(received.last().unwrap(), "offline"), ["a"], "{group_by}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -186,14 +186,15 @@ fn join_one(
             .execute(params![lost, name])?;
     }
     let notified = known.as_ref().filter(|_| next == Stage::IsBack).map_or("", |known| &known.notified);
-    let since = pace.held_since(pace.waits_since(form, member.deadline, now), joining.held_until);
+    let held = joining.held_until.max(pace.held_by_return(form, member.last_seen, now));
+    let since = pace.held_since(pace.waits_since(form, member.deadline, now), held);
     if stage == Some(Stage::Notified) && pace.has_lasting() {
         database
             .prepare_cached("DELETE FROM lasting WHERE grp = ? AND member = ?")?
             .execute(params![group.id, name])?;
     }
     let is_last = form == Form::Online && next != Stage::Over && is_last(database, group.id, pace)?;
-    let deadline = pace.storm_deadline(form, member.deadline, joining.held_until);
+    let deadline = pace.storm_deadline(form, member.deadline, held);
     let ready = JoiningForm { form, since, is_last, held_until, deadline };
     let since = group.times.since_with(ready, pace, now);
     let stored = (next != Stage::Over).then_some(stored_since(form.is_final(), since));

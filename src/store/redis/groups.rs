@@ -107,7 +107,7 @@ pub(super) async fn join_step(
         script.arg(to_json(group)?).arg(if *is_alone { "alone" } else { "" });
         script.arg(&member.id).arg(pace.form(member.form).as_str()).arg(member.detected_at.as_millis());
         script.arg(one.since(*pace, now).as_millis()).arg(event_json(event)?);
-        script.arg(one.storm_deadline(*pace).map_or(0, Timestamp::as_millis));
+        script.arg(one.storm_deadline(*pace, now).map_or(0, Timestamp::as_millis));
     }
     engine.topology.run_alerting("join", engine.keys.slot(partition), &script).await
 }

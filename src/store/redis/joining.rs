@@ -19,12 +19,17 @@ impl Joining<'_> {
     /// From when on its wait counts.
     pub fn since(&self, pace: Pace, now: Timestamp) -> Timestamp {
         let since = pace.waits_since(pace.form(self.member.form), self.member.deadline, now);
-        pace.held_since(since, self.held_until)
+        pace.held_since(since, self.held(pace, now))
     }
 
     /// See [`Pace::storm_deadline`].
-    pub fn storm_deadline(&self, pace: Pace) -> Option<Timestamp> {
-        pace.storm_deadline(pace.form(self.member.form), self.member.deadline, self.held_until)
+    pub fn storm_deadline(&self, pace: Pace, now: Timestamp) -> Option<Timestamp> {
+        pace.storm_deadline(pace.form(self.member.form), self.member.deadline, self.held(pace, now))
+    }
+
+    /// Until when it is held in a group of this pace.
+    pub fn held(&self, pace: Pace, now: Timestamp) -> Option<Timestamp> {
+        self.held_until.max(pace.held_by_return(self.member.form, self.member.last_seen, now))
     }
 
     /// The name of the member among those of all groups.

@@ -20,6 +20,7 @@ use super::waiting::is_last;
 use crate::clock::Timestamp;
 use crate::presence::{Form, GroupTimes, JoiningForm, Pace, Stage, is_detected_again, stored_since};
 use crate::store::json::to_json;
+use crate::store::member_names::of_member;
 use crate::store::notification::{GroupMember, MOST_SEALED, event_json, only_of_group};
 use crate::store::{
     Destinations, Group, Join, Joined, LARGEST_STEP, OutboxEvent, Result, partition_of_group,
@@ -186,7 +187,11 @@ fn join_one(
             .execute(params![lost, name])?;
     }
     let notified = known.as_ref().filter(|_| next == Stage::IsBack).map_or("", |known| &known.notified);
-    let held = joining.held_until.max(pace.held_by_return(form, member.last_seen, now));
+    let behind = match pace.held_by_return(form, member.last_seen, now) {
+        Some(until) if has_waiting_return(database, group.id, member)? => Some(until),
+        _ => None,
+    };
+    let held = joining.held_until.max(behind);
     let since = pace.held_since(pace.waits_since(form, member.deadline, now), held);
     if stage == Some(Stage::Notified) && pace.has_lasting() {
         database
@@ -209,6 +214,21 @@ fn join_one(
         .execute(params![due.as_millis(), group.is_own, named.body, group.id])?;
     let is_sealed = is_alone && group.times.is_sealed_at_once(ready, pace, now);
     Ok(is_sealed.then_some((group.id, GroupTimes { due: Some(due), ..group.times })))
+}
+
+/// Whether an earlier return of the unit of a silence waits in the group.
+fn has_waiting_return(database: &Connection, group: i64, silence: &GroupMember) -> rusqlite::Result<bool> {
+    let unit = |name: &str| of_member(name).map(|(_, id)| id.unit);
+    let own = unit(&silence.id);
+    // Members that are final, as returns are, sort before zero.
+    let mut select = database.prepare_cached("SELECT member FROM members WHERE grp = ? AND joined < 0")?;
+    let mut rows = select.query([group])?;
+    while let Some(row) = rows.next()? {
+        if own.is_some() && row.get_ref(0)?.as_str().ok().and_then(unit) == own {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// A group that a transition joins.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use redis::{ScriptInvocation, pipe};
 
 use super::joining::Joining;
-use super::{RedisEngine, group_of, hand_out, held_silences};
+use super::{RedisEngine, group_of, hand_out, held_silences, waiting_returns};
 use crate::clock::Timestamp;
 use crate::presence::Form;
 use crate::store::json::to_json;
@@ -41,14 +41,15 @@ pub(super) async fn join(
     };
     let keys: Vec<&str> = pairs.iter().map(|(group, _)| group.key.as_str()).collect();
     let groups = keys.iter().map(|key| engine.keys.partition_of_group(key)).collect();
-    let joining: Vec<Joining> = pairs
+    let mut joining: Vec<Joining> = pairs
         .iter()
         .zip(only_of_group(&keys))
         .map(|((group, event), is_alone)| {
             let (member, held_until) = (GroupMember::new(event), held_until(event));
-            Joining { group, event, member, is_alone, held_until }
+            Joining { group, event, member, is_alone, held_until, follows_return: false }
         })
         .collect();
+    waiting_returns::mark(engine, &mut joining, destinations, now).await?;
     let (mut joined, rest) = hand_out::hand_out(engine, joining, destinations, capacity, now).await?;
     let mut targets: BTreeMap<Target, Vec<Joining>> = BTreeMap::new();
     for joining in rest {

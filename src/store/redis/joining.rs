@@ -13,6 +13,8 @@ pub(super) struct Joining<'a> {
     pub is_alone: bool,
     /// Until when its silence is held.
     pub held_until: Option<Timestamp>,
+    /// An earlier return of its unit waits in the group.
+    pub follows_return: bool,
 }
 
 impl Joining<'_> {
@@ -29,7 +31,8 @@ impl Joining<'_> {
 
     /// Until when it is held in a group of this pace.
     pub fn held(&self, pace: Pace, now: Timestamp) -> Option<Timestamp> {
-        self.held_until.max(pace.held_by_return(self.member.form, self.member.last_seen, now))
+        let behind = pace.held_by_return(self.member.form, self.member.last_seen, now);
+        self.held_until.max(behind.filter(|_| self.follows_return))
     }
 
     /// The name of the member among those of all groups.

@@ -62,7 +62,14 @@ async fn notify_rest(
     now: Timestamp,
 ) -> Result<usize> {
     let (group, event) = (one.group, one.event);
-    let joining = Joining { group, event, member: GroupMember::new(event), is_alone: true, held_until: None };
+    let joining = Joining {
+        group,
+        event,
+        member: GroupMember::new(event),
+        is_alone: true,
+        held_until: None,
+        follows_return: false,
+    };
     // A silence of which the rest of its receivers are notified does not wait.
     let rest = Destination::new(one.marking.rest.clone(), Pace::AT_ONCE);
     groups::join_step(engine, partition, &[joining], (&rest, None), Vec::new(), now).await

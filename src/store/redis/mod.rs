@@ -94,6 +94,7 @@ mod timer_repair;
 mod timers;
 mod topology;
 mod units;
+mod waiting_returns;
 
 use clock_jump::ServerClock;
 pub use config::Config;

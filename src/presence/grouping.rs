@@ -103,14 +103,11 @@ impl Pace {
         (form == Form::Offline && self.lasts.is_zero() && held_until.is_none()).then_some(deadline)
     }
 
-    /// Until when a silence that joins now is held because an earlier return of its unit may still wait; `None`: it is not.
-    /// Without it receivers would be notified of that return last, although the unit is offline.
-    pub fn held_by_return(&self, form: Form, last_seen: Timestamp, now: Timestamp) -> Option<Timestamp> {
+    /// How long returns wait; `None`: they do not. A silence that joins while an earlier return of its unit waits is held
+    /// until that is notified: else receivers would be notified of the return last, although the unit is offline.
+    pub fn returns_wait(&self) -> Option<Duration> {
         match self.recoveries {
-            Recoveries::After(wait) if form == Form::Offline && !wait.is_zero() => {
-                // The return came at the last heartbeat or before, and joined a moment later.
-                Some(last_seen + wait + GATHERS).filter(|until| *until > now)
-            }
+            Recoveries::After(wait) if !wait.is_zero() => Some(wait),
             _ => None,
         }
     }

@@ -111,8 +111,6 @@ pub(super) struct GroupMember {
     /// Zero for a blind interval.
     pub deadline: Timestamp,
     pub detected_at: Timestamp,
-    /// Zero for a blind interval.
-    pub last_seen: Timestamp,
 }
 
 impl GroupMember {
@@ -130,16 +128,14 @@ impl GroupMember {
                     (Transition::Online, _) => Form::Online,
                 };
                 let id = format!("{} {}", record.deadline.as_millis(), record.id);
-                let OfflineRecord { deadline, detected_at, last_seen, .. } = *record;
-                GroupMember { id, form, deadline, detected_at, last_seen }
+                GroupMember { id, form, deadline: record.deadline, detected_at: record.detected_at }
             }
             OutboxEvent::Blind(interval) => {
                 // Named by its beginning alone: only the first event of an interval that lasts, and the first of one
                 // that is over, are notified.
                 let is_over = if interval.is_over() { " over" } else { "" };
                 let id = format!("{}{is_over}", blindness(interval));
-                let zero = Timestamp::ZERO;
-                GroupMember { id, form: Form::Blind, deadline: zero, detected_at: zero, last_seen: zero }
+                GroupMember { id, form: Form::Blind, deadline: Timestamp::ZERO, detected_at: Timestamp::ZERO }
             }
         }
     }

@@ -137,11 +137,7 @@ fn a_pace_says_which_returns_are_notified_and_when() {
         let stored = stored_since(is_final, since);
         assert_eq!((stored < 0, since_of(stored)), (is_final, since));
     }
-    // A silence follows the return that may wait.
-    assert_eq!(slow.held_by_return(Form::Offline, at(950), now), Some(at(1011)));
-    assert_eq!(slow.held_by_return(Form::Offline, at(900), now), None);
-    assert_eq!(slow.held_by_return(Form::Online, at(950), now), None);
-    assert_eq!(PACE.held_by_return(Form::Offline, at(999), now), None);
+    assert_eq!((slow.returns_wait(), PACE.returns_wait()), (Some(Duration::from_secs(60)), None));
     let never = Pace { recoveries: Recoveries::None, ..PACE };
     let forms = [Form::Offline, Form::Online, Form::Removed, Form::Blind];
     assert_eq!(

@@ -18,7 +18,9 @@ use super::error::DatabaseResult;
 use super::seal::{clear_due_if_empty, seal_group, tidy, times};
 use super::waiting::is_last;
 use crate::clock::Timestamp;
-use crate::presence::{Form, GroupTimes, JoiningForm, Pace, Stage, is_detected_again, stored_since};
+use crate::presence::{
+    Form, GroupTimes, JoiningForm, Pace, Stage, is_detected_again, since_of, stored_since,
+};
 use crate::store::json::to_json;
 use crate::store::member_names::of_member;
 use crate::store::notification::{GroupMember, MOST_SEALED, event_json, only_of_group};
@@ -187,11 +189,9 @@ fn join_one(
             .execute(params![lost, name])?;
     }
     let notified = known.as_ref().filter(|_| next == Stage::IsBack).map_or("", |known| &known.notified);
-    let behind = match pace.held_by_return(form, member.last_seen, now) {
-        Some(until) if has_waiting_return(database, group.id, member)? => Some(until),
-        _ => None,
-    };
-    let held = joining.held_until.max(behind);
+    let is_behind = form == Form::Offline && pace.returns_wait().is_some();
+    let return_since = if is_behind { waiting_return(database, group.id, member)? } else { None };
+    let held = joining.held_until.max(return_since.map(|since| since + pace.wait).filter(|at| *at > now));
     let since = pace.held_since(pace.waits_since(form, member.deadline, now), held);
     if stage == Some(Stage::Notified) && pace.has_lasting() {
         database
@@ -216,19 +216,24 @@ fn join_one(
     Ok(is_sealed.then_some((group.id, GroupTimes { due: Some(due), ..group.times })))
 }
 
-/// Whether an earlier return of the unit of a silence waits in the group.
-fn has_waiting_return(database: &Connection, group: i64, silence: &GroupMember) -> rusqlite::Result<bool> {
+/// The begin of the wait of an earlier return of the unit of a silence, if one waits in the group.
+fn waiting_return(
+    database: &Connection,
+    group: i64,
+    silence: &GroupMember,
+) -> rusqlite::Result<Option<Timestamp>> {
     let unit = |name: &str| of_member(name).map(|(_, id)| id.unit);
-    let own = unit(&silence.id);
+    let Some(own) = unit(&silence.id) else { return Ok(None) };
     // Members that are final, as returns are, sort before zero.
-    let mut select = database.prepare_cached("SELECT member FROM members WHERE grp = ? AND joined < 0")?;
-    let mut rows = select.query([group])?;
+    let select = "SELECT member, joined FROM members WHERE grp = ? AND joined < 0";
+    let mut select = database.prepare_cached(select)?;
+    let (mut rows, mut last) = (select.query([group])?, None);
     while let Some(row) = rows.next()? {
-        if own.is_some() && row.get_ref(0)?.as_str().ok().and_then(unit) == own {
-            return Ok(true);
+        if row.get_ref(0)?.as_str().ok().and_then(unit).is_some_and(|other| other == own) {
+            last = last.max(Some(since_of(row.get(1)?)));
         }
     }
-    Ok(false)
+    Ok(last)
 }
 
 /// A group that a transition joins.

@@ -46,10 +46,10 @@ pub(super) async fn join(
         .zip(only_of_group(&keys))
         .map(|((group, event), is_alone)| {
             let (member, held_until) = (GroupMember::new(event), held_until(event));
-            Joining { group, event, member, is_alone, held_until, follows_return: false }
+            Joining { group, event, member, is_alone, held_until, return_at: None }
         })
         .collect();
-    waiting_returns::mark(engine, &mut joining, destinations, now).await?;
+    waiting_returns::note(engine, &mut joining, destinations, now).await?;
     let (mut joined, rest) = hand_out::hand_out(engine, joining, destinations, capacity, now).await?;
     let mut targets: BTreeMap<Target, Vec<Joining>> = BTreeMap::new();
     for joining in rest {
@@ -108,7 +108,7 @@ pub(super) async fn join_step(
         script.arg(to_json(group)?).arg(if *is_alone { "alone" } else { "" });
         script.arg(&member.id).arg(pace.form(member.form).as_str()).arg(member.detected_at.as_millis());
         script.arg(one.since(*pace, now).as_millis()).arg(event_json(event)?);
-        script.arg(one.storm_deadline(*pace, now).map_or(0, Timestamp::as_millis));
+        script.arg(one.storm_deadline(*pace).map_or(0, Timestamp::as_millis));
     }
     engine.topology.run_alerting("join", engine.keys.slot(partition), &script).await
 }

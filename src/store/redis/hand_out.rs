@@ -77,8 +77,7 @@ fn lone<'a>(
         let group = &joining.group.key;
         let destination = destinations.of(group);
         let is_free = |name: &String| free.get(name.as_str()).is_some_and(|free| *free > 0);
-        let is_held =
-            joining.held(destination.pace, now).is_some() || destinations.held_until(group, now).is_some();
+        let is_held = joining.held().is_some() || destinations.held_until(group, now).is_some();
         let is_lone = joining.is_alone && joining.member.form == Form::Offline && !is_held;
         if is_lone && destination.pace.is_at_once() && destination.receivers.iter().any(is_free) {
             let id = notification_id(group, &format!("o{}", joining.member.id));

@@ -13,26 +13,25 @@ pub(super) struct Joining<'a> {
     pub is_alone: bool,
     /// Until when its silence is held.
     pub held_until: Option<Timestamp>,
-    /// An earlier return of its unit waits in the group.
-    pub follows_return: bool,
+    /// When an earlier return of its unit is notified, which waits in the group.
+    pub return_at: Option<Timestamp>,
 }
 
 impl Joining<'_> {
     /// From when on its wait counts.
     pub fn since(&self, pace: Pace, now: Timestamp) -> Timestamp {
         let since = pace.waits_since(pace.form(self.member.form), self.member.deadline, now);
-        pace.held_since(since, self.held(pace, now))
+        pace.held_since(since, self.held())
     }
 
     /// See [`Pace::storm_deadline`].
-    pub fn storm_deadline(&self, pace: Pace, now: Timestamp) -> Option<Timestamp> {
-        pace.storm_deadline(pace.form(self.member.form), self.member.deadline, self.held(pace, now))
+    pub fn storm_deadline(&self, pace: Pace) -> Option<Timestamp> {
+        pace.storm_deadline(pace.form(self.member.form), self.member.deadline, self.held())
     }
 
-    /// Until when it is held in a group of this pace.
-    pub fn held(&self, pace: Pace, now: Timestamp) -> Option<Timestamp> {
-        let behind = pace.held_by_return(self.member.form, self.member.last_seen, now);
-        self.held_until.max(behind.filter(|_| self.follows_return))
+    /// Until when it is held by itself.
+    pub fn held(&self) -> Option<Timestamp> {
+        self.held_until.max(self.return_at)
     }
 
     /// The name of the member among those of all groups.

@@ -68,7 +68,7 @@ async fn notify_rest(
         member: GroupMember::new(event),
         is_alone: true,
         held_until: None,
-        follows_return: false,
+        return_at: None,
     };
     // A silence of which the rest of its receivers are notified does not wait.
     let rest = Destination::new(one.marking.rest.clone(), Pace::AT_ONCE);

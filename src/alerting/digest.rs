@@ -89,7 +89,7 @@ pub(super) fn merged(
 fn only_incident(members: &[Delivery]) -> Option<Incident> {
     let incidents = || members.iter().filter_map(|one| one.situation.incident.as_ref());
     let name = |incident: &'_ Incident| (incident.label.clone(), incident.value.clone(), incident.since);
-    let last = incidents().last()?;
+    let last = incidents().next_back()?;
     incidents().all(|one| name(one) == name(last)).then(|| last.clone())
 }
 

@@ -158,7 +158,7 @@ impl Email {
     /// Deliveries of the same mail to these recipients, each by itself.
     fn put_off(&self, delivery: &Delivery, recipients: &[&Address], now: Timestamp) -> Vec<Delivery> {
         let of_one = |recipient: &&Address| {
-            let one = put_off::for_recipient(delivery, &recipient.to_string());
+            let one = put_off::for_recipient(delivery, recipient.as_ref());
             self.refused().put_off(recipient, &one.id, now);
             one
         };

@@ -189,9 +189,7 @@ fn join_one(
             .execute(params![lost, name])?;
     }
     let notified = known.as_ref().filter(|_| next == Stage::IsBack).map_or("", |known| &known.notified);
-    let is_behind = form == Form::Offline && pace.returns_wait().is_some();
-    let return_since = if is_behind { waiting_return(database, group.id, member)? } else { None };
-    let held = joining.held_until.max(return_since.map(|since| since + pace.wait).filter(|at| *at > now));
+    let held = joining.held_until.max(return_at(database, group.id, joining, pace, now)?);
     let since = pace.held_since(pace.waits_since(form, member.deadline, now), held);
     if stage == Some(Stage::Notified) && pace.has_lasting() {
         database
@@ -216,14 +214,17 @@ fn join_one(
     Ok(is_sealed.then_some((group.id, GroupTimes { due: Some(due), ..group.times })))
 }
 
-/// The begin of the wait of an earlier return of the unit of a silence, if one waits in the group.
-fn waiting_return(
+/// When an earlier return of the unit of a silence is notified, if one waits in the group: see [`Pace::returns_wait`].
+fn return_at(
     database: &Connection,
     group: i64,
-    silence: &GroupMember,
+    Joining { member, .. }: &Joining,
+    pace: Pace,
+    now: Timestamp,
 ) -> rusqlite::Result<Option<Timestamp>> {
     let unit = |name: &str| of_member(name).map(|(_, id)| id.unit);
-    let Some(own) = unit(&silence.id) else { return Ok(None) };
+    let is_behind = member.form == Form::Offline && pace.returns_wait().is_some();
+    let Some(own) = unit(&member.id).filter(|_| is_behind) else { return Ok(None) };
     // Members that are final, as returns are, sort before zero.
     let select = "SELECT member, joined FROM members WHERE grp = ? AND joined < 0";
     let mut select = database.prepare_cached(select)?;
@@ -233,7 +234,7 @@ fn waiting_return(
             last = last.max(Some(since_of(row.get(1)?)));
         }
     }
-    Ok(last)
+    Ok(last.map(|since| since + pace.wait).filter(|at| *at > now))
 }
 
 /// A group that a transition joins.

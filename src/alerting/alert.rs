@@ -160,8 +160,7 @@ mod tests {
         let unit = || "gate:7".parse().unwrap();
         let old = OfflineRecord::open(unit(), before, before, before);
         let closed = OfflineRecord { back_at: Some(back), closed_by: Some(Closing::Return), ..old };
-        let other =
-            OfflineRecord { ..OfflineRecord::open("gate:8".parse().unwrap(), before, before, before) };
+        let other = OfflineRecord::open("gate:8".parse().unwrap(), before, before, before);
         let other = OfflineRecord { back_at: Some(back), closed_by: Some(Closing::Return), ..other };
         let delivery = Delivery {
             offline: vec![OfflineRecord::open(unit(), back, deadline, deadline)],

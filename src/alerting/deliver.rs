@@ -38,7 +38,7 @@ use super::buffer::{Buffered, DeliveryBuffer};
 use super::channel::Channel;
 use super::in_flight::InFlight;
 use super::incidents::Incidents;
-use super::{ENGINE_BACKOFF, ReceiverConfig, SHORTEST_WAIT};
+use super::{ENGINE_BACKOFF, Fallback, ReceiverConfig, SHORTEST_WAIT};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Ownership, ReceiverHealths};
 use crate::store::{DeliveryRecords, DeliveryStore, End, Ended, MeantFor, Result, TimerStore};
@@ -206,15 +206,24 @@ impl Deliver {
     }
 }
 
-/// Queues the notifications of a receiver for its fallback. Answers how many.
+/// Queues the notifications of a receiver for its fallback, once it has been down for `after`. Answers how many; `None`: it
+/// is too early.
 async fn fall(
     engine: &dyn DeliveryStore,
     partitions: &[u16],
     receiver: &str,
-    to: &str,
+    Fallback { receiver: to, after }: &Fallback,
     now: Timestamp,
-) -> Result<usize> {
+) -> Result<Option<usize>> {
     let since = engine.down_since(receiver, now).await?;
+    if now.since(since) < *after {
+        return Ok(None);
+    }
     let meant_for = MeantFor { receiver: receiver.to_owned(), since };
-    engine.fall_back(partitions, &meant_for, to, now).await
+    engine.fall_back(partitions, &meant_for, to, now).await.map(Some)
+}
+
+/// The fallback of a receiver that is disabled: it is not waited for.
+fn at_once(fallback: &Fallback) -> Fallback {
+    Fallback { after: Duration::ZERO, ..fallback.clone() }
 }

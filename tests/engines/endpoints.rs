@@ -23,7 +23,7 @@ fn plan(settings: &str) -> ClusterPlan {
 }
 
 /// A fleet is served, also while a key has moved to a node that has no slot yet (ASK).
-async fn is_served(mut cluster: Cluster, config: Config) {
+pub async fn is_served(mut cluster: Cluster, config: Config) {
     let engine = connected(&config, telemetry()).await;
     let gap = Gap { blind: Duration::from_secs(10), tell_after: Duration::from_secs(10) };
     let hear = async |second: u64| {

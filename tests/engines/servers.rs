@@ -14,6 +14,7 @@ use rollcall::store::{
 };
 use rollcall::telemetry::{EngineWarning, Telemetry};
 
+use crate::endpoints::is_served;
 use crate::support;
 use crate::support::cluster::{Cluster, ClusterPlan};
 use crate::support::connect::connected;
@@ -201,23 +202,9 @@ async fn a_canary_that_goes_to_the_new_primary_after_all_ends_a_blind_interval()
 /// As when an operator adds a primary: a slot with many keys is between two servers for long.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_script_is_loaded_at_a_primary_to_which_another_one_refers() {
-    let mut cluster = Cluster::start(ClusterPlan::new(0)).await;
-    let engine = connected(&config(cluster.url()), telemetry()).await;
-    let gap = Gap { blind: Duration::from_secs(10), tell_after: Duration::from_secs(10) };
-    let hear = async |second: u64| {
-        let at = Timestamp::from_millis(1_700_000_000_000) + Duration::from_secs(second);
-        engine.advance(&Subscription::Plain, at, gap).await.unwrap()
-    };
-    hear(0).await;
-    let stamps: Vec<String> = cluster.nodes[2].ask(cmd("KEYS").arg("rollcall:{p*}:heard")).await;
-    let added = cluster.add().await;
-    cluster.begin_move(&stamps[0], added).await;
-    cluster.move_key(&stamps[0], added).await;
-    assert_eq!(hear(1).await, Advance::Heard(None));
-    let raised: i64 = cluster.nodes[2].ask(cmd("GET").arg(&stamps[1])).await;
-    cluster.end_move(&stamps[0], added).await;
-    assert_eq!(cluster.nodes[added].ask::<i64>(cmd("GET").arg(&stamps[0])).await, raised);
-    assert_eq!(hear(2).await, Advance::Heard(None));
+    let cluster = Cluster::start(ClusterPlan::new(0)).await;
+    let config = config(cluster.url());
+    is_served(cluster, config).await;
 }
 
 /// The group is on another server than the outbox, and that server dies before its replica has what joined.

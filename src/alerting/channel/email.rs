@@ -45,7 +45,7 @@ mod limited_stream;
 mod refused_recipients;
 
 use limited_stream::LimitedStream;
-use refused_recipients::RefusedRecipients;
+use refused_recipients::{RefusedRecipients, list};
 
 /// A connection that was idle for longer is not used again.
 const LONGEST_IDLE: Duration = Duration::from_secs(20);
@@ -176,7 +176,7 @@ impl Email {
         let is_for_one = put_off::recipient(delivery).is_some();
         match (refused.last(), put_off.last()) {
             (Some(_), _) if is_for_one => {
-                let text = list(&refused);
+                let text = list(refused.iter().map(|(recipient, why)| (recipient, why)));
                 self.note_refused(&[], refused.iter());
                 Ok(Answer::from(text))
             }
@@ -312,7 +312,10 @@ impl Channel for Email {
         refused.append(&mut put_off);
         match refused.as_slice() {
             [] => Ok(()),
-            some => Err(Failure::temporary(format!("some recipients are refused: {}", list(some)))),
+            some => Err(Failure::temporary(format!(
+                "some recipients are refused: {}",
+                list(some.iter().map(|(recipient, why)| (recipient, why)))
+            ))),
         }
     }
 
@@ -396,12 +399,6 @@ impl Server {
     fn name(&self) -> String {
         format!("mail server {}:{}", self.host, self.port)
     }
-}
-
-/// The recipients that are refused, and why.
-fn list(refused: &[Refused<'_>]) -> String {
-    let each: Vec<String> = refused.iter().map(|(recipient, why)| format!("{recipient} ({why})")).collect();
-    each.join(", ")
 }
 
 /// User and password.

@@ -10,7 +10,7 @@ use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::FuturesUnordered;
 use tokio::time::Instant;
 
-use super::{Deliver, LEASED_PER_ATTEMPT, fall};
+use super::{Deliver, LEASED_PER_ATTEMPT, at_once, fall};
 use crate::alerting::buffer::{Buffered, Slots};
 use crate::alerting::in_flight::InFlight;
 use crate::alerting::{ENGINE_BACKOFF, LEASE, SHORTEST_WAIT, TICK, rotated, tick};
@@ -168,7 +168,7 @@ impl Deliver {
         turn: usize,
         is_disabled: bool,
     ) -> BoxFuture<'static, Result<LeasedBatch>> {
-        let fallback = self.receiver.fallback.clone().filter(|_| is_disabled);
+        let fallback = self.receiver.fallback.as_ref().filter(|_| is_disabled).map(at_once);
         let (engine, name) = (self.engine.clone(), self.receiver.name.clone());
         let (own, tick) = (rotated(self.partitions(), turn), tick(&self.ownership));
         let now = self.clock.now();
@@ -188,7 +188,7 @@ impl Deliver {
                 first.map_or(tick, |first| first.since(now).clamp(SHORTEST_WAIT, tick))
             };
             let fallen = match fallback.filter(|_| !deliveries.is_empty()) {
-                Some(fallback) => Some(fall(&*engine, own, &name, &fallback.receiver, now).await?),
+                Some(fallback) => fall(&*engine, own, &name, &fallback, now).await?,
                 None => None,
             };
             Ok(LeasedBatch { deliveries, fallen, until, slots, rest, backlog })

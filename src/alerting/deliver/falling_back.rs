@@ -38,11 +38,7 @@ impl Deliver {
                 engine.is_up(&name).await?;
                 return Ok(Fallen { is_down, queued: None });
             }
-            if at.since(engine.down_since(&name, at).await?) < fallback.after {
-                return Ok(Fallen { is_down, queued: None });
-            }
-            let queued = fall(&*engine, &own, &name, &fallback.receiver, at).await?;
-            Ok(Fallen { is_down, queued: Some(queued) })
+            Ok(Fallen { is_down, queued: fall(&*engine, &own, &name, &fallback, at).await? })
         };
         calls.falling = Some(call.boxed());
     }

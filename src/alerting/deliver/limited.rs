@@ -19,7 +19,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::engine_calls::{EXTEND, EngineCalls, LEASED_FOR_PROBE};
-use super::{Deliver, STOP_TIMEOUT, fall};
+use super::{Deliver, STOP_TIMEOUT, at_once, fall};
 use crate::alerting::attempt::{is_admitted, queue_rest};
 use crate::alerting::channel::{Answer, Failure, attempt_part, within};
 use crate::alerting::digest::{any_waits, gather, group_key, id_of, merged};
@@ -189,7 +189,7 @@ impl Limited {
         if let Some(fallback) = self.deliver.receiver.fallback.as_ref().filter(|_| !leased.is_empty()) {
             let (engine, name) = (&*self.deliver.engine, &self.deliver.receiver.name);
             let (own, now) = (self.deliver.partitions(), self.deliver.clock.now());
-            self.deliver.log_fallen(Some(fall(engine, &own, name, &fallback.receiver, now).await?));
+            self.deliver.log_fallen(fall(engine, &own, name, &at_once(fallback), now).await?);
         }
         let why = state.in_flight.disabled.clone().unwrap_or_default();
         let rest = if leased.is_empty() { tick(&self.deliver.ownership) } else { Duration::ZERO };

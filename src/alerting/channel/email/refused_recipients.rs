@@ -1,6 +1,7 @@
 //! The recipients that a server refuses, as far as this instance knows.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt::Display;
 use std::time::Duration;
 
 use lettre::Address;
@@ -33,9 +34,7 @@ impl RefusedRecipients {
 
     /// The recipients that are refused, and why; `None`: none is.
     pub fn text(&self) -> Option<String> {
-        let each: Vec<String> =
-            self.why.iter().map(|(recipient, why)| format!("{recipient} ({why})")).collect();
-        (!each.is_empty()).then(|| each.join(", "))
+        (!self.why.is_empty()).then(|| list(&self.why))
     }
 
     /// Whether a mail to this recipient comes behind others that wait.
@@ -53,4 +52,10 @@ impl RefusedRecipients {
             self.put_off.remove(recipient);
         }
     }
+}
+
+/// Recipients that are refused, and why.
+pub(super) fn list<R: Display, W: Display>(refused: impl IntoIterator<Item = (R, W)>) -> String {
+    let each = refused.into_iter().map(|(recipient, why)| format!("{recipient} ({why})"));
+    each.collect::<Vec<String>>().join(", ")
 }

@@ -48,7 +48,7 @@ pub(super) async fn noted(flapping: &Flapping, events: Vec<OutboxEvent>) -> Resu
     let mut noted = flapping.note(&records).await?.into_iter();
     let mut passed = Vec::with_capacity(events.len());
     for event in events {
-        match record_of(&event).and_then(|_| noted.next()) {
+        match event.record().and_then(|_| noted.next()) {
             None | Some(Noted::Plain) => passed.push(event),
             Some(Noted::Episode(episode)) => {
                 // Its silence may have joined before the episode began.
@@ -67,14 +67,7 @@ pub(super) async fn noted(flapping: &Flapping, events: Vec<OutboxEvent>) -> Resu
 
 /// The records among some events.
 pub(super) fn records_of(events: &[OutboxEvent]) -> impl Iterator<Item = &OfflineRecord> {
-    events.iter().filter_map(record_of)
-}
-
-fn record_of(event: &OutboxEvent) -> Option<&OfflineRecord> {
-    match event {
-        OutboxEvent::Record(record) => Some(record),
-        OutboxEvent::Blind(_) => None,
-    }
+    events.iter().filter_map(OutboxEvent::record)
 }
 
 /// The loop that ends episodes.

@@ -10,18 +10,25 @@ use data_encoding::HEXLOWER;
 use ring::digest::{SHA256, digest};
 
 use crate::presence::{Kind, Labels, OfflineRecord};
-use crate::routing::{FLAPPING, Routes, Taken};
-use crate::store::{Delivery, Group, OutboxEvent};
+use crate::routing::{DATA_LOST, FLAPPING, Routes, Taken};
+use crate::store::{DataLoss, Delivery, Group, OutboxEvent};
 
 /// The name of the label with the topic filters of a kind that is not heard.
 pub const TOPICS: &str = "topics";
+
+/// The name of the label that says what an engine lost.
+const LOST: &str = "lost";
 
 /// The longest key, in bytes.
 const LONGEST_KEY: usize = 512;
 
 /// The groups that the event joins, one for each route that it takes.
 pub fn groups_of(event: &OutboxEvent, routes: &Routes) -> Vec<Group> {
-    let OutboxEvent::Record(record) = event else { return vec![blind_group()] };
+    let record = match event {
+        OutboxEvent::Record(record) => record,
+        OutboxEvent::Blind(_) => return vec![blind_group()],
+        OutboxEvent::DataLost(loss) => return vec![group_of_loss(loss)],
+    };
     if record.is_flapping() {
         return flapping_groups_of(record, routes);
     }
@@ -66,6 +73,23 @@ pub fn group_of_kind(kind: &Kind, filters: &[String]) -> Group {
 pub fn of_kind(delivery: &Delivery) -> Option<(&String, &String)> {
     let labels = &delivery.group.labels;
     labels.get("kind").zip(labels.get(TOPICS))
+}
+
+/// The group of a loss of data. What was lost is a label, so that an engine seals it like any other message without
+/// units.
+pub fn group_of_loss(loss: &DataLoss) -> Group {
+    let lost = match loss.partitions {
+        None => "the whole fleet".to_owned(),
+        Some(1) => "one partition of the fleet".to_owned(),
+        Some(count) => format!("{count} partitions of the fleet"),
+    };
+    Group { key: DATA_LOST.to_owned(), labels: Labels::from([(LOST.to_owned(), lost)]) }
+}
+
+/// What was lost, if the delivery tells of a loss of data.
+pub fn lost(delivery: &Delivery) -> Option<&str> {
+    let label = delivery.group.labels.get(LOST).filter(|_| delivery.group.key == DATA_LOST);
+    label.map(String::as_str)
 }
 
 /// `kind=detector,site=north`, after the id of a route other than the root and a `/`; a key that would be too long ends

@@ -5,7 +5,7 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use super::group::of_kind;
+use super::group::{lost, of_kind};
 use crate::clock::Timestamp;
 use crate::presence::{Incident, Interval, Labels, OfflineRecord};
 use crate::routing::MASS_OFFLINE;
@@ -13,6 +13,7 @@ use crate::store::{Delivery, Group, MeantFor};
 
 mod counts;
 mod csv;
+mod data_loss;
 mod examples;
 mod filters;
 mod incident;
@@ -65,8 +66,8 @@ impl<'a> Message<'a> {
         Message { delivery, is_test: true }
     }
 
-    /// `rollcall.notification`, `rollcall.flapping`, `rollcall.blind`, `rollcall.breaker`, `rollcall.timer` or
-    /// `rollcall.test`.
+    /// `rollcall.notification`, `rollcall.flapping`, `rollcall.blind`, `rollcall.breaker`, `rollcall.data_lost`,
+    /// `rollcall.timer` or `rollcall.test`.
     pub fn kind(&self) -> &'static str {
         match self {
             Message { is_test: true, .. } => "rollcall.test",
@@ -77,14 +78,18 @@ impl<'a> Message<'a> {
                 if is_flapping { "rollcall.flapping" } else { "rollcall.notification" }
             }
             Message { delivery, .. } if MassNotice::of(delivery).is_some() => "rollcall.breaker",
+            Message { delivery, .. } if lost(delivery).is_some() => "rollcall.data_lost",
             _ => "rollcall.blind",
         }
     }
 
-    /// Whether something is wrong that was not before: a unit is offline, or nothing is heard. A timer has fired.
+    /// Whether something is wrong that was not before: a unit is offline, nothing is heard, or data was lost. A timer has
+    /// fired.
     pub fn is_firing(&self) -> bool {
         let Delivery { offline, blind, timers, .. } = self.delivery;
-        !offline.is_empty() || !timers.is_empty() || blind.iter().any(|interval| !interval.is_over())
+        let is_lost = lost(self.delivery).is_some();
+        let is_blind = blind.iter().any(|interval| !interval.is_over());
+        !offline.is_empty() || !timers.is_empty() || is_blind || is_lost
     }
 
     pub fn title(&self, config: &MessageConfig) -> String {
@@ -150,6 +155,7 @@ impl<'a> Message<'a> {
             blind: if breaker.is_none() { delivery.blind.iter().map(blind).collect() } else { Vec::new() },
             timers: timers(delivery),
             breaker,
+            lost: lost(delivery),
             kind,
             topics,
             reminder: delivery.reminder,
@@ -194,6 +200,7 @@ struct Data<'a> {
     blind: Vec<BlindInterval>,
     timers: Vec<TimerMessage<'a>>,
     breaker: Option<MassNotice>,
+    lost: Option<&'a str>,
     kind: Option<&'a String>,
     topics: Option<&'a String>,
     reminder: bool,

@@ -36,10 +36,9 @@ const NAME: &str = "ended silences";
 
 /// Whether an event joins no group for now.
 pub(super) fn is_held(event: &OutboxEvent, silences: &[AlertSilence], now: Timestamp) -> bool {
-    match event {
-        OutboxEvent::Record(record) => record.back_at.is_none() && covering(silences, record, now).is_some(),
-        OutboxEvent::Blind(_) => false,
-    }
+    let is_covered =
+        |record: &OfflineRecord| record.back_at.is_none() && covering(silences, record, now).is_some();
+    event.record().is_some_and(is_covered)
 }
 
 pub(super) struct Silenced {

@@ -181,6 +181,7 @@ fn lines(deliveries: &Value) -> Table {
             let count = line[field].as_u64().unwrap_or_default();
             contents.extend((count > 0).then(|| format!("{count} {what}")));
         }
+        contents.extend(line["event"].as_str().map(|event| event.replace('_', " ")));
         contents.extend(line["timer"].as_str().map(|id| format!("timer {id}")));
         contents.extend((line["reminder"] == true).then(|| "reminder".to_owned()));
         let [id, state, at, labels, attempts, next, answer] =
@@ -205,7 +206,8 @@ async fn show(Show { remote, id, output }: Show) -> anyhow::Result<()> {
         records.map(row).collect::<Vec<Vec<String>>>()
     });
     let blind = details["blind"].as_array().into_iter().flatten();
-    let blind = blind.map(|of| vec!["blind".to_owned(), String::new(), text(&of["from"]), text(&of["to"])]);
+    let event = details["deliveries"][0]["event"].as_str().unwrap_or("blind").replace('_', " ");
+    let blind = blind.map(|of| vec![event.clone(), String::new(), text(&of["from"]), text(&of["to"])]);
     let timers = details["timers"].as_array().into_iter().flatten();
     let timers = timers.map(|of| {
         let what = format!("{}: {}", text(&of["id"]), of["data"]);

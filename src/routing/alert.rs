@@ -10,6 +10,8 @@ pub const UNIT_OFFLINE: &str = "UnitOffline";
 
 /// The name of the alert of the mass-offline breaker.
 pub const BREAKER_TRIPPED: &str = "RollcallBreakerTripped";
+/// The name of the alert of an engine that lost data.
+pub const DATA_LOST_ALERT: &str = "RollcallDataLost";
 
 /// The labels of an open record.
 pub fn alert_labels(record: &OfflineRecord) -> Labels {

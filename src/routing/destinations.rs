@@ -94,6 +94,9 @@ pub struct Destinations {
 /// key.
 pub const MASS_OFFLINE: &str = "blind,breaker";
 
+/// The key of the group in which receivers are notified of lost data. It is treated as one of blindness, too.
+pub const DATA_LOST: &str = "blind,lost";
+
 /// Whether a group is one of blindness.
 pub fn is_blind(key: &str) -> bool {
     // The label of a unit may be named so; then a `=` follows.

@@ -37,7 +37,7 @@ mod tree;
 
 pub use alert_silence::{AlertSilence, SilenceId};
 pub use destinations::{
-    Again, Destination, Destinations, Escalation, FLAPPING, MASS_OFFLINE, is_blind, is_flapping,
+    Again, DATA_LOST, Destination, Destinations, Escalation, FLAPPING, MASS_OFFLINE, is_blind, is_flapping,
 };
 pub use id::is_of_root;
 pub use inhibition::{InhibitRule, Inhibited, Inhibition, Inhibitors, Source, replaces};

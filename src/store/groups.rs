@@ -18,6 +18,28 @@ pub enum OutboxEvent {
     Record(OfflineRecord),
     /// Rollcall was blind for long, or has been for long and still is.
     Blind(Interval),
+    /// The engine lost the fleet, or a part of it.
+    DataLost(DataLoss),
+}
+
+impl OutboxEvent {
+    /// The record, if the event is about a unit.
+    pub fn record(&self) -> Option<&OfflineRecord> {
+        match self {
+            OutboxEvent::Record(record) => Some(record),
+            OutboxEvent::Blind(_) | OutboxEvent::DataLost(_) => None,
+        }
+    }
+}
+
+/// A loss of data, as an instance noticed it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DataLoss {
+    /// From the last moment that was heard before the loss up to the moment at which it was noticed.
+    pub interval: Interval,
+    /// The number of partitions that were lost, if others are left.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partitions: Option<u16>,
 }
 
 /// An event in the outbox.

@@ -104,7 +104,7 @@ pub use delivery::{ACKNOWLEDGEMENT, DeadLetter, Delivery, Group, MeantFor, Situa
 pub use delivery_records::{DeliveryRecords, Discarded};
 pub use error::{EngineError, Result};
 pub use flaps::{FlapChange, FlapStore};
-pub use groups::{Capacity, Entry, GroupStore, Join, Joined, KeptIncident, OutboxEvent, Position};
+pub use groups::{Capacity, DataLoss, Entry, GroupStore, Join, Joined, KeptIncident, OutboxEvent, Position};
 pub use hearing::{Advance, HearingStore};
 pub use incidents::{incident_in, incident_text};
 pub use membership::Membership;

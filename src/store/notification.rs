@@ -14,7 +14,8 @@ use super::json::{from_json, to_json};
 use super::receiver_list::lists;
 use super::timer_text::{FIRED, decode_fired};
 use super::{
-    DeadLetter, Delivery, EngineError, Group, MeantFor, OutboxEvent, Result, Situation, group_of_timer,
+    DataLoss, DeadLetter, Delivery, EngineError, Group, MeantFor, OutboxEvent, Result, Situation,
+    group_of_timer,
 };
 use crate::clock::Timestamp;
 use crate::presence::{
@@ -130,7 +131,7 @@ impl GroupMember {
                 let id = format!("{} {}", record.deadline.as_millis(), record.id);
                 GroupMember { id, form, deadline: record.deadline, detected_at: record.detected_at }
             }
-            OutboxEvent::Blind(interval) => {
+            OutboxEvent::Blind(interval) | OutboxEvent::DataLost(DataLoss { interval, .. }) => {
                 // Named by its beginning alone: only the first event of an interval that lasts, and the first of one
                 // that is over, are notified.
                 let is_over = if interval.is_over() { " over" } else { "" };
@@ -150,7 +151,7 @@ pub(super) fn is_final(name: &str, letter: char) -> bool {
 pub(super) fn event_json(event: &OutboxEvent) -> Result<String> {
     match event {
         OutboxEvent::Record(record) => to_json(record),
-        OutboxEvent::Blind(interval) => to_json(interval),
+        OutboxEvent::Blind(interval) | OutboxEvent::DataLost(DataLoss { interval, .. }) => to_json(interval),
     }
 }
 

@@ -636,6 +636,27 @@ async fn long_blindness_is_notified_on_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_lost_its_data_is_notified_as_such_and_not_as_blindness() {
+    let sink = hook().await;
+    let mut world = World::new("kind", vec![webhook_to(sink.url(), None)]).await;
+    world.roll.canary_returned(world.clock.now()).await.unwrap();
+    let mut client = world.redis.client();
+    let () = ::redis::cmd("FLUSHALL").query(&mut client).unwrap();
+    world.advance(SECOND);
+    world.roll.canary_returned(world.clock.now()).await.unwrap();
+    world.joined().await;
+    world.advance(WAIT);
+    let received = &sink.wait_for(1, PATIENCE).await.unwrap()[0].json();
+    assert_eq!(received["type"], "rollcall.data_lost");
+    assert_eq!(received["data"]["lost"], "the whole fleet");
+    let text = received["data"]["text"].as_str().unwrap();
+    assert!(text.contains("it lost the whole fleet") && text.contains("restore a backup"), "{text}");
+    world.delivered("hook").await;
+    assert_eq!(sink.received().len(), 1, "its second is no blindness that anybody is notified of");
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_attempt_that_is_under_way_is_recorded_when_the_loops_stop() {
     let sink = hook().await;
     sink.answer_with([Answer::Hang]);

@@ -458,3 +458,15 @@ fn an_option_that_is_missing_wrong_or_of_another_service_is_named() {
         assert!(error.contains(expected), "{error}\n--- expected\n{expected}");
     }
 }
+
+#[tokio::test]
+async fn a_loss_of_data_pages_an_operator_and_stays_open() {
+    let sink = sink().await;
+    let (kind, options, _) = all().into_iter().find(|(kind, ..)| *kind == "pagerduty").unwrap();
+    let channel = open(&configured(kind, options, &sink)).unwrap();
+    channel.send(&Example::DataLost.delivery("hook"), now()).await.unwrap();
+    let received: Vec<Value> = sink.received().iter().map(Received::json).collect();
+    let [event] = &received[..] else { panic!("{received:?}") };
+    assert_eq!(event["event_action"], "trigger");
+    assert_eq!(event["payload"]["summary"], "DATA LOST: the engine lost the whole fleet");
+}

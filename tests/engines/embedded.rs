@@ -17,8 +17,8 @@ use rollcall::simulate::servers::ExitCleanup;
 use rollcall::store::Examine;
 use rollcall::store::Layout;
 use rollcall::store::{
-    Capacity, Delivery, DeliveryStore, Destinations, EngineError, Gap, Group, GroupStore, HearingStore, Join,
-    OutboxEvent, Pace, Queries, Refresh, Subscription, UnitStore,
+    Capacity, DataLoss, Delivery, DeliveryStore, Destinations, EngineError, Gap, Group, GroupStore,
+    HearingStore, Join, OutboxEvent, Pace, Queries, Refresh, Subscription, UnitStore,
 };
 use rollcall::store::{embedded::Config, embedded::EmbeddedEngine, embedded::survey};
 use rollcall::telemetry::{EngineWarning, Telemetry};
@@ -334,7 +334,8 @@ async fn a_directory_that_is_removed_while_in_use_is_reported_once() {
     let notified = outbox().await;
     let [entry] = &notified[..] else { panic!("{notified:?}") };
     let at = |second: u64| BEGIN + HOUR + Duration::from_secs(second);
-    assert_eq!(entry.event, OutboxEvent::Blind(Interval { from: at(2), to: at(3) }));
+    let loss = DataLoss { interval: Interval { from: at(2), to: at(3) }, partitions: None };
+    assert_eq!(entry.event, OutboxEvent::DataLost(loss));
     let pace = Pace::AT_ONCE;
     let (hook, now) = (["hook".to_owned()], at(6));
     let group = Group { key: "blind".to_owned(), labels: Default::default() };

@@ -185,15 +185,9 @@ async fn fill(engine: Arc<dyn Engine>) {
     let partitions: Vec<u16> = (0..engine.partitions()).collect();
     let mut entries = engine.outbox(&outboxes, 1000).await.unwrap();
     assert_eq!(entries.len(), 11, "eight silences, a return, an acknowledgement and an interval");
-    entries.retain(|entry| match &entry.event {
-        OutboxEvent::Record(record) => !record.is_acknowledged(),
-        OutboxEvent::Blind(_) => true,
-    });
+    entries.retain(|entry| !entry.event.record().is_some_and(OfflineRecord::is_acknowledged));
     assert_eq!(entries.len(), 10);
-    entries.sort_by_key(|entry| match &entry.event {
-        OutboxEvent::Record(record) => (record.unit.to_string(), record.back_at),
-        OutboxEvent::Blind(_) => (String::new(), None),
-    });
+    entries.sort_by_key(|entry| entry.event.record().map(|record| (record.unit.to_string(), record.back_at)));
     let events: Vec<OutboxEvent> = entries.iter().map(|entry| entry.event.clone()).collect();
     let receivers = receivers();
     let now = hours(61);

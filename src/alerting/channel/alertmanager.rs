@@ -34,7 +34,7 @@ use crate::alerting::alert::{Alert, BLIND, alerts, mass_alert};
 use crate::alerting::message::{Message, MessageConfig, test_delivery};
 use crate::clock::Timestamp;
 use crate::presence::{Labels, OfflineRecord, RecordId};
-use crate::routing::alert::{ALERT_NAME, BREAKER_TRIPPED};
+use crate::routing::alert::{ALERT_NAME, BREAKER_TRIPPED, DATA_LOST_ALERT};
 use crate::store::Delivery;
 
 mod missed;
@@ -45,8 +45,9 @@ use missed::Missed;
 const PATH: &str = "api/v2/alerts";
 /// An alert is valid for so many resends.
 const VALID_FOR: u32 = 4;
-/// The least time for which blindness and a trip of the mass-offline breaker are valid. They are sent again like records; an
-/// instance that has just started waits for `hearing.tell_after`, or for the engine, before it sends them.
+/// The least time for which blindness, a trip of the mass-offline breaker and a loss of data are valid. The first two are
+/// sent again like records; an instance that has just started waits for `hearing.tell_after`, or for the engine, before
+/// it sends them.
 const BLIND_FOR: Duration = Duration::from_secs(900);
 
 #[derive(Clone, Default)]
@@ -244,7 +245,7 @@ impl Alertmanager {
     fn posted(&self, alert: Alert, now: Timestamp) -> PostedAlert {
         let resends = VALID_FOR * self.resend;
         let valid_for = match alert.labels.get(ALERT_NAME).map(String::as_str) {
-            Some(BLIND | BREAKER_TRIPPED) => resends.max(BLIND_FOR),
+            Some(BLIND | BREAKER_TRIPPED | DATA_LOST_ALERT) => resends.max(BLIND_FOR),
             _ => resends,
         };
         PostedAlert::new(alert, now + valid_for)

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use super::data_loss;
 use super::mass_notice::{MassNotice, ValueShare};
 use crate::clock::Timestamp;
 use crate::presence::{Cause, Closing, FirstUnit, Incident, Interval, Labels, OfflineRecord, Unit};
@@ -24,16 +25,19 @@ pub enum Example {
     MassOffline,
     /// A unit flaps.
     Flapping,
+    /// The engine lost its data.
+    DataLost,
 }
 
 impl Example {
-    pub const ALL: [Example; 6] = [
+    pub const ALL: [Example; 7] = [
         Example::Offline,
         Example::Recovery,
         Example::Storm,
         Example::Blind,
         Example::MassOffline,
         Example::Flapping,
+        Example::DataLost,
     ];
 
     pub fn as_str(self) -> &'static str {
@@ -44,6 +48,7 @@ impl Example {
             Example::Blind => "blind",
             Example::MassOffline => "mass-offline",
             Example::Flapping => "flapping",
+            Example::DataLost => "data-lost",
         }
     }
 
@@ -76,6 +81,7 @@ impl Example {
                 delivery.group = Group { key: "blind".to_owned(), labels: Labels::new() };
                 delivery.blind = vec![Interval { from: NOW - HOUR, to: Timestamp::NEVER }];
             }
+            Example::DataLost => data_loss::example(&mut delivery, NOW),
             Example::MassOffline => {
                 let notice = mass_offline();
                 delivery.group = notice.group();

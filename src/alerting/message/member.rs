@@ -5,6 +5,7 @@ use data_encoding::HEXLOWER;
 use ring::digest::{SHA256, digest};
 use serde::Serialize;
 
+use super::data_loss;
 use super::incident;
 use super::links::Links;
 use super::summary::{LONGEST_TITLE, sections, text, text_of, title, title_of};
@@ -14,8 +15,8 @@ use crate::alerting::group;
 use crate::alerting::text::short;
 use crate::clock::Timestamp;
 use crate::presence::{Incident, Interval, Labels, OfflineRecord};
-use crate::routing::MASS_OFFLINE;
-use crate::routing::alert::{ALERT_NAME, BREAKER_TRIPPED};
+use crate::routing::alert::{ALERT_NAME, BREAKER_TRIPPED, DATA_LOST_ALERT};
+use crate::routing::{DATA_LOST, MASS_OFFLINE};
 use crate::store::Delivery;
 
 /// A longer key is replaced by its digest: services take 255 characters.
@@ -204,22 +205,24 @@ fn of_incident(incident: &Incident, delivery: &Delivery, zone: &Zone, links: &Li
 fn of_blindness(delivery: &Delivery, interval: Interval, zone: &Zone, links: &Links) -> Member {
     let kind = group::of_kind(delivery).map(|(kind, _)| kind.clone());
     let alone = Delivery { blind: vec![interval], ..delivery.clone() };
-    let is_mass_offline = delivery.group.key == MASS_OFFLINE;
     let items = sections(&alone, zone, links).into_iter().flat_map(|section| section.items);
     let lines: Vec<String> = items.map(|item| format!("{}: {}", item.name, item.what)).collect();
-    let id = match is_mass_offline {
-        true => format!("breaker:{}", interval.from.as_millis()),
-        false => blind_id(interval, kind.as_deref()),
+    let (id, name) = match delivery.group.key.as_str() {
+        MASS_OFFLINE => (format!("breaker:{}", interval.from.as_millis()), Some(BREAKER_TRIPPED)),
+        DATA_LOST => (data_loss::id(interval), Some(DATA_LOST_ALERT)),
+        _ => (blind_id(interval, kind.as_deref()), None),
     };
+    // An operator ends a loss; Rollcall does not know when the data are back.
+    let to = Some(interval.to).filter(|_| interval.is_over() && name != Some(DATA_LOST_ALERT));
     Member {
-        action: if interval.is_over() { Action::Resolve } else { Action::Trigger },
+        action: if to.is_some() { Action::Resolve } else { Action::Trigger },
         key: key(id),
         title: title(&alone, zone),
         text: lines.join("\n"),
         from: interval.from,
-        to: interval.is_over().then_some(interval.to),
+        to,
         source: "rollcall".to_owned(),
-        labels: labels_of_fleet(kind.as_ref(), is_mass_offline),
+        labels: labels_of_fleet(kind.as_ref(), name),
         kind,
         unit: None,
         url: links.front(),
@@ -227,9 +230,9 @@ fn of_blindness(delivery: &Delivery, interval: Interval, zone: &Zone, links: &Li
 }
 
 /// The labels of what concerns no unit: the kind, and the name of the alert if it is not blindness.
-fn labels_of_fleet(kind: Option<&String>, is_mass_offline: bool) -> Labels {
+fn labels_of_fleet(kind: Option<&String>, name: Option<&str>) -> Labels {
     let kind = kind.map(|kind| ("kind".to_owned(), kind.clone()));
-    let name = is_mass_offline.then(|| (ALERT_NAME.to_owned(), BREAKER_TRIPPED.to_owned()));
+    let name = name.map(|name| (ALERT_NAME.to_owned(), name.to_owned()));
     kind.into_iter().chain(name).collect()
 }
 

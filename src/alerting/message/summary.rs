@@ -4,12 +4,13 @@
 //! the beginning.
 
 use super::counts::{counts, lines, number};
+use super::data_loss;
 use super::incident;
 use super::links::Links;
 use super::mass_notice::MassNotice;
 use super::timer;
 use super::zone::{Zone, span};
-use crate::alerting::group;
+use crate::alerting::group::{self, lost};
 use crate::alerting::text::{short, word};
 use crate::presence::{Cause, Closing, Interval, Labels, OfflineRecord};
 use crate::store::{Delivery, MeantFor};
@@ -71,6 +72,9 @@ fn title_of_all(delivery: &Delivery, zone: &Zone) -> String {
     let (offline, online) = (&delivery.offline, &delivery.online);
     if let Some(notice) = MassNotice::of(delivery) {
         return notice.title(zone);
+    }
+    if let Some(lost) = lost(delivery) {
+        return data_loss::title(lost);
     }
     if !delivery.blind.is_empty() {
         if let Some(lasting) = delivery.blind.iter().find(|interval| !interval.is_over()) {
@@ -217,9 +221,11 @@ fn change(delivery: &Delivery, zone: &Zone) -> Option<String> {
 
 /// The sections of a message; none is empty.
 pub fn sections(delivery: &Delivery, zone: &Zone, links: &Links) -> Vec<Section> {
-    if let Some(notice) = MassNotice::of(delivery) {
-        let items = notice.lines(zone).into_iter().map(|(name, what)| Item { name, what, link: None });
-        return vec![Section { title: "Mass offline".to_owned(), items: items.collect(), more: 0 }];
+    let notice = MassNotice::of(delivery).map(|notice| ("Mass offline", notice.lines(zone)));
+    let of_loss = || lost(delivery).map(|lost| ("Data lost", data_loss::lines(delivery, lost, zone)));
+    if let Some((title, lines)) = notice.or_else(of_loss) {
+        let items = lines.into_iter().map(|(name, what)| Item { name, what, link: None });
+        return vec![Section { title: title.to_owned(), items: items.collect(), more: 0 }];
     }
     let timers = delivery.timers.iter().map(|one| Item {
         name: timer::name(one),

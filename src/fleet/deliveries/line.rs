@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
 use crate::presence::Labels;
-use crate::routing::MASS_OFFLINE;
+use crate::routing::{DATA_LOST, MASS_OFFLINE};
 use crate::store::{Attempt, AttemptResult, DeadLetter, Delivery, Waiting, timer_of_group};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,6 +51,8 @@ pub struct DeliveryLine {
     pub offline: usize,
     pub online: usize,
     pub blind: usize,
+    /// What it tells of, if that is neither units, blindness nor a timer: `breaker` or `data_lost`.
+    pub event: Option<&'static str>,
     /// The id of its timer, if it is the notification of one.
     pub timer: Option<String>,
     pub reminder: bool,
@@ -67,7 +69,17 @@ fn shown_labels(key: &str, labels: &Labels) -> Labels {
     if key == MASS_OFFLINE { Labels::new() } else { labels.clone() }
 }
 
+/// The event in a group of events that concern no unit.
+pub(super) fn event(key: &str) -> Option<&'static str> {
+    match key {
+        MASS_OFFLINE => Some("breaker"),
+        DATA_LOST => Some("data_lost"),
+        _ => None,
+    }
+}
+
 fn line(delivery: &Delivery, state: DeliveryState, at: Timestamp) -> DeliveryLine {
+    let event = event(&delivery.group.key);
     DeliveryLine {
         id: delivery.id.clone(),
         receiver: delivery.receiver.clone(),
@@ -77,7 +89,8 @@ fn line(delivery: &Delivery, state: DeliveryState, at: Timestamp) -> DeliveryLin
         labels: shown_labels(&delivery.group.key, &delivery.group.labels),
         offline: delivery.offline.len(),
         online: delivery.online.len(),
-        blind: delivery.blind.len(),
+        blind: if event.is_none() { delivery.blind.len() } else { 0 },
+        event,
         timer: timer_of_group(&delivery.group.key).map(str::to_owned),
         reminder: delivery.reminder,
         attempts: delivery.attempt,
@@ -105,6 +118,7 @@ pub(super) fn delivered_line(attempt: &Attempt, at: Timestamp) -> DeliveryLine {
         AttemptResult::Failed => DeliveryState::Failed,
         AttemptResult::Dead => DeliveryState::Dead,
     };
+    let event = event(&attempt.group);
     let begun = attempt.flapping.iter().filter(|one| one.closed_by.is_none()).count();
     DeliveryLine {
         id: attempt.delivery(),
@@ -115,7 +129,8 @@ pub(super) fn delivered_line(attempt: &Attempt, at: Timestamp) -> DeliveryLine {
         labels: shown_labels(&attempt.group, &attempt.labels),
         offline: attempt.offline.len() + begun,
         online: attempt.online.len() + attempt.flapping.len() - begun,
-        blind: attempt.blind.len(),
+        blind: if event.is_none() { attempt.blind.len() } else { 0 },
+        event,
         timer: timer_of_group(&attempt.group).map(str::to_owned),
         reminder: attempt.reminder,
         attempts: attempt.number,

@@ -212,6 +212,8 @@ impl Web {
                 }
             }
         };
+        let event = details.deliveries.first().and_then(|line| line.event);
+        let event = event.unwrap_or("blind").replace('_', " ");
         let (offline, online) = (&details.offline, &details.online);
         let more = offline.len().saturating_sub(RECORDS) + online.len().saturating_sub(RECORDS);
         html! {
@@ -230,8 +232,10 @@ impl Web {
                     @for blind in &details.blind {
                         li {
                             span.when { (format::ago(Some(blind.from), now)) }
-                            b { "blind" }
-                            span { "for " (format::span(blind.to.since(blind.from))) }
+                            b { (event) }
+                            span {
+                                @if blind.is_over() { "for " (format::span(blind.to.since(blind.from))) } @else { "it lasts" }
+                            }
                         }
                     }
                 }
@@ -246,6 +250,7 @@ fn what(line: &DeliveryLine) -> String {
     let counts = [(line.offline, "offline"), (line.online, "back"), (line.blind, "blind")];
     let counts = counts.into_iter().filter(|(count, _)| *count > 0);
     let mut parts: Vec<String> = counts.map(|(count, what)| format!("{count} {what}")).collect();
+    parts.extend(line.event.map(|event| event.replace('_', " ")));
     parts.extend(line.timer.as_ref().map(|id| format!("timer {}", format::text(id))));
     parts.extend(line.reminder.then(|| "reminder".to_owned()));
     parts.join(", ")

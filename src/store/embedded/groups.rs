@@ -24,9 +24,7 @@ use crate::presence::{
 use crate::store::json::to_json;
 use crate::store::member_names::of_member;
 use crate::store::notification::{GroupMember, MOST_SEALED, event_json, only_of_group};
-use crate::store::{
-    Destinations, Group, Join, Joined, LARGEST_STEP, OutboxEvent, Result, partition_of_group,
-};
+use crate::store::{Destinations, Group, Join, Joined, LARGEST_STEP, Result, partition_of_group};
 
 /// A transition on its way into its groups, ready to be written.
 struct Joining {
@@ -53,10 +51,7 @@ impl Joining {
             Ok(NamedGroup { partition, key, body: to_json(group)? })
         };
         let groups = join.groups.iter().map(named).collect::<Result<_>>()?;
-        let held_until = match &join.event {
-            OutboxEvent::Record(record) => destinations.silence_held_until(record, now),
-            OutboxEvent::Blind(_) => None,
-        };
+        let held_until = join.event.record().and_then(|record| destinations.silence_held_until(record, now));
         let (member, json) = (GroupMember::new(&join.event), event_json(&join.event)?);
         Ok(Joining { groups, member, json, held_until })
     }

@@ -18,9 +18,7 @@ use crate::store::json::to_json;
 use crate::store::notification::is_final;
 use crate::store::shared::VERSION;
 use crate::store::timer_text::encode;
-use crate::store::{
-    EngineError, OutboxEvent, Result, StoredAttempts, group_of_timer, partition_of, partition_of_group,
-};
+use crate::store::{EngineError, Result, StoredAttempts, group_of_timer, partition_of, partition_of_group};
 use crate::store::{migration::Importer, migration::MigrationItem};
 
 /// Tables that must be empty before an import.
@@ -205,10 +203,8 @@ impl TargetDatabase {
                 )
             }
             MigrationItem::OutboxEvent(event) => {
-                let partition = match event {
-                    OutboxEvent::Record(record) => partition_of(&record.id.unit, self.partitions),
-                    OutboxEvent::Blind(_) => self.partitions,
-                };
+                let of_unit = event.record().map(|record| partition_of(&record.id.unit, self.partitions));
+                let partition = of_unit.unwrap_or(self.partitions);
                 let insert = "INSERT INTO outbox(partition, news) VALUES(?, ?)";
                 self.execute(insert, params![partition, to_json(event)?])
             }

@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
 use crate::presence::{
-    BLIND_RETENTION, FilterProofs, Gap, Hearing, HearingState, Interval, Kind, Ledger, MemberState, Probed,
-    SessionState, ShareMember, Subscription, prove,
+    BLIND_RETENTION, BlindInterval, FilterProofs, Gap, Hearing, HearingState, Interval, Kind, Ledger,
+    MemberState, Probed, SessionState, ShareMember, Subscription, prove,
 };
 use crate::store::Advance;
 
@@ -47,8 +47,10 @@ pub(super) struct InMemoryHearing {
 #[derive(Clone, Copy)]
 pub(super) struct PendingInterval {
     pub interval: Interval,
-    /// Whether operators are notified.
+    /// Whether operators are notified of blindness.
     pub is_notified: bool,
+    /// Whether operators are notified of lost data.
+    pub is_loss: bool,
 }
 
 impl InMemoryHearing {
@@ -87,9 +89,10 @@ impl InMemoryHearing {
         self.state.is_lost |= self.is_removed;
         let Ok(blind) = self.state.advance(subscription, sent, gap) else { return Advance::NotAttending };
         let Some(blind) = blind else { return Advance::Heard(None) };
-        let is_notified = blind.is_notified || std::mem::take(&mut self.is_removed);
-        self.note_blind(blind.interval, blind.is_taken);
-        self.unwritten.push(PendingInterval { interval: blind.interval, is_notified });
+        let BlindInterval { interval, is_taken, is_notified } = blind;
+        let is_loss = std::mem::take(&mut self.is_removed);
+        self.note_blind(interval, is_taken);
+        self.unwritten.push(PendingInterval { interval, is_notified, is_loss });
         Advance::Heard(Some(blind.interval))
     }
 

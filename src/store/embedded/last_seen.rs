@@ -30,7 +30,7 @@ use super::write_job::WriteJob;
 use crate::clock::Timestamp;
 use crate::presence::BLIND_RETENTION;
 use crate::store::json::to_json;
-use crate::store::{EngineError, OutboxEvent, Result};
+use crate::store::{DataLoss, EngineError, OutboxEvent, Result};
 use crate::telemetry::{Loop, Telemetry};
 
 /// How many units share a page.
@@ -142,13 +142,16 @@ impl Flush {
 
     fn write_heard(&self, database: &Connection) -> DatabaseResult<()> {
         database.prepare_cached("INSERT OR REPLACE INTO meta VALUES('ears', ?)")?.execute([&self.heard])?;
-        for PendingInterval { interval, is_notified } in &self.blind {
+        for PendingInterval { interval, is_notified, is_loss } in &self.blind {
             let (from, to) = (interval.from.as_millis(), interval.to.as_millis());
             let outdated = (interval.to - BLIND_RETENTION).as_millis();
             database.prepare_cached("DELETE FROM blind WHERE until <= ?")?.execute([outdated])?;
             database.prepare_cached("INSERT INTO blind(start, until) VALUES(?, ?)")?.execute([from, to])?;
-            if *is_notified {
-                let event = to_json(&OutboxEvent::Blind(*interval))?;
+            let blindness = is_notified.then_some(OutboxEvent::Blind(*interval));
+            let loss = DataLoss { interval: *interval, partitions: None };
+            let loss = is_loss.then_some(OutboxEvent::DataLost(loss));
+            for event in blindness.into_iter().chain(loss) {
+                let event = to_json(&event)?;
                 database
                     .prepare_cached("INSERT INTO outbox(partition, news) VALUES(?, ?)")?
                     .execute(params![self.tables.memory.partitions(), event])?;

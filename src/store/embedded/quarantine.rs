@@ -282,7 +282,7 @@ impl UnreadableRow<'_> {
             ("records", "closed") => self.json::<OfflineRecord>("record")?.back_at.map_or(Value::Null, ms),
             ("outbox", "partition") => match self.json("news")? {
                 OutboxEvent::Record(record) => of_record(record),
-                OutboxEvent::Blind(_) => Value::Integer(context.partitions.into()),
+                OutboxEvent::Blind(_) | OutboxEvent::DataLost(_) => Value::Integer(context.partitions.into()),
             },
             ("groups", "partition") => of_group(self.text("key")?),
             ("groups", "body") => {

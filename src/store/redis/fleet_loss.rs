@@ -17,7 +17,8 @@ use super::topology::Topology;
 use super::{RedisEngine, meta};
 use crate::clock::Timestamp;
 use crate::presence::{BlindInterval, Interval};
-use crate::store::Result;
+use crate::store::json::to_json;
+use crate::store::{DataLoss, Result};
 
 /// The last state of the fleet that an instance knows.
 #[derive(Clone)]
@@ -52,6 +53,14 @@ impl KnownFleet {
     }
 }
 
+impl DataLoss {
+    /// Its interval in the ledger. Operators are notified of the blindness too, if it was long.
+    pub(super) fn blindness(&self, tell_after: Duration) -> BlindInterval {
+        let is_notified = self.interval.length() > tell_after;
+        BlindInterval { interval: self.interval, is_taken: false, is_notified }
+    }
+}
+
 /// One step after a loss of the fleet.
 struct Loss {
     /// The id of the new fleet.
@@ -62,10 +71,10 @@ struct Loss {
 
 impl RedisEngine {
     /// Compares the fleet with the known one. Answers the blind interval, if this call reports a loss.
-    pub(super) async fn notice_loss(&self, now: Timestamp) -> Result<Option<Interval>> {
+    pub(super) async fn notice_loss(&self, now: Timestamp, tell_after: Duration) -> Result<Option<Interval>> {
         let known = self.known_fleet().clone();
         let decide = |read: &[&Fields], _: bool, write: &mut ConditionalWrite<'_>| {
-            self.loss_by(read[0], &known, now, write)
+            self.loss_by(read[0], &known, (now, tell_after), write)
         };
         let keys = [self.keys.heard()];
         let (loss, ()) = self.write_if_unchanged("notice_loss", &keys, &pipe(), decide).await?;
@@ -89,7 +98,7 @@ impl RedisEngine {
         &self,
         heard: &Fields,
         known: &KnownFleet,
-        now: Timestamp,
+        (now, tell_after): (Timestamp, Duration),
         write: &mut ConditionalWrite<'_>,
     ) -> Option<Loss> {
         let names = [b"fleet".as_slice(), b"loss_told"];
@@ -110,12 +119,20 @@ impl RedisEngine {
         }
         let reported = known.heard.filter(|_| begins || loss_reported.is_none()).map(|from| {
             let interval = Interval { from, to: now.max(from + Duration::from_millis(1)) };
+            let loss = DataLoss { interval, partitions: None };
             write.set(&key, b"loss_told", b"1");
-            let blind = BlindInterval { interval, is_taken: false, is_notified: true };
-            self.write_blind(write, &blind, now);
+            self.write_blind(write, &loss.blindness(tell_after), now);
+            self.write_loss(write, &loss);
             interval
         });
         Some(Loss { fleet, reported })
+    }
+
+    /// Adds the event for the operators.
+    pub(super) fn write_loss(&self, write: &mut ConditionalWrite<'_>, loss: &DataLoss) {
+        let json = to_json(loss).expect("times and numbers are always JSON");
+        let outbox = self.keys.outbox(self.keys.partitions());
+        write.write("XADD", &outbox, &[b"lost", json.as_bytes()]);
     }
 
     pub(super) fn known_fleet(&self) -> MutexGuard<'_, KnownFleet> {

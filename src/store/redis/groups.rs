@@ -35,10 +35,7 @@ pub(super) async fn join(
     let pairs = joins.iter().zip(&stored);
     let pairs = pairs.flat_map(|(join, groups)| groups.iter().map(move |group| (group, &join.event)));
     let pairs: Vec<(&Group, &OutboxEvent)> = pairs.collect();
-    let held_until = |event: &OutboxEvent| match event {
-        OutboxEvent::Record(record) => destinations.silence_held_until(record, now),
-        OutboxEvent::Blind(_) => None,
-    };
+    let held_until = |event: &OutboxEvent| destinations.silence_held_until(event.record()?, now);
     let keys: Vec<&str> = pairs.iter().map(|(group, _)| group.key.as_str()).collect();
     let groups = keys.iter().map(|key| engine.keys.partition_of_group(key)).collect();
     let mut joining: Vec<Joining> = pairs

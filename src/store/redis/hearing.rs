@@ -31,7 +31,7 @@ use crate::presence::{
     BLIND_RETENTION, BlindInterval, Gap, Hearing, HearingState, Interval, Probed, ShareMember, Subscription,
     prove,
 };
-use crate::store::{Advance, EngineError, HearingStore, Result};
+use crate::store::{Advance, DataLoss, EngineError, HearingStore, Result};
 
 /// Partitions whose loss was written, until each partition has its stamp again.
 const EMPTIED: &[u8] = b"emptied";
@@ -141,7 +141,7 @@ impl RedisEngine {
         let mut loss = None;
         let (mut advanced, mut others) = self.try_to_advance(view, canary, behind).await?;
         if matches!(advanced, Advanced::AnotherFleet) {
-            loss = self.notice_loss(canary.1).await?;
+            loss = self.notice_loss(canary.1, canary.2.tell_after).await?;
             (advanced, others) = self.try_to_advance(view, canary, behind).await?;
         }
         let advance = match advanced {
@@ -235,14 +235,18 @@ impl RedisEngine {
             }
         }
         let Ok(blind) = advanced else { return Advanced::NotAttending };
-        let blind = self.emptied_by(stored.heard, stamps, before, sent_at, write).or(blind);
+        let lost = self.emptied_by(stored.heard, stamps, before, sent_at, write);
+        let blind = lost.map(|loss| loss.blindness(gap.tell_after)).or(blind);
         if let Some(blind) = &blind {
             self.write_blind(write, blind, sent_at);
+        }
+        if let Some(loss) = &lost {
+            self.write_loss(write, loss);
         }
         Advanced::Heard { heard: state.heard, blind }
     }
 
-    /// The blind interval of partitions that were emptied, unless it was written already.
+    /// The loss of partitions that were emptied, unless it was written already.
     fn emptied_by(
         &self,
         heard: &Fields,
@@ -250,7 +254,7 @@ impl RedisEngine {
         from: Option<Timestamp>,
         to: Timestamp,
         write: &mut ConditionalWrite<'_>,
-    ) -> Option<BlindInterval> {
+    ) -> Option<DataLoss> {
         let key = self.keys.heard();
         if !heard.contains_key(STAMPED) || !stamps.were_complete {
             // The first stamps are written one after the other, and an instance may die in between.
@@ -280,7 +284,7 @@ impl RedisEngine {
         write.set(&key, EMPTIED, names.as_bytes());
         write.set(&key, EMPTIED_AT, to.as_millis().to_string().as_bytes());
         let interval = Interval { from, to: to.max(from + Duration::from_millis(1)) };
-        Some(BlindInterval { interval, is_taken: false, is_notified: true })
+        Some(DataLoss { interval, partitions: Some(stamps.emptied.len() as u16) })
     }
 
     pub(super) fn write_blind(

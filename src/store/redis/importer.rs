@@ -137,6 +137,7 @@ impl RedisImporter {
                         let text = format!("{} {}", interval.from.as_millis(), interval.to.as_millis());
                         (self.keys.partitions(), "blind", text)
                     }
+                    OutboxEvent::DataLost(loss) => (self.keys.partitions(), "lost", to_json(loss)?),
                 };
                 pipe.cmd("XADD").arg(self.keys.outbox(number)).arg("*").arg(field).arg(text).ignore();
             }

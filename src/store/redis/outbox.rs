@@ -87,6 +87,7 @@ pub(super) fn events_in(fields: &[Vec<u8>]) -> Result<Vec<OutboxEvent>> {
         match *texts.collect::<Vec<&str>>() {
             ["record", json] => from_json("a record in the outbox", json).map(OutboxEvent::Record),
             ["blind", interval] => parse_interval(interval).map(OutboxEvent::Blind),
+            ["lost", json] => from_json("a loss of data in the outbox", json).map(OutboxEvent::DataLost),
             [unit, facts] => opened(unit, facts)
                 .map(OutboxEvent::Record)
                 .ok_or_else(|| EngineError::Damaged("it is no known event".to_owned())),

@@ -312,10 +312,7 @@ impl Fleet {
         let receivers = [RECEIVER.to_owned()];
         let entries = self.engine.outbox(&outboxes, 1000).await?;
         let join = |event: &OutboxEvent| {
-            let key = match event {
-                OutboxEvent::Record(record) => record.unit.to_string(),
-                OutboxEvent::Blind(_) => "blind".to_owned(),
-            };
+            let key = event.record().map_or("blind".to_owned(), |record| record.unit.to_string());
             Join { groups: vec![Group { key, labels: BTreeMap::new() }], event: event.clone() }
         };
         let joins: Vec<Join> = entries.iter().map(|entry| join(&entry.event)).collect();

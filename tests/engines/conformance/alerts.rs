@@ -812,11 +812,9 @@ impl<G: Ground> World<G> {
     async fn seal_outbox(&self, receivers: &[String], now: Timestamp) {
         let entries = self.outbox().await;
         let join = |entry: &rollcall::store::Entry| {
-            let key = match &entry.event {
-                OutboxEvent::Record(record) => record.unit.as_str().split('-').next().unwrap().to_owned(),
-                OutboxEvent::Blind(_) => "blind".to_owned(),
-            };
-            Join { groups: vec![group(&key)], event: entry.event.clone() }
+            let unit = entry.event.record().map(|record| record.unit.as_str());
+            let key = unit.map_or("blind", |unit| unit.split('-').next().unwrap());
+            Join { groups: vec![group(key)], event: entry.event.clone() }
         };
         let joins: Vec<Join> = entries.iter().map(join).collect();
         let to = Destinations::all(AT_ONCE, receivers);

@@ -175,7 +175,7 @@ mod only_redis {
     use super::*;
     use futures_util::StreamExt;
     use rollcall::presence::{Closing, Interval, OfflineRecord};
-    use rollcall::store::{Capacity, EngineError, Group, Join, OutboxEvent, Pace};
+    use rollcall::store::{Capacity, DataLoss, EngineError, Group, Join, OutboxEvent, Pace};
     use std::time::Duration;
 
     /// The state of the previous version, without groups of records: notified, waiting, and notified twice.
@@ -340,6 +340,10 @@ mod only_redis {
         assert_eq!(world.outbox().await, []);
     }
 
+    fn lost(interval: Interval) -> OutboxEvent {
+        OutboxEvent::DataLost(DataLoss { interval, partitions: None })
+    }
+
     async fn empty(world: &World<Single>) {
         world.ground.0.ask::<()>(cmd("FLUSHALL").arg("SYNC")).await;
     }
@@ -349,7 +353,7 @@ mod only_redis {
     }
 
     #[tokio::test]
-    async fn a_server_that_lost_everything_is_notified_as_blindness_however_short_and_once() {
+    async fn a_server_that_lost_everything_is_notified_once_and_is_blind_however_short_that_was() {
         let world = World::<Single>::new().await;
         let before = fleet(&world).await;
         world.roll.canary_returned(world.at(1000)).await.unwrap();
@@ -358,7 +362,7 @@ mod only_redis {
         assert_eq!(world.roll.refresh_hearing().await.unwrap().heard, None);
         world.roll.canary_returned(world.at(2000)).await.unwrap();
         let interval = Interval { from: world.at(1000), to: world.at(2000) };
-        assert_eq!(world.outbox().await.remove(0).event, OutboxEvent::Blind(interval));
+        assert_eq!(world.outbox().await.remove(0).event, lost(interval));
         assert_eq!(world.roll.hearing().ledger.intervals(), [interval]);
         assert_eq!(world.roll.hearing().heard, Some(world.at(2000)));
         let after = fleet(&world).await;
@@ -370,7 +374,7 @@ mod only_redis {
         empty(&world).await;
         world.roll.canary_returned(world.at(3001)).await.unwrap();
         let interval = Interval { from: world.at(3000), to: world.at(3001) };
-        assert_eq!(world.outbox().await.remove(0).event, OutboxEvent::Blind(interval));
+        assert_eq!(world.outbox().await.remove(0).event, lost(interval));
     }
 
     #[tokio::test]
@@ -391,7 +395,7 @@ mod only_redis {
         world.roll.canary_returned(world.at(3000)).await.unwrap();
         let interval = Interval { from: world.at(1000), to: world.at(2000) };
         let events: Vec<OutboxEvent> = world.outbox().await.into_iter().map(|entry| entry.event).collect();
-        assert_eq!(events, [OutboxEvent::Blind(interval)]);
+        assert_eq!(events, [lost(interval)]);
         // They know the same fleet now, and notice the next loss as well.
         empty(&world).await;
         third.canary_returned(world.at(4000)).await.unwrap();
@@ -412,7 +416,7 @@ mod only_redis {
         }
         let interval = Interval { from: world.at(2000), to: world.at(3000) };
         let events: Vec<OutboxEvent> = world.outbox().await.into_iter().map(|entry| entry.event).collect();
-        assert_eq!(events, [OutboxEvent::Blind(interval)]);
+        assert_eq!(events, [lost(interval)]);
     }
 
     #[tokio::test]

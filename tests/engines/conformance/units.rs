@@ -444,7 +444,7 @@ pub async fn the_outbox_is_read_up_to_the_limit_however_it_was_written<G: Ground
         let expected = before + events.len();
         transitions.extend(events.into_iter().map(|event| match event {
             OutboxEvent::Record(record) => record.unit,
-            OutboxEvent::Blind(interval) => panic!("nothing was blind, but {interval:?}"),
+            other => panic!("nothing was blind, but {other:?}"),
         }));
         assert_eq!(transitions.len(), expected, "nothing is read twice");
         world.engine.remove_entries(&positions, &Default::default()).await.unwrap();

@@ -145,7 +145,7 @@ impl<G: Ground> World<G> {
         events
             .filter_map(|event| match event {
                 OutboxEvent::Record(record) => Some(record),
-                OutboxEvent::Blind(_) => None,
+                OutboxEvent::Blind(_) | OutboxEvent::DataLost(_) => None,
             })
             .collect()
     }

@@ -330,6 +330,18 @@ fn the_example_of_blindness_is_the_body_that_is_posted() {
 }
 
 #[test]
+fn the_example_of_lost_data_is_the_body_that_is_posted() {
+    let mut example = example("docs/webhooks.md", "rollcall.data_lost");
+    let mut body: Value =
+        serde_json::from_str(&alerting::body(&alerting::Example::DataLost.delivery("hook"))).unwrap();
+    let texts = [&mut example, &mut body].map(|one| one["data"]["text"].take());
+    let [shown, whole] = texts.each_ref().map(|text| text.as_str().unwrap());
+    assert!(whole.starts_with(shown.trim_end_matches('…')), "{whole}");
+    let times = ["/timestamp", "/data/intervals/0/id", "/data/intervals/0/from", "/data/intervals/0/to"];
+    assert_eq!(without(body, &times), without(example, &times));
+}
+
+#[test]
 fn the_example_of_a_signature_is_right() {
     let page = super::Page::new("docs/webhooks.md");
     let value = |name: &str| -> String {

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::alerting::group::of_kind;
+use crate::alerting::group::{lost, of_kind};
 use crate::alerting::message::{
     BlindInterval, LabelCount, MassNotice, Message, MessageConfig, TEST, TimerMessage, bounded, counts,
     fitting, timers,
@@ -89,6 +89,9 @@ enum Data<'a> {
         #[serde(skip_serializing_if = "Option::is_none")]
         topics: Option<&'a String>,
         intervals: Vec<BlindInterval>,
+        /// What the engine lost, and the text, if that is why there are intervals.
+        #[serde(flatten)]
+        loss: Option<Loss<'a>>,
         #[serde(skip_serializing_if = "Option::is_none")]
         meant_for: Option<&'a MeantFor>,
     },
@@ -113,6 +116,13 @@ enum Data<'a> {
         url: Option<String>,
         text: &'static str,
     },
+}
+
+/// A loss of data.
+#[derive(Serialize)]
+struct Loss<'a> {
+    lost: &'a str,
+    text: String,
 }
 
 /// `room`: for the records, see [`bounded`].
@@ -148,8 +158,9 @@ fn data<'a>(message: &Message<'a>, config: &MessageConfig, mut room: Option<usiz
     if let Some(breaker) = MassNotice::of(delivery) {
         return Data::Breaker { receiver, url, breaker, text: message.text(config), meant_for };
     }
+    let loss = lost(delivery).map(|lost| Loss { lost, text: message.text(config) });
     let (kind, topics) = of_kind(delivery).unzip();
     let blind = delivery.blind.iter();
     let intervals = blind.map(|interval| BlindInterval::new(interval, kind.map(String::as_str))).collect();
-    Data::Blind { receiver, url, kind, topics, intervals, meant_for }
+    Data::Blind { receiver, url, kind, topics, intervals, loss, meant_for }
 }

@@ -642,7 +642,7 @@ async fn an_engine_that_lost_its_data_is_notified_as_such_and_not_as_blindness()
     world.roll.canary_returned(world.clock.now()).await.unwrap();
     let mut client = world.redis.client();
     let () = ::redis::cmd("FLUSHALL").query(&mut client).unwrap();
-    world.advance(SECOND);
+    world.advance(Duration::from_secs(1));
     world.roll.canary_returned(world.clock.now()).await.unwrap();
     world.joined().await;
     world.advance(WAIT);

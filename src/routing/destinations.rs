@@ -77,6 +77,8 @@ pub struct Destinations {
     receivers: Vec<String>,
     root: Arc<Destination>,
     blind: Arc<Destination>,
+    /// That of the mass-offline breaker: it says what it holds before it holds it, and why single units follow.
+    breaker: Arc<Destination>,
     /// By the ids of the routes.
     routes: Arc<HashMap<String, Arc<Destination>>>,
     mutes: Arc<Mutes>,
@@ -138,10 +140,20 @@ impl Destinations {
         blind: Arc<Destination>,
         routes: HashMap<String, Arc<Destination>>,
     ) -> Destinations {
-        let (mutes, muted) = (Arc::default(), MutedRoutes::default());
-        let (receivers, inhibitors, silences) = (Vec::new(), Arc::default(), Arc::default());
-        let (routes, hold, archive) = (Arc::new(routes), None, Arc::default());
-        Destinations { receivers, root, blind, routes, mutes, muted, inhibitors, silences, hold, archive }
+        let breaker = Arc::new(Destination::new(blind.receivers.clone(), Pace::AT_ONCE));
+        Destinations {
+            receivers: Vec::new(),
+            root,
+            blind,
+            breaker,
+            routes: Arc::new(routes),
+            mutes: Arc::default(),
+            muted: MutedRoutes::default(),
+            inhibitors: Arc::default(),
+            silences: Arc::default(),
+            hold: None,
+            archive: Arc::default(),
+        }
     }
 
     /// With the times of routes, by their ids; that of the root is empty.
@@ -234,7 +246,12 @@ impl Destinations {
     /// The destination of the group with that key.
     pub fn of(&self, key: &str) -> Arc<Destination> {
         let Some(id) = route_in(key) else {
-            return if is_blind(key) { self.blind.clone() } else { self.root.clone() };
+            let destination = match key {
+                MASS_OFFLINE => &self.breaker,
+                _ if is_blind(key) => &self.blind,
+                _ => &self.root,
+            };
+            return destination.clone();
         };
         if let Some(known) = self.routes.get(id) {
             return known.clone();

@@ -145,6 +145,8 @@ async fn one_message_until_the_fleet_is_back(on: On) {
     world.joined().await;
     let trip = world.notified(false).await;
     assert_eq!(trip.released.unwrap().offline, 1);
+    // Its message waits for nothing, and comes before those that it explains.
+    assert_eq!(of_breaker(&wait_for(&sink, 3).await).len(), 2);
     world.pass(3 * WAIT).await;
     wait_for(&sink, 5).await;
     world.stop().await;

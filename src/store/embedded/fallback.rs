@@ -92,6 +92,10 @@ fn copy(
         let notification = body.as_ref().and_then(|body| Notification::read(group, body).notification);
         let Some(notification) = notification.and_then(|one| one.part_of_fallback(to)) else { continue };
         let delivery = Delivery::of(Some(notification), group, &format!("{id}.{receiver}"), receiver);
+        // Also if the fallback has it already: a silence that joined again does not know that.
+        for GroupMember { id, detected_at, .. } in delivery.offline.iter().map(GroupMember::of_record) {
+            add_receiver(database, (group, &id), detected_at.as_millis(), to)?;
+        }
         let (id, notification) = Notification::for_fallback(&delivery, to, meant_for.since);
         let insert = "INSERT OR IGNORE INTO notifications(id, body, owed) VALUES(?, ?, 1)";
         if database.prepare_cached(insert)?.execute(params![id, to_json(&notification)?])? == 0 {
@@ -103,9 +107,6 @@ fn copy(
         database
             .prepare_cached("INSERT OR IGNORE INTO queue(receiver, grp, partition, at) VALUES(?, ?, ?, ?)")?
             .execute(params![to, group, partition, now.as_millis()])?;
-        for GroupMember { id, detected_at, .. } in delivery.offline.iter().map(GroupMember::of_record) {
-            add_receiver(database, (group, &id), detected_at.as_millis(), to)?;
-        }
         copied += 1;
     }
     let last = rows.last().filter(|_| rows.len() as i64 == STEP).map(|row| row.0);

@@ -297,6 +297,16 @@ impl Timer {
         }
     }
 
+    /// Notes the receipt of a receiver. Answers whether that is a change; there is none if the timer has not fired, or not
+    /// for this receiver.
+    pub fn note_receipt(&mut self, receiver: &str, receipt: Receipt) -> bool {
+        let TimerStanding::Fired { receipts, .. } = &mut self.standing else { return false };
+        let of_receiver = receipts.iter_mut().find(|(name, before)| name == receiver && *before != receipt);
+        let Some((_, before)) = of_receiver else { return false };
+        *before = receipt;
+        true
+    }
+
     pub fn fired_at(&self) -> Option<Timestamp> {
         match self.standing {
             TimerStanding::Fired { at, .. } => Some(at),

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::due_members::{due_members, in_order};
 use super::ending::{Ending, FINISH_STEP, OnRecord};
+use super::steps::{MOST_ATTEMPTS, Steps};
 use super::units::first_score;
 use super::{RedisEngine, absence, fallback, receivers};
 use crate::clock::Timestamp;
@@ -18,6 +19,7 @@ use crate::store::untold::leave_out_untold;
 use crate::store::{Backlog, Delivery, DeliveryStore, End, Ended, LARGEST_STEP, MeantFor, Result};
 use crate::telemetry::Stored;
 use async_trait::async_trait;
+use redis::pipe;
 
 /// How many lists of groups one call splits in each partition, before it leases single groups.
 const MOST_SPREAD: usize = 16;
@@ -195,12 +197,30 @@ impl RedisEngine {
         list: String,
         now: Timestamp,
     ) -> Result<usize> {
-        let mut script = self.scripts.split_list.prepare_invoke();
-        script.key(self.keys.of(partition, "queue", receiver));
-        script.key(self.keys.of(partition, "lanes", receiver));
-        script.arg(now.as_millis()).arg(&list);
-        script.arg(list.split('\n').collect::<Vec<&str>>());
-        self.topology.run_alerting("split_list", self.keys.slot(partition), &script).await
+        let [queue, lanes] = ["queue", "lanes"].map(|name| self.keys.of(partition, name, receiver));
+        let groups: Vec<&str> = list.split('\n').collect();
+        for _ in 0..MOST_ATTEMPTS {
+            let mut read = pipe();
+            read.zscore(&queue, &list).cmd("HMGET").arg(&lanes).arg(&groups);
+            let (next, stored): (Option<f64>, Vec<Option<Vec<u8>>>) =
+                self.topology.send("split_list", &read).await?;
+            let Some(next) = next else { break };
+            let mut steps = Steps::default();
+            steps.begin().expect_score(&queue, list.as_bytes(), next);
+            steps.write("ZREM", &queue, &[list.as_bytes()]);
+            let now = now.as_millis().to_string();
+            let mut count = 0;
+            for (group, lane) in groups.iter().zip(&stored).filter(|(_, lane)| lane.is_some()) {
+                steps.expect_field(&lanes, group.as_bytes(), lane.as_deref());
+                // A group that already has an entry keeps it.
+                steps.write("ZADD", &queue, &[b"NX", now.as_bytes(), group.as_bytes()]);
+                count += 1;
+            }
+            if self.write_step("split_list", partition, steps).await? {
+                return Ok(count);
+            }
+        }
+        Ok(0)
     }
 
     /// Answers the numbers of the deliveries, each with 1 if it was still under way.

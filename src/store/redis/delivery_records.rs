@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 
-use super::{RedisEngine, kept, receivers};
+use super::{RedisEngine, kept, receivers, replay};
 use crate::clock::Timestamp;
 use crate::store::{
     Backlog, DeadLetter, Delivery, DeliveryRecords, Discarded, FindAttempts, Result, StoredAttempts,
@@ -24,7 +24,7 @@ impl DeliveryRecords for RedisEngine {
     }
 
     async fn replay(&self, delivery: &Delivery, now: Timestamp) -> Result<bool> {
-        kept::replay(self, delivery, now).await
+        replay::replay(self, delivery, now).await
     }
 
     async fn attempts(&self, find: &FindAttempts) -> Result<Vec<StoredAttempts>> {

@@ -1,14 +1,16 @@
 //! Groups: transitions for one notification wait in a group until the group is sealed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use redis::{ScriptInvocation, pipe};
 
 use super::joining::Joining;
+use super::reading::milliseconds;
+use super::steps::Steps;
 use super::{RedisEngine, group_of, hand_out, held_silences, waiting_returns};
 use crate::clock::Timestamp;
-use crate::presence::Form;
+use crate::presence::{Form, Stage};
 use crate::store::json::to_json;
 use crate::store::{
     Capacity, Destination, Destinations, Group, Join, Joined, LARGEST_STEP, OutboxEvent, Pace, Result,
@@ -229,29 +231,51 @@ fn lasting_keys<'a>(
 /// Removes a bounded number of members that have been over for longer than [`OVER`].
 async fn tidy(engine: &RedisEngine, partitions: &[u16], now: Timestamp) -> Result<()> {
     let before = (now - OVER).as_millis();
-    let mut pipe = pipe();
+    let mut due = pipe();
     for partition in partitions {
-        pipe.zrangebyscore_limit(engine.keys.in_partition(*partition, "over"), "-inf", before, 0, 100);
+        due.zrangebyscore_limit(engine.keys.in_partition(*partition, "over"), "-inf", before, 0, 100);
     }
-    let over: Vec<Vec<Vec<u8>>> = engine.topology.send("over", &pipe).await?;
+    let over: Vec<Vec<Vec<u8>>> = engine.topology.send("over", &due).await?;
     for (&partition, entries) in partitions.iter().zip(over) {
         let entries =
             engine.names(&engine.keys.in_partition(partition, "over"), entries, Stored::Group).await?;
         if entries.is_empty() {
             continue;
         }
-        let mut script = engine.scripts.tidy.prepare_invoke();
-        for name in ["over", "members", "sealed"] {
-            script.key(engine.keys.in_partition(partition, name));
+        let [over, members, sealed] =
+            ["over", "members", "sealed"].map(|name| engine.keys.in_partition(partition, name));
+        let groups: BTreeSet<&str> = entries.iter().map(|entry| parts(entry).0).collect();
+        let mut read = pipe();
+        read.cmd("HMGET").arg(&members).arg(&entries).cmd("HMGET").arg(&sealed).arg(&groups);
+        type Texts = Vec<Option<Vec<u8>>>;
+        let (stages, times): (Texts, Texts) = engine.topology.send("tidy", &read).await?;
+        let mut steps = Steps::default();
+        for (entry, stage) in entries.iter().zip(&stages) {
+            steps.begin().expect_field(&members, entry.as_bytes(), stage.as_deref());
+            if is_over(stage) {
+                steps.write("HDEL", &members, &[entry.as_bytes()]);
+            }
+            steps.write("ZREM", &over, &[entry.as_bytes()]);
         }
-        script.arg(before).arg(entries.len()).arg(&entries);
-        for entry in &entries {
-            script.arg(parts(entry).0);
+        for (group, time) in groups.iter().zip(&times) {
+            let sealed_at = time.as_deref().map(|time| milliseconds(time).unwrap_or_default());
+            if sealed_at.is_some_and(|at| at < before) {
+                steps.begin().expect_field(&sealed, group.as_bytes(), time.as_deref());
+                steps.write("HDEL", &sealed, &[group.as_bytes()]);
+            }
         }
-        engine.topology.run::<()>("tidy", &script).await?;
-        group_of::forget(engine, entries.iter().map(|entry| parts(entry).1)).await?;
+        // Those that have changed are read again the next time.
+        let written = engine.write_steps("tidy", partition, steps).await?;
+        let removed = entries.iter().zip(&stages).zip(written);
+        let removed = removed.filter(|((_, stage), is_written)| *is_written && is_over(stage));
+        group_of::forget(engine, removed.map(|((entry, _), _)| parts(entry).1)).await?;
     }
     Ok(())
+}
+
+/// Whether a member is over, or gone.
+fn is_over(member: &Option<Vec<u8>>) -> bool {
+    member.as_ref().is_none_or(|text| text.first() == Some(&(Stage::Over.letter() as u8)))
 }
 
 /// The parts of `<group>\n<member>`; neither contains a line break.

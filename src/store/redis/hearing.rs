@@ -240,9 +240,6 @@ impl RedisEngine {
         if let Some(blind) = &blind {
             self.write_blind(write, blind, sent_at);
         }
-        if let Some(loss) = &lost {
-            self.write_loss(write, loss);
-        }
         Advanced::Heard { heard: state.heard, blind }
     }
 
@@ -284,7 +281,9 @@ impl RedisEngine {
         write.set(&key, EMPTIED, names.as_bytes());
         write.set(&key, EMPTIED_AT, to.as_millis().to_string().as_bytes());
         let interval = Interval { from, to: to.max(from + Duration::from_millis(1)) };
-        Some(DataLoss { interval, partitions: Some(stamps.emptied.len() as u16) })
+        let loss = DataLoss { interval, partitions: Some(stamps.emptied.len() as u16) };
+        self.write_loss(write, &loss);
+        Some(loss)
     }
 
     pub(super) fn write_blind(

@@ -123,9 +123,7 @@ async fn prolong(
         steps.begin().expect_score(&waiting, member, *since).expect_field(&members, &field, Some(value));
         steps.write("ZADD", &waiting, &[begins.as_bytes(), member]);
     }
-    let (slot, script) = (engine.keys.slot(partition), steps.call(&engine.scripts.write_steps));
-    let _prolonged: Vec<bool> = engine.topology.run_alerting("hold", slot, &script).await?;
-    Ok(())
+    engine.write_steps("hold", partition, steps).await.map(|_prolonged| ())
 }
 
 /// The record of a member that waits: after the first space, see `join.lua`.

@@ -3,9 +3,12 @@
 use redis::pipe;
 
 use super::RedisEngine;
+use super::steps::{MOST_ATTEMPTS, Steps};
 use crate::clock::Timestamp;
 use crate::presence::{GroupIncident, Incident};
-use crate::store::incidents::{MEMBER, incident_json, incident_text, known_in, letter, over_at};
+use crate::store::incidents::{
+    MEMBER, incident_json, incident_text, is_judged, known_in, letter, over_at, with_incident,
+};
 use crate::store::{Delivery, KeptIncident, Result};
 
 impl RedisEngine {
@@ -28,24 +31,46 @@ impl RedisEngine {
     ) -> Result<KeptIncident> {
         let group = &delivery.group.key;
         let partition = self.keys.partition_of_group(group);
-        let mut script = self.scripts.keep_incident.prepare_invoke();
-        for name in ["notifications", "members", "over"] {
-            script.key(self.keys.in_partition(partition, name));
+        let [notifications, members, over] =
+            ["notifications", "members", "over"].map(|name| self.keys.in_partition(partition, name));
+        let (id, field) = (delivery.notification(), field(group));
+        let [before, after] = [before.map(str::to_owned), after.map(incident_text).transpose()?]
+            .map(|text| text.map(|text| format!("{}{text}", begin())));
+        let notified = incident_json(notified)?;
+        for _ in 0..MOST_ATTEMPTS {
+            let mut read = pipe();
+            read.hget(&notifications, id).hget(&members, &field);
+            let (body, member): (Option<Vec<u8>>, Option<Vec<u8>>) =
+                self.topology.send("incident", &read).await?;
+            let Some(body) = body else { return Ok(KeptIncident::Known(None)) };
+            let text = String::from_utf8_lossy(&body);
+            if is_judged(&text) {
+                return Ok(KeptIncident::Known(known_in(group, &body)));
+            }
+            if member.as_deref() != before.as_deref().map(str::as_bytes) {
+                return Ok(KeptIncident::Changed);
+            }
+            let mut steps = Steps::default();
+            steps.begin().expect_field(&notifications, id.as_bytes(), Some(&body));
+            steps.expect_field(&members, field.as_bytes(), member.as_deref());
+            let judged = with_incident(&text, &notified);
+            steps.write("HSET", &notifications, &[id.as_bytes(), judged.as_bytes()]);
+            match &after {
+                Some(after) => {
+                    let until = over_at(now).as_millis().to_string();
+                    steps.write("HSET", &members, &[field.as_bytes(), after.as_bytes()]);
+                    steps.write("ZADD", &over, &[until.as_bytes(), field.as_bytes()]);
+                }
+                None => {
+                    steps.write("HDEL", &members, &[field.as_bytes()]);
+                    steps.write("ZREM", &over, &[field.as_bytes()]);
+                }
+            }
+            if self.write_step("keep_incident", partition, steps).await? {
+                return Ok(KeptIncident::Kept);
+            }
         }
-        let value = |text: &str| format!("{}{text}", begin());
-        let after = after.map(incident_text).transpose()?;
-        script.arg(delivery.notification()).arg(field(group)).arg(incident_json(notified)?);
-        script
-            .arg(before.map(value).unwrap_or_default())
-            .arg(after.as_deref().map(value).unwrap_or_default());
-        script.arg(over_at(now).as_millis());
-        let answer: Vec<u8> =
-            self.topology.run_alerting("keep_incident", self.keys.slot(partition), &script).await?;
-        Ok(match &answer[..] {
-            b"kept" => KeptIncident::Kept,
-            b"changed" => KeptIncident::Changed,
-            body => KeptIncident::Known(known_in(group, body)),
-        })
+        Ok(KeptIncident::Changed)
     }
 }
 

@@ -10,10 +10,8 @@ use super::RedisEngine;
 use super::lanes::in_lane;
 use crate::clock::Timestamp;
 use crate::store::notification::Notification;
-use crate::store::timer_text::moment;
 use crate::store::{
-    DeadLetter, Delivery, FindAttempts, Result, StoredAttempts, Waiting, WaitingPage, firing_of,
-    json::from_json, json::to_json,
+    DeadLetter, Delivery, FindAttempts, Result, StoredAttempts, Waiting, WaitingPage, json::from_json,
 };
 use crate::telemetry::Stored;
 
@@ -185,29 +183,6 @@ async fn read_lanes(
         Waiting { delivery: Delivery { attempt, ..delivery }, next }
     });
     Ok(waiting.collect())
-}
-
-pub(super) async fn replay(engine: &RedisEngine, delivery: &Delivery, now: Timestamp) -> Result<bool> {
-    let partition = engine.keys.partition_of_group(&delivery.group.key);
-    let mut script = engine.scripts.replay.prepare_invoke();
-    for name in ["queue", "lanes"] {
-        script.key(engine.keys.of(partition, name, &delivery.receiver));
-    }
-    for name in ["notifications", "owed"] {
-        script.key(engine.keys.in_partition(partition, name));
-    }
-    for name in ["dead", "letters", "untold"] {
-        script.key(engine.keys.of(partition, name, &delivery.receiver));
-    }
-    script.key(engine.past_timers(partition)).key(engine.keys.of(partition, "fallen", &delivery.receiver));
-    script.arg(now.as_millis()).arg(&delivery.group.key).arg(delivery.notification());
-    script.arg(to_json(&Notification::again(delivery))?);
-    match firing_of(delivery) {
-        Some((id, due)) => script.arg(id.as_str()).arg(moment(due)),
-        None => script.arg("").arg(""),
-    };
-    script.arg(delivery.silences());
-    engine.topology.run("replay", &script).await
 }
 
 /// Only the newest are kept while the partitions are read, so memory stays bounded.

@@ -75,6 +75,7 @@ mod reading;
 mod receivers;
 mod reminders;
 mod repair;
+mod replay;
 mod replicas;
 mod replication;
 mod rights;

@@ -26,15 +26,11 @@ pub struct Scripts {
     pub join: Script,
     pub seal: Script,
     pub lease: Script,
-    pub split_list: Script,
     pub set_next_attempt: Script,
     pub finish: Script,
-    pub keep_incident: Script,
     pub mark_notified: Script,
     pub remind: Script,
-    pub tidy: Script,
     pub find_attempts: Script,
-    pub replay: Script,
     pub fall_back: Script,
     pub forget_records: Script,
     pub keep_values: Script,
@@ -64,7 +60,6 @@ impl Scripts {
             join: guarded(concat!(include_str!("scripts/sealing.lua"), include_str!("scripts/join.lua"))),
             seal: guarded(concat!(include_str!("scripts/sealing.lua"), include_str!("scripts/seal.lua"))),
             lease: guarded(include_str!("scripts/lease.lua")),
-            split_list: guarded(include_str!("scripts/split_list.lua")),
             set_next_attempt: guarded(concat!(
                 include_str!("scripts/attempts.lua"),
                 include_str!("scripts/set_next_attempt.lua")
@@ -75,15 +70,9 @@ impl Scripts {
                 include_str!("scripts/end_lanes.lua"),
                 include_str!("scripts/finish.lua")
             )),
-            keep_incident: guarded(include_str!("scripts/keep_incident.lua")),
             mark_notified: guarded(include_str!("scripts/mark_notified.lua")),
             remind: guarded(include_str!("scripts/remind.lua")),
-            tidy: guarded(include_str!("scripts/tidy.lua")),
             find_attempts: guarded(include_str!("scripts/find_attempts.lua")),
-            replay: guarded(concat!(
-                include_str!("scripts/timer_receipts.lua"),
-                include_str!("scripts/replay.lua")
-            )),
             fall_back: guarded(include_str!("scripts/fall_back.lua")),
             forget_records: guarded(include_str!("scripts/forget_records.lua")),
             keep_values: guarded(include_str!("scripts/keep_values.lua")),

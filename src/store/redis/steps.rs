@@ -5,6 +5,12 @@ use std::collections::HashMap;
 
 use redis::{Script, ScriptInvocation};
 
+use super::RedisEngine;
+use crate::store::Result;
+
+/// How often a step is decided again because others have changed what it was decided from.
+pub(super) const MOST_ATTEMPTS: usize = 20;
+
 /// Steps on keys of one slot.
 #[derive(Default)]
 pub(super) struct Steps {
@@ -89,6 +95,24 @@ impl Steps {
             call.arg(word.as_slice());
         }
         call
+    }
+}
+
+impl RedisEngine {
+    /// Writes steps of alerting on keys of a partition. Answers for each whether it is written.
+    pub(super) async fn write_steps(
+        &self,
+        name: &'static str,
+        partition: u16,
+        mut steps: Steps,
+    ) -> Result<Vec<bool>> {
+        let script = steps.call(&self.scripts.write_steps);
+        self.topology.run_alerting(name, self.keys.slot(partition), &script).await
+    }
+
+    /// The same with one step.
+    pub(super) async fn write_step(&self, name: &'static str, partition: u16, step: Steps) -> Result<bool> {
+        Ok(self.write_steps(name, partition, step).await?.into_iter().all(|is_written| is_written))
     }
 }
 

@@ -11,15 +11,20 @@ use redis::pipe;
 
 use super::RedisEngine;
 use super::fields::Fields;
-use super::lanes::in_lane;
+use super::lanes::{has_notification, in_lane, with_notification};
+use super::steps::{MOST_ATTEMPTS, Steps};
 use crate::clock::Timestamp;
+use crate::presence::Stage;
 use crate::store::notification::{GroupMember, Notification};
-use crate::store::{Delivery, MeantFor, Result, json::to_json};
+use crate::store::receiver_list::lists;
+use crate::store::{Delivery, EngineError, MeantFor, Result, json::to_json};
 
 /// How many lanes one step reads.
 const LANES: usize = 100;
 /// The most copies of one script.
 const COPIES: usize = 50;
+/// How many members of groups one script changes.
+const MEMBERS: usize = 500;
 
 pub(super) async fn down_since(engine: &RedisEngine, receiver: &str, now: Timestamp) -> Result<Timestamp> {
     let key = engine.keys.down();
@@ -83,7 +88,7 @@ async fn copy(
         let own = own.filter(|_| behind == 0);
         let ids: Vec<&str> = ids.into_iter().skip(behind).take(COPIES).collect();
         if !ids.is_empty() {
-            left.push(Left { group, mark: mark.unwrap_or_default(), ids, own });
+            left.push(Left { group, mark, ids, own });
         }
     }
     let mut queued = 0;
@@ -109,7 +114,6 @@ async fn copy_step(
     step: &[Left<'_>],
     now: Timestamp,
 ) -> Result<usize> {
-    let key = |name: &str, owner: &str| engine.keys.of(partition, name, owner);
     let notifications = engine.keys.in_partition(partition, "notifications");
     let mut bodies = pipe();
     for id in step.iter().flat_map(|left| &left.ids) {
@@ -117,11 +121,7 @@ async fn copy_step(
     }
     let bodies: Vec<Option<Vec<u8>>> = engine.topology.send("fall_back", &bodies).await?;
     let mut bodies = bodies.into_iter();
-    let mut script = engine.scripts.fall_back.prepare_invoke();
-    script.key(key("fallen", &meant_for.receiver)).key(&notifications);
-    script.key(key("queue", to)).key(key("lanes", to)).key(engine.keys.in_partition(partition, "members"));
-    script.arg(now.as_millis()).arg(to);
-    for Left { group, mark, ids, own } in step {
+    let copied = step.iter().map(|Left { group, mark, ids, own }| {
         let (mut copies, mut silences) = (Vec::new(), Vec::new());
         for (at, id) in ids.iter().enumerate() {
             let body = bodies.next().flatten();
@@ -136,22 +136,135 @@ async fn copy_step(
             silences.extend(delivery.offline.iter().map(GroupMember::of_record));
             copies.push(Notification::for_fallback(&delivery, to, meant_for.since));
         }
-        script.arg(*group).arg(mark).arg(ids.last()).arg(copies.len());
-        for (id, notification) in &copies {
-            script.arg(id).arg(to_json(notification)?);
+        Copied { group, mark: mark.as_deref(), last: ids.last().copied(), copies, silences }
+    });
+    let copied: Vec<Copied> = copied.collect();
+    // First: a copy of which the fallback is not notified of the return would be an alert that stays open.
+    add_receiver(engine, partition, to, &copied).await?;
+    let lanes = engine.keys.of(partition, "lanes", to);
+    let mut read = pipe();
+    read.cmd("HMGET").arg(&lanes).arg(copied.iter().map(|one| one.group).collect::<Vec<_>>());
+    let (stored,): (Vec<Option<Vec<u8>>>,) = engine.topology.send("fall_back", &read).await?;
+    let mut steps = Steps::default();
+    let fallen = engine.keys.of(partition, "fallen", &meant_for.receiver);
+    let keys = [fallen, lanes, engine.keys.of(partition, "queue", to)];
+    let notifications = engine.keys.in_partition(partition, "notifications");
+    let mut counts = Vec::new();
+    for (copied, lane) in copied.iter().zip(stored) {
+        counts.push(copied.add_to(&mut steps, &keys, &notifications, lane, now)?);
+    }
+    let written = engine.write_steps("fall_back", partition, steps).await?;
+    // What has changed meanwhile is copied by the next pass.
+    Ok(counts.iter().zip(written).map(|(count, is_written)| if is_written { *count } else { 0 }).sum())
+}
+
+/// The copies of a lane that are to be queued.
+struct Copied<'a> {
+    group: &'a str,
+    /// The last notification that was copied before.
+    mark: Option<&'a str>,
+    /// The last one from now on.
+    last: Option<&'a str>,
+    /// With their ids.
+    copies: Vec<(String, Notification)>,
+    silences: Vec<GroupMember>,
+}
+
+impl Copied<'_> {
+    /// Adds the step that queues them in the lane of the fallback. Answers their number.
+    fn add_to(
+        &self,
+        steps: &mut Steps,
+        [fallen, lanes, queue]: &[String; 3],
+        notifications: &str,
+        stored: Option<Vec<u8>>,
+        now: Timestamp,
+    ) -> Result<usize> {
+        let (group, last) = (self.group.as_bytes(), self.last.unwrap_or_default());
+        steps.begin().expect_field(fallen, group, self.mark.map(str::as_bytes));
+        steps.write("HSET", fallen, &[group, last.as_bytes()]);
+        let (mut lane, mut count) = (stored.clone(), 0);
+        for (id, notification) in &self.copies {
+            if !lane.as_deref().is_some_and(|lane| has_notification(lane, id)) {
+                lane = Some(with_notification(lane.as_deref(), id));
+                steps.write("HSET", notifications, &[id.as_bytes(), to_json(notification)?.as_bytes()]);
+                count += 1;
+            }
         }
-        script.arg(silences.len());
-        for GroupMember { id, detected_at, .. } in &silences {
-            script.arg(id).arg(detected_at.as_millis());
+        if let Some(lane) = lane.filter(|_| count > 0) {
+            steps.expect_field(lanes, group, stored.as_deref()).write("HSET", lanes, &[group, &lane]);
+            if stored.is_none() {
+                steps.write("ZADD", queue, &[now.as_millis().to_string().as_bytes(), group]);
+            }
+        }
+        Ok(count)
+    }
+}
+
+/// Adds the fallback to the receivers that were notified of the silences, unless their returns were sealed already.
+async fn add_receiver(engine: &RedisEngine, partition: u16, to: &str, copied: &[Copied<'_>]) -> Result<()> {
+    // A silence that was detected again is a member of its own.
+    let names = |group: &str, GroupMember { id, detected_at, .. }: &GroupMember| {
+        let (name, detected) = (format!("{group}\n{id}"), detected_at.as_millis());
+        [(format!("{name} {detected}"), *detected_at), (name, *detected_at)]
+    };
+    let all = copied.iter().flat_map(|one| one.silences.iter().flat_map(move |of| names(one.group, of)));
+    let all: Vec<(String, Timestamp)> = all.collect();
+    let members = engine.keys.in_partition(partition, "members");
+    for names in all.chunks(MEMBERS) {
+        let mut attempts = 0;
+        while !try_to_add(engine, partition, to, &members, names).await? {
+            attempts += 1;
+            if attempts == MOST_ATTEMPTS {
+                let why = format!("others change the silences that {to} is to know of all the time");
+                return Err(EngineError::Unavailable(why));
+            }
         }
     }
-    engine.topology.run("fall_back", &script).await
+    Ok(())
+}
+
+/// The same for some members: their names, and when their silences were detected. Answers whether none has changed
+/// meanwhile.
+async fn try_to_add(
+    engine: &RedisEngine,
+    partition: u16,
+    to: &str,
+    members: &str,
+    names: &[(String, Timestamp)],
+) -> Result<bool> {
+    let mut read = pipe();
+    read.cmd("HMGET").arg(members).arg(names.iter().map(|(name, _)| name).collect::<Vec<_>>());
+    let (known,): (Vec<Option<Vec<u8>>>,) = engine.topology.send("fall_back", &read).await?;
+    let mut steps = Steps::default();
+    for ((name, detected), known) in names.iter().zip(&known) {
+        let text = known.as_ref().and_then(|known| str::from_utf8(known).ok());
+        if let Some(text) = text.and_then(|text| with_receiver(text, *detected, to)) {
+            steps.begin().expect_field(members, name.as_bytes(), known.as_deref());
+            steps.write("HSET", members, &[name.as_bytes(), text.as_bytes()]);
+        }
+    }
+    engine.write_step("fall_back", partition, steps).await
+}
+
+/// A stored member with one receiver more, unless it knows the receiver, is another silence, or waits for no return.
+fn with_receiver(member: &str, detected: Timestamp, receiver: &str) -> Option<String> {
+    let (head, rest) = member.split_once(':')?;
+    let (stage, before) = head.split_at_checked(1)?;
+    let stage = stage.chars().next().and_then(Stage::of)?;
+    let (receivers, body) = rest.split_at(rest.find(' ').unwrap_or(rest.len()));
+    let is_open = matches!(stage, Stage::Notified | Stage::IsBack);
+    if !is_open || before != detected.as_millis().to_string() || lists(receivers, receiver) {
+        return None;
+    }
+    let comma = if receivers.is_empty() { "" } else { "," };
+    Some(format!("{head}:{receivers}{comma}{receiver}{body}"))
 }
 
 /// The notifications of a lane beyond its mark.
 struct Left<'a> {
     group: &'a str,
-    mark: String,
+    mark: Option<String>,
     ids: Vec<&'a str>,
     own: Option<&'a str>,
 }

@@ -107,10 +107,13 @@ impl RedisEngine {
         mut steps: Steps,
     ) -> Result<Vec<bool>> {
         let script = steps.call(&self.scripts.write_steps);
+        if steps.words.is_empty() {
+            return Ok(Vec::new());
+        }
         self.topology.run_alerting(name, self.keys.slot(partition), &script).await
     }
 
-    /// The same with one step.
+    /// The same. Answers whether all of them are written.
     pub(super) async fn write_step(&self, name: &'static str, partition: u16, step: Steps) -> Result<bool> {
         Ok(self.write_steps(name, partition, step).await?.into_iter().all(|is_written| is_written))
     }

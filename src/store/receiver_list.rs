@@ -4,3 +4,12 @@
 pub(super) fn lists(receivers: &str, name: &str) -> bool {
     receivers.split(',').any(|one| one == name)
 }
+
+/// The list with one receiver more, behind the others; `None`: it names this receiver.
+pub(super) fn with(receivers: &str, name: &str) -> Option<String> {
+    match receivers {
+        "" => Some(name.to_owned()),
+        _ if lists(receivers, name) => None,
+        _ => Some(format!("{receivers},{name}")),
+    }
+}

@@ -12,11 +12,12 @@ use redis::pipe;
 use super::RedisEngine;
 use super::fields::Fields;
 use super::lanes::{has_notification, in_lane, with_notification};
+use super::member_text::MemberText;
 use super::steps::{MOST_ATTEMPTS, Steps};
 use crate::clock::Timestamp;
 use crate::presence::Stage;
 use crate::store::notification::{GroupMember, Notification};
-use crate::store::receiver_list::lists;
+use crate::store::receiver_list::with;
 use crate::store::{Delivery, EngineError, MeantFor, Result, json::to_json};
 
 /// How many lanes one step reads.
@@ -238,8 +239,7 @@ async fn try_to_add(
     let (known,): (Vec<Option<Vec<u8>>>,) = engine.topology.send("fall_back", &read).await?;
     let mut steps = Steps::default();
     for ((name, detected), known) in names.iter().zip(&known) {
-        let text = known.as_ref().and_then(|known| str::from_utf8(known).ok());
-        if let Some(text) = text.and_then(|text| with_receiver(text, *detected, to)) {
+        if let Some(text) = known.as_ref().and_then(|known| with_receiver(known, *detected, to)) {
             steps.begin().expect_field(members, name.as_bytes(), known.as_deref());
             steps.write("HSET", members, &[name.as_bytes(), text.as_bytes()]);
         }
@@ -248,17 +248,12 @@ async fn try_to_add(
 }
 
 /// A stored member with one receiver more, unless it knows the receiver, is another silence, or waits for no return.
-fn with_receiver(member: &str, detected: Timestamp, receiver: &str) -> Option<String> {
-    let (head, rest) = member.split_once(':')?;
-    let (stage, before) = head.split_at_checked(1)?;
-    let stage = stage.chars().next().and_then(Stage::of)?;
-    let (receivers, body) = rest.split_at(rest.find(' ').unwrap_or(rest.len()));
-    let is_open = matches!(stage, Stage::Notified | Stage::IsBack);
-    if !is_open || before != detected.as_millis().to_string() || lists(receivers, receiver) {
-        return None;
-    }
-    let comma = if receivers.is_empty() { "" } else { "," };
-    Some(format!("{head}:{receivers}{comma}{receiver}{body}"))
+fn with_receiver(member: &[u8], detected: Timestamp, receiver: &str) -> Option<String> {
+    let known = MemberText::read(member)?;
+    let is_open = matches!(known.stage, Stage::Notified | Stage::IsBack);
+    let is_same = known.detected == detected.as_millis().to_string();
+    let receivers = with(known.receivers, receiver).filter(|_| is_open && is_same)?;
+    Some(MemberText { receivers: &receivers, ..known }.to_string())
 }
 
 /// The notifications of a lane beyond its mark.

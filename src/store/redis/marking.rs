@@ -2,12 +2,18 @@
 
 use std::collections::BTreeMap;
 
+use redis::pipe;
+
 use super::joining::Joining;
+use super::member_text::MemberText;
+use super::steps::{MOST_ATTEMPTS, Steps};
 use super::{RedisEngine, group_of, groups};
 use crate::clock::Timestamp;
+use crate::presence::Stage;
 use crate::store::json::to_json;
 use crate::store::notification::GroupMember;
-use crate::store::{Destination, Destinations, Group, Join, Marking, OutboxEvent, Pace, Result};
+use crate::store::receiver_list::with;
+use crate::store::{Destination, Destinations, EngineError, Group, Join, Marking, OutboxEvent, Pace, Result};
 
 /// A member of a group that is marked.
 struct Member<'a> {
@@ -75,30 +81,96 @@ async fn notify_rest(
     groups::join_step(engine, partition, &[joining], (&rest, None), Vec::new(), now).await
 }
 
+/// Answers how many members were changed.
 async fn mark_step(
     engine: &RedisEngine,
     partition: u16,
     members: &[Member<'_>],
     (destinations, now): (&Destinations, Timestamp),
 ) -> Result<usize> {
-    let mut script = engine.scripts.mark_notified.prepare_invoke();
-    for name in ["groups", "members", "labels", "reminders"] {
-        script.key(engine.keys.in_partition(partition, name));
-    }
-    script.arg(now.as_millis()).arg(members.len());
-    for Member { group, event, marking } in members {
-        let member = GroupMember::new(event);
-        let pace = destinations.of(&group.key).pace;
-        for name in ["waiting", "lasting"] {
-            script.key(engine.keys.of(partition, name, &group.key));
+    let hash = engine.keys.in_partition(partition, "members");
+    let name = |of: &Member| format!("{}\n{}", of.group.key, GroupMember::new(of.event).id);
+    let names: Vec<String> = members.iter().map(name).collect();
+    let pace = |of: &Member| destinations.of(&of.group.key).pace;
+    let mut changed = 0;
+    for _ in 0..MOST_ATTEMPTS {
+        let mut read = pipe();
+        read.cmd("HMGET").arg(&hash).arg(&names);
+        let (known,): (Vec<Option<Vec<u8>>>,) = engine.topology.send("mark_notified", &read).await?;
+        let mut steps = Steps::default();
+        for ((member, name), known) in members.iter().zip(&names).zip(&known) {
+            if let Some(text) = member.marked(known.as_deref(), pace(member))? {
+                steps.begin().expect_field(&hash, name.as_bytes(), known.as_deref());
+                steps.write("HSET", &hash, &[name.as_bytes(), text.as_bytes()]);
+                member.add_to_group(engine, partition, &mut steps, (pace(member), now));
+            }
         }
-        script.arg(&group.key).arg(&member.id).arg(member.detected_at.as_millis());
-        script.arg(marking.silence.receivers.join(","));
-        script.arg(if marking.rest.is_empty() { "1" } else { "" });
-        script.arg(if pace.has_lasting() { "1" } else { "" });
-        script.arg(pace.looks_after.unwrap_or_default().as_millis() as i64);
-        script
-            .arg(pace.looks_after.map(|_| to_json(&marking.silence.record)).transpose()?.unwrap_or_default());
+        let written = engine.write_steps("mark_notified", partition, steps).await?;
+        changed += written.iter().filter(|is_written| **is_written).count();
+        if written.iter().all(|is_written| *is_written) {
+            return Ok(changed);
+        }
     }
-    engine.topology.run_alerting("mark_notified", engine.keys.slot(partition), &script).await
+    Err(EngineError::Unavailable("others change the silences that are marked all the time".to_owned()))
+}
+
+impl Member<'_> {
+    /// The member as it is stored from now on; `None`: it stays as it is. Its return is notified then. A return that was
+    /// faster has cancelled the silence, and joins once more.
+    fn marked(&self, known: Option<&[u8]>, pace: Pace) -> Result<Option<String>> {
+        let silence = &self.marking.silence;
+        let detected = GroupMember::new(self.event).detected_at.as_millis().to_string();
+        let receivers = silence.receivers.join(",");
+        let text = known.and_then(MemberText::read);
+        // A colon without receivers: see `join.lua`.
+        let is_cancelled = |text: &MemberText| {
+            text.stage == Stage::Over
+                && text.detected == detected
+                && known.is_some_and(|text| text.ends_with(b":"))
+        };
+        // One that waits is notified to all receivers of its group, unless they know of it.
+        let waits = |text: &MemberText| text.stage == Stage::Waits && self.marking.rest.is_empty();
+        let marked = match &text {
+            Some(text) if text.stage == Stage::Notified && !text.receivers.is_empty() => {
+                let all = silence
+                    .receivers
+                    .iter()
+                    .fold(text.receivers.to_owned(), |all, name| with(&all, name).unwrap_or(all));
+                if all == text.receivers {
+                    return Ok(None);
+                }
+                (text.detected, all, text.body)
+            }
+            Some(text) if !is_cancelled(text) && !waits(text) => return Ok(None),
+            _ => (detected.as_str(), receivers, ""),
+        };
+        let (detected, receivers, body) = marked;
+        let record = format!(" {}", to_json(&silence.record)?);
+        let body = if body.is_empty() && pace.looks_after.is_some() { &record } else { body };
+        Ok(Some(MemberText { stage: Stage::Notified, detected, receivers: &receivers, body }.to_string()))
+    }
+
+    /// Adds the writes of its group: it waits no more, and lasts.
+    fn add_to_group(
+        &self,
+        engine: &RedisEngine,
+        partition: u16,
+        steps: &mut Steps,
+        (pace, now): (Pace, Timestamp),
+    ) {
+        let (group, member) = (&self.group.key, GroupMember::new(self.event).id);
+        let (waiting, lasting) =
+            (engine.keys.of(partition, "waiting", group), engine.keys.of(partition, "lasting", group));
+        // A group without members is forgotten when it is due.
+        steps.write("ZREM", &waiting, &[member.as_bytes()]);
+        if pace.has_lasting() {
+            let now = now.as_millis().to_string();
+            steps.write("ZADD", &lasting, &[b"NX", now.as_bytes(), member.as_bytes()]);
+        }
+        if let Some(after) = pace.looks_after {
+            let at = (now + after).as_millis().to_string();
+            let reminders = engine.keys.in_partition(partition, "reminders");
+            steps.write("ZADD", &reminders, &[b"LT", at.as_bytes(), group.as_bytes()]);
+        }
+    }
 }

@@ -64,6 +64,7 @@ mod keys;
 mod lanes;
 mod ledger;
 mod marking;
+mod member_text;
 mod members;
 mod meta;
 mod open_records;

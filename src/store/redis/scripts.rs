@@ -28,7 +28,6 @@ pub struct Scripts {
     pub lease: Script,
     pub set_next_attempt: Script,
     pub finish: Script,
-    pub mark_notified: Script,
     pub remind: Script,
     pub find_attempts: Script,
     pub forget_records: Script,
@@ -69,7 +68,6 @@ impl Scripts {
                 include_str!("scripts/end_lanes.lua"),
                 include_str!("scripts/finish.lua")
             )),
-            mark_notified: guarded(include_str!("scripts/mark_notified.lua")),
             remind: guarded(include_str!("scripts/remind.lua")),
             find_attempts: guarded(include_str!("scripts/find_attempts.lua")),
             forget_records: guarded(include_str!("scripts/forget_records.lua")),

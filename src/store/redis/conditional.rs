@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex};
 use redis::{FromRedisValue, Pipeline, ScriptInvocation, Value};
 
 use super::RedisEngine;
+use super::steps::NumberedKeys;
 use super::topology::View;
 use crate::store::{EngineError, Result};
 
@@ -39,7 +40,7 @@ pub(super) enum Expect {
 /// Hashes that were read, the expectations of them, and the writes.
 pub(super) struct ConditionalWrite<'a> {
     read: &'a [(String, Option<Fields>)],
-    keys: Vec<String>,
+    keys: NumberedKeys,
     conditions: Vec<Vec<u8>>,
     writes: Vec<Vec<u8>>,
     after: HashMap<String, Fields>,
@@ -48,9 +49,13 @@ pub(super) struct ConditionalWrite<'a> {
 impl<'a> ConditionalWrite<'a> {
     fn new(read: &'a [(String, Option<Fields>)]) -> ConditionalWrite<'a> {
         let known = read.iter().filter_map(|(key, fields)| Some((key.clone(), fields.clone()?)));
+        let mut keys = NumberedKeys::default();
+        for (key, _) in read {
+            keys.number(key);
+        }
         ConditionalWrite {
             read,
-            keys: read.iter().map(|(key, _)| key.clone()).collect(),
+            keys,
             conditions: vec![read.len().to_string().into_bytes()],
             writes: Vec::new(),
             after: known.collect(),
@@ -111,11 +116,7 @@ impl<'a> ConditionalWrite<'a> {
 
     /// Adds any command that the script knows.
     pub fn write(&mut self, command: &str, key: &str, words: &[&[u8]]) {
-        let number = self.keys.iter().position(|known| known == key).unwrap_or_else(|| {
-            self.keys.push(key.to_owned());
-            self.keys.len() - 1
-        });
-        let numbers = [number + 1, words.len()].map(|number| number.to_string().into_bytes());
+        let numbers = [self.keys.number(key), words.len()].map(|number| number.to_string().into_bytes());
         self.writes.push(command.into());
         self.writes.extend(numbers.into_iter().chain(words.iter().map(|word| word.to_vec())));
     }
@@ -129,9 +130,7 @@ impl<'a> ConditionalWrite<'a> {
     }
 
     fn fill(&self, script: &mut ScriptInvocation<'_>) {
-        for key in &self.keys {
-            script.key(key);
-        }
+        self.keys.add_to(script);
         for word in self.conditions.iter().chain(&self.writes) {
             script.arg(word.as_slice());
         }

@@ -11,11 +11,37 @@ use crate::store::Result;
 /// How often a step is decided again because others have changed what it was decided from.
 pub(super) const MOST_ATTEMPTS: usize = 20;
 
+/// The keys of a script, which its arguments name by their numbers.
+#[derive(Default)]
+pub(super) struct NumberedKeys {
+    numbers: HashMap<String, usize>,
+    keys: Vec<String>,
+}
+
+impl NumberedKeys {
+    /// The number of a key, from 1 on.
+    pub fn number(&mut self, key: &str) -> usize {
+        match self.numbers.get(key) {
+            Some(number) => *number,
+            None => {
+                self.keys.push(key.to_owned());
+                self.numbers.insert(key.to_owned(), self.keys.len());
+                self.keys.len()
+            }
+        }
+    }
+
+    pub fn add_to(&self, call: &mut ScriptInvocation<'_>) {
+        for key in &self.keys {
+            call.key(key);
+        }
+    }
+}
+
 /// Steps on keys of one slot.
 #[derive(Default)]
 pub(super) struct Steps {
-    numbers: HashMap<String, usize>,
-    keys: Vec<String>,
+    keys: NumberedKeys,
     words: Vec<Vec<u8>>,
     current: Step,
 }
@@ -57,40 +83,26 @@ impl Steps {
     }
 
     fn expect(&mut self, what: &str, key: &str, name: &[u8], text: &[u8]) -> &mut Steps {
-        let key = self.number(key);
-        self.current.conditions.push([what.as_bytes(), &key, name, text]);
+        let key = self.keys.number(key).to_string();
+        self.current.conditions.push([what.as_bytes(), key.as_bytes(), name, text]);
         self
     }
 
     /// Adds a write by one of the commands that the script knows.
     pub fn write(&mut self, command: &str, key: &str, arguments: &[&[u8]]) -> &mut Steps {
-        let key = self.number(key);
-        let count = arguments.len().to_string().into_bytes();
-        let words = [command.as_bytes(), &key, &count].into_iter().chain(arguments.iter().copied());
+        let [key, count] = [self.keys.number(key), arguments.len()].map(|number| number.to_string());
+        let words = [command.as_bytes(), key.as_bytes(), count.as_bytes()]
+            .into_iter()
+            .chain(arguments.iter().copied());
         self.current.writes.push(words);
         self
-    }
-
-    /// The number of a key among those of the script.
-    fn number(&mut self, key: &str) -> Vec<u8> {
-        let number = match self.numbers.get(key) {
-            Some(number) => *number,
-            None => {
-                self.keys.push(key.to_owned());
-                self.numbers.insert(key.to_owned(), self.keys.len());
-                self.keys.len()
-            }
-        };
-        number.to_string().into_bytes()
     }
 
     /// The call that writes them. It answers for each step whether it is written.
     pub fn call<'a>(&mut self, script: &'a Script) -> ScriptInvocation<'a> {
         self.begin();
         let mut call = script.prepare_invoke();
-        for key in &self.keys {
-            call.key(key);
-        }
+        self.keys.add_to(&mut call);
         for word in &self.words {
             call.arg(word.as_slice());
         }

@@ -122,24 +122,8 @@ async fn copy_step(
     }
     let bodies: Vec<Option<Vec<u8>>> = engine.topology.send("fall_back", &bodies).await?;
     let mut bodies = bodies.into_iter();
-    let copied = step.iter().map(|Left { group, mark, ids, own }| {
-        let (mut copies, mut silences) = (Vec::new(), Vec::new());
-        for (at, id) in ids.iter().enumerate() {
-            let body = bodies.next().flatten();
-            let body = own.filter(|_| at == 0).map(|own| own.as_bytes().to_vec()).or(body);
-            // One that cannot be read is left out, as for its receiver.
-            let notification = body.and_then(|body| Notification::read(group, &body).notification);
-            let Some(notification) = notification.and_then(|one| one.part_of_fallback(to)) else {
-                continue;
-            };
-            let (receiver, id) = (&meant_for.receiver, format!("{id}.{}", meant_for.receiver));
-            let delivery = Delivery::of(Some(notification), group, &id, receiver);
-            silences.extend(delivery.offline.iter().map(GroupMember::of_record));
-            copies.push(Notification::for_fallback(&delivery, to, meant_for.since));
-        }
-        Copied { group, mark: mark.as_deref(), last: ids.last().copied(), copies, silences }
-    });
-    let copied: Vec<Copied> = copied.collect();
+    let copied: Vec<Copied> =
+        step.iter().map(|left| left.copied(meant_for, to, bodies.by_ref().take(left.ids.len()))).collect();
     // First: a copy of which the fallback is not notified of the return would be an alert that stays open.
     add_receiver(engine, partition, to, &copied).await?;
     let lanes = engine.keys.of(partition, "lanes", to);
@@ -262,6 +246,30 @@ struct Left<'a> {
     mark: Option<String>,
     ids: Vec<&'a str>,
     own: Option<&'a str>,
+}
+
+impl Left<'_> {
+    /// `bodies`: of its notifications.
+    fn copied(
+        &self,
+        meant_for: &MeantFor,
+        to: &str,
+        bodies: impl Iterator<Item = Option<Vec<u8>>>,
+    ) -> Copied<'_> {
+        let Left { group, mark, ids, own } = self;
+        let (mut copies, mut silences) = (Vec::new(), Vec::new());
+        for (at, (id, body)) in ids.iter().zip(bodies).enumerate() {
+            let body = own.filter(|_| at == 0).map(|own| own.as_bytes().to_vec()).or(body);
+            // One that cannot be read is left out, as for its receiver.
+            let notification = body.and_then(|body| Notification::read(group, &body).notification);
+            let Some(notification) = notification.and_then(|one| one.part_of_fallback(to)) else { continue };
+            let (receiver, id) = (&meant_for.receiver, format!("{id}.{}", meant_for.receiver));
+            let delivery = Delivery::of(Some(notification), group, &id, receiver);
+            silences.extend(delivery.offline.iter().map(GroupMember::of_record));
+            copies.push(Notification::for_fallback(&delivery, to, meant_for.since));
+        }
+        Copied { group, mark: mark.as_deref(), last: ids.last().copied(), copies, silences }
+    }
 }
 
 /// Removes the marks of groups without waiting notifications.

@@ -55,16 +55,13 @@ impl RedisEngine {
             steps.expect_field(&members, field.as_bytes(), member.as_deref());
             let judged = with_incident(&text, &notified);
             steps.write("HSET", &notifications, &[id.as_bytes(), judged.as_bytes()]);
-            match &after {
-                Some(after) => {
-                    let until = over_at(now).as_millis().to_string();
-                    steps.write("HSET", &members, &[field.as_bytes(), after.as_bytes()]);
-                    steps.write("ZADD", &over, &[until.as_bytes(), field.as_bytes()]);
-                }
-                None => {
-                    steps.write("HDEL", &members, &[field.as_bytes()]);
-                    steps.write("ZREM", &over, &[field.as_bytes()]);
-                }
+            let over_at = over_at(now).as_millis().to_string();
+            let (field, over_at) = (field.as_bytes(), over_at.as_bytes());
+            if let Some(after) = &after {
+                steps.write("HSET", &members, &[field, after.as_bytes()]);
+                steps.write("ZADD", &over, &[over_at, field]);
+            } else {
+                steps.write("HDEL", &members, &[field]).write("ZREM", &over, &[field]);
             }
             if self.write_step("keep_incident", partition, steps).await? {
                 return Ok(KeptIncident::Kept);

@@ -106,16 +106,7 @@ fn steps(
     }
     steps.write("ZREM", &of_receiver("dead"), &[id.as_bytes()]);
     steps.write("HDEL", &of_receiver("letters"), &[id.as_bytes()]);
-    if let Some((timer, due)) = firing_of(delivery)
-        && let Some(text) = &stored.timer
-        && let Some(mut known) =
-            decode(&timer, &String::from_utf8_lossy(text)).filter(|known| known.due == due)
-        && known.note_receipt(&delivery.receiver, Receipt::Pending)
-    {
-        let past = engine.past_timers(partition);
-        steps.expect_field(&past, timer.as_str().as_bytes(), Some(text));
-        steps.write("HSET", &past, &[timer.as_str().as_bytes(), encode(&known).as_bytes()]);
-    }
+    add_receipt(engine, partition, delivery, stored.timer.as_deref(), &mut steps);
     for (silence, letter) in delivery.silences().iter().zip(&stored.untold) {
         if letter.as_deref() == Some(id.as_bytes()) {
             steps.expect_field(&untold, silence.as_bytes(), letter.as_deref());
@@ -123,4 +114,22 @@ fn steps(
         }
     }
     Ok(steps)
+}
+
+/// Notes that its timer waits for the receiver again, if it is the notification of one.
+fn add_receipt(
+    engine: &RedisEngine,
+    partition: u16,
+    delivery: &Delivery,
+    text: Option<&[u8]>,
+    steps: &mut Steps,
+) {
+    let Some(((timer, due), text)) = firing_of(delivery).zip(text) else { return };
+    let known = decode(&timer, &String::from_utf8_lossy(text)).filter(|known| known.due == due);
+    if let Some(mut known) = known
+        && known.note_receipt(&delivery.receiver, Receipt::Pending)
+    {
+        let (past, id) = (engine.past_timers(partition), timer.as_str().as_bytes());
+        steps.expect_field(&past, id, Some(text)).write("HSET", &past, &[id, encode(&known).as_bytes()]);
+    }
 }

@@ -1,14 +1,18 @@
 //! Groups that are looked at again while their silences last: see `presence/reminding.rs`.
 
+use std::collections::BTreeSet;
+
 use redis::pipe;
 
+use super::lanes::with_notification;
 use super::reading::snapshot;
+use super::steps::Steps;
 use super::{RedisEngine, group_of};
 use crate::clock::Timestamp;
 use crate::presence::{OfflineRecord, Stage};
 use crate::store::notification::MOST_REMINDED;
 use crate::store::reminding::{LastingMember, Reminding, SealedAgain};
-use crate::store::{Destination, Destinations, Result};
+use crate::store::{Destinations, Result};
 
 /// How many groups of a partition one call looks at.
 const GROUPS: isize = 50;
@@ -75,7 +79,7 @@ async fn look(
         let ends = following.is_empty().then_some(Ends { next, count: begin, newest });
         if ends.is_some() || !found.notifications.is_empty() {
             let page = Page { group, members: &members, found: &found, ends };
-            if !write(engine, partition, &destination, page, (due, now)).await? {
+            if !write(engine, partition, page, (due, now)).await? {
                 // The silences changed, or another instance was faster. The next call tries again.
                 return Ok(notified);
             }
@@ -193,46 +197,71 @@ async fn set_acknowledged(engine: &RedisEngine, members: &mut [LastingMember]) -
 async fn write(
     engine: &RedisEngine,
     partition: u16,
-    destination: &Destination,
-    Page { group, members, found, ends }: Page<'_>,
+    page: Page<'_>,
     (due, now): (Timestamp, Timestamp),
 ) -> Result<bool> {
-    let receivers = destination.notified_again();
-    let mut values = vec![String::new(); members.len()];
+    let Page { group, members, found, ends } = &page;
+    let [reminders, stored] = ["reminders", "members"].map(|name| engine.keys.in_partition(partition, name));
+    let lasting = engine.keys.of(partition, "lasting", group);
+    let mut steps = Steps::default();
+    steps.begin().expect_score(&reminders, group.as_bytes(), due.as_millis() as f64);
+    for LastingMember { name, notified_at, .. } in *members {
+        steps.expect_score(&lasting, name.as_bytes(), notified_at.as_millis() as f64);
+    }
     for (at, receivers) in &found.receivers {
-        let LastingMember { head, body, .. } = &members[*at];
-        values[*at] = format!("{head}{receivers} {}", body.as_deref().unwrap_or_default());
+        let LastingMember { name, head, body, .. } = &members[*at];
+        let value = format!("{head}{receivers} {}", body.as_deref().unwrap_or_default());
+        steps.write("HSET", &stored, &[format!("{group}\n{name}").as_bytes(), value.as_bytes()]);
     }
-    let mut script = engine.scripts.remind.prepare_invoke();
-    for name in ["reminders", "members", "notifications", "owed"] {
-        script.key(engine.keys.in_partition(partition, name));
+    queue(engine, partition, group, &found.notifications, &mut steps, now).await?;
+    if let Some(Ends { next, count, newest }) = ends {
+        // A silence that was notified since would not be looked at before the next moment.
+        steps.expect_count(&lasting, *count, newest.map(Timestamp::as_millis));
+        match next.map(|next| next.as_millis().to_string()) {
+            Some(next) => steps.write("ZADD", &reminders, &[next.as_bytes(), group.as_bytes()]),
+            None => steps.write("ZREM", &reminders, &[group.as_bytes()]),
+        };
     }
-    script.key(engine.keys.of(partition, "lasting", group));
-    for name in ["queue", "lanes"] {
-        for receiver in &receivers {
-            script.key(engine.keys.of(partition, name, receiver));
+    engine.write_step("remind", partition, steps).await
+}
+
+/// Adds notifications of a group to the lanes of their receivers.
+async fn queue(
+    engine: &RedisEngine,
+    partition: u16,
+    group: &str,
+    notifications: &[SealedAgain],
+    steps: &mut Steps,
+    now: Timestamp,
+) -> Result<()> {
+    let receivers: BTreeSet<&String> = notifications.iter().flat_map(|one| &one.receivers).collect();
+    if receivers.is_empty() {
+        return Ok(());
+    }
+    let mut read = pipe();
+    for receiver in &receivers {
+        read.hget(engine.keys.of(partition, "lanes", receiver), group);
+    }
+    let lanes: Vec<Option<Vec<u8>>> = engine.topology.send("lanes", &read).await?;
+    for (receiver, before) in receivers.into_iter().zip(lanes) {
+        let key = engine.keys.of(partition, "lanes", receiver);
+        let own = notifications.iter().filter(|one| one.receivers.contains(receiver));
+        let lane = own.fold(before.clone(), |lane, one| Some(with_notification(lane.as_deref(), &one.id)));
+        steps.expect_field(&key, group.as_bytes(), before.as_deref());
+        steps.write("HSET", &key, &[group.as_bytes(), &lane.unwrap_or_default()]);
+        if before.is_none() {
+            let (queue, now) = (engine.keys.of(partition, "queue", receiver), now.as_millis().to_string());
+            steps.write("ZADD", &queue, &[b"NX", now.as_bytes(), group.as_bytes()]);
         }
     }
-    script.arg(now.as_millis()).arg(due.as_millis()).arg(group);
-    match ends {
-        None => script.arg("").arg("").arg(""),
-        Some(Ends { next, count, newest }) => {
-            let ms = |at: Option<Timestamp>| at.map_or("-".to_owned(), |at| at.as_millis().to_string());
-            script.arg(ms(next)).arg(count).arg(ms(newest))
+    let [bodies, owed] = ["notifications", "owed"].map(|name| engine.keys.in_partition(partition, name));
+    for SealedAgain { id, body, receivers } in notifications {
+        steps.write("HSET", &bodies, &[id.as_bytes(), body.as_bytes()]);
+        if receivers.len() > 1 {
+            steps.write("HSET", &owed, &[id.as_bytes(), receivers.len().to_string().as_bytes()]);
         }
-    };
-    script.arg(receivers.len()).arg(members.len());
-    for member in members {
-        script.arg(&member.name);
     }
-    script.arg(&values);
-    for SealedAgain { id, body, receivers: to } in &found.notifications {
-        let numbers = to.iter().filter_map(|name| receivers.iter().position(|one| *one == name));
-        let numbers: Vec<usize> = numbers.map(|at| at + 1).collect();
-        script.arg(id).arg(body).arg(numbers.len()).arg(&numbers);
-    }
-    let written: u8 = engine.topology.run_alerting("remind", engine.keys.slot(partition), &script).await?;
-    Ok(written == 1)
+    Ok(())
 }
 
 /// Sets the next look at a group, or removes it.

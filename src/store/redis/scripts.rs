@@ -27,7 +27,6 @@ pub struct Scripts {
     pub lease: Script,
     pub set_next_attempt: Script,
     pub finish: Script,
-    pub remind: Script,
     pub find_attempts: Script,
     pub forget_records: Script,
     pub keep_values: Script,
@@ -66,7 +65,6 @@ impl Scripts {
                 include_str!("scripts/end_lanes.lua"),
                 include_str!("scripts/finish.lua")
             )),
-            remind: guarded(include_str!("scripts/remind.lua")),
             find_attempts: guarded(include_str!("scripts/find_attempts.lua")),
             forget_records: guarded(include_str!("scripts/forget_records.lua")),
             keep_values: guarded(include_str!("scripts/keep_values.lua")),

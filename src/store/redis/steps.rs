@@ -82,6 +82,12 @@ impl Steps {
         self.expect("score", key, member, score.to_string().as_bytes())
     }
 
+    /// Expects a sorted set to have so many members, and this highest score, if it has one.
+    pub fn expect_count(&mut self, key: &str, count: usize, highest: Option<i64>) -> &mut Steps {
+        let highest = highest.map(|score| score.to_string()).unwrap_or_default();
+        self.expect("count", key, count.to_string().as_bytes(), highest.as_bytes())
+    }
+
     fn expect(&mut self, what: &str, key: &str, name: &[u8], text: &[u8]) -> &mut Steps {
         let key = self.keys.number(key).to_string();
         self.current.conditions.push([what.as_bytes(), key.as_bytes(), name, text]);

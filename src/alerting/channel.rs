@@ -8,13 +8,14 @@
 //! A new channel is a file in `channel/`, a variant of [`ChannelConfig`] and an arm of [`open()`]. A service that takes
 //! a `POST` needs no channel: it is an entry of `channel/service/catalogue.rs` and a template beside it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
 use crate::clock::Timestamp;
 use crate::presence::{Interval, OfflineRecord};
-use crate::store::{Delivery, Group};
+use crate::store::{Delivery, DeliveryRecords, Group};
 
 mod alertmanager;
 mod config;
@@ -173,6 +174,9 @@ pub trait Channel: Send + Sync {
     ) -> Result<(), Failure> {
         Ok(())
     }
+
+    /// Gives it the deliveries that wait: a message to one of its recipients comes behind others that wait for that one.
+    fn keep_order(&self, _records: Arc<dyn DeliveryRecords>) {}
 
     /// The recipients that the last successful attempt did not reach, and why.
     fn unreached(&self) -> Option<String> {

@@ -240,6 +240,7 @@ pub async fn run(
     for receiver in config.receivers {
         let name = receiver.name.clone();
         let channel = open(&receiver).map_err(|error| anyhow::anyhow!("receiver {name}: {error}"))?;
+        channel.keep_order(stores.alerts.clone());
         telemetry.receiver_configured(&name);
         let (buffer, queue) = DeliveryBuffer::new(match receiver.rate_limit {
             None => receiver.concurrency.max(1) * LEASED_PER_ATTEMPT,

@@ -4,6 +4,7 @@
 //! recipient: it waits, is tried again and is given up like any other, survives restarts, and delays no other recipient.
 
 use data_encoding::HEXLOWER;
+use lettre::Address;
 use ring::digest::{SHA256, digest};
 
 use crate::store::{Delivery, Group};
@@ -13,15 +14,25 @@ const LANE: &str = "put off for ";
 /// Between the id of the notification and the digest of the recipient.
 const MARK: char = '~';
 
+/// The lane of a recipient.
+pub(super) fn lane(recipient: &str) -> String {
+    format!("{LANE}{recipient}")
+}
+
 /// The delivery of the same message to this recipient alone.
-pub(super) fn for_recipient(delivery: &Delivery, recipient: &str) -> Delivery {
+fn for_recipient(delivery: &Delivery, recipient: &str) -> Delivery {
     let hash = HEXLOWER.encode(&digest(&SHA256, recipient.as_bytes()).as_ref()[..8]);
     Delivery {
         id: format!("{}{MARK}{hash}.{}", delivery.notification(), delivery.receiver),
-        group: Group { key: format!("{LANE}{recipient}"), labels: delivery.group.labels.clone() },
+        group: Group { key: lane(recipient), labels: delivery.group.labels.clone() },
         attempt: 0,
         ..delivery.clone()
     }
+}
+
+/// The same for each of these recipients.
+pub(super) fn for_recipients(delivery: &Delivery, recipients: &[&Address]) -> Vec<Delivery> {
+    recipients.iter().map(|recipient| for_recipient(delivery, recipient.as_ref())).collect()
 }
 
 /// The only recipient of a delivery; `None`: it is for all.

@@ -30,6 +30,9 @@ pub trait DeliveryRecords: Send + Sync {
     /// may be missing or there twice. `after`: [`WaitingPage::next`] of the page before.
     async fn waiting(&self, receiver: &str, after: Option<&str>) -> Result<WaitingPage>;
 
+    /// For each of these groups, by their keys, whether a notification of it waits for the receiver.
+    async fn have_waiting(&self, receiver: &str, groups: &[String]) -> Result<Vec<bool>>;
+
     /// Queues a notification once more for its receiver, under its id; its dead letter is removed, and the receiver is
     /// notified of the returns of its silences again. `false`: it waits already.
     async fn replay(&self, delivery: &Delivery, now: Timestamp) -> Result<bool>;

@@ -16,6 +16,7 @@ mod layout;
 mod lost;
 mod moving;
 mod openings_alike;
+mod reconnect;
 mod roster_alike;
 mod servers;
 mod silences_alike;

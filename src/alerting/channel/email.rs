@@ -11,7 +11,7 @@
 //! If it refuses some for the moment (greylisting, a full mailbox), the others get the mail, and each of those is a delivery of
 //! its own, see `put_off.rs`. Later mails to such a recipient come behind it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
 use async_trait::async_trait;
@@ -38,7 +38,7 @@ use crate::alerting::message::{Message, MessageConfig, test_delivery};
 use crate::alerting::put_off;
 use crate::alerting::text::plain;
 use crate::clock::Timestamp;
-use crate::store::Delivery;
+use crate::store::{Delivery, DeliveryRecords};
 use crate::trust;
 
 mod limited_stream;
@@ -64,6 +64,8 @@ pub struct Email {
     message: MessageConfig,
     idle: Mutex<Vec<(AsyncSmtpConnection, Instant)>>,
     refused: Mutex<RefusedRecipients>,
+    /// The deliveries that wait; without them no mail comes behind another.
+    records: OnceLock<Arc<dyn DeliveryRecords>>,
 }
 
 /// What a server answers to recipients.
@@ -115,6 +117,7 @@ impl Email {
             message: message.clone(),
             idle: Mutex::default(),
             refused: Mutex::default(),
+            records: OnceLock::new(),
         })
     }
 
@@ -122,21 +125,21 @@ impl Email {
         MailContent::new(message, self.domain(), &self.message)
     }
 
-    async fn post(&self, message: &Message<'_>, now: Timestamp) -> Result<Answer, Failure> {
+    async fn post(&self, message: &Message<'_>) -> Result<Answer, Failure> {
         let delivery = message.delivery;
         let mail = self
             .written(self.content(message))
             .map_err(|error| Failure::temporary(format!("the mail cannot be written: {}", chain(&error))))?;
         let only = put_off::recipient(delivery);
         let is_patient = only.is_none() && !delivery.is_at_most_once() && !message.is_test;
-        let (behind, recipients): (Vec<&Address>, Vec<&Address>) = {
-            let refused = self.refused();
-            let all = self.to.iter().map(|mailbox| &mailbox.email);
-            all.filter(|one| only.is_none_or(|only| one.to_string() == only))
-                .partition(|one| is_patient && refused.is_behind(one, now))
-        };
+        let waits = if is_patient { self.waits(delivery).await? } else { vec![false; self.to.len()] };
+        let all = self.to.iter().map(|mailbox| &mailbox.email).zip(waits);
+        let all = all.filter(|(one, _)| only.is_none_or(|only| one.to_string() == only));
+        let (behind, recipients): (Vec<_>, Vec<_>) = all.partition(|(_, waits)| *waits);
+        let (behind, _): (Vec<&Address>, Vec<bool>) = behind.into_iter().unzip();
+        let (recipients, _): (Vec<&Address>, Vec<bool>) = recipients.into_iter().unzip();
         if recipients.is_empty() {
-            let rest = self.put_off(delivery, &behind, now);
+            let rest = put_off::for_recipients(delivery, &behind);
             return Ok(Answer { text: "no recipient can have it now".to_owned(), rest });
         }
         let mut connection = self.connection().await?;
@@ -147,22 +150,23 @@ impl Email {
         let text = self.hand_over(&mut connection, &mail.formatted()).await?;
         self.idle().push((connection, Instant::now()));
         self.note_refused(&taken, refused.iter().chain(&put_off));
-        if only.is_some() {
-            self.refused().handed_over(taken[0], &delivery.id);
-        }
         let later = put_off.iter().map(|(recipient, _)| *recipient).filter(|_| is_patient).chain(behind);
-        let rest = self.put_off(delivery, &later.collect::<Vec<_>>(), now);
+        let rest = put_off::for_recipients(delivery, &later.collect::<Vec<_>>());
         Ok(Answer { text, rest })
     }
 
-    /// Deliveries of the same mail to these recipients, each by itself.
-    fn put_off(&self, delivery: &Delivery, recipients: &[&Address], now: Timestamp) -> Vec<Delivery> {
-        let of_one = |recipient: &&Address| {
-            let one = put_off::for_recipient(delivery, recipient.as_ref());
-            self.refused().put_off(recipient, &one.id, now);
-            one
+    /// For each recipient, whether earlier mails wait for it. Blindness waits for no mail, and for no engine.
+    async fn waits(&self, delivery: &Delivery) -> Result<Vec<bool>, Failure> {
+        let is_alone = self.to.len() == 1 || !delivery.blind.is_empty();
+        let Some(records) = self.records.get().filter(|_| !is_alone) else {
+            return Ok(vec![false; self.to.len()]);
         };
-        recipients.iter().map(of_one).collect()
+        let lanes: Vec<String> =
+            self.to.iter().map(|mailbox| put_off::lane(mailbox.email.as_ref())).collect();
+        records.have_waiting(&self.receiver, &lanes).await.map_err(|error| {
+            let why = format!("the engine does not say for whom mails wait: {error}");
+            Failure::Partial { why, wait: FIRST_WAIT, is_asked: false }
+        })
     }
 
     /// The outcome of a mail that no recipient gets. One that was put off for its recipient is no failure of the server, which
@@ -294,12 +298,12 @@ impl Email {
 
 #[async_trait]
 impl Channel for Email {
-    async fn send(&self, delivery: &Delivery, now: Timestamp) -> Result<Answer, Failure> {
-        self.post(&Message::new(delivery), now).await
+    async fn send(&self, delivery: &Delivery, _now: Timestamp) -> Result<Answer, Failure> {
+        self.post(&Message::new(delivery)).await
     }
 
     async fn send_test(&self, now: Timestamp) -> Result<(), Failure> {
-        self.post(&Message::test(&test_delivery(&self.receiver, now)), now).await.map(|_| ())
+        self.post(&Message::test(&test_delivery(&self.receiver, now))).await.map(|_| ())
     }
 
     /// Connects, greets, logs in and names sender and recipients, and sends no mail.
@@ -322,6 +326,10 @@ impl Channel for Email {
     fn render(&self, delivery: &Delivery) -> Result<String, String> {
         let content = self.content(&Message::new(delivery));
         Ok(format!("Subject: {}\n\n{}", content.subject, content.text))
+    }
+
+    fn keep_order(&self, records: Arc<dyn DeliveryRecords>) {
+        let _ = self.records.set(records);
     }
 
     fn unreached(&self) -> Option<String> {

@@ -23,6 +23,10 @@ impl DeliveryRecords for EmbeddedEngine {
         kept::waiting(self, receiver, after).await
     }
 
+    async fn have_waiting(&self, receiver: &str, groups: &[String]) -> Result<Vec<bool>> {
+        kept::have_waiting(self, receiver, groups).await
+    }
+
     async fn replay(&self, delivery: &Delivery, now: Timestamp) -> Result<bool> {
         kept::replay(self, delivery, now).await
     }

@@ -185,6 +185,20 @@ pub(super) async fn waiting(
     Ok(WaitingPage { waiting: waiting.collect(), next })
 }
 
+pub(super) async fn have_waiting(
+    engine: &EmbeddedEngine,
+    receiver: &str,
+    groups: &[String],
+) -> Result<Vec<bool>> {
+    let (receiver, groups) = (receiver.to_owned(), groups.to_vec());
+    let read = move |database: &Connection| {
+        let select = "SELECT EXISTS (SELECT 1 FROM lanes WHERE receiver = ? AND grp = ?)";
+        let mut select = database.prepare_cached(select)?;
+        groups.iter().map(|group| Ok(select.query_row([&receiver, group], |row| row.get(0))?)).collect()
+    };
+    engine.readers.read(read).await
+}
+
 pub(super) async fn replay(engine: &EmbeddedEngine, delivery: &Delivery, now: Timestamp) -> Result<bool> {
     let partition = partition_of_group(&delivery.group.key, engine.memory.partitions());
     let (body, silences) = (to_json(&Notification::again(delivery))?, delivery.silences());

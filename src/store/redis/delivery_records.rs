@@ -23,6 +23,10 @@ impl DeliveryRecords for RedisEngine {
         kept::waiting(self, receiver, after).await
     }
 
+    async fn have_waiting(&self, receiver: &str, groups: &[String]) -> Result<Vec<bool>> {
+        kept::have_waiting(self, receiver, groups).await
+    }
+
     async fn replay(&self, delivery: &Delivery, now: Timestamp) -> Result<bool> {
         replay::replay(self, delivery, now).await
     }

@@ -1,29 +1,32 @@
 //! Expiry notifications as hints. They may be late, lost or about other keys; a hint leads to a check of the unit.
 //!
-//! A server notifies only of its own keys, so each server has a connection that subscribes. It subscribes again by
-//! itself after a failure. After a failure, and after a new subscription, notifications may have been lost, which is
-//! a hint too. The same connections get the notifications of instances that start or stop, which a cluster passes on
-//! to every server.
+//! A server notifies only of its own keys, so each server has a connection that subscribes. One that is cut is replaced:
+//! that is noticed at once, or by a question every few seconds if the server is silent. Notifications may have been lost
+//! then, and before a new subscription, which is a hint too. The same connections get the notifications of instances
+//! that start or stop, which a cluster passes on to every server.
 //!
 //! While very many units of a server are due, its connection unsubscribes: for each instance, the notifications of all
 //! units would cost the server as much as the records of a tenth of them.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use redis::aio::ConnectionManager;
-use redis::{PushInfo, PushKind, Value};
-use tokio::sync::mpsc;
+use redis::{AsyncConnectionConfig, PushInfo, PushKind, Value};
+use tokio::sync::{Notify, mpsc};
 
 use super::RedisEngine;
+use super::config::{CONNECT, RESPONSE};
 use super::keys::Keys;
-use super::topology::{Server, classify, manager, may_pass};
+use super::topology::{Server, classify, may_pass};
 use crate::store::{EngineError, Hint, Result};
 
 /// The time between two attempts to listen to a server among others.
 const RETRY: Duration = Duration::from_millis(500);
+/// How often a silent server is asked whether it is there.
+const ASKED_EVERY: Duration = Duration::from_secs(10);
 /// The wait before a server that refused the subscription is tried again.
 const REFUSED_RETRY: Duration = Duration::from_secs(30);
 
@@ -61,20 +64,26 @@ async fn keep_listening(engine: &RedisEngine, server: &Server, hints: &mpsc::Sen
                 }
                 tokio::time::sleep(if is_refused { REFUSED_RETRY } else { RETRY }).await;
             }
+            Ok(()) if !engine.topology.is_fixed() && !hints.is_closed() => tokio::time::sleep(RETRY).await,
             ended => return ended,
         }
     }
 }
 
-/// Sends the hints of one server until the receiver is dropped.
+/// Sends the hints of one server until the receiver is dropped, or the connection is cut.
 async fn listen_to(engine: &RedisEngine, server: &Server, hints: &mpsc::Sender<Hint>) -> Result<()> {
     let client = server.client().clone();
     let database = client.get_connection_info().redis_settings().db();
     let keys = engine.keys.clone();
     let telemetry = engine.telemetry.clone();
     let sender = hints.clone();
+    let cut = Arc::new(Notify::new());
+    let is_cut = cut.clone();
     let (roster, roster_changed) = (keys.roster(), engine.roster_changed.clone());
     let forward = move |push: PushInfo| -> std::result::Result<(), ()> {
+        if push.kind == PushKind::Disconnection {
+            cut.notify_one();
+        }
         if channel(&push) == Some(roster.as_bytes()) {
             roster_changed.notify_one();
         } else if let Some(hint) = hint(&keys, &push)
@@ -84,9 +93,13 @@ async fn listen_to(engine: &RedisEngine, server: &Server, hints: &mpsc::Sender<H
         }
         Ok(())
     };
-    let config = manager().set_push_sender(forward).set_automatic_resubscription();
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(CONNECT))
+        .set_response_timeout(Some(RESPONSE))
+        .set_push_sender(forward);
     let problem = |error| classify(server.address(), &error);
-    let mut connection = ConnectionManager::new_with_config(client, config).await.map_err(problem)?;
+    let mut connection =
+        client.get_multiplexed_async_connection_with_config(&config).await.map_err(problem)?;
     match connection.subscribe(engine.keys.roster()).await {
         Ok(()) => engine.roster_is_refused.store(false, Ordering::Relaxed),
         // The next connection subscribes.
@@ -107,7 +120,11 @@ async fn listen_to(engine: &RedisEngine, server: &Server, hints: &mpsc::Sender<H
         is_subscribed = wanted;
         tokio::select! {
             () = hints.closed() => return Ok(()),
+            () = is_cut.notified() => return Ok(()),
             changed = storms.changed() => changed.unwrap_or_default(),
+            () = tokio::time::sleep(ASKED_EVERY) => {
+                connection.send_packed_command(&redis::cmd("PING")).await.map_err(problem)?;
+            }
         }
     }
 }

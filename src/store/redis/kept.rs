@@ -185,6 +185,18 @@ async fn read_lanes(
     Ok(waiting.collect())
 }
 
+pub(super) async fn have_waiting(
+    engine: &RedisEngine,
+    receiver: &str,
+    groups: &[String],
+) -> Result<Vec<bool>> {
+    let mut read = pipe();
+    for group in groups {
+        read.hexists(engine.keys.of(engine.keys.partition_of_group(group), "lanes", receiver), group);
+    }
+    engine.topology.send("lanes", &read).await
+}
+
 /// Only the newest are kept while the partitions are read, so memory stays bounded.
 pub(super) async fn attempts(engine: &RedisEngine, find: &FindAttempts) -> Result<Vec<StoredAttempts>> {
     let entries = |partition| {

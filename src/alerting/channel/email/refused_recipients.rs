@@ -1,24 +1,16 @@
 //! The recipients that a server refuses, as far as this instance knows.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt::Display;
-use std::time::Duration;
 
 use lettre::Address;
 
 use super::Refused;
-use crate::clock::Timestamp;
-
-/// How long mails to a recipient go behind its last one that was put off, unless this instance hands that one over. Another
-/// instance may have done so.
-const BEHIND: Duration = Duration::from_secs(3600);
 
 #[derive(Default)]
 pub(super) struct RefusedRecipients {
     /// Why each was refused last. By address, so that the text does not change with their order.
     why: BTreeMap<String, String>,
-    /// The last delivery that was put off for a recipient, and when.
-    put_off: HashMap<Address, (String, Timestamp)>,
 }
 
 impl RefusedRecipients {
@@ -35,22 +27,6 @@ impl RefusedRecipients {
     /// The recipients that are refused, and why; `None`: none is.
     pub fn text(&self) -> Option<String> {
         (!self.why.is_empty()).then(|| list(&self.why))
-    }
-
-    /// Whether a mail to this recipient comes behind others that wait.
-    pub fn is_behind(&self, recipient: &Address, now: Timestamp) -> bool {
-        self.put_off.get(recipient).is_some_and(|(_, at)| now.since(*at) < BEHIND)
-    }
-
-    pub fn put_off(&mut self, recipient: &Address, delivery: &str, now: Timestamp) {
-        self.put_off.insert(recipient.clone(), (delivery.to_owned(), now));
-    }
-
-    /// The recipient has this delivery, which was put off.
-    pub fn handed_over(&mut self, recipient: &Address, delivery: &str) {
-        if self.put_off.get(recipient).is_some_and(|(last, _)| last == delivery) {
-            self.put_off.remove(recipient);
-        }
     }
 }
 

@@ -30,6 +30,13 @@ pub fn is_cut(error: &RedisError) -> bool {
     error.is_io_error() || error.is_connection_dropped() || error.is_timeout()
 }
 
+/// Whether a server refused the login of a new connection, or its database.
+pub fn is_refused_login(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::AuthenticationFailed
+        || matches!(error.code(), Some("NOAUTH" | "WRONGPASS"))
+        || error.to_string().starts_with("Redis server refused")
+}
+
 /// Whether a failover, which ends within seconds, or a slot that moves explains a failure. A script that is not known was
 /// loaded at another server than the one that has to run it now.
 pub fn may_pass(error: &RedisError) -> bool {
@@ -66,9 +73,7 @@ impl NoAnswer {
     pub fn of(server: &str, error: &RedisError, options: &str) -> NoAnswer {
         let error = &first_of(error);
         let lacks_rights = error.kind() == ErrorKind::Server(ServerErrorKind::NoPerm);
-        let is_refused = lacks_rights
-            || error.kind() == ErrorKind::AuthenticationFailed
-            || matches!(error.code(), Some("NOAUTH" | "WRONGPASS"));
+        let is_refused = lacks_rights || is_refused_login(error);
         let cause = trust::cause(error);
         let is_explained = is_refused || cause.is_some();
         let text = match cause {

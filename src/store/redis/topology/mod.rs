@@ -53,7 +53,7 @@ use errors::{first_error, replaced};
 pub use login::Login;
 use routed::Routed;
 use sentinel::Sentinel;
-pub use server::{Server, manager};
+pub use server::Server;
 use servers::Servers;
 pub use servers::{Clocks, View};
 use single::Single;

@@ -9,14 +9,17 @@
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+
+use arc_swap::ArcSwap;
 
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::{Client, Cmd, FromRedisValue, Pipeline, RedisError, RedisResult, Value};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::errors::is_cut;
+use super::errors::{is_cut, is_refused_login};
 use crate::store::redis::admission::Admission;
 use crate::store::redis::config::{CONNECT, RESPONSE};
 use crate::store::redis::dedicated::{Dedicated, IdleConnections};
@@ -26,10 +29,16 @@ use crate::telemetry::ServerAnswers;
 /// The time for the answers of a server that is a primary no more.
 const LAST_ANSWERS: Duration = Duration::from_millis(500);
 
+/// How long a refused login is not repeated.
+const LOGIN_AGAIN: Duration = Duration::from_secs(1);
+
 pub struct Server {
     address: String,
     client: Client,
-    connection: ConnectionManager,
+    /// Replaced if it does not connect again by itself, see [`Server::connect_anew`].
+    connection: ArcSwap<ConnectionManager>,
+    /// When it was replaced last.
+    replaced: Mutex<Instant>,
     idle: IdleConnections,
     admission: Admission,
     round_trip: RoundTrip,
@@ -56,7 +65,8 @@ impl Server {
         Ok(Server {
             address,
             client,
-            connection,
+            connection: ArcSwap::from_pointee(connection),
+            replaced: Mutex::new(Instant::now()),
             idle: IdleConnections::default(),
             admission: Admission::new(),
             round_trip: RoundTrip::default(),
@@ -123,7 +133,7 @@ impl Server {
 
     pub async fn send_one(&self, command: &Cmd) -> RedisResult<Value> {
         let began = Instant::now();
-        let mut connection = self.connection.clone();
+        let mut connection = ConnectionManager::clone(&self.connection.load());
         let answer = self.until_left(connection.send_packed_command(command)).await;
         self.answered(began, answer)
     }
@@ -131,7 +141,7 @@ impl Server {
     /// Sends commands as one batch. `offset` and `count` are those of [`redis::aio::ConnectionLike`].
     pub async fn send(&self, pipe: &Pipeline, offset: usize, count: usize) -> RedisResult<Vec<Value>> {
         let began = Instant::now();
-        let mut connection = self.connection.clone();
+        let mut connection = ConnectionManager::clone(&self.connection.load());
         let answers = self.until_left(connection.send_packed_commands(pipe, offset, count)).await;
         self.answered(began, answers)
     }
@@ -177,8 +187,24 @@ impl Server {
         Ok((answers, queued))
     }
 
+    /// Connects again with the next call: a connection whose login was refused keeps that answer for good, though an
+    /// operator may have changed the user meanwhile.
+    fn connect_anew(&self) {
+        let mut replaced = self.replaced.lock().unwrap_or_else(PoisonError::into_inner);
+        if replaced.elapsed() < LOGIN_AGAIN {
+            return;
+        }
+        *replaced = Instant::now();
+        if let Ok(connection) = ConnectionManager::new_lazy_with_config(self.client.clone(), manager()) {
+            self.connection.store(Arc::new(connection));
+        }
+    }
+
     fn answered<T>(&self, began: Instant, answer: RedisResult<T>) -> RedisResult<T> {
         self.answers.set(!answer.as_ref().is_err_and(is_cut));
+        if answer.as_ref().is_err_and(is_refused_login) {
+            self.connect_anew();
+        }
         if answer.is_ok() {
             let now = Instant::now();
             self.admission.set_times(times(self.round_trip.took(now.duration_since(began), now)));
@@ -188,7 +214,7 @@ impl Server {
 }
 
 /// How connections are opened again after a failure.
-pub fn manager() -> ConnectionManagerConfig {
+fn manager() -> ConnectionManagerConfig {
     ConnectionManagerConfig::new()
         .set_connection_timeout(Some(CONNECT))
         .set_response_timeout(Some(RESPONSE))

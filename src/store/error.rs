@@ -3,7 +3,7 @@
 use crate::telemetry::Failure;
 
 /// Why an engine did not execute a call.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum EngineError {
     /// The engine cannot be reached or did not answer; the call may be repeated.
     #[error("{0}")]

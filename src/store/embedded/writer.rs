@@ -216,7 +216,7 @@ impl WriterThread {
             Err(_) if jobs.len() > 1 => jobs.into_iter().for_each(|job| self.write(vec![job])),
             Err(error) => {
                 let error = self.full_scan.explain(error, &self.path);
-                jobs.into_iter().for_each(|job| job.fail(copy(&error)));
+                jobs.into_iter().for_each(|job| job.fail(error.clone()));
             }
         }
     }
@@ -239,16 +239,5 @@ impl WriterThread {
             jobs[..written].iter_mut().for_each(|job| job.undo());
         }
         result
-    }
-}
-
-/// Each job that failed gets the error.
-fn copy(error: &EngineError) -> EngineError {
-    match error {
-        EngineError::Unavailable(why) => EngineError::Unavailable(why.clone()),
-        EngineError::Passing(why) => EngineError::Passing(why.clone()),
-        EngineError::WrongType(why) => EngineError::WrongType(why.clone()),
-        EngineError::Refused(why) => EngineError::Refused(why.clone()),
-        EngineError::Damaged(why) => EngineError::Damaged(why.clone()),
     }
 }

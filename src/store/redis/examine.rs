@@ -31,6 +31,9 @@ const FAILOVER: Duration = Duration::from_secs(10);
 /// How many steps one examination goes on with the scan of the keys that were there before the start: 200 000 keys.
 const STEPS_OF_FIRST_SCAN: usize = 800;
 
+/// For how long `/readyz` shows that a part of the fleet was lost.
+const LOSS_SHOWN: Duration = Duration::from_secs(86_400);
+
 /// Detection does not depend on notifications.
 pub(super) const MEANWHILE: &str = "Detection works by the deadline index meanwhile";
 
@@ -56,8 +59,11 @@ pub(super) async fn examine(engine: &RedisEngine, now: Timestamp) -> Result<Vec<
         engine.topology.request_examination();
     }
     // The examination of the fleet needs every server; with a part of them it waits for the next time.
-    let mut warnings = match examine_fleet(engine).await {
-        Err(EngineError::Unavailable(_) | EngineError::Passing(_)) if is_partial => Vec::new(),
+    let slots = slots_missing(&engine.topology);
+    let mut warnings = match examine_fleet(engine, now).await {
+        Err(EngineError::Unavailable(_) | EngineError::Passing(_)) if is_partial || slots.is_some() => {
+            Vec::new()
+        }
         examined => examined?,
     };
     let clocks = clock_warning(&engine.topology, &states, (now, began)).await;
@@ -80,7 +86,7 @@ pub(super) async fn examine(engine: &RedisEngine, now: Timestamp) -> Result<Vec<
     warnings.extend(merged(all));
     warnings.extend(clocks);
     warnings.extend(engine.late_replicas());
-    warnings.extend(slots_missing(&engine.topology));
+    warnings.extend(slots);
     warnings.extend(missing(others.into_iter().filter(|(address, _)| lasting.contains(address))));
     Ok(warnings)
 }
@@ -165,7 +171,7 @@ async fn quarantine_wrong_types(engine: &RedisEngine) -> Result<()> {
 
 /// Quarantines unreadable values, and examines the matters of all servers together: the rights, and which fleet is
 /// there.
-async fn examine_fleet(engine: &RedisEngine) -> Result<Vec<Warning>> {
+async fn examine_fleet(engine: &RedisEngine, now: Timestamp) -> Result<Vec<Warning>> {
     quarantine_wrong_types(engine).await?;
     quarantine::report_quarantined(&engine.topology, &engine.keys, &engine.telemetry).await?;
     let fleet = read_fleet(&engine.topology, &engine.keys).await?;
@@ -179,6 +185,14 @@ async fn examine_fleet(engine: &RedisEngine) -> Result<Vec<Warning>> {
              are heard, those that stay silent are not: compare with your registry, then restart rollcall";
         warnings.push(Warning { name: EngineWarning::LostItsData, text: text.into() });
     }
+    let emptied_at = engine.known_fleet().emptied_at.map(Timestamp::from_millis);
+    if let Some(at) = emptied_at.filter(|at| now.since(*at) < LOSS_SHOWN) {
+        let text = format!(
+            "a server of the cluster lost its part of the fleet at {at}: its units are known again when they are heard, \
+             those that stay silent are not: compare with your registry, or restore a backup; this is shown for a day"
+        );
+        warnings.push(Warning { name: EngineWarning::LostItsData, text });
+    }
     Ok(warnings)
 }
 
@@ -191,9 +205,12 @@ fn down(why: &EngineError) -> Warning {
 pub(super) fn slots_missing(topology: &Topology) -> Option<Warning> {
     let missing = topology.missing_slots();
     let text = || {
+        let servers =
+            topology.changes().borrow().map.servers().first().map(|server| server.address().to_owned());
+        let node = servers.unwrap_or("HOST:PORT".to_owned());
         format!(
-            "{missing} of the 16384 slots have no primary: units there are not watched, and rollcall is blind; see \
-             redis-cli --cluster check, and repair the cluster with redis-cli --cluster fix"
+            "{missing} of the 16384 slots have no primary, and rollcall is blind if the fleet has keys there: see \
+             redis-cli --cluster check {node}, and repair the cluster with redis-cli --cluster fix {node}"
         )
     };
     (missing > 0).then(|| Warning { name: EngineWarning::SlotsMissing, text: text() })

@@ -1,6 +1,6 @@
 //! The servers as `rollcall check` sees them: what the service would find, before it uses them. Changes nothing.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use futures_util::future::join_all;
@@ -26,7 +26,10 @@ pub(super) async fn survey(topology: &Topology, config: &Config, now: Timestamp)
         Ok(keys) => (keys, Ok(())),
         // If the user has no right to read the fleet, the next step names all missing rights.
         Err(refused @ EngineError::Refused(_)) => (meta::new_keys(config), Err(refused)),
-        Err(error) => return Err(error),
+        // Missing slots explain what cannot be read.
+        Err(error) => {
+            return Err(slots_missing(topology).map_or(error, |one| EngineError::Unavailable(one.text)));
+        }
     };
     let keys = &keys;
     if let Some(text) = rights::missing(topology, keys).await? {
@@ -37,7 +40,10 @@ pub(super) async fn survey(topology: &Topology, config: &Config, now: Timestamp)
     states.iter().try_for_each(|state| check_version(&state.info))?;
     meta::check_whole(topology, keys).await?;
     stored?;
-    topology.send::<()>("probe", &probe(keys)).await?;
+    topology.send::<()>("probe", &partitions(keys)).await?;
+    for key in one_key_of_each(topology, keys).await? {
+        topology.send::<()>("probe", &probe(&key)).await?;
+    }
     let Some(first) = states.first() else {
         return Err(EngineError::Unavailable(format!("no primary is known at {}", topology.address())));
     };
@@ -171,15 +177,30 @@ fn described(state: &ServerState) -> String {
     parts.join(", ")
 }
 
-/// Tries every kind of command on keys that do not exist, so that nothing changes. A replica, a node of a cluster
-/// with a part of the slots, and a user without the rights refuse it.
-fn probe(keys: &Keys) -> Pipeline {
+/// Reads from each partition: a node of a cluster with a part of the slots refuses that.
+fn partitions(keys: &Keys) -> Pipeline {
     let mut pipe = pipe();
     for partition in 0..keys.partitions() {
         pipe.exists(keys.in_partition(partition, "deadlines")).ignore();
     }
     pipe.exists(keys.heard()).ignore();
-    let key = &keys.in_partition(0, "probe");
+    pipe
+}
+
+/// A key at each primary that does not exist, so that a write of every one of them is tried.
+async fn one_key_of_each(topology: &Topology, keys: &Keys) -> Result<Vec<String>> {
+    let mut of_servers = BTreeMap::new();
+    for partition in 0..keys.partitions() {
+        let server = topology.server(keys.slot(partition)).await?;
+        of_servers.entry(server.address().to_owned()).or_insert(keys.in_partition(partition, "probe"));
+    }
+    Ok(of_servers.into_values().collect())
+}
+
+/// Tries every kind of command on a key that does not exist, so that nothing changes. A replica, a server that refuses
+/// writes, and a user without the rights refuse it.
+fn probe(key: &str) -> Pipeline {
+    let mut pipe = pipe();
     pipe.cmd("SET").arg(key).arg(0).arg("PX").arg(1).arg("XX").arg("GET").ignore();
     pipe.cmd("ZADD").arg(key).arg("XX").arg("LT").arg(0).arg("x").ignore();
     pipe.zrem(key, "x").ignore().hdel(key, "x").ignore().xdel(key, &["0-1"]).ignore();

@@ -194,9 +194,11 @@ impl Discovery for Cluster {
             return Vec::new();
         }
         let mut used: BTreeSet<HostPort> = known.iter().cloned().collect();
-        used.extend(
-            primaries(&reports).into_iter().flat_map(|primary| [vec![primary.at], primary.replicas].concat()),
-        );
+        let primaries = primaries(&reports);
+        used.extend(primaries.iter().map(|primary| primary.at.clone()));
+        // A replica that refuses the login is of no use when it is promoted.
+        let refused = |at: &HostPort| failed.iter().any(|(other, why)| other == at && why.is_refused);
+        used.extend(primaries.into_iter().flat_map(|primary| primary.replicas).filter(|at| !refused(at)));
         let mut others: BTreeMap<&HostPort, Vec<&Node>> = BTreeMap::new();
         for node in nodes(&reports) {
             others.entry(&node.at).or_default().push(node);

@@ -8,6 +8,9 @@ use crate::trust;
 /// The options of the login at every server that holds a part of the fleet.
 pub const LOGIN: &str = "engine.url and engine.password_file";
 
+/// The begin of an error that says why no server is known, with advice.
+pub const NO_SERVERS: &str = "no servers";
+
 /// The answers of a server that did not execute a command because another server has to, or because none can at
 /// the moment.
 const NOT_EXECUTED: &[&str] =
@@ -150,6 +153,9 @@ pub fn classify(address: &str, error: &RedisError) -> EngineError {
     }
     match error.kind() {
         ErrorKind::AuthenticationFailed => refused(&format!("refused the login; check {LOGIN}")),
+        ErrorKind::InvalidClientConfig if error.to_string().starts_with(NO_SERVERS) => {
+            EngineError::Refused(error.detail().unwrap_or(NO_SERVERS).to_owned())
+        }
         ErrorKind::InvalidClientConfig => refused("cannot be addressed like that; check engine.url"),
         ErrorKind::RESP3NotSupported => refused("is too old; 6.2 or newer is needed"),
         ErrorKind::Server(ServerErrorKind::NoPerm) => {
@@ -158,12 +164,16 @@ pub fn classify(address: &str, error: &RedisError) -> EngineError {
         ErrorKind::Server(ServerErrorKind::ReadOnly) => {
             unavailable("is a replica; engine.url has to name the primary")
         }
-        ErrorKind::Server(ServerErrorKind::Moved) => {
-            refused("has only a part of a cluster; write redis-cluster:// in engine.url")
-        }
+        ErrorKind::Server(ServerErrorKind::Moved) => refused(
+            "has only a part of a cluster; write redis-cluster:// in engine.url (rediss-cluster:// with TLS)",
+        ),
         ErrorKind::Server(ServerErrorKind::ClusterDown) => {
             unavailable("is part of a cluster that does not serve all slots; see CLUSTER INFO there")
         }
+        ErrorKind::Server(ServerErrorKind::TryAgain) => unavailable(
+            "has a slot that is being moved; if nobody moves slots, the move was broken off: end it with redis-cli \
+             --cluster fix HOST:PORT, with the address of a node",
+        ),
         ErrorKind::Server(ServerErrorKind::BusyLoading) => unavailable("is still loading its data"),
         _ => match error.code() {
             Some("NOAUTH" | "WRONGPASS") => refused(&format!("refused the login; check {LOGIN}")),

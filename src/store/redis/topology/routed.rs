@@ -20,7 +20,7 @@ use redis::aio::ConnectionLike;
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisFuture, RedisResult, Value};
 use tokio::time::Instant;
 
-use super::errors::{is_not_executed, was_not_executed};
+use super::errors::{NO_SERVERS, is_not_executed, was_not_executed};
 use super::server::Server;
 use super::servers::{Servers, View};
 use super::slots::{is_about_scripts, slot_of_command};
@@ -104,7 +104,7 @@ impl<'a> Routed<'a> {
         }
         self.servers.view().await.map_err(|error| match error {
             EngineError::Unavailable(why) => RedisError::from(std::io::Error::other(why)),
-            other => RedisError::from((ErrorKind::InvalidClientConfig, "no servers", other.to_string())),
+            other => RedisError::from((ErrorKind::InvalidClientConfig, NO_SERVERS, other.to_string())),
         })
     }
 

@@ -133,8 +133,9 @@ impl Sentinel {
         ))
     }
 
-    /// The replicas that the first sentinel that answers cannot reach; former primaries are among them.
-    async fn replicas_down(&self) -> Vec<HostPort> {
+    /// The replicas that the first sentinel that answers knows, and whether it cannot reach them; former primaries are among
+    /// them.
+    async fn replicas(&self) -> Vec<(HostPort, bool)> {
         for sentinel in &self.login.address().servers {
             let Ok(client) = self.login.sentinel(&sentinel.host, sentinel.port) else { continue };
             let mut question = pipe();
@@ -142,14 +143,14 @@ impl Sentinel {
             let answer = ask::<(Vec<HashMap<String, String>>,)>(&client, &question).await;
             let Ok((replicas,)) = answer else { continue };
             let is_down = |flags: &String| flags.split(',').any(|flag| flag == "s_down");
-            let replicas = replicas.iter().filter(|replica| replica.get("flags").is_some_and(is_down));
-            return replicas.filter_map(address).collect();
+            let replica = |fields| Some((address(fields)?, fields.get("flags").is_some_and(is_down)));
+            return replicas.iter().filter_map(replica).collect();
         }
         Vec::new()
     }
 
-    /// Why a replica that the sentinels cannot reach is of no use, for an operator.
-    async fn observe_replica(&self, at: &HostPort) -> String {
+    /// Why a replica is of no use, for an operator: the sentinels cannot reach it, or it refuses the login.
+    async fn observe_replica(&self, at: &HostPort, is_down: bool) -> Option<String> {
         let name = format!("the replica at {at}");
         let mut question = pipe();
         question.cmd("ROLE");
@@ -157,12 +158,15 @@ impl Sentinel {
             Ok(client) => ask::<(Value,)>(&client, &question).await,
             Err(error) => Err(error),
         };
-        match answer {
-            Ok(_) => {
-                format!("{name} answers, but the sentinels do not reach it; check the network between them")
+        match answer.map_err(|error| NoAnswer::of(&name, &error, LOGIN)) {
+            Ok(_) if is_down => Some(format!(
+                "{name} answers, but the sentinels do not reach it; check the network between them"
+            )),
+            Err(why) if is_down || why.is_refused => {
+                let todo = "start it, or let the sentinels forget it: SENTINEL RESET, at one after the other";
+                Some(why.advised(todo))
             }
-            Err(error) => NoAnswer::of(&name, &error, LOGIN)
-                .advised("start it, or let the sentinels forget it: SENTINEL RESET, at one after the other"),
+            _ => None,
         }
     }
 
@@ -255,10 +259,13 @@ impl Discovery for Sentinel {
         let sentinels = self.login.address().servers.iter();
         let observed = sentinels.map(|one| async move { (one.to_string(), self.observe(one).await) });
         let mut observed = join_all(observed).await;
-        let mut down = self.replicas_down().await;
-        down.retain(|at| !known.contains(at));
-        let down = down.iter().map(|at| async move { (at.to_string(), Err(self.observe_replica(at).await)) });
-        observed.extend(join_all(down).await);
+        let mut replicas = self.replicas().await;
+        replicas.retain(|(at, _)| !known.contains(at));
+        let replicas = replicas.iter().map(|(at, is_down)| async move {
+            let why = self.observe_replica(at, *is_down).await?;
+            Some((at.to_string(), Err(why)))
+        });
+        observed.extend(join_all(replicas).await.into_iter().flatten());
         observed
     }
 

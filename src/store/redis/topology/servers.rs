@@ -75,7 +75,7 @@ pub struct Servers {
     discovery: Box<dyn Discovery>,
     view: watch::Sender<Arc<View>>,
     /// When the servers were learned last. Held while they are learned.
-    learned: tokio::sync::Mutex<Option<Instant>>,
+    learned: tokio::sync::Mutex<Option<(Instant, Option<EngineError>)>>,
     doubt: Notify,
     /// The server without slots to which another one referred last: the first commands of a slot that moves there.
     referred: Mutex<Option<Arc<Server>>>,
@@ -142,11 +142,18 @@ impl Servers {
     pub async fn learn(&self, seen: u64) -> Result<()> {
         let mut learned = self.learned.lock().await;
         let before = self.now();
-        if before.number != seen || learned.is_some_and(|at| at.elapsed() < SHORTEST_PERIOD) {
+        if before.number != seen {
             return Ok(());
         }
+        if let Some((at, failed)) = &*learned
+            && at.elapsed() < SHORTEST_PERIOD
+        {
+            // Without any server, whoever asks next needs the reason.
+            let failed = failed.clone().filter(|_| before.number == 0);
+            return failed.map_or(Ok(()), Err);
+        }
         let primaries = self.discovery.learn(&before.addresses()).await;
-        *learned = Some(Instant::now());
+        *learned = Some((Instant::now(), primaries.as_ref().err().cloned()));
         let primaries = primaries?;
         if primaries == before.primaries {
             return Ok(());

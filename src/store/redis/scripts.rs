@@ -36,7 +36,6 @@ pub struct Scripts {
     pub find_attempts: Script,
     pub replay: Script,
     pub fall_back: Script,
-    pub forget_records: Script,
     pub keep_values: Script,
     pub forget_values: Script,
     pub raise: Script,
@@ -85,7 +84,6 @@ impl Scripts {
                 include_str!("scripts/replay.lua")
             )),
             fall_back: guarded(include_str!("scripts/fall_back.lua")),
-            forget_records: guarded(include_str!("scripts/forget_records.lua")),
             keep_values: guarded(include_str!("scripts/keep_values.lua")),
             forget_values: guarded(include_str!("scripts/forget_values.lua")),
             raise: guarded(include_str!("scripts/raise.lua")),

@@ -5,6 +5,9 @@ use std::collections::HashMap;
 
 use redis::{Script, ScriptInvocation};
 
+use super::RedisEngine;
+use crate::store::Result;
+
 /// Steps on keys of one slot.
 #[derive(Default)]
 pub(super) struct Steps {
@@ -89,6 +92,13 @@ impl Steps {
             call.arg(word.as_slice());
         }
         call
+    }
+}
+
+impl RedisEngine {
+    /// Answers for each step whether it is written.
+    pub(super) async fn write_steps(&self, name: &'static str, mut steps: Steps) -> Result<Vec<bool>> {
+        self.topology.run(name, &steps.call(&self.scripts.write_steps)).await
     }
 }
 

@@ -37,7 +37,6 @@ pub struct Scripts {
     pub replay: Script,
     pub fall_back: Script,
     pub keep_values: Script,
-    pub forget_values: Script,
     pub raise: Script,
     pub renew: Script,
     pub register_timers: Script,
@@ -85,7 +84,6 @@ impl Scripts {
             )),
             fall_back: guarded(include_str!("scripts/fall_back.lua")),
             keep_values: guarded(include_str!("scripts/keep_values.lua")),
-            forget_values: guarded(include_str!("scripts/forget_values.lua")),
             raise: guarded(include_str!("scripts/raise.lua")),
             renew: guarded(RENEW),
             register_timers: guarded(concat!(

@@ -8,6 +8,9 @@ use redis::{Script, ScriptInvocation};
 use super::RedisEngine;
 use crate::store::Result;
 
+/// How often a caller decides again what changes between its read and its write.
+pub(super) const MOST_TRIES: usize = 20;
+
 /// Steps on keys of one slot.
 #[derive(Default)]
 pub(super) struct Steps {

@@ -43,7 +43,6 @@ pub struct Scripts {
     pub cancel_timers: Script,
     pub fire_timers: Script,
     pub find_timers: Script,
-    pub forget_timers: Script,
     pub begin_only_attempts: Script,
     pub give_up_only_attempts: Script,
 }
@@ -101,7 +100,6 @@ impl Scripts {
                 include_str!("scripts/fire_timers.lua")
             )),
             find_timers: guarded(include_str!("scripts/find_timers.lua")),
-            forget_timers: guarded(include_str!("scripts/forget_timers.lua")),
             begin_only_attempts: guarded(concat!(
                 include_str!("scripts/timer_receipts.lua"),
                 include_str!("scripts/end_lanes.lua"),

@@ -310,6 +310,15 @@ impl Timer {
         Timer { standing: TimerStanding::Fired { at: now, receipts }, ..self }
     }
 
+    /// The timer with this receipt at a receiver; `None` if that changes nothing.
+    pub fn with_receipt(mut self, receiver: &str, receipt: Receipt) -> Option<Timer> {
+        let TimerStanding::Fired { receipts, .. } = &mut self.standing else { return None };
+        let of_receiver = receipts.iter_mut().find(|(name, _)| name == receiver);
+        let (_, before) = of_receiver.filter(|(_, before)| *before != receipt)?;
+        *before = receipt;
+        Some(self)
+    }
+
     /// The timer while no instance runs: the outcome of an attempt that has begun is not recorded any more.
     pub fn at_rest(mut self) -> Timer {
         if let TimerStanding::Fired { receipts, .. } = &mut self.standing {

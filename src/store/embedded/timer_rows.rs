@@ -7,7 +7,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::error::DatabaseResult;
 use super::stored::text;
 use crate::clock::Timestamp;
-use crate::presence::{Receipt, Timer, TimerId, TimerStanding, TimerType};
+use crate::presence::{Receipt, Timer, TimerId, TimerType};
 use crate::store::timer_text::{decode, encode};
 
 /// How many more timers of each type and partition wait after a job.
@@ -67,12 +67,11 @@ pub(super) fn write_receipt(
     receipt: Receipt,
 ) -> DatabaseResult<Option<TimerType>> {
     let known = stored(database, timer)?.and_then(|text| decode(timer, &text));
-    let Some(mut known) = known.filter(|known| known.due == due) else { return Ok(None) };
-    let TimerStanding::Fired { receipts, .. } = &mut known.standing else { return Ok(None) };
-    let of_receiver = receipts.iter_mut().find(|(name, before)| name == receiver && *before != receipt);
-    let Some((_, before)) = of_receiver else { return Ok(None) };
-    *before = receipt;
+    let known = known.filter(|known| known.due == due);
+    let Some(changed) = known.and_then(|known| known.with_receipt(receiver, receipt)) else {
+        return Ok(None);
+    };
     let update = "UPDATE timers SET body = ? WHERE id = ?";
-    database.prepare_cached(update)?.execute(params![encode(&known), timer.as_str()])?;
-    Ok(Some(known.timer_type))
+    database.prepare_cached(update)?.execute(params![encode(&changed), timer.as_str()])?;
+    Ok(Some(changed.timer_type))
 }

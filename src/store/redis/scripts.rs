@@ -44,7 +44,6 @@ pub struct Scripts {
     pub fire_timers: Script,
     pub find_timers: Script,
     pub begin_only_attempts: Script,
-    pub give_up_only_attempts: Script,
 }
 
 impl Scripts {
@@ -104,10 +103,6 @@ impl Scripts {
                 include_str!("scripts/timer_receipts.lua"),
                 include_str!("scripts/end_lanes.lua"),
                 include_str!("scripts/begin_only_attempts.lua")
-            )),
-            give_up_only_attempts: guarded(concat!(
-                include_str!("scripts/timer_receipts.lua"),
-                include_str!("scripts/give_up_only_attempts.lua")
             )),
         }
     }

@@ -101,7 +101,8 @@ impl Steps {
 impl RedisEngine {
     /// Answers for each step whether it is written.
     pub(super) async fn write_steps(&self, name: &'static str, mut steps: Steps) -> Result<Vec<bool>> {
-        self.topology.run(name, &steps.call(&self.scripts.write_steps)).await
+        let script = steps.call(&self.scripts.write_steps);
+        if steps.words.is_empty() { Ok(Vec::new()) } else { self.topology.run(name, &script).await }
     }
 }
 

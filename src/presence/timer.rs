@@ -297,16 +297,6 @@ impl Timer {
         }
     }
 
-    /// Notes the receipt of a receiver. Answers whether that is a change; there is none if the timer has not fired, or not
-    /// for this receiver.
-    pub fn note_receipt(&mut self, receiver: &str, receipt: Receipt) -> bool {
-        let TimerStanding::Fired { receipts, .. } = &mut self.standing else { return false };
-        let of_receiver = receipts.iter_mut().find(|(name, before)| name == receiver && *before != receipt);
-        let Some((_, before)) = of_receiver else { return false };
-        *before = receipt;
-        true
-    }
-
     pub fn fired_at(&self) -> Option<Timestamp> {
         match self.standing {
             TimerStanding::Fired { at, .. } => Some(at),
@@ -318,6 +308,15 @@ impl Timer {
     pub fn fired(self, class: &TimerClass, now: Timestamp) -> Timer {
         let receipts = class.receivers.iter().map(|name| (name.clone(), Receipt::Pending)).collect();
         Timer { standing: TimerStanding::Fired { at: now, receipts }, ..self }
+    }
+
+    /// The timer with this receipt at a receiver; `None` if that changes nothing.
+    pub fn with_receipt(mut self, receiver: &str, receipt: Receipt) -> Option<Timer> {
+        let TimerStanding::Fired { receipts, .. } = &mut self.standing else { return None };
+        let of_receiver = receipts.iter_mut().find(|(name, _)| name == receiver);
+        let (_, before) = of_receiver.filter(|(_, before)| *before != receipt)?;
+        *before = receipt;
+        Some(self)
     }
 
     /// The timer while no instance runs: the outcome of an attempt that has begun is not recorded any more.

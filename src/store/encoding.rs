@@ -95,6 +95,11 @@ pub fn encode(facts: &Facts) -> String {
     text
 }
 
+/// Whether these are the facts of a retired unit, whatever follows the letter.
+pub fn is_retired(stored: &[u8]) -> bool {
+    stored.starts_with(b"r")
+}
+
 /// Facts from text; `None` for a text that [`encode`] does not write.
 pub fn decode(text: &str) -> Option<Facts> {
     let (numbers, rest) = match text.find('{') {

@@ -109,6 +109,11 @@ pub(super) fn decode(id: &TimerId, text: &str) -> Option<Timer> {
     (letter_of_state(timer.state()) == letter).then_some(timer)
 }
 
+/// Whether this is a stored timer that has fired and that receivers have not got yet, whatever follows the letter.
+pub(super) fn is_fired(stored: &[u8]) -> bool {
+    stored.starts_with(b"f")
+}
+
 /// The begin of the notification of a timer in its short form: no other notification begins like that. The letter of its
 /// guarantee follows, its id, and after a line break the timer as it is stored. These are a third of the bytes, and a script
 /// that fires a timer has them all.

@@ -24,4 +24,5 @@ mod silences_alike;
 mod support;
 mod timer_pages;
 mod timers_alike;
+mod timers_meanwhile;
 mod walk;

@@ -67,11 +67,11 @@ pub(super) fn write_receipt(
     receipt: Receipt,
 ) -> DatabaseResult<Option<TimerType>> {
     let known = stored(database, timer)?.and_then(|text| decode(timer, &text));
-    let Some(mut known) = known.filter(|known| known.due == due) else { return Ok(None) };
-    if !known.note_receipt(receiver, receipt) {
+    let known = known.filter(|known| known.due == due);
+    let Some(changed) = known.and_then(|known| known.with_receipt(receiver, receipt)) else {
         return Ok(None);
-    }
+    };
     let update = "UPDATE timers SET body = ? WHERE id = ?";
-    database.prepare_cached(update)?.execute(params![encode(&known), timer.as_str()])?;
-    Ok(Some(known.timer_type))
+    database.prepare_cached(update)?.execute(params![encode(&changed), timer.as_str()])?;
+    Ok(Some(changed.timer_type))
 }

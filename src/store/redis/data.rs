@@ -7,9 +7,10 @@ use async_trait::async_trait;
 use redis::pipe;
 
 use super::RedisEngine;
+use super::steps::{MOST_ATTEMPTS, Steps};
 use crate::clock::Timestamp;
 use crate::presence::Unit;
-use crate::store::{DataStore, Reading, Result, Value};
+use crate::store::{DataStore, EngineError, Reading, Result, Value, encoding};
 use crate::telemetry::Stored;
 
 /// How many values one step writes: half a millisecond of the server's time.
@@ -84,23 +85,39 @@ impl DataStore for RedisEngine {
         }
         let metrics: Vec<Vec<String>> = self.topology.send("data", &pipe).await?;
         let with_values = units.iter().zip(&metrics).filter(|(_, metrics)| !metrics.is_empty());
-        let forget = async |unit: &Unit, metrics: &[String]| {
-            let (partition, page) = self.keys.page_id(unit);
-            let mut script = self.scripts.forget_values.prepare_invoke();
-            script.key(self.keys.facts_page(partition, page)).arg(unit.to_string());
-            for metric in metrics {
-                script.key(self.keys.data_page(partition, metric, page));
-            }
-            self.topology.run::<u64>("forget_values", &script).await
-        };
-        let steps = with_values
-            .map(|(unit, metrics)| (self.keys.slot(self.keys.partition(unit)), forget(unit, metrics)));
+        let steps = with_values.map(|(unit, metrics)| {
+            (self.keys.slot(self.keys.partition(unit)), self.forget_values_of(unit, metrics))
+        });
         self.topology.few_at_once(steps.collect()).await?;
         Ok(())
     }
 }
 
 impl RedisEngine {
+    /// Removes the values of a unit, unless it is known. It is looked at again if it changes meanwhile.
+    async fn forget_values_of(&self, unit: &Unit, metrics: &[String]) -> Result<()> {
+        let (partition, page) = self.keys.page_id(unit);
+        let (page_of_facts, name) = (self.keys.facts_page(partition, page), unit.to_string());
+        for _ in 0..MOST_ATTEMPTS {
+            let mut read = pipe();
+            read.hget(&page_of_facts, &name);
+            let (facts,): (Option<Vec<u8>>,) = self.topology.send("forget_values", &read).await?;
+            if facts.as_deref().is_some_and(|facts| !encoding::is_retired(facts)) {
+                return Ok(());
+            }
+            let mut steps = Steps::default();
+            steps.begin().expect_field(&page_of_facts, name.as_bytes(), facts.as_deref());
+            for metric in metrics {
+                steps.write("HDEL", &self.keys.data_page(partition, metric, page), &[name.as_bytes()]);
+            }
+            if self.write_steps("forget_values", steps).await? == [true] {
+                return Ok(());
+            }
+        }
+        let why = format!("forget_values: others changed {unit} {MOST_ATTEMPTS} times meanwhile");
+        Err(EngineError::Unavailable(why))
+    }
+
     /// Writes values of one partition; `indices` are sorted by unit.
     async fn keep_step(
         &self,

@@ -216,7 +216,7 @@ impl RedisEngine {
                 steps.write("ZADD", &queue, &[b"NX", now.as_bytes(), group.as_bytes()]);
                 count += 1;
             }
-            if self.write_step("split_list", partition, steps).await? {
+            if self.write_alerting_step("split_list", partition, steps).await? {
                 return Ok(count);
             }
         }

@@ -138,7 +138,7 @@ async fn copy_step(
     for (copied, lane) in copied.iter().zip(stored) {
         counts.push(copied.add_to(&mut steps, &keys, &notifications, lane, now)?);
     }
-    let written = engine.write_steps("fall_back", partition, steps).await?;
+    let written = engine.write_alerting_steps("fall_back", partition, steps).await?;
     // What has changed meanwhile is copied by the next pass.
     Ok(counts.iter().zip(written).map(|(count, is_written)| if is_written { *count } else { 0 }).sum())
 }
@@ -228,7 +228,7 @@ async fn try_to_add(
             steps.write("HSET", members, &[name.as_bytes(), text.as_bytes()]);
         }
     }
-    engine.write_step("fall_back", partition, steps).await
+    engine.write_alerting_step("fall_back", partition, steps).await
 }
 
 /// A stored member with one receiver more, unless it knows the receiver, is another silence, or waits for no return.

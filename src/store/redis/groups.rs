@@ -265,7 +265,7 @@ async fn tidy(engine: &RedisEngine, partitions: &[u16], now: Timestamp) -> Resul
             }
         }
         // Those that have changed are read again the next time.
-        let written = engine.write_steps("tidy", partition, steps).await?;
+        let written = engine.write_alerting_steps("tidy", partition, steps).await?;
         let removed = entries.iter().zip(&stages).zip(written);
         let removed = removed.filter(|((_, stage), is_written)| *is_written && is_over(stage));
         group_of::forget(engine, removed.map(|((entry, _), _)| parts(entry).1)).await?;

@@ -123,7 +123,7 @@ async fn prolong(
         steps.begin().expect_score(&waiting, member, *since).expect_field(&members, &field, Some(value));
         steps.write("ZADD", &waiting, &[begins.as_bytes(), member]);
     }
-    engine.write_steps("hold", partition, steps).await.map(|_prolonged| ())
+    engine.write_alerting_steps("hold", partition, steps).await.map(|_prolonged| ())
 }
 
 /// The record of a member that waits: after the first space, see `join.lua`.

@@ -63,7 +63,7 @@ impl RedisEngine {
             } else {
                 steps.write("HDEL", &members, &[field]).write("ZREM", &over, &[field]);
             }
-            if self.write_step("keep_incident", partition, steps).await? {
+            if self.write_alerting_step("keep_incident", partition, steps).await? {
                 return Ok(KeptIncident::Kept);
             }
         }

@@ -105,7 +105,7 @@ async fn mark_step(
                 member.add_to_group(engine, partition, &mut steps, (pace(member), now));
             }
         }
-        let written = engine.write_steps("mark_notified", partition, steps).await?;
+        let written = engine.write_alerting_steps("mark_notified", partition, steps).await?;
         changed += written.iter().filter(|is_written| **is_written).count();
         if written.iter().all(|is_written| *is_written) {
             return Ok(changed);

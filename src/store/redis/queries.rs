@@ -3,10 +3,10 @@
 use std::ops::Range;
 
 use async_trait::async_trait;
-use futures_util::future::try_join_all;
 use redis::{FromRedisValue, pipe};
 
 use super::reading::{milliseconds, snapshot};
+use super::steps::Steps;
 use super::{RedisEngine, kept};
 use crate::clock::Timestamp;
 use crate::presence::{FleetCount, OfflineRecord, RecordId, Snapshot, Unit};
@@ -26,8 +26,10 @@ const SPARE: usize = 16;
 /// The most open records that are read in one step.
 const FACTS_STEP: usize = 250;
 
-/// The most records of a partition that are removed in one step.
+/// The most records of a partition that one call removes.
 const MOST_REMOVED: usize = 500;
+/// How many records one script removes: within a millisecond.
+const REMOVED_STEP: usize = 100;
 
 #[async_trait]
 impl Queries for RedisEngine {
@@ -201,15 +203,10 @@ impl Queries for RedisEngine {
     }
 
     async fn forget_records(&self, partitions: &[u16], before: Timestamp) -> Result<usize> {
-        let steps = partitions.iter().map(|&partition| async move {
-            let mut script = self.scripts.forget_records.prepare_invoke();
-            for name in ["past", "archive", "closed"] {
-                script.key(self.keys.in_partition(partition, name));
-            }
-            script.arg(before.as_millis()).arg(MOST_REMOVED);
-            self.topology.run::<usize>("forget_records", &script).await
-        });
-        Ok(try_join_all(steps).await?.into_iter().sum())
+        let steps = partitions.iter();
+        let steps =
+            steps.map(|&partition| (self.keys.slot(partition), self.forget_records_of(partition, before)));
+        Ok(self.topology.few_at_once(steps.collect()).await?.into_iter().sum())
     }
 }
 
@@ -280,6 +277,28 @@ fn on_page(entries: Vec<Indexed>, before: Option<&(Timestamp, RecordId)>, limit:
 }
 
 impl RedisEngine {
+    /// Forgets records of a partition that were closed before `before`. One that is opened again meanwhile stays.
+    async fn forget_records_of(&self, partition: u16, before: Timestamp) -> Result<usize> {
+        let [past, archive, closed] =
+            ["past", "archive", "closed"].map(|name| self.keys.in_partition(partition, name));
+        let (before, most) = (format!("({}", before.as_millis()), MOST_REMOVED as isize);
+        let mut read = pipe();
+        read.zrangebyscore_limit_withscores(&closed, "-inf", before, 0, most);
+        let (ids,): (Vec<(Vec<u8>, f64)>,) = self.topology.send("forget_records", &read).await?;
+        let mut forgotten = 0;
+        for ids in ids.chunks(REMOVED_STEP) {
+            let mut steps = Steps::default();
+            for (id, closed_at) in ids {
+                steps.begin().expect_score(&closed, id, *closed_at);
+                steps.write("ZREM", &past, &[id]).write("HDEL", &archive, &[id]);
+                steps.write("ZREM", &closed, &[id]);
+            }
+            let written = self.write_steps("forget_records", steps).await?;
+            forgotten += written.into_iter().filter(|is_written| *is_written).count();
+        }
+        Ok(forgotten)
+    }
+
     /// The values of the expiry keys of units of a partition.
     async fn read_alive<T: FromRedisValue>(
         &self,

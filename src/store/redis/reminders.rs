@@ -222,7 +222,7 @@ async fn write(
             None => steps.write("ZREM", &reminders, &[group.as_bytes()]),
         };
     }
-    engine.write_step("remind", partition, steps).await
+    engine.write_alerting_step("remind", partition, steps).await
 }
 
 /// Adds notifications of a group to the lanes of their receivers.

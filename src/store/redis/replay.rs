@@ -35,7 +35,7 @@ pub(super) async fn replay(engine: &RedisEngine, delivery: &Delivery, now: Times
             return Ok(false);
         }
         let steps = steps(engine, partition, delivery, &stored, now)?;
-        if engine.write_step("replay", partition, steps).await? {
+        if engine.write_alerting_step("replay", partition, steps).await? {
             return Ok(true);
         }
     }
@@ -126,10 +126,8 @@ fn add_receipt(
 ) {
     let Some(((timer, due), text)) = firing_of(delivery).zip(text) else { return };
     let known = decode(&timer, &String::from_utf8_lossy(text)).filter(|known| known.due == due);
-    if let Some(mut known) = known
-        && known.note_receipt(&delivery.receiver, Receipt::Pending)
-    {
+    if let Some(changed) = known.and_then(|known| known.with_receipt(&delivery.receiver, Receipt::Pending)) {
         let (past, id) = (engine.past_timers(partition), timer.as_str().as_bytes());
-        steps.expect_field(&past, id, Some(text)).write("HSET", &past, &[id, encode(&known).as_bytes()]);
+        steps.expect_field(&past, id, Some(text)).write("HSET", &past, &[id, encode(&changed).as_bytes()]);
     }
 }

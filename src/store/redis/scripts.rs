@@ -28,18 +28,14 @@ pub struct Scripts {
     pub set_next_attempt: Script,
     pub finish: Script,
     pub find_attempts: Script,
-    pub forget_records: Script,
     pub keep_values: Script,
-    pub forget_values: Script,
     pub raise: Script,
     pub renew: Script,
     pub register_timers: Script,
     pub cancel_timers: Script,
     pub fire_timers: Script,
     pub find_timers: Script,
-    pub forget_timers: Script,
     pub begin_only_attempts: Script,
-    pub give_up_only_attempts: Script,
 }
 
 impl Scripts {
@@ -66,9 +62,7 @@ impl Scripts {
                 include_str!("scripts/finish.lua")
             )),
             find_attempts: guarded(include_str!("scripts/find_attempts.lua")),
-            forget_records: guarded(include_str!("scripts/forget_records.lua")),
             keep_values: guarded(include_str!("scripts/keep_values.lua")),
-            forget_values: guarded(include_str!("scripts/forget_values.lua")),
             raise: guarded(include_str!("scripts/raise.lua")),
             renew: guarded(RENEW),
             register_timers: guarded(concat!(
@@ -86,15 +80,10 @@ impl Scripts {
                 include_str!("scripts/fire_timers.lua")
             )),
             find_timers: guarded(include_str!("scripts/find_timers.lua")),
-            forget_timers: guarded(include_str!("scripts/forget_timers.lua")),
             begin_only_attempts: guarded(concat!(
                 include_str!("scripts/timer_receipts.lua"),
                 include_str!("scripts/end_lanes.lua"),
                 include_str!("scripts/begin_only_attempts.lua")
-            )),
-            give_up_only_attempts: guarded(concat!(
-                include_str!("scripts/timer_receipts.lua"),
-                include_str!("scripts/give_up_only_attempts.lua")
             )),
         }
     }

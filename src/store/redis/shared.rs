@@ -55,10 +55,8 @@ pub(super) fn change(key: &str, version: Option<&str>) -> Steps {
 
 impl RedisEngine {
     /// Answers whether the change is written.
-    pub(super) async fn write_shared(&self, name: &'static str, mut steps: Steps) -> Result<bool> {
-        let script = steps.call(&self.scripts.write_steps);
-        let (is_written,): (bool,) = self.topology.run(name, &script).await?;
-        Ok(is_written)
+    pub(super) async fn write_shared(&self, name: &'static str, steps: Steps) -> Result<bool> {
+        Ok(self.write_steps(name, steps).await? == [true])
     }
 }
 

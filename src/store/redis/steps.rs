@@ -117,8 +117,14 @@ impl Steps {
 }
 
 impl RedisEngine {
-    /// Writes steps of alerting on keys of a partition. Answers for each whether it is written.
-    pub(super) async fn write_steps(
+    /// Answers for each step whether it is written.
+    pub(super) async fn write_steps(&self, name: &'static str, mut steps: Steps) -> Result<Vec<bool>> {
+        let script = steps.call(&self.scripts.write_steps);
+        if steps.words.is_empty() { Ok(Vec::new()) } else { self.topology.run(name, &script).await }
+    }
+
+    /// The same for alerting, on keys of a partition.
+    pub(super) async fn write_alerting_steps(
         &self,
         name: &'static str,
         partition: u16,
@@ -132,8 +138,14 @@ impl RedisEngine {
     }
 
     /// The same. Answers whether all of them are written.
-    pub(super) async fn write_step(&self, name: &'static str, partition: u16, step: Steps) -> Result<bool> {
-        Ok(self.write_steps(name, partition, step).await?.into_iter().all(|is_written| is_written))
+    pub(super) async fn write_alerting_step(
+        &self,
+        name: &'static str,
+        partition: u16,
+        step: Steps,
+    ) -> Result<bool> {
+        let written = self.write_alerting_steps(name, partition, step).await?;
+        Ok(written.into_iter().all(|is_written| is_written))
     }
 }
 

@@ -8,10 +8,12 @@ use redis::pipe;
 
 use super::RedisEngine;
 use super::ending::FINISH_STEP;
+use super::steps::{MOST_ATTEMPTS, Steps};
 use crate::clock::Timestamp;
-use crate::presence::{TimerId, TimerType};
-use crate::store::timer_text::moment;
+use crate::presence::{Receipt, Timer, TimerId, TimerType};
+use crate::store::timer_text::{decode, encode, moment};
 use crate::store::{Delivery, Result, firing_of};
+use crate::telemetry::Stored;
 
 /// How many attempts of a partition one call gives up.
 const GIVEN_UP: usize = 100;
@@ -93,32 +95,82 @@ pub(super) async fn give_up(
         let key = engine.keys.in_partition(partition, "timer_attempts");
         let (mut begun, mut unreadable) = (Vec::new(), Vec::new());
         for member in members {
-            match parsed(engine, partition, &member) {
+            match BegunAttempt::parse(engine, partition, &member) {
                 Some(attempt) => begun.push(attempt),
                 None => unreadable.push(member),
             }
         }
-        engine.quarantine_members(&key, &unreadable, crate::telemetry::Stored::Timer).await?;
-        if begun.is_empty() {
-            continue;
-        }
-        let mut script = engine.scripts.give_up_only_attempts.prepare_invoke();
-        script.key(key).key(engine.past_timers(partition)).arg(before.as_millis());
-        for (member, receiver, due, id) in &begun {
-            script.arg(member).arg(receiver).arg(due).arg(id.as_str());
-        }
-        let answers: Vec<String> = engine.topology.run("give_up_only_attempts", &script).await?;
-        types.extend(answers.iter().filter_map(|of| of.parse::<TimerType>().ok()));
+        engine.quarantine_members(&key, &unreadable, Stored::Timer).await?;
+        types.extend(give_up_some(engine, partition, begun, before).await?);
     }
     Ok(types)
 }
 
-/// The member of an attempt, its receiver, the moment of its timer as it is stored, and the id.
-fn parsed(engine: &RedisEngine, partition: u16, member: &[u8]) -> Option<(String, String, String, TimerId)> {
-    let text = std::str::from_utf8(member).ok()?;
-    let (receiver, rest) = text.split_once(' ')?;
-    let (due, id) = rest.split_once(' ')?;
-    let id: TimerId = id.parse().ok()?;
-    let is_here = engine.timer_page(&id).0 == partition;
-    is_here.then(|| (text.to_owned(), receiver.to_owned(), due.to_owned(), id))
+/// Gives up attempts of a partition that still have no outcome. Those of a timer that changes meanwhile are looked at again.
+async fn give_up_some(
+    engine: &RedisEngine,
+    partition: u16,
+    mut begun: Vec<BegunAttempt>,
+    before: Timestamp,
+) -> Result<Vec<TimerType>> {
+    let attempts = engine.keys.in_partition(partition, "timer_attempts");
+    let past = engine.past_timers(partition);
+    let mut types = Vec::new();
+    for _ in 0..MOST_ATTEMPTS {
+        if begun.is_empty() {
+            break;
+        }
+        let mut read = pipe();
+        read.cmd("ZMSCORE").arg(&attempts).arg(begun.iter().map(|one| &one.member).collect::<Vec<_>>());
+        read.cmd("HMGET").arg(&past).arg(begun.iter().map(|one| one.timer.as_str()).collect::<Vec<_>>());
+        type Answer = (Vec<Option<f64>>, Vec<Option<Vec<u8>>>);
+        let (began, texts): Answer = engine.topology.send("give_up_only_attempts", &read).await?;
+        let (mut steps, mut decided) = (Steps::default(), Vec::new());
+        for ((attempt, began), text) in begun.into_iter().zip(began).zip(texts) {
+            let Some(began) = began.filter(|began| *began < before.as_millis() as f64) else { continue };
+            let (member, id) = (attempt.member.as_bytes(), attempt.timer.as_str().as_bytes());
+            steps.begin().expect_score(&attempts, member, began).expect_field(&past, id, text.as_deref());
+            steps.write("ZREM", &attempts, &[member]);
+            let changed = text.and_then(|text| attempt.given_up(&text));
+            if let Some(changed) = &changed {
+                steps.write("HSET", &past, &[id, encode(changed).as_bytes()]);
+            }
+            decided.push((attempt, changed.map(|timer| timer.timer_type)));
+        }
+        begun = Vec::new();
+        let written = engine.write_steps("give_up_only_attempts", steps).await?;
+        for ((attempt, of), is_written) in decided.into_iter().zip(written) {
+            if is_written { types.extend(of) } else { begun.push(attempt) }
+        }
+    }
+    Ok(types)
+}
+
+/// An only attempt that has begun.
+struct BegunAttempt {
+    member: String,
+    receiver: String,
+    /// The moment of its timer, as it is stored.
+    due: String,
+    timer: TimerId,
+}
+
+impl BegunAttempt {
+    fn parse(engine: &RedisEngine, partition: u16, member: &[u8]) -> Option<BegunAttempt> {
+        let member = std::str::from_utf8(member).ok()?;
+        let (receiver, rest) = member.split_once(' ')?;
+        let (due, id) = rest.split_once(' ')?;
+        let timer: TimerId = id.parse().ok()?;
+        let is_here = engine.timer_page(&timer).0 == partition;
+        let (member, receiver, due) = (member.to_owned(), receiver.to_owned(), due.to_owned());
+        is_here.then_some(BegunAttempt { member, receiver, due, timer })
+    }
+
+    /// The stored timer when the outcome of the attempt is unknown; `None` if that changes nothing, or the timer was registered
+    /// again since.
+    fn given_up(&self, text: &[u8]) -> Option<Timer> {
+        let timer = decode(&self.timer, std::str::from_utf8(text).ok()?)?;
+        let is_same = moment(timer.due) == self.due;
+        timer.with_receipt(&self.receiver, Receipt::Unknown).filter(|_| is_same)
+    }
 }

@@ -161,8 +161,7 @@ pub(super) async fn put_off(engine: &RedisEngine, timers: &[Timer], until: Times
                 steps.begin().expect_field(&page, id, Some(encode(timer).as_ref()));
                 steps.write("ZADD", &waiting, &[b"XX", until.as_bytes(), id]);
             }
-            let script = steps.call(&engine.scripts.write_steps);
-            let _put_off: Vec<bool> = engine.topology.run("put_off_timers", &script).await?;
+            engine.write_steps("put_off_timers", steps).await?;
         }
     }
     Ok(())

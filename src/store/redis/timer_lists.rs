@@ -1,14 +1,13 @@
 //! Timers as they are read: by id, as pages by moment, and those that are forgotten.
 
-use std::collections::HashMap;
-
 use redis::pipe;
 
 use super::RedisEngine;
 use super::keys::PageId;
+use super::steps::Steps;
 use crate::clock::Timestamp;
 use crate::presence::{Timer, TimerId};
-use crate::store::timer_text::decode;
+use crate::store::timer_text::{decode, is_fired};
 use crate::store::{EngineError, FindTimers, Result, TimerPage, TimerPlace};
 use crate::telemetry::Stored;
 
@@ -78,11 +77,22 @@ pub(super) async fn ids(
     index: &str,
     members: Vec<Vec<u8>>,
 ) -> Result<Vec<TimerId>> {
+    let members = members.into_iter().map(|member| (member, 0.0)).collect();
+    Ok(ids_with_scores(engine, partition, index, members).await?.into_iter().map(|(id, _)| id).collect())
+}
+
+/// The same with their scores.
+async fn ids_with_scores(
+    engine: &RedisEngine,
+    partition: u16,
+    index: &str,
+    members: Vec<(Vec<u8>, f64)>,
+) -> Result<Vec<(TimerId, f64)>> {
     let (mut ids, mut unreadable) = (Vec::with_capacity(members.len()), Vec::new());
-    for member in members {
+    for (member, score) in members {
         let id = std::str::from_utf8(&member).ok().and_then(|id| id.parse::<TimerId>().ok());
         match id.filter(|id| engine.timer_page(id).0 == partition) {
-            Some(id) => ids.push(id),
+            Some(id) => ids.push((id, score)),
             None => unreadable.push(member),
         }
     }
@@ -110,16 +120,9 @@ pub(super) async fn find(engine: &RedisEngine, find: &FindTimers, limit: usize) 
                 let mut script = engine.scripts.find_timers.prepare_invoke();
                 script.key(engine.keys.in_partition(partition, name));
                 script.arg(from).arg(after).arg(until).arg(limit);
-                let found: Vec<Vec<u8>> = engine.topology.run("find_timers", &script).await?;
-                let mut scores = HashMap::new();
-                let mut members = Vec::new();
-                for pair in found.chunks_exact(2) {
-                    let at = std::str::from_utf8(&pair[1]).ok().and_then(|at| at.parse::<f64>().ok());
-                    scores.insert(pair[0].clone(), Timestamp::from_millis(at.unwrap_or(0.0) as i64));
-                    members.push(pair[0].clone());
-                }
-                let ids = ids(engine, partition, name, members).await?;
-                let place = |id: TimerId| TimerPlace { due: scores[id.as_str().as_bytes()], id };
+                let found: Vec<(Vec<u8>, f64)> = engine.topology.run("find_timers", &script).await?;
+                let ids = ids_with_scores(engine, partition, name, found).await?;
+                let place = |(id, at)| TimerPlace { due: Timestamp::from_millis(at as i64), id };
                 Ok(ids.into_iter().map(place).collect::<Vec<_>>())
             };
             (engine.keys.slot(partition), step)
@@ -139,24 +142,47 @@ pub(super) async fn forget(engine: &RedisEngine, partitions: &[u16], now: Timest
     let mut read = pipe();
     for partition in partitions {
         let kept = engine.keys.in_partition(*partition, "timers_kept");
-        read.zrangebyscore_limit(kept, "-inf", now.as_millis(), 0, FORGOTTEN as isize);
+        read.zrangebyscore_limit_withscores(kept, "-inf", now.as_millis(), 0, FORGOTTEN as isize);
     }
-    let over: Vec<Vec<Vec<u8>>> = engine.topology.send("forget_timers", &read).await?;
+    let over: Vec<Vec<(Vec<u8>, f64)>> = engine.topology.send("forget_timers", &read).await?;
     let mut forgotten = 0;
     for (&partition, members) in partitions.iter().zip(over) {
-        let ids = ids(engine, partition, "timers_kept", members).await?;
-        if ids.is_empty() {
-            continue;
+        let over = ids_with_scores(engine, partition, "timers_kept", members).await?;
+        if !over.is_empty() {
+            forgotten += forget_some(engine, partition, &over, now).await?;
         }
-        let mut script = engine.scripts.forget_timers.prepare_invoke();
-        for name in ["timers_kept", "timers_ended", "past_timers"] {
-            script.key(engine.keys.in_partition(partition, name));
-        }
-        script.arg(now.as_millis()).arg(now.as_millis() + KEPT_LONGER_MS);
-        script.arg(ids.iter().map(TimerId::as_str).collect::<Vec<_>>());
-        forgotten += engine.topology.run::<usize>("forget_timers", &script).await?;
     }
     Ok(forgotten)
+}
+
+/// Forgets timers of a partition, which come with until when they are kept. One that changes meanwhile is for the next call.
+async fn forget_some(
+    engine: &RedisEngine,
+    partition: u16,
+    over: &[(TimerId, f64)],
+    now: Timestamp,
+) -> Result<usize> {
+    let [kept, ended] = ["timers_kept", "timers_ended"].map(|name| engine.keys.in_partition(partition, name));
+    let past = engine.past_timers(partition);
+    let mut read = pipe();
+    read.cmd("HMGET").arg(&past).arg(over.iter().map(|(id, _)| id.as_str()).collect::<Vec<_>>());
+    let (texts,): (Vec<Option<Vec<u8>>>,) = engine.topology.send("forget_timers", &read).await?;
+    let later = (now.as_millis() + KEPT_LONGER_MS).to_string();
+    let (mut steps, mut forgets) = (Steps::default(), Vec::new());
+    for ((id, until), text) in over.iter().zip(&texts) {
+        let (id, text) = (id.as_str().as_bytes(), text.as_deref());
+        steps.begin().expect_score(&kept, id, *until).expect_field(&past, id, text);
+        // One that receivers have not got yet is kept.
+        if text.is_some_and(is_fired) {
+            steps.write("ZADD", &kept, &[later.as_bytes(), id]);
+            forgets.push(false);
+        } else {
+            steps.write("ZREM", &kept, &[id]).write("ZREM", &ended, &[id]).write("HDEL", &past, &[id]);
+            forgets.push(text.is_some());
+        }
+    }
+    let written = engine.write_steps("forget_timers", steps).await?;
+    Ok(forgets.into_iter().zip(written).filter(|(forgets, is_written)| *forgets && *is_written).count())
 }
 
 /// A script answered what it never answers.

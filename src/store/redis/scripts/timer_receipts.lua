@@ -3,7 +3,7 @@
 -- KEYS: the hash of past timers is named by the caller. No ARGV is read here.
 -- Returns nothing: it declares a function for the second part. The function changes nothing if the timer is not known any
 -- more, or was registered again since. It answers the type of the timer if it changed it. See timer_text.rs for the
--- letters, and `Receipt::state` for the rule of the state.
+-- letters, and `Timer::with_receipt` and `Receipt::state` for the rules.
 local function write_receipt(past_timers, id, moment, receiver, letter, text)
   text = text or redis.call('HGET', past_timers, id) or ''
   local state, of, due, at, receipts, data = string.match(text, '^([fdx])(%S+) (%S+) (%S+) (%S+) (.*)$')

@@ -81,6 +81,7 @@ pub(super) fn merged(
         reminder: !members.is_empty() && members.iter().all(|one| one.reminder),
         situation,
         meant_for: same_origin.and_then(|first| first.meant_for.clone()),
+        of_group: None,
         attempt,
     }
 }

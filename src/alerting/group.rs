@@ -88,7 +88,7 @@ pub fn group_of_loss(loss: &DataLoss) -> Group {
 
 /// What was lost, if the delivery tells of a loss of data.
 pub fn lost(delivery: &Delivery) -> Option<&str> {
-    let label = delivery.group.labels.get(LOST).filter(|_| delivery.group.key == DATA_LOST);
+    let label = delivery.group.labels.get(LOST).filter(|_| delivery.group_key() == DATA_LOST);
     label.map(String::as_str)
 }
 

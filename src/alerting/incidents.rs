@@ -7,7 +7,6 @@
 use std::sync::Arc;
 
 use super::acknowledged::with_acknowledgements;
-use super::put_off;
 use crate::clock::Timestamp;
 use crate::fleet::Census;
 use crate::presence::{GroupIncident, Incident, Members, judge_incident};
@@ -59,9 +58,7 @@ impl Incidents {
             };
         }
         let situation = &delivery.situation;
-        // What was put off for a recipient was judged before the others got it.
-        let is_put_off = put_off::recipient(&delivery).is_some();
-        let is_judged = situation.is_judged || is_again || is_put_off || !delivery.blind.is_empty();
+        let is_judged = situation.is_judged || is_again || !delivery.blind.is_empty();
         let Some(lasting) = situation.lasting.filter(|_| !is_judged && !self.labels.is_empty()) else {
             return delivery;
         };

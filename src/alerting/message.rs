@@ -113,9 +113,8 @@ impl<'a> Message<'a> {
     /// The labels that its members share.
     pub fn group(&self) -> &'a Labels {
         static NONE: Labels = Labels::new();
-        let Group { key, labels } = &self.delivery.group;
         // Its label is the message.
-        if key == MASS_OFFLINE { &NONE } else { labels }
+        if self.delivery.group_key() == MASS_OFFLINE { &NONE } else { &self.delivery.group.labels }
     }
 
     /// The page for the message.
@@ -138,7 +137,7 @@ impl<'a> Message<'a> {
             timestamp: delivery.sealed_at,
             receiver: &delivery.receiver,
             group: self.group(),
-            group_key: &delivery.group.key,
+            group_key: delivery.group_key(),
             status: match self.is_firing() {
                 _ if self.is_test => "test",
                 true => "firing",

@@ -7,7 +7,7 @@ use data_encoding::HEXLOWER;
 use lettre::Address;
 use ring::digest::{SHA256, digest};
 
-use crate::store::{Delivery, Group};
+use crate::store::{Delivery, Group, Situation};
 
 /// The begin of the key of such a lane. No group of records has such a key.
 const LANE: &str = "put off for ";
@@ -25,13 +25,18 @@ fn for_recipient(delivery: &Delivery, recipient: &str) -> Delivery {
     Delivery {
         id: format!("{}{MARK}{hash}.{}", delivery.notification(), delivery.receiver),
         group: Group { key: lane(recipient), labels: delivery.group.labels.clone() },
+        of_group: Some(delivery.group_key().to_owned()),
+        // As the others got it.
+        situation: Situation { is_judged: true, ..delivery.situation.clone() },
         attempt: 0,
         ..delivery.clone()
     }
 }
 
-/// The same for each of these recipients.
+/// The same for each of these recipients. A reminder is not put off: the next one is as good, and a full mailbox would be
+/// flooded when it has room.
 pub(super) fn for_recipients(delivery: &Delivery, recipients: &[&Address]) -> Vec<Delivery> {
+    let recipients = if delivery.reminder { &[] } else { recipients };
     recipients.iter().map(|recipient| for_recipient(delivery, recipient.as_ref())).collect()
 }
 
@@ -51,8 +56,20 @@ pub(super) fn id_of_all(delivery: &Delivery) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::alerting::message::test_delivery;
+    use crate::alerting::message::{Example, Message, MessageConfig, test_delivery};
     use crate::clock::Timestamp;
+
+    #[test]
+    fn one_recipient_gets_the_same_message_as_all_and_no_reminder() {
+        let recipient: Address = "ops@example.org".parse().unwrap();
+        let title = |delivery: &Delivery| Message::new(delivery).title(&MessageConfig::default());
+        for example in Example::ALL {
+            let all = example.delivery("mail");
+            let [one] = &for_recipients(&all, &[&recipient])[..] else { panic!("it is put off") };
+            assert_eq!(title(one), title(&all));
+            assert_eq!(for_recipients(&Delivery { reminder: true, ..all }, &[&recipient]), []);
+        }
+    }
 
     #[test]
     fn a_delivery_to_one_recipient_is_known_as_one_and_knows_the_id_of_all() {

@@ -10,7 +10,7 @@ impl Notification {
     /// The notification of a delivery, for one more delivery of the same.
     pub fn again(delivery: &Delivery) -> Notification {
         let Delivery { group, sealed_at, offline, online, blind, timers, .. } = delivery.clone();
-        let Delivery { reminder, situation, meant_for, .. } = delivery.clone();
+        let Delivery { reminder, situation, meant_for, of_group, .. } = delivery.clone();
         Notification {
             group,
             sealed_at,
@@ -26,13 +26,14 @@ impl Notification {
             before: situation.since.map(Timestamp::as_millis),
             incident: situation.is_judged.then(|| situation.incident.into_iter().collect()),
             meant_for,
+            of_group,
         }
     }
 
-    /// The part for the fallback: all members except returns that the fallback gets itself. `None`: the part is empty, or
-    /// the notification is a timer that is delivered at most once.
+    /// The part for the fallback: all members except returns that the fallback gets itself. `None`: the part is empty, the
+    /// notification is a timer that is delivered at most once, or it waits for one recipient and others have it.
     pub fn part_of_fallback(mut self, receiver: &str) -> Option<Notification> {
-        if self.timers.iter().any(|one| one.guarantee == Guarantee::AtMostOnce) {
+        if self.of_group.is_some() || self.timers.iter().any(|one| one.guarantee == Guarantee::AtMostOnce) {
             return None;
         }
         let knows = |receivers: &Option<String>| receivers.as_deref().is_some_and(|all| lists(all, receiver));

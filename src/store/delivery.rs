@@ -42,6 +42,9 @@ pub struct Delivery {
     /// The receiver that it was meant for, if this one is its fallback.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub meant_for: Option<MeantFor>,
+    /// The key of the group that it tells of, if it waits in a lane of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of_group: Option<String>,
     /// The number of this attempt, from 1.
     pub attempt: u32,
 }
@@ -84,8 +87,14 @@ impl Delivery {
             reminder: false,
             situation: Situation::default(),
             meant_for: None,
+            of_group: None,
             attempt: 1,
         }
+    }
+
+    /// The key of the group that it tells of; that of [`Delivery::group`] names its lane.
+    pub fn group_key(&self) -> &str {
+        self.of_group.as_deref().unwrap_or(&self.group.key)
     }
 
     /// Whether it tells a pager that an operator takes care of a silence.

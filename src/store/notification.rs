@@ -199,6 +199,9 @@ pub(super) struct Notification {
     /// The receiver that it was meant for, if it goes to a fallback.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub meant_for: Option<MeantFor>,
+    /// The key of the group that it tells of, if it waits in a lane of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of_group: Option<String>,
 }
 
 impl Notification {
@@ -219,6 +222,7 @@ impl Notification {
             before: None,
             incident: None,
             meant_for: None,
+            of_group: None,
         }
     }
 
@@ -235,7 +239,7 @@ impl Notification {
             let notified = notified.next().and_then(|receivers| receivers.as_deref());
             notified.map_or(is_of_group, |receivers| lists(receivers, receiver))
         });
-        let is_flapping = is_flapping(&self.group.key);
+        let is_flapping = is_flapping(self.of_group.as_deref().unwrap_or(&self.group.key));
         Delivery {
             id,
             receiver: receiver.to_owned(),
@@ -257,6 +261,7 @@ impl Notification {
                 merged: None,
             },
             meant_for: self.meant_for,
+            of_group: self.of_group,
             attempt,
         }
     }

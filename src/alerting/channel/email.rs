@@ -138,6 +138,10 @@ impl Email {
         let (behind, recipients): (Vec<_>, Vec<_>) = all.partition(|(_, waits)| *waits);
         let (behind, _): (Vec<&Address>, Vec<bool>) = behind.into_iter().unzip();
         let (recipients, _): (Vec<&Address>, Vec<bool>) = recipients.into_iter().unzip();
+        if let (Some(only), true) = (only, recipients.is_empty()) {
+            let why = format!("{only} is not in `to` any more");
+            return Err(Failure::Partial { why, wait: LONGEST_WAIT, is_asked: false });
+        }
         if recipients.is_empty() {
             let rest = put_off::for_recipients(delivery, &behind);
             return Ok(Answer { text: "no recipient can have it now".to_owned(), rest });
@@ -179,15 +183,10 @@ impl Email {
     ) -> Result<Answer, Failure> {
         let is_for_one = put_off::recipient(delivery).is_some();
         match (refused.last(), put_off.last()) {
-            (Some(_), _) if is_for_one => {
-                let text = list(refused.iter().map(|(recipient, why)| (recipient, why)));
-                self.note_refused(&[], refused.iter());
-                Ok(Answer::from(text))
-            }
-            (None, Some((_, why))) if is_for_one => {
+            (Some((_, why)), _) | (None, Some((_, why))) if is_for_one => {
                 let doublings = delivery.attempt.saturating_sub(1).min(16);
                 let wait = FIRST_WAIT.saturating_mul(1 << doublings).min(LONGEST_WAIT);
-                self.note_refused(&[], put_off.iter());
+                self.note_refused(&[], refused.iter().chain(&put_off));
                 Err(Failure::Partial { why: why.to_string(), wait, is_asked: false })
             }
             (Some((_, why)), _) | (None, Some((_, why))) => Err(why.clone()),

@@ -169,7 +169,7 @@ impl MessageIds<'_> {
             _ => (own(), silences(online), false),
         };
         let is_shared = !is_single || delivery.situation.lasting.is_some();
-        let group = is_shared.then(|| self.make("group", &delivery.group.key));
+        let group = is_shared.then(|| self.make("group", delivery.group_key()));
         (id, group.into_iter().chain(silences).collect())
     }
 

@@ -118,7 +118,7 @@ impl Mqtt {
             "receiver": delivery.receiver,
             "notification": delivery.notification(),
             "group": message.group(),
-            "group_key": delivery.group.key,
+            "group_key": delivery.group_key(),
         });
         let mut timers = timers(delivery).into_iter();
         let mut publication = |member: &Member| -> Result<Publication, String> {

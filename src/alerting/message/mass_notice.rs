@@ -61,7 +61,7 @@ impl MassNotice {
 
     /// The notice of a delivery, if it is one.
     pub fn of(delivery: &Delivery) -> Option<MassNotice> {
-        let label = delivery.group.labels.get(LABEL).filter(|_| delivery.group.key == MASS_OFFLINE)?;
+        let label = delivery.group.labels.get(LABEL).filter(|_| delivery.group_key() == MASS_OFFLINE)?;
         serde_json::from_str(label).ok()
     }
 

@@ -189,7 +189,7 @@ fn of_incident(incident: &Incident, delivery: &Delivery, zone: &Zone, links: &Li
     let group = &delivery.group;
     Member {
         action: if until.is_some() { Action::Resolve } else { Action::Trigger },
-        key: key(format!("incident:{}:{label}={value}:{}", since.as_millis(), group.key)),
+        key: key(format!("incident:{}:{label}={value}:{}", since.as_millis(), delivery.group_key())),
         title: short(&incident::summary(incident), LONGEST_TITLE),
         text: format!("{}\n{listed}", incident::line(incident, delivery, zone)),
         from: *since,
@@ -207,7 +207,7 @@ fn of_blindness(delivery: &Delivery, interval: Interval, zone: &Zone, links: &Li
     let alone = Delivery { blind: vec![interval], ..delivery.clone() };
     let items = sections(&alone, zone, links).into_iter().flat_map(|section| section.items);
     let lines: Vec<String> = items.map(|item| format!("{}: {}", item.name, item.what)).collect();
-    let (id, name) = match delivery.group.key.as_str() {
+    let (id, name) = match delivery.group_key() {
         MASS_OFFLINE => (format!("breaker:{}", interval.from.as_millis()), Some(BREAKER_TRIPPED)),
         DATA_LOST => (data_loss::id(interval), Some(DATA_LOST_ALERT)),
         _ => (blind_id(interval, kind.as_deref()), None),

@@ -79,14 +79,14 @@ pub(super) fn event(key: &str) -> Option<&'static str> {
 }
 
 fn line(delivery: &Delivery, state: DeliveryState, at: Timestamp) -> DeliveryLine {
-    let event = event(&delivery.group.key);
+    let event = event(delivery.group_key());
     DeliveryLine {
         id: delivery.id.clone(),
         receiver: delivery.receiver.clone(),
         state,
         at,
         sealed_at: delivery.sealed_at,
-        labels: shown_labels(&delivery.group.key, &delivery.group.labels),
+        labels: shown_labels(delivery.group_key(), &delivery.group.labels),
         offline: delivery.offline.len(),
         online: delivery.online.len(),
         blind: if event.is_none() { delivery.blind.len() } else { 0 },

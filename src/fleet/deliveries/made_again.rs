@@ -35,6 +35,7 @@ impl Deliveries {
             reminder: attempt.reminder,
             situation: attempt.situation.clone(),
             meant_for: attempt.meant_for.clone(),
+            of_group: None,
             attempt: 0,
         }))
     }

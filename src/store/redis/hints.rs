@@ -74,29 +74,11 @@ async fn keep_listening(engine: &RedisEngine, server: &Server, hints: &mpsc::Sen
 async fn listen_to(engine: &RedisEngine, server: &Server, hints: &mpsc::Sender<Hint>) -> Result<()> {
     let client = server.client().clone();
     let database = client.get_connection_info().redis_settings().db();
-    let keys = engine.keys.clone();
-    let telemetry = engine.telemetry.clone();
-    let sender = hints.clone();
     let cut = Arc::new(Notify::new());
-    let is_cut = cut.clone();
-    let (roster, roster_changed) = (keys.roster(), engine.roster_changed.clone());
-    let forward = move |push: PushInfo| -> std::result::Result<(), ()> {
-        if push.kind == PushKind::Disconnection {
-            cut.notify_one();
-        }
-        if channel(&push) == Some(roster.as_bytes()) {
-            roster_changed.notify_one();
-        } else if let Some(hint) = hint(&keys, &push)
-            && sender.try_send(hint).is_err()
-        {
-            telemetry.expiry_notification_dropped();
-        }
-        Ok(())
-    };
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(CONNECT))
         .set_response_timeout(Some(RESPONSE))
-        .set_push_sender(forward);
+        .set_push_sender(forward(engine, hints.clone(), cut.clone()));
     let problem = |error| classify(server.address(), &error);
     let mut connection =
         client.get_multiplexed_async_connection_with_config(&config).await.map_err(problem)?;
@@ -120,12 +102,35 @@ async fn listen_to(engine: &RedisEngine, server: &Server, hints: &mpsc::Sender<H
         is_subscribed = wanted;
         tokio::select! {
             () = hints.closed() => return Ok(()),
-            () = is_cut.notified() => return Ok(()),
+            () = cut.notified() => return Ok(()),
             changed = storms.changed() => changed.unwrap_or_default(),
             () = tokio::time::sleep(ASKED_EVERY) => {
-                connection.send_packed_command(&redis::cmd("PING")).await.map_err(problem)?;
+                connection.send_packed_command(&redis::cmd("TIME")).await.map_err(problem)?;
             }
         }
+    }
+}
+
+/// Passes on what a server sends: hints, the instances that start or stop, and the end of the connection.
+fn forward(
+    engine: &RedisEngine,
+    hints: mpsc::Sender<Hint>,
+    cut: Arc<Notify>,
+) -> impl Fn(PushInfo) -> std::result::Result<(), ()> + Send + Sync + 'static {
+    let (keys, telemetry) = (engine.keys.clone(), engine.telemetry.clone());
+    let (roster, roster_changed) = (keys.roster(), engine.roster_changed.clone());
+    move |push| {
+        if push.kind == PushKind::Disconnection {
+            cut.notify_one();
+        }
+        if channel(&push) == Some(roster.as_bytes()) {
+            roster_changed.notify_one();
+        } else if let Some(hint) = hint(&keys, &push)
+            && hints.try_send(hint).is_err()
+        {
+            telemetry.expiry_notification_dropped();
+        }
+        Ok(())
     }
 }
 

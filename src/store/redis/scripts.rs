@@ -39,9 +39,6 @@ pub struct Scripts {
 }
 
 impl Scripts {
-    /// All of them.
-    ///
-    /// In one piece: a list of them.
     pub fn new() -> Scripts {
         Scripts {
             apply: guarded(include_str!("scripts/apply.lua")),

@@ -72,7 +72,7 @@ fn payload_within(message: &Message<'_>, config: &MessageConfig, mut room: Optio
     alerts.truncate(fits);
     let payload = Payload {
         version: "4",
-        group_key: &delivery.group.key,
+        group_key: delivery.group_key(),
         truncated_alerts,
         status: if is_firing { FIRING } else { RESOLVED },
         receiver: &delivery.receiver,

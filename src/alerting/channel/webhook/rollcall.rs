@@ -42,7 +42,7 @@ fn event(message: &Message<'_>, config: &MessageConfig, room: Option<usize>) -> 
         "id": if delivery.timers.is_empty() { &delivery.id } else { delivery.notification() },
         "source": config.links.front().unwrap_or_else(|| SOURCE.to_owned()),
         "type": message.kind(),
-        "subject": delivery.group.key,
+        "subject": delivery.group_key(),
         "time": delivery.sealed_at,
         "datacontenttype": "application/json",
         "data": data,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rollcall::clock::Clock;
 use rollcall::store::redis::{Config, RedisEngine};
-use rollcall::store::{EngineError, HearingStore, UnitStore};
+use rollcall::store::{EngineError, HearingStore, Layout, Queries, UnitStore};
 use rollcall::telemetry::Telemetry;
 use tokio::sync::mpsc;
 
@@ -57,4 +57,17 @@ async fn expiry_is_notified_again_after_an_outage_of_the_server() {
     }
     redis.restart();
     until("it listens again", async || redis.listeners() == 1).await;
+}
+
+/// In a cluster its server may come back empty, while others have the fleet.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fleet_whose_properties_are_lost_is_the_same_after_a_start() {
+    let redis = Redis::start();
+    let config = Config { url: redis.url(), partitions: Some(7), ..Config::default() };
+    let first = RedisEngine::connect(&config, telemetry()).await.unwrap();
+    redis::cmd("DEL").arg("rollcall:meta").exec(&mut redis.client()).unwrap();
+    let config = Config { partitions: None, ..config };
+    let second = RedisEngine::connect(&config, telemetry()).await.unwrap();
+    assert_eq!((second.partitions(), second.fleet_id()), (7, first.fleet_id()));
+    assert_eq!(second.key(), first.key());
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use redis::pipe;
 
 use super::conditional::{ConditionalWrite, Expect, Fields};
-use super::keys::Keys;
+use super::meta::Fleet;
 use super::reading::milliseconds;
 use super::topology::Topology;
 use super::{RedisEngine, meta};
@@ -36,9 +36,10 @@ pub(super) struct KnownFleet {
 
 impl KnownFleet {
     /// The state at the start of an instance. Writes the id beside `heard` for a fleet of an earlier version.
-    pub async fn begin(topology: &Topology, keys: &Keys, fleet: &str) -> Result<KnownFleet> {
+    pub async fn begin(topology: &Topology, Fleet { id, key, keys }: &Fleet) -> Result<KnownFleet> {
         let mut pipe = pipe();
-        pipe.atomic().hset_nx(keys.heard(), "fleet", fleet).ignore();
+        pipe.atomic().hset_nx(keys.heard(), "fleet", id).ignore();
+        pipe.hset_multiple(keys.heard(), &meta::copy(keys, key)).ignore();
         pipe.hmget(keys.heard(), &["fleet", "at", "emptied_at"]);
         type Text = Option<Vec<u8>>;
         let ((fleet, heard, emptied_at),): ((String, Text, Text),) = topology.send("meta", &pipe).await?;
@@ -115,6 +116,9 @@ impl RedisEngine {
         };
         if begins {
             write.set(&key, b"fleet", fleet.as_bytes());
+            for (name, text) in meta::copy(&self.keys, &self.key) {
+                write.set(&key, name.as_bytes(), text.as_bytes());
+            }
             write.remove(&key, b"loss_told");
         }
         let reported = known.heard.filter(|_| begins || loss_reported.is_none()).map(|from| {

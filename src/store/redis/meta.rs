@@ -1,5 +1,9 @@
 //! `rollcall:meta`: the id of the fleet, and the properties that are fixed when the fleet is created. It says how the
 //! other keys are named, so it is read before them.
+//!
+//! # Why hearing has a copy
+//! In a cluster the server of this key may lose its data while others have theirs. A new fleet would be created beside
+//! what is left of the old one: its units would be watched by nobody, and instances that run would go on with the old one.
 
 use redis::pipe;
 
@@ -23,7 +27,17 @@ pub struct Fleet {
 pub async fn read_or_create(topology: &Topology, scripts: &Scripts, config: &Config) -> Result<Fleet> {
     let new = new_keys(config);
     check_whole(topology, &new).await?;
-    let fleet = create(topology, scripts, &new, "").await?;
+    let fleet = match read_copy(topology, &new).await? {
+        Some(Fleet { id, key, keys }) => {
+            tracing::error!(
+                fleet = id,
+                "{} was lost and is written again, as hearing has a copy; other keys of that server may be lost",
+                new.meta()
+            );
+            create(topology, scripts, &keys, (&id, &key)).await?
+        }
+        None => create(topology, scripts, &new, (&new_id(), "")).await?,
+    };
     check_partitions(topology, config, fleet.keys.partitions())?;
     Ok(fleet)
 }
@@ -32,7 +46,7 @@ pub async fn read_or_create(topology: &Topology, scripts: &Scripts, config: &Con
 /// their `key`.
 pub async fn replace(topology: &Topology, scripts: &Scripts, keys: &Keys, key: &str) -> Result<()> {
     check_whole(topology, keys).await?;
-    let found = create(topology, scripts, keys, key).await?.keys;
+    let found = create(topology, scripts, keys, (&new_id(), key)).await?.keys;
     if (found.partitions(), found.tags()) == (keys.partitions(), keys.tags()) {
         return Ok(());
     }
@@ -47,8 +61,42 @@ pub async fn replace(topology: &Topology, scripts: &Scripts, keys: &Keys, key: &
     )))
 }
 
-async fn create(topology: &Topology, scripts: &Scripts, new: &Keys, key: &str) -> Result<Fleet> {
-    let (meta, id) = (new.meta(), format!("{:016x}", rand::random::<u64>()));
+fn new_id() -> String {
+    format!("{:016x}", rand::random::<u64>())
+}
+
+/// The fields of hearing that are the copy.
+pub(super) fn copy(keys: &Keys, key: &str) -> [(&'static str, String); 3] {
+    [
+        ("partitions", keys.partitions().to_string()),
+        ("tags", keys.tags().to_string()),
+        ("key", key.to_owned()),
+    ]
+}
+
+/// The fleet by the copy that hearing has, if `rollcall:meta` is gone.
+async fn read_copy(topology: &Topology, new: &Keys) -> Result<Option<Fleet>> {
+    let mut read = pipe();
+    read.hexists(new.meta(), "fleet");
+    if let (true,) = topology.send("meta", &read).await? {
+        return Ok(None);
+    }
+    let mut read = pipe();
+    read.hmget(new.heard(), &["fleet", "partitions", "tags", "key"]);
+    type Answer = (Option<String>, Option<u16>, Option<String>, Option<String>);
+    let ((id, partitions, tags, key),): (Answer,) = topology.send("meta", &read).await?;
+    let (Some(id), Some(partitions)) = (id, partitions) else { return Ok(None) };
+    let keys = Keys::new(new.prefix(), partitions, read_tags(topology, tags.as_deref())?);
+    Ok(Some(Fleet { key: key.unwrap_or_else(|| id.clone()), id, keys }))
+}
+
+async fn create(
+    topology: &Topology,
+    scripts: &Scripts,
+    new: &Keys,
+    (id, key): (&str, &str),
+) -> Result<Fleet> {
+    let meta = new.meta();
     let mut steps = Steps::default();
     steps.begin().expect_field(&meta, b"fleet", None).write("HSET", &meta, &[b"fleet", id.as_bytes()]);
     // In the step that creates the fleet: one without the field has plain tags for ever.
@@ -76,7 +124,7 @@ pub async fn read_keys(topology: &Topology, config: &Config) -> Result<Keys> {
     type Answer = (Option<String>, Option<String>, Option<u16>, Option<String>);
     let ((fleet, moving, partitions, tags),): (Answer,) = topology.send("meta", &read).await?;
     if fleet.is_none() && moving.is_none() {
-        return Ok(new);
+        return Ok(read_copy(topology, &new).await?.map_or(new, |fleet| fleet.keys));
     }
     let partitions = partitions.unwrap_or(new.partitions());
     if fleet.is_some() {

@@ -167,7 +167,7 @@ impl RedisEngine {
         let scripts = Scripts::new();
         let begun = async {
             let fleet = meta::read_or_create(&topology, &scripts, config).await?;
-            let known_fleet = KnownFleet::begin(&topology, &fleet.keys, &fleet.id).await?;
+            let known_fleet = KnownFleet::begin(&topology, &fleet).await?;
             topology.prepare_dedicated().await.map(|()| (fleet, known_fleet))
         };
         let (fleet, known_fleet) = match begun.await {

@@ -105,6 +105,30 @@ async fn what_has_no_room_is_one_message_with_the_last_state_of_each_unit_over_a
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn notifications_of_one_group_are_merged_as_well() {
+    let sink = hook().await;
+    let mut world = World::new("kind", vec![limited(1, webhook_to(sink.url(), None))]).await;
+    let all = names("u", 4);
+    for (at, unit) in all.iter().enumerate() {
+        world.notify_loss(&[unit]).await;
+        world.advance(Duration::from_secs(600));
+        if at == 0 {
+            message(&sink, 1).await;
+        } else {
+            world.waits(at).await;
+        }
+    }
+    world.advance(HOUR);
+    let digest = message(&sink, 2).await;
+    assert_eq!(
+        (listed(&digest, "offline"), &digest.json()["data"]["merged"]),
+        (all[1..].to_vec(), &3.into())
+    );
+    world.waits(0).await;
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_digest_keeps_its_id_and_its_content_over_failures_and_a_crash() {
     let sink = hook().await;
     let mut world = World::new("unit", vec![limited(1, webhook_to(sink.url(), None))]).await;

@@ -138,8 +138,10 @@ impl Limited {
             (LimitState { open: Some(open), .. }, Ok(_)) => self.go_on(state, open).await,
             (_, Ok(room)) => {
                 let merges = !self.deliver.channel.is_pager() && !state.in_flight.breaker.is_open();
-                let merges = merges && backlog.waiting > room as u64;
-                if merges && self.open_digest(state, room).await? {
+                // A group may have several, of which the engine counts one.
+                let least = if backlog.waiting > room as u64 { 2 } else { room + 1 };
+                let merges = merges && backlog.waiting >= room as u64;
+                if merges && self.open_digest(state, (room, least)).await? {
                     return Ok(Duration::ZERO);
                 }
                 self.single(state).await
@@ -284,19 +286,21 @@ impl Limited {
         }
     }
 
-    /// Merges waiting notifications. `false`: there is nothing to merge, or another instance has opened a digest.
-    async fn open_digest(&self, state: &mut State, room: usize) -> Result<bool> {
+    /// Merges waiting notifications, if there are at least so many. `false`: there is nothing to merge, or another instance
+    /// has opened a digest.
+    async fn open_digest(&self, state: &mut State, (room, least): (usize, usize)) -> Result<bool> {
         let (name, now) = (&self.deliver.receiver.name, self.deliver.clock.now());
+        let gathered = gather(&*self.deliver.records, name, room, now).await?;
+        let is_blindness = gathered.first().is_some_and(|first| !first.blind.is_empty());
+        if gathered.len() < least && !is_blindness {
+            return Ok(false);
+        }
         let mut members = Vec::new();
-        for member in gather(&*self.deliver.records, name, room, now).await? {
+        for member in gathered {
             let Some(judged) = self.deliver.incidents.attempted(Arc::new(member), now).await else {
                 return Ok(false);
             };
             members.push(Arc::unwrap_or_clone(judged));
-        }
-        let is_blindness = members.first().is_some_and(|first| !first.blind.is_empty());
-        if members.len() < 2 && !is_blindness {
-            return Ok(false);
         }
         let open = OpenDigest { id: id_of(&members, now), sealed_at: now, attempts: 0, next: now };
         let opened = state

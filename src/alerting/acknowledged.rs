@@ -11,8 +11,8 @@
 //! pages in the same notification. The record is written before its entry, so one of both ways finds it.
 //!
 //! # Removed units
-//! Receivers are not notified of a unit that an operator removes, but the alert of a pager would stay open for ever: it is
-//! closed in the same way, before the record leaves its groups.
+//! Receivers are not notified of a unit that an operator removes, but an alert of its own, such as that of a pager or a
+//! retained message, would stay open: it is closed in the same way, before the record leaves its groups.
 //!
 //! # Incidents
 //! The page of an incident is acknowledged when an operator takes care of every one of its units that is offline and was
@@ -37,6 +37,14 @@ const REMOVAL: &str = "rmv_";
 /// How many records are read at once.
 const AT_ONCE: usize = 16;
 
+/// The receivers that keep an alert for each unit until they are told of its end.
+#[derive(Default)]
+pub(super) struct Keepers {
+    pub all: HashSet<String>,
+    /// Those of them that are told of acknowledgements.
+    pub pagers: HashSet<String>,
+}
+
 /// The acknowledged records among these entries.
 pub(super) fn acknowledged(entries: &[Entry]) -> Vec<OfflineRecord> {
     let record = |entry: &Entry| match &entry.event {
@@ -57,26 +65,26 @@ pub(super) fn removed(entries: &[Entry]) -> Vec<OfflineRecord> {
     entries.iter().filter_map(record).collect()
 }
 
-/// Queues acknowledgements and removals of records for the pagers that are notified of them, or will be by a sealed
-/// notification. Answers whether there are any. Safe to repeat.
+/// Queues acknowledgements of records for pagers, and removals for all receivers that keep alerts, if these are notified of
+/// the records, or will be by a sealed notification. Answers whether there are any. Safe to repeat.
 pub(super) async fn queue(
     groups: &dyn GroupStore,
     deliveries: &dyn DeliveryRecords,
-    pagers: &HashSet<String>,
+    keepers: &Keepers,
     records: &[OfflineRecord],
     now: Timestamp,
 ) -> Result<bool> {
-    if records.is_empty() {
+    if records.is_empty() || keepers.all.is_empty() {
         return Ok(false);
     }
     let mut any = false;
     let memberships = groups.memberships(&records.iter().collect::<Vec<_>>()).await?;
     for (record, memberships) in records.iter().zip(memberships) {
         for Membership { group, receivers } in memberships {
-            for receiver in receivers.into_iter().flatten().filter(|name| pagers.contains(name)) {
-                let notice = removal(record, &group, &receiver);
-                let notice = notice.or_else(|| acknowledgement(record, &group, &receiver));
-                let Some(delivery) = notice else { continue };
+            for receiver in receivers.into_iter().flatten().filter(|name| keepers.all.contains(name)) {
+                let is_pager = keepers.pagers.contains(&receiver);
+                let acknowledged = is_pager.then(|| acknowledgement(record, &group, &receiver)).flatten();
+                let Some(delivery) = removal(record, &group, &receiver).or(acknowledged) else { continue };
                 deliveries.replay(&delivery, now).await?;
                 any = true;
             }

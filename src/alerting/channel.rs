@@ -131,6 +131,11 @@ pub trait Channel: Send + Sync {
         false
     }
 
+    /// Whether it keeps the alert of a unit until it is told that this one has ended: also that of a removed unit.
+    fn keeps_alerts(&self) -> bool {
+        self.is_pager()
+    }
+
     /// How many messages a delivery still takes.
     fn parts(&self, _delivery: &Delivery) -> usize {
         1

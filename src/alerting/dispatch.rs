@@ -6,7 +6,7 @@
 //! nothing and repeats nothing. Several instances may dispatch at the same time; each works on its own
 //! partitions, and when these change, their next owner finds everything in the engine.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::acknowledged::{acknowledged, queue, removed};
+use super::acknowledged::{Keepers, acknowledged, queue, removed};
 use super::buffer::{DeliveryBuffer, count, reserve_in};
 use super::failures::EngineFailures;
 use super::flapping::{noted, records_of};
@@ -66,8 +66,8 @@ pub(super) struct Dispatcher {
     pub telemetry: Arc<Telemetry>,
     /// Notified when the outbox has a new entry.
     pub outbox_grew: Arc<Notify>,
-    /// Receivers that are told of acknowledgements.
-    pub pagers: HashSet<String>,
+    /// Receivers that keep alerts of their own.
+    pub keepers: Keepers,
     /// For the deliveries that joining hands out, by receiver.
     pub buffers: HashMap<String, Arc<DeliveryBuffer>>,
     pub stop: CancellationToken,
@@ -148,10 +148,7 @@ impl Dispatcher {
         if count == 0 {
             return Ok(0);
         }
-        let (acknowledged, removed) = match self.pagers.is_empty() {
-            true => (Vec::new(), Vec::new()),
-            false => (acknowledged(&entries), removed(&entries)),
-        };
+        let (acknowledged, removed) = (acknowledged(&entries), removed(&entries));
         let (positions, events): (Vec<Position>, Vec<OutboxEvent>) =
             entries.into_iter().map(|Entry { position, event }| (position, event)).unzip();
         let mut has_queued = self.queue(&removed).await?;
@@ -186,9 +183,9 @@ impl Dispatcher {
         Ok(count)
     }
 
-    /// Queues the notices of these records for pagers.
+    /// Queues the notices of these records for receivers that keep alerts.
     async fn queue(&self, records: &[OfflineRecord]) -> Result<bool> {
-        queue(&*self.engine, &*self.deliveries, &self.pagers, records, self.clock.now()).await
+        queue(&*self.engine, &*self.deliveries, &self.keepers, records, self.clock.now()).await
     }
 
     /// Which of these events join no group, because an alert silence covers them.

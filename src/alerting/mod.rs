@@ -91,6 +91,7 @@ pub use retry::Retry;
 
 pub use crate::routing::Route;
 
+use acknowledged::Keepers;
 use blind::BlindNotifier;
 use buffer::DeliveryBuffer;
 use deliver::{Deliver, LEASED_PER_ATTEMPT, Limited};
@@ -234,13 +235,16 @@ pub async fn run(
     };
     let flapping = Arc::new(Flapping::new(stores.flaps, config.flapping, telemetry.clone()));
     let longest_attempt = config.receivers.iter().map(|receiver| receiver.timeout).max().unwrap_or_default();
-    let (mut notified_of_blindness, mut pagers) = (Vec::new(), HashSet::new());
+    let (mut notified_of_blindness, mut keepers) = (Vec::new(), Keepers::default());
     let (lasting_blindness, lasting_trip) = (watch::Sender::new(Vec::new()), watch::Sender::new(None));
     let healths = Arc::new(ReceiverHealths::new(stores.shared.clone()));
     for receiver in config.receivers {
         let name = receiver.name.clone();
         let channel = open(&receiver).map_err(|error| anyhow::anyhow!("receiver {name}: {error}"))?;
         channel.keep_order(stores.alerts.clone());
+        if channel.keeps_alerts() {
+            keepers.all.insert(name.clone());
+        }
         telemetry.receiver_configured(&name);
         let (buffer, queue) = DeliveryBuffer::new(match receiver.rate_limit {
             None => receiver.concurrency.max(1) * LEASED_PER_ATTEMPT,
@@ -250,7 +254,7 @@ pub async fn run(
         buffers.insert(name.clone(), buffer.clone());
         let mut incidents = Incidents::new(stores.alerts.clone(), stores.census.clone());
         if channel.is_pager() {
-            pagers.insert(name.clone());
+            keepers.pagers.insert(name.clone());
             incidents = incidents.with_acknowledgements(stores.queries.clone());
         }
         let incidents = Arc::new(incidents);
@@ -391,7 +395,7 @@ pub async fn run(
         clock,
         telemetry,
         outbox_grew,
-        pagers,
+        keepers,
         buffers,
         stop: stop.clone(),
     };

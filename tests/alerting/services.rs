@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use rollcall::alerting::{Example, Failure, ReceiverConfig, open, render, send_test};
+use rollcall::alerting::{Example, Failure, Format, ReceiverConfig, open, render, send_test};
 use rollcall::config;
 use rollcall::fleet::UnitChange;
 use rollcall::presence::{Acknowledgement, FirstUnit, Incident};
@@ -181,10 +181,16 @@ async fn an_acknowledgement_before_the_page_follows_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_page_of_a_unit_that_is_removed_is_closed_and_other_receivers_are_not_notified() {
+async fn the_alerts_of_a_unit_that_is_removed_are_closed_and_other_receivers_are_not_notified() {
     for on in [On::Redis, On::Directory] {
-        let (sink, chat) = (sink().await, world::hook().await);
-        let receivers = vec![pager(&sink), world::named("chat", webhook_to(chat.url(), None))];
+        let (sink, chat, alerts) = (sink().await, world::hook().await, world::hook().await);
+        let config =
+            WebhookConfig { url: alerts.url(), format: Format::Alertmanager, ..WebhookConfig::default() };
+        let receivers = vec![
+            pager(&sink),
+            world::named("chat", webhook_to(chat.url(), None)),
+            receiver("alerts", webhook_of(config)),
+        ];
         let mut world = World::on(on, "unit", receivers).await;
         world.notify_loss(&["a"]).await;
         sink.wait_for(1, PATIENCE).await.unwrap();
@@ -196,6 +202,11 @@ async fn the_page_of_a_unit_that_is_removed_is_closed_and_other_receivers_are_no
         let received = sink.wait_for(2, PATIENCE).await.unwrap();
         assert_eq!(actions(&received), ["trigger", "resolve"]);
         assert_eq!(received[0].json()["dedup_key"], received[1].json()["dedup_key"]);
+        let ended = alerts.wait_for(2, PATIENCE).await.unwrap()[1].json();
+        assert_eq!(
+            (&ended["status"], &ended["alerts"][0]["labels"]["unit"]),
+            (&"resolved".into(), &"a".into())
+        );
         world.joined().await;
         world.advance(60 * world::WAIT);
         world.sent().await;

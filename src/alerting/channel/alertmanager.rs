@@ -274,6 +274,10 @@ impl Alertmanager {
 
 #[async_trait]
 impl Channel for Alertmanager {
+    fn keeps_alerts(&self) -> bool {
+        true
+    }
+
     async fn send(&self, delivery: &Delivery, now: Timestamp) -> Result<Answer, Failure> {
         self.post(self.of_message(&Message::new(delivery), now), now).await?;
         let lasts = |one: &&OfflineRecord| delivery.offline.iter().any(|open| open.id == one.id);

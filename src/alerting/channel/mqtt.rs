@@ -167,6 +167,10 @@ impl Mqtt {
 
 #[async_trait]
 impl Channel for Mqtt {
+    fn keeps_alerts(&self) -> bool {
+        self.connections.retain
+    }
+
     async fn send(&self, delivery: &Delivery, _now: Timestamp) -> Result<Answer, Failure> {
         self.publish(&Message::new(delivery)).await.map(|()| Answer::default())
     }

@@ -182,6 +182,10 @@ impl Webhook {
 
 #[async_trait]
 impl Channel for Webhook {
+    fn keeps_alerts(&self) -> bool {
+        matches!(self.format, Format::Alertmanager)
+    }
+
     async fn send(&self, delivery: &Delivery, now: Timestamp) -> Result<Answer, Failure> {
         self.post(&Message::new(delivery), now).await
     }

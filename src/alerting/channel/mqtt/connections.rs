@@ -41,7 +41,7 @@ pub(super) struct Connections {
     address: BrokerAddress,
     credentials: Option<(String, String)>,
     tls: TlsConfiguration,
-    retain: bool,
+    pub retain: bool,
     idle: Arc<Idle>,
 }
 

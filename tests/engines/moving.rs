@@ -610,6 +610,9 @@ async fn a_migration_that_was_interrupted_leaves_no_fleet_and_begins_anew() {
     let broken_off = places.to_directory("back").await.unwrap();
     broken_off.import(vec![stray]).await.unwrap();
     drop(broken_off);
+    let refused =
+        EmbeddedEngine::open(&places.embedded("back"), telemetry()).await.err().unwrap().to_string();
+    assert!(refused.contains("has begun and is not complete"), "{refused}");
     carry(&*there, &places.to_directory("back").await.unwrap()).await;
     similar(&contents(&*places.open("back").await).await, &before);
 }

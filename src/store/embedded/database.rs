@@ -221,6 +221,7 @@ pub(super) fn survey(path: &Path, partitions: Option<u16>) -> Result<()> {
             return Err(EngineError::Damaged(damaged(path, "its database is empty")).into());
         }
         check_partitions(meta(&connection, "partitions")?, partitions, path)?;
+        check_whole(&connection, path)?;
         let answer: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
         if answer != "ok" {
             return Err(EngineError::Damaged(damaged(path, &answer)).into());
@@ -228,6 +229,29 @@ pub(super) fn survey(path: &Path, partitions: Option<u16>) -> Result<()> {
         Ok(())
     };
     work().map_err(|error| error.explain(path))
+}
+
+/// Marks a fleet that a move fills until it is complete, or takes the mark away.
+pub(super) fn set_moving(connection: &Connection, is_moving: bool) -> DatabaseResult<()> {
+    let statement = match is_moving {
+        true => "INSERT OR REPLACE INTO meta VALUES('moving', 1)",
+        false => "DELETE FROM meta WHERE name = 'moving'",
+    };
+    connection.execute(statement, [])?;
+    Ok(())
+}
+
+/// Refuses a fleet whose migration is not complete.
+pub(super) fn check_whole(connection: &Connection, path: &Path) -> DatabaseResult<()> {
+    let select = "SELECT EXISTS (SELECT 1 FROM meta WHERE name = 'moving')";
+    match connection.query_row(select, [], |row| row.get(0))? {
+        false => Ok(()),
+        true => Err(EngineError::Refused(format!(
+            "a move to {} has begun and is not complete; let it end, or repeat it: rollcall move",
+            path.display()
+        ))
+        .into()),
+    }
 }
 
 #[derive(PartialEq)]

@@ -106,6 +106,8 @@ fn begin(database: &Connection, config: &Config) -> DatabaseResult<()> {
             return Err(EngineError::Refused(why).into());
         }
     }
+    // Committed before the import, which is undone if it is broken off: nothing serves what would be an empty fleet.
+    database::set_moving(database, true)?;
     database.execute_batch("BEGIN IMMEDIATE")?;
     for table in CLEARED {
         database.execute(&format!("DELETE FROM {table}"), [])?;
@@ -304,6 +306,7 @@ impl TargetDatabase {
             let (start, until) = (interval.from.as_millis(), interval.to.as_millis());
             self.execute("INSERT INTO blind(start, until) VALUES(?, ?)", [start, until])?;
         }
+        database::set_moving(&self.database, false)?;
         Ok(self.database.execute_batch("COMMIT")?)
     }
 

@@ -143,6 +143,7 @@ impl EmbeddedEngine {
 fn open(config: &Config, telemetry: Arc<Telemetry>) -> Result<EmbeddedEngine> {
     let mut directory = Directory::lock(&config.path)?;
     let (database, partitions) = database::open(&mut directory, config.partitions)?;
+    database::check_whole(&database, &config.path).map_err(|error| error.explain(&config.path))?;
     let fleet = directory.fleet().unwrap_or_default().to_owned();
     let database_file = DatabaseFile::new(&config.path)?;
     let load = || load::load_fleet(&database, &config.path, partitions);

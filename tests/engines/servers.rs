@@ -7,7 +7,7 @@ use std::time::Duration;
 use redis::cmd;
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::presence::Interval;
-use rollcall::store::redis::{Config, servers};
+use rollcall::store::redis::{Config, servers, survey};
 use rollcall::store::{
     Advance, Capacity, DeliveryStore, Destinations, Examine, Gap, Group, GroupStore, HearingStore, Join,
     Layout, Pace, Queries, ServerCondition, Subscription, Warning, partition_of_group,
@@ -281,4 +281,26 @@ async fn an_event_that_a_promoted_replica_lacks_joins_its_group_again() {
     let leased = engine.lease(&partitions, "hook", now(), now() + Duration::from_secs(60), 10).await.unwrap();
     assert_eq!(leased.len(), 1, "{leased:?}");
     until("replicas need not have it", async || join().await == 0 && length(&cluster).await == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_check_finds_a_refused_login_and_each_primary_that_refuses_writes() {
+    let cluster = Cluster::start(ClusterPlan::new(0)).await;
+    let config = config(cluster.url());
+    connected(&config, telemetry()).await;
+    let found =
+        async |config: &Config| survey(config, now(), telemetry()).await.err().map(|why| why.to_string());
+    assert_eq!(found(&config).await, None);
+    for node in &cluster.nodes {
+        let limit =
+            async |bytes: u8| node.ask::<()>(cmd("CONFIG").arg("SET").arg("maxmemory").arg(bytes)).await;
+        limit(1).await;
+        let why = found(&config).await.expect("it refuses writes");
+        assert!(why.contains("maxmemory"), "{why}");
+        limit(0).await;
+    }
+    let url = cluster.url().replace("redis-cluster://", "redis-cluster://nobody@");
+    let nobody = Config { url, password: Some("wrong".to_owned()), ..config };
+    let why = found(&nobody).await.expect("there is no such user");
+    assert!(why.contains("refused the login") && !why.contains("slots"), "{why}");
 }

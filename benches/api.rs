@@ -1,5 +1,5 @@
-//! The API while the fleet is alive: how long every page takes while heartbeats flow, and in a storm; how late silences are found
-//! meanwhile; clients that follow the fleet; an inventory of the whole fleet out and in. On both engines.
+//! The API while the fleet is alive: how long every page takes while heartbeats flow, and in a storm; how late silences
+//! are found meanwhile; clients that follow the fleet; an inventory of the whole fleet out and in. On both engines.
 //!
 //! Requests come at a fixed rate, whatever the answers do, in turn for every page.
 

@@ -1,7 +1,7 @@
 //! Delayed jobs of BullMQ that are due at one instant, with the same Redis and the same receiver.
 //!
-//! It comes from the npm registry into a temporary directory, in the versions of `benches/bullmq/package-lock.json`. Where
-//! it cannot be had, that is said and nothing is reported.
+//! It comes from the npm registry into a temporary directory, in the versions of `benches/bullmq/package-lock.json`.
+//! Where it cannot be had, that is said and nothing is reported.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,8 +1,8 @@
 //! A primary is killed while units come due one after the other: the time from the promotion of a replica to the first
 //! record on it, in a cluster and with Sentinel.
 //!
-//! One loop asks the replicas for their role, their records, and whether they accept a write. `hearing.settle` is zero, so
-//! that blind time moves deadlines by its own length only: units are due right after it.
+//! One loop asks the replicas for their role, their records, and whether they accept a write. `hearing.settle` is zero,
+//! so that blind time moves deadlines by its own length only: units are due right after it.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! The time from the deadline to the record in a fleet of short and long timeouts, and how much kinds delay one another.
+//! The time from the deadline to the record in a fleet of short and long timeouts, and how much kinds delay one
+//! another.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! A tenth of a large fleet falls silent at once, and goes through a tree of routes, silences and inhibition rules of which
-//! none holds it back: the time until the last site is notified, in how many messages, and the memory for it.
+//! A tenth of a large fleet falls silent at once, and goes through a tree of routes, silences and inhibition rules of
+//! which none holds it back: the time until the last site is notified, in how many messages, and the memory for it.
 
 use std::fmt::Write;
 use std::hint::black_box;

@@ -220,8 +220,8 @@ async fn stretch(
         let (instances, how) =
             (world.instances.len(), if world.plan.share.is_empty() { "plain" } else { "sharing" });
         println!("{number:4} {fault:?} with {instances} {how}: fine after {:.1?}", began.elapsed());
-        // The oracle would read all of a crowd's records again and again. A server that was removed does not start again
-        // with the others.
+        // The oracle would read all of a crowd's records again and again. A server that was removed does not start
+        // again with the others.
         if matches!(fault, Fault::Crowd | Fault::MoveSlots | Fault::ChangeMembers) {
             return;
         }

@@ -130,8 +130,8 @@ pub fn client(
     Ok((config, Pem { ca, client: Some((cert, key)) }))
 }
 
-/// The certificate of a server with its key, and the contents of the files. `read` reads a file; `section` is that of the
-/// options.
+/// The certificate of a server with its key, and the contents of the files. `read` reads a file; `section` is that of
+/// the options.
 ///
 /// # Errors
 /// The first file that cannot be used, with advice.

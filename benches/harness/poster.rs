@@ -84,6 +84,7 @@ fn delivery(number: u32, clock: &Clock) -> Delivery {
         reminder: false,
         situation: Default::default(),
         meant_for: None,
+        of_group: None,
         attempt: 1,
     }
 }

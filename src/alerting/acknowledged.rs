@@ -1,9 +1,9 @@
 //! Pagers are told that an operator takes care of a silence.
 //!
-//! The step that acknowledges a record writes it into the outbox once more. Its entry joins no group that it has not joined
-//! before; here it becomes a notification of its own for each pager that was notified of the record, behind those of its
-//! group: for those of its routes, those that it was escalated to, and fallbacks. Queued again after a crash, it has the
-//! same id.
+//! The step that acknowledges a record writes it into the outbox once more. Its entry joins no group that it has not
+//! joined before; here it becomes a notification of its own for each pager that was notified of the record, behind
+//! those of its group: for those of its routes, those that it was escalated to, and fallbacks. Queued again after a
+//! crash, it has the same id.
 //!
 //! # An acknowledgement before the page
 //! A record that still waits in its group is not queued: the service would be asked to acknowledge an alert that it does
@@ -65,8 +65,8 @@ pub(super) fn removed(entries: &[Entry]) -> Vec<OfflineRecord> {
     entries.iter().filter_map(record).collect()
 }
 
-/// Queues acknowledgements of records for pagers, and removals for all receivers that keep alerts, if these are notified of
-/// the records, or will be by a sealed notification. Answers whether there are any. Safe to repeat.
+/// Queues acknowledgements of records for pagers, and removals for all receivers that keep alerts, if these are
+/// notified of the records, or will be by a sealed notification. Answers whether there are any. Safe to repeat.
 pub(super) async fn queue(
     groups: &dyn GroupStore,
     deliveries: &dyn DeliveryRecords,

@@ -138,8 +138,8 @@ mod tests {
             let alerts = alerts(&message, &config);
             let lasting = alerts.iter().filter(|alert| alert.ends_at.is_none()).count();
             assert_eq!((alerts.len(), lasting), (1, firing), "{title}");
-            // A service that keeps an alert for each key closes the last one, or keeps the one that lasts. So does one that
-            // calls an operator for each.
+            // A service that keeps an alert for each key closes the last one, or keeps the one that lasts. So does one
+            // that calls an operator for each.
             for changes in [members, pages] {
                 let mut open = std::collections::BTreeSet::from([begun.id.to_string()]);
                 for member in changes(&delivery, &config.zone, &config.links) {

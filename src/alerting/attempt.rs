@@ -299,8 +299,8 @@ pub(super) async fn queue_rest(
     Ok(answer)
 }
 
-/// Whether a delivery may be attempted: a timer that is delivered at most once is marked first, and its delivery ends with
-/// the mark.
+/// Whether a delivery may be attempted: a timer that is delivered at most once is marked first, and its delivery ends
+/// with the mark.
 pub(super) async fn is_admitted(
     timers: &dyn TimerStore,
     telemetry: &Telemetry,

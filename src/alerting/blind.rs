@@ -1,9 +1,9 @@
 //! Notifies operators of blindness while it lasts, and of its end.
 //!
-//! No unit is declared offline while nothing is heard, so operators have to know of blindness. A blind interval that
-//! is longer than `hearing.tell_after` joins the group `blind` like any other event; its beginning identifies it:
-//! several instances that notice it write the same. Its end joins when an interval is written to the ledger. An interval
-//! that comes out shorter, because the broker had kept the messages of that time, is ended here.
+//! No unit is declared offline while nothing is heard, so operators have to know of blindness. A blind interval that is
+//! longer than `hearing.tell_after` joins the group `blind` like any other event; its beginning identifies it: several
+//! instances that notice it write the same. Its end joins when an interval is written to the ledger. An interval that
+//! comes out shorter, because the broker had kept the messages of that time, is ended here.
 //!
 //! # Why a notification may go out without the engine
 //! Notifications go through the engine, and the engine may be away. Then this instance delivers to its

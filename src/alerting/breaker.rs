@@ -4,8 +4,8 @@
 //! grow to [`LONGEST_WAIT`]; all others stay in the engine. The first success closes it, and what waits is attempted at
 //! once, instead of when the backoff of each delivery says so.
 //!
-//! A receiver that asks for a wait (`Retry-After`) gets it: nothing is sent to it until then, and the next attempt is a probe.
-//! [`Retry::asked`] limits the wait.
+//! A receiver that asks for a wait (`Retry-After`) gets it: nothing is sent to it until then, and the next attempt is a
+//! probe. [`Retry::asked`] limits the wait.
 //!
 //! A pure state of one instance: others, and this one after a start, learn by failures of their own.
 

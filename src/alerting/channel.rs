@@ -180,7 +180,8 @@ pub trait Channel: Send + Sync {
         Ok(())
     }
 
-    /// Gives it the deliveries that wait: a message to one of its recipients comes behind others that wait for that one.
+    /// Gives it the deliveries that wait: a message to one of its recipients comes behind others that wait for that
+    /// one.
     fn keep_order(&self, _records: Arc<dyn DeliveryRecords>) {}
 
     /// The recipients that the last successful attempt did not reach, and why.

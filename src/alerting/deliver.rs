@@ -206,8 +206,8 @@ impl Deliver {
     }
 }
 
-/// Queues the notifications of a receiver for its fallback, once it has been down for `after`. Answers how many; `None`: it
-/// is too early.
+/// Queues the notifications of a receiver for its fallback, once it has been down for `after`. Answers how many;
+/// `None`: it is too early.
 async fn fall(
     engine: &dyn DeliveryStore,
     partitions: &[u16],

@@ -110,8 +110,8 @@ fn shared_labels(members: &[Delivery]) -> Labels {
 /// The waiting notifications of a receiver that fit into one digest, in the order of their groups. A notification of
 /// blindness is in no digest: it is sent first, by itself.
 ///
-/// A notification that was attempted is left out while there is room for such ones: its receiver may have it, under its own
-/// id. `room`: the most messages.
+/// A notification that was attempted is left out while there is room for such ones: its receiver may have it, under its
+/// own id. `room`: the most messages.
 pub(super) async fn gather(
     records: &dyn DeliveryRecords,
     receiver: &str,

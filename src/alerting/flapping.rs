@@ -1,12 +1,12 @@
 //! Flapping units: receivers are notified once of an episode, and once of its end, and of no transition in between.
 //!
-//! Every transition of a kind with flap detection is noted before it joins its groups. One that belongs to an episode does not
-//! join: the episode joins instead, which changes nothing after the first time, and so an alert silence that covered its begin
-//! holds it back until the unit flaps once more. The return of a silence that receivers know of closes that silence
-//! without a notification, because reminders and escalations would go on.
+//! Every transition of a kind with flap detection is noted before it joins its groups. One that belongs to an episode
+//! does not join: the episode joins instead, which changes nothing after the first time, and so an alert silence that
+//! covered its begin holds it back until the unit flaps once more. The return of a silence that receivers know of
+//! closes that silence without a notification, because reminders and escalations would go on.
 //!
-//! An episode has groups of its own, beside those of its route. With its end joins the open record of the unit, if it has one:
-//! one notification has both, and the record's return is notified like any other.
+//! An episode has groups of its own, beside those of its route. With its end joins the open record of the unit, if it
+//! has one: one notification has both, and the record's return is notified like any other.
 //!
 //! # Why an end is not lost
 //! First the end is decided and stored, then it joins, then it is stored that it has. A crash in between repeats it,

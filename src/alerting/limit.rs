@@ -138,8 +138,8 @@ impl Limits {
         Ok(self.known.as_ref().expect("it was read"))
     }
 
-    /// Changes the state as decided from its last one, with the notifications of a new digest. `None`: it was decided to
-    /// change nothing, or others change the state all the time.
+    /// Changes the state as decided from its last one, with the notifications of a new digest. `None`: it was decided
+    /// to change nothing, or others change the state all the time.
     pub async fn change<T>(
         &mut self,
         members: Option<&[Delivery]>,

@@ -118,8 +118,8 @@ impl LostSilences {
         let markings: Vec<Marking> = silences.map(|silence| self.marking(silence)).collect();
         self.notified.mark_notified(&markings, &self.destinations, now).await?;
         let applied = self.roll.write_again(&lost, now).await?;
-        // The return of a stored record may have joined a group that is lost, or joined before the mark. The return of a
-        // record that is written again joins from the outbox, unless the unit has changed meanwhile.
+        // The return of a stored record may have joined a group that is lost, or joined before the mark. The return of
+        // a record that is written again joins from the outbox, unless the unit has changed meanwhile.
         let is_stored = |marking: &Marking| stored.contains(&marking.silence.record.id);
         let returns = self.returns(markings.into_iter().filter(is_stored).collect()).await?;
         self.groups.join(&returns, &self.destinations.at(now), &Capacity::NONE, now).await?;

@@ -83,8 +83,8 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// Whether something is wrong that was not before: a unit is offline, nothing is heard, or data was lost. A timer has
-    /// fired.
+    /// Whether something is wrong that was not before: a unit is offline, nothing is heard, or data was lost. A timer
+    /// has fired.
     pub fn is_firing(&self) -> bool {
         let Delivery { offline, blind, timers, .. } = self.delivery;
         let is_lost = lost(self.delivery).is_some();

@@ -1,7 +1,8 @@
 //! Deliveries to one of the recipients of a receiver, which the receiver's server refuses for the moment.
 //!
-//! The others have the message, so the delivery of all of them is over. The rest is a delivery of its own in a lane of the
-//! recipient: it waits, is tried again and is given up like any other, survives restarts, and delays no other recipient.
+//! The others have the message, so the delivery of all of them is over. The rest is a delivery of its own in a lane of
+//! the recipient: it waits, is tried again and is given up like any other, survives restarts, and delays no other
+//! recipient.
 
 use data_encoding::HEXLOWER;
 use lettre::Address;
@@ -33,8 +34,8 @@ fn for_recipient(delivery: &Delivery, recipient: &str) -> Delivery {
     }
 }
 
-/// The same for each of these recipients. A reminder is not put off: the next one is as good, and a full mailbox would be
-/// flooded when it has room.
+/// The same for each of these recipients. A reminder is not put off: the next one is as good, and a full mailbox would
+/// be flooded when it has room.
 pub(super) fn for_recipients(delivery: &Delivery, recipients: &[&Address]) -> Vec<Delivery> {
     let recipients = if delivery.reminder { &[] } else { recipients };
     recipients.iter().map(|recipient| for_recipient(delivery, recipient.as_ref())).collect()

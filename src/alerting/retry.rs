@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::backoff::Backoff;
 
-/// The longest wait of a receiver that asks for one, unless its retries are later: no answer keeps a receiver from alerts for
-/// a night.
+/// The longest wait of a receiver that asks for one, unless its retries are later: no answer keeps a receiver from
+/// alerts for a night.
 const LONGEST_ASKED: Duration = Duration::from_secs(3600);
 
 /// How failures are retried: exponentially, with jitter.

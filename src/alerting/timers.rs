@@ -4,11 +4,11 @@
 //! engine in bounded steps, and each receiver takes due deliveries of both. It sleeps until the first timer of its
 //! partitions is due, and a registration in this process wakes it.
 //!
-//! Timers fire when a receiver has free slots for them: until then they can still be cancelled. While no receiver has any, a
-//! step of them fires every half second; receivers that have room are unaffected by others that have none.
+//! Timers fire when a receiver has free slots for them: until then they can still be cancelled. While no receiver has
+//! any, a step of them fires every half second; receivers that have room are unaffected by others that have none.
 //!
-//! Each instance fires the timers of its own partitions, and those of others that are overdue by [`OVERDUE`]: their owner
-//! died or hangs. Which instance fires a timer decides nothing, because the engine lets it fire once.
+//! Each instance fires the timers of its own partitions, and those of others that are overdue by [`OVERDUE`]: their
+//! owner died or hangs. Which instance fires a timer decides nothing, because the engine lets it fire once.
 //!
 //! Time is that of the fleet, which never goes back: a jump of a machine's clock fires nothing early.
 
@@ -126,9 +126,9 @@ impl TimerFiring {
         Ok(if fired > 0 { Duration::ZERO } else { SHORTEST_WAIT })
     }
 
-    /// How many timers are fired in one step: as many as a receiver has free slots for, because a delivery that finds none
-    /// is queued in the engine and leased later, which costs as much again. Waits for a moment while no receiver has any;
-    /// then a whole step is fired, for the receivers may be away.
+    /// How many timers are fired in one step: as many as a receiver has free slots for, because a delivery that finds
+    /// none is queued in the engine and leased later, which costs as much again. Waits for a moment while no receiver
+    /// has any; then a whole step is fired, for the receivers may be away.
     async fn room(&self, classes: &TimerClasses) -> usize {
         let names: BTreeSet<&String> = classes.values().flat_map(|class| &class.receivers).collect();
         let buffers: Vec<_> = names.into_iter().filter_map(|name| self.buffers.get(name).cloned()).collect();

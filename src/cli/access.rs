@@ -1,8 +1,8 @@
 //! Where a command finds alert silences, records, units and deliveries: in the engine, or at an instance.
 //!
-//! With `--url` it asks the instance there, with the rights of a token. Else it opens the engine of the configuration. The
-//! embedded engine belongs to one process: while an instance serves it, the command asks that instance, at `http.listen` of
-//! the same configuration. Both answer the same JSON, so a command prints it in one way.
+//! With `--url` it asks the instance there, with the rights of a token. Else it opens the engine of the configuration.
+//! The embedded engine belongs to one process: while an instance serves it, the command asks that instance, at
+//! `http.listen` of the same configuration. Both answer the same JSON, so a command prints it in one way.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -123,8 +123,8 @@ impl Access {
         }
     }
 
-    /// Adds an alert silence of that length, which begins at `from` or else now, and answers its id. An instance measures by its
-    /// own clock what begins now.
+    /// Adds an alert silence of that length, which begins at `from` or else now, and answers its id. An instance
+    /// measures by its own clock what begins now.
     pub async fn add(
         &self,
         wanted: WantedSilence,

@@ -26,7 +26,8 @@ pub(super) struct Arguments {
 enum Command {
     /// Show the tree of routes.
     Show(ConfigFile),
-    /// Show which routes the silence of a unit takes, why, and whether they are muted. It reads the configuration alone.
+    /// Show which routes the silence of a unit takes, why, and whether they are muted. It reads the configuration
+    /// alone.
     Test(Test),
 }
 

@@ -1,8 +1,8 @@
 //! `rollcall top`: the fleet in the terminal, live: counts by state, problems of Rollcall itself, how late silences are
 //! found, and the units that fell silent last.
 //!
-//! It asks a running instance again and again, and draws by the sequences that every terminal knows, so it needs no library and
-//! works over SSH. While the instance does not answer, it shows the last answers and says so.
+//! It asks a running instance again and again, and draws by the sequences that every terminal knows, so it needs no
+//! library and works over SSH. While the instance does not answer, it shows the last answers and says so.
 
 use std::collections::VecDeque;
 use std::io::IsTerminal;

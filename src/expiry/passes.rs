@@ -435,7 +435,8 @@ impl Passes {
         self.waiting.extend(undecided.into_iter().map(|unit| (unit, source)));
     }
 
-    /// How long the step that has failed for longest has not succeeded; `None`: the last attempt of every step succeeded.
+    /// How long the step that has failed for longest has not succeeded; `None`: the last attempt of every step
+    /// succeeded.
     ///
     /// While slots of a cluster move, one partition after another cannot be swept for a moment, and none for long.
     pub fn fails_for(&self) -> Option<Duration> {

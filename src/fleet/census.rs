@@ -1,6 +1,6 @@
 //! The number of units of each kind, and whether there is room for another one. Instances exchange their counts, and
-//! with them the shortest timeouts of their units, see [`super::canary_pace`], and how many units have each value of the
-//! labels that units are counted by.
+//! with them the shortest timeouts of their units, see [`super::canary_pace`], and how many units have each value of
+//! the labels that units are counted by.
 //!
 //! Ids come from devices, and a device that invents a new id with each message would fill the engine. So a kind has
 //! `max_units`: an id beyond is not admitted, which is counted, logged and shown. Known units are unaffected, and a
@@ -119,8 +119,8 @@ impl Census {
         others.sum::<Option<u64>>().map(|others| own + others)
     }
 
-    /// The counts by label as instances exchange them, under names that no kind has. The count of all values is 1 if some
-    /// values are left out.
+    /// The counts by label as instances exchange them, under names that no kind has. The count of all values is 1 if
+    /// some values are left out.
     fn counts_by_label(&self) -> Counts {
         let count = |units| Count { units, shortest_ms: None };
         let mut counts = Counts::new();

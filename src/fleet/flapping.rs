@@ -1,9 +1,9 @@
 //! The last transitions of units whose kinds have flap detection, between the store and the rule in
 //! `presence/flapping.rs`.
 //!
-//! The store is read and written only for such kinds. A transition is noted by the instance that lets it join its groups,
-//! before it joins; noting it again changes nothing. Several instances may note transitions of one unit: each change is
-//! decided from the transitions as read, and decided anew if these have changed meanwhile.
+//! The store is read and written only for such kinds. A transition is noted by the instance that lets it join its
+//! groups, before it joins; noting it again changes nothing. Several instances may note transitions of one unit: each
+//! change is decided from the transitions as read, and decided anew if these have changed meanwhile.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
@@ -144,8 +144,8 @@ impl Flapping {
         self.store.first_flaps(partitions).await
     }
 
-    /// Writes each unit with the moment of its next look, or forgets it, if it is still as it was read. Answers, in order, which
-    /// are written.
+    /// Writes each unit with the moment of its next look, or forgets it, if it is still as it was read. Answers, in
+    /// order, which are written.
     pub async fn change(&self, changes: &[(StoredFlaps, Option<(Flaps, Timestamp)>)]) -> Result<Vec<bool>> {
         if changes.is_empty() {
             return Ok(Vec::new());

@@ -1,8 +1,8 @@
 //! The units whose silence inhibits others, as this instance knows them.
 //!
-//! The store has the last record of each such unit; this instance keeps a copy, and reads it again only when the version is
-//! another one. The instance that lets a transition join enters it first, so every instance knows a source before its
-//! transition is anywhere else. Entering is idempotent and independent of order: see [`replaces`].
+//! The store has the last record of each such unit; this instance keeps a copy, and reads it again only when the
+//! version is another one. The instance that lets a transition join enters it first, so every instance knows a source
+//! before its transition is anywhere else. Entering is idempotent and independent of order: see [`replaces`].
 //!
 //! The stored sources follow from the open records. At the start, after a reload, and every few minutes both are
 //! compared, which repairs the losses of a failover.

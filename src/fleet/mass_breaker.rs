@@ -1,8 +1,8 @@
 //! The mass-offline breaker as this instance knows it. The rule is `presence/mass_offline.rs`.
 //!
-//! The last trip is stored, and every instance reads it before it notifies. An instance that finds a mass of silences writes
-//! a trip, if the last one is still the one that it knows; so there is one trip, whatever the number of instances, and it
-//! survives a restart. Units are counted in the engine, over all partitions.
+//! The last trip is stored, and every instance reads it before it notifies. An instance that finds a mass of silences
+//! writes a trip, if the last one is still the one that it knows; so there is one trip, whatever the number of
+//! instances, and it survives a restart. Units are counted in the engine, over all partitions.
 //!
 //! # When it is judged
 //! Whenever records enter their groups: each record does, and was written before that. So the record that completes a

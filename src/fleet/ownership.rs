@@ -24,8 +24,8 @@ pub struct View {
     pub instance: String,
     /// All instances with a lease, in order.
     pub instances: Vec<String>,
-    /// How often this instance has taken its lease: more than once if it ended meanwhile, as while the process was frozen.
-    /// Then others may have had its partitions, and have changed them without a note.
+    /// How often this instance has taken its lease: more than once if it ended meanwhile, as while the process was
+    /// frozen. Then others may have had its partitions, and have changed them without a note.
     pub terms: u64,
     /// The partitions of this instance, in order.
     pub partitions: Vec<u16>,

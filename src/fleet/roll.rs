@@ -137,8 +137,8 @@ impl Roll {
         &self.rules
     }
 
-    /// Decides by these rules from now on. Units whose deadlines are earlier by them are checked by the walk. Returns the
-    /// kinds whose rules changed.
+    /// Decides by these rules from now on. Units whose deadlines are earlier by them are checked by the walk. Returns
+    /// the kinds whose rules changed.
     pub fn replace_rules(&self, wanted: &Rules) -> Vec<Kind> {
         let changed = self.rules.replace(wanted);
         for rules in changed.iter().filter_map(|kind| wanted.get(kind)) {

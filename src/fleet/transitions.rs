@@ -53,7 +53,8 @@ impl<T: Clone> Newest<T> {
         self.end
     }
 
-    /// Up to `limit` items from that position on. A position after the end is one of another sequence, so that all are gone.
+    /// Up to `limit` items from that position on. A position after the end is one of another sequence, so that all are
+    /// gone.
     pub fn after(&self, position: u64, limit: usize) -> Following<T> {
         let first = self.end - self.items.len() as u64;
         if position > self.end || position < first {

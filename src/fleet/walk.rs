@@ -11,8 +11,8 @@
 //!   its next check is far away (the timeout of its kind was shortened);
 //! - open records of kinds that are no longer configured: see `walk/removed.rs`.
 //!
-//! After a reload with other rules the next round begins at once, reads everything, checks every unit that is present, and
-//! takes no longer than the engine can bear: by the new rules a unit may be overdue, or its next check too late.
+//! After a reload with other rules the next round begins at once, reads everything, checks every unit that is present,
+//! and takes no longer than the engine can bear: by the new rules a unit may be overdue, or its next check too late.
 //!
 //! Other changes of other instances (a unit is new, back, offline or removed) are noted for the owner, page by page,
 //! and the owner reads those pages every second. As often it lets the roll ask about changes whose reply was lost: see
@@ -56,15 +56,15 @@ use page::PageOutcome;
 pub use removed::Removed;
 use removed::UnwatchedRecords;
 
-/// Units that a round reads before its next rest, as whole pages or as expiry keys: records wait for a step in the worst
-/// case, and each rest wakes several threads, which costs more than a single page of some sixty units.
+/// Units that a round reads before its next rest, as whole pages or as expiry keys: records wait for a step in the
+/// worst case, and each rest wakes several threads, which costs more than a single page of some sixty units.
 const UNITS_A_STEP: usize = 600;
 
 /// The most pages of a step, where they have few units.
 const PAGES_A_STEP: u32 = 16;
 
-/// Pages that are under way at once where a partition is filled, so that the engine reads one while another is compared. In
-/// a round it is one: checks of deadlines wait for no more than a page.
+/// Pages that are under way at once where a partition is filled, so that the engine reads one while another is
+/// compared. In a round it is one: checks of deadlines wait for no more than a page.
 const PAGES_AT_ONCE: usize = 8;
 
 /// Partitions that are filled at once: the time goes into decoding, on as many threads.
@@ -197,8 +197,8 @@ impl Walk {
         Ok(())
     }
 
-    /// Compares the pages that other instances changed. A page stays in `noted` until it was compared: the reply that its
-    /// note is removed may be lost.
+    /// Compares the pages that other instances changed. A page stays in `noted` until it was compared: the reply that
+    /// its note is removed may be lost.
     async fn read_notes(&self, noted: &mut BTreeSet<(u16, u32)>) -> Result<()> {
         noted.retain(|(partition, _)| self.ownership.owns(*partition));
         let found = self.engine.noted(&self.own_partitions()).await?;

@@ -145,8 +145,8 @@ async fn status(State(state): State<AlertmanagerState>) -> Json<Status> {
     })
 }
 
-/// A configuration that Alertmanager's clients can load: they refuse one without a default receiver. The names are JSON,
-/// which YAML reads as text.
+/// A configuration that Alertmanager's clients can load: they refuse one without a default receiver. The names are
+/// JSON, which YAML reads as text.
 fn original_config(receivers: &[String]) -> String {
     let none = ["none".to_owned()];
     let receivers = if receivers.is_empty() { &none } else { receivers };

@@ -1,4 +1,5 @@
-//! Bodies of requests: an object in JSON, whose fields have names. Without this, a list would be read as the fields in their order.
+//! Bodies of requests: an object in JSON, whose fields have names. Without this, a list would be read as the fields in
+//! their order.
 
 use axum::body::Bytes;
 use serde::de::{DeserializeOwned, Error};

@@ -1,5 +1,5 @@
-//! `/api/v1/breaker`: the last trip of the mass-offline breaker. POST to `/api/v1/breaker/release` releases it, which is in
-//! the audit.
+//! `/api/v1/breaker`: the last trip of the mass-offline breaker. POST to `/api/v1/breaker/release` releases it, which
+//! is in the audit.
 
 use std::sync::Arc;
 

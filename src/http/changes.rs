@@ -1,5 +1,5 @@
-//! Guards the requests that change something. Without tokens the server listens on loopback only, where every program of
-//! the machine may ask, and so may every web page that a browser on it shows.
+//! Guards the requests that change something. Without tokens the server listens on loopback only, where every program
+//! of the machine may ask, and so may every web page that a browser on it shows.
 //!
 //! - A token needs at least the role operator.
 //! - Without tokens the request names this machine by a loopback name: a web page whose name was made to resolve to

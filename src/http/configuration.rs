@@ -1,5 +1,5 @@
-//! The configuration as it was read, for the page that shows it: every option with its value and where that comes from. A value
-//! that may be a secret is not in here.
+//! The configuration as it was read, for the page that shows it: every option with its value and where that comes from.
+//! A value that may be a secret is not in here.
 
 /// The options of the file that was read, in the order of their names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,5 +1,5 @@
-//! The units of this instance in numbers, for everything that shows them: one count serves the metrics, the summary, pages and
-//! streams of the same moment.
+//! The units of this instance in numbers, for everything that shows them: one count serves the metrics, the summary,
+//! pages and streams of the same moment.
 
 use std::sync::Arc;
 

@@ -1,6 +1,7 @@
 //! Cursors of lists: the place after the last item of a page, as `next` of an answer and `cursor` of the next request.
 //!
-//! A cursor is JSON in hexadecimal digits, which need no escaping in a URL. Clients do not read it, so its content may change.
+//! A cursor is JSON in hexadecimal digits, which need no escaping in a URL. Clients do not read it, so its content may
+//! change.
 
 use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 use serde::Serialize;

@@ -1,5 +1,5 @@
-//! `/api/v1/deliveries`: notifications that wait, that were given up and that were delivered, in pages; one of them with
-//! every attempt; delivering again; removing dead letters. Changes are in the audit.
+//! `/api/v1/deliveries`: notifications that wait, that were given up and that were delivered, in pages; one of them
+//! with every attempt; delivering again; removing dead letters. Changes are in the audit.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! `/api/v1/units:export`: all units with their settings, as NDJSON or CSV.
 //!
-//! They are read from the engine page by page while the client reads the answer, so memory is bounded, and any instance answers
-//! for the whole fleet. If the engine fails meanwhile, the answer is cut off, which clients see as an error.
+//! They are read from the engine page by page while the client reads the answer, so memory is bounded, and any instance
+//! answers for the whole fleet. If the engine fails meanwhile, the answer is cut off, which clients see as an error.
 
 use std::io;
 use std::sync::Arc;
@@ -32,8 +32,8 @@ use crate::store::{EngineError, Queries};
 const WRITERS: usize = 2;
 /// Pages that are read ahead of the client.
 const READ_AHEAD: usize = 32;
-/// Pages that one task reads side by side and writes: on Redis a page has some sixty units, which are written sooner than a task
-/// is begun.
+/// Pages that one task reads side by side and writes: on Redis a page has some sixty units, which are written sooner
+/// than a task is begun.
 const PAGES_A_TASK: usize = 8;
 /// The usual length of a line, in bytes; longer ones take more room.
 const USUAL_LINE: usize = 192;

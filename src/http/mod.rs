@@ -1,10 +1,9 @@
 //! The web server: metrics, health, records and units; and the pages for people, in [`web`].
 //!
-//! One file for each page. The state of a page lists what it reads. Lists and counts come from the
-//! mirrors of all instances, single units and records from the engine. Only `/metrics/units` reads the engine page by page for a
-//! request, where kinds have metrics: their values are written as they are
-//! read, and not kept. The mirror holds the partitions of this instance, so the metrics of instances add up.
-//! Errors are answered as `application/problem+json`.
+//! One file for each page. The state of a page lists what it reads. Lists and counts come from the mirrors of all
+//! instances, single units and records from the engine. Only `/metrics/units` reads the engine page by page for a
+//! request, where kinds have metrics: their values are written as they are read, and not kept. The mirror holds the
+//! partitions of this instance, so the metrics of instances add up. Errors are answered as `application/problem+json`.
 //!
 //! The server answers from the start of the process: before the engine answers, `/healthz` and
 //! `/readyz` work, and every other page answers 503.

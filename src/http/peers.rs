@@ -1,6 +1,7 @@
 //! The other instances. The mirror of an instance holds its own units only, so an instance that is asked for the whole
 //! fleet asks the others for theirs: the same page, with the header `rollcall-scope: own` and a signature with the key
-//! of the fleet in place of a token. An instance that does not answer in time is named in the answer, and its units are missing there.
+//! of the fleet in place of a token. An instance that does not answer in time is named in the answer, and its units are
+//! missing there.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +22,8 @@ use crate::trust;
 /// How long the answer of another instance may take.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The longest answer of an instance, in bytes: a page of a thousand units with the longest names is less than half of it.
+/// The longest answer of an instance, in bytes: a page of a thousand units with the longest names is less than half of
+/// it.
 const LONGEST_ANSWER: usize = 1024 * 1024;
 
 const SCOPE: HeaderName = HeaderName::from_static("rollcall-scope");

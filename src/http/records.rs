@@ -1,7 +1,8 @@
 //! `/api/v1/records`: offline records, newest first, in pages; and a single record.
 //!
 //! The engine keeps records in the order of their detection. A page of those of a kind, label or cause reads a bounded
-//! number of records and answers the ones that were found; `next` goes on from there, also from a page without a record.
+//! number of records and answers the ones that were found; `next` goes on from there, also from a page without a
+//! record.
 
 use std::sync::Arc;
 
@@ -76,8 +77,8 @@ impl Records {
         Records { engine, pages: SharedAnswers::new(MOST_KEPT) }
     }
 
-    /// The page that a request asks for. Requests that ask for the same while one is read share the next one: in a storm,
-    /// however many operators look, the engine reads one at a time.
+    /// The page that a request asks for. Requests that ask for the same while one is read share the next one: in a
+    /// storm, however many operators look, the engine reads one at a time.
     pub async fn page(&self, wanted: &RecordsQuery) -> Result<Arc<Page>, Problem> {
         let asked = serde_json::to_string(wanted)
             .map_err(|error| Problem::internal(format!("the query cannot be written: {error}")))?;

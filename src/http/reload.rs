@@ -1,5 +1,5 @@
-//! `/-/reload`: POST loads the configuration again, as SIGHUP does. The answer comes when that is done: 200, or 500 with
-//! the errors of the file.
+//! `/-/reload`: POST loads the configuration again, as SIGHUP does. The answer comes when that is done: 200, or 500
+//! with the errors of the file.
 
 use axum::Router;
 use axum::extract::State;

@@ -1,8 +1,9 @@
-//! How many requests a client may send: `http.requests_per_second`, and as many at once as two seconds have. A client is a
-//! token or a user, and the network of its address where it is neither.
+//! How many requests a client may send: `http.requests_per_second`, and as many at once as two seconds have. A client
+//! is a token or a user, and the network of its address where it is neither.
 //!
-//! Each client has a moment up to which its requests are accounted for. A request moves it on by the time of one request;
-//! it is refused while the moment is too far ahead. So a client costs one entry, which is forgotten when its moment has passed.
+//! Each client has a moment up to which its requests are accounted for. A request moves it on by the time of one
+//! request; it is refused while the moment is too far ahead. So a client costs one entry, which is forgotten when its
+//! moment has passed.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -15,8 +15,8 @@ use crate::routing::alert_silence::is_comment;
 /// The label that holds the parent of a unit.
 pub(super) const PARENT: &str = "parent";
 
-/// Settings as they are sent; a timeout or a grace that is missing is left to the unit and to its kind, anything else that
-/// is missing stays as it is.
+/// Settings as they are sent; a timeout or a grace that is missing is left to the unit and to its kind, anything else
+/// that is missing stays as it is.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct WantedSettings {

@@ -9,9 +9,9 @@
 //! An id says how far a client has read, and with `last-event-id` it goes on there: at the same process, as long as
 //! that keeps the transitions since then.
 //!
-//! All clients of an instance share one summary and one sequence of transitions, so a client costs no more than the bytes
-//! that it is sent: one that reads slowly is left behind, and learns that by `reset`. One that reads nothing is disconnected like
-//! every other. A comment every few seconds shows that the stream lives.
+//! All clients of an instance share one summary and one sequence of transitions, so a client costs no more than the
+//! bytes that it is sent: one that reads slowly is left behind, and learns that by `reset`. One that reads nothing is
+//! disconnected like every other. A comment every few seconds shows that the stream lives.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

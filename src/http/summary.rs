@@ -1,10 +1,10 @@
 //! `/api/v1/summary`: the whole fleet in numbers, and whether they can be trusted now.
 //!
-//! The summary of a large fleet may be a second old, see [`MaxAge::LARGE_FLEET`]: no request waits for a count of a million units.
-//! `at` says of which moment it is.
+//! The summary of a large fleet may be a second old, see [`MaxAge::LARGE_FLEET`]: no request waits for a count of a
+//! million units. `at` says of which moment it is.
 //!
-//! The answer has an ETag of everything in it but the moment: a client that asks again with `if-none-match` gets 304 while nothing
-//! has changed.
+//! The answer has an ETag of everything in it but the moment: a client that asks again with `if-none-match` gets 304
+//! while nothing has changed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

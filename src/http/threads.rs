@@ -1,7 +1,7 @@
 //! Threads of their own for requests.
 //!
-//! In a storm the threads of the service have work at every moment. A request would wait behind it each time that it waits
-//! for something; the operating system lets a thread that mostly sleeps run soon.
+//! In a storm the threads of the service have work at every moment. A request would wait behind it each time that it
+//! waits for something; the operating system lets a thread that mostly sleeps run soon.
 
 use tokio::runtime::{Builder, Handle, Runtime};
 

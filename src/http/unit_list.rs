@@ -1,10 +1,11 @@
 //! `/api/v1/units`: the units of the fleet, in pages.
 //!
-//! States and times come from the mirrors of all instances; labels, pauses and acknowledgements of the units on the page from
-//! the engine. While the engine does not answer, the page is there without them.
+//! States and times come from the mirrors of all instances; labels, pauses and acknowledgements of the units on the
+//! page from the engine. While the engine does not answer, the page is there without them.
 //!
-//! In a large fleet, requests for the same page share the one that was read in the last second, see [`MaxAge::LARGE_FLEET`]; `at` says
-//! of which moment it is. After a change that was made at this instance, pages are read anew.
+//! In a large fleet, requests for the same page share the one that was read in the last second, see
+//! [`MaxAge::LARGE_FLEET`]; `at` says of which moment it is. After a change that was made at this instance, pages are
+//! read anew.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -18,8 +18,8 @@
 //! | `layout.rs`, `format.rs` | the parts of every page, and the form of states and times |
 //!
 //! The script replaces the live part of a page when the fleet has changed, which a stream of events tells it.
-//! Everything that comes from devices is text: the templates escape it, and the policy of the pages lets nothing run but
-//! the script of Rollcall itself.
+//! Everything that comes from devices is text: the templates escape it, and the policy of the pages lets nothing run
+//! but the script of Rollcall itself.
 
 use std::sync::Arc;
 

@@ -1,9 +1,10 @@
-//! Timers that programs register and cancel over MQTT: a JSON object on `rollcall/timers/<id>` registers or changes one, an
-//! empty payload cancels it. Where the message has a response topic, the answer goes there with its correlation data.
+//! Timers that programs register and cancel over MQTT: a JSON object on `rollcall/timers/<id>` registers or changes
+//! one, an empty payload cancels it. Where the message has a response topic, the answer goes there with its correlation
+//! data.
 //!
-//! A request is read where messages are received, and applied by the recorder behind the heartbeats of its batch, in the
-//! order of arrival; then it is acknowledged. So a request at QoS 1 that Rollcall loses comes again, and one that comes
-//! again is applied again: it says the same.
+//! A request is read where messages are received, and applied by the recorder behind the heartbeats of its batch, in
+//! the order of arrival; then it is acknowledged. So a request at QoS 1 that Rollcall loses comes again, and one that
+//! comes again is applied again: it says the same.
 //!
 //! # Why they have room of their own
 //! A heartbeat is small, whatever devices send; a timer has its data. The requests that wait take [`ROOM`] bytes together,

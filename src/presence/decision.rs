@@ -393,8 +393,8 @@ pub fn retire(seen: &Snapshot, now: Timestamp) -> Option<Change> {
     Some(Change { key: KeyChange::Delete, index, facts: Some(gone), record })
 }
 
-/// Closes the open record of a unit whose kind is no longer configured; `None` if it has none. The unit starts again: if
-/// its kind comes back it is like one that was registered now and not heard yet.
+/// Closes the open record of a unit whose kind is no longer configured; `None` if it has none. The unit starts again:
+/// if its kind comes back it is like one that was registered now and not heard yet.
 pub fn unwatch(seen: &Snapshot, next_check: Timestamp, now: Timestamp) -> Option<Change> {
     let facts = seen.facts.as_ref()?;
     let Standing::Offline(silence) = &facts.standing else { return None };

@@ -1,9 +1,9 @@
 //! The facts of one unit, and the change that a decision makes to them.
 //!
-//! The expiry key of a unit holds its last heartbeat. The facts hold the rest: the state, the last heartbeat
-//! as of the last check, what the unit declared and what an operator set. Every decision reads a [`Snapshot`] of both and
-//! answers with a [`Change`], which an engine applies only if the unit is still as it was read. So the rules
-//! stand here once, and no engine repeats them.
+//! The expiry key of a unit holds its last heartbeat. The facts hold the rest: the state, the last heartbeat as of the
+//! last check, what the unit declared and what an operator set. Every decision reads a [`Snapshot`] of both and answers
+//! with a [`Change`], which an engine applies only if the unit is still as it was read. So the rules stand here once,
+//! and no engine repeats them.
 
 use std::time::Duration;
 

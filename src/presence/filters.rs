@@ -131,7 +131,8 @@ pub fn prove(proved: &mut BTreeMap<(Kind, String), Timestamp>, probed: &[Probed]
 }
 
 impl Hearing {
-    /// Until when units are owed hearing after the newest blind interval of the fleet or of a kind; `None`: none is at `now`.
+    /// Until when units are owed hearing after the newest blind interval of the fleet or of a kind; `None`: none is at
+    /// `now`.
     pub fn settles_at(&self, now: Timestamp) -> Option<Timestamp> {
         let last =
             |ledger: &Ledger| ledger.intervals().last().map(|last| last.to + last.length().min(self.settle));
@@ -322,7 +323,8 @@ mod tests {
             [(kind.clone(), names.iter().map(|name| (*name).to_owned()).collect())].into()
         };
         let second = |seconds: i64| at(seconds * 1000);
-        // Now, the timeout, the blind time of the fleet (s), the configured filters, and for how long the kind is held back.
+        // Now, the timeout, the blind time of the fleet (s), the configured filters, and for how long the kind is held
+        // back.
         type Case<'a> = (i64, u64, Option<(i64, i64)>, &'a [&'a str], Option<u64>);
         let cases: [Case; 8] = [
             (100, 4, None, &["a/+"], Some(16)),

@@ -1,12 +1,12 @@
 //! Flapping: a unit that goes offline and comes back again and again.
 //!
-//! The last transitions of a unit are known by their moments. With the one that makes them many within a time, an episode
-//! begins: receivers are notified of the episode, and of no transition in it. It ends when the unit has had no transition for
-//! some time.
+//! The last transitions of a unit are known by their moments. With the one that makes them many within a time, an
+//! episode begins: receivers are notified of the episode, and of no transition in it. It ends when the unit has had no
+//! transition for some time.
 //!
-//! Receivers are notified of an episode as a record of its own, with the cause [`Cause::Flapping`]: it is opened when the episode begins and
-//! closed when it ends. It has the id of the record whose transition began it, because services that keep one alert for each
-//! id know that record and are not notified of its return.
+//! Receivers are notified of an episode as a record of its own, with the cause [`Cause::Flapping`]: it is opened when
+//! the episode begins and closed when it ends. It has the id of the record whose transition began it, because services
+//! that keep one alert for each id know that record and are not notified of its return.
 //!
 //! # Why a transition may be noted again
 //! After a crash its entry is still in the outbox. The decision depends on its place before, in or after the episode,
@@ -149,9 +149,9 @@ impl Flaps {
         }
     }
 
-    /// Looks at the unit. `rule`: `None` if its kind has none any more. `open`: whether it has an open record by now; `None`:
-    /// it is no unit of the fleet. `paused_until`: the end of its last pause. A unit is not stable before it was watched for
-    /// long enough after a pause.
+    /// Looks at the unit. `rule`: `None` if its kind has none any more. `open`: whether it has an open record by now;
+    /// `None`: it is no unit of the fleet. `paused_until`: the end of its last pause. A unit is not stable before it
+    /// was watched for long enough after a pause.
     pub fn look(
         &self,
         rule: Option<&FlapRule>,
@@ -189,8 +189,8 @@ impl Flaps {
         Flaps { episode, ..self.clone() }
     }
 
-    /// The episode as receivers are notified of its end. `open`: the open record of the unit, `None` if it has none; `is_gone`:
-    /// it is no unit of the fleet, so receivers are not notified.
+    /// The episode as receivers are notified of its end. `open`: the open record of the unit, `None` if it has none;
+    /// `is_gone`: it is no unit of the fleet, so receivers are not notified.
     pub fn ended(&self, open: Option<&OfflineRecord>, is_gone: bool) -> Option<OfflineRecord> {
         let Episode { record, last, .. } = self.episode.as_ref()?;
         let closing = match open {
@@ -203,8 +203,8 @@ impl Flaps {
     }
 }
 
-/// The record of an episode that begins with a transition of `record`. Its moments are later than those of that record, by
-/// which both are told apart in a group.
+/// The record of an episode that begins with a transition of `record`. Its moments are later than those of that record,
+/// by which both are told apart in a group.
 fn begin(record: &OfflineRecord, at: i64) -> OfflineRecord {
     let since = at.max(record.deadline.as_millis() + 1).max(record.detected_at.as_millis() + 1);
     let since = Timestamp::from_millis(since);

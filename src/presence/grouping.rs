@@ -103,8 +103,8 @@ impl Pace {
         (form == Form::Offline && self.lasts.is_zero() && held_until.is_none()).then_some(deadline)
     }
 
-    /// How long returns wait; `None`: they do not. A silence that joins while an earlier return of its unit waits is held
-    /// until that is notified: else receivers would be notified of the return last, although the unit is offline.
+    /// How long returns wait; `None`: they do not. A silence that joins while an earlier return of its unit waits is
+    /// held until that is notified: else receivers would be notified of the return last, although the unit is offline.
     pub fn returns_wait(&self) -> Option<Duration> {
         match self.recoveries {
             Recoveries::After(wait) if !wait.is_zero() => Some(wait),

@@ -1,8 +1,9 @@
 //! One incident for one cause: most units that share the value of a label fall silent together.
 //!
 //! An incident belongs to a group, and is judged notification by notification, in their order. It begins with the
-//! notification by which more than half of all units with that value are silent, of which at least [`LEAST`] fell silent
-//! within [`TOGETHER`]. It is over when no more than a tenth of them are silent; then receivers are notified once more.
+//! notification by which more than half of all units with that value are silent, of which at least [`LEAST`] fell
+//! silent within [`TOGETHER`]. It is over when no more than a tenth of them are silent; then receivers are notified
+//! once more.
 //!
 //! A storm may need two notifications. So a candidate that is no incident yet is kept, and the next notification adds
 //! to it.

@@ -1,10 +1,10 @@
-//! The mass-offline breaker: when a large part of the fleet falls silent at once, one cause is likelier than many, and one
-//! message says more than thousands.
+//! The mass-offline breaker: when a large part of the fleet falls silent at once, one cause is likelier than many, and
+//! one message says more than thousands.
 //!
 //! It trips when at least a share of the units that were not offline before fell silent within a window. While it is
-//! tripped, notifications of single units are held; records are written as ever. It is released when most of the units are
-//! back, after a time, or by an operator. Units that are still offline by then are notified as usual; those that came
-//! back are not.
+//! tripped, notifications of single units are held; records are written as ever. It is released when most of the units
+//! are back, after a time, or by an operator. Units that are still offline by then are notified as usual; those that
+//! came back are not.
 //!
 //! After a release only silences count that were detected later: those that were held do not trip it again.
 

@@ -126,8 +126,9 @@ impl KindRules {
         }
     }
 
-    /// Units whose deadlines passed up to then, and that are still offline at `now`, are archived: lists and counts leave them
-    /// out. A heartbeat brings a unit back by itself, because it is not offline then. `None`: no unit of the kind is.
+    /// Units whose deadlines passed up to then, and that are still offline at `now`, are archived: lists and counts
+    /// leave them out. A heartbeat brings a unit back by itself, because it is not offline then. `None`: no unit of the
+    /// kind is.
     pub fn archives_before(&self, now: Timestamp) -> Option<Timestamp> {
         self.archive_after.map(|after| now - after)
     }

@@ -1,11 +1,11 @@
 //! When receivers are reminded of silences that last, and when others are notified of them, too.
 //!
 //! A group with lasting silences is checked at certain moments. A reminder is due in equal steps after receivers were
-//! first notified of one of them; an escalation is due for each silence, some time after its notification. Both end with
-//! the silence and with its acknowledgement, and an alert silence holds them back.
+//! first notified of one of them; an escalation is due for each silence, some time after its notification. Both end
+//! with the silence and with its acknowledgement, and an alert silence holds them back.
 //!
-//! A look has no memory: the reminders that are due follow from the receivers that were notified, the moments of that, and the
-//! moment of the look. So a look that is repeated after a crash finds the same.
+//! A look has no memory: the reminders that are due follow from the receivers that were notified, the moments of that,
+//! and the moment of the look. So a look that is repeated after a crash finds the same.
 
 use std::time::Duration;
 

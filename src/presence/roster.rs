@@ -68,8 +68,8 @@ impl RosterState {
         Renewed { now, implausible, is_new, first_end: others.map(|(_, end)| *end).min() }
     }
 
-    /// Each instance renews several times within a lease. If no instance renewed for half a lease, the engine stood still
-    /// or could not be reached, and that time does not count for the leases that stood.
+    /// Each instance renews several times within a lease. If no instance renewed for half a lease, the engine stood
+    /// still or could not be reached, and that time does not count for the leases that stood.
     fn extend_leases(&mut self, last: Timestamp, now: Timestamp, lease: Duration) {
         let silent = now.since(last);
         if silent > lease / 2 {

@@ -1,8 +1,9 @@
-//! Alert silences: for a while receivers are not notified of the units that they match, as with Alertmanager's silences.
+//! Alert silences: for a while receivers are not notified of the units that they match, as with Alertmanager's
+//! silences.
 //!
 //! An alert silence has matchers, all of which must match, a begin and an end. It is pending before its begin, active
-//! until its end, then expired; all of that follows from the time, so no step has to happen at the begin or at the end. It
-//! is kept for five days after its end. Every change is decided here, from the alert silence as it is stored.
+//! until its end, then expired; all of that follows from the time, so no step has to happen at the begin or at the end.
+//! It is kept for five days after its end. Every change is decided here, from the alert silence as it is stored.
 //!
 //! # Why it is not called a silence
 //! The silence of a unit is the time without heartbeats. A silence of an operator is an alert silence in the code,
@@ -164,7 +165,8 @@ pub fn covering(silences: &[AlertSilence], record: &OfflineRecord, now: Timestam
     silences.iter().filter(|silence| silence.covers(record, now)).map(|silence| silence.ends_at).max()
 }
 
-/// Whether alert silences have covered the record without a gap since it was detected: receivers were not notified of it.
+/// Whether alert silences have covered the record without a gap since it was detected: receivers were not notified of
+/// it.
 pub fn has_always_covered(silences: &[AlertSilence], record: &OfflineRecord, now: Timestamp) -> bool {
     let mut until = record.detected_at;
     let covers = |silence: &&AlertSilence, at| {
@@ -179,8 +181,8 @@ pub fn has_always_covered(silences: &[AlertSilence], record: &OfflineRecord, now
     false
 }
 
-/// Alert silences in the order in which they are shown: active ones, the next to end first; those to come, the next to begin
-/// first; those that are over, the last to end first.
+/// Alert silences in the order in which they are shown: active ones, the next to end first; those to come, the next to
+/// begin first; those that are over, the last to end first.
 pub fn in_order(silences: &[AlertSilence], now: Timestamp) -> Vec<&AlertSilence> {
     let mut shown: Vec<&AlertSilence> = silences.iter().filter(|one| !one.is_forgotten(now)).collect();
     shown.sort_by_key(|silence| match silence.state(now) {
@@ -271,8 +273,8 @@ pub fn is_comment(text: &str) -> bool {
 }
 
 /// Decides on a new alert silence, or a change of one of `stored`. Answers what is written: the last of it is in force.
-/// `fresh` is the id of a new one. As in Alertmanager, a change that an alert silence does not allow ends it and makes a
-/// new one.
+/// `fresh` is the id of a new one. As in Alertmanager, a change that an alert silence does not allow ends it and makes
+/// a new one.
 pub fn put(
     stored: &[AlertSilence],
     id: Option<SilenceId>,

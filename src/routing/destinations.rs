@@ -92,8 +92,8 @@ pub struct Destinations {
     archive: Arc<BTreeMap<Kind, Duration>>,
 }
 
-/// The key of the group in which the mass-offline breaker is notified. It is treated as one of blindness; no record has such a
-/// key.
+/// The key of the group in which the mass-offline breaker is notified. It is treated as one of blindness; no record has
+/// such a key.
 pub const MASS_OFFLINE: &str = "blind,breaker";
 
 /// The key of the group in which receivers are notified of lost data. It is treated as one of blindness, too.

@@ -1,8 +1,8 @@
 //! Inhibition, as in Alertmanager: while a source is offline, receivers are not notified of its targets.
 //!
-//! A rule says which silences are sources, which are targets, and which labels must be equal. A missing label is empty, so
-//! two units that lack it are equal in it. A unit never inhibits itself, and a silence that is a source as well as a target
-//! of a rule is not inhibited by another one that is both. Blindness is neither.
+//! A rule says which silences are sources, which are targets, and which labels must be equal. A missing label is empty,
+//! so two units that lack it are equal in it. A unit never inhibits itself, and a silence that is a source as well as a
+//! target of a rule is not inhibited by another one that is both. Blindness is neither.
 //!
 //! # Why a target waits in its group
 //! A target joins its groups as ever, and its wait is prolonged: a unit that is back by then is never notified, and one that

@@ -6,15 +6,17 @@
 //! silence itself where none below it does. So a silence has one route or, with `continue`, several.
 //!
 //! A matcher compares a label of the silence with a text or an anchored regular expression: labels of the unit, and
-//! `kind`, `unit`, `state` and `cause`. A missing label is empty. Expressions are compiled once and match in linear time.
+//! `kind`, `unit`, `state` and `cause`. A missing label is empty. Expressions are compiled once and match in linear
+//! time.
 //!
 //! Each route has groups of its own: the key of a group begins with the id of its route, so two routes to one receiver
 //! never share a notification. The id is made from the matchers of the route and of those above it, and of its
 //! receivers: it is the same as long as these are, whatever else of the configuration changes. The root has no id, so
 //! groups from before there were routes are its own.
 //!
-//! Routes are asked once, when the first transition of a record joins. The record keeps its groups, and its return joins
-//! them: whatever the routes say by then, the receivers that were notified of the silence are notified of its end.
+//! Routes are asked once, when the first transition of a record joins. The record keeps its groups, and its return
+//! joins them: whatever the routes say by then, the receivers that were notified of the silence are notified of its
+//! end.
 //!
 //! A route may be muted at some times. Its transitions join their groups then, and the groups are held: an engine asks
 //! [`Destinations::held_until`] before it seals a group. Any other reason to hold groups belongs there.
@@ -22,7 +24,8 @@
 //! Single silences are held by inhibition: see `inhibition.rs`.
 //!
 //! A group of a route that is gone is sealed for the receivers in its id, as far as they are configured, else for those
-//! of the root. Blindness concerns no unit: it goes to the receivers of the root or, if it has none, to those of all routes.
+//! of the root. Blindness concerns no unit: it goes to the receivers of the root or, if it has none, to those of all
+//! routes.
 
 pub mod alert;
 pub mod alert_silence;

@@ -1,8 +1,9 @@
 //! The syntax of matchers, as Alertmanager documents it.
 //!
-//! There are two: the UTF-8 one, in which names and values are quoted or hold no reserved character, and the classic one,
-//! in which an unquoted value holds almost anything and an unknown escape stays as it is. As in Alertmanager by default, a
-//! text is read as UTF-8 if that is possible, else as classic; where both read it differently, the classic one counts.
+//! There are two: the UTF-8 one, in which names and values are quoted or hold no reserved character, and the classic
+//! one, in which an unquoted value holds almost anything and an unknown escape stays as it is. As in Alertmanager by
+//! default, a text is read as UTF-8 if that is possible, else as classic; where both read it differently, the classic
+//! one counts.
 
 use super::matcher::is_matcher_name;
 use super::{Matcher, Operator};

@@ -30,8 +30,8 @@ impl Notification {
         }
     }
 
-    /// The part for the fallback: all members except returns that the fallback gets itself. `None`: the part is empty, the
-    /// notification is a timer that is delivered at most once, or it waits for one recipient and others have it.
+    /// The part for the fallback: all members except returns that the fallback gets itself. `None`: the part is empty,
+    /// the notification is a timer that is delivered at most once, or it waits for one recipient and others have it.
     pub fn part_of_fallback(mut self, receiver: &str) -> Option<Notification> {
         if self.of_group.is_some() || self.timers.iter().any(|one| one.guarantee == Guarantee::AtMostOnce) {
             return None;

@@ -17,8 +17,8 @@ pub struct DeadlineCheck<'a> {
     /// Up to when Rollcall had heard after the units were read. An engine that was restored to an earlier state has
     /// lost their heartbeats, so hearing from before the restore must not count.
     pub hearing: Hearing,
-    /// Up to when the server of the units has everything that was heard, if hearing is kept on another one: a replica that
-    /// was promoted lacks the newest heartbeats, and hearing does not know that yet.
+    /// Up to when the server of the units has everything that was heard, if hearing is kept on another one: a replica
+    /// that was promoted lacks the newest heartbeats, and hearing does not know that yet.
     pub stamp: Option<Timestamp>,
     pub guard: Box<dyn CheckGuard + 'a>,
 }

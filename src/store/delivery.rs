@@ -58,14 +58,15 @@ pub struct Situation {
     pub lasting: Option<u64>,
     /// When receivers were notified of the group before.
     pub since: Option<Timestamp>,
-    /// Whether it notifies other receivers of silences of which those of the group know; only in a group that units share.
+    /// Whether it notifies other receivers of silences of which those of the group know; only in a group that units
+    /// share.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub is_escalation: bool,
     /// Whether it was judged if most units that share a label fell silent together.
     pub is_judged: bool,
     pub incident: Option<Incident>,
-    /// Whether an operator takes care of every unit of the incident that is offline. It is looked up for each attempt at a
-    /// pager, and stored with none.
+    /// Whether an operator takes care of every unit of the incident that is offline. It is looked up for each attempt
+    /// at a pager, and stored with none.
     #[serde(skip)]
     pub is_acknowledged: bool,
     /// How many notifications are merged in this one, because its receiver has a rate limit.

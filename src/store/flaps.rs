@@ -1,5 +1,5 @@
-//! The last transitions of units whose kinds have flap detection: [`Flaps`](crate::presence::Flaps) as text, and the next
-//! look at each unit.
+//! The last transitions of units whose kinds have flap detection: [`Flaps`](crate::presence::Flaps) as text, and the
+//! next look at each unit.
 
 use async_trait::async_trait;
 

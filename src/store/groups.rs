@@ -112,16 +112,17 @@ pub trait GroupStore: Layout {
     /// the number after the last partition.
     async fn outbox(&self, outboxes: &[u16], limit: usize) -> Result<Vec<Entry>>;
 
-    /// Lets transitions join their groups, each of which has its receivers and its pace. Joining is idempotent: a transition
-    /// that has joined before, in this form or a later one, changes nothing, also after its notification was sent. A
-    /// return that joins before its silence was sealed cancels the silence: receivers are notified of neither. All
-    /// events of a record join the groups that its first event joined, whichever groups the caller names, because the
-    /// notifications belong to the record. The notification of a return goes to the receivers that were notified of its
-    /// silence, as far as they are configured, also to those that its group has no more.
+    /// Lets transitions join their groups, each of which has its receivers and its pace. Joining is idempotent: a
+    /// transition that has joined before, in this form or a later one, changes nothing, also after its notification was
+    /// sent. A return that joins before its silence was sealed cancels the silence: receivers are notified of neither.
+    /// All events of a record join the groups that its first event joined, whichever groups the caller names, because
+    /// the notifications belong to the record. The notification of a return goes to the receivers that were notified of
+    /// its silence, as far as they are configured, also to those that its group has no more.
     ///
     /// A group that is due at once, in which no member waits and that one member joins alone, is sealed in the same
     /// step, as by [`GroupStore::seal`]. An engine may hand out such silences in the same step, as by
-    /// [`DeliveryStore::lease`](super::DeliveryStore::lease), up to the capacity of each receiver, where that saves a request.
+    /// [`DeliveryStore::lease`](super::DeliveryStore::lease), up to the capacity of each receiver, where that saves a
+    /// request.
     async fn join(
         &self,
         joins: &[Join],
@@ -135,8 +136,8 @@ pub trait GroupStore: Layout {
     /// them.
     async fn remove_entries(&self, entries: &[Position], groups: &BTreeSet<u16>) -> Result<()>;
 
-    /// Seals due groups of these partitions: fixes the members and the id of their notifications and queues a
-    /// delivery for each receiver of the group. One notification has at most 10 000 members; a larger group is sealed as several
+    /// Seals due groups of these partitions: fixes the members and the id of their notifications and queues a delivery
+    /// for each receiver of the group. One notification has at most 10 000 members; a larger group is sealed as several
     /// notifications. A silence is sealed when its own wait is over. Silences that joined later are sealed when the
     /// waits of all of them are over, in one more notification; members that join after that are sealed when the
     /// interval has passed. Answers how many members were sealed; more may be due if any were.

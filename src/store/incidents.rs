@@ -1,7 +1,7 @@
 //! How the incident of a group is stored: as one more member of the group, which is over and forgotten after a week.
 //!
-//! So it moves with its group, and needs no key of its own. Its stage is followed by a colon and the incident, where other
-//! members have the receivers that were notified; in an encoding that has no space and no line break.
+//! So it moves with its group, and needs no key of its own. Its stage is followed by a colon and the incident, where
+//! other members have the receivers that were notified; in an encoding that has no space and no line break.
 
 use std::time::Duration;
 

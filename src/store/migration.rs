@@ -71,8 +71,8 @@ pub enum MigrationItem {
         detected: Timestamp,
         /// When its wait began, if it waits for a notification, and the record or interval (JSON).
         waits: Option<(Timestamp, String)>,
-        /// When receivers were notified of its silence, which lasts, if the engine keeps that, and the record (JSON) if it is
-        /// notified again.
+        /// When receivers were notified of its silence, which lasts, if the engine keeps that, and the record (JSON) if
+        /// it is notified again.
         lasting: Option<(Timestamp, Option<String>)>,
         /// Since when the member is over.
         over: Option<Timestamp>,

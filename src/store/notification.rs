@@ -323,8 +323,8 @@ impl Notification {
         Notification { timers: vec![timer], ..Notification::empty(group, sealed_at) }
     }
 
-    /// A whole notification in any of its forms. The key of its group is empty if it is that of one silence in its short
-    /// form.
+    /// A whole notification in any of its forms. The key of its group is empty if it is that of one silence in its
+    /// short form.
     pub fn parse(text: &str) -> Result<Notification> {
         let Some(timer) = text.strip_prefix(FIRED) else {
             return from_json("a notification", text).map(|Stored(notification)| notification);
@@ -359,7 +359,8 @@ impl Notification {
         let labels = first(r#"{"group":"#).and_then(first_of::<Group>).map(|group| group.labels);
         let sealed_at = first(r#","sealed_at":"#).and_then(first_of::<Timestamp>);
         let group = Group { key: group.to_owned(), labels: labels.unwrap_or_default() };
-        // The list of notified receivers does not fit to the readable returns any more, so every receiver is notified of each.
+        // The list of notified receivers does not fit to the readable returns any more, so every receiver is notified
+        // of each.
         let notification = Notification {
             offline: each_of(&text[offline..online], r#"{"id":"#),
             online: each_of(&text[online..blind], r#"{"id":"#),
@@ -387,7 +388,8 @@ fn each_of<T: serde::de::DeserializeOwned>(list: &str, begin: &str) -> Vec<T> {
 }
 
 impl Delivery {
-    /// The first delivery of a lane. A notification that cannot be read has no content; its delivery can still be ended.
+    /// The first delivery of a lane. A notification that cannot be read has no content; its delivery can still be
+    /// ended.
     pub(super) fn of(notification: Option<Notification>, group: &str, id: &str, receiver: &str) -> Delivery {
         let group = Group { key: group.to_owned(), labels: Labels::new() };
         let notification = notification.unwrap_or_else(|| Notification::empty(group, Timestamp::ZERO));

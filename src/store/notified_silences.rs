@@ -44,9 +44,9 @@ pub trait NotifiedSilences: Send + Sync {
         std::future::pending().await
     }
 
-    /// Marks members of groups as notified, so that the return of each silence is notified to its receivers: members that
-    /// are lost and, if no receiver is left to be notified, those that wait for a notification. To members that are
-    /// marked it adds the receivers. Answers how many changed. Safe to repeat.
+    /// Marks members of groups as notified, so that the return of each silence is notified to its receivers: members
+    /// that are lost and, if no receiver is left to be notified, those that wait for a notification. To members that
+    /// are marked it adds the receivers. Answers how many changed. Safe to repeat.
     async fn mark_notified(
         &self,
         _markings: &[Marking],

@@ -30,8 +30,8 @@ pub fn checksum(unit: &Unit) -> u16 {
     crc16(&[unit.kind.as_str().as_bytes(), b":", unit.id.as_str().as_bytes()])
 }
 
-/// CRC-16/XMODEM of a text in parts. Each heartbeat needs a few, so four bytes are taken at a time: one after the other,
-/// each byte waits for the table entry of the one before.
+/// CRC-16/XMODEM of a text in parts. Each heartbeat needs a few, so four bytes are taken at a time: one after the
+/// other, each byte waits for the table entry of the one before.
 pub fn crc16(parts: &[&[u8]]) -> u16 {
     let mut crc = 0u16;
     for part in parts {

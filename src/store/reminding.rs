@@ -42,10 +42,10 @@ pub(super) struct SealedAgain {
 }
 
 impl Reminding {
-    /// `idle`: the receivers of the group and of its escalations for which no notification of the group waits; the others are
-    /// not reminded, because they would get all their reminders at once when they are back. `first`: when receivers were first notified of a silence of the
-    /// group that lasts. `due`: the moment for which the group is looked at. `is_quiet`: whether a silence is covered or
-    /// held for now.
+    /// `idle`: the receivers of the group and of its escalations for which no notification of the group waits; the
+    /// others are not reminded, because they would get all their reminders at once when they are back. `first`: when
+    /// receivers were first notified of a silence of the group that lasts. `due`: the moment for which the group is
+    /// looked at. `is_quiet`: whether a silence is covered or held for now.
     pub fn new(
         group: &Group,
         (destination, idle): (&Destination, &[String]),
@@ -131,8 +131,8 @@ impl Reminding {
     }
 }
 
-/// Which silences (by index) each receiver is reminded of: a receiver of the group of all, a receiver of an escalation of those
-/// that were escalated to it. Receivers of the same silences share a notification.
+/// Which silences (by index) each receiver is reminded of: a receiver of the group of all, a receiver of an escalation
+/// of those that were escalated to it. Receivers of the same silences share a notification.
 fn reminders(
     destination: &Destination,
     idle: &[String],

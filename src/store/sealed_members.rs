@@ -47,8 +47,8 @@ impl SealedMembers {
     }
 
     /// The JSON that [`super::notification::Notification`] reads. `others`: receivers that the group does not have.
-    /// `situation` of a group that units share: how many silences last of which receivers were notified, and when it was
-    /// sealed before.
+    /// `situation` of a group that units share: how many silences last of which receivers were notified, and when it
+    /// was sealed before.
     pub fn notification(
         &self,
         group_json: &str,

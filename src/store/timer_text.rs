@@ -114,9 +114,9 @@ pub(super) fn is_fired(stored: &[u8]) -> bool {
     stored.starts_with(b"f")
 }
 
-/// The begin of the notification of a timer in its short form: no other notification begins like that. The letter of its
-/// guarantee follows, its id, and after a line break the timer as it is stored. These are a third of the bytes, and a script
-/// that fires a timer has them all.
+/// The begin of the notification of a timer in its short form: no other notification begins like that. The letter of
+/// its guarantee follows, its id, and after a line break the timer as it is stored. These are a third of the bytes, and
+/// a script that fires a timer has them all.
 pub(super) const FIRED: &str = "timer ";
 
 /// The part of the short form before the id of the timer.

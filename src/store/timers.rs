@@ -1,9 +1,9 @@
 //! Timers: registered for a moment, fired once, delivered as notifications.
 //!
 //! A timer lies in the partition of its group, [`group_of_timer`], beside the lanes of its deliveries. So one step ends
-//! its waiting and queues a delivery for each receiver of its class: a crash leaves it waiting or fired. From then on it
-//! is a notification like any other, with the id `<timer>:<due ms>`, and [`DeliveryStore`](super::DeliveryStore) leases it,
-//! retries it and keeps dead letters. The step that ends a delivery also writes the receipt of the timer.
+//! its waiting and queues a delivery for each receiver of its class: a crash leaves it waiting or fired. From then on
+//! it is a notification like any other, with the id `<timer>:<due ms>`, and [`DeliveryStore`](super::DeliveryStore)
+//! leases it, retries it and keeps dead letters. The step that ends a delivery also writes the receipt of the timer.
 //!
 //! An engine decides nothing: firing is "read, decide, apply if unchanged", as for units. Time is an argument.
 
@@ -39,8 +39,8 @@ pub fn timer_of_group(key: &str) -> Option<&str> {
     key.strip_prefix(TIMER)
 }
 
-/// The timer of a delivery, and the moment at which it fired; `None`: it is no delivery of a timer to one of the receivers
-/// of its class.
+/// The timer of a delivery, and the moment at which it fired; `None`: it is no delivery of a timer to one of the
+/// receivers of its class.
 pub(super) fn firing_of(delivery: &Delivery) -> Option<(TimerId, Timestamp)> {
     timer_and_due(&delivery.group.key, delivery.notification()).filter(|_| delivery.meant_for.is_none())
 }
@@ -255,8 +255,8 @@ impl<'a> CalledTimers<'a> {
         places
     }
 
-    /// Completes the answers to a registration in which the last place of each id counts: the first one makes a new timer
-    /// and the others change it, but if it has fired at the moment of the last one, no place does anything.
+    /// Completes the answers to a registration in which the last place of each id counts: the first one makes a new
+    /// timer and the others change it, but if it has fired at the moment of the last one, no place does anything.
     pub fn complete(&self, answers: &mut [TimerRegistered]) {
         for (place, id) in self.ids.iter().enumerate() {
             let (first, last) = self.places[id];

@@ -47,8 +47,8 @@ impl Delivery {
         self.offline.iter().map(|record| silence_in(&self.group, record)).collect()
     }
 
-    /// The names of the silences that its receiver is not notified of if it is given up: not those of a reminder, because
-    /// it was notified of them before.
+    /// The names of the silences that its receiver is not notified of if it is given up: not those of a reminder,
+    /// because it was notified of them before.
     pub(super) fn silences_lost(&self) -> Vec<String> {
         if self.reminder { Vec::new() } else { self.silences() }
     }

@@ -1,4 +1,5 @@
-//! The text about notifications for receivers that are not configured, in the log, on `/readyz` and in `rollcall check`.
+//! The text about notifications for receivers that are not configured, in the log, on `/readyz` and in `rollcall
+//! check`.
 
 use crate::presence::Shown;
 

@@ -31,8 +31,8 @@ impl Telemetry {
         }
     }
 
-    /// An attempt to deliver ended; `why`: the reason of a failure of the receiver, empty if it works. The caller logs it,
-    /// because it knows whether there is another attempt.
+    /// An attempt to deliver ended; `why`: the reason of a failure of the receiver, empty if it works. The caller logs
+    /// it, because it knows whether there is another attempt.
     pub fn notification(&self, receiver: &str, outcome: DeliveryOutcome, took: Duration, why: &str) {
         self.series.notification_duration.with_label_values(&[receiver]).observe(took.as_secs_f64());
         self.series.receiver_failing.with_label_values(&[receiver]).set((!why.is_empty()).into());

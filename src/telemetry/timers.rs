@@ -13,8 +13,8 @@ pub(super) const WITHOUT_CLASS: &str = "timers_without_class";
 const NO_LABELS: [&str; 0] = [];
 
 impl Telemetry {
-    /// How many timers of each type wait in the partitions of this instance, and which types are configured. All series of
-    /// timers start at zero with this: a service without classes has none.
+    /// How many timers of each type wait in the partitions of this instance, and which types are configured. All series
+    /// of timers start at zero with this: a service without classes has none.
     pub fn timers_waiting<'a>(
         &self,
         configured: impl Iterator<Item = &'a TimerType>,

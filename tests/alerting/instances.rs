@@ -76,7 +76,8 @@ async fn two_instances_deliver_each_notification_once_while_partitions_move() {
     for (turn, names) in names.chunks(20).enumerate() {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         world.notify_loss(&names).await;
-        // The views disagree while the first are delivered: partitions are owned by neither, by both, then by one again.
+        // The views disagree while the first are delivered: partitions are owned by neither, by both, then by one
+        // again.
         a.sees(&world, &["b"]);
         b.sees(&world, &["a"]);
         a.sees(&world, &["a"]);

@@ -1,5 +1,5 @@
-//! Claims about the mass-offline breaker: when a large part of the fleet falls silent at once, operators get one message,
-//! and notifications of single units are held.
+//! Claims about the mass-offline breaker: when a large part of the fleet falls silent at once, operators get one
+//! message, and notifications of single units are held.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -170,8 +170,8 @@ impl World {
         self.outbox_grew.notify_one();
     }
 
-    /// Lets time pass, half a wait at a time, until what is due is sealed or held, and the hook has what is sealed. A delivery
-    /// that is under way when the clock moves beyond its lease would be told again.
+    /// Lets time pass, half a wait at a time, until what is due is sealed or held, and the hook has what is sealed. A
+    /// delivery that is under way when the clock moves beyond its lease would be told again.
     pub async fn pass(&self, span: Duration) {
         let end = self.clock.now() + span;
         while self.clock.now() < end {
@@ -220,7 +220,8 @@ impl World {
         self.advance(WAIT);
     }
 
-    /// Waits until the end of every delivery is on record. What a receiver has and is not on record is told again after a crash.
+    /// Waits until the end of every delivery is on record. What a receiver has and is not on record is told again after
+    /// a crash.
     pub async fn delivered(&self, receiver: &str) {
         let none_waits = async || {
             self.engine.backlog(&self.partitions(), receiver).await.is_ok_and(|backlog| backlog.waiting == 0)

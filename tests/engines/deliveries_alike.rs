@@ -1,5 +1,6 @@
-//! Both engines lease deliveries, end, repeat, copy and show them alike: generated cases are given to the scripts on Redis
-//! and to the rules by which the embedded engine decides. So are reminders and incidents, which change what waits.
+//! Both engines lease deliveries, end, repeat, copy and show them alike: generated cases are given to the scripts on
+//! Redis and to the rules by which the embedded engine decides. So are reminders and incidents, which change what
+//! waits.
 
 mod cases;
 

@@ -1,5 +1,5 @@
-//! Both engines change the last transitions of units alike, and find those that are looked at: generated changes are given
-//! to the script on Redis and to the rule by which the embedded engine decides.
+//! Both engines change the last transitions of units alike, and find those that are looked at: generated changes are
+//! given to the script on Redis and to the rule by which the embedded engine decides.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

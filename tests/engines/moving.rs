@@ -427,8 +427,8 @@ fn similar(found: &[String], expected: &[String]) {
     assert_eq!(found.len(), expected.len());
 }
 
-/// A fleet in a directory with two silences, of which receivers were notified. It is migrated to Redis and back. Answers
-/// their events, and both engines.
+/// A fleet in a directory with two silences, of which receivers were notified. It is migrated to Redis and back.
+/// Answers their events, and both engines.
 async fn moved_with_two_silences(
     places: &Places,
     to: &Destinations,

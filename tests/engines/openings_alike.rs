@@ -33,8 +33,8 @@ struct Round {
     after: u64,
     /// By unit.
     events: Vec<Event>,
-    /// Whether the kind allows two hours of silence, else one. A longer silence closes records, which a shorter one opens
-    /// again under the same id.
+    /// Whether the kind allows two hours of silence, else one. A longer silence closes records, which a shorter one
+    /// opens again under the same id.
     is_lenient: bool,
     /// A unit that is heard between reading and writing.
     heard_meanwhile: Option<usize>,
@@ -185,8 +185,8 @@ impl Way {
         }
     }
 
-    /// The contents of all keys of the fleet, by name. The id of the fleet, which is random, is left out. The entries of
-    /// an outbox are compared as one set of events: a step of the script may write more of them into one entry.
+    /// The contents of all keys of the fleet, by name. The id of the fleet, which is random, is left out. The entries
+    /// of an outbox are compared as one set of events: a step of the script may write more of them into one entry.
     fn stored(&self, redis: &mut redis::Connection) -> BTreeMap<String, String> {
         let keys: Vec<String> = redis::cmd("KEYS").arg(format!("{}:*", self.prefix)).query(redis).unwrap();
         let mut stored = BTreeMap::new();

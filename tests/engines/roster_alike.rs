@@ -1,5 +1,5 @@
-//! `renew.lua` keeps the roster by the rule of `presence/roster.rs`: both are given the same generated cases, the script
-//! with a clock of the case's own.
+//! `renew.lua` keeps the roster by the rule of `presence/roster.rs`: both are given the same generated cases, the
+//! script with a clock of the case's own.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Both engines change alert silences, their audit and the states that instances share alike: generated changes are given
-//! to the script on Redis and to the rules by which the embedded engine decides.
+//! Both engines change alert silences, their audit and the states that instances share alike: generated changes are
+//! given to the script on Redis and to the rules by which the embedded engine decides.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

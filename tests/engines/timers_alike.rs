@@ -1,5 +1,5 @@
-//! Both engines register, cancel, fire and forget timers alike, and know what became of them: generated cases are given to
-//! the scripts on Redis and to the rules by which the embedded engine decides.
+//! Both engines register, cancel, fire and forget timers alike, and know what became of them: generated cases are given
+//! to the scripts on Redis and to the rules by which the embedded engine decides.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Instances that are killed between the decision about an alert and its acknowledgement: routes, silences and inhibition
-//! hold across every restart.
+//! Instances that are killed between the decision about an alert and its acknowledgement: routes, silences and
+//! inhibition hold across every restart.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Services over a private Redis and Mosquitto, with simulated fleets: for tests that count records after a disturbance.
+//! Services over a private Redis and Mosquitto, with simulated fleets: for tests that count records after a
+//! disturbance.
 
 use std::sync::Arc;
 use std::time::Duration;

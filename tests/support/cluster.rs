@@ -1,5 +1,5 @@
-//! A Redis Cluster of a test's own, with `config/redis/cluster.conf`, as `make cluster` starts it. A test may end its servers and
-//! start them again, promote replicas, add and remove servers, and move slots.
+//! A Redis Cluster of a test's own, with `config/redis/cluster.conf`, as `make cluster` starts it. A test may end its
+//! servers and start them again, promote replicas, add and remove servers, and move slots.
 
 use std::ops::RangeInclusive;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! A server of Redis with a file of `config/redis/`, as operators have it, in a directory of its own. A test may kill it,
-//! freeze it, start it again with its data or without, and query it as another program.
+//! A server of Redis with a file of `config/redis/`, as operators have it, in a directory of its own. A test may kill
+//! it, freeze it, start it again with its data or without, and query it as another program.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,6 @@
-//! A primary, its replicas and three Sentinels of a test's own, with `config/redis/replicated.conf` and `sentinel.conf`, as
-//! `make sentinel` starts them. A test may end each of them and start it again, and promote a replica.
+//! A primary, its replicas and three Sentinels of a test's own, with `config/redis/replicated.conf` and
+//! `sentinel.conf`, as `make sentinel` starts them. A test may end each of them and start it again, and promote a
+//! replica.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

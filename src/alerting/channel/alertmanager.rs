@@ -1,12 +1,12 @@
 //! The channel to Alertmanager: open records are alerts of its API v2.
 //!
 //! Alertmanager keeps alerts in memory and forgets those that are not sent again. So a transition is posted when it is
-//! notified. All open records, every blindness that lasts and the trip of the mass-offline breaker that holds are posted again
-//! every `resend`, by the loop in `alerting/resend.rs`. An alert is valid
-//! for four times that long; `endsAt` says until when, and a return sets it to its moment. Servers of a cluster do not
-//! tell each other of alerts: each one gets all of them. A notification has arrived when one server has taken it; the
-//! others get it with the next resend, also the end of an alert, and are named meanwhile. A server that does not answer
-//! takes nothing from the others: its time ends before that of the attempt.
+//! notified. All open records, every blindness that lasts and the trip of the mass-offline breaker that holds are
+//! posted again every `resend`, by the loop in `alerting/resend.rs`. An alert is valid for four times that long;
+//! `endsAt` says until when, and a return sets it to its moment. Servers of a cluster do not tell each other of alerts:
+//! each one gets all of them. A notification has arrived when one server has taken it; the others get it with the next
+//! resend, also the end of an alert, and are named meanwhile. A server that does not answer takes nothing from the
+//! others: its time ends before that of the attempt.
 //!
 //! # Alerts that end between two resends
 //! A return may be notified by another instance, or while the open records are being read, and then the resend revives
@@ -45,9 +45,9 @@ use missed::Missed;
 const PATH: &str = "api/v2/alerts";
 /// An alert is valid for so many resends.
 const VALID_FOR: u32 = 4;
-/// The least time for which blindness, a trip of the mass-offline breaker and a loss of data are valid. The first two are
-/// sent again like records; an instance that has just started waits for `hearing.tell_after`, or for the engine, before
-/// it sends them.
+/// The least time for which blindness, a trip of the mass-offline breaker and a loss of data are valid. The first two
+/// are sent again like records; an instance that has just started waits for `hearing.tell_after`, or for the engine,
+/// before it sends them.
 const BLIND_FOR: Duration = Duration::from_secs(900);
 
 #[derive(Clone, Default)]

@@ -8,8 +8,8 @@
 //! wrong password, a missing right to relay or a wrong address, and no alert is lost by it. If the server refuses
 //! some recipients for good, the others get the mail, and the log names those that were refused.
 //!
-//! If it refuses some for the moment (greylisting, a full mailbox), the others get the mail, and each of those is a delivery of
-//! its own, see `put_off.rs`. Later mails to such a recipient come behind it.
+//! If it refuses some for the moment (greylisting, a full mailbox), the others get the mail, and each of those is a
+//! delivery of its own, see `put_off.rs`. Later mails to such a recipient come behind it.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
@@ -173,8 +173,8 @@ impl Email {
         })
     }
 
-    /// The outcome of a mail that no recipient gets. One that was put off for its recipient is no failure of the server, which
-    /// takes the mails of others.
+    /// The outcome of a mail that no recipient gets. One that was put off for its recipient is no failure of the
+    /// server, which takes the mails of others.
     fn refused_by_all(
         &self,
         delivery: &Delivery,

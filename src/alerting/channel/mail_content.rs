@@ -1,8 +1,8 @@
 //! The content of a mail: subject, text, HTML and the ids by which mail programs make threads.
 //!
-//! A pure function of the delivery and the receiver's options. A storm is one digest: each section lists fifty
-//! records and the number of the rest; a table of all of them is attached. Text and HTML say the same. The HTML has the colours of the reader's device, light
-//! or dark, and one column, so that it fits a telephone; it loads nothing.
+//! A pure function of the delivery and the receiver's options. A storm is one digest: each section lists fifty records
+//! and the number of the rest; a table of all of them is attached. Text and HTML say the same. The HTML has the colours
+//! of the reader's device, light or dark, and one column, so that it fits a telephone; it loads nothing.
 //!
 //! # Threads
 //! A mail about one record has an id made from that record, so that the mail about the return can

@@ -1,9 +1,9 @@
-//! The channel to an MQTT broker: each transition is published, and so is each timer, with a topic and a payload that are
-//! templates.
+//! The channel to an MQTT broker: each transition is published, and so is each timer, with a topic and a payload that
+//! are templates.
 //!
-//! All messages of a delivery are published at QoS 1; it has arrived when the broker has acknowledged all of them. A message
-//! has the key of its silence, or the id of its timer, so a subscriber recognizes repeated ones. With `retain`, the last
-//! transition of each unit stays at the broker.
+//! All messages of a delivery are published at QoS 1; it has arrived when the broker has acknowledged all of them. A
+//! message has the key of its silence, or the id of its timer, so a subscriber recognizes repeated ones. With `retain`,
+//! the last transition of each unit stays at the broker.
 
 use async_trait::async_trait;
 use serde::Serialize;

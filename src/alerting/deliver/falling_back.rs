@@ -1,10 +1,10 @@
 //! Waiting notifications of a failing receiver also go to its fallback.
 //!
-//! Since when the receiver takes nothing is in the engine, so that a restart or another owner of its partitions does not
-//! begin the wait again. A success of any instance ends it; an instance that still fails begins it anew.
+//! Since when the receiver takes nothing is in the engine, so that a restart or another owner of its partitions does
+//! not begin the wait again. A success of any instance ends it; an instance that still fails begins it anew.
 //!
-//! A receiver that wants no more notifications (410) is not waited for: its notifications go to the fallback before they
-//! become dead letters.
+//! A receiver that wants no more notifications (410) is not waited for: its notifications go to the fallback before
+//! they become dead letters.
 
 use std::time::Duration;
 

@@ -2,8 +2,8 @@
 //!
 //! One instance delivers to it, one message at a time: the owner of the partition of its digests. While as many
 //! notifications wait as there is room for, each is a message. When more wait, all of them are merged into one
-//! [digest](crate::alerting::digest). A receiver that needs a message for each unit merges nothing: there the limit is a
-//! delay.
+//! [digest](crate::alerting::digest). A receiver that needs a message for each unit merges nothing: there the limit is
+//! a delay.
 //!
 //! # Why the notifications of a digest stay in the engine until it is delivered
 //! They end as delivered, each with its attempt on record, after the receiver has the digest. Until then the digest, its
@@ -236,7 +236,8 @@ impl Limited {
         Ok(Duration::ZERO)
     }
 
-    /// Extends the lease of a delivery as long as that takes. If it is lost all the same, the next lease finds the delivery.
+    /// Extends the lease of a delivery as long as that takes. If it is lost all the same, the next lease finds the
+    /// delivery.
     async fn holding<T>(&self, delivery: &Arc<Delivery>, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
         loop {
@@ -286,8 +287,8 @@ impl Limited {
         }
     }
 
-    /// Merges waiting notifications, if there are at least so many. `false`: there is nothing to merge, or another instance
-    /// has opened a digest.
+    /// Merges waiting notifications, if there are at least so many. `false`: there is nothing to merge, or another
+    /// instance has opened a digest.
     async fn open_digest(&self, state: &mut State, (room, least): (usize, usize)) -> Result<bool> {
         let (name, now) = (&self.deliver.receiver.name, self.deliver.clock.now());
         let gathered = gather(&*self.deliver.records, name, room, now).await?;
@@ -368,7 +369,8 @@ impl Limited {
             End::RetryAt(at) if has_part || open.attempts + 1 < MOST_ATTEMPTS => Some(at),
             _ => None,
         };
-        // The digest has no place in a queue: this puts the attempt on record. Its notifications are given up one by one.
+        // The digest has no place in a queue: this puts the attempt on record. Its notifications are given up one by
+        // one.
         state.in_flight.unrecorded.push(Ended { end: End::RetryAt(self.deliver.clock.now()), ..ended });
         let Some(next) = next else {
             let receiver = &self.deliver.receiver.name;

@@ -32,8 +32,8 @@ impl Links {
         self.base.as_ref().map(|base| format!("{base}{path}"))
     }
 
-    /// The page for a whole message: of its unit if it has one, of the open records if one of several is offline, of all
-    /// records if they are back, else the front page.
+    /// The page for a whole message: of its unit if it has one, of the open records if one of several is offline, of
+    /// all records if they are back, else the front page.
     pub fn message(&self, delivery: &Delivery) -> Option<String> {
         let mut records = delivery.offline.iter().chain(&delivery.online);
         match (records.next(), records.next()) {

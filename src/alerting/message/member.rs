@@ -73,9 +73,9 @@ fn ended(delivery: &Delivery) -> impl Iterator<Item = &OfflineRecord> {
     delivery.online.iter().filter(move |record| !lasts(record))
 }
 
-/// The pages of a delivery, for receivers that call an operator for each: those of its members, but one for all silences
-/// of an incident, which ends with it. Acknowledgements follow the pages. The notification of an acknowledgement has
-/// nothing else, and that of a unit of the incident acknowledges nothing by itself.
+/// The pages of a delivery, for receivers that call an operator for each: those of its members, but one for all
+/// silences of an incident, which ends with it. Acknowledgements follow the pages. The notification of an
+/// acknowledgement has nothing else, and that of a unit of the incident acknowledges nothing by itself.
 pub fn pages(delivery: &Delivery, zone: &Zone, links: &Links) -> Vec<Member> {
     let is_notified = |record: &OfflineRecord| {
         delivery.situation.incident.as_ref().is_some_and(|incident| incident.has_notified(record))

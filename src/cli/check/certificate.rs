@@ -1,4 +1,5 @@
-//! The finding about the certificate of the web server: its files, whether the key is its key, and until when it is valid.
+//! The finding about the certificate of the web server: its files, whether the key is its key, and until when it is
+//! valid.
 
 use std::path::Path;
 use std::time::Duration;

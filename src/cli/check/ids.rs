@@ -7,8 +7,8 @@ use crate::address::BrokerAddress;
 use crate::intake;
 
 pub(super) async fn examine(config: &intake::Config) -> Option<Finding> {
-    // Without user names the broker cannot bind ids to them, and on loopback only local programs connect. With TLS the broker
-    // may authenticate a client by its certificate, and this check presents the same certificate.
+    // Without user names the broker cannot bind ids to them, and on loopback only local programs connect. With TLS the
+    // broker may authenticate a client by its certificate, and this check presents the same certificate.
     let is_near = config.url.parse().is_ok_and(|address: BrokerAddress| is_loopback(&address.host));
     if config.credentials.is_none() && (is_near || config.tls.is_some()) {
         return None;

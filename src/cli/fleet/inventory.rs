@@ -103,7 +103,8 @@ pub(in crate::cli) async fn import(arguments: ImportArguments) -> anyhow::Result
     let media = if format == Format::Csv { "text/csv" } else { "application/x-ndjson" };
     let open = File::open(&file).await.with_context(|| format!("{} cannot be read", file.display()))?;
     let is = |flag: bool| flag.then(|| "true".to_owned());
-    // A server that refuses leaves the rest of a file unread, and its answer may be lost with that: ask with no units first.
+    // A server that refuses leaves the rest of a file unread, and its answer may be lost with that: ask with no units
+    // first.
     let path = ["api", "v1", "units:import"];
     let nothing = if format == Format::Csv { "kind,unit\n" } else { "" };
     let query = given(vec![("kind", kind.clone()), ("dry_run", is(true))]);

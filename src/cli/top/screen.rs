@@ -1,7 +1,8 @@
-//! The terminal while `rollcall top` has it: another screen without a cursor, and keys that arrive one by one and unechoed.
+//! The terminal while `rollcall top` has it: another screen without a cursor, and keys that arrive one by one and
+//! unechoed.
 //!
-//! On every way out it is as it was before: the end of [`Screen`], a panic (which ends the process before anything is dropped),
-//! and a pause by Ctrl-Z.
+//! On every way out it is as it was before: the end of [`Screen`], a panic (which ends the process before anything is
+//! dropped), and a pause by Ctrl-Z.
 
 use std::io::{Write, stdin, stdout};
 

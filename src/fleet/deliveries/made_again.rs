@@ -5,8 +5,8 @@ use crate::presence::{FiredTimer, OfflineRecord, RecordId};
 use crate::store::{ACKNOWLEDGEMENT, Attempt, Delivery, Group, Result, timer_and_due};
 
 impl Deliveries {
-    /// The delivery of an attempt, from its timer, or from its offline records as they were when it was sealed; `None` if
-    /// they are gone.
+    /// The delivery of an attempt, from its timer, or from its offline records as they were when it was sealed; `None`
+    /// if they are gone.
     pub(super) async fn made_again(&self, attempt: &Attempt) -> Result<Option<Delivery>> {
         let (mut offline, mut online) = (Vec::new(), Vec::new());
         for record in self.records(&attempt.offline).await? {

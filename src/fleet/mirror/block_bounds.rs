@@ -1,7 +1,7 @@
 //! Bounds with which a list leaves out a block of rows: a few numbers for 512 rows.
 //!
-//! Most lists show the few units that need an operator, or the first page of many that are well. With these bounds such a
-//! list of a million units looks at two thousand blocks, and reads the rows of a few of them.
+//! Most lists show the few units that need an operator, or the first page of many that are well. With these bounds such
+//! a list of a million units looks at two thousand blocks, and reads the rows of a few of them.
 //!
 //! # Why bounds
 //! Heartbeats, which are most of all updates, only ever move the last seen time of a row forward. So a lower bound of the times
@@ -139,8 +139,8 @@ impl Bounds {
         self.offline_since
     }
 
-    /// No unit that was heard was last seen before that. Where that is less than `wanted`, the rows of the block are read
-    /// to learn more.
+    /// No unit that was heard was last seen before that. Where that is less than `wanted`, the rows of the block are
+    /// read to learn more.
     pub fn oldest_seen(&self, wanted: Timestamp, rows: &[Row]) -> Timestamp {
         let known = Timestamp::from_millis(self.oldest_seen.load(Ordering::Relaxed));
         if known >= wanted {

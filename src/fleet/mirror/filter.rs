@@ -15,7 +15,8 @@ pub struct FleetShard {
     pub of: u16,
 }
 
-/// Whether units that are archived are selected: see [`KindRules::is_archived`](crate::presence::KindRules::is_archived).
+/// Whether units that are archived are selected: see
+/// [`KindRules::is_archived`](crate::presence::KindRules::is_archived).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Archive {
     /// They are units like all others.

@@ -24,8 +24,8 @@ mod page;
 
 use page::Page;
 
-/// How much is read under one lock: the rows of a block cost their number, and a block that is left out costs a few. No heartbeat
-/// waits longer than some tens of microseconds.
+/// How much is read under one lock: the rows of a block cost their number, and a block that is left out costs a few. No
+/// heartbeat waits longer than some tens of microseconds.
 const MOST_AT_ONCE: usize = 1024;
 const LEFT_OUT: usize = 16;
 

@@ -62,7 +62,8 @@ impl PartitionTable {
         };
     }
 
-    /// Heartbeats of units with these keys were recorded; one without a key is not kept. `policy`: of a unit that is new.
+    /// Heartbeats of units with these keys were recorded; one without a key is not kept. `policy`: of a unit that is
+    /// new.
     pub fn seen(
         &mut self,
         keys: &[Option<Key>],
@@ -195,8 +196,8 @@ impl PartitionTable {
         self.policies.get(row.policy)
     }
 
-    /// By policy, from when on a unit that is not absent has to be heard to be online at `now`. Empty where many units have a
-    /// policy of their own.
+    /// By policy, from when on a unit that is not absent has to be heard to be online at `now`. Empty where many units
+    /// have a policy of their own.
     pub fn online_since(&self, now: Timestamp) -> Vec<Timestamp> {
         const FEW: usize = 64;
         self.policies.within_timeout(now, FEW)
@@ -222,8 +223,8 @@ impl PartitionTable {
         self.offline_since.get(&(slot as u32)).copied()
     }
 
-    /// The slots of units with an open record; `None` where they are so many that the lock would be held for long, or that
-    /// reading all rows is as quick.
+    /// The slots of units with an open record; `None` where they are so many that the lock would be held for long, or
+    /// that reading all rows is as quick.
     pub fn offline_slots(&self) -> Option<impl Iterator<Item = usize>> {
         const FEW: usize = 512;
         let few = FEW.min(self.rows.len() / 16);

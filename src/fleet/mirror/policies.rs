@@ -41,7 +41,8 @@ impl Policies {
         self.kept[number as usize].0
     }
 
-    /// By number, from when on a unit has to be heard to be within its timeout at `now`; none of more than `most` policies.
+    /// By number, from when on a unit has to be heard to be within its timeout at `now`; none of more than `most`
+    /// policies.
     pub fn within_timeout(&self, now: Timestamp, most: usize) -> Vec<Timestamp> {
         let few = if self.kept.len() <= most { self.kept.as_slice() } else { &[] };
         few.iter().map(|(policy, _)| now - policy.timeout).collect()

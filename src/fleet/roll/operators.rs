@@ -19,8 +19,8 @@ pub enum UnitChange {
 
 impl Roll {
     /// Makes a change of a unit; with `id` only if that is its open record. `first` is done if the change is possible,
-    /// and before it. `false`: the unit is unknown, was removed or is of a kind that is not configured, or it has no such
-    /// record, or no pause that could end.
+    /// and before it. `false`: the unit is unknown, was removed or is of a kind that is not configured, or it has no
+    /// such record, or no pause that could end.
     ///
     /// # Errors
     /// Those of the engine and of `first`.

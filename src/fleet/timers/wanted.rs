@@ -110,7 +110,8 @@ fn due(due: Option<&str>, span: Option<&str>, now: Timestamp) -> Result<Timestam
     Ok(due)
 }
 
-/// Data that every program can read: a number that is too large for one, or half a character, is JSON and yet unreadable.
+/// Data that every program can read: a number that is too large for one, or half a character, is JSON and yet
+/// unreadable.
 fn data_of(json: &str) -> Result<TimerData, String> {
     let data: TimerData = json.parse().map_err(|error: crate::presence::TimerError| error.to_string())?;
     if depth(json) > DEEPEST_DATA {

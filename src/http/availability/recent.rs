@@ -1,6 +1,6 @@
-//! Answers of the last minutes: for the fleet, a kind or a label over the usual range thousands of records are read, and pages ask
-//! for that again and again. An answer that is older than [`NEW`] is given once more while a newer one is made; `until` in it says
-//! of which moment it is.
+//! Answers of the last minutes: for the fleet, a kind or a label over the usual range thousands of records are read,
+//! and pages ask for that again and again. An answer that is older than [`NEW`] is given once more while a newer one is
+//! made; `until` in it says of which moment it is.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};

@@ -107,8 +107,8 @@ fn from_json(mut fields: Map<String, Value>, checks: &Checks) -> Result<(Unit, U
     Ok((unit, settings))
 }
 
-/// A line ends with a line feed, before which there may be a carriage return: it is cut off here, because the library counts
-/// lines wrong where it does that.
+/// A line ends with a line feed, before which there may be a carriage return: it is cut off here, because the library
+/// counts lines wrong where it does that.
 fn read_csv(file: impl Read, checks: &Checks, mut take: impl FnMut(Line) -> bool) -> io::Result<()> {
     let mut reader =
         csv::ReaderBuilder::new().flexible(true).terminator(Terminator::Any(b'\n')).from_reader(file);

@@ -1,5 +1,5 @@
-//! `POST /api/v1/timers`: registers many timers, as a JSON array or as lines. The body is read as it arrives and written in
-//! steps, so a batch of any size takes the memory of one step and of its answers, which are short.
+//! `POST /api/v1/timers`: registers many timers, as a JSON array or as lines. The body is read as it arrives and
+//! written in steps, so a batch of any size takes the memory of one step and of its answers, which are short.
 //!
 //! # Why the answer waits for the end of the body
 //! Many clients send all of a request before they read its answer. One that began earlier would fill the connection, and

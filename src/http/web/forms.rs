@@ -22,8 +22,8 @@ use crate::http::problem::Problem;
 use crate::pages;
 use crate::presence::{Acknowledgement, Unit, is_pause};
 
-/// A browser cannot send the type of these bodies to another site's page without naming its own: the guard refuses forms of
-/// other sites by that name.
+/// A browser cannot send the type of these bodies to another site's page without naming its own: the guard refuses
+/// forms of other sites by that name.
 ///
 /// `others`: the forms of other pages.
 pub(super) fn pages(others: Router<Web>, has_tokens: HasTokens) -> Router<Web> {

@@ -1,4 +1,5 @@
-//! The history of a unit as pictures: a strip that says on which days it was offline, and a plot that says for how long.
+//! The history of a unit as pictures: a strip that says on which days it was offline, and a plot that says for how
+//! long.
 //!
 //! # Why no library
 //! Ninety rectangles with fixed axes need no script: the server writes them, they are there without JavaScript, print, and follow

@@ -54,8 +54,8 @@ pub(in crate::intake) struct Session {
     /// The name of the shared subscription that it is a member of; `None`: a plain subscription.
     pub(in crate::intake) share: Option<String>,
     pub(super) credentials: Option<(String, String)>,
-    /// How long, in seconds, the broker keeps the session while Rollcall is away; `None`: a new session begins with every
-    /// connection.
+    /// How long, in seconds, the broker keeps the session while Rollcall is away; `None`: a new session begins with
+    /// every connection.
     pub(in crate::intake) expiry: Option<u32>,
     pub(super) qos: QoS,
     /// Requested at once.
@@ -100,7 +100,8 @@ pub struct MemberLimits {
 }
 
 impl Session {
-    /// The session of connection `name` for the topics of `filters`, for the canaries and, if they are wanted, for timers.
+    /// The session of connection `name` for the topics of `filters`, for the canaries and, if they are wanted, for
+    /// timers.
     ///
     /// In one piece: the request follows from whether it is a member.
     pub fn new(config: &Config, name: &str, filters: Vec<String>) -> anyhow::Result<Session> {

@@ -36,8 +36,8 @@ pub(in crate::intake) async fn apply(
     Some(answers)
 }
 
-/// Requests of one sort that follow one another are applied in one go. A timer that is registered and then cancelled is in
-/// two runs.
+/// Requests of one sort that follow one another are applied in one go. A timer that is registered and then cancelled is
+/// in two runs.
 fn runs(requests: &[TimerRequest]) -> Vec<Run<'_>> {
     let mut runs: Vec<Run<'_>> = Vec::new();
     for request in requests {

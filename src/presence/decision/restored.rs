@@ -6,7 +6,8 @@ use crate::presence::{
 };
 
 /// The change that writes the open record `lost` again, under the same id. If the unit was heard since, the change
-/// writes it closed, so that its return is notified. `None` if the unit is unknown, removed, or has another open record.
+/// writes it closed, so that its return is notified. `None` if the unit is unknown, removed, or has another open
+/// record.
 pub fn restore(seen: &Snapshot, lost: &OfflineRecord, rules: &KindRules) -> Option<Change> {
     let facts = seen.facts.as_ref()?;
     if !matches!(facts.standing, Standing::NeverSeen | Standing::Present) {

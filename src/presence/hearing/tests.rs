@@ -30,7 +30,8 @@ enum Step {
 enum Follows {
     /// Rollcall has heard up to there.
     Heard(i64),
-    /// It has, and this time was blind: from, to, whether heartbeats may have been taken, whether operators are notified.
+    /// It has, and this time was blind: from, to, whether heartbeats may have been taken, whether operators are
+    /// notified.
     Blind(i64, i64, bool, bool),
     NotAttending,
     /// The connection that ended was no member.

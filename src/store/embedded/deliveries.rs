@@ -291,8 +291,8 @@ impl EmbeddedEngine {
         Ok(())
     }
 
-    /// Sets the next attempt of a delivery, and ends its lease. Answers whether the delivery is still under way with the
-    /// attempt that it names.
+    /// Sets the next attempt of a delivery, and ends its lease. Answers whether the delivery is still under way with
+    /// the attempt that it names.
     async fn set_next_attempt(
         &self,
         name: &'static str,

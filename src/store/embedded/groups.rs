@@ -4,8 +4,8 @@
 //! separated by commas.
 //!
 //! A record has a member in each group that its first event joined, and its later events join the same groups, whatever
-//! others they would join: receivers are notified of a return where they were notified of the silence, and after it, also
-//! if labels or the configuration have changed meanwhile.
+//! others they would join: receivers are notified of a return where they were notified of the silence, and after it,
+//! also if labels or the configuration have changed meanwhile.
 //!
 //! The rules are those of `presence/grouping.rs`.
 

@@ -190,7 +190,8 @@ impl Loader<'_> {
                 let facts = self.memory.digest(Some(text(row, 2)?));
                 let after: i64 = row.get(5)?;
                 let loaded = table.load(id as u32, name, alive, next_check, facts);
-                // An unreadable name is treated as a value of the wrong type: it is quarantined, and the load begins again.
+                // An unreadable name is treated as a value of the wrong type: it is quarantined, and the load begins
+                // again.
                 let unreadable = || rusqlite::Error::InvalidColumnType(1, "name".to_owned(), Type::Text);
                 loaded.ok_or_else(unreadable)?;
                 numbers.resize(id as u32 as usize, i64::MAX);

@@ -160,7 +160,8 @@ impl Queries for EmbeddedEngine {
             let mut rows = select.query(range)?;
             let mut units = units.into_iter().peekable();
             let mut found = Vec::with_capacity(units.len());
-            // Both are in order. A unit that was added between the two reads is in one of them only; the next walk has it.
+            // Both are in order. A unit that was added between the two reads is in one of them only; the next walk has
+            // it.
             while let Some(row) = rows.next()? {
                 let stored: i64 = row.get(0)?;
                 while units.next_if(|(id, ..)| *id < stored).is_some() {}

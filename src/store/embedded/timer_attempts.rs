@@ -1,5 +1,5 @@
-//! Attempts to deliver timers at most once: each is marked, and its delivery ended, before it begins. An attempt that has no
-//! outcome for long was cut off by the end of the process: whether the receiver got the timer is unknown.
+//! Attempts to deliver timers at most once: each is marked, and its delivery ended, before it begins. An attempt that
+//! has no outcome for long was cut off by the end of the process: whether the receiver got the timer is unknown.
 
 use rusqlite::{Connection, params};
 

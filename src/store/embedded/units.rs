@@ -21,7 +21,8 @@ use crate::store::{
 
 /// How many suspects one check has: they are decided without a pause, and requests wait meanwhile.
 const CHECK_BATCH: usize = 250;
-/// The most checks under way: some are decided while others are written, together in one transaction. More would be no faster.
+/// The most checks under way: some are decided while others are written, together in one transaction. More would be no
+/// faster.
 pub(super) const MOST_CHECKS: usize = 8;
 /// The most of them that are read at the same time. More would take the processors from requests.
 pub(super) const MOST_CHECK_READS: usize = 2;

@@ -12,8 +12,8 @@ use crate::telemetry::EngineWarning;
 /// A larger difference of clocks is a fault.
 const FARTHEST: Duration = Duration::from_millis(500);
 
-/// How far a server's clock is ahead of this machine's, in milliseconds: the least and the most that is possible, because the
-/// server read its clock at an unknown moment of the round trip.
+/// How far a server's clock is ahead of this machine's, in milliseconds: the least and the most that is possible,
+/// because the server read its clock at an unknown moment of the round trip.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ahead {
     least: i64,

@@ -12,7 +12,8 @@
 //! renewal is repeated, and the repetition handles the jump. An instance that has not renewed yet detects no jump;
 //! another instance that has renewed does. Where the clock goes back, keys expire later, which harms no unit.
 //!
-//! This is the clock of the server that keeps `{hearing}`. `partition_clocks.rs` has the rule for the others of a cluster.
+//! This is the clock of the server that keeps `{hearing}`. `partition_clocks.rs` has the rule for the others of a
+//! cluster.
 
 use std::time::{Duration, Instant};
 

@@ -1,10 +1,11 @@
 //! Which instances have compared the silences that their receivers know of with the stored ones, since a primary was
 //! replaced.
 //!
-//! The instance that lets a silence join its group need not be the one whose receivers know of it: see `acknowledged.rs`.
-//! A silence that the failover lost is found again, perhaps with a later deadline and beside other members, so its
-//! notification would have another id. Therefore silences join no group until every instance with a lease has announced that
-//! it has compared under the primaries of now: by then, lost silences are marked in their groups.
+//! The instance that lets a silence join its group need not be the one whose receivers know of it: see
+//! `acknowledged.rs`. A silence that the failover lost is found again, perhaps with a later deadline and beside other
+//! members, so its notification would have another id. Therefore silences join no group until every instance with a
+//! lease has announced that it has compared under the primaries of now: by then, lost silences are marked in their
+//! groups.
 //!
 //! # What they do not wait for
 //! An instance that dies: its lease ends. An instance that cannot compare, because another server is away, or that is of an

@@ -7,8 +7,8 @@ use super::RedisEngine;
 use crate::clock::Timestamp;
 use crate::store::Result;
 
-/// The due members that are taken, by partition: as many of each as `share` answers for the numbers of those that are due.
-/// `counting` and `reading` name the two commands in metrics.
+/// The due members that are taken, by partition: as many of each as `share` answers for the numbers of those that are
+/// due. `counting` and `reading` name the two commands in metrics.
 pub(super) async fn due_members(
     engine: &RedisEngine,
     (counting, reading): (&'static str, &'static str),
@@ -42,7 +42,8 @@ pub(super) fn in_order(counts: &[usize], limit: usize) -> Vec<usize> {
     counts.iter().map(&mut take).collect()
 }
 
-/// Takes all of each partition that has few, so that a storm in others does not delay them, and then the others in order.
+/// Takes all of each partition that has few, so that a storm in others does not delay them, and then the others in
+/// order.
 pub(super) fn few_first(counts: &[usize], limit: usize) -> Vec<usize> {
     let fair = limit.div_ceil(counts.len().max(1));
     let few = |count: &usize| if *count <= fair { *count } else { 0 };

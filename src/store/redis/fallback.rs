@@ -1,9 +1,9 @@
 //! Waiting notifications of a failing receiver also go to its fallback.
 //!
 //! The copies have ids of their own, made from those of the deliveries, and are notifications like others: they are
-//! delivered by the loop of the fallback. The fallback is notified of the returns of these silences itself, also when the
-//! receiver is back: an alert that it opened must not stay open. Marks name the copied part; those of groups that wait
-//! no more leave with the next pass.
+//! delivered by the loop of the fallback. The fallback is notified of the returns of these silences itself, also when
+//! the receiver is back: an alert that it opened must not stay open. Marks name the copied part; those of groups that
+//! wait no more leave with the next pass.
 
 use std::collections::HashMap;
 

@@ -210,7 +210,8 @@ fn looks_after(pace: Pace) -> u64 {
     pace.looks_after.map_or(0, |after| after.as_millis() as u64)
 }
 
-/// The last keys of `join.lua` and `seal.lua`: the notified members of these groups, and when these are looked at again.
+/// The last keys of `join.lua` and `seal.lua`: the notified members of these groups, and when these are looked at
+/// again.
 fn lasting_keys<'a>(
     engine: &RedisEngine,
     script: &mut ScriptInvocation<'_>,

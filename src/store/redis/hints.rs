@@ -1,9 +1,9 @@
 //! Expiry notifications as hints. They may be late, lost or about other keys; a hint leads to a check of the unit.
 //!
-//! A server notifies only of its own keys, so each server has a connection that subscribes. One that is cut is replaced:
-//! that is noticed at once, or by a question every few seconds if the server is silent. Notifications may have been lost
-//! then, and before a new subscription, which is a hint too. The same connections get the notifications of instances
-//! that start or stop, which a cluster passes on to every server.
+//! A server notifies only of its own keys, so each server has a connection that subscribes. One that is cut is
+//! replaced: that is noticed at once, or by a question every few seconds if the server is silent. Notifications may
+//! have been lost then, and before a new subscription, which is a hint too. The same connections get the notifications
+//! of instances that start or stop, which a cluster passes on to every server.
 //!
 //! While very many units of a server are due, its connection unsubscribes: for each instance, the notifications of all
 //! units would cost the server as much as the records of a tenth of them.
@@ -47,8 +47,8 @@ pub(super) async fn listen(engine: &RedisEngine, hints: mpsc::Sender<Hint>) -> R
     }
 }
 
-/// Listens to one server. One that may be replaced is tried again and again, as others go on; a failure that ends with a
-/// failover is no matter for an operator.
+/// Listens to one server. One that may be replaced is tried again and again, as others go on; a failure that ends with
+/// a failover is no matter for an operator.
 async fn keep_listening(engine: &RedisEngine, server: &Server, hints: &mpsc::Sender<Hint>) -> Result<()> {
     let mut was_refused = false;
     loop {

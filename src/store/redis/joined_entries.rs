@@ -1,10 +1,10 @@
 //! Entries of the outbox whose events have joined their groups.
 //!
 //! In a cluster a unit's partition and that of its group may be on different servers. If an entry left its outbox as
-//! soon as its events had joined, and the server of the group were replaced by a replica without them, no
-//! receiver would be notified: the record would be there, and its event nowhere. So an entry stays until replicas have
-//! what joined. If they do not answer in time, the next entries follow all the same, and this one is passed over. As soon
-//! as another server takes over it is read again, and joins once more, which changes nothing where it did not get lost.
+//! soon as its events had joined, and the server of the group were replaced by a replica without them, no receiver
+//! would be notified: the record would be there, and its event nowhere. So an entry stays until replicas have what
+//! joined. If they do not answer in time, the next entries follow all the same, and this one is passed over. As soon as
+//! another server takes over it is read again, and joins once more, which changes nothing where it did not get lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard};

@@ -372,7 +372,8 @@ impl Keys {
         self.within(partition, format_args!("data:{metric}:{page}"))
     }
 
-    /// A key with one instance in each partition, such as `deadlines` or `groups`: those of [`KEY_RULES`] without an owner.
+    /// A key with one instance in each partition, such as `deadlines` or `groups`: those of [`KEY_RULES`] without an
+    /// owner.
     pub fn in_partition(&self, partition: u16, name: &str) -> String {
         [self.begin(partition), name].concat()
     }

@@ -115,8 +115,8 @@ async fn mark_step(
 }
 
 impl Member<'_> {
-    /// The member as it is stored from now on; `None`: it stays as it is. Its return is notified then. A return that was
-    /// faster has cancelled the silence, and joins once more.
+    /// The member as it is stored from now on; `None`: it stays as it is. Its return is notified then. A return that
+    /// was faster has cancelled the silence, and joins once more.
     fn marked(&self, known: Option<&[u8]>, pace: Pace) -> Result<Option<String>> {
         let silence = &self.marking.silence;
         let detected = GroupMember::new(self.event).detected_at.as_millis().to_string();

@@ -1,9 +1,9 @@
 //! The engine on Redis (6.2 or newer, or Valkey), where a fleet of millions lives.
 //!
-//! Redis has the whole state; an instance that dies leaves only its lease. The expiry of a key is a hint and
-//! decides nothing: the value of the key, the facts and the caller's time decide. `partition_clocks.rs` says which clock
-//! each of them goes by. `keys.rs` lists the keys. Each
-//! step that must happen in full or not at all is a script in `scripts/`, described in its head.
+//! Redis has the whole state; an instance that dies leaves only its lease. The expiry of a key is a hint and decides
+//! nothing: the value of the key, the facts and the caller's time decide. `partition_clocks.rs` says which clock each
+//! of them goes by. `keys.rs` lists the keys. Each step that must happen in full or not at all is a script in
+//! `scripts/`, described in its head.
 //!
 //! # Why the scripts have no rules
 //! `presence` decides from a snapshot, and a script applies the change after it has compared the unit with the

@@ -6,16 +6,16 @@
 //! | the deadline index, and every other sorted set of moments | the same: the caller gives the moment |
 //! | the end of an expiry key (`PX`) | the clock of the server that has its partition |
 //!
-//! A server with a wrong clock is no danger as long as the clock goes evenly: it adds the rest of a key's life to its own
-//! time. But a replica gets the end of each key by the clock of its primary. A replica whose clock is ahead removes keys
-//! too early as soon as it is promoted, and with them the newest heartbeats of their units; a clock that is set forward
-//! does the same. Keys that live too long do no harm: the deadline index finds their units.
+//! A server with a wrong clock is no danger as long as the clock goes evenly: it adds the rest of a key's life to its
+//! own time. But a replica gets the end of each key by the clock of its primary. A replica whose clock is ahead removes
+//! keys too early as soon as it is promoted, and with them the newest heartbeats of their units; a clock that is set
+//! forward does the same. Keys that live too long do no harm: the deadline index finds their units.
 //!
-//! So the offset of each partition's clock from the time of the fleet is stored. Each renewal of a lease reads the clock of
-//! every primary with its role, and each deadline check reads the clock behind its units. An offset that has grown is a
-//! jump, by the rule of `clock_jump.rs`: no check decides until a renewal has moved `heard` back by the length of the
-//! jump, and the next canary ends a blind interval. The same write stores the new offset, so that of several instances one
-//! does this, and an instance that starts after the jump knows of it.
+//! So the offset of each partition's clock from the time of the fleet is stored. Each renewal of a lease reads the
+//! clock of every primary with its role, and each deadline check reads the clock behind its units. An offset that has
+//! grown is a jump, by the rule of `clock_jump.rs`: no check decides until a renewal has moved `heard` back by the
+//! length of the jump, and the next canary ends a blind interval. The same write stores the new offset, so that of
+//! several instances one does this, and an instance that starts after the jump knows of it.
 //!
 //! # Why the whole fleet is blind
 //! A failover is blind time of the whole fleet anyway, because canaries wait for the stamps of every partition. A ledger

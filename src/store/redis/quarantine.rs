@@ -53,7 +53,8 @@ if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
 redis.call('HSET', KEYS[2], KEYS[1] .. '\\n' .. ARGV[1], ARGV[2])
 return redis.call('HDEL', KEYS[1], ARGV[1])";
 
-/// Takes a timer that does not wait out of the index. `KEYS[1]` the index, `KEYS[2]` the page of the timer. `ARGV[1]` its id.
+/// Takes a timer that does not wait out of the index. `KEYS[1]` the index, `KEYS[2]` the page of the timer. `ARGV[1]`
+/// its id.
 const LEAVE_INDEX: &str = "
 if string.sub(redis.call('HGET', KEYS[2], ARGV[1]) or '', 1, 1) == 'w' then return 0 end
 return redis.call('ZREM', KEYS[1], ARGV[1])";

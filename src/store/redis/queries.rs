@@ -319,11 +319,11 @@ impl RedisEngine {
         Ok(values)
     }
 
-    /// The newest entries of these indexes of all partitions: `limit` and one more of those before `end`, with all others of the
-    /// last millisecond, because an index does not order the records of one millisecond as a list does.
+    /// The newest entries of these indexes of all partitions: `limit` and one more of those before `end`, with all
+    /// others of the last millisecond, because an index does not order the records of one millisecond as a list does.
     ///
-    /// Each index is read as far as it has entries among them: most have about as many as the others. It is read on from the last
-    /// moment, not by a number of entries, because others come and go meanwhile.
+    /// Each index is read as far as it has entries among them: most have about as many as the others. It is read on
+    /// from the last moment, not by a number of entries, because others come and go meanwhile.
     async fn newest(&self, indexes: &[&'static str], end: Timestamp, limit: usize) -> Result<Vec<Indexed>> {
         let of_all = (0..self.keys.partitions()).flat_map(|p| indexes.iter().map(move |index| (p, *index)));
         let mut all: Vec<Index> = of_all.map(|(partition, name)| Index::new(partition, name, end)).collect();
@@ -385,7 +385,8 @@ impl RedisEngine {
         Ok(records)
     }
 
-    /// The open records of those units that have one. Their expiry keys are not read: there is none while a unit is offline.
+    /// The open records of those units that have one. Their expiry keys are not read: there is none while a unit is
+    /// offline.
     async fn open_records_of(&self, units: Vec<Unit>) -> Result<Vec<OfflineRecord>> {
         // In steps: the server answers others in between.
         let steps = units.chunks(FACTS_STEP).map(|step| {

@@ -192,8 +192,8 @@ async fn set_acknowledged(engine: &RedisEngine, members: &mut [LastingMember]) -
     Ok(())
 }
 
-/// Seals the notifications of a look, and sets the next one. Answers `false` if nothing was changed, because the silences
-/// of the group are others by now or it was looked at since.
+/// Seals the notifications of a look, and sets the next one. Answers `false` if nothing was changed, because the
+/// silences of the group are others by now or it was looked at since.
 async fn write(
     engine: &RedisEngine,
     partition: u16,

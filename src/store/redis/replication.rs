@@ -31,8 +31,8 @@
 //! | the same, and that process is lost, too, or hangs until its lease has ended, or the failover took longer than it remembers | a unit that stays silent is found again and notified again, with the same record id and perhaps another notification id; of one that is heard again, receivers have an open alert |
 //! | the same, while the delivery was still under way when that process compared | the same |
 //!
-//! A primary that is cut off from its replicas does not know that it was replaced, and accepts writes that will be lost.
-//! `min-replicas-to-write 1` makes it refuse them; the examination asks for it where there are replicas.
+//! A primary that is cut off from its replicas does not know that it was replaced, and accepts writes that will be
+//! lost. `min-replicas-to-write 1` makes it refuse them; the examination asks for it where there are replicas.
 //!
 //! # Why a write of its own
 //! `WAIT` waits for the writes of its own connection, and blocks that connection. A small write on a dedicated

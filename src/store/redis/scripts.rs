@@ -101,8 +101,8 @@ fn constants() -> Vec<(&'static str, String)> {
     Stage::ALL.into_iter().map(stage).chain(numbers).collect()
 }
 
-/// Makes a script that writes nothing if its user lacks the right to one of its commands. The values of rules that its text
-/// names are declared before it.
+/// Makes a script that writes nothing if its user lacks the right to one of its commands. The values of rules that its
+/// text names are declared before it.
 fn guarded(text: &str) -> Script {
     let mut tries = String::new();
     for command in COMMANDS {

@@ -10,16 +10,16 @@
 //! Between the promotion and that canary, units of the new primary seem silent though `heard` says that all was heard.
 //! Therefore a deadline check reads the stamp with the units, and counts as heard what is before both.
 //!
-//! A server that dies may take heartbeats with it that it has answered and no stamp covers yet: those of the time between
-//! two canaries, which is long while a canary waits for another server. So the first canary after a primary was replaced
-//! ends a blind interval, however short it is. Stamps are raised by the primaries that were read: a new one would get the
-//! stamp of heartbeats that it lacks.
+//! A server that dies may take heartbeats with it that it has answered and no stamp covers yet: those of the time
+//! between two canaries, which is long while a canary waits for another server. So the first canary after a primary was
+//! replaced ends a blind interval, however short it is. Stamps are raised by the primaries that were read: a new one
+//! would get the stamp of heartbeats that it lacks.
 //!
 //! A partition without a stamp, while others have theirs, was emptied, and its units are lost: operators are notified.
 //! Before every partition had one for the first time, none counts as emptied: the fleet is new, or came from a single
 //! server. Whether they had is read before the stamps, because another instance may write the last of the first ones
-//! meanwhile. A canary that read the stamp of a partition does not write one where there is none any more: the partition was
-//! emptied meanwhile, and the next canary has to see that.
+//! meanwhile. A canary that read the stamp of a partition does not write one where there is none any more: the
+//! partition was emptied meanwhile, and the next canary has to see that.
 //!
 //! A single server needs no stamps: it loses heartbeats and `heard` together.
 

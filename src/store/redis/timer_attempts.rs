@@ -1,8 +1,8 @@
 //! Attempts to deliver timers at most once: each is marked before it begins.
 //!
 //! Marking ends the delivery, so no instance leases it again, whatever becomes of the one that made the mark. The index
-//! of such attempts has those without an outcome: when one of them is too old, its instance died between the mark and the
-//! outcome, and whether the receiver got the timer is unknown.
+//! of such attempts has those without an outcome: when one of them is too old, its instance died between the mark and
+//! the outcome, and whether the receiver got the timer is unknown.
 
 use redis::pipe;
 
@@ -106,7 +106,8 @@ pub(super) async fn give_up(
     Ok(types)
 }
 
-/// Gives up attempts of a partition that still have no outcome. Those of a timer that changes meanwhile are looked at again.
+/// Gives up attempts of a partition that still have no outcome. Those of a timer that changes meanwhile are looked at
+/// again.
 async fn give_up_some(
     engine: &RedisEngine,
     partition: u16,
@@ -166,8 +167,8 @@ impl BegunAttempt {
         is_here.then_some(BegunAttempt { member, receiver, due, timer })
     }
 
-    /// The stored timer when the outcome of the attempt is unknown; `None` if that changes nothing, or the timer was registered
-    /// again since.
+    /// The stored timer when the outcome of the attempt is unknown; `None` if that changes nothing, or the timer was
+    /// registered again since.
     fn given_up(&self, text: &[u8]) -> Option<Timer> {
         let timer = decode(&self.timer, std::str::from_utf8(text).ok()?)?;
         let is_same = moment(timer.due) == self.due;

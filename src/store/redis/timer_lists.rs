@@ -155,7 +155,8 @@ pub(super) async fn forget(engine: &RedisEngine, partitions: &[u16], now: Timest
     Ok(forgotten)
 }
 
-/// Forgets timers of a partition, which come with until when they are kept. One that changes meanwhile is for the next call.
+/// Forgets timers of a partition, which come with until when they are kept. One that changes meanwhile is for the next
+/// call.
 async fn forget_some(
     engine: &RedisEngine,
     partition: u16,

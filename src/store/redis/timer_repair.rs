@@ -1,8 +1,8 @@
 //! The index and the counts of timers that wait, made again from the timers.
 //!
 //! Both are written in the steps that write a timer, so they are wrong only after a fault: another program removed or
-//! changed a key, or it was quarantined. How many timers the index has and how many are counted is compared every minute;
-//! the pages of a partition are read only if the two differ.
+//! changed a key, or it was quarantined. How many timers the index has and how many are counted is compared every
+//! minute; the pages of a partition are read only if the two differ.
 
 use std::collections::BTreeMap;
 

@@ -1,13 +1,13 @@
 //! Timers: their registration and cancellation, and the implementation of [`TimerStore`].
 //!
-//! A timer that waits lies on a page of its partition, like the facts of a unit; the page and the partition follow from the
-//! checksum of its group. A batch is sorted by page, so that one command reads and writes what one page has. The step in
-//! which it fires or is cancelled moves it to `past_timers`, a hash of its partition: its text is longer then, and a page
-//! with one long value takes more memory for each timer on it.
+//! A timer that waits lies on a page of its partition, like the facts of a unit; the page and the partition follow from
+//! the checksum of its group. A batch is sorted by page, so that one command reads and writes what one page has. The
+//! step in which it fires or is cancelled moves it to `past_timers`, a hash of its partition: its text is longer then,
+//! and a page with one long value takes more memory for each timer on it.
 //!
-//! `timers` is the index of those that wait, by when they are looked at: their moment, but for those that an instance put
-//! off. Those that fired or were cancelled are in `timers_ended`, by their moment, and in `timers_kept`, by until when they
-//! are kept.
+//! `timers` is the index of those that wait, by when they are looked at: their moment, but for those that an instance
+//! put off. Those that fired or were cancelled are in `timers_ended`, by their moment, and in `timers_kept`, by until
+//! when they are kept.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -129,8 +129,8 @@ impl<R: Row> Table<R> {
         self.slots.find(key.hash, |slot| self.is_at(*slot, key)).copied()
     }
 
-    /// The same for several units, in order; a unit without a key is not in the table. A search waits for memory, so a slot
-    /// that may be the right one is read for each before any is compared: the processor waits for many at a time.
+    /// The same for several units, in order; a unit without a key is not in the table. A search waits for memory, so a
+    /// slot that may be the right one is read for each before any is compared: the processor waits for many at a time.
     pub fn find_all(&self, keys: &[Option<Key<'_>>]) -> Vec<Option<u32>> {
         let maybe = |key: &Option<Key<'_>>| self.slots.find(key.as_ref()?.hash, |_| true).copied();
         let mut slots: Vec<Option<u32>> = keys.iter().map(maybe).collect();
@@ -155,8 +155,8 @@ impl<R: Row> Table<R> {
         self.names.get(name.start, name.length)
     }
 
-    /// The bytes of the id of a row, and those that lie behind it: ids of other rows, most often of the next ones, or of
-    /// units that were removed.
+    /// The bytes of the id of a row, and those that lie behind it: ids of other rows, most often of the next ones, or
+    /// of units that were removed.
     pub fn text_from(&self, row: &R) -> &[u8] {
         self.names.from(row.name().start)
     }

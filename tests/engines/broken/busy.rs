@@ -1,5 +1,6 @@
-//! Every type of value, poisoned while silences and returns are being notified: in the outbox, in waiting groups, sealed
-//! and queued, and leased. Units that do not need the value are notified exactly once; no unit is notified twice.
+//! Every type of value, poisoned while silences and returns are being notified: in the outbox, in waiting groups,
+//! sealed and queued, and leased. Units that do not need the value are notified exactly once; no unit is notified
+//! twice.
 
 use std::collections::BTreeSet;
 use std::path::Path;

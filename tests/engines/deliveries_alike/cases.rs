@@ -33,7 +33,8 @@ pub struct Case {
 
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// The time since the step before it (s; `None`: more than a day), and how much less the clock of its caller shows (s).
+    /// The time since the step before it (s; `None`: more than a day), and how much less the clock of its caller shows
+    /// (s).
     pub after: Option<u64>,
     pub back: u64,
     pub action: Action,

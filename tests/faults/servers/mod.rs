@@ -30,8 +30,8 @@ fn sentinel() -> Plan {
     Plan { topology: Topology::Sentinel(SentinelPlan::new(2)), ..Plan::new(2) }
 }
 
-/// A world that lives through one fault after the other, each in a wave of silences and returns. Detection resumes after
-/// each, and every silence has its record.
+/// A world that lives through one fault after the other, each in a wave of silences and returns. Detection resumes
+/// after each, and every silence has its record.
 struct Survivor(World);
 
 impl Survivor {

@@ -36,7 +36,8 @@ pub struct Calendar {
 }
 
 impl Calendar {
-    /// Reads the servers on these ports. The newest answer counts: a primary that was replaced keeps its own for a while.
+    /// Reads the servers on these ports. The newest answer counts: a primary that was replaced keeps its own for a
+    /// while.
     pub fn keep(ports: Vec<u16>) -> Calendar {
         let entries = Arc::new(Mutex::new(Vec::new()));
         let mut keeping = JoinSet::new();
@@ -78,9 +79,9 @@ fn by_this_machine(moment: Timestamp, entries: &[Entry]) -> Timestamp {
     Timestamp::from_millis(moment - entry.map_or(0, |entry| entry.ahead))
 }
 
-/// All moments by this machine that were that time of the fleet, the earliest first. While no server answers, the time of
-/// the fleet stands still, and then goes on from the last renewal; instances learn of that one after the other. So moments
-/// between that and the stop are there twice.
+/// All moments by this machine that were that time of the fleet, the earliest first. While no server answers, the time
+/// of the fleet stands still, and then goes on from the last renewal; instances learn of that one after the other. So
+/// moments between that and the stop are there twice.
 fn all_by_this_machine(moment: Timestamp, entries: &[Entry]) -> Vec<Timestamp> {
     let ms = moment.as_millis();
     let learned = RENEWAL.as_millis() as i64;

@@ -95,7 +95,8 @@ impl Device {
 
 /// How late a heartbeat may be on its way on a busy machine.
 const LATE_ON_ITS_WAY: Duration = Duration::from_secs(1);
-/// The time of the fleet is known to within a round trip to a server, which may be busy. Heartbeats are much further apart.
+/// The time of the fleet is known to within a round trip to a server, which may be busy. Heartbeats are much further
+/// apart.
 const SKEW: Duration = Duration::from_millis(150);
 /// An outage shorter than this may have passed between two canaries.
 const UNNOTICED: Duration = Duration::from_millis(1000);

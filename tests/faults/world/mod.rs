@@ -545,8 +545,8 @@ impl World {
         self.settles().await;
     }
 
-    /// After all servers are back from now on, every instance is ready and detection resumes, within ten seconds of a machine
-    /// that is fast enough: see `undisturbed.rs`. `make bench ONLY=failover` measures how soon.
+    /// After all servers are back from now on, every instance is ready and detection resumes, within ten seconds of a
+    /// machine that is fast enough: see `undisturbed.rs`. `make bench ONLY=failover` measures how soon.
     pub async fn resumes(&mut self) {
         let mut undisturbed = self.undisturbed.take().expect("there are several servers");
         let back = tokio::time::Instant::now();

@@ -214,8 +214,8 @@ impl Evidence {
             is_wrong("last seen before it spoke for the first time".to_owned());
             return findings;
         };
-        // A heartbeat that was under way for long counts for the latest moment at which it can have been sent: that is less
-        // than a gap later, or before the end of the blind interval that began meanwhile.
+        // A heartbeat that was under way for long counts for the latest moment at which it can have been sent: that is
+        // less than a gap later, or before the end of the blind interval that began meanwhile.
         let latest = device.beats[beat].acked.map(|acked| acked + GAP);
         let latest = latest.map(|latest| {
             let blind = self.blind.iter().filter(|(from, _)| *from <= latest + SKEW);

@@ -1,15 +1,15 @@
 //! A world beside another one, in which nothing fails: a measure of this machine.
 //!
-//! Detection resumes within ten seconds of the servers being back. A slow machine takes longer for everything, so seconds would
-//! say more of the machine than of Rollcall. Here the same time counts in probes: units that die one after the other beside the
-//! disturbed world, and are notified.
+//! Detection resumes within ten seconds of the servers being back. A slow machine takes longer for everything, so
+//! seconds would say more of the machine than of Rollcall. Here the same time counts in probes: units that die one
+//! after the other beside the disturbed world, and are notified.
 
 use std::cell::Cell;
 
 use super::{Plan, World};
 
-/// A probe lasts for at least four seconds: its heartbeats, its timeout, and the waits of its group. So two are less than ten
-/// seconds, and the third one is as long as the probe with which the disturbed world shows that it detects.
+/// A probe lasts for at least four seconds: its heartbeats, its timeout, and the waits of its group. So two are less
+/// than ten seconds, and the third one is as long as the probe with which the disturbed world shows that it detects.
 const MOST: usize = 3;
 
 /// One process with the embedded engine and broker, and no other units.

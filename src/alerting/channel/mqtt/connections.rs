@@ -77,8 +77,8 @@ impl Connections {
 
     /// Publishes at QoS 1; all have arrived when the broker has acknowledged each.
     ///
-    /// Only its use shows whether the broker has ended a connection meanwhile. So messages that `may_repeat` are published
-    /// again on a new one if theirs had served before, and others have a new one for themselves.
+    /// Only its use shows whether the broker has ended a connection meanwhile. So messages that `may_repeat` are
+    /// published again on a new one if theirs had served before, and others have a new one for themselves.
     pub async fn publish(&self, publications: Vec<Publication>, may_repeat: bool) -> Result<(), Failure> {
         let idle = if may_repeat { self.idle.take() } else { None };
         if let Some(mut connection) = idle

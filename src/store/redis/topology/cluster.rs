@@ -48,8 +48,8 @@ struct Known {
     endpoints: Endpoints,
     /// The addresses that failed at the last attempt.
     failed: BTreeSet<HostPort>,
-    /// The addresses at which nodes of other clusters answered last, and whether that was logged. The nodes of a cluster
-    /// that is being made need a moment to know each other.
+    /// The addresses at which nodes of other clusters answered last, and whether that was logged. The nodes of a
+    /// cluster that is being made need a moment to know each other.
     strangers: BTreeMap<HostPort, bool>,
 }
 

@@ -87,8 +87,8 @@ pub async fn ask<T: redis::FromRedisValue>(client: &Client, question: &Pipeline)
     }
 }
 
-/// Awaits the answers of servers side by side, but the last of them only for a moment once most have answered. In order;
-/// `None`: a server did not answer in time.
+/// Awaits the answers of servers side by side, but the last of them only for a moment once most have answered. In
+/// order; `None`: a server did not answer in time.
 pub async fn most<T, E>(asked: Vec<impl Future<Output = Result<T, E>>>) -> Vec<Option<Result<T, E>>> {
     let mut answers: Vec<Option<Result<T, E>>> = asked.iter().map(|_| None).collect();
     let numbered = asked.into_iter().enumerate();

@@ -40,8 +40,8 @@ pub fn is_refused_login(error: &RedisError) -> bool {
         || error.to_string().starts_with("Redis server refused")
 }
 
-/// Whether a failover, which ends within seconds, or a slot that moves explains a failure. A script that is not known was
-/// loaded at another server than the one that has to run it now.
+/// Whether a failover, which ends within seconds, or a slot that moves explains a failure. A script that is not known
+/// was loaded at another server than the one that has to run it now.
 pub fn may_pass(error: &RedisError) -> bool {
     is_cut(error) || was_not_executed(error) || first_of(error).code() == Some("NOSCRIPT")
 }

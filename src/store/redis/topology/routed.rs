@@ -5,8 +5,8 @@
 //! again after the servers were learned again; the others are not. A cut connection is an error: the caller does not
 //! know whether a command was executed, and decides whether to repeat it.
 //!
-//! A server refers to another one (`ASK`) while it moves a slot. A script has no key while it is loaded, so it is loaded at
-//! both.
+//! A server refers to another one (`ASK`) while it moves a slot. A script has no key while it is loaded, so it is
+//! loaded at both.
 //!
 //! A caller that decided by the servers of a view has its commands sent under that view: another server than the one
 //! that it decided for executes none of them.
@@ -217,8 +217,8 @@ impl<'a> Routed<'a> {
         join_all(sent).await
     }
 
-    /// Sends a command to the server to which the answer of another one refers (`ASK`). Other answers are answered as they
-    /// are.
+    /// Sends a command to the server to which the answer of another one refers (`ASK`). Other answers are answered as
+    /// they are.
     async fn ask_other(
         &mut self,
         from: Option<&Arc<Server>>,

@@ -133,8 +133,8 @@ impl Sentinel {
         ))
     }
 
-    /// The replicas that the first sentinel that answers knows, and whether it cannot reach them; former primaries are among
-    /// them.
+    /// The replicas that the first sentinel that answers knows, and whether it cannot reach them; former primaries are
+    /// among them.
     async fn replicas(&self) -> Vec<(HostPort, bool)> {
         for sentinel in &self.login.address().servers {
             let Ok(client) = self.login.sentinel(&sentinel.host, sentinel.port) else { continue };

@@ -1,8 +1,8 @@
 //! Under which address each node is used.
 //!
-//! The cluster prefers one (`cluster-preferred-endpoint-type`). Where that one cannot be reached from here, such as a name that
-//! is not known here, or an IP address that is not in the certificate, another one of the node is used. A node is reached if it
-//! answers with its own id: several nodes may answer at one address, behind a balancer.
+//! The cluster prefers one (`cluster-preferred-endpoint-type`). Where that one cannot be reached from here, such as a
+//! name that is not known here, or an IP address that is not in the certificate, another one of the node is used. A
+//! node is reached if it answers with its own id: several nodes may answer at one address, behind a balancer.
 //!
 //! # Why an address stays
 //! A node under another address is another server, and its time begins blind. So the address changes only if it fails

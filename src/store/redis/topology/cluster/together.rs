@@ -1,7 +1,7 @@
 //! Which reports are of this cluster.
 //!
-//! A node that was removed and has joined another cluster, or a wrong address in `engine.url`, reports other nodes and other
-//! slots. Their epochs mean nothing here, so a mixture would send commands to a stranger.
+//! A node that was removed and has joined another cluster, or a wrong address in `engine.url`, reports other nodes and
+//! other slots. Their epochs mean nothing here, so a mixture would send commands to a stranger.
 //!
 //! # How reports belong together
 //! Two nodes are of one cluster if each lists the other. One direction is not enough: a node that was reset is

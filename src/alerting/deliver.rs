@@ -104,7 +104,7 @@ impl Deliver {
                     self.finish_attempt(&mut in_flight, finished)?;
                     None
                 }
-                Some(recorded) = calls.recordings.next() => self.recorded(&mut in_flight, recorded),
+                Some(recorded) = calls.recordings.next() => self.recorded(&mut calls, &mut in_flight, recorded),
                 Some(extended) = OptionFuture::from(calls.extending.as_mut()) => {
                     calls.extending = None;
                     self.extended(&mut in_flight, extended)
@@ -185,7 +185,7 @@ impl Deliver {
     ) -> anyhow::Result<()> {
         let until = Instant::now() + STOP_TIMEOUT;
         while let Some(recorded) = calls.recordings.next().await {
-            self.recorded(&mut in_flight, recorded);
+            self.recorded(&mut calls, &mut in_flight, recorded);
         }
         while let Ok(Some(finished)) = tokio::time::timeout_at(until, in_flight.attempts.join_next()).await {
             self.finish_attempt(&mut in_flight, finished)?;

@@ -180,9 +180,9 @@ impl Behind {
     }
 
     /// How many rounds the owner of some partitions has finished since then, if nothing changed:
-    /// each ends with a script for each partition.
+    /// each ends with a search for old records in each partition.
     async fn rounds(&self, partitions: usize) -> u64 {
-        self.asked("evalsha").await / partitions as u64
+        self.asked("zrangebyscore").await / partitions as u64
     }
 
     /// The page that holds the facts of the unit.
@@ -327,7 +327,6 @@ async fn a_partition_that_was_just_read_is_read_again_only_in_its_turn() {
     // The second partition has its turn in the tenth round.
     let is_early = behind.rounds(partitions).await < 9;
     assert!(!is_early || read == 3 * steps, "{read} steps, {steps} for each of two partitions");
-    // The script was unknown the first time, and sent twice.
     until(async || behind.rounds(partitions).await > 10).await;
     assert!(behind.steps().await >= 4 * steps);
 }

@@ -31,8 +31,9 @@ pub async fn read_or_create(topology: &Topology, scripts: &Scripts, config: &Con
         Some(Fleet { id, key, keys }) => {
             tracing::error!(
                 fleet = id,
-                "{} was lost and is written again, as hearing has a copy; other keys of that server may be lost",
-                new.meta()
+                key = new.meta(),
+                "the properties of the fleet were lost, and are written again from their copy; other keys of their \
+                 server may be lost"
             );
             create(topology, scripts, &keys, (&id, &key)).await?
         }

@@ -5,8 +5,10 @@ use rustls::pki_types::PrivateKeyDer;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufStream, copy_bidirectional};
 use tokio::net::TcpListener;
+use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 
+use super::server::Security;
 use super::*;
 use crate::clock::Clock;
 use crate::simulate::mail_sink::{MailSink, Options};

@@ -1,0 +1,132 @@
+//! An SMTP server: its address, the login, and connections to it.
+
+use std::sync::Arc;
+
+use lettre::transport::smtp::Error;
+use lettre::transport::smtp::authentication::{Credentials, Mechanism};
+use lettre::transport::smtp::client::{AsyncSmtpConnection, AsyncTokioStream, TlsParameters};
+use lettre::transport::smtp::extension::ClientId;
+use percent_encoding::percent_decode_str;
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use url::{Host, Url};
+
+use super::limited_stream::LimitedStream;
+use crate::alerting::channel::secrets::Secrets;
+use crate::alerting::channel::{Failure, chain};
+use crate::trust;
+
+/// A server that takes mails.
+pub(super) struct Server {
+    host: String,
+    port: u16,
+    pub security: Security,
+    credentials: Option<Credentials>,
+    pub secrets: Secrets,
+}
+
+pub(super) enum Security {
+    None,
+    Tls(TlsConnector, ServerName<'static>),
+    StartTls(TlsParameters),
+}
+
+impl Server {
+    /// `smtp://`, `smtps://` or `smtp+starttls://`, then `user@host:port`.
+    pub fn parse(smtp: &str, password: Option<&str>) -> Result<Server, String> {
+        let hint = "write smtps://user@host, smtp+starttls://user@host:587 or smtp://host:25";
+        let url = Url::parse(smtp).map_err(|error| format!("smtp is not an address ({error}); {hint}"))?;
+        let host = url.host_str().filter(|host| !host.is_empty());
+        let host = host.ok_or(format!("smtp names no host; {hint}"))?.trim_matches(['[', ']']).to_owned();
+        if !matches!(url.path(), "" | "/") || url.query().is_some() || url.fragment().is_some() {
+            return Err(format!("smtp has something after host and port; {hint}"));
+        }
+        let tls = || TlsParameters::new(host.clone()).map_err(|error| format!("smtp: {}", chain(&error)));
+        let connector = || -> Result<Security, String> {
+            let config = trust::mail().map_err(|error| format!("smtp: {}", chain(&error)))?;
+            let name = ServerName::try_from(host.clone())
+                .map_err(|_| format!("smtp: {host} has no name for TLS"))?;
+            Ok(Security::Tls(Arc::new(config).into(), name))
+        };
+        let (port, security) = match url.scheme() {
+            "smtp" => (25, Security::None),
+            "smtps" => (465, connector()?),
+            "smtp+starttls" => (587, Security::StartTls(tls()?)),
+            other => return Err(format!("smtp begins with {other}:; {hint}")),
+        };
+        let (credentials, secrets) = match login(&url, password)? {
+            Some((user, password)) => {
+                let secrets = Secrets::default().with_login(&user, &password);
+                (Some(Credentials::new(user, password)), secrets)
+            }
+            None => (None, Secrets::default()),
+        };
+        if credentials.is_some() && matches!(security, Security::None) && !is_loopback(&host) {
+            return Err(format!("smtp would send the password in the clear; {hint}"));
+        }
+        Ok(Server { host, port: url.port().unwrap_or(port), security, credentials, secrets })
+    }
+
+    /// Connects, greets and logs in. A failure before a mail is handed over is temporary.
+    pub async fn connect(&self, hello: &ClientId) -> Result<AsyncSmtpConnection, Failure> {
+        let failed = |error: &dyn std::error::Error| self.failure(error);
+        let stream =
+            TcpStream::connect((self.host.as_str(), self.port)).await.map_err(|error| failed(&error))?;
+        let stream: Box<dyn AsyncTokioStream> = match &self.security {
+            Security::None | Security::StartTls(_) => Box::new(LimitedStream::new(stream)),
+            Security::Tls(connector, name) => {
+                let stream = connector.connect(name.clone(), stream).await.map_err(|error| failed(&error))?;
+                Box::new(LimitedStream::new(stream))
+            }
+        };
+        let smtp = async {
+            let mut connection = AsyncSmtpConnection::connect_with_transport(stream, hello).await?;
+            if let Security::StartTls(parameters) = &self.security {
+                connection.starttls(parameters.clone(), hello).await?;
+            }
+            if let Some(credentials) = &self.credentials {
+                connection.auth(&[Mechanism::Plain, Mechanism::Login], credentials).await?;
+            }
+            Ok(connection)
+        };
+        smtp.await.map_err(|error: Error| failed(&error))
+    }
+
+    /// Without secrets: a server may repeat what was sent to it.
+    pub fn failure(&self, error: &dyn std::error::Error) -> Failure {
+        Failure::temporary(format!("{}: {}", self.name(), self.secrets.hide(&chain(error))))
+    }
+
+    /// The name for errors, without user and password.
+    pub fn name(&self) -> String {
+        format!("mail server {}:{}", self.host, self.port)
+    }
+}
+
+/// User and password.
+fn login(url: &Url, password: Option<&str>) -> Result<Option<(String, String)>, String> {
+    let user = decode(url.username());
+    let password = password.map(str::to_owned).or_else(|| url.password().map(decode));
+    match (user.is_empty(), password) {
+        (true, None) => Ok(None),
+        (false, Some(password)) => Ok(Some((user, password))),
+        (true, Some(_)) => Err("smtp names no user for the password; write user@ before the host".to_owned()),
+        (false, None) => Err("smtp names a user but there is no password; set password_file".to_owned()),
+    }
+}
+
+fn is_loopback(host: &str) -> bool {
+    match Host::parse(host) {
+        Ok(Host::Ipv4(ip)) => ip.is_loopback(),
+        Ok(Host::Ipv6(ip)) => ip.is_loopback(),
+        Ok(Host::Domain(name)) => name == "localhost",
+        // IPv6 without its brackets.
+        Err(_) => host.parse::<std::net::Ipv6Addr>().is_ok_and(|ip| ip.is_loopback()),
+    }
+}
+
+/// Undoes the percent signs of a user or a password in an address.
+fn decode(text: &str) -> String {
+    percent_decode_str(text).decode_utf8_lossy().into_owned()
+}

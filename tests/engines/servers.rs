@@ -92,6 +92,9 @@ async fn partitions_of_a_cluster_that_are_emptied_are_noticed_by_every_instance(
     assert_eq!(after[0], after[1]);
     assert_eq!(hear(4).await, after, "once");
     assert_eq!(connect().await.fleet_id(), after[0]);
+    let shown = instances[0].examine(Timestamp::from_millis(1_700_000_060_000)).await.unwrap();
+    let text = shown.into_iter().find(|one| one.name == EngineWarning::LostItsData).map(|one| one.text);
+    assert!(text.is_some_and(|text| text.contains("lost its part of the fleet")), "it is shown");
 }
 
 #[tokio::test(flavor = "multi_thread")]

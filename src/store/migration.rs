@@ -26,6 +26,13 @@ const UNDER_WAY: usize = 16;
 /// How many items are imported in one batch; the page that reaches this number is added whole.
 const BATCH: usize = 1000;
 
+/// The error of a fleet whose migration is not complete.
+pub(super) fn incomplete(target: &str) -> EngineError {
+    EngineError::Refused(format!(
+        "a move to {target} has begun and is not complete; let it end, or repeat it: rollcall move"
+    ))
+}
+
 /// A part of a fleet.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MigrationItem {

@@ -52,8 +52,7 @@ async fn expiry_is_notified_again_after_an_outage_of_the_server() {
     until("the server is gone", async || engine.hearing().await.is_err()).await;
     // Longer than any connection tries by itself.
     for _ in 0..20 {
-        let _ = engine.hearing().await;
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(engine.hearing().await.is_err());
     }
     redis.restart();
     until("it listens again", async || redis.listeners() == 1).await;

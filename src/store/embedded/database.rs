@@ -13,6 +13,7 @@ use super::config::PARTITIONS;
 use super::directory::{DATABASE, Directory};
 use super::error::{DatabaseResult, damaged};
 use super::quarantine;
+use crate::store::migration::incomplete;
 use crate::store::{EngineError, Result};
 
 /// Marks a file as a fleet of Rollcall.
@@ -246,11 +247,7 @@ pub(super) fn check_whole(connection: &Connection, path: &Path) -> DatabaseResul
     let select = "SELECT EXISTS (SELECT 1 FROM meta WHERE name = 'moving')";
     match connection.query_row(select, [], |row| row.get(0))? {
         false => Ok(()),
-        true => Err(EngineError::Refused(format!(
-            "a move to {} has begun and is not complete; let it end, or repeat it: rollcall move",
-            path.display()
-        ))
-        .into()),
+        true => Err(incomplete(&path.display().to_string()).into()),
     }
 }
 

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use redis::AsyncConnectionConfig;
+
 use super::tags::Tags;
 use super::topology::address::{Address, Mode, without_login};
 use crate::trust::Pem;
@@ -83,3 +85,8 @@ impl fmt::Debug for Config {
 /// counts as unreachable.
 pub const RESPONSE: Duration = Duration::from_secs(5);
 pub const CONNECT: Duration = Duration::from_secs(2);
+
+/// A connection with these limits.
+pub fn patience() -> AsyncConnectionConfig {
+    AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT)).set_response_timeout(Some(RESPONSE))
+}

@@ -7,9 +7,9 @@
 use std::sync::{Arc, Mutex};
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, FromRedisValue, Pipeline, RedisResult};
+use redis::{Client, FromRedisValue, Pipeline, RedisResult};
 
-use super::config::{CONNECT, RESPONSE};
+use super::config::patience;
 
 /// Connections without a user.
 #[derive(Clone, Default)]
@@ -37,10 +37,7 @@ impl IdleConnections {
                 answer => return answer,
             }
         }
-        let patience = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(CONNECT))
-            .set_response_timeout(Some(RESPONSE));
-        let connection = client.get_multiplexed_async_connection_with_config(&patience).await?;
+        let connection = client.get_multiplexed_async_connection_with_config(&patience()).await?;
         self.lend(connection).send(pipe).await
     }
 

@@ -112,7 +112,7 @@ impl RedisEngine {
         let begins = fleet.is_none();
         let fleet = match fleet {
             Some(id) => String::from_utf8_lossy(id).into_owned(),
-            None => format!("{:016x}", rand::random::<u64>()),
+            None => meta::new_id(),
         };
         if begins {
             write.set(&key, b"fleet", fleet.as_bytes());

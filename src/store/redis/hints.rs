@@ -14,11 +14,11 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use redis::{AsyncConnectionConfig, PushInfo, PushKind, Value};
+use redis::{PushInfo, PushKind, Value};
 use tokio::sync::{Notify, mpsc};
 
 use super::RedisEngine;
-use super::config::{CONNECT, RESPONSE};
+use super::config::patience;
 use super::keys::Keys;
 use super::topology::{Server, classify, may_pass};
 use crate::store::{EngineError, Hint, Result};
@@ -75,10 +75,7 @@ async fn listen_to(engine: &RedisEngine, server: &Server, hints: &mpsc::Sender<H
     let client = server.client().clone();
     let database = client.get_connection_info().redis_settings().db();
     let cut = Arc::new(Notify::new());
-    let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(CONNECT))
-        .set_response_timeout(Some(RESPONSE))
-        .set_push_sender(forward(engine, hints.clone(), cut.clone()));
+    let config = patience().set_push_sender(forward(engine, hints.clone(), cut.clone()));
     let problem = |error| classify(server.address(), &error);
     let mut connection =
         client.get_multiplexed_async_connection_with_config(&config).await.map_err(problem)?;

@@ -323,7 +323,7 @@ impl Importer for RedisImporter {
         // Of its own, because it is in another slot of a cluster; last, because it makes the fleet one to serve.
         let mut complete = redis::pipe();
         complete.atomic();
-        let fleet = format!("{:016x}", rand::random::<u64>());
+        let fleet = meta::new_id();
         complete.hset(self.keys.meta(), "fleet", fleet).hdel(self.keys.meta(), "moving").ignore();
         self.topology.send::<redis::Value>("complete", &complete).await.map(|_| ())
     }

@@ -13,6 +13,7 @@ use super::scripts::Scripts;
 use super::steps::Steps;
 use super::tags::Tags;
 use super::topology::Topology;
+use crate::store::migration::incomplete;
 use crate::store::{EngineError, Result};
 use crate::telemetry::Telemetry;
 
@@ -27,7 +28,11 @@ pub struct Fleet {
 pub async fn read_or_create(topology: &Topology, scripts: &Scripts, config: &Config) -> Result<Fleet> {
     let new = new_keys(config);
     check_whole(topology, &new).await?;
-    let fleet = match read_copy(topology, &new).await? {
+    let mut read = pipe();
+    read.hexists(new.meta(), "fleet");
+    let (exists,): (bool,) = topology.send("meta", &read).await?;
+    let copy = if exists { None } else { read_copy(topology, &new).await? };
+    let fleet = match copy {
         Some(Fleet { id, key, keys }) => {
             tracing::error!(
                 fleet = id,
@@ -62,7 +67,8 @@ pub async fn replace(topology: &Topology, scripts: &Scripts, keys: &Keys, key: &
     )))
 }
 
-fn new_id() -> String {
+/// The id of a fleet that begins.
+pub(super) fn new_id() -> String {
     format!("{:016x}", rand::random::<u64>())
 }
 
@@ -75,13 +81,8 @@ pub(super) fn copy(keys: &Keys, key: &str) -> [(&'static str, String); 3] {
     ]
 }
 
-/// The fleet by the copy that hearing has, if `rollcall:meta` is gone.
+/// The fleet by the copy that hearing has, for a `rollcall:meta` that is gone.
 async fn read_copy(topology: &Topology, new: &Keys) -> Result<Option<Fleet>> {
-    let mut read = pipe();
-    read.hexists(new.meta(), "fleet");
-    if let (true,) = topology.send("meta", &read).await? {
-        return Ok(None);
-    }
     let mut read = pipe();
     read.hmget(new.heard(), &["fleet", "partitions", "tags", "key"]);
     type Answer = (Option<String>, Option<u16>, Option<String>, Option<String>);
@@ -158,10 +159,7 @@ pub async fn check_whole(topology: &Topology, keys: &Keys) -> Result<()> {
     read.hget(keys.meta(), "moving");
     match topology.send("meta", &read).await? {
         (None::<String>,) => Ok(()),
-        _ => Err(EngineError::Refused(format!(
-            "a move to {} has begun and is not complete; let it end, or repeat it: rollcall move",
-            topology.address()
-        ))),
+        _ => Err(incomplete(topology.address())),
     }
 }
 

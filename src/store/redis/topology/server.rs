@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::errors::{is_cut, is_refused_login};
 use crate::store::redis::admission::Admission;
-use crate::store::redis::config::{CONNECT, RESPONSE};
+use crate::store::redis::config::{CONNECT, RESPONSE, patience};
 use crate::store::redis::dedicated::{Dedicated, IdleConnections};
 use crate::store::redis::round_trip::{RoundTrip, times};
 use crate::telemetry::ServerAnswers;
@@ -175,10 +175,7 @@ impl Server {
         first: &Pipeline,
         others: &Pipeline,
     ) -> RedisResult<(Vec<Value>, Vec<Value>)> {
-        let patience = redis::AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(CONNECT))
-            .set_response_timeout(Some(RESPONSE));
-        let mut connection = self.client.get_multiplexed_async_connection_with_config(&patience).await?;
+        let mut connection = self.client.get_multiplexed_async_connection_with_config(&patience()).await?;
         let answers = connection.send_packed_commands(first, 0, first.len()).await?;
         if answers.last() != Some(&Value::Okay) {
             return Ok((answers, Vec::new()));

@@ -15,21 +15,21 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::acknowledged::{Keepers, acknowledged, queue, removed};
 use super::buffer::{DeliveryBuffer, count, reserve_in};
 use super::failures::EngineFailures;
 use super::flapping::{noted, records_of};
 use super::group::groups_of;
 use super::holds::Holds;
+use super::kept_alerts::{KeptAlerts, acknowledged, removed};
 use super::silenced::is_held;
 use super::{LEASE, SHORTEST_WAIT, tick};
 use crate::clock::Clock;
 use crate::fleet::{Flapping, Ownership, Silences};
 
-use crate::presence::{OfflineRecord, Trip};
+use crate::presence::Trip;
 use crate::routing::{AlertSilence, Destinations, Routes};
 use crate::store::{
-    Capacity, DeliveryRecords, Entry, GroupStore, Join, OutboxEvent, Position, Queries, Result, partition_of,
+    Capacity, Entry, GroupStore, Join, OutboxEvent, Position, Queries, Result, partition_of,
     partition_of_group,
 };
 use crate::telemetry::{Loop, Telemetry};
@@ -53,8 +53,6 @@ pub(super) struct Dispatcher {
     pub routes: Routes,
     pub destinations: Destinations,
     pub engine: Arc<dyn GroupStore>,
-    /// For acknowledgements.
-    pub deliveries: Arc<dyn DeliveryRecords>,
     /// For open records.
     pub queries: Arc<dyn Queries>,
     pub silences: Arc<Silences>,
@@ -66,8 +64,7 @@ pub(super) struct Dispatcher {
     pub telemetry: Arc<Telemetry>,
     /// Notified when the outbox has a new entry.
     pub outbox_grew: Arc<Notify>,
-    /// Receivers that keep alerts of their own.
-    pub keepers: Keepers,
+    pub kept_alerts: Arc<KeptAlerts>,
     /// For the deliveries that joining hands out, by receiver.
     pub buffers: HashMap<String, Arc<DeliveryBuffer>>,
     pub stop: CancellationToken,
@@ -151,7 +148,7 @@ impl Dispatcher {
         let (acknowledged, removed) = (acknowledged(&entries), removed(&entries));
         let (positions, events): (Vec<Position>, Vec<OutboxEvent>) =
             entries.into_iter().map(|Entry { position, event }| (position, event)).unzip();
-        let mut has_queued = self.queue(&removed).await?;
+        let mut has_queued = self.kept_alerts.remove(&removed).await?;
         // Sources first: a sensor may be in the same batch as its gateway.
         self.holds.inhibitions.enter(records_of(&events), self.clock.now()).await?;
         let trip = match records_of(&events).any(|record| record.closed_by.is_none()) {
@@ -174,18 +171,13 @@ impl Dispatcher {
         while !rest.is_empty() {
             rest = self.join_some(rest, trip.as_ref(), &mut groups).await?;
         }
-        has_queued |= self.queue(&acknowledged).await?;
+        has_queued |= self.kept_alerts.acknowledge(&acknowledged).await?;
         if has_queued {
             self.notify();
         }
         // Settle after joining: a crash in between joins once more, which changes nothing.
         self.engine.remove_entries(&positions, &groups).await?;
         Ok(count)
-    }
-
-    /// Queues the notices of these records for receivers that keep alerts.
-    async fn queue(&self, records: &[OfflineRecord]) -> Result<bool> {
-        queue(&*self.engine, &*self.deliveries, &self.keepers, records, self.clock.now()).await
     }
 
     /// Which of these events join no group, because an alert silence covers them.

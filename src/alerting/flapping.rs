@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use super::failures::EngineFailures;
 use super::group::flapping_groups_of;
 use super::holds::Holds;
+use super::kept_alerts::KeptAlerts;
 use super::{SHORTEST_WAIT, TICK};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Flapping, Ownership, Silences, StoredFlaps};
@@ -76,6 +77,7 @@ pub(super) struct Stability {
     pub routes: Routes,
     pub destinations: Destinations,
     pub alerts: Arc<dyn GroupStore>,
+    pub kept_alerts: Arc<KeptAlerts>,
     pub units: Arc<dyn UnitStore>,
     pub silences: Arc<Silences>,
     pub holds: Holds,
@@ -169,6 +171,9 @@ impl Stability {
             let look = flaps.look_at(rule);
             over.push((stored.written(ending)?, Some((flaps, look))));
         }
+        let ended = joins.iter().filter_map(|join| join.event.record());
+        let removed = ended.filter(|record| record.closed_by == Some(Closing::Removed));
+        self.kept_alerts.remove(&removed.cloned().collect::<Vec<_>>()).await?;
         let destinations = self.holds.at(&self.destinations, now).await?;
         self.alerts.join(&joins, &destinations, &Capacity::NONE, now).await?;
         self.flapping.change(&over).await.map(|_| ())

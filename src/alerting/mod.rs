@@ -62,6 +62,7 @@ mod health;
 mod holds;
 mod in_flight;
 mod incidents;
+mod kept_alerts;
 mod limit;
 mod lost;
 mod mass_offline;
@@ -91,7 +92,6 @@ pub use retry::Retry;
 
 pub use crate::routing::Route;
 
-use acknowledged::Keepers;
 use blind::BlindNotifier;
 use buffer::DeliveryBuffer;
 use deliver::{Deliver, LEASED_PER_ATTEMPT, Limited};
@@ -99,6 +99,7 @@ use dispatch::Dispatcher;
 use flapping::Stability;
 use holds::Holds;
 use incidents::Incidents;
+use kept_alerts::{Keepers, KeptAlerts};
 use mass_offline::MassOffline;
 use orphans::Orphans;
 use resend::Resend;
@@ -357,11 +358,18 @@ pub async fn run(
         stop: stop.clone(),
     };
     loops.push(silenced.run().map(|ended| ("ending silences".to_owned(), ended)).boxed());
+    let kept_alerts = Arc::new(KeptAlerts {
+        keepers,
+        groups: stores.alerts.clone(),
+        deliveries: stores.alerts.clone(),
+        clock: clock.clone(),
+    });
     let stability = Stability {
         flapping: flapping.clone(),
         routes: routes.clone(),
         destinations: destinations.clone(),
         alerts: stores.alerts.clone(),
+        kept_alerts: kept_alerts.clone(),
         units: stores.units,
         silences: stores.silences.clone(),
         holds: holds.clone(),
@@ -385,8 +393,7 @@ pub async fn run(
     let dispatcher = Dispatcher {
         routes,
         destinations,
-        engine: stores.alerts.clone(),
-        deliveries: stores.alerts,
+        engine: stores.alerts,
         queries: stores.queries,
         silences: stores.silences,
         holds,
@@ -395,7 +402,7 @@ pub async fn run(
         clock,
         telemetry,
         outbox_grew,
-        keepers,
+        kept_alerts,
         buffers,
         stop: stop.clone(),
     };

@@ -83,9 +83,30 @@ impl Incident {
         record.labels.get(&self.label) == Some(&self.value) && record.deadline >= self.since
     }
 
+    fn is_over(&self) -> bool {
+        self.still_offline * REST <= self.offline
+    }
+
     /// Whether receivers were notified of a record as a part of the incident, and not by itself before.
     pub fn has_notified(&self, record: &OfflineRecord) -> bool {
         self.covers(record) && self.notified_from.is_none_or(|from| record.detected_at >= from)
+    }
+}
+
+impl GroupIncident {
+    /// The incident after units were removed, of which the group was notified: they count neither as offline nor as
+    /// back. If it is over by that, it has an end.
+    pub fn without(mut self, removed: &[&OfflineRecord]) -> GroupIncident {
+        let incident = &mut self.incident;
+        let gone: Vec<_> = removed.iter().filter(|record| incident.covers(record)).collect();
+        let count = gone.len() as u64;
+        incident.still_offline = incident.still_offline.saturating_sub(count);
+        incident.offline = incident.offline.saturating_sub(count);
+        if count > 0 && incident.is_over() {
+            let last = gone.iter().filter_map(|record| record.back_at).max();
+            incident.until = Some(last.unwrap_or(incident.since).max(incident.since));
+        }
+        self
     }
 }
 
@@ -96,7 +117,8 @@ pub fn judge_incident(
     labels: &[String],
     units: impl Fn(&str, &str) -> Option<u64>,
 ) -> JudgedIncident {
-    match before {
+    // One that is over by removals is kept until pagers have it.
+    match before.filter(|before| before.incident.until.is_none()) {
         Some(GroupIncident { incident, is_notified: true }) => follow(incident, members, units),
         before => begin(before.map(|before| before.incident), members, labels, units),
     }
@@ -118,7 +140,7 @@ fn follow(
     incident.offline = (incident.offline + more).min(incident.units);
     incident.still_offline =
         (incident.still_offline + more).saturating_sub(back).min(members.lasting).min(incident.offline);
-    if incident.still_offline * REST <= incident.offline {
+    if incident.is_over() {
         incident.until = Some(returned.unwrap_or(incident.since).max(incident.since));
         return JudgedIncident { notified: Some(incident), kept: None };
     }

@@ -174,4 +174,14 @@ pub trait GroupStore: Layout {
         after: Option<&GroupIncident>,
         now: Timestamp,
     ) -> Result<KeptIncident>;
+
+    /// Changes the incident that is kept for the next notification of a group, which no notification tells of. Answers
+    /// whether it was changed: not if it is not `before` any more.
+    async fn replace_incident(
+        &self,
+        group: &Group,
+        before: &str,
+        after: Option<&GroupIncident>,
+        now: Timestamp,
+    ) -> Result<bool>;
 }

@@ -138,6 +138,32 @@ async fn a_unit_that_is_stable_and_online_is_told_and_a_removed_one_is_not() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_page_of_a_unit_that_is_removed_while_it_flaps_is_closed() {
+    for on in [On::Redis, On::Directory] {
+        let sink = hook().await;
+        let mut world = world_on(on, "unit", services::pager(&sink)).await;
+        for _ in 0..2 {
+            lose(&world).await;
+            world.pass(2 * WAIT).await;
+            hear(&world).await;
+            world.pass(2 * WAIT).await;
+        }
+        let flaps =
+            |received: &Received| received.json()["payload"]["summary"].to_string().contains("FLAPPING");
+        until("the episode is paged", async || sink.received().iter().any(flaps)).await;
+        assert!(world.roll.retire(&unit("g"), world.clock.now()).await.unwrap());
+        world.joined().await;
+        world.pass(2 * RULE.stable).await;
+        world.delivered("hook").await;
+        world.stop().await;
+        let received = sink.received();
+        let page = received.iter().find(|one| flaps(one)).unwrap().json()["dedup_key"].clone();
+        let last = received.last().unwrap().json();
+        assert_eq!((&last["event_action"], &last["dedup_key"]), (&"resolve".into(), &page));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_episode_that_another_instance_takes_over_is_told_once_and_its_end_once() {
     tokio::join!(an_episode_is_taken_over(On::Redis), an_episode_is_taken_over(On::Directory));
 }

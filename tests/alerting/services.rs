@@ -252,6 +252,49 @@ async fn the_page_of_an_incident_is_acknowledged_with_the_last_of_its_units() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_of_an_incident_is_closed_when_its_last_units_are_removed() {
+    for on in [On::Redis, On::Directory] {
+        let (sink, chat) = (sink().await, world::hook().await);
+        let receivers = vec![pager(&sink), world::named("chat", webhook_to(chat.url(), None))];
+        let mut world = World::on(on, "kind", receivers).await;
+        let fall_silent = async |units: &[String]| {
+            world.hear_at("north", units).await;
+            world.advance(world::TIMEOUT + Duration::from_secs(1));
+            world.check(units).await;
+            world.advance(2 * world::WAIT);
+        };
+        let remove = async |units: &[String]| {
+            for unit in units {
+                assert!(world.roll.retire(&world::unit(unit), world.clock.now()).await.unwrap());
+            }
+            world.joined().await;
+            world.sent().await;
+        };
+        let (first, next) = (super::incidents::names("first", 6), super::incidents::names("next", 6));
+        fall_silent(&first).await;
+        let page = sink.wait_for(1, PATIENCE).await.unwrap()[0].json()["dedup_key"].clone();
+        assert!(page.as_str().unwrap().starts_with("incident:"), "{page}");
+        remove(&first[..5]).await;
+        assert_eq!(sink.received().len(), 1, "one unit is still offline");
+        remove(&first[5..]).await;
+        let received = sink.wait_for(2, PATIENCE).await.unwrap();
+        assert_eq!(actions(&received), ["trigger", "resolve"]);
+        assert_eq!(received[1].json()["dedup_key"], page);
+
+        // The next incident has nothing of the first one.
+        fall_silent(&next).await;
+        let received = sink.wait_for(3, PATIENCE).await.unwrap();
+        assert_eq!(actions(&received), ["trigger", "resolve", "trigger"]);
+        assert_ne!(received[2].json()["dedup_key"], page);
+        let incident = chat.wait_for(2, PATIENCE).await.unwrap()[1].json()["data"]["incident"].clone();
+        assert_eq!((&incident["offline"], &incident["units"]), (&6.into(), &6.into()));
+        assert_eq!(incident["first"]["unit"], "next-00");
+        world.stop().await;
+        assert_eq!((sink.received().len(), chat.received().len()), (3, 2));
+    }
+}
+
 pub fn pager(sink: &WebhookSink) -> ReceiverConfig {
     let (_, options, _) = all().into_iter().find(|(name, ..)| *name == "pagerduty").unwrap();
     configured("pagerduty", options, sink)

@@ -10,7 +10,7 @@ use crate::store::incidents::{
     MEMBER, incident_json, incident_text, is_judged, known_in, letter, over_at, with_incident,
 };
 use crate::store::json::to_json;
-use crate::store::{Delivery, KeptIncident, Result, partition_of_group};
+use crate::store::{Delivery, Group, KeptIncident, Result, partition_of_group};
 
 impl EmbeddedEngine {
     pub(super) async fn read_incident(&self, group: &str) -> Result<Option<String>> {
@@ -26,51 +26,66 @@ impl EmbeddedEngine {
         after: Option<&GroupIncident>,
         now: Timestamp,
     ) -> Result<KeptIncident> {
-        let judgement = Judgement {
-            group: delivery.group.key.clone(),
-            group_json: to_json(&delivery.group)?,
-            partition: partition_of_group(&delivery.group.key, self.memory.partitions()),
-            id: delivery.notification().to_owned(),
-            notified: incident_json(notified)?,
+        let kept = self.kept(&delivery.group, before, after, now)?;
+        let (id, notified) = (delivery.notification().to_owned(), incident_json(notified)?);
+        let judgement = Judgement { kept, id, notified };
+        self.writer.write("keep_incident", move |database: &Connection| judgement.write(database)).await
+    }
+
+    pub(super) async fn write_kept_incident(
+        &self,
+        group: &Group,
+        before: &str,
+        after: Option<&GroupIncident>,
+        now: Timestamp,
+    ) -> Result<bool> {
+        let kept = self.kept(group, Some(before), after, now)?;
+        let write = move |database: &Connection| {
+            let is_same = kept.is_same(database)?;
+            if is_same {
+                kept.write(database)?;
+            }
+            Ok(is_same)
+        };
+        self.writer.write("replace_incident", write).await
+    }
+
+    fn kept(
+        &self,
+        group: &Group,
+        before: Option<&str>,
+        after: Option<&GroupIncident>,
+        now: Timestamp,
+    ) -> Result<Kept> {
+        Ok(Kept {
+            group: group.key.clone(),
+            group_json: to_json(group)?,
+            partition: partition_of_group(&group.key, self.memory.partitions()),
             before: before.map(str::to_owned),
             after: after.map(incident_text).transpose()?,
             over_at: over_at(now),
-        };
-        self.writer.write("keep_incident", move |database: &Connection| judgement.write(database)).await
+        })
     }
 }
 
-/// A judgement of a notification, ready to be written.
-struct Judgement {
+/// The incident that a group keeps, ready to be written.
+struct Kept {
     group: String,
     group_json: String,
     partition: u16,
-    /// The id of the notification.
-    id: String,
-    /// The incidents (JSON).
-    notified: String,
     before: Option<String>,
     after: Option<String>,
     over_at: Timestamp,
 }
 
-impl Judgement {
-    fn write(&self, database: &Connection) -> DatabaseResult<KeptIncident> {
-        let Judgement { group, id, notified, before, after, over_at, .. } = self;
-        let body: Option<String> = database
-            .prepare_cached("SELECT CAST(body AS TEXT) FROM notifications WHERE id = ?")?
-            .query_row([id], |row| row.get(0))
-            .optional()?;
-        let Some(body) = body else { return Ok(KeptIncident::Known(None)) };
-        if is_judged(&body) {
-            return Ok(KeptIncident::Known(known_in(group, body.as_bytes())));
-        }
-        if member(database, group)? != *before {
-            return Ok(KeptIncident::Changed);
-        }
-        database
-            .prepare_cached("UPDATE notifications SET body = ? WHERE id = ?")?
-            .execute(params![with_incident(&body, notified), id])?;
+impl Kept {
+    /// Whether the group still keeps the incident that was read.
+    fn is_same(&self, database: &Connection) -> rusqlite::Result<bool> {
+        Ok(member(database, &self.group)? == self.before)
+    }
+
+    fn write(&self, database: &Connection) -> rusqlite::Result<()> {
+        let Kept { group, after, over_at, .. } = self;
         let insert =
             "INSERT OR REPLACE INTO members SELECT id, ?, ?, 0, NULL, ?, NULL FROM groups WHERE key = ?";
         let delete = "DELETE FROM members WHERE member = ? AND grp = (SELECT id FROM groups WHERE key = ?)";
@@ -90,6 +105,37 @@ impl Judgement {
             }
             None => database.prepare_cached(delete)?.execute([MEMBER, group])?,
         };
+        Ok(())
+    }
+}
+
+/// A judgement of a notification, ready to be written.
+struct Judgement {
+    kept: Kept,
+    /// The id of the notification.
+    id: String,
+    /// The incidents (JSON).
+    notified: String,
+}
+
+impl Judgement {
+    fn write(&self, database: &Connection) -> DatabaseResult<KeptIncident> {
+        let Judgement { kept, id, notified } = self;
+        let body: Option<String> = database
+            .prepare_cached("SELECT CAST(body AS TEXT) FROM notifications WHERE id = ?")?
+            .query_row([id], |row| row.get(0))
+            .optional()?;
+        let Some(body) = body else { return Ok(KeptIncident::Known(None)) };
+        if is_judged(&body) {
+            return Ok(KeptIncident::Known(known_in(&kept.group, body.as_bytes())));
+        }
+        if !kept.is_same(database)? {
+            return Ok(KeptIncident::Changed);
+        }
+        database
+            .prepare_cached("UPDATE notifications SET body = ? WHERE id = ?")?
+            .execute(params![with_incident(&body, notified), id])?;
+        kept.write(database)?;
         Ok(KeptIncident::Kept)
     }
 }

@@ -8,8 +8,8 @@ use super::{RedisEngine, groups, members, outbox, reminders};
 use crate::clock::Timestamp;
 use crate::presence::{GroupIncident, Incident, OfflineRecord, RecordId};
 use crate::store::{
-    Capacity, Delivery, Destinations, Entry, GroupStore, Join, Joined, KeptIncident, Membership, Position,
-    Result,
+    Capacity, Delivery, Destinations, Entry, Group, GroupStore, Join, Joined, KeptIncident, Membership,
+    Position, Result,
 };
 
 #[async_trait]
@@ -80,5 +80,15 @@ impl GroupStore for RedisEngine {
         now: Timestamp,
     ) -> Result<KeptIncident> {
         self.write_incident(delivery, notified, before, after, now).await
+    }
+
+    async fn replace_incident(
+        &self,
+        group: &Group,
+        before: &str,
+        after: Option<&GroupIncident>,
+        now: Timestamp,
+    ) -> Result<bool> {
+        self.write_kept_incident(group, before, after, now).await
     }
 }

@@ -9,7 +9,7 @@ use crate::presence::{GroupIncident, Incident};
 use crate::store::incidents::{
     MEMBER, incident_json, incident_text, is_judged, known_in, letter, over_at, with_incident,
 };
-use crate::store::{Delivery, KeptIncident, Result};
+use crate::store::{Delivery, Group, KeptIncident, Result};
 
 impl RedisEngine {
     pub(super) async fn read_incident(&self, group: &str) -> Result<Option<String>> {
@@ -34,8 +34,7 @@ impl RedisEngine {
         let [notifications, members, over] =
             ["notifications", "members", "over"].map(|name| self.keys.in_partition(partition, name));
         let (id, field) = (delivery.notification(), field(group));
-        let [before, after] = [before.map(str::to_owned), after.map(incident_text).transpose()?]
-            .map(|text| text.map(|text| format!("{}{text}", begin())));
+        let [before, after] = texts(before, after)?;
         let notified = incident_json(notified)?;
         for _ in 0..MOST_ATTEMPTS {
             let mut read = pipe();
@@ -55,19 +54,56 @@ impl RedisEngine {
             steps.expect_field(&members, field.as_bytes(), member.as_deref());
             let judged = with_incident(&text, &notified);
             steps.write("HSET", &notifications, &[id.as_bytes(), judged.as_bytes()]);
-            let over_at = over_at(now).as_millis().to_string();
-            let (field, over_at) = (field.as_bytes(), over_at.as_bytes());
-            if let Some(after) = &after {
-                steps.write("HSET", &members, &[field, after.as_bytes()]);
-                steps.write("ZADD", &over, &[over_at, field]);
-            } else {
-                steps.write("HDEL", &members, &[field]).write("ZREM", &over, &[field]);
-            }
+            write_kept(&mut steps, [&members, &over], &field, after.as_deref(), now);
             if self.write_alerting_step("keep_incident", partition, steps).await? {
                 return Ok(KeptIncident::Kept);
             }
         }
         Ok(KeptIncident::Changed)
+    }
+
+    pub(super) async fn write_kept_incident(
+        &self,
+        group: &Group,
+        before: &str,
+        after: Option<&GroupIncident>,
+        now: Timestamp,
+    ) -> Result<bool> {
+        let group = &group.key;
+        let partition = self.keys.partition_of_group(group);
+        let [members, over] = ["members", "over"].map(|name| self.keys.in_partition(partition, name));
+        let ([before, after], field) = (texts(Some(before), after)?, field(group));
+        let mut steps = Steps::default();
+        steps.begin().expect_field(&members, field.as_bytes(), before.as_deref().map(str::as_bytes));
+        write_kept(&mut steps, [&members, &over], &field, after.as_deref(), now);
+        self.write_alerting_step("replace_incident", partition, steps).await
+    }
+}
+
+/// The members that hold these incidents.
+fn texts(before: Option<&str>, after: Option<&GroupIncident>) -> Result<[Option<String>; 2]> {
+    let texts = [before.map(str::to_owned), after.map(incident_text).transpose()?];
+    Ok(texts.map(|text| text.map(|text| format!("{}{text}", begin()))))
+}
+
+/// Writes the member that holds the incident of a group, or removes it.
+fn write_kept(
+    steps: &mut Steps,
+    [members, over]: [&str; 2],
+    field: &str,
+    after: Option<&str>,
+    now: Timestamp,
+) {
+    let over_at = over_at(now).as_millis().to_string();
+    let (field, over_at) = (field.as_bytes(), over_at.as_bytes());
+    match after {
+        Some(after) => {
+            steps.write("HSET", members, &[field, after.as_bytes()]);
+            steps.write("ZADD", over, &[over_at, field]);
+        }
+        None => {
+            steps.write("HDEL", members, &[field]).write("ZREM", over, &[field]);
+        }
     }
 }
 

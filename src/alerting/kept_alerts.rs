@@ -1,0 +1,188 @@
+//! What only receivers are told that keep an alert for each unit until they hear of its end: acknowledgements, and units
+//! that an operator removed.
+//!
+//! Each is a delivery of its own behind those of its group. Queued again after a crash, it has the same id.
+//!
+//! # Removed units
+//! Receivers are not notified of a unit that an operator removes, but an alert of its own, such as that of a pager or a
+//! retained message, would stay open: it is closed before the record leaves its groups. A unit that flaps is closed with
+//! its episode.
+//!
+//! # Removed units of an incident
+//! They count neither as offline nor as back. With the last unit that is offline the incident is over, and pagers, which
+//! have one alert for all of its units, close it. If the engine fails in the middle of a batch, its units may be
+//! subtracted twice.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
+
+use data_encoding::HEXLOWER;
+use ring::digest::{SHA256, digest};
+
+use crate::clock::{Clock, Timestamp};
+use crate::presence::{Closing, Incident, OfflineRecord};
+use crate::store::{
+    ACKNOWLEDGEMENT, Delivery, DeliveryRecords, Entry, Group, GroupStore, Membership, OutboxEvent, Result,
+    incident_in, incident_text,
+};
+
+/// The begin of the id of a notification that closes the alert of a removed unit.
+const REMOVAL: &str = "rmv_";
+/// How often an incident is changed anew because a notification of its group changed it meanwhile.
+const TRIES: usize = 3;
+
+/// The receivers that keep an alert for each unit until they are told of its end.
+#[derive(Default)]
+pub(super) struct Keepers {
+    pub all: HashSet<String>,
+    /// Those of them that are told of acknowledgements, and have one alert for an incident.
+    pub pagers: HashSet<String>,
+}
+
+/// The alerts that receivers keep.
+pub(super) struct KeptAlerts {
+    pub keepers: Keepers,
+    pub groups: Arc<dyn GroupStore>,
+    pub deliveries: Arc<dyn DeliveryRecords>,
+    pub clock: Clock,
+}
+
+/// A record in one of its groups, and the receivers there that keep alerts and were notified of it.
+struct Kept<'a> {
+    record: &'a OfflineRecord,
+    group: Group,
+    keepers: Vec<String>,
+}
+
+/// The acknowledged records among these entries.
+pub(super) fn acknowledged(entries: &[Entry]) -> Vec<OfflineRecord> {
+    records(entries, |record| record.closed_by.is_none() && record.is_acknowledged())
+}
+
+/// The records among these entries whose units were removed.
+pub(super) fn removed(entries: &[Entry]) -> Vec<OfflineRecord> {
+    records(entries, |record| record.closed_by == Some(Closing::Removed))
+}
+
+fn records(entries: &[Entry], is_one: impl Fn(&OfflineRecord) -> bool) -> Vec<OfflineRecord> {
+    let record = |entry: &Entry| match &entry.event {
+        OutboxEvent::Record(record) if is_one(record) => Some(record.clone()),
+        _ => None,
+    };
+    entries.iter().filter_map(record).collect()
+}
+
+impl KeptAlerts {
+    /// Queues the acknowledgements of records for the pagers that were notified of them. Answers whether there are any.
+    pub async fn acknowledge(&self, records: &[OfflineRecord]) -> Result<bool> {
+        let mut any = false;
+        for Kept { record, group, keepers } in self.kept(records).await? {
+            let Some(acknowledged) = &record.acknowledged else { continue };
+            for receiver in keepers.iter().filter(|name| self.keepers.pagers.contains(*name)) {
+                let notice = notice(ACKNOWLEDGEMENT, &record.id, &group, receiver, acknowledged.at);
+                self.queue(&Delivery { offline: vec![record.clone()], ..notice }).await?;
+                any = true;
+            }
+        }
+        Ok(any)
+    }
+
+    /// Closes the alerts of units that were removed, and subtracts these from the incidents of their groups. Answers
+    /// whether deliveries were queued.
+    pub async fn remove(&self, records: &[OfflineRecord]) -> Result<bool> {
+        let mut any = false;
+        let mut by_group: BTreeMap<String, Vec<Kept<'_>>> = BTreeMap::new();
+        for kept in self.kept(records).await? {
+            by_group.entry(kept.group.key.clone()).or_default().push(kept);
+        }
+        for kept in by_group.values() {
+            let incident = self.subtract(kept).await?;
+            for Kept { record, group, keepers } in kept {
+                let is_shared = incident.as_ref().is_some_and(|one| one.has_notified(record));
+                let Some(at) = record.back_at else { continue };
+                for receiver in
+                    keepers.iter().filter(|name| !is_shared || !self.keepers.pagers.contains(*name))
+                {
+                    let notice = notice(REMOVAL, &record.id, group, receiver, at);
+                    self.queue(&Delivery { online: vec![(*record).clone()], ..notice }).await?;
+                    any = true;
+                }
+            }
+        }
+        Ok(any)
+    }
+
+    /// Subtracts removed units from the incident of their group, and closes it at pagers if it is over. Answers the
+    /// incident that receivers were notified of.
+    async fn subtract(&self, kept: &[Kept<'_>]) -> Result<Option<Incident>> {
+        let Some(Kept { group, .. }) = kept.first() else { return Ok(None) };
+        for _ in 0..TRIES {
+            let Some(before) = self.groups.incident(&group.key).await? else { return Ok(None) };
+            let Some(incident) = incident_in(&before) else { return Ok(None) };
+            let after = match incident.incident.until {
+                // Not all pagers have the end yet: the same removals once more.
+                Some(_) => incident.clone(),
+                None => incident.clone().without(&kept.iter().map(|kept| kept.record).collect::<Vec<_>>()),
+            };
+            let now = self.clock.now();
+            if after != incident && !self.groups.replace_incident(group, &before, Some(&after), now).await? {
+                continue;
+            }
+            if after.incident.until.is_some() {
+                if after.is_notified {
+                    self.close(&after.incident, kept).await?;
+                }
+                self.groups.replace_incident(group, &incident_text(&after)?, None, now).await?;
+            }
+            return Ok(Some(after.incident).filter(|_| after.is_notified));
+        }
+        Ok(None)
+    }
+
+    /// Closes an incident that is over because its last units were removed.
+    async fn close(&self, over: &Incident, kept: &[Kept<'_>]) -> Result<()> {
+        let is_of_it = |kept: &&Kept<'_>| over.has_notified(kept.record);
+        let pagers = kept.iter().filter(is_of_it).flat_map(|kept| &kept.keepers);
+        let pagers: BTreeSet<&String> = pagers.filter(|name| self.keepers.pagers.contains(*name)).collect();
+        let Some((group, at)) = kept.first().map(|kept| &kept.group).zip(over.until) else { return Ok(()) };
+        for receiver in pagers {
+            let online = kept.iter().filter(is_of_it).map(|kept| kept.record.clone()).collect();
+            let mut notice = notice(REMOVAL, &format!("incident {}", over.since), group, receiver, at);
+            (notice.situation.incident, notice.situation.is_judged) = (Some(over.clone()), true);
+            self.queue(&Delivery { online, ..notice }).await?;
+        }
+        Ok(())
+    }
+
+    /// The groups of these records in which receivers were notified of them.
+    async fn kept<'a>(&self, records: &'a [OfflineRecord]) -> Result<Vec<Kept<'a>>> {
+        if records.is_empty() {
+            return Ok(Vec::new());
+        }
+        let memberships = self.groups.memberships(&records.iter().collect::<Vec<_>>()).await?;
+        let kept = records.iter().zip(memberships).flat_map(|(record, memberships)| {
+            memberships.into_iter().filter_map(move |Membership { group, receivers }| {
+                let keepers = receivers?.into_iter().filter(|name| self.keepers.all.contains(name)).collect();
+                Some(Kept { record, group, keepers })
+            })
+        });
+        Ok(kept.collect())
+    }
+
+    async fn queue(&self, delivery: &Delivery) -> Result<()> {
+        self.deliveries.replay(delivery, self.clock.now()).await?;
+        Ok(())
+    }
+}
+
+fn notice(
+    begin: &str,
+    of: &impl std::fmt::Display,
+    group: &Group,
+    receiver: &str,
+    at: Timestamp,
+) -> Delivery {
+    let text = format!("{} {of} {}", group.key, at.as_millis());
+    let id = HEXLOWER.encode(&digest(&SHA256, text.as_bytes()).as_ref()[..12]);
+    Delivery { attempt: 0, ..Delivery::new(format!("{begin}{id}.{receiver}"), receiver, group.clone(), at) }
+}

@@ -14,6 +14,7 @@ done
 host=127.0.0.1
 state=$(mktemp -d "${TMPDIR:-/tmp}/rollcall-$name.XXXXXX")
 waiting=
+bus=${bus-}
 
 # A server that was killed and started again by hand is no child of this shell, so every server is found by its file.
 # An id in an old file may be that of another process by now: only a process in that directory is ended. A server that got
@@ -53,7 +54,7 @@ until_started() {
     until grep -Eqs 'Ready to accept connections|\+monitor' "$state/$1/log"; do
         if has_ended "$pid"; then
             tail -n 3 "$state/$1/log" >&2
-            ! grep -Eq 'in use|Failed listening' "$state/$1/log" || fail "port $1 is taken; choose others: PORT=$((first + 100))"
+            ! grep -Eq 'in use|Failed listening' "$state/$1/log" || fail "port $1${bus:+ or $(($1 + bus)), that of the cluster bus,} is taken; choose others: PORT=$((first + 100))"
             fail "the server at port $1 did not start"
         fi
         sleep 0.05

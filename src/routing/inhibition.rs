@@ -8,7 +8,7 @@
 //! A target joins its groups as ever, and its wait is prolonged: a unit that is back by then is never notified, and one that
 //! is still offline is notified once. An engine asks [`Inhibitors::held`] when a silence joins, and again before it seals
 //! it: a sensor may be missed seconds before its gateway. While the source is offline the answer holds for
-//! [`LOOKED_AT_AFTER`], and then the engine asks again.
+//! a minute at most, and then the engine asks again.
 //!
 //! # Why a target is held after the end of its source
 //! Its messages came by the source. It is owed the silence that it is allowed before it counts as offline by itself: the
@@ -25,8 +25,10 @@ use super::matcher::label;
 use crate::clock::Timestamp;
 use crate::presence::{OfflineRecord, Unit};
 
-/// After how long a silence is looked at again whose source is offline.
+/// After how long a silence is looked at again whose source is offline: at most, and at least. In between it is the time
+/// for which the target is held after the end of its source, so that it is notified of at most twice that time later.
 pub const LOOKED_AT_AFTER: Duration = Duration::from_secs(60);
+const LOOKED_AT_LEAST_AFTER: Duration = Duration::from_secs(5);
 
 /// One `[[inhibit]]`.
 #[derive(Clone, Debug, PartialEq)]
@@ -111,7 +113,7 @@ impl Source {
     /// Until when it holds a target.
     fn holds_until(&self, allowed: Duration, now: Timestamp) -> Option<Timestamp> {
         match self.ended {
-            None => Some(now + LOOKED_AT_AFTER),
+            None => Some(now + allowed.clamp(LOOKED_AT_LEAST_AFTER, LOOKED_AT_AFTER)),
             Some(ended) => Some(ended + allowed).filter(|until| *until > now),
         }
     }

@@ -226,19 +226,22 @@ impl Notification {
         }
     }
 
-    /// The delivery to one receiver: without the returns of silences that it was not notified of, and nothing but
-    /// returns if the group does not have that receiver any more.
+    /// The delivery to one receiver: without the returns of silences that it was not notified of. If the group does not
+    /// have that receiver, it has nothing but returns, and the next silences of these units.
     pub fn delivery(mut self, id: String, receiver: &str, attempt: u32) -> Delivery {
         let is_of_group = self.receivers.as_ref().is_none_or(|all| all.iter().any(|name| name == receiver));
-        if !is_of_group {
-            self.offline.clear();
-            self.blind.clear();
-        }
         let mut notified = self.notified.iter();
         self.online.retain(|_| {
             let notified = notified.next().and_then(|receivers| receivers.as_deref());
             notified.map_or(is_of_group, |receivers| lists(receivers, receiver))
         });
+        if !is_of_group {
+            let is_back = |record: &OfflineRecord| {
+                self.online.iter().any(|back| (&back.kind, &back.unit) == (&record.kind, &record.unit))
+            };
+            self.offline.retain(is_back);
+            self.blind.clear();
+        }
         let is_flapping = is_flapping(self.of_group.as_deref().unwrap_or(&self.group.key));
         Delivery {
             id,

@@ -1,9 +1,12 @@
 //! The members of a notification, as sealing writes them.
 
+use std::collections::HashMap;
+
+use super::member_names::of_member;
 use super::notification::{BLIND, OFFLINE, ONLINE, id_letter, notification_id};
 use super::receiver_list::lists;
 use crate::clock::Timestamp;
-use crate::presence::Stage;
+use crate::presence::{Stage, Unit};
 
 /// The members of a notification that is being sealed, each with its record or interval (JSON). The JSON is written
 /// without being parsed, so an unreadable member does not stop the others.
@@ -14,6 +17,8 @@ pub(super) struct SealedMembers {
     blind: Vec<String>,
     /// For each of `online` the receivers that were notified of its silence: empty, or a colon and their names.
     notified: Vec<String>,
+    /// The same by unit.
+    notified_of: HashMap<Unit, String>,
     digest: Vec<String>,
 }
 
@@ -27,6 +32,9 @@ impl SealedMembers {
             (_, true) => &mut self.offline,
             _ => {
                 self.notified.push(notified.to_owned());
+                if let Some((_, record)) = of_member(member) {
+                    self.notified_of.insert(record.unit, notified.to_owned());
+                }
                 &mut self.online
             }
         };
@@ -36,6 +44,15 @@ impl SealedMembers {
     /// The id of the notification in the group with that key.
     pub fn id(&self, key: &str) -> String {
         notification_id(key, &self.digest.join("\n"))
+    }
+
+    /// Those of these receivers that are notified of the return of a unit by this notification, and so of its next
+    /// silence as well: `silence` is the name of that member, and comes behind the return.
+    pub fn notified_of_return<'a>(&self, silence: &str, receivers: &[&'a String]) -> Vec<&'a String> {
+        let unit = of_member(silence).map(|(_, record)| record.unit);
+        let notified = unit.and_then(|unit| self.notified_of.get(&unit)?.strip_prefix(':'));
+        let is_named = |name: &&&String| notified.is_some_and(|notified| lists(notified, name));
+        receivers.iter().filter(is_named).copied().collect()
     }
 
     /// Receivers of which some were notified of silences whose returns are members.

@@ -1,29 +1,44 @@
 //! The servers of the engine, and whether each of them answers: `rollcall_engine_up`.
 
-use std::sync::Arc;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use prometheus::IntGaugeVec;
 
-/// Whether the last call of a server was answered. The connections to the server set it with every call, so it is
-/// a flag and no metric.
+/// For how long a server counts as down after it refused a command: what uses it tries again meanwhile.
+const REFUSED: Duration = Duration::from_secs(10);
+
+/// Whether the last call of a server was answered, and when it refused a command last. The connections to the server
+/// set it with every call, so it is no metric.
 #[derive(Clone, Debug)]
-pub struct ServerAnswers(Arc<AtomicBool>);
+pub struct ServerAnswers(Arc<Answers>);
+
+#[derive(Debug)]
+struct Answers {
+    answers: AtomicBool,
+    refused: Mutex<Option<Instant>>,
+}
 
 impl Default for ServerAnswers {
     fn default() -> ServerAnswers {
-        ServerAnswers(Arc::new(AtomicBool::new(true)))
+        ServerAnswers(Arc::new(Answers { answers: AtomicBool::new(true), refused: Mutex::default() }))
     }
 }
 
 impl ServerAnswers {
     pub fn set(&self, answers: bool) {
-        self.0.store(answers, Ordering::Relaxed);
+        self.0.answers.store(answers, Ordering::Relaxed);
+    }
+
+    /// The server refused a command that another attempt does not pass.
+    pub fn refuse(&self) {
+        *self.0.refused.lock().expect("nothing panics under this lock") = Some(Instant::now());
     }
 
     fn get(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        let refused = *self.0.refused.lock().expect("nothing panics under this lock");
+        self.0.answers.load(Ordering::Relaxed) && refused.is_none_or(|at| at.elapsed() >= REFUSED)
     }
 }
 
@@ -60,8 +75,8 @@ impl EngineServers {
         *before = servers;
     }
 
-    /// Sets the series. If a loop fails, the servers that do not answer are down; if all answer, such as with a
-    /// refusal, all are.
+    /// Sets the series. If a loop fails, the servers that do not answer or refuse a command are down; if there is none,
+    /// all are.
     pub fn count(&self, gauge: &IntGaugeVec) {
         let servers = self.lock();
         let all_answer = servers.iter().all(|(_, answers)| answers.get());
@@ -118,5 +133,18 @@ mod tests {
         assert_eq!(up(&telemetry), of(&[("one", false)]), "it refuses something");
         telemetry.engine_answered(Loop::Sweep, "");
         assert_eq!(up(&telemetry), of(&[("one", true)]));
+    }
+
+    #[test]
+    fn a_server_that_refuses_commands_is_down_and_the_others_are_not() {
+        let telemetry = Telemetry::new(&Clock::by_hand(Timestamp::ZERO));
+        let (one, other) = (ServerAnswers::default(), ServerAnswers::default());
+        telemetry.engine_servers(vec![("one".into(), one.clone()), ("other".into(), other.clone())]);
+        telemetry.engine_answered(Loop::Sweep, "");
+        other.refuse();
+        // It answers what it does not refuse.
+        other.set(true);
+        telemetry.engine_failed(Loop::Sweep, "", &"other is full");
+        assert_eq!(up(&telemetry), of(&[("one", true), ("other", false)]));
     }
 }

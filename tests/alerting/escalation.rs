@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use rollcall::alerting::Fallback;
+use rollcall::presence::Recoveries;
 use rollcall::simulate::servers::free_port;
 use rollcall::simulate::webhook_sink::WebhookSink;
 use rollcall::store::{Again, Escalation};
@@ -115,5 +116,43 @@ async fn an_acknowledgement_reaches_a_pager_that_knows_of_the_unit_as_a_fallback
         assert_eq!(actions(&received), ["trigger", "acknowledge"]);
         assert_eq!(keys(&received)[0], keys(&received)[1]);
         world.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_receiver_of_an_escalation_hears_of_no_return_while_the_unit_is_offline_again() {
+    for on in [On::Redis, On::Directory] {
+        let (chat, calls) = (hook().await, hook().await);
+        let mut world = escalating(on, "unit", &chat, &calls).await;
+        world.stop().await;
+        world.config.route.pace.recoveries = Recoveries::After(10 * WAIT);
+        world.start();
+        world.notify_loss(&["a"]).await;
+        chat.wait_for(1, PATIENCE).await.unwrap();
+        world.delivered("hook").await;
+        world.advance(HOUR / 2);
+        calls.wait_for(1, PATIENCE).await.unwrap();
+        world.delivered("pager").await;
+        // It falls silent again before its return is notified.
+        world.hear(&["a"]).await;
+        world.joined().await;
+        world.lose(&["a"]).await;
+        world.joined().await;
+        world.advance(12 * WAIT);
+        let received = calls.wait_for(3, PATIENCE).await.unwrap();
+        assert_eq!(actions(&received), ["trigger", "trigger", "resolve"]);
+        let keys = keys(&received);
+        assert_eq!((&keys[0], keys[1] == keys[0]), (&keys[2], false), "the first silence is over");
+        world.delivered("pager").await;
+        // The second one is not escalated again, and its return closes it.
+        world.advance(HOUR);
+        world.hear(&["a"]).await;
+        world.joined().await;
+        world.advance(12 * WAIT);
+        let received = calls.wait_for(4, PATIENCE).await.unwrap();
+        assert_eq!(actions(&received)[3..], ["resolve"]);
+        assert_eq!(received[3].json()["dedup_key"], keys[1]);
+        world.stop().await;
+        assert_eq!(calls.received().len(), 4);
     }
 }

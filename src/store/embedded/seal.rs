@@ -41,13 +41,14 @@ pub(super) fn seal_group(
     let mut members = ready(database, group, times.ready_since(pace, now))?;
     // The same events have the same notification id on every engine.
     members.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-    let sealing = Sealing { database, group, receivers, pace, now };
+    let others = destinations.others(&destination);
+    let sealing = Sealing { database, group, receivers, others: &others, pace, now };
     let mut sealed = SealedMembers::default();
     let count = members.len();
     for member in members {
         sealing.seal_member(member, &mut sealed)?;
     }
-    let others = sealed.notified_of_returns(&destinations.others(&destination));
+    let others = sealed.notified_of_returns(&others);
     // Without a receiver no notification is kept: no delivery would ever remove it.
     if count > 0 && receivers.len() + others.len() > 0 {
         sealing.write(&sealed, &others, times.sealed)?;
@@ -113,6 +114,8 @@ struct Sealing<'a> {
     database: &'a Connection,
     group: i64,
     receivers: &'a [String],
+    /// The other receivers of all routes.
+    others: &'a [&'a String],
     pace: Pace,
     now: Timestamp,
 }
@@ -127,7 +130,12 @@ impl Sealing<'_> {
         sealed.add(&member, stage, is_blind, letter.get(1..).unwrap_or_default(), body.unwrap_or_default());
         let (letter, over) = match next {
             Stage::Over => (next.letter().to_string(), Some(self.now.as_millis())),
-            _ => (format!("{}:{}", next.letter(), self.receivers.join(",")), None),
+            _ => {
+                let others = sealed.notified_of_return(&member, self.others).into_iter();
+                let names: Vec<&str> =
+                    self.receivers.iter().map(String::as_str).chain(others.map(String::as_str)).collect();
+                (format!("{}:{}", next.letter(), names.join(",")), None)
+            }
         };
         // Its record is notified again while its silence lasts.
         let is_kept = next == Stage::Notified && self.pace.looks_after.is_some();
@@ -155,7 +163,7 @@ impl Sealing<'_> {
         others: &[&String],
         before: Option<Timestamp>,
     ) -> rusqlite::Result<()> {
-        let Sealing { database, group, receivers, pace, now } = self;
+        let Sealing { database, group, receivers, pace, now, .. } = self;
         let (partition, key, body): (u16, String, String) = database
             .prepare_cached("SELECT partition, key, body FROM groups WHERE id = ?")?
             .query_row([group], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;

@@ -328,6 +328,10 @@ pub(super) async fn read_server(
     read.cmd("CONFIG").arg("GET").arg("notify-keyspace-events");
     read.cmd("CONFIG").arg("GET").arg("min-replicas-to-write");
     let settings = topology.send_to::<Vec<HashMap<String, String>>>("config_get", &server, &read).await;
+    // The server was lost between the two questions.
+    if let Err(lost @ EngineError::Passing(_)) = settings {
+        return Err(lost);
+    }
     let settings = settings.map(|maps| maps.into_iter().flatten().collect());
     Ok(ServerState { server, info, settings, clock })
 }

@@ -71,12 +71,19 @@ const MOST_NAMED: usize = 12;
 
 /// The missing rights and how to grant them; `None` if the user has all rights.
 pub(super) async fn missing(topology: &Topology, keys: &Keys) -> Result<Option<String>> {
-    for server in topology.servers().await? {
-        if let Some(text) = missing_at(topology, keys, &server).await? {
-            return Ok(Some(text));
+    let servers = topology.servers().await?;
+    let mut all: Vec<(String, String)> = Vec::new();
+    for server in &servers {
+        let Some(text) = missing_at(topology, keys, server).await? else { continue };
+        match all.iter_mut().find(|(known, _)| *known == text) {
+            Some((_, at)) => *at += &format!(", {}", server.address()),
+            None => all.push((text, server.address().to_owned())),
         }
     }
-    Ok(None)
+    // All of several servers usually have the same users.
+    let texts =
+        all.into_iter().map(|(text, at)| if servers.len() == 1 { text } else { format!("{text} (at {at})") });
+    Ok(texts.reduce(|all, text| format!("{all}; {text}")))
 }
 
 /// The same for one server. Keys of other servers are tried there too: a server checks rights first.
@@ -115,7 +122,8 @@ async fn missing_at(topology: &Topology, keys: &Keys, server: &Server) -> Result
         .filter(|(_, answer)| lacks(answer).is_some_and(|why| why.contains("key")))
         .map(|(key, _)| key.as_str())
         .collect();
-    Ok(text(keys, &commands, &refused))
+    let text = text(keys, &commands, &refused);
+    Ok(text.map(|text| if then.is_empty() { format!("{text}, then see what else is missing") } else { text }))
 }
 
 fn text(keys: &Keys, commands: &[String], refused: &[&str]) -> Option<String> {

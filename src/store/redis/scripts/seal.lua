@@ -125,7 +125,7 @@ for i = 1, #due do
       remove_members(waiting, members)
       if #ready > 0 and labels[i] then
         table.sort(ready, function(a, b) return a[1] < b[1] end)
-        local offline, online, blind, notified, digest, lasts = {}, {}, {}, {}, {}, {}
+        local offline, online, blind, notified, digest, lasts, others = {}, {}, {}, {}, {}, {}, {}
         for _, one in ipairs(ready) do
           local member, letter, body, detected, name, notified_before = unpack(one)
           local list = letter == WAITS and offline or online
@@ -134,13 +134,18 @@ for i = 1, #due do
           end
           if list == online then
             notified[#notified + 1] = notified_before
+            -- Its next silence may be a later member: a record's name begins with its deadline.
+            if receivers > own and notified_before ~= '' then
+              others[unit_of(member)] = others_of(notified_before, receivers, own)
+            end
           end
           if list == offline then
             lasts[#lasts + 1] = ARGV[1]
             lasts[#lasts + 1] = member
           end
           list[#list + 1] = body
-          digest[#digest + 1] = add_member(name, member, letter, detected, ARGV[1], looks_after > 0 and body)
+          digest[#digest + 1] = add_member(name, member, letter, detected, ARGV[1], looks_after > 0 and body,
+            list == offline and others[unit_of(member)])
         end
         if lasting and #lasts > 0 then
           add_members(lasting, lasts)

@@ -80,18 +80,36 @@ local function look_after(looks_after, now, group)
   end
 end
 
--- Adds a member with this letter to the batch; `body` is kept while its silence lasts. Returns its part of the digest.
-local function add_member(name, member, letter, detected, now, body)
+-- Adds a member with this letter to the batch; `body` is kept while its silence lasts, and `others` are notified of it
+-- beside the receivers of the group. Returns its part of the digest.
+local function add_member(name, member, letter, detected, now, body, others)
   local members, over = batch.members, batch.over
   members[#members + 1] = name
   if letter == WAITS then
-    members[#members + 1] = NOTIFIED .. detected .. ':' .. own_names .. (body and ' ' .. body or '')
+    members[#members + 1] = NOTIFIED .. detected .. ':' .. own_names .. (others or '') .. (body and ' ' .. body or '')
   else
     members[#members + 1] = OVER .. detected
     over[#over + 1] = now
     over[#over + 1] = name
   end
   return letter .. member
+end
+
+-- The unit in the name of a member.
+local function unit_of(member)
+  return string.match(member, '^%S+ (.*):%d+')
+end
+
+-- The receivers beside those of the group that were notified of a silence, each behind a comma. `notified` is empty, or
+-- ":" and the names of all.
+local function others_of(notified, receivers, own)
+  local listed, others = ',' .. string.sub(notified, 2) .. ',', ''
+  for r = own + 1, receivers do
+    if string.find(listed, ',' .. names[r] .. ',', 1, true) then
+      others = others .. ',' .. names[r]
+    end
+  end
+  return others
 end
 
 -- For each return of a notification, the receivers that were notified of its silence (JSON). `notified` has ":" and

@@ -46,6 +46,28 @@ pub fn may_pass(error: &RedisError) -> bool {
     is_cut(error) || was_not_executed(error) || first_of(error).code() == Some("NOSCRIPT")
 }
 
+/// The advice if a server does not know a command that every Redis knows.
+const NO_STORE: &str = "it keeps no keys, as a sentinel does, or its commands are renamed: write redis-sentinel:// for sentinels";
+
+fn is_unknown_command(error: &RedisError) -> bool {
+    error.to_string().to_lowercase().contains("unknown command")
+}
+
+/// The meaning of the answer of a server of another sort than `engine.url` says.
+fn other_sort(error: &RedisError) -> Option<&'static str> {
+    let text = error.to_string();
+    let is = |part: &str| text.contains(part);
+    if is("cluster support disabled") {
+        Some("is no node of a cluster; write redis:// in engine.url (rediss:// with TLS)")
+    } else if is_unknown_command(error) && text.to_lowercase().contains("sentinel") {
+        Some("is no sentinel; write redis:// in engine.url, or the addresses of the sentinels")
+    } else if is("DB index is out of range") {
+        Some("has no database of that number; correct the end of engine.url")
+    } else {
+        None
+    }
+}
+
 /// Whether a text has the code of such an error: `… -READONLY You can't write …`.
 fn is_within(text: &str) -> bool {
     let word = |word: &str| NOT_EXECUTED.contains(&word.trim_start_matches('-').trim_end_matches(':'));
@@ -77,19 +99,20 @@ impl NoAnswer {
         let error = &first_of(error);
         let lacks_rights = error.kind() == ErrorKind::Server(ServerErrorKind::NoPerm);
         let is_refused = lacks_rights || is_refused_login(error);
-        let cause = trust::cause(error);
-        let is_explained = is_refused || cause.is_some();
-        let text = match cause {
-            Some(cause) => {
+        let (cause, sort) = (trust::cause(error), other_sort(error));
+        let is_explained = is_refused || cause.is_some() || sort.is_some();
+        let text = match cause.ok_or(sort) {
+            Err(Some(sort)) => format!("{server} {sort}: {error}"),
+            Ok(cause) => {
                 format!("{server} cannot be reached: {}", trust::advice("engine", "server", cause))
             }
-            None if lacks_rights => {
+            Err(None) if lacks_rights => {
                 format!("{server} does not permit a command; grant it to the user with ACL SETUSER: {error}")
             }
-            None if is_refused => format!("{server} refused the login; check {options}: {error}"),
-            None => format!("{server} does not answer: {error}"),
+            Err(None) if is_refused => format!("{server} refused the login; check {options}: {error}"),
+            Err(None) => format!("{server} does not answer: {error}"),
         };
-        NoAnswer { text, is_refused, is_explained }
+        NoAnswer { text, is_refused: is_refused || sort.is_some(), is_explained }
     }
 
     /// The text, with this advice if it has none.
@@ -167,9 +190,10 @@ pub fn classify(address: &str, error: &RedisError) -> EngineError {
         ErrorKind::Server(ServerErrorKind::Moved) => refused(
             "has only a part of a cluster; write redis-cluster:// in engine.url (rediss-cluster:// with TLS)",
         ),
-        ErrorKind::Server(ServerErrorKind::ClusterDown) => {
-            unavailable("is part of a cluster that does not serve all slots; see CLUSTER INFO there")
-        }
+        ErrorKind::Server(ServerErrorKind::ClusterDown) => unavailable(
+            "is part of a cluster that does not serve all slots; see redis-cli --cluster check HOST:PORT, with the \
+                 address of a node",
+        ),
         ErrorKind::Server(ServerErrorKind::TryAgain) => unavailable(
             "has a slot that is being moved; if nobody moves slots, the move was broken off: end it with redis-cli \
              --cluster fix HOST:PORT, with the address of a node",
@@ -182,6 +206,7 @@ pub fn classify(address: &str, error: &RedisError) -> EngineError {
             Some("NOREPLICAS") => {
                 unavailable("does not write without a replica (min-replicas-to-write); start its replicas")
             }
+            _ if is_unknown_command(error) => refused(&format!("did not execute a command; {NO_STORE}")),
             _ => unavailable("did not execute a command"),
         },
     }
@@ -254,5 +279,25 @@ mod tests {
             assert!(text.contains("is full; raise its maxmemory"), "{text}");
             assert_eq!(text.matches("OOM").count(), 1, "{text}");
         }
+    }
+
+    #[test]
+    fn a_server_of_another_sort_than_the_url_says_is_named_as_such() {
+        let dir = tempfile::tempdir().unwrap();
+        let server = Server::redis(dir.path(), free_port().unwrap(), &[]).unwrap();
+        let mut connection = Client::open(("127.0.0.1", server.port())).unwrap().get_connection().unwrap();
+        let cases: [(&str, &[&str], &str); 3] = [
+            ("CLUSTER", &["NODES"], "is no node of a cluster; write redis://"),
+            ("SENTINEL", &["MASTER", "main"], "is no sentinel; write redis://"),
+            ("SELECT", &["99"], "has no database of that number"),
+        ];
+        for (command, args, expected) in cases {
+            let error = redis::cmd(command).arg(args).exec(&mut connection).unwrap_err();
+            let why = NoAnswer::of("the server at a:1", &error, LOGIN);
+            assert!(why.is_refused && why.text.contains(expected), "{}", why.text);
+        }
+        let error = redis::cmd("NOCOMMAND").exec(&mut connection).unwrap_err();
+        let text = classify("a:1", &error).to_string();
+        assert!(text.contains("redis-sentinel:// for sentinels"), "{text}");
     }
 }

@@ -378,6 +378,7 @@ impl Topology {
                 self.request_quarantine();
             }
             if self.is_fixed() || !may_pass(&error) {
+                self.servers.refused_at(address);
                 return meaning;
             }
             self.servers.doubt();

@@ -115,7 +115,7 @@ impl<'a> Routed<'a> {
         loop {
             let view = self.view().await?;
             let answer = match view.map.server(self.slot) {
-                Some(server) => self.heed(server, server.send(pipe, offset, count).await),
+                Some(server) => self.heed_each(server, server.send(pipe, offset, count).await),
                 None => Err(nowhere(self.slot)),
             };
             match answer {
@@ -130,7 +130,7 @@ impl<'a> Routed<'a> {
     pub async fn send_together(&mut self, pipe: &Pipeline, slot: u16) -> RedisResult<Vec<Value>> {
         let view = self.view().await?;
         let Some(server) = view.map.server(slot) else { return self.send_each(pipe).await };
-        let answers = self.heed(server, server.send(pipe, 0, pipe.len()).await)?;
+        let answers = self.heed_each(server, server.send(pipe, 0, pipe.len()).await)?;
         if self.servers.is_fixed() || !answers.iter().any(is_not_executed) {
             return Ok(answers);
         }
@@ -237,6 +237,16 @@ impl<'a> Routed<'a> {
         let answers = self.heed(&server, server.send(&asking, 0, 2).await)?;
         self.referred = Some(server);
         Ok(answers.into_iter().nth(1).unwrap_or(Value::Nil))
+    }
+
+    /// The same if a command among several failed.
+    fn heed_each(&self, server: &Server, answers: RedisResult<Vec<Value>>) -> RedisResult<Vec<Value>> {
+        let has_failed =
+            |answers: &Vec<Value>| answers.iter().any(|one| matches!(one, Value::ServerError(_)));
+        if answers.as_ref().map_or(true, has_failed) {
+            self.failed(server);
+        }
+        answers
     }
 
     /// Remembers the server of a failure; the caller judges it.

@@ -20,7 +20,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::{join_all, select_all};
 use futures_util::{FutureExt, StreamExt};
-use redis::{Client, RedisError, RedisResult, Value, pipe};
+use redis::{Client, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value, pipe};
 
 use super::address::HostPort;
 use super::discovery::{Discovery, Observer, PATIENCE, Primary, ask, most};
@@ -109,18 +109,33 @@ impl Sentinel {
         Ok(replicas.into_iter().filter_map(parse).collect())
     }
 
-    /// The state of a sentinel, for an operator.
-    async fn observe(&self, sentinel: &HostPort) -> std::result::Result<String, String> {
+    /// The state of a sentinel, for an operator. `used` is the primary that is used.
+    async fn observe(
+        &self,
+        sentinel: &HostPort,
+        used: Option<&HostPort>,
+    ) -> std::result::Result<String, String> {
         let todo = "start it, or remove it from engine.url";
         let SentinelAnswers { fields, primary, client } =
             self.state(sentinel).await.map_err(|error| self.no_answer(sentinel, &error).advised(todo))?;
         let mut quorum = pipe();
         quorum.cmd("SENTINEL").arg("CKQUORUM").arg(&self.service);
-        if let Err(error) = ask::<Value>(&client, &quorum).await
-            && first_of(&error).code() == Some("NOQUORUM")
-        {
+        if let Err(error) = ask::<Value>(&client, &quorum).await {
             let error = first_of(&error);
-            return Err(format!("the sentinels cannot promote a replica: {error}; start the others"));
+            if error.code() == Some("NOQUORUM") {
+                return Err(format!("the sentinels cannot promote a replica: {error}; start the others"));
+            }
+            if error.kind() == ErrorKind::Server(ServerErrorKind::NoPerm) {
+                return Err(self.no_answer(sentinel, &error).text);
+            }
+        }
+        if let Some((named, used)) = primary.as_ref().zip(used)
+            && named != used
+        {
+            return Err(format!(
+                "the sentinel at {sentinel} names {named} as the primary, and the fleet is at {used}, which the other \
+                 sentinels name or named; let it watch that one: SENTINEL REMOVE, then SENTINEL MONITOR, there"
+            ));
         }
         let of = |name: &str| fields.get(name).map_or("?", String::as_str);
         Ok(format!(
@@ -257,7 +272,8 @@ impl Discovery for Sentinel {
 
     async fn observers(&self, known: &[HostPort]) -> Vec<Observer> {
         let sentinels = self.login.address().servers.iter();
-        let observed = sentinels.map(|one| async move { (one.to_string(), self.observe(one).await) });
+        let used = known.first();
+        let observed = sentinels.map(|one| async move { (one.to_string(), self.observe(one, used).await) });
         let mut observed = join_all(observed).await;
         let mut replicas = self.replicas().await;
         replicas.retain(|(at, _)| !known.contains(at));

@@ -209,6 +209,15 @@ impl Servers {
         Server::new(address.clone(), client).map_err(|error| classify(&address, &error))
     }
 
+    /// The server at this address refused a command.
+    pub fn refused_at(&self, address: &str) {
+        let view = self.now();
+        let of_it = view.map.servers().iter().find(|server| server.address() == address);
+        if let Some(server) = of_it {
+            server.answers().refuse();
+        }
+    }
+
     /// The server to which another one refers, which need not have slots yet. `to` is the `host:port` of its answer. A
     /// host that is empty or `?` is that of the server which refers.
     pub async fn referred(&self, from: &Server, to: &str) -> Result<Arc<Server>> {

@@ -159,3 +159,24 @@ async fn a_failover_is_heard_of_while_the_first_sentinel_hangs() {
     tokio::time::timeout(Duration::from_secs(90), heard).await.expect("it is heard of");
     signal(first, "-CONT");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sentinel_that_names_another_primary_than_the_others_is_a_problem() {
+    let world = World::new(2).await;
+    let discovery = world.discovery();
+    let used = discovery.learn(&[]).await.unwrap()[0].at.clone();
+    let states_of = async || {
+        let observed = discovery.observers(std::slice::from_ref(&used)).await.into_iter();
+        observed.map(|(_, state)| state).collect::<Vec<_>>()
+    };
+    let states = states_of().await;
+    assert!(states.iter().all(std::result::Result::is_ok), "{states:?}");
+    let second = &world.sentinels[1];
+    to::<()>(second, &of_sentinel("REMOVE")).await.unwrap();
+    let other = of_sentinel("MONITOR").arg("127.0.0.1").arg(world.last.port()).arg(1).to_owned();
+    to::<()>(second, &other).await.unwrap();
+    let states = states_of().await;
+    assert!(states[0].is_ok(), "{states:?}");
+    let why = states[1].as_ref().unwrap_err();
+    assert!(why.contains(&second.port().to_string()) && why.contains(&used.to_string()), "{why}");
+}

@@ -5,16 +5,16 @@
 //! neither decides anything.
 //!
 //! # Why sweeps end where hearing ends
-//! While no canary comes back, no unit can be declared offline: a million checks of due units would be in vain. So
+//! While no canary comes back, no unit can be declared offline, and checks of due units are useless. So
 //! a sweep ends at the last moment that was heard plus the longest slack. A unit that is due within that slack
 //! and has a shorter one itself is checked once, and again when Rollcall has heard more. Until then sweeps leave it
 //! out, so that it delays no other unit: see `passes`.
 //!
 //! # Which instance sweeps a partition
-//! The owner sweeps its partition as soon as a unit in it is due. Units that are still due a second later are swept
-//! by every instance, unless the owner makes progress: then the first due unit changes, and rivals would only slow the
-//! owner down. An owner without progress is frozen, or dead and not yet known to be. No instance has to find out
-//! which, and while all owners work no instance does the work of another.
+//! The owner sweeps its partition as soon as a unit in it is due. Every instance sweeps units that are still due a
+//! second later, unless the owner makes progress. Progress shows in a changed first due unit; other instances would
+//! only slow the owner down. An owner without progress is frozen, or dead and not yet known to be. No instance has to
+//! find out which, and while all owners work no instance does the work of another.
 //!
 //! A storm concerns every instance until the last partition is swept: an instance whose own partitions are swept leaves
 //! the engine to the records of the others before it sends notifications.

@@ -25,48 +25,50 @@
 //! them is the same as a pause.
 //!
 //! # Journey of a heartbeat
-//! `units/{unit}/heartbeat` arrives at [`intake`]: the topic names the unit, the payload may say more. While one batch is
-//! being written, the next one collects. [`fleet::Roll::hear`] writes most heartbeats straight into their expiry keys, in one
-//! pipeline that changes no absent key. The units of other heartbeats (a new unit, one that was offline, one
-//! that declares something new) are read; [`presence::hear`] decides, and the [`presence::Change`] applies only if the unit is
-//! still as it was read. Then the message is acknowledged.
+//! `units/{unit}/heartbeat` arrives at [`intake`]: the topic names the unit, the payload may say more. While one batch
+//! is being written, the next one collects. [`fleet::Roll::hear`] writes most heartbeats straight into their expiry
+//! keys, in one pipeline that changes no absent key. The units of other heartbeats (a new unit, one that was offline,
+//! one that declares something new) are read; [`presence::hear`] decides, and the [`presence::Change`] applies only if
+//! the unit is still as it was read. Then the message is acknowledged.
 //!
 //! # Journey of an expiry
 //! The deadline index holds the next check of each unit, and moves lazily: a heartbeat does not touch it.
 //! When the first entry is due, or Redis hints that a key expired, [`expiry`] lets the roll check the deadline.
-//! [`presence::check_deadline`] takes the last heartbeat, adds timeout, grace and blind time, and answers: alive until then;
-//! undecided, because Rollcall has not heard so far; or offline. The change that opens the record takes the unit out of the
-//! index; the instance that took it out has won. Record and outbox entry are written in the same step, if the unit is still as
-//! it was read. [`alerting`] lets the entry join its group, seals the group when it has waited long enough, and delivers what
-//! was sealed, as often as it takes, under one id.
+//! [`presence::check_deadline`] takes the last heartbeat, adds timeout, grace and blind time, and answers: alive until
+//! then; undecided, because Rollcall has not heard so far; or offline. The change that opens the record takes the unit
+//! out of the index; the instance that took it out has won. Record and outbox entry are written in the same step, if
+//! the unit is still as it was read. [`alerting`] lets the entry join its group, seals the group when it has waited
+//! long enough, and delivers what was sealed, as often as it takes, under one id.
 //!
 //! # Blindness
 //! Every second, or faster where timeouts are short, a canary goes out over the broker and comes back through the same
 //! connection and the same batches as heartbeats. When it is recorded, everything before it was heard. Two successive
-//! canaries too far apart enclose a blind interval, whatever the cause. No unit is declared offline beyond what was heard, and
-//! blind time is the silence of no unit: see [`presence::Ledger`]. If several connections share the fleet, it is heard as
-//! far as the slowest one; messages that a connection loses when it ends make that time blind for the fleet. A canary says nothing of topics that the broker
-//! withholds: probes, canaries on topics of the fleet, prove for each kind that its filters are heard.
+//! canaries too far apart enclose a blind interval, whatever the cause. No unit is declared offline beyond what was
+//! heard, and blind time does not count as silence: see [`presence::Ledger`]. If several connections share the fleet,
+//! it is heard as far as the slowest one; messages that a connection loses when it ends make that time blind for the
+//! fleet. A canary says nothing of topics that the broker withholds: probes, canaries on topics of the fleet, prove for
+//! each kind that its filters are heard.
 //!
 //! # Metrics that units report
-//! A kind may name fields of its messages as metrics. [`intake`] takes them while it reads, lets the newest of each wait for a
-//! moment, and writes them beside the heartbeats, which they never hold up. The engine keeps them with the unit
-//! ([`store::DataStore`]); [`http`] shows them, read page by page while they are written. They decide nothing.
+//! A kind may name fields of its messages as metrics. [`intake`] takes them while it reads, lets the newest of each
+//! wait for a moment, and writes them beside the heartbeats, which they never hold up. The engine keeps them with the
+//! unit ([`store::DataStore`]); [`http`] shows them, read page by page while they are written. They decide nothing.
 //!
 //! # Timers
-//! A program registers a timer over [`http`] or MQTT ([`intake`]); [`fleet::Timers`] checks it against its class and the
-//! limits, and the store keeps it. Registering says when it fires, and cancelling answers whether it was still waiting.
-//! A timer lies in the partition of its group. A loop of [`alerting`] sleeps until the first one is due, and fires it: in one
-//! step it waits no more, and a delivery is queued for each receiver of its class, leased to the instance that fired it as
-//! far as its receivers have room. In a storm, firing keeps the pace of the receivers. From then on it is a notification like
-//! any other, under the id `<timer>:<due ms>`; the step that ends a delivery writes the timer's receipt. One that is
-//! delivered at most once ends in the engine before its only attempt.
+//! A program registers a timer over [`http`] or MQTT ([`intake`]); [`fleet::Timers`] checks it against its class and
+//! the limits, and the store keeps it. Registering says when it fires, and cancelling answers whether it was still
+//! waiting. A timer lies in the partition of its group. A loop of [`alerting`] sleeps until the first one is due, and
+//! fires it: one step ends its waiting and queues a delivery for each receiver of its type. The instance that fired it
+//! leases as many of them as its receivers have free slots for. In a storm, firing follows the pace of the receivers.
+//! From then on it is a notification like any other, under the id `<timer>:<due ms>`; the step that ends a delivery
+//! writes the timer's receipt. One that is delivered at most once ends in the engine before its only attempt.
 //!
 //! # Several instances
 //! There is no leader. Each instance holds a lease in the engine ([`fleet::Lease`]) and works out from all leases which
-//! partitions are its own ([`fleet::Ownership`]). It sweeps them, notifies receivers of their
-//! transitions and shows their units. Units that are overdue for a second are swept by every instance, and every step is applied by exactly one: a wrong view of the owner costs time, never correctness. With the
-//! lease comes the time: the clock of every instance follows the engine's, and never goes back.
+//! partitions are its own ([`fleet::Ownership`]). It sweeps them, notifies receivers of their transitions and shows
+//! their units. Every instance sweeps units that are overdue for a second, and exactly one applies each step: a wrong
+//! view of the owner costs time, never correctness. With the lease comes the time: the clock of every instance follows
+//! the engine's, and never goes back.
 //!
 //! # The promises
 //! They stand in [`store`], numbered. All but two, which name their tests, have cases in the conformance suite in

@@ -229,10 +229,10 @@ pub fn advice(section: &str, peer: &str, cause: &rustls::Error) -> String {
         Tls::InvalidCertificate(Bad::NotValidYet | Bad::NotValidYetContext { .. }) => {
             format!("its certificate is not valid yet ({cause}); compare the clocks of both machines")
         }
-        Tls::InvalidCertificate(_) => format!("its certificate is not good ({cause})"),
+        Tls::InvalidCertificate(_) => format!("its certificate is not valid ({cause})"),
         Tls::AlertReceived(Alert::CertificateExpired) => {
             format!(
-                "our client certificate has expired ({cause}); renew {section}.{CERT} and restart rollcall"
+                "the client certificate has expired ({cause}); renew {section}.{CERT} and restart rollcall"
             )
         }
         Tls::AlertReceived(
@@ -242,7 +242,7 @@ pub fn advice(section: &str, peer: &str, cause: &rustls::Error) -> String {
             | Alert::BadCertificate
             | Alert::CertificateUnknown
             | Alert::DecryptError,
-        ) => format!("it does not accept our client certificate ({cause}); check {section}.{CERT}"),
+        ) => format!("it does not accept the client certificate ({cause}); check {section}.{CERT}"),
         Tls::InvalidMessage(_) => format!("it does not speak TLS there ({cause}); check {section}.url"),
         cause => format!("TLS: {cause}"),
     }

@@ -259,13 +259,15 @@ impl Deliver {
             }
             End::RetryAt(at) if has_part => {
                 if in_flight.deliveries_logged.admit() {
-                    tracing::info!(receiver, delivery = id, attempt, next = %at, "delivered in part, the rest follows: {why}");
+                    tracing::info!(receiver, delivery = id, attempt, next = %at, "partly delivered, the rest follows: \
+                         {why}");
                 }
                 DeliveryOutcome::Retry
             }
             End::RetryAt(at) => {
                 if is_logged {
-                    tracing::warn!(receiver, delivery = id, attempt, next = %at, "not delivered, will be tried again: {why}");
+                    tracing::warn!(receiver, delivery = id, attempt, next = %at, "not delivered, will be tried again: \
+                         {why}");
                 }
                 DeliveryOutcome::Retry
             }
@@ -293,7 +295,7 @@ pub(super) async fn queue_rest(
     for rest in answer.rest.drain(..) {
         let queued = records.replay(&rest, now).await;
         queued.map_err(|error| {
-            Failure::temporary(format!("taken, but a part for later could not be stored: {error}"))
+            Failure::temporary(format!("delivered, but the deferred recipients could not be stored: {error}"))
         })?;
     }
     Ok(answer)

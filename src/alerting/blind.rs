@@ -15,9 +15,9 @@
 //! the kind and its topics. Its end is read from the ledger of the kind by any instance, so that operators learn of it
 //! also if the instance that noticed the beginning is gone.
 //!
-//! # No notification
-//! is sent for a blindness that this instance has not watched for so long: after a start, the time that was not heard
-//! before is over with the first canary, and goes out once, as over.
+//! # After a start
+//! An instance does not report blindness that began before its start while it lasts. With the first canary that blind
+//! interval is over, and receivers are notified once of its end.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -173,7 +173,8 @@ impl BlindNotifier {
                 self.join_to(group, interval, &self.destination.receivers, now).await?;
                 *ongoing = Some(from);
                 let topics = group.labels.get(TOPICS);
-                tracing::warn!(%kind, %from, topics, "a kind is not heard for longer than hearing.tell_after: the receivers are notified");
+                tracing::warn!(%kind, %from, topics, "a kind is not heard for longer than hearing.tell_after: the \
+                     receivers are notified");
             }
             return Ok(());
         }

@@ -75,7 +75,7 @@ pub fn of_kind(delivery: &Delivery) -> Option<(&String, &String)> {
     labels.get("kind").zip(labels.get(TOPICS))
 }
 
-/// The group of a loss of data. What was lost is a label, so that an engine seals it like any other message without
+/// The group of a loss of data. The lost part is a label, so that an engine seals it like any other message without
 /// units.
 pub fn group_of_loss(loss: &DataLoss) -> Group {
     let lost = match loss.partitions {

@@ -1,16 +1,16 @@
-//! What only receivers are told that keep an alert for each unit until they hear of its end: acknowledgements, and units
+//! Notifications for receivers that keep an alert for each unit: acknowledgements, and the end of the alert of a unit
 //! that an operator removed.
 //!
 //! Each is a delivery of its own behind those of its group. Queued again after a crash, it has the same id.
 //!
 //! # Removed units
 //! Receivers are not notified of a unit that an operator removes, but an alert of its own, such as that of a pager or a
-//! retained message, would stay open: it is closed before the record leaves its groups. A unit that flaps is closed with
-//! its episode.
+//! retained message, would stay open: it is closed before the record leaves its groups. A unit that flaps is closed
+//! with its episode.
 //!
 //! # Removed units of an incident
-//! They count neither as offline nor as back. With the last unit that is offline the incident is over, and pagers, which
-//! have one alert for all of its units, close it. If the engine fails in the middle of a batch, its units may be
+//! They count neither as offline nor as back. With the last unit that is offline the incident is over, and pagers,
+//! which have one alert for all of its units, close it. If the engine fails in the middle of a batch, its units may be
 //! subtracted twice.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};

@@ -104,7 +104,7 @@ impl AccessControl {
         }
         let Ok(slot) = self.slots.clone().try_acquire_owned() else {
             let why =
-                "broker.max_connections are connected; raise it if all of them are devices of the fleet";
+                "broker.max_connections devices are connected; raise it if all of them belong to the fleet";
             self.refuse(BrokerRefusal::Connection, from, id, why);
             return Err(ConnectRefusal::Full);
         };
@@ -144,7 +144,9 @@ impl AccessControl {
             AuthOutcome::Rejected => {
                 Err((ConnectRefusal::Login, "user name or password are wrong; see broker.password_file"))
             }
-            AuthOutcome::Busy => Err((ConnectRefusal::Full, "too many logins wait; it may come again")),
+            AuthOutcome::Busy => {
+                Err((ConnectRefusal::Full, "too many logins wait; the device may try again"))
+            }
         }
     }
 

@@ -97,7 +97,7 @@ pub(super) async fn acknowledge(arguments: AckArguments) -> anyhow::Result<ExitC
     if !Access::open(&remote).await?.change(&subject, &change, &operator, now).await? {
         bail!("{} has no open record", Shown(&name));
     }
-    println!("{} {}", Shown(&name), if undo { "is not acknowledged any more" } else { "is acknowledged" });
+    println!("{} {}", Shown(&name), if undo { "is no longer acknowledged" } else { "is acknowledged" });
     Ok(ExitCode::SUCCESS)
 }
 
@@ -107,12 +107,12 @@ pub(super) async fn pause(arguments: PauseArguments) -> anyhow::Result<ExitCode>
     let now = Clock::system().now();
     let until = length.until.or(length.span.map(|span| now + span));
     if until.is_some_and(|until| !is_pause(until, now)) {
-        bail!("a pause ends at a moment to come, within {} days", LONGEST_PAUSE.as_secs() / 86_400);
+        bail!("the end of a pause is in the future, within {} days", LONGEST_PAUSE.as_secs() / 86_400);
     }
     let (operator, subject) = (operator.operator()?, Subject::Unit(unit));
     let name = subject.to_string();
     if !Access::open(&remote).await?.change(&subject, &UnitChange::Pause(until), &operator, now).await? {
-        bail!("there is no unit {} of the configuration, or it has no pause", Shown(&name));
+        bail!("there is no unit {}, its kind is not configured, or it is not paused", Shown(&name));
     }
     match until {
         Some(until) => println!("{} is paused until {until}", Shown(&name)),

@@ -65,7 +65,9 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             let operator = Operator { author, comment };
             match Access::open(&remote).await?.release_breaker(&operator, Clock::system().now()).await? {
                 true => {
-                    println!("the breaker is released: what it held and is still offline is notified now")
+                    println!(
+                        "the breaker is released: receivers are notified of held units that are still offline"
+                    )
                 }
                 false => println!("the breaker holds nothing"),
             }

@@ -153,10 +153,8 @@ async fn broker(config: &Config) -> Vec<Finding> {
     if let Some(within) = &config.broker {
         let found = match with_timeout(Broker::bind(within, Arc::new(Telemetry::new(&Clock::system())))).await
         {
-            Ok(_) => Finding::ok("broker", "can listen; its files are valid"),
-            Err(why) => {
-                Finding::warn("broker", format!("{why}; if rollcall is running, it is the one that listens"))
-            }
+            Ok(_) => Finding::ok("broker", "the address is free, and its files are valid"),
+            Err(why) => Finding::warn("broker", format!("{why}; this is expected while rollcall serve runs")),
         };
         return vec![found];
     }
@@ -186,7 +184,9 @@ async fn receivers(config: &alerting::Config) -> Vec<Finding> {
                 &name,
                 format!("can be reached; `rollcall send-test --receiver {}` sends it a test", receiver.name),
             ),
-            Err(why) => Finding::fail(&name, format!("{why}; see that it runs, and correct its options")),
+            Err(why) => {
+                Finding::fail(&name, format!("{why}; check that it runs, and its options in [[receiver]]"))
+            }
         }
     });
     join_all(probes).await

@@ -162,7 +162,7 @@ async fn list(list: List) -> anyhow::Result<()> {
     let print = async || {
         let page = access.deliveries(&filter, list.limit, list.cursor.as_deref()).await?;
         if page["deliveries"].as_array().is_none_or(Vec::is_empty) {
-            list.output.say("there are none here");
+            list.output.say("no deliveries match");
         }
         list.output.print(&page, || lines(&page["deliveries"]))?;
         if let Some(next) = page["next"].as_str() {
@@ -224,12 +224,12 @@ async fn replay(replay: Replay) -> anyhow::Result<()> {
     let Replay { remote, filter, ids, state, all, dry_run, author } = replay;
     let has_filter = filter.receiver.is_some() || filter.from.is_some() || filter.until.is_some();
     if ids.is_empty() != (has_filter || all) {
-        bail!("name deliveries by their ids, or by --receiver, --from and --until, or --all");
+        bail!("select deliveries by id, by --receiver, --from and --until, or with --all");
     }
     let state = state.unwrap_or(DeliveryState::Dead);
     if state == DeliveryState::Delivered && filter.from.is_none() && filter.until.is_none() && ids.is_empty()
     {
-        bail!("say which with --from and --until: delivered notifications of days are many");
+        bail!("--state delivered needs --from or --until");
     }
     let access = Access::open(&remote).await?;
     let filter = filter.with(Some(state));

@@ -39,8 +39,8 @@ fn lines(receivers: &Value) -> Table {
         let state = match (&one["type"], &one["failing_since"], &one["last_success"]) {
             (Value::Null, _, _) => "not configured",
             (_, Value::String(_), _) => "failing",
-            (_, _, Value::Null) => "not used yet",
-            _ => "takes them",
+            (_, _, Value::Null) => "no attempt yet",
+            _ => "ok",
         };
         let why = if state == "failing" { text(&one["why"]) } else { String::new() };
         let [name, of, waiting, dead, success, since] =

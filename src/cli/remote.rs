@@ -207,9 +207,7 @@ impl Remote {
         let place = self.place();
         request.send().await.map_err(|error| {
             let why = root_cause(&error.without_url());
-            anyhow::anyhow!(
-                "{place} does not answer: {why}; does rollcall serve run there? --url names another place"
-            )
+            anyhow::anyhow!("{place} does not answer: {why}; start rollcall serve there, or set --url")
         })
     }
 
@@ -220,7 +218,7 @@ impl Remote {
     async fn read(&self, mut answer: Response) -> anyhow::Result<Value> {
         let place = self.place();
         let mut body = Vec::new();
-        while let Some(bytes) = answer.chunk().await.with_context(|| format!("{place} stopped to answer"))? {
+        while let Some(bytes) = answer.chunk().await.with_context(|| format!("{place} stopped answering"))? {
             ensure!(body.len() + bytes.len() <= LONGEST_ANSWER, "the answer of {place} is too long");
             body.extend_from_slice(&bytes);
         }
@@ -230,14 +228,13 @@ impl Remote {
         }
         let read: Result<Value, _> = serde_json::from_slice(&body);
         if is_success {
-            return read
-                .with_context(|| format!("{place} answers something else than JSON; is it Rollcall?"));
+            return read.with_context(|| format!("{place} does not answer with JSON; check --url"));
         }
         let problem = read.unwrap_or_default();
         let detail = problem["detail"].as_str().unwrap_or("no reason given; is it Rollcall?");
         match answer.status() {
             StatusCode::UNAUTHORIZED => {
-                bail!("{place} wants a token that it knows: give it by --token-file or in {TOKEN}")
+                bail!("{place} needs a valid token; pass it with --token-file or {TOKEN}")
             }
             status => bail!("{place} answers {}: {detail}", status.as_u16()),
         }

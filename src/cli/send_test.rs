@@ -27,12 +27,12 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         let names: Vec<&str> = receivers.iter().map(|one| one.name.as_str()).collect();
         match names.is_empty() {
             true => bail!("there is no receiver {name:?}: the configuration has none; add a [[receiver]]"),
-            false => bail!("there is no receiver {name:?}; there are {}", names.join(", ")),
+            false => bail!("there is no receiver {name:?}; configured receivers: {}", names.join(", ")),
         }
     };
     alerting::send_test(receiver, Clock::system().now())
         .await
         .map_err(|failure| anyhow!("receiver {name} was not notified: {failure}"))?;
-    println!("receiver {name} has taken the test");
+    println!("receiver {name} accepted the test");
     Ok(ExitCode::SUCCESS)
 }

@@ -56,7 +56,7 @@ struct Add {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 struct End {
-    /// How long, such as 2h; with --from from then on.
+    /// How long, such as 2h, from now or from --from.
     #[arg(long = "for", value_name = "SPAN", value_parser = span)]
     span: Option<Duration>,
     /// Until when, such as 2026-11-23T18:00:00+01:00.

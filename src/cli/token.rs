@@ -68,7 +68,7 @@ struct Made {
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let Command::New(New { name, role, expires, json }) = arguments.command;
     ensure!(is_author(&name), "--name is a short text without control characters");
-    ensure!(expires.is_none_or(|at| Clock::machine() < at), "--expires is a moment to come");
+    ensure!(expires.is_none_or(|at| Clock::machine() < at), "--expires must be in the future");
     let token = format!("{PREFIX}{}", BASE64URL_NOPAD.encode(&rand::random::<[u8; 32]>()));
     let sha256 = HEXLOWER.encode(&Token::digest(&token));
     let made = Made { token, name, sha256, role, expires };
@@ -76,7 +76,7 @@ pub(super) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         println!("{}", serde_json::to_string_pretty(&made)?);
     } else {
         print!(
-            "The token, which is shown only now:\n\n{}\n\nFor the configuration:\n\n{}",
+            "The token (it is shown only once):\n\n{}\n\nFor the configuration:\n\n{}",
             made.token,
             made.lines()?
         );

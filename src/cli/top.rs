@@ -143,7 +143,7 @@ async fn watch(remote: &Remote, every: Duration, first: Answers) -> anyhow::Resu
         }
         let asked = tokio::select! {
             asked = Answers::ask(remote, usize::from(height)) => asked,
-            // A server that hangs must not hold a user who leaves.
+            // A server that does not answer must not delay the end of the command.
             () = keys.quit() => return Ok(()),
             _ = ended.recv() => return Ok(()),
             _ = hung_up.recv() => return Ok(()),

@@ -66,10 +66,10 @@ fn setting(options: &Options, name: &str, text: &str) -> Result<(Vec<String>, Va
             Ok(is_so) => Value::Boolean(is_so),
             // An option may take more than that.
             Err(_) if read(&Value::String(text.to_owned())).is_ok() => Value::String(text.to_owned()),
-            Err(_) => return Err("either true or false".to_owned()),
+            Err(_) => return Err("write true or false".to_owned()),
         },
         Options::Number(_) => {
-            text.parse().map(Value::Integer).map_err(|_| "not a whole number".to_owned())?
+            text.parse().map(Value::Integer).map_err(|_| "write a whole number".to_owned())?
         }
         Options::Array(_) => return Err("a list cannot be set here; write it into the file".to_owned()),
         Options::Object(_) => return Err(unknown(options, name)),

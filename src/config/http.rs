@@ -31,7 +31,11 @@ pub(super) fn http(http: &Http, base: &Path, problems: &mut Problems) -> http::C
     let mut names = Vec::new();
     for (at, one) in http.token.iter().enumerate() {
         if one.name.is_empty() {
-            problems.error(format!("http.token[{at}].name"), "is missing; the log names it with each change");
+            problems.error(
+                format!("http.token[{at}].name"),
+                "is missing; write a name, which the log and the audit \
+                                    show",
+            );
         } else if names.contains(&&one.name) {
             problems.error(format!("http.token[{at}].name"), format!("{:?} is there twice", one.name));
         }
@@ -72,7 +76,8 @@ fn proxies(http: &Http, problems: &mut Problems) -> Proxies {
             Ok(network) if network.prefix_len() > 0 => networks.push(network.trunc()),
             Ok(_) => problems.error(
                 format!("http.trusted_proxies[{at}]"),
-                format!("{text:?} is every address, so any client could name any user; write the proxy's"),
+                format!("{text:?} contains every address, so every client could name any user; write the address of \
+                         the proxy"),
             ),
             Err(_) => problems.error(
                 format!("http.trusted_proxies[{at}]"),

@@ -132,7 +132,7 @@ pub fn load(file: Option<&Path>) -> Result<Config, ConfigError> {
     let Some(path) = source else { return parse("", None, variables) };
     let text = std::fs::read_to_string(path).map_err(|error| {
         ConfigError::Unreadable(format!(
-            "{} cannot be read: {error}; name a file with --config",
+            "{} cannot be read: {error}; check the path (--config or ROLLCALL_CONFIG) and that the file is UTF-8",
             path.display()
         ))
     })?;

@@ -125,10 +125,8 @@ fn fallbacks(file: &File, problems: &mut Problems) {
                 format!("there is no receiver {:?}; add a [[receiver]] of that name", one.fallback),
             );
         } else if length > file.receiver.len() {
-            problems.error(
-                path,
-                format!("leads from {:?} in a circle; end it at a receiver without a fallback", one.name),
-            );
+            problems
+                .error(path, format!("the fallbacks of {:?} form a circle; remove one of them", one.name));
         }
     }
 }
@@ -166,8 +164,8 @@ fn receiver(
     if !one.fallback.is_empty() && after >= retry.give_up_after {
         problems.error(
             at("fallback_after"),
-            "is not shorter than retry.give_up_after: notifications would be dead letters before the fallback gets them; \
-             write a shorter one",
+            "is not shorter than retry.give_up_after: notifications would be dead letters before the fallback gets \
+             them; write a shorter one",
         );
     }
     let fallback = (!one.fallback.is_empty()).then(|| Fallback { receiver: one.fallback.clone(), after });
@@ -266,8 +264,8 @@ fn email(path: &str, one: &Receiver, base: &Path, problems: &mut Problems) -> Op
     let password = secrets::read(&format!("{path}.password_file"), &one.password_file, base, problems);
     smtp(path, one, problems);
     let mailbox = |option: String, address: &str, problems: &mut Problems| {
-        if let Err(error) = address.parse::<Mailbox>() {
-            problems.error(option, format!("{address:?} is not an address of a mailbox: {error}"));
+        if address.parse::<Mailbox>().is_err() {
+            problems.error(option, format!("{address:?} is not a mail address; write ops@example.org"));
         }
     };
     mailbox(format!("{path}.from"), &one.from, problems);

@@ -66,8 +66,9 @@ fn below(
         let path = format!("{path}.routes[{at}]");
         let takes_all = |route: &Route| route.matchers.is_empty() && !route.continues;
         if let Some(before) = all.iter().position(takes_all) {
-            let text =
-                format!("is never reached, because routes[{before}] beside it takes everything; move it up");
+            let text = format!(
+                "is never reached, because routes[{before}] before it matches everything; move this route up"
+            );
             problems.warn(&path, text);
         }
         all.push(nested(&path, one, above, known, depth, problems));

@@ -97,7 +97,9 @@ impl Lease {
         }
         let instance = self.view.borrow().instance.clone();
         match tokio::time::timeout(RESIGN_TIMEOUT, self.roster.resign(&instance)).await {
-            Ok(Ok(())) => tracing::info!(instance, "left; the others take over"),
+            Ok(Ok(())) => {
+                tracing::info!(instance, "lease resigned; other instances take over its partitions")
+            }
             _ => tracing::warn!(
                 instance,
                 "the lease could not be given up; other instances take over within seconds"
@@ -144,9 +146,8 @@ impl Lease {
     fn clock_is_off(&self, behind: Duration) -> Option<String> {
         if behind > LARGEST_CLOCK_DIFFERENCE {
             return Some(format!(
-                "the clock of the engine is {} ms behind the time of the fleet, which goes on from where it was: \
-                 the clock was set back, or a server with another one took over; run a time service such as chrony \
-                 there",
+                "the clock of the engine is {} ms behind the time of the fleet, which never goes back: the clock was \
+                 set back, or another server took over; run a time service such as chrony there",
                 behind.as_millis()
             ));
         }
@@ -154,8 +155,8 @@ impl Lease {
         (apart > LARGEST_CLOCK_DIFFERENCE).then(|| {
             let direction = if is_ahead { "ahead of" } else { "behind" };
             format!(
-                "the clock of this machine is {} ms {direction} that of the engine, which counts; its logs and \
-                 certificates go by the wrong one: run a time service such as chrony on both",
+                "the clock of this machine is {} ms {direction} that of the engine, which Rollcall uses; log times and \
+                 certificates use the machine's clock: run a time service such as chrony on both",
                 apart.as_millis()
             )
         })

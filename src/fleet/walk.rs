@@ -30,8 +30,8 @@
 //! - A partition with a unit that differs and could not be decided, because Rollcall had not heard far enough, as
 //!   after a start with a shorter timeout.
 //!
-//! An instance that starts alone has just read everything; to read it again within half a minute cost more than a
-//! minute of all other work.
+//! An instance that starts alone has just read everything. Reading it again within half a minute would cost more than
+//! all other work of a minute.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};

@@ -33,10 +33,10 @@ pub(super) fn sentence(view: &UnitView, now: Timestamp) -> String {
                 let rest = span(until.since(now));
                 format!("{heard}. It is paused for another {rest}: its silence does not count.")
             }
-            None => format!("{heard}. It has announced its absence."),
+            None => format!("{heard}. It declared a planned silence (sleep)."),
         },
         State::Unknown => {
-            format!("{heard}. It is due, but Rollcall has not heard far enough since then to decide.")
+            format!("{heard}. Its deadline has passed, but Rollcall has no proof of hearing up to it yet.")
         }
     }
 }

@@ -1,9 +1,10 @@
 //! `/api/v1/units:import`: registers the units of an inventory, and with `replace` removes all others.
 //!
 //! # Why the body waits in a file
-//! A client may ask that all lines are taken or none, and each line is checked before the first is written. The inventory
-//! of a large fleet does not belong into memory, so it lies in a file without a name, which is read twice. Once every
-//! line is known the import goes on to its end, also if the client leaves; the same import again changes nothing more.
+//! A client may ask that all lines are taken or none, and each line is checked before the first is written. The
+//! inventory of a large fleet does not belong into memory, so it lies in a file without a name, which is read twice.
+//! Once every line is known the import goes on to its end, also if the client leaves; the same import again changes
+//! nothing more.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -152,7 +153,7 @@ async fn import(
     let format = format_of(&headers)?;
     let kind = wanted.kind.as_deref().map(|kind| known_kind(kind, &state.mirror)).transpose()?;
     if wanted.replace && wanted.bad_lines == BadLines::Skip {
-        return Err(Problem::bad_request("a replacement takes all lines: bad_lines is refuse with replace"));
+        return Err(Problem::bad_request("replace needs bad_lines=refuse"));
     }
     let Ok(turn) = state.turn.clone().try_acquire_owned() else {
         return Err(Problem::unavailable("another import is under way; try again later"));

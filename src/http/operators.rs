@@ -90,7 +90,7 @@ async fn pause(
     check(&author, &comment)?;
     if !is_pause(until, state.clock.now()) {
         let days = LONGEST_PAUSE.as_secs() / 86_400;
-        return Err(Problem::bad_request(format!("until is a moment to come, within {days} days")));
+        return Err(Problem::bad_request(format!("until must be in the future, within {days} days")));
     }
     let by = caller.by(Some(&author));
     state.change(Subject::Unit(unit), UnitChange::Pause(Some(until)), (&by, &comment)).await
@@ -132,7 +132,7 @@ impl OperatorState {
             UnitChange::Acknowledge(_) => format!("there is no open record {subject}"),
             UnitChange::Pause(Some(_)) | UnitChange::Remove => format!("there is no unit {subject}"),
             UnitChange::Register(_) => format!("the kind of {subject} is not configured"),
-            UnitChange::Pause(None) => format!("unit {subject} is not paused by an operator"),
+            UnitChange::Pause(None) => format!("no operator has paused unit {subject}"),
         }))
     }
 }

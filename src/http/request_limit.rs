@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::proxies::client_network;
 
-/// The clients that are remembered. Those beyond are not limited: they are at most as many as there are connections.
+/// The most clients that are remembered. Further clients are not limited; the limit of connections bounds them.
 const MOST_CLIENTS: usize = 10_000;
 
 /// How far a client may be ahead.

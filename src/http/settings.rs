@@ -68,7 +68,7 @@ impl WantedSettings {
         }
         check_labels(&labels)?;
         if self.paused_until.flatten().is_some_and(|until| !is_pause(until, now)) {
-            return Err(format!("paused_until is a moment to come, within {} days", days(LONGEST_PAUSE)));
+            return Err(format!("paused_until must be in the future, within {} days", days(LONGEST_PAUSE)));
         }
         let note = self.note.map(Option::unwrap_or_default);
         if note.as_ref().is_some_and(|note| !is_comment(note)) {

@@ -249,7 +249,7 @@ fn of_record(record: &OfflineRecord) -> Vec<Event> {
     let late = record.detected_at.since(record.deadline).as_millis();
     let silence = span(record.deadline.since(record.silent_from.unwrap_or(record.last_seen)));
     let mut events = vec![
-        of(record.last_seen, EventType::Heard, "the last heartbeat before the silence".to_owned()),
+        of(record.last_seen, EventType::Heard, "last heartbeat before the silence".to_owned()),
         of(
             record.deadline,
             EventType::Offline,

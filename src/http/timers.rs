@@ -104,8 +104,8 @@ struct WasCancelled {
 async fn show(State(state): State<TimersState>, id: IdPath) -> Result<Json<WholeTimer>, Problem> {
     let id = timer_id(id)?;
     let found = state.timers.read(std::slice::from_ref(&id)).await?.into_iter().next().flatten();
-    let found =
-        found.ok_or_else(|| Problem::not_found(format!("there is no timer {id}, or it is forgotten")))?;
+    let found = found
+        .ok_or_else(|| Problem::not_found(format!("there is no timer {id}, or it is no longer kept")))?;
     Ok(Json(found.into()))
 }
 

@@ -11,8 +11,8 @@
 //! Another client reported to the engine that the broker had dropped the member. If that is true its connection ends by
 //! itself, and the next one attends again; so does a process that was frozen and finds old
 //! canaries in its queue. If not (a false last will, from a client that may write to Rollcall's topics) the member
-//! has missed no message, as a canary proves that is hardly older than its way took; so it attends again from
-//! that canary on, and the blind time that was reported was none.
+//! has missed no message, as a canary proves that is hardly older than its way took; so it joins again from that canary
+//! on, and the reported time does not count as blind.
 
 use std::sync::Arc;
 use std::time::Duration;

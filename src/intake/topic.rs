@@ -46,16 +46,21 @@ const LONGEST: usize = 65_535;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
     /// Not exactly one `{unit}`.
-    #[error("a topic template captures {{unit}} exactly once")]
+    #[error("has no {{unit}}, or several; write it exactly once, as in units/{{unit}}/heartbeat")]
     Unit,
     /// No `{kind}` where the template belongs to no kind, or one where it does, or several.
     #[error("a topic template captures {{kind}} once if it belongs to no kind, and not at all if it does")]
     Kind,
     /// A capture that is neither `{unit}` nor `{kind}` nor the name of a label, or comes twice.
-    #[error("{{{0}}} is no label: letters, digits and _, at most 32, not first a digit, each name once")]
+    #[error(
+        "{{{0}}} is not allowed as a label: write each name once, with 1 to 32 letters, digits and _, not first a \
+             digit; kind, unit, state, cause and transition are reserved"
+    )]
     Label(String),
     /// Wildcards, a `{` or `}` inside a level, control characters.
-    #[error("{0:?} is no level of a topic template: it is literal text, or one capture such as {{unit}}")]
+    #[error(
+        "{0:?} is not allowed in a topic template: a level is literal text, or one capture such as {{unit}}"
+    )]
     Level(String),
     /// Empty, too long, or a topic that is not for devices (`$SYS`, Rollcall's own).
     #[error("a topic template is a topic for devices, not empty, not below $… or rollcall/…")]

@@ -1,8 +1,8 @@
 //! Blind time is not silence: the ledger of blind intervals and the arithmetic of observed silence.
 //!
 //! A unit is offline after its timeout and grace of *observed* silence. Blind time does not count as silence, so a
-//! deadline moves by the blind time inside the silence. After an interval every unit is owed some hearing as well, so
-//! that a device that reconnects with the broker has time to send a heartbeat.
+//! deadline moves by the blind time inside the silence. After an interval each unit gets additional time (`settle`), so
+//! that a device that reconnects with the broker can send a heartbeat.
 //!
 //! # How much hearing is owed
 //! Each interval owes `min(timeout, settle, its own length)` of hearing after its end. One in which

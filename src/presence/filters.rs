@@ -7,9 +7,9 @@
 //! for the kind, and only for it.
 //!
 //! # When a filter is no longer configured
-//! Units may go on sending there, and Rollcall cannot know which of them do. A wrong configuration must not make them
-//! offline, and a right one must not keep silences undetected: so for four timeouts, at most an hour, the kind has
-//! heard no further than the filter. Then the filter counts no more.
+//! Units may go on sending there, and Rollcall cannot know which of them do. A wrong configuration must not mark them
+//! offline, and a right one must not hide silences for long. So for four timeouts, at most an hour, the kind counts as
+//! heard only up to the last proof of that filter. After that the filter is ignored.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -1,10 +1,10 @@
-//! Timers: something that has to happen at a moment, unless it is taken back.
+//! Timers: notifications at a given time, unless they are cancelled.
 //!
 //! A [`Timer`] is waiting until its moment; then it fires, once, and the receivers of its class are notified. Each
 //! firing has an id of its own, `<timer>:<due ms>`, which every attempt carries: a receiver that has seen it drops the
 //! repeat. Registering a timer again gives it another moment, and so another id.
 //!
-//! Blind time is nothing to a timer: it waits for a moment, not for a unit.
+//! Blind time does not affect timers, because they do not depend on units.
 
 use std::fmt;
 use std::str::FromStr;

@@ -5,15 +5,15 @@
 //! target of a rule is not inhibited by another one that is both. Blindness is neither.
 //!
 //! # Why a target waits in its group
-//! A target joins its groups as ever, and its wait is prolonged: a unit that is back by then is never notified, and one that
-//! is still offline is notified once. An engine asks [`Inhibitors::held`] when a silence joins, and again before it seals
-//! it: a sensor may be missed seconds before its gateway. While the source is offline the answer holds for
-//! a minute at most, and then the engine asks again.
+//! A target joins its groups as ever, and its wait is prolonged: a unit that is back by then is never notified, and one
+//! that is still offline is notified once. An engine asks [`Inhibitors::held`] when a silence joins, and again before
+//! it seals it: a sensor may be missed seconds before its gateway. While the source is offline the answer holds for a
+//! minute at most, and then the engine asks again.
 //!
 //! # Why a target is held after the end of its source
-//! Its messages came by the source. It is owed the silence that it is allowed before it counts as offline by itself: the
-//! time from its last heartbeat to its deadline, at most the longest timeout of the kinds, so that blind time in it does
-//! not count for days.
+//! Its messages came through the source. After the source is back, the target gets its allowed silence again: the
+//! time from its last heartbeat to its deadline, at most the longest timeout of the kinds, so that blind time in it
+//! does not count for days.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -25,8 +25,9 @@ use super::matcher::label;
 use crate::clock::Timestamp;
 use crate::presence::{OfflineRecord, Unit};
 
-/// After how long a silence is looked at again whose source is offline: at most, and at least. In between it is the time
-/// for which the target is held after the end of its source, so that it is notified of at most twice that time later.
+/// After how long a silence is looked at again whose source is offline: at most, and at least. In between it is the
+/// time for which the target is held after the end of its source, so that it is notified of at most twice that time
+/// later.
 pub const LOOKED_AT_AFTER: Duration = Duration::from_secs(60);
 const LOOKED_AT_LEAST_AFTER: Duration = Duration::from_secs(5);
 

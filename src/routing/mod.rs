@@ -11,8 +11,7 @@
 //!
 //! Each route has groups of its own: the key of a group begins with the id of its route, so two routes to one receiver
 //! never share a notification. The id is made from the matchers of the route and of those above it, and of its
-//! receivers: it is the same as long as these are, whatever else of the configuration changes. The root has no id, so
-//! groups from before there were routes are its own.
+//! receivers: it is the same as long as these are, whatever else of the configuration changes. The root has no id.
 //!
 //! Routes are asked once, when the first transition of a record joins. The record keeps its groups, and its return
 //! joins them: whatever the routes say by then, the receivers that were notified of the silence are notified of its

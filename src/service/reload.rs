@@ -97,7 +97,7 @@ impl Reloader {
         self.alerting.send_replace(Arc::new(alerting));
         self.configuration.send_replace(Arc::new(config.shown));
         let rules = self.roll.replace_rules(&config.rules);
-        let mut loaded = "routes and receivers are those of the file now".to_owned();
+        let mut loaded = "routes and receivers are replaced".to_owned();
         if !rules.is_empty() {
             let kinds: Vec<&str> = rules.iter().map(Kind::as_str).collect();
             loaded.push_str(&format!(", and so are timeouts and other rules of {}", kinds.join(", ")));
@@ -109,7 +109,7 @@ impl Reloader {
             .filter(|section| !REPLACED.contains(section))
             .collect();
         if !rest.is_empty() {
-            loaded.push_str(&format!("; restart for what has changed in {}", rest.join(", ")));
+            loaded.push_str(&format!("; a restart is needed for the changes in {}", rest.join(", ")));
         }
         Ok(loaded)
     }

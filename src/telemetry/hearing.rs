@@ -21,7 +21,7 @@ impl Telemetry {
             from = %interval.from,
             to = %interval.to,
             seconds = interval.length().as_secs_f64(),
-            "was blind: this time does not count as silence of any unit"
+            "was blind: this time does not count as silence"
         );
     }
 
@@ -44,7 +44,7 @@ impl Telemetry {
                 heard = heard.map(tracing::field::display),
                 "blind: canaries do not come back; no unit is declared offline until they do"
             ),
-            (1, false) => tracing::info!("hearing again"),
+            (1, false) => tracing::info!("the fleet is heard"),
             _ => {}
         }
     }
@@ -85,8 +85,8 @@ impl Telemetry {
         self.problems.keep(FILTER_REMOVED, &names);
         for (RemovedFilter { kind, filter, heard, rest }, name) in removed.iter().zip(&names) {
             let text = format!(
-                "{filter}, by which units of kind {kind} were heard until {heard}, is not configured any more: no unit of \
-                 that kind is declared offline within the next {} s, because units that publish there may be alive; \
+                "{filter}, by which units of kind {kind} were heard until {heard}, is no longer configured: no unit of \
+                 that kind is declared offline for {} s, because units that publish there may be alive; \
                  configure it again if that was a mistake",
                 rest.as_secs() + 1
             );

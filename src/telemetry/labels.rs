@@ -193,10 +193,11 @@ impl CutReason {
     pub(super) fn text(self) -> &'static str {
         match self {
             CutReason::Idle => {
-                "it was idle, and another one came while all connections were in use; see which clients hold connections"
+                "it was idle, and another one came while all connections were in use; see which clients hold \
+                 connections"
             }
             CutReason::SlowReader => {
-                "its client did not read the answer in time; see what is wrong with that client or its network"
+                "its client did not read the answer in time; check that client and its network"
             }
             CutReason::NoSlot => "every connection is in use; see which clients connect so often",
         }

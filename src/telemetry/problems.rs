@@ -39,8 +39,8 @@ pub(super) const FILTER_UNHEARD: &str = "topic_not_heard";
 pub(super) const FILTER_UNPROVED: &str = "topic_not_proved";
 
 /// The advice while nothing is heard.
-const HEAR: &str = "If this lasts, see that the broker runs and lets the user of mqtt.username publish and read \
-    rollcall/canary/…, and that the engine answers; `rollcall check` tries all of it";
+const HEAR: &str = "If this lasts, check that the broker runs, that mqtt.username may publish and read \
+                    rollcall/canary/…, and that the engine answers; `rollcall check` tests all of it";
 
 pub(super) fn not_hearing(heard: Option<Timestamp>) -> String {
     match heard {

@@ -16,8 +16,8 @@ pub fn removed_kinds_text(open: &BTreeMap<Kind, u64>, stay: Duration) -> String 
         named += &format!(" and {} more", open.len() - MOST_NAMED);
     }
     format!(
-        "offline records are open of units whose kinds are not configured, and which no instance watches: {named}; \
-         configure these kinds again. After {stay:?} (records.close_unwatched) without any instance that has them the \
+        "there are open records of kinds that no instance has configured: {named}; configure these kinds again. After \
+         {stay:?} (records.close_unwatched) without any instance that has them the \
          records are closed with the cause kind_removed, and the receivers are notified"
     )
 }

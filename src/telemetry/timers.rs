@@ -47,8 +47,8 @@ impl Telemetry {
         self.series.timers_unknown.with_label_values(&[of.as_str()]).inc();
         tracing::warn!(
             class = of.as_str(),
-            "the only attempt to deliver a timer has no outcome: the instance that made it ended before it recorded one; \
-             whether the receiver got the timer is unknown, and it is not tried again"
+            "the only attempt to deliver a timer has no outcome: the instance that made it ended before it recorded \
+             one; whether the receiver got the timer is unknown, and it is not tried again"
         );
     }
 
@@ -62,7 +62,8 @@ impl Telemetry {
             tracing::warn!(
                 types,
                 suppressed,
-                "timers of types without a [[timer]] are due and do not fire; configure the types, or cancel the timers"
+                "due timers have a type that is not configured and do not fire; configure a [[timer]] of that type, or \
+                 cancel the timers"
             );
         }
     }

@@ -72,7 +72,10 @@ async fn operators_see_and_release_it_through_the_instance_that_serves_a_directo
     assert!(!deliveries.contains("rollcall breaker release"), "{deliveries}");
     assert_eq!(type_of(&world, "rollcall.notification"), Vec::<Value>::new());
     let released = rollcall(&world, &["breaker", "release", "--comment", "seen"]);
-    assert_eq!(released, "the breaker is released: what it held and is still offline is notified now");
+    assert_eq!(
+        released,
+        "the breaker is released: receivers are notified of held units that are still offline now"
+    );
     assert_eq!(rollcall(&world, &["breaker", "release"]), "the breaker holds nothing");
     assert!(rollcall(&world, &["audit"]).contains(" breaker_released "));
     let notified = async || type_of(&world, "rollcall.notification").len() == 1;

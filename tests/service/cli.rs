@@ -469,7 +469,7 @@ fn a_test_for_an_unknown_receiver_names_the_known_ones() {
     std::fs::write(dir.path().join("rollcall.toml"), hook).unwrap();
     let output = rollcall(dir.path(), &["send-test", "--receiver", "hok"], &[]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("there is no receiver \"hok\"; there are hook"));
+    assert!(text(&output.stderr).contains("there is no receiver \"hok\"; configured receivers: hook"));
     let output = rollcall(dir.path(), &["send-test", "--receiver", "hook"], &[]);
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("receiver hook was not notified: "), "{}", text(&output.stderr));

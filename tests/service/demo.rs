@@ -76,7 +76,7 @@ impl Demo {
 
     /// Waits for its successful end, and checks that it leaves nothing.
     fn ends(mut self) {
-        self.prints("Operators were alerted of ");
+        self.prints("Receivers were notified of ");
         self.prints(" is removed.");
         assert_eq!(self.process.wait().unwrap().code(), Some(0));
         assert_eq!(names(self.dir.path()), [] as [String; 0]);

@@ -50,7 +50,7 @@ async fn receivers_and_routes_are_those_of_the_file_after_a_reload_and_a_wrong_f
 
     let other = WebhookSink::start(webhook_sink::Options::default()).await.unwrap();
     world.rewrite(&world.hook.url(), &other.url());
-    assert_eq!(reload(&world).await, (200, "routes and receivers are those of the file now".to_owned()));
+    assert_eq!(reload(&world).await, (200, "routes and receivers are replaced".to_owned()));
     assert_eq!(metric(&world).await, "1");
     world.beat(&all[2..]).await;
     world.eventually("the third goes elsewhere", async || offline(&other) == all[2..]).await;

@@ -128,7 +128,7 @@ impl Email {
         }
         if recipients.is_empty() {
             let rest = put_off::for_recipients(delivery, &behind);
-            return Ok(Answer { text: "no recipient can have it now".to_owned(), rest });
+            return Ok(Answer { text: "the server defers every recipient".to_owned(), rest });
         }
         let mut connection = self.connection().await?;
         let Addressed { taken, refused, put_off } = self.address(&mut connection, &recipients).await?;
@@ -152,7 +152,7 @@ impl Email {
         let lanes: Vec<String> =
             self.to.iter().map(|mailbox| put_off::lane(mailbox.email.as_ref())).collect();
         records.have_waiting(&self.receiver, &lanes).await.map_err(|error| {
-            let why = format!("the engine does not say for whom mails wait: {error}");
+            let why = format!("the waiting mails of refused recipients cannot be read: {error}");
             Failure::Partial { why, wait: FIRST_WAIT, is_asked: false }
         })
     }
@@ -235,7 +235,7 @@ impl Email {
         {
             tracing::warn!(
                 receiver = self.receiver,
-                "some recipients are refused, the others are notified: {refused}"
+                "the mail server refused some recipients, the others got the mail: {refused}"
             );
         }
     }

@@ -51,7 +51,7 @@ impl Exec {
         match config.command.first() {
             None => Err("command is empty; write [\"/usr/local/bin/notify\"]".to_owned()),
             Some(program) if !Path::new(program).is_absolute() => Err(format!(
-                "command: {program:?} is no whole path; write one such as \"/usr/local/bin/notify\""
+                "command: {program:?} is not an absolute path; write one such as \"/usr/local/bin/notify\""
             )),
             Some(_) => {
                 Ok(Exec { receiver: receiver.to_owned(), config: config.clone(), message: message.clone() })
@@ -100,7 +100,7 @@ impl Exec {
                 _ = &mut talking => running.child.wait().await,
             }
         };
-        let status = status.map_err(|error| failed("cannot be waited for", error))?;
+        let status = status.map_err(|error| failed("its exit status cannot be read", error))?;
         running.has_ended = true;
         if status.success() {
             return Ok(());
@@ -136,7 +136,7 @@ impl Channel for Exec {
         match tokio::fs::metadata(program).await {
             Err(error) => Err(Failure::temporary(format!("{program} cannot be started: {error}"))),
             Ok(file) if !file.is_file() || file.permissions().mode() & 0o111 == 0 => {
-                Err(Failure::temporary(format!("{program} is no program that may be started; chmod +x it")))
+                Err(Failure::temporary(format!("{program} is not executable; chmod +x it")))
             }
             Ok(_) => Ok(()),
         }

@@ -214,7 +214,7 @@ fn headers(config: &WebhookConfig, templates: &mut Templates) -> Result<Vec<Head
             return Err(format!("headers: {name} is set by Rollcall; remove it"));
         }
         if name == AUTHORIZATION && config.token.is_some() {
-            return Err("headers: there is token_file as well; keep one".to_owned());
+            return Err("headers: authorization and token_file are both set; keep one".to_owned());
         }
         templates.add(&header_option(&name), value)?;
         names.push(name);

@@ -3,8 +3,8 @@
 //! Since when the receiver takes nothing is in the engine, so that a restart or another owner of its partitions does
 //! not begin the wait again. A success of any instance ends it; an instance that still fails begins it anew.
 //!
-//! A receiver that wants no more notifications (410) is not waited for: its notifications go to the fallback before
-//! they become dead letters.
+//! A receiver that answered 410 has no wait: its notifications go to the fallback at once, before they become dead
+//! letters.
 
 use std::time::Duration;
 

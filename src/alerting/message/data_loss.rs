@@ -32,8 +32,8 @@ pub(super) fn lines(delivery: &Delivery, lost: &str, zone: &Zone) -> Vec<(String
     ));
     lines.push(line(
         "What to do",
-        "a unit is known again after its next heartbeat; a unit that stays silent is not reported: restore a backup, or \
-         compare the units with your own list"
+        "a unit is known again after its next heartbeat; Rollcall does not notice units that stay silent: restore a \
+         backup, or compare the units with your own list"
             .to_owned(),
     ));
     lines

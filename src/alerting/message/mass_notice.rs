@@ -100,7 +100,7 @@ impl MassNotice {
                     line(&format!("{offline} of {units} units"), format!("fell silent since {since}; {why}")),
                     line(
                         &format!("{} are still offline", over.offline),
-                        "their notifications follow, as usual".to_owned(),
+                        "notifications of these units follow".to_owned(),
                     ),
                 ]
             }

@@ -288,11 +288,11 @@ fn blindness(delivery: &Delivery, interval: &Interval, zone: &Zone) -> Item {
     let of_kind = group::of_kind(delivery).map(of_kind).unwrap_or_default();
     let from = zone.show(interval.from);
     if !interval.is_over() {
-        let what = format!("since {from}; no unit{of_kind} is declared offline until that is over");
+        let what = format!("since {from}; no unit{of_kind} is declared offline until Rollcall hears again");
         return Item { name: format!("No heartbeat{of_kind} is heard"), what, link: None };
     }
     let (to, length) = (zone.show(interval.to), span(interval.length()));
-    let what = format!("from {from} to {to} ({length}); this time counts as silence of no unit");
+    let what = format!("from {from} to {to} ({length}); this time does not count as silence");
     Item { name: format!("No heartbeat{of_kind} could be heard"), what, link: None }
 }
 

@@ -34,7 +34,7 @@ fn of_times(files: &ServerFiles, all: &[Validity], now: Timestamp) -> Finding {
     };
     if now < from {
         let todo = "compare the clock of this machine, or wait";
-        Finding::fail(NAME, format!("{file} is valid from {from} on, which is to come; {todo}"))
+        Finding::fail(NAME, format!("{file} is not valid before {from}; {todo}"))
     } else if now >= until {
         Finding::fail(
             NAME,

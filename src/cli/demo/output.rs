@@ -28,7 +28,7 @@ impl DemoOutput {
     /// Prints the running parts, their addresses, and commands to try.
     pub fn welcome(&self, setup: &DemoSetup, fleet: &FleetConfig) {
         self.print(&format!(
-            "http://{}/ is the page of the fleet: units by state, what is silent and since when.",
+            "http://{}/ shows the fleet: units by state, silent units, and since when they are silent.",
             setup.web.address()
         ));
         for (port, server) in [(setup.web, "the web server"), (setup.broker, "the broker")] {
@@ -58,8 +58,8 @@ impl DemoOutput {
     pub fn summary(&self, setup: &DemoSetup, fleet: &Summary) {
         let counts = setup.notifications();
         self.print(&format!(
-            "\nThe fleet sent {} heartbeats in {:.0} s. Operators were alerted of {} silences and {} returns, by {} \
-             webhooks.",
+            "\nThe fleet sent {} heartbeats in {:.0} s. Receivers were notified of {} silences and {} returns in {} \
+             notifications.",
             fleet.sent,
             fleet.took.as_secs_f64(),
             counts.silences,

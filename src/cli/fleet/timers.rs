@@ -254,7 +254,7 @@ async fn cancel(wanted: Cancel) -> anyhow::Result<ExitCode> {
         for one in answer["timers"].as_array().into_iter().flatten() {
             let what = match &one["cancelled"] {
                 Value::Bool(true) => "is cancelled".to_owned(),
-                Value::Bool(false) => "does not wait: it fired, was cancelled or never was".to_owned(),
+                Value::Bool(false) => "is not waiting: it fired, was cancelled, or does not exist".to_owned(),
                 _ => text(&one["error"]),
             };
             println!("{}", shown(&format!("{} {what}", text(&one["id"]))));

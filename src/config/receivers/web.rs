@@ -29,7 +29,7 @@ const OF_WEBHOOKS: [&str; 10] = [
     "body",
     "body_file",
 ];
-const NO_ADDRESS: &str = "is not an address; write https://host/path or http://host/path";
+const NO_ADDRESS: &str = "is missing or not an address; write https://host/path or http://host/path";
 
 pub(super) fn webhook(
     path: &str,
@@ -102,7 +102,7 @@ fn body(path: &str, one: &Receiver, base: &Path, problems: &mut Problems) -> Opt
             None
         }
         (false, false) => {
-            problems.error(option, "there is body as well; keep one");
+            problems.error(option, "body and body_file are both set; keep one");
             None
         }
     }
@@ -113,7 +113,7 @@ fn address(path: &str, one: &Receiver, base: &Path, problems: &mut Problems) -> 
     let file = format!("{path}.url_file");
     let (option, text) = match (one.url.is_empty(), one.url_file.is_empty()) {
         (false, false) => {
-            problems.error(file, "there is url as well; keep one");
+            problems.error(file, "url and url_file are both set; keep one");
             return None;
         }
         (true, false) => {

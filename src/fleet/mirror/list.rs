@@ -1,7 +1,7 @@
 //! Sorted lists of units: the first units that a query selects, in its order.
 //!
 //! # Why no index
-//! Sorted indexes would cost every heartbeat more than lists cost in all, because the last seen time of a unit changes with each of
+//! Sorted indexes would cost more than all lists together, because the last seen time of a unit changes with each of
 //! its heartbeats. A list looks at every block of rows, and leaves out those that have no unit for its page:
 //! [`super::block_bounds`]. Units with an open record come first in most lists; where they fill the page, other
 //! units are not looked at, and where they are few, only their rows are read.

@@ -1,9 +1,9 @@
 //! Changes without an answer, and units whose row in the mirror may be wrong.
 //!
-//! An engine that fails while it applies changes may have applied them: the answer was lost, or a part of them
-//! was done before the rest failed. The records are durable and operators are notified of them, but the mirror and
-//! the counters of this process are updated by answers. So each call that applies changes leaves them here unless
-//! it is answered, also if it is dropped halfway, and the walk asks the engine for their outcome.
+//! An engine that fails while it applies changes may have applied them: the answer was lost, or a part of them was done
+//! before the rest failed. The records are durable and receivers are notified, but the mirror and the counters of this
+//! process are updated only by answers. So each call that applies changes leaves them here unless it is answered, also
+//! if it is dropped halfway, and the walk asks the engine for their outcome.
 //!
 //! # Why a change is recognised
 //! A record holds the moment at which it was detected, or its unit was back. No two changes of one record have

@@ -1,5 +1,5 @@
-//! The transitions of the whole fleet, for all clients of this instance: its own, and those that the other instances
-//! tell when they are asked. While no client follows, they are not asked.
+//! The transitions of the whole fleet, for all clients of this instance: its own, and those of other instances, which
+//! it requests only while a client follows.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -37,7 +37,7 @@ pub(super) fn meaning(state: State) -> &'static str {
         State::Offline => "silent past their deadline",
         State::NeverSeen => "registered, and not heard yet",
         State::Paused => "in a planned absence",
-        State::Unknown => "due, but Rollcall has not heard far enough to decide",
+        State::Unknown => "deadline passed, but Rollcall has no proof of hearing up to it yet",
     }
 }
 

@@ -34,7 +34,8 @@ pub(super) async fn page(
     let (summary, lasting) = (summary?, lasting?);
     let live = html! {
         h1 { "Incidents" }
-        p.quiet { "Units that are offline now, in the groups in which receivers are notified of them and of their returns." }
+        p.quiet { "Units that are offline now, in the groups in which receivers are notified of them and of their \
+                   returns." }
         @if let Some(trip) = &lasting.trip { (breaker(trip, lasting.at)) }
         (web.groups(&lasting, &summary.content))
         (blind(&lasting))
@@ -60,7 +61,8 @@ fn breaker(trip: &Trip, now: Timestamp) -> Markup {
             h2 { "A large part of the fleet" }
             p {
                 b { (format::number(trip.offline)) " of " (format::number(trip.units)) " units" }
-                " fell silent since " (format::ago(Some(trip.since), now)) ". Notifications of single units are held until units return, and "
+                " fell silent since " (format::ago(Some(trip.since), now)) ". Notifications of single units are held \
+                 until units return, and "
                 (format::ago(Some(trip.until), now)) " at the latest."
             }
         }
@@ -72,7 +74,7 @@ fn blind(lasting: &Lasting) -> Markup {
         section {
             h2 { "When Rollcall was blind" }
             @if lasting.blind.is_empty() { p.quiet { "Never, as far as it is on record." } } @else {
-                p.quiet { "Such time does not count as silence of any unit." }
+                p.quiet { "Blind time does not count as silence." }
                 ol.events {
                     @for interval in &lasting.blind {
                         li {
@@ -103,7 +105,8 @@ impl Web {
                 }
             }
             @if lasting.more_groups > 0 { p.quiet { "and " (lasting.more_groups) " more groups" } }
-            @if lasting.is_cut { p.quiet { "There are too many records for this page. It counts the newest ones; the page of the fleet counts all." } }
+            @if lasting.is_cut { p.quiet { "There are too many records for this page. It counts the newest ones; the \
+                 page of the fleet counts all." } }
         }
     }
 

@@ -39,8 +39,9 @@ pub(super) async fn page(
         p.quiet { "Ids that were heard since Rollcall started and are no units of the fleet. They are not watched." }
         @if page.unlisted_heartbeats > 0 {
             p.banner role="status" {
-                strong { "There are more than can be listed. " }
-                (format::number(page.unlisted_heartbeats)) " heartbeats came from other ids: a device may be inventing them."
+                strong { "The list is full. " }
+                (format::number(page.unlisted_heartbeats)) " heartbeats came from other ids: a device may be inventing \
+                     them."
             }
         }
         @if !page.incomplete.is_empty() {

@@ -22,8 +22,8 @@ pub fn silence(limit: Duration) -> String {
 /// The broker did not answer a subscription for that long.
 pub fn unanswered(limit: Duration) -> String {
     format!(
-        "the broker has not answered the subscription for {} s; it does not speak MQTT correctly, or is overloaded: its \
-         log says more",
+        "the broker has not answered the subscription for {} s; it does not speak MQTT correctly, or is overloaded: \
+         its log says more",
         limit.as_secs()
     )
 }
@@ -41,8 +41,8 @@ pub fn unproved(limit: Duration) -> String {
 pub fn no_share(answer: &ConnAck) -> Option<&'static str> {
     let offered = answer.properties.as_ref().and_then(|properties| properties.shared_subscription_available);
     (offered == Some(0)).then_some(
-        "it offers no shared subscriptions, and says so when it accepts the connection; leave mqtt.share empty: each instance \
-         then hears the whole fleet, and each silence is notified once all the same",
+        "it offers no shared subscriptions, and says so when it accepts the connection; leave mqtt.share empty: each \
+         instance then hears the whole fleet, and each silence is notified once all the same",
     )
 }
 
@@ -51,7 +51,7 @@ pub fn describe(error: &ConnectionError) -> String {
     match error {
         ConnectionError::ConnectionRefused(code) => match code {
             Code::BadUserNamePassword | Code::NotAuthorized => {
-                format!("it refused us ({code:?}); check mqtt.username and its password")
+                format!("the broker refused the login ({code:?}); check mqtt.username and mqtt.password_file")
             }
             Code::UnsupportedProtocolVersion | Code::RefusedProtocolVersion => {
                 "it does not speak MQTT 5".to_owned()
@@ -61,20 +61,20 @@ pub fn describe(error: &ConnectionError) -> String {
                  mqtt.share empty"
                     .to_owned()
             }
-            code => format!("it refused us ({code:?})"),
+            code => format!("the broker refused the connection ({code:?})"),
         },
         ConnectionError::MqttState(StateError::ServerDisconnect { reason_code, .. }) => match reason_code {
             DisconnectReasonCode::SessionTakenOver => {
-                "another client connected with our client id and took the session; its messages are lost, and that time \
-                 is blind; give each instance its own mqtt.client_id, and let the broker bind \
-                 client ids to users as config/mosquitto/production.conf does"
+                "another client connected with the client id of Rollcall and took over its session; messages of that \
+                 time are lost, and the time is blind; give each instance its own mqtt.client_id, and let the broker \
+                 bind client ids to users as config/mosquitto/production.conf does"
                     .to_owned()
             }
-            code => format!("it sent us away ({code:?})"),
+            code => format!("the broker ended the connection ({code:?})"),
         },
         ConnectionError::MqttState(StateError::ConnectionAborted) => {
-            "the broker closed the connection without a reason: it stopped, or another client uses our client id; see \
-             the broker's log"
+            "the broker closed the connection without a reason: it stopped, or another client uses the same client id; \
+             see the broker's log"
                 .to_owned()
         }
         error => match trust::cause(unwrapped(error)) {

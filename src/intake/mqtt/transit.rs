@@ -1,4 +1,4 @@
-//! How old a message may be that arrives now.
+//! The age of an arriving message.
 //!
 //! A broker keeps messages for a persistent session that is away, and a stalled connection delays them for any
 //! client. When they arrive, the units that sent them may be dead, and another instance may have declared them
@@ -10,8 +10,9 @@
 //! message that arrives more than a gap after the canary before it was sent has been in transit, and was sent
 //! between that canary and a gap after it. A unit that is present was heard at the later of the two, so it is never
 //! declared offline too early. A unit that is offline is back only if it was silent when the canary before the message
-//! was sent, however old that is: its last heartbeat, delivered twice or late, is one heartbeat. How far an earlier process heard with the same session is
-//! stored in the engine. A new session brings only messages that were sent after it began.
+//! was sent, however old that is: its last heartbeat, delivered twice or late, is one heartbeat. How far an earlier
+//! process heard with the same session is stored in the engine. A new session brings only messages that were sent after
+//! it began.
 //!
 //! A connection that stalls in both directions delays the canaries on their way to the broker as well. Then
 //! messages arrive first that were sent after them, and nothing says how long ago. So if no canary arrived for

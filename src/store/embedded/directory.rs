@@ -144,7 +144,7 @@ fn value(text: &str, name: &str) -> Option<String> {
 fn locked(path: &Path, text: &str) -> EngineError {
     let owner = value(text, "process").map_or("another process".into(), |id| format!("process {id}"));
     EngineError::Refused(format!(
-        "the fleet in {} is in use by {owner}; one fleet has one process: stop that one, or choose another \
+        "the fleet in {} is in use by {owner}; only one process can use it: stop that process, or choose another \
          engine.path",
         path.display()
     ))

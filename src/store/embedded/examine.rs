@@ -68,8 +68,8 @@ impl DatabaseFile {
         if !self.is_there() {
             let directory = self.path.display();
             let text = format!(
-                "{DATABASE} in {directory} was removed or replaced while rollcall works with it: nothing that is recorded is \
-                 kept; stop rollcall, put the directory back, and start it again"
+                "{DATABASE} in {directory} was removed or replaced while rollcall works with it: nothing that is \
+                 recorded is kept; stop rollcall, put the directory back, and start it again"
             );
             warnings.push(Warning { name: EngineWarning::LostItsData, text });
         }
@@ -98,7 +98,7 @@ fn check(config: &Config) -> Result<Condition> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             check_rights(path)?;
             return Ok(Condition {
-                server: format!("{engine}, a directory to be made at the start"),
+                server: format!("{engine}, the directory is created at the start"),
                 warnings: Vec::new(),
             });
         }

@@ -5,8 +5,8 @@
 //! the replica that takes over lacks what was not replicated. The same holds for a server that starts again without its
 //! last writes.
 //!
-//! So before the fleet becomes one to serve, replicas have to have all of it, and the primaries have to be the same
-//! processes as at the beginning. What a replica has survives the failover after that.
+//! So before an instance may serve the fleet, replicas must have all of it, and the primaries must be the same
+//! processes as at the beginning. Data on a replica survives a later failover.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ impl Arrival {
         Ok(Arrival { processes: processes(topology).await?, wait: Wait::new(config) })
     }
 
-    /// After the last write but the one that makes the fleet one to serve.
+    /// Called before the last write, which lets instances serve the fleet.
     ///
     /// # Errors
     /// `Refused` if a primary is another one or has started again, `Unavailable` if replicas do not have the fleet.

@@ -42,8 +42,8 @@ impl Ahead {
     pub fn off(self) -> Option<String> {
         let differs = self.differs(Ahead { least: 0, most: 0 })?;
         Some(format!(
-            "the clock of redis is {differs} that of this machine; one of them tells wrong times: run a time service \
-             such as chrony on both"
+            "the clock of redis is {differs} that of this machine; one of them is wrong: run a time service such as \
+             chrony on both"
         ))
     }
 }
@@ -55,8 +55,9 @@ pub(super) fn servers_off(by: (&str, Ahead), servers: &[(&str, Ahead)]) -> Optio
     let off: Vec<String> = servers.iter().filter_map(of).collect();
     let text = || {
         format!(
-            "clocks of redis differ from the one at {}, by which the fleet goes: {}; run a time service such as chrony \
-             on every server: where a server with another clock takes over, keys expire too early, and rollcall is blind \
+            "clocks of redis servers differ from the clock of {}, which the fleet uses: {}; run a time service such as \
+             chrony on every server: where a server with another clock takes over, keys expire too early, and \
+             rollcall is blind \
              for as long",
             by.0,
             off.join(", ")

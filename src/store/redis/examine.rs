@@ -188,8 +188,9 @@ async fn examine_fleet(engine: &RedisEngine, now: Timestamp) -> Result<Vec<Warni
     let emptied_at = engine.known_fleet().emptied_at.map(Timestamp::from_millis);
     if let Some(at) = emptied_at.filter(|at| now.since(*at) < LOSS_SHOWN) {
         let text = format!(
-            "a server of the cluster lost its part of the fleet at {at}: its units are known again when they are heard, \
-             those that stay silent are not: compare with your registry, or restore a backup; this is shown for a day"
+            "a server of the cluster lost its part of the fleet at {at}: its units are known again when they are \
+             heard, those that stay silent are not: compare with your registry, or restore a backup; this is shown \
+             for a day"
         );
         warnings.push(Warning { name: EngineWarning::LostItsData, text });
     }
@@ -377,13 +378,13 @@ impl ServerState {
     fn notifications_off(&self) -> Option<String> {
         match self.setting("notify-keyspace-events") {
             Err(why) => Some(format!(
-                "redis does not let its settings be read ({why}); permit CONFIG GET, or see to it that \
-                 notify-keyspace-events contains Ex. {MEANWHILE}"
+                "redis does not let its settings be read ({why}); permit CONFIG GET, or set notify-keyspace-events to \
+                 Ex yourself. {MEANWHILE}"
             )),
             Ok(flags) if notifies(flags) => None,
             Ok(flags) => Some(format!(
-                "redis does not notify expiry: notify-keyspace-events is {flags:?} and lacks Ex; the service sets it \
-                 when it starts, if it is permitted to. {MEANWHILE}"
+                "redis does not notify expiry: notify-keyspace-events is {flags:?} and lacks Ex; rollcall serve sets \
+                 it at its start, if the user may. {MEANWHILE}"
             )),
         }
     }

@@ -3,7 +3,8 @@
 //!
 //! # Why hearing has a copy
 //! In a cluster the server of this key may lose its data while others have theirs. A new fleet would be created beside
-//! what is left of the old one: its units would be watched by nobody, and instances that run would go on with the old one.
+//! what is left of the old one: no instance would watch its units, and running instances would continue with the old
+//! fleet.
 
 use redis::pipe;
 

@@ -4,16 +4,16 @@
 //! becomes the primary lacks the newest heartbeats, while `heard` on another server says that they were recorded.
 //! Therefore each canary also leaves a stamp in every partition, behind the heartbeats before it. The next canary reads
 //! the stamps first: if one is older than `heard`, heartbeats since then are lost, and Rollcall counts as having heard
-//! up to that stamp only. The rest is the rule of every other blindness: the step from there to the new canary is a
+//! up to that stamp only. As for every other gap, the time from there to the new canary is a
 //! blind interval. A partition that moves to another server takes its stamp along.
 //!
 //! Between the promotion and that canary, units of the new primary seem silent though `heard` says that all was heard.
 //! Therefore a deadline check reads the stamp with the units, and counts as heard what is before both.
 //!
-//! A server that dies may take heartbeats with it that it has answered and no stamp covers yet: those of the time
-//! between two canaries, which is long while a canary waits for another server. So the first canary after a primary was
-//! replaced ends a blind interval, however short it is. Stamps are raised by the primaries that were read: a new one
-//! would get the stamp of heartbeats that it lacks.
+//! A server that dies may lose acknowledged heartbeats that no stamp covers yet: those since the last canary. That time
+//! is long while a canary waits for another server. So the first canary after a primary was replaced ends a blind
+//! interval, however short it is. Stamps are raised by the primaries that were read: a new one would get the stamp of
+//! heartbeats that it lacks.
 //!
 //! A partition without a stamp, while others have theirs, was emptied, and its units are lost: operators are notified.
 //! Before every partition had one for the first time, none counts as emptied: the fleet is new, or came from a single

@@ -440,7 +440,7 @@ async fn the_command_line_registers_lists_shows_and_cancels() {
     assert_eq!(shown["data"], json!({ "x": 1 }));
     assert_eq!(
         run(&["cancel", "a b", "never"]).await.1,
-        "a b is cancelled\nnever does not wait: it fired, was cancelled or never was\n"
+        "a b is cancelled\nnever is not waiting: it fired, was cancelled, or does not exist\n"
     );
     assert_eq!(
         run(&["watch", "a b"]).await,

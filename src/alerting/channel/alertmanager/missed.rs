@@ -1,7 +1,7 @@
 //! Ends of alerts that a server did not take while another one did.
 //!
 //! They follow with the next alerts for that server. Each is kept for as long as the alert may last there: then the
-//! server has ended it by itself. What is beyond the bound ends like that, too.
+//! server has ended it by itself. Ends beyond the bound are dropped, and their alerts expire at the server.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
 //! Connections to a broker. Each is used by one attempt at a time.
 //!
-//! What a broker does not take may end the connection, and that ends no other attempt. A connection that served one
-//! attempt serves the next, so a storm does not connect for each message. One that is not used for [`IDLE`] is left,
-//! which is sooner than a broker expects a ping.
+//! A message that the broker refuses may end the connection; other attempts are unaffected. A connection that served
+//! one attempt serves the next, so a storm does not connect for each message. One that is not used for [`IDLE`] is
+//! left, which is sooner than a broker expects a ping.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;

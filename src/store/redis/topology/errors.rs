@@ -47,7 +47,8 @@ pub fn may_pass(error: &RedisError) -> bool {
 }
 
 /// The advice if a server does not know a command that every Redis knows.
-const NO_STORE: &str = "it keeps no keys, as a sentinel does, or its commands are renamed: write redis-sentinel:// for sentinels";
+const NO_STORE: &str = "it keeps no keys, as a sentinel does, or its commands are renamed: write redis-sentinel:// for \
+                        sentinels";
 
 fn is_unknown_command(error: &RedisError) -> bool {
     error.to_string().to_lowercase().contains("unknown command")
@@ -151,8 +152,8 @@ pub fn replaced(address: &str, error: &RedisError, is_cluster: bool) -> Option<E
     let look = if is_cluster { "CLUSTER NODES there" } else { "SENTINEL MASTER at the sentinels" };
     is_replica.then(|| {
         EngineError::Unavailable(format!(
-            "redis at {address} is a replica now, and rollcall looks for the primary that took over; if this lasts, see \
-             {look}: {}",
+            "redis at {address} is a replica now, and rollcall looks for the primary that took over; if this lasts, \
+             see {look}: {}",
             first_of(error)
         ))
     })
@@ -179,7 +180,7 @@ pub fn classify(address: &str, error: &RedisError) -> EngineError {
         ErrorKind::InvalidClientConfig if error.to_string().starts_with(NO_SERVERS) => {
             EngineError::Refused(error.detail().unwrap_or(NO_SERVERS).to_owned())
         }
-        ErrorKind::InvalidClientConfig => refused("cannot be addressed like that; check engine.url"),
+        ErrorKind::InvalidClientConfig => refused("does not accept this address; check engine.url"),
         ErrorKind::RESP3NotSupported => refused("is too old; 6.2 or newer is needed"),
         ErrorKind::Server(ServerErrorKind::NoPerm) => {
             refused("does not permit a command; check the rights of its user")
@@ -195,8 +196,8 @@ pub fn classify(address: &str, error: &RedisError) -> EngineError {
                  address of a node",
         ),
         ErrorKind::Server(ServerErrorKind::TryAgain) => unavailable(
-            "has a slot that is being moved; if nobody moves slots, the move was broken off: end it with redis-cli \
-             --cluster fix HOST:PORT, with the address of a node",
+            "has a slot that is being moved; if no reshard is running, it was interrupted: complete it with redis-cli \
+             --cluster fix HOST:PORT",
         ),
         ErrorKind::Server(ServerErrorKind::BusyLoading) => unavailable("is still loading its data"),
         _ => match error.code() {

@@ -148,7 +148,7 @@ impl Servers {
         if let Some((at, failed)) = &*learned
             && at.elapsed() < SHORTEST_PERIOD
         {
-            // Without any server, whoever asks next needs the reason.
+            // Without any server, the next caller needs the reason.
             let failed = failed.clone().filter(|_| before.number == 0);
             return failed.map_or(Ok(()), Err);
         }

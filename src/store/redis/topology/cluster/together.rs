@@ -1,15 +1,16 @@
 //! Which reports are of this cluster.
 //!
 //! A node that was removed and has joined another cluster, or a wrong address in `engine.url`, reports other nodes and
-//! other slots. Their epochs mean nothing here, so a mixture would send commands to a stranger.
+//! other slots. Their epochs mean nothing here, so a mixture would send commands to a server of another cluster.
 //!
 //! # How reports belong together
 //! Two nodes are of one cluster if each lists the other. One direction is not enough: a node that was reset is
 //! still listed by those that it has left.
 //!
 //! # Which cluster is this one
-//! The one of which more than half of the last known nodes are listed. At the start, and when no such node answers, it is
-//! the one of most of the given nodes; then the one with most slots; then that of the first given node.
+//! It is the cluster that lists more than half of the last known nodes. At the start, or if no known node answers, it
+//! is the cluster with the most nodes of `engine.url`, then with the most slots, then that of the first node of
+//! `engine.url`.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;

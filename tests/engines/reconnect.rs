@@ -3,12 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rollcall::clock::Clock;
+use redis::cmd;
+use rollcall::clock::{Clock, Timestamp};
+use rollcall::presence::Interval;
 use rollcall::store::redis::{Config, RedisEngine};
-use rollcall::store::{EngineError, HearingStore, Layout, Queries, UnitStore};
+use rollcall::store::{EngineError, GroupStore, HearingStore, Layout, OutboxEvent, Queries, UnitStore};
 use rollcall::telemetry::Telemetry;
-use tokio::sync::mpsc;
+use tokio::io::AsyncReadExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, watch};
 
+use super::conformance::world::roll;
+use crate::support::cluster::{Cluster, ClusterPlan};
+use crate::support::connect::connected;
 use crate::support::node::until;
 use crate::support::redis::Redis;
 
@@ -69,4 +76,68 @@ async fn a_fleet_whose_properties_are_lost_is_the_same_after_a_start() {
     let second = RedisEngine::connect(&config, telemetry()).await.unwrap();
     assert_eq!((second.partitions(), second.fleet_id()), (7, first.fleet_id()));
     assert_eq!(second.key(), first.key());
+}
+
+/// The server of hearing comes back empty while no instance runs; the others know up to when the fleet was heard.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_empty_server_of_hearing_is_a_loss_also_for_an_instance_that_starts_then() {
+    let plan = ClusterPlan { node_timeout: Duration::from_secs(30), ..ClusterPlan::new(0) };
+    let cluster = Cluster::start(plan).await;
+    let config = Config { url: cluster.url(), ..Config::default() };
+    let begin = Timestamp::from_millis(1_800_000_000_000);
+    let at = |seconds: u64| begin + Duration::from_secs(seconds);
+    let hears = async |seconds: &[u64]| {
+        let engine = Arc::new(connected(&config, telemetry()).await);
+        let roll = roll(engine.clone());
+        roll.refresh_hearing().await.unwrap();
+        for seconds in seconds {
+            roll.canary_returned(at(*seconds)).await.unwrap();
+        }
+        (engine.outbox(&[engine.partitions()], 10).await.unwrap(), roll.hearing().ledger.intervals().to_vec())
+    };
+    assert_eq!(hears(&[1, 2, 3]).await, (vec![], vec![]));
+    let key = "rollcall:{hearing}:heard";
+    cluster.ask::<()>(key, cmd("FLUSHALL").arg("SYNC")).await;
+    let (events, blind) = hears(&[60, 61]).await;
+    let interval = Interval { from: at(3), to: at(60) };
+    assert_eq!(blind, [interval]);
+    let events: Vec<OutboxEvent> = events.into_iter().map(|entry| entry.event).collect();
+    let [OutboxEvent::DataLost(loss)] = &events[..] else { panic!("{events:?}") };
+    assert_eq!(loss.interval, interval);
+    assert!(loss.partitions.is_some_and(|lost| (8..=24).contains(&lost)), "a third of 48: {loss:?}");
+}
+
+/// A proxy in front of a server that takes what arrives on its connections and passes nothing on, but for new ones.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_takes_requests_and_answers_none_is_replaced() {
+    let redis = Redis::start();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://{}/0", listener.local_addr().unwrap());
+    let (swallow, swallows) = watch::channel(0);
+    let server = ("127.0.0.1", redis.port());
+    tokio::spawn(async move {
+        for number in 1_u64.. {
+            let (mut client, _) = listener.accept().await.unwrap();
+            let (mut to, mut swallows) = (TcpStream::connect(server).await.unwrap(), swallows.clone());
+            tokio::spawn(async move {
+                let swallowed = async {
+                    while *swallows.borrow_and_update() < number {
+                        swallows.changed().await.unwrap()
+                    }
+                };
+                let is_swallowed = tokio::select! {
+                    _ = tokio::io::copy_bidirectional(&mut client, &mut to) => false,
+                    () = swallowed => true,
+                };
+                while is_swallowed && client.read(&mut [0; 1024]).await.is_ok_and(|count| count > 0) {}
+            });
+        }
+    });
+    let config = Config { url, ..Config::default() };
+    let engine = RedisEngine::connect(&config, telemetry()).await.unwrap();
+    assert!(engine.hearing().await.is_ok());
+    swallow.send_replace(100);
+    assert!(engine.hearing().await.is_err(), "its connection answers nothing");
+    swallow.send_replace(0);
+    until("it connects anew", async || engine.hearing().await.is_ok()).await;
 }

@@ -3,8 +3,12 @@
 //! A replica that takes over may lack a record of which receivers have the notification, if it lagged and the wait for
 //! it ended (see `replication.rs`). A unit that stays silent is found again. One that is heard again before that would
 //! leave an open alert for ever: neither its record nor its group says that a receiver was notified. So this process
-//! keeps the silences that its receivers acknowledged, from that moment on until a wait for the replicas succeeds, or
-//! for [`LONGEST`], at most [`MOST`] records.
+//! keeps the silences that its receivers acknowledged, from that moment on until a wait for the replicas succeeds that
+//! began [`FAILOVER`] later, or for [`LONGEST`], at most [`MOST`] records.
+//!
+//! # Why an earlier wait proves nothing
+//! In the first second of a failover by Sentinel the promoted replica is a primary already, while the old primary accepts
+//! writes and another replica acknowledges them. Both follow the new primary afterwards, and these writes are lost.
 //!
 //! A silence is doubtful if the primary of its unit or of its group was replaced since it was recorded.
 //! `alerting/lost.rs` compares doubtful silences with the stored ones, and writes lost ones again. Where nothing was
@@ -33,6 +37,8 @@ use crate::store::{AcknowledgedSilence, Delivery, Destinations, Marking, Notifie
 const LONGEST: Duration = Duration::from_secs(600);
 /// The most records in deliveries that are kept. Of more, the oldest are forgotten.
 const MOST: usize = 10_000;
+/// From the promotion of a replica until this process knows of it, at most.
+const FAILOVER: Duration = Duration::from_secs(10);
 /// The least time between two waits for replicas.
 const PERIOD: Duration = Duration::from_secs(1);
 
@@ -213,7 +219,8 @@ impl RedisEngine {
                 replicated.contains(&partition) && !self.may_be_lost(kept, partition)
             };
             self.acknowledged().forget(|kept| {
-                kept.stored <= now && self.partitions_of(kept).into_iter().all(|one| is_safe(one, kept))
+                kept.stored + FAILOVER <= now
+                    && self.partitions_of(kept).into_iter().all(|one| is_safe(one, kept))
             });
         }
         doubtful

@@ -14,7 +14,7 @@ use super::conditional::{ConditionalWrite, Expect, Fields};
 use super::meta::Fleet;
 use super::reading::milliseconds;
 use super::topology::Topology;
-use super::{RedisEngine, meta};
+use super::{RedisEngine, meta, stamps};
 use crate::clock::Timestamp;
 use crate::presence::{BlindInterval, Interval};
 use crate::store::json::to_json;
@@ -35,10 +35,30 @@ pub(super) struct KnownFleet {
 }
 
 impl KnownFleet {
-    /// The state at the start of an instance. Writes the id beside `heard` for a fleet of an earlier version.
+    /// The state at the start of an instance. Writes the id beside `heard` for a fleet without it: a new one, or one of
+    /// which the server of `heard` lost its data while no instance ran. Then the oldest stamp of the other servers says up
+    /// to when Rollcall has heard, and partitions without a stamp are lost.
     pub async fn begin(topology: &Topology, Fleet { id, key, keys }: &Fleet) -> Result<KnownFleet> {
+        let mut exists = pipe();
+        exists.hexists(keys.heard(), "fleet");
+        let (exists,): (bool,) = topology.send("meta", &exists).await?;
+        let oldest = match topology.has_parts() && !exists {
+            true => stamps::read(topology, keys).await?.into_iter().flatten().min(),
+            false => None,
+        };
         let mut pipe = pipe();
-        pipe.atomic().hset_nx(keys.heard(), "fleet", id).ignore();
+        pipe.atomic();
+        if let Some(oldest) = oldest {
+            tracing::error!(
+                heard = %oldest,
+                "the server of hearing lost its data while no instance ran; Rollcall goes on from the oldest moment that \
+                 the other servers have"
+            );
+            // Another instance may have written them meanwhile.
+            pipe.hset_nx(keys.heard(), "at", oldest.as_millis()).ignore();
+            pipe.hset_nx(keys.heard(), stamps::STAMPED, 1).ignore();
+        }
+        pipe.hset_nx(keys.heard(), "fleet", id).ignore();
         pipe.hset_multiple(keys.heard(), &meta::copy(keys, key)).ignore();
         pipe.hmget(keys.heard(), &["fleet", "at", "emptied_at"]);
         type Text = Option<Vec<u8>>;

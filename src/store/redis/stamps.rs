@@ -30,8 +30,9 @@ use redis::pipe;
 use tokio::time::Instant;
 
 use super::RedisEngine;
+use super::keys::Keys;
 use super::reading::milliseconds;
-use super::topology::View;
+use super::topology::{Topology, View};
 use crate::clock::Timestamp;
 use crate::store::Result;
 
@@ -88,6 +89,17 @@ impl KnownPrimaries {
     }
 }
 
+/// Reads the stamp of each partition.
+pub(super) async fn read(topology: &Topology, keys: &Keys) -> Result<Vec<Option<Timestamp>>> {
+    let mut read = pipe();
+    for partition in 0..keys.partitions() {
+        read.get(keys.in_partition(partition, "heard"));
+    }
+    let stamps: Vec<Option<Vec<u8>>> = topology.send("stamps", &read).await?;
+    let moment = |stamp: &Option<Vec<u8>>| stamp.as_deref().and_then(milliseconds);
+    Ok(stamps.iter().map(|stamp| moment(stamp).map(Timestamp::from_millis)).collect())
+}
+
 impl RedisEngine {
     /// Reads the stamps; none of a single server.
     pub(super) async fn read_stamps(&self) -> Result<Stamps> {
@@ -95,15 +107,7 @@ impl RedisEngine {
             return Ok(Stamps::default());
         }
         let were_complete = self.were_stamped().await?;
-        let mut read = pipe();
-        for partition in 0..self.keys.partitions() {
-            read.get(self.keys.in_partition(partition, "heard"));
-        }
-        let stamps: Vec<Option<Vec<u8>>> = self.topology.send("stamps", &read).await?;
-        let moment = |stamp: &Option<Vec<u8>>| stamp.as_deref().and_then(milliseconds);
-        let stamps: Vec<Option<Timestamp>> =
-            stamps.iter().map(|stamp| moment(stamp).map(Timestamp::from_millis)).collect();
-        Ok(Stamps::of(&stamps, were_complete))
+        Ok(Stamps::of(&read(&self.topology, &self.keys).await?, were_complete))
     }
 
     /// Whether every partition of the fleet has had its stamp.

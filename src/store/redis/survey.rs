@@ -97,7 +97,9 @@ pub(super) async fn servers(topology: &Topology, now: Timestamp) -> Result<Vec<S
         }
         found.push(condition(address, state, warnings));
     }
-    let observers = observers.into_iter();
+    // A replica that refuses the login is among both.
+    let known: BTreeSet<String> = found.iter().map(|one| one.address.clone()).collect();
+    let observers = observers.into_iter().filter(|(address, _)| !known.contains(address));
     found.extend(observers.map(|(address, state)| ServerCondition { address, state, warnings: Vec::new() }));
     Ok(found)
 }

@@ -19,7 +19,7 @@ use futures_util::stream::{self, StreamExt};
 use redis::{Client, RedisResult, Value, pipe};
 
 use super::address::HostPort;
-use super::discovery::{Discovery, Observer, Primary, ask, most};
+use super::discovery::{Discovery, Observer, Primary, addresses, ask, most};
 use super::errors::{LOGIN, NoAnswer};
 use super::login::Login;
 use super::slots::SLOTS;
@@ -188,12 +188,12 @@ impl Discovery for Cluster {
         Ok(primaries)
     }
 
-    async fn observers(&self, known: &[HostPort]) -> Vec<Observer> {
-        let Answers { reports, failed, strangers } = self.answers(known).await;
+    async fn observers(&self, known: &[Primary]) -> Vec<Observer> {
+        let Answers { reports, failed, strangers } = self.answers(&addresses(known)).await;
         if reports.is_empty() {
             return Vec::new();
         }
-        let mut used: BTreeSet<HostPort> = known.iter().cloned().collect();
+        let mut used: BTreeSet<HostPort> = known.iter().map(|primary| primary.at.clone()).collect();
         let primaries = primaries(&reports);
         used.extend(primaries.iter().map(|primary| primary.at.clone()));
         // A replica that refuses the login is of no use when it is promoted.

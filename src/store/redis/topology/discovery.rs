@@ -55,8 +55,8 @@ pub trait Discovery: Send + Sync {
     }
 
     /// The sentinels, and the servers that hold no part of the fleet though they belong to it: replicas that do not
-    /// answer, nodes without slots. `known` are the primaries and their replicas.
-    async fn observers(&self, _known: &[HostPort]) -> Vec<Observer> {
+    /// answer or refuse the login, nodes without slots. `known` are the primaries of the last answer.
+    async fn observers(&self, _known: &[Primary]) -> Vec<Observer> {
         Vec::new()
     }
 
@@ -69,6 +69,12 @@ pub trait Discovery: Send + Sync {
     fn is_fixed(&self) -> bool {
         false
     }
+}
+
+/// The addresses of primaries and of their replicas.
+pub fn addresses(primaries: &[Primary]) -> Vec<HostPort> {
+    let of = |primary: &Primary| [std::slice::from_ref(&primary.at), &primary.replicas].concat();
+    primaries.iter().flat_map(of).collect()
 }
 
 /// Asks a server over a connection of its own, which is closed afterwards.

@@ -384,7 +384,10 @@ impl Topology {
             self.servers.doubt();
             self.request_examination();
             match meaning {
-                EngineError::Unavailable(why) => EngineError::Passing(why),
+                EngineError::Unavailable(why) => EngineError::Passing(match self.servers.learn_failure() {
+                    Some(failure) => format!("{why}; the primaries cannot be learned: {failure}"),
+                    None => why,
+                }),
                 // Other servers have its keys, or will have them: the next attempt finds them.
                 EngineError::Refused(_) => EngineError::Passing(format!(
                     "redis at {address} has no longer the keys of a command: {error}"

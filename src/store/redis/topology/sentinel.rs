@@ -270,13 +270,13 @@ impl Discovery for Sentinel {
         self.login.client(&at.host, at.port)
     }
 
-    async fn observers(&self, known: &[HostPort]) -> Vec<Observer> {
+    async fn observers(&self, known: &[Primary]) -> Vec<Observer> {
         let sentinels = self.login.address().servers.iter();
-        let used = known.first();
+        let used = known.first().map(|primary| &primary.at);
         let observed = sentinels.map(|one| async move { (one.to_string(), self.observe(one, used).await) });
         let mut observed = join_all(observed).await;
         let mut replicas = self.replicas().await;
-        replicas.retain(|(at, _)| !known.contains(at));
+        replicas.retain(|(at, _)| Some(at) != used);
         let replicas = replicas.iter().map(|(at, is_down)| async move {
             let why = self.observe_replica(at, *is_down).await?;
             Some((at.to_string(), Err(why)))

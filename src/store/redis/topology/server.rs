@@ -184,8 +184,8 @@ impl Server {
         Ok((answers, queued))
     }
 
-    /// Connects again with the next call: a connection whose login was refused keeps that answer for good, though an
-    /// operator may have changed the user meanwhile.
+    /// Connects again with the next call. A connection whose login was refused keeps that answer, though an operator may
+    /// have changed the user meanwhile. One that takes requests and answers none, as through a proxy that hangs, stays open.
     fn connect_anew(&self) {
         let mut replaced = self.replaced.lock().unwrap_or_else(PoisonError::into_inner);
         if replaced.elapsed() < LOGIN_AGAIN {
@@ -199,7 +199,7 @@ impl Server {
 
     fn answered<T>(&self, began: Instant, answer: RedisResult<T>) -> RedisResult<T> {
         self.answers.set(!answer.as_ref().is_err_and(is_cut));
-        if answer.as_ref().is_err_and(is_refused_login) {
+        if answer.as_ref().is_err_and(|error| is_refused_login(error) || error.is_timeout()) {
             self.connect_anew();
         }
         if answer.is_ok() {

@@ -2,7 +2,7 @@
 //! the topology reports a change, and from time to time.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -11,7 +11,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::address::HostPort;
-use super::discovery::{Discovery, Observer, Primary};
+use super::discovery::{Discovery, Observer, Primary, addresses};
 use super::errors::classify;
 use super::server::Server;
 use super::slots::SlotMap;
@@ -63,19 +63,13 @@ impl Clocks {
     }
 }
 
-impl View {
-    /// The addresses of the primaries and of their replicas.
-    fn addresses(&self) -> Vec<HostPort> {
-        let of = |primary: &Primary| [std::slice::from_ref(&primary.at), &primary.replicas].concat();
-        self.primaries.iter().flat_map(of).collect()
-    }
-}
-
 pub struct Servers {
     discovery: Box<dyn Discovery>,
     view: watch::Sender<Arc<View>>,
     /// When the servers were learned last. Held while they are learned.
     learned: tokio::sync::Mutex<Option<(Instant, Option<EngineError>)>>,
+    /// Why they could not be learned last; `None`: they could.
+    failure: Mutex<Option<String>>,
     doubt: Notify,
     /// The server without slots to which another one referred last: the first commands of a slot that moves there.
     referred: Mutex<Option<Arc<Server>>>,
@@ -97,6 +91,7 @@ impl Servers {
             discovery,
             view: watch::Sender::default(),
             learned: Default::default(),
+            failure: Mutex::default(),
             doubt: Notify::new(),
             referred: Mutex::default(),
             limits: Mutex::new(Limits { instances: 1, storms: BTreeMap::new() }),
@@ -152,8 +147,9 @@ impl Servers {
             let failed = failed.clone().filter(|_| before.number == 0);
             return failed.map_or(Ok(()), Err);
         }
-        let primaries = self.discovery.learn(&before.addresses()).await;
+        let primaries = self.discovery.learn(&addresses(&before.primaries)).await;
         *learned = Some((Instant::now(), primaries.as_ref().err().cloned()));
+        *self.failure() = primaries.as_ref().err().map(ToString::to_string);
         let primaries = primaries?;
         if primaries == before.primaries {
             return Ok(());
@@ -167,6 +163,15 @@ impl Servers {
         let stays = |server: &Arc<Server>| now.map.servers().iter().any(|other| Arc::ptr_eq(server, other));
         before.map.servers().iter().filter(|server| !stays(server)).for_each(|server| server.leave());
         Ok(())
+    }
+
+    /// Why the servers cannot be learned, if the last attempt failed.
+    pub fn learn_failure(&self) -> Option<String> {
+        self.failure().clone()
+    }
+
+    fn failure(&self) -> MutexGuard<'_, Option<String>> {
+        self.failure.lock().expect("nothing panics under this lock")
     }
 
     /// Learns the servers again, unless that was done a moment ago.
@@ -200,7 +205,7 @@ impl Servers {
 
     /// The servers beside those that hold the fleet: see [`Discovery::observers`].
     pub async fn observers(&self) -> Vec<Observer> {
-        self.discovery.observers(&self.now().addresses()).await
+        self.discovery.observers(&self.now().primaries).await
     }
 
     pub fn connect(&self, at: &HostPort) -> Result<Server> {

@@ -164,9 +164,10 @@ async fn a_failover_is_heard_of_while_the_first_sentinel_hangs() {
 async fn a_sentinel_that_names_another_primary_than_the_others_is_a_problem() {
     let world = World::new(2).await;
     let discovery = world.discovery();
-    let used = discovery.learn(&[]).await.unwrap()[0].at.clone();
+    let known = discovery.learn(&[]).await.unwrap();
+    let used = &known[0].at;
     let states_of = async || {
-        let observed = discovery.observers(std::slice::from_ref(&used)).await.into_iter();
+        let observed = discovery.observers(&known).await.into_iter();
         observed.map(|(_, state)| state).collect::<Vec<_>>()
     };
     let states = states_of().await;
@@ -179,4 +180,25 @@ async fn a_sentinel_that_names_another_primary_than_the_others_is_a_problem() {
     assert!(states[0].is_ok(), "{states:?}");
     let why = states[1].as_ref().unwrap_err();
     assert!(why.contains(&second.port().to_string()) && why.contains(&used.to_string()), "{why}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connected_replica_that_refuses_the_login_is_a_problem() {
+    let world = World::new(1).await;
+    let login = ["SETUSER", "fleet", "on", ">pw", "~*", "&*", "+@all"];
+    for server in [&world.primary, &world.last] {
+        to::<()>(server, cmd("ACL").arg(&login)).await.unwrap();
+    }
+    let url = format!("redis-sentinel://fleet@127.0.0.1:{}/{SERVICE}", world.sentinels[0].port());
+    let config = Config { url, password: Some("pw".to_owned()), ..Config::default() };
+    let discovery = Sentinel::new(Login::new(&config).unwrap(), SERVICE);
+    let known = discovery.learn(&[]).await.unwrap();
+    assert_eq!(known[0].replicas.len(), 2, "both are connected");
+    let observed = discovery.observers(&known).await.into_iter();
+    let wrong: Vec<String> = observed.filter_map(|(_, state)| state.err()).collect();
+    let port = world.replica.port().to_string();
+    assert!(
+        wrong.len() == 1 && wrong[0].contains(&port) && wrong[0].contains("refused the login"),
+        "{wrong:?}"
+    );
 }

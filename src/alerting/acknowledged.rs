@@ -12,13 +12,15 @@
 //! # Incidents
 //! The page of an incident is acknowledged when an operator takes care of every one of its units that is offline and was
 //! notified. One unit is not enough: it may be known to be broken, and then no operator would be called for the others.
+//! For the same reason a unit that falls silent after that is a page of its own: an acknowledged page calls no operator.
 
 use std::sync::Arc;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
+use crate::clock::Timestamp;
 use crate::presence::{Incident, OfflineRecord, RecordId};
-use crate::store::{Delivery, GroupStore, Queries, Result, incident_in};
+use crate::store::{Delivery, Group, GroupStore, Queries, Result, incident_in};
 
 /// How many records are read at once.
 const AT_ONCE: usize = 16;
@@ -28,6 +30,7 @@ pub(super) async fn with_acknowledgements(
     groups: &dyn GroupStore,
     queries: &dyn Queries,
     delivery: Arc<Delivery>,
+    now: Timestamp,
 ) -> Result<Arc<Delivery>> {
     if delivery.offline.is_empty() && delivery.situation.incident.is_none() {
         return Ok(delivery);
@@ -49,8 +52,22 @@ pub(super) async fn with_acknowledgements(
     if let Some(incident) = delivery.situation.incident.as_ref().filter(|one| one.until.is_none()) {
         delivery.situation.is_acknowledged =
             is_acknowledged(groups, queries, &delivery.group.key, incident).await?;
+        if delivery.situation.is_acknowledged {
+            note(groups, &delivery.group, now).await?;
+        }
     }
     Ok(Arc::new(delivery))
+}
+
+/// Notes that an operator took care of the incident of a group. If its notification changes it meanwhile, the next
+/// attempt or acknowledgement notes it.
+async fn note(groups: &dyn GroupStore, group: &Group, now: Timestamp) -> Result<()> {
+    let Some(before) = groups.incident(&group.key).await? else { return Ok(()) };
+    let Some(mut kept) = incident_in(&before).filter(|kept| kept.incident.acknowledged_at.is_none()) else {
+        return Ok(());
+    };
+    kept.incident.acknowledged_at = Some(now);
+    groups.replace_incident(group, &before, Some(&kept), now).await.map(|_| ())
 }
 
 /// Whether an operator takes care of every unit of the incident that is offline and was notified.

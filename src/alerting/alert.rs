@@ -141,7 +141,7 @@ mod tests {
             // A service that keeps an alert for each key closes the last one, or keeps the one that lasts. So does one
             // that calls an operator for each.
             for changes in [members, pages] {
-                let mut open = std::collections::BTreeSet::from([begun.id.to_string()]);
+                let mut open = std::collections::BTreeSet::from([format!("flapping:{}", begun.id)]);
                 for member in changes(&delivery, &config.zone, &config.links) {
                     match member.action {
                         Action::Trigger => open.insert(member.key),

@@ -63,11 +63,13 @@ impl Deliver {
         self.leave_or_give_up(in_flight, delivery);
     }
 
-    /// Leaves a delivery that is leased to the engine. One that is too old is given up.
+    /// Leaves a delivery that is leased to the engine. One that is too old is given up, unless a probe is due or under
+    /// way: the receiver may take it, also one that an operator delivers again long after it was sealed.
     pub(super) fn leave_or_give_up(&self, in_flight: &mut InFlight, delivery: Arc<Delivery>) {
         let now = self.clock.now();
         let age = now.since(delivery.sealed_at);
-        if age < self.receiver.retry.give_up_after {
+        let may_succeed = in_flight.begun > 0 || in_flight.breaker.admits(now);
+        if age < self.receiver.retry.give_up_after || may_succeed {
             in_flight.unrecorded.push(Ended { delivery, end: End::RetryAt(now), attempt: None });
             return;
         }

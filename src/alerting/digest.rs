@@ -263,6 +263,7 @@ mod tests {
             still_offline,
             until: None,
             notified_from: None,
+            acknowledged_at: None,
         };
         let with = |id: &str, incident: Option<Incident>| {
             let mut delivery = waiting(id, id, &[record(id)], Some(0)).delivery;

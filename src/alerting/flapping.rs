@@ -1,9 +1,10 @@
-//! Flapping units: receivers are notified once of an episode, and once of its end, and of no transition in between.
+//! Flapping units: receivers are notified once of an episode, and once of its end, and of no silence in between.
 //!
-//! Every transition of a kind with flap detection is noted before it joins its groups. One that belongs to an episode
-//! does not join: the episode joins instead, which changes nothing after the first time, and so an alert silence that
-//! covered its begin holds it back until the unit flaps once more. The return of a silence that receivers know of
-//! closes that silence without a notification, because reminders and escalations would go on.
+//! Every transition of a kind with flap detection is noted before it joins its groups. A silence that belongs to an
+//! episode does not join: the episode joins instead, which changes nothing after the first time, and so an alert silence
+//! that covered its begin holds it back until the unit flaps once more. A return joins as ever: it ends a silence that
+//! receivers know of, also those that are not notified of the episode, such as receivers of an escalation; the return of
+//! another silence is notified to no receiver.
 //!
 //! An episode has groups of its own, beside those of its route. With its end joins the open record of the unit, if it
 //! has one: one notification has both, and the record's return is notified like any other.
@@ -52,18 +53,18 @@ pub(super) async fn noted(flapping: &Flapping, events: Vec<OutboxEvent>) -> Resu
         match event.record().and_then(|_| noted.next()) {
             None | Some(Noted::Plain) => passed.push(event),
             Some(Noted::Episode(episode)) => {
-                // Its silence may have joined before the episode began.
-                if let OutboxEvent::Record(record) = event
-                    && record.back_at.is_some()
-                {
-                    let quiet = OfflineRecord { closed_by: Some(Closing::Removed), ..record };
-                    passed.push(OutboxEvent::Record(quiet));
-                }
+                // Its silence may have joined before the episode began. Otherwise the return joins alone, of which no
+                // receiver is notified.
+                passed.extend(Some(event).filter(is_return));
                 passed.push(OutboxEvent::Record(*episode));
             }
         }
     }
     Ok(passed)
+}
+
+fn is_return(event: &OutboxEvent) -> bool {
+    event.record().is_some_and(|record| record.back_at.is_some())
 }
 
 /// The records among some events.
@@ -122,7 +123,9 @@ impl Stability {
                 Ok(SHORTEST_WAIT)
             }
             first => {
-                if !counted.as_ref().is_some_and(is_counted) {
+                // A rule that a reload removed has left units until none is due any more.
+                let is_done = self.flapping.is_configured() || first.is_none();
+                if is_done && !counted.as_ref().is_some_and(is_counted) {
                     *counted = Some((partitions, Instant::now()));
                 }
                 Ok(first.map_or(TICK, |first| first.since(now).clamp(SHORTEST_WAIT, TICK)))

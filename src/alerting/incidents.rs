@@ -39,7 +39,7 @@ impl Incidents {
         let delivery = self.judged(delivery, now).await;
         let Some(queries) = &self.queries else { return Some(delivery) };
         let id = delivery.id.clone();
-        match with_acknowledgements(&*self.engine, &**queries, delivery).await {
+        match with_acknowledgements(&*self.engine, &**queries, delivery, now).await {
             Ok(delivery) => Some(delivery),
             Err(error) => {
                 tracing::warn!(delivery = id, "acknowledgements cannot be read, the delivery waits: {error}");

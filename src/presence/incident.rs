@@ -43,6 +43,9 @@ pub struct Incident {
     /// Silences of the incident that were detected before this were notified before there was an incident.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notified_from: Option<Timestamp>,
+    /// When an operator took care of all of its units. Silences that were detected after this have alerts of their own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acknowledged_at: Option<Timestamp>,
 }
 
 /// The unit that fell silent first.
@@ -89,7 +92,9 @@ impl Incident {
 
     /// Whether receivers were notified of a record as a part of the incident, and not by itself before.
     pub fn has_notified(&self, record: &OfflineRecord) -> bool {
-        self.covers(record) && self.notified_from.is_none_or(|from| record.detected_at >= from)
+        self.covers(record)
+            && self.notified_from.is_none_or(|from| record.detected_at >= from)
+            && self.acknowledged_at.is_none_or(|until| record.detected_at <= until)
     }
 }
 
@@ -133,8 +138,11 @@ fn follow(
     let covered =
         |records: &[OfflineRecord]| records.iter().filter(|one| incident.covers(one)).count() as u64;
     let (more, back) = (covered(members.offline), covered(members.online));
-    let returned =
-        members.online.iter().filter(|one| incident.covers(one)).filter_map(|one| one.back_at).max();
+    // The last return; a unit may have another value of the label by then.
+    let last = |is_one: &dyn Fn(&&OfflineRecord) -> bool| {
+        members.online.iter().filter(is_one).filter_map(|one| one.back_at).max()
+    };
+    let returned = last(&|one| incident.covers(one)).or_else(|| last(&|_| true));
     incident.units = units(&incident.label, &incident.value).unwrap_or(incident.units);
     incident.units = incident.units.max(incident.offline);
     incident.offline = (incident.offline + more).min(incident.units);
@@ -163,15 +171,19 @@ fn begin(
         before
     });
     let found = labels.iter().flat_map(|label| together(label, members.offline, before.as_ref()));
+    let is_most = |found: &Incident| {
+        let total = units(&found.label, &found.value);
+        found.still_offline >= LEAST && total.is_some_and(|total| 2 * found.still_offline > total)
+    };
+    let rank = |found: &Incident| (is_most(found), found.still_offline);
     // Of two with as many units the first one counts: labels are in the order of the configuration.
-    let found = found.reduce(|best, next| if next.still_offline > best.still_offline { next } else { best });
+    let found = found.reduce(|best, next| if rank(&next) > rank(&best) { next } else { best });
     let Some(mut found) = found.or(before).filter(|found| found.still_offline >= LEAST) else {
         return JudgedIncident::default();
     };
+    let is_notified = is_most(&found) && !members.offline.is_empty();
     found.offline = found.still_offline;
-    let total = units(&found.label, &found.value);
-    found.units = total.unwrap_or_default().max(found.offline);
-    let is_notified = total.is_some_and(|total| 2 * found.offline > total) && !members.offline.is_empty();
+    found.units = units(&found.label, &found.value).unwrap_or_default().max(found.offline);
     if is_notified {
         let covered = members.offline.iter().filter(|record| found.covers(record));
         found.notified_from = covered.map(|record| record.detected_at).min();
@@ -215,6 +227,7 @@ fn together(label: &str, offline: &[OfflineRecord], before: Option<&Incident>) -
             still_offline: count as u64,
             until: None,
             notified_from: None,
+            acknowledged_at: None,
         }
     };
     let mut found: Vec<Incident> = by_value.into_iter().map(of_value).collect();
@@ -316,5 +329,47 @@ mod tests {
         assert_eq!((notified.offline, notified.still_offline, notified.until), (312, 2, Some(at(820))));
         assert_eq!(four.kept, None);
         assert_eq!(judge(None, &[], &back(late, 900), 0), JudgedIncident::default(), "it is over once");
+    }
+
+    #[test]
+    fn a_label_of_which_most_units_are_silent_counts_before_one_with_as_many_silences() {
+        let silent: Vec<OfflineRecord> = silent("r1", vec![400; 6])
+            .into_iter()
+            .map(|mut record| {
+                record.labels.insert("room".to_owned(), "A".to_owned());
+                record
+            })
+            .collect();
+        let labels = ["site".to_owned(), "room".to_owned()];
+        let units = |label: &str, _: &str| Some(if label == "site" { 12 } else { 6 });
+        let members = Members { offline: &silent, online: &[], lasting: 6 };
+        let notified = judge_incident(None, members, &labels, units).notified.unwrap();
+        assert_eq!((notified.label.as_str(), notified.offline, notified.units), ("room", 6, 6));
+    }
+
+    #[test]
+    fn an_incident_ends_with_the_last_return_also_if_units_have_another_value_by_then() {
+        let storm = silent("north", vec![400; 8]);
+        let one = judged(None, (&storm, &[]), 8, Some(8));
+        let moved: Vec<OfflineRecord> = back(&storm, 600)
+            .into_iter()
+            .map(|one| OfflineRecord { labels: [("site".to_owned(), "south".to_owned())].into(), ..one })
+            .collect();
+        let over = judged(one.kept, (&[], &moved), 0, Some(8)).notified.unwrap();
+        assert_eq!((over.still_offline, over.until), (0, Some(at(600))));
+    }
+
+    #[test]
+    fn removed_units_are_neither_offline_nor_back() {
+        let storm = silent("north", vec![400; 8]);
+        let kept = judged(None, (&storm, &[]), 8, Some(8)).kept.unwrap();
+        let removed = back(&storm, 500);
+        let gone = |count: usize| kept.clone().without(&removed[..count].iter().collect::<Vec<_>>()).incident;
+        assert_eq!((gone(7).offline, gone(7).still_offline, gone(7).until), (1, 1, None));
+        assert_eq!((gone(8).still_offline, gone(8).until), (0, Some(at(500))));
+        // The next storm is an incident of its own.
+        let over = Some(GroupIncident { incident: gone(8), is_notified: true });
+        let next = judged(over, (&silent("north", vec![900; 6]), &[]), 6, Some(6)).notified.unwrap();
+        assert_eq!((next.offline, next.units, next.since), (6, 6, at(900)));
     }
 }

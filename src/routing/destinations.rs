@@ -10,7 +10,7 @@ use super::inhibition::Inhibitors;
 use super::mutes::{self, MutedRoutes, Mutes};
 use super::{AlertSilence, RouteTimes};
 use crate::clock::Timestamp;
-use crate::presence::{Kind, OfflineRecord, Pace, is_archived};
+use crate::presence::{Kind, OfflineRecord, Pace, Recoveries, is_archived};
 
 /// The receivers of a group, and how fast its notifications follow each other.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -69,6 +69,10 @@ impl Destination {
 /// After how long a silence is looked at again that an alert silence covers: the alert silence may be ended before its
 /// time.
 const LOOKED_AT_AFTER: Duration = Duration::from_secs(10);
+
+/// How much longer an episode of flapping waits than a silence: its group is another one than that of the return with
+/// which it begins, and receivers get that first.
+const BEHIND_RETURNS: Duration = Duration::from_secs(1);
 
 /// The destination of every group.
 #[derive(Clone, Debug)]
@@ -245,6 +249,20 @@ impl Destinations {
 
     /// The destination of the group with that key.
     pub fn of(&self, key: &str) -> Arc<Destination> {
+        let destination = self.of_route(key);
+        if !is_flapping(key) {
+            return destination;
+        }
+        let mut destination = Arc::unwrap_or_clone(destination);
+        destination.pace.wait += BEHIND_RETURNS;
+        // Receivers that hear of no returns are still told how the unit is.
+        if destination.pace.recoveries == Recoveries::None {
+            destination.pace.recoveries = Recoveries::After(Duration::ZERO);
+        }
+        Arc::new(destination)
+    }
+
+    fn of_route(&self, key: &str) -> Arc<Destination> {
         let Some(id) = route_in(key) else {
             let destination = match key {
                 MASS_OFFLINE => &self.breaker,

@@ -38,18 +38,20 @@ async fn hear(world: &World) {
     world.pass(Duration::from_secs(1)).await;
 }
 
-/// The last of so many messages: its type, and the transitions in it.
+/// The type of a message, and the transitions in it.
+fn said(one: &Received) -> (String, Vec<String>) {
+    let json = one.json();
+    let each = |list: &str, field: &str| {
+        let records = json["data"][list].as_array().unwrap().iter();
+        records.map(|record| record[field].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let kind = json["type"].as_str().unwrap().to_owned();
+    (kind, [each("offline", "cause"), each("online", "closed_by")].concat())
+}
+
+/// The last of so many messages.
 async fn told(sink: &WebhookSink, count: usize) -> (String, Vec<String>) {
     let received = sink.wait_for(count, PATIENCE).await.unwrap();
-    let said = |one: &Received| {
-        let json = one.json();
-        let each = |list: &str, field: &str| {
-            let records = json["data"][list].as_array().unwrap().iter();
-            records.map(|record| record[field].as_str().unwrap().to_owned()).collect::<Vec<_>>()
-        };
-        let kind = json["type"].as_str().unwrap().to_owned();
-        (kind, [each("offline", "cause"), each("online", "closed_by")].concat())
-    };
     let last = said(&received[count - 1]);
     assert_eq!(received.len(), count, "{last:?}");
     last
@@ -59,7 +61,7 @@ fn message(kind: &str, what: &[&str]) -> (String, Vec<String>) {
     (format!("rollcall.{kind}"), what.iter().map(|what| (*what).to_owned()).collect())
 }
 
-/// Four transitions: the last of them is a return.
+/// Four transitions: the last of them is a return, which is notified before the episode.
 async fn flap(world: &World, sink: &WebhookSink) {
     let first = sink.received().len();
     for turn in 0..2 {
@@ -67,11 +69,15 @@ async fn flap(world: &World, sink: &WebhookSink) {
         world.pass(2 * WAIT).await;
         assert_eq!(told(sink, first + 2 * turn + 1).await, message("notification", &["silence"]));
         hear(world).await;
-        world.pass(6 * WAIT).await;
-        let back =
-            if turn == 0 { message("notification", &["return"]) } else { message("flapping", &["flapping"]) };
-        assert_eq!(told(sink, first + 2 * turn + 2).await, back);
+        if turn == 0 {
+            world.pass(6 * WAIT).await;
+            assert_eq!(told(sink, first + 2).await, message("notification", &["return"]));
+        }
     }
+    world.pass(6 * WAIT).await;
+    let received = sink.wait_for(first + 5, PATIENCE).await.unwrap();
+    let last = received[first + 3..].iter().map(said).collect::<Vec<_>>();
+    assert_eq!(last, [message("notification", &["return"]), message("flapping", &["flapping"])]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -91,15 +97,15 @@ async fn a_unit_that_flaps_is_told_once_and_once_more_when_it_is_stable() {
         }
         lose(&world).await;
         world.pass(Duration::from_secs(590)).await;
-        assert_eq!(sink.received().len(), 4, "{group_by}");
+        assert_eq!(sink.received().len(), 5, "{group_by}");
         assert_eq!(world.engine.records(false, None, 10).await.unwrap().len(), 5);
         // It stays offline. From then on it is a unit like any other.
         world.pass(Duration::from_secs(30)).await;
-        assert_eq!(told(&sink, 5).await, message("flapping", &["silence", "stable_offline"]));
+        assert_eq!(told(&sink, 6).await, message("flapping", &["silence", "stable_offline"]));
         assert_eq!(world.metric("rollcall_flapping_units", &["detector"]), 0.0);
         hear(&world).await;
         world.pass(6 * WAIT).await;
-        assert_eq!(told(&sink, 6).await, message("notification", &["return"]));
+        assert_eq!(told(&sink, 7).await, message("notification", &["return"]));
         world.stop().await;
     }
 }
@@ -110,7 +116,7 @@ async fn a_unit_that_is_stable_and_online_is_told_and_a_removed_one_is_not() {
     let mut world = world("kind", webhook_to(sink.url(), None)).await;
     flap(&world, &sink).await;
     world.pass(RULE.stable).await;
-    assert_eq!(told(&sink, 5).await, message("flapping", &["stable"]));
+    assert_eq!(told(&sink, 6).await, message("flapping", &["stable"]));
 
     // A silence covers the begin of the next episode; the unit still flaps when it is over.
     let covers = silence(&world, "unit=g", 2 * HOUR).await;
@@ -125,8 +131,8 @@ async fn a_unit_that_is_stable_and_online_is_told_and_a_removed_one_is_not() {
     let joined = async || world.engine.first_seal(&world.partitions()).await.unwrap().is_some();
     until("the episode joins when the silence is over", joined).await;
     world.pass(WAIT).await;
-    assert_eq!(told(&sink, 6).await, message("flapping", &["flapping"]));
-    assert_eq!(listed(&sink.received()[5], "offline"), ["g"]);
+    assert_eq!(told(&sink, 7).await, message("flapping", &["flapping"]));
+    assert_eq!(listed(&sink.received()[6], "offline"), ["g"]);
 
     // Removed while it flaps.
     assert!(world.roll.retire(&unit("g"), world.clock.now()).await.unwrap());
@@ -134,7 +140,7 @@ async fn a_unit_that_is_stable_and_online_is_told_and_a_removed_one_is_not() {
     world.pass(2 * RULE.stable).await;
     assert_eq!(world.metric("rollcall_flapping_units", &["detector"]), 0.0);
     world.stop().await;
-    assert_eq!(sink.received().len(), 6);
+    assert_eq!(sink.received().len(), 7);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -174,7 +180,6 @@ async fn an_episode_is_taken_over(on: On) {
     world.stop().await;
     let first = Instance::start(&world, "a", &["a"]);
     flap(&world, &sink).await;
-    assert_eq!(told(&sink, 4).await, message("flapping", &["flapping"]));
     // The next one is there already, and owns everything when the first one is killed with a transition in the outbox.
     let next = Instance::start(&world, "b", &["a"]);
     world.lose(&["g"]).await;
@@ -190,10 +195,10 @@ async fn an_episode_is_taken_over(on: On) {
     }
     hear(&world).await;
     world.pass(RULE.stable - Duration::from_secs(60)).await;
-    assert_eq!(sink.received().len(), 4, "the episode goes on");
+    assert_eq!(sink.received().len(), 5, "the episode goes on");
     world.pass(Duration::from_secs(90)).await;
-    assert_eq!(told(&sink, 5).await, message("flapping", &["stable"]));
+    assert_eq!(told(&sink, 6).await, message("flapping", &["stable"]));
     world.pass(RULE.stable).await;
     next.kill().await;
-    assert_eq!(sink.received().len(), 5);
+    assert_eq!(sink.received().len(), 6);
 }

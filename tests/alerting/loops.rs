@@ -460,6 +460,33 @@ async fn a_notification_that_cannot_be_delivered_for_too_long_becomes_a_dead_let
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn dead_letters_are_delivered_again_after_an_outage_that_was_longer_than_they_are_tried() {
+    for on in [On::Redis, On::Directory] {
+        let sink = hook().await;
+        sink.answer_with(vec![Answer::Status(503); 100]);
+        let mut world = World::on(on, "unit", vec![webhook_to(sink.url(), None)]).await;
+        world.notify_loss(&["a", "b", "c"]).await;
+        // The first failures, then probes.
+        for attempts in 1..=6 {
+            sink.wait_for(attempts, PATIENCE).await.unwrap();
+            world.advance(HOUR);
+        }
+        world.advance(80 * HOUR);
+        world.dead("hook", 3).await;
+        let before = sink.received().len();
+        sink.answer_with([]);
+        for letter in world.engine.dead_letters("hook", 10).await.unwrap() {
+            assert!(world.engine.replay(&letter.delivery, world.clock.now()).await.unwrap());
+        }
+        world.advance(Duration::from_secs(1));
+        sink.wait_for(before + 3, PATIENCE).await.unwrap();
+        world.delivered("hook").await;
+        world.dead("hook", 0).await;
+        world.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn gone_disables_the_receiver_until_a_restart() {
     let sink = hook().await;
     sink.answer_with([Answer::Status(410)]);

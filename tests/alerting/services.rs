@@ -248,6 +248,13 @@ async fn the_page_of_an_incident_is_acknowledged_with_the_last_of_its_units() {
         let received = sink.wait_for(2, PATIENCE).await.unwrap();
         assert_eq!(actions(&received), ["trigger", "acknowledge"], "{last}");
         assert_eq!(received[1].json()["dedup_key"], page);
+        // An acknowledged page calls no operator again.
+        world.advance(world::TIMEOUT + Duration::from_secs(1));
+        world.check(&north[4..5]).await;
+        world.advance(60 * world::WAIT);
+        let received = sink.wait_for(3, PATIENCE).await.unwrap();
+        assert_eq!(actions(&received)[2..], ["trigger"], "{last}");
+        assert_ne!(received[2].json()["dedup_key"], page);
         world.stop().await;
     }
 }
@@ -352,6 +359,7 @@ async fn an_incident_is_one_page_and_units_outside_of_it_have_their_own() {
         still_offline: 20,
         until: None,
         notified_from: Some(north[2].detected_at),
+        acknowledged_at: None,
     };
     let with = |until: Option<Timestamp>, one: Delivery| Delivery {
         situation: Situation {

@@ -123,6 +123,7 @@ fn storm() -> Situation {
         still_offline: 312,
         until: None,
         notified_from: None,
+        acknowledged_at: None,
     };
     Situation { lasting: Some(312), is_judged: true, incident: Some(incident), ..Situation::default() }
 }

@@ -60,17 +60,10 @@ pub struct Member {
 
 /// The members of a delivery: silences, returns and blind intervals, in this order.
 pub fn members(delivery: &Delivery, zone: &Zone, links: &Links) -> Vec<Member> {
-    let records = delivery.offline.iter().chain(ended(delivery)).map(|record| of_record(record, zone, links));
+    let records =
+        delivery.offline.iter().chain(&delivery.online).map(|record| of_record(record, zone, links));
     let blind = delivery.blind.iter().map(|interval| of_blindness(delivery, *interval, zone, links));
     records.chain(blind).chain(timers(delivery, zone)).collect()
-}
-
-/// The records of a delivery whose alerts end. A unit that flapped and is offline has one record and one alert, which
-/// lasts.
-fn ended(delivery: &Delivery) -> impl Iterator<Item = &OfflineRecord> {
-    let lasts =
-        |one: &&OfflineRecord| one.is_flapping() && delivery.offline.iter().any(|open| open.id == one.id);
-    delivery.online.iter().filter(move |record| !lasts(record))
 }
 
 /// The pages of a delivery, for receivers that call an operator for each: those of its members, but one for all
@@ -90,7 +83,7 @@ pub fn pages(delivery: &Delivery, zone: &Zone, links: &Links) -> Vec<Member> {
     let is_news = |incident: &&Incident| incident.until.is_some() || delivery.offline.iter().any(is_notified);
     let incident = delivery.situation.incident.as_ref().filter(is_news);
     let page = incident.map(|incident| of_incident(incident, delivery, zone, links));
-    let ended = ended(delivery).filter(|record| !is_notified(record));
+    let ended = delivery.online.iter().filter(|record| !is_notified(record));
     let records = offline.into_iter().chain(ended).map(|record| of_record(record, zone, links));
     let blind = delivery.blind.iter().map(|interval| of_blindness(delivery, *interval, zone, links));
     let pages = page.into_iter().chain(records).chain(blind).chain(timers(delivery, zone));
@@ -167,7 +160,11 @@ fn labels_of(record: &OfflineRecord) -> Labels {
 fn of_record(record: &OfflineRecord, zone: &Zone, links: &Links) -> Member {
     Member {
         action: if record.closed_by.is_none() { Action::Trigger } else { Action::Resolve },
-        key: key(record.id.to_string()),
+        key: key(if record.is_flapping() {
+            format!("flapping:{}", record.id)
+        } else {
+            record.id.to_string()
+        }),
         title: title_of(record),
         text: text_of(record, zone),
         from: record.deadline,

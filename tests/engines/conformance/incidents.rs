@@ -49,6 +49,7 @@ pub async fn an_incident_is_written_into_its_notification_once_and_kept_for_the_
         still_offline: 7,
         until: None,
         notified_from: None,
+        acknowledged_at: None,
     };
     let kept = GroupIncident { incident: incident.clone(), is_notified: true };
     let engine = &world.engine;

@@ -199,6 +199,7 @@ pub fn incident(place: u64) -> Incident {
         still_offline: 7,
         until: None,
         notified_from: None,
+        acknowledged_at: None,
     }
 }
 

@@ -2,6 +2,10 @@
 //!
 //! The library reads a line of an answer to its end, and a server that never ends its line would fill
 //! the memory. The bytes between two commands are one answer here, and they are limited.
+//!
+//! The library also refuses an answer that is no UTF-8, such as one in Latin-1, whatever its code: a mail that the server
+//! accepted would be sent again. So bytes beyond ASCII become question marks, but for a connection that begins in the
+//! clear and goes on with TLS, whose bytes are seen here before they are decrypted.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,13 +24,15 @@ const LONGEST: u64 = 128 << 10;
 #[derive(Debug)]
 pub(super) struct LimitedStream<S> {
     stream: S,
+    /// Whether the bytes are text.
+    is_text: bool,
     /// Bytes that were read since the last write.
     read: u64,
 }
 
 impl<S> LimitedStream<S> {
-    pub fn new(stream: S) -> LimitedStream<S> {
-        LimitedStream { stream, read: 0 }
+    pub fn new(stream: S, is_text: bool) -> LimitedStream<S> {
+        LimitedStream { stream, is_text, read: 0 }
     }
 }
 
@@ -42,7 +48,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for LimitedStream<S> {
         }
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
-        self.read += (buffer.filled().len() - before) as u64;
+        let read = &mut buffer.filled_mut()[before..];
+        self.read += read.len() as u64;
+        if self.is_text {
+            read.iter_mut().filter(|byte| !byte.is_ascii()).for_each(|byte| *byte = b'?');
+        }
         Poll::Ready(Ok(()))
     }
 }

@@ -74,10 +74,11 @@ impl Server {
         let stream =
             TcpStream::connect((self.host.as_str(), self.port)).await.map_err(|error| failed(&error))?;
         let stream: Box<dyn AsyncTokioStream> = match &self.security {
-            Security::None | Security::StartTls(_) => Box::new(LimitedStream::new(stream)),
+            Security::None => Box::new(LimitedStream::new(stream, true)),
+            Security::StartTls(_) => Box::new(LimitedStream::new(stream, false)),
             Security::Tls(connector, name) => {
                 let stream = connector.connect(name.clone(), stream).await.map_err(|error| failed(&error))?;
-                Box::new(LimitedStream::new(stream))
+                Box::new(LimitedStream::new(stream, true))
             }
         };
         let smtp = async {

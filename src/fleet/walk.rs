@@ -282,9 +282,8 @@ impl Walk {
             if !self.is_current(round) {
                 break;
             }
-            let has_new_rules = round.has_new_rules;
             let progress =
-                RoundProgress { pace, done: index as f64, of: partitions.len() as f64, has_new_rules };
+                RoundProgress { walk: self, round, pace, done: index as f64, of: partitions.len() as f64 };
             let walked = if round.is_whole(partition) {
                 self.read_partition(partition, Some(&progress)).await.map(|_| ())
             } else if round.is_alone {
@@ -329,7 +328,7 @@ impl Walk {
         let pages = self.engine.pages();
         let length = if progress.is_some() { self.pages_a_step(partition) } else { PAGES_A_STEP };
         for step in self.engine.occupied(partition, length).await? {
-            let checks_all = progress.is_some_and(|progress| progress.has_new_rules);
+            let checks_all = progress.is_some_and(|progress| progress.round.has_new_rules);
             let read = stream::iter(step.clone()).map(|page| self.compare_page(partition, page, checks_all));
             let mut read = read.buffer_unordered(if progress.is_some() { 1 } else { PAGES_AT_ONCE });
             while let Some((of_page, records)) = read.try_next().await? {
@@ -418,16 +417,19 @@ impl Round {
 
 /// The progress of a round before one of its partitions.
 struct RoundProgress<'a> {
+    walk: &'a Walk,
+    round: &'a Round,
     pace: &'a WalkPace,
     /// Partitions that are done.
     done: f64,
     of: f64,
-    has_new_rules: bool,
 }
 
 impl RoundProgress<'_> {
-    /// Rests until it is time to go on. `done`: how much of the partition is done, from 0 to 1.
+    /// Rests until it is time to go on, or the rules are others. `done`: how much of the partition is done, from 0 to
+    /// 1.
     async fn rest(&self, done: f64) {
-        self.pace.rest((self.done + done) / self.of).await;
+        let goes_on = || self.walk.is_current(self.round);
+        self.pace.rest((self.done + done) / self.of, goes_on, READ_NOTES_EVERY).await;
     }
 }

@@ -107,6 +107,24 @@ async fn an_empty_server_of_hearing_is_a_loss_also_for_an_instance_that_starts_t
     assert!(loss.partitions.is_some_and(|lost| (8..=24).contains(&lost)), "a third of 48: {loss:?}");
 }
 
+/// Both servers that say what the fleet is come back empty; others have units.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fleet_is_not_created_beside_the_rest_of_a_lost_one() {
+    let plan = ClusterPlan { node_timeout: Duration::from_secs(30), ..ClusterPlan::new(0) };
+    let cluster = Cluster::start(plan).await;
+    let config = Config { url: cluster.url(), ..Config::default() };
+    let engine = Arc::new(connected(&config, telemetry()).await);
+    roll(engine.clone()).canary_returned(Timestamp::from_millis(1_800_000_000_000)).await.unwrap();
+    drop(engine);
+    for key in ["rollcall:meta", "rollcall:{hearing}:heard"] {
+        cluster.ask::<()>(key, cmd("DEL").arg(key)).await;
+    }
+    let refused = RedisEngine::connect(&config, telemetry()).await.err().map(|error| error.to_string());
+    assert!(refused.as_ref().is_some_and(|why| why.contains("restore a backup")), "{refused:?}");
+    let config = Config { prefix: "other".to_owned(), ..config };
+    assert!(RedisEngine::connect(&config, telemetry()).await.is_ok());
+}
+
 /// A proxy in front of a server that takes what arrives on its connections and passes nothing on, but for new ones.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_that_takes_requests_and_answers_none_is_replaced() {

@@ -28,9 +28,13 @@ impl WalkPace {
         sleep_until((self.began + self.period).min(Instant::now() + most)).await;
     }
 
-    /// Waits until so much of the period has passed, from 0 to 1.
-    pub async fn rest(&self, done: f64) {
-        sleep_until(self.began + self.period.mul_f64(done.clamp(0.0, 1.0))).await;
+    /// Waits until so much of the period has passed, from 0 to 1, as long as the round goes on: that is asked each
+    /// `every`.
+    pub async fn rest(&self, done: f64, goes_on: impl Fn() -> bool, every: Duration) {
+        let until = self.began + self.period.mul_f64(done.clamp(0.0, 1.0));
+        while Instant::now() < until && goes_on() {
+            sleep_until(until.min(Instant::now() + every)).await;
+        }
     }
 }
 

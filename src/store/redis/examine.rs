@@ -101,7 +101,11 @@ async fn read_all(
     }
     let (states, observed) = tokio::join!(read_servers(topology, at), topology.observers());
     let others = observed.into_iter().filter_map(|(address, state)| Some((address, state.err()?)));
-    Ok((states?, others.collect()))
+    // Calls over the connections that there are may go on all the same.
+    let unknown = topology
+        .learn_failure()
+        .map(|why| (topology.address().to_owned(), format!("the primaries cannot be learned again: {why}")));
+    Ok((states?, others.chain(unknown).collect()))
 }
 
 /// Whether some of several servers do not answer.

@@ -4,9 +4,9 @@
 //! `conditional.rs`. `ledger.rs` reads the ledger of blind intervals; `fleet_loss.rs` detects the loss of the fleet.
 //!
 //! # Why a canary is recorded by the servers of one view
-//! A server that is replaced may take heartbeats with it that it has answered. Whether one was replaced is decided by the
-//! servers that are known, and the new primary, if it recorded that decision, would count its lost heartbeats as heard.
-//! So where servers change during the call, it is decided again.
+//! A server that is replaced may take heartbeats with it that it has answered. Whether one was replaced is decided by
+//! the servers that are known, and the new primary, if it recorded that decision, would count its lost heartbeats as
+//! heard. So where servers change during the call, it is decided again.
 //!
 //! # Why a smaller `heard` is blind time
 //! A server that starts again without its last writes has lost heartbeats as well. It has an earlier `heard` then than
@@ -179,7 +179,12 @@ impl RedisEngine {
             self.known_fleet().emptied_at = heard.get(EMPTIED_AT).and_then(|ms| milliseconds(ms));
             self.advance_by(fields, (&stamps, is_replaced), canary, is_contended, write)
         };
+        let emptied_before = self.known_fleet().emptied_at;
         let (advanced, others) = self.write_under(Some(view), "advance", &keys, behind, decide).await?;
+        if self.known_fleet().emptied_at != emptied_before {
+            // It shows on `/readyz` what was lost.
+            self.topology.request_examination();
+        }
         if let Advanced::Heard { heard: Some(heard), blind } = &advanced {
             self.known_fleet().has_stored(*heard, blind.is_some());
             self.raise_stamps(view, *heard, &stamps).await?;

@@ -9,6 +9,7 @@
 use redis::pipe;
 
 use super::Config;
+use super::key_scan::KeyScan;
 use super::keys::Keys;
 use super::scripts::Scripts;
 use super::steps::Steps;
@@ -17,6 +18,11 @@ use super::topology::Topology;
 use crate::store::migration::incomplete;
 use crate::store::{EngineError, Result};
 use crate::telemetry::Telemetry;
+
+/// How many keys one step looks at for those of another fleet, and the most steps: a server may have millions of keys of
+/// other programs.
+const SCANNED_AT_ONCE: usize = 1000;
+const MOST_SCANS: usize = 1000;
 
 /// A fleet that exists.
 pub struct Fleet {
@@ -29,10 +35,7 @@ pub struct Fleet {
 pub async fn read_or_create(topology: &Topology, scripts: &Scripts, config: &Config) -> Result<Fleet> {
     let new = new_keys(config);
     check_whole(topology, &new).await?;
-    let mut read = pipe();
-    read.hexists(new.meta(), "fleet");
-    let (exists,): (bool,) = topology.send("meta", &read).await?;
-    let copy = if exists { None } else { read_copy(topology, &new).await? };
+    let copy = if exists(topology, &new).await? { None } else { read_copy(topology, &new).await? };
     let fleet = match copy {
         Some(Fleet { id, key, keys }) => {
             tracing::error!(
@@ -43,10 +46,49 @@ pub async fn read_or_create(topology: &Topology, scripts: &Scripts, config: &Con
             );
             create(topology, scripts, &keys, (&id, &key)).await?
         }
-        None => create(topology, scripts, &new, (&new_id(), "")).await?,
+        None => {
+            refuse_remains(topology, &new).await?;
+            create(topology, scripts, &new, (&new_id(), "")).await?
+        }
     };
     check_partitions(topology, config, fleet.keys.partitions())?;
     Ok(fleet)
+}
+
+async fn exists(topology: &Topology, keys: &Keys) -> Result<bool> {
+    let mut read = pipe();
+    read.hexists(keys.meta(), "fleet");
+    let (exists,): (bool,) = topology.send("meta", &read).await?;
+    Ok(exists)
+}
+
+/// Refuses to create a fleet beside keys of another one, whose properties and their copy are gone: their servers lost
+/// their data.
+async fn refuse_remains(topology: &Topology, keys: &Keys) -> Result<()> {
+    if !topology.has_parts() {
+        return Ok(());
+    }
+    let mut scan = KeyScan::of("scan", keys.pattern(), SCANNED_AT_ONCE);
+    let mut found = None;
+    for _ in 0..MOST_SCANS {
+        let Some(keys) = scan.next(topology).await? else { break };
+        found = keys.into_iter().next();
+        if found.is_some() {
+            break;
+        }
+    }
+    // Another instance may just have created the fleet.
+    let Some(found) = found else { return Ok(()) };
+    if exists(topology, keys).await? {
+        return Ok(());
+    }
+    Err(EngineError::Refused(format!(
+        "the cluster at {} has keys of a fleet, such as {}, but its properties ({}) are gone, because servers lost their \
+         data: restore a backup; or delete these keys, or choose another engine.prefix, to begin with a new fleet",
+        topology.address(),
+        String::from_utf8_lossy(&found),
+        keys.meta()
+    )))
 }
 
 /// Creates a fleet with the same keys after a loss, unless another instance has. The running instances go on with

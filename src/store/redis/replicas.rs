@@ -58,7 +58,8 @@ pub(super) fn warnings(replicas: &[Replica], known: usize, least: Option<&str>) 
     let mut warnings = Vec::new();
     let mut warn = |name, text: String| warnings.push(Warning { name, text });
     if replicas.is_empty() {
-        let text = "no replica is connected to the primary: if it fails, its part of the fleet is blind until it is back, \
+        let text = "no replica is connected to the primary: if it fails, its part of the fleet is blind until it is \
+                    back, \
              and without its disk that part is lost; start a replica, and see that it follows: INFO replication";
         warn(EngineWarning::ReplicaMissing, text.to_owned());
     }
@@ -69,7 +70,8 @@ pub(super) fn warnings(replicas: &[Replica], known: usize, least: Option<&str>) 
     }
     if !late.is_empty() {
         let text = format!(
-            "replicas do not keep up: {}; one that is promoted lacks the newest heartbeats, and that time is blind; see \
+            "replicas do not keep up: {}; one that is promoted lacks the newest heartbeats, and that time is blind; \
+             see \
              their logs, the network, and their load",
             late.join(", ")
         );
@@ -78,7 +80,7 @@ pub(super) fn warnings(replicas: &[Replica], known: usize, least: Option<&str>) 
     // With one replica, the one that is promoted has none: it would refuse every write.
     if replicas.len() > 1 && least == Some("0") {
         let text = "a primary that is cut off from its replicas accepts writes, which are lost when it comes back; set \
-             min-replicas-to-write 1 and min-replicas-max-lag 10 on all servers";
+             min-replicas-to-write 1 and min-replicas-max-lag 3 on all servers";
         warn(EngineWarning::MinReplicasOff, text.to_owned());
     }
     warnings

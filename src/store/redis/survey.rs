@@ -21,15 +21,22 @@ use crate::telemetry::EngineWarning;
 
 /// Examines a server that the service does not use yet, and tries every right that the service needs.
 pub(super) async fn survey(topology: &Topology, config: &Config, now: Timestamp) -> Result<Condition> {
+    survey_fleet(topology, config, now).await.map_err(|error| match error {
+        // Missing slots explain what cannot be read.
+        EngineError::Unavailable(_) | EngineError::Passing(_) => {
+            slots_missing(topology).map_or(error, |one| EngineError::Unavailable(one.text))
+        }
+        other => other,
+    })
+}
+
+async fn survey_fleet(topology: &Topology, config: &Config, now: Timestamp) -> Result<Condition> {
     let began = Instant::now();
     let (keys, stored) = match meta::read_keys(topology, config).await {
         Ok(keys) => (keys, Ok(())),
         // If the user has no right to read the fleet, the next step names all missing rights.
         Err(refused @ EngineError::Refused(_)) => (meta::new_keys(config), Err(refused)),
-        // Missing slots explain what cannot be read.
-        Err(error) => {
-            return Err(slots_missing(topology).map_or(error, |one| EngineError::Unavailable(one.text)));
-        }
+        Err(error) => return Err(error),
     };
     let keys = &keys;
     if let Some(text) = rights::missing(topology, keys).await? {

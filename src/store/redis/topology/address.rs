@@ -103,6 +103,12 @@ impl Address {
     pub fn parse(url: &str) -> Result<Address, AddressError> {
         let (scheme, rest) = url.split_once("://").ok_or(AddressError::Form)?;
         let (mode, has_tls) = match scheme {
+            "redis" | "rediss" if rest.contains(['?', '#']) => {
+                return part(format!(
+                    "has parameters after ? or #; {scheme}:// takes none: the database follows a /, and in a user or a \
+                     password write %3F or %23 for these"
+                ));
+            }
             "redis" | "rediss" | "redis+unix" | "unix" => return single(url, rest),
             "redis-sentinel" => (Mode::Sentinel { service: String::new() }, false),
             "rediss-sentinel" => (Mode::Sentinel { service: String::new() }, true),

@@ -181,6 +181,9 @@ pub fn classify(address: &str, error: &RedisError) -> EngineError {
             EngineError::Refused(error.detail().unwrap_or(NO_SERVERS).to_owned())
         }
         ErrorKind::InvalidClientConfig => refused("does not accept this address; check engine.url"),
+        ErrorKind::Parse => EngineError::Unavailable(format!(
+            "what listens at {address} does not speak the protocol of Redis; check engine.url"
+        )),
         ErrorKind::RESP3NotSupported => refused("is too old; 6.2 or newer is needed"),
         ErrorKind::Server(ServerErrorKind::NoPerm) => {
             refused("does not permit a command; check the rights of its user")

@@ -89,6 +89,11 @@ impl Topology {
         self.servers.connect(at).map(Arc::new)
     }
 
+    /// See [`Servers::learn_failure`](super::servers::Servers::learn_failure).
+    pub fn learn_failure(&self) -> Option<String> {
+        self.servers.learn_failure()
+    }
+
     /// See [`super::discovery::Discovery::observers`].
     pub async fn observers(&self) -> Vec<Observer> {
         self.servers.observers().await

@@ -68,7 +68,7 @@ async fn refuse_remains(topology: &Topology, keys: &Keys) -> Result<()> {
     if !topology.has_parts() {
         return Ok(());
     }
-    let mut scan = KeyScan::of("scan", keys.pattern(), SCANNED_AT_ONCE);
+    let mut scan = KeyScan::of("scan", keys.tagged_pattern(), SCANNED_AT_ONCE);
     let mut found = None;
     for _ in 0..MOST_SCANS {
         let Some(keys) = scan.next(topology).await? else { break };

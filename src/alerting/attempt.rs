@@ -63,14 +63,19 @@ impl Deliver {
         self.leave_or_give_up(in_flight, delivery);
     }
 
-    /// Leaves a delivery that is leased to the engine. One that is too old is given up, unless a probe is due or under
-    /// way: the receiver may take it, also one that an operator delivers again long after it was sealed.
+    /// Leaves a delivery that is leased to the engine. One that is too old is given up, unless it is new here, as one
+    /// that an operator delivers again, and a probe is due or under way: that shows whether the receiver takes it.
     pub(super) fn leave_or_give_up(&self, in_flight: &mut InFlight, delivery: Arc<Delivery>) {
         let now = self.clock.now();
         let age = now.since(delivery.sealed_at);
-        let may_succeed = in_flight.begun > 0 || in_flight.breaker.admits(now);
-        if age < self.receiver.retry.give_up_after || may_succeed {
-            in_flight.unrecorded.push(Ended { delivery, end: End::RetryAt(now), attempt: None });
+        let is_probed = in_flight.begun > 0 || in_flight.breaker.admits(now);
+        let at = match (age < self.receiver.retry.give_up_after, delivery.attempt <= 1 && is_probed) {
+            (true, _) => Some(now),
+            (false, true) => Some(now + self.receiver.timeout),
+            (false, false) => None,
+        };
+        if let Some(at) = at {
+            in_flight.unrecorded.push(Ended { delivery, end: End::RetryAt(at), attempt: None });
             return;
         }
         let why = in_flight.breaker.why().unwrap_or_default();

@@ -115,7 +115,7 @@ async fn clocks_that_differ_from_the_one_of_hearing_are_named_also_those_of_repl
         let [Warning { name: EngineWarning::ServerClockOff, text }] = &found.warnings[..] else {
             panic!("{found:?}")
         };
-        assert!(text.contains(expected) && text.contains(&format!("the one at {of_hearing}")), "{text}");
+        assert!(text.contains(expected) && text.contains(&format!("the clock of {of_hearing}")), "{text}");
     }
     assert_eq!(found.len(), 2, "{found:?}");
     let engine = connected(&config, telemetry()).await;

@@ -167,7 +167,7 @@ fn a_port_that_is_taken_is_named_and_nothing_is_left() {
         let output = command.output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         let named =
-            (first..=port).any(|port| said.contains(&format!("port {port} is taken; choose others: PORT=")));
+            (first..=port).any(|port| said.contains(&format!("port {port}")) && said.contains("taken; choose others: PORT="));
         assert!(!output.status.success() && named, "{said}");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "{script}");
     }

@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(servers_off(by, &near), None);
         let text =
             servers_off(by, &[near[1], ("c:1", clock(0, 0)), ("d:1", clock(7_200_000, 0))]).unwrap().text;
-        assert!(text.contains("the one at a:1"), "{text}");
+        assert!(text.contains("the clock of a:1"), "{text}");
         assert!(
             text.contains("that of c:1 is 3599998 ms behind it, that of d:1 is 3600000 ms ahead of it"),
             "{text}"

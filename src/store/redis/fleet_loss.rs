@@ -51,7 +51,7 @@ impl KnownFleet {
         if let Some(oldest) = oldest {
             tracing::error!(
                 heard = %oldest,
-                "the server of hearing lost its data while no instance ran; Rollcall goes on from the oldest moment that \
+                "the server of hearing lost its data while no instance ran; Rollcall continues from the oldest time that \
                  the other servers have"
             );
             // Another instance may have written them meanwhile.

@@ -103,7 +103,7 @@ impl Address {
     pub fn parse(url: &str) -> Result<Address, AddressError> {
         let (scheme, rest) = url.split_once("://").ok_or(AddressError::Form)?;
         let (mode, has_tls) = match scheme {
-            "redis" | "rediss" if rest.contains(['?', '#']) => {
+            "redis" | "rediss" if rest.contains(['?', '#']) && !rest.ends_with("#insecure") => {
                 return part(format!(
                     "has parameters after ? or #; {scheme}:// takes none: the database follows a /, and in a user or a \
                      password write %3F or %23 for these"

@@ -97,7 +97,7 @@ async fn a_server_with_tls_is_reached_with_the_right_certificates_and_else_the_o
     assert_eq!(tries(&with_file, "127.0.0.1").await, Ok(()));
 
     let untrusted = "its certificate is not from a trusted authority; name the authority in engine.ca_file";
-    let uncertified = "it does not accept our client certificate";
+    let uncertified = "it does not accept the client certificate";
     for (ca, client, host, expected) in [
         (None, Some("ca-client"), "127.0.0.1", untrusted),
         (Some("other"), Some("ca-client"), "127.0.0.1", untrusted),

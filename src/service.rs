@@ -171,8 +171,8 @@ fn start(
     loops: &mut Loops,
 ) {
     let stop = loops.stop.clone();
-    if config.alerting.route.named_receivers().is_empty() {
-        tracing::warn!("{}", alerting::NO_RECEIVER);
+    if let Some(why) = alerting::without_receivers(&config.alerting) {
+        tracing::warn!("{why}");
     }
     let rules = RuleBook::from(Arc::new(config.rules));
     let outbox_grew = Arc::new(Notify::new());

@@ -75,6 +75,7 @@ mod retry;
 mod silenced;
 mod text;
 mod timers;
+mod unsent;
 
 pub use channel::{
     AlertmanagerConfig, Channel, ChannelConfig, ExecConfig, Failure, Format, HttpConfig, MqttConfig,
@@ -89,6 +90,7 @@ pub use lost::LostSilences;
 pub use message::Message;
 pub use message::{Example, Links, MessageConfig, Zone};
 pub use retry::Retry;
+pub use unsent::without_receivers;
 
 pub use crate::routing::Route;
 
@@ -109,7 +111,6 @@ use timers::TimerFiring;
 /// The length of a delivery's lease. It is the length of an instance's lease, so that the deliveries of a dead
 /// instance are free when its partitions have another owner.
 pub const LEASE: Duration = lease::LENGTH;
-pub const NO_RECEIVER: &str = "no receiver is configured: no notification will be sent; add a [[receiver]] and name it in route.receivers";
 /// The longest sleep of a loop: with every hint lost, everything still happens.
 const TICK: Duration = Duration::from_secs(1);
 /// The same beside other instances: their joins and seals in partitions of this one come without a hint.

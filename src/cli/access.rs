@@ -12,14 +12,17 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::remote::{Remote, RemoteArguments};
-use crate::clock::{Clock, Timestamp};
+use super::wrong;
+use crate::clock::{Clock, Timestamp, parse_moment};
 use crate::config::{Config, EngineConfig};
 use crate::fleet::{
-    Deliveries, MassBreaker, Mirror, Operators, Receivers, Roll, RuleBook, Silences, Subject, UnitChange,
+    Deliveries, MassBreaker, Mirror, Operators, Receivers, Roll, RuleBook, Silences, SilencesError, Subject,
+    UnitChange,
 };
 use crate::http::{ShownBreaker, ShownSilence};
+use crate::presence::Kind;
 use crate::routing::SilenceId;
-use crate::routing::alert_silence::{SilenceState, WantedSilence, in_order};
+use crate::routing::alert_silence::{SilenceError, SilenceState, WantedSilence, in_order};
 use crate::store::{Engine, EngineError};
 use crate::store::{embedded, embedded::EmbeddedEngine};
 use crate::store::{redis, redis::RedisEngine};
@@ -45,6 +48,9 @@ pub(super) struct EngineAccess {
     receivers: Receivers,
     config: crate::alerting::Config,
     breaker: MassBreaker,
+    /// The kinds that are configured.
+    kinds: Vec<Kind>,
+    clock: Clock,
 }
 
 impl EngineAccess {
@@ -52,7 +58,9 @@ impl EngineAccess {
         engine: Arc<dyn Engine>,
         config: Config,
         telemetry: Arc<Telemetry>,
+        clock: Clock,
     ) -> anyhow::Result<Access> {
+        let kinds = config.rules.keys().cloned().collect();
         let rules = RuleBook::from(Arc::new(config.rules));
         let mirror = Mirror::new(rules.clone(), engine.partitions());
         // The owners of all partitions are other processes: they learn of each change.
@@ -68,7 +76,8 @@ impl EngineAccess {
         let receivers = Receivers { records: records.clone(), shared };
         let deliveries = Deliveries { records, queries, timers, silences: silences.clone() };
         let config = config.alerting;
-        Ok(Access::Engine(Box::new(EngineAccess { silences, roll, deliveries, receivers, config, breaker })))
+        let access = EngineAccess { silences, roll, deliveries, receivers, config, breaker, kinds, clock };
+        Ok(Access::Engine(Box::new(access)))
     }
 
     /// The names of the receivers that are configured.
@@ -89,17 +98,21 @@ impl Access {
             return Ok(Access::Instance(remote));
         }
         let config = arguments.config()?;
-        let telemetry = Arc::new(Telemetry::new(&Clock::system()));
+        let clock = Clock::system();
+        let telemetry = Arc::new(Telemetry::new(&clock));
         match &config.engine {
             EngineConfig::Redis(redis) => {
                 redis::partitions(redis, telemetry.clone()).await?.context(NO_FLEET)?;
                 let engine = Arc::new(RedisEngine::connect(redis, telemetry.clone()).await?);
-                EngineAccess::open(engine, config, telemetry).await
+                // The clock of this machine may be wrong; the fleet goes by that of the engine.
+                let (theirs, took) = engine.time().await?;
+                clock.follow(theirs, took);
+                EngineAccess::open(engine, config, telemetry, clock).await
             }
             EngineConfig::Embedded(embedded) => {
                 embedded::partitions(&embedded.path)?.context(NO_FLEET)?;
                 match EmbeddedEngine::open(embedded, telemetry.clone()).await {
-                    Ok(engine) => EngineAccess::open(Arc::new(engine), config, telemetry).await,
+                    Ok(engine) => EngineAccess::open(Arc::new(engine), config, telemetry, clock).await,
                     Err(locked @ EngineError::Refused(_)) => {
                         let instance = arguments.beside(config.http.listen)?;
                         let asked = instance.text(&["healthz"]).await;
@@ -108,6 +121,22 @@ impl Access {
                     Err(error) => Err(error.into()),
                 }
             }
+        }
+    }
+
+    /// The time of the fleet. An instance has its own clock for what it is asked for; then it is that of this machine.
+    pub fn now(&self) -> Timestamp {
+        match self {
+            Access::Engine(engine) => engine.clock.now(),
+            Access::Instance(_) => Clock::system().now(),
+        }
+    }
+
+    /// Whether a kind is configured, as far as is known here.
+    pub fn has_kind(&self, kind: &Kind) -> bool {
+        match self {
+            Access::Engine(engine) => engine.kinds.contains(kind),
+            Access::Instance(_) => true,
         }
     }
 
@@ -134,7 +163,7 @@ impl Access {
         match self {
             Access::Engine(engine) => {
                 let by = wanted.author.clone();
-                Ok(engine.silences.put(None, wanted, &by, now).await?.to_string())
+                Ok(engine.silences.put(None, wanted, &by, now).await.map_err(refused)?.to_string())
             }
             Access::Instance(remote) => {
                 let WantedSilence { matchers, ends_at, author, comment, .. } = wanted;
@@ -154,36 +183,50 @@ impl Access {
     /// Answers whether it was not over yet.
     pub async fn expire(&self, id: SilenceId, author: &str, now: Timestamp) -> anyhow::Result<bool> {
         match self {
-            Access::Engine(engine) => Ok(engine.silences.expire(id, author, now).await?),
+            Access::Engine(engine) => Ok(engine.silences.expire(id, author, now).await.map_err(refused)?),
             Access::Instance(remote) => {
                 let id = id.to_string();
                 let path = [&SILENCES[..], &[&id]].concat();
-                let was_over = is_over(&remote.get(&path, &[]).await?);
+                let was_over = is_over(&remote.get(&path, &[], "ends_at").await?);
                 remote.change(Method::DELETE, &path, None, Some(author)).await?;
                 Ok(!was_over)
             }
         }
     }
 
+    /// Moves the end of an alert silence to a later moment. Answers its end: a later one stays.
     pub async fn extend(
         &self,
         id: SilenceId,
         ends_at: Timestamp,
         author: &str,
         now: Timestamp,
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<Timestamp> {
         match self {
-            Access::Engine(engine) => Ok(engine.silences.extend(id, ends_at, author, now).await?),
+            Access::Engine(engine) => {
+                let stored = engine.silences.current().await?;
+                let lasting =
+                    stored.iter().find(|one| one.id == id && one.state(now) != SilenceState::Expired);
+                if let Some(lasting) = lasting.filter(|one| one.ends_at > ends_at) {
+                    return Ok(lasting.ends_at);
+                }
+                engine.silences.extend(id, ends_at, author, now).await.map_err(refused)?;
+                Ok(ends_at)
+            }
             Access::Instance(remote) => {
                 let id = id.to_string();
                 let path = [&SILENCES[..], &[&id]].concat();
-                let shown = remote.get(&path, &[]).await?;
+                let shown = remote.get(&path, &[], "ends_at").await?;
                 ensure!(!is_over(&shown), "silence {id} has expired; add a new one");
+                let lasts = shown["ends_at"].as_str().and_then(parse_moment);
+                if let Some(later) = lasts.filter(|lasts| *lasts > ends_at) {
+                    return Ok(later);
+                }
                 let body = json!({
                     "matchers": shown["matchers"], "starts_at": shown["starts_at"], "ends_at": ends_at,
                     "author": shown["author"], "comment": shown["comment"],
                 });
-                remote.change(Method::PUT, &path, Some(&body), Some(author)).await.map(drop)
+                remote.change(Method::PUT, &path, Some(&body), Some(author)).await.map(|_| ends_at)
             }
         }
     }
@@ -213,7 +256,7 @@ impl Access {
                 Ok(serde_json::to_value(engine.receivers.list(&engine.config.types()).await?)?)
             }
             Access::Instance(remote) => {
-                Ok(remote.get(&["api", "v1", "receivers"], &[]).await?["receivers"].take())
+                Ok(remote.get(&["api", "v1", "receivers"], &[], "receivers").await?["receivers"].take())
             }
         }
     }
@@ -224,7 +267,7 @@ impl Access {
                 let trip = engine.breaker.last().await?;
                 Ok(serde_json::to_value(ShownBreaker::new(engine.config.breaker.is_some(), trip))?)
             }
-            Access::Instance(remote) => remote.get(&BREAKER, &[]).await,
+            Access::Instance(remote) => remote.get(&BREAKER, &[], "tripped").await,
         }
     }
 
@@ -234,7 +277,7 @@ impl Access {
         match self {
             Access::Engine(engine) => Ok(engine.breaker.release((author, comment), now).await?),
             Access::Instance(remote) => {
-                let is_tripped = remote.get(&BREAKER, &[]).await?["tripped"] == true;
+                let is_tripped = remote.get(&BREAKER, &[], "tripped").await?["tripped"] == true;
                 if is_tripped {
                     let path = [&BREAKER[..], &["release"]].concat();
                     let body = json!({ "author": author, "comment": comment });
@@ -251,9 +294,20 @@ impl Access {
             Access::Engine(engine) => Ok(serde_json::to_value(engine.silences.audit(limit).await?)?),
             Access::Instance(remote) => {
                 let query = [("limit", limit.to_string())];
-                Ok(remote.get(&["api", "v1", "audit"], &query).await?["audit"].take())
+                Ok(remote.get(&["api", "v1", "audit"], &query, "audit").await?["audit"].take())
             }
         }
+    }
+}
+
+/// An alert silence that is refused for what was asked for has wrong arguments.
+fn refused(error: SilencesError) -> anyhow::Error {
+    match error {
+        SilencesError::Refused(
+            error @ (SilenceError::Unknown(_) | SilenceError::Expired(_) | SilenceError::TooMany),
+        ) => error.into(),
+        SilencesError::Refused(error) => wrong(error.to_string()),
+        SilencesError::Engine(error) => error.into(),
     }
 }
 
@@ -277,7 +331,7 @@ async fn change(
             record = match subject {
                 Subject::Record(id) => id.to_string(),
                 Subject::Unit(_) => {
-                    let shown = remote.get(&of_unit, &[]).await?;
+                    let shown = remote.get(&of_unit, &[], "state").await?;
                     let id = shown["record"]["id"].as_str();
                     id.with_context(|| format!("unit {}/{} has no open record", unit.kind, unit.id))?
                         .to_owned()

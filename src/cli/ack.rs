@@ -7,11 +7,11 @@ use anyhow::bail;
 use clap::Args;
 
 use super::access::{Access, Operator};
-use super::logging;
 use super::remote::RemoteArguments;
 use super::route::unit;
 use super::times::{moment, span};
-use crate::clock::{Clock, Timestamp};
+use super::{logging, wrong};
+use crate::clock::Timestamp;
 use crate::fleet::{Subject, UnitChange};
 use crate::presence::{Acknowledgement, LONGEST_PAUSE, Shown, Unit, is_pause};
 use crate::routing::alert_silence::{is_author, is_comment};
@@ -34,6 +34,7 @@ pub(super) struct AckArguments {
 pub(super) struct PauseArguments {
     #[command(flatten)]
     remote: RemoteArguments,
+    /// The unit, such as detector/pump-7.
     #[arg(value_name = "KIND/UNIT", value_parser = unit)]
     unit: Unit,
     #[command(flatten)]
@@ -58,7 +59,7 @@ struct Length {
 }
 
 #[derive(Debug, Args)]
-struct OperatorArguments {
+pub(super) struct OperatorArguments {
     /// The operator who does it.
     #[arg(long, env = "USER", value_name = "NAME")]
     author: String,
@@ -68,34 +69,38 @@ struct OperatorArguments {
 }
 
 impl OperatorArguments {
-    fn operator(self) -> anyhow::Result<Operator> {
+    pub fn operator(self) -> anyhow::Result<Operator> {
         let OperatorArguments { author, comment } = self;
         if !is_author(&author) || !is_comment(&comment) {
-            bail!("author and comment are short texts without control characters");
+            return Err(wrong("author and comment are short texts without control characters"));
         }
         Ok(Operator { author, comment })
     }
 }
 
 fn subject(text: &str) -> Result<Subject, String> {
-    if text.contains('/') {
-        return unit(text).map(Subject::Unit);
+    // A record's id is `kind:unit:number`.
+    match text.parse().map(Subject::Record) {
+        Ok(record) if !text.contains('/') => Ok(record),
+        _ => unit(text).map(Subject::Unit).map_err(|error| format!("{error}, or the id of a record")),
     }
-    text.parse().map(Subject::Record).map_err(|error| format!("{error}, or write KIND/UNIT"))
 }
 
 pub(super) async fn acknowledge(arguments: AckArguments) -> anyhow::Result<ExitCode> {
     logging::start_quietly()?;
     let AckArguments { remote, subject, undo, operator } = arguments;
-    let (operator, now) = (operator.operator()?, Clock::system().now());
+    let operator = operator.operator()?;
+    let access = Access::open(&remote).await?;
+    let now = access.now();
     let acknowledged = || {
         let Operator { author, comment } = &operator;
         Acknowledgement { at: now, author: author.clone(), comment: comment.clone() }
     };
     let change = UnitChange::Acknowledge((!undo).then(acknowledged));
     let name = subject.to_string();
-    if !Access::open(&remote).await?.change(&subject, &change, &operator, now).await? {
-        bail!("{} has no open record", Shown(&name));
+    if !access.change(&subject, &change, &operator, now).await? {
+        let what = if undo { "no open record that is acknowledged" } else { "no open record" };
+        bail!("{} has {what}", Shown(&name));
     }
     println!("{} {}", Shown(&name), if undo { "is no longer acknowledged" } else { "is acknowledged" });
     Ok(ExitCode::SUCCESS)
@@ -104,15 +109,23 @@ pub(super) async fn acknowledge(arguments: AckArguments) -> anyhow::Result<ExitC
 pub(super) async fn pause(arguments: PauseArguments) -> anyhow::Result<ExitCode> {
     logging::start_quietly()?;
     let PauseArguments { remote, unit, length, operator } = arguments;
-    let now = Clock::system().now();
+    let (operator, subject) = (operator.operator()?, Subject::Unit(unit));
+    let access = Access::open(&remote).await?;
+    let now = access.now();
     let until = length.until.or(length.span.map(|span| now + span));
     if until.is_some_and(|until| !is_pause(until, now)) {
-        bail!("the end of a pause is in the future, within {} days", LONGEST_PAUSE.as_secs() / 86_400);
+        let days = LONGEST_PAUSE.as_secs() / 86_400;
+        return Err(wrong(format!("the end of a pause is in the future, within {days} days")));
     }
-    let (operator, subject) = (operator.operator()?, Subject::Unit(unit));
     let name = subject.to_string();
-    if !Access::open(&remote).await?.change(&subject, &UnitChange::Pause(until), &operator, now).await? {
-        bail!("there is no unit {}, its kind is not configured, or it is not paused", Shown(&name));
+    if !access.change(&subject, &UnitChange::Pause(until), &operator, now).await? {
+        match until {
+            _ if !access.has_kind(&subject.unit().kind) => {
+                bail!("kind {} is not configured; see [[kind]]", subject.unit().kind)
+            }
+            Some(_) => bail!("there is no unit {}", Shown(&name)),
+            None => bail!("{} is not paused", Shown(&name)),
+        }
     }
     match until {
         Some(until) => println!("{} is paused until {until}", Shown(&name)),

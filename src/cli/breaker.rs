@@ -2,15 +2,13 @@
 
 use std::process::ExitCode;
 
-use anyhow::bail;
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
 use super::access::{Access, Operator};
-use super::logging;
 use super::output::{OutputArguments, text};
 use super::remote::RemoteArguments;
-use crate::clock::Clock;
+use super::{logging, wrong};
 use crate::routing::alert_silence::{is_author, is_comment};
 
 #[derive(Debug, Args)]
@@ -60,10 +58,11 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         }
         Command::Release(Release { remote, author, comment }) => {
             if !is_author(&author) || !is_comment(&comment) {
-                bail!("author and comment are short texts without control characters");
+                return Err(wrong("author and comment are short texts without control characters"));
             }
             let operator = Operator { author, comment };
-            match Access::open(&remote).await?.release_breaker(&operator, Clock::system().now()).await? {
+            let access = Access::open(&remote).await?;
+            match access.release_breaker(&operator, access.now()).await? {
                 true => {
                     println!(
                         "the breaker is released: receivers are notified of held units that are still offline"

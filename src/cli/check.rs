@@ -6,6 +6,8 @@
 
 use std::fmt;
 use std::future::Future;
+use std::io::ErrorKind;
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,12 +15,14 @@ use std::time::Duration;
 use clap::Args;
 use futures_util::future::join_all;
 use serde::Serialize;
+use tokio::net::TcpListener;
 
 use super::{BAD_CONFIGURATION, ConfigFile, FAILED, logging, shown, shown_json};
 use crate::broker::Broker;
-use crate::clock::Clock;
+use crate::clock::{Clock, Timestamp};
 use crate::config::{Config, ConfigError};
 use crate::presence::Shown;
+use crate::routing::Route;
 use crate::telemetry::Telemetry;
 use crate::{alerting, intake};
 
@@ -121,8 +125,8 @@ async fn examine(config: &Config) -> Vec<Finding> {
     let mut findings = vec![Finding::ok("configuration", source)];
     let warnings = config.warnings.iter();
     findings.extend(warnings.map(|problem| Finding::warn("configuration", problem.to_string())));
-    if config.alerting.route.named_receivers().is_empty() {
-        findings.push(Finding::warn("receivers", alerting::NO_RECEIVER));
+    if let Some(why) = alerting::without_receivers(&config.alerting) {
+        findings.push(Finding::warn("receivers", why));
     }
     let (engine, unreadable, orphans, unwatched, broker, ids, receivers) = tokio::join!(
         engine::examine(&config.engine),
@@ -133,7 +137,10 @@ async fn examine(config: &Config) -> Vec<Finding> {
         ids(config),
         receivers(&config.alerting)
     );
-    findings.extend(certificate::examine(config.http.tls.as_ref(), Clock::system().now()));
+    findings.extend(listen(config.http.listen).await);
+    let now = Clock::system().now();
+    findings.extend(certificate::examine(config.http.tls.as_ref(), now));
+    findings.extend(never_active("route", &config.alerting.route, now));
     findings.extend(engine);
     findings.extend(unreadable);
     findings.extend(orphans);
@@ -142,6 +149,34 @@ async fn examine(config: &Config) -> Vec<Finding> {
     findings.extend(ids);
     findings.extend(receivers);
     findings
+}
+
+/// The address of the web server, if it is not free.
+async fn listen(address: SocketAddr) -> Option<Finding> {
+    let error = TcpListener::bind(address).await.err()?;
+    Some(match error.kind() {
+        ErrorKind::AddrInUse => {
+            Finding::warn("http", format!("{address} is in use; this is expected while rollcall serve runs"))
+        }
+        _ => Finding::fail("http", format!("cannot listen on {address}: {error}; correct http.listen")),
+    })
+}
+
+/// Routes that are muted for as long as their times can tell.
+fn never_active(path: &str, route: &Route, now: Timestamp) -> Vec<Finding> {
+    let is_muted = |at: Timestamp| route.times.muted_by(at).is_some();
+    let until = route.times.muted_until(now);
+    let mut found = Vec::new();
+    if let Some(until) = until.filter(|until| is_muted(now) && is_muted(*until)) {
+        let text = format!(
+            "{path} is muted until after {until}, and notifies no receiver until then; check its mute_times and \
+             active_times"
+        );
+        found.push(Finding::warn("routes", text));
+    }
+    let below = route.routes.iter().enumerate();
+    found.extend(below.flat_map(|(at, below)| never_active(&format!("{path}.routes[{at}]"), below, now)));
+    found
 }
 
 /// The in-process broker protects client ids itself.
@@ -165,6 +200,7 @@ async fn broker(config: &Config) -> Vec<Finding> {
             format!("{} accepts the connection and the subscriptions, and each topic is heard", config.url),
         )],
         Ok(topics) => topics.iter().map(unheard).collect(),
+        Err(why) if why.contains("; check ") => vec![Finding::fail("mqtt", why)],
         Err(why) => vec![Finding::fail("mqtt", format!("{why}; check mqtt.url and that the broker runs"))],
     }
 }
@@ -185,7 +221,11 @@ async fn receivers(config: &alerting::Config) -> Vec<Finding> {
                 format!("can be reached; `rollcall send-test --receiver {}` sends it a test", receiver.name),
             ),
             Err(why) => {
-                Finding::fail(&name, format!("{why}; check that it runs, and its options in [[receiver]]"))
+                let advice = match receiver.channel {
+                    alerting::ChannelConfig::Exec(_) => "check receiver.command",
+                    _ => "check that it runs, and its options in [[receiver]]",
+                };
+                Finding::fail(&name, format!("{why}; {advice}"))
             }
         }
     });

@@ -8,12 +8,12 @@ use clap::{Args, Subcommand};
 use serde_json::Value;
 
 use super::access::Access;
-use super::logging;
 use super::output::{OutputArguments, table, text};
 use super::remote::RemoteArguments;
 use super::table::Table;
-use super::times::moment;
-use crate::clock::{Clock, Timestamp};
+use super::times::{in_order, moment};
+use super::{logging, wrong};
+use crate::clock::Timestamp;
 use crate::fleet::deliveries::{DeliveryFilter, DeliveryState, LARGEST_PAGE};
 
 mod discard;
@@ -31,6 +31,9 @@ enum Command {
     /// Show one notification, with every attempt.
     Show(Show),
     /// Deliver notifications again, under their ids.
+    #[command(
+        after_help = "Example: rollcall deliveries replay --receiver hook --from 2026-11-23T08:00:00Z --author ana"
+    )]
     Replay(Replay),
     /// Remove dead letters.
     Purge(Purge),
@@ -66,7 +69,7 @@ struct List {
     /// pending, failed (waits for its next attempt), orphaned (its receiver is not configured), dead or delivered.
     #[arg(long, value_parser = state)]
     state: Option<DeliveryState>,
-    /// How many, at most 1000.
+    /// The most rows, up to 1000.
     #[arg(long, default_value_t = 100, value_name = "COUNT")]
     limit: usize,
     /// Where the page begins, as the page before said.
@@ -156,15 +159,14 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 
 async fn list(list: List) -> anyhow::Result<()> {
     if !(1..=LARGEST_PAGE).contains(&list.limit) {
-        bail!("--limit is a number from 1 to {LARGEST_PAGE}");
+        return Err(wrong(format!("--limit is a number from 1 to {LARGEST_PAGE}")));
     }
+    in_order(list.filter.from, list.filter.until)?;
     let (access, filter) = (Access::open(&list.remote).await?, list.filter.with(list.state));
     let print = async || {
         let page = access.deliveries(&filter, list.limit, list.cursor.as_deref()).await?;
-        if page["deliveries"].as_array().is_none_or(Vec::is_empty) {
-            list.output.say("no deliveries match");
-        }
         list.output.print(&page, || lines(&page["deliveries"]))?;
+        list.output.note_none(&page["deliveries"], "deliveries");
         if let Some(next) = page["next"].as_str() {
             eprintln!("there may be more: --cursor {next}");
         }
@@ -189,7 +191,7 @@ fn lines(deliveries: &Value) -> Table {
                 .map(|field| text(&line[field]));
         vec![id, state, at, contents.join(", "), labels, attempts, next, answer]
     };
-    let heads = ["id", "state", "at", "tells of", "labels", "attempts", "next attempt", "answer"];
+    let heads = ["id", "state", "at", "content", "labels", "attempts", "next_attempt", "answer"];
     Table { rows: deliveries.as_array().into_iter().flatten().map(of_line).collect(), ..Table::new(&heads) }
 }
 
@@ -215,7 +217,7 @@ async fn show(Show { remote, id, output }: Show) -> anyhow::Result<()> {
     });
     let contents = records.into_iter().flatten().chain(blind).chain(timers).collect();
     let attempts = table(&details["attempts"], &["number", "receiver", "at", "result", "took_ms", "answer"]);
-    output.say_table(&Table { rows: contents, ..Table::new(&["tells of", "unit", "from", "to"]) });
+    output.say_table(&Table { rows: contents, ..Table::new(&["content", "unit", "from", "to"]) });
     output.say_table(&attempts);
     Ok(())
 }
@@ -224,12 +226,12 @@ async fn replay(replay: Replay) -> anyhow::Result<()> {
     let Replay { remote, filter, ids, state, all, dry_run, author } = replay;
     let has_filter = filter.receiver.is_some() || filter.from.is_some() || filter.until.is_some();
     if ids.is_empty() != (has_filter || all) {
-        bail!("select deliveries by id, by --receiver, --from and --until, or with --all");
+        return Err(wrong("select deliveries by id, by --receiver, --from and --until, or with --all"));
     }
     let state = state.unwrap_or(DeliveryState::Dead);
     if state == DeliveryState::Delivered && filter.from.is_none() && filter.until.is_none() && ids.is_empty()
     {
-        bail!("--state delivered needs --from or --until");
+        return Err(wrong("--state delivered needs --from or --until"));
     }
     let access = Access::open(&remote).await?;
     let filter = filter.with(Some(state));
@@ -238,7 +240,7 @@ async fn replay(replay: Replay) -> anyhow::Result<()> {
         println!("{count} notifications would be delivered again");
         return Ok(());
     }
-    let now = Clock::system().now();
+    let now = access.now();
     let mut count = 0;
     for id in &ids {
         count += access.replay(id, &author, now).await?;
@@ -253,18 +255,22 @@ async fn replay(replay: Replay) -> anyhow::Result<()> {
 async fn purge(purge: Purge) -> anyhow::Result<()> {
     let Purge { remote, filter, all, dry_run, yes, author } = purge;
     if filter.receiver.is_none() && filter.from.is_none() && filter.until.is_none() && !all {
-        bail!("name dead letters by --receiver, --from and --until, or --all");
+        return Err(wrong("name dead letters by --receiver, --from and --until, or --all"));
     }
     let (access, filter) = (Access::open(&remote).await?, filter.with(Some(DeliveryState::Dead)));
     let count = access.count_deliveries(&filter).await?;
-    if dry_run || count == 0 {
+    if count == 0 && !dry_run {
+        println!("no dead letters match; nothing is removed");
+        return Ok(());
+    }
+    if dry_run {
         println!("{count} dead letters would be removed");
         return Ok(());
     }
     if !yes {
         bail!("{count} dead letters would be removed for good; add --yes");
     }
-    let count = access.purge(&filter, &author, Clock::system().now()).await?;
+    let count = access.purge(&filter, &author, access.now()).await?;
     println!("{count} dead letters were removed");
     Ok(())
 }

@@ -55,7 +55,7 @@ pub(super) struct Arguments {
     /// The seed of all random numbers: the same number gives the same fleet.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
-    /// When to stop; by default at a signal.
+    /// How long to run; by default until Ctrl-C.
     #[arg(long, value_name = "SPAN", value_parser = span)]
     duration: Option<Duration>,
 }

@@ -6,22 +6,24 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::ensure;
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 
-use super::logging;
-use super::output::{OutputArguments, facts, table, text};
+use super::output::{OutputArguments, table, text};
 use super::remote::{PAGE, Remote, RemoteArguments};
-use super::route::unit;
+use super::route::{label, unit};
 use super::table::Table;
-use super::times::{moment, span};
+use super::times::{in_order, moment, span};
+use super::{logging, shown};
 use crate::clock::Timestamp;
-use crate::presence::Unit;
+use crate::presence::{State, Unit};
 
+mod availability;
 mod inventory;
 mod timers;
 
+pub(super) use availability::{AvailabilityArguments, availability};
 pub(super) use inventory::{ExportArguments, ImportArguments, export, import};
 pub(super) use timers::{TimersArguments, timers};
 
@@ -31,26 +33,28 @@ pub(super) struct UnitsArguments {
     remote: RemoteArguments,
     #[command(flatten)]
     output: OutputArguments,
-    /// Those in these states: online, late, offline, never_seen, paused, unknown.
-    #[arg(long, value_name = "STATE,…")]
-    state: Option<String>,
+    /// Only these states: online, late, offline, never_seen, paused, unknown.
+    #[arg(long, value_name = "STATE,…", value_delimiter = ',', value_parser = state)]
+    state: Vec<State>,
+    /// Only units of this kind.
     #[arg(long)]
     kind: Option<String>,
-    /// Those with this label, which http.count_by_labels has to name.
-    #[arg(long, value_name = "NAME=VALUE")]
-    label: Option<String>,
-    /// How their ids begin.
+    /// Only units with this label, which http.count_by_labels has to name, such as site=north.
+    #[arg(long, value_name = "NAME=VALUE", value_parser = label)]
+    label: Option<(String, String)>,
+    /// Only ids with this prefix.
     #[arg(long, value_name = "TEXT")]
     prefix: Option<String>,
-    /// A part of their ids.
+    /// Only ids that contain this text.
     #[arg(long, value_name = "TEXT")]
     contains: Option<String>,
-    /// Not heard for longer than this, such as 2h.
+    /// Only units silent for longer than this, such as 2h.
     #[arg(long, value_name = "SPAN", value_parser = span)]
     silent_for: Option<Duration>,
     /// Only units that are archived, which are left out otherwise.
     #[arg(long)]
     archived: bool,
+    /// The order.
     #[arg(long, default_value = "state")]
     sort: Order,
     #[command(flatten)]
@@ -60,8 +64,8 @@ pub(super) struct UnitsArguments {
 /// How much of a list is printed.
 #[derive(Debug, Args)]
 struct Pages {
-    /// How many.
-    #[arg(long, default_value_t = 100, value_name = "COUNT")]
+    /// The most rows.
+    #[arg(long, default_value_t = 100, value_name = "COUNT", value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     limit: usize,
     /// All of them, page by page.
     #[arg(long, conflicts_with = "limit")]
@@ -95,6 +99,7 @@ pub(super) struct ExplainArguments {
     remote: RemoteArguments,
     #[command(flatten)]
     output: OutputArguments,
+    /// The unit, such as detector/pump-7.
     #[arg(value_name = "KIND/UNIT", value_parser = unit)]
     unit: Unit,
 }
@@ -114,35 +119,17 @@ pub(super) struct RecordsArguments {
     /// Detected before this moment.
     #[arg(long, value_name = "TIME", value_parser = moment)]
     until: Option<Timestamp>,
+    /// Only records of this kind.
     #[arg(long)]
     kind: Option<String>,
-    #[arg(long, value_name = "NAME=VALUE")]
-    label: Option<String>,
-    /// silence or never_seen.
-    #[arg(long)]
+    /// Only records of units with this label, such as site=north.
+    #[arg(long, value_name = "NAME=VALUE", value_parser = label)]
+    label: Option<(String, String)>,
+    /// Only records of this cause.
+    #[arg(long, value_parser = ["silence", "never_seen"])]
     cause: Option<String>,
     #[command(flatten)]
     pages: Pages,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct AvailabilityArguments {
-    #[command(flatten)]
-    remote: RemoteArguments,
-    #[command(flatten)]
-    output: OutputArguments,
-    /// Of one unit; without it, and without --kind and --label, of the fleet.
-    #[arg(value_name = "KIND/UNIT", value_parser = unit)]
-    unit: Option<Unit>,
-    #[arg(long)]
-    kind: Option<String>,
-    #[arg(long, value_name = "NAME=VALUE")]
-    label: Option<String>,
-    /// By default 30 days ago.
-    #[arg(long, value_name = "TIME", value_parser = moment)]
-    from: Option<Timestamp>,
-    #[arg(long, value_name = "TIME", value_parser = moment)]
-    until: Option<Timestamp>,
 }
 
 #[derive(Debug, Args)]
@@ -151,6 +138,16 @@ pub(super) struct SummaryArguments {
     remote: RemoteArguments,
     #[command(flatten)]
     output: OutputArguments,
+}
+
+fn state(name: &str) -> Result<State, String> {
+    let found = State::ALL.into_iter().find(|state| state.as_str() == name);
+    found.ok_or_else(|| format!("states are {}", State::ALL.map(State::as_str).join(", ")))
+}
+
+/// A label as the API takes it.
+fn pair((name, value): (String, String)) -> String {
+    format!("{name}={value}")
 }
 
 /// The parameters that are given.
@@ -174,10 +171,11 @@ pub(super) async fn units(arguments: UnitsArguments) -> anyhow::Result<ExitCode>
         pages,
     } = arguments;
     let remote = remote.open()?;
+    let states: Vec<&str> = state.into_iter().map(State::as_str).collect();
     let query = given(vec![
-        ("state", state),
+        ("state", (!states.is_empty()).then(|| states.join(","))),
         ("kind", kind),
-        ("label", label),
+        ("label", label.map(pair)),
         ("q", prefix),
         ("contains", contains),
         ("silent_seconds", silent_for.map(|span| span.as_secs_f64().to_string())),
@@ -193,19 +191,32 @@ pub(super) async fn units(arguments: UnitsArguments) -> anyhow::Result<ExitCode>
 pub(super) async fn records(arguments: RecordsArguments) -> anyhow::Result<ExitCode> {
     logging::start_quietly()?;
     let RecordsArguments { remote, output, open, from, until, kind, label, cause, pages } = arguments;
+    in_order(from, until)?;
     let remote = remote.open()?;
     let query = given(vec![
         ("open", open.then(|| "true".to_owned())),
         ("from", from.map(|moment| moment.to_string())),
         ("until", until.map(|moment| moment.to_string())),
-        ("kind", kind),
-        ("label", label),
+        ("kind", kind.clone()),
+        ("label", label.map(pair)),
         ("cause", cause),
     ]);
     let fields = ["id", "cause", "last_seen", "deadline", "detected_at", "back_at", "closed_by", "labels"];
     let list = List { path: &["api", "v1", "records"], items: "records", fields: &fields };
+    // A kind that is no longer configured still has records.
+    if let Some(kind) = kind
+        && !knows_kind(&remote, &kind).await?
+    {
+        eprintln!("there is no kind {} in the configuration", shown(&kind));
+    }
     output.repeat(async || list.print(&remote, &query, &pages, &output).await).await?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether the instance has a kind in its configuration.
+async fn knows_kind(remote: &Remote, kind: &str) -> anyhow::Result<bool> {
+    let summary = remote.get(&["api", "v1", "summary"], &[], "kinds").await?;
+    Ok(summary["kinds"].as_array().is_some_and(|kinds| kinds.iter().any(|known| known["kind"] == kind)))
 }
 
 /// A list of the API, in pages.
@@ -226,17 +237,19 @@ impl List<'_> {
         pages: &Pages,
         output: &OutputArguments,
     ) -> anyhow::Result<()> {
-        ensure!(pages.all || pages.limit > 0, "--limit is at least 1");
         let (mut left, mut cursor, mut is_first) =
             (if pages.all { usize::MAX } else { pages.limit }, None, true);
         loop {
             let mut query = query.to_vec();
             query.push(("limit", left.min(PAGE).to_string()));
             query.extend(cursor.take().map(|cursor| ("cursor", cursor)));
-            let answer = remote.get(self.path, &query).await?;
+            let answer = remote.get(self.path, &query, self.items).await?;
             let items = &answer[self.items];
             left = left.saturating_sub(items.as_array().map_or(0, Vec::len));
             output.print_part(&answer, is_first, || table(items, self.fields))?;
+            if is_first && answer["next"].is_null() {
+                output.note_none(items, self.items);
+            }
             is_first = false;
             for name in answer["incomplete"].as_array().into_iter().flatten() {
                 eprintln!("not all units of {} are known: it does not answer, or is being read", text(name));
@@ -260,7 +273,7 @@ pub(super) async fn explain(arguments: ExplainArguments) -> anyhow::Result<ExitC
     let path = ["api", "v1", "units", unit.kind.as_str(), unit.id.as_str(), "timeline"];
     output
         .repeat(async || {
-            let answer = remote.get(&path, &[]).await?;
+            let answer = remote.get(&path, &[], "state").await?;
             output.say(&format!(
                 "{}/{} is {}. {}",
                 unit.kind,
@@ -282,38 +295,29 @@ pub(super) async fn explain(arguments: ExplainArguments) -> anyhow::Result<ExitC
     Ok(ExitCode::SUCCESS)
 }
 
-pub(super) async fn availability(arguments: AvailabilityArguments) -> anyhow::Result<ExitCode> {
-    logging::start_quietly()?;
-    let AvailabilityArguments { remote, output, unit, kind, label, from, until } = arguments;
-    let remote = remote.open()?;
-    let query = given(vec![
-        ("unit", unit.map(|unit| format!("{}/{}", unit.kind, unit.id))),
-        ("kind", kind),
-        ("label", label),
-        ("from", from.map(|moment| moment.to_string())),
-        ("until", until.map(|moment| moment.to_string())),
-    ]);
-    output
-        .repeat(async || {
-            let answer = remote.get(&["api", "v1", "availability"], &query).await?;
-            output.print(&answer, || facts(&answer))
-        })
-        .await?;
-    Ok(ExitCode::SUCCESS)
-}
-
 pub(super) async fn summary(arguments: SummaryArguments) -> anyhow::Result<ExitCode> {
     logging::start_quietly()?;
     let SummaryArguments { remote, output } = arguments;
     let remote = remote.open()?;
     output
         .repeat(async || {
-            let answer = remote.get(&["api", "v1", "summary"], &[]).await?;
+            let answer = remote.get(&["api", "v1", "summary"], &[], "states").await?;
             if answer["hearing"]["blind"] == true {
                 output.say("Rollcall is blind: it cannot prove that it hears the fleet, and declares no unit offline.");
             }
             for problem in answer["problems"].as_array().into_iter().flatten() {
-                output.say(&format!("{}: {}", text(&problem["instance"]), text(&problem["text"])));
+                output.say(&format!("problem: {}: {}", text(&problem["instance"]), text(&problem["text"])));
+            }
+            if answer["breaker_tripped"] == true {
+                let breaker = remote.get(&["api", "v1", "breaker"], &[], "tripped").await?;
+                let until = text(&breaker["trip"]["until"]);
+                output.say(&format!(
+                    "the mass-offline breaker holds notifications until {until}; see rollcall breaker show"
+                ));
+            }
+            let is_well = answer["problems"].as_array().is_some_and(Vec::is_empty);
+            if is_well && answer["hearing"]["blind"] != true && answer["breaker_tripped"] != true {
+                output.say("no problems");
             }
             output.print(&answer, || counts(&answer))
         })
@@ -348,7 +352,7 @@ pub(super) async fn instances(arguments: SummaryArguments) -> anyhow::Result<Exi
     let remote = remote.open()?;
     output
         .repeat(async || {
-            let answer = remote.get(&["api", "v1", "summary"], &[]).await?;
+            let answer = remote.get(&["api", "v1", "summary"], &[], "instances").await?;
             let instances = &answer["instances"];
             output.print(instances, || table(instances, &["name", "partitions", "units"]))?;
             for name in answer["incomplete"].as_array().into_iter().flatten() {

@@ -5,13 +5,12 @@
 
 use std::io::{IsTerminal, stderr};
 
-use anyhow::anyhow;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{fmt, registry};
 
-use crate::config::{LogConfig, LogFormat, directives};
+use crate::config::{ConfigError, LogConfig, LogFormat, Problem, directives};
 
 mod escaped;
 mod fields;
@@ -19,10 +18,12 @@ mod fields;
 /// Starts the log of a service. `RUST_LOG`, where it is set, wins over the configured level.
 ///
 /// # Errors
-/// `RUST_LOG` is not valid.
+/// `RUST_LOG` is not valid: a [`ConfigError`].
 pub(super) fn start(log: &LogConfig) -> anyhow::Result<()> {
     let filter = match std::env::var("RUST_LOG") {
-        Ok(text) if !text.is_empty() => directives(&text).map_err(|why| anyhow!("RUST_LOG: {why}"))?,
+        Ok(text) if !text.is_empty() => {
+            directives(&text).map_err(|text| ConfigError::Meaning(vec![Problem::new("RUST_LOG", text)]))?
+        }
         _ => log.filter.clone(),
     };
     let lines = registry().with(filter);

@@ -34,6 +34,7 @@ mod output;
 mod package_files;
 mod receivers;
 mod remote;
+mod remove;
 mod repair;
 mod route;
 mod send_test;
@@ -48,6 +49,7 @@ mod token;
 mod top;
 
 const FAILED: u8 = 1;
+const WRONG_ARGUMENTS: u8 = 2;
 /// `EX_CONFIG` of sysexits.h.
 const BAD_CONFIGURATION: u8 = 78;
 /// After how many tasks a busy thread polls for I/O. A task of a storm takes about a millisecond; with the
@@ -57,6 +59,9 @@ const EVENT_INTERVAL: u32 = 5;
 /// Notices when a device of a fleet goes silent, and notifies operators once.
 #[derive(Debug, Parser)]
 #[command(name = "rollcall", version)]
+#[command(
+    after_help = "First: rollcall demo. Then: rollcall check, rollcall serve. See docs/first-fleet.md."
+)]
 pub struct CommandLine {
     #[command(subcommand)]
     command: Command,
@@ -73,8 +78,14 @@ enum Command {
     /// Ask the instance of this configuration whether it runs, or is ready; for supervisors.
     Health(health::Arguments),
     /// Simulate a fleet: publish over MQTT for many units that fall silent and come back.
+    #[command(
+        after_help = "Example: rollcall simulate --units 500 --interval 5s --silence 0.002 --duration 10m"
+    )]
     Simulate(simulate::Arguments),
     /// Move a fleet from one engine to another.
+    #[command(
+        after_help = "Example: rollcall move --from embedded:/var/lib/rollcall --to redis://127.0.0.1:6379/0"
+    )]
     Move(moving::Arguments),
     /// List notifications with their attempts, deliver them again, remove dead letters.
     Deliveries(deliveries::Arguments),
@@ -88,6 +99,8 @@ enum Command {
     Ack(ack::AckArguments),
     /// Pause a unit for planned work: its silence meanwhile does not count.
     Pause(ack::PauseArguments),
+    /// Remove units from the fleet. A heartbeat registers a removed unit again.
+    Remove(remove::Arguments),
     /// Show the last changes that operators made.
     Audit(silence::AuditArguments),
     /// Show or release the mass-offline breaker, which holds notifications when a large part of the fleet falls silent.
@@ -110,6 +123,7 @@ enum Command {
     /// Watch the fleet in the terminal: counts, problems, and the units that fell silent last.
     Top(top::Arguments),
     /// Register the units of a file, NDJSON or CSV; with --replace remove all others.
+    #[command(after_help = "Example: rollcall import --dry-run --replace units.csv")]
     Import(fleet::ImportArguments),
     /// Write all units with their settings to a file, NDJSON or CSV.
     Export(fleet::ExportArguments),
@@ -129,7 +143,7 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct ConfigFile {
-    /// The configuration; by default rollcall.toml if there is one, else the default of every option.
+    /// The configuration file; by default rollcall.toml, if it exists.
     #[arg(long, value_name = "FILE", env = "ROLLCALL_CONFIG")]
     config: Option<PathBuf>,
 }
@@ -162,6 +176,7 @@ pub fn run(line: CommandLine) -> ExitCode {
             Command::Silence(arguments) => silence::run(arguments).await,
             Command::Ack(arguments) => ack::acknowledge(arguments).await,
             Command::Pause(arguments) => ack::pause(arguments).await,
+            Command::Remove(arguments) => remove::run(arguments).await,
             Command::Audit(arguments) => silence::run_audit(arguments).await,
             Command::Breaker(arguments) => breaker::run(arguments).await,
             Command::Units(arguments) => fleet::units(arguments).await,
@@ -196,8 +211,21 @@ fn threads() -> usize {
 
 fn failed(error: &anyhow::Error) -> ExitCode {
     eprintln!("rollcall: {}", shown(&format!("{error:#}")));
-    let configuration = error.downcast_ref::<ConfigError>().is_some();
-    ExitCode::from(if configuration { BAD_CONFIGURATION } else { FAILED })
+    ExitCode::from(match () {
+        () if error.downcast_ref::<ConfigError>().is_some() => BAD_CONFIGURATION,
+        () if error.downcast_ref::<WrongArguments>().is_some() => WRONG_ARGUMENTS,
+        () => FAILED,
+    })
+}
+
+/// Arguments that the command does not accept: out of bounds, or not together.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct WrongArguments(String);
+
+/// The error for such arguments.
+fn wrong(text: impl Into<String>) -> anyhow::Error {
+    WrongArguments(text.into()).into()
 }
 
 /// Text that is safe to print: line by line, with invisible characters and those that reverse text escaped. Answers of

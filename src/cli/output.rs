@@ -18,7 +18,7 @@ pub(super) struct OutputArguments {
     /// Print CSV.
     #[arg(long)]
     csv: bool,
-    /// Ask again and again, every 2 s or so often, until Ctrl-C.
+    /// Repeat every 2 s, or at this interval, until Ctrl-C.
     #[arg(long, value_name = "SPAN", value_parser = span, num_args = 0..=1, default_missing_value = "2s")]
     watch: Option<Duration>,
 }
@@ -69,10 +69,23 @@ impl OutputArguments {
         Ok(())
     }
 
-    /// Prints an answer, or the table that shows it if it has rows.
-    pub fn print_rows(&self, answer: &Value, table: impl FnOnce() -> Table) -> anyhow::Result<()> {
-        let is_empty = answer.as_array().is_none_or(Vec::is_empty);
-        if is_empty && !self.json && !self.csv { Ok(()) } else { self.print(answer, table) }
+    /// Prints a list, or the table that shows it. `what`: its items, such as `silences`.
+    pub fn print_list(&self, items: &Value, what: &str, table: impl FnOnce() -> Table) -> anyhow::Result<()> {
+        self.print(items, table)?;
+        self.note_none(items, what);
+        Ok(())
+    }
+
+    /// Says on standard error that a list is empty; programs see it.
+    pub fn note_none(&self, items: &Value, what: &str) {
+        if items.as_array().is_none_or(Vec::is_empty) && !self.json && !self.csv {
+            eprintln!("no {what} match");
+        }
+    }
+
+    /// Prints an answer, or for people a table that shows it in their words.
+    pub fn print_for_people(&self, answer: &Value, table: impl FnOnce() -> Table) -> anyhow::Result<()> {
+        if self.csv { self.print(answer, || facts(answer)) } else { self.print(answer, table) }
     }
 
     /// Prints an answer, or the sentence that says it.

@@ -24,10 +24,7 @@ pub(super) async fn run(Arguments { remote, output }: Arguments) -> anyhow::Resu
     let access = Access::open(&remote).await?;
     let show = async || {
         let receivers = access.receivers().await?;
-        if receivers.as_array().is_none_or(Vec::is_empty) {
-            output.say("there are no receivers");
-        }
-        output.print_rows(&receivers, || lines(&receivers))
+        output.print_list(&receivers, "receivers", || lines(&receivers))
     };
     output.repeat(show).await?;
     Ok(ExitCode::SUCCESS)
@@ -49,6 +46,6 @@ fn lines(receivers: &Value) -> Table {
         vec![name, of, state.to_owned(), waiting, dead, success, since, why]
     };
     let heads =
-        ["receiver", "type", "state", "waiting", "dead letters", "last success", "failing since", "why"];
+        ["receiver", "type", "state", "waiting", "dead_letters", "last_success", "failing_since", "why"];
     Table { rows: receivers.as_array().into_iter().flatten().map(row).collect(), ..Table::new(&heads) }
 }

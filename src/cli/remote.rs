@@ -16,7 +16,7 @@ use serde_json::Value;
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use super::ConfigFile;
+use super::{ConfigFile, wrong};
 use crate::config::{Config, ConfigError};
 use crate::http::AUTHOR;
 use crate::trust;
@@ -44,11 +44,15 @@ pub(super) struct RemoteArguments {
     #[command(flatten)]
     file: ConfigFile,
     /// Ask the instance that listens there, such as `https://rollcall.example.org`.
-    #[arg(long, value_name = "URL", env = "ROLLCALL_URL")]
+    #[arg(long, value_name = "URL", env = "ROLLCALL_URL", value_parser = address)]
     url: Option<Url>,
     /// File with a token of http.token, for an instance; the variable ROLLCALL_TOKEN may hold the token itself.
     #[arg(long, value_name = "FILE", env = "ROLLCALL_TOKEN_FILE")]
     token_file: Option<PathBuf>,
+}
+
+fn address(text: &str) -> Result<Url, String> {
+    text.parse().map_err(|error| format!("{error}; write https://rollcall.example.org"))
 }
 
 /// A running instance.
@@ -74,10 +78,9 @@ impl RemoteArguments {
     /// The instance at `--url`, if it is given.
     pub fn named(&self) -> anyhow::Result<Option<Remote>> {
         let Some(base) = self.url.clone() else { return Ok(None) };
-        ensure!(
-            ["http", "https"].contains(&base.scheme()) && base.has_host(),
-            "--url begins with http:// or https:// and a host"
-        );
+        if !["http", "https"].contains(&base.scheme()) || !base.has_host() {
+            return Err(wrong("--url begins with http:// or https:// and a host"));
+        }
         let client = Client::builder().tls_backend_preconfigured(trust::web()?).timeout(TIMEOUT);
         Ok(Some(Remote { client: client.build()?, base, token: self.token()? }))
     }
@@ -102,9 +105,19 @@ impl RemoteArguments {
 }
 
 impl Remote {
-    /// Asks for a page. `path`: its segments; `query`: names and values.
-    pub async fn get(&self, path: &[&str], query: &[(&str, String)]) -> anyhow::Result<Value> {
-        self.json(self.request(Method::GET, path, query)?).await
+    /// Asks for a page. `path`: its segments; `query`: names and values; `field`: one that each such page has. Any
+    /// other answer is an error: another server must not look like a fleet without a unit.
+    pub async fn get(&self, path: &[&str], query: &[(&str, String)], field: &str) -> anyhow::Result<Value> {
+        let answer = self.answer(self.request(Method::GET, path, query)?).await?;
+        let status = answer.status();
+        let page = self.read(answer).await?;
+        ensure!(
+            status == StatusCode::OK && page.get(field).is_some(),
+            "{} does not answer as Rollcall does ({}, without {field:?}); check --url",
+            self.place(),
+            status.as_u16()
+        );
+        Ok(page)
     }
 
     /// The items of a list, page by page.
@@ -112,7 +125,7 @@ impl Remote {
         let mut query = vec![("limit", PAGE.to_string())];
         let mut all = Vec::new();
         loop {
-            let mut page = self.get(path, &query).await?;
+            let mut page = self.get(path, &query, items).await?;
             if let Value::Array(more) = page[items].take() {
                 all.extend(more);
             }
@@ -235,6 +248,10 @@ impl Remote {
         match answer.status() {
             StatusCode::UNAUTHORIZED => {
                 bail!("{place} needs a valid token; pass it with --token-file or {TOKEN}")
+            }
+            // The arguments are at fault.
+            StatusCode::BAD_REQUEST if problem["detail"].is_string() => {
+                Err(wrong(format!("{place} answers 400: {detail}")))
             }
             status => bail!("{place} answers {}: {detail}", status.as_u16()),
         }

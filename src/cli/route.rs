@@ -28,6 +28,7 @@ enum Command {
     Show(ConfigFile),
     /// Show which routes the silence of a unit takes, why, and whether they are muted. It reads the configuration
     /// alone.
+    #[command(after_help = "Example: rollcall route test detector/pump-7 --label site=north")]
     Test(Test),
 }
 
@@ -50,11 +51,13 @@ struct Test {
 }
 
 pub(super) fn unit(text: &str) -> Result<Unit, String> {
-    let (kind, id) = text.split_once('/').ok_or("write KIND/UNIT, such as detector/pump-7")?;
+    // The log and the metrics write `kind:unit`.
+    let parts = text.split_once('/').or_else(|| text.split_once(':'));
+    let (kind, id) = parts.ok_or("write KIND/UNIT, such as detector/pump-7")?;
     format!("{kind}:{id}").parse().map_err(|error| format!("{error}"))
 }
 
-fn label(text: &str) -> Result<(String, String), String> {
+pub(super) fn label(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("write NAME=VALUE, such as site=north")?;
     match (is_label_name(name), is_label_value(value)) {
         (true, true) => Ok((name.to_owned(), value.to_owned())),

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
 
 use super::access::{Access, is_over};
@@ -10,9 +11,10 @@ use super::logging;
 use super::output::{OutputArguments, table};
 use super::remote::RemoteArguments;
 use super::times::{moment, span};
-use crate::clock::{Clock, Timestamp};
+use crate::clock::Timestamp;
 use crate::routing::alert_silence::WantedSilence;
 use crate::routing::{Matcher, SilenceId, parse_label_matchers};
+use crate::store::MOST_AUDITED;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -23,10 +25,13 @@ pub(super) struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Do not notify of the units that all matchers match, for a while.
+    #[command(
+        after_help = "Example: rollcall silence add site=north --for 2h --author ana --comment 'cable works'"
+    )]
     Add(Add),
     /// List silences that are active or to come.
     List(List),
-    /// Move the end of a silence.
+    /// Move the end of a silence to a later moment.
     Extend(Extend),
     /// End silences now.
     Expire(Expire),
@@ -64,6 +69,18 @@ struct End {
     until: Option<Timestamp>,
 }
 
+/// The new end of a silence.
+#[derive(Debug, Args)]
+#[group(id = "later", required = true, multiple = false)]
+struct Later {
+    /// From now on, such as 2h.
+    #[arg(long = "for", value_name = "SPAN", value_parser = span)]
+    span: Option<Duration>,
+    /// Until when, such as 2026-11-23T18:00:00+01:00.
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    until: Option<Timestamp>,
+}
+
 impl End {
     fn after(&self, begin: Timestamp) -> Timestamp {
         self.until.unwrap_or_else(|| begin + self.span.unwrap_or_default())
@@ -85,10 +102,11 @@ struct List {
 struct Extend {
     #[command(flatten)]
     remote: RemoteArguments,
+    /// The id of the silence.
     #[arg(value_name = "ID")]
     id: SilenceId,
     #[command(flatten)]
-    end: End,
+    end: Later,
     /// The operator who extends it.
     #[arg(long, env = "USER", value_name = "NAME")]
     author: String,
@@ -98,6 +116,7 @@ struct Extend {
 struct Expire {
     #[command(flatten)]
     remote: RemoteArguments,
+    /// The ids of the silences.
     #[arg(required = true, value_name = "ID")]
     ids: Vec<SilenceId>,
     /// The operator who ends them.
@@ -110,8 +129,8 @@ struct Expire {
 pub(super) struct AuditArguments {
     #[command(flatten)]
     remote: RemoteArguments,
-    /// How many, newest first; the last 1000 are kept.
-    #[arg(long, default_value_t = 100, value_name = "COUNT")]
+    /// The most rows, newest first; the last 1000 are kept.
+    #[arg(long, default_value_t = 100, value_name = "COUNT", value_parser = RangedU64ValueParser::<usize>::new().range(1..=MOST_AUDITED as u64))]
     limit: usize,
     #[command(flatten)]
     output: OutputArguments,
@@ -127,9 +146,10 @@ fn matchers(text: &str) -> Result<Matchers, String> {
 
 pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     logging::start_quietly()?;
-    let now = Clock::system().now();
     match arguments.command {
         Command::Add(add) => {
+            let access = Access::open(&add.remote).await?;
+            let now = access.now();
             let starts_at = add.from.unwrap_or(now);
             let wanted = WantedSilence {
                 matchers: add.matchers.into_iter().flat_map(|Matchers(all)| all).collect(),
@@ -139,21 +159,27 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
                 comment: add.comment,
             };
             let times = (add.from, add.end.span);
-            println!("{}", Access::open(&add.remote).await?.add(wanted, times, now).await?);
+            println!("{}", access.add(wanted, times, now).await?);
         }
         Command::List(List { remote, expired, output }) => {
             let access = Access::open(&remote).await?;
             output.repeat(async || list(&access, expired, &output).await).await?;
         }
         Command::Extend(Extend { remote, id, end, author }) => {
-            let ends_at = end.after(now);
-            Access::open(&remote).await?.extend(id, ends_at, &author, now).await?;
-            println!("silence {id} ends at {ends_at}");
+            let access = Access::open(&remote).await?;
+            let now = access.now();
+            let ends_at = end.until.unwrap_or_else(|| now + end.span.unwrap_or_default());
+            match access.extend(id, ends_at, &author, now).await? {
+                later if later > ends_at => println!(
+                    "silence {id} already lasts until {later}, and is not shortened; to end it: rollcall silence expire {id}"
+                ),
+                ends_at => println!("silence {id} ends at {ends_at}"),
+            }
         }
         Command::Expire(Expire { remote, ids, author }) => {
             let access = Access::open(&remote).await?;
             for id in ids {
-                let is_ended = access.expire(id, &author, now).await?;
+                let is_ended = access.expire(id, &author, access.now()).await?;
                 println!("silence {id} {}", if is_ended { "is over now" } else { "was over already" });
             }
         }
@@ -162,17 +188,12 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 }
 
 async fn list(access: &Access, expired: bool, output: &OutputArguments) -> anyhow::Result<()> {
-    let mut silences = access.silences(Clock::system().now()).await?;
-    let shown = silences.as_array_mut();
-    let is_empty = shown.is_none_or(|shown| {
+    let mut silences = access.silences(access.now()).await?;
+    if let Some(shown) = silences.as_array_mut() {
         shown.retain(|one| expired || !is_over(one));
-        shown.is_empty()
-    });
-    if is_empty {
-        output.say("there are no silences");
     }
     let fields = ["id", "state", "matchers", "starts_at", "ends_at", "author", "comment"];
-    output.print_rows(&silences, || table(&silences, &fields))
+    output.print_list(&silences, "silences", || table(&silences, &fields))
 }
 
 pub(super) async fn run_audit(arguments: AuditArguments) -> anyhow::Result<ExitCode> {
@@ -181,7 +202,7 @@ pub(super) async fn run_audit(arguments: AuditArguments) -> anyhow::Result<ExitC
     let access = Access::open(&remote).await?;
     let show = async || {
         let audit = access.audit(limit).await?;
-        output.print(&audit, || table(&audit, &["at", "author", "change", "subject", "text"]))
+        output.print_list(&audit, "changes", || table(&audit, &["at", "author", "change", "subject", "text"]))
     };
     output.repeat(show).await?;
     Ok(ExitCode::SUCCESS)

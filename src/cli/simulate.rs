@@ -14,13 +14,14 @@ use tokio::sync::watch;
 
 use super::logging;
 use super::signals::{self, HangUp};
+use crate::address::BrokerAddress;
 use crate::config::Span;
 use crate::simulate::fleet::{self, FleetConfig, Progress};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// The MQTT broker.
-    #[arg(long, value_name = "URL", default_value = "mqtt://127.0.0.1:1883")]
+    #[arg(long, value_name = "URL", default_value = "mqtt://127.0.0.1:1883", value_parser = broker)]
     url: String,
     /// The user name for the broker.
     #[arg(long, value_name = "NAME", requires = "password_file")]
@@ -52,7 +53,7 @@ pub(super) struct Arguments {
     /// The length of the longest silence.
     #[arg(long, value_name = "SPAN", default_value = "5m", value_parser = span)]
     longest_silence: Duration,
-    /// 0 or 1.
+    /// The quality of service of the heartbeats, 0 or 1.
     #[arg(long, value_name = "LEVEL", default_value_t = 0)]
     qos: u8,
     /// The seed of all random numbers.
@@ -61,9 +62,13 @@ pub(super) struct Arguments {
     /// The number of connections; 0: one for every few thousand units.
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     connections: usize,
-    /// When to stop; by default at a signal.
+    /// How long to run; by default until Ctrl-C.
     #[arg(long, value_name = "SPAN", value_parser = span)]
     duration: Option<Duration>,
+}
+
+fn broker(text: &str) -> Result<String, String> {
+    text.parse::<BrokerAddress>().map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
 /// A span of time on the command line.

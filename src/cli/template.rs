@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::{anyhow, bail};
+use clap::builder::PossibleValue;
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::{ConfigFile, logging, shown};
@@ -29,35 +30,25 @@ struct Render {
     receiver: String,
     /// The example; by default all of them.
     #[arg(long)]
-    example: Option<ExampleName>,
+    example: Option<Example>,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum ExampleName {
-    /// A unit is offline.
-    Offline,
-    /// A unit is back.
-    Recovery,
-    /// Many units of a site are offline.
-    Storm,
-    /// Nothing is heard.
-    Blind,
-    /// A large part of the fleet fell silent at once.
-    MassOffline,
-    /// A unit flaps.
-    Flapping,
-}
+impl ValueEnum for Example {
+    fn value_variants<'a>() -> &'a [Example] {
+        &Example::ALL
+    }
 
-impl From<ExampleName> for Example {
-    fn from(name: ExampleName) -> Example {
-        match name {
-            ExampleName::Offline => Example::Offline,
-            ExampleName::Recovery => Example::Recovery,
-            ExampleName::Storm => Example::Storm,
-            ExampleName::Blind => Example::Blind,
-            ExampleName::MassOffline => Example::MassOffline,
-            ExampleName::Flapping => Example::Flapping,
-        }
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let help = match self {
+            Example::Offline => "A unit is offline",
+            Example::Recovery => "A unit is back",
+            Example::Storm => "Many units of a site are offline",
+            Example::Blind => "Nothing is heard",
+            Example::MassOffline => "A large part of the fleet fell silent at once",
+            Example::Flapping => "A unit flaps",
+            Example::DataLost => "The engine lost its data",
+        };
+        Some(PossibleValue::new(self.as_str()).help(help))
     }
 }
 
@@ -68,7 +59,7 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let Some(receiver) = config.alerting.receivers.iter().find(|one| one.name == name) else {
         bail!("there is no receiver {name:?} in the configuration; see [[receiver]]");
     };
-    for one in Example::ALL.into_iter().filter(|one| example.is_none_or(|name| *one == name.into())) {
+    for one in Example::ALL.into_iter().filter(|one| example.is_none_or(|name| *one == name)) {
         let text = alerting::render(receiver, one).map_err(|error| anyhow!("receiver {name}: {error}"))?;
         if example.is_none() {
             println!("--- {}", one.as_str());

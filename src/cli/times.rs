@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::wrong;
 use crate::clock::{Timestamp, parse_moment, parse_span};
 
 pub(super) fn span(text: &str) -> Result<Duration, String> {
@@ -11,4 +12,12 @@ pub(super) fn span(text: &str) -> Result<Duration, String> {
 pub(super) fn moment(text: &str) -> Result<Timestamp, String> {
     let advice = "write a time with its offset, such as 2026-11-23T18:00:00+01:00 or …Z";
     parse_moment(text).ok_or_else(|| advice.to_owned())
+}
+
+/// Whether a range has a beginning before its end, where both are given.
+pub(super) fn in_order(from: Option<Timestamp>, until: Option<Timestamp>) -> anyhow::Result<()> {
+    match from.zip(until) {
+        Some((from, until)) if from >= until => Err(wrong("--from is a moment before --until")),
+        _ => Ok(()),
+    }
 }

@@ -2,12 +2,12 @@
 
 use std::process::ExitCode;
 
-use anyhow::ensure;
 use clap::{Args, Subcommand, ValueEnum};
 use data_encoding::{BASE64URL_NOPAD, HEXLOWER};
 use serde::Serialize;
 
 use super::times::moment;
+use super::wrong;
 use crate::clock::{Clock, Timestamp};
 use crate::http::Token;
 use crate::routing::alert_silence::is_author;
@@ -24,6 +24,7 @@ pub(super) struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Make a token, and print it once with the lines that the configuration needs for it. Nothing is stored.
+    #[command(after_help = "Example: rollcall token new --name grafana --role viewer")]
     New(New),
 }
 
@@ -32,6 +33,7 @@ struct New {
     /// Its name, for the log and the audit.
     #[arg(long, value_name = "NAME")]
     name: String,
+    /// What the token may do.
     #[arg(long, value_enum, default_value_t = Role::Viewer)]
     role: Role,
     /// When it expires, such as 2027-01-01T00:00:00Z; by default never.
@@ -67,8 +69,12 @@ struct Made {
 
 pub(super) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let Command::New(New { name, role, expires, json }) = arguments.command;
-    ensure!(is_author(&name), "--name is a short text without control characters");
-    ensure!(expires.is_none_or(|at| Clock::machine() < at), "--expires must be in the future");
+    if !is_author(&name) {
+        return Err(wrong("--name is a short text without control characters"));
+    }
+    if expires.is_some_and(|at| at <= Clock::machine()) {
+        return Err(wrong("--expires must be in the future"));
+    }
     let token = format!("{PREFIX}{}", BASE64URL_NOPAD.encode(&rand::random::<[u8; 32]>()));
     let sha256 = HEXLOWER.encode(&Token::digest(&token));
     let made = Made { token, name, sha256, role, expires };

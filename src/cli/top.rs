@@ -65,8 +65,8 @@ impl Answers {
             ("limit", units.clamp(1, MOST_UNITS).to_string()),
         ];
         let (summary, units, metrics) = tokio::try_join!(
-            remote.get(&["api", "v1", "summary"], &[]),
-            remote.get(&["api", "v1", "units"], &query),
+            remote.get(&["api", "v1", "summary"], &[], "states"),
+            remote.get(&["api", "v1", "units"], &query, "units"),
             remote.text(&["metrics"]),
         )?;
         Ok(Answers { summary, units: units["units"].clone(), delays: Delays::read(&metrics) })

@@ -33,7 +33,8 @@ pub(super) fn catalogue(kinds: &[file::Kind], problems: &mut Problems) -> Catalo
             let path = format!("{path}[{nr}]");
             let Some(metric) = metric(&path, one, problems) else { continue };
             if metrics.iter().any(|before| before.name == metric.name) {
-                problems.error(format!("{path}.name"), format!("{:?} is there twice", metric.name));
+                problems
+                    .error(format!("{path}.name"), format!("{:?} is used twice; rename one", metric.name));
             }
             agrees(&path, &metric, &families, problems);
             families.entry(family(&metric).to_owned()).or_insert((metric.clone(), path));

@@ -18,7 +18,7 @@ use super::file::options;
 use super::problem::{Problem, is_secretive, suggest, without_value};
 
 /// The prefix of every variable.
-const PREFIX: &str = "ROLLCALL_";
+pub(super) const PREFIX: &str = "ROLLCALL_";
 /// Variables that are read elsewhere.
 const OTHERS: [&str; 1] = ["ROLLCALL_CONFIG"];
 
@@ -45,10 +45,15 @@ pub(super) fn overlay(mut table: Table, variables: impl IntoIterator<Item = (Str
                 insert(&mut table, &path, value);
                 paths.insert(path.join("."));
             }
-            Err(text) => problems.push(Problem { path: name, text }),
+            Err(text) => problems.push(Problem::new(name, text)),
         }
     }
     Overlaid { table, variables: paths, problems }
+}
+
+/// The variable of an option.
+pub(super) fn variable(path: &str) -> String {
+    format!("{PREFIX}{}", path.replace('.', "__").to_ascii_uppercase())
 }
 
 /// The path and the value of a variable.
@@ -88,7 +93,7 @@ fn describe(path: &[String], error: &toml::de::Error) -> String {
     let message = error.message().trim_end();
     match path.last() {
         Some(key) if is_secretive(key) => without_value(message),
-        _ => message.to_owned(),
+        _ => super::problem::rephrase(message),
     }
 }
 

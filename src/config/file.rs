@@ -68,6 +68,7 @@ macro_rules! choice {
 
 mod holds;
 mod kind;
+mod listen;
 mod timers;
 
 pub use holds::{Breaker, Inhibit};
@@ -334,6 +335,7 @@ section! {
 
 section! {
     Http {
+        #[serde(deserialize_with = "listen::address")]
         listen: SocketAddr = (Ipv4Addr::LOCALHOST, 8080).into(),
         tls_listen: String = String::new(),
         cert_file: String = String::new(),

@@ -108,7 +108,7 @@ fn kinds(kinds: &[file::Kind], problems: &mut Problems) -> Rules {
             archive_after,
         };
         if rules.insert(kind, rule).is_some() {
-            problems.error(format!("{path}.name"), format!("{:?} is there twice", one.name));
+            problems.error(format!("{path}.name"), format!("{:?} is used twice; rename one", one.name));
         }
     }
     rules

@@ -33,11 +33,11 @@ pub(super) fn http(http: &Http, base: &Path, problems: &mut Problems) -> http::C
         if one.name.is_empty() {
             problems.error(
                 format!("http.token[{at}].name"),
-                "is missing; write a name, which the log and the audit \
-                                    show",
+                "is missing; write a name, which the log and the audit show",
             );
         } else if names.contains(&&one.name) {
-            problems.error(format!("http.token[{at}].name"), format!("{:?} is there twice", one.name));
+            problems
+                .error(format!("http.token[{at}].name"), format!("{:?} is used twice; rename one", one.name));
         }
         names.push(&one.name);
     }

@@ -37,7 +37,7 @@ fn rule(path: &str, one: &Inhibit, problems: &mut Problems) -> InhibitRule {
     for (at, name) in equal.iter().enumerate() {
         let path = format!("{path}.equal[{at}]");
         if equal[..at].contains(name) {
-            problems.error(path, format!("{name:?} is there twice"));
+            problems.error(path, format!("{name:?} is there twice; remove one"));
         } else if !matches!(name.as_str(), "kind" | "unit") && !is_label_name(name) {
             problems.error(path, format!("{name:?} is neither kind, unit nor the name of a label"));
         }

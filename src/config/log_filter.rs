@@ -10,8 +10,9 @@ use super::LogConfig;
 use super::file::Log;
 use super::problem::Problems;
 
-/// The broker within the process warns of every client that comes and goes.
-const BROKER: (&str, LevelFilter) = ("mqtt5", LevelFilter::ERROR);
+/// The broker within the process warns of every client that comes and goes, and the client of MQTT of each failed
+/// connection, which Rollcall logs itself.
+const NOISY: [(&str, LevelFilter); 2] = [("mqtt5", LevelFilter::ERROR), ("rumqttc", LevelFilter::ERROR)];
 
 pub(super) fn log(log: &Log, problems: &mut Problems) -> LogConfig {
     let filter = of_level(&log.level).unwrap_or_else(|why| {
@@ -24,11 +25,11 @@ pub(super) fn log(log: &Log, problems: &mut Problems) -> LogConfig {
 /// Reads a configured level. A level alone is for Rollcall: libraries report every connection and every request,
 /// so only their warnings are logged. Directives name their targets.
 fn of_level(text: &str) -> Result<Targets, String> {
-    let of_broker = Targets::new().with_targets([BROKER]);
+    let quieter = Targets::new().with_targets(NOISY);
     match level(text) {
         Some(level) if level <= LevelFilter::ERROR => Ok(Targets::new().with_default(level)),
-        Some(level) => Ok(of_broker.with_default(LevelFilter::WARN).with_target("rollcall", level)),
-        None => add(of_broker, text),
+        Some(level) => Ok(quieter.with_default(LevelFilter::WARN).with_target("rollcall", level)),
+        None => add(quieter, text),
     }
 }
 
@@ -94,14 +95,14 @@ mod tests {
     #[test]
     fn a_level_is_for_rollcall_and_libraries_log_warnings_only() {
         let cases = [
-            ("info", "warn,mqtt5=error,rollcall=info"),
-            (" DEBUG", "warn,mqtt5=error,rollcall=debug"),
+            ("info", "warn,mqtt5=error,rumqttc=error,rollcall=info"),
+            (" DEBUG", "warn,mqtt5=error,rumqttc=error,rollcall=debug"),
             ("error", "error"),
             ("off", "off"),
-            ("info,rollcall::intake=debug", "mqtt5=error,info,rollcall::intake=debug"),
-            ("mqtt5=trace", "mqtt5=trace"),
-            ("rollcall", "mqtt5=error,rollcall"),
-            ("warn,rollcall::intake", "mqtt5=error,warn,rollcall::intake"),
+            ("info,rollcall::intake=debug", "mqtt5=error,rumqttc=error,info,rollcall::intake=debug"),
+            ("mqtt5=trace", "mqtt5=trace,rumqttc=error"),
+            ("rollcall", "mqtt5=error,rumqttc=error,rollcall"),
+            ("warn,rollcall::intake", "mqtt5=error,rumqttc=error,warn,rollcall::intake"),
         ];
         for (level, expected) in cases {
             assert_eq!(of_level(level).unwrap(), parsed(expected), "{level}");

@@ -33,10 +33,12 @@ pub mod file;
 mod flapping;
 mod fleet;
 mod http;
+mod ineffective;
 mod inhibition;
 mod instance;
 mod log_filter;
 mod period;
+mod places;
 mod problem;
 mod receivers;
 mod recoveries;
@@ -60,6 +62,7 @@ pub use span::Span;
 
 use environment::Overlaid;
 use file::File;
+use places::Places;
 use problem::Problems;
 use shown::Written;
 
@@ -130,10 +133,17 @@ pub fn load(file: Option<&Path>) -> Result<Config, ConfigError> {
     let variables = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     let Some(path) = source else { return parse("", None, variables) };
-    let text = std::fs::read_to_string(path).map_err(|error| {
+    let bytes = std::fs::read(path).map_err(|error| {
+        let advice = "check the path (--config or ROLLCALL_CONFIG)";
+        ConfigError::Unreadable(format!("{} cannot be read: {error}; {advice}", path.display()))
+    })?;
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let (at, bytes) = (error.utf8_error().valid_up_to(), error.as_bytes());
+        let line = bytes[..at].iter().filter(|byte| **byte == b'\n').count() + 1;
         ConfigError::Unreadable(format!(
-            "{} cannot be read: {error}; check the path (--config or ROLLCALL_CONFIG) and that the file is UTF-8",
-            path.display()
+            "{} is not UTF-8: byte {:#04x} in line {line}; save it as UTF-8",
+            path.display(),
+            bytes[at]
         ))
     })?;
     parse(&text, Some(path), variables)
@@ -155,7 +165,19 @@ pub fn parse(
     let file = read(&table).map_err(|error| ConfigError::Shape(problem::without_line(&name, &error)))?;
     let options = Written { table: &table, variables: &variables }.options(&file);
     let shown = ShownConfiguration { file: source.map(|path| path.display().to_string()), options };
-    check(file, source, problems).map(|config| Config { sections, shown, ..config })
+    let named = source.map(|_| name.as_str());
+    let places = Places { file: named, text, variables: &variables };
+    match check(file, source, problems) {
+        Ok(mut config) => {
+            places.add_to(&mut config.warnings);
+            Ok(Config { sections, shown, ..config })
+        }
+        Err(ConfigError::Meaning(mut problems)) => {
+            places.add_to(&mut problems);
+            Err(ConfigError::Meaning(problems))
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// Reads the options of a table, as text: a second reader of [`File`] would make the program 2 % larger.

@@ -29,11 +29,24 @@ pub struct Problem {
     pub path: String,
     /// The error, and the text to write instead.
     pub text: String,
+    /// The file and the line, or the variable, that set the option, if that is known.
+    pub place: Option<String>,
+    /// The path with the names of elements, such as `kind "detector": timeout`, if they are known.
+    pub shown: Option<String>,
+}
+
+impl Problem {
+    pub fn new(path: impl Into<String>, text: impl Into<String>) -> Problem {
+        Problem { path: path.into(), text: text.into(), place: None, shown: None }
+    }
 }
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.path, self.text)
+        if let Some(place) = &self.place {
+            write!(f, "{place}: ")?;
+        }
+        write!(f, "{}: {}", self.shown.as_ref().unwrap_or(&self.path), self.text)
     }
 }
 
@@ -51,12 +64,12 @@ pub(super) struct Problems {
 impl Problems {
     /// A value that is not valid.
     pub(super) fn error(&mut self, path: impl Into<String>, text: impl Into<String>) {
-        self.errors.push(Problem { path: path.into(), text: text.into() });
+        self.errors.push(Problem::new(path, text));
     }
 
     /// A value that is valid and probably not intended.
     pub(super) fn warn(&mut self, path: impl Into<String>, text: impl Into<String>) {
-        self.warnings.push(Problem { path: path.into(), text: text.into() });
+        self.warnings.push(Problem::new(path, text));
     }
 
     /// Keeps the value of a result and collects its error.
@@ -94,6 +107,11 @@ pub(super) fn show(name: &str, text: &str, error: &toml::de::Error) -> String {
     let (shown, what) = match if is_text { Some("...".to_owned()) } else { shown(line, message) } {
         None => (line.to_owned(), rephrase(message)),
         Some(hidden) => (hidden, rephrase(&without_value(message))),
+    };
+    let header = line.trim().strip_prefix('[').and_then(|line| line.strip_suffix(']'));
+    let what = match header.filter(|_| message.starts_with("invalid type: map, expected a sequence")) {
+        Some(section) => format!("there may be several of {section}; write [[{section}]]"),
+        None => what,
     };
     // If the value is hidden, its length is hidden too.
     let end = text.floor_char_boundary(span.end.min(line_start + line.len()).max(start));
@@ -164,9 +182,31 @@ pub(super) fn without_value(message: &str) -> String {
     }
 }
 
+/// What serde calls a value that it expects, and the same for operators.
+const EXPECTED: [(&str, &str); 11] = [
+    ("a sequence", "a list in brackets, such as [\"…\"]"),
+    ("a boolean", "true or false, without quotes"),
+    ("a string", "text in quotes"),
+    ("a map", "a table"),
+    ("u8", "a whole number from 0 to 255"),
+    ("u16", "a whole number from 0 to 65535"),
+    ("u32", "a whole number from 0 to 4294967295"),
+    ("u64", "a whole number, 0 or more"),
+    ("usize", "a whole number, 0 or more"),
+    ("f64", "a number"),
+    ("struct Flapping", "a table, such as { transitions = 6, window = \"1h\", stable = \"30m\" }"),
+];
+
 /// The message of serde about unknown keys and values, with a suggestion.
-fn rephrase(message: &str) -> String {
+pub(super) fn rephrase(message: &str) -> String {
     let message = message.trim_end();
+    if let Some((found, expected)) = message.rsplit_once(", expected ") {
+        let known = EXPECTED.iter().find(|(name, _)| *name == expected).map(|(_, meaning)| *meaning);
+        let known = known.or_else(|| expected.starts_with("struct ").then_some("a table in braces"));
+        if let Some(meaning) = known {
+            return format!("{}, expected {meaning}", found.replace(" as i128", ""));
+        }
+    }
     for (lead, thing) in [("unknown field `", "unknown key"), ("unknown variant `", "unknown value")] {
         if let Some((word, known)) = message.strip_prefix(lead).and_then(|rest| rest.split_once('`')) {
             let known: Vec<&str> = known.split('`').skip(1).step_by(2).collect();

@@ -9,7 +9,7 @@ use url::Url;
 
 use super::file::{Channel, File, Receiver};
 use super::problem::Problems;
-use super::{Span, breaker, http, inhibition, routes, secrets, tls};
+use super::{Span, breaker, http, ineffective, inhibition, routes, secrets, tls};
 use crate::address::BrokerAddress;
 use crate::alerting::{
     self, ChannelConfig, ExecConfig, Fallback, Links, MOST_MESSAGES, MessageConfig, MqttConfig, RateLimit,
@@ -54,6 +54,7 @@ pub(super) fn alerting(file: &File, base: &Path, problems: &mut Problems) -> ale
     // The service sets them from the topics.
     let filters = Filters::default();
     let inhibition = inhibition::inhibition(file, problems);
+    ineffective::warn(file, &route, &inhibition, problems);
     let flapping = flapping(file, problems);
     let archive_after = archive_after(file);
     let keep_deliveries = file.records.keep_deliveries.0;
@@ -98,7 +99,7 @@ fn names(file: &File, route: &alerting::Route, problems: &mut Problems) {
         if name.parse::<Kind>().is_err() {
             problems.error(path, "a receiver's name is 1 to 32 of the characters a-z, 0-9, _ and -");
         } else if names[..at].contains(name) {
-            problems.error(path, format!("{name:?} is there twice"));
+            problems.error(path, format!("{name:?} is used twice; rename one"));
         } else if !routed.iter().any(|routed| routed == name)
             && !file.receiver.iter().any(|other| other.fallback == *name)
             && !file.timer.iter().any(|class| class.receivers.iter().any(|one| one == name))

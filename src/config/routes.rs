@@ -133,7 +133,7 @@ fn receivers(path: &str, given: &[String], names: &[&str], problems: &mut Proble
     for (at, name) in given.iter().enumerate() {
         let path = format!("{path}.receivers[{at}]");
         if given[..at].contains(name) {
-            problems.error(path, format!("{name:?} is there twice"));
+            problems.error(path, format!("{name:?} is there twice; remove one"));
         } else if !names.contains(&name.as_str()) {
             let meant = suggest(name, names.iter().copied());
             let hint =

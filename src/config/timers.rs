@@ -18,7 +18,7 @@ pub(super) fn timers(file: &File, problems: &mut Problems) -> TimerRules {
         let path = format!("timer[{at}]");
         let Some(class) = class(&path, one, &file.receiver, problems) else { continue };
         if classes.insert(class.timer_type.clone(), class).is_some() {
-            problems.error(format!("{path}.type"), format!("{:?} is there twice", one.timer_type));
+            problems.error(format!("{path}.type"), format!("{:?} is used twice; rename one", one.timer_type));
         }
     }
     let most = problems.number("timers.max", file.timers.max, 1, MOST);
@@ -57,7 +57,7 @@ fn named_receivers(path: &str, named: &[String], receivers: &[Receiver], problem
             continue;
         };
         if named[..at].contains(name) {
-            problems.error(path, format!("{name:?} is there twice"));
+            problems.error(path, format!("{name:?} is there twice; remove one"));
         } else if let Some((fallback, why)) = without_timers(receiver, receivers) {
             let through =
                 if fallback == name { String::new() } else { format!(", for its fallback is {fallback:?}") };

@@ -36,7 +36,7 @@ impl Times {
                     "is missing; routes name it in mute_times or active_times",
                 );
             } else if all.iter().any(|other| other.name == one.name) {
-                problems.error(format!("{path}.name"), format!("{:?} is there twice", one.name));
+                problems.error(format!("{path}.name"), format!("{:?} is used twice; rename one", one.name));
             }
             all.push(Arc::new(interval(&path, one, problems)));
         }

@@ -195,6 +195,7 @@ impl MassBreaker {
 
     async fn refreshed(&self) -> Result<Known> {
         let before = self.known.lock().expect("nothing panics under this lock").clone();
+        let is_first = before.is_none();
         if let Some(known) = before
             && known.0 == self.store.shared_version(Shared::Breaker).await?
         {
@@ -204,7 +205,18 @@ impl MassBreaker {
         let stored = entries.into_iter().find(|(name, _)| name == TRIP);
         // One that cannot be read holds nothing.
         let trip: Option<Trip> = stored.and_then(|(_, text)| serde_json::from_str(&text).ok());
-        self.telemetry.breaker_tripped(trip.as_ref().is_some_and(Trip::is_held));
+        let held = trip.as_ref().filter(|trip| trip.is_held());
+        self.telemetry.breaker_tripped(held.is_some());
+        // Pages and commands have no rule; the instance that notifies has one.
+        if let (Some(trip), true, true) = (held, is_first, self.rule.is_some()) {
+            let (offline, units) = (trip.offline, trip.units);
+            tracing::warn!(
+                offline,
+                units,
+                until = %trip.until,
+                "notifications of single units are held since before this start; see `rollcall breaker show`"
+            );
+        }
         let known: Known = (version, trip);
         *self.known.lock().expect("nothing panics under this lock") = Some(known.clone());
         Ok(known)

@@ -129,7 +129,10 @@ impl OperatorState {
             return Ok(StatusCode::NO_CONTENT);
         }
         Err(Problem::not_found(match wanted {
-            UnitChange::Acknowledge(_) => format!("there is no open record {subject}"),
+            UnitChange::Acknowledge(Some(_)) => format!("there is no open record {subject}"),
+            UnitChange::Acknowledge(None) => {
+                format!("there is no open record {subject} that is acknowledged")
+            }
             UnitChange::Pause(Some(_)) | UnitChange::Remove => format!("there is no unit {subject}"),
             UnitChange::Register(_) => format!("the kind of {subject} is not configured"),
             UnitChange::Pause(None) => format!("no operator has paused unit {subject}"),

@@ -194,6 +194,54 @@ pub(super) fn page_limit(wanted: Option<usize>, default: usize, largest: usize) 
 pub(super) fn query<T: DeserializeOwned>(uri: &Uri) -> Result<T, Problem> {
     match Query::try_from_uri(uri) {
         Ok(Query(wanted)) => Ok(wanted),
-        Err(rejection) => Err(Problem::bad_request(rejection.body_text())),
+        Err(rejection) => Err(Problem::bad_request(in_words(&rejection.body_text()))),
     }
+}
+
+/// Why a query or a form cannot be read, from the text of the parser: `parameter: why`.
+pub(super) fn in_words(text: &str) -> String {
+    let leads = [
+        "Failed to deserialize query string: ",
+        "Failed to deserialize form body: ",
+        "Failed to deserialize form: ",
+    ];
+    let text = leads.iter().find_map(|lead| text.strip_prefix(lead)).unwrap_or(text);
+    let known = |list: &str| list.split('`').skip(1).step_by(2).collect::<Vec<&str>>().join(", ");
+    if let Some((name, rest)) = between(text, "unknown field `") {
+        let known = known(rest);
+        let known = if known.is_empty() { "none".to_owned() } else { known };
+        return format!("there is no parameter {name:?}; known here: {known}");
+    }
+    if let Some((name, _)) = between(text, "missing field `") {
+        return format!("{name} is missing");
+    }
+    if let Some((name, _)) = between(text, "duplicate field `") {
+        return format!("{name} is given twice");
+    }
+    let Some((name, why)) = text.split_once(": ") else { return text.to_owned() };
+    if let Some((value, rest)) = between(why, "unknown variant `") {
+        return format!("{name}: {value:?} is unknown; write one of {}", known(rest));
+    }
+    match why {
+        _ if why.starts_with("invalid digit")
+            || why.starts_with("number too")
+            || why.starts_with("cannot parse integer") =>
+        {
+            format!("{name} is not a whole number in its bounds")
+        }
+        _ if why.contains("float literal") || why.starts_with("cannot parse float") => {
+            format!("{name} is not a number")
+        }
+        _ if why.starts_with("provided string was not") => format!("{name}: write true or false"),
+        _ => text.to_owned(),
+    }
+}
+
+/// The word after `lead`, up to a backtick, and the rest; a parameter may be named before it.
+fn between<'a>(text: &'a str, lead: &str) -> Option<(&'a str, &'a str)> {
+    let begin = match text.strip_prefix(lead) {
+        Some(rest) => rest,
+        None => text.split_once(": ")?.1.strip_prefix(lead)?,
+    };
+    begin.split_once('`')
 }

@@ -56,7 +56,7 @@ pub(super) struct RecordsQuery {
     kind: Option<Kind>,
     /// `name=value`.
     label: Option<String>,
-    cause: Option<Cause>,
+    cause: Option<String>,
     limit: Option<usize>,
     cursor: Option<String>,
 }
@@ -140,14 +140,15 @@ struct RecordFilter<'a> {
 
 impl RecordFilter<'_> {
     fn new(query: &RecordsQuery) -> Result<RecordFilter<'_>, Problem> {
-        let RecordsQuery { open, from, kind, cause, .. } = query;
+        let RecordsQuery { open, from, kind, .. } = query;
+        let cause = query.cause.as_deref().map(cause_of).transpose()?;
         let label = match query.label.as_deref().map(|label| label.split_once('=')) {
             Some(None) => {
                 return Err(Problem::bad_request("label is written name=value, e.g. label=site=north"));
             }
             label => label.flatten(),
         };
-        Ok(RecordFilter { open: *open, from: *from, kind: kind.as_ref(), label, cause: *cause })
+        Ok(RecordFilter { open: *open, from: *from, kind: kind.as_ref(), label, cause })
     }
 
     fn selects_all(&self) -> bool {
@@ -159,6 +160,14 @@ impl RecordFilter<'_> {
             && self.cause.is_none_or(|cause| cause == record.cause)
             && self.label.is_none_or(|(name, value)| record.labels.get(name).is_some_and(|has| has == value))
     }
+}
+
+/// The cause of records: an episode of flapping is none.
+fn cause_of(name: &str) -> Result<Cause, Problem> {
+    let found = [Cause::Silence, Cause::NeverSeen].into_iter().find(|cause| cause.as_str() == name);
+    found.ok_or_else(|| {
+        Problem::bad_request(format!("cause: {name:?} is unknown; write silence or never_seen"))
+    })
 }
 
 /// An id that is before that of every record.

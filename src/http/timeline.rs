@@ -1,7 +1,8 @@
 //! `/api/v1/units/{kind}/{unit}/timeline`: the events of a unit, newest first, and why it is or is not offline now.
 //!
 //! It is put together from stored values: the records of the unit, the blind time within its silences, the attempts to
-//! notify receivers of them, changes by operators, and alert silences that hold its notifications now.
+//! notify receivers of them, changes by operators, and what holds its notifications now: alert silences, and the
+//! mass-offline breaker.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,17 +14,19 @@ use axum::routing::get;
 use axum::{Json, Router};
 use futures_util::future::try_join_all;
 use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
 
-use super::Sources;
 use super::availability::outage;
+use super::breaker::breaker;
 use super::explain::{sentence, span};
 use super::problem::{Problem, page_limit, query};
 use super::units::{UnitView, UnitViews, parse};
+use super::{AlertRoutes, Sources};
 use crate::clock::{Clock, Timestamp};
-use crate::fleet::{Deliveries, Roll, Silences};
-use crate::presence::{Closing, Hearing, Interval, OfflineRecord, RecordId, Transition, Unit};
+use crate::fleet::{Deliveries, MassBreaker, Roll, Silences};
+use crate::presence::{Closing, Hearing, Interval, OfflineRecord, RecordId, Transition, Trip, Unit};
 use crate::routing::AlertSilence;
-use crate::store::{Attempt, AttemptResult, History, MOST_AUDITED, Queries};
+use crate::store::{Attempt, AttemptResult, AuditEntry, Audited, History, MOST_AUDITED, Queries};
 
 const DEFAULT_LIMIT: usize = 20;
 const LARGEST_LIMIT: usize = 100;
@@ -41,6 +44,8 @@ pub(super) struct Timelines {
     records: Arc<dyn Queries>,
     deliveries: Deliveries,
     silences: Arc<Silences>,
+    breaker: Arc<MassBreaker>,
+    routes: watch::Receiver<Arc<AlertRoutes>>,
     roll: Arc<Roll>,
     clock: Clock,
 }
@@ -108,6 +113,8 @@ pub(super) enum EventType {
     NotNotified,
     /// An alert silence holds its notifications.
     Silenced,
+    /// The mass-offline breaker holds its notifications.
+    Held,
     /// An operator changed the unit.
     Changed,
 }
@@ -123,6 +130,7 @@ impl EventType {
             EventType::Notified => "notified",
             EventType::NotNotified => "not_notified",
             EventType::Silenced => "silenced",
+            EventType::Held => "held",
             EventType::Changed => "changed",
         }
     }
@@ -152,6 +160,8 @@ impl Timelines {
                 silences: sources.silences.clone(),
             },
             silences: sources.silences.clone(),
+            breaker: Arc::new(breaker(sources)),
+            routes: sources.routes.clone(),
             roll: sources.roll.clone(),
             clock: sources.clock.clone(),
         }
@@ -173,9 +183,15 @@ impl Timelines {
                 None => Ok(Vec::new()),
             }
         };
-        let (attempts, silenced, changes) =
-            tokio::try_join!(try_join_all(attempts), silenced, self.changes(unit))?;
-        events.extend(attempts.into_iter().flatten().chain(silenced).chain(changes));
+        let (attempts, silenced, changes, trip) = tokio::try_join!(
+            try_join_all(attempts),
+            silenced,
+            self.changes(unit, &history.records),
+            self.held()
+        )?;
+        let attempts: Vec<Event> = attempts.into_iter().flatten().collect();
+        events.extend(trip.zip(view.record.as_ref()).and_then(|(trip, open)| held(&trip, open, &attempts)));
+        events.extend(attempts.into_iter().chain(silenced).chain(changes));
         let is_last_of_record =
             |seen: Timestamp| history.records.first().is_some_and(|newest| newest.last_seen == seen);
         events.extend(view.last_seen.filter(|seen| !is_last_of_record(*seen)).map(|seen| Event {
@@ -206,13 +222,23 @@ impl Timelines {
         Ok(covering.map(event).collect())
     }
 
-    /// Changes of the unit by operators, as far as the audit reaches back.
-    async fn changes(&self, unit: &Unit) -> Result<Vec<Event>, Problem> {
+    /// The trip of the mass-offline breaker that holds notifications now.
+    async fn held(&self) -> Result<Option<Trip>, Problem> {
+        if !self.routes.borrow().has_breaker {
+            return Ok(None);
+        }
+        Ok(self.breaker.last().await?.filter(Trip::is_held))
+    }
+
+    /// Changes of the unit by operators, as far as the audit reaches back. An acknowledgement that a record shows is
+    /// left out.
+    async fn changes(&self, unit: &Unit, records: &[OfflineRecord]) -> Result<Vec<Event>, Problem> {
         let audit = self.silences.audit(MOST_AUDITED).await?;
         let name = format!("{}/{}", unit.kind, unit.id);
         let is_of_unit =
             |subject: &str| subject == name || subject.parse().is_ok_and(|id: RecordId| id.unit == *unit);
-        let changes = audit.into_iter().filter(|entry| is_of_unit(&entry.subject)).map(|entry| Event {
+        let changes = audit.into_iter().filter(|entry| is_of_unit(&entry.subject));
+        let changes = changes.filter(|entry| !is_shown(entry, records)).map(|entry| Event {
             text: format!("{} by {}: {}", entry.change.as_str().replace('_', " "), entry.author, entry.text),
             ..Event::at(entry.at, EventType::Changed)
         });
@@ -224,6 +250,27 @@ impl Event {
     fn at(at: Timestamp, event: EventType) -> Event {
         Event { at, until: None, event, text: String::new(), record: None, notification: None }
     }
+}
+
+/// What the breaker holds of an open record: the notification of its silence, unless a receiver has it already.
+fn held(trip: &Trip, open: &OfflineRecord, attempts: &[Event]) -> Option<Event> {
+    let is_told =
+        |event: &Event| event.event == EventType::Notified && event.record.as_ref() == Some(&open.id);
+    (!attempts.iter().any(is_told)).then(|| Event {
+        until: Some(trip.until),
+        text: format!(
+            "the mass-offline breaker holds notifications until {} at the latest; see rollcall breaker show",
+            trip.until
+        ),
+        record: Some(open.id.clone()),
+        ..Event::at(trip.at.max(open.detected_at), EventType::Held)
+    })
+}
+
+/// Whether a record shows the same acknowledgement.
+fn is_shown(entry: &AuditEntry, records: &[OfflineRecord]) -> bool {
+    let mut taken = records.iter().filter_map(|record| record.acknowledged.as_ref());
+    entry.change == Audited::Acknowledged && taken.any(|taken| taken.at == entry.at)
 }
 
 fn days(history: &History, hearing: &Hearing, now: Timestamp) -> Vec<Day> {

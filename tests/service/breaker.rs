@@ -68,18 +68,26 @@ async fn operators_see_and_release_it_through_the_instance_that_serves_a_directo
     assert!(shown.starts_with("the breaker holds notifications until "), "{shown}");
     let shown: Value = serde_json::from_str(&rollcall(&world, &["breaker", "show", "--json"])).unwrap();
     assert_eq!((&shown["enabled"], &shown["trip"]["offline"]), (&true.into(), &6.into()));
+    let summary = rollcall(&world, &["summary"]);
+    assert!(summary.starts_with("the mass-offline breaker holds notifications until 20"), "{summary}");
+    assert!(!summary.contains("no problems"), "{summary}");
+    let explained = rollcall(&world, &["explain", "detector:unit-001"]);
+    let held = "  held      the mass-offline breaker holds notifications until ";
+    assert!(explained.contains(held), "{explained}");
     let deliveries = rollcall(&world, &["deliveries", "list", "--json"]);
     assert!(!deliveries.contains("rollcall breaker release"), "{deliveries}");
     assert_eq!(type_of(&world, "rollcall.notification"), Vec::<Value>::new());
     let released = rollcall(&world, &["breaker", "release", "--comment", "seen"]);
     assert_eq!(
         released,
-        "the breaker is released: receivers are notified of held units that are still offline now"
+        "the breaker is released: receivers are notified of held units that are still offline"
     );
     assert_eq!(rollcall(&world, &["breaker", "release"]), "the breaker holds nothing");
     assert!(rollcall(&world, &["audit"]).contains(" breaker_released "));
     let notified = async || type_of(&world, "rollcall.notification").len() == 1;
     world.eventually("what was held is notified", notified).await;
+    assert!(!rollcall(&world, &["explain", "detector/unit-001"]).contains(" held "));
+    assert!(rollcall(&world, &["summary"]).starts_with("no problems\n"));
     let offline = &type_of(&world, "rollcall.notification")[0]["data"]["offline"];
     assert_eq!(offline.as_array().unwrap().len(), 6);
     assert_eq!(type_of(&world, "rollcall.breaker")[1]["data"]["breaker"]["released"]["why"], "operator");

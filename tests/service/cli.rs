@@ -2,6 +2,7 @@
 
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -9,6 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
+use rollcall::alerting::Example;
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::presence::{
     Cause, Change, Facts, IndexChange, KeyChange, Labels, OfflineRecord, RecordId, Silence, Snapshot,
@@ -58,7 +60,7 @@ fn outcomes(output: &Output) -> Vec<(String, String)> {
 fn a_wrong_filter_of_the_log_ends_the_command_and_says_what_would_be_right() {
     let dir = tempfile::tempdir().unwrap();
     for (variables, code, option) in [
-        ([("RUST_LOG", "loud")], 1, "RUST_LOG: \"loud\""),
+        ([("RUST_LOG", "loud")], 78, "RUST_LOG: \"loud\""),
         ([("ROLLCALL_LOG__LEVEL", "rollcall=loud")], 78, "log.level: \"rollcall=loud\""),
     ] {
         let output = rollcall(dir.path(), &["serve"], &variables);
@@ -80,6 +82,17 @@ fn a_bad_configuration_ends_with_78_and_a_bad_command_line_with_2() {
     }
     let output = rollcall(dir.path(), &["serv"], &[]);
     assert_eq!(output.status.code(), Some(2));
+    std::fs::write(dir.path().join("rollcall.toml"), "[[kind]]\nname = \"pump\"\ntimeout = \"401d\"\n")
+        .unwrap();
+    for command in [&["serve"][..], &["check"], &["units"], &["silence", "list"]] {
+        let output = rollcall(dir.path(), command, &[]);
+        let printed = text(&output.stderr) + &text(&output.stdout);
+        assert_eq!(output.status.code(), Some(78), "{command:?}: {printed}");
+        assert!(
+            printed.contains("rollcall.toml:3: kind \"pump\": timeout: 401d is out of bounds"),
+            "{printed}"
+        );
+    }
     let output = rollcall(dir.path(), &["check", "--config", "gone.toml"], &[]);
     assert_eq!(output.status.code(), Some(78));
     let output = rollcall(dir.path(), &["check"], &[("ROLLCALL_CONFIG", "gone.toml")]);
@@ -93,8 +106,12 @@ fn check_passes_when_everything_is_in_order() {
     let broker = Server::mosquitto(&dir.path().join("mqtt"), free_port().unwrap(), "").unwrap();
     let redis_url = format!("redis://127.0.0.1:{}/0", redis.port());
     let broker_url = format!("mqtt://127.0.0.1:{}", broker.port());
-    let variables =
-        [("ROLLCALL_ENGINE__URL", redis_url.as_str()), ("ROLLCALL_MQTT__URL", broker_url.as_str())];
+    let listen = format!("127.0.0.1:{}", free_port().unwrap());
+    let variables = [
+        ("ROLLCALL_ENGINE__URL", redis_url.as_str()),
+        ("ROLLCALL_MQTT__URL", broker_url.as_str()),
+        ("ROLLCALL_HTTP__LISTEN", listen.as_str()),
+    ];
     let output = rollcall(dir.path(), &["check", "--json"], &variables);
     let found = outcomes(&output);
     assert_eq!(output.status.code(), Some(0), "{found:?}");
@@ -106,6 +123,54 @@ fn check_passes_when_everything_is_in_order() {
         "ok    configuration: every option has its default\n\
          warn  receivers: no receiver is configured: no notification will be sent; "
     ));
+}
+
+#[test]
+fn every_example_of_a_notification_can_be_rendered_by_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = "receiver = [{ name = \"hook\", type = \"webhook\", url = \"http://127.0.0.1:9/\" }]\n";
+    std::fs::write(dir.path().join("rollcall.toml"), config).unwrap();
+    for example in Example::ALL {
+        let arguments = ["template", "render", "--receiver", "hook", "--example", example.as_str()];
+        let output = rollcall(dir.path(), &arguments, &[]);
+        assert!(output.status.success(), "{example:?}: {}", text(&output.stderr));
+        assert!(text(&output.stdout).starts_with('{'), "{example:?}: {}", text(&output.stdout));
+    }
+}
+
+#[test]
+fn check_warns_of_an_address_that_is_in_use_and_of_a_directory_that_cannot_be_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let (used, free) = (TcpListener::bind("127.0.0.1:0").unwrap(), free_port().unwrap());
+    let config = format!(
+        "engine = {{ type = \"embedded\", path = \"/proc/x\" }}\nbroker.listen = \"127.0.0.1:{free}\"\n\
+         http.listen = \"{}\"\n",
+        used.local_addr().unwrap()
+    );
+    std::fs::write(dir.path().join("rollcall.toml"), config).unwrap();
+    let output = rollcall(dir.path(), &["check"], &[]);
+    let printed = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{printed}");
+    for line in ["FAIL  engine: /proc/x cannot be created", "warn  http: 127.0.0.1:"] {
+        assert!(printed.contains(line), "{printed}");
+    }
+}
+
+#[test]
+fn check_warns_of_a_route_that_is_never_active() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = format!(
+        "engine = {{ type = \"embedded\", path = \"fleet\" }}\nbroker.listen = \"127.0.0.1:{}\"\n\
+         http.listen = \"127.0.0.1:{}\"\n\
+         time = [{{ name = \"past\", years = [\"2020\"] }}, {{ name = \"night\", times = [{{ start_time = \"00:00\", end_time = \"06:00\" }}] }}]\n\
+         route.routes = [{{ matchers = [\"site=a\"], active_times = [\"past\"] }}, {{ active_times = [\"night\"] }}]\n",
+        free_port().unwrap(),
+        free_port().unwrap()
+    );
+    std::fs::write(dir.path().join("rollcall.toml"), config).unwrap();
+    let printed = text(&rollcall(dir.path(), &["check"], &[]).stdout);
+    assert!(printed.contains("warn  routes: route.routes[0] is muted until after 20"), "{printed}");
+    assert!(!printed.contains("route.routes[1]"), "{printed}");
 }
 
 #[test]
@@ -215,7 +280,7 @@ fn check_reads_the_directory_of_an_embedded_fleet_and_changes_nothing() {
     let check = || text(&rollcall(dir.path(), &["check"], &[]).stdout);
     let printed = check();
     assert!(
-        printed.contains("ok    engine: fleet is SQLite ") && printed.contains("to be made at the start"),
+        printed.contains("ok    engine: fleet does not exist yet; it is created at the start (SQLite "),
         "{printed}"
     );
     assert!(!dir.path().join("fleet").exists());
@@ -426,7 +491,7 @@ fn health_asks_the_address_of_the_configuration() {
     );
     let serve = ["serve".to_owned()];
     let program = env!("CARGO_BIN_EXE_rollcall");
-    let service = Server::start(program, &serve, dir.path(), http, "hearing again").unwrap();
+    let service = Server::start(program, &serve, dir.path(), http, "the fleet is heard").unwrap();
     assert_eq!(health(&[]).status.code(), Some(0));
     let ready = health(&["--ready"]);
     assert!(text(&ready.stdout).contains("\"ready\":true"), "{}", text(&ready.stderr));

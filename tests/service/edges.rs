@@ -149,7 +149,7 @@ async fn an_offline_unit_is_a_line_that_its_id_cannot_forge_also_without_receive
             format!("log.format = \"{format}\"\nkind = [{{ name = \"detector\", timeout = \"1s\" }}]");
         let process = Process::start(dir.path(), &options);
         let mut lines = process.until("no receiver is configured: no notification will be sent");
-        lines.extend(process.until("hearing again"));
+        lines.extend(process.until("the fleet is heard"));
         beat(process.broker, "units/a\u{202e}\" level=error/heartbeat").await;
         lines.extend(process.until("unit offline"));
         let expected = match format {
@@ -171,7 +171,7 @@ async fn an_offline_unit_is_a_line_that_its_id_cannot_forge_also_without_receive
 fn two_signals_at_once_are_one_stop() {
     let dir = tempfile::tempdir().unwrap();
     let mut process = Process::start(dir.path(), "");
-    process.until("hearing again");
+    process.until("the fleet is heard");
     // Two different signals, because two equal ones may be delivered as one.
     process.signal(&["TERM", "INT"]);
     let lines = process.until("stopped");

@@ -46,6 +46,8 @@ async fn acknowledges_and_pauses(world: &World, engine: &str) {
     let alerts = world.json("/alertmanager/api/v2/alerts").await;
     assert_eq!(alerts[0]["annotations"]["acknowledged_by"], "ana");
     assert_eq!(run(world, &["ack", &id, "--undo"]).0, Some(0));
+    let undone = run(world, &["ack", &id, "--undo"]);
+    assert!(undone.0 == Some(1) && undone.1.contains("that is acknowledged"), "{undone:?}");
     assert!(of_record(world.records().await).is_null());
     assert_eq!(run(world, &["ack", &id, "--author", "bo"]).0, Some(0));
 
@@ -55,21 +57,33 @@ async fn acknowledges_and_pauses(world: &World, engine: &str) {
     for (arguments, text) in [
         (&["ack", "detector/nowhere"][..], "there is no unit"),
         (&["ack", "detector:nowhere:17"], "no open record"),
-        (&["pause", "detector/unit-001", "--end"], "pause"),
-        (&["pause", "detector/unit-001", "--until", "2020-01-01T00:00:00Z"], "moment to come"),
+        (&["pause", "detector/unit-001", "--end"], "paused"),
+        (&["pause", "gone/unit-001", "--for", "1h"], "there is no unit"),
+        (&["pause", "detector/unit-001", "--until", "2020-01-01T00:00:00Z"], "in the future"),
         (&["pause", "detector/unit-001"], "--for"),
         (&["ack", "nonsense"], "KIND/UNIT"),
     ] {
         let (code, why) = run(world, arguments);
-        let fits = why.contains(text) || text == "there is no unit" && why.contains("no open record");
+        let fits = why.contains(text)
+            || text == "there is no unit"
+                && (why.contains("no open record") || why.contains("is not configured"));
         assert!(code != Some(0) && fits, "{arguments:?}: {why}");
     }
     world.beat(&all).await;
     world.eventually("it is back", async || world.state("unit-000").await == "online").await;
     let record = world.json(&format!("/api/v1/records/{}", id.replace(':', "%3A"))).await;
     assert_eq!((&record["acknowledged"]["author"], &record["closed_by"]), (&"bo".into(), &"return".into()));
+    let removed = run(world, &["remove", "detector:unit-001", "detector/nowhere", "--comment", "sold"]);
+    assert!(removed.0 == Some(1) && removed.1.starts_with("detector/unit-001 is removed\n"), "{removed:?}");
+    assert!(removed.1.contains("there is no unit detector/nowhere"), "{removed:?}");
+    world
+        .eventually("it is gone", async || world.status("/api/v1/units/detector/unit-001").await == 404)
+        .await;
+    let explained = run(world, &["explain", "detector:unit-000"]).1;
+    assert_eq!(explained.matches("on my way").count(), 1, "{explained}");
     let (_, audit) = run(world, &["audit"]);
-    for change in ["paused", "acknowledged", "acknowledgement_undone", "pause_ended"] {
+    assert_eq!(audit.matches(" acknowledgement_undone ").count(), 1, "{audit}");
+    for change in ["paused", "acknowledged", "acknowledgement_undone", "pause_ended", "removed"] {
         assert!(audit.contains(&format!(" {change} ")), "{change}: {audit}");
     }
 }

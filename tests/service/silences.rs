@@ -43,7 +43,9 @@ impl CommandLine {
 
 /// The same on every engine.
 async fn makes_silences(world: &World, cli: &CommandLine) {
-    assert_eq!(cli.answer(&["silence", "list"]), "there are no silences");
+    let none = cli.run(&["silence", "list"]);
+    assert_eq!(String::from_utf8_lossy(&none.stderr), "no silences match\n");
+    assert!(String::from_utf8_lossy(&none.stdout).starts_with("ID  STATE  MATCHERS"), "{none:?}");
     let add = [
         "silence",
         "add",
@@ -62,6 +64,8 @@ async fn makes_silences(world: &World, cli: &CommandLine) {
     assert_eq!((&listed[0]["state"], &listed[0]["comment"]), (&"active".into(), &"works".into()));
     assert_eq!(listed[0]["matchers"][2], "unit!~\"x|y\"");
     cli.answer(&["silence", "extend", &id, "--until", "2099-01-01T00:00:00+01:00", "--author", "bo"]);
+    let kept = cli.answer(&["silence", "extend", &id, "--for", "1h"]);
+    assert!(kept.contains("already lasts until 2098-12-31T23:00:00.000Z, and is not shortened"), "{kept}");
     let listed = cli.json(&["silence", "list"]);
     assert_eq!(
         (&listed[0]["id"], &listed[0]["ends_at"]),
@@ -91,10 +95,11 @@ async fn makes_silences(world: &World, cli: &CommandLine) {
         (&["silence", "add", "site=x", "--comment", "x"], 2, "--for"),
         (
             &["silence", "add", "site=~.*", "--for", "1h", "--comment", "x"],
-            1,
+            2,
             "does not match an empty value",
         ),
-        (&["silence", "add", "site=x", "--until", "2020-01-01T00:00:00Z", "--comment", "x"], 1, "ends after"),
+        (&["silence", "add", "site=x", "--until", "2020-01-01T00:00:00Z", "--comment", "x"], 2, "ends after"),
+        (&["audit", "--limit", "0"], 2, "0 is not in"),
         (&["silence", "expire", "5c9c9b7e"], 2, "UUID"),
         (&["silence", "expire", "5c9c9b7e-3d2c-4a55-9f0c-2d7d0c8a4a11"], 1, "there is no silence"),
     ] {
@@ -197,6 +202,25 @@ async fn what_a_silence_covered_is_notified_when_it_ends_in_a_directory() {
     let engine = format!("engine.type = \"embedded\"\nengine.path = {:?}", world.dir.path().join("fleet"));
     let cli = CommandLine::new(&world, &engine);
     covers_until_it_ends(&mut world, &cli).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silence_begins_and_ends_by_the_clock_of_the_engine_and_not_by_that_of_the_machine() {
+    let world = World::new(OPTIONS, &[]).await;
+    let engine = format!("engine.url = \"redis://127.0.0.1:{}/0\"", world.redis.port());
+    let cli = CommandLine::new(&world, &engine);
+    // The clock of this command is half an hour ahead.
+    let ahead = |arguments: &[&str]| {
+        let mut command = Command::new("faketime");
+        command.args(["-f", "+30m", env!("CARGO_BIN_EXE_rollcall")]).args(arguments).args(&cli.0);
+        let output = command.env("USER", "ana").env_remove("ROLLCALL_CONFIG").output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    };
+    let id = ahead(&["silence", "add", "site=x", "--for", "10m", "--comment", "x"]);
+    assert_eq!(cli.json(&["silence", "list"])[0]["state"], "active");
+    ahead(&["silence", "expire", &id]);
+    assert_eq!(cli.json(&["silence", "list", "--expired"])[0]["state"], "expired");
 }
 
 #[tokio::test(flavor = "multi_thread")]

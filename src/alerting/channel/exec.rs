@@ -14,7 +14,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
-use tokio::process::{Child, Command};
+use tokio::process::{Child, ChildStdin, Command};
 use tokio::time::timeout;
 
 use super::webhook::body_of;
@@ -80,13 +80,12 @@ impl Exec {
             .map_err(|error| failed("cannot be started", error))?;
         let mut running = Running::new(child);
         let (stdin, stderr) = (running.child.stdin.take(), running.child.stderr.take());
-        let body = body_of(message, &self.message);
-        let written = async {
-            // A program need not read its input.
-            if let Some(mut stdin) = stdin {
-                let _ = stdin.write_all(body.as_bytes()).await;
-            }
-        };
+        let mut body = body_of(message, &self.message);
+        // A line of its own for a program that appends to a file.
+        if !body.ends_with('\n') {
+            body.push('\n');
+        }
+        let written = write(stdin, body);
         let mut said = Vec::new();
         let status = {
             let talking = async { tokio::join!(written, last_of(stderr, &mut said)) };
@@ -108,7 +107,7 @@ impl Exec {
         let mut why = format!("{} ended with {status}", self.program());
         // The last line says most.
         if let Some(said) = String::from_utf8_lossy(&said).trim().lines().next_back() {
-            why = format!("{why}, {:?}", short(&self.without_secrets(said), LONGEST_SHOWN));
+            why = format!("{why}, \"{}\"", short(&self.without_secrets(said), LONGEST_SHOWN));
         }
         Err(Failure::temporary(why))
     }
@@ -144,6 +143,13 @@ impl Channel for Exec {
 
     fn render(&self, delivery: &Delivery) -> Result<String, String> {
         Ok(body_of(&Message::new(delivery), &self.message))
+    }
+}
+
+/// Writes the input of a program, which need not read it.
+async fn write(stdin: Option<ChildStdin>, body: String) {
+    if let Some(mut stdin) = stdin {
+        let _ = stdin.write_all(body.as_bytes()).await;
     }
 }
 

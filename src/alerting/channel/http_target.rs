@@ -137,7 +137,8 @@ impl HttpTarget {
     fn shown(&self, status: StatusCode, body: &str, most: usize) -> String {
         match body.trim() {
             "" => status.to_string(),
-            body => format!("{status}, {:?}", short(self.secrets.hide(body).as_str(), most)),
+            // Escaped already.
+            body => format!("{status}, \"{}\"", short(self.secrets.hide(body).as_str(), most)),
         }
     }
 

@@ -35,7 +35,7 @@ impl Access {
                 ];
                 let query: Vec<_> =
                     parts.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
-                remote.get(&DELIVERIES, &query).await
+                remote.get(&DELIVERIES, &query, "deliveries").await
             }
         }
     }
@@ -58,7 +58,9 @@ impl Access {
             Access::Engine(engine) => {
                 Ok(serde_json::to_value(engine.deliveries.show(id, &engine.configured()).await?)?)
             }
-            Access::Instance(remote) => remote.get(&[&DELIVERIES[..], &[id]].concat(), &[]).await,
+            Access::Instance(remote) => {
+                remote.get(&[&DELIVERIES[..], &[id]].concat(), &[], "deliveries").await
+            }
         }
     }
 

@@ -15,7 +15,13 @@ pub(super) async fn examine(config: &EngineConfig) -> Vec<Finding> {
     let mut findings = match condition {
         Err(why) => vec![Finding::fail("engine", why)],
         Ok(condition) => {
-            let text = format!("{config} is {}, and grants the rights that Rollcall needs", condition.server);
+            let server = &condition.server;
+            let text = match config {
+                EngineConfig::Embedded(embedded) if !embedded.path.exists() => {
+                    format!("{config} does not exist yet; it is created at the start ({server})")
+                }
+                _ => format!("{config} is {server}, and grants the rights that Rollcall needs"),
+            };
             let warnings = condition.warnings.iter();
             let warnings = warnings.map(|warning| Finding::warn(warning.name.as_str(), &warning.text));
             std::iter::once(Finding::ok("engine", text)).chain(warnings).collect()

@@ -23,7 +23,7 @@ pub(in crate::cli) struct ExportArguments {
     /// The format; by default by the name of the file, else NDJSON.
     #[arg(long)]
     format: Option<Format>,
-    /// Units of this kind only.
+    /// Only units of this kind.
     #[arg(long)]
     kind: Option<String>,
 }
@@ -35,6 +35,7 @@ pub(in crate::cli) struct ImportArguments {
     /// Print the answer as JSON.
     #[arg(long)]
     json: bool,
+    /// The file with the units, NDJSON or CSV.
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// The format; by default by the name of the file.

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::fs::File;
@@ -13,7 +13,7 @@ use tokio::fs::File;
 use super::{List, Pages, given};
 use crate::cli::output::{OutputArguments, facts, text};
 use crate::cli::remote::{Remote, RemoteArguments, content};
-use crate::cli::times::{moment, span};
+use crate::cli::times::{in_order, moment, span};
 use crate::cli::{logging, shown, shown_json};
 use crate::clock::Timestamp;
 
@@ -31,6 +31,9 @@ pub(in crate::cli) struct TimersArguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Register a timer, or change the one with that id; or all timers of a file.
+    #[command(
+        after_help = "Example: rollcall timers add pump-7-report --type report-due --in 30m --data '{\"site\": \"north\"}'"
+    )]
     Add(Add),
     /// List timers: those that wait, soonest first, and those that fired or were cancelled.
     List(ListTimers),
@@ -43,6 +46,7 @@ enum Command {
 }
 
 #[derive(Debug, Args)]
+#[command(group(ArgGroup::new("when").required(true).args(["due", "span", "file"])))]
 struct Add {
     #[command(flatten)]
     remote: RemoteArguments,
@@ -53,7 +57,7 @@ struct Add {
     #[arg(long = "type", value_name = "TYPE", required_unless_present = "file")]
     class: Option<String>,
     /// When it fires, such as 2026-11-25T06:00:00+01:00.
-    #[arg(long, value_name = "TIME", value_parser = moment, conflicts_with = "span", required_unless_present_any = ["span", "file"])]
+    #[arg(long, value_name = "TIME", value_parser = moment)]
     due: Option<Timestamp>,
     /// In how long it fires, such as 30m.
     #[arg(long = "in", id = "span", value_name = "SPAN", value_parser = span)]
@@ -65,7 +69,7 @@ struct Add {
     #[arg(long)]
     if_absent: bool,
     /// All timers of this file, one JSON object a line as the API takes them; - is the standard input.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["class", "due", "span", "data", "if_absent"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["class", "data", "if_absent"])]
     file: Option<PathBuf>,
     /// The operator who does it, for the audit.
     #[arg(long, value_name = "NAME")]
@@ -81,10 +85,11 @@ struct ListTimers {
     remote: RemoteArguments,
     #[command(flatten)]
     output: OutputArguments,
+    /// Only timers of this type.
     #[arg(long = "type", value_name = "TYPE")]
     class: Option<String>,
-    /// waiting, fired, delivered, dead or cancelled; by default those that wait.
-    #[arg(long, default_value = "waiting")]
+    /// Only timers in this state; by default those that wait.
+    #[arg(long, default_value = "waiting", value_parser = ["waiting", "fired", "delivered", "dead", "cancelled"])]
     state: String,
     /// Due from this moment on.
     #[arg(long, value_name = "TIME", value_parser = moment)]
@@ -102,6 +107,7 @@ struct Show {
     remote: RemoteArguments,
     #[command(flatten)]
     output: OutputArguments,
+    /// The id of the timer.
     #[arg(value_name = "ID")]
     id: String,
 }
@@ -110,6 +116,7 @@ struct Show {
 struct Cancel {
     #[command(flatten)]
     remote: RemoteArguments,
+    /// The ids of the timers.
     #[arg(value_name = "ID", required_unless_present = "class", conflicts_with = "class")]
     ids: Vec<String>,
     /// All of a class that wait.
@@ -133,6 +140,7 @@ struct Cancel {
 struct Watch {
     #[command(flatten)]
     remote: RemoteArguments,
+    /// The id of the timer.
     #[arg(value_name = "ID")]
     id: String,
     /// Print each state as JSON.
@@ -153,7 +161,7 @@ pub(in crate::cli) async fn timers(arguments: TimersArguments) -> anyhow::Result
             let remote = remote.open()?;
             output
                 .repeat(async || {
-                    let answer = remote.get(&one(&id), &[]).await?;
+                    let answer = remote.get(&one(&id), &[], "state").await?;
                     output.print(&answer, || facts(&answer))
                 })
                 .await?;
@@ -229,6 +237,7 @@ fn batch(answer: &Value, json: bool) -> anyhow::Result<ExitCode> {
 
 async fn list(wanted: ListTimers) -> anyhow::Result<ExitCode> {
     let ListTimers { remote, output, class, state, from, until, pages } = wanted;
+    in_order(from, until)?;
     let remote = remote.open()?;
     let query = given(vec![
         ("type", class),
@@ -288,7 +297,7 @@ async fn watch(Watch { remote, id, json }: Watch) -> anyhow::Result<ExitCode> {
     let remote: Remote = remote.open()?;
     let mut before = Value::Null;
     loop {
-        let timer = remote.get(&one(&id), &[]).await?;
+        let timer = remote.get(&one(&id), &[], "state").await?;
         if timer["state"] != before["state"] || timer["due"] != before["due"] {
             if json {
                 println!("{}", shown_json(&timer.to_string()));

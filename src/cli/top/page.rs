@@ -95,7 +95,7 @@ impl Page<'_> {
             vec![format!("{kind}/{id}"), state, span.unwrap_or_default(), seen, taken, labels]
         };
         let rows = self.units.as_array().into_iter().flatten().map(row).collect();
-        Table { rows, ..Table::new(&["unit", "state", "for", "last seen", "taken by", "labels"]) }
+        Table { rows, ..Table::new(&["unit", "state", "for", "last_seen", "acknowledged_by", "labels"]) }
     }
 }
 

@@ -18,7 +18,7 @@ use crate::fleet::{Subject, UnitChange};
 use crate::http::Role;
 use crate::http::changes::{self, Caller, HasTokens, LONGEST_BODY};
 use crate::http::operators::{UnitPath, check, unit};
-use crate::http::problem::Problem;
+use crate::http::problem::{Problem, in_words};
 use crate::pages;
 use crate::presence::{Acknowledgement, Unit, is_pause};
 
@@ -146,6 +146,6 @@ impl Web {
 pub(super) fn fields<T: DeserializeOwned>(body: Body<T>) -> Result<T, Problem> {
     match body {
         Ok(Form(fields)) => Ok(fields),
-        Err(rejection) => Err(Problem::bad_request(rejection.body_text())),
+        Err(rejection) => Err(Problem::bad_request(in_words(&rejection.body_text()))),
     }
 }

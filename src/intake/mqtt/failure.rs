@@ -77,6 +77,9 @@ pub fn describe(error: &ConnectionError) -> String {
              see the broker's log"
                 .to_owned()
         }
+        ConnectionError::Timeout(_) => {
+            "it did not answer in time; check that an MQTT 5 broker listens at this address".to_owned()
+        }
         error => match trust::cause(unwrapped(error)) {
             Some(cause) => trust::advice("mqtt", "broker", cause),
             None => error.to_string(),

@@ -18,7 +18,7 @@ pub fn is_pause(until: Timestamp, now: Timestamp) -> bool {
 }
 
 /// Acknowledges the open record of a unit, or with `None` takes that back. `None`: the unit has no open record, or
-/// another one than `id`.
+/// another one than `id`, or there is nothing to take back.
 pub fn acknowledge(
     seen: &Snapshot,
     id: Option<&RecordId>,
@@ -27,6 +27,9 @@ pub fn acknowledge(
     let facts = seen.facts.as_ref()?;
     let open = facts.open_record(&seen.unit)?;
     if id.is_some_and(|id| *id != open.id) {
+        return None;
+    }
+    if acknowledged.is_none() && facts.acknowledged.is_none() {
         return None;
     }
     let facts = Facts { acknowledged, ..facts.clone() };

@@ -96,11 +96,8 @@ fn check(config: &Config) -> Result<Condition> {
     let engine = format!("SQLite {}", rusqlite::version());
     match std::fs::metadata(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            check_rights(path)?;
-            return Ok(Condition {
-                server: format!("{engine}, the directory is created at the start"),
-                warnings: Vec::new(),
-            });
+            check_creation(path)?;
+            return Ok(Condition { server: engine, warnings: Vec::new() });
         }
         Err(error) => return Err(explain_file(&error, "read", path)),
         Ok(found) if !found.is_dir() => {
@@ -120,12 +117,21 @@ fn check(config: &Config) -> Result<Condition> {
     })
 }
 
-/// Whether the directory can be written or, where it is missing, be made.
+/// Whether the directory can be written.
 fn check_rights(path: &Path) -> Result<()> {
+    let may = rustix::fs::access(path, Access::WRITE_OK | Access::EXEC_OK);
+    may.map_err(|error| explain_file(&error.into(), "written", path))
+}
+
+/// Whether the directory, which is missing, can be created: another one is created beside it, and removed.
+///
+/// The rights do not tell: file systems such as `/proc` take no directory of anyone.
+fn check_creation(path: &Path) -> Result<()> {
     let here = |path: &Path| if path.as_os_str().is_empty() { PathBuf::from(".") } else { path.to_owned() };
     let Some(there) = path.ancestors().map(here).find(|path| path.exists()) else { return Ok(()) };
-    let may = rustix::fs::access(&there, Access::WRITE_OK | Access::EXEC_OK);
-    may.map_err(|error| explain_file(&error.into(), "written", &there))
+    let tried = there.join(format!(".rollcall-check-{:016x}", rand::random::<u64>()));
+    std::fs::create_dir(&tried).map_err(|error| explain_file(&error, "created", path))?;
+    std::fs::remove_dir(&tried).map_err(|error| explain_file(&error, "removed", &tried))
 }
 
 fn identity(file: &Metadata) -> (u64, u64) {

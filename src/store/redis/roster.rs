@@ -90,6 +90,16 @@ impl Roster for RedisEngine {
 }
 
 impl RedisEngine {
+    /// The clock by which the fleet goes, and how long its answer took.
+    pub async fn time(&self) -> Result<(Timestamp, Duration)> {
+        let mut question = pipe();
+        // The key leads to the server by whose clock the fleet goes: a cluster may send TIME alone to another one.
+        question.hmget(self.keys.heard(), &["at"]).ignore().cmd("TIME");
+        let sent = Instant::now();
+        let ((seconds, micros),): ((i64, i64),) = self.topology.send("time", &question).await?;
+        Ok((Timestamp::from_millis(seconds * 1000 + micros / 1000), sent.elapsed()))
+    }
+
     /// `jumped`: the expected time of the server's clock when a jump was detected, which the renewal handles.
     async fn renew_once(
         &self,

@@ -15,7 +15,7 @@ use crate::reference::load;
 const LANGUAGES: [&str; 8] = ["toml", "sh", "json", "yaml", "promql", "python", "text", "console"];
 
 /// Programs that commands of the documentation call beside Rollcall.
-const PROGRAMS: [&str; 19] = [
+const PROGRAMS: [&str; 20] = [
     "amtool",
     "cargo",
     "make",
@@ -28,6 +28,7 @@ const PROGRAMS: [&str; 19] = [
     "REDIS_URL=redis-cluster://cluster-1:6379,cluster-2:6379,cluster-3:6379",
     "install",
     "useradd",
+    "runuser",
     "systemctl",
     "redis-cli",
     "sqlite3",
@@ -53,6 +54,7 @@ impl Line {
         match words.as_slice() {
             ["rollcall" | "./target/release/rollcall" | "./target/dist/rollcall", rest @ ..] => after(rest),
             ["cargo", "run", "--release", "--", rest @ ..] => after(rest),
+            ["runuser", "-u", _, "--", "rollcall", rest @ ..] => after(rest),
             _ => None,
         }
     }

@@ -191,6 +191,21 @@ fn the_runbook_and_the_page_of_broken_values_are_pages_of_the_book() {
 }
 
 #[test]
+fn the_words_of_the_glossary_are_sorted_and_stand_once() {
+    let page = read("docs/glossary.md");
+    let mut count = 0;
+    for section in page.split("\n## ").skip(1) {
+        let rows = section.lines().filter_map(|line| line.strip_prefix("| ")?.split(" |").next());
+        let words: Vec<String> = rows.skip(1).map(str::to_lowercase).collect();
+        for pair in words.windows(2) {
+            assert!(pair[0] < pair[1], "{:?} stands before {:?}", pair[0], pair[1]);
+        }
+        count += words.len();
+    }
+    assert!(count > 80, "{count} words");
+}
+
+#[test]
 fn a_name_that_does_not_exist_is_found() {
     assert_eq!(
         named("rollcall_gone_bucket{x}, receiver:rollcall_x:sum").into_iter().collect::<Vec<_>>(),

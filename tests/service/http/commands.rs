@@ -5,6 +5,7 @@ use std::process::{Command, Output};
 use rollcall::fleet::ReceiverHealths;
 use rollcall::http::{Role, UnitMetrics};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::changes::token;
 use super::roles::Least;
@@ -66,6 +67,10 @@ async fn units_are_printed_as_a_table_as_json_and_as_csv() {
     )
     .unwrap();
     assert_eq!(share["outages"], 1);
+    let share = printed(&fleet, &["availability", "detector:=1-1", "--from", "2026-03-01T12:00:00Z"]).await;
+    for row in ["online                     99.", "complete                   yes"] {
+        assert!(share.contains(row), "{share}");
+    }
     assert!(printed(&fleet, &["instances"]).await.contains("one"));
 }
 
@@ -88,18 +93,36 @@ async fn what_goes_wrong_is_said_with_what_to_do() {
     let fleet = Fleet::start_with(vec![token("screen", Role::Viewer)], UnitMetrics::All).await;
     let closed = "http://127.0.0.1:1";
     for (url, arguments, secret, expected) in [
-        (fleet.url.as_str(), &["summary"][..], None, "give it by --token-file or in ROLLCALL_TOKEN"),
-        (&fleet.url, &["summary"], Some("wrong"), "wants a token that it knows"),
+        (fleet.url.as_str(), &["summary"][..], None, "pass it with --token-file or ROLLCALL_TOKEN"),
+        (&fleet.url, &["summary"], Some("wrong"), "needs a valid token"),
         (&fleet.url, &["explain", "detector/none"], Some("screen"), "answers 404: there is no unit"),
-        (&fleet.url, &["units", "--state", "up"], Some("screen"), "\"up\" is no state"),
-        (closed, &["units"], None, "does rollcall serve run there?"),
-        ("ftp://127.0.0.1", &["units"], None, "begins with http:// or https://"),
+        (closed, &["units"], None, "start rollcall serve there"),
     ] {
         let output = rollcall(url, arguments, secret).await;
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{arguments:?}: {errors}");
         assert!(errors.contains(expected), "{arguments:?}: {errors}");
     }
+    for (arguments, expected) in [
+        (&["units", "--state", "up"][..], "states are online, late, offline"),
+        (&["units", "--label", "site"], "write NAME=VALUE"),
+        (&["units", "--limit", "0"], "0 is not in"),
+        (&["units", "--kind", "gone"], "there is no kind"),
+        (&["records", "--cause", "flapping"], "[possible values: silence, never_seen]"),
+        (&["records", "--from", "2026-02-01T00:00:00Z", "--until", "2026-01-01T00:00:00Z"], "before --until"),
+        (&["deliveries", "replay"], "select deliveries by id"),
+        (&["deliveries", "list", "--limit", "0"], "from 1 to 1000"),
+        (&["timers", "add", "x", "--type", "y"], "--due <TIME>|--in <SPAN>"),
+        (&["units", "--url", "ftp://127.0.0.1"], "begins with http:// or https://"),
+    ] {
+        let output = rollcall(&fleet.url, arguments, Some("screen")).await;
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {errors}");
+        assert!(errors.contains(expected), "{arguments:?}: {errors}");
+    }
+    let none = rollcall(&fleet.url, &["records", "--kind", "nope"], Some("screen")).await;
+    let errors = String::from_utf8_lossy(&none.stderr).into_owned();
+    assert!(none.status.success() && errors.contains("there is no kind nope"), "{errors}");
     let output = rollcall(&fleet.url, &["summary", "--json"], Some("screen\n")).await;
     let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(summary["instances"][0]["name"], json!("one"));
@@ -156,7 +179,7 @@ async fn every_command_has_the_rights_of_its_token() {
             let output = rollcall(&fleet.url, arguments, secret).await;
             let (code, said) = (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned());
             let expected = match role {
-                Least::Anyone => (Some(1), "wants a token that it knows"),
+                Least::Anyone => (Some(1), "needs a valid token"),
                 role if role < least => (Some(1), "answers 403: the role of this token"),
                 _ => (Some(i32::from(!nothing.is_empty())), nothing),
             };
@@ -168,6 +191,46 @@ async fn every_command_has_the_rights_of_its_token() {
     }
     let (audit, text) = (printed_as(&fleet, &["audit", "--json"], "screen").await, "ana (desk)");
     assert!(audit.contains(text) && !audit.contains("screen"), "{audit}");
+}
+
+/// A server that is not Rollcall, and answers every request with this.
+async fn other_server(answer: &'static str) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = [0; 4096];
+            let _ = stream.read(&mut request).await;
+            let _ = stream.write_all(answer.as_bytes()).await;
+        }
+    });
+    url
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_server_is_no_fleet_without_units() {
+    for answer in [
+        "HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n",
+        "HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
+        "HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}",
+        "HTTP/1.1 201 Created\r\ncontent-length: 12\r\nconnection: close\r\n\r\n{\"units\":[]}",
+    ] {
+        let url = other_server(answer).await;
+        for arguments in [
+            &["units"][..],
+            &["silence", "list"],
+            &["summary"],
+            &["receivers"],
+            &["deliveries", "list"],
+            &["audit"],
+        ] {
+            let output = rollcall(&url, arguments, None).await;
+            let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(1), "{arguments:?} of {answer:?}: {errors}");
+            assert!(errors.contains("does not answer as Rollcall does"), "{arguments:?}: {errors}");
+        }
+    }
 }
 
 async fn printed_as(fleet: &Fleet, arguments: &[&str], secret: &str) -> String {
@@ -187,7 +250,7 @@ async fn receivers_are_printed_and_what_they_answered_is_escaped() {
         line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).map(str::to_owned).collect()
     };
     let rows: Vec<Vec<String>> = table.lines().map(cells).collect();
-    assert_eq!(rows[1], ["hook", "webhook", "not used yet", "0", "0"]);
+    assert_eq!(rows[1], ["hook", "webhook", "no attempt yet", "0", "0"]);
     let failing =
         ["mail", "email", "failing", "0", "0", "2026-03-01T12:00:00.000Z", "451 \\u{1b}[2J\\u{202e}later"];
     assert_eq!(rows[2], failing, "{table}");

@@ -108,3 +108,31 @@ async fn a_page_says_which_version_runs_on_what() {
     }
     assert!(!page.contains("hunter2"));
 }
+
+#[tokio::test]
+async fn a_query_and_a_form_that_cannot_be_read_are_explained_in_words() {
+    let fleet = Fleet::start().await;
+    fleet.fill();
+    fleet.hear(&["detector:1"]).await;
+    for (path, expected) in [
+        ("/api/v1/records?cause=flapping", "cause: \"flapping\" is unknown; write silence or never_seen"),
+        ("/api/v1/records?limit=many", "limit is not a whole number in its bounds"),
+        ("/api/v1/records?open=1", "open: write true or false"),
+        (
+            "/api/v1/records?nope=1",
+            "there is no parameter \"nope\"; known here: open, from, until, kind, label",
+        ),
+        ("/api/v1/units?silent_seconds=x", "silent_seconds is not a number"),
+        ("/api/v1/units?sort=size", "sort: \"size\" is unknown; write one of state, unit"),
+        ("/probe", "unit is missing"),
+    ] {
+        let detail = fleet.json(path).await["detail"].as_str().unwrap().to_owned();
+        assert!(detail.starts_with(expected), "{path}: {detail}");
+    }
+    let form = fleet.client.post(format!("{}/units/detector/1/pause", fleet.url));
+    let form = form.header("content-type", "application/x-www-form-urlencoded").header("origin", &fleet.url);
+    let answer = form.body("hours=x&author=ana").send().await.unwrap();
+    assert_eq!(answer.status(), 400);
+    let page = answer.text().await.unwrap();
+    assert!(page.contains("hours is not a number") && !page.contains("eserialize"), "{page}");
+}

@@ -96,7 +96,13 @@ impl Server {
 
     /// Without secrets: a server may repeat what was sent to it.
     pub fn failure(&self, error: &dyn std::error::Error) -> Failure {
-        Failure::temporary(format!("{}: {}", self.name(), self.secrets.hide(&chain(error))))
+        let text = chain(error);
+        // The library cannot read it: lines of one answer have different codes, or none.
+        let text = match text.starts_with("response error: error ") {
+            true => "its answer is no answer of SMTP; check that a mail server listens there".to_owned(),
+            false => text,
+        };
+        Failure::temporary(format!("{}: {}", self.name(), self.secrets.hide(&text)))
     }
 
     /// The name for errors, without user and password.

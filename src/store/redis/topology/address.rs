@@ -191,7 +191,12 @@ fn single(url: &str, rest: &str) -> Result<Address, AddressError> {
              redis-cluster://host:6379,host:6379",
         );
     }
-    let not_valid = |error| AddressError::Part(format!("is not an address of a Redis server: {error}"));
+    let not_valid = |error: redis::RedisError| match error.to_string() {
+        text if text.contains("Invalid database number") => AddressError::Part(
+            "ends with a database that is no number; write one such as /0, or leave it out".to_owned(),
+        ),
+        text => AddressError::Part(format!("is not an address of a Redis server: {text}")),
+    };
     let info = url.into_connection_info().map_err(not_valid)?;
     let (server, socket, has_tls) = match info.addr() {
         ConnectionAddr::TcpTls { insecure: true, .. } => {

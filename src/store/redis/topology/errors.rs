@@ -46,6 +46,11 @@ pub fn may_pass(error: &RedisError) -> bool {
     is_cut(error) || was_not_executed(error) || first_of(error).code() == Some("NOSCRIPT")
 }
 
+/// Whether a server wants a password, and none was given: its answer speaks of HELLO and AUTH.
+fn needs_login(error: &RedisError) -> bool {
+    error.code() == Some("NOAUTH") || error.to_string().contains("NOAUTH")
+}
+
 /// The advice if a server does not know a command that every Redis knows.
 const NO_STORE: &str = "it keeps no keys, as a sentinel does, or its commands are renamed: write redis-sentinel:// for \
                         sentinels";
@@ -109,6 +114,9 @@ impl NoAnswer {
             }
             Err(None) if lacks_rights => {
                 format!("{server} does not permit a command; grant it to the user with ACL SETUSER: {error}")
+            }
+            Err(None) if needs_login(error) => {
+                format!("{server} refused the login: it needs a password; set one ({options})")
             }
             Err(None) if is_refused => format!("{server} refused the login; check {options}: {error}"),
             Err(None) => format!("{server} does not answer: {error}"),
@@ -175,6 +183,13 @@ pub fn classify(address: &str, error: &RedisError) -> EngineError {
     if error.is_io_error() {
         return unavailable("cannot be reached; check engine.url, and that it runs");
     }
+    if needs_login(error) {
+        let why = "refused the login: it needs a password; set engine.password_file";
+        return EngineError::Refused(format!("redis at {address} {why}"));
+    }
+    if let Some(sort) = other_sort(error) {
+        return refused(sort);
+    }
     match error.kind() {
         ErrorKind::AuthenticationFailed => refused(&format!("refused the login; check {LOGIN}")),
         ErrorKind::InvalidClientConfig if error.to_string().starts_with(NO_SERVERS) => {
@@ -203,16 +218,23 @@ pub fn classify(address: &str, error: &RedisError) -> EngineError {
              --cluster fix HOST:PORT",
         ),
         ErrorKind::Server(ServerErrorKind::BusyLoading) => unavailable("is still loading its data"),
-        _ => match error.code() {
-            Some("NOAUTH" | "WRONGPASS") => refused(&format!("refused the login; check {LOGIN}")),
-            Some("OOM") => unavailable("is full; raise its maxmemory"),
-            Some("MISCONF") => unavailable("cannot write its data to disk"),
-            Some("NOREPLICAS") => {
-                unavailable("does not write without a replica (min-replicas-to-write); start its replicas")
-            }
-            _ if is_unknown_command(error) => refused(&format!("did not execute a command; {NO_STORE}")),
-            _ => unavailable("did not execute a command"),
-        },
+        _ => by_code(address, error),
+    }
+}
+
+/// The meaning of an answer whose code the library does not know.
+fn by_code(address: &str, error: &RedisError) -> EngineError {
+    let refused = |why: &str| EngineError::Refused(format!("redis at {address} {why}: {error}"));
+    let unavailable = |why: &str| EngineError::Unavailable(format!("redis at {address} {why}: {error}"));
+    match error.code() {
+        Some("NOAUTH" | "WRONGPASS") => refused(&format!("refused the login; check {LOGIN}")),
+        Some("OOM") => unavailable("is full; raise its maxmemory"),
+        Some("MISCONF") => unavailable("cannot write its data to disk"),
+        Some("NOREPLICAS") => {
+            unavailable("does not write without a replica (min-replicas-to-write); start its replicas")
+        }
+        _ if is_unknown_command(error) => refused(&format!("did not execute a command; {NO_STORE}")),
+        _ => unavailable("did not execute a command"),
     }
 }
 

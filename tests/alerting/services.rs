@@ -487,7 +487,7 @@ async fn an_operator_may_write_title_and_text() {
 #[test]
 fn an_option_that_is_missing_wrong_or_of_another_service_is_named() {
     let cases = [
-        ("type = \"slack\"", "receiver[0].url: is not an address"),
+        ("type = \"slack\"", "receiver[0].url: is missing or not an address"),
         ("type = \"telegram\"\nchat_id = \"1\"", "receiver[0].token_file: is missing"),
         (
             "type = \"telegram\"\ntopic = \"x\"",

@@ -166,8 +166,9 @@ fn a_port_that_is_taken_is_named_and_nothing_is_left() {
         let command = command.env("PORT", first.to_string()).env("TMPDIR", dir.path());
         let output = command.output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
-        let named =
-            (first..=port).any(|port| said.contains(&format!("port {port}")) && said.contains("taken; choose others: PORT="));
+        let named = (first..=port).any(|port| {
+            said.contains(&format!("port {port}")) && said.contains("taken; choose others: PORT=")
+        });
         assert!(!output.status.success() && named, "{said}");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "{script}");
     }

@@ -170,8 +170,6 @@ pub fn replaced(address: &str, error: &RedisError, is_cluster: bool) -> Option<E
 /// The meaning of a failure, with advice for the operator.
 pub fn classify(address: &str, error: &RedisError) -> EngineError {
     let error = &first_of(error);
-    let refused = |why: &str| EngineError::Refused(format!("redis at {address} {why}: {error}"));
-    let unavailable = |why: &str| EngineError::Unavailable(format!("redis at {address} {why}: {error}"));
     // A script reports it within an error of its own.
     if error.code() == Some("WRONGTYPE") || error.to_string().contains("WRONGTYPE") {
         return EngineError::WrongType(format!("redis at {address} holds a key of a wrong type: {error}"));
@@ -181,15 +179,24 @@ pub fn classify(address: &str, error: &RedisError) -> EngineError {
         return EngineError::Unavailable(format!("redis at {address} cannot be reached: {why}"));
     }
     if error.is_io_error() {
-        return unavailable("cannot be reached; check engine.url, and that it runs");
+        return EngineError::Unavailable(format!(
+            "redis at {address} cannot be reached; check engine.url, and that it runs: {error}"
+        ));
     }
     if needs_login(error) {
         let why = "refused the login: it needs a password; set engine.password_file";
         return EngineError::Refused(format!("redis at {address} {why}"));
     }
     if let Some(sort) = other_sort(error) {
-        return refused(sort);
+        return EngineError::Refused(format!("redis at {address} {sort}: {error}"));
     }
+    by_kind(address, error)
+}
+
+/// The same for an answer of a server that is reached, by its kind.
+fn by_kind(address: &str, error: &RedisError) -> EngineError {
+    let refused = |why: &str| EngineError::Refused(format!("redis at {address} {why}: {error}"));
+    let unavailable = |why: &str| EngineError::Unavailable(format!("redis at {address} {why}: {error}"));
     match error.kind() {
         ErrorKind::AuthenticationFailed => refused(&format!("refused the login; check {LOGIN}")),
         ErrorKind::InvalidClientConfig if error.to_string().starts_with(NO_SERVERS) => {

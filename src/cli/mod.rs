@@ -99,7 +99,7 @@ enum Command {
     Ack(ack::AckArguments),
     /// Pause a unit for planned work: its silence meanwhile does not count.
     Pause(ack::PauseArguments),
-    /// Remove units from the fleet. A heartbeat registers a removed unit again.
+    /// Remove units from the fleet. Their heartbeats change nothing until kind.forget_after has passed.
     Remove(remove::Arguments),
     /// Show the last changes that operators made.
     Audit(silence::AuditArguments),

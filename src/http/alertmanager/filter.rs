@@ -29,6 +29,8 @@ impl AlertFilter {
                 "silenced" => filter.silenced = flag(&name, &value)?,
                 "inhibited" => filter.inhibited = flag(&name, &value)?,
                 "filter" => add_matchers(&mut filter.matchers, &value)?,
+                // As in Alertmanager an empty one is none.
+                "receiver" if value.is_empty() => {}
                 "receiver" => filter.receiver = Some(receiver(value)?),
                 // No alert is muted or unprocessed; and as in Alertmanager others are ignored.
                 _ => {}

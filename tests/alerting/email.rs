@@ -6,7 +6,7 @@ use rollcall::alerting::{Failure, Links, Zone, open, probe, send_test};
 use rollcall::presence::Interval;
 use rollcall::simulate::mail_sink::{Mail, MailSink, Options, Reply};
 
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
 
 use super::*;
 
@@ -448,5 +448,40 @@ async fn a_mail_server_whose_answer_never_ends_is_left_and_its_answer_is_not_kep
             "{sent:?}"
         );
         assert!(hostile.await.unwrap() < ENDLESS, "it was read to its end");
+    }
+}
+
+/// A server with texts in Latin-1, as some answer in their language.
+#[tokio::test]
+async fn an_answer_that_is_no_utf_8_counts_by_its_code() {
+    for (last, is_sent) in
+        [(&b"250 f\xfcr Zustellung angenommen\r\n"[..], true), (b"554 abgelehnt f\xfcr immer\r\n", false)]
+    {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("smtp://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move {
+            let (stream, _) = listener.accept().await.unwrap();
+            let (reader, mut writer) = stream.into_split();
+            writer.write_all(b"220 gr\xfc\xdfe\r\n").await.unwrap();
+            let mut lines = tokio::io::BufReader::new(reader).lines();
+            let mut is_mail = false;
+            while let Ok(Some(line)) = lines.next_line().await {
+                let answer: &[u8] = match line.as_str() {
+                    "." if is_mail => last,
+                    _ if is_mail => continue,
+                    "DATA" => b"354 weiter\r\n",
+                    _ => b"250 ok\r\n",
+                };
+                is_mail = line == "DATA" || is_mail && line != ".";
+                writer.write_all(answer).await.unwrap();
+            }
+        });
+        let channel = open(&mail_to(url, &[OPS])).unwrap();
+        let delivery = delivery(vec![silent("detector:a", now())], vec![]);
+        let sent = tokio::time::timeout(PATIENCE, channel.send(&delivery, now())).await.expect("it answers");
+        match sent {
+            Ok(_) => assert!(is_sent),
+            Err(why) => assert!(!is_sent && why.to_string().contains("abgelehnt f?r immer"), "{why}"),
+        }
     }
 }

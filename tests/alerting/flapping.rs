@@ -130,7 +130,7 @@ async fn a_unit_that_is_stable_and_online_is_told_and_a_removed_one_is_not() {
     world.silences.expire(covers, "anna", world.clock.now()).await.unwrap();
     let joined = async || world.engine.first_seal(&world.partitions()).await.unwrap().is_some();
     until("the episode joins when the silence is over", joined).await;
-    world.pass(WAIT).await;
+    world.pass(2 * WAIT).await;
     assert_eq!(told(&sink, 7).await, message("flapping", &["flapping"]));
     assert_eq!(listed(&sink.received()[6], "offline"), ["g"]);
 

@@ -72,7 +72,7 @@ fn find(document: &DeTable<'_>, path: &str) -> Option<Found> {
         if let Some(index) = part.index {
             value = value.and_then(|value| value.get_ref().as_array()?.get(index));
             found.at = value.map(|value| value.span().start).or(found.at);
-            match value.and_then(name_of) {
+            match value.and_then(|value| name_of(value, part.name)) {
                 Some(name) => found.shown += &format!(" {name:?}: "),
                 None => found.shown += &format!("[{index}]"),
             }
@@ -84,11 +84,10 @@ fn find(document: &DeTable<'_>, path: &str) -> Option<Found> {
     Some(found)
 }
 
-/// The name of an element: classes of timers are named by their type.
-fn name_of<'a>(element: &'a Spanned<DeValue<'_>>) -> Option<&'a str> {
-    let table = element.get_ref().as_table()?;
-    let name = table.get("name").or_else(|| table.get("type").filter(|_| !table.contains_key("url")))?;
-    name.get_ref().as_str().filter(|name| !name.is_empty())
+/// The name of an element; a class of timers is named by its type.
+fn name_of<'a>(element: &'a Spanned<DeValue<'_>>, list: &str) -> Option<&'a str> {
+    let key = if list == "timer" { "type" } else { "name" };
+    element.get_ref().as_table()?.get(key)?.get_ref().as_str().filter(|name| !name.is_empty())
 }
 
 impl Part<'_> {

@@ -840,7 +840,7 @@ fn a_variable_that_sets_nothing_is_an_error_with_a_suggestion() {
         ("ROLLCALL_EXPIRY__SWEEP", "yes", "write true or false"),
         ("ROLLCALL_ROUTE__RECEIVERS", "hook", "a list cannot be set here; write it into the file"),
         ("ROLLCALL_ROUTE__GROUP_WAIT", "soon", "invalid value: string \"soon\", expected a span of time"),
-        ("ROLLCALL_LOG__FORMAT", "xml", "unknown variant `xml`"),
+        ("ROLLCALL_LOG__FORMAT", "xml", "unknown value `xml`; known here: human, json"),
     ];
     for (name, value, expected) in cases {
         let refusal = with_variables("", &[(name, value)]).expect_err(name).to_string();

@@ -5,8 +5,9 @@ use serde_json::{Value, json};
 
 use super::Access;
 use crate::cli::remote::{PAGE, Remote};
+use crate::cli::wrong;
 use crate::clock::Timestamp;
-use crate::fleet::deliveries::{DeliveriesChanged, DeliveryFilter, DeliveryState};
+use crate::fleet::deliveries::{DeliveriesChanged, DeliveriesError, DeliveryFilter, DeliveryState};
 
 const DELIVERIES: [&str; 3] = ["api", "v1", "deliveries"];
 
@@ -20,7 +21,11 @@ impl Access {
     ) -> anyhow::Result<Value> {
         match self {
             Access::Engine(engine) => {
-                let page = engine.deliveries.list(filter, limit, cursor, &engine.configured()).await?;
+                let page = engine
+                    .deliveries
+                    .list(filter, limit, cursor, &engine.configured())
+                    .await
+                    .map_err(refused)?;
                 Ok(serde_json::to_value(page)?)
             }
             Access::Instance(remote) => {
@@ -55,9 +60,9 @@ impl Access {
     /// One notification, with every attempt.
     pub async fn delivery(&self, id: &str) -> anyhow::Result<Value> {
         match self {
-            Access::Engine(engine) => {
-                Ok(serde_json::to_value(engine.deliveries.show(id, &engine.configured()).await?)?)
-            }
+            Access::Engine(engine) => Ok(serde_json::to_value(
+                engine.deliveries.show(id, &engine.configured()).await.map_err(refused)?,
+            )?),
             Access::Instance(remote) => {
                 remote.get(&[&DELIVERIES[..], &[id]].concat(), &[], "deliveries").await
             }
@@ -67,7 +72,7 @@ impl Access {
     /// Answers how many are delivered again.
     pub async fn replay(&self, id: &str, author: &str, now: Timestamp) -> anyhow::Result<usize> {
         match self {
-            Access::Engine(engine) => Ok(engine.deliveries.replay(id, author, now).await?),
+            Access::Engine(engine) => Ok(engine.deliveries.replay(id, author, now).await.map_err(refused)?),
             Access::Instance(remote) => {
                 let (changed, _) = changed(remote, &[id, "replay"], &json!({}), author).await?;
                 Ok(changed.count)
@@ -86,9 +91,11 @@ impl Access {
         let (mut count, mut cursor) = (0, None::<String>);
         loop {
             let (done, next) = match self {
-                Access::Engine(engine) => {
-                    engine.deliveries.replay_all(&filter, cursor.as_deref(), author, now).await?
-                }
+                Access::Engine(engine) => engine
+                    .deliveries
+                    .replay_all(&filter, cursor.as_deref(), author, now)
+                    .await
+                    .map_err(refused)?,
                 Access::Instance(remote) => {
                     let body = json!({ "filter": filter, "cursor": cursor });
                     changed(remote, &["replay"], &body, author).await?
@@ -113,7 +120,9 @@ impl Access {
         let mut count = 0;
         loop {
             let done = match self {
-                Access::Engine(engine) => engine.deliveries.purge(&filter, author, now).await?,
+                Access::Engine(engine) => {
+                    engine.deliveries.purge(&filter, author, now).await.map_err(refused)?
+                }
                 Access::Instance(remote) => {
                     changed(remote, &["purge"], &json!({ "filter": filter }), author).await?.0
                 }
@@ -123,6 +132,14 @@ impl Access {
                 return Ok(count);
             }
         }
+    }
+}
+
+/// Deliveries that are refused for what was asked for have wrong arguments.
+fn refused(error: DeliveriesError) -> anyhow::Error {
+    match error {
+        DeliveriesError::Cursor | DeliveriesError::Refused(_) => wrong(error.to_string()),
+        error => error.into(),
     }
 }
 

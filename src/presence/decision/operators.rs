@@ -170,6 +170,7 @@ mod tests {
         assert_eq!(written(&acknowledged, None), None);
         let undone = after(acknowledge(&acknowledged, None, None).unwrap());
         assert_eq!(undone.facts, offline().facts);
+        assert_eq!(acknowledge(&undone, None, None), None, "there is nothing to take back");
 
         let at = NOON + HOUR;
         let beat = Heartbeat { unit: unit(), at, not_before: None, declared: Declared::default() };

@@ -111,6 +111,7 @@ pub async fn an_acknowledgement_is_kept_with_its_record_and_ends_with_it<G: Grou
     assert_eq!(world.open_records().await.remove(0).acknowledged, Some(ana.clone()));
     assert!(change(&world, &of_record, &undo, now).await);
     assert_eq!(world.open_records().await.remove(0).acknowledged, None);
+    assert!(!change(&world, &of_record, &undo, now).await, "there is nothing to take back");
     assert!(change(&world, &of_record, &acknowledge, now).await);
     // Pagers are told of each acknowledgement; it is in the outbox with its record.
     let told: Vec<_> =

@@ -6,6 +6,7 @@ use reqwest::header::LOCATION;
 use rollcall::fleet::{MassBreaker, Silences};
 use rollcall::presence::MassOfflineRule;
 use rollcall::store::Queries;
+use serde_json::Value;
 
 use super::web::submit;
 use super::world::{Fleet, SECOND};
@@ -126,7 +127,8 @@ async fn a_query_and_a_form_that_cannot_be_read_are_explained_in_words() {
         ("/api/v1/units?sort=size", "sort: \"size\" is unknown; write one of state, unit"),
         ("/probe", "unit is missing"),
     ] {
-        let detail = fleet.json(path).await["detail"].as_str().unwrap().to_owned();
+        let answer: Value = serde_json::from_str(&fleet.get(path).await.text().await.unwrap()).unwrap();
+        let detail = answer["detail"].as_str().unwrap();
         assert!(detail.starts_with(expected), "{path}: {detail}");
     }
     let form = fleet.client.post(format!("{}/units/detector/1/pause", fleet.url));

@@ -32,7 +32,7 @@ async fn the_timeline_of_a_unit_says_what_happened_and_why_it_is_offline() {
     assert!(events.is_sorted_by(|a, b| a.0 >= b.0), "{events:?}");
     let mut named: Vec<&str> = events.iter().map(|(_, event)| *event).collect();
     named.sort_unstable();
-    assert_eq!(named, ["acknowledged", "back", "changed", "heard", "heard", "offline", "offline"]);
+    assert_eq!(named, ["acknowledged", "back", "heard", "heard", "offline", "offline"]);
     let days = timeline["days"].as_array().unwrap();
     assert_eq!((days.len(), &days[89]["from"]), (90, &json!("2026-03-01T00:00:00.000Z")));
     assert_eq!((&days[89]["offline_seconds"], &days[88]["offline_seconds"]), (&json!(6.0), &json!(0.0)));

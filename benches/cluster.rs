@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rollcall::clock::Clock;
 use rollcall::store::partition_of;
-use rollcall::store::redis::Tags;
+use rollcall::store::redis::HashTags;
 
 use crate::engine::{hear, roll};
 use crate::harness::figures::{Goal, Report};
@@ -75,7 +75,7 @@ async fn shares(report: &mut Report, cluster: &Cluster, servers: &Servers, units
     report.add(format!("{title}, 3 primaries"), largest(&servers.units().await?), "", goal);
     let mut slots = Vec::new();
     for partition in 0..CLUSTER_PARTITIONS {
-        slots.push(cluster.slot_of(&begin(Tags::Spread, partition, CLUSTER_PARTITIONS)).await);
+        slots.push(cluster.slot_of(&begin(HashTags::Spread, partition, CLUSTER_PARTITIONS)).await);
     }
     for primaries in [6, 12] {
         // As `redis-cli --cluster create` deals them.

@@ -11,7 +11,7 @@ use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{Value, pipe};
 
 use rollcall::clock::Clock;
-use rollcall::store::redis::Tags;
+use rollcall::store::redis::HashTags;
 
 use crate::harness::figures::{Goal, Report};
 use crate::harness::fleet::{Fleet, KIND, TIMEOUT};
@@ -70,7 +70,7 @@ async fn cluster(report: &mut Report) -> anyhow::Result<()> {
         let victim = cluster.primaries().await[(round % 3) as usize];
         let mut begins = Vec::new();
         for partition in 0..CLUSTER_PARTITIONS {
-            let begin = begin(Tags::Spread, partition, CLUSTER_PARTITIONS);
+            let begin = begin(HashTags::Spread, partition, CLUSTER_PARTITIONS);
             if server_of[usize::from(cluster.slot_of(&begin).await)] == Some(victim) {
                 begins.push(begin);
             }
@@ -92,7 +92,7 @@ async fn sentinel(report: &mut Report) -> anyhow::Result<()> {
     let mut world = World::new()?;
     let mut sentinel = Sentinel::start(SentinelPlan { down_after: SILENT, ..SentinelPlan::new(2) }).await;
     let _rollcall = world.serve_on(&format!("url = \"{}\"", sentinel.url()), &options()).await?;
-    let begins: Vec<String> = (0..PARTITIONS).map(|p| begin(Tags::Plain, p, PARTITIONS)).collect();
+    let begins: Vec<String> = (0..PARTITIONS).map(|p| begin(HashTags::Plain, p, PARTITIONS)).collect();
     let mut all = Vec::new();
     for round in 0..ROUNDS {
         say(format!("the primary of Sentinels is killed, {} of {ROUNDS}", round + 1));

@@ -37,7 +37,7 @@ const DUE: u32 = 200;
 const SPAN: Duration = Duration::from_secs(60);
 /// The pages of one partition, and the most pages of a fleet: see `store/redis/keys.rs`.
 const PAGES: u64 = 1024;
-const MOST_PAGES: u64 = 65_536;
+const MAX_PAGES: u64 = 65_536;
 /// Memory that a unit takes at the most, in Redis and in Rollcall together, with what registering needs beside.
 const ROOM: u64 = 1000;
 
@@ -86,7 +86,7 @@ async fn full_pages(report: &mut Report, base: u32, clock: &Clock) -> anyhow::Re
     let telemetry = Arc::new(Telemetry::new(clock));
     let config = Config { url: servers.url.clone(), partitions: Some(1), ..Config::default() };
     let engine = Arc::new(RedisEngine::connect(&config, telemetry).await?);
-    let units = (u64::from(base) * 100 * PAGES / MOST_PAGES) as u32;
+    let units = (u64::from(base) * 100 * PAGES / MAX_PAGES) as u32;
     let (empty, now) = (servers.memory()?, clock.now());
     Fleet(0..units).fill(&engine, now, |_| now).await?;
     let each = (servers.memory()? - empty) as f64 / f64::from(units);

@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Mirror, Ownership, Roll};
 use crate::presence::Unit;
-use crate::store::{Hint, LARGEST_STEP, Result, UnitStore, partition_of};
+use crate::store::{Hint, MAX_STEP, Result, UnitStore, partition_of};
 use crate::telemetry::{CheckSource, Loop, Telemetry};
 
 mod passes;
@@ -39,13 +39,13 @@ mod passes;
 use passes::{Check, Done, Due, Excluded, First, FirstCheck, Passes, Sweep};
 
 /// The most hints that wait. More are dropped; the sweep finds their units.
-const MOST_HINTS: usize = 16_384;
+const MAX_HINTS: usize = 16_384;
 
 /// How often it is logged that no hints arrive.
 const LOG_AGAIN: Duration = Duration::from_secs(60);
 
 /// The longest slack of any policy: see `Policy::slack`.
-const LONGEST_SLACK: Duration = Duration::from_secs(10);
+const MAX_SLACK: Duration = Duration::from_secs(10);
 
 /// How long due units are left to the owner of their partition.
 const OWNERS_TURN: Duration = Duration::from_secs(1);
@@ -57,7 +57,7 @@ const MANY: usize = 1000;
 
 /// The most due units that one request of a sweep returns. Many, so that several are on the same page of the engine
 /// and cost it one command.
-const MOST_DUE: usize = 8000;
+const MAX_DUE: usize = 8000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -86,7 +86,7 @@ pub struct Expiry {
 impl Expiry {
     /// Finds silences until `stop`.
     pub async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
-        let (sender, mut hints) = mpsc::channel(MOST_HINTS);
+        let (sender, mut hints) = mpsc::channel(MAX_HINTS);
         if self.config.sweep {
             self.telemetry.sweep_configured();
         }
@@ -146,8 +146,8 @@ impl Expiry {
                     self.done(done, &mut passes, &mut work);
                 }
                 // Cancel-safe: received hints are in `hinted`.
-                _ = hints.recv_many(&mut hinted, LARGEST_STEP),
-                    if self.config.hints && hinted.len() < LARGEST_STEP => {}
+                _ = hints.recv_many(&mut hinted, MAX_STEP),
+                    if self.config.hints && hinted.len() < MAX_STEP => {}
                 () = self.roll.heard_more(), if passes.wait_for_hearing() => {}
                 () = ownership.changed() => passes.ask_at_once(),
                 () = tokio::time::sleep(rest) => {}
@@ -265,7 +265,7 @@ impl Expiry {
             let is_own = view.partitions.binary_search(&partition).is_ok();
             // Units of other owners are not checked in vain: only those are that can surely be decided.
             let (patience, slack) =
-                if is_own { (Duration::ZERO, LONGEST_SLACK) } else { (OWNERS_TURN, Duration::ZERO) };
+                if is_own { (Duration::ZERO, MAX_SLACK) } else { (OWNERS_TURN, Duration::ZERO) };
             let Some((at, name)) = first else {
                 known.remove(&partition);
                 return None;
@@ -320,7 +320,7 @@ impl Expiry {
         let mut undecided = Vec::new();
         loop {
             let skip = undecided.len() + sweep.left_out;
-            let mut due = self.engine.due(partition, after, until, skip, MOST_DUE).await?;
+            let mut due = self.engine.due(partition, after, until, skip, MAX_DUE).await?;
             let count = due.len();
             if count >= MANY {
                 self.engine.put_records_first(partition);
@@ -336,7 +336,7 @@ impl Expiry {
                 undecided
                     .extend(self.roll.check_suspects(&due, CheckSource::Sweep, || self.clock.now()).await?);
             }
-            if count < MOST_DUE {
+            if count < MAX_DUE {
                 return Ok(undecided);
             }
         }

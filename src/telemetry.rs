@@ -57,7 +57,7 @@ use short_failures::ShortFailures;
 use unreadable::Unreadable;
 
 /// A text from a device is logged up to this length, in characters.
-pub const LONGEST_SHOWN: usize = 200;
+pub const MAX_SHOWN: usize = 200;
 
 pub struct Telemetry {
     registry: Registry,

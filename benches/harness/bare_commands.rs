@@ -8,7 +8,7 @@ use redis::{Pipeline, pipe};
 
 use rollcall::clock::Timestamp;
 use rollcall::presence::{Cause, Facts, Silence, Standing, Unit};
-use rollcall::store::redis::{Tags, facts_key};
+use rollcall::store::redis::{HashTags, facts_key};
 use rollcall::store::{encoding, partition_of};
 
 use super::fleet::{Fleet, TIMEOUT, unit};
@@ -49,7 +49,7 @@ impl Storm {
 
 /// The partition of a unit, the key of its facts, and the unit.
 fn home(unit: Unit) -> (u16, String, Unit) {
-    (partition_of(&unit, PARTITIONS), facts_key("rollcall", PARTITIONS, Tags::Plain, &unit), unit)
+    (partition_of(&unit, PARTITIONS), facts_key("rollcall", PARTITIONS, HashTags::Plain, &unit), unit)
 }
 
 fn step(units: &[(u16, String, Unit)], instant: Timestamp) -> Step {

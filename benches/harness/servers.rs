@@ -8,7 +8,7 @@ use redis::aio::MultiplexedConnection;
 use redis::pipe;
 
 use rollcall::clock::Clock;
-use rollcall::store::redis::{Config, RedisEngine, Tags};
+use rollcall::store::redis::{Config, HashTags, RedisEngine};
 use rollcall::telemetry::Telemetry;
 
 use super::World;
@@ -47,7 +47,7 @@ impl Servers {
     /// The one server of a world.
     pub async fn one(world: &World) -> anyhow::Result<Servers> {
         let port = world.redis.port();
-        let begins = (0..PARTITIONS).map(|partition| begin(Tags::Plain, partition, PARTITIONS)).collect();
+        let begins = (0..PARTITIONS).map(|partition| begin(HashTags::Plain, partition, PARTITIONS)).collect();
         Ok(Servers {
             name: "one server",
             url: format!("redis://127.0.0.1:{port}/0"),
@@ -65,7 +65,7 @@ impl Servers {
             shares.push(Share { port, client, begins: Vec::new() });
         }
         for partition in 0..CLUSTER_PARTITIONS {
-            let begin = begin(Tags::Spread, partition, CLUSTER_PARTITIONS);
+            let begin = begin(HashTags::Spread, partition, CLUSTER_PARTITIONS);
             let server = server_of[usize::from(cluster.slot_of(&begin).await)];
             shares[server.context("a slot without a server")?].begins.push(begin);
         }
@@ -152,6 +152,6 @@ pub async fn engine_on(url: &str) -> anyhow::Result<Arc<RedisEngine>> {
 }
 
 /// The begin of the keys of a partition.
-pub fn begin(tags: Tags, partition: u16, partitions: u16) -> String {
+pub fn begin(tags: HashTags, partition: u16, partitions: u16) -> String {
     format!("rollcall:{{{}}}:", tags.tag(partition, partitions))
 }

@@ -1,7 +1,7 @@
 //! The breaker of a receiver: one that takes nothing is probed, not hammered.
 //!
 //! After [`OPENS_AFTER`] failures in a row it opens. From then on one delivery at a time is attempted, after waits that
-//! grow to [`LONGEST_WAIT`]; all others stay in the engine. The first success closes it, and what waits is attempted at
+//! grow to [`MAX_WAIT`]; all others stay in the engine. The first success closes it, and what waits is attempted at
 //! once, instead of when the backoff of each delivery says so.
 //!
 //! A receiver that asks for a wait (`Retry-After`) gets it: nothing is sent to it until then, and the next attempt is a
@@ -18,7 +18,7 @@ use crate::clock::Timestamp;
 /// A single notification that the receiver refuses does not open the breaker of the others, if they succeed in between.
 const OPENS_AFTER: u32 = 5;
 /// The longest wait between two probes.
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
 pub(super) struct Breaker {
@@ -95,7 +95,7 @@ impl Breaker {
             return None;
         }
         let probes = self.open.as_ref().map_or(0, |open| open.probes).saturating_add(1);
-        let longest = retry.longest.min(LONGEST_WAIT);
+        let longest = retry.longest.min(MAX_WAIT);
         let wait = Backoff { first: retry.first.min(longest), longest }.wait(probes, jitter);
         let probe_at = now + wait.max(asked.unwrap_or_default());
         let was_opened = self.open.as_ref().is_some_and(|open| !open.is_asked);

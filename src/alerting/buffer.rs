@@ -17,7 +17,7 @@ use crate::store::Delivery;
 
 /// The longest wait for a free slot, while every buffer is full. After it deliveries stay in the engine for
 /// receivers that are slow or away; other receivers are unaffected.
-const LONGEST_WAIT: Duration = Duration::from_millis(500);
+const MAX_WAIT: Duration = Duration::from_millis(500);
 
 pub(super) struct DeliveryBuffer {
     capacity: usize,
@@ -102,7 +102,7 @@ pub(super) async fn reserve_in(buffers: &[Arc<DeliveryBuffer>], wanted: usize) -
     let enough =
         buffers.iter().map(|buffer| Box::pin(buffer.slots.acquire_many(buffer.enough(wanted) as u32)));
     // These are released and reserved again, with others that are free by then.
-    let _ = tokio::time::timeout(LONGEST_WAIT, select_all(enough)).await.map(drop);
+    let _ = tokio::time::timeout(MAX_WAIT, select_all(enough)).await.map(drop);
     reserve()
 }
 

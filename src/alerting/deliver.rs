@@ -38,7 +38,7 @@ use super::buffer::{Buffered, DeliveryBuffer};
 use super::channel::Channel;
 use super::in_flight::InFlight;
 use super::incidents::Incidents;
-use super::{ENGINE_BACKOFF, Fallback, ReceiverConfig, SHORTEST_WAIT};
+use super::{ENGINE_BACKOFF, Fallback, MIN_WAIT, ReceiverConfig};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Ownership, ReceiverHealths};
 use crate::store::{DeliveryRecords, DeliveryStore, End, Ended, MeantFor, Result, TimerStore};
@@ -120,7 +120,7 @@ impl Deliver {
                 Some(buffered) = queue.recv() => { in_flight.push(buffered); None }
                 () = self.buffer.notified(), if is_well => { calls.lease_at = now; None }
                 () = ownership.changed(), if is_well => { calls.lease_at = now; None }
-                () = sleep_until(next.max(now + SHORTEST_WAIT)) => None,
+                () = sleep_until(next.max(now + MIN_WAIT)) => None,
             };
             if failed.is_some() {
                 calls.back_off();

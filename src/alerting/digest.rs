@@ -12,14 +12,14 @@ use ring::digest::{SHA256, digest};
 use super::put_off;
 use crate::clock::Timestamp;
 use crate::presence::{Incident, Labels, OfflineRecord, RecordId};
-use crate::store::{Delivery, DeliveryRecords, Group, Result, Situation, Waiting};
+use crate::store::{Delivery, DeliveryRecords, Group, GroupContext, Result, Waiting};
 
 /// The most records of a digest, and the most bytes in which its notifications are stored. Further notifications are in
 /// the next one.
-const MOST_RECORDS: usize = 10_000;
-const MOST_BYTES: usize = 4 << 20;
+const MAX_RECORDS: usize = 10_000;
+const MAX_BYTES: usize = 4 << 20;
 /// The most notifications of one group. Each takes a step to end.
-const MOST_OF_GROUP: usize = 16;
+const MAX_OF_GROUP: usize = 16;
 
 /// The group of a receiver's digests.
 pub(super) fn group_key(receiver: &str) -> String {
@@ -61,11 +61,11 @@ pub(super) fn merged(
     }
     let records = order.into_iter().map(|name| last[&name].clone());
     let (offline, online) = records.partition(|record| record.closed_by.is_none());
-    let situation = Situation {
+    let situation = GroupContext {
         merged: Some(members.len() as u64),
         incident: only_incident(members),
         is_judged: true,
-        ..Situation::default()
+        ..GroupContext::default()
     };
     let first = members.first();
     let same_origin = first.filter(|first| members.iter().all(|one| one.meant_for == first.meant_for));
@@ -186,11 +186,11 @@ impl Gathered {
         }
         let records = delivery.offline.len() + delivery.online.len();
         let bytes = serde_json::to_string(&delivery).map_or(usize::MAX, |text| text.len());
-        let fits = self.records + records <= MOST_RECORDS && self.bytes.saturating_add(bytes) <= MOST_BYTES;
+        let fits = self.records + records <= MAX_RECORDS && self.bytes.saturating_add(bytes) <= MAX_BYTES;
         // A digest goes to all recipients.
         let is_mergeable =
             records > 0 && delivery.blind.is_empty() && put_off::recipient(&delivery).is_none();
-        if !fits || !is_mergeable || before >= MOST_OF_GROUP {
+        if !fits || !is_mergeable || before >= MAX_OF_GROUP {
             // The rest of its group comes after it.
             self.is_full |= !fits;
             self.of_group.remove(&key);
@@ -314,6 +314,6 @@ mod tests {
         let mut long = Gathered::default();
         long.add(waiting("0", "a", &[record("a")], Some(0)), now);
         (1..40).for_each(|at| long.add(waiting(&at.to_string(), "a", &[record("a")], None), now));
-        assert_eq!(long.members.len(), MOST_OF_GROUP);
+        assert_eq!(long.members.len(), MAX_OF_GROUP);
     }
 }

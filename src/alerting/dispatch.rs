@@ -22,7 +22,7 @@ use super::group::groups_of;
 use super::holds::Holds;
 use super::kept_alerts::{KeptAlerts, acknowledged, removed};
 use super::silenced::is_held;
-use super::{LEASE, SHORTEST_WAIT, tick};
+use super::{LEASE, MIN_WAIT, tick};
 use crate::clock::Clock;
 use crate::fleet::{Flapping, Ownership, Silences};
 
@@ -263,7 +263,7 @@ impl Dispatcher {
         let sealed = self.engine.seal(own, &destinations, now).await?;
         self.notify();
         // Another instance may have been faster; then there is no hurry.
-        Ok(if sealed > 0 { Duration::ZERO } else { SHORTEST_WAIT })
+        Ok(if sealed > 0 { Duration::ZERO } else { MIN_WAIT })
     }
 
     /// Notifies receivers again of silences that last.
@@ -279,6 +279,6 @@ impl Dispatcher {
         if self.engine.remind(own, &destinations, now).await? > 0 {
             self.notify();
         }
-        Ok(SHORTEST_WAIT)
+        Ok(MIN_WAIT)
     }
 }

@@ -23,7 +23,7 @@ use super::failures::EngineFailures;
 use super::group::flapping_groups_of;
 use super::holds::Holds;
 use super::kept_alerts::KeptAlerts;
-use super::{SHORTEST_WAIT, TICK};
+use super::{MIN_WAIT, TICK};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Flapping, Ownership, Silences, StoredFlaps};
 use crate::presence::{Closing, FlapLook, Flaps, Noted, OfflineRecord, Snapshot};
@@ -120,7 +120,7 @@ impl Stability {
         match self.flapping.first(&partitions).await? {
             Some(first) if first <= now => {
                 self.look(&partitions, now).await?;
-                Ok(SHORTEST_WAIT)
+                Ok(MIN_WAIT)
             }
             first => {
                 // A rule that a reload removed has left units until none is due any more.
@@ -128,7 +128,7 @@ impl Stability {
                 if is_done && !counted.as_ref().is_some_and(is_counted) {
                     *counted = Some((partitions, Instant::now()));
                 }
-                Ok(first.map_or(TICK, |first| first.since(now).clamp(SHORTEST_WAIT, TICK)))
+                Ok(first.map_or(TICK, |first| first.since(now).clamp(MIN_WAIT, TICK)))
             }
         }
     }

@@ -20,7 +20,7 @@ pub const TOPICS: &str = "topics";
 const LOST: &str = "lost";
 
 /// The longest key, in bytes.
-const LONGEST_KEY: usize = 512;
+const MAX_KEY: usize = 512;
 
 /// The groups that the event joins, one for each route that it takes.
 pub fn groups_of(event: &OutboxEvent, routes: &Routes) -> Vec<Group> {
@@ -59,8 +59,8 @@ pub fn blind_group() -> Group {
 /// The group of blindness of one kind, which is heard by these filters.
 pub fn group_of_kind(kind: &Kind, filters: &[String]) -> Group {
     let mut topics = filters.join(", ");
-    if topics.len() > LONGEST_KEY {
-        let end = (0..=LONGEST_KEY).rev().find(|&at| topics.is_char_boundary(at)).unwrap_or(0);
+    if topics.len() > MAX_KEY {
+        let end = (0..=MAX_KEY).rev().find(|&at| topics.is_char_boundary(at)).unwrap_or(0);
         topics.truncate(end);
         topics += "…";
     }
@@ -108,10 +108,10 @@ fn with_route(route: &str, values: &str) -> String {
 }
 
 fn cut(mut key: String) -> String {
-    if key.len() > LONGEST_KEY {
+    if key.len() > MAX_KEY {
         let hash = digest(&SHA256, key.as_bytes());
         let suffix = format!("~{}", HEXLOWER.encode(&hash.as_ref()[..16]));
-        let end = (0..=LONGEST_KEY - suffix.len()).rev().find(|&at| key.is_char_boundary(at)).unwrap_or(0);
+        let end = (0..=MAX_KEY - suffix.len()).rev().find(|&at| key.is_char_boundary(at)).unwrap_or(0);
         key.truncate(end);
         key += &suffix;
     }
@@ -168,7 +168,7 @@ mod tests {
             key("", &labels(&[("a", &value), ("b", &value), ("c", &value), ("d", last)]))
         };
         let (one, other) = (long("1"), long("2"));
-        assert!(one.len() <= LONGEST_KEY && other.len() <= LONGEST_KEY);
+        assert!(one.len() <= MAX_KEY && other.len() <= MAX_KEY);
         assert_ne!(one, other);
         assert_eq!(one, long("1"));
     }

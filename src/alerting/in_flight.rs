@@ -18,7 +18,7 @@ use crate::store::{Delivery, Ended};
 use crate::telemetry::LogLimit;
 
 /// Beyond so many records of deliveries that are held no more are leased.
-const MOST_RECORDS: usize = 50_000;
+const MAX_RECORDS: usize = 50_000;
 
 pub(super) struct InFlight {
     /// Leased and not begun, by id. Ids that are not in `leased` any more are skipped.
@@ -114,7 +114,7 @@ impl InFlight {
 
     /// Whether so many records are held that no more deliveries are leased: one of a storm has ten thousand.
     pub fn is_full(&self) -> bool {
-        self.records.load(Ordering::Relaxed) > MOST_RECORDS
+        self.records.load(Ordering::Relaxed) > MAX_RECORDS
     }
 
     /// The deliveries whose leases end before that and which this instance still needs.

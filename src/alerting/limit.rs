@@ -13,14 +13,14 @@ use crate::clock::Timestamp;
 use crate::store::{Delivery, Result, Shared, SharedChange, SharedStore};
 
 /// The most messages of a limit: so many moments are kept.
-pub const MOST_MESSAGES: usize = 1000;
+pub const MAX_MESSAGES: usize = 1000;
 /// How often a change is tried while other receivers change the same state.
 const TRIES: usize = 20;
 
 /// At most so many messages in any span of that length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateLimit {
-    /// From 1 to [`MOST_MESSAGES`].
+    /// From 1 to [`MAX_MESSAGES`].
     pub messages: usize,
     pub per: Duration,
 }

@@ -35,7 +35,7 @@ const OTHERS_AFTER: Duration = Duration::from_secs(10);
 
 /// How many values of labels a message shows, and the least part of the units that has them, in percent.
 const VALUES: usize = 5;
-const LEAST_PERCENT: usize = 10;
+const MIN_PERCENT: usize = 10;
 
 pub(super) struct MassOffline {
     pub breaker: Arc<MassBreaker>,
@@ -134,7 +134,7 @@ fn top_values(records: &[OfflineRecord]) -> Vec<ValueShare> {
         percent: 100 * count / records.len(),
     };
     let mut shares: Vec<ValueShare> = counts.iter().map(share).collect();
-    shares.retain(|one| one.percent >= LEAST_PERCENT);
+    shares.retain(|one| one.percent >= MIN_PERCENT);
     shares.sort_by_key(|one| std::cmp::Reverse(one.percent));
     shares.truncate(VALUES);
     shares

@@ -34,13 +34,13 @@ pub use links::Links;
 pub use mass_notice::{MassNotice, ValueShare};
 pub use member::{Action, Member, TEST, blind_id, members, pages, test_members};
 pub use room::{bounded, fitting, fitting_records};
-pub use summary::{MOST_LISTED, Section, lead, sections, text, title};
+pub use summary::{MAX_LISTED, Section, lead, sections, text, title};
 pub use template::Templates;
 pub use timer::{TimerMessage, example_timer, timers};
 pub use zone::Zone;
 
 /// The most records in the data of a template.
-const MOST_IN_TEMPLATES: usize = 1000;
+const MAX_IN_TEMPLATES: usize = 1000;
 
 /// How a receiver's messages are written.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -126,7 +126,7 @@ impl<'a> Message<'a> {
     pub fn data(&self, config: &MessageConfig) -> Value {
         let delivery = self.delivery;
         let record = |record| RecordData::new(record, config);
-        let (offline, online, truncated) = fitting_records(delivery, MOST_IN_TEMPLATES);
+        let (offline, online, truncated) = fitting_records(delivery, MAX_IN_TEMPLATES);
         let (kind, topics) = of_kind(delivery).unzip();
         let breaker = MassNotice::of(delivery);
         let blind = |interval: &Interval| BlindInterval::new(interval, kind.map(String::as_str));

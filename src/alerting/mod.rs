@@ -84,7 +84,7 @@ pub use channel::{
 #[doc(hidden)]
 pub use channel::{MailContent, body};
 pub use group::group_in;
-pub use limit::{MOST_MESSAGES, RateLimit};
+pub use limit::{MAX_MESSAGES, RateLimit};
 pub use lost::LostSilences;
 #[doc(hidden)]
 pub use message::Message;
@@ -116,7 +116,7 @@ const TICK: Duration = Duration::from_secs(1);
 /// The same beside other instances: their joins and seals in partitions of this one come without a hint.
 const TICK_BESIDE_OTHERS: Duration = Duration::from_millis(200);
 /// The shortest wait for something that should be due and is not: no loop spins.
-const SHORTEST_WAIT: Duration = Duration::from_millis(20);
+const MIN_WAIT: Duration = Duration::from_millis(20);
 /// The waits while the engine fails.
 const ENGINE_BACKOFF: Backoff = Backoff { first: Duration::from_millis(100), longest: TICK };
 

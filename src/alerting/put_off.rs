@@ -8,7 +8,7 @@ use data_encoding::HEXLOWER;
 use lettre::Address;
 use ring::digest::{SHA256, digest};
 
-use crate::store::{Delivery, Group, Situation};
+use crate::store::{Delivery, Group, GroupContext};
 
 /// The begin of the key of such a lane. No group of records has such a key.
 const LANE: &str = "put off for ";
@@ -28,7 +28,7 @@ fn for_recipient(delivery: &Delivery, recipient: &str) -> Delivery {
         group: Group { key: lane(recipient), labels: delivery.group.labels.clone() },
         of_group: Some(delivery.group_key().to_owned()),
         // As the others got it.
-        situation: Situation { is_judged: true, ..delivery.situation.clone() },
+        situation: GroupContext { is_judged: true, ..delivery.situation.clone() },
         attempt: 0,
         ..delivery.clone()
     }

@@ -1,6 +1,6 @@
 //! Tells receivers again of open records: Alertmanager forgets alerts that are not repeated.
 //!
-//! One instance does it, the owner of the first partition. A round reads up to [`MOST_PAGES`] of the open records,
+//! One instance does it, the owner of the first partition. A round reads up to [`MAX_PAGES`] of the open records,
 //! newest first. In a larger storm a pass over all of them takes several rounds; meanwhile those of the last pass that
 //! are still open are sent. It keeps those whose routes name the receiver and whose wait is over: the receiver was
 //! notified of them, or is about to be. A record that alert silences have covered since it was detected is not among
@@ -31,7 +31,7 @@ use crate::store::{GroupStore, OpenPages, Queries, Result};
 /// The partition whose owner resends.
 const FIRST: u16 = 0;
 /// The most pages of open records that a round reads, of a thousand each.
-const MOST_PAGES: usize = 20;
+const MAX_PAGES: usize = 20;
 /// How many records are read at once to see whether they are still open.
 const AT_ONCE: usize = 16;
 
@@ -145,7 +145,7 @@ impl Resend {
         let most = self.channel.most_resent();
         let held = self.held(now).await?;
         for read in 0.. {
-            if read >= MOST_PAGES
+            if read >= MAX_PAGES
                 && let Some(whole) = known.whole.clone()
             {
                 return self.still_open(whole).await;

@@ -6,7 +6,7 @@ use crate::backoff::Backoff;
 
 /// The longest wait of a receiver that asks for one, unless its retries are later: no answer keeps a receiver from
 /// alerts for a night.
-const LONGEST_ASKED: Duration = Duration::from_secs(3600);
+const MAX_ASKED: Duration = Duration::from_secs(3600);
 
 /// How failures are retried: exponentially, with jitter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +26,6 @@ impl Retry {
 
     /// The wait of a receiver that asks for this one (`Retry-After`).
     pub(super) fn asked(&self, wait: Duration) -> Duration {
-        wait.min(LONGEST_ASKED.max(self.longest)).min(self.give_up_after)
+        wait.min(MAX_ASKED.max(self.longest)).min(self.give_up_after)
     }
 }

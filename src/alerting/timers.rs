@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::buffer::{DeliveryBuffer, Slots, count, reserve_in};
 use super::failures::EngineFailures;
-use super::{LEASE, SHORTEST_WAIT, TICK, rotated, tick};
+use super::{LEASE, MIN_WAIT, TICK, rotated, tick};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Ownership, Timers};
 use crate::presence::Timer;
@@ -123,7 +123,7 @@ impl TimerFiring {
         let due = self.engine.due_timers(&own, now, self.room(classes).await).await?;
         let fired = self.fire(&due, classes, true).await?;
         // Another instance may have been faster; then there is no hurry.
-        Ok(if fired > 0 { Duration::ZERO } else { SHORTEST_WAIT })
+        Ok(if fired > 0 { Duration::ZERO } else { MIN_WAIT })
     }
 
     /// How many timers are fired in one step: as many as a receiver has free slots for, because a delivery that finds

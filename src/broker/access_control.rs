@@ -25,8 +25,8 @@ use crate::telemetry::{BrokerRefusal, Telemetry};
 const OURS: &str = "rollcall/#";
 const CANARIES: &str = "rollcall/canary/#";
 /// The longest client id, and the longest filter that a device may subscribe to, in bytes. Both are kept.
-const LONGEST_ID: usize = 256;
-const LONGEST_FILTER: usize = 512;
+const MAX_ID: usize = 256;
+const MAX_FILTER: usize = 512;
 
 /// One for all devices.
 pub(super) struct AccessControl {
@@ -156,7 +156,7 @@ impl AccessControl {
         if rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-')) {
             return Some("this client id is rollcall's own (mqtt.client_id); give the device another");
         }
-        if id.len() > LONGEST_ID {
+        if id.len() > MAX_ID {
             return Some("its client id is longer than 256 bytes");
         }
         let is_user = self.users.as_ref().is_some_and(|users| users.knows(id));
@@ -197,7 +197,7 @@ impl AccessControl {
 
     /// Whether a device may subscribe to a filter.
     pub fn may_subscribe(&self, client: ClientIdentity, filter: &str) -> bool {
-        if filter.len() > LONGEST_FILTER {
+        if filter.len() > MAX_FILTER {
             return false;
         }
         // A shared subscription receives the messages that fit its filter.

@@ -15,7 +15,7 @@ const AT_ONCE: usize = 1;
 /// fits, and an attacker waits as long as any other client.
 const WAITING: usize = 1024;
 /// How long one may wait: a client gives up by then.
-const LONGEST_WAIT: Duration = Duration::from_secs(10);
+const MAX_WAIT: Duration = Duration::from_secs(10);
 
 /// The users, and bounds on passwords that are verified.
 pub(super) struct Authentication {
@@ -50,7 +50,7 @@ impl Authentication {
     /// verified is verified to its end.
     pub async fn verify(&self, name: &str, password: &[u8]) -> AuthOutcome {
         let Ok(_waiting) = self.waiting.try_acquire() else { return AuthOutcome::Busy };
-        let permit = timeout(LONGEST_WAIT, self.verifying.clone().acquire_owned()).await;
+        let permit = timeout(MAX_WAIT, self.verifying.clone().acquire_owned()).await;
         let Ok(Ok(permit)) = permit else { return AuthOutcome::Busy };
         let (users, name, password) = (self.users.clone(), name.to_owned(), password.to_vec());
         let verified = tokio::task::spawn_blocking(move || {

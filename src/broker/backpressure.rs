@@ -9,8 +9,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 /// Messages that may wait before devices are held back, and the same in bytes.
-pub(super) const MOST_WAITING: usize = 50_000;
-pub(super) const MOST_WAITING_BYTES: u64 = 32 << 20;
+pub(super) const MAX_WAITING: usize = 50_000;
+pub(super) const MAX_WAITING_BYTES: u64 = 32 << 20;
 /// Devices are held back until fewer than this wait.
 const FEW: usize = 1000;
 /// How often the number is checked while devices are held back.
@@ -34,7 +34,7 @@ impl Backpressure {
             return;
         }
         let bytes = self.bytes.fetch_add(size.into(), Ordering::Relaxed);
-        if (waiting >= MOST_WAITING || bytes >= MOST_WAITING_BYTES) && !*self.is_on.borrow() {
+        if (waiting >= MAX_WAITING || bytes >= MAX_WAITING_BYTES) && !*self.is_on.borrow() {
             self.is_on.send_replace(true);
         }
     }
@@ -72,13 +72,13 @@ mod tests {
 
     #[tokio::test]
     async fn devices_are_held_back_from_a_bound_on_until_little_waits() {
-        let waiting = Arc::new(AtomicUsize::new(MOST_WAITING));
+        let waiting = Arc::new(AtomicUsize::new(MAX_WAITING));
         let backpressure = Arc::new(Backpressure::new());
         let (watched, seen) = (backpressure.clone(), waiting.clone());
         tokio::spawn(async move { watched.watch(|| seen.load(Ordering::Relaxed)).await });
-        backpressure.message_read(100, MOST_WAITING - 1);
+        backpressure.message_read(100, MAX_WAITING - 1);
         assert!(!backpressure.is_on());
-        backpressure.message_read(100, MOST_WAITING);
+        backpressure.message_read(100, MAX_WAITING);
         assert!(backpressure.is_on());
         waiting.store(FEW - 1, Ordering::Relaxed);
         backpressure.released().await;
@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn few_large_messages_hold_devices_back_too_and_bytes_are_forgotten_when_no_message_waits() {
         let backpressure = Backpressure::new();
-        let large = (MOST_WAITING_BYTES / 2) as u32;
+        let large = (MAX_WAITING_BYTES / 2) as u32;
         backpressure.message_read(large, 1);
         backpressure.message_read(large, 0);
         backpressure.message_read(large, 1);

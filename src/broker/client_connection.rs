@@ -10,7 +10,7 @@ use super::access_rules::ClientIdentity;
 use super::backpressure::Backpressure;
 use super::frames::Violation;
 use super::pending::PendingPermit;
-use crate::telemetry::{BrokerRefusal, LONGEST_SHOWN, truncate};
+use crate::telemetry::{BrokerRefusal, MAX_SHOWN, truncate};
 
 pub(super) struct ClientConnection {
     pub access: Arc<AccessControl>,
@@ -140,5 +140,5 @@ impl ClientConnection {
 
 /// A topic in the log: a device may make it long and put anything into it.
 fn shown(name: &str) -> String {
-    truncate(name, LONGEST_SHOWN).escape_debug().to_string()
+    truncate(name, MAX_SHOWN).escape_debug().to_string()
 }

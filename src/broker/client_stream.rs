@@ -21,12 +21,12 @@ use super::frames::{Frame, FrameFilter, Violation};
 /// Frames up to this size are read at any time; larger ones share a limit.
 const SMALL: u32 = 2 << 10;
 /// That limit, in KiB, over all connections.
-const MOST_LARGE: usize = 32 << 10;
+const MAX_LARGE: usize = 32 << 10;
 /// How long a large frame may take to arrive.
 const LARGE_WITHIN: Duration = Duration::from_secs(60);
 /// Bytes at QoS 2 that may wait for their release over all connections, before those that have more than
 /// a small share are closed.
-const MOST_UNRELEASED: u64 = 32 << 20;
+const MAX_UNRELEASED: u64 = 32 << 20;
 const SHARE: u64 = 16 << 10;
 /// Bytes that are read at a time.
 const CHUNK: usize = 2 << 10;
@@ -75,7 +75,7 @@ struct RateLimit {
 
 impl SharedLimits {
     pub fn new() -> SharedLimits {
-        SharedLimits { large: Arc::new(Semaphore::new(MOST_LARGE)), unreleased: AtomicU64::new(0) }
+        SharedLimits { large: Arc::new(Semaphore::new(MAX_LARGE)), unreleased: AtomicU64::new(0) }
     }
 }
 
@@ -167,7 +167,7 @@ impl<S> ClientStream<S> {
             let acquiring = self.acquiring.get_mut().unwrap_or_else(PoisonError::into_inner);
             let large = &self.limits.large;
             let acquired = acquiring.get_or_insert_with(|| {
-                let size = frame.length.div_ceil(1 << 10).min(MOST_LARGE as u32);
+                let size = frame.length.div_ceil(1 << 10).min(MAX_LARGE as u32);
                 Box::pin(large.clone().acquire_many_owned(size))
             });
             let acquired = ready!(acquired.as_mut().poll(context));
@@ -204,7 +204,7 @@ impl<S> ClientStream<S> {
             true => all.fetch_add(now - before, Ordering::Relaxed) + (now - before),
             false => all.fetch_sub(before - now, Ordering::Relaxed) - (before - now),
         };
-        if sum > MOST_UNRELEASED && now > SHARE { Err(self.violation(Violation::Unreleased)) } else { Ok(()) }
+        if sum > MAX_UNRELEASED && now > SHARE { Err(self.violation(Violation::Unreleased)) } else { Ok(()) }
     }
 
     fn violation(&self, why: Violation) -> Error {

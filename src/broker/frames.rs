@@ -16,10 +16,10 @@
 use std::collections::{HashMap, VecDeque};
 
 /// The largest CONNECT: names, password and will. The will is kept as long as the connection lasts.
-pub(super) const LARGEST_CONNECT: u32 = 16 << 10;
+pub(super) const MAX_CONNECT: u32 = 16 << 10;
 /// Messages at QoS 2 of one connection that may wait for their release; 3.1.1 has no way to ask for fewer
 /// than 65535, and its clients keep to twenty or so.
-pub(super) const MOST_UNRELEASED: u16 = 100;
+pub(super) const MAX_UNRELEASED: u16 = 100;
 /// The packet id of messages that came without one.
 const ADDED_ID: u16 = u16::MAX;
 
@@ -178,7 +178,7 @@ impl FrameFilter {
         if !self.has_connected && kind != CONNECT {
             return Err(Violation::NotMqtt);
         }
-        let most = if self.has_connected { most } else { most.min(LARGEST_CONNECT) };
+        let most = if self.has_connected { most } else { most.min(MAX_CONNECT) };
         // The header of a frame of this size has five bytes at most.
         if frame.length.saturating_add(5) > most { Err(Violation::TooLarge(frame.length)) } else { Ok(()) }
     }
@@ -199,7 +199,7 @@ impl FrameFilter {
             rewrite = match qos {
                 1 | 2 => Rewrite::ReadId { qos },
                 // The library would refuse it while as many messages at QoS 2 wait as may.
-                0 if self.unreleased.len() < usize::from(MOST_UNRELEASED) - 1 => {
+                0 if self.unreleased.len() < usize::from(MAX_UNRELEASED) - 1 => {
                     first |= 1 << 1;
                     length += 2;
                     Rewrite::InsertId
@@ -231,7 +231,7 @@ impl FrameFilter {
                 self.release(body.id);
                 self.unreleased.insert(body.id, body.size);
                 self.unreleased_bytes += u64::from(body.size);
-                if self.unreleased.len() > usize::from(MOST_UNRELEASED) {
+                if self.unreleased.len() > usize::from(MAX_UNRELEASED) {
                     return Err(Violation::Unreleased);
                 }
             }

@@ -25,10 +25,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::access_control::AccessControl;
-use super::backpressure::{Backpressure, MOST_WAITING, MOST_WAITING_BYTES};
+use super::backpressure::{Backpressure, MAX_WAITING, MAX_WAITING_BYTES};
 use super::client_connection::ClientConnection;
 use super::client_stream::{ClientStream, SharedLimits};
-use super::frames::MOST_UNRELEASED;
+use super::frames::MAX_UNRELEASED;
 use super::pending::PendingConnections;
 use super::{Config, Tls};
 use crate::telemetry::{BrokerRefusal, Telemetry};
@@ -45,22 +45,22 @@ const AHEAD_OF_INTAKE: usize = 256;
 /// are to be acknowledged, and are dropped if not.
 const AHEAD_OF_DEVICE: usize = 64;
 /// A device for which more than this wait is disconnected: it does not read.
-const MOST_FOR_DEVICE: usize = 1000;
+const MAX_FOR_DEVICE: usize = 1000;
 /// How often the queues of devices are checked.
 const CHECK: Duration = Duration::from_secs(1);
 /// The most that the library keeps for one client before it drops the oldest. Backpressure and
 /// disconnects keep the queue below this.
-const MOST_QUEUED: usize = 2 * MOST_WAITING + 100_000;
-const MOST_QUEUED_BYTES: usize = 3 * MOST_WAITING_BYTES as usize;
+const MAX_QUEUED: usize = 2 * MAX_WAITING + 100_000;
+const MAX_QUEUED_BYTES: usize = 3 * MAX_WAITING_BYTES as usize;
 /// Subscriptions of one client.
-const MOST_SUBSCRIPTIONS: usize = 100;
+const MAX_SUBSCRIPTIONS: usize = 100;
 /// How long intake's session outlives its connection at most. Sessions of devices end with the connection.
 const SESSION: Duration = Duration::from_secs(86_400);
 /// How far the broker sends ahead of acknowledgements, to intake and to a device, if the client allows it.
 const AHEAD: u16 = 1000;
 const LITTLE_AHEAD: u16 = 20;
 /// The largest packet of intake.
-const LARGEST_OWN: usize = 1 << 20;
+const MAX_OWN: usize = 1 << 20;
 /// How long a handshake of TLS may take.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// How long to wait when no connection can be accepted: files have run out.
@@ -163,16 +163,16 @@ fn intake_config() -> BrokerConfig {
     let mut options = BrokerConfig::default()
         .with_bind_address(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))
         .with_session_expiry(SESSION)
-        .with_max_packet_size(LARGEST_OWN)
+        .with_max_packet_size(MAX_OWN)
         .with_maximum_qos(1)
-        .with_max_subscriptions_per_client(10 * MOST_SUBSCRIPTIONS)
+        .with_max_subscriptions_per_client(10 * MAX_SUBSCRIPTIONS)
         .with_client_channel_capacity(AHEAD_OF_INTAKE)
         .with_max_outbound_inflight(AHEAD);
     options.topic_alias_maximum = 0;
     options.storage_config = StorageConfig::new()
         .with_backend(StorageBackend::Memory)
-        .with_max_queued_messages_per_client(MOST_QUEUED)
-        .with_max_queued_bytes_per_client(MOST_QUEUED_BYTES);
+        .with_max_queued_messages_per_client(MAX_QUEUED)
+        .with_max_queued_bytes_per_client(MAX_QUEUED_BYTES);
     // Queues of clients that have left are forgotten then.
     options.storage_config.cleanup_interval = Duration::from_secs(60);
     options.auth_config.allow_anonymous = true; // `IntakeAuth` decides.
@@ -185,10 +185,10 @@ fn device_config(config: &Config) -> BrokerConfig {
         // A `FrameFilter` adds a packet id to messages that have none.
         .with_max_packet_size(config.max_packet + 16)
         .with_maximum_qos(2)
-        .with_max_subscriptions_per_client(MOST_SUBSCRIPTIONS)
+        .with_max_subscriptions_per_client(MAX_SUBSCRIPTIONS)
         .with_client_channel_capacity(AHEAD_OF_DEVICE)
         .with_max_outbound_inflight(LITTLE_AHEAD);
-    options.server_receive_maximum = Some(MOST_UNRELEASED);
+    options.server_receive_maximum = Some(MAX_UNRELEASED);
     options
 }
 
@@ -318,7 +318,7 @@ impl ClientListener {
         loop {
             checks.tick().await;
             for id in self.access.connected() {
-                if self.router.queue_handle(&id).count() > MOST_FOR_DEVICE {
+                if self.router.queue_handle(&id).count() > MAX_FOR_DEVICE {
                     let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
                     let why = "it does not read the messages that it subscribed to; it is disconnected";
                     self.access.refuse(BrokerRefusal::Reader, nowhere, &id, why);

@@ -11,7 +11,7 @@ use data_encoding::BASE64;
 use ring::pbkdf2::{self, PBKDF2_HMAC_SHA512};
 
 /// More would let a file make every login slow.
-const MOST_ITERATIONS: u32 = 1_000_000;
+const MAX_ITERATIONS: u32 = 1_000_000;
 
 /// The users of a file.
 #[derive(Default)]
@@ -81,7 +81,7 @@ impl Password {
 
     fn parse(text: &str) -> Option<Password> {
         let mut parts = text.strip_prefix("$7$")?.split('$');
-        let iterations: u32 = parts.next()?.parse().ok().filter(|number| *number <= MOST_ITERATIONS)?;
+        let iterations: u32 = parts.next()?.parse().ok().filter(|number| *number <= MAX_ITERATIONS)?;
         let mut bytes = || BASE64.decode(parts.next()?.as_bytes()).ok().filter(|bytes| !bytes.is_empty());
         let (salt, hash) = (bytes()?, bytes()?);
         Some(Password { iterations: NonZeroU32::new(iterations)?, salt, hash })

@@ -13,7 +13,7 @@ use super::times::{moment, span};
 use super::{logging, wrong};
 use crate::clock::Timestamp;
 use crate::fleet::{Subject, UnitChange};
-use crate::presence::{Acknowledgement, LONGEST_PAUSE, Shown, Unit, is_pause};
+use crate::presence::{Acknowledgement, MAX_PAUSE, Shown, Unit, is_pause};
 use crate::routing::alert_silence::{is_author, is_comment};
 
 #[derive(Debug, Args)]
@@ -114,7 +114,7 @@ pub(super) async fn pause(arguments: PauseArguments) -> anyhow::Result<ExitCode>
     let now = access.now();
     let until = length.until.or(length.span.map(|span| now + span));
     if until.is_some_and(|until| !is_pause(until, now)) {
-        let days = LONGEST_PAUSE.as_secs() / 86_400;
+        let days = MAX_PAUSE.as_secs() / 86_400;
         return Err(wrong(format!("the end of a pause is in the future, within {days} days")));
     }
     let name = subject.to_string();

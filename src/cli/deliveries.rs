@@ -14,7 +14,7 @@ use super::table::Table;
 use super::times::{in_order, moment};
 use super::{logging, wrong};
 use crate::clock::Timestamp;
-use crate::fleet::deliveries::{DeliveryFilter, DeliveryState, LARGEST_PAGE};
+use crate::fleet::deliveries::{DeliveryFilter, DeliveryState, MAX_PAGE};
 
 mod discard;
 
@@ -158,8 +158,8 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 }
 
 async fn list(list: List) -> anyhow::Result<()> {
-    if !(1..=LARGEST_PAGE).contains(&list.limit) {
-        return Err(wrong(format!("--limit is a number from 1 to {LARGEST_PAGE}")));
+    if !(1..=MAX_PAGE).contains(&list.limit) {
+        return Err(wrong(format!("--limit is a number from 1 to {MAX_PAGE}")));
     }
     in_order(list.filter.from, list.filter.until)?;
     let (access, filter) = (Access::open(&list.remote).await?, list.filter.with(list.state));

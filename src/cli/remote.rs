@@ -25,13 +25,13 @@ use crate::trust;
 const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// How long a file may take.
-const LONGEST_TRANSFER: Duration = Duration::from_secs(3600);
+const MAX_TRANSFER: Duration = Duration::from_secs(3600);
 
 /// The bytes of a file that are sent at once.
 const CHUNK: usize = 64 * 1024;
 
 /// The longest answer that is read, in bytes.
-const LONGEST_ANSWER: usize = 64 << 20;
+const MAX_ANSWER: usize = 64 << 20;
 
 /// The most items that a page of the API has.
 pub(super) const PAGE: usize = 1000;
@@ -168,7 +168,7 @@ impl Remote {
         author: Option<&str>,
     ) -> anyhow::Result<Value> {
         let request = self.request(Method::POST, path, query)?.header(CONTENT_TYPE, media);
-        self.json(signed(request, author)?.body(body).timeout(LONGEST_TRANSFER)).await
+        self.json(signed(request, author)?.body(body).timeout(MAX_TRANSFER)).await
     }
 
     /// Writes an answer as it comes, however long that takes.
@@ -178,7 +178,7 @@ impl Remote {
         query: &[(&str, String)],
         to: &mut (dyn AsyncWrite + Send + Unpin),
     ) -> anyhow::Result<()> {
-        self.receive(self.request(Method::GET, path, query)?.timeout(LONGEST_TRANSFER), to).await
+        self.receive(self.request(Method::GET, path, query)?.timeout(MAX_TRANSFER), to).await
     }
 
     async fn receive(
@@ -232,7 +232,7 @@ impl Remote {
         let place = self.place();
         let mut body = Vec::new();
         while let Some(bytes) = answer.chunk().await.with_context(|| format!("{place} stopped answering"))? {
-            ensure!(body.len() + bytes.len() <= LONGEST_ANSWER, "the answer of {place} is too long");
+            ensure!(body.len() + bytes.len() <= MAX_ANSWER, "the answer of {place} is too long");
             body.extend_from_slice(&bytes);
         }
         let is_success = answer.status().is_success();

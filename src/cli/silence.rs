@@ -14,7 +14,7 @@ use super::times::{moment, span};
 use crate::clock::Timestamp;
 use crate::routing::alert_silence::WantedSilence;
 use crate::routing::{Matcher, SilenceId, parse_label_matchers};
-use crate::store::MOST_AUDITED;
+use crate::store::MAX_AUDITED;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -130,7 +130,7 @@ pub(super) struct AuditArguments {
     #[command(flatten)]
     remote: RemoteArguments,
     /// The most rows, newest first; the last 1000 are kept.
-    #[arg(long, default_value_t = 100, value_name = "COUNT", value_parser = RangedU64ValueParser::<usize>::new().range(1..=MOST_AUDITED as u64))]
+    #[arg(long, default_value_t = 100, value_name = "COUNT", value_parser = RangedU64ValueParser::<usize>::new().range(1..=MAX_AUDITED as u64))]
     limit: usize,
     #[command(flatten)]
     output: OutputArguments,

@@ -38,7 +38,7 @@ const LATELY: Duration = Duration::from_secs(60);
 /// How long Ctrl-Z may take to stop the process.
 const NOT_STOPPED: Duration = Duration::from_millis(500);
 /// The most units that are asked for.
-const MOST_UNITS: usize = 200;
+const MAX_UNITS: usize = 200;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -62,7 +62,7 @@ impl Answers {
         let query = [
             ("state", "offline".to_owned()),
             ("sort", "-offline_since".to_owned()),
-            ("limit", units.clamp(1, MOST_UNITS).to_string()),
+            ("limit", units.clamp(1, MAX_UNITS).to_string()),
         ];
         let (summary, units, metrics) = tokio::try_join!(
             remote.get(&["api", "v1", "summary"], &[], "states"),
@@ -82,7 +82,7 @@ pub(super) async fn run(Arguments { remote, interval: every }: Arguments) -> any
         "top needs a terminal; elsewhere use rollcall summary --watch"
     );
     // A wrong address or token is said as by every other command.
-    let first = Answers::ask(&remote, MOST_UNITS).await?;
+    let first = Answers::ask(&remote, MAX_UNITS).await?;
     watch(&remote, every.max(SHORTEST), first).await?;
     Ok(ExitCode::SUCCESS)
 }

@@ -10,9 +10,9 @@ use crate::store::{Catalogue, Metric, MetricType};
 /// The most metrics of a kind. Each is a series for each unit.
 const MOST: usize = 16;
 /// The longest name, in bytes.
-const LONGEST_NAME: usize = 100;
+const MAX_NAME: usize = 100;
 /// The longest pointer, in bytes, and the most levels that it goes down.
-const LONGEST_POINTER: usize = 256;
+const MAX_POINTER: usize = 256;
 const DEEPEST: usize = 8;
 /// Names that Prometheus uses itself.
 const TAKEN: [&str; 3] = ["up", "ALERTS", "ALERTS_FOR_STATE"];
@@ -113,9 +113,9 @@ fn metric(path: &str, one: &file::Metric, problems: &mut Problems) -> Option<Met
 fn check_name(name: &str, metric_type: MetricType) -> Result<(), String> {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
     let begins = name.bytes().next().is_some_and(|b| plain(b) && !b.is_ascii_digit());
-    if !begins || name.len() > LONGEST_NAME || !name.bytes().all(plain) {
+    if !begins || name.len() > MAX_NAME || !name.bytes().all(plain) {
         return Err(format!(
-            "{name:?} is not a valid name of a metric; write 1 to {LONGEST_NAME} of A-Z a-z 0-9 _, not first a digit"
+            "{name:?} is not a valid name of a metric; write 1 to {MAX_NAME} of A-Z a-z 0-9 _, not first a digit"
         ));
     }
     if TAKEN.contains(&name) || TAKEN_BEGINNINGS.iter().any(|taken| name.starts_with(taken)) {
@@ -158,8 +158,8 @@ fn read_pointer(text: &str) -> Result<Vec<String>, String> {
         ));
     };
     let tokens: Vec<&str> = tokens.split('/').collect();
-    if text.len() > LONGEST_POINTER || tokens.len() > DEEPEST {
-        return Err(format!("goes down at most {DEEPEST} levels, with {LONGEST_POINTER} bytes"));
+    if text.len() > MAX_POINTER || tokens.len() > DEEPEST {
+        return Err(format!("goes down at most {DEEPEST} levels, with {MAX_POINTER} bytes"));
     }
     let unescape = |token: &str| {
         let bad = token.split('~').skip(1).any(|rest| !rest.starts_with(['0', '1']));

@@ -11,14 +11,14 @@ use crate::address::BrokerAddress;
 use crate::fleet::{HearingConfig, Rules};
 use crate::intake::{self, Template, Tls, TlsError};
 use crate::presence::{
-    DEFAULT_TIMEOUT, Kind, KindRules, LONGEST_TIMEOUT, Policy, Registry, SHORTEST_TIMEOUT, TimeSource,
-    blind_gap, canary_period,
+    DEFAULT_TIMEOUT, Kind, KindRules, MAX_TIMEOUT, MIN_TIMEOUT, Policy, Registry, TimeSource, blind_gap,
+    canary_period,
 };
 
 /// The most heartbeats in one batch.
-const LARGEST_BATCH: usize = 2000;
+const MAX_BATCH: usize = 2000;
 /// The most units of a kind.
-const MOST_UNITS: u64 = 1_000_000_000;
+const MAX_UNITS: u64 = 1_000_000_000;
 /// Two canaries further apart than this many periods enclose a blind interval, if their period is configured.
 const GAP_PERIODS: u32 = 3;
 
@@ -74,7 +74,7 @@ fn kinds(kinds: &[file::Kind], problems: &mut Problems) -> Rules {
     }
     for (at, one) in kinds.iter().enumerate() {
         let path = format!("kind[{at}]");
-        let (least, most) = (Span(SHORTEST_TIMEOUT), Span(LONGEST_TIMEOUT));
+        let (least, most) = (Span(MIN_TIMEOUT), Span(MAX_TIMEOUT));
         let timeout = problems.span(&format!("{path}.timeout"), one.timeout, least, most);
         let grace = problems.span(&format!("{path}.grace"), one.grace, Span::from_secs(0), most);
         let first = one.first_timeout;
@@ -95,7 +95,7 @@ fn kinds(kinds: &[file::Kind], problems: &mut Problems) -> Rules {
             accept_sleep: one.accept_sleep,
             max_sleep,
             clock: match one.clock {
-                ClockSource::Arrival => TimeSource::Arrival,
+                ClockSource::TargetCheck => TimeSource::TargetCheck,
                 ClockSource::Device => TimeSource::Device,
             },
             registry: match one.registry {
@@ -104,7 +104,7 @@ fn kinds(kinds: &[file::Kind], problems: &mut Problems) -> Rules {
             },
             first_timeout,
             forget_after,
-            max_units: problems.number(&format!("{path}.max_units"), one.max_units, 1, MOST_UNITS),
+            max_units: problems.number(&format!("{path}.max_units"), one.max_units, 1, MAX_UNITS),
             archive_after,
         };
         if rules.insert(kind, rule).is_some() {
@@ -200,7 +200,7 @@ fn mqtt(
         max_age: problems.span("mqtt.max_age", mqtt.max_age, Span::from_secs(0), Span::from_days(400)),
         watch_sys: mqtt.watch_sys,
         timers: mqtt.timers,
-        max_batch: LARGEST_BATCH,
+        max_batch: MAX_BATCH,
         canary_period,
         topics,
         fields: intake::Fields {

@@ -12,7 +12,7 @@ use super::problem::Problems;
 use super::{instance, secrets};
 use crate::alerting::Links;
 use crate::clock::parse_moment;
-use crate::fleet::mirror::MOST_LABELS;
+use crate::fleet::mirror::MAX_LABELS;
 use crate::http::{self, Proxies, ProxyUsers};
 use crate::presence::is_label_name;
 use crate::trust::ServerFiles;
@@ -175,8 +175,8 @@ pub(super) fn links(http: &Http, problems: &mut Problems) -> Links {
 
 /// The labels that units are counted by.
 pub(super) fn count_by_labels(http: &Http, problems: &mut Problems) -> Vec<String> {
-    if http.count_by_labels.len() > MOST_LABELS {
-        problems.error("http.count_by_labels", format!("names more than {MOST_LABELS} labels"));
+    if http.count_by_labels.len() > MAX_LABELS {
+        problems.error("http.count_by_labels", format!("names more than {MAX_LABELS} labels"));
     }
     for label in http.count_by_labels.iter().filter(|label| !is_label_name(label)) {
         problems.error("http.count_by_labels", format!("{label:?} cannot be the name of a label"));

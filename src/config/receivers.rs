@@ -12,7 +12,7 @@ use super::problem::Problems;
 use super::{Span, breaker, http, ineffective, inhibition, routes, secrets, tls};
 use crate::address::BrokerAddress;
 use crate::alerting::{
-    self, ChannelConfig, ExecConfig, Fallback, Links, MOST_MESSAGES, MessageConfig, MqttConfig, RateLimit,
+    self, ChannelConfig, ExecConfig, Fallback, Links, MAX_MESSAGES, MessageConfig, MqttConfig, RateLimit,
     ReceiverConfig, Retry, Zone,
 };
 use crate::fleet::FlapRules;
@@ -185,7 +185,7 @@ fn receiver(
 
 fn rate_limit(path: &str, one: &Receiver, problems: &mut Problems) -> Option<RateLimit> {
     let at = |option: &str| format!("{path}.rate_limit.{option}");
-    let messages = problems.number(&at("messages"), one.rate_limit.messages, 0, MOST_MESSAGES);
+    let messages = problems.number(&at("messages"), one.rate_limit.messages, 0, MAX_MESSAGES);
     let per = problems.span(&at("per"), one.rate_limit.per, Span::from_secs(1), Span::from_hours(24));
     if messages > 0 && one.channel == Some(Channel::Mqtt) {
         problems.error(

@@ -8,7 +8,7 @@ use super::problem::{Problems, suggest};
 use super::recoveries::Recoveries;
 use super::times::Times;
 use crate::presence::{self, Pace, is_label_name};
-use crate::routing::{self, Again, EVERY_LABEL, Matcher, Route, parse_matchers};
+use crate::routing::{self, EVERY_LABEL, FollowUps, Matcher, Route, parse_matchers};
 
 /// How deep routes may be nested: every route above costs a comparison, and no organisation is as deep.
 const DEEPEST: usize = 16;
@@ -30,7 +30,7 @@ pub(super) fn root(file: &File, problems: &mut Problems) -> Route {
         receivers: root.receivers.clone(),
         group_by: root.group_by.clone(),
         pace,
-        again: Again {
+        again: FollowUps {
             repeat: repeat("route", root.repeat_interval, problems),
             escalate: escalate("route", &root.escalate, &names, problems),
         },

@@ -10,7 +10,7 @@ use crate::store::TimerClasses;
 /// The most timers that may wait, of a class and in all.
 const MOST: u64 = 1_000_000_000;
 /// The most timers that one token may register in a second.
-const MOST_RATE: u32 = 10_000_000;
+const MAX_RATE: u32 = 10_000_000;
 
 pub(super) fn timers(file: &File, problems: &mut Problems) -> TimerRules {
     let mut classes = TimerClasses::new();
@@ -22,7 +22,7 @@ pub(super) fn timers(file: &File, problems: &mut Problems) -> TimerRules {
         }
     }
     let most = problems.number("timers.max", file.timers.max, 1, MOST);
-    let rate = problems.number("timers.rate", file.timers.rate, 0, MOST_RATE);
+    let rate = problems.number("timers.rate", file.timers.rate, 0, MAX_RATE);
     if file.mqtt.timers && file.timer.is_empty() {
         problems.error("mqtt.timers", "is of use only with a [[timer]]; add one, or leave the key out");
     }

@@ -26,7 +26,7 @@ mod tests;
 pub(super) use excluded::Excluded;
 
 /// The most undecided units that wait here; the sweep finds more of them every tick.
-const MOST_WAITING: usize = 100_000;
+const MAX_WAITING: usize = 100_000;
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 
@@ -428,7 +428,7 @@ impl Passes {
 
     fn wait(&mut self, undecided: Vec<Unit>, source: CheckSource, is_stale: bool) {
         self.is_stale |= is_stale && !undecided.is_empty();
-        let room = MOST_WAITING.saturating_sub(self.waiting.len());
+        let room = MAX_WAITING.saturating_sub(self.waiting.len());
         self.has_overflowed |= undecided.len() > room;
         let undecided: Vec<Unit> = undecided.into_iter().take(room).collect();
         self.excluded.add(&undecided);

@@ -12,7 +12,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use crate::presence::{
-    Facts, Kind, KindRules, SHORTEST_TIMEOUT, blind_gap, canary_period, probe_gap, probe_period,
+    Facts, Kind, KindRules, MIN_TIMEOUT, blind_gap, canary_period, probe_gap, probe_period,
 };
 
 /// The pace of canaries and probes.
@@ -47,7 +47,7 @@ impl CanaryPace {
         if facts.declared_timeout.is_none() && facts.set.timeout.is_none() {
             return;
         }
-        let timeout = facts.policy(rules).timeout.max(SHORTEST_TIMEOUT);
+        let timeout = facts.policy(rules).timeout.max(MIN_TIMEOUT);
         if self.shortest_of(rules) > timeout {
             self.met_timeout(&rules.kind, timeout);
         }
@@ -55,7 +55,7 @@ impl CanaryPace {
 
     /// Notes a timeout of units of that kind.
     pub fn met_timeout(&self, kind: &Kind, timeout: Duration) {
-        let timeout = timeout.max(SHORTEST_TIMEOUT);
+        let timeout = timeout.max(MIN_TIMEOUT);
         let mut met = self.met.write().unwrap_or_else(PoisonError::into_inner);
         let shortest = met.entry(kind.clone()).or_insert(timeout);
         *shortest = timeout.min(*shortest);
@@ -70,7 +70,7 @@ impl CanaryPace {
     pub fn met_elsewhere(&self, shortest: impl IntoIterator<Item = (Kind, Duration)>) {
         let mut elsewhere = Shortest::new();
         for (kind, timeout) in shortest {
-            let timeout = timeout.max(SHORTEST_TIMEOUT);
+            let timeout = timeout.max(MIN_TIMEOUT);
             let shortest = elsewhere.entry(kind).or_insert(timeout);
             *shortest = timeout.min(*shortest);
         }

@@ -33,7 +33,7 @@ const HOLDS: Duration = Duration::from_secs(8);
 /// A kind counts as full for this long after it refused a unit.
 const CALM: Duration = Duration::from_secs(60);
 /// The most values of a label that instances exchange: those with most units.
-const MOST_VALUES: usize = 500;
+const MAX_VALUES: usize = 500;
 
 /// The counts of every kind.
 pub struct Census {
@@ -124,7 +124,7 @@ impl Census {
     fn counts_by_label(&self) -> Counts {
         let count = |units| Count { units, shortest_ms: None };
         let mut counts = Counts::new();
-        for LabelValues { label, values, is_cut } in self.mirror.values(MOST_VALUES) {
+        for LabelValues { label, values, is_cut } in self.mirror.values(MAX_VALUES) {
             counts.insert(all_values(&label), count(u64::from(is_cut)));
             counts.extend(values.iter().map(|(value, units)| (one_value(&label, value), count(*units))));
         }

@@ -31,9 +31,9 @@ pub use line::{DeliveryLine, DeliveryState};
 use line::{delivered_line, letter_line, waiting_line};
 
 /// The most deliveries of a page.
-pub const LARGEST_PAGE: usize = 1000;
+pub const MAX_PAGE: usize = 1000;
 /// The most deliveries that one call delivers again or removes.
-const LARGEST_STEP: usize = 500;
+const MAX_STEP: usize = 500;
 /// The most entries of the record that hold one notification.
 const ENTRIES: usize = 200;
 /// The most notifications of one record that are shown.
@@ -233,7 +233,7 @@ impl Deliveries {
         if state == DeliveryState::Dead {
             again = self.letters_in(&filter).await?.into_iter().map(|letter| letter.delivery).collect();
         } else {
-            let page = self.list(&filter, LARGEST_STEP, cursor, &[]).await?;
+            let page = self.list(&filter, MAX_STEP, cursor, &[]).await?;
             for line in page.deliveries {
                 let (notification, of) = parse(&line.id)?;
                 let attempts = self.attempts_of(notification, of).await?;
@@ -245,7 +245,7 @@ impl Deliveries {
             next = page.next;
         }
         let count = self.queue(&again, now).await?;
-        let more = next.is_some() || state == DeliveryState::Dead && again.len() == LARGEST_STEP && count > 0;
+        let more = next.is_some() || state == DeliveryState::Dead && again.len() == MAX_STEP && count > 0;
         let subject = filter.receiver.as_deref().unwrap_or("all receivers");
         self.note(Audited::DeliveriesReplayed, by, subject, count, now).await?;
         Ok((DeliveriesChanged { count, more }, next))
@@ -265,7 +265,7 @@ impl Deliveries {
         let count = self.records.purge(&letters).await?;
         let subject = filter.receiver.as_deref().unwrap_or("all receivers");
         self.note(Audited::DeliveriesPurged, by, subject, count, now).await?;
-        Ok(DeliveriesChanged { count, more: count > 0 && letters.len() == LARGEST_STEP })
+        Ok(DeliveriesChanged { count, more: count > 0 && letters.len() == MAX_STEP })
     }
 
     async fn note(
@@ -295,7 +295,7 @@ impl Deliveries {
     async fn letters_in(&self, filter: &DeliveryFilter) -> Result<Vec<crate::store::DeadLetter>> {
         let mut letters = Vec::new();
         for receiver in self.receivers(filter).await? {
-            let most = LARGEST_STEP - letters.len();
+            let most = MAX_STEP - letters.len();
             if most > 0 {
                 letters.extend(self.records.letters(&receiver, filter.from(), filter.until(), most).await?);
             }

@@ -39,7 +39,7 @@ const SHORTEST: Duration = Duration::from_millis(50);
 const RESIGN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Clocks further apart than this are a warning.
-const LARGEST_CLOCK_DIFFERENCE: Duration = Duration::from_millis(500);
+const MAX_CLOCK_DIFFERENCE: Duration = Duration::from_millis(500);
 
 /// The lease of a running instance.
 pub struct Lease {
@@ -144,7 +144,7 @@ impl Lease {
     /// The text of the warning, if clocks differ. `behind`: how far the clock of the engine is behind the time of the
     /// fleet.
     fn clock_is_off(&self, behind: Duration) -> Option<String> {
-        if behind > LARGEST_CLOCK_DIFFERENCE {
+        if behind > MAX_CLOCK_DIFFERENCE {
             return Some(format!(
                 "the clock of the engine is {} ms behind the time of the fleet, which never goes back: the clock was \
                  set back, or another server took over; run a time service such as chrony there",
@@ -152,7 +152,7 @@ impl Lease {
             ));
         }
         let (apart, is_ahead) = self.clock.machine_is_off();
-        (apart > LARGEST_CLOCK_DIFFERENCE).then(|| {
+        (apart > MAX_CLOCK_DIFFERENCE).then(|| {
             let direction = if is_ahead { "ahead of" } else { "behind" };
             format!(
                 "the clock of this machine is {} ms {direction} that of the engine, which Rollcall uses; log times and \

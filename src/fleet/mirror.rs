@@ -49,7 +49,7 @@ mod view;
 pub use filter::{Archive, FleetShard, UnitFilter};
 pub use key_batch::{KeyBatch, KeyMismatch};
 use kind_counts::KindCounts;
-pub use label_counter::{CountsByLabel, MOST_LABELS};
+pub use label_counter::{CountsByLabel, MAX_LABELS};
 use label_index::LabelIndex;
 pub use list::{ListKey, ListOrder, ListQuery, ListedUnit};
 use partition_table::PartitionTable;

@@ -13,7 +13,7 @@ use crate::clock::Timestamp;
 use crate::store::{DeliveryRecords, Result, Shared, SharedChange, SharedStore};
 
 /// The longest reason of a failure that is kept, in bytes.
-const LONGEST_REASON: usize = 400;
+const MAX_REASON: usize = 400;
 /// How often a write is tried while other instances write.
 const TRIES: usize = 5;
 
@@ -37,7 +37,7 @@ impl ReceiverHealth {
 
     fn failed(&mut self, at: Timestamp, why: &str) {
         self.last_failure = self.last_failure.max(Some(at));
-        why[..why.floor_char_boundary(LONGEST_REASON)].clone_into(&mut self.why);
+        why[..why.floor_char_boundary(MAX_REASON)].clone_into(&mut self.why);
         self.failing_since.get_or_insert(at);
     }
 
@@ -215,9 +215,9 @@ mod tests {
     #[test]
     fn the_reason_is_cut_between_two_characters() {
         let mut seen = ReceiverHealth::default();
-        seen.failed(Timestamp::ZERO, &"ü".repeat(LONGEST_REASON));
-        assert_eq!(seen.why.len(), LONGEST_REASON);
-        seen.failed(Timestamp::ZERO, &format!("a{}", "ü".repeat(LONGEST_REASON)));
-        assert_eq!(seen.why.len(), LONGEST_REASON - 1);
+        seen.failed(Timestamp::ZERO, &"ü".repeat(MAX_REASON));
+        assert_eq!(seen.why.len(), MAX_REASON);
+        seen.failed(Timestamp::ZERO, &format!("a{}", "ü".repeat(MAX_REASON)));
+        assert_eq!(seen.why.len(), MAX_REASON - 1);
     }
 }

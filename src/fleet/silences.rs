@@ -9,7 +9,7 @@
 use std::sync::{Arc, Mutex};
 
 use crate::clock::Timestamp;
-use crate::routing::alert_silence::{self, MOST_SILENCES, SilenceError, WantedSilence};
+use crate::routing::alert_silence::{self, MAX_SILENCES, SilenceError, WantedSilence};
 use crate::routing::{AlertSilence, SilenceId};
 use crate::store::{AuditEntry, Audited, EngineError, SilenceChange, SilenceStore, StoredSilences};
 
@@ -17,10 +17,10 @@ use crate::store::{AuditEntry, Audited, EngineError, SilenceChange, SilenceStore
 const ATTEMPTS: usize = 20;
 
 /// The longest text of matchers in the audit, in bytes.
-const LONGEST_AUDITED: usize = 1024;
+const MAX_AUDITED: usize = 1024;
 
 /// The most alert silences that one change removes.
-const MOST_FORGOTTEN: usize = 500;
+const MAX_FORGOTTEN: usize = 500;
 
 /// Why alert silences are not changed.
 #[derive(Debug, thiserror::Error)]
@@ -125,7 +125,7 @@ impl Silences {
             }
             let forget = forgotten(&stored, &write, now);
             let added = write.iter().filter(|one| !stored.iter().any(|known| known.id == one.id)).count();
-            if stored.len() - forget.len() + added > MOST_SILENCES {
+            if stored.len() - forget.len() + added > MAX_SILENCES {
                 return Err(SilenceError::TooMany.into());
             }
             let audit = write.iter().map(|one| entry(one, &stored, author, now)).collect();
@@ -158,7 +158,7 @@ impl Silences {
 fn forgotten(stored: &[AlertSilence], write: &[AlertSilence], now: Timestamp) -> Vec<SilenceId> {
     let is_written = |id: SilenceId| write.iter().any(|one| one.id == id);
     let old = stored.iter().filter(|silence| silence.is_forgotten(now) && !is_written(silence.id));
-    old.map(|silence| silence.id).take(MOST_FORGOTTEN).collect()
+    old.map(|silence| silence.id).take(MAX_FORGOTTEN).collect()
 }
 
 fn entry(silence: &AlertSilence, stored: &[AlertSilence], author: &str, now: Timestamp) -> AuditEntry {
@@ -169,8 +169,8 @@ fn entry(silence: &AlertSilence, stored: &[AlertSilence], author: &str, now: Tim
     };
     let matchers: Vec<String> = silence.matchers.iter().map(ToString::to_string).collect();
     let mut matchers = matchers.join(", ");
-    if matchers.len() > LONGEST_AUDITED {
-        matchers.truncate(matchers.floor_char_boundary(LONGEST_AUDITED));
+    if matchers.len() > MAX_AUDITED {
+        matchers.truncate(matchers.floor_char_boundary(MAX_AUDITED));
         matchers.push('…');
     }
     let AlertSilence { starts_at, ends_at, comment, .. } = silence;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
-use crate::presence::{Heard, Kind, Unit};
+use crate::presence::{HeartbeatResult, Kind, Unit};
 
 /// The most strangers that are listed. The heartbeats of others are counted.
 const MOST: usize = 10_000;
@@ -33,12 +33,15 @@ pub enum StrangerReason {
 
 impl StrangerReason {
     /// `None` for a heartbeat of a unit.
-    pub fn of(heard: Heard) -> Option<StrangerReason> {
+    pub fn of(heard: HeartbeatResult) -> Option<StrangerReason> {
         match heard {
-            Heard::Unregistered => Some(StrangerReason::Unregistered),
-            Heard::Retired => Some(StrangerReason::Removed),
-            Heard::TooMany => Some(StrangerReason::TooManyUnits),
-            Heard::New | Heard::Refreshed | Heard::Back | Heard::Stale => None,
+            HeartbeatResult::Unregistered => Some(StrangerReason::Unregistered),
+            HeartbeatResult::Retired => Some(StrangerReason::Removed),
+            HeartbeatResult::TooMany => Some(StrangerReason::TooManyUnits),
+            HeartbeatResult::New
+            | HeartbeatResult::Refreshed
+            | HeartbeatResult::Back
+            | HeartbeatResult::Stale => None,
         }
     }
 

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use crate::clock::Timestamp;
 use crate::presence::{NewTimer, Timer, TimerId, TimerState, TimerType};
 use crate::store::{
-    EngineError, FindTimers, Result, TimerCancelled, TimerClasses, TimerPage, TimerPlace, TimerRegistered,
+    EngineError, FindTimers, Result, TimerCancelled, TimerClasses, TimerPage, TimerPosition, TimerRegistered,
     TimerStore,
 };
 use crate::telemetry::{Telemetry, TimerOutcome};
@@ -33,7 +33,7 @@ pub use wanted::{BadTimer, FARTHEST_DUE, WantedTimer};
 const COUNTED: Duration = Duration::from_secs(1);
 
 /// The most timers that one call of [`Timers::cancel_all`] looks at.
-const LARGEST_CANCEL: usize = 20_000;
+const MAX_CANCEL: usize = 20_000;
 /// The timers that are looked at in one go.
 const STEP: usize = 1000;
 
@@ -269,10 +269,10 @@ impl Timers {
         &self,
         mut find: FindTimers,
         now: Timestamp,
-    ) -> Result<(usize, Option<TimerPlace>)> {
+    ) -> Result<(usize, Option<TimerPosition>)> {
         find.states = vec![TimerState::Waiting];
         let (mut cancelled, mut looked_at) = (0, 0);
-        while looked_at < LARGEST_CANCEL {
+        while looked_at < MAX_CANCEL {
             let TimerPage { timers, next } = self.store.find_timers(&find, STEP).await?;
             if !timers.is_empty() {
                 let ended = self.store.cancel_unchanged(&timers, &self.rules().classes, now).await?;

@@ -75,7 +75,7 @@ const KEYS_A_STEP: usize = 150;
 const _: () = assert!(UNITS_A_STEP.is_multiple_of(KEYS_A_STEP));
 
 /// The most units of this instance that a round reads again because there are other instances.
-const MOST_AGAIN: u64 = 300_000;
+const MAX_AGAIN: u64 = 300_000;
 
 /// In so many rounds every partition is read whole once.
 const WHOLE_EVERY: u32 = 10;
@@ -259,7 +259,7 @@ impl Walk {
 
     /// Whether partitions like this one have so many units that no round reads all of them again.
     fn is_large(&self, partition: u16) -> bool {
-        self.mirror.units_in(partition) * self.own_partitions().len() as u64 > MOST_AGAIN
+        self.mirror.units_in(partition) * self.own_partitions().len() as u64 > MAX_AGAIN
     }
 
     /// As if the partitions of other instances were as large as those of this one.

@@ -23,7 +23,7 @@ use futures_util::stream::unfold;
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use super::changes::{self, HasTokens, LONGEST_BODY};
+use super::changes::{self, HasTokens, MAX_BODY};
 use super::problem::Problem;
 use super::{AlertRoutes, Sources};
 use crate::clock::{Clock, Timestamp};
@@ -90,7 +90,7 @@ pub(super) fn pages(sources: &Sources, external_url: Option<&str>, has_tokens: H
         .route("/alertmanager/api/v2/silences", get(silences::all).post(silences::post))
         .route("/alertmanager/api/v2/silence/{id}", get(silences::one).delete(silences::expire))
         .route_layer(from_fn_with_state(has_tokens, changes::guard))
-        .layer(DefaultBodyLimit::max(LONGEST_BODY))
+        .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(state)
 }
 

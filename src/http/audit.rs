@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::problem::{Problem, page_limit, query};
 use crate::fleet::Silences;
-use crate::store::{AuditEntry, MOST_AUDITED};
+use crate::store::{AuditEntry, MAX_AUDITED};
 
 const DEFAULT_LIMIT: usize = 100;
 
@@ -31,6 +31,6 @@ struct Page {
 
 async fn audit(State(silences): State<Arc<Silences>>, uri: Uri) -> Result<Json<Page>, Problem> {
     let AuditQuery { limit } = query(&uri)?;
-    let limit = page_limit(limit, DEFAULT_LIMIT, MOST_AUDITED)?;
+    let limit = page_limit(limit, DEFAULT_LIMIT, MAX_AUDITED)?;
     Ok(Json(Page { audit: silences.audit(limit).await? }))
 }

@@ -31,10 +31,10 @@ use recent::{Asked, Recent};
 const DEFAULT_RANGE: Duration = Duration::from_secs(30 * 86_400);
 
 /// The most records of one unit that are read.
-const MOST_OF_UNIT: usize = 1000;
+const MAX_OF_UNIT: usize = 1000;
 
 /// The most records that are read for units of a kind, of a label or of the fleet.
-const MOST_OF_FLEET: usize = 20_000;
+const MAX_OF_FLEET: usize = 20_000;
 
 /// How many of them are read in one step.
 const STEP: usize = 1000;
@@ -210,7 +210,7 @@ impl AvailabilityState {
     async fn read(&self, scope: &Scope, range: Interval) -> Result<(Vec<OfflineRecord>, bool), Problem> {
         let (kind, label) = match scope {
             Scope::Unit(unit) => {
-                let history = self.records.history(unit, MOST_OF_UNIT).await?;
+                let history = self.records.history(unit, MAX_OF_UNIT).await?;
                 let reaches_back = history.records.last().is_some_and(|oldest| oldest.deadline < range.from);
                 return Ok((history.records, history.is_complete || reaches_back));
             }
@@ -218,7 +218,7 @@ impl AvailabilityState {
         };
         // A record that ended in the range may have begun long before it, so all are looked at.
         let (mut found, mut before, mut read) = (Vec::new(), Some((range.to, super::records::first_id())), 0);
-        while read < MOST_OF_FLEET {
+        while read < MAX_OF_FLEET {
             let page = self.records.records(false, before, STEP).await?;
             read += page.len();
             if page.len() < STEP {

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::body::read;
-use super::changes::{self, Caller, HasTokens, LONGEST_BODY};
+use super::changes::{self, Caller, HasTokens, MAX_BODY};
 use super::operators::check;
 use super::problem::Problem;
 use super::{AlertRoutes, Sources};
@@ -45,7 +45,7 @@ pub(super) fn pages(sources: &Sources, has_tokens: HasTokens) -> Router {
         .route("/api/v1/breaker/release", post(release))
         .route_layer(from_fn_with_state(has_tokens, changes::guard))
         .route("/api/v1/breaker", get(show))
-        .layer(DefaultBodyLimit::max(LONGEST_BODY))
+        .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(state)
 }
 

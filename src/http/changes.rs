@@ -20,7 +20,7 @@ use super::problem::Problem;
 use crate::routing::alert_silence::is_author;
 
 /// The longest body of a request, in bytes.
-pub(super) const LONGEST_BODY: usize = 256 * 1024;
+pub(super) const MAX_BODY: usize = 256 * 1024;
 
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 

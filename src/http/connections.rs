@@ -43,7 +43,7 @@ use slots::{Bounds, ConnectionSlot, ConnectionSlots, SlotKind};
 use write_limit::{WriteLimit, WriteLimited};
 
 /// The most bytes of the head of a request.
-const LARGEST_HEAD: usize = 16 * 1024;
+const MAX_HEAD: usize = 16 * 1024;
 /// How long pending answers may take after the stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a connection without a pending request may take after the stop: for the last bytes of its last answer.
@@ -143,7 +143,7 @@ async fn serve(
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head)
-        .max_buf_size(LARGEST_HEAD)
+        .max_buf_size(MAX_HEAD)
         .keep_alive(kind == SlotKind::AnyPage)
         .serve_connection(TokioIo::new(stream), answers);
     let mut connection = pin!(connection);

@@ -14,13 +14,13 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::body::{object, read};
-use super::changes::{self, Caller, HasTokens, LONGEST_BODY};
+use super::changes::{self, Caller, HasTokens, MAX_BODY};
 use super::problem::{Problem, page_limit, query};
 use super::{AlertRoutes, Sources};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::deliveries::{
     Deliveries, DeliveriesChanged, DeliveriesError, DeliveryDetails, DeliveryFilter, DeliveryPage,
-    DeliveryState, LARGEST_PAGE,
+    DeliveryState, MAX_PAGE,
 };
 
 const DEFAULT_LIMIT: usize = 100;
@@ -41,7 +41,7 @@ pub(super) fn pages(state: DeliveriesState, has_tokens: HasTokens) -> Router {
         .route("/api/v1/deliveries/replay", post(replay_all))
         .route("/api/v1/deliveries/purge", post(purge))
         .route_layer(from_fn_with_state(has_tokens, changes::guard))
-        .layer(DefaultBodyLimit::max(LONGEST_BODY))
+        .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(state)
 }
 
@@ -83,7 +83,7 @@ impl DeliveriesState {
     }
 
     pub async fn page(&self, wanted: &DeliveriesQuery) -> Result<DeliveryPage, Problem> {
-        let limit = page_limit(wanted.limit, DEFAULT_LIMIT, LARGEST_PAGE)?;
+        let limit = page_limit(wanted.limit, DEFAULT_LIMIT, MAX_PAGE)?;
         let cursor = wanted.cursor.as_deref();
         Ok(self.deliveries.list(&wanted.filter(), limit, cursor, &self.configured()).await?)
     }

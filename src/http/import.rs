@@ -36,7 +36,7 @@ use super::{Role, Sources};
 use crate::clock::Clock;
 use crate::fleet::{Mirror, Registered, Roll, Silences};
 use crate::presence::{Kind, Unit, UnitSettings};
-use crate::store::{AuditEntry, Audited, EngineError, LARGEST_STEP, Queries};
+use crate::store::{AuditEntry, Audited, EngineError, MAX_STEP, Queries};
 
 mod lines;
 
@@ -45,11 +45,11 @@ use lines::{Checks, Format, Line};
 pub(super) const PATH: &str = "/api/v1/units:import";
 
 /// The largest inventory, in bytes.
-const LARGEST_BODY: u64 = 1 << 30;
+const MAX_UPLOAD: u64 = 1 << 30;
 /// How long a client may send nothing.
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const MAX_PAUSE: Duration = Duration::from_secs(30);
 /// How long the whole body may take.
-const LONGEST_BODY: Duration = Duration::from_secs(15 * 60);
+const MAX_UPLOAD_TIME: Duration = Duration::from_secs(15 * 60);
 /// The most bad lines, and changes of a dry run, that an answer lists.
 const LISTED: usize = 100;
 /// Steps that are written at once; no unit is in two of them.
@@ -158,7 +158,7 @@ async fn import(
     let Ok(turn) = state.turn.clone().try_acquire_owned() else {
         return Err(Problem::unavailable("another import is under way; try again later"));
     };
-    let file = timeout(LONGEST_BODY, received(body)).await;
+    let file = timeout(MAX_UPLOAD_TIME, received(body)).await;
     let file = file.map_err(|_| Problem::bad_request("the inventory took too long to arrive"))??;
     let kinds = state.roll.rules().keys().cloned().collect();
     let checks = Checks { kinds, kind, now: state.clock.now() };
@@ -200,15 +200,15 @@ async fn received(body: Body) -> Result<File, Problem> {
     let mut body = body.into_data_stream();
     let mut length = 0;
     loop {
-        let Ok(chunk) = timeout(LONGEST_PAUSE, body.next()).await else {
-            let detail = format!("nothing came for {} s", LONGEST_PAUSE.as_secs());
+        let Ok(chunk) = timeout(MAX_PAUSE, body.next()).await else {
+            let detail = format!("nothing came for {} s", MAX_PAUSE.as_secs());
             return Err(Problem::bad_request(detail));
         };
         let Some(chunk) = chunk else { return file.map_err(unwritable) };
         let chunk = chunk.map_err(|error| Problem::bad_request(format!("the body ended early: {error}")))?;
         length += chunk.len() as u64;
-        if length > LARGEST_BODY {
-            let detail = format!("an inventory has at most {LARGEST_BODY} bytes; import it in parts");
+        if length > MAX_UPLOAD {
+            let detail = format!("an inventory has at most {MAX_UPLOAD} bytes; import it in parts");
             return Err(Problem::too_large(detail));
         }
         let mut open = file.map_err(unwritable)?;
@@ -328,14 +328,14 @@ fn read_steps(
     checks: &Checks,
     steps: &mpsc::Sender<Vec<(Unit, UnitSettings)>>,
 ) -> io::Result<()> {
-    let (mut step, mut known) = (Vec::with_capacity(LARGEST_STEP), HashSet::new());
+    let (mut step, mut known) = (Vec::with_capacity(MAX_STEP), HashSet::new());
     lines::read(file, format, checks, |Line { entry, .. }| {
         let Ok((unit, settings)) = entry else { return true };
         if !known.insert(number_of(&unit)) {
             return true;
         }
         step.push((unit, settings));
-        step.len() < LARGEST_STEP || steps.blocking_send(std::mem::take(&mut step)).is_ok()
+        step.len() < MAX_STEP || steps.blocking_send(std::mem::take(&mut step)).is_ok()
     })?;
     if !step.is_empty() {
         // The import failed if there is no receiver.

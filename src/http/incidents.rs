@@ -20,13 +20,13 @@ use crate::presence::{Interval, Labels, OfflineRecord, Trip};
 use crate::store::{OpenPages, Queries};
 
 /// The most open records that are put into groups, the newest.
-const MOST_RECORDS: usize = 10_000;
+const MAX_RECORDS: usize = 10_000;
 
 /// The most groups, those with most units.
-const MOST_GROUPS: usize = 100;
+const MAX_GROUPS: usize = 100;
 
 /// The most blind intervals, the newest.
-const MOST_BLIND: usize = 20;
+const MAX_BLIND: usize = 20;
 
 /// How long an answer serves other requests.
 const RECENT: Duration = Duration::from_secs(2);
@@ -114,7 +114,7 @@ impl Incidents {
         let mut groups: BTreeMap<(String, Labels), LastingGroup> = BTreeMap::new();
         let mut pages = OpenPages::new(&*self.records);
         let mut read = 0;
-        while read < MOST_RECORDS
+        while read < MAX_RECORDS
             && let Some(page) = pages.next().await?
         {
             read += page.len();
@@ -137,10 +137,10 @@ impl Incidents {
         }
         let mut groups: Vec<LastingGroup> = groups.into_values().collect();
         groups.sort_by_key(|group| (std::cmp::Reverse(group.offline), group.first.deadline));
-        let more_groups = groups.len().saturating_sub(MOST_GROUPS);
-        groups.truncate(MOST_GROUPS);
+        let more_groups = groups.len().saturating_sub(MAX_GROUPS);
+        groups.truncate(MAX_GROUPS);
         let hearing = self.roll.hearing();
-        let blind = hearing.ledger.intervals().iter().rev().take(MOST_BLIND).copied().collect();
+        let blind = hearing.ledger.intervals().iter().rev().take(MAX_BLIND).copied().collect();
         Ok(Lasting { at: now, trip, groups, more_groups, is_cut: pages.has_more().await?, blind })
     }
 }

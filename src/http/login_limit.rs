@@ -1,4 +1,4 @@
-//! How often a client may try to log in: after [`MOST_WRONG`] wrong tokens within a minute it has to wait for its end.
+//! How often a client may try to log in: after [`MAX_WRONG`] wrong tokens within a minute it has to wait for its end.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -10,10 +10,10 @@ use super::proxies::client_network;
 use crate::clock::Timestamp;
 
 /// The wrong tokens of a client within a minute.
-const MOST_WRONG: u32 = 5;
+const MAX_WRONG: u32 = 5;
 const MINUTE: Duration = Duration::from_secs(60);
 /// The clients that are remembered. Only a wrong token adds one, and few logins are checked at a time.
-const MOST_CLIENTS: usize = 10_000;
+const MAX_CLIENTS: usize = 10_000;
 
 /// The wrong tokens of the last minute.
 #[derive(Default)]
@@ -36,11 +36,11 @@ impl LoginLimit {
         // A clock that was set back must not make a client wait for longer than a minute.
         clients.retain(|_, wrong| wrong.end > now && wrong.end <= now + MINUTE);
         let client = client_network(client);
-        if clients.len() >= MOST_CLIENTS && !clients.contains_key(&client) {
+        if clients.len() >= MAX_CLIENTS && !clients.contains_key(&client) {
             return Err(MINUTE);
         }
         let wrong = clients.entry(client).or_insert(WrongTokens { count: 0, end: now + MINUTE });
-        if wrong.count >= MOST_WRONG {
+        if wrong.count >= MAX_WRONG {
             return Err(wrong.end.since(now));
         }
         wrong.count += 1;
@@ -70,7 +70,7 @@ mod tests {
             ["2001:db8::1", "2001:db8::ffff:1", "192.0.2.1"].map(|address| address.parse().unwrap());
         assert!(limit.count(one, now).is_ok());
         limit.forgive(one);
-        for _ in 0..MOST_WRONG {
+        for _ in 0..MAX_WRONG {
             assert!(limit.count(one, now).is_ok());
         }
         let later = now + Duration::from_secs(20);

@@ -14,12 +14,12 @@ use serde::Deserialize;
 
 use super::Sources;
 use super::body::read;
-use super::changes::{self, Caller, HasTokens, LONGEST_BODY};
+use super::changes::{self, Caller, HasTokens, MAX_BODY};
 use super::problem::Problem;
 use super::units::parse;
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Operators, Roll, Silences, Subject, UnitChange};
-use crate::presence::{Acknowledgement, LONGEST_PAUSE, RecordId, Unit, is_pause};
+use crate::presence::{Acknowledgement, MAX_PAUSE, RecordId, Unit, is_pause};
 use crate::routing::alert_silence::{is_author, is_comment};
 
 #[derive(Clone)]
@@ -34,7 +34,7 @@ pub(super) fn pages(sources: &Sources, has_tokens: HasTokens) -> Router {
         .route("/api/v1/records/{id}/ack", put(acknowledge).delete(undo))
         .route("/api/v1/units/{kind}/{unit}/pause", put(pause).delete(end_pause))
         .route_layer(from_fn_with_state(has_tokens, changes::guard))
-        .layer(DefaultBodyLimit::max(LONGEST_BODY))
+        .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(OperatorState::new(sources))
 }
 
@@ -89,7 +89,7 @@ async fn pause(
     let (unit, WantedPause { until, author, comment }) = (unit(path)?, read(&body?)?);
     check(&author, &comment)?;
     if !is_pause(until, state.clock.now()) {
-        let days = LONGEST_PAUSE.as_secs() / 86_400;
+        let days = MAX_PAUSE.as_secs() / 86_400;
         return Err(Problem::bad_request(format!("until must be in the future, within {days} days")));
     }
     let by = caller.by(Some(&author));

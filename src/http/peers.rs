@@ -24,7 +24,7 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The longest answer of an instance, in bytes: a page of a thousand units with the longest names is less than half of
 /// it.
-const LONGEST_ANSWER: usize = 1024 * 1024;
+const MAX_ANSWER: usize = 1024 * 1024;
 
 const SCOPE: HeaderName = HeaderName::from_static("rollcall-scope");
 const OWN: HeaderValue = HeaderValue::from_static("own");
@@ -159,8 +159,8 @@ impl Peers {
         }
         let mut body = Vec::new();
         while let Some(bytes) = answer.chunk().await.map_err(|error| error.without_url().to_string())? {
-            if body.len() + bytes.len() > LONGEST_ANSWER {
-                return Err(format!("its answer is longer than {LONGEST_ANSWER} bytes"));
+            if body.len() + bytes.len() > MAX_ANSWER {
+                return Err(format!("its answer is longer than {MAX_ANSWER} bytes"));
             }
             body.extend_from_slice(&bytes);
         }

@@ -22,13 +22,13 @@ use crate::presence::{Cause, Kind, OfflineRecord, RecordId};
 use crate::store::Queries;
 
 const DEFAULT_LIMIT: usize = 100;
-const LARGEST_LIMIT: usize = 1000;
+const MAX_LIMIT: usize = 1000;
 
 /// The most records that are read for one page.
-const MOST_READ: usize = 10_000;
+const MAX_READ: usize = 10_000;
 
 /// The most pages that are kept for requests that wait.
-const MOST_KEPT: usize = 16;
+const MAX_KEPT: usize = 16;
 
 /// Reads records. Cheap to share.
 #[derive(Clone)]
@@ -74,7 +74,7 @@ async fn list(State(records): State<Records>, uri: Uri) -> Result<Response, Prob
 
 impl Records {
     pub fn new(engine: Arc<dyn Queries>) -> Records {
-        Records { engine, pages: SharedAnswers::new(MOST_KEPT) }
+        Records { engine, pages: SharedAnswers::new(MAX_KEPT) }
     }
 
     /// The page that a request asks for. Requests that ask for the same while one is read share the next one: in a
@@ -88,7 +88,7 @@ impl Records {
 }
 
 async fn read(engine: &dyn Queries, query: &RecordsQuery) -> Result<Page, Problem> {
-    let limit = page_limit(query.limit, DEFAULT_LIMIT, LARGEST_LIMIT)?;
+    let limit = page_limit(query.limit, DEFAULT_LIMIT, MAX_LIMIT)?;
     let filter = RecordFilter::new(query)?;
     let before = query.cursor.as_deref().map(read_cursor);
     let until = query.until.map(|until| (until, first_id()));
@@ -104,9 +104,9 @@ async fn page(
     begin: Option<(Timestamp, RecordId)>,
     limit: usize,
 ) -> Result<Page, Problem> {
-    let step = if filter.selects_all() { limit } else { LARGEST_LIMIT };
+    let step = if filter.selects_all() { limit } else { MAX_LIMIT };
     let (mut records, mut read, mut before) = (Vec::new(), 0, begin);
-    while read < MOST_READ {
+    while read < MAX_READ {
         let batch = engine.records(filter.open, before.clone(), step).await?;
         let is_last = batch.len() < step;
         for record in batch {

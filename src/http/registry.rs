@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::body::read;
-use super::changes::{self, Caller, HasTokens, LONGEST_BODY};
+use super::changes::{self, Caller, HasTokens, MAX_BODY};
 use super::operators::{OperatorState, UnitPath, check, unit};
 use super::problem::Problem;
 use super::settings::WantedSettings;
@@ -23,7 +23,7 @@ pub(super) fn pages(sources: &Sources, has_tokens: HasTokens) -> Router {
     Router::new()
         .route("/api/v1/units/{kind}/{unit}", put(register).delete(remove))
         .route_layer(from_fn_with_state(has_tokens, changes::guard))
-        .layer(DefaultBodyLimit::max(LONGEST_BODY))
+        .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(OperatorState::new(sources))
 }
 

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::proxies::client_network;
 
 /// The most clients that are remembered. Further clients are not limited; the limit of connections bounds them.
-const MOST_CLIENTS: usize = 10_000;
+const MAX_CLIENTS: usize = 10_000;
 
 /// How far a client may be ahead.
 const AHEAD: Duration = Duration::from_secs(2);
@@ -60,7 +60,7 @@ impl RequestLimit {
             return Ok(());
         }
         let mut accounted = self.accounted.lock().expect("nothing panics under this lock");
-        if accounted.len() >= MOST_CLIENTS {
+        if accounted.len() >= MAX_CLIENTS {
             accounted.retain(|_, until| *until > now);
         }
         let until = accounted.get(&client).copied().unwrap_or(now).max(now) + self.each;
@@ -68,7 +68,7 @@ impl RequestLimit {
         if ahead > AHEAD {
             return Err(ahead - AHEAD);
         }
-        if accounted.len() < MOST_CLIENTS || accounted.contains_key(&client) {
+        if accounted.len() < MAX_CLIENTS || accounted.contains_key(&client) {
             accounted.insert(client, until);
         }
         Ok(())
@@ -98,7 +98,7 @@ mod tests {
     fn clients_that_are_quiet_are_forgotten() {
         let (limit, now) = (RequestLimit::new(10), Instant::now());
         let client = |number: u32| Client::of(None, IpAddr::from(number.to_be_bytes()));
-        for number in 0..MOST_CLIENTS as u32 {
+        for number in 0..MAX_CLIENTS as u32 {
             assert_eq!(limit.count(client(number), now), Ok(()));
         }
         for _ in 0..100 {

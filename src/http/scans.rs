@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::problem::Problem;
 
 /// Scans that wait; the next one is refused.
-const MOST_WAITING: usize = 64;
+const MAX_WAITING: usize = 64;
 
 /// Runs scans. Cheap to share.
 #[derive(Clone)]
@@ -32,7 +32,7 @@ impl Scans {
     fn on(threads: usize) -> Scans {
         Scans {
             threads: Arc::new(Semaphore::new(threads)),
-            admitted: Arc::new(Semaphore::new(threads + MOST_WAITING)),
+            admitted: Arc::new(Semaphore::new(threads + MAX_WAITING)),
         }
     }
 
@@ -56,7 +56,7 @@ impl Scans {
 
     async fn turn(&self) -> Result<(OwnedSemaphorePermit, OwnedSemaphorePermit), Problem> {
         let Ok(admitted) = self.admitted.clone().try_acquire_owned() else {
-            let text = format!("{MOST_WAITING} lists and counts of all units wait already; try again later");
+            let text = format!("{MAX_WAITING} lists and counts of all units wait already; try again later");
             return Err(Problem::unavailable(text));
         };
         let thread = self.threads.clone().acquire_owned().await;
@@ -84,13 +84,13 @@ mod tests {
             let ended = ended.clone();
             scans.run(move || ended.lock().unwrap().recv().is_ok())
         };
-        let mut waiting = Box::pin(join_all((0..2 + MOST_WAITING).map(|_| scan())));
+        let mut waiting = Box::pin(join_all((0..2 + MAX_WAITING).map(|_| scan())));
         assert!(futures_util::poll!(&mut waiting).is_pending());
         let refused = futures_util::poll!(Box::pin(scan()));
         assert!(
             matches!(refused, Poll::Ready(Err(problem)) if problem.status() == StatusCode::SERVICE_UNAVAILABLE)
         );
-        (0..2 + MOST_WAITING).for_each(|_| end.send(()).unwrap());
+        (0..2 + MAX_WAITING).for_each(|_| end.send(()).unwrap());
         assert!(waiting.await.into_iter().all(|ended| ended.unwrap()));
         end.send(()).unwrap();
         assert!(scan().await.unwrap());
@@ -100,7 +100,7 @@ mod tests {
     async fn a_request_that_is_given_up_leaves_its_place() {
         let scans = Scans::on(1);
         let turn = scans.turn().await.unwrap();
-        for _ in 0..2 * MOST_WAITING {
+        for _ in 0..2 * MAX_WAITING {
             let mut waiting = Box::pin(scans.run(|| ()));
             assert!(futures_util::poll!(&mut waiting).is_pending());
         }

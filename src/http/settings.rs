@@ -7,8 +7,8 @@ use serde_json::{Map, Value};
 
 use crate::clock::Timestamp;
 use crate::presence::{
-    LONGEST_LABEL, LONGEST_PAUSE, LONGEST_TIMEOUT, Labels, MOST_LABELS, Override, Unit, UnitSettings,
-    is_label_name, is_label_value, is_pause, is_timeout,
+    Labels, MAX_LABEL, MAX_LABELS, MAX_PAUSE, MAX_TIMEOUT, Override, Unit, UnitSettings, is_label_name,
+    is_label_value, is_pause, is_timeout,
 };
 use crate::routing::alert_silence::is_comment;
 
@@ -53,7 +53,7 @@ impl WantedSettings {
         }
         let timeout = span("timeout_seconds", self.timeout_seconds)?;
         if timeout.is_some_and(|timeout| !is_timeout(timeout)) {
-            return Err(format!("timeout_seconds is from 1 second to {} days", days(LONGEST_TIMEOUT)));
+            return Err(format!("timeout_seconds is from 1 second to {} days", days(MAX_TIMEOUT)));
         }
         let grace = span("grace_seconds", self.grace_seconds)?;
         let mut labels = self.labels.unwrap_or_default();
@@ -68,7 +68,7 @@ impl WantedSettings {
         }
         check_labels(&labels)?;
         if self.paused_until.flatten().is_some_and(|until| !is_pause(until, now)) {
-            return Err(format!("paused_until must be in the future, within {} days", days(LONGEST_PAUSE)));
+            return Err(format!("paused_until must be in the future, within {} days", days(MAX_PAUSE)));
         }
         let note = self.note.map(Option::unwrap_or_default);
         if note.as_ref().is_some_and(|note| !is_comment(note)) {
@@ -85,15 +85,15 @@ fn days(span: Duration) -> u64 {
 /// A span in seconds, to the millisecond.
 fn span(name: &str, seconds: Option<f64>) -> Result<Option<Duration>, String> {
     let Some(seconds) = seconds else { return Ok(None) };
-    if !(0.0..=LONGEST_TIMEOUT.as_secs_f64()).contains(&seconds) {
-        return Err(format!("{name} is a number of seconds from 0 to {}", LONGEST_TIMEOUT.as_secs()));
+    if !(0.0..=MAX_TIMEOUT.as_secs_f64()).contains(&seconds) {
+        return Err(format!("{name} is a number of seconds from 0 to {}", MAX_TIMEOUT.as_secs()));
     }
     Ok(Some(Duration::from_millis((seconds * 1000.0).round() as u64)))
 }
 
 fn check_labels(labels: &Labels) -> Result<(), String> {
-    if labels.len() > MOST_LABELS {
-        return Err(format!("labels are at most {MOST_LABELS}"));
+    if labels.len() > MAX_LABELS {
+        return Err(format!("labels are at most {MAX_LABELS}"));
     }
     for (name, value) in labels {
         if !is_label_name(name) || matches!(name.as_str(), "kind" | "unit") {
@@ -101,7 +101,7 @@ fn check_labels(labels: &Labels) -> Result<(), String> {
         }
         if !is_label_value(value) {
             return Err(format!(
-                "label {name}: its value is a text of 1 to {LONGEST_LABEL} bytes without control characters"
+                "label {name}: its value is a text of 1 to {MAX_LABEL} bytes without control characters"
             ));
         }
     }

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Sources;
 use super::body::read;
-use super::changes::{self, Caller, HasTokens, LONGEST_BODY};
+use super::changes::{self, Caller, HasTokens, MAX_BODY};
 use super::problem::{Problem, page_limit, query};
 use crate::clock::{Clock, Timestamp, parse_span};
 use crate::fleet::Silences;
@@ -23,7 +23,7 @@ use crate::routing::alert_silence::{SilenceState, WantedSilence, in_order};
 use crate::routing::{AlertSilence, Matcher, SilenceId, parse_label_matchers};
 
 const DEFAULT_LIMIT: usize = 100;
-const LARGEST_LIMIT: usize = 1000;
+const MAX_LIMIT: usize = 1000;
 
 /// Lists and changes alert silences.
 #[derive(Clone)]
@@ -37,7 +37,7 @@ pub(super) fn pages(state: SilencesState, has_tokens: HasTokens) -> Router {
         .route("/api/v1/silences", get(list).post(add))
         .route("/api/v1/silences/{id}", get(show).put(change).delete(expire))
         .route_layer(from_fn_with_state(has_tokens, changes::guard))
-        .layer(DefaultBodyLimit::max(LONGEST_BODY))
+        .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(state)
 }
 
@@ -143,7 +143,7 @@ impl SilencesState {
     }
 
     pub async fn page(&self, wanted: &SilencesQuery) -> Result<SilencePage, Problem> {
-        let limit = page_limit(wanted.limit, DEFAULT_LIMIT, LARGEST_LIMIT)?;
+        let limit = page_limit(wanted.limit, DEFAULT_LIMIT, MAX_LIMIT)?;
         let (stored, now) = (self.silences.current().await?, self.clock.now());
         let mut all = in_order(&stored, now);
         if let Some(cursor) = wanted.cursor {

@@ -20,13 +20,13 @@ use super::unit_filter::known_kind;
 use crate::clock::Clock;
 use crate::fleet::strangers::{Stranger, StrangerFilter};
 use crate::fleet::{Mirror, Roll};
-use crate::presence::{Kind, LONGEST_ID, Unit, UnitId};
+use crate::presence::{Kind, MAX_ID, Unit, UnitId};
 use crate::store::UnitStore;
 
 const PATH: &str = "/api/v1/strangers";
 
 const DEFAULT_LIMIT: usize = 100;
-const LARGEST_LIMIT: usize = 1000;
+const MAX_LIMIT: usize = 1000;
 
 #[derive(Clone)]
 pub(super) struct StrangersState {
@@ -136,11 +136,11 @@ impl StrangersState {
     }
 
     fn read(&self, wanted: &StrangersQuery) -> Result<(StrangerFilter, usize), Problem> {
-        let limit = page_limit(wanted.limit, DEFAULT_LIMIT, LARGEST_LIMIT)?;
+        let limit = page_limit(wanted.limit, DEFAULT_LIMIT, MAX_LIMIT)?;
         let kind = wanted.kind.as_ref().map(|kind| known_kind(kind, &self.mirror)).transpose()?;
         let prefix = wanted.q.clone().unwrap_or_default();
-        if prefix.len() > LONGEST_ID {
-            return Err(Problem::bad_request(format!("q has at most {LONGEST_ID} bytes, as ids have")));
+        if prefix.len() > MAX_ID {
+            return Err(Problem::bad_request(format!("q has at most {MAX_ID} bytes, as ids have")));
         }
         let after = wanted.cursor.as_deref();
         let after = after.map(|text| place(text, |name: String| name.parse().ok())).transpose()?;

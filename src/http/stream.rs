@@ -50,10 +50,10 @@ const KEEP_ALIVE: Duration = Duration::from_secs(10);
 const LONGEST: Duration = Duration::from_secs(900);
 
 /// The most clients of an instance; a connection for other pages is left to every address.
-const MOST_CLIENTS: usize = 512;
+const MAX_CLIENTS: usize = 512;
 
 /// The most transitions that wait for a client; the next ones stay in the sequence that all share.
-const MOST_WAITING: usize = 64;
+const MAX_WAITING: usize = 64;
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
@@ -70,12 +70,12 @@ pub(super) fn page(sources: &Sources, summaries: Summaries, stop: CancellationTo
     Router::new().route(PATH, get(stream)).with_state(state)
 }
 
-/// One of [`MOST_CLIENTS`].
+/// One of [`MAX_CLIENTS`].
 struct Client(Arc<AtomicUsize>);
 
 impl Client {
     fn new(clients: &Arc<AtomicUsize>) -> Option<Client> {
-        let room = |count: usize| (count < MOST_CLIENTS).then_some(count + 1);
+        let room = |count: usize| (count < MAX_CLIENTS).then_some(count + 1);
         clients.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).ok()?;
         Some(Client(clients.clone()))
     }
@@ -134,7 +134,7 @@ async fn stream(State(state): State<StreamState>, uri: Uri, headers: HeaderMap) 
         return Ok(Json(state.feed.part(&after)).into_response());
     }
     let Some(client) = Client::new(&state.clients) else {
-        return Err(Problem::unavailable(format!("{MOST_CLIENTS} clients follow this instance already")));
+        return Err(Problem::unavailable(format!("{MAX_CLIENTS} clients follow this instance already")));
     };
     let last = headers.get(LAST_EVENT_ID).and_then(|id| id.to_str().ok()).filter(|id| !id.is_empty());
     let follower = Follower::begin(state, last, client).await;
@@ -186,7 +186,7 @@ impl Follower {
     }
 
     async fn look(&mut self) {
-        let following = self.state.feed.after(self.read.position, MOST_WAITING).await;
+        let following = self.state.feed.after(self.read.position, MAX_WAITING).await;
         if following.is_cut {
             self.read.position = following.end;
             self.missed = Some(TOO_MANY);

@@ -26,10 +26,10 @@ use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Deliveries, MassBreaker, Roll, Silences};
 use crate::presence::{Closing, Hearing, Interval, OfflineRecord, RecordId, Transition, Trip, Unit};
 use crate::routing::AlertSilence;
-use crate::store::{Attempt, AttemptResult, AuditEntry, Audited, History, MOST_AUDITED, Queries};
+use crate::store::{Attempt, AttemptResult, AuditEntry, Audited, History, MAX_AUDITED, Queries};
 
 const DEFAULT_LIMIT: usize = 20;
-const LARGEST_LIMIT: usize = 100;
+const MAX_LIMIT: usize = 100;
 
 /// The newest records whose notifications are looked up; each is a search in the record of attempts.
 const NOTIFIED: usize = 5;
@@ -102,7 +102,7 @@ pub(super) struct Event {
 #[serde(rename_all = "snake_case")]
 pub(super) enum EventType {
     /// The last heartbeat before a silence, or the newest of all.
-    Heard,
+    HeartbeatResult,
     Blind,
     Offline,
     Back,
@@ -122,7 +122,7 @@ pub(super) enum EventType {
 impl EventType {
     pub fn as_str(self) -> &'static str {
         match self {
-            EventType::Heard => "heard",
+            EventType::HeartbeatResult => "heard",
             EventType::Blind => "blind",
             EventType::Offline => "offline",
             EventType::Back => "back",
@@ -144,7 +144,7 @@ async fn timeline(
     let Path((kind, id)) = path?;
     let unit = parse(&kind, &id).map_err(|error| Problem::bad_request(error.to_string()))?;
     let TimelineQuery { limit } = query(&uri)?;
-    let limit = page_limit(limit, DEFAULT_LIMIT, LARGEST_LIMIT)?;
+    let limit = page_limit(limit, DEFAULT_LIMIT, MAX_LIMIT)?;
     Ok(Json(timelines.of(&unit, limit).await?))
 }
 
@@ -196,7 +196,7 @@ impl Timelines {
             |seen: Timestamp| history.records.first().is_some_and(|newest| newest.last_seen == seen);
         events.extend(view.last_seen.filter(|seen| !is_last_of_record(*seen)).map(|seen| Event {
             text: "the newest heartbeat".to_owned(),
-            ..Event::at(seen, EventType::Heard)
+            ..Event::at(seen, EventType::HeartbeatResult)
         }));
         events.sort_by_key(|event| std::cmp::Reverse(event.at));
         let sentence = sentence(&view, now);
@@ -233,7 +233,7 @@ impl Timelines {
     /// Changes of the unit by operators, as far as the audit reaches back. An acknowledgement that a record shows is
     /// left out.
     async fn changes(&self, unit: &Unit, records: &[OfflineRecord]) -> Result<Vec<Event>, Problem> {
-        let audit = self.silences.audit(MOST_AUDITED).await?;
+        let audit = self.silences.audit(MAX_AUDITED).await?;
         let name = format!("{}/{}", unit.kind, unit.id);
         let is_of_unit =
             |subject: &str| subject == name || subject.parse().is_ok_and(|id: RecordId| id.unit == *unit);
@@ -296,7 +296,7 @@ fn of_record(record: &OfflineRecord) -> Vec<Event> {
     let late = record.detected_at.since(record.deadline).as_millis();
     let silence = span(record.deadline.since(record.silent_from.unwrap_or(record.last_seen)));
     let mut events = vec![
-        of(record.last_seen, EventType::Heard, "last heartbeat before the silence".to_owned()),
+        of(record.last_seen, EventType::HeartbeatResult, "last heartbeat before the silence".to_owned()),
         of(
             record.deadline,
             EventType::Offline,

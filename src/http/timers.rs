@@ -33,7 +33,7 @@ mod list;
 mod rate;
 mod shown;
 
-use entries::LONGEST_ENTRY;
+use entries::MAX_ENTRY;
 pub(super) use list::TimersQuery;
 use rate::RateLimit;
 pub(super) use shown::ShownTimer;
@@ -59,11 +59,11 @@ pub(super) fn pages(state: TimersState, has_tokens: HasTokens) -> Router {
         .route_layer(from_fn_with_state(has_tokens, changes::guard_without_body));
     Router::new()
         .route("/api/v1/timers/{id}", get(show).put(register).delete(cancel_one))
-        .layer(DefaultBodyLimit::max(LONGEST_ENTRY))
+        .layer(DefaultBodyLimit::max(MAX_ENTRY))
         .merge(
             Router::new()
                 .route("/api/v1/timers:cancel", post(cancel::cancel))
-                .layer(DefaultBodyLimit::max(cancel::LONGEST_BODY)),
+                .layer(DefaultBodyLimit::max(cancel::MAX_BODY)),
         )
         .route_layer(from_fn_with_state(has_tokens, changes::guard))
         .merge(batches)

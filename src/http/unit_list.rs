@@ -31,16 +31,16 @@ use super::unit_filter::{known_kind, label_pair};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::mirror::{Archive, ListKey, ListOrder, ListQuery, ListedUnit, UnitFilter};
 use crate::fleet::{Mirror, Roll};
-use crate::presence::{self, Acknowledgement, LONGEST_ID, Labels, RecordId, Snapshot, Standing, Unit};
+use crate::presence::{self, Acknowledgement, Labels, MAX_ID, RecordId, Snapshot, Standing, Unit};
 use crate::store::UnitStore;
 
 const PATH: &str = "/api/v1/units";
 
 const DEFAULT_LIMIT: usize = 100;
-const LARGEST_LIMIT: usize = 1000;
+const MAX_LIMIT: usize = 1000;
 
 /// The most lists that are kept for requests that ask for the same: with the longest pages, they take some megabytes.
-const MOST_KEPT: usize = 16;
+const MAX_KEPT: usize = 16;
 
 /// How long the engine may take for the details of a page.
 const DETAILS_TIMEOUT: Duration = Duration::from_secs(2);
@@ -85,7 +85,7 @@ pub(super) struct UnitsQuery {
 
 impl UnitsQuery {
     fn limit(&self) -> Result<usize, Problem> {
-        page_limit(self.limit, DEFAULT_LIMIT, LARGEST_LIMIT)
+        page_limit(self.limit, DEFAULT_LIMIT, MAX_LIMIT)
     }
 
     /// The query of a URL that asks for the same.
@@ -185,8 +185,8 @@ impl UnitLists {
             peers: Peers::new(sources),
             clock: sources.clock.clone(),
             scans,
-            parts: SharedAnswers::new(MOST_KEPT),
-            pages: SharedAnswers::new(MOST_KEPT),
+            parts: SharedAnswers::new(MAX_KEPT),
+            pages: SharedAnswers::new(MAX_KEPT),
         }
     }
 
@@ -325,8 +325,8 @@ fn read_states(states: &str) -> Result<Vec<presence::State>, Problem> {
 
 fn part_of_id(name: &str, text: Option<&String>) -> Result<String, Problem> {
     let text = text.cloned().unwrap_or_default();
-    if text.len() > LONGEST_ID {
-        return Err(Problem::bad_request(format!("{name} has at most {LONGEST_ID} bytes, as ids have")));
+    if text.len() > MAX_ID {
+        return Err(Problem::bad_request(format!("{name} has at most {MAX_ID} bytes, as ids have")));
     }
     Ok(text)
 }

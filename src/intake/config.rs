@@ -9,11 +9,11 @@ use crate::fleet::RuleBook;
 use crate::presence::{Filters, Kind};
 
 /// The most connections of one process.
-pub const MOST_CONNECTIONS: u8 = 16;
+pub const MAX_CONNECTIONS: u8 = 16;
 
 /// The largest packet that is received, and then rejected and counted. Rollcall announces it to the broker, which
 /// drops larger ones, so that no device can make Rollcall hold more than a few times this.
-pub(super) const LARGEST_PACKET: u32 = 16 << 20;
+pub(super) const MAX_PACKET: u32 = 16 << 20;
 
 #[derive(Clone)]
 pub struct Config {
@@ -89,16 +89,16 @@ impl Config {
         must(self.qos <= 1, format!("mqtt.qos: {} is neither 0 nor 1", self.qos));
         let seconds = self.keep_alive.as_secs();
         must((1..=10).contains(&seconds), "mqtt.keep_alive: between 1 s and 10 s".to_owned());
-        let most = if self.share.is_empty() { 1 } else { MOST_CONNECTIONS };
+        let most = if self.share.is_empty() { 1 } else { MAX_CONNECTIONS };
         let text = format!(
-            "mqtt.connections: {} is out of bounds; 1 to {MOST_CONNECTIONS} are allowed, and more than 1 only with \
+            "mqtt.connections: {} is out of bounds; 1 to {MAX_CONNECTIONS} are allowed, and more than 1 only with \
              mqtt.share, or each would hear everything",
             self.connections
         );
         must((1..=most).contains(&self.connections), text);
         must(self.receive_maximum > 0, "mqtt.receive_maximum: at least 1".to_owned());
         must(self.max_batch > 0, "mqtt.max_batch: at least 1".to_owned());
-        let most = LARGEST_PACKET as usize / 2;
+        let most = MAX_PACKET as usize / 2;
         must(self.max_payload <= most, format!("mqtt.max_payload: at most {most} bytes"));
         must(!self.canary_period.is_zero(), "mqtt.canary_period: more than nothing".to_owned());
         must(!self.topics.is_empty(), "no kind has a topic".to_owned());

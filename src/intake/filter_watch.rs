@@ -19,8 +19,8 @@ const TICK: Duration = Duration::from_millis(250);
 
 /// A probe may take three periods, but no longer and no shorter than this. So may the first message of a unit
 /// where no probe may be published.
-const SHORTEST_WAIT: Duration = Duration::from_secs(1);
-const LONGEST_WAIT: Duration = Duration::from_secs(10);
+const MIN_WAIT: Duration = Duration::from_secs(1);
+const MAX_WAIT: Duration = Duration::from_secs(10);
 
 /// Watches the proof of all filters.
 pub(super) struct FilterWatch {
@@ -33,7 +33,7 @@ pub(super) struct FilterWatch {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum FilterReport {
     Nothing,
-    Heard,
+    HeartbeatResult,
     /// Why no probe can be published there, if that is so.
     Unheard(Option<String>),
     /// Messages of units prove it, because no probe can be published, for that reason.
@@ -69,7 +69,7 @@ impl FilterWatch {
         let telemetry = &self.writer.telemetry;
         match report {
             FilterReport::Nothing => {}
-            FilterReport::Heard => telemetry.filter_heard(filter, &kinds),
+            FilterReport::HeartbeatResult => telemetry.filter_heard(filter, &kinds),
             FilterReport::Unproved(why) => telemetry.filter_unproved(filter, &kinds, why),
             FilterReport::Unheard(refused) => {
                 let user = &self.user;
@@ -95,7 +95,7 @@ fn judge(probe: &Probe, hearing: &Hearing, pace: &CanaryPace) -> Option<FilterRe
     let since = if refused.is_some() { since.unwrap_or_default() } else { since? };
     let (fleet, proved) = (hearing.heard?, proved(probe, hearing));
     let is_proved = proved.is_some_and(|proved| proved >= since);
-    let mut wait = (3 * probe.period(pace)).clamp(SHORTEST_WAIT, LONGEST_WAIT);
+    let mut wait = (3 * probe.period(pace)).clamp(MIN_WAIT, MAX_WAIT);
     if refused.is_some() && is_proved {
         // Units publish when they like.
         wait = probe.kinds.iter().map(|rules| pace.shortest_of(rules)).min().unwrap_or(wait).max(wait);
@@ -103,7 +103,7 @@ fn judge(probe: &Probe, hearing: &Hearing, pace: &CanaryPace) -> Option<FilterRe
     if fleet.since(since.max(proved.unwrap_or_default())) > wait {
         return Some(FilterReport::Unheard(refused));
     }
-    is_proved.then(|| refused.map_or(FilterReport::Heard, FilterReport::Unproved))
+    is_proved.then(|| refused.map_or(FilterReport::HeartbeatResult, FilterReport::Unproved))
 }
 
 /// Up to when all of its kinds were heard by the filter.

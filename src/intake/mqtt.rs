@@ -46,13 +46,13 @@ mod carry_out;
 mod check;
 mod failure;
 mod link;
+mod message_age;
 mod probe_publisher;
 mod probe_schedule;
 mod read_coalescer;
 mod redelivery;
 mod session;
 mod state;
-mod transit;
 
 pub use anonymous::accepts_anonymous;
 pub(super) use batch_sender::BatchSender;

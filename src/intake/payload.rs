@@ -23,7 +23,7 @@ use super::kind_metrics::KindMetrics;
 use super::{Fields, PayloadIssues};
 use crate::clock::{Timestamp, parse_moment, parse_span};
 use crate::presence::{
-    Declared, KindRules, Labels, MOST_LABELS, TimeSource, is_label_name, is_label_value, is_timeout,
+    Declared, KindRules, Labels, MAX_LABELS, TimeSource, is_label_name, is_label_value, is_timeout,
 };
 use crate::telemetry::PayloadIssue;
 
@@ -32,7 +32,7 @@ const AHEAD: Duration = Duration::from_secs(300);
 /// How much older than the allowed silence a heartbeat may say that it is.
 const IN_TRANSIT: Duration = Duration::from_secs(86_400);
 /// The longest text that may be a duration or a time.
-const LONGEST_TEXT: usize = 64;
+const MAX_TEXT: usize = 64;
 
 /// A payload that was read.
 pub(super) struct ParsedPayload {
@@ -136,7 +136,7 @@ fn labels(value: &Option<Value>, issues: &mut PayloadIssues) -> Labels {
             Value::Text(value) => value.clone(),
             Value::Object(_) | Value::Other => String::new(),
         };
-        let room = labels.len() < MOST_LABELS || labels.contains_key(name);
+        let room = labels.len() < MAX_LABELS || labels.contains_key(name);
         if room && is_label_name(name) && is_label_value(&text) {
             labels.insert(name.clone(), text);
         } else {
@@ -164,7 +164,7 @@ fn duration(value: &Value) -> Option<Duration> {
     let span = match value {
         Value::Int(seconds) => Duration::from_secs(u64::try_from(*seconds).ok()?),
         Value::Float(seconds) => Duration::try_from_secs_f64(*seconds).ok()?,
-        Value::Text(text) if text.len() > LONGEST_TEXT => return None,
+        Value::Text(text) if text.len() > MAX_TEXT => return None,
         Value::Text(text) => match text.trim().parse() {
             Ok(seconds) => Duration::try_from_secs_f64(seconds).ok()?,
             Err(_) => parse_span(text)?,
@@ -178,7 +178,7 @@ fn moment(value: &Value) -> Option<Timestamp> {
     match value {
         Value::Int(number) => since_1970(*number as f64),
         Value::Float(number) => since_1970(*number),
-        Value::Text(text) if text.len() > LONGEST_TEXT => None,
+        Value::Text(text) if text.len() > MAX_TEXT => None,
         Value::Text(text) => match text.trim().parse() {
             Ok(number) => since_1970(number),
             Err(_) => parse_moment(text.trim()),
@@ -351,7 +351,7 @@ mod tests {
 
     #[test]
     fn a_kind_that_goes_by_arrival_does_not_even_look_at_the_time() {
-        let rules = KindRules { clock: TimeSource::Arrival, ..rules() };
+        let rules = KindRules { clock: TimeSource::TargetCheck, ..rules() };
         let mut issues = PayloadIssues::default();
         let ParsedPayload { at, .. } =
             read(b"{\"ts\":-1}", &Fields::default(), None, &rules, NOW, &mut issues);
@@ -372,7 +372,7 @@ mod tests {
         }
         let many: Vec<String> = (0..1000).map(|n| format!("\"l{n}\":{n}")).collect();
         let (_, declared, issues) = hear(&format!("{{\"labels\":{{{}}}}}", many.join(",")));
-        assert_eq!((declared.labels.len(), issues), (MOST_LABELS, vec![PayloadIssue::BadLabel]));
+        assert_eq!((declared.labels.len(), issues), (MAX_LABELS, vec![PayloadIssue::BadLabel]));
     }
 
     #[test]

@@ -37,7 +37,7 @@ const ROOM: usize = 64 << 20;
 /// The longest request, in bytes: the data of a timer, with room for escapes and the other fields.
 const LONGEST: usize = 128 * 1024;
 /// The longest response topic, and the longest correlation data, in bytes.
-const LONGEST_REPLY_TO: usize = 256;
+const MAX_REPLY_TO: usize = 256;
 
 /// A message on a topic of timers.
 #[derive(Debug, PartialEq)]
@@ -119,7 +119,7 @@ impl TimerReader {
         let is_of_fleet = self.filters.iter().any(|filter| covers(filter, topic));
         let is_own = topic == "rollcall" || topic.starts_with("rollcall/") || topic.starts_with('$');
         let is_topic = !topic.is_empty() && !topic.contains(['+', '#', '\0']);
-        let fits = topic.len() <= LONGEST_REPLY_TO && correlation.len() <= LONGEST_REPLY_TO;
+        let fits = topic.len() <= MAX_REPLY_TO && correlation.len() <= MAX_REPLY_TO;
         if is_of_fleet || is_own || !is_topic || !fits {
             self.telemetry.timer_answer_left_out(topic);
             return None;
@@ -185,7 +185,7 @@ mod tests {
         let reader = reader();
         let goes = |topic: &str| reader.read("7", b"", Some((topic, b"c")), NOW).reply_to.is_some();
         assert!(goes("workers/3/answers") && goes("units/7/answers"));
-        let long = "x".repeat(LONGEST_REPLY_TO + 1);
+        let long = "x".repeat(MAX_REPLY_TO + 1);
         for topic in [
             "",
             "units/7/data",

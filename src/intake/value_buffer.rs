@@ -22,7 +22,7 @@ use crate::telemetry::{Loop, Telemetry, ValueOutcome};
 const ROUND: Duration = Duration::from_secs(2);
 /// The most units whose values wait. Values beyond are counted and left to the next message. While a
 /// round is written as many again may gather.
-const MOST_UNITS: usize = 100_000;
+const MAX_UNITS: usize = 100_000;
 /// Units whose values are written in one batch: some sixty for each of the usual number of partitions.
 const BATCH: usize = 1000;
 /// How often values of a unit that the engine does not know are tried: its first heartbeat may
@@ -72,7 +72,7 @@ impl ValueBuffer {
             return;
         }
         let mut waiting = self.lock();
-        let full = waiting.len() >= MOST_UNITS;
+        let full = waiting.len() >= MAX_UNITS;
         match waiting.get_mut(unit) {
             Some(known) => values.into_iter().for_each(|(metric, value)| known.put(metric, at, value)),
             None if full => self.telemetry.unit_values(ValueOutcome::Overflow, values.len() as u64),
@@ -244,10 +244,10 @@ mod tests {
     #[test]
     fn units_beyond_the_bound_wait_for_their_next_message() {
         let buffer = buffer();
-        for unit in 0..MOST_UNITS + 10 {
+        for unit in 0..MAX_UNITS + 10 {
             take(&buffer, &format!("pump:{unit}"), 5, "{\"volts\":1}");
         }
-        assert_eq!(buffer.lock().len(), MOST_UNITS);
+        assert_eq!(buffer.lock().len(), MAX_UNITS);
         take(&buffer, "pump:1", 6, "{\"volts\":2}");
         assert_eq!(&*buffer.lock()[&"pump:1".parse().unwrap()].values[0].2, "2", "those that wait go on");
     }

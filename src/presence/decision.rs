@@ -22,14 +22,14 @@ mod operators;
 mod restored;
 mod times;
 
-pub use operators::{LONGEST_PAUSE, UnitSettings, acknowledge, configure, is_pause, pause};
+pub use operators::{MAX_PAUSE, UnitSettings, acknowledge, configure, is_pause, pause};
 pub use restored::restore;
 pub use times::{deadline, state};
 use times::{next_check, times, times_since};
 
 /// The effect of a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum HeartbeatResult {
     /// The first heartbeat of a unit.
     New,
     /// A further heartbeat of a unit that is present.
@@ -53,11 +53,11 @@ pub fn hear(
     rules: &KindRules,
     hearing: &Hearing,
     now: Timestamp,
-) -> (Heard, Option<Change>) {
+) -> (HeartbeatResult, Option<Change>) {
     let hearing = hearing.of(&rules.kind);
     let known = match &seen.facts {
         Some(Facts { standing: Standing::Retired(at), .. }) if now.since(*at) < rules.forget_after => {
-            return (Heard::Retired, None);
+            return (HeartbeatResult::Retired, None);
         }
         Some(Facts { standing: Standing::Retired(_), .. }) | None => None,
         Some(facts) => Some(facts),
@@ -65,25 +65,25 @@ pub fn hear(
     let Some(facts) = known else {
         // A unit whose stored facts cannot be read is known.
         if rules.registry == Registry::Closed && !seen.is_unreadable() {
-            return (Heard::Unregistered, None);
+            return (HeartbeatResult::Unregistered, None);
         }
         let facts = declare(Facts::new(Standing::Present, beat.at), beat);
-        return (Heard::New, Some(present(facts, rules, hearing, now)));
+        return (HeartbeatResult::New, Some(present(facts, rules, hearing, now)));
     };
     match &facts.standing {
         Standing::Offline(silence) => come_back(seen, facts, silence, beat, rules, hearing, now),
         Standing::NeverSeen => {
             let facts = Facts { standing: Standing::Present, ..facts.clone().heard(beat.at) };
-            (Heard::New, Some(present(declare(facts, beat), rules, hearing, now)))
+            (HeartbeatResult::New, Some(present(declare(facts, beat), rules, hearing, now)))
         }
         _ => {
             let newest = facts.last_seen.max(seen.alive.unwrap_or(Timestamp::ZERO));
             if beat.at < newest && seen.alive == Some(newest) && beat.declared.is_empty() {
-                return (Heard::Stale, None);
+                return (HeartbeatResult::Stale, None);
             }
             let current = facts.clone().heard(newest.max(beat.at));
             let facts = if beat.at < newest { current } else { declare(current, beat) };
-            (Heard::Refreshed, Some(present(facts, rules, hearing, now)))
+            (HeartbeatResult::Refreshed, Some(present(facts, rules, hearing, now)))
         }
     }
 }
@@ -98,17 +98,17 @@ fn come_back(
     rules: &KindRules,
     hearing: &Hearing,
     now: Timestamp,
-) -> (Heard, Option<Change>) {
+) -> (HeartbeatResult, Option<Change>) {
     let back = Facts { standing: Standing::Present, last_seen: beat.at, silent_from: None, ..facts.clone() };
     let back = declare(back, beat);
     let sent = beat.not_before.map_or(beat.at, |earliest| earliest.min(beat.at));
     if sent <= known_until(facts, silence, rules)
         || times(&back, beat.at, beat.at, &back.policy(rules), hearing).deadline < now
     {
-        return (Heard::Stale, None);
+        return (HeartbeatResult::Stale, None);
     }
     let record = facts.closed(&seen.unit, silence, beat.at, Closing::Return);
-    (Heard::Back, Some(Change { record: Some(record), ..present(back, rules, hearing, now) }))
+    (HeartbeatResult::Back, Some(Change { record: Some(record), ..present(back, rules, hearing, now) }))
 }
 
 /// Heartbeats that were sent up to this moment belong to the silence of the open record. A late instance may write
@@ -131,7 +131,7 @@ fn same_heartbeat(silence: &Silence) -> Duration {
 fn declare(mut facts: Facts, beat: &Heartbeat) -> Facts {
     facts.declared_timeout = beat.declared.timeout.or(facts.declared_timeout);
     facts.labels.extend(beat.declared.labels.clone());
-    while facts.labels.len() > super::MOST_LABELS {
+    while facts.labels.len() > super::MAX_LABELS {
         facts.labels.pop_last();
     }
     facts.sleep = beat.declared.sleep.map(|span| Interval { from: beat.at, to: beat.at + span });

@@ -63,7 +63,7 @@ pub struct Probed {
 
 /// For how many timeouts, and for how long at most, a removed filter holds back its kind.
 const REMOVED_TIMEOUTS: u32 = 4;
-const LONGEST_REMOVED: Duration = Duration::from_secs(3600);
+const MAX_REMOVED: Duration = Duration::from_secs(3600);
 
 /// A filter that was heard, is no longer configured, and holds back its kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -174,7 +174,7 @@ impl Hearing {
             let unheard = self.of(kind).ledger.intervals().iter();
             let blind: Duration = unheard.map(|interval| interval.to.since(interval.from.max(*heard))).sum();
             let counts = self.heard?.since(*heard).saturating_sub(blind);
-            let rest = (REMOVED_TIMEOUTS * timeout(kind)).min(LONGEST_REMOVED).checked_sub(counts)?;
+            let rest = (REMOVED_TIMEOUTS * timeout(kind)).min(MAX_REMOVED).checked_sub(counts)?;
             Some(RemovedFilter { kind: kind.clone(), filter: filter.clone(), heard: *heard, rest })
         };
         self.filters.proved.iter().filter_map(of_proof).collect()

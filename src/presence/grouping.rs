@@ -71,9 +71,9 @@ impl Pace {
     }
 
     /// The transition that joins: a return that is not notified only ends its silence.
-    pub fn form(&self, form: Form) -> Form {
+    pub fn form(&self, form: MemberTransition) -> MemberTransition {
         match (form, self.recoveries) {
-            (Form::Online, Recoveries::None) => Form::Removed,
+            (MemberTransition::Online, Recoveries::None) => MemberTransition::Removed,
             _ => form,
         }
     }
@@ -96,11 +96,12 @@ impl Pace {
     /// The deadline of a silence that may be the rest of a storm: it need not last and is not held by itself.
     pub fn storm_deadline(
         &self,
-        form: Form,
+        form: MemberTransition,
         deadline: Timestamp,
         held_until: Option<Timestamp>,
     ) -> Option<Timestamp> {
-        (form == Form::Offline && self.lasts.is_zero() && held_until.is_none()).then_some(deadline)
+        (form == MemberTransition::Offline && self.lasts.is_zero() && held_until.is_none())
+            .then_some(deadline)
     }
 
     /// How long returns wait; `None`: they do not. A silence that joins while an earlier return of its unit waits is
@@ -119,14 +120,14 @@ impl Pace {
 
     /// The begin of the wait of a transition that joins now.
     /// Only a silence waits, `deadline` is its own. A return waits only if the pace says so.
-    pub fn waits_since(&self, form: Form, deadline: Timestamp, now: Timestamp) -> Timestamp {
+    pub fn waits_since(&self, form: MemberTransition, deadline: Timestamp, now: Timestamp) -> Timestamp {
         let returns = match self.recoveries {
-            Recoveries::After(wait) if form == Form::Online => wait,
+            Recoveries::After(wait) if form == MemberTransition::Online => wait,
             _ => Duration::ZERO,
         };
         match form {
-            Form::Offline if self.lasts.is_zero() => now,
-            Form::Offline => now.max(deadline + self.lasts - self.wait),
+            MemberTransition::Offline if self.lasts.is_zero() => now,
+            MemberTransition::Offline => now.max(deadline + self.lasts - self.wait),
             _ => now + returns - self.wait,
         }
     }
@@ -134,7 +135,7 @@ impl Pace {
 
 /// The transition of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum MemberTransition {
     Offline,
     Online,
     /// The silence is over, and receivers are not notified of it.
@@ -142,18 +143,18 @@ pub enum Form {
     Blind,
 }
 
-impl Form {
+impl MemberTransition {
     /// Whether it waits for nothing: whatever follows, it is part of the next notification of its group.
     pub fn is_final(self) -> bool {
-        self != Form::Offline
+        self != MemberTransition::Offline
     }
 
     pub fn as_str(self) -> &'static str {
         match self {
-            Form::Offline => "offline",
-            Form::Online => "online",
-            Form::Removed => "removed",
-            Form::Blind => "blind",
+            MemberTransition::Offline => "offline",
+            MemberTransition::Online => "online",
+            MemberTransition::Removed => "removed",
+            MemberTransition::Blind => "blind",
         }
     }
 }
@@ -200,11 +201,11 @@ impl Stage {
 
     /// The stage of a member after a transition; `None`: the transition changes nothing. `now` is `None` for a new
     /// member.
-    pub fn next(now: Option<Stage>, form: Form) -> Option<Stage> {
-        let is_end = matches!(form, Form::Online | Form::Removed);
+    pub fn next(now: Option<Stage>, form: MemberTransition) -> Option<Stage> {
+        let is_end = matches!(form, MemberTransition::Online | MemberTransition::Removed);
         match now {
             None if !is_end => Some(Stage::Waits),
-            Some(Stage::Notified) if form == Form::Online => Some(Stage::IsBack),
+            Some(Stage::Notified) if form == MemberTransition::Online => Some(Stage::IsBack),
             None | Some(Stage::Waits | Stage::Notified) if is_end => Some(Stage::Over),
             _ => None,
         }
@@ -231,8 +232,8 @@ pub struct GroupTimes {
 
 /// A transition on its way into a group.
 #[derive(Clone, Copy, Debug)]
-pub struct JoiningForm {
-    pub form: Form,
+pub struct JoiningTransition {
+    pub form: MemberTransition,
     /// See [`Pace::waits_since`].
     pub since: Timestamp,
     /// It is a return, and no other silence of the group lasts that receivers were notified of.
@@ -274,7 +275,7 @@ pub struct ReadySince {
 
 impl GroupTimes {
     /// The last sealing, if the silence that joins is of the storm that was notified then, and joins late.
-    fn storm(&self, joining: JoiningForm, pace: Pace, now: Timestamp) -> Option<Timestamp> {
+    fn storm(&self, joining: JoiningTransition, pace: Pace, now: Timestamp) -> Option<Timestamp> {
         let deadline = joining.deadline.filter(|_| pace.is_shared)?;
         let is_of_storm =
             |sealed: &Timestamp| deadline <= *sealed && sealed.since(deadline) <= STORM && *sealed <= now;
@@ -282,23 +283,23 @@ impl GroupTimes {
     }
 
     /// From when on the wait of a transition counts.
-    pub fn since_with(&self, joining: JoiningForm, pace: Pace, now: Timestamp) -> Timestamp {
+    pub fn since_with(&self, joining: JoiningTransition, pace: Pace, now: Timestamp) -> Timestamp {
         self.storm(joining, pace, now).unwrap_or(joining.since)
     }
 
     /// When the group is due once this transition has joined.
-    pub fn due_with(&self, joining: JoiningForm, pace: Pace, now: Timestamp) -> Timestamp {
-        let JoiningForm { form, since, is_last, held_until, .. } = joining;
+    pub fn due_with(&self, joining: JoiningTransition, pace: Pace, now: Timestamp) -> Timestamp {
+        let JoiningTransition { form, since, is_last, held_until, .. } = joining;
         let (gathers, storm) = (pace.gathers(), self.storm(joining, pace, now));
         let at = match form {
             _ if storm.is_some() => storm.map_or(now, |sealed| sealed + pace.wait).max(now + gathers),
-            Form::Blind => now,
-            Form::Offline => (since + pace.wait).max(since + gathers),
+            MemberTransition::Blind => now,
+            MemberTransition::Offline => (since + pace.wait).max(since + gathers),
             _ if is_last => (since + pace.wait).max(now + pace.wait),
             _ => (since + pace.wait).max(now + pace.wait).max(now + gathers),
         };
         // A sealing in the future is ignored: the group would wait for it.
-        let waits = form != Form::Blind && !is_last && storm.is_none();
+        let waits = form != MemberTransition::Blind && !is_last && storm.is_none();
         let sealed = self.sealed.filter(|sealed| *sealed <= now && waits);
         let at = sealed.map_or(at, |sealed| at.max(sealed + pace.interval));
         let at = held_until.map_or(at, |until| at.max(until));
@@ -306,7 +307,7 @@ impl GroupTimes {
     }
 
     /// Whether the group is sealed with a transition that joins it alone.
-    pub fn is_sealed_at_once(&self, joining: JoiningForm, pace: Pace, now: Timestamp) -> bool {
+    pub fn is_sealed_at_once(&self, joining: JoiningTransition, pace: Pace, now: Timestamp) -> bool {
         self.due.is_none() && self.due_with(joining, pace, now) <= now
     }
 

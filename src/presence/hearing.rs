@@ -26,12 +26,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Interval, LONGEST_TIMEOUT};
+use super::{Interval, MAX_TIMEOUT};
 use crate::clock::Timestamp;
 
 /// How long a blind interval is kept: a silence may be allowed for the longest timeout twice, once as timeout and
 /// once as grace.
-pub const BLIND_RETENTION: Duration = Duration::from_secs(2 * LONGEST_TIMEOUT.as_secs());
+pub const BLIND_RETENTION: Duration = Duration::from_secs(2 * MAX_TIMEOUT.as_secs());
 
 /// A subscription that hears, and how much its canaries prove.
 #[derive(Clone, Debug, PartialEq, Eq)]

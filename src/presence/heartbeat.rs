@@ -10,9 +10,9 @@ use crate::clock::Timestamp;
 pub type Labels = BTreeMap<String, String>;
 
 /// The most labels that a unit may have.
-pub const MOST_LABELS: usize = 16;
+pub const MAX_LABELS: usize = 16;
 /// The longest value of a label, in bytes.
-pub const LONGEST_LABEL: usize = 128;
+pub const MAX_LABEL: usize = 128;
 
 /// Names that matchers, alerts and metrics give a meaning of their own, so no label of a unit may have them.
 const OWN_NAMES: [&str; 5] = ["kind", "unit", "state", "cause", "transition"];
@@ -31,7 +31,7 @@ pub fn is_label_name(name: &str) -> bool {
 
 /// Whether `value` may be the value of a label: 1–128 bytes, no control characters.
 pub fn is_label_value(value: &str) -> bool {
-    (1..=LONGEST_LABEL).contains(&value.len()) && !value.chars().any(char::is_control)
+    (1..=MAX_LABEL).contains(&value.len()) && !value.chars().any(char::is_control)
 }
 
 /// The declarations of a heartbeat.

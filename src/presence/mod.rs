@@ -27,35 +27,35 @@ mod unit;
 pub use ahead::{as_corrected, corrected, future_moment};
 pub use blindness::{Interval, Ledger};
 pub use decision::{
-    Heard, LONGEST_PAUSE, Registration, UnitSettings, Verdict, acknowledge, check_deadline, configure,
+    HeartbeatResult, MAX_PAUSE, Registration, UnitSettings, Verdict, acknowledge, check_deadline, configure,
     deadline, hear, is_pause, pause, recheck_deadline, register, restore, retire, state, unwatch,
 };
 pub use facts::{Change, Facts, IndexChange, KeyChange, Silence, Snapshot, Standing, State, TimeoutRule};
 pub use filters::{DEFAULT_SETTLE, FilterProofs, Filters, Hearing, Probed, RemovedFilter, covers, prove};
 pub use flapping::{FlapLook, FlapRule, Flaps, Noted};
 pub use grouping::{
-    FINAL_BEFORE, Form, GATHERS, GroupTimes, JoiningForm, Left, Pace, ReadySince, Recoveries, STORM, Sealed,
-    Stage, is_detected_again, since_of, stored_since,
+    FINAL_BEFORE, GATHERS, GroupTimes, JoiningTransition, Left, MemberTransition, Pace, ReadySince,
+    Recoveries, STORM, Sealed, Stage, is_detected_again, since_of, stored_since,
 };
 pub use hearing::{
     BLIND_RETENTION, BlindInterval, Gap, HearingState, MemberState, NotAttending, SessionState, ShareMember,
     Subscription,
 };
-pub use heartbeat::{Declared, Heartbeat, LONGEST_LABEL, Labels, MOST_LABELS, is_label_name, is_label_value};
+pub use heartbeat::{Declared, Heartbeat, Labels, MAX_LABEL, MAX_LABELS, is_label_name, is_label_value};
 pub use incident::{FirstUnit, GroupIncident, Incident, JudgedIncident, Members, judge_incident};
 pub use mass_offline::{FleetCount, MassOfflineRule, Release, ReleaseReason, Trip, release};
-pub use name::LONGEST_ID;
+pub use name::MAX_ID;
 pub use pace::{blind_gap, canary_period, probe_gap, probe_period};
 pub use policy::{
-    DEFAULT_MAX_UNITS, DEFAULT_TIMEOUT, KindRules, LONGEST_TIMEOUT, Override, Policy, Registry,
-    SHORTEST_TIMEOUT, TimeSource, is_archived, is_timeout,
+    DEFAULT_MAX_UNITS, DEFAULT_TIMEOUT, KindRules, MAX_TIMEOUT, MIN_TIMEOUT, Override, Policy, Registry,
+    TimeSource, is_archived, is_timeout,
 };
 pub use record::{Acknowledgement, Cause, Closing, OfflineRecord, RecordId, RecordIdError, Transition};
 pub use reminding::{LastingSilence, Look, look};
-pub use roster::{LONGEST_LEASE, Renewed, RosterState};
+pub use roster::{MAX_LEASE, Renewed, RosterState};
 pub use shown::{Shown, is_visible};
 pub use timer::{
-    DEFAULT_MOST_OF_CLASS, DEFAULT_MOST_TIMERS, DEFAULT_TIMER_KEEP, FiredTimer, Guarantee, MOST_TIMER_BYTES,
+    DEFAULT_MOST_OF_CLASS, DEFAULT_MOST_TIMERS, DEFAULT_TIMER_KEEP, FiredTimer, Guarantee, MAX_TIMER_BYTES,
     NewTimer, Receipt, Timer, TimerClass, TimerData, TimerError, TimerId, TimerStanding, TimerState,
     TimerType,
 };

@@ -7,13 +7,13 @@ use std::str::FromStr;
 use serde::de::{Deserializer, Error, Visitor};
 
 /// The longest id of a unit or a timer, in bytes of UTF-8.
-pub const LONGEST_ID: usize = 128;
+pub const MAX_ID: usize = 128;
 
 /// Why an id is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IdFault {
     Empty,
-    /// More than [`LONGEST_ID`] bytes.
+    /// More than [`MAX_ID`] bytes.
     Long,
     /// `/`, `+`, `#` or a control character.
     Bad,
@@ -23,7 +23,7 @@ pub(super) enum IdFault {
 pub(super) fn check_id(id: &str) -> Result<(), IdFault> {
     if id.is_empty() {
         Err(IdFault::Empty)
-    } else if id.len() > LONGEST_ID {
+    } else if id.len() > MAX_ID {
         Err(IdFault::Long)
     } else if id.chars().any(|c| c.is_control() || matches!(c, '/' | '+' | '#')) {
         Err(IdFault::Bad)

@@ -12,35 +12,35 @@ use std::time::Duration;
 
 /// The number of canaries within a timeout.
 const CANARIES_A_TIMEOUT: u32 = 20;
-const SHORTEST_PERIOD: Duration = Duration::from_millis(50);
-const LONGEST_PERIOD: Duration = Duration::from_secs(1);
+const MIN_PERIOD: Duration = Duration::from_millis(50);
+const MAX_PERIOD: Duration = Duration::from_secs(1);
 
 /// The part of a timeout that a gap may last without being blind time.
 const GAPS_A_TIMEOUT: u32 = 4;
-const SHORTEST_GAP: Duration = Duration::from_millis(500);
-const LONGEST_GAP: Duration = Duration::from_secs(3);
+const MIN_GAP: Duration = Duration::from_millis(500);
+const MAX_GAP: Duration = Duration::from_secs(3);
 
 /// There may be many topics to probe, and a slack of ten seconds is enough for all of them.
-const LONGEST_PROBE_PERIOD: Duration = Duration::from_secs(5);
+const MAX_PROBE_PERIOD: Duration = Duration::from_secs(5);
 /// How many probes of a topic filter may be missing before it counts as not heard.
 const MISSING_PROBES: u32 = 3;
 
 /// How often a canary goes out where the shortest timeout is this one: a twentieth of it, from 50 ms to a second.
 /// The slack of a timeout is twice as long, so that the proof is there when the deadline passes.
 pub fn canary_period(shortest: Duration) -> Duration {
-    (shortest / CANARIES_A_TIMEOUT).clamp(SHORTEST_PERIOD, LONGEST_PERIOD)
+    (shortest / CANARIES_A_TIMEOUT).clamp(MIN_PERIOD, MAX_PERIOD)
 }
 
 /// Two canaries further apart than this enclose a blind interval: a quarter of the shortest timeout, from half a
 /// second to three, and never less than three periods.
 pub fn blind_gap(shortest: Duration) -> Duration {
-    (shortest / GAPS_A_TIMEOUT).clamp(SHORTEST_GAP, LONGEST_GAP)
+    (shortest / GAPS_A_TIMEOUT).clamp(MIN_GAP, MAX_GAP)
 }
 
 /// How often a probe proves that a topic filter is heard, where `shortest` is the shortest timeout of its units. Half
 /// of their slack, so that the proof is there when a deadline passes.
 pub fn probe_period(shortest: Duration) -> Duration {
-    (shortest / CANARIES_A_TIMEOUT).clamp(SHORTEST_PERIOD, LONGEST_PROBE_PERIOD)
+    (shortest / CANARIES_A_TIMEOUT).clamp(MIN_PERIOD, MAX_PROBE_PERIOD)
 }
 
 /// Two probes of a filter that are further apart than this enclose a blind interval of its kinds. `gap` is the gap of
@@ -53,7 +53,7 @@ pub fn probe_gap(shortest: Duration, gap: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::presence::{LONGEST_TIMEOUT, SHORTEST_TIMEOUT};
+    use crate::presence::{MAX_TIMEOUT, MIN_TIMEOUT};
 
     #[test]
     fn canaries_are_as_fast_as_the_shortest_timeout_needs_and_gaps_are_shorter() {
@@ -71,8 +71,8 @@ mod tests {
             assert_eq!(canary_period(shortest), Duration::from_millis(period), "{timeout}");
             assert_eq!(blind_gap(shortest), Duration::from_millis(gap), "{timeout}");
         }
-        let mut timeout = SHORTEST_TIMEOUT;
-        while timeout < LONGEST_TIMEOUT {
+        let mut timeout = MIN_TIMEOUT;
+        while timeout < MAX_TIMEOUT {
             assert!(blind_gap(timeout) >= 3 * canary_period(timeout) && blind_gap(timeout) <= timeout / 2);
             timeout = timeout * 11 / 10;
         }

@@ -9,15 +9,15 @@ use super::Kind;
 use crate::clock::Timestamp;
 
 /// The shortest timeout: 1 s.
-pub const SHORTEST_TIMEOUT: Duration = Duration::from_secs(1);
+pub const MIN_TIMEOUT: Duration = Duration::from_secs(1);
 /// The longest timeout: 400 days.
-pub const LONGEST_TIMEOUT: Duration = Duration::from_secs(400 * 86_400);
+pub const MAX_TIMEOUT: Duration = Duration::from_secs(400 * 86_400);
 /// The timeout of a kind that names none: 48 h.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(48 * 3600);
 
 /// Whether a timeout is within its bounds.
 pub fn is_timeout(span: Duration) -> bool {
-    (SHORTEST_TIMEOUT..=LONGEST_TIMEOUT).contains(&span)
+    (MIN_TIMEOUT..=MAX_TIMEOUT).contains(&span)
 }
 
 /// The allowed silence of one unit.
@@ -63,7 +63,7 @@ pub const DEFAULT_MAX_UNITS: u64 = 10_000_000;
 pub enum TimeSource {
     /// The arrival of the message.
     #[default]
-    Arrival,
+    TargetCheck,
     /// The `ts` of the payload, where it is plausible.
     Device,
 }
@@ -116,8 +116,8 @@ impl KindRules {
             policy: Policy { timeout: DEFAULT_TIMEOUT, grace: Duration::ZERO },
             accept_timeout: true,
             accept_sleep: true,
-            max_sleep: LONGEST_TIMEOUT,
-            clock: TimeSource::Arrival,
+            max_sleep: MAX_TIMEOUT,
+            clock: TimeSource::TargetCheck,
             registry: Registry::Open,
             first_timeout: None,
             forget_after: Duration::from_secs(30 * 86_400),

@@ -15,7 +15,7 @@ use crate::clock::Timestamp;
 
 /// No version of Rollcall asks for a longer lease. A lease that ends later was written by another program, or by a
 /// server whose clock was wrong; it is removed.
-pub const LONGEST_LEASE: Duration = Duration::from_secs(60);
+pub const MAX_LEASE: Duration = Duration::from_secs(60);
 
 /// While the engine's clock is behind, the time of the fleet goes by this much slower, in thousandths.
 const SLOWER: u32 = 5;
@@ -61,7 +61,7 @@ impl RosterState {
         }
         self.last = Some(now);
         self.ends.retain(|_, end| *end > now);
-        let latest = now + LONGEST_LEASE.max(lease);
+        let latest = now + MAX_LEASE.max(lease);
         let implausible = self.ends.extract_if(.., |_, end| *end > latest).map(|(name, _)| name).collect();
         let is_new = self.ends.insert(instance.to_owned(), now + lease).is_none();
         let others = self.ends.iter().filter(|(name, _)| *name != instance);

@@ -15,11 +15,11 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
-use super::name::{IdFault, LONGEST_ID, check_id, is_class_name, text_names};
+use super::name::{IdFault, MAX_ID, check_id, is_class_name, text_names};
 use crate::clock::Timestamp;
 
 /// The most bytes of a timer's data.
-pub const MOST_TIMER_BYTES: usize = 64 * 1024;
+pub const MAX_TIMER_BYTES: usize = 64 * 1024;
 
 /// Why a timer is refused. The text says what is allowed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -29,15 +29,15 @@ pub enum TimerError {
     Type,
     #[error("the id of a timer is at least one character long")]
     EmptyId,
-    /// More than [`LONGEST_ID`] bytes.
-    #[error("the id of a timer is at most {LONGEST_ID} bytes long")]
+    /// More than [`MAX_ID`] bytes.
+    #[error("the id of a timer is at most {MAX_ID} bytes long")]
     LongId,
     /// `/`, `+`, `#` or a control character.
     #[error("the id of a timer has no /, +, # and no control characters")]
     BadId,
     #[error("the data of a timer are JSON: {0}")]
     Data(String),
-    #[error("the data of a timer are at most {MOST_TIMER_BYTES} bytes long")]
+    #[error("the data of a timer are at most {MAX_TIMER_BYTES} bytes long")]
     LargeData,
     /// Not among [`TimerState::ALL`].
     #[error("the state of a timer is waiting, fired, delivered, dead or cancelled")]
@@ -100,7 +100,7 @@ impl FromStr for TimerType {
 
 text_names!(TimerId, TimerType);
 
-/// The data of a timer: any JSON, kept as it was written, at most [`MOST_TIMER_BYTES`]. Those of a timer without data
+/// The data of a timer: any JSON, kept as it was written, at most [`MAX_TIMER_BYTES`]. Those of a timer without data
 /// are `null`. They serialize as the JSON that they are.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TimerData(Box<str>);
@@ -126,7 +126,7 @@ impl Default for TimerData {
 impl FromStr for TimerData {
     type Err = TimerError;
     fn from_str(json: &str) -> Result<TimerData, TimerError> {
-        if json.len() > MOST_TIMER_BYTES {
+        if json.len() > MAX_TIMER_BYTES {
             return Err(TimerError::LargeData);
         }
         let data: &RawValue =
@@ -151,7 +151,7 @@ impl Serialize for TimerData {
 impl<'de> Deserialize<'de> for TimerData {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<TimerData, D::Error> {
         let raw: Box<RawValue> = Deserialize::deserialize(deserializer)?;
-        if raw.get().len() > MOST_TIMER_BYTES {
+        if raw.get().len() > MAX_TIMER_BYTES {
             return Err(serde::de::Error::custom(TimerError::LargeData));
         }
         Ok(TimerData(raw.get().into()))

@@ -7,7 +7,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use super::name::{IdFault, LONGEST_ID, check_id, is_class_name, text_names};
+use super::name::{IdFault, MAX_ID, check_id, is_class_name, text_names};
 
 /// Why a name is refused. The text says which names are allowed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -17,8 +17,8 @@ pub enum NameError {
     Kind,
     #[error("a unit id is at least one character long")]
     EmptyId,
-    /// More than [`LONGEST_ID`] bytes.
-    #[error("a unit id is at most {LONGEST_ID} bytes long")]
+    /// More than [`MAX_ID`] bytes.
+    #[error("a unit id is at most {MAX_ID} bytes long")]
     LongId,
     /// `/`, `+`, `#` or a control character.
     #[error("a unit id has no /, +, # and no control characters")]

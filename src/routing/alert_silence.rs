@@ -28,14 +28,14 @@ use crate::presence::OfflineRecord;
 /// How long an alert silence is kept after its end.
 pub const RETENTION: Duration = Duration::from_secs(120 * 3600);
 /// The most alert silences that are kept, the expired ones included.
-pub const MOST_SILENCES: usize = 10_000;
+pub const MAX_SILENCES: usize = 10_000;
 /// The most matchers of one, and of a filter of alerts: an expression takes memory.
-pub const MOST_MATCHERS: usize = 64;
+pub const MAX_MATCHERS: usize = 64;
 /// The longest matchers of one, names and values together, in bytes.
-const LONGEST_MATCHERS: usize = 8 * 1024;
+const MAX_MATCHERS_BYTES: usize = 8 * 1024;
 /// The longest author and the longest comment, in bytes.
-pub const LONGEST_AUTHOR: usize = 128;
-pub const LONGEST_COMMENT: usize = 1024;
+pub const MAX_AUTHOR: usize = 128;
+pub const MAX_COMMENT: usize = 1024;
 
 /// The id of an alert silence: a random UUID, in its usual spelling.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -217,18 +217,18 @@ pub enum SilenceError {
         "a silence needs at least one matcher that does not match an empty value, or it covers everything"
     )]
     MatchesEmpty,
-    #[error("a silence has at most {MOST_MATCHERS} matchers of together at most {LONGEST_MATCHERS} bytes")]
+    #[error("a silence has at most {MAX_MATCHERS} matchers of together at most {MAX_MATCHERS_BYTES} bytes")]
     LongMatchers,
-    #[error("a silence needs an author of at most {LONGEST_AUTHOR} bytes, without control characters")]
+    #[error("a silence needs an author of at most {MAX_AUTHOR} bytes, without control characters")]
     BadAuthor,
     #[error(
-        "the comment of a silence has at most {LONGEST_COMMENT} bytes, and no control characters but line breaks"
+        "the comment of a silence has at most {MAX_COMMENT} bytes, and no control characters but line breaks"
     )]
     BadComment,
     #[error("a silence ends after its begin and after now")]
     BadTimes,
     #[error(
-        "there are {MOST_SILENCES} silences already, the expired ones of the last five days included; expire some"
+        "there are {MAX_SILENCES} silences already, the expired ones of the last five days included; expire some"
     )]
     TooMany,
 }
@@ -239,7 +239,7 @@ impl WantedSilence {
         let length: usize = self.matchers.iter().map(length).sum();
         if self.matchers.is_empty() {
             Err(SilenceError::NoMatcher)
-        } else if self.matchers.len() > MOST_MATCHERS || length > LONGEST_MATCHERS {
+        } else if self.matchers.len() > MAX_MATCHERS || length > MAX_MATCHERS_BYTES {
             Err(SilenceError::LongMatchers)
         } else if self.matchers.iter().all(|matcher| matcher.is_match("")) {
             Err(SilenceError::MatchesEmpty)
@@ -263,13 +263,13 @@ impl WantedSilence {
 /// Whether a text may name the author of a change.
 pub fn is_author(text: &str) -> bool {
     let length = text.trim().len();
-    length > 0 && text.len() <= LONGEST_AUTHOR && !text.chars().any(char::is_control)
+    length > 0 && text.len() <= MAX_AUTHOR && !text.chars().any(char::is_control)
 }
 
 /// Whether a text may be the comment of a change.
 pub fn is_comment(text: &str) -> bool {
     let is_control = |c: char| c.is_control() && !matches!(c, '\n' | '\r' | '\t');
-    text.len() <= LONGEST_COMMENT && !text.chars().any(is_control)
+    text.len() <= MAX_COMMENT && !text.chars().any(is_control)
 }
 
 /// Decides on a new alert silence, or a change of one of `stored`. Answers what is written: the last of it is in force.

@@ -17,12 +17,12 @@ use crate::presence::{Kind, OfflineRecord, Pace, Recoveries, is_archived};
 pub struct Destination {
     pub receivers: Vec<String>,
     pub pace: Pace,
-    pub again: Again,
+    pub again: FollowUps,
 }
 
 /// Reminders and escalations of silences that last.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Again {
+pub struct FollowUps {
     /// How often the receivers are reminded; `None`: never.
     pub repeat: Option<Duration>,
     /// In the order of their times.
@@ -37,7 +37,7 @@ pub struct Escalation {
     pub receivers: Vec<String>,
 }
 
-impl Again {
+impl FollowUps {
     /// How long after a notification the first of it is due.
     pub fn first(&self) -> Option<Duration> {
         self.repeat.into_iter().chain(self.escalate.iter().map(|step| step.after)).min()
@@ -47,10 +47,10 @@ impl Again {
 impl Destination {
     /// Without reminders.
     pub fn new(receivers: Vec<String>, pace: Pace) -> Destination {
-        Destination { receivers, pace, again: Again::default() }
+        Destination { receivers, pace, again: FollowUps::default() }
     }
 
-    pub fn with(self, again: Again) -> Destination {
+    pub fn with(self, again: FollowUps) -> Destination {
         Destination { pace: Pace { looks_after: again.first(), ..self.pace }, again, ..self }
     }
 
@@ -285,7 +285,7 @@ impl Destinations {
 
     /// Whether a route reminds its receivers, or notifies others.
     pub fn has_reminders(&self) -> bool {
-        self.routes.values().chain([&self.root]).any(|one| one.again != Again::default())
+        self.routes.values().chain([&self.root]).any(|one| one.again != FollowUps::default())
     }
 
     /// The receivers that are configured and do not belong to a destination. They are notified of the returns of

@@ -7,12 +7,12 @@ use data_encoding::HEXLOWER;
 use ring::digest::{SHA256, digest};
 
 /// The longest list of receivers in an id, in bytes; a longer one is a digest.
-const LONGEST_RECEIVERS: usize = 200;
+const MAX_RECEIVERS: usize = 200;
 
 /// `conditions`: the matchers of the route and of those above it.
 pub(super) fn id(receivers: &[String], conditions: &str) -> String {
     let mut names = receivers.join("+");
-    if names.len() > LONGEST_RECEIVERS {
+    if names.len() > MAX_RECEIVERS {
         // No receiver has such a name.
         names = format!("~{}", short_digest(&names));
     }

@@ -8,7 +8,7 @@ use regex::{Regex, RegexBuilder};
 use crate::presence::{OfflineRecord, Transition, is_label_name};
 
 /// The most memory that a compiled expression may take, in bytes.
-const LARGEST_EXPRESSION: usize = 1 << 20;
+const MAX_EXPRESSION: usize = 1 << 20;
 
 /// How a matcher compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,7 +128,7 @@ pub(super) fn label<'a>(record: &'a OfflineRecord, name: &str) -> &'a str {
 }
 
 fn compile(value: &str) -> Result<Regex, String> {
-    let build = |text: &str| RegexBuilder::new(text).size_limit(LARGEST_EXPRESSION).build();
+    let build = |text: &str| RegexBuilder::new(text).size_limit(MAX_EXPRESSION).build();
     // First as it stands: `a)|(b` compiles only within the parentheses.
     let built = build(value).and_then(|_| build(&format!("^(?:{value})$")));
     built.map_err(|error| match error {

@@ -39,7 +39,8 @@ mod tree;
 
 pub use alert_silence::{AlertSilence, SilenceId};
 pub use destinations::{
-    Again, DATA_LOST, Destination, Destinations, Escalation, FLAPPING, MASS_OFFLINE, is_blind, is_flapping,
+    DATA_LOST, Destination, Destinations, Escalation, FLAPPING, FollowUps, MASS_OFFLINE, is_blind,
+    is_flapping,
 };
 pub use id::is_of_root;
 pub use inhibition::{InhibitRule, Inhibited, Inhibition, Inhibitors, Source, replaces};

@@ -4,7 +4,7 @@
 //! over. So a unit that is back by then is never notified, and one that is still offline is notified once.
 //!
 //! # Why a group is held for a minute at a time
-//! A mute may leave the configuration. A group that is held is looked at again after [`LONGEST_HOLD`], and then it is
+//! A mute may leave the configuration. A group that is held is looked at again after [`MAX_HOLD`], and then it is
 //! sealed, or held again.
 
 use std::collections::HashMap;
@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::RouteTimes;
 use crate::clock::Timestamp;
 
-const LONGEST_HOLD: Duration = Duration::from_secs(60);
+const MAX_HOLD: Duration = Duration::from_secs(60);
 
 /// The times of all routes that have any.
 #[derive(Debug, Default)]
@@ -58,7 +58,7 @@ impl Mutes {
 
 /// Until when a group is held whose route is muted until then.
 pub(super) fn held_until(muted_until: Timestamp, now: Timestamp) -> Timestamp {
-    muted_until.min(now + LONGEST_HOLD)
+    muted_until.min(now + MAX_HOLD)
 }
 
 #[cfg(test)]
@@ -87,7 +87,7 @@ mod tests {
             assert_eq!(mutes.at(day(23)).len(), 0);
             assert_eq!(mutes.at(day(24)).get("hook.0"), Some(&day(30)));
         }
-        assert_eq!(held_until(day(6), day(1)), day(1) + LONGEST_HOLD);
+        assert_eq!(held_until(day(6), day(1)), day(1) + MAX_HOLD);
         assert_eq!(held_until(day(1), day(1) - Duration::from_secs(1)), day(1));
     }
 }

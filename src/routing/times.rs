@@ -52,10 +52,10 @@ pub struct TimeInterval {
 const DAY: i16 = 24 * 60;
 
 /// A mute that has lasted for so long has no beginning.
-const LONGEST_MUTE: Duration = Duration::from_secs(400 * 86_400);
+const MAX_MUTE: Duration = Duration::from_secs(400 * 86_400);
 
 /// How many changes are looked at for the end of a time: more than there are in a year of days with four ranges each.
-const MOST_CHANGES: usize = 4000;
+const MAX_CHANGES: usize = 4000;
 
 impl TimeInterval {
     /// Whether a moment is within it.
@@ -144,7 +144,7 @@ impl RouteTimes {
     pub fn muted_until(&self, now: Timestamp) -> Option<Timestamp> {
         self.muted_by(now)?;
         let mut at = now;
-        for _ in 0..MOST_CHANGES {
+        for _ in 0..MAX_CHANGES {
             at = self.next_change(at);
             if self.muted_by(at).is_none() {
                 break;
@@ -163,10 +163,10 @@ impl RouteTimes {
             if begin.is_some() {
                 return begin;
             }
-            if back == LONGEST_MUTE {
+            if back == MAX_MUTE {
                 return Some(Timestamp::ZERO);
             }
-            back = (back * 4).min(LONGEST_MUTE);
+            back = (back * 4).min(MAX_MUTE);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{Again, Destination, Destinations, Matcher, RouteTimes, id};
+use super::{Destination, Destinations, FollowUps, Matcher, RouteTimes, id};
 use crate::clock::Timestamp;
 use crate::presence::{Labels, OfflineRecord, Pace};
 
@@ -23,7 +23,7 @@ pub struct Route {
     /// How fast its groups are notified; whether units share them follows from `group_by`.
     pub pace: Pace,
     /// Reminders and escalations.
-    pub again: Again,
+    pub again: FollowUps,
     /// When it notifies. Not inherited.
     pub times: RouteTimes,
     /// The first that matches takes the silence from this route.
@@ -38,7 +38,7 @@ impl Default for Route {
             receivers: Vec::new(),
             group_by: Vec::new(),
             pace: Pace::AT_ONCE,
-            again: Again::default(),
+            again: FollowUps::default(),
             times: RouteTimes::default(),
             routes: Vec::new(),
         }

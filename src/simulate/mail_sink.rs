@@ -15,11 +15,11 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 /// The most mails that are kept; the oldest are dropped first.
-const MOST_KEPT: usize = 10_000;
+const MAX_KEPT: usize = 10_000;
 /// The longest line of a conversation.
-const LONGEST_LINE: u64 = 64 << 10;
+const MAX_LINE: u64 = 64 << 10;
 /// The largest mail, in bytes.
-const LARGEST_MAIL: usize = 16 << 20;
+const MAX_MAIL: usize = 16 << 20;
 
 #[derive(Default)]
 pub struct Options {
@@ -256,7 +256,7 @@ impl Conversation {
     /// A line without its line end; `None` when the client has disconnected.
     async fn line(&mut self) -> io::Result<Option<String>> {
         let mut line = Vec::new();
-        (&mut self.lines).take(LONGEST_LINE).read_until(b'\n', &mut line).await?;
+        (&mut self.lines).take(MAX_LINE).read_until(b'\n', &mut line).await?;
         if !line.ends_with(b"\n") {
             return Ok(None);
         }
@@ -270,7 +270,7 @@ impl Conversation {
             if line == "." {
                 return Ok(data);
             }
-            if data.len() > LARGEST_MAIL {
+            if data.len() > MAX_MAIL {
                 return Err(io::Error::other("the mail is too large"));
             }
             data += line.strip_prefix('.').unwrap_or(&line);
@@ -307,7 +307,7 @@ impl Shared {
 
     fn keep(&self, mail: Mail) {
         let mut mails = lock(&self.mails);
-        if mails.len() >= MOST_KEPT {
+        if mails.len() >= MAX_KEPT {
             mails.pop_front();
         }
         mails.push_back(mail);

@@ -23,9 +23,9 @@ use crate::clock::Clock;
 use crate::signature::{self, Secret};
 
 /// The most requests that are kept; the oldest are dropped first.
-const MOST_KEPT: usize = 10_000;
+const MAX_KEPT: usize = 10_000;
 /// A notification of ten thousand records is a few megabytes long.
-const LARGEST_BODY: usize = 16 << 20;
+const MAX_BODY: usize = 16 << 20;
 
 /// A function that is called with each request.
 pub type Watcher = Box<dyn Fn(&Received) + Send + Sync>;
@@ -116,10 +116,8 @@ impl WebhookSink {
             released: watch::Sender::new(()),
             stop: stop.clone(),
         });
-        let app = Router::new()
-            .fallback(receive)
-            .layer(DefaultBodyLimit::max(LARGEST_BODY))
-            .with_state(shared.clone());
+        let app =
+            Router::new().fallback(receive).layer(DefaultBodyLimit::max(MAX_BODY)).with_state(shared.clone());
         let ending = stop.clone().cancelled_owned();
         tokio::spawn(axum::serve(listener, app).with_graceful_shutdown(ending).into_future());
         Ok(WebhookSink { address, shared, stop })
@@ -218,7 +216,7 @@ impl Shared {
             show(&received);
         }
         let mut kept = lock(&self.received);
-        if kept.len() >= MOST_KEPT {
+        if kept.len() >= MAX_KEPT {
             kept.pop_front();
         }
         kept.push_back(received);

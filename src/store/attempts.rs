@@ -13,21 +13,21 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Delivery, MeantFor, Situation};
+use super::{Delivery, GroupContext, MeantFor};
 use crate::clock::Timestamp;
 use crate::presence::{Guarantee, Interval, Labels, OfflineRecord, RecordId};
 
 /// The most bytes of attempts that one partition keeps; the oldest leave first.
-pub const MOST_ATTEMPT_BYTES: usize = 4 << 20;
+pub const MAX_ATTEMPT_BYTES: usize = 4 << 20;
 
 /// A text with more bytes gets no more lines.
 const TEXT: usize = 16 << 10;
 
 /// The longest answer or error of an attempt, in bytes.
-const LONGEST_ANSWER: usize = 400;
+const MAX_ANSWER: usize = 400;
 
 /// The most episodes of flapping that an attempt keeps.
-const MOST_FLAPPING: usize = 1000;
+const MAX_FLAPPING: usize = 1000;
 
 /// The end of a lease: of an attempt, or without one.
 #[derive(Clone, Debug)]
@@ -113,8 +113,8 @@ pub struct Attempt {
     pub flapping: Vec<OfflineRecord>,
     #[serde(rename = "m", default, skip_serializing_if = "std::ops::Not::not")]
     pub reminder: bool,
-    #[serde(rename = "u", default, skip_serializing_if = "Situation::is_unknown")]
-    pub situation: Situation,
+    #[serde(rename = "u", default, skip_serializing_if = "GroupContext::is_unknown")]
+    pub situation: GroupContext,
     /// The receiver that it was meant for, if this one is its fallback.
     #[serde(rename = "k", default, skip_serializing_if = "Option::is_none")]
     pub meant_for: Option<MeantFor>,
@@ -142,8 +142,8 @@ impl Attempt {
             records.map(|record| record.id.clone()).collect()
         };
         let flapping = delivery.offline.iter().chain(&delivery.online);
-        let flapping = flapping.filter(|one| is_delivered && one.is_flapping()).take(MOST_FLAPPING);
-        let end = made.answer.floor_char_boundary(LONGEST_ANSWER);
+        let flapping = flapping.filter(|one| is_delivered && one.is_flapping()).take(MAX_FLAPPING);
+        let end = made.answer.floor_char_boundary(MAX_ANSWER);
         Some(Attempt {
             notification: delivery.notification().to_owned(),
             receiver: delivery.receiver.clone(),
@@ -160,7 +160,7 @@ impl Attempt {
             blind: if is_delivered { delivery.blind.clone() } else { Vec::new() },
             flapping: flapping.cloned().collect(),
             reminder: delivery.reminder,
-            situation: if is_delivered { delivery.situation.clone() } else { Situation::default() },
+            situation: if is_delivered { delivery.situation.clone() } else { GroupContext::default() },
             meant_for: delivery.meant_for.clone(),
             guarantee: delivery.timers.first().map(|timer| timer.guarantee).unwrap_or_default(),
         })

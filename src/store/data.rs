@@ -15,7 +15,7 @@ use crate::clock::Timestamp;
 use crate::presence::{Kind, Unit};
 
 /// The longest value, in bytes.
-pub const LONGEST_VALUE: usize = 128;
+pub const MAX_VALUE: usize = 128;
 
 /// The type of a metric in Prometheus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +95,7 @@ pub struct Reading<'a> {
     pub metric: &'a str,
     /// The moment of its heartbeat.
     pub at: Timestamp,
-    /// The value as text, at most [`LONGEST_VALUE`] bytes without control characters.
+    /// The value as text, at most [`MAX_VALUE`] bytes without control characters.
     pub value: &'a str,
 }
 

@@ -37,8 +37,8 @@ pub struct Delivery {
     /// It reminds of silences that its receiver was notified of before.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reminder: bool,
-    #[serde(default, skip_serializing_if = "Situation::is_unknown")]
-    pub situation: Situation,
+    #[serde(default, skip_serializing_if = "GroupContext::is_unknown")]
+    pub situation: GroupContext,
     /// The receiver that it was meant for, if this one is its fallback.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub meant_for: Option<MeantFor>,
@@ -52,7 +52,7 @@ pub struct Delivery {
 /// The group of a notification when it was sealed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Situation {
+pub struct GroupContext {
     /// How many silences of the group last that receivers were notified of, with those of this notification; `None`:
     /// no other unit shares the group.
     pub lasting: Option<u64>,
@@ -86,7 +86,7 @@ impl Delivery {
             blind: Vec::new(),
             timers: Vec::new(),
             reminder: false,
-            situation: Situation::default(),
+            situation: GroupContext::default(),
             meant_for: None,
             of_group: None,
             attempt: 1,
@@ -104,9 +104,9 @@ impl Delivery {
     }
 }
 
-impl Situation {
+impl GroupContext {
     pub(super) fn is_unknown(&self) -> bool {
-        *self == Situation::default()
+        *self == GroupContext::default()
     }
 }
 

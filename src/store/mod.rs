@@ -93,14 +93,16 @@ mod units;
 mod untold;
 
 pub use crate::presence::{Gap, Pace, ShareMember, Subscription};
-pub use crate::routing::{Again, Destination, Destinations, Escalation};
+pub use crate::routing::{Destination, Destinations, Escalation, FollowUps};
 pub use attempts::{
-    Attempt, AttemptMade, AttemptResult, End, Ended, FindAttempts, MOST_ATTEMPT_BYTES, StoredAttempts,
+    Attempt, AttemptMade, AttemptResult, End, Ended, FindAttempts, MAX_ATTEMPT_BYTES, StoredAttempts,
 };
 pub use data::{Catalogue, DataStore, Metric, MetricType, Reading, Value};
 pub use deadline_check::{CheckGuard, DeadlineCheck, PendingCheck};
 pub use deliveries::DeliveryStore;
-pub use delivery::{ACKNOWLEDGEMENT, DeadLetter, Delivery, Group, MeantFor, Situation, Waiting, WaitingPage};
+pub use delivery::{
+    ACKNOWLEDGEMENT, DeadLetter, Delivery, Group, GroupContext, MeantFor, Waiting, WaitingPage,
+};
 pub use delivery_records::{DeliveryRecords, Discarded};
 pub use error::{EngineError, Result};
 pub use flaps::{FlapChange, FlapStore};
@@ -115,16 +117,16 @@ use partition::{checksum, crc16};
 pub use queries::{History, OpenPages, Queries};
 pub use roster::{Attendance, Roster};
 pub use shared::{Shared, SharedChange, SharedEntries, SharedStore};
-pub use silences::{AuditEntry, Audited, MOST_AUDITED, SilenceChange, SilenceStore, StoredSilences};
+pub use silences::{AuditEntry, Audited, MAX_AUDITED, SilenceChange, SilenceStore, StoredSilences};
 use timers::firing_of;
 pub use timers::{
-    FindTimers, Fired, TimerCancelled, TimerCapacity, TimerClasses, TimerPage, TimerPlace, TimerRegistered,
-    TimerStore, group_of_timer, timer_and_due, timer_of_group,
+    FindTimers, Fired, TimerCancelled, TimerCapacity, TimerClasses, TimerPage, TimerPosition,
+    TimerRegistered, TimerStore, group_of_timer, timer_and_due, timer_of_group,
 };
 pub use units::{Refresh, UnitStore};
 
 /// The most items of one step of an engine.
-pub const LARGEST_STEP: usize = 500;
+pub const MAX_STEP: usize = 500;
 
 /// A fault of an engine that works all the same.
 #[derive(Clone, Debug, PartialEq, Eq)]

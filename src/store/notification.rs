@@ -14,24 +14,24 @@ use super::json::{from_json, to_json};
 use super::receiver_list::lists;
 use super::timer_text::{FIRED, decode_fired};
 use super::{
-    DataLoss, DeadLetter, Delivery, EngineError, Group, MeantFor, OutboxEvent, Result, Situation,
+    DataLoss, DeadLetter, Delivery, EngineError, Group, GroupContext, MeantFor, OutboxEvent, Result,
     group_of_timer,
 };
 use crate::clock::Timestamp;
 use crate::presence::{
-    Cause, Closing, FiredTimer, Form, Hearing, Incident, Interval, Kind, Labels, OfflineRecord, RecordId,
-    Stage, Transition,
+    Cause, Closing, FiredTimer, Hearing, Incident, Interval, Kind, Labels, MemberTransition, OfflineRecord,
+    RecordId, Stage, Transition,
 };
 use crate::routing::is_flapping;
 
 /// The most members of a notification: ten thousand units of a site are one message.
-pub(super) const MOST_MEMBERS: usize = 10_000;
+pub(super) const MAX_MEMBERS: usize = 10_000;
 
 /// After so many members one step seals no further group.
-pub(super) const MOST_SEALED: usize = 1000;
+pub(super) const MAX_SEALED: usize = 1000;
 
 /// The most members of a reminder.
-pub(super) const MOST_REMINDED: usize = 1000;
+pub(super) const MAX_REMINDED: usize = 1000;
 
 /// How long members that are over are kept, so that their transitions do not join again.
 pub(super) const OVER: Duration = Duration::from_secs(86_400);
@@ -62,7 +62,7 @@ pub(super) fn id_letter(is_offline: bool) -> char {
 /// The id of the notification that has this event as its only member, in the group with that key.
 pub fn notification_of(group: &str, event: &OutboxEvent) -> String {
     let member = GroupMember::new(event);
-    let letter = id_letter(member.form == Form::Offline);
+    let letter = id_letter(member.form == MemberTransition::Offline);
     notification_id(group, &format!("{letter}{}", member.id))
 }
 
@@ -72,7 +72,7 @@ pub fn notification_of(group: &str, event: &OutboxEvent) -> String {
 /// The record's id, its deadline, detection and sealing (ms), its cause, the labels of the unit, the labels of the
 /// group; and the presumed begin of the silence, if that is later than the last heartbeat.
 #[derive(Serialize, Deserialize)]
-pub(super) struct Lone(
+pub(super) struct SingleSilence(
     RecordId,
     i64,
     i64,
@@ -83,18 +83,27 @@ pub(super) struct Lone(
     #[serde(default, skip_serializing_if = "Option::is_none")] Option<i64>,
 );
 
-impl Lone {
-    pub fn new(group: &Group, record: &OfflineRecord, sealed_at: Timestamp) -> Lone {
+impl SingleSilence {
+    pub fn new(group: &Group, record: &OfflineRecord, sealed_at: Timestamp) -> SingleSilence {
         let times = [record.deadline, record.detected_at, sealed_at].map(Timestamp::as_millis);
         let [deadline, detected_at, sealed_at] = times;
         let silent_from = record.silent_from.map(Timestamp::as_millis);
         let (labels, shared) = (record.labels.clone(), group.labels.clone());
-        Lone(record.id.clone(), deadline, detected_at, sealed_at, record.cause, labels, shared, silent_from)
+        SingleSilence(
+            record.id.clone(),
+            deadline,
+            detected_at,
+            sealed_at,
+            record.cause,
+            labels,
+            shared,
+            silent_from,
+        )
     }
 
     /// The full form, without the key of its group.
     fn notification(self) -> Notification {
-        let Lone(id, deadline, detected_at, sealed_at, cause, labels, shared, silent_from) = self;
+        let SingleSilence(id, deadline, detected_at, sealed_at, cause, labels, shared, silent_from) = self;
         let times = [deadline, detected_at, sealed_at].map(Timestamp::from_millis);
         let [deadline, detected_at, sealed_at] = times;
         let group = Group { key: String::new(), labels: shared };
@@ -108,7 +117,7 @@ impl Lone {
 /// One transition as a member of a group.
 pub(super) struct GroupMember {
     pub id: String,
-    pub form: Form,
+    pub form: MemberTransition,
     /// Zero for a blind interval.
     pub deadline: Timestamp,
     pub detected_at: Timestamp,
@@ -124,9 +133,9 @@ impl GroupMember {
         match event {
             OutboxEvent::Record(record) => {
                 let form = match (record.transition(), record.closed_by) {
-                    (_, Some(Closing::Removed)) => Form::Removed,
-                    (Transition::Offline, _) => Form::Offline,
-                    (Transition::Online, _) => Form::Online,
+                    (_, Some(Closing::Removed)) => MemberTransition::Removed,
+                    (Transition::Offline, _) => MemberTransition::Offline,
+                    (Transition::Online, _) => MemberTransition::Online,
                 };
                 let id = format!("{} {}", record.deadline.as_millis(), record.id);
                 GroupMember { id, form, deadline: record.deadline, detected_at: record.detected_at }
@@ -136,7 +145,12 @@ impl GroupMember {
                 // that is over, are notified.
                 let is_over = if interval.is_over() { " over" } else { "" };
                 let id = format!("{}{is_over}", blindness(interval));
-                GroupMember { id, form: Form::Blind, deadline: Timestamp::ZERO, detected_at: Timestamp::ZERO }
+                GroupMember {
+                    id,
+                    form: MemberTransition::Blind,
+                    deadline: Timestamp::ZERO,
+                    detected_at: Timestamp::ZERO,
+                }
             }
         }
     }
@@ -253,7 +267,7 @@ impl Notification {
             blind: self.blind,
             timers: self.timers,
             reminder: self.reminder,
-            situation: Situation {
+            situation: GroupContext {
                 // Those that last are episodes of flapping, whose units may be online or offline.
                 lasting: self.lasting.filter(|_| !is_flapping),
                 since: self.before.map(Timestamp::from_millis),
@@ -270,7 +284,7 @@ impl Notification {
     }
 }
 
-/// A stored notification in one of its forms that are JSON: an object in full, or the list of a [`Lone`].
+/// A stored notification in one of its forms that are JSON: an object in full, or the list of a [`SingleSilence`].
 struct Stored(Notification);
 
 impl<'de> Deserialize<'de> for Stored {
@@ -293,7 +307,7 @@ impl<'de> Visitor<'de> for EitherForm {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, lone: A) -> std::result::Result<Stored, A::Error> {
-        Lone::deserialize(SeqAccessDeserializer::new(lone)).map(|lone| Stored(lone.notification()))
+        SingleSilence::deserialize(SeqAccessDeserializer::new(lone)).map(|lone| Stored(lone.notification()))
     }
 }
 

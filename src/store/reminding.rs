@@ -207,7 +207,7 @@ impl LastingMember {
 mod tests {
     use super::*;
     use crate::presence::Pace;
-    use crate::routing::{Again, Escalation};
+    use crate::routing::{Escalation, FollowUps};
 
     #[test]
     fn an_escalation_is_notified_only_to_receivers_that_do_not_know_of_the_silence() {
@@ -218,7 +218,7 @@ mod tests {
         };
         let escalate = vec![step(30, &["boss"]), step(60, &["boss", "ceo"])];
         let destination = Destination::new(vec!["chat".to_owned()], Pace::AT_ONCE);
-        let destination = destination.with(Again { repeat: None, escalate });
+        let destination = destination.with(FollowUps { repeat: None, escalate });
         let at = |minutes: u32| Timestamp::from_millis(1_700_000_000_000) + minute * minutes;
         let member = |unit: &str, receivers: &str| {
             let record = OfflineRecord::open(unit.parse().unwrap(), at(0), at(0), at(0));

@@ -8,7 +8,7 @@ use crate::clock::Timestamp;
 use crate::routing::{AlertSilence, SilenceId};
 
 /// The most entries of the audit; the oldest leave first.
-pub const MOST_AUDITED: usize = 1000;
+pub const MAX_AUDITED: usize = 1000;
 
 /// All alert silences at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]

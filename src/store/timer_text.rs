@@ -167,14 +167,14 @@ pub(super) fn receipts_of(text: &str) -> Option<Vec<(String, Receipt)>> {
 }
 
 /// How many digits the last moment has.
-const LONGEST_MOMENT: usize = 13;
+const MAX_MOMENT: usize = 13;
 const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 
 /// A moment in base 36, as Lua reads it: eight digits until the year 2059.
 pub(super) fn moment(at: Timestamp) -> String {
     let mut ms = at.as_millis().max(0);
-    let mut digits = [0; LONGEST_MOMENT];
-    let mut first = LONGEST_MOMENT;
+    let mut digits = [0; MAX_MOMENT];
+    let mut first = MAX_MOMENT;
     loop {
         first -= 1;
         digits[first] = DIGITS[(ms % 36) as usize];

@@ -91,12 +91,12 @@ pub struct FindTimers {
     /// Only timers that are due before.
     pub until: Option<Timestamp>,
     /// Only timers after this one, in the order of the list: the last of the page before.
-    pub after: Option<TimerPlace>,
+    pub after: Option<TimerPosition>,
 }
 
 /// The place of a timer in lists: by moment, then by id (bytes).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct TimerPlace {
+pub struct TimerPosition {
     pub due: Timestamp,
     pub id: TimerId,
 }
@@ -124,7 +124,7 @@ pub struct TimerPage {
     pub timers: Vec<Timer>,
     /// Where the next page begins; `None` after the last. A page may have few timers, or none, and not be the last:
     /// the engine looks at a bounded number of them for each page.
-    pub next: Option<TimerPlace>,
+    pub next: Option<TimerPosition>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]

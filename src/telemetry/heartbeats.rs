@@ -4,18 +4,18 @@ use std::time::Duration;
 
 use super::labels::{PayloadIssue, Rejection, TOO_MANY, ValueOutcome, heard_as_str};
 use super::problems::{KIND_FULL, Severity};
-use super::{LONGEST_SHOWN, Telemetry, truncate};
-use crate::presence::{Heard, Kind, Unit};
+use super::{MAX_SHOWN, Telemetry, truncate};
+use crate::presence::{HeartbeatResult, Kind, Unit};
 
 impl Telemetry {
     /// Heartbeats were applied or decided upon.
-    pub fn heartbeats(&self, heard: Heard, count: u64) {
+    pub fn heartbeats(&self, heard: HeartbeatResult, count: u64) {
         self.series.heartbeats.with_label_values(&[heard_as_str(heard)]).inc_by(count);
     }
 
     /// A heartbeat of a new id was not admitted: its kind has `most` units.
     pub fn unit_refused(&self, unit: &Unit, most: u64) {
-        self.heartbeats(Heard::TooMany, 1);
+        self.heartbeats(HeartbeatResult::TooMany, 1);
         let kind = unit.kind.as_str();
         let text = format!(
             "kind {kind} has as many units as max_units allows, {most}; new ids are not admitted: raise max_units, or find \
@@ -43,7 +43,7 @@ impl Telemetry {
     pub fn message_rejected(&self, topic: &str, why: Rejection, what: &str) {
         self.series.heartbeats.with_label_values(&[why.as_str()]).inc();
         if let Some(suppressed) = self.samples.admit(why.as_str()) {
-            let topic = truncate(topic, LONGEST_SHOWN);
+            let topic = truncate(topic, MAX_SHOWN);
             tracing::warn!(topic, reason = why.as_str(), suppressed, "message rejected: {what}");
         }
     }

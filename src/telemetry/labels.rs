@@ -1,6 +1,6 @@
 //! The values of labels in metrics and logs. They come from these enums, never from devices.
 
-use crate::presence::Heard;
+use crate::presence::HeartbeatResult;
 
 macro_rules! labels {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident => $word:literal,)* }) => {
@@ -346,25 +346,25 @@ labels! {
     }
 }
 
-pub(super) const HEARD: [Heard; 7] = [
-    Heard::New,
-    Heard::Refreshed,
-    Heard::Back,
-    Heard::Stale,
-    Heard::Unregistered,
-    Heard::Retired,
-    Heard::TooMany,
+pub(super) const HEARD: [HeartbeatResult; 7] = [
+    HeartbeatResult::New,
+    HeartbeatResult::Refreshed,
+    HeartbeatResult::Back,
+    HeartbeatResult::Stale,
+    HeartbeatResult::Unregistered,
+    HeartbeatResult::Retired,
+    HeartbeatResult::TooMany,
 ];
 
 /// The value of the label in metrics.
-pub(super) fn heard_as_str(heard: Heard) -> &'static str {
+pub(super) fn heard_as_str(heard: HeartbeatResult) -> &'static str {
     match heard {
-        Heard::New => "new",
-        Heard::Refreshed => "refreshed",
-        Heard::Back => "back",
-        Heard::Stale => "stale",
-        Heard::Unregistered => "unregistered",
-        Heard::Retired => "retired",
-        Heard::TooMany => TOO_MANY,
+        HeartbeatResult::New => "new",
+        HeartbeatResult::Refreshed => "refreshed",
+        HeartbeatResult::Back => "back",
+        HeartbeatResult::Stale => "stale",
+        HeartbeatResult::Unregistered => "unregistered",
+        HeartbeatResult::Retired => "retired",
+        HeartbeatResult::TooMany => TOO_MANY,
     }
 }

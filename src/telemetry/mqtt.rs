@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::labels::{BrokerRefusal, ConnectionLoss};
 use super::problems::{BROKER_DROPS, MQTT_DISCONNECTED, Severity};
-use super::{LONGEST_SHOWN, Telemetry, truncate};
+use super::{MAX_SHOWN, Telemetry, truncate};
 
 impl Telemetry {
     /// Lets a connection's series start at zero.
@@ -66,7 +66,7 @@ impl Telemetry {
     pub fn broker_refused(&self, what: BrokerRefusal, from: SocketAddr, client_id: &str, why: &str) {
         self.series.broker_refused.with_label_values(&[what.as_str()]).inc();
         if let Some(suppressed) = self.samples.admit_refusal(what) {
-            let client_id = truncate(client_id, LONGEST_SHOWN).escape_debug().to_string();
+            let client_id = truncate(client_id, MAX_SHOWN).escape_debug().to_string();
             tracing::warn!(%from, client_id, reason = what.as_str(), suppressed, "the broker refused: {why}");
         }
     }
@@ -75,7 +75,7 @@ impl Telemetry {
     pub fn broker_held_back(&self, from: SocketAddr, client_id: &str, why: &str) {
         self.series.broker_held_back.inc();
         if let Some(suppressed) = self.samples.admit("held_back") {
-            let client_id = truncate(client_id, LONGEST_SHOWN).escape_debug().to_string();
+            let client_id = truncate(client_id, MAX_SHOWN).escape_debug().to_string();
             tracing::warn!(%from, client_id, suppressed, "the broker holds a device back: {why}");
         }
     }

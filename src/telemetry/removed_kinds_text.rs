@@ -6,14 +6,14 @@ use std::time::Duration;
 use crate::presence::Kind;
 
 /// The most kinds that are named.
-const MOST_NAMED: usize = 8;
+const MAX_NAMED: usize = 8;
 
 /// The number of records by kind, and the advice. They stay open for `stay` after an instance noticed it.
 pub fn removed_kinds_text(open: &BTreeMap<Kind, u64>, stay: Duration) -> String {
-    let named = open.iter().take(MOST_NAMED).map(|(kind, count)| format!("{kind} ({count} open)"));
+    let named = open.iter().take(MAX_NAMED).map(|(kind, count)| format!("{kind} ({count} open)"));
     let mut named = named.collect::<Vec<String>>().join(", ");
-    if open.len() > MOST_NAMED {
-        named += &format!(" and {} more", open.len() - MOST_NAMED);
+    if open.len() > MAX_NAMED {
+        named += &format!(" and {} more", open.len() - MAX_NAMED);
     }
     format!(
         "there are open records of kinds that no instance has configured: {named}; configure these kinds again. After \

@@ -1,7 +1,7 @@
 //! Timers that clients register and cancel.
 
 use super::labels::TimerOutcome;
-use super::{LONGEST_SHOWN, Telemetry, truncate};
+use super::{MAX_SHOWN, Telemetry, truncate};
 
 impl Telemetry {
     /// So many timers came to this end.
@@ -12,7 +12,7 @@ impl Telemetry {
     /// A request over MQTT is applied and not answered: its response topic is none to which Rollcall answers.
     pub fn timer_answer_left_out(&self, topic: &str) {
         if let Some(suppressed) = self.samples.admit("timer_answer") {
-            let topic = truncate(topic, LONGEST_SHOWN);
+            let topic = truncate(topic, MAX_SHOWN);
             tracing::warn!(
                 topic,
                 suppressed,

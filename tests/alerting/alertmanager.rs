@@ -9,7 +9,7 @@ use rollcall::alerting::{AlertmanagerConfig, Fallback, Format, Route, open, send
 use rollcall::routing::{RouteTimes, TimeInterval, parse_matchers, zone};
 use rollcall::simulate::servers::{Server, free_port};
 use rollcall::simulate::webhook_sink::{Answer, WebhookSink};
-use rollcall::store::{Again, Escalation, Pace};
+use rollcall::store::{Escalation, FollowUps, Pace};
 use serde_json::Value;
 
 use super::mass_offline::{RULE, names};
@@ -298,7 +298,7 @@ async fn a_record_is_sent_again_to_a_receiver_that_knows_of_it_by_escalation_or_
         world.config.route.receivers = vec!["chat".to_owned()];
         if how == "escalation" {
             let step = Escalation { after: HOUR / 4, receivers: vec!["hook".to_owned()] };
-            world.config.route.again = Again { repeat: None, escalate: vec![step] };
+            world.config.route.again = FollowUps { repeat: None, escalate: vec![step] };
         } else {
             chat.answer_with(vec![Answer::Status(503); 100]);
             first.fallback = Some(Fallback { receiver: "hook".to_owned(), after: HOUR / 4 });

@@ -175,7 +175,7 @@ async fn every_mail_of_a_group_that_units_share_is_in_one_thread() {
     let shared =
         |id: &str, offline: Vec<OfflineRecord>, online: Vec<OfflineRecord>, reminder: bool| Delivery {
             id: format!("{id}.hook"),
-            situation: Situation { lasting: Some(2), ..Situation::default() },
+            situation: GroupContext { lasting: Some(2), ..GroupContext::default() },
             reminder,
             ..delivery(offline, online)
         };
@@ -244,7 +244,7 @@ async fn a_storm_is_one_mail_with_counts_the_first_units_and_a_table_of_all() {
     };
     let storm = delivery((0..10_000).map(record).collect(), vec![]);
     let since = Some(storm.sealed_at - HOUR);
-    let situation = Situation { lasting: Some(9997), since, ..Situation::default() };
+    let situation = GroupContext { lasting: Some(9997), since, ..GroupContext::default() };
     let update = delivery(vec![record(1), record(2), record(3)], vec![back(&record(4), now()); 2]);
     let [mail, update] =
         &mails(&[storm, Delivery { situation, id: "later.hook".to_owned(), ..update }]).await[..]

@@ -6,7 +6,7 @@ use rollcall::alerting::Fallback;
 use rollcall::presence::Recoveries;
 use rollcall::simulate::servers::free_port;
 use rollcall::simulate::webhook_sink::WebhookSink;
-use rollcall::store::{Again, Escalation};
+use rollcall::store::{Escalation, FollowUps};
 use serde_json::Value;
 
 use super::incidents::names;
@@ -21,7 +21,7 @@ async fn escalating(on: On, group_by: &str, chat: &WebhookSink, calls: &WebhookS
     let mut world = World::on(on, group_by, vec![webhook_to(chat.url(), None)]).await;
     world.stop().await;
     let step = Escalation { after: HOUR / 2, receivers: vec!["pager".to_owned()] };
-    world.config.route.again = Again { repeat: None, escalate: vec![step] };
+    world.config.route.again = FollowUps { repeat: None, escalate: vec![step] };
     world.config.receivers.push(named("pager", pager(calls)));
     world.start();
     world

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rollcall::presence::FlapRule;
 use rollcall::simulate::webhook_sink::{Received, WebhookSink};
-use rollcall::store::Again;
+use rollcall::store::FollowUps;
 
 use super::instances::Instance;
 use super::silences::silence;
@@ -21,7 +21,7 @@ async fn world_on(on: On, group_by: &str, receiver: ReceiverConfig) -> World {
     let mut world = World::on(on, group_by, vec![receiver]).await;
     world.config.flapping = [("detector".parse().unwrap(), RULE)].into();
     // Reminders would come every minute.
-    world.config.route.again = Again { repeat: Some(Duration::from_secs(60)), escalate: Vec::new() };
+    world.config.route.again = FollowUps { repeat: Some(Duration::from_secs(60)), escalate: Vec::new() };
     world.stop().await;
     world.start();
     world

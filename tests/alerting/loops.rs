@@ -6,7 +6,7 @@ use std::time::Duration;
 use rollcall::presence::{Probed, Recoveries};
 use rollcall::simulate::mail_sink::{self, MailSink};
 use rollcall::simulate::webhook_sink::Answer;
-use rollcall::store::{Again, Escalation};
+use rollcall::store::{Escalation, FollowUps};
 use serde_json::json;
 
 use super::world::{On, TIMEOUT, WAIT, World, hook, listed, named, until};
@@ -237,7 +237,7 @@ async fn receivers_are_reminded_and_others_are_notified_until_the_unit_is_back()
     let mut world = World::new("kind", vec![webhook_to(sink.url(), None)]).await;
     world.stop().await;
     let step = Escalation { after: HOUR / 2, receivers: vec!["boss".to_owned()] };
-    world.config.route.again = Again { repeat: Some(HOUR), escalate: vec![step] };
+    world.config.route.again = FollowUps { repeat: Some(HOUR), escalate: vec![step] };
     world.config.receivers.push(named("boss", webhook_to(boss.url(), None)));
     world.start();
     world.notify_loss(&["a"]).await;

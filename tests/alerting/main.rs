@@ -32,7 +32,7 @@ use std::time::Duration;
 use rollcall::alerting::{ChannelConfig, MessageConfig, ReceiverConfig, Retry, WebhookConfig};
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::presence::{Closing, Labels, OfflineRecord, Unit};
-use rollcall::store::{Delivery, Group, Situation};
+use rollcall::store::{Delivery, Group, GroupContext};
 
 /// How long a test waits for a fact.
 const PATIENCE: Duration = Duration::from_secs(120);

@@ -362,9 +362,9 @@ async fn an_incident_is_one_page_and_units_outside_of_it_have_their_own() {
         acknowledged_at: None,
     };
     let with = |until: Option<Timestamp>, one: Delivery| Delivery {
-        situation: Situation {
+        situation: GroupContext {
             incident: Some(Incident { until, ..incident.clone() }),
-            ..Situation::default()
+            ..GroupContext::default()
         },
         ..one
     };

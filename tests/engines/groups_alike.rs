@@ -12,7 +12,8 @@ use rollcall::routing::{
     InhibitRule, Inhibition, Inhibitors, Minutes, RouteTimes, TimeInterval, parse_matchers, zone,
 };
 use rollcall::store::{
-    Again, Capacity, Delivery, Destination, Destinations, Engine, Escalation, Group, Join, OutboxEvent, Pace,
+    Capacity, Delivery, Destination, Destinations, Engine, Escalation, FollowUps, Group, Join, OutboxEvent,
+    Pace,
 };
 
 use crate::both_engines::{PARTITIONS, engines};
@@ -154,7 +155,7 @@ impl Case {
         let (first, others) = RECEIVERS.split_at(self.receivers);
         let named = |names: &[&str]| -> Vec<String> { names.iter().map(|name| (*name).to_owned()).collect() };
         let receivers = named(if step < self.turned_at { first } else { others });
-        let root = Destination::new(receivers, self.pace).with(Again {
+        let root = Destination::new(receivers, self.pace).with(FollowUps {
             repeat: self.again.0.map(Duration::from_secs),
             escalate: self.again.1.into_iter().map(escalation).collect(),
         });

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rollcall::clock::Clock;
 use rollcall::presence::Unit;
-use rollcall::store::redis::{Config, RedisEngine, RedisRepair, Tags, facts_key, partitions, survey};
+use rollcall::store::redis::{Config, HashTags, RedisEngine, RedisRepair, facts_key, partitions, survey};
 use rollcall::store::repair::Repair;
 use rollcall::store::{Engine, EngineError, Layout, embedded, embedded::EmbeddedEngine};
 use rollcall::telemetry::Telemetry;
@@ -67,7 +67,7 @@ async fn the_form_of_the_tags_is_read_before_any_other_key() {
     let parts = Parts::new(engine, telemetry(), &Clock::system(), &kinds);
     parts.hear_all(&units).await.unwrap();
     for unit in &units {
-        let key = facts_key("rollcall", 48, Tags::Spread, unit);
+        let key = facts_key("rollcall", 48, HashTags::Spread, unit);
         let is_there: bool =
             redis::cmd("HEXISTS").arg(&key).arg(unit.to_string()).query(&mut redis.client()).unwrap();
         assert!(is_there, "{unit} is not in {key}");
@@ -75,7 +75,7 @@ async fn the_form_of_the_tags_is_read_before_any_other_key() {
     let plain: Vec<String> =
         redis::cmd("KEYS").arg("rollcall:{p*[0-9]}:*").query(&mut redis.client()).unwrap();
     assert!(plain.iter().all(|key| key.contains('.')), "{plain:?}");
-    let quarantine = format!("rollcall:{{{}}}:unreadable", Tags::Spread.tag(5, 48));
+    let quarantine = format!("rollcall:{{{}}}:unreadable", HashTags::Spread.tag(5, 48));
     redis::cmd("HSET").arg(quarantine).arg("rollcall:other").arg("x").exec(&mut redis.client()).unwrap();
     let repair = RedisRepair::open(&config, telemetry()).await.unwrap();
     assert_eq!(repair.quarantined().await.unwrap().len(), 1);

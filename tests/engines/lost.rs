@@ -10,8 +10,8 @@ use rollcall::alerting::LostSilences;
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::fleet::Roll;
 use rollcall::presence::{Declared, Heartbeat, OfflineRecord, Unit};
-use rollcall::routing::{Again, Destination, Destinations, Route, Routes};
-use rollcall::store::redis::{Config, RedisEngine, Tags};
+use rollcall::routing::{Destination, Destinations, FollowUps, Route, Routes};
+use rollcall::store::redis::{Config, HashTags, RedisEngine};
 use rollcall::store::{
     Capacity, Delivery, DeliveryStore, End, Ended, EngineError, Gap, Group, GroupStore, HearingStore, Join,
     Layout, NotifiedSilences, Pace, Position, Queries, Roster, Subscription, UnitStore, partition_of,
@@ -93,7 +93,7 @@ impl Servers {
 }
 
 fn key_in(partition: u16) -> String {
-    format!("rollcall:{{{}}}:heard", Tags::Spread.tag(partition, PARTITIONS))
+    format!("rollcall:{{{}}}:heard", HashTags::Spread.tag(partition, PARTITIONS))
 }
 
 /// An instance; it notifies two receivers at once.
@@ -180,7 +180,7 @@ fn receivers() -> Vec<String> {
 }
 
 fn destinations() -> Destinations {
-    let again = Again { repeat: Some(REPEAT), escalate: Vec::new() };
+    let again = FollowUps { repeat: Some(REPEAT), escalate: Vec::new() };
     Destinations::new(Destination::new(receivers(), AT_ONCE).with(again), vec![], Default::default())
         .with_receivers(receivers())
 }

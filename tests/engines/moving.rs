@@ -18,9 +18,10 @@ use rollcall::presence::{
 use rollcall::routing::{alert_silence::WantedSilence, parse_label_matchers};
 use rollcall::simulate::servers::{Server, free_port};
 use rollcall::store::{
-    Again, AttemptMade, Capacity, Delivery, DeliveryStore, Destination, Destinations, End, Ended, Engine,
-    EngineError, Escalation, FlapChange, Gap, Group, GroupStore, HearingStore, Join, MeantFor, OutboxEvent,
-    Pace, Reading, Roster, Shared, SharedChange, Subscription, TimerCapacity, UnitStore, partition_of_group,
+    AttemptMade, Capacity, Delivery, DeliveryStore, Destination, Destinations, End, Ended, Engine,
+    EngineError, Escalation, FlapChange, FollowUps, Gap, Group, GroupStore, HearingStore, Join, MeantFor,
+    OutboxEvent, Pace, Reading, Roster, Shared, SharedChange, Subscription, TimerCapacity, UnitStore,
+    partition_of_group,
 };
 use rollcall::store::{Layout, TimerStore};
 use rollcall::store::{embedded, embedded::EmbeddedEngine, embedded::EmbeddedImporter};
@@ -389,7 +390,7 @@ async fn a_fleet_is_the_same_after_a_migration_to_a_cluster_to_sentinels_and_to_
     assert_eq!(tags, "spread");
     let mut shares = BTreeMap::<usize, usize>::new();
     for partition in 0..16 {
-        let stamp = format!("rollcall:{{{}}}:heard", on_redis::Tags::Spread.tag(partition, 16));
+        let stamp = format!("rollcall:{{{}}}:heard", on_redis::HashTags::Spread.tag(partition, 16));
         let at: i64 = cluster.ask(&stamp, cmd("GET").arg(&stamp)).await;
         assert_eq!(Some(Timestamp::from_millis(at)), heard, "{stamp}");
         *shares.entry(cluster.primary_of(&stamp).await).or_default() += 1;
@@ -482,7 +483,7 @@ async fn reminders_and_escalations_go_on_after_a_migration() {
     let (places, sealed) = (Places::new(), hours(60) + MINUTE);
     let boss = Escalation { after: 30 * MINUTE, receivers: vec!["mail".to_owned()] };
     let root = Destination::new(vec!["hook".to_owned()], PACE)
-        .with(Again { repeat: Some(HOUR), escalate: vec![boss] });
+        .with(FollowUps { repeat: Some(HOUR), escalate: vec![boss] });
     let to = Destinations::new(root, vec![], Default::default()).with_receivers(receivers().to_vec());
     let (events, moved) = moved_with_two_silences(&places, &to, sealed).await;
     for engine in moved {

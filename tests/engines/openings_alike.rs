@@ -14,7 +14,7 @@ use rollcall::presence::{
     Change, Declared, Hearing, Heartbeat, KindRules, Registration, Snapshot, Unit, Verdict, check_deadline,
     hear, register,
 };
-use rollcall::store::redis::{RedisEngine, Tags, facts_key};
+use rollcall::store::redis::{HashTags, RedisEngine, facts_key};
 use rollcall::store::{Engine, partition_of};
 use rollcall::telemetry::Telemetry;
 
@@ -43,7 +43,7 @@ struct Round {
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Nothing,
-    Heard,
+    HeartbeatResult,
     Registered,
     KeyExpires,
 }
@@ -51,7 +51,7 @@ enum Event {
 fn rounds() -> impl Strategy<Value = Vec<Round>> {
     let event = prop_oneof![
         3 => Just(Event::Nothing),
-        3 => Just(Event::Heard),
+        3 => Just(Event::HeartbeatResult),
         1 => Just(Event::Registered),
         4 => Just(Event::KeyExpires),
     ];
@@ -68,7 +68,7 @@ fn units() -> Vec<Unit> {
     let mut pages: BTreeMap<String, Vec<Unit>> = BTreeMap::new();
     for number in 0..20_000 {
         let unit: Unit = format!("detector:unit-{number}").parse().unwrap();
-        pages.entry(facts_key("", PARTITIONS, Tags::Plain, &unit)).or_default().push(unit);
+        pages.entry(facts_key("", PARTITIONS, HashTags::Plain, &unit)).or_default().push(unit);
     }
     let full = |partition: u16| {
         let of_partition = |on: &&Vec<Unit>| partition_of(&on[0], PARTITIONS) == partition;
@@ -119,7 +119,7 @@ impl Way {
         for (unit, event) in units.iter().zip(&round.events) {
             match event {
                 Event::Nothing => {}
-                Event::Heard => self.hear(unit, &rules, &hearing, now).await,
+                Event::HeartbeatResult => self.hear(unit, &rules, &hearing, now).await,
                 Event::Registered => {
                     let seen = self.engine.read(std::slice::from_ref(unit)).await.unwrap().remove(0);
                     let change = register(&seen, &Registration::default(), &rules, &hearing, now);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use rollcall::clock::Timestamp;
-use rollcall::presence::{LONGEST_LEASE, Renewed, RosterState};
+use rollcall::presence::{MAX_LEASE, Renewed, RosterState};
 use rollcall::store::redis::RENEW;
 
 use crate::support::redis::Redis;
@@ -75,7 +75,7 @@ fn by_script(case: &Case, server: &mut redis::Connection) -> (Renewed, BTreeMap<
     let mut run = redis::cmd("EVAL");
     run.arg(text).arg(3).arg("roster").arg("clock").arg("heard");
     run.arg(&case.instance).arg(case.lease_ms).arg(case.heard.map_or(0, |heard| BEGIN + heard));
-    run.arg("channel").arg("").arg(LONGEST_LEASE.as_millis() as u64);
+    run.arg("channel").arg("").arg(MAX_LEASE.as_millis() as u64);
     let now = BEGIN + case.clock;
     run.arg(now / 1000).arg(now % 1000 * 1000);
     let answer: Vec<String> = run.query(server).unwrap();

@@ -20,7 +20,7 @@ use rollcall::fleet::{Mirror, Ownership};
 use rollcall::http::{self, AlertRoutes, Pages, Sources};
 use rollcall::intake;
 use rollcall::presence::{
-    Heartbeat, LONGEST_ID, MOST_LABELS, RecordId, Unit, is_label_name, is_label_value, is_timeout,
+    Heartbeat, MAX_ID, MAX_LABELS, RecordId, Unit, is_label_name, is_label_value, is_timeout,
 };
 use rollcall::routing::{AlertSilence, Routes, SilenceId};
 use rollcall::store::embedded::EmbeddedEngine;
@@ -167,7 +167,7 @@ fn names_of_units_and_records_keep_their_rules_and_read_back() {
 
 fn assert_keeps_rules(unit: &Unit) {
     let id = unit.id.as_str();
-    assert!((1..=LONGEST_ID).contains(&id.len()), "{id:?}");
+    assert!((1..=MAX_ID).contains(&id.len()), "{id:?}");
     assert!(!id.chars().any(|c| c.is_control() || matches!(c, '/' | '+' | '#')), "{id:?}");
     let kind = unit.kind.as_str();
     assert!((1..=32).contains(&kind.len()) && kind.is_ascii(), "{kind:?}");
@@ -342,7 +342,7 @@ fn a_message_is_at_most_one_heartbeat_which_keeps_its_rules() {
         assert_keeps_rules(unit);
         assert!(*at <= NOW, "{at} is in the future");
         assert!(declared.timeout.is_none_or(is_timeout), "{declared:?}");
-        assert!(declared.labels.len() <= MOST_LABELS, "{declared:?}");
+        assert!(declared.labels.len() <= MAX_LABELS, "{declared:?}");
         assert!(declared.labels.iter().all(|(name, value)| is_label_name(name) && is_label_value(value)));
     });
 }

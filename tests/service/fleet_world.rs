@@ -22,7 +22,7 @@ use crate::support::redis::Redis;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// More than any of these fleets has.
-const MOST_RECORDS: usize = 10_000;
+const MAX_RECORDS: usize = 10_000;
 
 pub struct FleetWorld {
     pub redis: Redis,
@@ -76,7 +76,7 @@ impl FleetWorld {
     pub async fn units(&self) -> Option<usize> {
         let mut units = 0;
         for partition in 0..self.engine.partitions() {
-            units += self.engine.due(partition, None, Timestamp::NEVER, 0, MOST_RECORDS).await.ok()?.len();
+            units += self.engine.due(partition, None, Timestamp::NEVER, 0, MAX_RECORDS).await.ok()?.len();
         }
         Some(units)
     }
@@ -90,7 +90,7 @@ impl FleetWorld {
     }
 
     pub async fn records(&self) -> Vec<OfflineRecord> {
-        self.engine.records(false, None, MOST_RECORDS).await.unwrap()
+        self.engine.records(false, None, MAX_RECORDS).await.unwrap()
     }
 }
 

@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const COMMAND: Duration = Duration::from_secs(90);
 
 /// How often Tab is pressed to reach an element.
-const MOST_TABS: usize = 50;
+const MAX_TABS: usize = 50;
 
 /// The name of a reference to an element, which the standard fixes.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
@@ -152,14 +152,14 @@ impl Browser {
     /// Moves the focus on with Tab until it is on that element.
     pub async fn tab_to(&self, selector: &str) {
         let is_there = format!("return document.activeElement.matches({})", Value::from(selector));
-        for _ in 0..MOST_TABS {
+        for _ in 0..MAX_TABS {
             self.press(TAB).await;
             if self.run(&is_there, json!([])).await == true {
                 return;
             }
         }
         panic!(
-            "{MOST_TABS} Tabs do not reach {selector}; {} shows:\n{}",
+            "{MAX_TABS} Tabs do not reach {selector}; {} shows:\n{}",
             self.path().await,
             self.text().await
         );

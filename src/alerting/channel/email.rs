@@ -42,13 +42,13 @@ use refused_recipients::{RefusedRecipients, list};
 use server::Server;
 
 /// A connection that was idle for longer is not used again.
-const LONGEST_IDLE: Duration = Duration::from_secs(20);
+const MAX_IDLE: Duration = Duration::from_secs(20);
 /// How long an idle connection may take to answer that it is open.
 const NOOP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The waits between two attempts at a recipient that is refused for the moment.
 const FIRST_WAIT: Duration = Duration::from_secs(15);
-const LONGEST_WAIT: Duration = Duration::from_secs(5 * 60);
+const MAX_WAIT: Duration = Duration::from_secs(5 * 60);
 
 pub struct Email {
     receiver: String,
@@ -124,7 +124,7 @@ impl Email {
         let (recipients, _): (Vec<&Address>, Vec<bool>) = recipients.into_iter().unzip();
         if let (Some(only), true) = (only, recipients.is_empty()) {
             let why = format!("{only} is not in `to` any more");
-            return Err(Failure::Partial { why, wait: LONGEST_WAIT, is_asked: false });
+            return Err(Failure::Partial { why, wait: MAX_WAIT, is_asked: false });
         }
         if recipients.is_empty() {
             let rest = put_off::for_recipients(delivery, &behind);
@@ -169,7 +169,7 @@ impl Email {
         match (refused.last(), put_off.last()) {
             (Some((_, why)), _) | (None, Some((_, why))) if is_for_one => {
                 let doublings = delivery.attempt.saturating_sub(1).min(16);
-                let wait = FIRST_WAIT.saturating_mul(1 << doublings).min(LONGEST_WAIT);
+                let wait = FIRST_WAIT.saturating_mul(1 << doublings).min(MAX_WAIT);
                 self.note_refused(&[], refused.iter().chain(&put_off));
                 Err(Failure::Partial { why: why.to_string(), wait, is_asked: false })
             }
@@ -266,7 +266,7 @@ impl Email {
 
     fn take_idle(&self) -> Option<AsyncSmtpConnection> {
         let mut idle = self.idle();
-        idle.retain(|(_, since)| since.elapsed() < LONGEST_IDLE);
+        idle.retain(|(_, since)| since.elapsed() < MAX_IDLE);
         idle.pop().map(|(connection, _)| connection)
     }
 

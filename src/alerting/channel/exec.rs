@@ -25,9 +25,9 @@ use crate::clock::Timestamp;
 use crate::store::Delivery;
 
 /// The most bytes of its standard error that are kept, the last ones. The rest is read and dropped.
-const LONGEST_OUTPUT: usize = 64 << 10;
+const MAX_OUTPUT: usize = 64 << 10;
 /// The most characters of them that are shown.
-const LONGEST_SHOWN: usize = 200;
+const MAX_SHOWN: usize = 200;
 /// How long the rest of its output may take after its end.
 const REST_TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -107,7 +107,7 @@ impl Exec {
         let mut why = format!("{} ended with {status}", self.program());
         // The last line says most.
         if let Some(said) = String::from_utf8_lossy(&said).trim().lines().next_back() {
-            why = format!("{why}, \"{}\"", short(&self.without_secrets(said), LONGEST_SHOWN));
+            why = format!("{why}, \"{}\"", short(&self.without_secrets(said), MAX_SHOWN));
         }
         Err(Failure::temporary(why))
     }
@@ -182,7 +182,7 @@ async fn last_of(output: Option<impl AsyncRead + Unpin>, last: &mut Vec<u8>) {
     let mut chunk = [0; 4096];
     while let Ok(length @ 1..) = output.read(&mut chunk).await {
         last.extend_from_slice(&chunk[..length]);
-        let surplus = last.len().saturating_sub(LONGEST_OUTPUT);
+        let surplus = last.len().saturating_sub(MAX_OUTPUT);
         last.drain(..surplus);
     }
 }

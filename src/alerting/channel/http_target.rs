@@ -31,11 +31,11 @@ use crate::clock::Timestamp;
 use crate::trust::TlsFiles;
 
 /// The most bytes of an answer that are read.
-const LONGEST_ANSWER: usize = 64 << 10;
+const MAX_ANSWER: usize = 64 << 10;
 /// The most characters of it that are shown.
-const LONGEST_SHOWN: usize = 200;
+const MAX_SHOWN: usize = 200;
 /// The same of an answer to a notification that was taken: there may be very many of them.
-const LONGEST_SHOWN_OF_SUCCESS: usize = 80;
+const MAX_SHOWN_OF_SUCCESS: usize = 80;
 /// The longest wait for the body of an answer. Its status decides.
 const BODY_TIMEOUT: Duration = Duration::from_millis(500);
 const AGENT: HeaderValue = HeaderValue::from_static(concat!("rollcall/", env!("CARGO_PKG_VERSION")));
@@ -124,12 +124,12 @@ impl HttpTarget {
         if status.is_success() {
             // The connection can be used again only after its answer was read.
             let body = read(response.into_body()).await;
-            return Ok(Answer::from(self.shown(status, &body, LONGEST_SHOWN_OF_SUCCESS)));
+            return Ok(Answer::from(self.shown(status, &body, MAX_SHOWN_OF_SUCCESS)));
         }
         let asked = retry_after(response.headers(), now);
         let body = read(response.into_body()).await;
         let asked = asked.or_else(|| asked_in_json(status, &body));
-        let why = format!("{} answered {}", self.origin, self.shown(status, &body, LONGEST_SHOWN));
+        let why = format!("{} answered {}", self.origin, self.shown(status, &body, MAX_SHOWN));
         Err(failure(status, why, asked))
     }
 
@@ -222,8 +222,8 @@ async fn read(mut body: Incoming) -> String {
     let mut start = Vec::new();
     while let Ok(Some(Ok(frame))) = timeout_at(until, body.frame()).await {
         let Ok(chunk) = frame.into_data() else { continue };
-        start.extend_from_slice(&chunk[..chunk.len().min(LONGEST_ANSWER - start.len())]);
-        if start.len() >= LONGEST_ANSWER {
+        start.extend_from_slice(&chunk[..chunk.len().min(MAX_ANSWER - start.len())]);
+        if start.len() >= MAX_ANSWER {
             break;
         }
     }

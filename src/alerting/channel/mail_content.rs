@@ -17,7 +17,7 @@
 use data_encoding::HEXLOWER;
 use ring::digest::{SHA256, digest};
 
-use crate::alerting::message::{MOST_LISTED, Message, MessageConfig, Section, lead, sections, table};
+use crate::alerting::message::{MAX_LISTED, Message, MessageConfig, Section, lead, sections, table};
 use crate::alerting::put_off::id_of_all;
 use crate::alerting::text::{html, plain};
 use crate::clock::Timestamp;
@@ -25,7 +25,7 @@ use crate::presence::OfflineRecord;
 use crate::store::Delivery;
 
 /// The most mails of single records that a mail about several refers to.
-const MOST_REFERENCES: usize = 20;
+const MAX_REFERENCES: usize = 20;
 /// The colours of both schemes; all other colours are the device's.
 const STYLE: &str = "\
 :root{color-scheme:light dark}
@@ -68,7 +68,7 @@ impl MailContent {
         };
         let subject = message.title(config);
         let listed = delivery.offline.len().max(delivery.online.len());
-        let table = (listed > MOST_LISTED && !message.is_test).then(|| table(delivery));
+        let table = (listed > MAX_LISTED && !message.is_test).then(|| table(delivery));
         let attached = table.as_ref().map(|table| table.rows);
         let (text, html) = render(&subject, message, config, attached);
         let table = table.map(|table| table.text);
@@ -158,7 +158,7 @@ impl MessageIds<'_> {
     fn of(&self, delivery: &Delivery) -> (String, Vec<String>) {
         let own = || self.make("delivery", &id_of_all(delivery));
         let silences = |records: &[OfflineRecord]| -> Vec<String> {
-            records.iter().take(MOST_REFERENCES).map(|record| self.record(record, "offline")).collect()
+            records.iter().take(MAX_REFERENCES).map(|record| self.record(record, "offline")).collect()
         };
         let (offline, online) = (delivery.offline.as_slice(), delivery.online.as_slice());
         let (id, silences, is_single) = match (offline, online) {

@@ -25,7 +25,7 @@ use connections::{Connections, Publication};
 /// The topic by default: `rollcall/alerts/detector/pump-7`, or `rollcall/alerts/rollcall` for blindness.
 pub const DEFAULT_TOPIC: &str = "rollcall/alerts/{{ member.source }}";
 /// MQTT allows no longer one.
-const LONGEST_TOPIC: usize = 65_535;
+const MAX_TOPIC: usize = 65_535;
 
 #[derive(Clone, Default)]
 pub struct MqttConfig {
@@ -141,7 +141,7 @@ impl Mqtt {
 
     fn topic(&self, data: &Value) -> Result<String, String> {
         let topic = self.templates.render("topic", data)?;
-        let is_bad = topic.is_empty() || topic.len() > LONGEST_TOPIC || topic.contains(['+', '#', '\0']);
+        let is_bad = topic.is_empty() || topic.len() > MAX_TOPIC || topic.contains(['+', '#', '\0']);
         match is_bad {
             true => Err("topic: its result is no topic; write {{ value | urlencode }} for labels".to_owned()),
             false => Ok(topic),

@@ -33,7 +33,7 @@ mod catalogue;
 pub use catalogue::{SERVICES, Service, ServiceOption};
 
 /// How many deliveries that failed half-way are remembered. Others begin with their first request again.
-const MOST_BEGUN: usize = 1000;
+const MAX_BEGUN: usize = 1000;
 
 /// A receiver at a service.
 #[derive(Clone)]
@@ -184,7 +184,7 @@ impl ServiceChannel {
             answer = self.target.send(request, now).await?;
             if count > 1 {
                 let mut begun = self.begun();
-                if begun.len() >= MOST_BEGUN && !begun.contains_key(id) {
+                if begun.len() >= MAX_BEGUN && !begun.contains_key(id) {
                     begun.clear();
                 }
                 begun.insert(id.clone(), at + 1);

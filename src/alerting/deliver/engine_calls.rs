@@ -13,9 +13,9 @@ use tokio::time::Instant;
 use super::{Deliver, LEASED_PER_ATTEMPT, at_once, fall};
 use crate::alerting::buffer::{Buffered, Slots};
 use crate::alerting::in_flight::InFlight;
-use crate::alerting::{ENGINE_BACKOFF, LEASE, SHORTEST_WAIT, TICK, rotated, tick};
+use crate::alerting::{ENGINE_BACKOFF, LEASE, MIN_WAIT, TICK, rotated, tick};
 use crate::clock::Timestamp;
-use crate::store::{Backlog, Delivery, End, Ended, EngineError, LARGEST_STEP, Result};
+use crate::store::{Backlog, Delivery, End, Ended, EngineError, MAX_STEP, Result};
 use crate::telemetry::Loop;
 
 /// How often leases are extended: twice before they end, at least.
@@ -150,7 +150,7 @@ impl Deliver {
     /// The most deliveries to lease: none between two probes of a receiver that takes nothing.
     fn most_leased(&self, in_flight: &InFlight) -> usize {
         if !in_flight.breaker.is_open() || in_flight.disabled.is_some() {
-            LARGEST_STEP
+            MAX_STEP
         } else if in_flight.begun == 0 && in_flight.breaker.admits(self.clock.now()) {
             LEASED_FOR_PROBE
         } else {
@@ -185,7 +185,7 @@ impl Deliver {
                 Duration::ZERO // There may be more.
             } else {
                 let first = engine.first_lease(own, &name).await?;
-                first.map_or(tick, |first| first.since(now).clamp(SHORTEST_WAIT, tick))
+                first.map_or(tick, |first| first.since(now).clamp(MIN_WAIT, tick))
             };
             let fallen = match fallback.filter(|_| !deliveries.is_empty()) {
                 Some(fallback) => fall(&*engine, own, &name, &fallback, now).await?,

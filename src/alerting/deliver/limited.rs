@@ -9,7 +9,7 @@
 //! They end as delivered, each with its attempt on record, after the receiver has the digest. Until then the digest, its
 //! id and its notifications are in the [shared state](crate::alerting::limit): after a crash the same digest is sent
 //! again. While it is open nothing else is sent, so that a group's notifications stay in order. One that fails
-//! [`MOST_ATTEMPTS`] times is taken apart: its receiver is down, or refuses it for itself.
+//! [`MAX_ATTEMPTS`] times is taken apart: its receiver is down, or refuses it for itself.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -26,15 +26,13 @@ use crate::alerting::digest::{any_waits, gather, group_key, id_of, merged};
 use crate::alerting::failures::EngineFailures;
 use crate::alerting::in_flight::InFlight;
 use crate::alerting::limit::{LimitState, Limits, OpenDigest, RateLimit};
-use crate::alerting::{LEASE, SHORTEST_WAIT, TICK, rotated, tick};
+use crate::alerting::{LEASE, MIN_WAIT, TICK, rotated, tick};
 use crate::clock::Timestamp;
-use crate::store::{
-    AttemptMade, Delivery, End, Ended, LARGEST_STEP, Result, SharedStore, partition_of_group,
-};
+use crate::store::{AttemptMade, Delivery, End, Ended, MAX_STEP, Result, SharedStore, partition_of_group};
 use crate::telemetry::Loop;
 
 /// After so many attempts a digest is taken apart.
-const MOST_ATTEMPTS: u32 = 5;
+const MAX_ATTEMPTS: u32 = 5;
 
 /// The loop of one receiver with a limit.
 pub(in crate::alerting) struct Limited {
@@ -150,7 +148,7 @@ impl Limited {
     }
 
     fn until(&self, next: Timestamp) -> Duration {
-        next.since(self.deliver.clock.now()).clamp(SHORTEST_WAIT, tick(&self.deliver.ownership))
+        next.since(self.deliver.clock.now()).clamp(MIN_WAIT, tick(&self.deliver.ownership))
     }
 
     /// Records outcomes that the engine does not know yet. Safe to repeat.
@@ -187,7 +185,7 @@ impl Limited {
     /// The receiver wants nothing more: waiting notifications become dead letters.
     async fn give_all_up(&self, state: &mut State) -> Result<Duration> {
         self.close(state).await?;
-        let leased = self.lease(state, LARGEST_STEP).await?;
+        let leased = self.lease(state, MAX_STEP).await?;
         if let Some(fallback) = self.deliver.receiver.fallback.as_ref().filter(|_| !leased.is_empty()) {
             let (engine, name) = (&*self.deliver.engine, &self.deliver.receiver.name);
             let (own, now) = (self.deliver.partitions(), self.deliver.clock.now());
@@ -340,7 +338,7 @@ impl Limited {
             Some(())
         });
         if begun.await?.is_none() {
-            return Ok(SHORTEST_WAIT);
+            return Ok(MIN_WAIT);
         }
         let (attempt, begun) = (open.attempts + 1, Instant::now());
         let members = state.members.as_ref().map_or(&[][..], |(_, members)| members);
@@ -366,7 +364,7 @@ impl Limited {
     async fn failed(&self, state: &mut State, open: &OpenDigest, ended: Ended, has_part: bool) -> Result<()> {
         let id = ended.delivery.id.clone();
         let next = match ended.end {
-            End::RetryAt(at) if has_part || open.attempts + 1 < MOST_ATTEMPTS => Some(at),
+            End::RetryAt(at) if has_part || open.attempts + 1 < MAX_ATTEMPTS => Some(at),
             _ => None,
         };
         // The digest has no place in a queue: this puts the attempt on record. Its notifications are given up one by
@@ -411,6 +409,6 @@ fn in_steps(members: &[Delivery], digest: &Ended) -> Vec<Vec<Ended>> {
         rounds[*round].push(Ended { delivery, end: End::Delivered, attempt });
         *round += 1;
     }
-    let steps = rounds.iter().flat_map(|round| round.chunks(LARGEST_STEP)).map(<[Ended]>::to_vec);
+    let steps = rounds.iter().flat_map(|round| round.chunks(MAX_STEP)).map(<[Ended]>::to_vec);
     steps.collect()
 }

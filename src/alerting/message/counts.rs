@@ -11,8 +11,8 @@ use crate::presence::OfflineRecord;
 use crate::store::Delivery;
 
 /// The most labels that are counted by, and the most values of each.
-const MOST_LABELS: usize = 5;
-const MOST_VALUES: usize = 5;
+const MAX_LABELS: usize = 5;
+const MAX_VALUES: usize = 5;
 /// Fewer records are listed by themselves.
 const FEW: usize = 10;
 /// A label counts if one record in so many has the same value of it.
@@ -51,7 +51,7 @@ pub fn counts(delivery: &Delivery) -> Vec<LabelCount> {
     });
     let mut labels: Vec<_> = labels.collect();
     labels.sort_by_key(|(most, ..)| std::cmp::Reverse(*most));
-    labels.truncate(MOST_LABELS);
+    labels.truncate(MAX_LABELS);
     labels.into_iter().flat_map(|(_, label, values)| of_label(label, &values)).collect()
 }
 
@@ -62,7 +62,7 @@ fn of_label(label: &str, values: &[(&str, [u64; 2])]) -> Vec<LabelCount> {
         offline,
         online,
     };
-    let (named, rest) = values.split_at(MOST_VALUES.min(values.len()));
+    let (named, rest) = values.split_at(MAX_VALUES.min(values.len()));
     let rest_sum = rest.iter().fold([0; 2], |sum, (_, one)| [sum[0] + one[0], sum[1] + one[1]]);
     let named = named.iter().map(|(value, counts)| count(Some(value), *counts));
     named.chain((!rest.is_empty()).then(|| count(None, rest_sum))).collect()

@@ -8,9 +8,9 @@ use crate::presence::OfflineRecord;
 use crate::store::Delivery;
 
 /// The most bytes of a table: some ten thousand ordinary rows. Mail servers refuse large mails.
-const MOST_BYTES: usize = 2 << 20;
+const MAX_BYTES: usize = 2 << 20;
 /// The most labels with columns of their own: those that most records have.
-const MOST_LABELS: usize = 20;
+const MAX_LABELS: usize = 20;
 const COLUMNS: [&str; 8] =
     ["transition", "kind", "unit", "offline_since", "last_seen", "back_at", "cause", "record"];
 
@@ -29,7 +29,7 @@ pub fn table(delivery: &Delivery) -> Table {
     }
     let mut labels: Vec<&str> = known.keys().copied().collect();
     labels.sort_by_key(|name| std::cmp::Reverse(known[name]));
-    labels.truncate(MOST_LABELS);
+    labels.truncate(MAX_LABELS);
     labels.sort_unstable();
     let named = labels.iter().map(|name| format!("label_{name}"));
     let mut text = csv_row(COLUMNS.iter().map(|name| (*name).to_owned()).chain(named));
@@ -39,7 +39,7 @@ pub fn table(delivery: &Delivery) -> Table {
     {
         let before = text.len();
         text.push_str(&csv_row(cells(transition, record, &labels)));
-        if text.len() > MOST_BYTES {
+        if text.len() > MAX_BYTES {
             text.truncate(before);
             break;
         }
@@ -88,6 +88,6 @@ mod tests {
         assert!(lines[2].starts_with("online,detector,2,"), "{text}");
         delivery.offline = (0..10_000).map(|number| record(number, "x".repeat(400))).collect();
         let Table { text, rows } = table(&delivery);
-        assert!(text.len() <= MOST_BYTES && text.ends_with("\r\n") && (1000..9000).contains(&rows), "{rows}");
+        assert!(text.len() <= MAX_BYTES && text.ends_with("\r\n") && (1000..9000).contains(&rows), "{rows}");
     }
 }

@@ -8,7 +8,7 @@ use super::mass_notice::{MassNotice, ValueShare};
 use crate::clock::Timestamp;
 use crate::presence::{Cause, Closing, FirstUnit, Incident, Interval, Labels, OfflineRecord, Unit};
 use crate::routing::FLAPPING;
-use crate::store::{Delivery, Group, Situation};
+use crate::store::{Delivery, Group, GroupContext};
 
 /// A notification to try a template with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,7 +111,7 @@ pub fn hostile(receiver: &str) -> Delivery {
 }
 
 /// Most units of the site have one cause.
-fn storm() -> Situation {
+fn storm() -> GroupContext {
     let first = FirstUnit { kind: "gateway".to_owned(), unit: "gw-7".to_owned() };
     let incident = Incident {
         label: "site".to_owned(),
@@ -125,7 +125,7 @@ fn storm() -> Situation {
         notified_from: None,
         acknowledged_at: None,
     };
-    Situation { lasting: Some(312), is_judged: true, incident: Some(incident), ..Situation::default() }
+    GroupContext { lasting: Some(312), is_judged: true, incident: Some(incident), ..GroupContext::default() }
 }
 
 const HOUR: Duration = Duration::from_secs(3600);

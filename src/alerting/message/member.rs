@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::data_loss;
 use super::incident;
 use super::links::Links;
-use super::summary::{LONGEST_TITLE, sections, text, text_of, title, title_of};
+use super::summary::{MAX_TITLE, sections, text, text_of, title, title_of};
 use super::timer;
 use super::zone::Zone;
 use crate::alerting::group;
@@ -20,7 +20,7 @@ use crate::routing::{DATA_LOST, MASS_OFFLINE};
 use crate::store::Delivery;
 
 /// A longer key is replaced by its digest: services take 255 characters.
-const LONGEST_KEY: usize = 200;
+const MAX_KEY: usize = 200;
 
 /// The text of a test.
 pub const TEST: &str = "This is a test of Rollcall; no unit is concerned.";
@@ -119,7 +119,7 @@ fn timers(delivery: &Delivery, zone: &Zone) -> impl Iterator<Item = Member> {
     delivery.timers.iter().map(move |one| Member {
         action: Action::Trigger,
         key: key(one.id.firing(one.due)),
-        title: short(&timer::title_of(one), LONGEST_TITLE),
+        title: short(&timer::title_of(one), MAX_TITLE),
         text: timer::text_of(one, zone),
         from: one.due,
         to: None,
@@ -187,7 +187,7 @@ fn of_incident(incident: &Incident, delivery: &Delivery, zone: &Zone, links: &Li
     Member {
         action: if until.is_some() { Action::Resolve } else { Action::Trigger },
         key: key(format!("incident:{}:{label}={value}:{}", since.as_millis(), delivery.group_key())),
-        title: short(&incident::summary(incident), LONGEST_TITLE),
+        title: short(&incident::summary(incident), MAX_TITLE),
         text: format!("{}\n{listed}", incident::line(incident, delivery, zone)),
         from: *since,
         to: *until,
@@ -240,7 +240,7 @@ pub fn blind_id(interval: Interval, kind: Option<&str>) -> String {
 }
 
 fn key(id: String) -> String {
-    if id.len() <= LONGEST_KEY {
+    if id.len() <= MAX_KEY {
         return id;
     }
     format!("rollcall-{}", HEXLOWER.encode(digest(&SHA256, id.as_bytes()).as_ref()))

@@ -8,13 +8,13 @@ use crate::presence::OfflineRecord;
 use crate::store::Delivery;
 
 /// The most bytes of records in one body: ten thousand of usual size, so that a program misses none.
-const MOST_BYTES: usize = 4 << 20;
+const MAX_BYTES: usize = 4 << 20;
 
 /// A body with all its records or, if it is too long, with those that fit into this room (bytes). Nearly every body is
 /// written once: to measure a record takes as long as to write it.
 pub fn bounded(write: impl Fn(Option<usize>) -> String) -> String {
     let whole = write(None);
-    if whole.len() <= MOST_BYTES { whole } else { write(Some(MOST_BYTES)) }
+    if whole.len() <= MAX_BYTES { whole } else { write(Some(MAX_BYTES)) }
 }
 
 /// How many of the first ones fit into `room` (bytes), which shrinks by their length; `None`: all fit.

@@ -16,11 +16,11 @@ use crate::presence::{Cause, Closing, Interval, Labels, OfflineRecord};
 use crate::store::{Delivery, MeantFor};
 
 /// The most records that one section lists.
-pub const MOST_LISTED: usize = 50;
+pub const MAX_LISTED: usize = 50;
 /// The same of an incident, if there are other silences.
-const MOST_FOLDED: usize = 10;
+const MAX_FOLDED: usize = 10;
 /// The longest title, in characters.
-pub const LONGEST_TITLE: usize = 180;
+pub const MAX_TITLE: usize = 180;
 
 /// One part of a message: records of one transition.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ pub struct Item {
 
 /// The title of a message, without line breaks.
 pub fn title(delivery: &Delivery, zone: &Zone) -> String {
-    short(&full_title(delivery, zone), LONGEST_TITLE)
+    short(&full_title(delivery, zone), MAX_TITLE)
 }
 
 fn full_title(delivery: &Delivery, zone: &Zone) -> String {
@@ -117,7 +117,7 @@ pub fn title_of(record: &OfflineRecord) -> String {
         Some(Closing::KindRemoved) => "NO LONGER WATCHED",
         Some(_) => "BACK",
     };
-    short(&format!("{what}: {}", unit(record)), LONGEST_TITLE)
+    short(&format!("{what}: {}", unit(record)), MAX_TITLE)
 }
 
 /// The times of a record.
@@ -253,17 +253,17 @@ pub fn sections(delivery: &Delivery, zone: &Zone, links: &Links) -> Vec<Section>
     let cause =
         incident.map(|incident| format!("Offline at {}", incident::place(incident))).unwrap_or_default();
     let rest = if by_cause.is_empty() { "Offline" } else { "Others offline" };
-    let folded = if others.is_empty() { MOST_LISTED } else { MOST_FOLDED };
+    let folded = if others.is_empty() { MAX_LISTED } else { MAX_FOLDED };
     let sections = [
-        section("Fallback", MOST_LISTED, meant_for),
-        section("Timers", MOST_LISTED, timers),
-        section("Blind", MOST_LISTED, blind),
+        section("Fallback", MAX_LISTED, meant_for),
+        section("Timers", MAX_LISTED, timers),
+        section("Blind", MAX_LISTED, blind),
         section(&cause, folded, by_cause.into_iter().map(of_record)),
-        section("Flapping", MOST_LISTED, flapping.into_iter().map(of_record)),
-        section(rest, MOST_LISTED, others.into_iter().map(of_record)),
-        section("Back", MOST_LISTED, back.into_iter().map(of_record)),
-        section("Stable", MOST_LISTED, stable.into_iter().map(of_record)),
-        section("No longer watched", MOST_LISTED, unwatched.into_iter().map(of_record)),
+        section("Flapping", MAX_LISTED, flapping.into_iter().map(of_record)),
+        section(rest, MAX_LISTED, others.into_iter().map(of_record)),
+        section("Back", MAX_LISTED, back.into_iter().map(of_record)),
+        section("Stable", MAX_LISTED, stable.into_iter().map(of_record)),
+        section("No longer watched", MAX_LISTED, unwatched.into_iter().map(of_record)),
     ];
     sections.into_iter().filter(|section| !section.items.is_empty()).collect()
 }

@@ -11,7 +11,7 @@ use crate::presence::{FiredTimer, Guarantee, TimerData, TimerId, TimerType};
 use crate::store::{Delivery, group_of_timer};
 
 /// More of a timer's data is cut off where people read it.
-const LONGEST_DATA: usize = 400;
+const MAX_DATA: usize = 400;
 
 /// A timer in a message: the data as they were registered.
 #[derive(Serialize)]
@@ -55,7 +55,7 @@ pub(super) fn text_of(timer: &FiredTimer, zone: &Zone) -> String {
     let late = if late.as_secs() > 0 { format!(", fired {} late", span(late)) } else { String::new() };
     let data = match timer.data.as_str() {
         "null" => String::new(),
-        data => format!("; {}", short(data, LONGEST_DATA)),
+        data => format!("; {}", short(data, MAX_DATA)),
     };
     format!("due {}{late}{data}", zone.show(timer.due))
 }

@@ -107,15 +107,15 @@ fn other_protocols_are_not_read_far_and_frames_not_beyond_the_limit() {
 #[test]
 fn messages_at_qos_2_are_bounded_until_they_are_released() {
     let mut frames = connected();
-    for id in 1..=MOST_UNRELEASED {
+    for id in 1..=MAX_UNRELEASED {
         run(&mut frames, &publish(0x34, "t", Some(id), b"x"), 100).unwrap();
     }
-    assert_eq!(frames.unreleased(), u64::from(MOST_UNRELEASED) * 6);
+    assert_eq!(frames.unreleased(), u64::from(MAX_UNRELEASED) * 6);
     run(&mut frames, &frame(0x62, &[0, 1]), 1).unwrap();
     // A refused message needs no release; a repeated one is no second message.
     frames.suppresses(&[0x50, 3, 0, 2, 0x87]);
     run(&mut frames, &publish(0x3c, "t", Some(3), b"x"), 100).unwrap();
-    assert_eq!(frames.unreleased(), u64::from(MOST_UNRELEASED - 2) * 6);
+    assert_eq!(frames.unreleased(), u64::from(MAX_UNRELEASED - 2) * 6);
     for id in [1, 2] {
         run(&mut frames, &publish(0x34, "t", Some(id), b"x"), 100).unwrap();
     }

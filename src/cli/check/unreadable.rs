@@ -6,7 +6,7 @@ use crate::config::EngineConfig;
 use crate::store::EngineError;
 
 /// The most locations that are named.
-const MOST_NAMED: usize = 5;
+const MAX_NAMED: usize = 5;
 
 /// An engine that does not answer has a finding of its own.
 pub(super) async fn examine(engine: &EngineConfig) -> Option<Finding> {
@@ -14,7 +14,7 @@ pub(super) async fn examine(engine: &EngineConfig) -> Option<Finding> {
         repair::quarantined(engine).await.map_err(|why| EngineError::Unavailable(format!("{why:#}")))
     };
     let quarantined = with_timeout(quarantined).await.unwrap_or_default();
-    let named = quarantined.iter().take(MOST_NAMED);
+    let named = quarantined.iter().take(MAX_NAMED);
     let named: Vec<String> = named.map(|one| format!("{} {}", one.what.as_str(), one.location)).collect();
     let count = quarantined.len();
     let text = || {

@@ -13,8 +13,8 @@ section! {
         grace: Span = Span::from_secs(0),
         accept_timeout: bool = true,
         accept_sleep: bool = true,
-        max_sleep: Span = Span(presence::LONGEST_TIMEOUT),
-        clock: ClockSource = ClockSource::Arrival,
+        max_sleep: Span = Span(presence::MAX_TIMEOUT),
+        clock: ClockSource = ClockSource::TargetCheck,
         registry: Registry = Registry::Open,
         first_timeout: Span = Span::from_secs(0),
         forget_after: Span = Span::from_days(30),
@@ -45,7 +45,7 @@ choice! {
 
 choice! {
     /// The time of a heartbeat.
-    ClockSource { Arrival, Device }
+    ClockSource { TargetCheck, Device }
 }
 
 choice! {

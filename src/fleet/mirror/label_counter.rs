@@ -14,7 +14,7 @@ use super::label_index::{LabelIndex, OTHER_VALUE};
 use crate::presence::State;
 
 /// The most labels that may be counted by, so that all metrics together stay few.
-pub const MOST_LABELS: usize = 2;
+pub const MAX_LABELS: usize = 2;
 
 /// The most values with counts of their own, of all labels together.
 pub(super) const TOP: usize = 10;

@@ -1,7 +1,7 @@
 //! The value of one label for each unit of a partition: two bytes a unit.
 //!
 //! For counts and filters, and only for labels of `http.count_by_labels`. A value is stored once, for as long as a
-//! unit has it. Values come from devices and may be without end: beyond [`MOST_VALUES`] of them a unit only has
+//! unit has it. Values come from devices and may be without end: beyond [`MAX_VALUES`] of them a unit only has
 //! "another value".
 
 use std::ops::Range;
@@ -11,7 +11,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
 /// The most values of a label in a partition that have numbers of their own.
-pub(super) const MOST_VALUES: usize = 10_000;
+pub(super) const MAX_VALUES: usize = 10_000;
 
 /// The number of all further values.
 const OTHER: u16 = 1;
@@ -118,7 +118,7 @@ impl LabelIndex {
 
     /// Whether the next new value gets no number of its own.
     pub fn is_full(&self) -> bool {
-        self.by_value.len() >= MOST_VALUES
+        self.by_value.len() >= MAX_VALUES
     }
 
     /// The approximate memory, without the values.
@@ -184,14 +184,14 @@ mod tests {
     #[test]
     fn values_without_end_take_memory_with_an_end() {
         let mut index = LabelIndex::new("site".into());
-        for slot in 0..MOST_VALUES as u32 + 100 {
+        for slot in 0..MAX_VALUES as u32 + 100 {
             index.set(slot, Some(&slot.to_string()));
         }
-        assert_eq!((index.by_value.len(), index.is_full()), (MOST_VALUES, true));
-        let beyond = index.number_at(MOST_VALUES + 5);
+        assert_eq!((index.by_value.len(), index.is_full()), (MAX_VALUES, true));
+        let beyond = index.number_at(MAX_VALUES + 5);
         assert_eq!(&*index.value(beyond), OTHER_VALUE);
         index.set(0, None);
-        index.set(MOST_VALUES as u32 + 5, Some("now there is room"));
+        index.set(MAX_VALUES as u32 + 5, Some("now there is room"));
         assert!(index.number_of("now there is room").is_some());
     }
 }

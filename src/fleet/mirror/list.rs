@@ -26,7 +26,7 @@ use page::Page;
 
 /// How much is read under one lock: the rows of a block cost their number, and a block that is left out costs a few. No
 /// heartbeat waits longer than some tens of microseconds.
-const MOST_AT_ONCE: usize = 1024;
+const MAX_AT_ONCE: usize = 1024;
 const LEFT_OUT: usize = 16;
 
 /// The order of a list. Units that are equal in it are in the order of kind and id.
@@ -184,7 +184,7 @@ impl Mirror {
             let Some(filter) = RowFilter::new(filter, self, &table) else { return };
             page.begin(&table);
             let mut cost = 0;
-            while cost < MOST_AT_ONCE {
+            while cost < MAX_AT_ONCE {
                 if block * BLOCK >= table.rows.len() {
                     return;
                 }

@@ -16,8 +16,8 @@ use super::{ATTEMPTS, Roll};
 use crate::clock::Timestamp;
 use crate::fleet::StrangerReason;
 use crate::fleet::census::Reservation;
-use crate::presence::{Change, Heard, Hearing, Heartbeat, KindRules, Snapshot, Unit};
-use crate::store::{EngineError, LARGEST_STEP, Refresh, Result};
+use crate::presence::{Change, Hearing, Heartbeat, HeartbeatResult, KindRules, Snapshot, Unit};
+use crate::store::{EngineError, MAX_STEP, Refresh, Result};
 
 /// Steps of admission that are under way at once; no unit is in two of them.
 const STEPS_AT_ONCE: usize = 4;
@@ -53,10 +53,10 @@ impl Roll {
             refused.extend(batch.refused);
         }
         rest.append(&mut refused);
-        self.telemetry.heartbeats(Heard::Refreshed, refreshed);
+        self.telemetry.heartbeats(HeartbeatResult::Refreshed, refreshed);
         let mut units = by_unit(rest);
-        for steps in units.chunks_mut(STEPS_AT_ONCE * LARGEST_STEP) {
-            let steps = steps.chunks_mut(LARGEST_STEP).map(|step| self.admit(step, now));
+        for steps in units.chunks_mut(STEPS_AT_ONCE * MAX_STEP) {
+            let steps = steps.chunks_mut(MAX_STEP).map(|step| self.admit(step, now));
             // Each step goes on to its end, also if another fails: applied changes go into mirror and counters.
             join_all(steps).await.into_iter().collect::<Result<()>>()?;
         }

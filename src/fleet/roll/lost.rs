@@ -5,7 +5,7 @@ use futures_util::future::join_all;
 use super::Roll;
 use crate::clock::Timestamp;
 use crate::presence::{self, Change, OfflineRecord, Snapshot, Standing, Unit};
-use crate::store::{EngineError, LARGEST_STEP, Result};
+use crate::store::{EngineError, MAX_STEP, Result};
 
 /// Records that are read at once.
 const RECORDS_AT_ONCE: usize = 16;
@@ -28,7 +28,7 @@ impl Roll {
     /// Compares open records that receivers know with the stored ones. Answers in order.
     pub async fn find(&self, records: &[OfflineRecord]) -> Result<Vec<StoredRecord>> {
         let mut found = Vec::with_capacity(records.len());
-        for records in records.chunks(LARGEST_STEP) {
+        for records in records.chunks(MAX_STEP) {
             let units: Vec<Unit> = records.iter().map(|record| record.id.unit.clone()).collect();
             let seen = self.engine.read(&units).await?;
             let pairs: Vec<(&OfflineRecord, Snapshot)> = records.iter().zip(seen).collect();
@@ -64,7 +64,7 @@ impl Roll {
     /// Applies changes of [`StoredRecord::Lost`]. Answers, in order, which were applied.
     pub async fn write_again(&self, changes: &[(Snapshot, Change)], now: Timestamp) -> Result<Vec<bool>> {
         let mut applied = Vec::with_capacity(changes.len());
-        for changes in changes.chunks(LARGEST_STEP) {
+        for changes in changes.chunks(MAX_STEP) {
             applied.extend(self.apply(changes).await?);
         }
         self.add_to_index(changes, &applied, now).await?;

@@ -8,7 +8,9 @@
 use std::collections::HashMap;
 
 use crate::clock::Timestamp;
-use crate::presence::{self, Change, Heard, Hearing, Heartbeat, KindRules, Snapshot, Standing, Unit};
+use crate::presence::{
+    self, Change, Hearing, Heartbeat, HeartbeatResult, KindRules, Snapshot, Standing, Unit,
+};
 
 /// Heartbeats of one unit, in order.
 pub(super) struct UnitHeartbeats<'a> {
@@ -19,7 +21,7 @@ pub(super) struct UnitHeartbeats<'a> {
 pub(super) struct Step<'a> {
     /// The heartbeat that stands for all of them.
     pub beat: &'a Heartbeat,
-    pub heard: Heard,
+    pub heard: HeartbeatResult,
     pub change: Change,
     /// The number of heartbeats.
     count: usize,
@@ -27,14 +29,14 @@ pub(super) struct Step<'a> {
 
 impl Step<'_> {
     /// The effects of the heartbeats, for metrics.
-    pub fn counts(&self) -> [(Heard, u64); 2] {
+    pub fn counts(&self) -> [(HeartbeatResult, u64); 2] {
         counts(self.heard, self.count)
     }
 }
 
 /// The effects of `count` heartbeats with the same declaration, of which the newest has the effect `heard`.
-fn counts(heard: Heard, count: usize) -> [(Heard, u64); 2] {
-    let others = if heard == Heard::New { Heard::Refreshed } else { heard };
+fn counts(heard: HeartbeatResult, count: usize) -> [(HeartbeatResult, u64); 2] {
+    let others = if heard == HeartbeatResult::New { HeartbeatResult::Refreshed } else { heard };
     [(heard, 1), (others, count as u64 - 1)]
 }
 
@@ -65,7 +67,7 @@ impl<'a> UnitHeartbeats<'a> {
         rules: &KindRules,
         hearing: &Hearing,
         now: Timestamp,
-        count: impl Fn(Heard, u64),
+        count: impl Fn(HeartbeatResult, u64),
     ) -> Option<Step<'a>> {
         let is_offline =
             seen.facts.as_ref().is_some_and(|facts| matches!(facts.standing, Standing::Offline(_)));
@@ -108,7 +110,7 @@ mod tests {
 
     /// The moments of the changes that these heartbeats make one after the other, beginning with the stored facts, and
     /// the counts.
-    fn changes(beats: &[Heartbeat], facts: Option<Facts>) -> (Vec<i64>, Vec<(Heard, u64)>) {
+    fn changes(beats: &[Heartbeat], facts: Option<Facts>) -> (Vec<i64>, Vec<(HeartbeatResult, u64)>) {
         let rules = KindRules::new("a".parse().unwrap());
         let rules =
             KindRules { policy: Policy { timeout: Duration::from_secs(3600), ..rules.policy }, ..rules };
@@ -142,12 +144,23 @@ mod tests {
     #[test]
     fn of_heartbeats_with_the_same_declaration_only_the_newest_makes_a_change() {
         let plain = [1, 5, 3].map(|ms| beat("a:1", ms, None));
-        assert_eq!(changes(&plain, None), (vec![5], vec![(Heard::New, 1), (Heard::Refreshed, 2)]));
+        assert_eq!(
+            changes(&plain, None),
+            (vec![5], vec![(HeartbeatResult::New, 1), (HeartbeatResult::Refreshed, 2)])
+        );
         let declaring = [(1, None), (2, Some(60)), (3, Some(60)), (4, None), (5, None)];
         let declaring = declaring.map(|(ms, timeout)| beat("a:1", ms, timeout));
-        let counted = [(Heard::New, 1), (Heard::Refreshed, 1), (Heard::Refreshed, 1), (Heard::Refreshed, 1)];
+        let counted = [
+            (HeartbeatResult::New, 1),
+            (HeartbeatResult::Refreshed, 1),
+            (HeartbeatResult::Refreshed, 1),
+            (HeartbeatResult::Refreshed, 1),
+        ];
         let (made, counts) = changes(&declaring, None);
-        assert_eq!((made, counts), (vec![1, 3, 5], [&counted[..], &[(Heard::Refreshed, 1)]].concat()));
+        assert_eq!(
+            (made, counts),
+            (vec![1, 3, 5], [&counted[..], &[(HeartbeatResult::Refreshed, 1)]].concat())
+        );
     }
 
     #[test]
@@ -160,7 +173,12 @@ mod tests {
         };
         let facts = Facts::new(Standing::Offline(silence), at(1));
         let beats = [1, 6, 7, 8].map(|ms| beat("a:1", ms, None));
-        let counted = vec![(Heard::Stale, 1), (Heard::Back, 1), (Heard::Refreshed, 1), (Heard::Refreshed, 1)];
+        let counted = vec![
+            (HeartbeatResult::Stale, 1),
+            (HeartbeatResult::Back, 1),
+            (HeartbeatResult::Refreshed, 1),
+            (HeartbeatResult::Refreshed, 1),
+        ];
         assert_eq!(changes(&beats, Some(facts)), (vec![6, 8], counted));
     }
 }

@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 use super::Roll;
 use crate::presence::{Change, OfflineRecord, Snapshot, Unit};
-use crate::store::{EngineError, LARGEST_STEP, Result, partition_of};
+use crate::store::{EngineError, MAX_STEP, Result, partition_of};
 
 /// How long an engine that answers again may take to execute the commands that it had received before.
 const LATE: Duration = Duration::from_secs(5);
@@ -172,7 +172,7 @@ impl Roll {
 
     /// Brings units of one partition in the mirror up to date, but for those that cannot be read.
     pub async fn compare(&self, partition: u16, units: &[Unit]) -> Result<()> {
-        let mut steps: Vec<&[Unit]> = units.chunks(LARGEST_STEP).collect();
+        let mut steps: Vec<&[Unit]> = units.chunks(MAX_STEP).collect();
         while let Some(units) = steps.pop() {
             let mark = self.mirror.mark(partition);
             match self.engine.read(units).await {

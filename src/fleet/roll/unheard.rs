@@ -10,15 +10,15 @@ use crate::clock::Timestamp;
 use crate::presence::{Change, Hearing, IndexChange, KeyChange, Kind, KindRules, Snapshot};
 
 /// The longest and the shortest time between two checks of a unit whose kind is not configured.
-const LONGEST_WITHOUT_RULES: Duration = Duration::from_secs(300);
-const SHORTEST_WITHOUT_RULES: Duration = Duration::from_secs(1);
+const MAX_WITHOUT_RULES: Duration = Duration::from_secs(300);
+const MIN_WITHOUT_RULES: Duration = Duration::from_secs(1);
 
 /// The next check of a unit whose kind is not configured. Such a kind may come back, soon or never: the longer it
 /// has been away, the rarer are the checks. When it is back its units have about as long again to send a heartbeat.
 pub(super) fn next_check_without_rules(hearing: &Hearing, kind: &Kind, now: Timestamp) -> Timestamp {
     let of_kind = hearing.filters.proved.iter().filter(|((one, _), _)| one == kind);
     let away = of_kind.map(|(_, proved)| now.since(*proved)).min().unwrap_or(Duration::MAX);
-    now + (away / 4).clamp(SHORTEST_WITHOUT_RULES, LONGEST_WITHOUT_RULES)
+    now + (away / 4).clamp(MIN_WITHOUT_RULES, MAX_WITHOUT_RULES)
 }
 
 impl Roll {

@@ -13,7 +13,7 @@ use crate::presence::{NewTimer, TimerData, TimerId, TimerType};
 pub const FARTHEST_DUE: Duration = Duration::from_secs(3653 * 86_400);
 
 /// How deep the data of a timer may be nested. Programs that read them refuse much deeper data.
-const DEEPEST_DATA: usize = 64;
+const MAX_DATA: usize = 64;
 
 /// A timer, and whether it is refused if there is one with its id.
 #[derive(Clone, Debug, PartialEq)]
@@ -114,8 +114,8 @@ fn due(due: Option<&str>, span: Option<&str>, now: Timestamp) -> Result<Timestam
 /// unreadable.
 fn data_of(json: &str) -> Result<TimerData, String> {
     let data: TimerData = json.parse().map_err(|error: crate::presence::TimerError| error.to_string())?;
-    if depth(json) > DEEPEST_DATA {
-        return Err(format!("the data of a timer are nested at most {DEEPEST_DATA} deep"));
+    if depth(json) > MAX_DATA {
+        return Err(format!("the data of a timer are nested at most {MAX_DATA} deep"));
     }
     serde_json::from_str::<Value>(json).map_err(|error| format!("data: {error}"))?;
     Ok(data)
@@ -143,7 +143,7 @@ fn depth(json: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::presence::MOST_TIMER_BYTES;
+    use crate::presence::MAX_TIMER_BYTES;
 
     const NOW: Timestamp = Timestamp::from_millis(1_764_000_000_000);
 
@@ -175,8 +175,8 @@ mod tests {
         let deep = |levels: usize| {
             with(&format!("\"in\":\"1s\",\"data\":{}{}", "[".repeat(levels), "]".repeat(levels)))
         };
-        assert!(read(&deep(DEEPEST_DATA)).is_ok());
-        let large = with(&format!("\"in\":\"1s\",\"data\":\"{}\"", "x".repeat(MOST_TIMER_BYTES)));
+        assert!(read(&deep(MAX_DATA)).is_ok());
+        let large = with(&format!("\"in\":\"1s\",\"data\":\"{}\"", "x".repeat(MAX_TIMER_BYTES)));
         let cases = [
             ("", "JSON object"),
             ("[\"a\",\"x\"]", "JSON object"),
@@ -197,7 +197,7 @@ mod tests {
             (&with("\"in\":\"1s\",\"data\":1e999"), "data: number out of range"),
             (&with(r#""in":"1s","data":"\ud800""#), "data: "),
             (&large, "65536 bytes"),
-            (&deep(DEEPEST_DATA + 1), "nested at most"),
+            (&deep(MAX_DATA + 1), "nested at most"),
             (&deep(60_000 / 2), "nested at most"),
             (r#"{"id":"a/b","type":"x","in":"1s"}"#, "the id of a timer"),
             (r#"{"id":"","type":"x","in":"1s"}"#, "the id of a timer"),

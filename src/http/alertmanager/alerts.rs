@@ -21,7 +21,7 @@ use crate::routing::{AlertSilence, Inhibitors, SilenceId, Taken};
 use crate::store::OpenPages;
 
 /// The most open records that an answer examines.
-const MOST_ALERTS: usize = 10_000;
+const MAX_ALERTS: usize = 10_000;
 /// The newest open records, whether there are more, and the reasons to hold them.
 struct OpenRecords {
     records: Vec<OfflineRecord>,
@@ -55,7 +55,7 @@ pub(super) async fn alerts(State(state): State<AlertmanagerState>, uri: Uri) -> 
     alerts.sort_by(|a, b| a.fingerprint.cmp(&b.fingerprint));
     alerts.splice(0..0, filter.mass_offline(&routes, &open, base.as_deref()));
     if open.has_more && filter.active {
-        alerts.insert(0, Alert::of_cut_list(MOST_ALERTS, base.as_deref(), now));
+        alerts.insert(0, Alert::of_cut_list(MAX_ALERTS, base.as_deref(), now));
     }
     list(&alerts, permit)
 }
@@ -102,7 +102,7 @@ pub(super) async fn groups(State(state): State<AlertmanagerState>, uri: Uri) -> 
     }
     if open.has_more && filter.active {
         let name = routes.receivers.first().cloned().unwrap_or_default();
-        let alerts = vec![Alert::of_cut_list(MOST_ALERTS, base.as_deref(), now)];
+        let alerts = vec![Alert::of_cut_list(MAX_ALERTS, base.as_deref(), now)];
         groups.insert(0, AlertGroup { labels: Labels::new(), receiver: Receiver { name }, alerts });
     }
     list(&groups, permit)
@@ -178,7 +178,7 @@ impl AlertmanagerState {
     async fn open_records(&self) -> Result<(Vec<OfflineRecord>, bool), Problem> {
         let mut records: Vec<OfflineRecord> = Vec::new();
         let mut pages = OpenPages::new(&*self.records);
-        while records.len() < MOST_ALERTS
+        while records.len() < MAX_ALERTS
             && let Some(page) = pages.next().await?
         {
             records.extend(page);

@@ -4,7 +4,7 @@ use axum::http::Uri;
 use url::form_urlencoded;
 
 use crate::http::problem::Problem;
-use crate::routing::alert_silence::MOST_MATCHERS;
+use crate::routing::alert_silence::MAX_MATCHERS;
 use crate::routing::{Matcher, Operator, parse_label_matchers};
 
 /// The alerts that a request asks for.
@@ -77,8 +77,8 @@ fn add_matchers(all: &mut Vec<Matcher>, text: &str) -> Result<(), Problem> {
     let matchers = parse_label_matchers(text)
         .map_err(|error| Problem::bad_request(format!("filter {text:?}: {error}")))?;
     all.extend(matchers);
-    if all.len() > MOST_MATCHERS {
-        return Err(Problem::bad_request(format!("a filter has at most {MOST_MATCHERS} matchers")));
+    if all.len() > MAX_MATCHERS {
+        return Err(Problem::bad_request(format!("a filter has at most {MAX_MATCHERS} matchers")));
     }
     Ok(())
 }

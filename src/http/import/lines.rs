@@ -13,7 +13,7 @@ use crate::http::settings::{PARENT, WantedSettings};
 use crate::presence::{Kind, Unit, UnitSettings};
 
 /// The longest line, in bytes.
-const LONGEST_LINE: usize = 64 * 1024;
+const MAX_LINE: usize = 64 * 1024;
 /// The columns of labels: `label.<name>`.
 const LABEL: &str = "label.";
 
@@ -71,12 +71,12 @@ fn read_ndjson(
     let mut text = Vec::new();
     for number in 1.. {
         text.clear();
-        if file.by_ref().take(LONGEST_LINE as u64 + 1).read_until(b'\n', &mut text)? == 0 {
+        if file.by_ref().take(MAX_LINE as u64 + 1).read_until(b'\n', &mut text)? == 0 {
             break;
         }
-        if text.len() > LONGEST_LINE && text.last() != Some(&b'\n') {
+        if text.len() > MAX_LINE && text.last() != Some(&b'\n') {
             file.skip_until(b'\n')?;
-            if !take(Line { number, entry: Err(format!("it has more than {LONGEST_LINE} bytes")) }) {
+            if !take(Line { number, entry: Err(format!("it has more than {MAX_LINE} bytes")) }) {
                 break;
             }
             continue;

@@ -20,7 +20,7 @@ use crate::presence::{OfflineRecord, Transition};
 const MOST: usize = 4096;
 
 /// The most transitions that one instance tells another at once; a client of a larger storm has to read anew.
-const MOST_TOLD: usize = 500;
+const MAX_TOLD: usize = 500;
 
 /// How long the answers of other instances serve all clients.
 const RECENT: Duration = Duration::from_millis(900);
@@ -98,7 +98,7 @@ impl Feed {
         let Some(position) = position else {
             return Part { run, end: transitions.end(), is_cut: true, records: Vec::new() };
         };
-        let Following { items, end, is_cut } = transitions.after(position, MOST_TOLD);
+        let Following { items, end, is_cut } = transitions.after(position, MAX_TOLD);
         Part { run, end, is_cut, records: items }
     }
 

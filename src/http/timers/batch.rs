@@ -17,7 +17,7 @@ use futures_util::StreamExt;
 use serde::Serialize;
 use tokio::time::timeout;
 
-use super::entries::{Cutter, Entry, Format, LONGEST_ENTRY, TooLong};
+use super::entries::{Cutter, Entry, Format, MAX_ENTRY, TooLong};
 use super::{Put, TimersState};
 use crate::fleet::timers::{BadTimer, Refused, WantedTimer};
 use crate::http::changes::Caller;
@@ -32,12 +32,12 @@ const MOST: usize = 100_000;
 const STEP: usize = 1000;
 const STEP_BYTES: usize = 1 << 20;
 /// The largest body, in bytes.
-const LARGEST_BODY: u64 = 1 << 30;
+const MAX_UPLOAD: u64 = 1 << 30;
 /// How long a client may send nothing, and how long the whole body may take.
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-const LONGEST_BODY: Duration = Duration::from_secs(15 * 60);
+const MAX_PAUSE: Duration = Duration::from_secs(30);
+const MAX_UPLOAD_TIME: Duration = Duration::from_secs(15 * 60);
 /// The longest reason of a refusal in an answer, in characters.
-const LONGEST_REASON: usize = 300;
+const MAX_REASON: usize = 300;
 
 /// A timer of a batch that was refused.
 #[derive(Serialize)]
@@ -73,7 +73,7 @@ pub(super) async fn register(
         return Err(Problem::unavailable(detail));
     };
     let mut batch = Batch::default();
-    let read = timeout(LONGEST_BODY, state.read(body, format, &caller, &mut batch)).await;
+    let read = timeout(MAX_UPLOAD_TIME, state.read(body, format, &caller, &mut batch)).await;
     let read = read.unwrap_or_else(|_| Err(Problem::bad_request("the timers took too long to arrive")));
     // After an error nothing is left to write, or the body broke off, and its last step is dropped.
     let written = match &read {
@@ -115,15 +115,15 @@ impl TimersState {
     ) -> Result<(), Problem> {
         let (mut body, mut cutter, mut length) = (body.into_data_stream(), Cutter::new(format), 0);
         loop {
-            let Ok(chunk) = timeout(LONGEST_PAUSE, body.next()).await else {
-                return Err(Problem::bad_request(format!("nothing came for {} s", LONGEST_PAUSE.as_secs())));
+            let Ok(chunk) = timeout(MAX_PAUSE, body.next()).await else {
+                return Err(Problem::bad_request(format!("nothing came for {} s", MAX_PAUSE.as_secs())));
             };
             let Some(chunk) = chunk else { break };
             let chunk: Bytes =
                 chunk.map_err(|error| Problem::bad_request(format!("the body ended early: {error}")))?;
             length += chunk.len() as u64;
-            if length > LARGEST_BODY {
-                let detail = format!("a batch has at most {LARGEST_BODY} bytes; send it in parts");
+            if length > MAX_UPLOAD {
+                let detail = format!("a batch has at most {MAX_UPLOAD} bytes; send it in parts");
                 return Err(Problem::too_large(detail));
             }
             let (before, now) = (batch.entries, self.clock.now());
@@ -192,7 +192,7 @@ impl Batch {
         self.step.push(match entry {
             Ok(json) => WantedTimer::read(&json, None, now),
             Err(TooLong) => {
-                Err(BadTimer { id: None, why: format!("a timer has at most {LONGEST_ENTRY} bytes of JSON") })
+                Err(BadTimer { id: None, why: format!("a timer has at most {MAX_ENTRY} bytes of JSON") })
             }
         });
     }
@@ -207,7 +207,7 @@ impl Batch {
 
     fn refuse(&mut self, id: Option<&TimerId>, error: &str) {
         self.refused += 1;
-        self.add(&Error { id, error: crate::telemetry::truncate(error, LONGEST_REASON) });
+        self.add(&Error { id, error: crate::telemetry::truncate(error, MAX_REASON) });
     }
 
     fn add(&mut self, answer: &impl Serialize) {

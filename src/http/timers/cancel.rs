@@ -17,9 +17,9 @@ use crate::presence::{TimerId, TimerType};
 use crate::store::{Audited, FindTimers};
 
 /// The longest body, in bytes.
-pub(super) const LONGEST_BODY: usize = 4 << 20;
+pub(super) const MAX_BODY: usize = 4 << 20;
 /// The most ids of a request.
-const MOST_IDS: usize = 10_000;
+const MAX_IDS: usize = 10_000;
 
 /// Timers to cancel: by their ids, or by type and moment.
 #[derive(Deserialize)]
@@ -56,8 +56,8 @@ pub(super) async fn cancel(
 impl TimersState {
     /// Answers each id in order.
     async fn cancel_ids(&self, ids: Vec<String>, caller: &Caller) -> Result<Value, Problem> {
-        if ids.len() > MOST_IDS {
-            return Err(Problem::too_large(format!("a request has at most {MOST_IDS} ids")));
+        if ids.len() > MAX_IDS {
+            return Err(Problem::too_large(format!("a request has at most {MAX_IDS} ids")));
         }
         let parsed: Vec<Result<TimerId, String>> = ids
             .iter()

@@ -4,7 +4,7 @@
 //! them.
 
 /// The longest entry, in bytes: the data of a timer, with room for escapes and the other fields.
-pub(super) const LONGEST_ENTRY: usize = 128 * 1024;
+pub(super) const MAX_ENTRY: usize = 128 * 1024;
 
 /// How entries are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,7 +103,7 @@ impl Cutter {
     }
 
     fn add(&mut self, bytes: &[u8]) {
-        if self.entry.len() + bytes.len() > LONGEST_ENTRY {
+        if self.entry.len() + bytes.len() > MAX_ENTRY {
             self.is_too_long = true;
             // The rest of it is not kept.
             self.entry = Vec::new();
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn an_entry_that_is_too_long_is_left_out_alone() {
-        let long = "x".repeat(LONGEST_ENTRY + 1);
+        let long = "x".repeat(MAX_ENTRY + 1);
         for (format, body) in
             [(Format::Lines, format!("1\n{long}\n2")), (Format::Array, format!("[1,\"{long}\",2]"))]
         {

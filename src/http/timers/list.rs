@@ -13,7 +13,7 @@ use crate::presence::{TimerError, TimerState, TimerType};
 use crate::store::FindTimers;
 
 const DEFAULT_LIMIT: usize = 100;
-const LARGEST_LIMIT: usize = 1000;
+const MAX_LIMIT: usize = 1000;
 /// The most engine reads for one page: a read may find few timers that match.
 const LOOKS: usize = 10;
 
@@ -36,7 +36,7 @@ pub(in crate::http) struct TimersQuery {
 impl TimersQuery {
     /// The list that is wanted, and the most timers of a page.
     fn read(&self) -> Result<(FindTimers, usize), Problem> {
-        let limit = page_limit(self.limit, DEFAULT_LIMIT, LARGEST_LIMIT)?;
+        let limit = page_limit(self.limit, DEFAULT_LIMIT, MAX_LIMIT)?;
         let wrong =
             |name: &'static str| move |error: TimerError| Problem::bad_request(format!("{name}: {error}"));
         let words =

@@ -6,7 +6,7 @@ use crate::clock::Timestamp;
 use crate::http::cursor::{cursor, place};
 use crate::http::problem::Problem;
 use crate::presence::{Receipt, Timer, TimerData, TimerId, TimerStanding, TimerState, TimerType};
-use crate::store::TimerPlace;
+use crate::store::TimerPosition;
 
 /// A timer in a list.
 #[derive(Serialize)]
@@ -77,12 +77,12 @@ impl From<Timer> for WholeTimer {
 }
 
 /// A place in a list as clients hand it back.
-pub(super) fn to_cursor(place: &TimerPlace) -> String {
+pub(super) fn to_cursor(place: &TimerPosition) -> String {
     cursor(&(place.due.as_millis(), place.id.as_str()))
 }
 
-pub(super) fn from_cursor(text: &str) -> Result<TimerPlace, Problem> {
+pub(super) fn from_cursor(text: &str) -> Result<TimerPosition, Problem> {
     place(text, |(due, id): (i64, String)| {
-        Some(TimerPlace { due: Timestamp::from_millis(due), id: id.parse().ok()? })
+        Some(TimerPosition { due: Timestamp::from_millis(due), id: id.parse().ok()? })
     })
 }

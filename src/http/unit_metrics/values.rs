@@ -21,7 +21,7 @@ const PAGES_AT_ONCE: u32 = 32;
 /// How many of these reads run ahead, so that the engine works while text is written.
 const READS_AT_ONCE: usize = 3;
 /// The most units without a row in the mirror whose values are removed after one text.
-const MOST_GONE: usize = 1000;
+const MAX_GONE: usize = 1000;
 
 pub(super) struct Values {
     pub engine: Arc<dyn DataStore>,
@@ -45,7 +45,7 @@ impl Values {
                 let Ok((partition, values)) = batch else { return Some((text, false)) };
                 let unknown = text.write_values(metric, partition, values);
                 if self.mirror.is_partition_filled(partition) {
-                    gone.extend(unknown.into_iter().take(MOST_GONE - gone.len().min(MOST_GONE)));
+                    gone.extend(unknown.into_iter().take(MAX_GONE - gone.len().min(MAX_GONE)));
                 }
                 if text.has_frame() {
                     let (rest, frame) = take_frame_on_a_thread(text).await?;

@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use super::{Failed, Pages, Web};
 use crate::fleet::{Subject, UnitChange};
 use crate::http::Role;
-use crate::http::changes::{self, Caller, HasTokens, LONGEST_BODY};
+use crate::http::changes::{self, Caller, HasTokens, MAX_BODY};
 use crate::http::operators::{UnitPath, check, unit};
 use crate::http::problem::{Problem, in_words};
 use crate::pages;
@@ -34,7 +34,7 @@ pub(super) fn pages(others: Router<Web>, has_tokens: HasTokens) -> Router<Web> {
         .route("/units/{kind}/{unit}/unpause", post(end_pause))
         .route("/units/{kind}/{unit}/remove", post(remove))
         .route_layer(from_fn_with_state(has_tokens, changes::guard_without_body))
-        .layer(DefaultBodyLimit::max(LONGEST_BODY))
+        .layer(DefaultBodyLimit::max(MAX_BODY))
 }
 
 pub(super) type Body<T> = Result<Form<T>, FormRejection>;

@@ -17,13 +17,13 @@ use crate::http::problem::Problem;
 use crate::http::proxies::Peer;
 use crate::http::session::Refused;
 
-const LONGEST_FORM: usize = 8 * 1024;
+const MAX_FORM: usize = 8 * 1024;
 
 pub(super) fn pages() -> Router<Web> {
     Router::new()
         .route("/login", get(show).post(log_in))
         .route("/logout", post(log_out))
-        .layer(DefaultBodyLimit::max(LONGEST_FORM))
+        .layer(DefaultBodyLimit::max(MAX_FORM))
 }
 
 async fn show(State(web): Pages) -> Markup {

@@ -27,13 +27,13 @@ use rumqttc::{
 };
 
 use crate::address::{BrokerAddress, Scheme};
-use crate::intake::config::LARGEST_PACKET;
+use crate::intake::config::MAX_PACKET;
 use crate::intake::{Config, MAIN, Tls, TlsFiles, canary, drops, timers};
 use crate::presence::covers;
 use crate::store::ShareMember;
 
 /// The least number of messages that may be unacknowledged; a few megabytes.
-const LEAST_UNACKNOWLEDGED: usize = 32_768;
+const MIN_UNACKNOWLEDGED: usize = 32_768;
 
 /// Canaries and probes on their way to the broker; the default would reserve 14 MB for them.
 const OUTGOING: u16 = 128;
@@ -140,7 +140,7 @@ impl Session {
             Some(tls) => Some(tls.clone()),
             None => Some(Tls::read(&TlsFiles::default())?),
         };
-        let most_unacknowledged = LEAST_UNACKNOWLEDGED.max(2 * usize::from(config.receive_maximum));
+        let most_unacknowledged = MIN_UNACKNOWLEDGED.max(2 * usize::from(config.receive_maximum));
         // Each request about a timer may have an answer beside its acknowledgement.
         let for_each = if config.timers { 2 } else { 1 };
         Ok(Session {
@@ -190,7 +190,7 @@ impl Session {
             .set_clean_start(self.expiry.is_none())
             .set_session_expiry_interval(Some(self.expiry.unwrap_or(0)))
             .set_receive_maximum(Some(self.window))
-            .set_max_packet_size(Some(LARGEST_PACKET))
+            .set_max_packet_size(Some(MAX_PACKET))
             .set_outgoing_inflight_upper_limit(OUTGOING)
             .set_max_request_batch(128)
             .set_ack_mode(AckMode::Manual);

@@ -33,10 +33,10 @@ use tokio::time::Instant;
 use super::canaries::CanarySequence;
 use super::failure::no_share;
 use super::link::{Ack, Proof};
+use super::message_age::MessageAge;
 use super::probe_schedule::{ProbeOutcome, ProbeSchedule};
 use super::redelivery::RedeliveryFilter;
 use super::session::{Grants, Session};
-use super::transit::Transit;
 use crate::clock::Timestamp;
 use crate::fleet::CanaryPace;
 use crate::intake::canary::Canary;
@@ -83,7 +83,7 @@ pub(in crate::intake) struct ConnectionState {
     liveness: Liveness,
     leave_until: Instant,
     canaries: CanarySequence,
-    transit: Transit,
+    transit: MessageAge,
     redelivery: RedeliveryFilter,
     /// Canaries that were sent up to then prove nothing.
     deaf_until: Timestamp,
@@ -110,7 +110,7 @@ impl ConnectionState {
             liveness: Liveness::new(session.limits, now),
             leave_until: now,
             canaries: CanarySequence::new(instance),
-            transit: Transit::new(heard, pace.gap()),
+            transit: MessageAge::new(heard, pace.gap()),
             // Twice: the acknowledgements of as many may be on their way to the broker.
             redelivery: RedeliveryFilter::new(2 * session.most_unacknowledged),
             deaf_until: Timestamp::ZERO,

@@ -5,16 +5,16 @@ use std::time::Duration;
 use super::{Registration, register};
 use crate::clock::Timestamp;
 use crate::presence::{
-    Acknowledgement, Change, Facts, Hearing, IndexChange, Interval, KeyChange, KindRules, LONGEST_TIMEOUT,
-    Labels, Override, RecordId, Snapshot, Standing,
+    Acknowledgement, Change, Facts, Hearing, IndexChange, Interval, KeyChange, KindRules, Labels,
+    MAX_TIMEOUT, Override, RecordId, Snapshot, Standing,
 };
 
 /// The longest pause, from the moment in which an operator asks for it.
-pub const LONGEST_PAUSE: Duration = LONGEST_TIMEOUT;
+pub const MAX_PAUSE: Duration = MAX_TIMEOUT;
 
 /// Whether a unit may be paused until that moment.
 pub fn is_pause(until: Timestamp, now: Timestamp) -> bool {
-    now < until && until.since(now) <= LONGEST_PAUSE
+    now < until && until.since(now) <= MAX_PAUSE
 }
 
 /// Acknowledges the open record of a unit, or with `None` takes that back. `None`: the unit has no open record, or
@@ -117,7 +117,7 @@ pub fn configure(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::presence::{Cause, Declared, Heard, Heartbeat, Kind};
+    use crate::presence::{Cause, Declared, Heartbeat, HeartbeatResult, Kind};
     use crate::presence::{Ledger, Silence, Unit, Verdict, check_deadline, deadline, hear};
 
     const HOUR: Duration = Duration::from_secs(3600);
@@ -176,7 +176,7 @@ mod tests {
         let beat = Heartbeat { unit: unit(), at, not_before: None, declared: Declared::default() };
         let (heard, change) = hear(&acknowledged, &beat, &rules(), &hearing(at), at);
         let change = change.unwrap();
-        assert_eq!((heard, change.facts.unwrap().acknowledged), (Heard::Back, None));
+        assert_eq!((heard, change.facts.unwrap().acknowledged), (HeartbeatResult::Back, None));
         let closed = change.record.unwrap();
         assert_eq!(closed.acknowledged, Some(ana()), "the closed record says it");
         assert!(!closed.is_acknowledged());
@@ -209,8 +209,8 @@ mod tests {
             (NOON, false),
             (NOON - HOUR, false),
             (NOON + HOUR, true),
-            (NOON + LONGEST_PAUSE, true),
-            (NOON + LONGEST_PAUSE + HOUR, false),
+            (NOON + MAX_PAUSE, true),
+            (NOON + MAX_PAUSE + HOUR, false),
             (Timestamp::NEVER, false),
         ] {
             assert_eq!(is_pause(until, NOON), expected, "{until}");

@@ -40,7 +40,7 @@ fn unknown() -> Snapshot {
 /// A unit that was first heard at the beginning.
 fn present() -> Snapshot {
     let (heard, change) = hear(&unknown(), &beat(BEGIN), &rules(), &heard_until(BEGIN), BEGIN);
-    assert_eq!(heard, Heard::New);
+    assert_eq!(heard, HeartbeatResult::New);
     after(&unknown(), &change.unwrap())
 }
 
@@ -182,9 +182,11 @@ fn a_heartbeat_may_have_come_after_the_deadline_where_no_check_ran_and_little_wa
 fn a_delayed_heartbeat_closes_only_a_record_that_was_open_when_it_was_sent_at_the_earliest() {
     let now = BEGIN + 49 * HOUR;
     // The record was opened an hour late, so a heartbeat of the first hour may have come and expired unseen.
-    for (not_before, expected) in
-        [(BEGIN, Heard::Stale), (BEGIN + HOUR, Heard::Stale), (BEGIN + HOUR + MS, Heard::Back)]
-    {
+    for (not_before, expected) in [
+        (BEGIN, HeartbeatResult::Stale),
+        (BEGIN + HOUR, HeartbeatResult::Stale),
+        (BEGIN + HOUR + MS, HeartbeatResult::Back),
+    ] {
         let late = Heartbeat { not_before: Some(not_before), ..beat(BEGIN + 2 * HOUR) };
         assert_eq!(hear(&offline(), &late, &rules(), &heard_until(now), now).0, expected);
     }
@@ -195,9 +197,11 @@ fn the_last_heartbeat_of_a_unit_recorded_a_little_later_by_another_instance_is_t
     // Their deadlines have not passed yet.
     let (now, offline) = (BEGIN + 48 * HOUR, offline_at(BEGIN + 48 * HOUR + MS));
     let second = Duration::from_secs(1);
-    for (at, expected) in
-        [(BEGIN + MS, Heard::Stale), (BEGIN + second, Heard::Stale), (BEGIN + second + MS, Heard::Back)]
-    {
+    for (at, expected) in [
+        (BEGIN + MS, HeartbeatResult::Stale),
+        (BEGIN + second, HeartbeatResult::Stale),
+        (BEGIN + second + MS, HeartbeatResult::Back),
+    ] {
         assert_eq!(hear(&offline, &beat(at), &rules(), &heard_until(now), now).0, expected, "{at}");
     }
 }
@@ -208,7 +212,9 @@ fn a_heartbeat_that_expired_unseen_closes_no_record_when_a_late_instance_records
     let (now, mut late) = (BEGIN + 60 * HOUR, heard_until(BEGIN));
     late.ledger = Ledger::new([Interval { from: BEGIN, to: Timestamp::NEVER }]);
     let offline = offline_at(BEGIN + 59 * HOUR);
-    for (at, expected) in [(10, Heard::Stale), (11, Heard::Stale), (12, Heard::Back)] {
+    for (at, expected) in
+        [(10, HeartbeatResult::Stale), (11, HeartbeatResult::Stale), (12, HeartbeatResult::Back)]
+    {
         assert_eq!(hear(&offline, &beat(BEGIN + at * HOUR), &rules(), &late, now).0, expected, "{at} h");
     }
 }
@@ -239,7 +245,7 @@ fn a_presumed_heartbeat_is_kept_and_does_not_move_again() {
     // A late heartbeat from before the presumed moment is stale.
     let offline = after(&again, &change);
     let old = beat(blind.from);
-    assert_eq!(hear(&offline, &old, &rules(), &hearing, BEGIN + 88 * HOUR), (Heard::Stale, None));
+    assert_eq!(hear(&offline, &old, &rules(), &hearing, BEGIN + 88 * HOUR), (HeartbeatResult::Stale, None));
     let (_, change) = hear(&offline, &beat(now), &rules(), &hearing, now);
     let change = change.unwrap();
     assert_eq!(change.facts.unwrap().silent_from, None);
@@ -259,7 +265,10 @@ fn a_presumed_moment_holds_until_a_newer_heartbeat() {
     for (at, silent_from) in [(BEGIN + HOUR, Some(presumed)), (presumed, None), (now, None)] {
         let (heard, change) = hear(&again, &beat(at), &rules(), &hearing, now);
         let facts = change.unwrap().facts.unwrap();
-        assert_eq!((heard, facts.last_seen, facts.silent_from), (Heard::Refreshed, at, silent_from));
+        assert_eq!(
+            (heard, facts.last_seen, facts.silent_from),
+            (HeartbeatResult::Refreshed, at, silent_from)
+        );
         let standing = Snapshot { alive: Some(at), facts: Some(facts), ..again.clone() };
         let expected = (presumed + 108 * HOUR).max(at + 48 * HOUR);
         assert_eq!(deadline(&standing, &rules(), &hearing), Some(expected), "{at}");
@@ -287,14 +296,14 @@ fn a_presumed_moment_does_not_end_an_announced_sleep() {
 fn a_heartbeat_that_is_itself_too_old_does_not_bring_a_unit_back() {
     let now = BEGIN + 60 * HOUR;
     let cases = [
-        (BEGIN, Heard::Stale),             // the last one again
-        (BEGIN + 11 * HOUR, Heard::Stale), // newer, but silent for 49 hours since
-        (BEGIN + 12 * HOUR, Heard::Back),  // its deadline is now
-        (now, Heard::Back),
+        (BEGIN, HeartbeatResult::Stale),             // the last one again
+        (BEGIN + 11 * HOUR, HeartbeatResult::Stale), // newer, but silent for 49 hours since
+        (BEGIN + 12 * HOUR, HeartbeatResult::Back),  // its deadline is now
+        (now, HeartbeatResult::Back),
     ];
     for (at, expected) in cases {
         let (heard, change) = hear(&offline(), &beat(at), &rules(), &heard_until(now), now);
-        assert_eq!((heard, change.is_some()), (expected, expected == Heard::Back), "{at}");
+        assert_eq!((heard, change.is_some()), (expected, expected == HeartbeatResult::Back), "{at}");
     }
 }
 
@@ -312,11 +321,14 @@ fn a_return_closes_the_record_that_was_opened() {
 fn a_closed_kind_admits_only_registered_units() {
     let rules = KindRules { registry: Registry::Closed, ..rules() };
     let hearing = heard_until(BEGIN);
-    assert_eq!(hear(&unknown(), &beat(BEGIN), &rules, &hearing, BEGIN), (Heard::Unregistered, None));
+    assert_eq!(
+        hear(&unknown(), &beat(BEGIN), &rules, &hearing, BEGIN),
+        (HeartbeatResult::Unregistered, None)
+    );
     let change = register(&unknown(), &Registration::default(), &rules, &hearing, BEGIN);
     let known = after(&unknown(), &change);
     assert_eq!(state(&known, &rules, &hearing, BEGIN), Some(State::NeverSeen));
-    assert_eq!(hear(&known, &beat(BEGIN), &rules, &hearing, BEGIN).0, Heard::New);
+    assert_eq!(hear(&known, &beat(BEGIN), &rules, &hearing, BEGIN).0, HeartbeatResult::New);
 }
 
 #[test]
@@ -344,7 +356,9 @@ fn a_removed_unit_stays_out_until_it_is_forgotten() {
     let removed = after(&present(), &retire(&present(), BEGIN).unwrap());
     let forget_after = rules().forget_after;
     let hearing = heard_until(BEGIN);
-    for (later, expected) in [(forget_after - MS, Heard::Retired), (forget_after, Heard::New)] {
+    for (later, expected) in
+        [(forget_after - MS, HeartbeatResult::Retired), (forget_after, HeartbeatResult::New)]
+    {
         let now = BEGIN + later;
         assert_eq!(hear(&removed, &beat(now), &rules(), &hearing, now).0, expected, "{later:?}");
     }
@@ -366,7 +380,7 @@ fn a_unit_whose_kind_is_gone_is_not_watched_and_starts_anew_if_it_comes_back() {
     let ledger = Ledger::new([Interval { from: BEGIN + 50 * HOUR, to: later }]);
     let hearing = |heard| Hearing { ledger: ledger.clone(), settle: Duration::ZERO, ..heard_until(heard) };
     assert_eq!(state(&restarted, &rules(), &hearing(later), later), Some(State::NeverSeen));
-    assert_eq!(hear(&restarted, &beat(later), &rules(), &hearing(later), later).0, Heard::New);
+    assert_eq!(hear(&restarted, &beat(later), &rules(), &hearing(later), later).0, HeartbeatResult::New);
     let due = later + 48 * HOUR;
     assert!(matches!(check_deadline(&restarted, &rules(), &hearing(due), due), Verdict::Alive(_)));
     let Verdict::Offline(change) = check_deadline(&restarted, &rules(), &hearing(due + MS), due + MS) else {

@@ -7,9 +7,9 @@ fn at(seconds: i64) -> Timestamp {
 const PACE: Pace = Pace::new(Duration::from_secs(10), Duration::from_secs(100));
 const SHARED: Pace = Pace { is_shared: true, ..PACE };
 
-fn joins(form: Form, pace: Pace, now: Timestamp) -> JoiningForm {
+fn joins(form: MemberTransition, pace: Pace, now: Timestamp) -> JoiningTransition {
     let since = pace.waits_since(form, now - Duration::from_secs(5), now);
-    JoiningForm { form, since, is_last: false, held_until: None, deadline: None }
+    JoiningTransition { form, since, is_last: false, held_until: None, deadline: None }
 }
 
 #[test]
@@ -24,7 +24,12 @@ fn a_member_goes_from_one_stage_to_the_next_and_nothing_else_changes_it() {
         (Some(Over), [None; 4]),
     ];
     for (stage, next) in cases {
-        let forms = [Form::Offline, Form::Online, Form::Removed, Form::Blind];
+        let forms = [
+            MemberTransition::Offline,
+            MemberTransition::Online,
+            MemberTransition::Removed,
+            MemberTransition::Blind,
+        ];
         assert_eq!(forms.map(|form| Stage::next(stage, form)), next, "{stage:?}");
         assert_eq!(stage.and_then(|stage| Stage::of(stage.letter())), stage);
     }
@@ -40,21 +45,21 @@ fn a_group_is_due_after_its_wait_and_an_interval_after_it_was_sealed() {
     let now = at(1000);
     // Sealed, due, the transition that joins, when the group is due then, whether it is sealed at once.
     let cases = [
-        (PACE, None, None, Form::Offline, 1010, false),
-        (Pace::AT_ONCE, None, None, Form::Offline, 1000, true),
-        (Pace::AT_ONCE, Some(1000), None, Form::Offline, 1000, true),
-        (PACE, Some(950), None, Form::Offline, 1050, false),
-        (PACE, Some(900), None, Form::Offline, 1010, false),
-        (PACE, Some(2000), None, Form::Offline, 1010, false), // in the future
-        (PACE, Some(950), None, Form::Blind, 1000, true),
-        (PACE, Some(950), None, Form::Online, 1050, false),
-        (PACE, None, Some(1005), Form::Offline, 1005, false),
-        (PACE, None, Some(1900), Form::Offline, 1010, false), // the others wait for longer
-        (Pace::AT_ONCE, None, Some(900), Form::Blind, 900, false), // others wait
-        (SHARED, None, None, Form::Offline, 1010, false),
-        (Pace { wait: Duration::ZERO, ..SHARED }, None, None, Form::Offline, 1001, false),
-        (Pace { wait: Duration::ZERO, ..SHARED }, None, None, Form::Online, 1001, false),
-        (Pace { lasts: Duration::from_secs(30), ..PACE }, None, None, Form::Offline, 1025, false),
+        (PACE, None, None, MemberTransition::Offline, 1010, false),
+        (Pace::AT_ONCE, None, None, MemberTransition::Offline, 1000, true),
+        (Pace::AT_ONCE, Some(1000), None, MemberTransition::Offline, 1000, true),
+        (PACE, Some(950), None, MemberTransition::Offline, 1050, false),
+        (PACE, Some(900), None, MemberTransition::Offline, 1010, false),
+        (PACE, Some(2000), None, MemberTransition::Offline, 1010, false), // in the future
+        (PACE, Some(950), None, MemberTransition::Blind, 1000, true),
+        (PACE, Some(950), None, MemberTransition::Online, 1050, false),
+        (PACE, None, Some(1005), MemberTransition::Offline, 1005, false),
+        (PACE, None, Some(1900), MemberTransition::Offline, 1010, false), // the others wait for longer
+        (Pace::AT_ONCE, None, Some(900), MemberTransition::Blind, 900, false), // others wait
+        (SHARED, None, None, MemberTransition::Offline, 1010, false),
+        (Pace { wait: Duration::ZERO, ..SHARED }, None, None, MemberTransition::Offline, 1001, false),
+        (Pace { wait: Duration::ZERO, ..SHARED }, None, None, MemberTransition::Online, 1001, false),
+        (Pace { lasts: Duration::from_secs(30), ..PACE }, None, None, MemberTransition::Offline, 1025, false),
     ];
     for (pace, sealed, due, form, expected, at_once) in cases {
         let times = GroupTimes { sealed: sealed.map(at), due: due.map(at) };
@@ -68,11 +73,11 @@ fn a_group_is_due_after_its_wait_and_an_interval_after_it_was_sealed() {
 #[test]
 fn a_group_that_is_held_is_not_due_before() {
     let now = at(1000);
-    for (pace, form) in [(Pace::AT_ONCE, Form::Offline), (PACE, Form::Online)] {
-        let joining = JoiningForm { held_until: Some(at(1060)), ..joins(form, pace, now) };
+    for (pace, form) in [(Pace::AT_ONCE, MemberTransition::Offline), (PACE, MemberTransition::Online)] {
+        let joining = JoiningTransition { held_until: Some(at(1060)), ..joins(form, pace, now) };
         assert_eq!(GroupTimes::default().due_with(joining, pace, now), at(1060));
         assert!(!GroupTimes::default().is_sealed_at_once(joining, pace, now));
-        let ended = JoiningForm { held_until: Some(at(999)), ..joining };
+        let ended = JoiningTransition { held_until: Some(at(999)), ..joining };
         assert!(GroupTimes::default().due_with(ended, pace, now) < at(1060));
     }
 }
@@ -81,7 +86,8 @@ fn a_group_that_is_held_is_not_due_before() {
 fn a_return_after_which_no_silence_lasts_waits_for_no_interval() {
     let now = at(1000);
     let times = GroupTimes { sealed: Some(at(950)), due: Some(at(1050)) };
-    let returns = |pace: Pace, is_last| JoiningForm { is_last, ..joins(Form::Online, pace, now) };
+    let returns =
+        |pace: Pace, is_last| JoiningTransition { is_last, ..joins(MemberTransition::Online, pace, now) };
     assert_eq!(times.due_with(returns(SHARED, false), SHARED, now), at(1050));
     assert_eq!(times.due_with(returns(SHARED, true), SHARED, now), at(1010));
     let slow = Pace { recoveries: Recoveries::After(Duration::from_secs(30)), ..SHARED };
@@ -126,11 +132,11 @@ fn silences_within_a_second_are_notified_together() {
 #[test]
 fn a_pace_says_which_returns_are_notified_and_when() {
     let now = at(1000);
-    assert_eq!(PACE.waits_since(Form::Offline, at(900), now), now);
-    assert_eq!(PACE.waits_since(Form::Online, at(900), now), at(990));
+    assert_eq!(PACE.waits_since(MemberTransition::Offline, at(900), now), now);
+    assert_eq!(PACE.waits_since(MemberTransition::Online, at(900), now), at(990));
     let slow = Pace { recoveries: Recoveries::After(Duration::from_secs(60)), ..PACE };
-    assert_eq!(slow.waits_since(Form::Online, at(900), now), at(1050));
-    assert_eq!(slow.waits_since(Form::Blind, at(900), now), at(990));
+    assert_eq!(slow.waits_since(MemberTransition::Online, at(900), now), at(1050));
+    assert_eq!(slow.waits_since(MemberTransition::Blind, at(900), now), at(990));
     for (is_final, since) in
         [(false, at(0)), (true, at(0)), (false, Timestamp::NEVER), (true, Timestamp::NEVER)]
     {
@@ -139,20 +145,30 @@ fn a_pace_says_which_returns_are_notified_and_when() {
     }
     assert_eq!((slow.returns_wait(), PACE.returns_wait()), (Some(Duration::from_secs(60)), None));
     let never = Pace { recoveries: Recoveries::None, ..PACE };
-    let forms = [Form::Offline, Form::Online, Form::Removed, Form::Blind];
+    let forms = [
+        MemberTransition::Offline,
+        MemberTransition::Online,
+        MemberTransition::Removed,
+        MemberTransition::Blind,
+    ];
     assert_eq!(
         forms.map(|form| never.form(form)),
-        [Form::Offline, Form::Removed, Form::Removed, Form::Blind]
+        [
+            MemberTransition::Offline,
+            MemberTransition::Removed,
+            MemberTransition::Removed,
+            MemberTransition::Blind
+        ]
     );
     assert_eq!(forms.map(|form| slow.form(form)), forms);
     let lasts = Pace { lasts: Duration::from_secs(1800), ..PACE };
     assert_eq!(
-        lasts.waits_since(Form::Offline, at(900), now),
+        lasts.waits_since(MemberTransition::Offline, at(900), now),
         at(2690),
         "it is ready 30 minutes after its deadline"
     );
     assert_eq!(
-        lasts.waits_since(Form::Offline, at(0), at(5000)),
+        lasts.waits_since(MemberTransition::Offline, at(0), at(5000)),
         at(5000),
         "found late, it waits all the same"
     );

@@ -33,7 +33,7 @@ fn data_are_kept_as_they_were_written() {
     for bad in ["", "{", "1 2", "nul"] {
         assert!(matches!(bad.parse::<TimerData>(), Err(TimerError::Data(_))), "{bad:?}");
     }
-    let large = format!("\"{}\"", "x".repeat(MOST_TIMER_BYTES));
+    let large = format!("\"{}\"", "x".repeat(MAX_TIMER_BYTES));
     assert_eq!(large.parse::<TimerData>(), Err(TimerError::LargeData));
 }
 

@@ -119,8 +119,8 @@ fn a_silence_reads_back_from_its_text_whatever_its_matchers_hold() {
 #[test]
 fn a_silence_that_makes_no_sense_is_refused() {
     let fine = || wanted("site=north", NOW, NOW + HOUR);
-    let many = vec![parse_label_matchers("a=b").unwrap().remove(0); MOST_MATCHERS + 1];
-    let long = format!("site=\"{}\"", "x".repeat(LONGEST_MATCHERS));
+    let many = vec![parse_label_matchers("a=b").unwrap().remove(0); MAX_MATCHERS + 1];
+    let long = format!("site=\"{}\"", "x".repeat(MAX_MATCHERS_BYTES));
     let cases = [
         (WantedSilence { matchers: vec![], ..fine() }, SilenceError::NoMatcher),
         (wanted("site=~\".*\",room!=x", NOW, NOW + HOUR), SilenceError::MatchesEmpty),
@@ -128,7 +128,7 @@ fn a_silence_that_makes_no_sense_is_refused() {
         (wanted(&long, NOW, NOW + HOUR), SilenceError::LongMatchers),
         (WantedSilence { author: " ".to_owned(), ..fine() }, SilenceError::BadAuthor),
         (WantedSilence { author: "a\nb".to_owned(), ..fine() }, SilenceError::BadAuthor),
-        (WantedSilence { comment: "x".repeat(LONGEST_COMMENT + 1), ..fine() }, SilenceError::BadComment),
+        (WantedSilence { comment: "x".repeat(MAX_COMMENT + 1), ..fine() }, SilenceError::BadComment),
         (WantedSilence { comment: "\u{1b}[2J".to_owned(), ..fine() }, SilenceError::BadComment),
         (wanted("site=north", NOW + HOUR, NOW + HOUR), SilenceError::BadTimes),
         (wanted("site=north", NOW - 2 * HOUR, NOW - HOUR), SilenceError::BadTimes),

@@ -17,14 +17,12 @@ use super::{EmbeddedEngine, absence, fallback, quarantine};
 use crate::clock::Timestamp;
 use crate::store::notification::{Notification, Readable};
 use crate::store::untold::leave_out_untold;
-use crate::store::{
-    Backlog, Delivery, DeliveryStore, End, Ended, EngineError, LARGEST_STEP, MeantFor, Result,
-};
+use crate::store::{Backlog, Delivery, DeliveryStore, End, Ended, EngineError, MAX_STEP, MeantFor, Result};
 use crate::store::{attempts::texts, json::to_json};
 use crate::telemetry::Stored;
 
 /// After so many bytes of notifications the other groups are leased later.
-const MOST_LEASED_BYTES: usize = 16 << 20;
+const MAX_LEASED_BYTES: usize = 16 << 20;
 
 #[async_trait]
 impl DeliveryStore for EmbeddedEngine {
@@ -201,10 +199,10 @@ fn lease(
     now: Timestamp,
     limit: usize,
 ) -> DatabaseResult<Vec<Leased>> {
-    let due = due_groups(database, leases, partitions, receiver, now, limit.min(LARGEST_STEP))?;
+    let due = due_groups(database, leases, partitions, receiver, now, limit.min(MAX_STEP))?;
     let (mut leased, mut bytes) = (Vec::new(), 0);
     for group in due {
-        if bytes > MOST_LEASED_BYTES {
+        if bytes > MAX_LEASED_BYTES {
             break;
         }
         match first_of_lane(database, receiver, &group)? {

@@ -19,12 +19,12 @@ use super::seal::{clear_due_if_empty, seal_group, tidy, times};
 use super::waiting::is_last;
 use crate::clock::Timestamp;
 use crate::presence::{
-    Form, GroupTimes, JoiningForm, Pace, Stage, is_detected_again, since_of, stored_since,
+    GroupTimes, JoiningTransition, MemberTransition, Pace, Stage, is_detected_again, since_of, stored_since,
 };
 use crate::store::json::to_json;
 use crate::store::member_names::of_member;
-use crate::store::notification::{GroupMember, MOST_SEALED, event_json, only_of_group};
-use crate::store::{Destinations, Group, Join, Joined, LARGEST_STEP, Result, partition_of_group};
+use crate::store::notification::{GroupMember, MAX_SEALED, event_json, only_of_group};
+use crate::store::{Destinations, Group, Join, Joined, MAX_STEP, Result, partition_of_group};
 
 /// A transition on its way into its groups, ready to be written.
 struct Joining {
@@ -102,7 +102,7 @@ fn joined_keys<'a>(joining: &'a [Joining], found: &'a [Vec<Target>]) -> Vec<Vec<
     let keys = |(one, found): (&'a Joining, &'a Vec<Target<'a>>)| {
         let keys: Vec<&str> = found.iter().map(Target::key).collect();
         match one.member.form {
-            Form::Blind => keys,
+            MemberTransition::Blind => keys,
             _ => of_member.entry(&one.member.id).or_insert(keys).clone(),
         }
     };
@@ -128,7 +128,7 @@ impl Target<'_> {
 fn targets<'a>(database: &Connection, joining: &'a Joining) -> rusqlite::Result<Vec<Target<'a>>> {
     let Joining { groups, member, .. } = joining;
     let mut known = Vec::new();
-    if member.form == Form::Blind {
+    if member.form == MemberTransition::Blind {
         let mut select = database.prepare_cached("SELECT id FROM groups WHERE key = ?")?;
         for named in groups {
             let group: Option<i64> = select.query_row([&named.key], |row| row.get(0)).optional()?;
@@ -191,9 +191,10 @@ fn join_one(
             .prepare_cached("DELETE FROM lasting WHERE grp = ? AND member = ?")?
             .execute(params![group.id, name])?;
     }
-    let is_last = form == Form::Online && next != Stage::Over && is_last(database, group.id, pace)?;
+    let is_last =
+        form == MemberTransition::Online && next != Stage::Over && is_last(database, group.id, pace)?;
     let deadline = pace.storm_deadline(form, member.deadline, held);
-    let ready = JoiningForm { form, since, is_last, held_until, deadline };
+    let ready = JoiningTransition { form, since, is_last, held_until, deadline };
     let since = group.times.since_with(ready, pace, now);
     let stored = (next != Stage::Over).then_some(stored_since(form.is_final(), since));
     write_member(database, &group, joining, (name, next, notified), (stored, now))?;
@@ -218,7 +219,7 @@ fn return_at(
     now: Timestamp,
 ) -> rusqlite::Result<Option<Timestamp>> {
     let unit = |name: &str| of_member(name).map(|(_, id)| id.unit);
-    let is_behind = member.form == Form::Offline && pace.returns_wait().is_some();
+    let is_behind = member.form == MemberTransition::Offline && pace.returns_wait().is_some();
     let Some(own) = unit(&member.id).filter(|_| is_behind) else { return Ok(None) };
     // Members that are final, as returns are, sort before zero.
     let select = "SELECT member, joined FROM members WHERE grp = ? AND joined < 0";
@@ -308,7 +309,7 @@ impl FoundMember {
             known.stage.is_some_and(|stage| is_detected_again(stage, known.detected_at, member.detected_at))
         };
         // A member that is over is forgotten some time, and its silence may have been detected again before.
-        let is_end = matches!(member.form, Form::Online | Form::Removed);
+        let is_end = matches!(member.form, MemberTransition::Online | MemberTransition::Removed);
         if !first.as_ref().map_or(is_end, is_other) {
             return Ok(FoundMember { name, group: first.as_ref().map(KnownMember::group), known: first });
         }
@@ -369,11 +370,11 @@ pub(super) async fn seal(
                 "SELECT id FROM groups WHERE due <= ? AND partition IN (SELECT value FROM json_each(?)) \
                  ORDER BY due LIMIT ?",
             )?
-            .query_map(params![now.as_millis(), partitions, LARGEST_STEP as i64], |row| row.get(0))?
+            .query_map(params![now.as_millis(), partitions, MAX_STEP as i64], |row| row.get(0))?
             .collect::<rusqlite::Result<_>>()?;
         let mut sealed = 0;
         for group in due {
-            if sealed >= 10 * MOST_SEALED {
+            if sealed >= 10 * MAX_SEALED {
                 break;
             }
             sealed += seal_group(database, group, times(database, group)?, &destinations, now)?;

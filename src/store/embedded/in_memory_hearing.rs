@@ -19,10 +19,10 @@ use crate::presence::{
 use crate::store::Advance;
 
 /// The most takeovers of a session that are remembered.
-const MOST_TAKEN: usize = 10_000;
+const MAX_TAKEN: usize = 10_000;
 
 /// The most blind intervals of a kind; when there are more, the two oldest and the time between them become one.
-const MOST_OF_KIND: usize = 1000;
+const MAX_OF_KIND: usize = 1000;
 
 /// The state of hearing. On disk it is the JSON of [`StoredHearing`].
 #[derive(Default)]
@@ -88,12 +88,12 @@ impl InMemoryHearing {
         self.extend_resumed(subscription, sent);
         self.state.is_lost |= self.is_removed;
         let Ok(blind) = self.state.advance(subscription, sent, gap) else { return Advance::NotAttending };
-        let Some(blind) = blind else { return Advance::Heard(None) };
+        let Some(blind) = blind else { return Advance::HeartbeatResult(None) };
         let BlindInterval { interval, is_taken, is_notified } = blind;
         let is_loss = std::mem::take(&mut self.is_removed);
         self.note_blind(interval, is_taken);
         self.unwritten.push(PendingInterval { interval, is_notified, is_loss });
-        Advance::Heard(Some(blind.interval))
+        Advance::HeartbeatResult(Some(blind.interval))
     }
 
     /// Up to when a session has heard; `None` if the broker keeps it no more.
@@ -112,7 +112,7 @@ impl InMemoryHearing {
             }
             known.push(*interval);
             known.retain(|known| known.to > interval.to - BLIND_RETENTION);
-            if known.len() > MOST_OF_KIND {
+            if known.len() > MAX_OF_KIND {
                 let oldest = known.remove(0);
                 known[0].from = known[0].from.min(oldest.from);
             }
@@ -149,7 +149,7 @@ impl InMemoryHearing {
         self.taken.retain(|end| *end > interval.to - BLIND_RETENTION);
         if is_taken {
             self.taken.push(interval.to);
-            let spare = self.taken.len().saturating_sub(MOST_TAKEN);
+            let spare = self.taken.len().saturating_sub(MAX_TAKEN);
             self.taken.drain(..spare);
         }
         self.ledger = self.ledger_of(intervals);

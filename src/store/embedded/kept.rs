@@ -11,7 +11,7 @@ use crate::clock::Timestamp;
 use crate::presence::Receipt;
 use crate::store::notification::Notification;
 use crate::store::{
-    DeadLetter, Delivery, FindAttempts, MOST_ATTEMPT_BYTES, Result, StoredAttempts, Waiting, WaitingPage,
+    DeadLetter, Delivery, FindAttempts, MAX_ATTEMPT_BYTES, Result, StoredAttempts, Waiting, WaitingPage,
     firing_of, partition_of_group,
 };
 use crate::store::{json::from_json, json::to_json};
@@ -50,7 +50,7 @@ impl OnRecord {
                 .execute(params![self.now.as_millis(), total, text])?;
         }
         forget(database, self.since)?;
-        let most = i64::from(partitions) * MOST_ATTEMPT_BYTES as i64;
+        let most = i64::from(partitions) * MAX_ATTEMPT_BYTES as i64;
         let delete =
             "DELETE FROM attempts WHERE total <= ? AND id IN (SELECT id FROM attempts ORDER BY id LIMIT ?)";
         let removed = REMOVED + 2 * self.texts.len() as i64;
@@ -265,7 +265,7 @@ mod tests {
             on_record.write(&database, 1).unwrap();
             kept = database.query_row(sum, [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
         }
-        let most = MOST_ATTEMPT_BYTES as i64;
+        let most = MAX_ATTEMPT_BYTES as i64;
         assert!(kept.0 <= most + 100_000 && kept.0 > most / 2, "{kept:?}");
         assert!(kept.1 > 0, "the oldest are gone");
         let on_record = OnRecord {

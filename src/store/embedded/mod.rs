@@ -100,14 +100,14 @@ pub use receivers::backlogs_in;
 pub use repair::EmbeddedRepair;
 use roster::Leases;
 pub use table_rules::columns;
-use units::{MOST_CHECK_READS, MOST_CHECKS};
+use units::{MAX_CHECK_READS, MAX_CHECKS};
 use writer::Writer;
 
 /// The most reads at the same time, without those of deadline checks.
-const MOST_READS: usize = 4;
+const MAX_READS: usize = 4;
 
 /// How many quarantined rows each examination logs.
-const MOST_LOGGED: usize = 100;
+const MAX_LOGGED: usize = 100;
 
 pub struct EmbeddedEngine {
     memory: Arc<InMemoryFleet>,
@@ -152,7 +152,7 @@ fn open(config: &Config, telemetry: Arc<Telemetry>) -> Result<EmbeddedEngine> {
     log_unreadable(&telemetry, &unreadable);
     let full_scan = Arc::new(FullScan::default());
     let readers = |most| Readers::new(&config.path, most, full_scan.clone());
-    let (readers, check_readers) = (readers(MOST_READS), readers(MOST_CHECK_READS));
+    let (readers, check_readers) = (readers(MAX_READS), readers(MAX_CHECK_READS));
     let writer = Writer::start(database, directory, last_seen, telemetry.clone(), full_scan.clone())
         .map_err(|error| EngineError::Unavailable(format!("no thread to write with: {error}")))?;
     telemetry.engine_servers(vec![("embedded".to_owned(), ServerAnswers::default())]);
@@ -162,7 +162,7 @@ fn open(config: &Config, telemetry: Arc<Telemetry>) -> Result<EmbeddedEngine> {
         writer,
         readers,
         check_readers,
-        checks: Semaphore::new(MOST_CHECKS),
+        checks: Semaphore::new(MAX_CHECKS),
         leases,
         delivery_leases,
         database_file,
@@ -196,7 +196,7 @@ impl EmbeddedEngine {
             };
             log_unreadable(&self.telemetry, &self.writer.write("quarantine", write).await?);
         }
-        let read = |database: &Connection| quarantine::quarantined_rows(database, MOST_LOGGED);
+        let read = |database: &Connection| quarantine::quarantined_rows(database, MAX_LOGGED);
         for row in self.readers.read(read).await? {
             let why = format!("{} cannot be read; the table unreadable keeps it: rollcall repair", row.why);
             self.telemetry.unreadable(row.what(), &row.location, &why);

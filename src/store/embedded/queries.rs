@@ -38,10 +38,10 @@ pub fn open_by_kind(path: &Path) -> Result<BTreeMap<Kind, u64>> {
 }
 
 /// The most records that are removed in one step.
-const MOST_REMOVED: usize = 2000;
+const MAX_REMOVED: usize = 2000;
 
 /// The most pages that one call of `noted` answers; the rest are for the next.
-const MOST_NOTED: usize = 1024;
+const MAX_NOTED: usize = 1024;
 
 /// How many slots a page has.
 pub(super) const PAGE: u32 = 256;
@@ -192,7 +192,7 @@ impl Queries for EmbeddedEngine {
 
     async fn noted(&self, partitions: &[u16]) -> Result<Vec<(u16, u32)>> {
         let theirs = |(partition, _): &&(u16, u32)| partitions.contains(partition);
-        Ok(self.memory.noted().iter().filter(theirs).take(MOST_NOTED).copied().collect())
+        Ok(self.memory.noted().iter().filter(theirs).take(MAX_NOTED).copied().collect())
     }
 
     async fn remove_notes(&self, pages: &[(u16, u32)]) -> Result<()> {
@@ -213,7 +213,7 @@ impl Queries for EmbeddedEngine {
         let partitions = to_json(&partitions)?;
         let write = move |database: &Connection| {
             let mut delete = database.prepare_cached(delete)?;
-            Ok(delete.execute(params![before.as_millis(), partitions, MOST_REMOVED as i64])?)
+            Ok(delete.execute(params![before.as_millis(), partitions, MAX_REMOVED as i64])?)
         };
         self.writer.write("forget_records", write).await
     }

@@ -8,7 +8,7 @@ use super::lanes::enqueue;
 use crate::clock::Timestamp;
 use crate::presence::OfflineRecord;
 use crate::store::json::{from_json, to_json};
-use crate::store::notification::MOST_REMINDED;
+use crate::store::notification::MAX_REMINDED;
 use crate::store::reminding::{LastingMember, Reminding};
 use crate::store::{Destinations, Group, Result};
 
@@ -72,7 +72,7 @@ fn look(
     let idle = idle(database, &one.group.key, &destination.notified_again())?;
     let (mut next, mut notified) = (None, 0);
     if let Some(first) = members.first().map(|member| member.notified_at) {
-        for members in members.chunks(MOST_REMINDED) {
+        for members in members.chunks(MAX_REMINDED) {
             let to = (&*destination, &idle[..]);
             let found = Reminding::new(&one.group, to, members, &is_quiet, (first, one.due), now)?;
             notified += found.notifications.len();

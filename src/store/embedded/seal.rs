@@ -11,7 +11,7 @@ use crate::clock::Timestamp;
 use crate::presence::{GroupTimes, Pace, Sealed, Stage, stored_since};
 use crate::store::Destinations;
 use crate::store::json::from_json;
-use crate::store::notification::{MOST_MEMBERS, OVER};
+use crate::store::notification::{MAX_MEMBERS, OVER};
 use crate::store::sealed_members::SealedMembers;
 
 /// The most members that one call of [`tidy`] forgets.
@@ -59,7 +59,7 @@ pub(super) fn seal_group(
     let left = left(database, group, pace, now)?;
     let has_sealed = match count {
         0 => Sealed::None,
-        MOST_MEMBERS => Sealed::Most,
+        MAX_MEMBERS => Sealed::Most,
         _ => Sealed::Some,
     };
     let waits = left.first.is_some() || left.first_final.is_some();

@@ -7,7 +7,7 @@ use super::EmbeddedEngine;
 use super::error::DatabaseResult;
 use super::stored::text;
 use crate::store::json::{from_json, to_json};
-use crate::store::{AuditEntry, MOST_AUDITED, Result, SilenceChange, SilenceStore, StoredSilences};
+use crate::store::{AuditEntry, MAX_AUDITED, Result, SilenceChange, SilenceStore, StoredSilences};
 use crate::telemetry::Stored;
 
 #[async_trait]
@@ -110,6 +110,6 @@ fn version(database: &Connection) -> DatabaseResult<Option<String>> {
 pub(super) fn insert_audit(database: &Connection, entry: &str) -> DatabaseResult<()> {
     database.prepare_cached("INSERT INTO audit(entry) VALUES(?)")?.execute([entry])?;
     let delete = "DELETE FROM audit WHERE id <= (SELECT max(id) FROM audit) - ?";
-    database.prepare_cached(delete)?.execute(params![MOST_AUDITED as i64])?;
+    database.prepare_cached(delete)?.execute(params![MAX_AUDITED as i64])?;
     Ok(())
 }

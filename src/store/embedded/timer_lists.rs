@@ -10,11 +10,11 @@ use crate::clock::Timestamp;
 use crate::presence::{Timer, TimerId};
 use crate::store::json::to_json;
 use crate::store::timer_text::decode;
-use crate::store::{FindTimers, Result, TimerPage, TimerPlace};
+use crate::store::{FindTimers, Result, TimerPage, TimerPosition};
 use crate::telemetry::Stored;
 
 /// The most timers of a page.
-const MOST_OF_PAGE: usize = 1000;
+const MAX_OF_PAGE: usize = 1000;
 /// How many timers one call forgets.
 const FORGOTTEN: i64 = 2000;
 /// After how long a timer that receivers have not got yet is looked at again.
@@ -46,7 +46,7 @@ impl EmbeddedEngine {
 type Row = (i64, String, String);
 
 pub(super) async fn find(engine: &EmbeddedEngine, find: &FindTimers, limit: usize) -> Result<TimerPage> {
-    let limit = limit.clamp(1, MOST_OF_PAGE);
+    let limit = limit.clamp(1, MAX_OF_PAGE);
     let begin = find.from.unwrap_or(Timestamp::ZERO).as_millis();
     let (from, after) = match &find.after {
         Some(place) if place.due.as_millis() >= begin => {
@@ -79,7 +79,7 @@ pub(super) async fn find(engine: &EmbeddedEngine, find: &FindTimers, limit: usiz
     let mut rows = engine.readers.read(read).await?;
     rows.sort_unstable();
     let place =
-        |(due, id, _): &Row| Some(TimerPlace { due: Timestamp::from_millis(*due), id: id.parse().ok()? });
+        |(due, id, _): &Row| Some(TimerPosition { due: Timestamp::from_millis(*due), id: id.parse().ok()? });
     let next = rows.get(limit - 1).and_then(place);
     rows.truncate(limit);
     let timers = rows.iter().filter_map(|(_, id, text)| engine.timer(&id.parse().ok()?, text));

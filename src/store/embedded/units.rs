@@ -23,9 +23,9 @@ use crate::store::{
 const CHECK_BATCH: usize = 250;
 /// The most checks under way: some are decided while others are written, together in one transaction. More would be no
 /// faster.
-pub(super) const MOST_CHECKS: usize = 8;
+pub(super) const MAX_CHECKS: usize = 8;
 /// The most of them that are read at the same time. More would take the processors from requests.
-pub(super) const MOST_CHECK_READS: usize = 2;
+pub(super) const MAX_CHECK_READS: usize = 2;
 
 #[async_trait]
 impl UnitStore for EmbeddedEngine {

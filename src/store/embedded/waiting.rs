@@ -7,7 +7,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::clock::Timestamp;
 use crate::presence::{GroupTimes, Left, Pace, ReadySince, since_of, stored_since};
-use crate::store::notification::MOST_MEMBERS;
+use crate::store::notification::MAX_MEMBERS;
 
 /// A member that waits.
 pub(super) struct Waiting {
@@ -25,10 +25,9 @@ pub(super) fn ready(database: &Connection, group: i64, since: ReadySince) -> rus
     )?;
     let mut ready: Vec<Waiting> = Vec::new();
     for (from, to) in [(i64::MIN, stored_since(true, since.other)), (0, stored_since(false, since.silence))] {
-        let rows = select
-            .query_map(params![group, from, to, (MOST_MEMBERS - ready.len()) as i64], |row| {
-                Ok(Waiting { name: row.get(0)?, letter: row.get(1)?, body: row.get(2)? })
-            })?;
+        let rows = select.query_map(params![group, from, to, (MAX_MEMBERS - ready.len()) as i64], |row| {
+            Ok(Waiting { name: row.get(0)?, letter: row.get(1)?, body: row.get(2)? })
+        })?;
         for row in rows {
             ready.push(row?);
         }
@@ -46,7 +45,7 @@ pub(super) fn ready_silences(
         "SELECT member, letter, body FROM members WHERE grp = ? AND joined >= 0 AND joined <= ? \
          ORDER BY joined, member LIMIT ?",
     )?;
-    let rows = select.query_map(params![group, until.as_millis(), MOST_MEMBERS as i64], |row| {
+    let rows = select.query_map(params![group, until.as_millis(), MAX_MEMBERS as i64], |row| {
         Ok(Waiting { name: row.get(0)?, letter: row.get(1)?, body: row.get(2)? })
     })?;
     rows.collect()

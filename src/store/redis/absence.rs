@@ -20,7 +20,7 @@ use crate::clock::Timestamp;
 use crate::presence::OfflineRecord;
 use crate::store::notification::Notification;
 use crate::store::untold::{Untold, blindness_in, silence, silence_in};
-use crate::store::{Delivery, Group, HearingStore, LARGEST_STEP, Result};
+use crate::store::{Delivery, Group, HearingStore, MAX_STEP, Result};
 
 /// How many lanes are read in one step.
 const LANES: usize = 100;
@@ -84,7 +84,7 @@ async fn mark(engine: &RedisEngine, partition: u16, receiver: &str, lanes: &[Fie
         }
     }
     let past = past(engine, &notifications).await?;
-    for names in past.chunks(LARGEST_STEP) {
+    for names in past.chunks(MAX_STEP) {
         let untold = engine.keys.of(partition, "untold", receiver);
         let mut mark = pipe();
         mark.hset(&untold, Untold::PAST, Untold::PAST).ignore();
@@ -110,7 +110,7 @@ async fn past<'a>(engine: &RedisEngine, notifications: &'a [Notification]) -> Re
     let notified_first = notifications.iter().filter(|one| !one.reminder);
     let silences = notified_first.flat_map(of).filter(|(_, record)| !record.is_flapping());
     let silences: Vec<(&Group, &OfflineRecord)> = silences.collect();
-    for records in silences.chunks(LARGEST_STEP) {
+    for records in silences.chunks(MAX_STEP) {
         let mut facts = pipe();
         for (_, record) in records {
             let (partition, page) = engine.keys.page_id(&record.id.unit);

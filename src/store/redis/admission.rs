@@ -30,7 +30,7 @@ const STEP_LIMIT: usize = 2;
 /// How much lower each limit is beside other instances, which also keep the server busy.
 const FEWER: usize = 1;
 /// The longest delay of a script of alerting, or of a read for the mirror.
-const LONGEST_DELAY: Duration = Duration::from_millis(100);
+const MAX_DELAY: Duration = Duration::from_millis(100);
 
 /// The limits of one instance.
 pub struct Admission {
@@ -140,9 +140,9 @@ impl Admission {
         self.is_storm.subscribe()
     }
 
-    /// Waits for the end of a storm, but no longer than [`LONGEST_DELAY`].
+    /// Waits for the end of a storm, but no longer than [`MAX_DELAY`].
     pub async fn calm(&self) {
-        let _ = tokio::time::timeout(LONGEST_DELAY, self.storms().wait_for(|is_on| !is_on)).await;
+        let _ = tokio::time::timeout(MAX_DELAY, self.storms().wait_for(|is_on| !is_on)).await;
     }
 
     /// Waits until units may be checked, which includes their changes.
@@ -175,7 +175,7 @@ impl Admission {
                 changed.await;
             }
         };
-        let _ = tokio::time::timeout(LONGEST_DELAY, no_changes).await;
+        let _ = tokio::time::timeout(MAX_DELAY, no_changes).await;
         Permit { _permit: permit, _change: None }
     }
 }

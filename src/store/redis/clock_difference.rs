@@ -15,20 +15,20 @@ const FARTHEST: Duration = Duration::from_millis(500);
 /// How far a server's clock is ahead of this machine's, in milliseconds: the least and the most that is possible,
 /// because the server read its clock at an unknown moment of the round trip.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ahead {
+pub(super) struct ClockOffset {
     least: i64,
     most: i64,
 }
 
-impl Ahead {
+impl ClockOffset {
     /// `now`: when the request was sent. `took`: until its answer, which holds the server's clock (s, µs).
-    pub fn of((seconds, micros): (i64, i64), now: Timestamp, took: Duration) -> Ahead {
+    pub fn of((seconds, micros): (i64, i64), now: Timestamp, took: Duration) -> ClockOffset {
         let theirs = seconds.saturating_mul(1000).saturating_add(micros / 1000);
-        Ahead { least: theirs.saturating_sub((now + took).as_millis()), most: theirs - now.as_millis() }
+        ClockOffset { least: theirs.saturating_sub((now + took).as_millis()), most: theirs - now.as_millis() }
     }
 
     /// The difference from another clock, if the round trips do not explain it: `3600000 ms ahead of`.
-    fn differs(self, other: Ahead) -> Option<String> {
+    fn differs(self, other: ClockOffset) -> Option<String> {
         let farthest = FARTHEST.as_millis() as i64;
         let (ahead, behind) = (self.least.saturating_sub(other.most), other.least.saturating_sub(self.most));
         match (ahead > farthest, behind > farthest) {
@@ -40,7 +40,7 @@ impl Ahead {
 
     /// The text of the warning, if this clock differs from that of this machine.
     pub fn off(self) -> Option<String> {
-        let differs = self.differs(Ahead { least: 0, most: 0 })?;
+        let differs = self.differs(ClockOffset { least: 0, most: 0 })?;
         Some(format!(
             "the clock of redis is {differs} that of this machine; one of them is wrong: run a time service such as \
              chrony on both"
@@ -49,9 +49,10 @@ impl Ahead {
 }
 
 /// The warning about servers whose clocks differ from that of the server at the address in `by`.
-pub(super) fn servers_off(by: (&str, Ahead), servers: &[(&str, Ahead)]) -> Option<Warning> {
-    let of =
-        |(address, clock): &(&str, Ahead)| Some(format!("that of {address} is {} it", clock.differs(by.1)?));
+pub(super) fn servers_off(by: (&str, ClockOffset), servers: &[(&str, ClockOffset)]) -> Option<Warning> {
+    let of = |(address, clock): &(&str, ClockOffset)| {
+        Some(format!("that of {address} is {} it", clock.differs(by.1)?))
+    };
     let off: Vec<String> = servers.iter().filter_map(of).collect();
     let text = || {
         format!(
@@ -70,10 +71,10 @@ pub(super) fn servers_off(by: (&str, Ahead), servers: &[(&str, Ahead)]) -> Optio
 mod tests {
     use super::*;
 
-    fn clock(apart: i64, took: u64) -> Ahead {
+    fn clock(apart: i64, took: u64) -> ClockOffset {
         let now = Timestamp::from_millis(1_700_000_000_000);
         let theirs = now.as_millis() + apart;
-        Ahead::of((theirs / 1000, theirs % 1000 * 1000 + 999), now, Duration::from_millis(took))
+        ClockOffset::of((theirs / 1000, theirs % 1000 * 1000 + 999), now, Duration::from_millis(took))
     }
 
     #[test]

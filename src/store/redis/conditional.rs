@@ -19,7 +19,7 @@ use super::topology::View;
 use crate::store::{EngineError, Result};
 
 /// How often a change is decided again.
-const MOST_ATTEMPTS: usize = 20;
+const MAX_ATTEMPTS: usize = 20;
 
 /// The fields of a hash.
 pub(super) type Fields = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -167,7 +167,7 @@ impl RedisEngine {
         decide: impl Fn(&Read<'_>, bool, &mut ConditionalWrite<'_>) -> T,
     ) -> Result<(T, U)> {
         let mut read = self.last_read.of(keys);
-        for attempt in 0..MOST_ATTEMPTS {
+        for attempt in 0..MAX_ATTEMPTS {
             let mut write = ConditionalWrite::new(&read);
             let known: Option<Vec<&Fields>> = read.iter().map(|(_, fields)| fields.as_ref()).collect();
             let is_contended = attempt > 0 || self.topology.is_far();
@@ -188,7 +188,7 @@ impl RedisEngine {
             self.last_read.put(keys.iter().cloned().zip(current.clone()).collect());
             read = keys.iter().cloned().zip(current.into_iter().map(Some)).collect();
         }
-        let why = format!("{name}: others changed what is stored of hearing {MOST_ATTEMPTS} times meanwhile");
+        let why = format!("{name}: others changed what is stored of hearing {MAX_ATTEMPTS} times meanwhile");
         Err(EngineError::Unavailable(why))
     }
 }

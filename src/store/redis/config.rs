@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::AsyncConnectionConfig;
 
-use super::tags::Tags;
+use super::tags::HashTags;
 use super::topology::address::{Address, Mode, without_login};
 use crate::trust::Pem;
 
@@ -49,11 +49,11 @@ impl Default for Config {
 
 impl Config {
     /// The number of partitions and the hash tags of a new fleet.
-    pub(super) fn new_fleet(&self) -> (u16, Tags) {
+    pub(super) fn new_fleet(&self) -> (u16, HashTags) {
         let mode = Address::parse(&self.url).map(|address| address.mode);
         let (partitions, tags) = match mode {
-            Ok(Mode::Cluster) => (CLUSTER_PARTITIONS, Tags::Spread),
-            _ => (PARTITIONS, Tags::Plain),
+            Ok(Mode::Cluster) => (CLUSTER_PARTITIONS, HashTags::Spread),
+            _ => (PARTITIONS, HashTags::Plain),
         };
         (self.partitions.unwrap_or(partitions), tags)
     }

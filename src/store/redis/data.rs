@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use redis::pipe;
 
 use super::RedisEngine;
-use super::steps::{MOST_ATTEMPTS, Steps};
+use super::steps::{MAX_ATTEMPTS, Steps};
 use crate::clock::Timestamp;
 use crate::presence::Unit;
 use crate::store::{DataStore, EngineError, Reading, Result, Value, encoding};
@@ -98,7 +98,7 @@ impl RedisEngine {
     async fn forget_values_of(&self, unit: &Unit, metrics: &[String]) -> Result<()> {
         let (partition, page) = self.keys.page_id(unit);
         let (page_of_facts, name) = (self.keys.facts_page(partition, page), unit.to_string());
-        for _ in 0..MOST_ATTEMPTS {
+        for _ in 0..MAX_ATTEMPTS {
             let mut read = pipe();
             read.hget(&page_of_facts, &name);
             let (facts,): (Option<Vec<u8>>,) = self.topology.send("forget_values", &read).await?;
@@ -114,7 +114,7 @@ impl RedisEngine {
                 return Ok(());
             }
         }
-        let why = format!("forget_values: others changed {unit} {MOST_ATTEMPTS} times meanwhile");
+        let why = format!("forget_values: others changed {unit} {MAX_ATTEMPTS} times meanwhile");
         Err(EngineError::Unavailable(why))
     }
 

@@ -41,7 +41,7 @@ use super::reading::{is_marked, milliseconds, units_read};
 use super::topology::Server;
 use crate::clock::Timestamp;
 use crate::presence::{Change, IndexChange, Snapshot, Unit};
-use crate::store::{CheckGuard, DeadlineCheck, EngineError, LARGEST_STEP, Result, encoding};
+use crate::store::{CheckGuard, DeadlineCheck, EngineError, MAX_STEP, Result, encoding};
 
 /// How many units one check has, or a few more: the server writes that many in about half a millisecond.
 const STEP: usize = 100;
@@ -66,7 +66,7 @@ pub(super) fn cut(engine: &RedisEngine, units: &[Unit]) -> Vec<Vec<Unit>> {
     let step = if engine.topology.is_far() { FAR_STEP } else { STEP };
     let mut checks: Vec<Vec<(PageId, usize)>> = Vec::new();
     for page in engine.keys.by_page(units).chunk_by(|a, b| a.0 == b.0) {
-        for part in page.chunks(LARGEST_STEP) {
+        for part in page.chunks(MAX_STEP) {
             match checks.last_mut() {
                 Some(last) if last.len() < step && last[0].0.0 == part[0].0.0 => last.extend(part),
                 _ => checks.push(part.to_vec()),

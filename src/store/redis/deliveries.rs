@@ -8,21 +8,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::due_members::{due_members, in_order};
-use super::ending::{Ending, FINISH_STEP, OnRecord};
-use super::steps::{MOST_ATTEMPTS, Steps};
+use super::finish::{Ending, FINISH_STEP, OnRecord};
+use super::steps::{MAX_ATTEMPTS, Steps};
 use super::units::first_score;
 use super::{RedisEngine, absence, fallback, receivers};
 use crate::clock::Timestamp;
 use crate::store::attempts::texts;
 use crate::store::notification::{Notification, Readable};
 use crate::store::untold::leave_out_untold;
-use crate::store::{Backlog, Delivery, DeliveryStore, End, Ended, LARGEST_STEP, MeantFor, Result};
+use crate::store::{Backlog, Delivery, DeliveryStore, End, Ended, MAX_STEP, MeantFor, Result};
 use crate::telemetry::Stored;
 use async_trait::async_trait;
 use redis::pipe;
 
 /// How many lists of groups one call splits in each partition, before it leases single groups.
-const MOST_SPREAD: usize = 16;
+const MAX_SPREAD: usize = 16;
 
 /// How many deliveries one script leases: about a quarter of a millisecond, as in [`super::hand_out`].
 const LEASE_STEP: usize = 50;
@@ -41,7 +41,7 @@ impl DeliveryStore for RedisEngine {
         until: Timestamp,
         limit: usize,
     ) -> Result<Vec<Delivery>> {
-        let limit = limit.min(LARGEST_STEP);
+        let limit = limit.min(MAX_STEP);
         let mut due = self.queued(partitions, receiver, now, limit).await?;
         self.split_lists(&mut due, receiver, now).await?;
         let steps = due.iter().flat_map(|(partition, groups)| {
@@ -142,7 +142,7 @@ impl RedisEngine {
         let mut steps = Vec::new();
         for (partition, groups) in due {
             let lists = groups.extract_if(.., |group| group.contains('\n'));
-            for list in lists.take(MOST_SPREAD) {
+            for list in lists.take(MAX_SPREAD) {
                 steps.push((self.keys.slot(*partition), self.split_step(*partition, receiver, list, now)));
             }
             groups.retain(|group| !group.contains('\n'));
@@ -199,7 +199,7 @@ impl RedisEngine {
     ) -> Result<usize> {
         let [queue, lanes] = ["queue", "lanes"].map(|name| self.keys.of(partition, name, receiver));
         let groups: Vec<&str> = list.split('\n').collect();
-        for _ in 0..MOST_ATTEMPTS {
+        for _ in 0..MAX_ATTEMPTS {
             let mut read = pipe();
             read.zscore(&queue, &list).cmd("HMGET").arg(&lanes).arg(&groups);
             let (next, stored): (Option<f64>, Vec<Option<Vec<u8>>>) =

@@ -11,7 +11,7 @@ use futures_util::future::join_all;
 use redis::{InfoDict, pipe};
 use tokio::time::Instant;
 
-use super::clock_difference::{Ahead, servers_off};
+use super::clock_difference::{ClockOffset, servers_off};
 use super::keys::Keys;
 use super::topology::{Server, Topology};
 use super::{RedisEngine, meta, quarantine, replicas, rights};
@@ -43,7 +43,7 @@ pub(super) struct ServerState {
     pub info: InfoDict,
     /// `save`, `notify-keyspace-events` and `min-replicas-to-write`, if the user may read them.
     settings: Result<HashMap<String, String>>,
-    pub clock: Ahead,
+    pub clock: ClockOffset,
 }
 
 /// Examines the servers of a running service, and repairs faults as far as possible. If some of several servers do not
@@ -239,7 +239,8 @@ async fn clock_warning(
 ) -> Option<Warning> {
     let read =
         states.iter().filter_map(|(server, state)| Some((server.address().to_owned(), state.as_ref().ok()?)));
-    let mut clocks: Vec<(String, Ahead)> = read.map(|(address, state)| (address, state.clock)).collect();
+    let mut clocks: Vec<(String, ClockOffset)> =
+        read.map(|(address, state)| (address, state.clock)).collect();
     if topology.is_fixed() {
         let text = clocks.first()?.1.off()?;
         return Some(Warning { name: EngineWarning::ClockOff, text });
@@ -253,11 +254,11 @@ async fn clock_warning(
         let sent = Instant::now();
         let answer = tokio::time::timeout(FARTHEST_REPLICA, server.send(&question, 0, 1)).await.ok()?.ok()?;
         let time = redis::from_redis_value(answer.into_iter().next()?).ok()?;
-        Some((at.to_string(), Ahead::of(time, now + sent.duration_since(began), sent.elapsed())))
+        Some((at.to_string(), ClockOffset::of(time, now + sent.duration_since(began), sent.elapsed())))
     });
     clocks.extend(join_all(replicas).await.into_iter().flatten());
     let of_hearing = topology.server_of_hearing()?;
-    let clocks: Vec<(&str, Ahead)> =
+    let clocks: Vec<(&str, ClockOffset)> =
         clocks.iter().map(|(address, clock)| (address.as_str(), *clock)).collect();
     let by = clocks.iter().find(|(address, _)| *address == of_hearing.address())?;
     servers_off(*by, &clocks)
@@ -327,7 +328,7 @@ pub(super) async fn read_server(
     read.cmd("TIME").cmd("INFO");
     let sent = Instant::now();
     let (time, info): ((i64, i64), InfoDict) = topology.send_to("info", &server, &read).await?;
-    let clock = Ahead::of(time, now + sent.duration_since(began), sent.elapsed());
+    let clock = ClockOffset::of(time, now + sent.duration_since(began), sent.elapsed());
     let mut read = pipe();
     read.cmd("CONFIG").arg("GET").arg("save");
     read.cmd("CONFIG").arg("GET").arg("notify-keyspace-events");

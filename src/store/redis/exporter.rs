@@ -16,7 +16,7 @@ use crate::presence::{Labels, Stage, since_of};
 use crate::store::notification::Notification;
 use crate::store::timer_text::decode;
 use crate::store::{
-    EngineError, FlapStore, Group, MOST_AUDITED, Queries, Result, SilenceStore, StoredAttempts,
+    EngineError, FlapStore, Group, MAX_AUDITED, Queries, Result, SilenceStore, StoredAttempts,
 };
 use crate::store::{json::from_json, json::to_json};
 use crate::store::{migration::Exporter, migration::MigrationItem};
@@ -118,7 +118,7 @@ impl Exporter for RedisEngine {
         items.extend(in_lanes.into_iter().map(notification));
         items.extend(lanes);
         items.extend(self.silences().await?.silences.into_iter().map(MigrationItem::AlertSilence));
-        items.extend(self.audit(MOST_AUDITED).await?.into_iter().rev().map(MigrationItem::Audit));
+        items.extend(self.audit(MAX_AUDITED).await?.into_iter().rev().map(MigrationItem::Audit));
         items.extend(self.down().await?);
         items.extend(MigrationItem::shared(self).await?);
         Ok(items)

@@ -13,7 +13,7 @@ use super::RedisEngine;
 use super::fields::Fields;
 use super::lanes::{has_notification, in_lane, with_notification};
 use super::member_text::MemberText;
-use super::steps::{MOST_ATTEMPTS, Steps};
+use super::steps::{MAX_ATTEMPTS, Steps};
 use crate::clock::Timestamp;
 use crate::presence::Stage;
 use crate::store::notification::{GroupMember, Notification};
@@ -200,7 +200,7 @@ async fn add_receiver(engine: &RedisEngine, partition: u16, to: &str, copied: &[
         let mut attempts = 0;
         while !try_to_add(engine, partition, to, &members, names).await? {
             attempts += 1;
-            if attempts == MOST_ATTEMPTS {
+            if attempts == MAX_ATTEMPTS {
                 let why = format!("others change the silences that {to} is to know of all the time");
                 return Err(EngineError::Unavailable(why));
             }

@@ -10,13 +10,13 @@ use super::reading::milliseconds;
 use super::steps::Steps;
 use super::{RedisEngine, group_of, hand_out, held_silences, waiting_returns};
 use crate::clock::Timestamp;
-use crate::presence::{Form, Stage};
+use crate::presence::{MemberTransition, Stage};
 use crate::store::json::to_json;
 use crate::store::{
-    Capacity, Destination, Destinations, Group, Join, Joined, LARGEST_STEP, OutboxEvent, Pace, Result,
+    Capacity, Destination, Destinations, Group, Join, Joined, MAX_STEP, OutboxEvent, Pace, Result,
 };
 use crate::store::{
-    notification::GroupMember, notification::MOST_MEMBERS, notification::MOST_SEALED, notification::OVER,
+    notification::GroupMember, notification::MAX_MEMBERS, notification::MAX_SEALED, notification::OVER,
     notification::event_json, notification::only_of_group,
 };
 use crate::telemetry::Stored;
@@ -85,7 +85,7 @@ pub(super) async fn join_step(
     now: Timestamp,
 ) -> Result<usize> {
     // Only a return may go to receivers that the group does not have.
-    let has_return = joining.iter().any(|one| one.member.form == Form::Online);
+    let has_return = joining.iter().any(|one| one.member.form == MemberTransition::Online);
     let others = if has_return { others } else { Vec::new() };
     let mut script = engine.scripts.join.prepare_invoke();
     sealing_keys(engine, &mut script, partition, receivers, &others);
@@ -122,7 +122,7 @@ pub(super) async fn seal(
     let mut pipe = pipe();
     for partition in partitions {
         let groups = engine.keys.in_partition(*partition, "groups");
-        pipe.zrangebyscore_limit(groups, "-inf", now.as_millis(), 0, LARGEST_STEP as isize);
+        pipe.zrangebyscore_limit(groups, "-inf", now.as_millis(), 0, MAX_STEP as isize);
     }
     let members: Vec<Vec<Vec<u8>>> = engine.topology.send("groups_due", &pipe).await?;
     let mut due: BTreeMap<(u16, Arc<Destination>), Vec<String>> = BTreeMap::new();
@@ -177,9 +177,9 @@ async fn seal_step(
 ) -> Result<usize> {
     let mut script = engine.scripts.seal.prepare_invoke();
     sealing_keys(engine, &mut script, partition, receivers, &others);
-    script.arg(now.as_millis()).arg(now.to_string()).arg(receivers.len() + others.len()).arg(MOST_MEMBERS);
+    script.arg(now.as_millis()).arg(now.to_string()).arg(receivers.len() + others.len()).arg(MAX_MEMBERS);
     script.arg(pace.wait.as_millis() as u64).arg(pace.interval.as_millis() as u64).arg(receivers.len());
-    script.arg(pace.gathers().as_millis() as u64).arg(looks_after(*pace)).arg(MOST_SEALED);
+    script.arg(pace.gathers().as_millis() as u64).arg(looks_after(*pace)).arg(MAX_SEALED);
     for group in groups {
         script.key(engine.keys.of(partition, "waiting", group)).arg(group);
     }

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use super::RedisEngine;
 use super::joining::Joining;
 use crate::clock::Timestamp;
-use crate::presence::Form;
+use crate::presence::MemberTransition;
 use crate::store::json::to_json;
-use crate::store::notification::{Lone, notification_id};
+use crate::store::notification::{SingleSilence, notification_id};
 use crate::store::{Capacity, Delivery, Destination, Destinations, Joined, OutboxEvent, Result};
 
 /// How many silences one script hands out: about a quarter of a millisecond, because Redis serves no other command
@@ -78,7 +78,7 @@ fn lone<'a>(
         let destination = destinations.of(group);
         let is_free = |name: &String| free.get(name.as_str()).is_some_and(|free| *free > 0);
         let is_held = joining.held().is_some() || destinations.held_until(group, now).is_some();
-        let is_lone = joining.is_alone && joining.member.form == Form::Offline && !is_held;
+        let is_lone = joining.is_alone && joining.member.form == MemberTransition::Offline && !is_held;
         if is_lone && destination.pace.is_at_once() && destination.receivers.iter().any(is_free) {
             let id = notification_id(group, &format!("o{}", joining.member.id));
             let target = (engine.keys.partition_of_group(group), destination);
@@ -122,7 +122,7 @@ async fn hand_out_step<'a>(
     }
     for HandedOut { joining, id } in &step {
         let OutboxEvent::Record(record) = joining.event else { continue };
-        let json = to_json(&Lone::new(joining.group, record, now))?;
+        let json = to_json(&SingleSilence::new(joining.group, record, now))?;
         script.arg(format!("1 {id}\n{json}"));
     }
     let answers: Vec<u8> =

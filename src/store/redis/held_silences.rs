@@ -13,7 +13,7 @@ use super::RedisEngine;
 use super::steps::Steps;
 use crate::clock::Timestamp;
 use crate::presence::OfflineRecord;
-use crate::store::notification::MOST_MEMBERS;
+use crate::store::notification::MAX_MEMBERS;
 use crate::store::{Destinations, Pace, Result};
 
 /// How many groups are read in one step.
@@ -66,7 +66,7 @@ async fn hold_some<'a>(
 ) -> Result<Vec<&'a String>> {
     let ready = ready(engine, partition, groups, now - pace.wait).await?;
     let mut again: Vec<&String> = Vec::new();
-    for silences in ready.chunks(MOST_MEMBERS) {
+    for silences in ready.chunks(MAX_MEMBERS) {
         let mut read = pipe();
         read.cmd("HMGET").arg(engine.keys.in_partition(partition, "members"));
         for WaitingSilence { group, member, .. } in silences {
@@ -98,7 +98,7 @@ async fn ready<'a>(
     let mut read = pipe();
     for group in groups {
         let waiting = engine.keys.of(partition, "waiting", group);
-        let (until, most) = (until.as_millis(), MOST_MEMBERS as isize);
+        let (until, most) = (until.as_millis(), MAX_MEMBERS as isize);
         read.zrangebyscore_limit_withscores(waiting, 0, until, 0, most);
     }
     let ready: Vec<Vec<(Vec<u8>, f64)>> = engine.topology.send("waiting", &read).await?;

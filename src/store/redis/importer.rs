@@ -14,11 +14,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use redis::{Pipeline, pipe};
 
-use super::arrival::Arrival;
 use super::group_of::groups_json;
 use super::key_scan::KeyScan;
 use super::ledger::TAKEN;
-use super::{Config, Keys, Tags, Topology, meta};
+use super::target_check::TargetCheck;
+use super::{Config, HashTags, Keys, Topology, meta};
 use crate::clock::Timestamp;
 use crate::presence::{Hearing, OfflineRecord, TimerStanding, TimerType, stored_since};
 use crate::store::json::to_json;
@@ -41,7 +41,7 @@ const TTL: Duration = Duration::from_secs(1000 * 86_400);
 pub struct RedisImporter {
     topology: Topology,
     keys: Keys,
-    arrival: Arrival,
+    arrival: TargetCheck,
     /// How many timers of each type wait in each partition, so far.
     timer_counts: Mutex<BTreeMap<(u16, TimerType), u64>>,
 }
@@ -53,7 +53,7 @@ impl RedisImporter {
     /// `Refused` if there is a fleet already, `Unavailable` while the server cannot be reached.
     pub async fn prepare(config: &Config, telemetry: std::sync::Arc<Telemetry>) -> Result<RedisImporter> {
         let topology = Topology::new(config, telemetry)?;
-        let (keys, arrival) = (meta::new_keys(config), Arrival::begin(&topology, config).await?);
+        let (keys, arrival) = (meta::new_keys(config), TargetCheck::begin(&topology, config).await?);
         let importer = RedisImporter { topology, keys, arrival, timer_counts: Mutex::default() };
         let mut read = pipe();
         read.hmget(importer.keys.meta(), &["fleet", "moving"]);
@@ -74,7 +74,7 @@ impl RedisImporter {
         begin.hset(importer.keys.meta(), "partitions", importer.keys.partitions()).ignore();
         // An interrupted migration may have begun with another form.
         match importer.keys.tags() {
-            Tags::Plain => begin.hdel(importer.keys.meta(), "tags").ignore(),
+            HashTags::Plain => begin.hdel(importer.keys.meta(), "tags").ignore(),
             tags => begin.hset(importer.keys.meta(), "tags", tags.to_string()).ignore(),
         };
         importer.topology.send::<()>("meta", &begin).await?;

@@ -3,7 +3,7 @@
 use redis::pipe;
 
 use super::RedisEngine;
-use super::steps::{MOST_ATTEMPTS, Steps};
+use super::steps::{MAX_ATTEMPTS, Steps};
 use crate::clock::Timestamp;
 use crate::presence::{GroupIncident, Incident};
 use crate::store::incidents::{
@@ -36,7 +36,7 @@ impl RedisEngine {
         let (id, field) = (delivery.notification(), field(group));
         let [before, after] = texts(before, after)?;
         let notified = incident_json(notified)?;
-        for _ in 0..MOST_ATTEMPTS {
+        for _ in 0..MAX_ATTEMPTS {
             let mut read = pipe();
             read.hget(&notifications, id).hget(&members, &field);
             let (body, member): (Option<Vec<u8>>, Option<Vec<u8>>) =

@@ -81,13 +81,13 @@ mod rules;
 
 pub use rules::{KEY_RULES, KeyRule};
 
-use super::tags::Tags;
+use super::tags::HashTags;
 use super::topology::slot_of;
 use crate::presence::{Kind, TimerId, Unit};
 use crate::store::{Shared, partition_of};
 
 /// The most pages that a partition's facts lie on.
-const MOST_PAGES: u32 = 1024;
+const MAX_PAGES: u32 = 1024;
 
 /// The part of an expiry key between its begin and the name of the unit.
 const ALIVE: &str = "alive:";
@@ -100,7 +100,7 @@ pub type PageId = (u16, u32);
 pub struct Keys {
     prefix: String,
     partitions: u16,
-    tags: Tags,
+    tags: HashTags,
     /// The begin of the keys of each partition, with the tag: `rollcall:{p0}:`.
     begins: Arc<[String]>,
     /// The slot of the keys of each partition.
@@ -108,7 +108,7 @@ pub struct Keys {
 }
 
 impl Keys {
-    pub fn new(prefix: &str, partitions: u16, tags: Tags) -> Keys {
+    pub fn new(prefix: &str, partitions: u16, tags: HashTags) -> Keys {
         let partitions = partitions.max(1);
         let begin = |partition| format!("{prefix}:{{{}}}:", tags.tag(partition, partitions));
         let begins: Arc<[String]> = (0..partitions).map(begin).collect();
@@ -116,7 +116,7 @@ impl Keys {
         Keys { prefix: prefix.to_owned(), partitions, tags, begins, slots }
     }
 
-    pub fn tags(&self) -> Tags {
+    pub fn tags(&self) -> HashTags {
         self.tags
     }
 
@@ -138,7 +138,7 @@ impl Keys {
     }
 
     pub fn pages(&self) -> u32 {
-        (65_536 / u32::from(self.partitions)).clamp(1, MOST_PAGES)
+        (65_536 / u32::from(self.partitions)).clamp(1, MAX_PAGES)
     }
 
     pub fn partition(&self, unit: &Unit) -> u16 {

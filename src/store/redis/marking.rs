@@ -6,7 +6,7 @@ use redis::pipe;
 
 use super::joining::Joining;
 use super::member_text::MemberText;
-use super::steps::{MOST_ATTEMPTS, Steps};
+use super::steps::{MAX_ATTEMPTS, Steps};
 use super::{RedisEngine, group_of, groups};
 use crate::clock::Timestamp;
 use crate::presence::Stage;
@@ -93,7 +93,7 @@ async fn mark_step(
     let names: Vec<String> = members.iter().map(name).collect();
     let pace = |of: &Member| destinations.of(&of.group.key).pace;
     let mut changed = 0;
-    for _ in 0..MOST_ATTEMPTS {
+    for _ in 0..MAX_ATTEMPTS {
         let mut read = pipe();
         read.cmd("HMGET").arg(&hash).arg(&names);
         let (known,): (Vec<Option<Vec<u8>>>,) = engine.topology.send("mark_notified", &read).await?;

@@ -13,7 +13,7 @@ use super::key_scan::KeyScan;
 use super::keys::Keys;
 use super::scripts::Scripts;
 use super::steps::Steps;
-use super::tags::Tags;
+use super::tags::HashTags;
 use super::topology::Topology;
 use crate::store::migration::incomplete;
 use crate::store::{EngineError, Result};
@@ -22,7 +22,7 @@ use crate::telemetry::Telemetry;
 /// How many keys one step looks at for those of another fleet, and the most steps: a server may have millions of keys of
 /// other programs.
 const SCANNED_AT_ONCE: usize = 1000;
-const MOST_SCANS: usize = 1000;
+const MAX_SCANS: usize = 1000;
 
 /// A fleet that exists.
 pub struct Fleet {
@@ -70,7 +70,7 @@ async fn refuse_remains(topology: &Topology, keys: &Keys) -> Result<()> {
     }
     let mut scan = KeyScan::of("scan", keys.tagged_pattern(), SCANNED_AT_ONCE);
     let mut found = None;
-    for _ in 0..MOST_SCANS {
+    for _ in 0..MAX_SCANS {
         let Some(keys) = scan.next(topology).await? else { break };
         found = keys.into_iter().next();
         if found.is_some() {
@@ -145,7 +145,7 @@ async fn create(
     let mut steps = Steps::default();
     steps.begin().expect_field(&meta, b"fleet", None).write("HSET", &meta, &[b"fleet", id.as_bytes()]);
     // In the step that creates the fleet: one without the field has plain tags for ever.
-    let tags = if new.tags() == Tags::Plain { String::new() } else { new.tags().to_string() };
+    let tags = if new.tags() == HashTags::Plain { String::new() } else { new.tags().to_string() };
     for (name, text) in [("tags", tags.as_str()), ("key", key)].iter().filter(|(_, text)| !text.is_empty()) {
         steps.write("HSETNX", &meta, &[name.as_bytes(), text.as_bytes()]);
     }
@@ -217,8 +217,8 @@ fn check_partitions(topology: &Topology, config: &Config, found: u16) -> Result<
     }
 }
 
-fn read_tags(topology: &Topology, field: Option<&str>) -> Result<Tags> {
-    Tags::read(field).ok_or_else(|| {
+fn read_tags(topology: &Topology, field: Option<&str>) -> Result<HashTags> {
+    HashTags::read(field).ok_or_else(|| {
         EngineError::Refused(format!(
             "the fleet at {} has hash tags of the form {:?}, which this rollcall does not know; use the version of \
              rollcall that created it",

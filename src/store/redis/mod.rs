@@ -27,7 +27,6 @@ use crate::telemetry::Telemetry;
 mod absence;
 mod acknowledged;
 mod admission;
-mod arrival;
 mod clock_difference;
 mod clock_jump;
 mod compared;
@@ -39,11 +38,11 @@ mod dedicated;
 mod deliveries;
 mod delivery_records;
 mod due_members;
-mod ending;
 mod examine;
 mod exporter;
 mod fallback;
 mod fields;
+mod finish;
 mod flaps;
 mod fleet_loss;
 mod group_of;
@@ -89,6 +88,7 @@ mod stamps;
 mod steps;
 mod survey;
 mod tags;
+mod target_check;
 mod timer_attempts;
 mod timer_firing;
 mod timer_lists;
@@ -111,13 +111,13 @@ pub use rights::{COMMANDS, OF_A_CONNECTION, OPTIONAL};
 #[doc(hidden)]
 pub use scripts::RENEW;
 use scripts::Scripts;
-pub use tags::Tags;
+pub use tags::HashTags;
 use topology::Topology;
 pub use topology::{Address, AddressError, HostPort, Mode, SCHEMES};
 
 /// The key of the hash with the facts of a unit, for other programs; the field is the name of the unit, and
 /// `encoding` reads its value.
-pub fn facts_key(prefix: &str, partitions: u16, tags: Tags, unit: &Unit) -> String {
+pub fn facts_key(prefix: &str, partitions: u16, tags: HashTags, unit: &Unit) -> String {
     let keys = Keys::new(prefix, partitions, tags);
     let (partition, page) = keys.page_id(unit);
     keys.facts_page(partition, page)
@@ -223,7 +223,7 @@ pub async fn kept_in(config: &Config, telemetry: Arc<Telemetry>) -> Result<Vec<(
 
 /// How many names of units with an open record one command reads, and how many commands read a partition at the most.
 const OPEN_STEP: isize = 1000;
-const MOST_OPEN_STEPS: isize = 50;
+const MAX_OPEN_STEPS: isize = 50;
 
 /// The number of open records, by kind. Counts no more than 50 000 in each partition.
 ///
@@ -234,7 +234,7 @@ pub async fn open_by_kind(config: &Config, telemetry: Arc<Telemetry>) -> Result<
     let keys = meta::read_keys(&topology, config).await?;
     let mut open = BTreeMap::new();
     for partition in 0..keys.partitions() {
-        for step in 0..MOST_OPEN_STEPS {
+        for step in 0..MAX_OPEN_STEPS {
             let mut read = pipe();
             read.zrange(
                 keys.in_partition(partition, "offline"),

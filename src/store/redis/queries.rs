@@ -15,10 +15,10 @@ use crate::store::{History, Layout, Queries, Result};
 use crate::telemetry::Stored;
 
 /// The most notes of a partition that one call answers; the rest are for the next.
-const MOST_NOTED: u32 = 64;
+const MAX_NOTED: u32 = 64;
 
 /// The most ids of closed records that are read for the history of a unit: those of its partition, newest first.
-const MOST_LOOKED_AT: usize = 10_000;
+const MAX_LOOKED_AT: usize = 10_000;
 
 /// Entries that are read beyond those of a page, in place of records that are closed meanwhile.
 const SPARE: usize = 16;
@@ -27,7 +27,7 @@ const SPARE: usize = 16;
 const FACTS_STEP: usize = 250;
 
 /// The most records of a partition that one call removes.
-const MOST_REMOVED: usize = 500;
+const MAX_REMOVED: usize = 500;
 /// How many records one script removes: within a millisecond.
 const REMOVED_STEP: usize = 100;
 
@@ -70,12 +70,12 @@ impl Queries for RedisEngine {
         let (partition, page) = self.keys.page_id(unit);
         let mut pipe = pipe();
         pipe.hget(self.keys.facts_page(partition, page), unit.to_string());
-        pipe.zrevrange(self.keys.in_partition(partition, "past"), 0, MOST_LOOKED_AT as isize - 1);
+        pipe.zrevrange(self.keys.in_partition(partition, "past"), 0, MAX_LOOKED_AT as isize - 1);
         type Answer = (Option<Vec<u8>>, Vec<Vec<u8>>);
         let (facts, past): Answer = self.topology.send("history", &pipe).await?;
         let (seen, _) = snapshot(unit.clone(), None, facts);
         let open = seen.facts.and_then(|facts| facts.open_record(unit));
-        let mut is_complete = past.len() < MOST_LOOKED_AT;
+        let mut is_complete = past.len() < MAX_LOOKED_AT;
         let of_unit = |name: Vec<u8>| {
             let name = String::from_utf8(name).ok()?;
             let id: RecordId = name.parse().ok()?;
@@ -168,7 +168,7 @@ impl Queries for RedisEngine {
     async fn noted(&self, partitions: &[u16]) -> Result<Vec<(u16, u32)>> {
         let mut pipe = pipe();
         for partition in partitions {
-            pipe.cmd("SRANDMEMBER").arg(self.keys.in_partition(*partition, "noted")).arg(MOST_NOTED);
+            pipe.cmd("SRANDMEMBER").arg(self.keys.in_partition(*partition, "noted")).arg(MAX_NOTED);
         }
         let noted: Vec<Vec<Vec<u8>>> = self.topology.send("noted", &pipe).await?;
         let page = |text: &[u8]| -> Option<u32> {
@@ -281,7 +281,7 @@ impl RedisEngine {
     async fn forget_records_of(&self, partition: u16, before: Timestamp) -> Result<usize> {
         let [past, archive, closed] =
             ["past", "archive", "closed"].map(|name| self.keys.in_partition(partition, name));
-        let (before, most) = (format!("({}", before.as_millis()), MOST_REMOVED as isize);
+        let (before, most) = (format!("({}", before.as_millis()), MAX_REMOVED as isize);
         let mut read = pipe();
         read.zrangebyscore_limit_withscores(&closed, "-inf", before, 0, most);
         let (ids,): (Vec<(Vec<u8>, f64)>,) = self.topology.send("forget_records", &read).await?;

@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures_util::future::try_join_all;
 use redis::pipe;
 
-use super::ending::{Ending, OnRecord};
 use super::fields::Fields;
+use super::finish::{Ending, OnRecord};
 use super::keys::Keys;
 use super::lanes::in_lane;
 use super::topology::Topology;

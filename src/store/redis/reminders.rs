@@ -10,7 +10,7 @@ use super::steps::Steps;
 use super::{RedisEngine, group_of};
 use crate::clock::Timestamp;
 use crate::presence::{OfflineRecord, Stage};
-use crate::store::notification::MOST_REMINDED;
+use crate::store::notification::MAX_REMINDED;
 use crate::store::reminding::{LastingMember, Reminding, SealedAgain};
 use crate::store::{Destinations, Result};
 
@@ -138,7 +138,7 @@ async fn lasting(
 ) -> Result<Vec<LastingMember>> {
     let mut read = pipe();
     let key = engine.keys.of(partition, "lasting", group);
-    read.zrange_withscores(&key, begin as isize, (begin + MOST_REMINDED) as isize - 1);
+    read.zrange_withscores(&key, begin as isize, (begin + MAX_REMINDED) as isize - 1);
     let (found,): (Vec<(Vec<u8>, f64)>,) = engine.topology.send("lasting", &read).await?;
     let named = found.into_iter().map(|(name, at)| (String::from_utf8_lossy(&name).into_owned(), at));
     let named: Vec<(String, f64)> = named.collect();

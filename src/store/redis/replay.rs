@@ -5,7 +5,7 @@ use redis::pipe;
 use super::RedisEngine;
 use super::lanes::{has_notification, with_notification};
 use super::reading::milliseconds;
-use super::steps::{MOST_ATTEMPTS, Steps};
+use super::steps::{MAX_ATTEMPTS, Steps};
 use crate::clock::Timestamp;
 use crate::presence::Receipt;
 use crate::store::json::to_json;
@@ -29,7 +29,7 @@ struct Stored {
 /// Answers whether it is queued; if not, it waits already.
 pub(super) async fn replay(engine: &RedisEngine, delivery: &Delivery, now: Timestamp) -> Result<bool> {
     let partition = engine.keys.partition_of_group(&delivery.group.key);
-    for _ in 0..MOST_ATTEMPTS {
+    for _ in 0..MAX_ATTEMPTS {
         let stored = read(engine, partition, delivery).await?;
         if stored.lane.as_deref().is_some_and(|lane| has_notification(lane, delivery.notification())) {
             return Ok(false);

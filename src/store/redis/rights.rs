@@ -67,7 +67,7 @@ pub const OF_SEVERAL_SERVERS: &[&str] = &["ASKING", "CLUSTER NODES", "CLUSTER SL
 pub const OPTIONAL: &[&str] = &["CONFIG", "PUBLISH", "SUBSCRIBE", "UNSUBSCRIBE", "UNLINK"];
 
 /// The most missing rights that an error names.
-const MOST_NAMED: usize = 12;
+const MAX_NAMED: usize = 12;
 
 /// The missing rights and how to grant them; `None` if the user has all rights.
 pub(super) async fn missing(topology: &Topology, keys: &Keys) -> Result<Option<String>> {
@@ -148,8 +148,8 @@ fn text(keys: &Keys, commands: &[String], refused: &[&str]) -> Option<String> {
 }
 
 fn few(names: impl ExactSizeIterator<Item = String>) -> String {
-    let more = names.len().saturating_sub(MOST_NAMED);
-    let mut text = names.take(MOST_NAMED).collect::<Vec<_>>().join(", ");
+    let more = names.len().saturating_sub(MAX_NAMED);
+    let mut text = names.take(MAX_NAMED).collect::<Vec<_>>().join(", ");
     if more > 0 {
         text += &format!(" and {more} more");
     }

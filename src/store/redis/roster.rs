@@ -7,7 +7,7 @@ use redis::pipe;
 
 use super::RedisEngine;
 use crate::clock::Timestamp;
-use crate::presence::LONGEST_LEASE;
+use crate::presence::MAX_LEASE;
 use crate::store::roster::Counts;
 use crate::store::{Attendance, EngineError, Result, Roster};
 
@@ -114,7 +114,7 @@ impl RedisEngine {
         script.arg(instance).arg(lease.as_millis() as u64);
         script.arg(heard.map_or(0, Timestamp::as_millis)).arg(self.keys.roster());
         script.arg(jumped.map(|without| without.as_millis().to_string()).unwrap_or_default());
-        script.arg(LONGEST_LEASE.as_millis() as u64);
+        script.arg(MAX_LEASE.as_millis() as u64);
         let sent = Instant::now();
         let answer: Vec<Vec<u8>> = self.topology.run("renew", &script).await?;
         let answered = Instant::now();

@@ -23,11 +23,11 @@ const WINDOW: Duration = Duration::from_secs(5);
 const STEP: Duration = Duration::from_millis(10);
 
 /// The largest factor: it keeps a server busy at any distance.
-const MOST_TIMES: usize = 32;
+const MAX_TIMES: usize = 32;
 
 /// The factor for the number of steps under way.
 pub fn times(round_trip: Duration) -> usize {
-    (1 + (round_trip.as_millis() / STEP.as_millis()) as usize).min(MOST_TIMES)
+    (1 + (round_trip.as_millis() / STEP.as_millis()) as usize).min(MAX_TIMES)
 }
 
 /// The shortest recent time of an answer.

@@ -10,7 +10,7 @@ use redis::pipe;
 use super::{RedisEngine, outbox, shared};
 use crate::store::json::{from_json, to_json};
 use crate::store::{
-    AuditEntry, EngineError, MOST_AUDITED, Result, SilenceChange, SilenceStore, StoredSilences,
+    AuditEntry, EngineError, MAX_AUDITED, Result, SilenceChange, SilenceStore, StoredSilences,
 };
 use crate::telemetry::Stored;
 
@@ -48,7 +48,7 @@ impl SilenceStore for RedisEngine {
     }
 
     async fn change_silences(&self, change: &SilenceChange) -> Result<bool> {
-        let (key, audit, most) = (self.keys.silences(), self.keys.audit(), MOST_AUDITED.to_string());
+        let (key, audit, most) = (self.keys.silences(), self.keys.audit(), MAX_AUDITED.to_string());
         let mut steps = shared::change(&key, change.version.as_deref());
         for silence in &change.write {
             steps.write("HSET", &key, &[silence.id.to_string().as_bytes(), to_json(silence)?.as_bytes()]);
@@ -66,7 +66,7 @@ impl SilenceStore for RedisEngine {
 
     async fn add_audit(&self, entry: &AuditEntry) -> Result<()> {
         let mut add = pipe();
-        add.cmd("XADD").arg(self.keys.audit()).arg("MAXLEN").arg(MOST_AUDITED).arg("*");
+        add.cmd("XADD").arg(self.keys.audit()).arg("MAXLEN").arg(MAX_AUDITED).arg("*");
         add.arg(ENTRY).arg(to_json(entry)?).ignore();
         self.topology.send("audit", &add).await
     }
@@ -74,7 +74,7 @@ impl SilenceStore for RedisEngine {
     async fn audit(&self, limit: usize) -> Result<Vec<AuditEntry>> {
         let key = self.keys.audit();
         let mut read = pipe();
-        // The stream has at most `MOST_AUDITED` entries.
+        // The stream has at most `MAX_AUDITED` entries.
         read.xrange_all(&key);
         let (entries,): (Vec<outbox::Stored>,) = self.topology.send("audit", &read).await?;
         let mut audit = Vec::new();

@@ -9,7 +9,7 @@ use super::RedisEngine;
 use crate::store::Result;
 
 /// How often a step is decided again because others have changed what it was decided from.
-pub(super) const MOST_ATTEMPTS: usize = 20;
+pub(super) const MAX_ATTEMPTS: usize = 20;
 
 /// The keys of a script, which its arguments name by their numbers.
 #[derive(Default)]

@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use redis::{InfoDict, Pipeline, pipe};
 use tokio::time::Instant;
 
-use super::clock_difference::{Ahead, servers_off};
+use super::clock_difference::{ClockOffset, servers_off};
 use super::examine::{
     MEANWHILE, ServerState, check_version, read_server, read_servers, replica_warnings, slots_missing,
 };
@@ -115,7 +115,7 @@ pub(super) async fn servers(topology: &Topology, now: Timestamp) -> Result<Vec<S
 fn clock_of_hearing(
     topology: &Topology,
     primaries: &[(Arc<Server>, Result<ServerState>)],
-) -> Option<(String, Ahead)> {
+) -> Option<(String, ClockOffset)> {
     let of_hearing = topology.server_of_hearing()?;
     let (server, state) = primaries.iter().find(|(server, _)| server.address() == of_hearing.address())?;
     Some((server.address().to_owned(), state.as_ref().ok()?.clock))

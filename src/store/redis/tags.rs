@@ -19,7 +19,7 @@ const SLOTS: u64 = 16_384;
 
 /// The form of the tags of a fleet, fixed when the fleet is created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Tags {
+pub enum HashTags {
     /// `{pN}`.
     #[default]
     Plain,
@@ -28,28 +28,30 @@ pub enum Tags {
 }
 
 /// The word for it in `meta`.
-impl fmt::Display for Tags {
+impl fmt::Display for HashTags {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Tags::Plain => "plain",
-            Tags::Spread => "spread",
+            HashTags::Plain => "plain",
+            HashTags::Spread => "spread",
         })
     }
 }
 
-impl Tags {
+impl HashTags {
     /// Reads the field of `meta`, which fleets of an earlier version do not have; `None` for another word.
-    pub fn read(field: Option<&str>) -> Option<Tags> {
+    pub fn read(field: Option<&str>) -> Option<HashTags> {
         match field {
-            None => Some(Tags::Plain),
-            Some(word) => [Tags::Plain, Tags::Spread].into_iter().find(|tags| tags.to_string() == word),
+            None => Some(HashTags::Plain),
+            Some(word) => {
+                [HashTags::Plain, HashTags::Spread].into_iter().find(|tags| tags.to_string() == word)
+            }
         }
     }
 
     /// The tag of a partition, without braces.
     pub fn tag(self, partition: u16, partitions: u16) -> String {
         let plain = format!("p{partition}");
-        if self == Tags::Plain {
+        if self == HashTags::Plain {
             return plain;
         }
         let mut tag = plain + ".";
@@ -88,7 +90,7 @@ mod tests {
     fn every_partition_has_a_tag_in_its_part_of_the_slots() {
         for partitions in [1, 2, 3, 16, 48, 96, 1000, 1024] {
             for partition in 0..partitions {
-                let tag = Tags::Spread.tag(partition, partitions);
+                let tag = HashTags::Spread.tag(partition, partitions);
                 let part = u64::from(slot(&tag)) * u64::from(partitions) / SLOTS;
                 assert_eq!(part, u64::from(partition), "{tag} of {partitions}");
                 let number = tag.strip_prefix(&format!("p{partition}.")).unwrap();
@@ -100,8 +102,8 @@ mod tests {
     /// Other programs find keys by these.
     #[test]
     fn tags_and_slots_stay_as_they_are() {
-        assert_eq!(Tags::Plain.tag(7, 48), "p7");
-        let spread = |partition| Tags::Spread.tag(partition, 48);
+        assert_eq!(HashTags::Plain.tag(7, 48), "p7");
+        let spread = |partition| HashTags::Spread.tag(partition, 48);
         assert_eq!((spread(0), spread(47)), ("p0.52".to_owned(), "p47.42".to_owned()));
         // As `CLUSTER KEYSLOT` answers.
         assert_eq!((slot("123456789"), slot("foo"), slot("p0.52")), (12_739, 12_182, 217));
@@ -122,7 +124,7 @@ mod tests {
             let firsts = first_slots(primaries);
             let mut shares = vec![0u32; firsts.len()];
             for partition in 0..48 {
-                let slot = slot(&Tags::Spread.tag(partition, 48));
+                let slot = slot(&HashTags::Spread.tag(partition, 48));
                 shares[firsts.partition_point(|first| *first <= slot) - 1] += 1;
             }
             let mean = 48.0 / f64::from(primaries);
@@ -143,9 +145,9 @@ mod tests {
 
     #[test]
     fn the_form_reads_back_and_other_words_do_not() {
-        for tags in [Tags::Plain, Tags::Spread] {
-            assert_eq!(Tags::read(Some(&tags.to_string())), Some(tags));
+        for tags in [HashTags::Plain, HashTags::Spread] {
+            assert_eq!(HashTags::read(Some(&tags.to_string())), Some(tags));
         }
-        assert_eq!((Tags::read(None), Tags::read(Some("other"))), (Some(Tags::Plain), None));
+        assert_eq!((HashTags::read(None), HashTags::read(Some("other"))), (Some(HashTags::Plain), None));
     }
 }

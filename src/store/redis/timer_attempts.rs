@@ -7,8 +7,8 @@
 use redis::pipe;
 
 use super::RedisEngine;
-use super::ending::FINISH_STEP;
-use super::steps::{MOST_ATTEMPTS, Steps};
+use super::finish::FINISH_STEP;
+use super::steps::{MAX_ATTEMPTS, Steps};
 use crate::clock::Timestamp;
 use crate::presence::{Receipt, Timer, TimerId, TimerType};
 use crate::store::timer_text::{decode, encode, moment};
@@ -117,7 +117,7 @@ async fn give_up_some(
     let attempts = engine.keys.in_partition(partition, "timer_attempts");
     let past = engine.past_timers(partition);
     let mut types = Vec::new();
-    for _ in 0..MOST_ATTEMPTS {
+    for _ in 0..MAX_ATTEMPTS {
         if begun.is_empty() {
             break;
         }

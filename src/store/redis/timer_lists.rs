@@ -8,13 +8,13 @@ use super::steps::Steps;
 use crate::clock::Timestamp;
 use crate::presence::{Timer, TimerId};
 use crate::store::timer_text::{decode, is_fired};
-use crate::store::{EngineError, FindTimers, Result, TimerPage, TimerPlace};
+use crate::store::{EngineError, FindTimers, Result, TimerPage, TimerPosition};
 use crate::telemetry::Stored;
 
 /// How many timers one batch reads: a fifth of a millisecond, because the ends of attempts wait behind it.
 const READ_STEP: usize = 100;
 /// The most timers of a page: the stack of a script ends.
-const MOST_OF_PAGE: usize = 1000;
+const MAX_OF_PAGE: usize = 1000;
 /// How many timers one call forgets in each partition.
 const FORGOTTEN: usize = 100;
 /// After how long a timer that receivers have not got yet is looked at again.
@@ -103,7 +103,7 @@ async fn ids_with_scores(
 
 /// Merges the indices of all partitions: each gives as many as the page has, in order.
 pub(super) async fn find(engine: &RedisEngine, find: &FindTimers, limit: usize) -> Result<TimerPage> {
-    let limit = limit.clamp(1, MOST_OF_PAGE);
+    let limit = limit.clamp(1, MAX_OF_PAGE);
     let begin = find.from.unwrap_or(Timestamp::ZERO).as_millis();
     let (from, after) = match &find.after {
         Some(place) if place.due.as_millis() >= begin => (place.due.as_millis(), place.id.as_str()),
@@ -122,14 +122,14 @@ pub(super) async fn find(engine: &RedisEngine, find: &FindTimers, limit: usize) 
                 script.arg(from).arg(after).arg(until).arg(limit);
                 let found: Vec<(Vec<u8>, f64)> = engine.topology.run("find_timers", &script).await?;
                 let ids = ids_with_scores(engine, partition, name, found).await?;
-                let place = |(id, at)| TimerPlace { due: Timestamp::from_millis(at as i64), id };
+                let place = |(id, at)| TimerPosition { due: Timestamp::from_millis(at as i64), id };
                 Ok(ids.into_iter().map(place).collect::<Vec<_>>())
             };
             (engine.keys.slot(partition), step)
         })
     });
     let found = engine.topology.few_at_once(steps.collect()).await?;
-    let mut places: Vec<TimerPlace> = found.into_iter().flatten().collect();
+    let mut places: Vec<TimerPosition> = found.into_iter().flatten().collect();
     places.sort_unstable();
     let next = places.get(limit - 1).cloned();
     places.truncate(limit);

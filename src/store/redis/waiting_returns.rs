@@ -9,7 +9,7 @@ use redis::pipe;
 use super::RedisEngine;
 use super::joining::Joining;
 use crate::clock::Timestamp;
-use crate::presence::{Form, Unit, since_of};
+use crate::presence::{MemberTransition, Unit, since_of};
 use crate::store::member_names::of_member;
 use crate::store::{Destinations, Result};
 
@@ -21,8 +21,9 @@ pub(super) async fn note(
     now: Timestamp,
 ) -> Result<()> {
     let pace = |one: &Joining<'_>| destinations.of(&one.group.key).pace;
-    let is_behind =
-        |one: &Joining<'_>| one.member.form == Form::Offline && pace(one).returns_wait().is_some();
+    let is_behind = |one: &Joining<'_>| {
+        one.member.form == MemberTransition::Offline && pace(one).returns_wait().is_some()
+    };
     let indexes: Vec<usize> = (0..joining.len()).filter(|index| is_behind(&joining[*index])).collect();
     if indexes.is_empty() {
         return Ok(());
@@ -44,7 +45,7 @@ pub(super) async fn note(
         });
         let stored = of_unit.map(|(_, since)| since_of(*since as i64) + pace.wait);
         let joins_too = earlier.iter().any(|other| {
-            other.member.form == Form::Online
+            other.member.form == MemberTransition::Online
                 && other.group.key == one.group.key
                 && unit_of(&other.member.id).is_some_and(|other| other == unit)
         });

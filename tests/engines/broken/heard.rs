@@ -8,7 +8,7 @@ use rollcall::presence::Unit;
 use rollcall::simulate::servers::{Server, free_port};
 use rollcall::store::embedded::EmbeddedEngine;
 use rollcall::store::{Engine, embedded, partition_of, redis as on_redis};
-use rollcall::store::{redis::RedisEngine, redis::Tags, redis::facts_key};
+use rollcall::store::{redis::HashTags, redis::RedisEngine, redis::facts_key};
 use rollcall::telemetry::Telemetry;
 use rusqlite::Connection;
 
@@ -72,7 +72,7 @@ impl Ground {
         match self {
             Ground::Redis(server, _) => {
                 let (key, mut client) =
-                    (facts_key("rollcall", PARTITIONS, Tags::Plain, unit), Ground::client(server));
+                    (facts_key("rollcall", PARTITIONS, HashTags::Plain, unit), Ground::client(server));
                 match facts {
                     Some(text) => {
                         redis::cmd("HSET").arg(key).arg(unit.to_string()).arg(text).exec(&mut client)

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rollcall::clock::Timestamp;
 use rollcall::presence::{Closing, Interval, Labels, OfflineRecord, Unit};
 use rollcall::store::{
-    Backlog, Capacity, Delivery, Destinations, Discarded, Group, Join, OutboxEvent, Pace, Situation,
+    Backlog, Capacity, Delivery, Destinations, Discarded, Group, GroupContext, Join, OutboxEvent, Pace,
     partition_of_group,
 };
 
@@ -845,7 +845,7 @@ impl<G: Ground> World<G> {
 /// How many silences and returns each delivery has, how many silences of its group last, and since when it counts.
 fn sizes(delivered: &[Delivery]) -> Vec<(usize, usize, Option<u64>, Option<Timestamp>)> {
     let size = |delivery: &Delivery| {
-        let Situation { lasting, since, .. } = delivery.situation;
+        let GroupContext { lasting, since, .. } = delivery.situation;
         (delivery.offline.len(), delivery.online.len(), lasting, since)
     };
     delivered.iter().map(size).collect()

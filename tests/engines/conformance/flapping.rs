@@ -7,7 +7,7 @@ use rollcall::clock::Clock;
 use rollcall::fleet::Flapping;
 use rollcall::presence::{Closing, FlapRule, Noted, OfflineRecord, Pace, Unit};
 use rollcall::store::{
-    Again, Capacity, Destination, Destinations, Engine, FlapChange, Group, Join, OutboxEvent,
+    Capacity, Destination, Destinations, Engine, FlapChange, FollowUps, Group, Join, OutboxEvent,
 };
 use rollcall::telemetry::Telemetry;
 
@@ -77,7 +77,7 @@ async fn an_episode_is_not_reminded_of<G: Ground>(
 ) {
     let (engine, all, now) = (&world.engine, world.partitions(), world.hours(2));
     let root = Destination::new(vec!["hook".to_owned()], Pace::new(Duration::ZERO, Duration::ZERO))
-        .with(Again { repeat: Some(HOUR), escalate: Vec::new() });
+        .with(FollowUps { repeat: Some(HOUR), escalate: Vec::new() });
     let to = Destinations::new(root, Vec::new(), Default::default()).with_receivers(vec!["hook".to_owned()]);
     let group = Group { key: "flapping,all".to_owned(), labels: Default::default() };
     let join = |record| Join { groups: vec![group.clone()], event: OutboxEvent::Record(record) };

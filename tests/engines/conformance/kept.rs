@@ -7,7 +7,7 @@ use rollcall::clock::Timestamp;
 use rollcall::presence::{Closing, OfflineRecord};
 use rollcall::store::{
     Attempt, AttemptMade, AttemptResult, Capacity, Delivery, Destinations, End, Ended, Engine, FindAttempts,
-    Group, Join, MOST_ATTEMPT_BYTES, MeantFor, OutboxEvent, Pace,
+    Group, Join, MAX_ATTEMPT_BYTES, MeantFor, OutboxEvent, Pace,
 };
 
 use super::alerts::{back, delivered_to, offline};
@@ -128,14 +128,14 @@ async fn the_record_of_attempts_of_a_partition_in_redis_is_bounded() {
         let find = FindAttempts { with: String::new(), from: world.at(n), until: world.at(n), limit: 1 };
         let length = world.engine.attempts(&find).await.unwrap()[0].text.len();
         written += 40 * length;
-        if written > MOST_ATTEMPT_BYTES + (2 << 20) {
+        if written > MAX_ATTEMPT_BYTES + (2 << 20) {
             break;
         }
     }
     let find = FindAttempts { with: String::new(), from: world.at(0), until: world.hours(9), limit: 10_000 };
     let entries = world.engine.attempts(&find).await.unwrap();
     let kept: usize = entries.iter().map(|entry| entry.text.len()).sum();
-    assert!(kept <= MOST_ATTEMPT_BYTES && kept > MOST_ATTEMPT_BYTES / 2, "{kept} of {written}");
+    assert!(kept <= MAX_ATTEMPT_BYTES && kept > MAX_ATTEMPT_BYTES / 2, "{kept} of {written}");
 }
 
 pub async fn a_dead_letter_is_delivered_again_under_its_id_and_can_be_purged<G: Ground>(world: World<G>) {

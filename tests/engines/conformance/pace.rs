@@ -8,8 +8,8 @@ use rollcall::fleet::{Subject, UnitChange};
 use rollcall::presence::{Acknowledgement, Closing, OfflineRecord, Recoveries};
 use rollcall::routing::{Minutes, RouteTimes, TimeInterval, zone};
 use rollcall::store::{
-    Again, Capacity, Delivery, Destination, Destinations, Escalation, Group, Join, Membership, OutboxEvent,
-    Pace,
+    Capacity, Delivery, Destination, Destinations, Escalation, FollowUps, Group, Join, Membership,
+    OutboxEvent, Pace,
 };
 
 use super::alerts::{back, delivered_to, offline};
@@ -248,7 +248,7 @@ pub async fn a_muted_route_notifies_of_what_still_holds_when_the_mute_is_over<G:
 fn again(pace: Pace, repeat: Option<u64>, escalate: Option<u64>) -> Destinations {
     let minutes = |minutes: u64| Duration::from_secs(minutes * 60);
     let step = |after: u64| Escalation { after: minutes(after), receivers: vec!["boss".to_owned()] };
-    let again = Again { repeat: repeat.map(minutes), escalate: escalate.map(step).into_iter().collect() };
+    let again = FollowUps { repeat: repeat.map(minutes), escalate: escalate.map(step).into_iter().collect() };
     let root = Destination::new(vec!["hook".to_owned()], pace).with(again);
     let receivers = ["boss", "hook"].map(str::to_owned).to_vec();
     Destinations::new(root, vec![], Default::default()).with_receivers(receivers)

@@ -6,7 +6,7 @@ use rollcall::alerting;
 use rollcall::clock::Timestamp;
 use rollcall::fleet::lease;
 use rollcall::fleet::ownership::owner;
-use rollcall::presence::LONGEST_LEASE;
+use rollcall::presence::MAX_LEASE;
 
 use super::ground::Ground;
 use super::world::World;
@@ -71,9 +71,9 @@ pub async fn promise_06_a_dead_instance_and_what_it_held_are_free_within_three_s
 
 /// An operator or a broken clock may write such a lease: no instance asks for that much.
 pub async fn a_lease_that_ends_in_the_far_future_owns_nothing<G: Ground>(world: World<G>) {
-    for far in [LONGEST_LEASE + MINUTE, Duration::from_secs(100 * 365 * 86_400)] {
+    for far in [MAX_LEASE + MINUTE, Duration::from_secs(100 * 365 * 86_400)] {
         world.renew("ghost", far).await;
-        world.renew("a", LONGEST_LEASE).await;
+        world.renew("a", MAX_LEASE).await;
         let seen = world.renew("b", lease::LENGTH).await;
         assert_eq!(seen, ["a", "b"], "after a lease of {far:?}");
         for name in ["a", "b"] {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use redis::cmd;
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::presence::Unit;
-use rollcall::store::redis::{Config, Tags};
+use rollcall::store::redis::{Config, HashTags};
 use rollcall::store::{Engine, partition_of};
 use rollcall::telemetry::Telemetry;
 
@@ -34,7 +34,7 @@ async fn engine(url: String, prefix: &str) -> Arc<dyn Engine> {
 }
 
 /// The public name of an expiry key.
-fn alive(prefix: &str, unit: &Unit, tags: Tags, partitions: u16) -> String {
+fn alive(prefix: &str, unit: &Unit, tags: HashTags, partitions: u16) -> String {
     let tag = tags.tag(partition_of(unit, partitions), partitions);
     format!("{prefix}:{{{tag}}}:alive:{unit}")
 }
@@ -65,12 +65,12 @@ impl Ground for ThreePrimaries {
         self.0.until_whole().await;
     }
     async fn lapse(&self, unit: &Unit) {
-        let key = alive(&self.1, unit, Tags::Spread, 48);
+        let key = alive(&self.1, unit, HashTags::Spread, 48);
         let gone: u8 = self.0.ask(&key, cmd("DEL").arg(&key)).await;
         assert_eq!(gone, 1, "there was no key of {unit}");
     }
     async fn leave_key(&self, unit: &Unit, ms: i64) {
-        let key = alive(&self.1, unit, Tags::Spread, 48);
+        let key = alive(&self.1, unit, HashTags::Spread, 48);
         self.0.ask::<()>(&key, cmd("SET").arg(&key).arg(ms)).await;
     }
 }
@@ -94,11 +94,11 @@ impl Ground for Watched {
         self.0.until_whole().await;
     }
     async fn lapse(&self, unit: &Unit) {
-        let gone: u8 = self.0.ask(cmd("DEL").arg(alive(&self.1, unit, Tags::Plain, 16))).await;
+        let gone: u8 = self.0.ask(cmd("DEL").arg(alive(&self.1, unit, HashTags::Plain, 16))).await;
         assert_eq!(gone, 1, "there was no key of {unit}");
     }
     async fn leave_key(&self, unit: &Unit, ms: i64) {
-        self.0.ask::<()>(cmd("SET").arg(alive(&self.1, unit, Tags::Plain, 16)).arg(ms)).await;
+        self.0.ask::<()>(cmd("SET").arg(alive(&self.1, unit, HashTags::Plain, 16)).arg(ms)).await;
     }
 }
 

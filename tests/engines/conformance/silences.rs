@@ -8,7 +8,7 @@ use rollcall::fleet::{Operators, Silences, SilencesError, Subject, UnitChange};
 use rollcall::presence::{Acknowledgement, RecordId, Unit};
 use rollcall::routing::alert_silence::{RETENTION, SilenceError, WantedSilence};
 use rollcall::routing::{AlertSilence, SilenceId, parse_label_matchers};
-use rollcall::store::{AuditEntry, Audited, Engine, MOST_AUDITED, SilenceChange};
+use rollcall::store::{AuditEntry, Audited, Engine, MAX_AUDITED, SilenceChange};
 
 use super::ground::Ground;
 use super::world::{HOUR, World};
@@ -208,11 +208,11 @@ pub async fn silences_that_ended_long_ago_are_removed_and_the_audit_is_bounded<G
         version: world.engine.silences_version().await.unwrap(),
         write: Vec::new(),
         forget: Vec::new(),
-        audit: (0..MOST_AUDITED + 3).map(|number| audit(number.to_string())).collect(),
+        audit: (0..MAX_AUDITED + 3).map(|number| audit(number.to_string())).collect(),
     };
     assert!(world.engine.change_silences(&change).await.unwrap());
     assert!(!world.engine.change_silences(&change).await.unwrap(), "the version is another one");
     let audit = silences.audit(usize::MAX).await.unwrap();
     let texts: Vec<usize> = audit.iter().map(|entry| entry.text.parse().unwrap()).collect();
-    assert!(texts.iter().copied().eq((3..MOST_AUDITED + 3).rev()), "{texts:?}");
+    assert!(texts.iter().copied().eq((3..MAX_AUDITED + 3).rev()), "{texts:?}");
 }

@@ -7,7 +7,7 @@ use rollcall::clock::Timestamp;
 use rollcall::presence::{
     Closing, FirstUnit, GroupIncident, Guarantee, Incident, Labels, OfflineRecord, TimerClass, Unit,
 };
-use rollcall::routing::{Again, Destination, Destinations, Escalation};
+use rollcall::routing::{Destination, Destinations, Escalation, FollowUps};
 use rollcall::store::{Delivery, Group, Join, OutboxEvent, Pace, TimerClasses};
 
 pub const RECEIVERS: [&str; 4] = ["hook", "mail_of-ops", "boss", "spare"];
@@ -179,7 +179,7 @@ impl Case {
         let named = |names: &[&str]| -> Vec<String> { names.iter().map(|name| (*name).to_owned()).collect() };
         let pace = Pace { is_shared: self.is_shared, ..Pace::AT_ONCE };
         let step = Escalation { after: Duration::from_secs(40), receivers: named(&RECEIVERS[2..3]) };
-        let again = Again { repeat: Some(Duration::from_secs(20)), escalate: vec![step] };
+        let again = FollowUps { repeat: Some(Duration::from_secs(20)), escalate: vec![step] };
         let root = Destination::new(named(&RECEIVERS[..2]), pace);
         let root = if self.takes { root } else { root.with(again) };
         let route = Destination::new(named(&RECEIVERS[1..2]), Pace::AT_ONCE);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rollcall::clock::Timestamp;
 use rollcall::presence::{Declared, Heartbeat, Unit};
-use rollcall::store::redis::{RedisEngine, Tags, facts_key};
+use rollcall::store::redis::{HashTags, RedisEngine, facts_key};
 use rollcall::store::{Layout, Queries, UnitStore};
 
 use super::failover::replaced_by_hand;
@@ -125,7 +125,7 @@ async fn replicas_with_sentinel_whose_clocks_are_an_hour_behind_are_promoted_and
 pub(super) async fn unit_apart(cluster: &Cluster, engine: &RedisEngine) -> (Unit, usize) {
     for number in 0.. {
         let unit: Unit = format!("detector:turtle-{number}").parse().unwrap();
-        let key = facts_key("rollcall", engine.partitions(), Tags::Spread, &unit);
+        let key = facts_key("rollcall", engine.partitions(), HashTags::Spread, &unit);
         let primary = cluster.primary_of(&key).await;
         if primary != of_hearing() {
             return (unit, primary);

@@ -72,7 +72,7 @@ pub const PERIOD: Duration = Duration::from_millis(500);
 /// The longest wait for a fact.
 pub const PATIENCE: Duration = Duration::from_secs(300);
 /// The most memory that a process may use, with a small fleet.
-pub const MOST_MEMORY: u64 = 200 << 20;
+pub const MAX_MEMORY: u64 = 200 << 20;
 /// The prefix of the ids of units without a diary, which the oracle ignores.
 pub const CROWD: &str = "crowd-";
 /// Messages that the broker acknowledged this shortly before it died may be lost with it.
@@ -573,7 +573,7 @@ impl World {
             assert_eq!(instance.death(), None);
             let memory = instance.peak_memory();
             println!("{} used at most {} MB", instance.name, memory >> 20);
-            assert!(0 < memory && memory < MOST_MEMORY, "{} used {} MB", instance.name, memory >> 20);
+            assert!(0 < memory && memory < MAX_MEMORY, "{} used {} MB", instance.name, memory >> 20);
         }
         self.ready().await;
     }

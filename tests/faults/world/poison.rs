@@ -9,7 +9,7 @@ use redis::{Cmd, cmd};
 use rollcall::clock::Timestamp;
 use rollcall::presence::Unit;
 use rollcall::store::partition_of;
-use rollcall::store::{redis::Tags, redis::facts_key, redis::sorts};
+use rollcall::store::{redis::HashTags, redis::facts_key, redis::sorts};
 
 use super::redis::PARTITIONS;
 use super::{World, now};
@@ -145,7 +145,7 @@ async fn break_one(world: &mut World, chance: &mut StdRng, sort: &str, how: How)
 pub async fn break_of(world: &mut World, unit: &str, sort: &str, how: How) {
     let unit: Unit = format!("detector:{unit}").parse().unwrap();
     let key = match sort {
-        FACTS => facts_key("rollcall", PARTITIONS, Tags::Plain, &unit),
+        FACTS => facts_key("rollcall", PARTITIONS, HashTags::Plain, &unit),
         _ => format!("rollcall:{{p{}}}:alive:{unit}", partition_of(&unit, PARTITIONS)),
     };
     let fields = fields(world, sort, &key).await;

@@ -9,7 +9,7 @@ use redis::{Cmd, FromRedisValue, Pipeline, RedisResult, Value, cmd};
 use rollcall::presence::{OfflineRecord, Unit};
 use rollcall::simulate::servers::{Server, free_port};
 use rollcall::store::encoding;
-use rollcall::store::redis::{Tags, facts_key};
+use rollcall::store::redis::{HashTags, facts_key};
 
 use super::client::client;
 use super::cluster::{Cluster, ClusterPlan, slot_of_tag};
@@ -206,10 +206,10 @@ impl Redis {
 
     // --- The fleet ------------------------------------------------------------------------------
 
-    fn partitions(&self) -> (u16, Tags) {
+    fn partitions(&self) -> (u16, HashTags) {
         match &self.0 {
-            Servers::Cluster(_) => (CLUSTER_PARTITIONS, Tags::Spread),
-            _ => (PARTITIONS, Tags::Plain),
+            Servers::Cluster(_) => (CLUSTER_PARTITIONS, HashTags::Spread),
+            _ => (PARTITIONS, HashTags::Plain),
         }
     }
 

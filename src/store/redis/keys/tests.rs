@@ -2,7 +2,7 @@
 
 use super::*;
 
-const BOTH: [Tags; 2] = [Tags::Plain, Tags::Spread];
+const BOTH: [HashTags; 2] = [HashTags::Plain, HashTags::Spread];
 
 #[test]
 fn a_unit_is_found_again_from_its_expiry_key_and_from_no_other() {
@@ -21,7 +21,7 @@ fn a_unit_is_found_again_from_its_expiry_key_and_from_no_other() {
     }
     let [plain, spread] = BOTH.map(|tags| Keys::new("rollcall", 16, tags).alive(&unit));
     assert_ne!(plain, spread);
-    assert_eq!(Keys::new("rollcall", 16, Tags::Plain).unit_of_alive(&spread), None);
+    assert_eq!(Keys::new("rollcall", 16, HashTags::Plain).unit_of_alive(&spread), None);
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn all_keys_of_a_partition_have_its_tag_and_their_rule_is_found() {
 
 #[test]
 fn units_spread_evenly_over_partitions_and_pages() {
-    let keys = Keys::new("rollcall", 16, Tags::Plain);
+    let keys = Keys::new("rollcall", 16, HashTags::Plain);
     let mut pages = std::collections::HashMap::<String, u32>::new();
     for n in 0..160_000 {
         let unit: Unit = format!("detector:unit-{n:06}").parse().unwrap();

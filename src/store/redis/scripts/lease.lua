@@ -11,8 +11,8 @@
 -- ARGV[1] now (ms), ARGV[2] end of the leases (ms), then the group keys
 --
 -- Returns a flat list: id, attempt, notification, group, for each leased delivery. Large notifications are few at once:
--- after MOST_BYTES of them the other groups stay due.
-local MOST_BYTES = 2097152
+-- after MAX_BYTES of them the other groups stay due.
+local MAX_BYTES = 2097152
 local due = redis.call('ZMSCORE', KEYS[1], unpack(ARGV, 3))
 local lanes = redis.call('HMGET', KEYS[2], unpack(ARGV, 3))
 local groups, ids, attempts, idle = {}, {}, {}, {}
@@ -37,7 +37,7 @@ end
 local bodies = redis.call('HMGET', KEYS[3], unpack(ids))
 local leased, kept, after, bytes = {}, {}, {}, 0
 for index, i in ipairs(groups) do
-  if bytes > MOST_BYTES then
+  if bytes > MAX_BYTES then
     break
   end
   local group = ARGV[2 + i]

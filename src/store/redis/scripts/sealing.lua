@@ -11,14 +11,14 @@
 -- KEYS up to the lanes of the last receiver are those of join.lua and seal.lua; no ARGV is read here.
 -- Returns nothing: it declares functions for the second part.
 -- How many values a command gets at once, because the stack of a script ends: an even number, for pairs.
-local MOST_VALUES = 2000
+local MAX_VALUES = 2000
 local batch = { groups = {}, ids = {}, bodies = {}, owed = {}, over = {}, members = {}, sealed = {}, of_receiver = {} }
 
 -- The values of some fields of a hash.
 local function values_of(key, fields)
   local values = {}
-  for from = 1, #fields, MOST_VALUES do
-    local to = math.min(from + MOST_VALUES - 1, #fields)
+  for from = 1, #fields, MAX_VALUES do
+    local to = math.min(from + MAX_VALUES - 1, #fields)
     for index, value in ipairs(redis.call('HMGET', key, unpack(fields, from, to))) do
       values[from + index - 1] = value
     end
@@ -27,20 +27,20 @@ local function values_of(key, fields)
 end
 
 local function set_fields(key, pairs)
-  for from = 1, #pairs, MOST_VALUES do
-    redis.call('HSET', key, unpack(pairs, from, math.min(from + MOST_VALUES - 1, #pairs)))
+  for from = 1, #pairs, MAX_VALUES do
+    redis.call('HSET', key, unpack(pairs, from, math.min(from + MAX_VALUES - 1, #pairs)))
   end
 end
 
 local function add_members(key, pairs)
-  for from = 1, #pairs, MOST_VALUES do
-    redis.call('ZADD', key, unpack(pairs, from, math.min(from + MOST_VALUES - 1, #pairs)))
+  for from = 1, #pairs, MAX_VALUES do
+    redis.call('ZADD', key, unpack(pairs, from, math.min(from + MAX_VALUES - 1, #pairs)))
   end
 end
 
 local function remove_members(key, members)
-  for from = 1, #members, MOST_VALUES do
-    redis.call('ZREM', key, unpack(members, from, math.min(from + MOST_VALUES - 1, #members)))
+  for from = 1, #members, MAX_VALUES do
+    redis.call('ZREM', key, unpack(members, from, math.min(from + MAX_VALUES - 1, #members)))
   end
 end
 

@@ -33,7 +33,7 @@ use endpoints::Endpoints;
 use nodes::{Node, Report};
 
 /// The most nodes that are asked at once.
-const MOST_ASKED: usize = 16;
+const MAX_ASKED: usize = 16;
 
 pub struct Cluster {
     login: Login,
@@ -87,7 +87,7 @@ impl Cluster {
     /// The given nodes that may be asked.
     fn given(&self) -> &[HostPort] {
         let given = &self.login.address().servers;
-        &given[..given.len().min(MOST_ASKED / 2)]
+        &given[..given.len().min(MAX_ASKED / 2)]
     }
 
     /// The cluster as some nodes see it, and why others do not answer.
@@ -97,7 +97,7 @@ impl Cluster {
             let known = self.known();
             known.endpoints.of_failed(&known.failed)
         };
-        let asked = self.given().iter().chain(primaries).take(MOST_ASKED).cloned().chain(others);
+        let asked = self.given().iter().chain(primaries).take(MAX_ASKED).cloned().chain(others);
         let asked: BTreeSet<HostPort> = asked.collect();
         let answered = most(asked.iter().map(|at| self.ask(at)).collect()).await;
         let mut answers = Answers::default();
@@ -148,7 +148,7 @@ impl Cluster {
             untried.into_iter().filter(|at| !answered.contains_key(at) && !failed.contains(at))
         };
         let tries = stream::iter(untried).map(|at| async move { self.ask(&at).await.ok() });
-        let tried: Vec<Option<Report>> = tries.buffer_unordered(MOST_ASKED).collect().await;
+        let tried: Vec<Option<Report>> = tries.buffer_unordered(MAX_ASKED).collect().await;
         answered.extend(tried.iter().flatten().filter_map(reporter));
         let mut known = self.known();
         known.endpoints.choose(&answered, &failed);
@@ -207,7 +207,7 @@ impl Discovery for Cluster {
             others.entry(at).or_default();
         }
         others.retain(|at, _| !used.contains(at) && !strangers.contains(at));
-        let observed = others.into_iter().take(MOST_ASKED);
+        let observed = others.into_iter().take(MAX_ASKED);
         let observed =
             observed.map(|(at, nodes)| async move { (at.to_string(), self.observe(at, &nodes).await) });
         let mut observed = join_all(observed).await;

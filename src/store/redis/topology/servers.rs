@@ -22,7 +22,7 @@ use crate::telemetry::Telemetry;
 /// The longest time between two questions to a topology that can change.
 const PERIOD: Duration = Duration::from_secs(2);
 /// The shortest.
-const SHORTEST_PERIOD: Duration = Duration::from_millis(100);
+const MIN_PERIOD: Duration = Duration::from_millis(100);
 /// A server that does not say its role within this time is asked at the next renewal.
 const PATIENCE: Duration = Duration::from_millis(200);
 
@@ -141,7 +141,7 @@ impl Servers {
             return Ok(());
         }
         if let Some((at, failed)) = &*learned
-            && at.elapsed() < SHORTEST_PERIOD
+            && at.elapsed() < MIN_PERIOD
         {
             // Without any server, the next caller needs the reason.
             let failed = failed.clone().filter(|_| before.number == 0);
@@ -262,7 +262,7 @@ impl Servers {
                 () = tokio::time::sleep(PERIOD) => {}
             }
             // A failover takes seconds: the calls that fail meanwhile doubt again.
-            tokio::time::sleep(SHORTEST_PERIOD).await;
+            tokio::time::sleep(MIN_PERIOD).await;
             if let Err(why) = self.learn_again().await {
                 tracing::debug!("the servers cannot be learned: {why}");
             }

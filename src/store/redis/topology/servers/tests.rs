@@ -51,7 +51,7 @@ async fn a_storm_is_that_of_the_server_that_has_the_partition_and_goes_where_it_
     assert_eq!(storms(), [true, false], "another partition of that server is swept");
     // The other half takes over, and the first one is a new server.
     *ports.lock().unwrap() = [2, 3];
-    tokio::time::sleep(SHORTEST_PERIOD).await;
+    tokio::time::sleep(MIN_PERIOD).await;
     servers.learn(servers.now().number).await.unwrap();
     assert_eq!(storms(), [true, false]);
     servers.begin_storm(8, 9000);
@@ -94,7 +94,7 @@ async fn a_call_to_a_server_that_hangs_ends_when_another_one_has_taken_over() {
     signal("-STOP");
     let is_replaced = async {
         *ports.lock().unwrap() = [2, 1];
-        tokio::time::sleep(SHORTEST_PERIOD).await;
+        tokio::time::sleep(MIN_PERIOD).await;
         servers.learn(servers.now().number).await.unwrap();
     };
     let (answer, ()) = tokio::join!(call(), is_replaced);

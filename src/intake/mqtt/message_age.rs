@@ -24,7 +24,7 @@ use std::time::Duration;
 use crate::clock::Timestamp;
 
 /// The canaries that bound the age of a message.
-pub struct Transit {
+pub struct MessageAge {
     /// When the last canary of this session that came back was sent.
     canary: Option<Timestamp>,
     /// When a canary last came back.
@@ -33,10 +33,10 @@ pub struct Transit {
     gap: Duration,
 }
 
-impl Transit {
+impl MessageAge {
     /// `heard`: how far an earlier process has heard with this session.
-    pub fn new(heard: Option<Timestamp>, gap: Duration) -> Transit {
-        Transit { canary: heard, returned: None, gap }
+    pub fn new(heard: Option<Timestamp>, gap: Duration) -> MessageAge {
+        MessageAge { canary: heard, returned: None, gap }
     }
 
     pub fn set_gap(&mut self, gap: Duration) {
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn a_message_that_was_in_transit_was_sent_within_a_gap_after_the_canary_before_it() {
-        let mut transit = Transit::new(None, GAP);
+        let mut transit = MessageAge::new(None, GAP);
         assert_eq!((transit.sent_after(), transit.sent_before(at(900))), (None, None));
         assert!(transit.canary_returned(at(100), at(100)));
         assert_eq!((transit.sent_after(), transit.sent_before(at(130))), (Some(at(100)), None));
@@ -102,24 +102,24 @@ mod tests {
 
     #[test]
     fn a_new_process_goes_by_how_far_the_one_before_had_heard() {
-        assert_eq!(Transit::new(Some(at(50)), GAP).sent_before(at(900)), Some(at(80)));
+        assert_eq!(MessageAge::new(Some(at(50)), GAP).sent_before(at(900)), Some(at(80)));
     }
 
     #[test]
     fn the_age_of_a_heartbeat_is_unbounded_when_no_canary_came_back_for_a_gap() {
-        let mut transit = Transit::new(None, GAP);
+        let mut transit = MessageAge::new(None, GAP);
         assert!(!transit.is_unbounded(at(900)), "nothing is known, and it counts as of now");
         transit.canary_returned(at(100), at(800));
         assert!(!transit.is_unbounded(at(830)));
         assert!(transit.is_unbounded(at(831)));
         transit.session_began(at(900));
         assert!(!transit.is_unbounded(at(930)));
-        assert!(Transit::new(Some(at(50)), GAP).is_unbounded(at(60)));
+        assert!(MessageAge::new(Some(at(50)), GAP).is_unbounded(at(60)));
     }
 
     #[test]
     fn the_messages_of_a_new_session_were_sent_after_it_began() {
-        let mut transit = Transit::new(Some(at(50)), GAP);
+        let mut transit = MessageAge::new(Some(at(50)), GAP);
         transit.session_began(at(900));
         assert_eq!(transit.sent_before(at(910)), None);
         assert_eq!(transit.sent_before(at(990)), Some(at(930)), "but not how long after it");

@@ -29,16 +29,16 @@ const ONE_WAIT: Duration = Duration::from_secs(1);
 const MOVED: &str = "moved";
 
 /// The servers of the target.
-pub(super) struct Arrival {
+pub(super) struct TargetCheck {
     /// The process of each primary: its run id, by address.
     processes: BTreeMap<String, String>,
     wait: Wait,
 }
 
-impl Arrival {
+impl TargetCheck {
     /// Before the first write.
-    pub async fn begin(topology: &Topology, config: &Config) -> Result<Arrival> {
-        Ok(Arrival { processes: processes(topology).await?, wait: Wait::new(config) })
+    pub async fn begin(topology: &Topology, config: &Config) -> Result<TargetCheck> {
+        Ok(TargetCheck { processes: processes(topology).await?, wait: Wait::new(config) })
     }
 
     /// Called before the last write, which lets instances serve the fleet.

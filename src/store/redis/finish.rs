@@ -8,7 +8,7 @@ use super::RedisEngine;
 use crate::clock::Timestamp;
 use crate::presence::{Receipt, TimerId};
 use crate::store::timer_text::{letter_of_receipt, moment};
-use crate::store::{DeadLetter, Delivery, End, Ended, MOST_ATTEMPT_BYTES, Result, firing_of};
+use crate::store::{DeadLetter, Delivery, End, Ended, MAX_ATTEMPT_BYTES, Result, firing_of};
 use crate::store::{attempts::texts, json::to_json};
 
 /// How many deliveries one script ends: about a quarter of a millisecond.
@@ -48,7 +48,7 @@ impl OnRecord {
 
     /// Adds the arguments of `attempts.lua`.
     pub fn add_to(&self, script: &mut ScriptInvocation<'_>) {
-        script.arg(self.now.as_millis()).arg(self.keep.as_millis() as u64).arg(MOST_ATTEMPT_BYTES);
+        script.arg(self.now.as_millis()).arg(self.keep.as_millis() as u64).arg(MAX_ATTEMPT_BYTES);
         script.arg(self.texts.len()).arg(self.texts.as_slice());
     }
 }

@@ -479,7 +479,7 @@ async fn an_operator_may_write_title_and_text() {
 #[test]
 fn an_option_that_is_missing_wrong_or_of_another_service_is_named() {
     let cases = [
-        ("type = \"slack\"", "receiver[0].url: is not an address"),
+        ("type = \"slack\"", "receiver[0].url: is missing or not an address"),
         ("type = \"telegram\"\nchat_id = \"1\"", "receiver[0].token_file: is missing"),
         (
             "type = \"telegram\"\ntopic = \"x\"",
@@ -494,7 +494,7 @@ fn an_option_that_is_missing_wrong_or_of_another_service_is_named() {
             "receiver[0].zone: there is no zone \"Mars\"; write",
         ),
         ("type = \"ntfy\"\ntopic = \"x\"\ntitle = \"{{ unit }}\"", "title, line 1: "),
-        ("type = \"exec\"\ncommand = [\"notify\"]", "no whole path"),
+        ("type = \"exec\"\ncommand = [\"notify\"]", "is not an absolute path"),
         ("type = \"webhook\"\nurl = \"http://h\"\nbody = \"x\"", "receiver[0].body: belongs to format"),
         (
             "type = \"webhook\"\nurl = \"http://h\"\nca_file = \"x\"",

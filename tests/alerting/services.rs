@@ -502,7 +502,7 @@ fn an_option_that_is_missing_wrong_or_of_another_service_is_named() {
             "receiver[0].zone: there is no zone \"Mars\"; write",
         ),
         ("type = \"ntfy\"\ntopic = \"x\"\ntitle = \"{{ unit }}\"", "title, line 1: "),
-        ("type = \"exec\"\ncommand = [\"notify\"]", "not an absolute path"),
+        ("type = \"exec\"\ncommand = [\"notify\"]", "is not an absolute path"),
         ("type = \"webhook\"\nurl = \"http://h\"\nbody = \"x\"", "receiver[0].body: belongs to format"),
         (
             "type = \"webhook\"\nurl = \"http://h\"\nca_file = \"x\"",

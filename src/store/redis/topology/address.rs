@@ -193,7 +193,7 @@ fn single(url: &str, rest: &str) -> Result<Address, AddressError> {
     }
     let not_valid = |error: redis::RedisError| match error.to_string() {
         text if text.contains("Invalid database number") => AddressError::Part(
-            "ends with a database that is no number; write one such as /0, or leave it out".to_owned(),
+            "has a database that is no number; write one such as /0, or leave it out".to_owned(),
         ),
         text => AddressError::Part(format!("is not an address of a Redis server: {text}")),
     };
@@ -383,7 +383,7 @@ mod tests {
             ("redi://hunter2@h", "has the scheme redi://, which is unknown; known are redis://, rediss://"),
             ("redis://:hunter2@a:1,b:1", "names several servers; write redis-sentinel://"),
             ("redis://:hunter2@h:port", "is not an address of a Redis server"),
-            ("redis://:hunter2@h/x", "ends with a database that is no number"),
+            ("redis://:hunter2@h/x", "has a database that is no number"),
             ("redis://:hunter2@h/-1", "names a database below 0"),
             ("rediss://:hunter2@h/#insecure", "remove #insecure and name the authority in engine.ca_file"),
             ("redis-sentinel://:hunter2@a,b", "write redis-sentinel://host:26379/mymaster"),

@@ -95,7 +95,7 @@ fn kinds(kinds: &[file::Kind], problems: &mut Problems) -> Rules {
             accept_sleep: one.accept_sleep,
             max_sleep,
             clock: match one.clock {
-                ClockSource::TargetCheck => TimeSource::TargetCheck,
+                ClockSource::Arrival => TimeSource::Arrival,
                 ClockSource::Device => TimeSource::Device,
             },
             registry: match one.registry {

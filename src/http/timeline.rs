@@ -102,7 +102,7 @@ pub(super) struct Event {
 #[serde(rename_all = "snake_case")]
 pub(super) enum EventType {
     /// The last heartbeat before a silence, or the newest of all.
-    HeartbeatResult,
+    Heard,
     Blind,
     Offline,
     Back,
@@ -122,7 +122,7 @@ pub(super) enum EventType {
 impl EventType {
     pub fn as_str(self) -> &'static str {
         match self {
-            EventType::HeartbeatResult => "heard",
+            EventType::Heard => "heard",
             EventType::Blind => "blind",
             EventType::Offline => "offline",
             EventType::Back => "back",
@@ -196,7 +196,7 @@ impl Timelines {
             |seen: Timestamp| history.records.first().is_some_and(|newest| newest.last_seen == seen);
         events.extend(view.last_seen.filter(|seen| !is_last_of_record(*seen)).map(|seen| Event {
             text: "the newest heartbeat".to_owned(),
-            ..Event::at(seen, EventType::HeartbeatResult)
+            ..Event::at(seen, EventType::Heard)
         }));
         events.sort_by_key(|event| std::cmp::Reverse(event.at));
         let sentence = sentence(&view, now);
@@ -296,7 +296,7 @@ fn of_record(record: &OfflineRecord) -> Vec<Event> {
     let late = record.detected_at.since(record.deadline).as_millis();
     let silence = span(record.deadline.since(record.silent_from.unwrap_or(record.last_seen)));
     let mut events = vec![
-        of(record.last_seen, EventType::HeartbeatResult, "last heartbeat before the silence".to_owned()),
+        of(record.last_seen, EventType::Heard, "last heartbeat before the silence".to_owned()),
         of(
             record.deadline,
             EventType::Offline,

@@ -33,7 +33,7 @@ pub(super) struct FilterWatch {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum FilterReport {
     Nothing,
-    HeartbeatResult,
+    Heard,
     /// Why no probe can be published there, if that is so.
     Unheard(Option<String>),
     /// Messages of units prove it, because no probe can be published, for that reason.
@@ -69,7 +69,7 @@ impl FilterWatch {
         let telemetry = &self.writer.telemetry;
         match report {
             FilterReport::Nothing => {}
-            FilterReport::HeartbeatResult => telemetry.filter_heard(filter, &kinds),
+            FilterReport::Heard => telemetry.filter_heard(filter, &kinds),
             FilterReport::Unproved(why) => telemetry.filter_unproved(filter, &kinds, why),
             FilterReport::Unheard(refused) => {
                 let user = &self.user;
@@ -103,7 +103,7 @@ fn judge(probe: &Probe, hearing: &Hearing, pace: &CanaryPace) -> Option<FilterRe
     if fleet.since(since.max(proved.unwrap_or_default())) > wait {
         return Some(FilterReport::Unheard(refused));
     }
-    is_proved.then(|| refused.map_or(FilterReport::HeartbeatResult, FilterReport::Unproved))
+    is_proved.then(|| refused.map_or(FilterReport::Heard, FilterReport::Unproved))
 }
 
 /// Up to when all of its kinds were heard by the filter.

@@ -351,7 +351,7 @@ mod tests {
 
     #[test]
     fn a_kind_that_goes_by_arrival_does_not_even_look_at_the_time() {
-        let rules = KindRules { clock: TimeSource::TargetCheck, ..rules() };
+        let rules = KindRules { clock: TimeSource::Arrival, ..rules() };
         let mut issues = PayloadIssues::default();
         let ParsedPayload { at, .. } =
             read(b"{\"ts\":-1}", &Fields::default(), None, &rules, NOW, &mut issues);

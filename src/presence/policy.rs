@@ -63,7 +63,7 @@ pub const DEFAULT_MAX_UNITS: u64 = 10_000_000;
 pub enum TimeSource {
     /// The arrival of the message.
     #[default]
-    TargetCheck,
+    Arrival,
     /// The `ts` of the payload, where it is plausible.
     Device,
 }
@@ -117,7 +117,7 @@ impl KindRules {
             accept_timeout: true,
             accept_sleep: true,
             max_sleep: MAX_TIMEOUT,
-            clock: TimeSource::TargetCheck,
+            clock: TimeSource::Arrival,
             registry: Registry::Open,
             first_timeout: None,
             forget_after: Duration::from_secs(30 * 86_400),

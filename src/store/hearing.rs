@@ -12,7 +12,7 @@ use crate::presence::{Gap, Hearing, Interval, Probed, ShareMember, Subscription}
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Advance {
     /// The canary counted; with the blind interval that it added to the ledger.
-    HeartbeatResult(Option<Interval>),
+    Heard(Option<Interval>),
     /// The canary came from a member that does not attend, and changed nothing.
     NotAttending,
 }

@@ -169,7 +169,7 @@ async fn a_second_process_is_refused_and_the_error_names_the_first() {
     let engine = open(dir.path()).await.unwrap();
     match refusal(dir.path()).await {
         EngineError::Refused(why) => {
-            let me = format!("in use by process {}; one fleet has one process", std::process::id());
+            let me = format!("in use by process {}; only one process can use it", std::process::id());
             assert!(why.contains(&me), "{why}");
         }
         other => panic!("{other:?}"),

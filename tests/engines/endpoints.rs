@@ -35,11 +35,11 @@ pub async fn is_served(mut cluster: Cluster, config: Config) {
     let added = cluster.add().await;
     cluster.begin_move(&stamps[0], added).await;
     cluster.move_key(&stamps[0], added).await;
-    assert_eq!(hear(1).await, Advance::HeartbeatResult(None));
+    assert_eq!(hear(1).await, Advance::Heard(None));
     let raised: i64 = cluster.nodes[2].ask(cmd("GET").arg(&stamps[1])).await;
     cluster.end_move(&stamps[0], added).await;
     assert_eq!(cluster.nodes[added].ask::<i64>(cmd("GET").arg(&stamps[0])).await, raised);
-    assert_eq!(hear(2).await, Advance::HeartbeatResult(None));
+    assert_eq!(hear(2).await, Advance::Heard(None));
 }
 
 async fn is_served_with(settings: &str) {

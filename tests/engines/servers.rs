@@ -175,7 +175,7 @@ async fn a_canary_that_goes_to_the_new_primary_after_all_ends_a_blind_interval()
     let gap = Gap { blind: Duration::from_secs(10), tell_after: Duration::from_secs(10) };
     let hear = async |second: u64| match engine.advance(&Subscription::Plain, at(second), gap).await.unwrap()
     {
-        Advance::HeartbeatResult(blind) => blind,
+        Advance::Heard(blind) => blind,
         other => panic!("{other:?}"),
     };
     assert_eq!([hear(0).await, hear(1).await], [None, None]);

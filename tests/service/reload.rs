@@ -63,7 +63,7 @@ async fn receivers_and_routes_are_those_of_the_file_after_a_reload_and_a_wrong_f
     assert_eq!(receivers.as_array().unwrap().len(), 1, "{receivers}");
     world.rewrite("timeout = \"1s\"", "timeout = \"1s\", topics = [\"other/{unit}\"]");
     let (status, text) = reload(&world).await;
-    assert!(status == 200 && text.ends_with("restart for what has changed in kind"), "{text}");
+    assert!(status == 200 && text.ends_with("a restart is needed for the changes in kind"), "{text}");
     assert_eq!(CLIENT.get(world.url("/-/reload")).send().await.unwrap().status(), 405);
     let foreign = CLIENT.post(world.url("/-/reload")).header("origin", "http://evil.example");
     assert_eq!(foreign.send().await.unwrap().status(), 403);

@@ -75,13 +75,15 @@ pub fn pages(delivery: &Delivery, zone: &Zone, links: &Links) -> Vec<Member> {
     };
     let offline: Vec<&OfflineRecord> =
         delivery.offline.iter().filter(|record| !is_notified(record)).collect();
-    let acknowledged = acknowledgements(delivery, &offline, zone, links);
+    // A message in which only some units are back is no news of the incident.
+    let is_news = |incident: &&Incident| {
+        incident.until.is_some() || delivery.is_acknowledgement() || delivery.offline.iter().any(is_notified)
+    };
+    let incident = delivery.situation.incident.as_ref().filter(is_news);
+    let acknowledged = acknowledgements(delivery, incident, &offline, zone, links);
     if delivery.is_acknowledgement() {
         return acknowledged;
     }
-    // A message in which only some units are back is no news of the incident.
-    let is_news = |incident: &&Incident| incident.until.is_some() || delivery.offline.iter().any(is_notified);
-    let incident = delivery.situation.incident.as_ref().filter(is_news);
     let page = incident.map(|incident| of_incident(incident, delivery, zone, links));
     let ended = delivery.online.iter().filter(|record| !is_notified(record));
     let records = offline.into_iter().chain(ended).map(|record| of_record(record, zone, links));
@@ -93,11 +95,12 @@ pub fn pages(delivery: &Delivery, zone: &Zone, links: &Links) -> Vec<Member> {
 /// The acknowledgements of a delivery: of its incident, and of these silences.
 fn acknowledgements(
     delivery: &Delivery,
+    incident: Option<&Incident>,
     offline: &[&OfflineRecord],
     zone: &Zone,
     links: &Links,
 ) -> Vec<Member> {
-    let incident = delivery.situation.incident.as_ref().filter(|_| delivery.situation.is_acknowledged);
+    let incident = incident.filter(|_| delivery.situation.is_acknowledged);
     let incident = incident.map(|incident| Member {
         action: Action::Acknowledge,
         text: "every unit of it that is offline is acknowledged".to_owned(),

@@ -14,7 +14,7 @@ section! {
         accept_timeout: bool = true,
         accept_sleep: bool = true,
         max_sleep: Span = Span(presence::MAX_TIMEOUT),
-        clock: ClockSource = ClockSource::TargetCheck,
+        clock: ClockSource = ClockSource::Arrival,
         registry: Registry = Registry::Open,
         first_timeout: Span = Span::from_secs(0),
         forget_after: Span = Span::from_days(30),
@@ -45,7 +45,7 @@ choice! {
 
 choice! {
     /// The time of a heartbeat.
-    ClockSource { TargetCheck, Device }
+    ClockSource { Arrival, Device }
 }
 
 choice! {

@@ -103,7 +103,7 @@ impl Roll {
             tokio::join!(prove, self.engine.advance_and_hear(subscription, sent_at, gap));
         proved?;
         let (advance, hearing) = advanced?;
-        let Advance::HeartbeatResult(blind) = advance else { return Ok(false) };
+        let Advance::Heard(blind) = advance else { return Ok(false) };
         if let Some(interval) = blind {
             self.telemetry.was_blind(&interval);
             self.outbox_grew.notify_one();

@@ -29,7 +29,7 @@ enum Step {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Follows {
     /// Rollcall has heard up to there.
-    HeartbeatResult(i64),
+    Heard(i64),
     /// It has, and this time was blind: from, to, whether heartbeats may have been taken, whether operators are
     /// notified.
     Blind(i64, i64, bool, bool),
@@ -38,7 +38,7 @@ enum Follows {
     NoMember,
 }
 
-use Follows::{Blind, HeartbeatResult};
+use Follows::{Blind, Heard};
 use Step::{Attend, Break, Gone, Kept, Leave, Lose, Plain};
 
 fn member(share: &str, client_id: &str, connection: u64) -> ShareMember {
@@ -48,7 +48,7 @@ fn member(share: &str, client_id: &str, connection: u64) -> ShareMember {
 fn advance(state: &mut HearingState, subscription: Subscription, sent: i64) -> Follows {
     match state.advance(&subscription, at(sent), GAP) {
         Err(NotAttending) => Follows::NotAttending,
-        Ok(None) => HeartbeatResult(state.heard.map_or(0, Timestamp::as_millis)),
+        Ok(None) => Heard(state.heard.map_or(0, Timestamp::as_millis)),
         Ok(Some(BlindInterval { interval, is_taken, is_notified })) => {
             assert_eq!(state.heard, Some(interval.to));
             Blind(interval.from.as_millis(), interval.to.as_millis(), is_taken, is_notified)
@@ -84,7 +84,7 @@ fn follows(state: &mut HearingState, step: &Step) -> Follows {
         }
         Lose => state.is_lost = true,
     }
-    HeartbeatResult(state.heard.map_or(0, Timestamp::as_millis))
+    Heard(state.heard.map_or(0, Timestamp::as_millis))
 }
 
 fn check(name: &str, steps: &[(Step, Follows)]) {
@@ -99,18 +99,18 @@ fn a_plain_subscription_hears_everything_and_a_gap_is_blind() {
     check(
         "plain",
         &[
-            (Plain(2000), HeartbeatResult(2000)),
-            (Plain(1500), HeartbeatResult(2000)),
-            (Plain(5000), HeartbeatResult(5000)),
+            (Plain(2000), Heard(2000)),
+            (Plain(1500), Heard(2000)),
+            (Plain(5000), Heard(5000)),
             (Plain(8001), Blind(5000, 8001, false, false)),
             (Plain(14_002), Blind(8001, 14_002, false, true)),
-            (Lose, HeartbeatResult(14_002)),
+            (Lose, Heard(14_002)),
             (Plain(14_003), Blind(14_002, 14_003, false, false)),
-            (Plain(14_004), HeartbeatResult(14_004)),
+            (Plain(14_004), Heard(14_004)),
         ],
     );
     let mut new = HearingState::default();
-    assert_eq!(follows(&mut new, &Plain(9000)), HeartbeatResult(9000), "a fleet that begins was never blind");
+    assert_eq!(follows(&mut new, &Plain(9000)), Heard(9000), "a fleet that begins was never blind");
 }
 
 #[test]
@@ -119,25 +119,25 @@ fn a_new_connection_of_a_session_proves_nothing_before_its_first_canary() {
         "one session",
         &[
             (Kept("one", 1, 1100), Blind(1000, 1100, false, false)),
-            (Kept("one", 1, 2000), HeartbeatResult(2000)),
+            (Kept("one", 1, 2000), Heard(2000)),
             (Kept("one", 2, 2500), Blind(2000, 2500, true, false)),
-            (Kept("one", 2, 2500), HeartbeatResult(2500)),
-            (Kept("one", 2, 3500), HeartbeatResult(3500)),
+            (Kept("one", 2, 2500), Heard(2500)),
+            (Kept("one", 2, 3500), Heard(3500)),
         ],
     );
     check(
         "another session hears meanwhile, or did",
         &[
             (Kept("one", 1, 1100), Blind(1000, 1100, false, false)),
-            (Kept("two", 1, 1200), HeartbeatResult(1100)),
-            (Kept("one", 1, 2000), HeartbeatResult(2000)),
-            (Kept("two", 1, 2100), HeartbeatResult(2100)),
-            (Kept("one", 2, 2500), HeartbeatResult(2100)),
-            (Kept("one", 2, 5100), HeartbeatResult(2100)),
+            (Kept("two", 1, 1200), Heard(1100)),
+            (Kept("one", 1, 2000), Heard(2000)),
+            (Kept("two", 1, 2100), Heard(2100)),
+            (Kept("one", 2, 2500), Heard(2100)),
+            (Kept("one", 2, 5100), Heard(2100)),
             (Kept("one", 2, 5101), Blind(2100, 5101, true, false)),
-            (Kept("two", 1, 5200), HeartbeatResult(5101)),
-            (Kept("one", 2, 5300), HeartbeatResult(5300)),
-            (Kept("two", 1, 5400), HeartbeatResult(5400)),
+            (Kept("two", 1, 5200), Heard(5101)),
+            (Kept("one", 2, 5300), Heard(5300)),
+            (Kept("two", 1, 5400), Heard(5400)),
         ],
     );
 }
@@ -148,27 +148,27 @@ fn a_share_has_heard_as_far_as_the_least_of_its_members() {
     check(
         "two members",
         &[
-            (Attend("all", "one", 1, 1000), HeartbeatResult(1000)),
-            (Attend("all", "two", 1, 1000), HeartbeatResult(1000)),
-            (member("all", "one", 1, 2000), HeartbeatResult(1000)),
-            (member("all", "two", 1, 1800), HeartbeatResult(1800)),
-            (member("all", "two", 1, 1700), HeartbeatResult(1800)),
-            (member("all", "two", 1, 3000), HeartbeatResult(2000)),
+            (Attend("all", "one", 1, 1000), Heard(1000)),
+            (Attend("all", "two", 1, 1000), Heard(1000)),
+            (member("all", "one", 1, 2000), Heard(1000)),
+            (member("all", "two", 1, 1800), Heard(1800)),
+            (member("all", "two", 1, 1700), Heard(1800)),
+            (member("all", "two", 1, 3000), Heard(2000)),
             (member("all", "two", 2, 4000), Follows::NotAttending),
             (member("all", "three", 1, 4000), Follows::NotAttending),
-            (Leave("all", "two", 1), HeartbeatResult(2000)),
+            (Leave("all", "two", 1), Heard(2000)),
             (Leave("all", "two", 1), Follows::NoMember),
-            (member("all", "one", 1, 4000), HeartbeatResult(4000)),
-            (Plain(5000), HeartbeatResult(5000)),
+            (member("all", "one", 1, 4000), Heard(4000)),
+            (Plain(5000), Heard(5000)),
         ],
     );
     check(
         "a share without members heard nothing",
         &[
-            (Attend("all", "one", 1, 1500), HeartbeatResult(1000)),
+            (Attend("all", "one", 1, 1500), Heard(1000)),
             (member("all", "one", 1, 1800), Blind(1000, 1800, false, false)),
-            (Attend("all", "one", 1, 2500), HeartbeatResult(1800)),
-            (member("all", "one", 1, 2600), HeartbeatResult(2600)),
+            (Attend("all", "one", 1, 2500), Heard(1800)),
+            (member("all", "one", 1, 2600), Heard(2600)),
         ],
     );
 }
@@ -178,35 +178,35 @@ fn the_time_in_which_a_member_may_have_lost_messages_is_blind_however_short() {
     let member = Step::Member;
     let begin = || {
         [
-            (Attend("all", "one", 1, 1000), HeartbeatResult(1000)),
-            (Attend("all", "two", 1, 1000), HeartbeatResult(1000)),
-            (member("all", "one", 1, 2000), HeartbeatResult(1000)),
+            (Attend("all", "one", 1, 1000), Heard(1000)),
+            (Attend("all", "two", 1, 1000), Heard(1000)),
+            (member("all", "one", 1, 2000), Heard(1000)),
         ]
     };
     let cases: [(&str, Vec<(Step, Follows)>); 4] = [
         (
             "the broker reports that it is gone",
             vec![
-                (Gone("all", "two", 1, 2100), HeartbeatResult(1000)),
+                (Gone("all", "two", 1, 2100), Heard(1000)),
                 (Gone("all", "two", 1, 2200), Follows::NoMember),
-                (member("all", "one", 1, 2050), HeartbeatResult(1000)),
+                (member("all", "one", 1, 2050), Heard(1000)),
                 (member("all", "one", 1, 2100), Blind(1000, 2100, false, false)),
-                (member("all", "one", 1, 3000), HeartbeatResult(3000)),
+                (member("all", "one", 1, 3000), Heard(3000)),
             ],
         ),
         (
             "it comes again",
             vec![
-                (Attend("all", "two", 2, 2500), HeartbeatResult(1000)),
+                (Attend("all", "two", 2, 2500), Heard(1000)),
                 (member("all", "two", 1, 2600), Follows::NotAttending),
                 (member("all", "one", 1, 2700), Blind(1000, 2500, false, false)),
-                (member("all", "two", 2, 2800), HeartbeatResult(2700)),
+                (member("all", "two", 2, 2800), Heard(2700)),
             ],
         ),
         (
             "its release has passed",
             vec![
-                (member("all", "one", 1, 11_000), HeartbeatResult(1000)),
+                (member("all", "one", 1, 11_000), Heard(1000)),
                 (member("all", "one", 1, 11_001), Blind(1000, 11_001, false, true)),
                 (member("all", "two", 1, 11_002), Follows::NotAttending),
             ],
@@ -214,10 +214,10 @@ fn the_time_in_which_a_member_may_have_lost_messages_is_blind_however_short() {
         (
             "its stored state cannot be read",
             vec![
-                (Break("all", "two"), HeartbeatResult(1000)),
+                (Break("all", "two"), Heard(1000)),
                 (member("all", "one", 1, 2900), Blind(1000, 2900, false, false)),
                 (member("all", "two", 1, 3000), Follows::NotAttending),
-                (member("all", "one", 1, 3100), HeartbeatResult(3100)),
+                (member("all", "one", 1, 3100), Heard(3100)),
             ],
         ),
     ];

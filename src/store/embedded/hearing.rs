@@ -35,7 +35,7 @@ impl HearingStore for EmbeddedEngine {
             let mut heard = self.memory.hearing();
             (heard.state.heard.is_none(), heard.advance(subscription, sent_at, gap, Clock::machine()))
         };
-        if is_first || matches!(advance, Advance::HeartbeatResult(Some(_))) {
+        if is_first || matches!(advance, Advance::Heard(Some(_))) {
             self.writer.flush("advance").await?;
         }
         Ok(advance)

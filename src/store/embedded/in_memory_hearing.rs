@@ -88,12 +88,12 @@ impl InMemoryHearing {
         self.extend_resumed(subscription, sent);
         self.state.is_lost |= self.is_removed;
         let Ok(blind) = self.state.advance(subscription, sent, gap) else { return Advance::NotAttending };
-        let Some(blind) = blind else { return Advance::HeartbeatResult(None) };
+        let Some(blind) = blind else { return Advance::Heard(None) };
         let BlindInterval { interval, is_taken, is_notified } = blind;
         let is_loss = std::mem::take(&mut self.is_removed);
         self.note_blind(interval, is_taken);
         self.unwritten.push(PendingInterval { interval, is_notified, is_loss });
-        Advance::HeartbeatResult(Some(blind.interval))
+        Advance::Heard(Some(blind.interval))
     }
 
     /// Up to when a session has heard; `None` if the broker keeps it no more.

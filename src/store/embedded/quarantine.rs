@@ -254,7 +254,7 @@ impl UnreadableRow<'_> {
             Fallback::RemoveRow => return None,
             Fallback::Zero => Value::Integer(0),
             Fallback::Null => Value::Null,
-            Fallback::HeartbeatResult => heard(),
+            Fallback::Heard => heard(),
             Fallback::AsText => Value::Text(String::from_utf8_lossy(&self.values[index].bytes).into_owned()),
             Fallback::Derived => self.derived(column.name, database, context)?,
         };

@@ -62,7 +62,7 @@ pub(super) enum Fallback {
     Zero,
     Null,
     /// Up to when Rollcall has heard.
-    HeartbeatResult,
+    Heard,
     /// The bytes as a text, which its reader may report as unreadable.
     AsText,
     /// Derived from other columns, see `quarantine.rs`; the row is removed if that fails.
@@ -86,7 +86,7 @@ pub(super) const TABLE_RULES: &[TableRule] = &[
             column("id", Number, RemoveRow),
             column("name", Unit, Derived),
             column("facts", Text, AsText),
-            column("alive", MaybeMoment, HeartbeatResult),
+            column("alive", MaybeMoment, Heard),
             column("look", MaybeMoment, Zero),
             column("after", Number, Derived),
         ],

@@ -102,7 +102,7 @@ impl HearingStore for RedisEngine {
 
 /// The effect of a canary.
 enum Advanced {
-    HeartbeatResult {
+    Heard {
         heard: Option<Timestamp>,
         blind: Option<BlindInterval>,
     },
@@ -146,9 +146,7 @@ impl RedisEngine {
         }
         let advance = match advanced {
             Advanced::NotAttending => Advance::NotAttending,
-            Advanced::HeartbeatResult { blind, .. } => {
-                Advance::HeartbeatResult(blind.map(|blind| blind.interval).or(loss))
-            }
+            Advanced::Heard { blind, .. } => Advance::Heard(blind.map(|blind| blind.interval).or(loss)),
             Advanced::AnotherFleet => {
                 let why = "the server lost its data again while a loss was handled";
                 return Err(EngineError::Unavailable(why.to_owned()));
@@ -187,7 +185,7 @@ impl RedisEngine {
             // It shows on `/readyz` what was lost.
             self.topology.request_examination();
         }
-        if let Advanced::HeartbeatResult { heard: Some(heard), blind } = &advanced {
+        if let Advanced::Heard { heard: Some(heard), blind } = &advanced {
             self.known_fleet().has_stored(*heard, blind.is_some());
             self.raise_stamps(view, *heard, &stamps).await?;
             // A canary that was not the furthest has ended no blind interval.
@@ -247,7 +245,7 @@ impl RedisEngine {
         if let Some(blind) = &blind {
             self.write_blind(write, blind, sent_at);
         }
-        Advanced::HeartbeatResult { heard: state.heard, blind }
+        Advanced::Heard { heard: state.heard, blind }
     }
 
     /// The loss of partitions that were emptied, unless it was written already.

@@ -51,7 +51,7 @@ impl<G: Ground> World<G> {
     /// The blind interval that was written because of a member's canary.
     async fn hears(&self, member: &ShareMember, at: u64) -> Option<Interval> {
         match self.advances(member, at).await {
-            Advance::HeartbeatResult(blind) => blind,
+            Advance::Heard(blind) => blind,
             Advance::NotAttending => panic!("{member:?} does not attend at {at}"),
         }
     }
@@ -106,7 +106,7 @@ impl<G: Ground> World<G> {
     /// The blind interval that was written because of a canary of a session.
     async fn keeps(&self, name: &str, connection: u64, at: u64) -> Option<Interval> {
         match self.engine.advance(&kept(name, connection), self.at(at), GAP).await.unwrap() {
-            Advance::HeartbeatResult(blind) => blind,
+            Advance::Heard(blind) => blind,
             Advance::NotAttending => panic!("a plain subscription is never unknown"),
         }
     }

@@ -111,7 +111,7 @@ impl<G: Ground> World<G> {
             .await
             .unwrap()
         {
-            Advance::HeartbeatResult(blind) => blind,
+            Advance::Heard(blind) => blind,
             Advance::NotAttending => panic!("a plain subscription is never unknown"),
         }
     }

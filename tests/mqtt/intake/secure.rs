@@ -124,7 +124,7 @@ async fn the_fleet_is_heard_within_tls_by_a_client_with_a_certificate_and_no_oth
     secured.world.config.url = format!("mqtts://127.0.0.1:{}", secured.tls);
     secured.world.config.credentials = Some(("rollcall".to_owned(), "wrong".to_owned()));
     let why = secured.problem().await;
-    assert!(why.contains("check mqtt.username and its password"), "{why}");
+    assert!(why.contains("check mqtt.username and mqtt.password_file"), "{why}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

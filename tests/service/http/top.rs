@@ -204,7 +204,7 @@ async fn what_goes_wrong_before_the_first_numbers_is_said_without_another_screen
     let fleet = Fleet::start_with(vec![token("screen", Role::Viewer)], UnitMetrics::All).await;
     let mut terminal = Terminal::start(&fleet.url, &[]);
     assert_eq!(terminal.exit_code().await, Some(1));
-    terminal.shows("wants a token that it knows").await;
+    terminal.shows("needs a valid token").await;
     assert!(!terminal.shown().contains(ENTER));
 
     let mut command = Command::new(env!("CARGO_BIN_EXE_rollcall"));

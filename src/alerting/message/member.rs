@@ -76,11 +76,13 @@ pub fn pages(delivery: &Delivery, zone: &Zone, links: &Links) -> Vec<Member> {
     let offline: Vec<&OfflineRecord> =
         delivery.offline.iter().filter(|record| !is_notified(record)).collect();
     // A message in which only some units are back is no news of the incident.
-    let is_news = |incident: &&Incident| {
-        incident.until.is_some() || delivery.is_acknowledgement() || delivery.offline.iter().any(is_notified)
-    };
-    let incident = delivery.situation.incident.as_ref().filter(is_news);
-    let acknowledged = acknowledgements(delivery, incident, &offline, zone, links);
+    let is_news = |incident: &&Incident| incident.until.is_some() || delivery.offline.iter().any(is_notified);
+    let known = delivery.situation.incident.as_ref();
+    let incident = known.filter(is_news);
+    // Its acknowledgement is news once, also by the return of the last unit without an operator.
+    let to_acknowledge = known
+        .filter(|one| delivery.is_acknowledgement() || incident.is_some() || one.acknowledged_at.is_none());
+    let acknowledged = acknowledgements(delivery, to_acknowledge, &offline, zone, links);
     if delivery.is_acknowledgement() {
         return acknowledged;
     }

@@ -143,7 +143,7 @@ impl LabelIndex {
             }
             None => {
                 self.values.push((value.clone(), 1));
-                FIRST + (self.values.len() - 1) as u16 // At most MOST_VALUES.
+                FIRST + (self.values.len() - 1) as u16 // At most MAX_VALUES.
             }
         };
         self.by_value.insert(value, number);

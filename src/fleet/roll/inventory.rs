@@ -18,7 +18,7 @@ pub enum Registered {
 }
 
 impl Roll {
-    /// Registers units or changes their settings, in order; at most [`MAX_STEP`](crate::store::LARGEST_STEP), each
+    /// Registers units or changes their settings, in order; at most [`MAX_STEP`](crate::store::MAX_STEP), each
     /// once. `dry_run`: only answers what would happen.
     pub async fn register_all(
         &self,

@@ -50,9 +50,10 @@ pub(super) async fn with_acknowledgements(
         }
     }
     if let Some(incident) = delivery.situation.incident.as_ref().filter(|one| one.until.is_none()) {
+        let is_new = incident.acknowledged_at.is_none();
         delivery.situation.is_acknowledged =
             is_acknowledged(groups, queries, &delivery.group.key, incident).await?;
-        if delivery.situation.is_acknowledged {
+        if delivery.situation.is_acknowledged && is_new {
             note(groups, &delivery.group, now).await?;
         }
     }

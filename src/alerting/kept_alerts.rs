@@ -22,8 +22,8 @@ use ring::digest::{SHA256, digest};
 use crate::clock::{Clock, Timestamp};
 use crate::presence::{Closing, Incident, OfflineRecord};
 use crate::store::{
-    ACKNOWLEDGEMENT, Delivery, DeliveryRecords, Entry, Group, GroupStore, Membership, OutboxEvent, Result,
-    incident_in, incident_text,
+    ACKNOWLEDGEMENT, Delivery, DeliveryRecords, Entry, Group, GroupStore, Membership, Result, incident_in,
+    incident_text,
 };
 
 /// The begin of the id of a notification that closes the alert of a removed unit.
@@ -65,16 +65,15 @@ pub(super) fn removed(entries: &[Entry]) -> Vec<OfflineRecord> {
 }
 
 fn records(entries: &[Entry], is_one: impl Fn(&OfflineRecord) -> bool) -> Vec<OfflineRecord> {
-    let record = |entry: &Entry| match &entry.event {
-        OutboxEvent::Record(record) if is_one(record) => Some(record.clone()),
-        _ => None,
-    };
-    entries.iter().filter_map(record).collect()
+    entries.iter().filter_map(|entry| entry.event.record()).filter(|record| is_one(record)).cloned().collect()
 }
 
 impl KeptAlerts {
     /// Queues the acknowledgements of records for the pagers that were notified of them. Answers whether there are any.
     pub async fn acknowledge(&self, records: &[OfflineRecord]) -> Result<bool> {
+        if self.keepers.pagers.is_empty() {
+            return Ok(false);
+        }
         let mut any = false;
         for Kept { record, group, keepers } in self.kept(records).await? {
             let Some(acknowledged) = &record.acknowledged else { continue };

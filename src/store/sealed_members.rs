@@ -49,6 +49,10 @@ impl SealedMembers {
     /// Those of these receivers that are notified of the return of a unit by this notification, and so of its next
     /// silence as well: `silence` is the name of that member, and comes behind the return.
     pub fn notified_of_return<'a>(&self, silence: &str, receivers: &[&'a String]) -> Vec<&'a String> {
+        // A storm has silences alone.
+        if self.notified_of.is_empty() {
+            return Vec::new();
+        }
         let unit = of_member(silence).map(|(_, record)| record.unit);
         let notified = unit.and_then(|unit| self.notified_of.get(&unit)?.strip_prefix(':'));
         let is_named = |name: &&&String| notified.is_some_and(|notified| lists(notified, name));

@@ -145,7 +145,7 @@ for i = 1, #due do
           end
           list[#list + 1] = body
           digest[#digest + 1] = add_member(name, member, letter, detected, ARGV[1], looks_after > 0 and body,
-            list == offline and others[unit_of(member)])
+            list == offline and next(others) and others[unit_of(member)])
         end
         if lasting and #lasts > 0 then
           add_members(lasting, lasts)

@@ -179,24 +179,30 @@ pub fn classify(address: &str, error: &RedisError) -> EngineError {
         return EngineError::Unavailable(format!("redis at {address} cannot be reached: {why}"));
     }
     if error.is_io_error() {
-        return EngineError::Unavailable(format!(
-            "redis at {address} cannot be reached; check engine.url, and that it runs: {error}"
-        ));
+        return unavailable(address, error, "cannot be reached; check engine.url, and that it runs");
     }
     if needs_login(error) {
         let why = "refused the login: it needs a password; set engine.password_file";
         return EngineError::Refused(format!("redis at {address} {why}"));
     }
     if let Some(sort) = other_sort(error) {
-        return EngineError::Refused(format!("redis at {address} {sort}: {error}"));
+        return refused(address, error, sort);
     }
     by_kind(address, error)
 }
 
+fn refused(address: &str, error: &RedisError, why: &str) -> EngineError {
+    EngineError::Refused(format!("redis at {address} {why}: {error}"))
+}
+
+fn unavailable(address: &str, error: &RedisError, why: &str) -> EngineError {
+    EngineError::Unavailable(format!("redis at {address} {why}: {error}"))
+}
+
 /// The same for an answer of a server that is reached, by its kind.
 fn by_kind(address: &str, error: &RedisError) -> EngineError {
-    let refused = |why: &str| EngineError::Refused(format!("redis at {address} {why}: {error}"));
-    let unavailable = |why: &str| EngineError::Unavailable(format!("redis at {address} {why}: {error}"));
+    let refused = |why: &str| refused(address, error, why);
+    let unavailable = |why: &str| unavailable(address, error, why);
     match error.kind() {
         ErrorKind::AuthenticationFailed => refused(&format!("refused the login; check {LOGIN}")),
         ErrorKind::InvalidClientConfig if error.to_string().starts_with(NO_SERVERS) => {
@@ -231,8 +237,8 @@ fn by_kind(address: &str, error: &RedisError) -> EngineError {
 
 /// The meaning of an answer whose code the library does not know.
 fn by_code(address: &str, error: &RedisError) -> EngineError {
-    let refused = |why: &str| EngineError::Refused(format!("redis at {address} {why}: {error}"));
-    let unavailable = |why: &str| EngineError::Unavailable(format!("redis at {address} {why}: {error}"));
+    let refused = |why: &str| refused(address, error, why);
+    let unavailable = |why: &str| unavailable(address, error, why);
     match error.code() {
         Some("NOAUTH" | "WRONGPASS") => refused(&format!("refused the login; check {LOGIN}")),
         Some("OOM") => unavailable("is full; raise its maxmemory"),

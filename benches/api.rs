@@ -52,7 +52,7 @@ const SITES: u32 = 50;
 const FOLLOWERS: usize = 500;
 /// How long clients follow.
 const FOLLOWED: Duration = Duration::from_secs(15);
-const PATIENCE: Duration = Duration::from_secs(120);
+const MAX_WAIT: Duration = Duration::from_secs(120);
 
 /// Pages and the most milliseconds that 99 of 100 requests may take.
 const PAGES: [(&str, &str, f64); 20] = [
@@ -213,7 +213,7 @@ async fn under_load(
     say(&title);
     wait_for(ground.storm, &clock).await?;
     show(report, &title, ask_all(rollcall, rate, STORM).await?, STORM);
-    until("the storm is recorded", PATIENCE, async || {
+    until("the storm is recorded", MAX_WAIT, async || {
         Ok(rollcall.metric("rollcall_unit_transitions_total{cause=\"silence\",to=\"offline\"").await?
             >= f64::from(due + DUE))
     })

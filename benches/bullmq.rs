@@ -21,8 +21,8 @@ use crate::harness::{World, say, thousands, until};
 const PROCESSES: usize = 2;
 const FILES: [&str; 3] = ["package.json", "package-lock.json", "delayed.mjs"];
 /// Between adding the jobs and the moment.
-const BREATH: Duration = Duration::from_secs(6);
-const PATIENCE: Duration = Duration::from_secs(60);
+const SETTLE: Duration = Duration::from_secs(6);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// `count` jobs are due at one instant, and two processes with `concurrency` each deliver them. Answers the CPU time of
 /// a job, in µs.
@@ -51,14 +51,14 @@ pub async fn at_one_instant(
         workers.push(Server::start("node", &args.map(str::to_owned), dir.path(), port, "ready")?);
     }
     let clock = Clock::system();
-    let instant = clock.now() + BREATH;
+    let instant = clock.now() + SETTLE;
     let mut add = Command::new("node");
     add.args(["delayed.mjs", "add", &port.to_string(), &count.to_string()]);
     let added = add.arg(instant.as_millis().to_string()).current_dir(dir.path()).status()?;
     ensure!(added.success() && clock.now() < instant, "the jobs were not added in time: {added}");
     tokio::time::sleep(instant.since(clock.now())).await;
     let spent = Spent::begin(workers.iter().map(Server::pid).chain([world.redis.pid()]).collect())?;
-    until("all are delivered", PATIENCE, async || Ok(sink.notified() >= count as u64)).await?;
+    until("all are delivered", MAX_WAIT, async || Ok(sink.notified() >= count as u64)).await?;
     let took = clock.now().since(instant).as_secs_f64();
     let cpu = spent.each(count).await?;
     report.add(format!("{title}: the last POST came after"), took, "s", Goal::None);

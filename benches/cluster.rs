@@ -34,8 +34,8 @@ const SPAN: Duration = Duration::from_secs(30);
 /// The slots of a cluster.
 const SLOTS: u16 = 16_384;
 /// Between the last preparation and the instant.
-const BREATH: Duration = Duration::from_secs(3);
-const PATIENCE: Duration = Duration::from_secs(120);
+const SETTLE: Duration = Duration::from_secs(3);
+const MAX_WAIT: Duration = Duration::from_secs(120);
 
 /// Processor time for an item, in µs.
 #[derive(Clone, Copy)]
@@ -231,13 +231,13 @@ async fn storm(
     clock: &Clock,
 ) -> anyhow::Result<Cost> {
     let due = fleet.0.len() as u32;
-    let instant = clock.now() + BREATH + Duration::from_micros(100) * due;
+    let instant = clock.now() + SETTLE + Duration::from_micros(100) * due;
     fleet.fill(&side.engine().await?, clock.now(), |_| instant - TIMEOUT).await?;
     let before = side.records().await?;
     sink.forget();
     mass::wait_for(instant, clock).await?;
     let spent = Spent::begin(side, rollcall.server.pid())?;
-    until("all are written", PATIENCE, async || {
+    until("all are written", MAX_WAIT, async || {
         tokio::time::sleep(Duration::from_millis(50)).await;
         Ok(sink.notified() >= u64::from(due) && side.records().await? >= before + u64::from(due))
     })

@@ -30,9 +30,9 @@ const SILENT: Duration = Duration::from_millis(2000);
 const DUE: u32 = 3000;
 const APART: Duration = Duration::from_millis(5);
 /// Between registering and the first deadline, and from there to the death of the primary.
-const BREATH: Duration = Duration::from_secs(2);
+const SETTLE: Duration = Duration::from_secs(2);
 const DYING: Duration = Duration::from_secs(1);
-const PATIENCE: Duration = Duration::from_secs(60);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// The moments of a failover, in ms: of the promotion since the death, of the rest since the promotion.
 struct Failover {
@@ -126,13 +126,13 @@ async fn fail(
 ) -> anyhow::Result<Failover> {
     let clock = Clock::system();
     let first = round * DUE;
-    let begun = clock.now() + BREATH;
+    let begun = clock.now() + SETTLE;
     let due = |unit: u32| begun + APART * (unit - first) - TIMEOUT;
     Fleet(first..first + DUE).fill(&engine_on(url).await?, clock.now(), due).await?;
     tokio::time::sleep((begun + DYING).since(clock.now())).await;
     let killed = Instant::now();
     kill();
-    while killed.elapsed() < PATIENCE {
+    while killed.elapsed() < MAX_WAIT {
         for replica in &mut replicas {
             replica.ask().await?;
             if let (Some(promoted), Some(accepted), Some(recorded)) =
@@ -148,7 +148,7 @@ async fn fail(
         }
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    anyhow::bail!("no record within {PATIENCE:?} after a primary was killed")
+    anyhow::bail!("no record within {MAX_WAIT:?} after a primary was killed")
 }
 
 impl Replica {

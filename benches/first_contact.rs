@@ -7,7 +7,7 @@ use crate::harness::fleet::KIND;
 use crate::harness::publisher::Load;
 use crate::harness::{World, thousands, until};
 
-const PATIENCE: Duration = Duration::from_secs(600);
+const MAX_WAIT: Duration = Duration::from_secs(600);
 
 pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
     let mut world = World::new()?;
@@ -16,7 +16,7 @@ pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
     let load = Load { port, first: 0, units, qos: 1, rate: 0, once: true, connections };
     let began = Instant::now();
     let _publisher = load.start()?;
-    until("every unit was admitted", PATIENCE, async || {
+    until("every unit was admitted", MAX_WAIT, async || {
         tokio::time::sleep(Duration::from_millis(100)).await;
         Ok(rollcall.metric("rollcall_heartbeats_total{result=\"new\"}").await? >= f64::from(units))
     })

@@ -17,7 +17,7 @@ const BEATS: u32 = 500_000;
 /// Units that are due one after the other, and the time between two.
 const DUE: u32 = 100;
 const APART: Duration = Duration::from_millis(100);
-const BREATH: Duration = Duration::from_secs(3);
+const SETTLE: Duration = Duration::from_secs(3);
 
 pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
     for fleet in [units / 100, units / 10, units, 5 * units] {
@@ -35,7 +35,7 @@ pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
                 running.push(world.serve(&format!("mqtt.share = \"bench\"\n{KIND}")).await?);
             }
             let first = round as u32 * DUE;
-            let begin = clock.now() + BREATH;
+            let begin = clock.now() + SETTLE;
             let due = |unit: u32| begin + APART * (unit - first) - TIMEOUT;
             Fleet(first..first + DUE).fill(&engine, clock.now(), due).await?;
             let span = begin.since(clock.now()) + APART * DUE + Duration::from_secs(1);

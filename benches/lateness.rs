@@ -19,7 +19,7 @@ const PREPARATION: Duration = Duration::from_secs(30);
 /// Heartbeats a second of other units.
 pub const FLOW: u32 = 20_000;
 /// Between registering and the first deadline.
-const BREATH: Duration = Duration::from_secs(5);
+const SETTLE: Duration = Duration::from_secs(5);
 
 pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
     let clock = Clock::system();
@@ -55,7 +55,7 @@ pub async fn due_within(
     servers: &Servers,
     clock: &Clock,
 ) -> anyhow::Result<(u64, Vec<f64>)> {
-    let begin = clock.now() + BREATH;
+    let begin = clock.now() + SETTLE;
     let due = spread(begin, span, first, count);
     Fleet(first..first + count)
         .fill(&servers.engine().await?, clock.now(), |unit| due(unit) - TIMEOUT)

@@ -20,8 +20,8 @@ use crate::harness::world::Rollcall;
 use crate::harness::{World, quantile, records, say, thousands, until};
 
 /// Between the last preparation and the instant.
-const BREATH: Duration = Duration::from_secs(3);
-const PATIENCE: Duration = Duration::from_secs(120);
+const SETTLE: Duration = Duration::from_secs(3);
+const MAX_WAIT: Duration = Duration::from_secs(120);
 /// The most storms of a kind.
 const STORMS: usize = 6;
 /// Other load up to this share of the machine, in percent, is no disturbance.
@@ -155,7 +155,7 @@ async fn storm_by_hand(world: &World, fleet: Fleet, clock: &Clock) -> anyhow::Re
 
 /// The deadline of a fleet: later than registering takes.
 fn instant(due: &Fleet, clock: &Clock) -> Timestamp {
-    clock.now() + BREATH + Duration::from_micros(150 * due.0.len() as u64)
+    clock.now() + SETTLE + Duration::from_micros(150 * due.0.len() as u64)
 }
 
 /// Waits for the instant of a storm.
@@ -192,9 +192,9 @@ async fn storm(world: &World, sink: &Sink, fleet: Fleet, clock: &Clock) -> anyho
     let before = records::count(&mut client).await?;
     wait_for(instant, clock).await?;
     let (others, probe) = (OtherLoad::watch()?, Probe::start(world.redis()?));
-    let (_, after) = records::wait_for(&mut client, clock, instant, before, due, PATIENCE).await?;
+    let (_, after) = records::wait_for(&mut client, clock, instant, before, due, MAX_WAIT).await?;
     // A timeout is a figure, too.
-    let _ = until("all are notified", PATIENCE, async || Ok(sink.notified() >= due)).await;
+    let _ = until("all are notified", MAX_WAIT, async || Ok(sink.notified() >= due)).await;
     let notified = clock.now().since(instant).as_secs_f64();
     let taken = others.percent()?;
     let others_wait = quantile(&mut probe.finish().await?, 0.99);

@@ -18,7 +18,7 @@ const EACH: u32 = 200;
 /// How long it takes until all have.
 const SPAN: Duration = Duration::from_secs(60);
 /// How long the last records may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
 pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
     let (each, clock) = (units.min(EACH), Clock::system());
@@ -31,7 +31,7 @@ pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
     let intervals = TIMEOUTS.map(|(name, seconds, _)| (name, Duration::from_secs(seconds) / 4));
     fall_silent(world.broker.port(), &intervals, each, SPAN).await?;
     let all = each * TIMEOUTS.len() as u32;
-    records::wait_for(&mut world.client().await?, &clock, clock.now(), 0, all.into(), PATIENCE).await?;
+    records::wait_for(&mut world.client().await?, &clock, clock.now(), 0, all.into(), MAX_WAIT).await?;
     let found = world.engine().await?.records(false, None, 2 * all as usize).await?;
     for (name, seconds, most) in TIMEOUTS {
         let of_kind = found.iter().filter(|record| record.kind.as_str() == name);

@@ -28,7 +28,7 @@ const SITES: u32 = 50;
 /// Units that a real Prometheus scrapes.
 const SCRAPED: u32 = 100_000;
 const SCRAPES: usize = 8;
-const PATIENCE: Duration = Duration::from_secs(120);
+const MAX_WAIT: Duration = Duration::from_secs(120);
 /// How often memory is read while a page is written.
 const READ_EVERY: Duration = Duration::from_millis(5);
 /// Values that are written at once.
@@ -80,7 +80,7 @@ async fn pages(report: &mut Report, units: u32) -> anyhow::Result<()> {
     drop(rollcall);
     rollcall = world.serve(&format!("{COUNTED}{KIND}\n{METRIC}")).await?;
     // The earlier process was killed, so its lease has to end.
-    until("the new one owns all units", PATIENCE, async || {
+    until("the new one owns all units", MAX_WAIT, async || {
         Ok(rollcall.metric("rollcall_units{").await? >= f64::from(units))
     })
     .await?;
@@ -189,7 +189,7 @@ async fn scrapes(report: &mut Report, units: u32) -> anyhow::Result<()> {
     say("Prometheus is asking");
     let durations = "scrape_duration_seconds{job=\"rollcall-units\"}[5m]";
     let mut took = Vec::new();
-    until("Prometheus has asked often enough", PATIENCE, async || {
+    until("Prometheus has asked often enough", MAX_WAIT, async || {
         let answer = prometheus.ask(durations).await?;
         let samples = answer[0]["values"].as_array().into_iter().flatten();
         took = samples.filter_map(|sample| sample[1].as_str()?.parse::<f64>().ok()).collect();

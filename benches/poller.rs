@@ -24,8 +24,8 @@ const BATCH: usize = 5000;
 const ASKED: usize = 500;
 const INTERVAL: Duration = Duration::from_millis(10);
 /// Between registering and the moment.
-const BREATH: Duration = Duration::from_secs(4);
-const PATIENCE: Duration = Duration::from_secs(60);
+const SETTLE: Duration = Duration::from_secs(4);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// The options of a process that polls.
 #[derive(Debug, Args)]
@@ -67,7 +67,7 @@ pub async fn at_one_instant(
     let pollers = (0..PROCESSES).map(|_| options.start()).collect::<anyhow::Result<Vec<_>>>()?;
     sink.forget();
     let clock = Clock::system();
-    let instant = clock.now() + BREATH;
+    let instant = clock.now() + SETTLE;
     let ids: Vec<String> = (0..count).map(|n| format!("timer-{n:07}")).collect();
     for batch in ids.chunks(BATCH) {
         let mut add = redis::cmd("ZADD");
@@ -77,11 +77,11 @@ pub async fn at_one_instant(
         });
         add.exec_async(&mut client).await?;
     }
-    ensure!(clock.now() < instant, "registering took longer than {BREATH:?}");
+    ensure!(clock.now() < instant, "registering took longer than {SETTLE:?}");
     tokio::time::sleep(instant.since(clock.now())).await;
     let pids = pollers.iter().map(|poller| poller.id().context("a poller has ended"));
     let spent = Spent::begin(pids.chain([Ok(world.redis.pid())]).collect::<anyhow::Result<_>>()?)?;
-    until("all are delivered", PATIENCE, async || Ok(sink.notified() >= count as u64)).await?;
+    until("all are delivered", MAX_WAIT, async || Ok(sink.notified() >= count as u64)).await?;
     let took = clock.now().since(instant).as_secs_f64();
     let cpu = spent.each(count).await?;
     report.add(format!("{title}: the last POST came after"), took, "s", Goal::None);

@@ -26,8 +26,8 @@ const SILENCES: u32 = 20;
 const INHIBITIONS: u32 = 5;
 const SITES: u32 = 10;
 /// Between the last preparation and the instant.
-const BREATH: Duration = Duration::from_secs(3);
-const PATIENCE: Duration = Duration::from_secs(120);
+const SETTLE: Duration = Duration::from_secs(3);
+const MAX_WAIT: Duration = Duration::from_secs(120);
 
 pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
     let (clock, due) = (Clock::system(), units / 10);
@@ -43,14 +43,14 @@ pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
         thousands(due)
     );
     say(&title);
-    let instant = clock.now() + BREATH + Duration::from_micros(150 * u64::from(due));
+    let instant = clock.now() + SETTLE + Duration::from_micros(150 * u64::from(due));
     Fleet(0..due).fill_by_site(&engine, clock.now(), |_| instant - TIMEOUT, SITES).await?;
     let before = usage(rollcall.server.pid())?;
     wait_for(instant, &clock).await?;
     let others = OtherLoad::watch()?;
     let (mut read, mut told) = (0, 0);
     // A timeout is a figure, too.
-    let _ = until("all are notified", PATIENCE, async || {
+    let _ = until("all are notified", MAX_WAIT, async || {
         let received = sink.received();
         told += received[read..].iter().map(|one| told_by(&one.json())).sum::<u64>();
         read = received.len();

@@ -16,8 +16,8 @@ use crate::mass::notifying;
 use crate::{bullmq, poller};
 
 const DUE: u32 = 6000;
-const BREATH: Duration = Duration::from_secs(3);
-const PATIENCE: Duration = Duration::from_secs(60);
+const SETTLE: Duration = Duration::from_secs(3);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 /// Longer than registering a million units for the plain way.
 const PREPARATION: Duration = Duration::from_secs(30);
 
@@ -29,7 +29,7 @@ pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
     let now = clock.now();
     Fleet(DUE..units).fill(&engine, now, |_| now).await?;
     let two = [world.serve(&notifying(&sink)).await?, world.serve(&notifying(&sink)).await?];
-    let instant = clock.now() + BREATH;
+    let instant = clock.now() + SETTLE;
     Fleet(0..DUE).fill(&engine, clock.now(), |_| instant - TIMEOUT).await?;
     let title = format!("{} due at one instant among {}, two processes", thousands(DUE), thousands(units));
     say(&title);
@@ -37,9 +37,9 @@ pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
     let pids = two.iter().map(|rollcall| rollcall.server.pid()).chain([world.redis.pid()]);
     let spent = Spent::begin(pids.collect())?;
     let mut client = world.client().await?;
-    let (_, took) = records::wait_for(&mut client, &clock, instant, 0, DUE.into(), PATIENCE).await?;
+    let (_, took) = records::wait_for(&mut client, &clock, instant, 0, DUE.into(), MAX_WAIT).await?;
     report.add(format!("{title}: records"), took.as_secs_f64(), "s", Goal::AtMost(0.3));
-    until("all are notified", PATIENCE, async || Ok(sink.notified() >= DUE.into())).await?;
+    until("all are notified", MAX_WAIT, async || Ok(sink.notified() >= DUE.into())).await?;
     let notified = clock.now().since(instant).as_secs_f64();
     report.add(format!("{title}: notified, one request each"), notified, "s", Goal::AtMost(1.0));
     let cpu = spent.each(DUE as usize).await?;
@@ -62,9 +62,9 @@ async fn plain(report: &mut Report, units: u32, clock: &Clock) -> anyhow::Result
     let plain = Plain::start(units, clock, |unit| (unit < DUE).then_some(instant)).await?;
     let title = "the plain way, notification and HDEL";
     say(title);
-    plain.wait_for(DUE.into(), instant.since(clock.now()) + PATIENCE).await;
+    plain.wait_for(DUE.into(), instant.since(clock.now()) + MAX_WAIT).await;
     let mut late = plain.late_ms().await;
-    let arrived = format!("{title}: arrived within {} s, of {}", PATIENCE.as_secs(), thousands(DUE));
+    let arrived = format!("{title}: arrived within {} s, of {}", MAX_WAIT.as_secs(), thousands(DUE));
     report.add(arrived, late.len() as f64, "", Goal::None);
     if !late.is_empty() {
         let worst = quantile(&mut late, 1.0) / 1000.0;

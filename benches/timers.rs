@@ -33,9 +33,9 @@ const CANCELLED: usize = 10_000;
 const FEW: usize = 300;
 const MINUTE: Duration = Duration::from_secs(60);
 const DUE: usize = 6000;
-const PATIENCE: Duration = Duration::from_secs(120);
+const MAX_WAIT: Duration = Duration::from_secs(120);
 /// Between registering and the moment.
-const BREATH: Duration = Duration::from_secs(4);
+const SETTLE: Duration = Duration::from_secs(4);
 /// The attempts of a receiver at the same time.
 const CONCURRENCY: usize = 64;
 
@@ -186,10 +186,10 @@ async fn few_among_many(
     say(&title);
     let _rollcall = world.serve(&firing(sink)).await?;
     sink.forget();
-    let begin = Clock::system().now() + BREATH;
+    let begin = Clock::system().now() + SETTLE;
     let few = timers("few", FEW, |n| begin + MINUTE / FEW as u32 * n as u32);
     register(engine, &few).await?;
-    until("all are delivered", MINUTE + PATIENCE, async || Ok(sink.notified() >= FEW as u64)).await?;
+    until("all are delivered", MINUTE + MAX_WAIT, async || Ok(sink.notified() >= FEW as u64)).await?;
     let ids: Vec<TimerId> = few.iter().map(|timer| timer.id.clone()).collect();
     let fired = engine.timers(&ids).await?;
     let late =
@@ -221,14 +221,14 @@ async fn at_one_instant(
     }
     sink.forget();
     let clock = Clock::system();
-    let preparation = BREATH + Duration::from_micros(20 * count as u64);
+    let preparation = SETTLE + Duration::from_micros(20 * count as u64);
     let instant = clock.now() + preparation;
     register(&engine, &timers("timer", count, |_| instant)).await?;
     ensure!(clock.now() < instant, "registering took longer than {preparation:?}");
     tokio::time::sleep(instant.since(clock.now())).await;
     let pids = running.iter().map(|rollcall: &Rollcall| rollcall.server.pid());
     let spent = Spent::begin(pids.chain([world.redis.pid()]).collect())?;
-    until("all are delivered", PATIENCE, async || Ok(sink.notified() >= count as u64)).await?;
+    until("all are delivered", MAX_WAIT, async || Ok(sink.notified() >= count as u64)).await?;
     let took = clock.now().since(instant).as_secs_f64();
     report.add(format!("{title}: the last POST came after"), took, "s", goal);
     report.add(format!("{title}: {CPU}"), spent.each(count).await?, "µs", Goal::None);

@@ -148,7 +148,7 @@ impl Clock {
 
     /// The difference between the machine's own clock and this one, and whether the machine's is ahead. No decision
     /// depends on it; it explains the times of log lines.
-    pub fn machine_is_off(&self) -> (Duration, bool) {
+    pub fn machine_clock_offset(&self) -> (Duration, bool) {
         let (now, machine) = (self.now(), Clock::machine());
         (machine.since(now).max(now.since(machine)), machine > now)
     }

@@ -26,7 +26,7 @@ use crate::clock::Clock;
 use crate::config::{Config, EngineConfig};
 use crate::expiry::Expiry;
 use crate::fleet::walk::Removed;
-use crate::fleet::{Lease, Mirror, Roll, RuleBook, Silences, Timers, Walk, examination};
+use crate::fleet::{Lease, Mirror, Roll, SharedRules, Silences, Timers, Walk, examination};
 use crate::routing::Routes;
 use crate::store::embedded::EmbeddedEngine;
 use crate::store::redis::RedisEngine;
@@ -174,7 +174,7 @@ fn start(
     if let Some(why) = alerting::without_receivers(&config.alerting) {
         tracing::warn!("{why}");
     }
-    let rules = RuleBook::from(Arc::new(config.rules));
+    let rules = SharedRules::from(Arc::new(config.rules));
     let outbox_grew = Arc::new(Notify::new());
     let ownership = lease.ownership();
     let mirror = Mirror::new(rules.clone(), engine.partitions()).with_labels(&config.count_by_labels);

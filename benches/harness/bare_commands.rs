@@ -7,7 +7,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, pipe};
 
 use rollcall::clock::Timestamp;
-use rollcall::presence::{Cause, Facts, Silence, Standing, Unit};
+use rollcall::presence::{Cause, Facts, Lifecycle, Silence, Unit};
 use rollcall::store::redis::{HashTags, facts_key};
 use rollcall::store::{encoding, partition_of};
 
@@ -76,11 +76,11 @@ fn step(units: &[(u16, String, Unit)], instant: Timestamp) -> Step {
 
 /// The values that are written for a unit whose deadline is `instant`.
 fn silent(instant: Timestamp) -> String {
-    let standing = Standing::Offline(Silence {
+    let lifecycle = Lifecycle::Offline(Silence {
         deadline: instant,
         detected_at: instant,
         cause: Cause::Silence,
         allowed: TIMEOUT,
     });
-    encoding::encode(&Facts::new(standing, instant - TIMEOUT))
+    encoding::encode(&Facts::new(lifecycle, instant - TIMEOUT))
 }

@@ -9,7 +9,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 
 use rollcall::clock::Timestamp;
 use rollcall::presence::{
-    Change, Facts, Heartbeat, IndexChange, KeyChange, Labels, Snapshot, Standing, Unit,
+    Change, Facts, Heartbeat, IndexChange, KeyChange, Labels, Lifecycle, Snapshot, Unit,
 };
 use rollcall::store::UnitStore;
 
@@ -95,7 +95,7 @@ impl Fleet {
 /// The change that adds a unit that was seen at `last_seen`.
 fn present(unit: Unit, last_seen: Timestamp, now: Timestamp, labels: Labels) -> (Snapshot, Change) {
     let deadline = last_seen + TIMEOUT;
-    let facts = Facts { checked_at: Some(now), labels, ..Facts::new(Standing::Present, last_seen) };
+    let facts = Facts { checked_at: Some(now), labels, ..Facts::new(Lifecycle::Present, last_seen) };
     let change = Change {
         key: KeyChange::Set { last_seen, ttl: deadline.since(now).max(Duration::from_millis(1)) },
         index: IndexChange::CheckAt(deadline),

@@ -20,7 +20,7 @@ const PARTITIONS: u16 = 16;
 /// Batches in flight, each on a connection of its own.
 const AT_ONCE: usize = 2;
 /// Heartbeats that wait; more are dropped and count as not recorded.
-const MOST: usize = 65_536;
+const MAX_WAITING: usize = 65_536;
 
 /// Heartbeats to be written, by partition.
 #[derive(Default)]
@@ -76,7 +76,7 @@ impl RedisWriter {
         let partition = partition_of(&unit, PARTITIONS);
         let (now, ttl) = (self.clock.now().as_millis(), TIMEOUT.as_millis() as i64);
         let mut waiting = self.waiting.lock().expect("nothing panics under this lock");
-        if waiting.count >= MOST {
+        if waiting.count >= MAX_WAITING {
             return Ok(());
         }
         waiting.count += 1;

@@ -24,7 +24,7 @@ const SERVICE: &str = include_str!("../../config/systemd/rollcall.service");
 static CLIENT: LazyLock<reqwest::Client> = LazyLock::new(reqwest::Client::new);
 
 /// How long a process may take until it is ready.
-const PATIENCE: Duration = Duration::from_secs(300);
+const MAX_WAIT: Duration = Duration::from_secs(300);
 
 /// The servers of one benchmark.
 pub struct World {
@@ -102,7 +102,7 @@ impl World {
     pub async fn persist(&self) -> anyhow::Result<()> {
         let mut client = self.client().await?;
         redis::cmd("CONFIG").arg("SET").arg("appendonly").arg("yes").exec_async(&mut client).await?;
-        until("redis has written down what it holds", PATIENCE, async || {
+        until("redis has written down what it holds", MAX_WAIT, async || {
             let info: String = redis::cmd("INFO").arg("persistence").query_async(&mut client).await?;
             let is_done = |line: &str| info.lines().any(|l| l == line);
             Ok(is_done("aof_rewrite_in_progress:0")
@@ -117,7 +117,7 @@ impl World {
 /// A connection to the Redis at a port of this machine.
 pub async fn connect(port: u16) -> anyhow::Result<MultiplexedConnection> {
     let client = redis::Client::open(format!("redis://127.0.0.1:{port}/?protocol=resp3"))?;
-    let patience = redis::AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
+    let patience = redis::AsyncConnectionConfig::new().set_response_timeout(Some(MAX_WAIT));
     Ok(client.get_multiplexed_async_connection_with_config(&patience).await?)
 }
 
@@ -136,7 +136,7 @@ pub struct Rollcall {
 impl Rollcall {
     /// Waits until it is ready, and measures that.
     pub async fn until_ready(mut self) -> anyhow::Result<Rollcall> {
-        let ready = until("rollcall is ready", PATIENCE, async || {
+        let ready = until("rollcall is ready", MAX_WAIT, async || {
             let answer = CLIENT.get(self.page("/readyz")).send().await;
             Ok(answer.is_ok_and(|answer| answer.status().is_success()))
         });

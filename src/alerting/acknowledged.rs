@@ -1,18 +1,19 @@
 //! Pagers are told that an operator takes care of a silence.
 //!
 //! The step that acknowledges a record writes it into the outbox once more. Its entry joins no group that it has not
-//! joined before; `kept_alerts.rs` makes it a notification of its own for each pager that was notified of the record,
-//! behind those of its group: for those of its routes, those that it was escalated to, and fallbacks.
+//! joined before; `stateful_alerts.rs` makes it a notification of its own for each pager that was notified of the
+//! record, behind those of its group: for those of its routes, those that it was escalated to, and fallbacks.
 //!
 //! # An acknowledgement before the page
-//! A record that still waits in its group is not queued: the service would be asked to acknowledge an alert that it does
-//! not have. Before each attempt at a pager its open records are read, and the acknowledgements among them follow the
-//! pages in the same notification. The record is written before its entry, so one of both ways finds it.
+//! A record that still waits in its group is not queued: the service would be asked to acknowledge an alert that it
+//! does not have. Before each attempt at a pager its open records are read, and the acknowledgements among them follow
+//! the pages in the same notification. The record is written before its entry, so one of both ways finds it.
 //!
 //! # Incidents
-//! The page of an incident is acknowledged when an operator takes care of every one of its units that is offline and was
-//! notified. One unit is not enough: it may be known to be broken, and then no operator would be called for the others.
-//! For the same reason a unit that falls silent after that is a page of its own: an acknowledged page calls no operator.
+//! The page of an incident is acknowledged when an operator takes care of every one of its units that is offline and
+//! was notified. One unit is not enough: it may be known to be broken, and then no operator would be called for the
+//! others. For the same reason a unit that falls silent after that is a page of its own: an acknowledged page calls no
+//! operator.
 
 use std::sync::Arc;
 

@@ -200,7 +200,7 @@ impl Deliver {
         in_flight.is_down = Some(failure.is_some());
         let change = match result {
             Err(Failure::Partial { why, wait, is_asked: true }) => {
-                in_flight.breaker.took_part(why, *wait, now, retry);
+                in_flight.breaker.accepted_part(why, *wait, now, retry);
                 None
             }
             Ok(_) | Err(Failure::Partial { .. }) => in_flight.breaker.succeeded(),

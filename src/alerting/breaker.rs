@@ -67,7 +67,7 @@ impl Breaker {
     }
 
     /// The receiver took a part of a delivery, and asks for a wait before the rest.
-    pub fn took_part(&mut self, why: &str, asked: Duration, now: Timestamp, retry: &Retry) {
+    pub fn accepted_part(&mut self, why: &str, asked: Duration, now: Timestamp, retry: &Retry) {
         self.failures = 0;
         let is_asked = self.open.as_ref().is_none_or(|open| open.is_asked);
         let probe_at = now + retry.asked(asked);
@@ -196,12 +196,12 @@ mod tests {
     fn a_receiver_that_takes_a_part_has_not_failed() {
         let mut breaker = Breaker::default();
         for second in 0..100 {
-            breaker.took_part("busy", SECOND, at(second), &RETRY);
+            breaker.accepted_part("busy", SECOND, at(second), &RETRY);
             assert!(!breaker.admits(at(second)) && breaker.admits(at(second + 1)));
         }
         assert_eq!(breaker.succeeded(), None);
         let mut breaker = opened();
-        breaker.took_part("busy", SECOND, at(5), &RETRY);
+        breaker.accepted_part("busy", SECOND, at(5), &RETRY);
         assert_eq!(breaker.succeeded(), Some(Change::Closed));
     }
 }

@@ -118,7 +118,7 @@ pub(super) async fn gather(
     room: usize,
     now: Timestamp,
 ) -> Result<Vec<Delivery>> {
-    let mut gathered = Gathered { apart: room, ..Gathered::default() };
+    let mut gathered = GroupMembers { apart: room, ..GroupMembers::default() };
     let mut after: Option<String> = None;
     loop {
         let page = records.waiting(receiver, after.as_deref()).await?;
@@ -156,7 +156,7 @@ pub(super) async fn any_waits(
 }
 
 #[derive(Default)]
-struct Gathered {
+struct GroupMembers {
     members: Vec<Delivery>,
     ids: HashSet<String>,
     /// How many notifications of a group are members, as long as the next one may be.
@@ -168,7 +168,7 @@ struct Gathered {
     apart: usize,
 }
 
-impl Gathered {
+impl GroupMembers {
     fn add(&mut self, Waiting { delivery, next }: Waiting, now: Timestamp) {
         let key = delivery.group.key.clone();
         let before = match next {
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn a_digest_has_the_last_state_of_each_record_and_leaves_out_what_is_leased() {
-        let mut gathered = Gathered::default();
+        let mut gathered = GroupMembers::default();
         for one in [
             waiting("1", "a", &[record("a")], Some(0)),
             waiting("2", "b", &[record("b")], Some(5)),
@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn a_digest_is_bounded_and_what_does_not_fit_is_left_with_the_rest_of_its_group() {
-        let mut gathered = Gathered::default();
+        let mut gathered = GroupMembers::default();
         let many = |name: &str| (0..6000).map(|at| record(&format!("{name}{at}"))).collect::<Vec<_>>();
         let now = Timestamp::from_millis(10);
         gathered.add(waiting("1", "a", &many("a"), Some(0)), now);
@@ -311,7 +311,7 @@ mod tests {
         gathered.add(waiting("3", "b", &[back("b1")], None), now);
         assert!(gathered.is_full);
         assert_eq!(gathered.members.len(), 1);
-        let mut long = Gathered::default();
+        let mut long = GroupMembers::default();
         long.add(waiting("0", "a", &[record("a")], Some(0)), now);
         (1..40).for_each(|at| long.add(waiting(&at.to_string(), "a", &[record("a")], None), now));
         assert_eq!(long.members.len(), MAX_OF_GROUP);

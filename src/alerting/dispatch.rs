@@ -20,8 +20,8 @@ use super::failures::EngineFailures;
 use super::flapping::{noted, records_of};
 use super::group::groups_of;
 use super::holds::Holds;
-use super::kept_alerts::{KeptAlerts, acknowledged, removed};
 use super::silenced::is_held;
+use super::stateful_alerts::{StatefulAlerts, acknowledged, removed};
 use super::{LEASE, MIN_WAIT, tick};
 use crate::clock::Clock;
 use crate::fleet::{Flapping, Ownership, Silences};
@@ -64,7 +64,7 @@ pub(super) struct Dispatcher {
     pub telemetry: Arc<Telemetry>,
     /// Notified when the outbox has a new entry.
     pub outbox_grew: Arc<Notify>,
-    pub kept_alerts: Arc<KeptAlerts>,
+    pub stateful_alerts: Arc<StatefulAlerts>,
     /// For the deliveries that joining hands out, by receiver.
     pub buffers: HashMap<String, Arc<DeliveryBuffer>>,
     pub stop: CancellationToken,
@@ -148,7 +148,7 @@ impl Dispatcher {
         let (acknowledged, removed) = (acknowledged(&entries), removed(&entries));
         let (positions, events): (Vec<Position>, Vec<OutboxEvent>) =
             entries.into_iter().map(|Entry { position, event }| (position, event)).unzip();
-        let mut has_queued = self.kept_alerts.remove(&removed).await?;
+        let mut has_queued = self.stateful_alerts.remove(&removed).await?;
         // Sources first: a sensor may be in the same batch as its gateway.
         self.holds.inhibitions.enter(records_of(&events), self.clock.now()).await?;
         let trip = match records_of(&events).any(|record| record.closed_by.is_none()) {
@@ -171,7 +171,7 @@ impl Dispatcher {
         while !rest.is_empty() {
             rest = self.join_some(rest, trip.as_ref(), &mut groups).await?;
         }
-        has_queued |= self.kept_alerts.acknowledge(&acknowledged).await?;
+        has_queued |= self.stateful_alerts.acknowledge(&acknowledged).await?;
         if has_queued {
             self.notify();
         }
@@ -187,7 +187,7 @@ impl Dispatcher {
             let held = events.iter().map(|event| is_held(event, silences, now));
             held.collect::<Vec<bool>>()
         };
-        let held = held_by(&self.silences.at_hand().await?);
+        let held = held_by(&self.silences.cached().await?);
         if !held.contains(&true) {
             return Ok(held);
         }

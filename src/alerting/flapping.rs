@@ -1,10 +1,10 @@
 //! Flapping units: receivers are notified once of an episode, and once of its end, and of no silence in between.
 //!
 //! Every transition of a kind with flap detection is noted before it joins its groups. A silence that belongs to an
-//! episode does not join: the episode joins instead, which changes nothing after the first time, and so an alert silence
-//! that covered its begin holds it back until the unit flaps once more. A return joins as ever: it ends a silence that
-//! receivers know of, also those that are not notified of the episode, such as receivers of an escalation; the return of
-//! another silence is notified to no receiver.
+//! episode does not join: the episode joins instead, which changes nothing after the first time, and so an alert
+//! silence that covered its begin holds it back until the unit flaps once more. A return joins as ever: it ends a
+//! silence that receivers know of, also those that are not notified of the episode, such as receivers of an escalation;
+//! the return of another silence is notified to no receiver.
 //!
 //! An episode has groups of its own, beside those of its route. With its end joins the open record of the unit, if it
 //! has one: one notification has both, and the record's return is notified like any other.
@@ -22,11 +22,11 @@ use tokio_util::sync::CancellationToken;
 use super::failures::EngineFailures;
 use super::group::flapping_groups_of;
 use super::holds::Holds;
-use super::kept_alerts::KeptAlerts;
+use super::stateful_alerts::StatefulAlerts;
 use super::{MIN_WAIT, TICK};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Flapping, Ownership, Silences, StoredFlaps};
-use crate::presence::{Closing, FlapLook, Flaps, Noted, OfflineRecord, Snapshot};
+use crate::presence::{Closing, FlapCheck, FlapNotification, Flaps, OfflineRecord, Snapshot};
 use crate::routing::alert_silence::covering;
 use crate::routing::{AlertSilence, Destinations, Routes};
 use crate::store::{Capacity, GroupStore, Join, OutboxEvent, Result, UnitStore};
@@ -51,8 +51,8 @@ pub(super) async fn noted(flapping: &Flapping, events: Vec<OutboxEvent>) -> Resu
     let mut passed = Vec::with_capacity(events.len());
     for event in events {
         match event.record().and_then(|_| noted.next()) {
-            None | Some(Noted::Plain) => passed.push(event),
-            Some(Noted::Episode(episode)) => {
+            None | Some(FlapNotification::Plain) => passed.push(event),
+            Some(FlapNotification::Episode(episode)) => {
                 // Its silence may have joined before the episode began. Otherwise the return joins alone, of which no
                 // receiver is notified.
                 passed.extend(Some(event).filter(is_return));
@@ -78,7 +78,7 @@ pub(super) struct Stability {
     pub routes: Routes,
     pub destinations: Destinations,
     pub alerts: Arc<dyn GroupStore>,
-    pub kept_alerts: Arc<KeptAlerts>,
+    pub stateful_alerts: Arc<StatefulAlerts>,
     pub units: Arc<dyn UnitStore>,
     pub silences: Arc<Silences>,
     pub holds: Holds,
@@ -146,9 +146,9 @@ impl Stability {
             let paused_until = seen.facts.as_ref().and_then(|facts| Some(facts.pause?.to));
             let after = match stored.flaps.look(rule, is_open, paused_until, now) {
                 _ if seen.is_unreadable() => Some((stored.flaps.clone(), now + UNREADABLE)),
-                FlapLook::Wait(at) => Some((stored.flaps.clone(), at)),
-                FlapLook::Forget => None,
-                FlapLook::End => {
+                FlapCheck::Wait(at) => Some((stored.flaps.clone(), at)),
+                FlapCheck::Forget => None,
+                FlapCheck::End => {
                     let ending = stored.flaps.ending();
                     ends.push((changes.len(), seen, open));
                     let look = ending.look_at(rule);
@@ -176,7 +176,7 @@ impl Stability {
         }
         let ended = joins.iter().filter_map(|join| join.event.record());
         let removed = ended.filter(|record| record.closed_by == Some(Closing::Removed));
-        self.kept_alerts.remove(&removed.cloned().collect::<Vec<_>>()).await?;
+        self.stateful_alerts.remove(&removed.cloned().collect::<Vec<_>>()).await?;
         let destinations = self.holds.at(&self.destinations, now).await?;
         self.alerts.join(&joins, &destinations, &Capacity::NONE, now).await?;
         self.flapping.change(&over).await.map(|_| ())

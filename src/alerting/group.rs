@@ -10,7 +10,7 @@ use data_encoding::HEXLOWER;
 use ring::digest::{SHA256, digest};
 
 use crate::presence::{Kind, Labels, OfflineRecord};
-use crate::routing::{DATA_LOST, FLAPPING, Routes, Taken};
+use crate::routing::{DATA_LOST, FLAPPING, MatchedRoute, Routes};
 use crate::store::{DataLoss, Delivery, Group, OutboxEvent};
 
 /// The name of the label with the topic filters of a kind that is not heard.
@@ -38,7 +38,7 @@ pub fn groups_of(event: &OutboxEvent, routes: &Routes) -> Vec<Group> {
 /// The groups that an episode of flapping joins at its begin and its end, one for each route that it takes. They are
 /// others than those of silences: their notifications say how the units behave, and not how many are offline.
 pub fn flapping_groups_of(record: &OfflineRecord, routes: &Routes) -> Vec<Group> {
-    let of_route = |taken: Taken<'_>| {
+    let of_route = |taken: MatchedRoute<'_>| {
         let labels = taken.route.shared(record);
         Group { key: cut(with_route(taken.id, &format!("{FLAPPING}{}", values(&labels)))), labels }
     };
@@ -46,7 +46,7 @@ pub fn flapping_groups_of(record: &OfflineRecord, routes: &Routes) -> Vec<Group>
 }
 
 /// The group that a silence joins in a route.
-pub fn group_in(taken: Taken<'_>, record: &OfflineRecord) -> Group {
+pub fn group_in(taken: MatchedRoute<'_>, record: &OfflineRecord) -> Group {
     let labels = taken.route.shared(record);
     Group { key: key(taken.id, &labels), labels }
 }

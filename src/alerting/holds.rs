@@ -36,7 +36,7 @@ impl Holds {
     ) -> Result<Destinations> {
         let hold = trip.map(|trip| trip.until.min(now + HELD_FOR));
         let inhibitors = self.inhibitions.current().await?;
-        let silences = self.silences.at_hand().await?;
+        let silences = self.silences.cached().await?;
         Ok(destinations.at(now).with_inhibitors(inhibitors).with_silences(silences).with_hold(hold))
     }
 }

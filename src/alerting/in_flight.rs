@@ -51,13 +51,13 @@ pub(super) struct LeasedDelivery {
     /// Its outcome is decided; without an attempt, if the receiver is disabled.
     pub has_ended: bool,
     _slot: Slots,
-    _records: HeldRecords,
+    _records: RecordPermit,
 }
 
 /// The records of a delivery that is held, and the number of all that are.
-struct HeldRecords(usize, Arc<AtomicUsize>);
+struct RecordPermit(usize, Arc<AtomicUsize>);
 
-impl Drop for HeldRecords {
+impl Drop for RecordPermit {
     fn drop(&mut self) {
         self.1.fetch_sub(self.0, Ordering::Relaxed);
     }
@@ -99,7 +99,7 @@ impl InFlight {
         }
         let count = delivery.offline.len() + delivery.online.len();
         self.records.fetch_add(count, Ordering::Relaxed);
-        let records = HeldRecords(count, self.records.clone());
+        let records = RecordPermit(count, self.records.clone());
         let leased = LeasedDelivery {
             delivery,
             until,

@@ -13,7 +13,7 @@ use crate::presence::{GroupIncident, Incident, Members, judge_incident};
 use crate::store::{Delivery, EngineError, GroupStore, KeptIncident, Queries, Result, incident_in};
 
 /// How often a judgement is repeated because another notification of the group was judged meanwhile.
-const TRIES: usize = 3;
+const MAX_ATTEMPTS: usize = 3;
 
 pub(super) struct Incidents {
     engine: Arc<dyn GroupStore>,
@@ -86,7 +86,7 @@ impl Incidents {
 
     async fn judge(&self, delivery: &Delivery, lasting: u64, now: Timestamp) -> Result<Option<Incident>> {
         let members = Members { offline: &delivery.offline, online: &delivery.online, lasting };
-        for _ in 0..TRIES {
+        for _ in 0..MAX_ATTEMPTS {
             let before = self.engine.incident(&delivery.group.key).await?;
             let units = |label: &str, value: &str| self.census.units_with(label, value);
             let judged =

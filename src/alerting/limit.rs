@@ -15,7 +15,7 @@ use crate::store::{Delivery, Result, Shared, SharedChange, SharedStore};
 /// The most messages of a limit: so many moments are kept.
 pub const MAX_MESSAGES: usize = 1000;
 /// How often a change is tried while other receivers change the same state.
-const TRIES: usize = 20;
+const MAX_ATTEMPTS: usize = 20;
 
 /// At most so many messages in any span of that length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,7 +146,7 @@ impl Limits {
         decide: impl Fn(&mut LimitState) -> Option<T>,
     ) -> Result<Option<T>> {
         let text = |value: serde_json::Result<String>| value.expect("names and times are always JSON");
-        for _ in 0..TRIES {
+        for _ in 0..MAX_ATTEMPTS {
             let VersionedLimits { version, state, .. } = self.known().await?;
             let (version, mut state) = (version.clone(), state.clone());
             let Some(decided) = decide(&mut state) else { return Ok(None) };

@@ -6,8 +6,8 @@
 //!
 //! # Why the mark comes first
 //! The record joins its group as soon as it is written, and its return may follow at once. A return that joins before
-//! the mark cancels a silence that no receiver seems to know of. If a return was faster than the mark, the mark restores
-//! the silence, and the return joins once more.
+//! the mark cancels a silence that no receiver seems to know of. If a return was faster than the mark, the mark
+//! restores the silence, and the return joins once more.
 //!
 //! # What is notified twice
 //! Receivers of its group that did not acknowledge a lost silence are notified of it, unless its unit is back. If other
@@ -26,7 +26,7 @@ use crate::fleet::{Roll, StoredRecord};
 use crate::presence::{Change, OfflineRecord, RecordId, Snapshot};
 use crate::routing::{Destinations, Routes};
 use crate::store::{
-    AcknowledgedSilence, Capacity, GroupStore, Join, Marking, NotifiedSilences, OutboxEvent, Result,
+    AcknowledgedSilence, Capacity, GroupStore, Join, NotifiedMark, NotifiedSilences, OutboxEvent, Result,
 };
 use crate::telemetry::{Loop, Telemetry};
 
@@ -92,7 +92,7 @@ impl LostSilences {
                 let pause = failures.pause_after(done.map(|_| TICK_BESIDE_OTHERS));
                 tokio::select! {
                     () = pause => {}
-                    () = self.notified.doubts_arise() => {}
+                    () = self.notified.wait_for_doubtful() => {}
                 }
             };
             if stop.run_until_cancelled(step).await.is_none() {
@@ -115,12 +115,12 @@ impl LostSilences {
             let record = known.get(&name(&silence.record))?.clone();
             Some(AcknowledgedSilence { record, ..silence })
         });
-        let markings: Vec<Marking> = silences.map(|silence| self.marking(silence)).collect();
+        let markings: Vec<NotifiedMark> = silences.map(|silence| self.marking(silence)).collect();
         self.notified.mark_notified(&markings, &self.destinations, now).await?;
         let applied = self.roll.write_again(&lost, now).await?;
         // The return of a stored record may have joined a group that is lost, or joined before the mark. The return of
         // a record that is written again joins from the outbox, unless the unit has changed meanwhile.
-        let is_stored = |marking: &Marking| stored.contains(&marking.silence.record.id);
+        let is_stored = |marking: &NotifiedMark| stored.contains(&marking.silence.record.id);
         let returns = self.returns(markings.into_iter().filter(is_stored).collect()).await?;
         self.groups.join(&returns, &self.destinations.at(now), &Capacity::NONE, now).await?;
         // A unit that changed meanwhile is compared again.
@@ -133,7 +133,7 @@ impl LostSilences {
                 "records that receivers know were lost by a failover and are written again"
             );
         }
-        self.notified.settle_doubts(&later);
+        self.notified.resolve_doubtful(&later);
         Ok(count)
     }
 
@@ -149,12 +149,12 @@ impl LostSilences {
     }
 
     /// The returns of stored records, as they are stored now, which join once more.
-    async fn returns(&self, markings: Vec<Marking>) -> Result<Vec<Join>> {
+    async fn returns(&self, markings: Vec<NotifiedMark>) -> Result<Vec<Join>> {
         let records: Vec<OfflineRecord> =
             markings.iter().map(|marking| marking.silence.record.clone()).collect();
         let found = self.roll.find(&records).await?;
         let joins =
-            markings.into_iter().zip(found).filter_map(|(Marking { groups, .. }, found)| match found {
+            markings.into_iter().zip(found).filter_map(|(NotifiedMark { groups, .. }, found)| match found {
                 StoredRecord::Stored(record) if record.back_at.is_some() => {
                     Some(Join { groups, event: OutboxEvent::Record(record) })
                 }
@@ -163,7 +163,7 @@ impl LostSilences {
         Ok(joins.collect())
     }
 
-    fn marking(&self, silence: AcknowledgedSilence) -> Marking {
+    fn marking(&self, silence: AcknowledgedSilence) -> NotifiedMark {
         let mut groups = groups_of(&OutboxEvent::Record(silence.record.clone()), &self.routes);
         // Routes that have changed since do not change the group of a silence.
         if !groups.iter().any(|group| group.key == silence.group.key) {
@@ -171,6 +171,6 @@ impl LostSilences {
         }
         let mut rest = self.destinations.of(&silence.group.key).receivers.clone();
         rest.retain(|name| silence.record.back_at.is_none() && !silence.receivers.contains(name));
-        Marking { silence, groups, rest }
+        NotifiedMark { silence, groups, rest }
     }
 }

@@ -1,8 +1,7 @@
 //! Notifies operators when the mass-offline breaker trips, and once more when it is released.
 //!
 //! The owner of the first partition does it; it also releases the breaker when units are back or its time is over.
-//! Other instances do the same from [`OTHERS_AFTER`] on, because the owner may be of an earlier version, or there is
-//! none. The message joins a group of its own and is named by the moment of the trip, so all of them write one. The
+//! Other instances do the same from [`OTHERS_AFTER`] on, because the owner may be slow, or there may be none. The message joins a group of its own and is named by the moment of the trip, so all of them write one. The
 //! stored trip says whether operators were notified, also after a restart.
 
 use std::collections::{BTreeMap, HashMap};

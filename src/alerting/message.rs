@@ -29,7 +29,7 @@ mod zone;
 pub use counts::{LabelCount, counts};
 pub use csv::table;
 
-pub use examples::{Example, hostile, without_labels};
+pub use examples::{Example, adversarial, without_labels};
 pub use links::Links;
 pub use mass_notice::{MassNotice, ValueShare};
 pub use member::{Action, Member, TEST, blind_id, members, pages, test_members};

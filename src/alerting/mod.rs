@@ -62,7 +62,6 @@ mod health;
 mod holds;
 mod in_flight;
 mod incidents;
-mod kept_alerts;
 mod limit;
 mod lost;
 mod mass_offline;
@@ -73,6 +72,7 @@ mod put_off;
 mod resend;
 mod retry;
 mod silenced;
+mod stateful_alerts;
 mod text;
 mod timers;
 mod unsent;
@@ -101,11 +101,11 @@ use dispatch::Dispatcher;
 use flapping::Stability;
 use holds::Holds;
 use incidents::Incidents;
-use kept_alerts::{Keepers, KeptAlerts};
 use mass_offline::MassOffline;
 use orphans::Orphans;
 use resend::Resend;
 use silenced::Silenced;
+use stateful_alerts::{StatefulAlerts, StatefulReceivers};
 use timers::TimerFiring;
 
 /// The length of a delivery's lease. It is the length of an instance's lease, so that the deliveries of a dead
@@ -237,7 +237,7 @@ pub async fn run(
     };
     let flapping = Arc::new(Flapping::new(stores.flaps, config.flapping, telemetry.clone()));
     let longest_attempt = config.receivers.iter().map(|receiver| receiver.timeout).max().unwrap_or_default();
-    let (mut notified_of_blindness, mut keepers) = (Vec::new(), Keepers::default());
+    let (mut notified_of_blindness, mut stateful) = (Vec::new(), StatefulReceivers::default());
     let (lasting_blindness, lasting_trip) = (watch::Sender::new(Vec::new()), watch::Sender::new(None));
     let healths = Arc::new(ReceiverHealths::new(stores.shared.clone()));
     for receiver in config.receivers {
@@ -245,7 +245,7 @@ pub async fn run(
         let channel = open(&receiver).map_err(|error| anyhow::anyhow!("receiver {name}: {error}"))?;
         channel.keep_order(stores.alerts.clone());
         if channel.keeps_alerts() {
-            keepers.all.insert(name.clone());
+            stateful.all.insert(name.clone());
         }
         telemetry.receiver_configured(&name);
         let (buffer, queue) = DeliveryBuffer::new(match receiver.rate_limit {
@@ -256,7 +256,7 @@ pub async fn run(
         buffers.insert(name.clone(), buffer.clone());
         let mut incidents = Incidents::new(stores.alerts.clone(), stores.census.clone());
         if channel.is_pager() {
-            keepers.pagers.insert(name.clone());
+            stateful.pagers.insert(name.clone());
             incidents = incidents.with_acknowledgements(stores.queries.clone());
         }
         let incidents = Arc::new(incidents);
@@ -359,8 +359,8 @@ pub async fn run(
         stop: stop.clone(),
     };
     loops.push(silenced.run().map(|ended| ("ending silences".to_owned(), ended)).boxed());
-    let kept_alerts = Arc::new(KeptAlerts {
-        keepers,
+    let stateful_alerts = Arc::new(StatefulAlerts {
+        stateful,
         groups: stores.alerts.clone(),
         deliveries: stores.alerts.clone(),
         clock: clock.clone(),
@@ -370,7 +370,7 @@ pub async fn run(
         routes: routes.clone(),
         destinations: destinations.clone(),
         alerts: stores.alerts.clone(),
-        kept_alerts: kept_alerts.clone(),
+        stateful_alerts: stateful_alerts.clone(),
         units: stores.units,
         silences: stores.silences.clone(),
         holds: holds.clone(),
@@ -403,7 +403,7 @@ pub async fn run(
         clock,
         telemetry,
         outbox_grew,
-        kept_alerts,
+        stateful_alerts,
         buffers,
         stop: stop.clone(),
     };

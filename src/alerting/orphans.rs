@@ -20,7 +20,7 @@ use crate::store::{Backlog, DeliveryRecords, Result};
 use crate::telemetry::Telemetry;
 
 /// How often the engine is asked; also how long the queue of a receiver that another instance had may stay unseen.
-const EVERY: Duration = Duration::from_secs(600);
+const INTERVAL: Duration = Duration::from_secs(600);
 
 pub(super) struct Orphans {
     /// Names of the receivers that are configured.
@@ -34,7 +34,7 @@ pub(super) struct Orphans {
 impl Orphans {
     /// Runs until it is stopped.
     pub async fn run(self) -> anyhow::Result<()> {
-        let mut every = tokio::time::interval(EVERY);
+        let mut every = tokio::time::interval(INTERVAL);
         loop {
             let step = async {
                 every.tick().await;
@@ -53,7 +53,7 @@ impl Orphans {
     async fn orphans(&self) -> Result<Vec<(String, Backlog)>> {
         let mut configured: Vec<String> = self.configured.iter().cloned().collect();
         configured.sort();
-        self.engine.enlist(&configured, self.clock.now()).await?;
+        self.engine.register_receivers(&configured, self.clock.now()).await?;
         let mut orphans = self.engine.kept().await?;
         orphans.retain(|(name, _)| !self.configured.contains(name));
         Ok(orphans)

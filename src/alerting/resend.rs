@@ -25,7 +25,7 @@ use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Flapping, Ownership, Silences};
 use crate::presence::{OfflineRecord, RecordId};
 use crate::routing::alert_silence::has_always_covered;
-use crate::routing::{AlertSilence, Inhibitors, Routes, Taken};
+use crate::routing::{AlertSilence, Inhibitors, MatchedRoute, Routes};
 use crate::store::{GroupStore, OpenPages, Queries, Result};
 
 /// The partition whose owner resends.
@@ -70,7 +70,7 @@ pub(super) fn notified_after_others(config: &Config) -> HashSet<String> {
 }
 
 /// The reasons to hold open records from receivers, at a moment.
-struct Held {
+struct HoldReasons {
     silences: Arc<[AlertSilence]>,
     inhibitors: Arc<Inhibitors>,
     /// When the mass-offline breaker tripped that holds.
@@ -198,8 +198,8 @@ impl Resend {
         Ok(whole)
     }
 
-    async fn held(&self, now: Timestamp) -> Result<Held> {
-        Ok(Held {
+    async fn held(&self, now: Timestamp) -> Result<HoldReasons> {
+        Ok(HoldReasons {
             silences: self.silences.current().await?,
             inhibitors: self.holds.inhibitions.current().await?,
             tripped_at: self.holds.breaker.held().await?.map(|trip| trip.at),
@@ -209,7 +209,7 @@ impl Resend {
     }
 
     /// Of these records, in their order, those of which the receiver was notified, or is about to be.
-    async fn known_of(&self, records: Vec<OfflineRecord>, held: &Held) -> Result<Vec<OfflineRecord>> {
+    async fn known_of(&self, records: Vec<OfflineRecord>, held: &HoldReasons) -> Result<Vec<OfflineRecord>> {
         let mut is_known: Vec<bool> = records.iter().map(|record| self.is_known(record, held)).collect();
         if self.is_notified_after_others {
             let others = records.iter().zip(&is_known).filter(|(_, is_known)| !**is_known);
@@ -225,14 +225,14 @@ impl Resend {
     }
 
     /// Whether a route of the record notified the receiver, or is about to.
-    fn is_known(&self, record: &OfflineRecord, held: &Held) -> bool {
-        let Held { silences, inhibitors, tripped_at, muted_since, now } = held;
+    fn is_known(&self, record: &OfflineRecord, held: &HoldReasons) -> bool {
+        let HoldReasons { silences, inhibitors, tripped_at, muted_since, now } = held;
         if has_always_covered(silences, record, *now) {
             return false;
         }
         let inhibited_at = inhibitors.held(record, *now).and_then(|held| held.since());
         let held_at = inhibited_at.into_iter().chain(*tripped_at).min();
-        self.routes.of(record).into_iter().any(|Taken { id, route, .. }| {
+        self.routes.of(record).into_iter().any(|MatchedRoute { id, route, .. }| {
             let ready_at = route.ready_at(record);
             let held_at = held_at.into_iter().chain(muted_since.get(id).copied()).min();
             let is_notified = ready_at <= *now && held_at.is_none_or(|at| ready_at < at);

@@ -106,7 +106,7 @@ impl TimerFiring {
         }
         if next.mend <= Instant::now() {
             next.mend = Instant::now() + MENDED_EVERY;
-            self.engine.mend_timers(&view.partitions).await?;
+            self.engine.repair_timers(&view.partitions).await?;
         }
         Ok(wait)
     }

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 pub(super) const MAX_WAITING: usize = 50_000;
 pub(super) const MAX_WAITING_BYTES: u64 = 32 << 20;
 /// Devices are held back until fewer than this wait.
-const FEW: usize = 1000;
+const RESUME_BELOW: usize = 1000;
 /// How often the number is checked while devices are held back.
 const CHECK: Duration = Duration::from_millis(10);
 
@@ -55,7 +55,7 @@ impl Backpressure {
     pub async fn watch(&self, waiting: impl Fn() -> usize) {
         let mut is_on = self.is_on.subscribe();
         while is_on.wait_for(|is_on| *is_on).await.is_ok() {
-            while waiting() >= FEW {
+            while waiting() >= RESUME_BELOW {
                 tokio::time::sleep(CHECK).await;
             }
             self.bytes.store(0, Ordering::Relaxed);
@@ -80,7 +80,7 @@ mod tests {
         assert!(!backpressure.is_on());
         backpressure.message_read(100, MAX_WAITING);
         assert!(backpressure.is_on());
-        waiting.store(FEW - 1, Ordering::Relaxed);
+        waiting.store(RESUME_BELOW - 1, Ordering::Relaxed);
         backpressure.released().await;
         assert!(!backpressure.is_on());
     }

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The most of them at a time; more are closed at once.
-const MOST: usize = 1024;
+const MAX_PENDING: usize = 1024;
 
 #[derive(Default)]
 pub(super) struct PendingConnections(Mutex<HashMap<IpAddr, usize>>);
@@ -23,7 +23,7 @@ impl PendingConnections {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let all: usize = counts.values().sum();
         let own = counts.entry(address).or_default();
-        if all >= MOST || *own >= MOST / 2 {
+        if all >= MAX_PENDING || *own >= MAX_PENDING / 2 {
             return None;
         }
         *own += 1;
@@ -51,11 +51,12 @@ mod tests {
     fn one_address_never_has_more_than_half_of_the_pending_connections() {
         let pending = Arc::new(PendingConnections::default());
         let from = |last: u8| IpAddr::from([192, 0, 2, last]);
-        let mut permits: Vec<PendingPermit> = (0..MOST / 2).map_while(|_| pending.acquire(from(1))).collect();
-        assert_eq!(permits.len(), MOST / 2);
+        let mut permits: Vec<PendingPermit> =
+            (0..MAX_PENDING / 2).map_while(|_| pending.acquire(from(1))).collect();
+        assert_eq!(permits.len(), MAX_PENDING / 2);
         assert!(pending.acquire(from(1)).is_none());
-        permits.extend((0..MOST / 2).map_while(|_| pending.acquire(from(2))));
-        assert_eq!(permits.len(), MOST);
+        permits.extend((0..MAX_PENDING / 2).map_while(|_| pending.acquire(from(2))));
+        assert_eq!(permits.len(), MAX_PENDING);
         assert!(pending.acquire(from(3)).is_none(), "there are no more");
         permits.pop();
         assert!(pending.acquire(from(3)).is_some());

@@ -57,7 +57,7 @@ const MAX_SUBSCRIPTIONS: usize = 100;
 /// How long intake's session outlives its connection at most. Sessions of devices end with the connection.
 const SESSION: Duration = Duration::from_secs(86_400);
 /// How far the broker sends ahead of acknowledgements, to intake and to a device, if the client allows it.
-const AHEAD: u16 = 1000;
+const MAX_IN_FLIGHT: u16 = 1000;
 const LITTLE_AHEAD: u16 = 20;
 /// The largest packet of intake.
 const MAX_OWN: usize = 1 << 20;
@@ -167,7 +167,7 @@ fn intake_config() -> BrokerConfig {
         .with_maximum_qos(1)
         .with_max_subscriptions_per_client(10 * MAX_SUBSCRIPTIONS)
         .with_client_channel_capacity(AHEAD_OF_INTAKE)
-        .with_max_outbound_inflight(AHEAD);
+        .with_max_outbound_inflight(MAX_IN_FLIGHT);
     options.topic_alias_maximum = 0;
     options.storage_config = StorageConfig::new()
         .with_backend(StorageBackend::Memory)

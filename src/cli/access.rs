@@ -16,13 +16,13 @@ use super::wrong;
 use crate::clock::{Clock, Timestamp, parse_moment};
 use crate::config::{Config, EngineConfig};
 use crate::fleet::{
-    Deliveries, MassBreaker, Mirror, Operators, Receivers, Roll, RuleBook, Silences, SilencesError, Subject,
-    UnitChange,
+    Deliveries, MassBreaker, Mirror, Operators, Receivers, Roll, SharedRules, Silences, SilencesError,
+    Subject, UnitChange,
 };
 use crate::http::{ShownBreaker, ShownSilence};
 use crate::presence::Kind;
 use crate::routing::SilenceId;
-use crate::routing::alert_silence::{SilenceError, SilenceState, WantedSilence, in_order};
+use crate::routing::alert_silence::{SilenceError, SilenceRequest, SilenceState, in_order};
 use crate::store::{Engine, EngineError};
 use crate::store::{embedded, embedded::EmbeddedEngine};
 use crate::store::{redis, redis::RedisEngine};
@@ -61,7 +61,7 @@ impl EngineAccess {
         clock: Clock,
     ) -> anyhow::Result<Access> {
         let kinds = config.rules.keys().cloned().collect();
-        let rules = RuleBook::from(Arc::new(config.rules));
+        let rules = SharedRules::from(Arc::new(config.rules));
         let mirror = Mirror::new(rules.clone(), engine.partitions());
         // The owners of all partitions are other processes: they learn of each change.
         mirror.keep(|_| false);
@@ -156,7 +156,7 @@ impl Access {
     /// measures by its own clock what begins now.
     pub async fn add(
         &self,
-        wanted: WantedSilence,
+        wanted: SilenceRequest,
         (from, span): (Option<Timestamp>, Option<Duration>),
         now: Timestamp,
     ) -> anyhow::Result<String> {
@@ -166,7 +166,7 @@ impl Access {
                 Ok(engine.silences.put(None, wanted, &by, now).await.map_err(refused)?.to_string())
             }
             Access::Instance(remote) => {
-                let WantedSilence { matchers, ends_at, author, comment, .. } = wanted;
+                let SilenceRequest { matchers, ends_at, author, comment, .. } = wanted;
                 let matchers: Vec<String> = matchers.iter().map(ToString::to_string).collect();
                 let ends_at = span.is_none().then_some(ends_at);
                 let span = span.map(|span| format!("{}ms", span.as_millis()));

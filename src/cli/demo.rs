@@ -33,7 +33,7 @@ mod setup;
 /// The port of the broker, if it is free.
 const BROKER_PORT: u16 = 1883;
 /// How often free ports are searched for.
-const TRIES: u32 = 3;
+const MAX_ATTEMPTS: u32 = 3;
 const SITES: usize = 5;
 /// The time between two heartbeats of a unit.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -69,7 +69,7 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     logging::start_quietly()?;
     let stop = signals::stop(HangUp::Stop)?;
     // Another program may take a port after it was found to be free.
-    for _ in 1..TRIES {
+    for _ in 1..MAX_ATTEMPTS {
         match show(&arguments, stop.child_token()).await {
             Err(error) if is_address_in_use(&error) && !stop.is_cancelled() => {}
             ended => return ended,

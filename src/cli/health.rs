@@ -17,7 +17,7 @@ use super::{ConfigFile, logging, shown_json};
 /// How long an answer may take: less than supervisors wait for a probe.
 const TIMEOUT: Duration = Duration::from_secs(4);
 /// The most bytes of an answer that are read: its problems need less.
-const LONGEST: u64 = 16 * 1024;
+const MAX_ANSWER: u64 = 16 * 1024;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -48,6 +48,6 @@ async fn ask(address: SocketAddr, page: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(address).await?;
     stream.write_all(format!("GET {page} HTTP/1.0\r\nhost: {address}\r\n\r\n").as_bytes()).await?;
     let mut answer = Vec::new();
-    stream.take(LONGEST).read_to_end(&mut answer).await?;
+    stream.take(MAX_ANSWER).read_to_end(&mut answer).await?;
     Ok(String::from_utf8_lossy(&answer).into_owned())
 }

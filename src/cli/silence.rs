@@ -12,7 +12,7 @@ use super::output::{OutputArguments, table};
 use super::remote::RemoteArguments;
 use super::times::{moment, span};
 use crate::clock::Timestamp;
-use crate::routing::alert_silence::WantedSilence;
+use crate::routing::alert_silence::SilenceRequest;
 use crate::routing::{Matcher, SilenceId, parse_label_matchers};
 use crate::store::MAX_AUDITED;
 
@@ -151,7 +151,7 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             let access = Access::open(&add.remote).await?;
             let now = access.now();
             let starts_at = add.from.unwrap_or(now);
-            let wanted = WantedSilence {
+            let wanted = SilenceRequest {
                 matchers: add.matchers.into_iter().flat_map(|Matchers(all)| all).collect(),
                 starts_at,
                 ends_at: add.end.after(starts_at),
@@ -171,7 +171,8 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             let ends_at = end.until.unwrap_or_else(|| now + end.span.unwrap_or_default());
             match access.extend(id, ends_at, &author, now).await? {
                 later if later > ends_at => println!(
-                    "silence {id} already lasts until {later}, and is not shortened; to end it: rollcall silence expire {id}"
+                    "silence {id} already lasts until {later}, and is not shortened; to end it: rollcall silence \
+                     expire {id}"
                 ),
                 ends_at => println!("silence {id} ends at {ends_at}"),
             }

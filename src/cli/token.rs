@@ -48,7 +48,7 @@ struct New {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Role {
-    /// Look.
+    /// DueReminders.
     Viewer,
     /// Make silences, acknowledge, pause and replay, too.
     Operator,

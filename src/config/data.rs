@@ -8,7 +8,7 @@ use crate::presence::{Kind, is_label_name};
 use crate::store::{Catalogue, Metric, MetricType};
 
 /// The most metrics of a kind. Each is a series for each unit.
-const MOST: usize = 16;
+const MAX_METRICS: usize = 16;
 /// The longest name, in bytes.
 const MAX_NAME: usize = 100;
 /// The longest pointer, in bytes, and the most levels that it goes down.
@@ -25,8 +25,8 @@ pub(super) fn catalogue(kinds: &[file::Kind], problems: &mut Problems) -> Catalo
     let mut all = Vec::new();
     for (at, kind) in kinds.iter().enumerate() {
         let path = format!("kind[{at}].metric");
-        if kind.metric.len() > MOST {
-            problems.error(&path, format!("names more than {MOST} metrics"));
+        if kind.metric.len() > MAX_METRICS {
+            problems.error(&path, format!("names more than {MAX_METRICS} metrics"));
         }
         let mut metrics: Vec<Metric> = Vec::new();
         for (nr, one) in kind.metric.iter().enumerate() {

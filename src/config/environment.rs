@@ -15,7 +15,7 @@ use serde_json::Value as Options;
 use toml::{Table, Value};
 
 use super::file::options;
-use super::problem::{Problem, is_secretive, suggest, without_value};
+use super::problem::{Problem, may_be_secret, suggest, without_value};
 
 /// The prefix of every variable.
 pub(super) const PREFIX: &str = "ROLLCALL_";
@@ -92,7 +92,7 @@ fn setting(options: &Options, name: &str, text: &str) -> Result<(Vec<String>, Va
 fn describe(path: &[String], error: &toml::de::Error) -> String {
     let message = error.message().trim_end();
     match path.last() {
-        Some(key) if is_secretive(key) => without_value(message),
+        Some(key) if may_be_secret(key) => without_value(message),
         _ => super::problem::rephrase(message),
     }
 }

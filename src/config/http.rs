@@ -53,7 +53,7 @@ pub(super) fn http(http: &Http, base: &Path, problems: &mut Problems) -> http::C
     let unit_metrics_limit =
         problems.number("http.unit_metrics_limit", http.unit_metrics_limit, 1, 100_000_000).into();
     // An address that is none is reported with the receivers.
-    let external_url = links(http, &mut Problems::default()).front();
+    let external_url = links(http, &mut Problems::default()).home_page();
     let external_url = external_url.map(|front| front.trim_end_matches('/').to_owned());
     http::Config {
         listen: http.listen,

@@ -9,13 +9,13 @@ use crate::presence::is_label_name;
 use crate::routing::{InhibitRule, Inhibition, Matcher};
 
 /// The most rules: each costs every silence a comparison.
-const MOST: usize = 1000;
+const MAX_RULES: usize = 1000;
 
 pub(super) fn inhibition(file: &File, problems: &mut Problems) -> Inhibition {
-    if file.inhibit.len() > MOST {
-        problems.error("inhibit", format!("has {} rules; write at most {MOST}", file.inhibit.len()));
+    if file.inhibit.len() > MAX_RULES {
+        problems.error("inhibit", format!("has {} rules; write at most {MAX_RULES}", file.inhibit.len()));
     }
-    let rules = file.inhibit.iter().take(MOST).enumerate();
+    let rules = file.inhibit.iter().take(MAX_RULES).enumerate();
     let rules = rules.map(|(at, one)| rule(&format!("inhibit[{at}]"), one, problems)).collect();
     // Their errors are reported with the kinds.
     let longest = file.kind.iter().map(|kind| kind.timeout.0.saturating_add(kind.grace.0)).max();

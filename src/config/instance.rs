@@ -4,7 +4,7 @@ use super::file::Instance;
 use super::problem::Problems;
 
 /// The longest name, in characters.
-const LONGEST: usize = 64;
+const MAX_NAME: usize = 64;
 
 /// The file in which Linux has the name of the machine.
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
@@ -13,8 +13,8 @@ pub(super) fn name(instance: &Instance, problems: &mut Problems) -> String {
     if instance.name.is_empty() {
         return made_up(&host());
     }
-    if instance.name.len() > LONGEST || !instance.name.chars().all(is_plain) {
-        let text = format!("{:?} is no name; write 1 to {LONGEST} of A-Z a-z 0-9 . _ -", instance.name);
+    if instance.name.len() > MAX_NAME || !instance.name.chars().all(is_plain) {
+        let text = format!("{:?} is no name; write 1 to {MAX_NAME} of A-Z a-z 0-9 . _ -", instance.name);
         problems.error("instance.name", text);
     }
     instance.name.clone()
@@ -28,7 +28,7 @@ pub(super) fn host() -> String {
 /// The name of the machine, for operators, and a random number: several instances may run on one
 /// machine, and an instance is another one after a restart.
 fn made_up(host: &str) -> String {
-    let host: String = host.trim().chars().filter(|c| is_plain(*c)).take(LONGEST - 9).collect();
+    let host: String = host.trim().chars().filter(|c| is_plain(*c)).take(MAX_NAME - 9).collect();
     let host = if host.is_empty() { "rollcall" } else { &host };
     format!("{host}-{:08x}", rand::random::<u32>())
 }

@@ -130,7 +130,7 @@ pub(super) fn without_line(name: &str, error: &toml::de::Error) -> String {
 }
 
 /// Parts of the names of keys that hold secrets. A URL may hold a password, or be a secret as a whole.
-const SECRETIVE: [&str; 12] = [
+const SECRET_NAMES: [&str; 12] = [
     "secret",
     "password",
     "passwd",
@@ -156,7 +156,7 @@ fn shown(line: &str, message: &str) -> Option<String> {
         return (!is_header).then(|| "...".to_owned());
     };
     let name = key.trim().to_ascii_lowercase();
-    if is_known && !is_secretive(&name) && !value.contains('=') {
+    if is_known && !may_be_secret(&name) && !value.contains('=') {
         return None;
     }
     // A long word is no key: it may be a piece of a value of several lines.
@@ -166,8 +166,8 @@ fn shown(line: &str, message: &str) -> Option<String> {
 }
 
 /// Whether a key of that name may hold a secret.
-pub(super) fn is_secretive(name: &str) -> bool {
-    SECRETIVE.iter().any(|word| name.contains(word)) && !name.ends_with("_file")
+pub(super) fn may_be_secret(name: &str) -> bool {
+    SECRET_NAMES.iter().any(|word| name.contains(word)) && !name.ends_with("_file")
 }
 
 /// The message of serde about a value, without the value.

@@ -10,7 +10,7 @@ use toml::Table;
 use url::Url;
 
 use super::file::File;
-use super::problem::is_secretive;
+use super::problem::may_be_secret;
 use crate::http::{Origin, ShownOption, ShownValue};
 
 /// Options that are secretive by their names alone.
@@ -81,7 +81,7 @@ impl Written<'_> {
 }
 
 fn is_closed(key: &str) -> bool {
-    CLOSED.contains(&key) || is_secretive(key) && !OPEN.contains(&key)
+    CLOSED.contains(&key) || may_be_secret(key) && !OPEN.contains(&key)
 }
 
 fn shown(key: &str, value: &Value) -> ShownValue {

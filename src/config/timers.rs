@@ -8,7 +8,7 @@ use crate::presence::{self, TimerClass};
 use crate::store::TimerClasses;
 
 /// The most timers that may wait, of a class and in all.
-const MOST: u64 = 1_000_000_000;
+const MAX_TIMERS: u64 = 1_000_000_000;
 /// The most timers that one token may register in a second.
 const MAX_RATE: u32 = 10_000_000;
 
@@ -21,7 +21,7 @@ pub(super) fn timers(file: &File, problems: &mut Problems) -> TimerRules {
             problems.error(format!("{path}.type"), format!("{:?} is used twice; rename one", one.timer_type));
         }
     }
-    let most = problems.number("timers.max", file.timers.max, 1, MOST);
+    let most = problems.number("timers.max", file.timers.max, 1, MAX_TIMERS);
     let rate = problems.number("timers.rate", file.timers.rate, 0, MAX_RATE);
     if file.mqtt.timers && file.timer.is_empty() {
         problems.error("mqtt.timers", "is of use only with a [[timer]]; add one, or leave the key out");
@@ -32,7 +32,7 @@ pub(super) fn timers(file: &File, problems: &mut Problems) -> TimerRules {
 fn class(path: &str, one: &Timer, receivers: &[Receiver], problems: &mut Problems) -> Option<TimerClass> {
     named_receivers(&format!("{path}.receivers"), &one.receivers, receivers, problems);
     let keep = problems.span(&format!("{path}.keep"), one.keep, Span::from_secs(60), Span::from_days(400));
-    let most = problems.number(&format!("{path}.max"), one.max, 1, MOST);
+    let most = problems.number(&format!("{path}.max"), one.max, 1, MAX_TIMERS);
     let guarantee = match one.guarantee {
         Guarantee::AtLeastOnce => presence::Guarantee::AtLeastOnce,
         Guarantee::AtMostOnce => presence::Guarantee::AtMostOnce,

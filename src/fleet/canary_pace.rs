@@ -118,14 +118,14 @@ fn read(shortest: &RwLock<Shortest>) -> RwLockReadGuard<'_, Shortest> {
 mod tests {
     use super::*;
     use crate::clock::Timestamp;
-    use crate::presence::Standing;
+    use crate::presence::Lifecycle;
 
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
     fn the_shortest_timeout_that_is_met_sets_the_pace_unless_it_is_configured() {
         let rules = KindRules::new("detector".parse().unwrap());
-        let mut facts = Facts::new(Standing::Present, Timestamp::ZERO);
+        let mut facts = Facts::new(Lifecycle::Present, Timestamp::ZERO);
         let (following, fixed) = (CanaryPace::following(3 * SECOND), CanaryPace::fixed(3 * SECOND));
         let paces = |declared: Option<Duration>, facts: &mut Facts| {
             facts.declared_timeout = declared;

@@ -20,14 +20,14 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::mirror::LabelValues;
-use super::{CanaryPace, Mirror, Ownership, RuleBook};
+use super::{CanaryPace, Mirror, Ownership, SharedRules};
 use crate::presence::{Kind, Unit};
 use crate::store::roster::{Count, Counts};
 use crate::store::{Result, Roster, partition_of};
 use crate::telemetry::{Loop, Telemetry};
 
 /// How often instances exchange counts, and how long a count is valid.
-const EVERY: Duration = Duration::from_secs(2);
+const INTERVAL: Duration = Duration::from_secs(2);
 const HOLDS: Duration = Duration::from_secs(8);
 
 /// A kind counts as full for this long after it refused a unit.
@@ -41,7 +41,7 @@ pub struct Census {
     telemetry: Arc<Telemetry>,
     pace: Arc<CanaryPace>,
     kinds: BTreeMap<Kind, Limit>,
-    rules: RuleBook,
+    rules: SharedRules,
     /// The counts of each other instance, by kind and by label.
     elsewhere: Mutex<Vec<Counts>>,
     begun: Instant,
@@ -68,7 +68,7 @@ pub struct Reservation<'a> {
 impl Census {
     /// The census of a mirror.
     pub fn new(
-        rules: RuleBook,
+        rules: SharedRules,
         mirror: Arc<Mirror>,
         telemetry: Arc<Telemetry>,
         pace: Arc<CanaryPace>,
@@ -107,7 +107,7 @@ impl Census {
     }
 
     /// How many units of the whole fleet have a value of a label; `None` if that is not known: units are not counted by
-    /// the label, another instance is of an earlier version, or there are more values than instances exchange.
+    /// the label, another instance does not count by it, or there are more values than instances exchange.
     pub fn units_with(&self, label: &str, value: &str) -> Option<u64> {
         let own = self.mirror.units_with(label, value)?;
         let elsewhere = self.elsewhere.lock().unwrap_or_else(PoisonError::into_inner);
@@ -138,7 +138,7 @@ impl Census {
         ownership: Ownership,
         stop: CancellationToken,
     ) -> anyhow::Result<()> {
-        let mut every = tokio::time::interval(EVERY);
+        let mut every = tokio::time::interval(INTERVAL);
         while stop.run_until_cancelled(every.tick()).await.is_some() {
             let view = ownership.view();
             let others = view.instances.iter().filter(|name| **name != view.instance).cloned().collect();
@@ -248,7 +248,7 @@ mod tests {
         let rules = Arc::new(Rules::default());
         let mirror = Mirror::new(rules.clone(), 1).with_labels(&["site".to_owned()]);
         let telemetry = Arc::new(Telemetry::new(&Clock::system()));
-        let pace = Arc::new(CanaryPace::fixed(EVERY));
+        let pace = Arc::new(CanaryPace::fixed(INTERVAL));
         let census = Census::new(rules.into(), Arc::new(mirror), telemetry, pace);
         // The counts of each other instance: of all values (1: some are left out), and of the units in the north.
         type Others = [(Option<u64>, Option<u64>)];

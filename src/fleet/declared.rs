@@ -13,7 +13,7 @@ use hashbrown::HashMap;
 use crate::presence::{Declared, Heartbeat, Unit};
 
 /// About 40 MB when full.
-const MOST: usize = 2_000_000;
+const MAX_UNITS: usize = 2_000_000;
 
 /// Fingerprints of declarations by unit.
 #[derive(Default)]
@@ -21,25 +21,25 @@ pub struct Declarations(Mutex<HashMap<u64, u64, FixedState>>);
 
 impl Declarations {
     /// Whether the engine already knows everything that the heartbeat declares.
-    pub fn says_nothing_new(&self, beat: &Heartbeat) -> bool {
-        if beat.declared.is_empty() {
+    pub fn declares_nothing_new(&self, heartbeat: &Heartbeat) -> bool {
+        if heartbeat.declared.is_empty() {
             return true;
         }
         // An announced sleep is new each time: it begins with this heartbeat.
-        beat.declared.sleep.is_none()
-            && self.lock().get(&hash(&beat.unit)) == Some(&fingerprint(&beat.declared))
+        heartbeat.declared.sleep.is_none()
+            && self.lock().get(&hash(&heartbeat.unit)) == Some(&fingerprint(&heartbeat.declared))
     }
 
     /// The engine has applied this heartbeat and its declaration.
-    pub fn admitted(&self, beat: &Heartbeat) {
-        if beat.declared.is_empty() {
+    pub fn admitted(&self, heartbeat: &Heartbeat) {
+        if heartbeat.declared.is_empty() {
             return;
         }
         let mut known = self.lock();
-        if known.len() >= MOST {
+        if known.len() >= MAX_UNITS {
             known.clear();
         }
-        known.insert(hash(&beat.unit), fingerprint(&beat.declared));
+        known.insert(hash(&heartbeat.unit), fingerprint(&heartbeat.declared));
     }
 
     /// The unit was removed; its next declaration is new.

@@ -6,8 +6,8 @@
 //!
 //! # What can be delivered again
 //! A dead letter holds its notification. A delivered one is made again from its offline records or its timer, as it was
-//! sealed, as long as the engine has them and the record of attempts has it. Both keep their ids, so a receiver knows the
-//! repetition. A timer that is delivered at most once is never delivered again.
+//! sealed, as long as the engine has them and the record of attempts has it. Both keep their ids, so a receiver knows
+//! the repetition. A timer that is delivered at most once is never delivered again.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -297,7 +297,9 @@ impl Deliveries {
         for receiver in self.receivers(filter).await? {
             let most = MAX_STEP - letters.len();
             if most > 0 {
-                letters.extend(self.records.letters(&receiver, filter.from(), filter.until(), most).await?);
+                letters.extend(
+                    self.records.dead_letters_between(&receiver, filter.from(), filter.until(), most).await?,
+                );
             }
         }
         Ok(letters)

@@ -12,14 +12,14 @@ use crate::clock::Clock;
 use crate::store::Examine;
 use crate::telemetry::{EngineWarning, Loop, Telemetry};
 
-const EVERY: Duration = Duration::from_secs(60);
+const INTERVAL: Duration = Duration::from_secs(60);
 
 /// While a server is away, and after an examination that failed. Also the shortest time between two examinations that
 /// failing calls request.
-const SOON: Duration = Duration::from_secs(5);
+const REQUEST_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The wait before an examination on request: it also repairs errors that are found during the wait.
-const PAUSE: Duration = Duration::from_millis(50);
+const REQUEST_DELAY: Duration = Duration::from_millis(50);
 
 /// The warnings about a server that is away.
 const AWAY: [EngineWarning; 3] =
@@ -42,9 +42,9 @@ pub async fn run(
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
             () = sleep_until(next) => {}
-            () = engine.wants_examination() => sleep(PAUSE).await,
-            () = engine.doubts_its_servers() => {
-                next = next.min(last + SOON);
+            () = engine.wants_examination() => sleep(REQUEST_DELAY).await,
+            () = engine.suspects_its_servers() => {
+                next = next.min(last + REQUEST_INTERVAL);
                 continue;
             }
         }
@@ -58,12 +58,12 @@ pub async fn run(
             Ok(warnings) => warnings,
             Err(error) => {
                 telemetry.engine_failed(Loop::Examination, "", &error);
-                next = last + SOON;
+                next = last + REQUEST_INTERVAL;
                 continue;
             }
         };
         let is_away = warnings.iter().any(|warning| AWAY.contains(&warning.name));
-        next = last + if is_away { SOON } else { EVERY };
+        next = last + if is_away { REQUEST_INTERVAL } else { INTERVAL };
         telemetry.engine_answered(Loop::Examination, "");
         if warnings.iter().all(|warning| warning.name != EngineWarning::ServerDown) {
             EXAMINED.iter().for_each(|examined| telemetry.engine_answered(*examined, ""));

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 
 use crate::clock::Timestamp;
-use crate::presence::{FlapRule, Flaps, Kind, Noted, OfflineRecord, Unit};
+use crate::presence::{FlapNotification, FlapRule, Flaps, Kind, OfflineRecord, Unit};
 use crate::store::{EngineError, FlapChange, FlapStore, Result};
 use crate::telemetry::Telemetry;
 
@@ -66,8 +66,8 @@ impl Flapping {
     }
 
     /// Notes transitions, in order. Answers the notification that follows each.
-    pub async fn note(&self, records: &[&OfflineRecord]) -> Result<Vec<Noted>> {
-        let mut noted = vec![Noted::Plain; records.len()];
+    pub async fn note(&self, records: &[&OfflineRecord]) -> Result<Vec<FlapNotification>> {
+        let mut noted = vec![FlapNotification::Plain; records.len()];
         let mut by_unit: BTreeMap<&Unit, Vec<usize>> = BTreeMap::new();
         for (at, record) in records.iter().enumerate().filter(|(_, one)| self.rules.contains_key(&one.kind)) {
             by_unit.entry(&record.id.unit).or_default().push(at);

@@ -19,7 +19,7 @@ use crate::store::{
 use crate::telemetry::Telemetry;
 
 /// The most sources that are kept. Those that are offline and beyond inhibit nothing, which is logged.
-const MOST: usize = 10_000;
+const MAX_SOURCES: usize = 10_000;
 
 /// How often a change is decided again while other instances change the sources.
 const ATTEMPTS: usize = 20;
@@ -148,13 +148,13 @@ impl Inhibitions {
             if write.is_empty() && forget.is_empty() {
                 return Ok(());
             }
-            let rest = MOST.saturating_sub(sources.len() - forget.len());
+            let rest = MAX_SOURCES.saturating_sub(sources.len() - forget.len());
             let is_added = |unit: &String| !sources.contains_key(unit);
             let added: Vec<String> = write.keys().filter(|unit| is_added(unit)).skip(rest).cloned().collect();
             if !added.is_empty() {
                 tracing::warn!(
                     left_out = added.len(),
-                    "more than {MOST} units inhibit others: the silences of more of them inhibit nothing; write \
+                    "more than {MAX_SOURCES} units inhibit others: the silences of more of them inhibit nothing; write \
                      source_matchers that match fewer"
                 );
                 added.iter().for_each(|unit| drop(write.remove(unit)));

@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use super::Ownership;
 use crate::clock::Clock;
 use crate::fleet::ownership::View;
-use crate::store::roster::Attendance;
+use crate::store::roster::RenewalReply;
 use crate::store::{HearingStore, Result, Roster};
 use crate::telemetry::{EngineWarning, Loop, Telemetry};
 
@@ -30,7 +30,7 @@ use crate::telemetry::{EngineWarning, Loop, Telemetry};
 pub const LENGTH: Duration = Duration::from_millis(2500);
 
 /// The time between two renewals: four may fail.
-pub const EVERY: Duration = Duration::from_millis(500);
+pub const INTERVAL: Duration = Duration::from_millis(500);
 
 /// The shortest time between two renewals, however many instances come and go.
 const SHORTEST: Duration = Duration::from_millis(50);
@@ -83,7 +83,7 @@ impl Lease {
 
     /// Renews until `leave`, then gives the lease up.
     pub async fn keep(self, leave: CancellationToken) -> anyhow::Result<()> {
-        let mut rest = EVERY;
+        let mut rest = INTERVAL;
         loop {
             tokio::select! {
                 () = leave.cancelled() => break,
@@ -92,7 +92,7 @@ impl Lease {
             }
             rest = self.renew().await.unwrap_or_else(|error| {
                 self.telemetry.engine_failed(Loop::Lease, "", &error);
-                EVERY
+                INTERVAL
             });
         }
         let instance = self.view.borrow().instance.clone();
@@ -151,7 +151,7 @@ impl Lease {
                 behind.as_millis()
             ));
         }
-        let (apart, is_ahead) = self.clock.machine_is_off();
+        let (apart, is_ahead) = self.clock.machine_clock_offset();
         (apart > MAX_CLOCK_DIFFERENCE).then(|| {
             let direction = if is_ahead { "ahead of" } else { "behind" };
             format!(
@@ -165,9 +165,9 @@ impl Lease {
 
 /// The time until the next renewal, or until the end of a lease that was not renewed in time. The lease of a running
 /// instance always ends later than the next renewal.
-fn rest(attendance: &Attendance) -> Duration {
+fn rest(attendance: &RenewalReply) -> Duration {
     let end = attendance.first_end.map(|end| end.since(attendance.now) + Duration::from_millis(1));
-    end.map_or(EVERY, |end| end.clamp(SHORTEST, EVERY))
+    end.map_or(INTERVAL, |end| end.clamp(SHORTEST, INTERVAL))
 }
 
 #[cfg(test)]
@@ -181,7 +181,7 @@ mod tests {
         for (ends_in, expected) in [(None, 500), (Some(2000), 500), (Some(300), 301), (Some(3), 50)] {
             let first_end = ends_in.map(|ms| now + Duration::from_millis(ms));
             let attendance =
-                Attendance { now, engine_clock: now, instances: Vec::new(), is_new: false, first_end };
+                RenewalReply { now, engine_clock: now, instances: Vec::new(), is_new: false, first_end };
             assert_eq!(rest(&attendance), Duration::from_millis(expected), "{ends_in:?}");
         }
     }

@@ -25,9 +25,9 @@ use std::time::Duration;
 use foldhash::fast::{FixedState, RandomState};
 use hashbrown::HashMap;
 
-use super::RuleBook;
+use super::SharedRules;
 use crate::clock::Timestamp;
-use crate::presence::{Change, KeyChange, Kind, KindRules, Snapshot, Standing, Unit};
+use crate::presence::{Change, KeyChange, Kind, KindRules, Lifecycle, Snapshot, Unit};
 use crate::store::{by_partition, partition_of, table::Key};
 
 mod block_bounds;
@@ -80,7 +80,7 @@ const LARGE: u64 = 100_000;
 pub struct Mirror {
     /// The kinds, in order; the index is the number of the kind.
     kinds: Vec<Kind>,
-    rules: RuleBook,
+    rules: SharedRules,
     numbers: HashMap<Kind, u16, FixedState>,
     hasher: RandomState,
     unit_counts: KindCounts,
@@ -91,7 +91,7 @@ pub struct Mirror {
 impl Mirror {
     /// An empty mirror of so many partitions; it keeps all of them until [`Mirror::keep`]. Units of kinds without
     /// rules are not kept.
-    pub fn new(rules: impl Into<RuleBook>, partitions: u16) -> Mirror {
+    pub fn new(rules: impl Into<SharedRules>, partitions: u16) -> Mirror {
         let rules = rules.into();
         let mut kinds: Vec<Kind> = rules.rules().keys().cloned().collect();
         kinds.sort();
@@ -162,13 +162,14 @@ impl Mirror {
     }
 
     /// Notes recorded heartbeats of units that are present. The newest of a unit wins.
-    pub fn seen(&self, beats: &[(&Unit, Timestamp)]) {
-        let units = beats.iter().map(|(unit, _)| *unit);
+    pub fn seen(&self, heartbeats: &[(&Unit, Timestamp)]) {
+        let units = heartbeats.iter().map(|(unit, _)| *unit);
         let policy_of = |unit: &Unit| self.rules.of(unit.kind.as_str()).map(|rules| rules.policy);
         for (partition, indexes) in by_partition(units, self.tables.len() as u16) {
-            let beats: Vec<(&Unit, Timestamp)> = indexes.into_iter().map(|index| beats[index]).collect();
-            let keys: Vec<Option<Key>> = beats.iter().map(|(unit, _)| self.key(unit)).collect();
-            self.write(partition).seen(&keys, &beats, policy_of);
+            let heartbeats: Vec<(&Unit, Timestamp)> =
+                indexes.into_iter().map(|index| heartbeats[index]).collect();
+            let keys: Vec<Option<Key>> = heartbeats.iter().map(|(unit, _)| self.key(unit)).collect();
+            self.write(partition).seen(&keys, &heartbeats, policy_of);
         }
     }
 
@@ -187,7 +188,7 @@ impl Mirror {
         };
         let update = change.facts.as_ref().and_then(|facts| RowUpdate::of(facts, alive, &rules));
         let was_there =
-            before.facts.as_ref().is_some_and(|facts| !matches!(facts.standing, Standing::Retired(_)));
+            before.facts.as_ref().is_some_and(|facts| !matches!(facts.lifecycle, Lifecycle::Retired(_)));
         self.table_of(&before.unit).changed(key, update, was_there)
     }
 

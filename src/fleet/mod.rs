@@ -5,7 +5,7 @@
 //! |---|---|
 //! | [`roll`] | reads snapshots, lets `presence` decide and applies the changes |
 //! | [`mirror`] | a copy of this instance's partitions, read without calls of the store |
-//! | [`RuleBook`] | the rules of the configured kinds, which a reload replaces |
+//! | [`SharedRules`] | the rules of the configured kinds, which a reload replaces |
 //! | [`walk`] | compares the mirror with the store, page by page |
 //! | [`lease`], [`ownership`] | the lease of this instance, and the partitions that follow from all leases |
 //! | [`census`] | the number of units of each kind, and whether there is room for another one |
@@ -40,7 +40,7 @@ pub mod operators;
 pub mod ownership;
 pub mod receivers;
 pub mod roll;
-mod rule_book;
+mod shared_rules;
 pub mod silences;
 pub mod strangers;
 pub mod timers;
@@ -59,7 +59,7 @@ pub use operators::{Operators, Subject};
 pub use ownership::Ownership;
 pub use receivers::{ReceiverHealths, Receivers};
 pub use roll::{HearingConfig, Registered, Roll, StoredRecord, UnitChange};
-pub use rule_book::RuleBook;
+pub use shared_rules::SharedRules;
 pub use silences::{Silences, SilencesError};
 pub use strangers::{StrangerReason, Strangers};
 pub use timers::{TimerRules, Timers};

@@ -15,7 +15,7 @@ use crate::store::{DeliveryRecords, Result, Shared, SharedChange, SharedStore};
 /// The longest reason of a failure that is kept, in bytes.
 const MAX_REASON: usize = 400;
 /// How often a write is tried while other instances write.
-const TRIES: usize = 5;
+const MAX_ATTEMPTS: usize = 5;
 
 /// How the attempts at one receiver ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,7 +93,7 @@ impl ReceiverHealths {
     }
 
     async fn write_into_store(&self, seen: &BTreeMap<String, ReceiverHealth>) -> Result<()> {
-        for _ in 0..TRIES {
+        for _ in 0..MAX_ATTEMPTS {
             let shared = self.store.shared(Shared::Receivers).await?;
             let mut known = read(&shared.entries);
             let write = seen.iter().filter_map(|(name, health)| {

@@ -22,7 +22,7 @@ use tokio::sync::Notify;
 
 use super::census::Census;
 use super::declared::Declarations;
-use super::{CanaryPace, Mirror, RuleBook, Rules, Strangers, Transitions};
+use super::{CanaryPace, Mirror, Rules, SharedRules, Strangers, Transitions};
 use crate::clock::Timestamp;
 use crate::presence::{self, Change, Filters, Kind, Registration, Snapshot, Unit};
 use crate::store::{EngineError, FleetStore, Reading, Result};
@@ -57,7 +57,7 @@ const ATTEMPTS: usize = 8;
 /// Applies the rules to the stored state of the fleet.
 pub struct Roll {
     engine: Arc<dyn FleetStore>,
-    rules: RuleBook,
+    rules: SharedRules,
     mirror: Arc<Mirror>,
     telemetry: Arc<Telemetry>,
     config: HearingConfig,
@@ -78,7 +78,7 @@ impl Roll {
     /// `outbox_grew` is notified of each entry of the outbox.
     pub fn new(
         engine: Arc<dyn FleetStore>,
-        rules: impl Into<RuleBook>,
+        rules: impl Into<SharedRules>,
         mirror: Arc<Mirror>,
         telemetry: Arc<Telemetry>,
         config: HearingConfig,
@@ -133,7 +133,7 @@ impl Roll {
         self.rules.rules()
     }
 
-    pub fn rule_book(&self) -> &RuleBook {
+    pub fn shared_rules(&self) -> &SharedRules {
         &self.rules
     }
 

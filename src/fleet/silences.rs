@@ -9,7 +9,7 @@
 use std::sync::{Arc, Mutex};
 
 use crate::clock::Timestamp;
-use crate::routing::alert_silence::{self, MAX_SILENCES, SilenceError, WantedSilence};
+use crate::routing::alert_silence::{self, MAX_SILENCES, SilenceError, SilenceRequest};
 use crate::routing::{AlertSilence, SilenceId};
 use crate::store::{AuditEntry, Audited, EngineError, SilenceChange, SilenceStore, StoredSilences};
 
@@ -52,7 +52,7 @@ impl Silences {
     }
 
     /// The cached alert silences. The first call reads them.
-    pub async fn at_hand(&self) -> Result<Arc<[AlertSilence]>, EngineError> {
+    pub async fn cached(&self) -> Result<Arc<[AlertSilence]>, EngineError> {
         let known = self.known.lock().expect("nothing panics under this lock").clone();
         match known {
             Some((_, silences)) => Ok(silences),
@@ -65,7 +65,7 @@ impl Silences {
     pub async fn put(
         &self,
         id: Option<SilenceId>,
-        wanted: WantedSilence,
+        wanted: SilenceRequest,
         by: &str,
         now: Timestamp,
     ) -> Result<SilenceId, SilencesError> {

@@ -13,7 +13,7 @@ use crate::clock::Timestamp;
 use crate::presence::{HeartbeatResult, Kind, Unit};
 
 /// The most strangers that are listed. The heartbeats of others are counted.
-const MOST: usize = 10_000;
+const MAX_STRANGERS: usize = 10_000;
 /// A stranger that was not heard for this long leaves the list.
 const KEPT: Duration = Duration::from_secs(86_400);
 /// How long the list is taken to be full before it is searched for strangers to leave out.
@@ -153,14 +153,14 @@ impl Strangers {
 
 impl StrangerList {
     fn has_room(&mut self, now: Timestamp) -> bool {
-        if self.by_unit.len() < MOST {
+        if self.by_unit.len() < MAX_STRANGERS {
             return true;
         }
         if self.full_since.is_some_and(|since| now.since(since) < FULL_FOR) {
             return false;
         }
         self.by_unit.retain(|_, stranger| now.since(stranger.last_heard) < KEPT);
-        self.full_since = (self.by_unit.len() >= MOST).then_some(now);
+        self.full_since = (self.by_unit.len() >= MAX_STRANGERS).then_some(now);
         self.full_since.is_none()
     }
 }
@@ -179,16 +179,16 @@ mod tests {
     fn so_many_are_listed_and_the_others_are_counted_until_there_is_room() {
         let strangers = Strangers::default();
         let hear = |number, now| strangers.heard(&unit(number), StrangerReason::Unregistered, 1, now);
-        (0..MOST + 5).for_each(|number| hear(number, NOON));
+        (0..MAX_STRANGERS + 5).for_each(|number| hear(number, NOON));
         let listed = |now| strangers.list(&StrangerFilter::default(), usize::MAX, now);
         let (all, unlisted) = listed(NOON);
-        assert_eq!((all.len(), unlisted), (MOST, 5));
+        assert_eq!((all.len(), unlisted), (MAX_STRANGERS, 5));
         let later = NOON + KEPT;
         hear(0, later);
-        hear(MOST, later);
+        hear(MAX_STRANGERS, later);
         let (all, _) = listed(later);
         let names: Vec<Unit> = all.iter().map(|(unit, _)| unit.clone()).collect();
-        assert_eq!(names, [unit(0), unit(MOST)]);
+        assert_eq!(names, [unit(0), unit(MAX_STRANGERS)]);
         assert_eq!((all[0].1.heartbeats, all[0].1.first_heard), (2, NOON));
         strangers.admitted([&unit(0)]);
         assert_eq!(listed(later).0.len(), 1);

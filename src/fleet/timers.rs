@@ -1,6 +1,6 @@
 //! Timers as clients register, cancel and read them: over HTTP, over MQTT, and from the pages.
 //!
-//! A client's timer is read ([`WantedTimer`]), compared with the configured classes and their limits, and written by
+//! A client's timer is read ([`TimerRequest`]), compared with the configured classes and their limits, and written by
 //! the store, which answers the outcome. Each timer of a batch is answered on its own: a bad one refuses no other.
 //!
 //! # How exact the limits are
@@ -25,9 +25,9 @@ use crate::store::{
 };
 use crate::telemetry::{Telemetry, TimerOutcome};
 
-mod wanted;
+mod request;
 
-pub use wanted::{BadTimer, FARTHEST_DUE, WantedTimer};
+pub use request::{BadTimer, FARTHEST_DUE, TimerRequest};
 
 /// How long counts are used.
 const COUNTED: Duration = Duration::from_secs(1);
@@ -109,7 +109,7 @@ impl Timers {
 
     /// Registers timers, or changes those that wait. Answers in order; of an id that is there twice the last counts.
     /// Safe to repeat.
-    pub async fn register(&self, wanted: &[WantedTimer], now: Timestamp) -> Result<Vec<Answer>> {
+    pub async fn register(&self, wanted: &[TimerRequest], now: Timestamp) -> Result<Vec<Answer>> {
         let rules = self.rules();
         let mut answers: Vec<Option<Answer>> =
             wanted.iter().map(|one| unknown_class(&rules, &one.timer).map(Err)).collect();
@@ -139,7 +139,7 @@ impl Timers {
     /// reached: they may still be changes of timers that wait.
     fn reserve(
         &self,
-        wanted: &[WantedTimer],
+        wanted: &[TimerRequest],
         rules: &TimerRules,
         answers: &[Option<Answer>],
     ) -> BTreeMap<usize, Refused> {
@@ -170,7 +170,7 @@ impl Timers {
     /// Refuses the timers for which there is no room, but those that only change a timer that waits.
     async fn refuse_beyond(
         &self,
-        wanted: &[WantedTimer],
+        wanted: &[TimerRequest],
         beyond: BTreeMap<usize, Refused>,
         answers: &mut [Option<Answer>],
     ) -> Result<()> {
@@ -191,7 +191,7 @@ impl Timers {
     /// Writes the timers that have no answer yet, in order: a call for each run of those that must be new, or need not.
     async fn write(
         &self,
-        wanted: &[WantedTimer],
+        wanted: &[TimerRequest],
         answers: &mut [Option<Answer>],
         now: Timestamp,
     ) -> Result<()> {

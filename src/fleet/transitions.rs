@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard};
 use crate::presence::OfflineRecord;
 
 /// The most transitions that are kept: in a storm, those of a moment.
-const MOST: usize = 4096;
+const MAX_TRANSITIONS: usize = 4096;
 
 /// The newest items of a sequence, by their positions. Cheap to read from any position.
 pub struct Newest<T> {
@@ -75,7 +75,7 @@ pub struct Transitions {
 
 impl Default for Transitions {
     fn default() -> Transitions {
-        Transitions { run: rand::random(), newest: Mutex::new(Newest::new(MOST)) }
+        Transitions { run: rand::random(), newest: Mutex::new(Newest::new(MAX_TRANSITIONS)) }
     }
 }
 

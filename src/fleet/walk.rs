@@ -223,12 +223,12 @@ impl Walk {
         // A partition that was filled while there were others is read again in any case.
         let mut was_alone = true;
         let mut fleet = self.engine.fleet_id();
-        let mut edition = Some(self.roll.rule_book().edition());
+        let mut edition = Some(self.roll.shared_rules().edition());
         loop {
             while !self.mirror.is_filled() {
                 filled.all.notified().await;
             }
-            let newest = self.roll.rule_book().edition();
+            let newest = self.roll.shared_rules().edition();
             let has_new_rules = edition.replace(newest) != Some(newest);
             let shortest = if has_new_rules { Duration::ZERO } else { self.period };
             let pace = WalkPace::new(self.paced_period(shortest));
@@ -272,7 +272,7 @@ impl Walk {
 
     /// Whether the rules are those of the beginning of the round.
     fn is_current(&self, round: &Round) -> bool {
-        round.edition == self.roll.rule_book().edition()
+        round.edition == self.roll.shared_rules().edition()
     }
 
     /// Runs one round over all partitions. `failed`: the partitions whose last comparison failed.
@@ -402,7 +402,7 @@ struct Round {
     again: HashSet<u16>,
     /// Whether no other instance records heartbeats.
     is_alone: bool,
-    /// Of the rules: see [`RuleBook::edition`](super::RuleBook::edition).
+    /// Of the rules: see [`SharedRules::edition`](super::SharedRules::edition).
     edition: u64,
     /// Whether the rules are others than in the round before.
     has_new_rules: bool,

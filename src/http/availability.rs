@@ -25,7 +25,7 @@ use crate::store::Queries;
 
 mod recent;
 
-use recent::{Asked, Recent};
+use recent::{AnswerKey, Recent};
 
 /// The range if the request names no begin.
 const DEFAULT_RANGE: Duration = Duration::from_secs(30 * 86_400);
@@ -131,7 +131,7 @@ async fn availability(State(state): State<AvailabilityState>, uri: Uri) -> Resul
 
 impl AvailabilityState {
     /// Makes an answer for the usual range, and keeps it.
-    async fn renew(&self, asked: Asked) -> Result<Arc<Availability>, Problem> {
+    async fn renew(&self, asked: AnswerKey) -> Result<Arc<Availability>, Problem> {
         let (kind, label) = asked.clone();
         let wanted = AvailabilityQuery { kind, label, ..AvailabilityQuery::default() };
         match self.read_for(&wanted).await {

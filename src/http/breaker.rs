@@ -72,7 +72,7 @@ async fn show(State(state): State<BreakerState>) -> Result<Json<ShownBreaker>, P
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Wanted {
+struct ReleaseRequest {
     author: String,
     #[serde(default)]
     comment: String,
@@ -83,7 +83,7 @@ async fn release(
     Extension(caller): Extension<Caller>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<StatusCode, Problem> {
-    let Wanted { author, comment } = read(&body?)?;
+    let ReleaseRequest { author, comment } = read(&body?)?;
     check(&author, &comment)?;
     let by = caller.by(Some(&author));
     if state.breaker.release((&by, &comment), state.clock.now()).await? {

@@ -125,19 +125,19 @@ async fn replay(
     id: Result<Path<String>, PathRejection>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<DeliveriesChanged>, Problem> {
-    let Nothing {} = read(&body?)?;
+    let EmptyBody {} = read(&body?)?;
     Ok(Json(DeliveriesChanged { count: state.replay(&id?.0, &caller).await?, more: false }))
 }
 
 /// A body that says nothing.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Nothing {}
+struct EmptyBody {}
 
 /// The body of a replay or a purge: the deliveries that are meant.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Wanted {
+struct DeliveriesRequest {
     #[serde(deserialize_with = "object")]
     filter: DeliveryFilter,
     #[serde(default)]
@@ -157,7 +157,7 @@ async fn replay_all(
     Extension(caller): Extension<Caller>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Replayed>, Problem> {
-    let Wanted { filter, cursor } = read::<Wanted>(&body?)?;
+    let DeliveriesRequest { filter, cursor } = read::<DeliveriesRequest>(&body?)?;
     let (changed, next) = state.replay_all(&filter, cursor.as_deref(), &caller).await?;
     Ok(Json(Replayed { changed, next }))
 }
@@ -167,7 +167,7 @@ async fn purge(
     Extension(caller): Extension<Caller>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<DeliveriesChanged>, Problem> {
-    let Wanted { filter, .. } = read::<Wanted>(&body?)?;
+    let DeliveriesRequest { filter, .. } = read::<DeliveriesRequest>(&body?)?;
     Ok(Json(state.deliveries.purge(&filter, &caller.by(None), state.clock.now()).await?))
 }
 

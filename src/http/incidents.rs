@@ -45,16 +45,16 @@ pub(super) struct Incidents {
 
 struct RecentlyRead {
     at: Instant,
-    lasting: Arc<Lasting>,
+    lasting: Arc<OngoingIncident>,
 }
 
 /// The content of the page.
-pub(super) struct Lasting {
+pub(super) struct OngoingIncident {
     pub at: Timestamp,
     /// The trip that holds notifications.
     pub trip: Option<Trip>,
     /// Those with most units first.
-    pub groups: Vec<LastingGroup>,
+    pub groups: Vec<OngoingGroup>,
     /// How many groups are left out.
     pub more_groups: usize,
     /// Whether there are open records that are in no group here, because there are too many.
@@ -64,7 +64,7 @@ pub(super) struct Lasting {
 }
 
 /// A group whose silences last.
-pub(super) struct LastingGroup {
+pub(super) struct OngoingGroup {
     pub labels: Labels,
     pub receivers: Vec<String>,
     /// How many units are offline; of these, how many an operator takes care of, and how many are silenced.
@@ -90,7 +90,7 @@ impl Incidents {
     }
 
     /// The content of the page, up to [`RECENT`] old.
-    pub async fn recent(&self) -> Result<Arc<Lasting>, Problem> {
+    pub async fn recent(&self) -> Result<Arc<OngoingIncident>, Problem> {
         let mut recent = self.recent.lock().await;
         if let Some(read) = recent.as_ref().filter(|read| read.at.elapsed() < RECENT) {
             return Ok(read.lasting.clone());
@@ -107,11 +107,11 @@ impl Incidents {
         Ok(is_released)
     }
 
-    async fn read(&self) -> Result<Lasting, Problem> {
+    async fn read(&self) -> Result<OngoingIncident, Problem> {
         let (now, routes) = (self.clock.now(), self.routes.borrow().clone());
         let trip = self.breaker.last().await?.filter(|trip| routes.has_breaker && trip.is_held());
         let silences = self.silences.current().await?;
-        let mut groups: BTreeMap<(String, Labels), LastingGroup> = BTreeMap::new();
+        let mut groups: BTreeMap<(String, Labels), OngoingGroup> = BTreeMap::new();
         let mut pages = OpenPages::new(&*self.records);
         let mut read = 0;
         while read < MAX_RECORDS
@@ -130,25 +130,25 @@ impl Incidents {
                     let labels = group.key().1.clone();
                     let receivers = || taken.route.receivers.clone();
                     group
-                        .or_insert_with(|| LastingGroup::new(labels, receivers(), &record))
+                        .or_insert_with(|| OngoingGroup::new(labels, receivers(), &record))
                         .add(&record, is_silenced);
                 }
             }
         }
-        let mut groups: Vec<LastingGroup> = groups.into_values().collect();
+        let mut groups: Vec<OngoingGroup> = groups.into_values().collect();
         groups.sort_by_key(|group| (std::cmp::Reverse(group.offline), group.first.deadline));
         let more_groups = groups.len().saturating_sub(MAX_GROUPS);
         groups.truncate(MAX_GROUPS);
         let hearing = self.roll.hearing();
         let blind = hearing.ledger.intervals().iter().rev().take(MAX_BLIND).copied().collect();
-        Ok(Lasting { at: now, trip, groups, more_groups, is_cut: pages.has_more().await?, blind })
+        Ok(OngoingIncident { at: now, trip, groups, more_groups, is_cut: pages.has_more().await?, blind })
     }
 }
 
-impl LastingGroup {
-    fn new(labels: Labels, receivers: Vec<String>, first: &OfflineRecord) -> LastingGroup {
+impl OngoingGroup {
+    fn new(labels: Labels, receivers: Vec<String>, first: &OfflineRecord) -> OngoingGroup {
         let (first, newest) = (first.clone(), first.deadline);
-        LastingGroup { labels, receivers, offline: 0, acknowledged: 0, silenced: 0, first, newest }
+        OngoingGroup { labels, receivers, offline: 0, acknowledged: 0, silenced: 0, first, newest }
     }
 
     fn add(&mut self, record: &OfflineRecord, is_silenced: bool) {

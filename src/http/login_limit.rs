@@ -48,7 +48,7 @@ impl LoginLimit {
     }
 
     /// Takes back the count of a login with a known token. Earlier wrong ones stay.
-    pub fn forgive(&self, client: IpAddr) {
+    pub fn uncount(&self, client: IpAddr) {
         if let Some(wrong) = self.clients().get_mut(&client_network(client)) {
             wrong.count = wrong.count.saturating_sub(1);
         }
@@ -69,7 +69,7 @@ mod tests {
         let [one, same, other]: [IpAddr; 3] =
             ["2001:db8::1", "2001:db8::ffff:1", "192.0.2.1"].map(|address| address.parse().unwrap());
         assert!(limit.count(one, now).is_ok());
-        limit.forgive(one);
+        limit.uncount(one);
         for _ in 0..MAX_WRONG {
             assert!(limit.count(one, now).is_ok());
         }

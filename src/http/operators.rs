@@ -40,7 +40,7 @@ pub(super) fn pages(sources: &Sources, has_tokens: HasTokens) -> Router {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct WantedAck {
+struct AcknowledgementRequest {
     author: String,
     #[serde(default)]
     comment: String,
@@ -52,7 +52,7 @@ async fn acknowledge(
     id: Result<Path<String>, PathRejection>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<StatusCode, Problem> {
-    let (id, WantedAck { author, comment }) = (record(&id?.0)?, read(&body?)?);
+    let (id, AcknowledgementRequest { author, comment }) = (record(&id?.0)?, read(&body?)?);
     check(&author, &comment)?;
     let (by, at) = (caller.by(Some(&author)), state.clock.now());
     let acknowledged =

@@ -67,7 +67,7 @@ async fn probe(
 impl ProbeState {
     /// The metrics of a unit; `None` if it is unknown or was removed.
     async fn text(&self, unit: &Unit, format: Format) -> Result<Option<Vec<u8>>, Problem> {
-        let Some(rules) = self.roll.rule_book().of(unit.kind.as_str()) else { return Ok(None) };
+        let Some(rules) = self.roll.shared_rules().of(unit.kind.as_str()) else { return Ok(None) };
         let Some(seen) = self.units.read(std::slice::from_ref(unit)).await?.into_iter().next() else {
             return Ok(None);
         };

@@ -15,7 +15,7 @@ use super::body::read;
 use super::changes::{self, Caller, HasTokens, MAX_BODY};
 use super::operators::{OperatorState, UnitPath, check, unit};
 use super::problem::Problem;
-use super::settings::WantedSettings;
+use super::settings::SettingsRequest;
 use super::{Role, Sources};
 use crate::fleet::{Subject, UnitChange};
 
@@ -46,7 +46,7 @@ async fn register(
     caller.require(Role::Admin)?;
     let (unit, Signed { author, comment, settings }) = (unit(path)?, read(&body?)?);
     check(&author, &comment)?;
-    let wanted = WantedSettings::from_json(settings).and_then(|wanted| wanted.check(&unit, state.now()));
+    let wanted = SettingsRequest::from_json(settings).and_then(|wanted| wanted.check(&unit, state.now()));
     let wanted = wanted.map_err(Problem::bad_request)?;
     let by = caller.by(Some(&author));
     state.change(Subject::Unit(unit), UnitChange::Register(wanted), (&by, &comment)).await

@@ -18,7 +18,7 @@ use super::proxies::client_network;
 const MAX_CLIENTS: usize = 10_000;
 
 /// How far a client may be ahead.
-const AHEAD: Duration = Duration::from_secs(2);
+const MAX_BURST: Duration = Duration::from_secs(2);
 
 /// The sender of a request, as far as the limit tells senders apart.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -65,8 +65,8 @@ impl RequestLimit {
         }
         let until = accounted.get(&client).copied().unwrap_or(now).max(now) + self.each;
         let ahead = until.duration_since(now);
-        if ahead > AHEAD {
-            return Err(ahead - AHEAD);
+        if ahead > MAX_BURST {
+            return Err(ahead - MAX_BURST);
         }
         if accounted.len() < MAX_CLIENTS || accounted.contains_key(&client) {
             accounted.insert(client, until);

@@ -1,8 +1,9 @@
 //! Sessions of browsers: a cookie that names a token, until when it is valid, and a signature.
 //!
 //! # Why nothing is stored
-//! Every instance knows the key of the fleet and the same tokens, so a session that began at one of them is valid at all,
-//! also after a restart. The digest of the token is part of the key: a token that is changed or removed ends its sessions.
+//! Every instance knows the key of the fleet and the same tokens, so a session that began at one of them is valid at
+//! all, also after a restart. The digest of the token is part of the key: a token that is changed or removed ends its
+//! sessions.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -69,7 +70,7 @@ impl Sessions {
         self.limit.count(client, now).map_err(Refused::TooManyWrong)?;
         let cookie = self.begin(token, now);
         match cookie {
-            Some(_) => self.limit.forgive(client),
+            Some(_) => self.limit.uncount(client),
             None => {
                 tracing::info!(%client, "a login with an unknown token was refused");
                 tokio::time::sleep(WRONG_WAITS).await;

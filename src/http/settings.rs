@@ -19,7 +19,7 @@ pub(super) const PARENT: &str = "parent";
 /// that is missing stays as it is.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(super) struct WantedSettings {
+pub(super) struct SettingsRequest {
     pub timeout_seconds: Option<f64>,
     pub grace_seconds: Option<f64>,
     pub labels: Option<Labels>,
@@ -38,8 +38,8 @@ fn some<'de, T: Deserialize<'de>, D: serde::Deserializer<'de>>(
     Option::<T>::deserialize(from).map(Some)
 }
 
-impl WantedSettings {
-    pub fn from_json(fields: Map<String, Value>) -> Result<WantedSettings, String> {
+impl SettingsRequest {
+    pub fn from_json(fields: Map<String, Value>) -> Result<SettingsRequest, String> {
         serde_json::from_value(Value::Object(fields)).map_err(|error| error.to_string())
     }
 

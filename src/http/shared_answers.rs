@@ -40,7 +40,7 @@ impl MaxAge {
 
 /// The last answers, by their questions. Cheap to share.
 pub(super) struct SharedAnswers<T> {
-    kept: Arc<Mutex<HashMap<String, Arc<Kept<T>>>>>,
+    kept: Arc<Mutex<HashMap<String, Arc<CachedAnswer<T>>>>>,
     /// How many are kept; the oldest leaves for another one.
     most: usize,
 }
@@ -51,15 +51,15 @@ impl<T> Clone for SharedAnswers<T> {
     }
 }
 
-struct Kept<T> {
+struct CachedAnswer<T> {
     last: Mutex<Option<Answer<T>>>,
     /// Held while an answer is made.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
-impl<T> Default for Kept<T> {
-    fn default() -> Kept<T> {
-        Kept { last: Mutex::new(None), turn: Arc::default() }
+impl<T> Default for CachedAnswer<T> {
+    fn default() -> CachedAnswer<T> {
+        CachedAnswer { last: Mutex::new(None), turn: Arc::default() }
     }
 }
 
@@ -116,7 +116,7 @@ impl<T: Send + Sync + 'static> SharedAnswers<T> {
     }
 
     /// Removes an expired answer unless a request waits for the next one.
-    fn leave(&self, asked: &str, kept: &Arc<Kept<T>>) {
+    fn leave(&self, asked: &str, kept: &Arc<CachedAnswer<T>>) {
         let mut all = self.kept.lock().expect("nothing panics under this lock");
         // The other holder is the map.
         if Arc::strong_count(kept) == 2 && all.get(asked).is_some_and(|of_map| Arc::ptr_eq(of_map, kept)) {
@@ -129,7 +129,7 @@ impl<T: Send + Sync + 'static> SharedAnswers<T> {
         self.kept.lock().expect("nothing panics under this lock").clear();
     }
 
-    fn kept(&self, asked: &str) -> Arc<Kept<T>> {
+    fn kept(&self, asked: &str) -> Arc<CachedAnswer<T>> {
         let mut all = self.kept.lock().expect("nothing panics under this lock");
         if let Some(kept) = all.get(asked) {
             return kept.clone();
@@ -146,7 +146,7 @@ impl<T: Send + Sync + 'static> SharedAnswers<T> {
     }
 }
 
-impl<T> Kept<T> {
+impl<T> CachedAnswer<T> {
     /// Makes the next answer; `_turn`: so that no other request does.
     async fn renew(
         &self,

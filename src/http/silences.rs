@@ -19,7 +19,7 @@ use super::changes::{self, Caller, HasTokens, MAX_BODY};
 use super::problem::{Problem, page_limit, query};
 use crate::clock::{Clock, Timestamp, parse_span};
 use crate::fleet::Silences;
-use crate::routing::alert_silence::{SilenceState, WantedSilence, in_order};
+use crate::routing::alert_silence::{SilenceRequest, SilenceState, in_order};
 use crate::routing::{AlertSilence, Matcher, SilenceId, parse_label_matchers};
 
 const DEFAULT_LIMIT: usize = 100;
@@ -161,7 +161,7 @@ impl SilencesState {
     pub async fn put(
         &self,
         id: Option<SilenceId>,
-        wanted: WantedSilence,
+        wanted: SilenceRequest,
         caller: &Caller,
     ) -> Result<SilenceId, Problem> {
         let by = caller.by(Some(&wanted.author));
@@ -192,7 +192,7 @@ impl ShownSilence {
 
 impl PostedSilence {
     /// `before`: the begin of the silence that is changed, which it keeps unless another one is asked for.
-    fn wanted(self, now: Timestamp, before: Option<Timestamp>) -> Result<WantedSilence, Problem> {
+    fn wanted(self, now: Timestamp, before: Option<Timestamp>) -> Result<SilenceRequest, Problem> {
         let starts_at = self.starts_at.or(before).unwrap_or(now);
         let span = |text: &str| {
             let span = parse_span(text).filter(|span| *span > Duration::ZERO);
@@ -209,7 +209,7 @@ impl PostedSilence {
             matchers.extend(read_matchers(text)?);
         }
         let (author, comment) = (self.author, self.comment);
-        Ok(WantedSilence { matchers, starts_at, ends_at, author, comment })
+        Ok(SilenceRequest { matchers, starts_at, ends_at, author, comment })
     }
 }
 

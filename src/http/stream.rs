@@ -42,12 +42,12 @@ use feed::Feed;
 const PATH: &str = "/api/v1/stream";
 
 /// The time between two looks at the fleet.
-const EVERY: Duration = Duration::from_secs(1);
+const INTERVAL: Duration = Duration::from_secs(1);
 
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 /// How long a stream lasts. A client connects again then, and its token or session is looked at again.
-const LONGEST: Duration = Duration::from_secs(900);
+const MAX_LIFE: Duration = Duration::from_secs(900);
 
 /// The most clients of an instance; a connection for other pages is left to every address.
 const MAX_CLIENTS: usize = 512;
@@ -138,7 +138,7 @@ async fn stream(State(state): State<StreamState>, uri: Uri, headers: HeaderMap) 
     };
     let last = headers.get(LAST_EVENT_ID).and_then(|id| id.to_str().ok()).filter(|id| !id.is_empty());
     let follower = Follower::begin(state, last, client).await;
-    let end = Instant::now() + LONGEST;
+    let end = Instant::now() + MAX_LIFE;
     let events = unfold(follower, move |mut follower| async move {
         let event = follower.next(end).await?;
         Some((Ok::<Event, Infallible>(event), follower))
@@ -180,7 +180,7 @@ impl Follower {
                 self.read.tag = shown.tag.clone();
                 return Some(Event::default().event("summary").id(self.read.id()).data(&*shown.json));
             }
-            self.state.stop.run_until_cancelled(sleep(EVERY)).await?;
+            self.state.stop.run_until_cancelled(sleep(INTERVAL)).await?;
         }
         None
     }

@@ -267,7 +267,7 @@ impl Summaries {
             tokio::join!(self.own_part(MaxAge::EXACT), self.peers.ask::<Part>(PATH), trip);
         let own = own?;
         let mut parts = others.parts;
-        // An instance of an earlier version does not say of which moment its part is.
+        // Not every part says of which moment it is.
         let at = parts.iter().filter_map(|part| part.at).chain(own.at).min();
         let at = at.unwrap_or_else(|| self.clock.now());
         parts.push(own);

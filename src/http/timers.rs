@@ -20,7 +20,7 @@ use super::changes::{self, Caller, HasTokens};
 use super::problem::Problem;
 use super::{Role, Sources};
 use crate::clock::{Clock, Timestamp};
-use crate::fleet::timers::{Refused, WantedTimer};
+use crate::fleet::timers::{Refused, TimerRequest};
 use crate::fleet::{Silences, Timers};
 use crate::presence::{TimerId, TimerType};
 use crate::store::{AuditEntry, Audited, TimerRegistered};
@@ -86,7 +86,7 @@ struct Put<'a> {
 }
 
 impl<'a> Put<'a> {
-    fn of(wanted: &'a WantedTimer, registered: TimerRegistered) -> Put<'a> {
+    fn of(wanted: &'a TimerRequest, registered: TimerRegistered) -> Put<'a> {
         let result = match registered {
             TimerRegistered::Created => "created",
             TimerRegistered::Changed | TimerRegistered::Exists => "changed",
@@ -117,7 +117,7 @@ async fn register(
 ) -> Result<(StatusCode, Json<serde_json::Value>), Problem> {
     state.admit(&caller)?;
     let (id, body, now) = (timer_id(id)?, body?, state.clock.now());
-    let wanted = WantedTimer::read(&body, Some(&id), now).map_err(|bad| {
+    let wanted = TimerRequest::read(&body, Some(&id), now).map_err(|bad| {
         state.timers.refused(TimerOutcome::Bad);
         Problem::bad_request(bad.why)
     })?;

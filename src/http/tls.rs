@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::trust::{self, ServerFiles, ServerPem, TlsError};
 
 /// How often the files are read.
-const EVERY: Duration = Duration::from_secs(5);
+const INTERVAL: Duration = Duration::from_secs(5);
 
 /// The TLS address and the certificate of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,7 +72,7 @@ impl Certificate {
         let mut is_reported = false;
         let renewing = async {
             loop {
-                tokio::time::sleep(EVERY).await;
+                tokio::time::sleep(INTERVAL).await;
                 let files = self.files.clone();
                 let Ok(read) = tokio::task::spawn_blocking(move || read(&files)).await else {
                     continue;

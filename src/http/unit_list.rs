@@ -31,7 +31,7 @@ use super::unit_filter::{known_kind, label_pair};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::mirror::{Archive, ListKey, ListOrder, ListQuery, ListedUnit, UnitFilter};
 use crate::fleet::{Mirror, Roll};
-use crate::presence::{self, Acknowledgement, Labels, MAX_ID, RecordId, Snapshot, Standing, Unit};
+use crate::presence::{self, Acknowledgement, Labels, Lifecycle, MAX_ID, RecordId, Snapshot, Unit};
 use crate::store::UnitStore;
 
 const PATH: &str = "/api/v1/units";
@@ -221,7 +221,7 @@ impl UnitLists {
         let ages = others.parts.iter().map(|part| part.mirror_age_seconds);
         // `None` is less than every age.
         let mirror_age_seconds = ages.chain([own.mirror_age_seconds]).flatten().reduce(f64::max);
-        // An instance of an earlier version does not say of which moment its part is.
+        // Not every part says of which moment it is.
         let at = others.parts.iter().filter_map(|part| part.at).chain(own.at).min();
         let at = at.unwrap_or_else(|| self.clock.now());
         let listed = merged(others.parts, &own, order, limit);
@@ -286,7 +286,7 @@ impl UnitLists {
 
 fn details(seen: Snapshot, now: Timestamp) -> Details {
     let Some(facts) = seen.facts else { return Details::default() };
-    let is_offline = matches!(facts.standing, Standing::Offline(_));
+    let is_offline = matches!(facts.lifecycle, Lifecycle::Offline(_));
     Details {
         record: is_offline.then_some(RecordId { unit: seen.unit, last_seen: facts.last_seen }),
         acknowledged: facts.acknowledged.filter(|_| is_offline),

@@ -15,8 +15,8 @@ use super::{AlertRoutes, Sources};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Flapping, Roll};
 use crate::presence::{
-    self, Hearing, Interval, Kind, KindRules, Labels, NameError, OfflineRecord, RecordId, Snapshot, Standing,
-    TimeoutRule, Unit, UnitId,
+    self, Hearing, Interval, Kind, KindRules, Labels, Lifecycle, NameError, OfflineRecord, RecordId,
+    Snapshot, TimeoutRule, Unit, UnitId,
 };
 use crate::store::{Catalogue, DataStore, FlapStore, MetricType, Queries, UnitStore};
 use crate::telemetry::Telemetry;
@@ -97,7 +97,7 @@ impl UnitViews {
 
     /// A unit as the engine holds it now.
     pub async fn view(&self, unit: &Unit) -> Result<UnitView, Problem> {
-        let Some(rules) = self.roll.rule_book().of(unit.kind.as_str()) else {
+        let Some(rules) = self.roll.shared_rules().of(unit.kind.as_str()) else {
             let detail = format!("there is no kind {} in the configuration", unit.kind);
             return Err(Problem::not_found(detail));
         };
@@ -151,11 +151,11 @@ impl UnitView {
         let Snapshot { unit, alive, facts, .. } = seen;
         let facts = facts?;
         let newest = alive.map_or(facts.last_seen, |alive| alive.max(facts.last_seen));
-        let archived = match &facts.standing {
-            Standing::Offline(silence) => rules.is_archived(silence.deadline, now),
+        let archived = match &facts.lifecycle {
+            Lifecycle::Offline(silence) => rules.is_archived(silence.deadline, now),
             _ => false,
         };
-        let open = matches!(facts.standing, Standing::Offline(_))
+        let open = matches!(facts.lifecycle, Lifecycle::Offline(_))
             .then(|| RecordId { unit: unit.clone(), last_seen: facts.last_seen });
         let policy = facts.policy(rules);
         let ahead = |absence: &Interval| absence.to > now;

@@ -37,7 +37,7 @@ const GONE: &str = "/gone";
 pub(super) const GONE_FILTER: &str = "rollcall/canary/+/gone";
 
 /// More than the payload of any canary and any last will.
-const LONGEST: usize = 512;
+const MAX_BYTES: usize = 512;
 
 /// Reports a canary that no instance of the fleet sent.
 pub(super) const FORGED: &str = "a canary that Rollcall did not send is not believed; let only the user of Rollcall \
@@ -89,7 +89,7 @@ impl Canary {
 
     /// The canary that came by this topic, if an instance of the fleet sent it there.
     pub fn read(key: &Key, topic: &str, payload: &[u8]) -> Option<Canary> {
-        if payload.len() > LONGEST {
+        if payload.len() > MAX_BYTES {
             return None;
         }
         let canary: Canary = serde_json::from_slice(payload).ok()?;
@@ -109,7 +109,7 @@ impl Canary {
 pub(super) fn is_of_another_fleet(key: &Key, payload: &[u8]) -> bool {
     let read = || serde_json::from_slice::<Canary>(payload).ok();
     let is_tag = |tag: &str| tag.len() == 16 && tag.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let other = (payload.len() <= LONGEST).then(read).flatten();
+    let other = (payload.len() <= MAX_BYTES).then(read).flatten();
     other.is_some_and(|canary| is_tag(&canary.instance) && canary.instance != key.tag())
 }
 
@@ -140,7 +140,7 @@ pub(super) fn gone_payload(member: &ShareMember) -> Vec<u8> {
 /// The member that the broker has dropped, if this is a last will.
 pub(super) fn read_gone(topic: &str, payload: &[u8]) -> Option<ShareMember> {
     let client_id = topic.strip_prefix(PREFIX)?.strip_suffix(GONE)?;
-    if client_id.is_empty() || client_id.contains('/') || payload.len() > LONGEST {
+    if client_id.is_empty() || client_id.contains('/') || payload.len() > MAX_BYTES {
         return None;
     }
     let GonePayload { share, connection } = serde_json::from_slice(payload).ok()?;

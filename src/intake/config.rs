@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::topic::{Template, Topics};
 use super::{Fields, Tls};
 use crate::address::BrokerAddress;
-use crate::fleet::RuleBook;
+use crate::fleet::SharedRules;
 use crate::presence::{Filters, Kind};
 
 /// The most connections of one process.
@@ -119,11 +119,11 @@ impl Config {
     ///
     /// # Errors
     /// An invalid template.
-    pub fn filters(&self, rules: &RuleBook) -> anyhow::Result<Filters> {
+    pub fn filters(&self, rules: &SharedRules) -> anyhow::Result<Filters> {
         Ok(self.topics(rules)?.filters_of_kinds())
     }
 
-    pub(super) fn topics(&self, rules: &RuleBook) -> anyhow::Result<Topics> {
+    pub(super) fn topics(&self, rules: &SharedRules) -> anyhow::Result<Topics> {
         let mut templates = Vec::new();
         for (text, kind) in &self.topics {
             if let Some(kind) = kind {

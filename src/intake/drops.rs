@@ -14,7 +14,7 @@ use crate::telemetry::Telemetry;
 pub(super) const TOPIC: &str = "$SYS/broker/publish/messages/dropped";
 
 /// A count that has not grown for this long does not grow any more. Brokers publish it every ten seconds.
-const OVER: Duration = Duration::from_secs(60);
+const SETTLED_AFTER: Duration = Duration::from_secs(60);
 
 /// Follows the count.
 pub(super) struct BrokerDrops {
@@ -43,7 +43,7 @@ impl BrokerDrops {
 
     /// Ends the warning when the count has not grown for long enough.
     pub fn settle(&mut self, now: Timestamp) {
-        if self.grew_at.is_some_and(|grew_at| now.since(grew_at) >= OVER) {
+        if self.grew_at.is_some_and(|grew_at| now.since(grew_at) >= SETTLED_AFTER) {
             self.grew_at = None;
             self.telemetry.broker_drops_no_more();
         }

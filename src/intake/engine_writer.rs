@@ -36,14 +36,15 @@ pub(super) struct EngineWriter {
 
 impl EngineWriter {
     /// Whether the heartbeats are recorded; `false`: Rollcall is stopping and the engine away.
-    pub async fn hear(&self, beats: &[Heartbeat]) -> bool {
-        let mut open: Vec<Range<usize>> = Vec::from_iter((!beats.is_empty()).then_some(0..beats.len()));
+    pub async fn hear(&self, heartbeats: &[Heartbeat]) -> bool {
+        let mut open: Vec<Range<usize>> =
+            Vec::from_iter((!heartbeats.is_empty()).then_some(0..heartbeats.len()));
         let mut failures = 0;
         while let Some(range) = open.pop() {
-            match self.roll.hear(&beats[range.clone()], self.clock.now()).await {
+            match self.roll.hear(&heartbeats[range.clone()], self.clock.now()).await {
                 Ok(()) => self.answered(BEATS, &mut failures),
                 Err(EngineError::Damaged(why)) if range.len() == 1 => {
-                    let unit = &beats[range.start].unit;
+                    let unit = &heartbeats[range.start].unit;
                     tracing::error!(%unit, "heartbeat left out, what is stored of its unit cannot be read: {why}");
                 }
                 Err(EngineError::Damaged(_)) => {
@@ -65,7 +66,7 @@ impl EngineWriter {
 
     /// Asks until there is an answer; `None` if Rollcall is stopping and the engine away.
     /// `what` names the request, for readiness.
-    pub async fn insist<T, F>(&self, what: &'static str, ask: impl Fn() -> F) -> Option<T>
+    pub async fn ask_until_answered<T, F>(&self, what: &'static str, ask: impl Fn() -> F) -> Option<T>
     where
         F: Future<Output = crate::store::Result<T>>,
     {

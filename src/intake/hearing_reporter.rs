@@ -138,7 +138,9 @@ impl HearingReporter {
         };
         let probed = self.probes.probed(&writer.roll, sent_at);
         if writer
-            .insist("canaries", || writer.roll.canary_of(&subscription, sent_at, unbroken, &probed))
+            .ask_until_answered("canaries", || {
+                writer.roll.canary_of(&subscription, sent_at, unbroken, &probed)
+            })
             .await?
         {
             self.probes.reported();
@@ -172,7 +174,7 @@ impl HearingReporter {
              Rollcall write to {}#?",
             canary::PREFIX
         );
-        writer.insist("members", || writer.roll.attend(member, sent_at, release)).await
+        writer.ask_until_answered("members", || writer.roll.attend(member, sent_at, release)).await
     }
 
     /// A canary of a connection that does not attend yet.
@@ -189,7 +191,7 @@ impl HearingReporter {
             return Some(());
         }
         let now = writer.clock.now();
-        writer.insist("members", || writer.roll.attend(member, now, release)).await?;
+        writer.ask_until_answered("members", || writer.roll.attend(member, now, release)).await?;
         writer.telemetry.canary_returned(now.since(sent_at));
         self.attends = member.connection;
         self.last_canary = Some((member.connection, now));
@@ -209,7 +211,7 @@ impl HearingReporter {
         at: Timestamp,
         link: &watch::Receiver<Link>,
     ) -> Option<()> {
-        if writer.insist("members", || writer.roll.gone(member, at)).await? {
+        if writer.ask_until_answered("members", || writer.roll.gone(member, at)).await? {
             tracing::warn!(
                 share = member.share,
                 client_id = member.client_id,
@@ -225,7 +227,7 @@ impl HearingReporter {
         let Some(member) = self.member(connection).filter(|_| self.attends == connection) else {
             return Some(());
         };
-        writer.insist("members", || writer.roll.leave(&member)).await?;
+        writer.ask_until_answered("members", || writer.roll.leave(&member)).await?;
         self.attends = 0;
         self.proof.send_modify(|proof| proof.left = true);
         Some(())
@@ -253,7 +255,7 @@ impl HearingEvent {
 }
 
 /// The most probes of a filter that wait for a canary; beyond it the oldest are forgotten, and that time is blind.
-const MOST: usize = 1000;
+const MAX_PROBES: usize = 1000;
 
 /// Proofs of probes that were not reported yet.
 struct ProbeReports {
@@ -272,7 +274,7 @@ impl ProbeReports {
 
     fn returned(&mut self, index: usize, sent_at: Timestamp) {
         let returned = &mut self.returned[index];
-        if returned.len() == MOST {
+        if returned.len() == MAX_PROBES {
             returned.remove(0);
         }
         returned.push(sent_at);

@@ -35,7 +35,7 @@ pub(super) struct PayloadFields {
 
 /// The fields to read from a payload.
 #[derive(Clone, Copy)]
-pub(super) struct Wanted<'a> {
+pub(super) struct FieldSelection<'a> {
     pub fields: Option<&'a Fields>,
     pub metrics: Option<&'a MetricTree>,
 }
@@ -49,14 +49,14 @@ pub(super) struct Scanned {
 }
 
 /// Reads a payload that is one JSON object.
-pub(super) fn scan(payload: &[u8], wanted: Wanted) -> serde_json::Result<Scanned> {
+pub(super) fn scan(payload: &[u8], wanted: FieldSelection) -> serde_json::Result<Scanned> {
     let mut deserializer = serde_json::Deserializer::from_slice(payload);
     let scanned = deserializer.deserialize_map(PayloadVisitor(wanted))?;
     deserializer.end()?;
     Ok(scanned)
 }
 
-struct PayloadVisitor<'a>(Wanted<'a>);
+struct PayloadVisitor<'a>(FieldSelection<'a>);
 
 impl<'de> Visitor<'de> for PayloadVisitor<'_> {
     type Value = Scanned;
@@ -66,7 +66,7 @@ impl<'de> Visitor<'de> for PayloadVisitor<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Scanned, A::Error> {
-        let Wanted { fields, metrics } = self.0;
+        let FieldSelection { fields, metrics } = self.0;
         let values = vec![None; metrics.map_or(0, MetricTree::metrics)];
         let mut scanned = Scanned { fields: PayloadFields::default(), values };
         if let Some(tree) = metrics {
@@ -304,7 +304,7 @@ mod tests {
     const DEEP: usize = 100_000;
 
     fn fields_of(payload: &str) -> serde_json::Result<PayloadFields> {
-        let wanted = Wanted { fields: Some(&Fields::default()), metrics: None };
+        let wanted = FieldSelection { fields: Some(&Fields::default()), metrics: None };
         scan(payload.as_bytes(), wanted).map(|scanned| scanned.fields)
     }
 
@@ -350,7 +350,7 @@ mod tests {
         let pointers = ["ts", "labels", "labels/site", "labels/room/volts", "sleep/0", "volts"]
             .map(|pointer| pointer.split('/').map(str::to_owned).collect::<Vec<_>>());
         let tree = MetricTree::new(pointers.iter().map(Vec::as_slice));
-        let wanted = Wanted { fields: Some(&Fields::default()), metrics: Some(&tree) };
+        let wanted = FieldSelection { fields: Some(&Fields::default()), metrics: Some(&tree) };
         let payload = "{\"volts\":1.5,\"ts\":7,\"sleep\":[3],\
                        \"labels\":{\"site\":\"north\",\"room\":{\"volts\":2}}}";
         let scanned = scan(payload.as_bytes(), wanted).unwrap();

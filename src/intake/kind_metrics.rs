@@ -66,7 +66,7 @@ fn text(value: &Value, metric_type: MetricType) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::intake::json::{Wanted, scan};
+    use crate::intake::json::{FieldSelection, scan};
 
     fn metric(pointer: &str, metric_type: MetricType) -> Metric {
         Metric {
@@ -82,7 +82,7 @@ mod tests {
     fn read(metrics: &[Metric], payload: &str) -> (Vec<(u8, String)>, usize) {
         let metrics = KindMetrics::new(metrics.into());
         let mut issues = PayloadIssues::default();
-        let wanted = Wanted { fields: None, metrics: Some(&metrics.tree) };
+        let wanted = FieldSelection { fields: None, metrics: Some(&metrics.tree) };
         let found = scan(payload.as_bytes(), wanted).map(|scanned| scanned.values).unwrap_or_default();
         let values = metrics.accept(found, &mut issues);
         (values.into_iter().map(|(index, text)| (index, text.into())).collect(), issues.kinds().len())

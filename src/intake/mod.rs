@@ -14,7 +14,8 @@
 //! # One or several
 //! A plain subscription has one connection, which hears the whole fleet. Members of a shared
 //! subscription hear a share each, in one process or in many; Rollcall has then heard as far as the
-//! least of them, and the time in which one of them loses messages is blind for all: see [`crate::presence::HearingState`].
+//! least of them, and the time in which one of them loses messages is blind for all: see
+//! [`crate::presence::HearingState`].
 //!
 //! # How the broker is held back
 //! A message of QoS 1 is acknowledged after it was recorded. While the engine is away the batch
@@ -36,7 +37,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::fleet::{Roll, RuleBook, Timers};
+use crate::fleet::{Roll, SharedRules, Timers};
 use crate::presence::Heartbeat;
 use crate::store::Catalogue;
 use crate::telemetry::{PayloadIssue, Telemetry};
@@ -111,7 +112,7 @@ pub async fn run(
     if let Some(problem) = config.problems().into_iter().next() {
         anyhow::bail!(problem);
     }
-    let topics = Arc::new(config.topics(roll.rule_book())?);
+    let topics = Arc::new(config.topics(roll.shared_rules())?);
     let probes = probe::Probes::new(&topics.filters_of_kinds(), &roll.rules());
     let hearing = ProvedTopics { topics, probes: Arc::new(probes) };
     let values = value_buffer::ValueBuffer::new(&metrics, telemetry.clone()).map(Arc::new);
@@ -140,7 +141,7 @@ pub async fn run(
 #[doc(hidden)]
 pub fn reader_of_any(
     config: &Config,
-    rules: &RuleBook,
+    rules: &SharedRules,
     metrics: &Catalogue,
     clock: &Clock,
     telemetry: &Arc<Telemetry>,
@@ -162,7 +163,7 @@ pub fn reader_of_any(
     Ok(move |topic: &[u8], payload: &[u8]| {
         let message = reader::Incoming { topic, payload, ..reader::Incoming::default() };
         match reader.read(&message, clock.now()) {
-            reader::Content::Heartbeat(beat) => Some(beat),
+            reader::Content::Heartbeat(heartbeat) => Some(heartbeat),
             _ => None,
         }
     })
@@ -243,7 +244,7 @@ async fn listen(
     let recorder = record::Recorder { writer: writer.clone(), reporter, link: linked };
     let most = config.max_batch;
     let name = name.to_owned();
-    tasks.spawn(async move { thread::on_its_own(&name, connection.stay()).await });
+    tasks.spawn(async move { thread::on_its_own(&name, connection.run()).await });
     tasks.spawn(async move {
         // Also when it panics: the connection must not wait for it then.
         let _recorded = recorded.drop_guard();

@@ -142,7 +142,7 @@ impl OpenConnection {
 }
 
 impl Connection {
-    pub async fn stay(mut self) {
+    pub async fn run(mut self) {
         let broker = self.session.address.to_string();
         let telemetry = self.reader.telemetry.clone();
         let mut failures = 0;
@@ -245,7 +245,7 @@ impl Connection {
                 }
                 _ = open.ticks.tick(), if self.state.is_sending_canaries() => self.tick(open),
                 event = &mut poll => {
-                    open.coalescer.woke(Instant::now());
+                    open.coalescer.on_wake(Instant::now());
                     return Ok(Some(event));
                 }
             }

@@ -18,7 +18,7 @@
 
 use std::time::Duration;
 
-use super::json::{self, PayloadFields, Scanned, Value, Wanted};
+use super::json::{self, FieldSelection, PayloadFields, Scanned, Value};
 use super::kind_metrics::KindMetrics;
 use super::{Fields, PayloadIssues};
 use crate::clock::{Timestamp, parse_moment, parse_span};
@@ -28,7 +28,7 @@ use crate::presence::{
 use crate::telemetry::PayloadIssue;
 
 /// How far a device's clock may be ahead.
-const AHEAD: Duration = Duration::from_secs(300);
+const MAX_CLOCK_LEAD: Duration = Duration::from_secs(300);
 /// How much older than the allowed silence a heartbeat may say that it is.
 const IN_TRANSIT: Duration = Duration::from_secs(86_400);
 /// The longest text that may be a duration or a time.
@@ -83,7 +83,7 @@ fn scan(
     issues: &mut PayloadIssues,
 ) -> Scanned {
     let tree = metrics.map(|metrics| &metrics.tree);
-    let scan = |fields, metrics| json::scan(payload, Wanted { fields, metrics });
+    let scan = |fields, metrics| json::scan(payload, FieldSelection { fields, metrics });
     let mut read_fields = |scanned: serde_json::Result<Scanned>| {
         scanned.unwrap_or_else(|error| {
             issues.note(PayloadIssue::BrokenJson, || error.to_string());
@@ -154,7 +154,7 @@ fn sent(
     arrived: Timestamp,
 ) -> Option<Timestamp> {
     let allowed = rules.resolve(declared.timeout, Default::default()).allowed();
-    let plausible = arrived - allowed - IN_TRANSIT..=arrived + AHEAD;
+    let plausible = arrived - allowed - IN_TRANSIT..=arrived + MAX_CLOCK_LEAD;
     let sent = moment(fields.ts.as_ref()?).filter(|moment| plausible.contains(moment))?;
     Some(sent.min(arrived))
 }

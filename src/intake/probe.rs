@@ -31,7 +31,7 @@ use crate::presence::{Filters, KindRules};
 use crate::telemetry::Rejection;
 
 /// How far the clock of another instance may be ahead.
-const AHEAD: Duration = Duration::from_secs(1);
+const MAX_CLOCK_LEAD: Duration = Duration::from_secs(1);
 
 const FORGED: &str = "a probe that Rollcall did not send proves nothing; no device is called rollcall-probe, and only \
                       the user of Rollcall should write there";
@@ -109,7 +109,7 @@ impl Probes {
     ) -> Result<Option<(usize, Timestamp)>, Refusal> {
         match Canary::read(key, topic, payload) {
             // One of an earlier process, by a clock that was ahead.
-            Some(probe) if probe.sent_at() > arrived + AHEAD => Ok(None),
+            Some(probe) if probe.sent_at() > arrived + MAX_CLOCK_LEAD => Ok(None),
             Some(probe) => {
                 let index = self.by_topic.get(topic);
                 Ok(index.map(|index| (*index, probe.sent_at().min(arrived))))

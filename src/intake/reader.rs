@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::canary::{Canary, Key};
 use super::probe::Probes;
-use super::timers::{self, TimerReader, TimerRequest};
+use super::timers::{self, ReceivedCommand, TimerReader};
 use super::topic::{self, Refusal, Topics};
 use super::value_buffer::ValueBuffer;
 use super::{Fields, PayloadIssues, canary, payload};
@@ -31,7 +31,7 @@ pub(super) enum Content {
     /// The member has unsubscribed from its share: the messages before this are all that it is given.
     Unsubscribed,
     /// A program registers or cancels a timer.
-    Timer(Box<TimerRequest>),
+    Timer(Box<ReceivedCommand>),
     /// Nothing that counts.
     Nothing,
 }
@@ -187,9 +187,10 @@ mod tests {
     #[test]
     fn a_message_becomes_a_heartbeat_and_labels_of_the_topic_win() {
         let payload = b"{\"labels\":{\"site\":\"south\",\"floor\":3}}";
-        let Content::Heartbeat(beat) = read(&reader(), "north/7/data", payload, false) else { panic!() };
-        assert_eq!((beat.unit.to_string().as_str(), beat.at), ("pump:7", NOW));
-        let labels: Vec<_> = beat.declared.labels.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
+        let Content::Heartbeat(heartbeat) = read(&reader(), "north/7/data", payload, false) else { panic!() };
+        assert_eq!((heartbeat.unit.to_string().as_str(), heartbeat.at), ("pump:7", NOW));
+        let labels: Vec<_> =
+            heartbeat.declared.labels.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
         assert_eq!(labels, [("floor", "3"), ("site", "north")]);
     }
 
@@ -217,16 +218,16 @@ mod tests {
     fn a_message_that_declares_too_high_an_age_is_no_heartbeat() {
         let reader = Reader { max_age: Some(Duration::from_secs(60)), ..reader() };
         let sent = |ago: i64| format!("{{\"ts\":{}}}", NOW.as_millis() - ago * 1000);
-        let beats = |payload: &str| {
+        let heartbeats = |payload: &str| {
             matches!(read(&reader, "north/7/data", payload.as_bytes(), false), Content::Heartbeat(_))
         };
         // Without a time, in time, ahead, and by a clock that fell back to long ago.
         let ages = [60, -10, 100 * 86_400].map(sent);
         for payload in ["", "{}"].into_iter().chain(ages.iter().map(String::as_str)) {
-            assert!(beats(payload), "{payload}");
+            assert!(heartbeats(payload), "{payload}");
         }
         assert_eq!(count(&reader, "too_old"), 0);
-        assert!(!beats(&sent(61)) && !beats(&sent(3 * 86_400 - 60)));
+        assert!(!heartbeats(&sent(61)) && !heartbeats(&sent(3 * 86_400 - 60)));
         assert_eq!(count(&reader, "too_old"), 2);
         let forever = Reader { max_age: None, ..reader };
         assert!(matches!(read(&forever, "north/7/data", sent(61).as_bytes(), false), Content::Heartbeat(_)));

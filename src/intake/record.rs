@@ -19,7 +19,7 @@ use super::engine_writer::EngineWriter;
 use super::hearing_reporter::{HearingEvent, HearingReporter};
 use super::mqtt::{Ack, Link};
 use super::reader::Content;
-use super::timers::{self, TimerRequest};
+use super::timers::{self, ReceivedCommand};
 use crate::clock::Timestamp;
 use crate::presence::Heartbeat;
 
@@ -47,9 +47,9 @@ pub(super) struct QueuedMessage {
 /// A batch; heartbeats, events and acknowledgements each in order of arrival.
 #[derive(Default)]
 struct Batch {
-    beats: Vec<Heartbeat>,
+    heartbeats: Vec<Heartbeat>,
     events: Vec<HearingEvent>,
-    timers: Vec<TimerRequest>,
+    timers: Vec<ReceivedCommand>,
     acks: Vec<Ack>,
     oldest: Option<Timestamp>,
 }
@@ -60,7 +60,7 @@ impl Batch {
         let mut batch = Batch { oldest, ..Batch::default() };
         for QueuedMessage { content, arrived, connection, ack } in messages.drain(..) {
             match content {
-                Content::Heartbeat(beat) => batch.beats.push(beat),
+                Content::Heartbeat(heartbeat) => batch.heartbeats.push(heartbeat),
                 Content::Canary(canary) => {
                     batch.events.push(HearingEvent::Canary { connection, sent_at: canary.sent_at() })
                 }
@@ -190,5 +190,5 @@ async fn report_all(
 /// Gives the batch back when its heartbeats are applied; `None` if Rollcall is stopping and the
 /// engine away.
 async fn apply(writer: EngineWriter, batch: Batch) -> Option<Batch> {
-    writer.hear(&batch.beats).await.then_some(batch)
+    writer.hear(&batch.heartbeats).await.then_some(batch)
 }

@@ -7,19 +7,19 @@
 //! comes again is applied again: it says the same.
 //!
 //! # Why they have room of their own
-//! A heartbeat is small, whatever devices send; a timer has its data. The requests that wait take [`ROOM`] bytes together,
-//! and one that finds no room is refused, in its answer.
+//! A heartbeat is small, whatever devices send; a timer has its data. The requests that wait take [`QUEUE_BYTES`] bytes
+//! together, and one that finds no room is refused, in its answer.
 //!
 //! # Where answers do not go
-//! Rollcall may publish where its clients may not. An answer on a topic of the fleet would be a heartbeat of a unit, and one
-//! below `rollcall/` a message of Rollcall. So there is no answer to such a topic.
+//! Rollcall may publish where its clients may not. An answer on a topic of the fleet would be a heartbeat of a unit,
+//! and one below `rollcall/` a message of Rollcall. So there is no answer to such a topic.
 
 use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::clock::Timestamp;
-use crate::fleet::timers::WantedTimer;
+use crate::fleet::timers::TimerRequest;
 use crate::presence::{TimerId, covers};
 use crate::telemetry::{Telemetry, TimerOutcome};
 
@@ -33,24 +33,24 @@ pub(super) const PREFIX: &str = "rollcall/timers/";
 pub(super) const FILTER: &str = "rollcall/timers/+";
 
 /// The room for requests that wait, in bytes.
-const ROOM: usize = 64 << 20;
+const QUEUE_BYTES: usize = 64 << 20;
 /// The longest request, in bytes: the data of a timer, with room for escapes and the other fields.
-const LONGEST: usize = 128 * 1024;
+const MAX_PAYLOAD: usize = 128 * 1024;
 /// The longest response topic, and the longest correlation data, in bytes.
 const MAX_REPLY_TO: usize = 256;
 
 /// A message on a topic of timers.
 #[derive(Debug, PartialEq)]
-pub(super) struct TimerRequest {
-    pub asked: Asked,
+pub(super) struct ReceivedCommand {
+    pub asked: TimerCommand,
     /// Where the answer goes, if one is wanted.
     pub reply_to: Option<ReplyTo>,
-    _room: Room,
+    _room: Reservation,
 }
 
 #[derive(Debug, PartialEq)]
-pub(super) enum Asked {
-    Register(WantedTimer),
+pub(super) enum TimerCommand {
+    Register(TimerRequest),
     Cancel(TimerId),
     /// The request makes no sense, or finds no room.
     Refused {
@@ -68,10 +68,10 @@ pub(super) struct ReplyTo {
 
 /// The room that a request takes until it is applied.
 #[derive(Debug)]
-struct Room(#[expect(dead_code, reason = "its end gives the room back")] Option<OwnedSemaphorePermit>);
+struct Reservation(#[expect(dead_code, reason = "its end gives the room back")] Option<OwnedSemaphorePermit>);
 
-impl PartialEq for Room {
-    fn eq(&self, _: &Room) -> bool {
+impl PartialEq for Reservation {
+    fn eq(&self, _: &Reservation) -> bool {
         true
     }
 }
@@ -86,7 +86,7 @@ pub(super) struct TimerReader {
 impl TimerReader {
     /// `filters`: those by which the fleet is heard.
     pub fn new(filters: Vec<String>, telemetry: Arc<Telemetry>) -> TimerReader {
-        TimerReader { room: Arc::new(Semaphore::new(ROOM)), filters, telemetry }
+        TimerReader { room: Arc::new(Semaphore::new(QUEUE_BYTES)), filters, telemetry }
     }
 
     /// Reads a request about the timer `id`, as the topic has it.
@@ -96,23 +96,23 @@ impl TimerReader {
         payload: &[u8],
         reply_to: Option<(&str, &[u8])>,
         arrived: Timestamp,
-    ) -> TimerRequest {
+    ) -> ReceivedCommand {
         let reply_to = reply_to.and_then(|(topic, correlation)| self.reply_to(topic, correlation));
-        let size = payload.len().min(LONGEST) as u32;
+        let size = payload.len().min(MAX_PAYLOAD) as u32;
         let Ok(room) = self.room.clone().try_acquire_many_owned(size) else {
             self.telemetry.timers_requested(TimerOutcome::Overflow, 1);
             let why = "Rollcall has no room for it now; try again later".to_owned();
-            return TimerRequest {
-                asked: Asked::Refused { id: id.parse().ok(), why },
+            return ReceivedCommand {
+                asked: TimerCommand::Refused { id: id.parse().ok(), why },
                 reply_to,
-                _room: Room(None),
+                _room: Reservation(None),
             };
         };
         let asked = asked(id, payload, arrived);
-        if matches!(asked, Asked::Refused { .. }) {
+        if matches!(asked, TimerCommand::Refused { .. }) {
             self.telemetry.timers_requested(TimerOutcome::Bad, 1);
         }
-        TimerRequest { asked, reply_to, _room: Room(Some(room)) }
+        ReceivedCommand { asked, reply_to, _room: Reservation(Some(room)) }
     }
 
     fn reply_to(&self, topic: &str, correlation: &[u8]) -> Option<ReplyTo> {
@@ -128,24 +128,24 @@ impl TimerReader {
     }
 }
 
-fn asked(id: &str, payload: &[u8], arrived: Timestamp) -> Asked {
+fn asked(id: &str, payload: &[u8], arrived: Timestamp) -> TimerCommand {
     let id: TimerId = match id.parse() {
         Ok(id) => id,
         Err(error) => {
             let error: crate::presence::TimerError = error;
-            return Asked::Refused { id: None, why: error.to_string() };
+            return TimerCommand::Refused { id: None, why: error.to_string() };
         }
     };
-    if payload.len() > LONGEST {
-        let why = format!("a timer has at most {LONGEST} bytes of JSON");
-        return Asked::Refused { id: Some(id), why };
+    if payload.len() > MAX_PAYLOAD {
+        let why = format!("a timer has at most {MAX_PAYLOAD} bytes of JSON");
+        return TimerCommand::Refused { id: Some(id), why };
     }
     if payload.is_empty() {
-        return Asked::Cancel(id);
+        return TimerCommand::Cancel(id);
     }
-    match WantedTimer::read(payload, Some(&id), arrived) {
-        Ok(wanted) => Asked::Register(wanted),
-        Err(bad) => Asked::Refused { id: bad.id, why: bad.why },
+    match TimerRequest::read(payload, Some(&id), arrived) {
+        Ok(wanted) => TimerCommand::Register(wanted),
+        Err(bad) => TimerCommand::Refused { id: bad.id, why: bad.why },
     }
 }
 
@@ -165,9 +165,9 @@ mod tests {
     fn a_payload_registers_and_an_empty_one_cancels() {
         let reader = reader();
         let asked = |id: &str, payload: &str| reader.read(id, payload.as_bytes(), None, NOW).asked;
-        let Asked::Register(wanted) = asked("a b", r#"{"type":"report","in":"1s"}"#) else { panic!() };
+        let TimerCommand::Register(wanted) = asked("a b", r#"{"type":"report","in":"1s"}"#) else { panic!() };
         assert_eq!((wanted.timer.id.as_str(), wanted.timer.timer_type.as_str()), ("a b", "report"));
-        assert_eq!(asked("7", ""), Asked::Cancel("7".parse().unwrap()));
+        assert_eq!(asked("7", ""), TimerCommand::Cancel("7".parse().unwrap()));
         for (id, payload, why) in [
             ("", "", "at least one character"),
             ("a\u{1b}", "", "no control characters"),
@@ -175,7 +175,9 @@ mod tests {
             ("7", "tomorrow", "JSON object"),
             ("7", r#"{"id":"8","type":"x","in":"1s"}"#, "another one"),
         ] {
-            let Asked::Refused { why: text, .. } = asked(id, payload) else { panic!("{id} {payload}") };
+            let TimerCommand::Refused { why: text, .. } = asked(id, payload) else {
+                panic!("{id} {payload}")
+            };
             assert!(text.contains(why), "{text}");
         }
     }
@@ -209,11 +211,11 @@ mod tests {
         let payload = format!("{{\"type\":\"x\",\"in\":\"1s\",\"data\":\"{}\"}}", "y".repeat(40));
         let request = || reader.read("7", payload.as_bytes(), Some(("a", b"")), NOW);
         let first = request();
-        assert!(matches!(first.asked, Asked::Register(_)));
+        assert!(matches!(first.asked, TimerCommand::Register(_)));
         let second = request();
-        assert!(matches!(&second.asked, Asked::Refused { why, .. } if why.contains("no room")));
+        assert!(matches!(&second.asked, TimerCommand::Refused { why, .. } if why.contains("no room")));
         assert!(second.reply_to.is_some(), "its sender learns of it");
         drop(first);
-        assert!(matches!(request().asked, Asked::Register(_)));
+        assert!(matches!(request().asked, TimerCommand::Register(_)));
     }
 }

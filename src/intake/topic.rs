@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use super::PayloadIssues;
 use super::canary;
-use crate::fleet::{RuleBook, Rules};
+use crate::fleet::{Rules, SharedRules};
 use crate::presence::{
     Filters, Kind, KindRules, Labels, PROBE, Unit, UnitId, covers, is_label_name, is_label_value,
 };
@@ -40,7 +40,7 @@ pub(super) fn probe_topic(filter: &str) -> String {
 }
 
 /// The longest template, in bytes: what MQTT allows to a topic filter.
-const LONGEST: usize = 65_535;
+const MAX_BYTES: usize = 65_535;
 
 /// Why a text is no topic template.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -100,7 +100,7 @@ impl Template {
     /// Parses a template that belongs to `kind`, or that captures it.
     pub fn parse(text: &str, kind: Option<Kind>) -> Result<Template, TemplateError> {
         let own = text.starts_with('$') || text.split('/').next() == Some("rollcall");
-        if text.is_empty() || text.len() > LONGEST || own {
+        if text.is_empty() || text.len() > MAX_BYTES || own {
             return Err(TemplateError::Topic);
         }
         let levels = text.split('/').map(Level::parse).collect::<Result<Vec<Level>, _>>()?;
@@ -179,11 +179,11 @@ pub(super) type Refusal = (Rejection, String);
 /// Every template, in the order of the configuration.
 pub(super) struct Topics {
     templates: Vec<Template>,
-    rules: RuleBook,
+    rules: SharedRules,
 }
 
 impl Topics {
-    pub fn new(templates: Vec<Template>, rules: RuleBook) -> Topics {
+    pub fn new(templates: Vec<Template>, rules: SharedRules) -> Topics {
         Topics { templates, rules }
     }
 

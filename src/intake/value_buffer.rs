@@ -27,7 +27,7 @@ const MAX_UNITS: usize = 100_000;
 const BATCH: usize = 1000;
 /// How often values of a unit that the engine does not know are tried: its first heartbeat may
 /// not be recorded yet.
-const TRIES: u8 = 3;
+const MAX_ATTEMPTS: u8 = 3;
 
 pub(super) struct ValueBuffer {
     kinds: HashMap<Kind, KindMetrics>,
@@ -143,7 +143,7 @@ impl ValueBuffer {
                 continue;
             }
             waiting.tried += 1;
-            if waiting.tried < TRIES {
+            if waiting.tried < MAX_ATTEMPTS {
                 again.push((unit, waiting));
             } else {
                 unknown += count;
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
     use crate::clock::Clock;
     use crate::intake::PayloadIssues;
-    use crate::intake::json::{Wanted, scan};
+    use crate::intake::json::{FieldSelection, scan};
     use crate::store::{Metric, MetricType};
 
     fn buffer() -> ValueBuffer {
@@ -196,7 +196,7 @@ mod tests {
     fn take(buffer: &ValueBuffer, unit: &str, at: i64, payload: &str) {
         let unit: Unit = unit.parse().unwrap();
         let Some(metrics) = buffer.metrics_of(&unit.kind) else { return };
-        let wanted = Wanted { fields: None, metrics: Some(&metrics.tree) };
+        let wanted = FieldSelection { fields: None, metrics: Some(&metrics.tree) };
         let found = scan(payload.as_bytes(), wanted).unwrap().values;
         let values = metrics.accept(found, &mut PayloadIssues::default());
         buffer.take(&unit, Timestamp::from_millis(at), values);

@@ -60,13 +60,13 @@ fn moments(facts: &Facts) -> impl Iterator<Item = Timestamp> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::presence::Standing;
+    use crate::presence::Lifecycle;
 
     const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_000);
 
     fn seen(alive: Option<Timestamp>, last_seen: Timestamp) -> Snapshot {
         let unit = "detector:a".parse().unwrap();
-        Snapshot { unit, alive, facts: Some(Facts::new(Standing::Present, last_seen)), stored: None }
+        Snapshot { unit, alive, facts: Some(Facts::new(Lifecycle::Present, last_seen)), stored: None }
     }
 
     #[test]

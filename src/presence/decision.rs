@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::{
     Cause, Change, Closing, Facts, Hearing, Heartbeat, IndexChange, Interval, KeyChange, KindRules, Labels,
-    Override, Registry, Silence, Snapshot, Standing,
+    Lifecycle, Override, Registry, Silence, Snapshot,
 };
 use crate::clock::Timestamp;
 
@@ -56,10 +56,10 @@ pub fn hear(
 ) -> (HeartbeatResult, Option<Change>) {
     let hearing = hearing.of(&rules.kind);
     let known = match &seen.facts {
-        Some(Facts { standing: Standing::Retired(at), .. }) if now.since(*at) < rules.forget_after => {
+        Some(Facts { lifecycle: Lifecycle::Retired(at), .. }) if now.since(*at) < rules.forget_after => {
             return (HeartbeatResult::Retired, None);
         }
-        Some(Facts { standing: Standing::Retired(_), .. }) | None => None,
+        Some(Facts { lifecycle: Lifecycle::Retired(_), .. }) | None => None,
         Some(facts) => Some(facts),
     };
     let Some(facts) = known else {
@@ -67,13 +67,13 @@ pub fn hear(
         if rules.registry == Registry::Closed && !seen.is_unreadable() {
             return (HeartbeatResult::Unregistered, None);
         }
-        let facts = declare(Facts::new(Standing::Present, beat.at), beat);
+        let facts = declare(Facts::new(Lifecycle::Present, beat.at), beat);
         return (HeartbeatResult::New, Some(present(facts, rules, hearing, now)));
     };
-    match &facts.standing {
-        Standing::Offline(silence) => come_back(seen, facts, silence, beat, rules, hearing, now),
-        Standing::NeverSeen => {
-            let facts = Facts { standing: Standing::Present, ..facts.clone().heard(beat.at) };
+    match &facts.lifecycle {
+        Lifecycle::Offline(silence) => come_back(seen, facts, silence, beat, rules, hearing, now),
+        Lifecycle::NeverSeen => {
+            let facts = Facts { lifecycle: Lifecycle::Present, ..facts.clone().heard(beat.at) };
             (HeartbeatResult::New, Some(present(declare(facts, beat), rules, hearing, now)))
         }
         _ => {
@@ -99,7 +99,8 @@ fn come_back(
     hearing: &Hearing,
     now: Timestamp,
 ) -> (HeartbeatResult, Option<Change>) {
-    let back = Facts { standing: Standing::Present, last_seen: beat.at, silent_from: None, ..facts.clone() };
+    let back =
+        Facts { lifecycle: Lifecycle::Present, last_seen: beat.at, silent_from: None, ..facts.clone() };
     let back = declare(back, beat);
     let sent = beat.not_before.map_or(beat.at, |earliest| earliest.min(beat.at));
     if sent <= known_until(facts, silence, rules)
@@ -181,12 +182,20 @@ pub fn recheck_deadline(
     now: Timestamp,
 ) -> Verdict {
     let hearing = hearing.of(&rules.kind);
-    // The key of an unknown unit is deleted too: heartbeats would refresh it and never admit the unit.
-    let Some(facts) = &seen.facts else { return out_of_index(KeyChange::Delete, None) };
-    match &facts.standing {
-        Standing::Retired(_) => out_of_index(KeyChange::Delete, Some(facts)),
-        Standing::Offline(silence) => check_offline(seen, facts, silence, rules, hearing, now),
-        Standing::NeverSeen | Standing::Present => check_watched(seen, facts, gone, rules, hearing, now),
+    let Some(facts) = &seen.facts else { return check_unknown(seen, rules, hearing, now) };
+    match &facts.lifecycle {
+        Lifecycle::Retired(_) => out_of_index(KeyChange::Delete, Some(facts)),
+        Lifecycle::Offline(silence) => check_offline(seen, facts, silence, rules, hearing, now),
+        Lifecycle::NeverSeen | Lifecycle::Present => check_watched(seen, facts, gone, rules, hearing, now),
+    }
+}
+
+/// A unit whose facts were lost. Heartbeats since then refreshed its key and did not admit it: the newest of them does
+/// now. A closed registry would not admit it either; then its key is deleted, so that its heartbeats are counted.
+fn check_unknown(seen: &Snapshot, rules: &KindRules, hearing: &Hearing, now: Timestamp) -> Verdict {
+    match seen.alive.filter(|_| rules.registry == Registry::Open) {
+        Some(heard) => Verdict::Alive(present(Facts::new(Lifecycle::Present, heard), rules, hearing, now)),
+        None => out_of_index(KeyChange::Delete, None),
     }
 }
 
@@ -226,13 +235,13 @@ fn check_watched(
         let index = IndexChange::CheckAt(next_check(&facts, rules, hearing, now));
         return Verdict::Alive(Change { key: KeyChange::Keep, index, facts: Some(facts), record: None });
     }
-    let cause = match facts.standing {
-        Standing::NeverSeen => Cause::NeverSeen,
+    let cause = match facts.lifecycle {
+        Lifecycle::NeverSeen => Cause::NeverSeen,
         _ => Cause::Silence,
     };
     let silence = Silence { deadline, detected_at: now, cause, allowed: policy.allowed() };
     let record = facts.record(&seen.unit, &silence);
-    facts.standing = Standing::Offline(silence);
+    facts.lifecycle = Lifecycle::Offline(silence);
     facts.checked_at = None;
     Verdict::Offline(Change {
         key: KeyChange::Delete,
@@ -288,7 +297,7 @@ fn check_offline(
 ) -> Verdict {
     if let Some(heard) = seen.alive.filter(|heard| *heard > facts.silent_since()) {
         let record = facts.closed(&seen.unit, silence, heard, Closing::Return);
-        let back = Facts { standing: Standing::Present, ..facts.clone().heard(heard) };
+        let back = Facts { lifecycle: Lifecycle::Present, ..facts.clone().heard(heard) };
         return Verdict::Back(Change { record: Some(record), ..present(back, rules, hearing, now) });
     }
     match reprieve(seen, facts.clone(), silence, rules, hearing, now) {
@@ -319,9 +328,9 @@ fn reprieve(
             KeyChange::Set { last_seen: facts.last_seen, ttl }
         }
     };
-    facts.standing = match silence.cause {
-        Cause::NeverSeen => Standing::NeverSeen,
-        Cause::Silence | Cause::Flapping => Standing::Present,
+    facts.lifecycle = match silence.cause {
+        Cause::NeverSeen => Lifecycle::NeverSeen,
+        Cause::Silence | Cause::Flapping => Lifecycle::Present,
     };
     (facts.checked_at, facts.acknowledged) = (None, None);
     let index = IndexChange::CheckAt(next_check(&facts, rules, hearing, now));
@@ -351,7 +360,7 @@ pub fn register(
 ) -> Change {
     let hearing = hearing.of(&rules.kind);
     let mut facts = match &seen.facts {
-        None | Some(Facts { standing: Standing::Retired(_), .. }) => Facts::new(Standing::NeverSeen, now),
+        None | Some(Facts { lifecycle: Lifecycle::Retired(_), .. }) => Facts::new(Lifecycle::NeverSeen, now),
         Some(facts) => facts.clone(),
     };
     facts.set = wanted.set;
@@ -360,7 +369,7 @@ pub fn register(
     if let Some(note) = &wanted.note {
         facts.note.clone_from(note);
     }
-    if let Standing::Offline(silence) = facts.standing {
+    if let Lifecycle::Offline(silence) = facts.lifecycle {
         return reprieve(seen, facts.clone(), &silence, rules, hearing, now).unwrap_or(Change {
             key: KeyChange::Keep,
             index: IndexChange::Keep,
@@ -382,14 +391,14 @@ pub fn register(
 /// Removes a unit from the fleet; `None` if it is not in it.
 pub fn retire(seen: &Snapshot, now: Timestamp) -> Option<Change> {
     let facts = seen.facts.as_ref()?;
-    let (index, record) = match &facts.standing {
-        Standing::Retired(_) => return None,
-        Standing::Offline(silence) => {
+    let (index, record) = match &facts.lifecycle {
+        Lifecycle::Retired(_) => return None,
+        Lifecycle::Offline(silence) => {
             (IndexChange::Keep, Some(facts.closed(&seen.unit, silence, now, Closing::Removed)))
         }
-        Standing::NeverSeen | Standing::Present => (IndexChange::Take, None),
+        Lifecycle::NeverSeen | Lifecycle::Present => (IndexChange::Take, None),
     };
-    let gone = Facts::new(Standing::Retired(now), facts.last_seen);
+    let gone = Facts::new(Lifecycle::Retired(now), facts.last_seen);
     Some(Change { key: KeyChange::Delete, index, facts: Some(gone), record })
 }
 
@@ -397,10 +406,10 @@ pub fn retire(seen: &Snapshot, now: Timestamp) -> Option<Change> {
 /// if its kind comes back it is like one that was registered now and not heard yet.
 pub fn unwatch(seen: &Snapshot, next_check: Timestamp, now: Timestamp) -> Option<Change> {
     let facts = seen.facts.as_ref()?;
-    let Standing::Offline(silence) = &facts.standing else { return None };
+    let Lifecycle::Offline(silence) = &facts.lifecycle else { return None };
     let record = facts.closed(&seen.unit, silence, now, Closing::KindRemoved);
     let restarted = Facts {
-        standing: Standing::NeverSeen,
+        lifecycle: Lifecycle::NeverSeen,
         last_seen: now,
         silent_from: None,
         checked_at: None,

@@ -12,9 +12,9 @@ use super::{
 };
 use crate::clock::Timestamp;
 
-/// The standing of a unit in the fleet.
+/// The lifecycle of a unit in the fleet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum Lifecycle {
     /// Registered and not yet heard; its last seen time is that of the registration.
     NeverSeen,
     /// Heard, and not known to be offline.
@@ -54,7 +54,7 @@ pub struct Silence {
 /// The facts of a unit beside its expiry key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
-    pub standing: Standing,
+    pub lifecycle: Lifecycle,
     /// The newest heartbeat as of the last check.
     pub last_seen: Timestamp,
     /// The latest moment at which an unseen heartbeat may have come after that: the silence is presumed to begin
@@ -80,9 +80,9 @@ pub struct Facts {
 
 impl Facts {
     /// Facts of a unit that becomes known at `moment`, and nothing else.
-    pub fn new(standing: Standing, moment: Timestamp) -> Facts {
+    pub fn new(lifecycle: Lifecycle, moment: Timestamp) -> Facts {
         Facts {
-            standing,
+            lifecycle,
             last_seen: moment,
             silent_from: None,
             checked_at: None,
@@ -124,10 +124,10 @@ impl Facts {
 
     /// The timeout of a unit that was never heard, if its kind has one for it.
     fn first_timeout(&self, rules: &KindRules) -> Option<Duration> {
-        let never_heard = match &self.standing {
-            Standing::NeverSeen => true,
-            Standing::Offline(silence) => silence.cause == Cause::NeverSeen,
-            Standing::Present | Standing::Retired(_) => false,
+        let never_heard = match &self.lifecycle {
+            Lifecycle::NeverSeen => true,
+            Lifecycle::Offline(silence) => silence.cause == Cause::NeverSeen,
+            Lifecycle::Present | Lifecycle::Retired(_) => false,
         };
         rules.first_timeout.filter(|_| never_heard)
     }
@@ -142,8 +142,8 @@ impl Facts {
 
     /// The open record of `unit`, to which these facts belong.
     pub fn open_record(&self, unit: &Unit) -> Option<OfflineRecord> {
-        match &self.standing {
-            Standing::Offline(silence) => Some(self.record(unit, silence)),
+        match &self.lifecycle {
+            Lifecycle::Offline(silence) => Some(self.record(unit, silence)),
             _ => None,
         }
     }
@@ -187,7 +187,7 @@ pub struct Snapshot {
 impl Snapshot {
     /// Whether it is a unit of the fleet, heard or not.
     pub fn is_known(&self) -> bool {
-        self.facts.as_ref().is_some_and(|facts| !matches!(facts.standing, Standing::Retired(_)))
+        self.facts.as_ref().is_some_and(|facts| !matches!(facts.lifecycle, Lifecycle::Retired(_)))
     }
 
     /// Whether its stored facts cannot be read. Checks leave such a unit out; its next heartbeat admits it
@@ -199,10 +199,10 @@ impl Snapshot {
     /// The newest heartbeat; `None` if the unit was never heard.
     pub fn last_heard(&self) -> Option<Timestamp> {
         let facts = self.facts.as_ref()?;
-        let was_heard = match &facts.standing {
-            Standing::NeverSeen => false,
-            Standing::Offline(silence) => silence.cause != Cause::NeverSeen,
-            Standing::Present | Standing::Retired(_) => true,
+        let was_heard = match &facts.lifecycle {
+            Lifecycle::NeverSeen => false,
+            Lifecycle::Offline(silence) => silence.cause != Cause::NeverSeen,
+            Lifecycle::Present | Lifecycle::Retired(_) => true,
         };
         was_heard.then(|| self.alive.map_or(facts.last_seen, |alive| alive.max(facts.last_seen)))
     }

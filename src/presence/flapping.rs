@@ -20,9 +20,9 @@ use super::{Cause, Closing, OfflineRecord};
 use crate::clock::Timestamp;
 
 /// How long a transition that is stored may be missing from the outbox before the unit counts as stable without it.
-const LATE: Duration = Duration::from_secs(60);
+const MAX_DELAY: Duration = Duration::from_secs(60);
 /// How soon a unit with such a transition is looked at again.
-const SOON: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// When units of a kind flap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +72,7 @@ enum EpisodeStage {
 
 /// The notification that follows a transition.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Noted {
+pub enum FlapNotification {
     Plain,
     /// The episode that lasts, if they do not know of it yet.
     Episode(Box<OfflineRecord>),
@@ -80,7 +80,7 @@ pub enum Noted {
 
 /// The result of a look at a unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum FlapLook {
+pub enum FlapCheck {
     /// Nothing is due before that moment.
     Wait(Timestamp),
     /// The episode has ended.
@@ -97,7 +97,7 @@ fn moment(record: &OfflineRecord) -> i64 {
 
 impl Flaps {
     /// Notes a transition, once: later ones first, or the same one again, change nothing.
-    pub fn note(&mut self, record: &OfflineRecord, rule: &FlapRule) -> Noted {
+    pub fn note(&mut self, record: &OfflineRecord, rule: &FlapRule) -> FlapNotification {
         let at = moment(record);
         let is_new = at > self.last;
         if let Some(episode) = &mut self.episode {
@@ -107,28 +107,28 @@ impl Flaps {
                     episode.last = at;
                     (self.last, self.offline) = (at, record.back_at.is_none());
                 }
-                return Noted::Episode(Box::new(episode.record.clone()));
+                return FlapNotification::Episode(Box::new(episode.record.clone()));
             }
         }
         if !is_new {
-            return Noted::Plain;
+            return FlapNotification::Plain;
         }
         (self.last, self.offline) = (at, record.back_at.is_none());
         // A record that is closed for another reason says nothing of the unit.
         if record.closed_by.is_some_and(|why| why != Closing::Return) {
-            return Noted::Plain;
+            return FlapNotification::Plain;
         }
         self.moments.push(at);
         let window = rule.window.as_millis() as i64;
         self.moments.retain(|one| at.saturating_sub(*one) <= window);
         if self.moments.len() < rule.transitions {
-            return Noted::Plain;
+            return FlapNotification::Plain;
         }
         self.moments.clear();
         let record = begin(record, at);
         self.episode =
             Some(Episode { record: record.clone(), first: at, last: at, stage: EpisodeStage::Lasts });
-        Noted::Episode(Box::new(record))
+        FlapNotification::Episode(Box::new(record))
     }
 
     /// The episode that lasts, as receivers are notified of its begin.
@@ -158,19 +158,19 @@ impl Flaps {
         open: Option<bool>,
         paused_until: Option<Timestamp>,
         now: Timestamp,
-    ) -> FlapLook {
+    ) -> FlapCheck {
         let watched = paused_until.zip(rule).map_or(Timestamp::ZERO, |(until, rule)| until + rule.stable);
         let at = self.look_at(rule).max(watched);
         match self.episode.as_ref().map(|episode| episode.stage) {
-            Some(EpisodeStage::Ending) => FlapLook::End,
-            Some(EpisodeStage::Lasts) if open.is_none() || rule.is_none() => FlapLook::End,
-            _ if now < at => FlapLook::Wait(at),
+            Some(EpisodeStage::Ending) => FlapCheck::End,
+            Some(EpisodeStage::Lasts) if open.is_none() || rule.is_none() => FlapCheck::End,
+            _ if now < at => FlapCheck::Wait(at),
             // The next transition is on its way.
-            Some(EpisodeStage::Lasts) if open != Some(self.offline) && now < at + LATE => {
-                FlapLook::Wait(now + SOON)
+            Some(EpisodeStage::Lasts) if open != Some(self.offline) && now < at + MAX_DELAY => {
+                FlapCheck::Wait(now + RETRY_INTERVAL)
             }
-            Some(EpisodeStage::Lasts) => FlapLook::End,
-            Some(EpisodeStage::Over) | None => FlapLook::Forget,
+            Some(EpisodeStage::Lasts) => FlapCheck::End,
+            Some(EpisodeStage::Over) | None => FlapCheck::Forget,
         }
     }
 
@@ -240,7 +240,7 @@ mod tests {
         for (nr, second) in seconds.iter().enumerate() {
             let one = if nr % 2 == 0 { record(*second, None) } else { record(opened, Some(*second)) };
             opened = if nr % 2 == 0 { *second } else { opened };
-            quiet.push(flaps.note(&one, &RULE) != Noted::Plain);
+            quiet.push(flaps.note(&one, &RULE) != FlapNotification::Plain);
         }
         quiet
     }
@@ -259,7 +259,7 @@ mod tests {
             let mut flaps = Flaps::default();
             assert_eq!(quiet(&mut flaps, seconds), expected, "{seconds:?}");
             assert_eq!(flaps.lasting().is_some(), expected.contains(&true), "{seconds:?}");
-            // Noted again, as after a crash, the transitions change nothing.
+            // FlapNotification again, as after a crash, the transitions change nothing.
             let before = flaps.clone();
             assert_eq!(quiet(&mut flaps, seconds), expected, "{seconds:?} again");
             assert_eq!(flaps, before, "{seconds:?}");
@@ -273,7 +273,7 @@ mod tests {
         for nr in 0..10 {
             let closed = record(20 * nr, Some(20 * nr + 10));
             let closed = OfflineRecord { closed_by: Some(Closing::Policy), ..closed };
-            assert_eq!(flaps.note(&record(20 * nr, None), &RULE) == Noted::Plain, nr < 3, "{nr}");
+            assert_eq!(flaps.note(&record(20 * nr, None), &RULE) == FlapNotification::Plain, nr < 3, "{nr}");
             flaps.note(&closed, &RULE);
         }
         // A return that was recorded late is one all the same.
@@ -290,24 +290,24 @@ mod tests {
         let (stable, rule) = (40 + 600, Some(&RULE));
         assert_eq!(flaps.look_at(rule), at(stable));
         let cases = [
-            (rule, Some(true), stable - 1, FlapLook::Wait(at(stable))),
-            (rule, Some(true), stable, FlapLook::End),
+            (rule, Some(true), stable - 1, FlapCheck::Wait(at(stable))),
+            (rule, Some(true), stable, FlapCheck::End),
             // Its return is still in the outbox, or never was there.
-            (rule, Some(false), stable, FlapLook::Wait(at(stable + 1))),
-            (rule, Some(false), stable + 60, FlapLook::End),
+            (rule, Some(false), stable, FlapCheck::Wait(at(stable + 1))),
+            (rule, Some(false), stable + 60, FlapCheck::End),
             // The unit was removed, or the option.
-            (rule, None, 41, FlapLook::End),
-            (None, Some(true), 41, FlapLook::End),
+            (rule, None, 41, FlapCheck::End),
+            (None, Some(true), 41, FlapCheck::End),
         ];
         for (rule, open, now, expected) in cases {
             assert_eq!(flaps.look(rule, open, None, at(now)), expected, "{rule:?} {open:?} {now}");
         }
         // Nothing is known of a unit while it is paused.
         for (until, now, expected) in [
-            (stable + 50, stable, FlapLook::Wait(at(stable + 650))),
-            (stable + 50, stable + 649, FlapLook::Wait(at(stable + 650))),
-            (stable + 50, stable + 650, FlapLook::End),
-            (0, stable, FlapLook::End),
+            (stable + 50, stable, FlapCheck::Wait(at(stable + 650))),
+            (stable + 50, stable + 649, FlapCheck::Wait(at(stable + 650))),
+            (stable + 50, stable + 650, FlapCheck::End),
+            (0, stable, FlapCheck::End),
         ] {
             assert_eq!(flaps.look(rule, Some(true), Some(at(until)), at(now)), expected, "{until} {now}");
         }
@@ -320,27 +320,33 @@ mod tests {
 
         // A crash in between repeats the end.
         let mut ending = flaps.ending();
-        assert_eq!(ending.look(rule, Some(true), None, at(stable + 5)), FlapLook::End);
-        assert_eq!(ending.note(&record(40, Some(stable + 6)), &RULE), Noted::Plain, "the next is told");
+        assert_eq!(ending.look(rule, Some(true), None, at(stable + 5)), FlapCheck::End);
+        assert_eq!(
+            ending.note(&record(40, Some(stable + 6)), &RULE),
+            FlapNotification::Plain,
+            "the next is told"
+        );
         let mut over = ending.over();
         assert_eq!(over.lasting(), None);
-        assert_ne!(over.note(&record(40, None), &RULE), Noted::Plain, "one of the episode is not");
+        assert_ne!(over.note(&record(40, None), &RULE), FlapNotification::Plain, "one of the episode is not");
         assert_eq!(quiet(&mut over, &[stable + 100, stable + 110, stable + 120]), [false, false, true]);
         assert_ne!(over.lasting().unwrap().id, flaps.lasting().unwrap().id);
 
         // Without an episode they are forgotten.
         let mut few = Flaps::default();
         quiet(&mut few, &[0, 10]);
-        assert_eq!(few.look(rule, Some(false), None, at(3609)), FlapLook::Wait(at(3610)));
-        assert_eq!(few.look(rule, Some(false), None, at(3610)), FlapLook::Forget);
-        assert_eq!(few.look(None, Some(false), None, at(10)), FlapLook::Forget);
+        assert_eq!(few.look(rule, Some(false), None, at(3609)), FlapCheck::Wait(at(3610)));
+        assert_eq!(few.look(rule, Some(false), None, at(3610)), FlapCheck::Forget);
+        assert_eq!(few.look(None, Some(false), None, at(10)), FlapCheck::Forget);
     }
 
     #[test]
     fn the_record_of_an_episode_is_not_taken_for_that_of_its_silence() {
         for silence in [record(30, None), record(30, Some(40)), record(30, Some(30)), record(30, Some(10))] {
             let rule = FlapRule { transitions: 1, ..RULE };
-            let Noted::Episode(begun) = Flaps::default().note(&silence, &rule) else { panic!("it begins") };
+            let FlapNotification::Episode(begun) = Flaps::default().note(&silence, &rule) else {
+                panic!("it begins")
+            };
             assert_eq!(begun.id, silence.id);
             assert!(begun.deadline > silence.deadline && begun.detected_at > silence.detected_at);
             assert_eq!((begun.cause, begun.closed_by), (Cause::Flapping, None));

@@ -88,7 +88,7 @@ pub struct BlindInterval {
 
 /// The canary comes from a connection that is not, or no longer, a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NotAttending;
+pub struct NotAMember;
 
 /// The stored state of hearing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -142,13 +142,13 @@ impl HearingState {
     /// interval that this ended.
     ///
     /// # Errors
-    /// `NotAttending` if the connection is no member. Unreadable members are removed all the same.
+    /// `NotAMember` if the connection is no member. Unreadable members are removed all the same.
     pub fn advance(
         &mut self,
         subscription: &Subscription,
         sent: Timestamp,
         gap: Gap,
-    ) -> Result<Option<BlindInterval>, NotAttending> {
+    ) -> Result<Option<BlindInterval>, NotAMember> {
         self.remove_unreadable(sent);
         let mut reached = Some((sent, None));
         let mut was_cut = false;
@@ -162,7 +162,7 @@ impl HearingState {
                     (!self.is_heard_by_another(client_id, since, sent, gap)).then_some((sent, Some(since)));
             }
             Subscription::Member(member) => {
-                let state = self.attending(member).ok_or(NotAttending)?;
+                let state = self.attending(member).ok_or(NotAMember)?;
                 if sent <= state.heard {
                     return Ok(None);
                 }

@@ -21,7 +21,7 @@ pub const LEAST: u64 = 5;
 /// The deadlines of units that fall silent together are within this time.
 pub const TOGETHER: Duration = Duration::from_secs(300);
 /// An incident is over when no more than one in so many of its units is silent.
-const REST: u64 = 10;
+const SILENT_ONE_IN: u64 = 10;
 
 /// Most units that share the value of a label fell silent together.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -87,7 +87,7 @@ impl Incident {
     }
 
     fn is_over(&self) -> bool {
-        self.still_offline * REST <= self.offline
+        self.still_offline * SILENT_ONE_IN <= self.offline
     }
 
     /// Whether receivers were notified of a record as a part of the incident, and not by itself before.

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::clock::Timestamp;
 
 /// It is released when no more than one in so many of the units is still silent: as with an incident.
-const REST: u64 = 10;
+const SILENT_ONE_IN: u64 = 10;
 
 /// When the breaker trips, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -141,7 +141,7 @@ impl MassOfflineRule {
 
 /// Why a trip ends now; `None`: it lasts. `silent`: how many of the units are still offline.
 pub fn release(trip: &Trip, silent: u64, now: Timestamp) -> Option<ReleaseReason> {
-    if silent * REST <= trip.offline {
+    if silent * SILENT_ONE_IN <= trip.offline {
         return Some(ReleaseReason::Returned);
     }
     (now >= trip.until).then_some(ReleaseReason::Time)

@@ -30,15 +30,15 @@ pub use decision::{
     HeartbeatResult, MAX_PAUSE, Registration, UnitSettings, Verdict, acknowledge, check_deadline, configure,
     deadline, hear, is_pause, pause, recheck_deadline, register, restore, retire, state, unwatch,
 };
-pub use facts::{Change, Facts, IndexChange, KeyChange, Silence, Snapshot, Standing, State, TimeoutRule};
+pub use facts::{Change, Facts, IndexChange, KeyChange, Lifecycle, Silence, Snapshot, State, TimeoutRule};
 pub use filters::{DEFAULT_SETTLE, FilterProofs, Filters, Hearing, Probed, RemovedFilter, covers, prove};
-pub use flapping::{FlapLook, FlapRule, Flaps, Noted};
+pub use flapping::{FlapCheck, FlapNotification, FlapRule, Flaps};
 pub use grouping::{
     FINAL_BEFORE, GATHERS, GroupTimes, JoiningTransition, Left, MemberTransition, Pace, ReadySince,
     Recoveries, STORM, Sealed, Stage, is_detected_again, since_of, stored_since,
 };
 pub use hearing::{
-    BLIND_RETENTION, BlindInterval, Gap, HearingState, MemberState, NotAttending, SessionState, ShareMember,
+    BLIND_RETENTION, BlindInterval, Gap, HearingState, MemberState, NotAMember, SessionState, ShareMember,
     Subscription,
 };
 pub use heartbeat::{Declared, Heartbeat, Labels, MAX_LABEL, MAX_LABELS, is_label_name, is_label_value};
@@ -51,12 +51,12 @@ pub use policy::{
     TimeSource, is_archived, is_timeout,
 };
 pub use record::{Acknowledgement, Cause, Closing, OfflineRecord, RecordId, RecordIdError, Transition};
-pub use reminding::{LastingSilence, Look, look};
+pub use reminding::{DueReminders, OngoingSilence, look};
 pub use roster::{MAX_LEASE, Renewed, RosterState};
 pub use shown::{Shown, is_visible};
 pub use timer::{
     DEFAULT_MOST_OF_CLASS, DEFAULT_MOST_TIMERS, DEFAULT_TIMER_KEEP, FiredTimer, Guarantee, MAX_TIMER_BYTES,
-    NewTimer, Receipt, Timer, TimerClass, TimerData, TimerError, TimerId, TimerStanding, TimerState,
+    NewTimer, Receipt, Timer, TimerClass, TimerData, TimerError, TimerId, TimerLifecycle, TimerState,
     TimerType,
 };
 pub use unit::{Kind, NameError, PROBE, Unit, UnitId};

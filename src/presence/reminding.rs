@@ -16,7 +16,7 @@ const LOOKS_AGAIN: Duration = Duration::from_secs(60);
 
 /// A silence that receivers were notified of.
 #[derive(Clone, Debug)]
-pub struct LastingSilence {
+pub struct OngoingSilence {
     pub notified_at: Timestamp,
     /// For each step of escalation, whether its receivers know of the silence.
     pub has_step: Vec<bool>,
@@ -26,7 +26,7 @@ pub struct LastingSilence {
 
 /// The result of a look at a group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Look {
+pub struct DueReminders {
     /// The silences of which receivers are reminded, by their places; none if no reminder is due.
     pub reminded: Vec<usize>,
     /// For each step of escalation the silences of which its receivers are notified.
@@ -39,13 +39,13 @@ pub struct Look {
 /// which the look was made. `after`: when each step of escalation is due.
 pub fn look(
     (repeat, after): (Option<Duration>, &[Duration]),
-    silences: &[LastingSilence],
+    silences: &[OngoingSilence],
     first: Timestamp,
     due: Timestamp,
     now: Timestamp,
-) -> Look {
+) -> DueReminders {
     let open = || silences.iter().enumerate().filter(|(_, silence)| !silence.is_quiet);
-    let mut look = Look { escalated: vec![Vec::new(); after.len()], ..Look::default() };
+    let mut look = DueReminders { escalated: vec![Vec::new(); after.len()], ..DueReminders::default() };
     let mut next = Vec::new();
     if let Some(repeat) = repeat.filter(|repeat| !repeat.is_zero()) {
         let times = (now.since(first).as_millis() / repeat.as_millis()) as u32;
@@ -83,8 +83,8 @@ mod tests {
         Timestamp::from_millis(1_700_000_000_000) + MINUTE * minutes
     }
 
-    fn silence(minutes: u32, has_step: &[bool]) -> LastingSilence {
-        LastingSilence { notified_at: at(minutes), has_step: has_step.to_vec(), is_quiet: false }
+    fn silence(minutes: u32, has_step: &[bool]) -> OngoingSilence {
+        OngoingSilence { notified_at: at(minutes), has_step: has_step.to_vec(), is_quiet: false }
     }
 
     #[test]
@@ -100,10 +100,13 @@ mod tests {
         // Looked at for another reason.
         assert_eq!(look(70, 70), (0, Some(at(120))));
         assert_eq!(look(10, 10), (0, Some(at(60))));
-        let acknowledged = [LastingSilence { is_quiet: true, ..silence(0, &[]) }];
+        let acknowledged = [OngoingSilence { is_quiet: true, ..silence(0, &[]) }];
         let none = super::look((Some(60 * MINUTE), &[]), &acknowledged, at(0), at(60), at(60));
         assert_eq!((none.reminded, none.next), (vec![], Some(at(120))), "it may be taken back");
-        assert_eq!(super::look((Some(60 * MINUTE), &[]), &[], at(0), at(60), at(60)), Look::default());
+        assert_eq!(
+            super::look((Some(60 * MINUTE), &[]), &[], at(0), at(60), at(60)),
+            DueReminders::default()
+        );
     }
 
     #[test]
@@ -117,7 +120,7 @@ mod tests {
         let found = look((None, &after), &silences, at(0), at(60), at(200));
         assert_eq!(found.escalated, [vec![1, 2], vec![0, 1, 2]]);
         assert_eq!((found.reminded, found.next), (vec![], None));
-        let acknowledged = [LastingSilence { is_quiet: true, ..silence(0, &[false, true]) }];
+        let acknowledged = [OngoingSilence { is_quiet: true, ..silence(0, &[false, true]) }];
         let found = look((None, &after), &acknowledged, at(0), at(30), at(30));
         assert_eq!((found.escalated, found.next), (vec![vec![], vec![]], Some(at(31))));
         // Both at once.

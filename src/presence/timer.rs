@@ -266,12 +266,12 @@ pub struct Timer {
     pub timer_type: TimerType,
     pub due: Timestamp,
     pub data: TimerData,
-    pub standing: TimerStanding,
+    pub lifecycle: TimerLifecycle,
 }
 
 /// Where a timer is on its way.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TimerStanding {
+pub enum TimerLifecycle {
     Waiting,
     Cancelled {
         at: Timestamp,
@@ -286,20 +286,20 @@ pub enum TimerStanding {
 impl Timer {
     pub fn waiting(new: NewTimer) -> Timer {
         let NewTimer { id, timer_type, due, data } = new;
-        Timer { id, timer_type, due, data, standing: TimerStanding::Waiting }
+        Timer { id, timer_type, due, data, lifecycle: TimerLifecycle::Waiting }
     }
 
     pub fn state(&self) -> TimerState {
-        match &self.standing {
-            TimerStanding::Waiting => TimerState::Waiting,
-            TimerStanding::Cancelled { .. } => TimerState::Cancelled,
-            TimerStanding::Fired { receipts, .. } => Receipt::state(receipts.iter().map(|(_, one)| *one)),
+        match &self.lifecycle {
+            TimerLifecycle::Waiting => TimerState::Waiting,
+            TimerLifecycle::Cancelled { .. } => TimerState::Cancelled,
+            TimerLifecycle::Fired { receipts, .. } => Receipt::state(receipts.iter().map(|(_, one)| *one)),
         }
     }
 
     pub fn fired_at(&self) -> Option<Timestamp> {
-        match self.standing {
-            TimerStanding::Fired { at, .. } => Some(at),
+        match self.lifecycle {
+            TimerLifecycle::Fired { at, .. } => Some(at),
             _ => None,
         }
     }
@@ -307,12 +307,12 @@ impl Timer {
     /// The timer when it fires now: each receiver of its class has to get it.
     pub fn fired(self, class: &TimerClass, now: Timestamp) -> Timer {
         let receipts = class.receivers.iter().map(|name| (name.clone(), Receipt::Pending)).collect();
-        Timer { standing: TimerStanding::Fired { at: now, receipts }, ..self }
+        Timer { lifecycle: TimerLifecycle::Fired { at: now, receipts }, ..self }
     }
 
     /// The timer with this receipt at a receiver; `None` if that changes nothing.
     pub fn with_receipt(mut self, receiver: &str, receipt: Receipt) -> Option<Timer> {
-        let TimerStanding::Fired { receipts, .. } = &mut self.standing else { return None };
+        let TimerLifecycle::Fired { receipts, .. } = &mut self.lifecycle else { return None };
         let of_receiver = receipts.iter_mut().find(|(name, _)| name == receiver);
         let (_, before) = of_receiver.filter(|(_, before)| *before != receipt)?;
         *before = receipt;
@@ -321,7 +321,7 @@ impl Timer {
 
     /// The timer while no instance runs: the outcome of an attempt that has begun is not recorded any more.
     pub fn at_rest(mut self) -> Timer {
-        if let TimerStanding::Fired { receipts, .. } = &mut self.standing {
+        if let TimerLifecycle::Fired { receipts, .. } = &mut self.lifecycle {
             let begun = receipts.iter_mut().filter(|(_, one)| *one == Receipt::Begun);
             begun.for_each(|(_, one)| *one = Receipt::Unknown);
         }

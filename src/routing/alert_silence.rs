@@ -195,7 +195,7 @@ pub fn in_order(silences: &[AlertSilence], now: Timestamp) -> Vec<&AlertSilence>
 
 /// An alert silence as an operator asks for it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct WantedSilence {
+pub struct SilenceRequest {
     pub matchers: Vec<Matcher>,
     /// A moment in the past counts as now.
     pub starts_at: Timestamp,
@@ -233,7 +233,7 @@ pub enum SilenceError {
     TooMany,
 }
 
-impl WantedSilence {
+impl SilenceRequest {
     fn check(&self, now: Timestamp) -> Result<(), SilenceError> {
         let length = |matcher: &Matcher| matcher.name().len() + matcher.value().len();
         let length: usize = self.matchers.iter().map(length).sum();
@@ -255,7 +255,7 @@ impl WantedSilence {
     }
 
     fn with_id(self, id: SilenceId, starts_at: Timestamp, now: Timestamp) -> AlertSilence {
-        let WantedSilence { matchers, ends_at, author, comment, .. } = self;
+        let SilenceRequest { matchers, ends_at, author, comment, .. } = self;
         AlertSilence { id, matchers, starts_at, ends_at, updated_at: now, author, comment }
     }
 }
@@ -278,7 +278,7 @@ pub fn is_comment(text: &str) -> bool {
 pub fn put(
     stored: &[AlertSilence],
     id: Option<SilenceId>,
-    wanted: WantedSilence,
+    wanted: SilenceRequest,
     fresh: SilenceId,
     now: Timestamp,
 ) -> Result<Vec<AlertSilence>, SilenceError> {

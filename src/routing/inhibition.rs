@@ -127,9 +127,9 @@ impl Source {
 
 /// The two strongest sources of a kind: one of them is not the target itself.
 #[derive(Clone, Debug, Default)]
-struct Strongest([Option<Arc<Source>>; 2]);
+struct StrongestTwo([Option<Arc<Source>>; 2]);
 
-impl Strongest {
+impl StrongestTwo {
     fn add(&mut self, source: &Arc<Source>) {
         let mut source = source.clone();
         for place in &mut self.0 {
@@ -148,9 +148,9 @@ impl Strongest {
 /// The sources of a rule with the same values of its labels.
 #[derive(Clone, Debug, Default)]
 struct Sources {
-    alone: Strongest,
+    alone: StrongestTwo,
     /// Those that are targets of the rule, too.
-    targets: Strongest,
+    targets: StrongestTwo,
 }
 
 /// Why and until when a silence waits.
@@ -234,7 +234,7 @@ impl Inhibitors {
             }
             let values: Vec<String> = rule.shared(target).into_iter().map(str::to_owned).collect();
             let Some(same) = sources.get(&values) else { continue };
-            let targets = if rule.is_source(target) { &Strongest::default() } else { &same.targets };
+            let targets = if rule.is_source(target) { &StrongestTwo::default() } else { &same.targets };
             for source in same.alone.0.iter().chain(&targets.0).flatten() {
                 if source.unit == target.id.unit {
                     continue;

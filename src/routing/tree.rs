@@ -108,7 +108,7 @@ pub struct Routes {
 
 /// A route that a silence takes.
 #[derive(Clone, Copy, Debug)]
-pub struct Taken<'a> {
+pub struct MatchedRoute<'a> {
     /// Empty for the root.
     pub id: &'a str,
     /// Its place in the configuration: `route.routes[0]`.
@@ -144,14 +144,14 @@ impl Routes {
     }
 
     /// The routes that a silence takes; at least one.
-    pub fn of(&self, record: &OfflineRecord) -> Vec<Taken<'_>> {
+    pub fn of(&self, record: &OfflineRecord) -> Vec<MatchedRoute<'_>> {
         let mut taken = Vec::new();
         self.root.find(record, &mut taken, &mut |_| {});
         taken
     }
 
     /// The same, and every route that was tried, in order.
-    pub fn explain(&self, record: &OfflineRecord) -> (Vec<Taken<'_>>, Vec<Step<'_>>) {
+    pub fn explain(&self, record: &OfflineRecord) -> (Vec<MatchedRoute<'_>>, Vec<Step<'_>>) {
         let (mut taken, mut steps) = (Vec::new(), Vec::new());
         self.root.find(record, &mut taken, &mut |step| steps.push(step));
         (taken, steps)
@@ -201,7 +201,7 @@ impl Named {
     fn find<'a>(
         &'a self,
         record: &OfflineRecord,
-        taken: &mut Vec<Taken<'a>>,
+        taken: &mut Vec<MatchedRoute<'a>>,
         tried: &mut impl FnMut(Step<'a>),
     ) {
         let before = taken.len();
@@ -217,7 +217,7 @@ impl Named {
             }
         }
         if taken.len() == before {
-            taken.push(Taken { id: &self.id, path: &self.path, route: &self.route });
+            taken.push(MatchedRoute { id: &self.id, path: &self.path, route: &self.route });
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Receivers and routes are replaced: the loops of alerting end, and start anew with the new ones. They go on where
 //! they were, because all that they know is in the store; to the store it is a restart. So are the classes of timers.
-//! The rules of kinds, such as their timeouts, are replaced in place: see [`crate::fleet::RuleBook`]. A file with an
+//! The rules of kinds, such as their timeouts, are replaced in place: see [`crate::fleet::SharedRules`]. A file with an
 //! error changes nothing.
 //!
 //! Other options wait for a restart of the process. A reload names the sections that differ from those of the start.

@@ -171,14 +171,14 @@ async fn serve(listener: TcpListener, sink: Arc<Shared>) {
             tokio::select! {
                 () = stop.cancelled() => {}
                 // A client that aborts ends only its own conversation.
-                _ = Conversation::new(stream, sink).hold() => {}
+                _ = SmtpSession::new(stream, sink).hold() => {}
             }
         });
     }
 }
 
 /// A conversation with one client.
-struct Conversation {
+struct SmtpSession {
     lines: BufStream<TcpStream>,
     sink: Arc<Shared>,
     logged_in: bool,
@@ -187,11 +187,11 @@ struct Conversation {
     reply: Reply,
 }
 
-impl Conversation {
-    fn new(stream: TcpStream, sink: Arc<Shared>) -> Conversation {
+impl SmtpSession {
+    fn new(stream: TcpStream, sink: Arc<Shared>) -> SmtpSession {
         let mail = Mail { from: String::new(), to: Vec::new(), data: String::new() };
         let logged_in = sink.login.is_none();
-        Conversation { lines: BufStream::new(stream), sink, logged_in, mail, reply: Reply::Accept }
+        SmtpSession { lines: BufStream::new(stream), sink, logged_in, mail, reply: Reply::Accept }
     }
 
     async fn hold(mut self) -> io::Result<()> {

@@ -19,7 +19,7 @@ pub struct DeadlineCheck<'a> {
     pub hearing: Hearing,
     /// Up to when the server of the units has everything that was heard, if hearing is kept on another one: a replica
     /// that was promoted lacks the newest heartbeats, and hearing does not know that yet.
-    pub stamp: Option<Timestamp>,
+    pub watermark: Option<Timestamp>,
     pub guard: Box<dyn CheckGuard + 'a>,
 }
 

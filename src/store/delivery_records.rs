@@ -20,7 +20,7 @@ pub struct Discarded {
 pub trait DeliveryRecords: Send + Sync {
     /// Enters the configured receivers in the list of receivers; the service calls this at each start. The others
     /// in the list are absent from now on. Safe to repeat.
-    async fn enlist(&self, receivers: &[String], now: Timestamp) -> Result<()>;
+    async fn register_receivers(&self, receivers: &[String], now: Timestamp) -> Result<()>;
 
     /// The backlog of each receiver that was ever entered, configured or not, by its name; receivers without a
     /// backlog are left out.
@@ -43,11 +43,11 @@ pub trait DeliveryRecords: Send + Sync {
     /// Dead letters of a receiver, newest first.
     async fn dead_letters(&self, receiver: &str, limit: usize) -> Result<Vec<DeadLetter>> {
         let (from, until) = (Timestamp::ZERO, Timestamp::from_millis(i64::MAX));
-        self.letters(receiver, from, until, limit).await
+        self.dead_letters_between(receiver, from, until, limit).await
     }
 
     /// Dead letters of a receiver that were given up from one moment up to the other, newest first.
-    async fn letters(
+    async fn dead_letters_between(
         &self,
         receiver: &str,
         from: Timestamp,

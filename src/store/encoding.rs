@@ -1,6 +1,6 @@
 //! The stored form of facts, the same in every engine.
 //!
-//! One line of text: a letter for the standing, the last seen time in ms, the distance from there
+//! One line of text: a letter for the lifecycle, the last seen time in ms, the distance from there
 //! to the last check (absent when the key was gone), and, only for units that need it, a JSON
 //! object with the rest. An ordinary unit takes about 20 bytes:
 //!
@@ -8,7 +8,7 @@
 //! p1732147200000+86400000{"l":{"site":"north"}}
 //! ```
 //!
-//! | letter | standing |
+//! | letter | lifecycle |
 //! |---|---|
 //! | `n` | registered, never seen |
 //! | `p` | present |
@@ -24,7 +24,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
-use crate::presence::{Acknowledgement, Cause, Facts, Interval, Labels, Override, Silence, Standing};
+use crate::presence::{Acknowledgement, Cause, Facts, Interval, Labels, Lifecycle, Override, Silence};
 
 #[derive(Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -59,15 +59,15 @@ struct Rest {
 /// Facts as text.
 pub fn encode(facts: &Facts) -> String {
     let seen = facts.last_seen.as_millis();
-    let (letter, silence, retired) = match &facts.standing {
-        Standing::NeverSeen => ('n', None, None),
-        Standing::Present => ('p', None, None),
-        Standing::Offline(s) => {
+    let (letter, silence, retired) = match &facts.lifecycle {
+        Lifecycle::NeverSeen => ('n', None, None),
+        Lifecycle::Present => ('p', None, None),
+        Lifecycle::Offline(s) => {
             let (deadline, detected_at) = (s.deadline.as_millis(), s.detected_at.as_millis());
             let allowed = s.allowed.as_millis() as u64;
             ('f', Some((deadline - seen, detected_at - deadline, letter_of(s.cause), allowed)), None)
         }
-        Standing::Retired(at) => ('r', None, Some(at.as_millis())),
+        Lifecycle::Retired(at) => ('r', None, Some(at.as_millis())),
     };
     let rest = Rest {
         labels: facts.labels.clone(),
@@ -115,20 +115,20 @@ pub fn decode(text: &str) -> Option<Facts> {
     let seen: i64 = seen.parse().ok()?;
     let moment = Timestamp::from_millis;
     let interval = |(from, to)| Interval { from: moment(from), to: moment(to) };
-    let standing = match (letter, rest.silence, rest.retired) {
-        ('n', ..) => Standing::NeverSeen,
-        ('p', ..) => Standing::Present,
-        ('f', Some((deadline, detected_at, cause, allowed)), _) => Standing::Offline(Silence {
+    let lifecycle = match (letter, rest.silence, rest.retired) {
+        ('n', ..) => Lifecycle::NeverSeen,
+        ('p', ..) => Lifecycle::Present,
+        ('f', Some((deadline, detected_at, cause, allowed)), _) => Lifecycle::Offline(Silence {
             deadline: moment(seen.checked_add(deadline)?),
             detected_at: moment(seen.checked_add(deadline)?.checked_add(detected_at)?),
             cause: cause_of(cause)?,
             allowed: Duration::from_millis(allowed),
         }),
-        ('r', _, Some(at)) => Standing::Retired(moment(at)),
+        ('r', _, Some(at)) => Lifecycle::Retired(moment(at)),
         _ => return None,
     };
     Some(Facts {
-        standing,
+        lifecycle,
         last_seen: moment(seen),
         silent_from: match rest.unseen_ms {
             Some(distance) => Some(moment(seen.checked_add(distance)?)),
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn an_ordinary_unit_is_one_short_line() {
-        let mut facts = Facts::new(Standing::Present, Timestamp::from_millis(1_732_147_200_000));
+        let mut facts = Facts::new(Lifecycle::Present, Timestamp::from_millis(1_732_147_200_000));
         facts.checked_at = Some(Timestamp::from_millis(1_732_147_200_003));
         assert_eq!(encode(&facts), "p1732147200000+3");
     }
@@ -184,16 +184,18 @@ mod tests {
         let deadline = seen + year;
         let silence =
             Silence { deadline, detected_at: deadline + year, cause: Cause::Silence, allowed: year };
-        let text = encode(&Facts::new(Standing::Offline(silence), seen));
+        let text = encode(&Facts::new(Lifecycle::Offline(silence), seen));
         assert!(text.len() <= 64, "{text} takes {} bytes", text.len());
     }
 
     #[test]
     fn facts_of_an_earlier_build_have_no_presumed_begin_and_a_presumed_begin_reads_back() {
         let seen = Timestamp::from_millis(1_732_147_200_000);
-        assert_eq!(decode("p1732147200000"), Some(Facts::new(Standing::Present, seen)));
-        let facts =
-            Facts { silent_from: Some(seen + Duration::from_secs(2)), ..Facts::new(Standing::Present, seen) };
+        assert_eq!(decode("p1732147200000"), Some(Facts::new(Lifecycle::Present, seen)));
+        let facts = Facts {
+            silent_from: Some(seen + Duration::from_secs(2)),
+            ..Facts::new(Lifecycle::Present, seen)
+        };
         assert_eq!(encode(&facts), "p1732147200000{\"u\":2000}");
         assert_eq!(decode("p1732147200000{\"u\":2000}"), Some(facts));
     }
@@ -217,20 +219,20 @@ mod tests {
         (moment(), moment()).prop_map(|(from, to)| Interval { from, to })
     }
 
-    fn standing() -> impl Strategy<Value = Standing> {
+    fn lifecycle() -> impl Strategy<Value = Lifecycle> {
         let cause = prop_oneof![Just(Cause::Silence), Just(Cause::NeverSeen)];
         let silence =
             (moment(), moment(), cause, span()).prop_map(|(deadline, detected_at, cause, allowed)| {
-                Standing::Offline(Silence { deadline, detected_at, cause, allowed })
+                Lifecycle::Offline(Silence { deadline, detected_at, cause, allowed })
             });
-        let plain = prop_oneof![Just(Standing::Present), Just(Standing::NeverSeen)];
-        prop_oneof![plain, silence, moment().prop_map(Standing::Retired)]
+        let plain = prop_oneof![Just(Lifecycle::Present), Just(Lifecycle::NeverSeen)];
+        prop_oneof![plain, silence, moment().prop_map(Lifecycle::Retired)]
     }
 
     proptest! {
         #[test]
         fn encoded_facts_read_back(
-            standing in standing(), last_seen in moment(), checked_at in prop::option::of(moment()),
+            lifecycle in lifecycle(), last_seen in moment(), checked_at in prop::option::of(moment()),
             times in (prop::option::of(span()), prop::option::of(span()), prop::option::of(span())),
             labels in prop::collection::btree_map("[a-z]{1,8}", "\\PC{1,16}", 0..4),
             silent_from in prop::option::of(moment()),
@@ -240,7 +242,7 @@ mod tests {
             let acknowledged = acknowledged.map(|(at, author, comment)| Acknowledgement { at, author, comment });
             let (declared_timeout, timeout, grace) = times;
             let set = Override { timeout, grace };
-            let facts = Facts { standing, last_seen, silent_from, checked_at, declared_timeout, set, labels, sleep, pause, acknowledged, note };
+            let facts = Facts { lifecycle, last_seen, silent_from, checked_at, declared_timeout, set, labels, sleep, pause, acknowledged, note };
             prop_assert_eq!(decode(&encode(&facts)), Some(facts));
         }
     }

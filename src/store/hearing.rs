@@ -14,7 +14,7 @@ pub enum Advance {
     /// The canary counted; with the blind interval that it added to the ledger.
     Heard(Option<Interval>),
     /// The canary came from a member that does not attend, and changed nothing.
-    NotAttending,
+    NotAMember,
 }
 
 /// Up to when Rollcall has heard.

@@ -9,7 +9,7 @@ use data_encoding::BASE64URL_NOPAD;
 
 use super::Result;
 use super::json::{from_json, to_json};
-use super::notification::{Notification, OVER};
+use super::notification::{KEPT_AFTER_END, Notification};
 use crate::clock::Timestamp;
 use crate::presence::{GroupIncident, Incident, Stage};
 
@@ -57,7 +57,7 @@ pub(super) fn incident_json(notified: Option<&Incident>) -> Result<String> {
 
 /// From when on the member counts as over, so that it is kept for so long.
 pub(super) fn over_at(now: Timestamp) -> Timestamp {
-    now + (KEPT - OVER)
+    now + (KEPT - KEPT_AFTER_END)
 }
 
 /// The letter of the member.

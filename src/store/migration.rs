@@ -18,7 +18,7 @@ use super::{
     AuditEntry, DeadLetter, EngineError, Group, OutboxEvent, Result, Shared, SharedStore, StoredAttempts,
 };
 use crate::clock::Timestamp;
-use crate::presence::{Hearing, OfflineRecord, Timer, TimerStanding, Unit};
+use crate::presence::{Hearing, OfflineRecord, Timer, TimerLifecycle, Unit};
 use crate::routing::AlertSilence;
 
 /// How many pages are exported at once: while the engine answers for one, the others are requested.
@@ -215,7 +215,7 @@ impl Moved {
             MigrationItem::Letter(_) => self.dead_letters += 1,
             MigrationItem::AlertSilence(_) => self.silences += 1,
             MigrationItem::Timer { timer, .. } => {
-                self.timers += u64::from(timer.standing == TimerStanding::Waiting);
+                self.timers += u64::from(timer.lifecycle == TimerLifecycle::Waiting);
             }
             MigrationItem::Group { .. }
             | MigrationItem::GroupMember { .. }

@@ -90,7 +90,7 @@ pub mod table;
 mod timer_text;
 mod timers;
 mod units;
-mod untold;
+mod unnotified;
 
 pub use crate::presence::{Gap, Pace, ShareMember, Subscription};
 pub use crate::routing::{Destination, Destinations, Escalation, FollowUps};
@@ -111,11 +111,11 @@ pub use hearing::{Advance, HearingStore};
 pub use incidents::{incident_in, incident_text};
 pub use membership::Membership;
 pub use notification::{delivery_of_any, notification_of};
-pub use notified_silences::{AcknowledgedSilence, Marking, NotifiedSilences};
+pub use notified_silences::{AcknowledgedSilence, NotifiedMark, NotifiedSilences};
 pub use partition::{by_partition, partition_of, partition_of_group};
 use partition::{checksum, crc16};
 pub use queries::{History, OpenPages, Queries};
-pub use roster::{Attendance, Roster};
+pub use roster::{RenewalReply, Roster};
 pub use shared::{Shared, SharedChange, SharedEntries, SharedStore};
 pub use silences::{AuditEntry, Audited, MAX_AUDITED, SilenceChange, SilenceStore, StoredSilences};
 use timers::firing_of;
@@ -194,7 +194,7 @@ pub trait Examine: Send + Sync {
     async fn wants_examination(&self);
 
     /// Ends when a call failed for a reason that an examination of the servers names.
-    async fn doubts_its_servers(&self) {
+    async fn suspects_its_servers(&self) {
         std::future::pending().await
     }
 }

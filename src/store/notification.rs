@@ -34,7 +34,7 @@ pub(super) const MAX_SEALED: usize = 1000;
 pub(super) const MAX_REMINDED: usize = 1000;
 
 /// How long members that are over are kept, so that their transitions do not join again.
-pub(super) const OVER: Duration = Duration::from_secs(86_400);
+pub(super) const KEPT_AFTER_END: Duration = Duration::from_secs(86_400);
 
 /// Whether each of some transitions is the only one of its group among them, by the keys of the groups that they
 /// join.
@@ -189,7 +189,7 @@ pub(super) struct Notification {
     pub timers: Vec<FiredTimer>,
     /// For each record in `online`, the receivers that were notified of its silence, separated by commas; `None` if
     /// they are not known. Empty if every receiver was notified of every silence.
-    #[serde(default, rename = "told", skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, rename = "notified", skip_serializing_if = "Vec::is_empty")]
     pub notified: Vec<Option<String>>,
     /// The receivers of the group, if others are notified of returns too; `None`: there are no others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -201,7 +201,7 @@ pub(super) struct Notification {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub escalation: bool,
     /// How many silences of the group last that receivers were notified of, with those of this notification; `None`:
-    /// no other unit shares the group, or an earlier version sealed it.
+    /// no other unit shares the group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lasting: Option<u64>,
     /// When the group was sealed before (ms).

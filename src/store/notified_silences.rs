@@ -21,7 +21,7 @@ pub struct AcknowledgedSilence {
 
 /// A silence that is marked as notified in its group.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Marking {
+pub struct NotifiedMark {
     pub silence: AcknowledgedSilence,
     /// The groups of the record, stored if none are.
     pub groups: Vec<Group>,
@@ -34,13 +34,14 @@ pub struct Marking {
 pub trait NotifiedSilences: Send + Sync {
     /// Silences of which receivers acknowledged the notification to this process lately, and which the engine may have
     /// lost since, because a replica took over; none where there are no replicas. They are answered again until
-    /// [`NotifiedSilences::settle_doubts`]. While there are none, the other instances see that this one has compared.
+    /// [`NotifiedSilences::resolve_doubtful`]. While there are none, the other instances see that this one has
+    /// compared.
     async fn doubtful(&self) -> Result<Vec<AcknowledgedSilence>> {
         Ok(Vec::new())
     }
 
     /// Ends when silences may have become doubtful since the last [`NotifiedSilences::doubtful`].
-    async fn doubts_arise(&self) {
+    async fn wait_for_doubtful(&self) {
         std::future::pending().await
     }
 
@@ -49,7 +50,7 @@ pub trait NotifiedSilences: Send + Sync {
     /// are marked it adds the receivers. Answers how many changed. Safe to repeat.
     async fn mark_notified(
         &self,
-        _markings: &[Marking],
+        _markings: &[NotifiedMark],
         _destinations: &Destinations,
         _now: Timestamp,
     ) -> Result<usize> {
@@ -57,5 +58,5 @@ pub trait NotifiedSilences: Send + Sync {
     }
 
     /// The engine has the silences of the last [`NotifiedSilences::doubtful`] again, but for those in `later`.
-    fn settle_doubts(&self, _later: &HashSet<RecordId>) {}
+    fn resolve_doubtful(&self, _later: &HashSet<RecordId>) {}
 }

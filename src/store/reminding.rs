@@ -7,10 +7,10 @@ use super::notification::{Notification, notification_id};
 use super::receiver_list::lists;
 use super::{Destination, Group, Result};
 use crate::clock::Timestamp;
-use crate::presence::{LastingSilence, OfflineRecord, look};
+use crate::presence::{OfflineRecord, OngoingSilence, look};
 
 /// A member of the group as it is stored: receivers were notified of its silence, and it lasts.
-pub(super) struct LastingMember {
+pub(super) struct OngoingMember {
     pub name: String,
     pub notified_at: Timestamp,
     /// The stored text before its receivers.
@@ -28,13 +28,13 @@ pub(super) struct LastingMember {
 pub(super) struct Reminding {
     /// The new receivers of members, by their places, separated by commas.
     pub receivers: Vec<(usize, String)>,
-    pub notifications: Vec<SealedAgain>,
+    pub notifications: Vec<RepeatNotification>,
     /// When something is due next.
     pub next: Option<Timestamp>,
 }
 
 /// A notification of silences that receivers know of.
-pub(super) struct SealedAgain {
+pub(super) struct RepeatNotification {
     pub id: String,
     /// The notification (JSON).
     pub body: String,
@@ -49,16 +49,16 @@ impl Reminding {
     pub fn new(
         group: &Group,
         (destination, idle): (&Destination, &[String]),
-        members: &[LastingMember],
+        members: &[OngoingMember],
         is_quiet: &dyn Fn(&OfflineRecord) -> bool,
         (first, due): (Timestamp, Timestamp),
         now: Timestamp,
     ) -> Result<Reminding> {
         let again = &destination.again;
-        let records: Vec<Option<OfflineRecord>> = members.iter().map(LastingMember::record).collect();
+        let records: Vec<Option<OfflineRecord>> = members.iter().map(OngoingMember::record).collect();
         let lasting = members.iter().zip(&records).map(|(member, record)| {
             let knows = |name: &String| lists(&member.receivers, name);
-            LastingSilence {
+            OngoingSilence {
                 notified_at: member.notified_at,
                 has_step: again.escalate.iter().map(|step| step.receivers.iter().all(knows)).collect(),
                 // A silence without its record cannot be notified again.
@@ -67,7 +67,7 @@ impl Reminding {
                     .is_none_or(|record| member.is_acknowledged || record.is_flapping() || is_quiet(record)),
             }
         });
-        let lasting: Vec<LastingSilence> = lasting.collect();
+        let lasting: Vec<OngoingSilence> = lasting.collect();
         let after: Vec<Duration> = again.escalate.iter().map(|step| step.after).collect();
         let found = look((again.repeat, &after), &lasting, first, due, now);
         let mut reminding = Reminding { receivers: Vec::new(), notifications: Vec::new(), next: found.next };
@@ -94,7 +94,7 @@ impl Reminding {
     fn unaware(
         &self,
         receivers: &[String],
-        members: &[LastingMember],
+        members: &[OngoingMember],
         places: &[usize],
     ) -> Vec<(Vec<usize>, Vec<String>)> {
         let mut unaware: Vec<(Vec<usize>, Vec<String>)> = Vec::new();
@@ -112,7 +112,7 @@ impl Reminding {
     }
 
     /// A member whose silence other receivers know of, too: they are notified of its return.
-    fn add_receivers(&mut self, at: usize, member: &LastingMember, added: &[String]) {
+    fn add_receivers(&mut self, at: usize, member: &OngoingMember, added: &[String]) {
         let known = match self.receivers.iter().position(|(other, _)| *other == at) {
             Some(known) => known,
             None => {
@@ -136,7 +136,7 @@ impl Reminding {
 fn reminders(
     destination: &Destination,
     idle: &[String],
-    members: &[LastingMember],
+    members: &[OngoingMember],
     reminded: &[usize],
 ) -> Vec<(Vec<usize>, Vec<String>)> {
     let mut reminders: Vec<(Vec<usize>, Vec<String>)> = Vec::new();
@@ -156,7 +156,7 @@ fn reminders(
 /// The members from which notifications are made.
 struct Sealing<'a> {
     group: &'a Group,
-    members: &'a [LastingMember],
+    members: &'a [OngoingMember],
     records: &'a [Option<OfflineRecord>],
     /// Whether units share the group.
     is_shared: bool,
@@ -171,7 +171,7 @@ impl Sealing<'_> {
         receivers: &[String],
         what: &str,
         reminder: bool,
-    ) -> Result<SealedAgain> {
+    ) -> Result<RepeatNotification> {
         let names: Vec<&str> = places.iter().map(|at| self.members[*at].name.as_str()).collect();
         let id = notification_id(&self.group.key, &format!("{what}\n{}", names.join("\n")));
         let notification = Notification {
@@ -180,15 +180,15 @@ impl Sealing<'_> {
             escalation: self.is_shared && !reminder,
             ..Notification::empty(self.group.clone(), self.now)
         };
-        Ok(SealedAgain { id, body: to_json(&notification)?, receivers: receivers.to_vec() })
+        Ok(RepeatNotification { id, body: to_json(&notification)?, receivers: receivers.to_vec() })
     }
 }
 
-impl LastingMember {
+impl OngoingMember {
     /// `stored`: its letter and the receivers, as an engine stores them.
-    pub fn new(name: String, notified_at: Timestamp, stored: &str, body: Option<String>) -> LastingMember {
+    pub fn new(name: String, notified_at: Timestamp, stored: &str, body: Option<String>) -> OngoingMember {
         let (head, receivers) = stored.split_once(':').unwrap_or((stored, ""));
-        LastingMember {
+        OngoingMember {
             name,
             notified_at,
             head: format!("{head}:"),
@@ -223,14 +223,15 @@ mod tests {
         let member = |unit: &str, receivers: &str| {
             let record = OfflineRecord::open(unit.parse().unwrap(), at(0), at(0), at(0));
             let body = Some(to_json(&record).unwrap());
-            LastingMember::new(unit.to_owned(), at(0), &format!("t:{receivers}"), body)
+            OngoingMember::new(unit.to_owned(), at(0), &format!("t:{receivers}"), body)
         };
         let group = Group { key: "all".to_owned(), labels: Default::default() };
-        let look = |members: &[LastingMember], now: u32| {
+        let look = |members: &[OngoingMember], now: u32| {
             let (quiet, moments) = (|_: &OfflineRecord| false, (at(0), at(now)));
             let found =
                 Reminding::new(&group, (&destination, &[]), members, &quiet, moments, at(now)).unwrap();
-            let to = |one: &SealedAgain| (one.receivers.join(","), one.body.matches("\"cause\"").count());
+            let to =
+                |one: &RepeatNotification| (one.receivers.join(","), one.body.matches("\"cause\"").count());
             found.notifications.iter().map(to).collect::<Vec<_>>()
         };
         let both = [member("detector:a", "chat,boss"), member("detector:b", "chat")];

@@ -23,7 +23,7 @@ pub struct Count {
 
 /// The answer to the renewal of a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Attendance {
+pub struct RenewalReply {
     /// The time of the fleet: the engine's clock, unless that clock went back. The time of the fleet never goes back.
     pub now: Timestamp,
     pub engine_clock: Timestamp,
@@ -43,7 +43,7 @@ pub trait Roster: Layout {
     /// Leases end by the engine's clock, so that all instances agree on the valid ones. If that clock goes back,
     /// the time of the fleet goes on from its last value; it is never before `heard`, up to when Rollcall has
     /// heard. Time in which no instance could renew, because the engine stood still, does not count for any lease.
-    async fn renew(&self, instance: &str, lease: Duration, heard: Option<Timestamp>) -> Result<Attendance>;
+    async fn renew(&self, instance: &str, lease: Duration, heard: Option<Timestamp>) -> Result<RenewalReply>;
 
     /// Gives up the lease of an instance, and notifies the other instances.
     async fn resign(&self, instance: &str) -> Result<()>;

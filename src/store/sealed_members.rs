@@ -95,11 +95,15 @@ impl SealedMembers {
         let has_all =
             |names: &Option<&str>| names.is_none_or(|names| receivers.iter().all(|name| lists(names, name)));
         if has_others {
-            format!(r#","told":{},"receivers":{}"#, serde_json::json!(notified), serde_json::json!(receivers))
+            format!(
+                r#","notified":{},"receivers":{}"#,
+                serde_json::json!(notified),
+                serde_json::json!(receivers)
+            )
         } else if notified.iter().all(has_all) {
             String::new()
         } else {
-            format!(r#","told":{}"#, serde_json::json!(notified))
+            format!(r#","notified":{}"#, serde_json::json!(notified))
         }
     }
 }

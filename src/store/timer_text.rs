@@ -29,7 +29,7 @@
 
 use crate::clock::Timestamp;
 use crate::presence::{
-    FiredTimer, Guarantee, NewTimer, Receipt, Timer, TimerClass, TimerData, TimerId, TimerStanding,
+    FiredTimer, Guarantee, NewTimer, Receipt, Timer, TimerClass, TimerData, TimerId, TimerLifecycle,
     TimerState, TimerType,
 };
 
@@ -71,10 +71,12 @@ fn waiting_text(of: &TimerType, due: Timestamp, data: &TimerData) -> String {
 pub(super) fn encode(timer: &Timer) -> String {
     let (letter, due) = (letter_of_state(timer.state()), moment(timer.due));
     let (of, data) = (&timer.timer_type, timer.data.as_str());
-    match &timer.standing {
-        TimerStanding::Waiting => waiting_text(of, timer.due, &timer.data),
-        TimerStanding::Cancelled { at } => format!("{letter}{of} {due} {} {NO_RECEIPTS} {data}", moment(*at)),
-        TimerStanding::Fired { at, receipts } => {
+    match &timer.lifecycle {
+        TimerLifecycle::Waiting => waiting_text(of, timer.due, &timer.data),
+        TimerLifecycle::Cancelled { at } => {
+            format!("{letter}{of} {due} {} {NO_RECEIPTS} {data}", moment(*at))
+        }
+        TimerLifecycle::Fired { at, receipts } => {
             format!("{letter}{of} {due} {} {} {data}", moment(*at), receipts_text(receipts))
         }
     }
@@ -92,20 +94,20 @@ pub(super) fn decode(id: &TimerId, text: &str) -> Option<Timer> {
     let letter = text.chars().next()?;
     let (timer_type, rest) = text.get(letter.len_utf8()..)?.split_once(' ')?;
     let (due, rest) = rest.split_once(' ')?;
-    let (standing, data) = if letter == 'w' {
-        (TimerStanding::Waiting, rest)
+    let (lifecycle, data) = if letter == 'w' {
+        (TimerLifecycle::Waiting, rest)
     } else {
         let (at, rest) = rest.split_once(' ')?;
         let (receipts, data) = rest.split_once(' ')?;
         let at = moment_of(at)?;
-        let standing = match letter {
-            'c' => TimerStanding::Cancelled { at },
-            _ => TimerStanding::Fired { at, receipts: receipts_of(receipts)? },
+        let lifecycle = match letter {
+            'c' => TimerLifecycle::Cancelled { at },
+            _ => TimerLifecycle::Fired { at, receipts: receipts_of(receipts)? },
         };
-        (standing, data)
+        (lifecycle, data)
     };
     let (timer_type, due) = (timer_type.parse().ok()?, moment_of(due)?);
-    let timer = Timer { id: id.clone(), timer_type, due, data: TimerData::stored(data)?, standing };
+    let timer = Timer { id: id.clone(), timer_type, due, data: TimerData::stored(data)?, lifecycle };
     (letter_of_state(timer.state()) == letter).then_some(timer)
 }
 
@@ -198,7 +200,7 @@ mod tests {
     fn timer(data: &str) -> Timer {
         let (id, timer_type) = ("report-7".parse().unwrap(), "report-due".parse().unwrap());
         let due = Timestamp::from_millis(1_764_000_000_000);
-        Timer { id, timer_type, due, data: data.parse().unwrap(), standing: TimerStanding::Waiting }
+        Timer { id, timer_type, due, data: data.parse().unwrap(), lifecycle: TimerLifecycle::Waiting }
     }
 
     /// As `fire_timers.lua` writes it.
@@ -269,23 +271,23 @@ mod tests {
         assert!(decode(&id, "wa zz 1").is_some() && decode(&id, "fa zz zz hook:p 1").is_some());
     }
 
-    fn standing() -> impl Strategy<Value = TimerStanding> {
+    fn lifecycle() -> impl Strategy<Value = TimerLifecycle> {
         let at = || (0i64..250_000_000_000_000).prop_map(Timestamp::from_millis);
         let receipts = prop::collection::vec(("[a-z0-9_-]{1,8}", prop::sample::select(&Receipt::ALL)), 0..4);
         prop_oneof![
-            Just(TimerStanding::Waiting),
-            at().prop_map(|at| TimerStanding::Cancelled { at }),
-            (at(), receipts).prop_map(|(at, receipts)| TimerStanding::Fired { at, receipts }),
+            Just(TimerLifecycle::Waiting),
+            at().prop_map(|at| TimerLifecycle::Cancelled { at }),
+            (at(), receipts).prop_map(|(at, receipts)| TimerLifecycle::Fired { at, receipts }),
         ]
     }
 
     proptest! {
         #[test]
         fn an_encoded_timer_reads_back(
-            due in 0i64..250_000_000_000_000, data in "\\PC{0,40}", standing in standing(),
+            due in 0i64..250_000_000_000_000, data in "\\PC{0,40}", lifecycle in lifecycle(),
         ) {
             let data = serde_json::to_string(&data).unwrap();
-            let timer = Timer { due: Timestamp::from_millis(due), standing, ..timer(&data) };
+            let timer = Timer { due: Timestamp::from_millis(due), lifecycle, ..timer(&data) };
             prop_assert_eq!(decode(&timer.id, &encode(&timer)), Some(timer));
         }
     }

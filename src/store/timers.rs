@@ -226,7 +226,7 @@ pub trait TimerStore: Layout {
 
     /// Compares the index and the counts of timers that wait in these partitions with the timers, and makes them again
     /// where they differ. An engine that cannot lose them alone does nothing.
-    async fn mend_timers(&self, _partitions: &[u16]) -> Result<()> {
+    async fn repair_timers(&self, _partitions: &[u16]) -> Result<()> {
         Ok(())
     }
 }

@@ -30,7 +30,7 @@ const REFRESH_STEP: usize = 200;
 pub trait UnitStore: Layout {
     /// Writes heartbeats of present units. Answers, in order, which were applied; the others (there is no key, or
     /// it holds a newer heartbeat) have to be decided by the rules. Safe to repeat.
-    async fn refresh(&self, beats: &[Refresh<'_>]) -> Result<Vec<bool>>;
+    async fn refresh(&self, heartbeats: &[Refresh<'_>]) -> Result<Vec<bool>>;
 
     /// How many heartbeats go into one call of [`UnitStore::refresh`], so that the engine works on them while the next
     /// are prepared.

@@ -140,7 +140,8 @@ impl Telemetry {
                     let count = counted.count;
                     self.series.unreadable_values.with_label_values(&[key]).set(count as i64);
                     let text = format!(
-                        "{count} stored values ({key}) cannot be read, such as {}; work that does not need them goes on",
+                        "{count} stored values ({key}) cannot be read, such as {}; work that does not need them goes \
+                         on",
                         counted.example
                     );
                     self.problems.set(name, key, text, Severity::Warning);
@@ -151,7 +152,7 @@ impl Telemetry {
 }
 
 fn severity_of(what: Loop) -> (&'static str, Severity) {
-    if what.is_serious() { (ENGINE_DOWN, Severity::Serious) } else { (ENGINE_FAILS, Severity::Warning) }
+    if what.stops_work() { (ENGINE_DOWN, Severity::Serious) } else { (ENGINE_FAILS, Severity::Warning) }
 }
 
 fn key_of(what: Loop, which: &str) -> String {

@@ -300,7 +300,7 @@ impl Loop {
     }
 
     /// Whether Rollcall cannot do its work while it fails.
-    pub(super) fn is_serious(self) -> bool {
+    pub(super) fn stops_work(self) -> bool {
         use Loop::*;
         matches!(self, Intake | Sweep | Records | Lease | Dispatch | Delivery | Timers | WriteBehind)
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// The most lines in a span; the rest is counted.
-const MOST: usize = 20;
+const MAX_LINES: usize = 20;
 const SPAN: Duration = Duration::from_secs(1);
 
 /// The limit for one kind of line.
@@ -23,7 +23,7 @@ impl LogLimit {
 
     /// Whether the next line may be written. If not, it is counted.
     pub fn admit(&mut self) -> bool {
-        let admits = self.written < MOST;
+        let admits = self.written < MAX_LINES;
         if admits {
             self.written += 1
         } else {
@@ -50,9 +50,9 @@ mod tests {
     async fn a_few_lines_are_written_and_the_rest_is_counted() {
         let begin = Instant::now();
         let mut limit = LogLimit::new(begin);
-        assert_eq!((0..50).filter(|_| limit.admit()).count(), MOST);
+        assert_eq!((0..50).filter(|_| limit.admit()).count(), MAX_LINES);
         assert_eq!(limit.end_span(begin + SPAN / 2), None);
-        assert_eq!(limit.end_span(begin + SPAN), Some(50 - MOST));
+        assert_eq!(limit.end_span(begin + SPAN), Some(50 - MAX_LINES));
         assert!(limit.admit());
         assert_eq!(limit.end_span(begin + 3 * SPAN), None);
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::clock::{Clock, Timestamp};
 
 /// A failure that lasts longer does not end by itself: a right is missing, or no replica can be promoted.
-const LONGEST: Duration = Duration::from_secs(10);
+const MAX_SHORT: Duration = Duration::from_secs(10);
 
 /// Why a loop failed.
 pub trait Failure: Display {
@@ -37,12 +37,12 @@ impl ShortFailures {
         ShortFailures { clock, since: Mutex::default() }
     }
 
-    /// A loop failed like that. Answers whether for less than [`LONGEST`], and whether it is the only loop.
+    /// A loop failed like that. Answers whether for less than [`MAX_SHORT`], and whether it is the only loop.
     pub fn is_short(&self, which: &str) -> (bool, bool) {
         let now = self.clock.now();
         let mut all = self.lock();
         let since = *all.entry(which.to_owned()).or_insert(now);
-        (now.since(since) < LONGEST, all.len() == 1 && since == now)
+        (now.since(since) < MAX_SHORT, all.len() == 1 && since == now)
     }
 
     /// The loop's failure, if it has one, counts as begun at most `at_most` ago.

@@ -14,10 +14,10 @@ use crate::clock::{Clock, Timestamp};
 const FORGOTTEN: Duration = Duration::from_secs(600);
 
 /// The most locations that are kept; more are only logged.
-const MOST: usize = 1000;
+const MAX_LOCATIONS: usize = 1000;
 
 /// The most bytes of a location or a reason that are kept: both may come from another program.
-const LONGEST: usize = 300;
+const MAX_CHARACTERS: usize = 300;
 
 pub(super) struct Unreadable {
     clock: Clock,
@@ -51,7 +51,7 @@ impl Unreadable {
             known.last = last;
             return false;
         }
-        let has_room = met.len() < MOST;
+        let has_room = met.len() < MAX_LOCATIONS;
         if has_room {
             met.insert(key, UnreadableValue { why: shown(why), last });
         }
@@ -79,7 +79,7 @@ impl Unreadable {
     }
 }
 
-/// Without control characters, and cut at [`LONGEST`].
+/// Without control characters, and cut at [`MAX_CHARACTERS`].
 fn shown(text: &str) -> String {
-    text.chars().take(LONGEST).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+    text.chars().take(MAX_CHARACTERS).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }

@@ -82,7 +82,7 @@ async fn eventually(what: &str, server: &Server, fact: impl Fn(&[Value]) -> bool
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, awaited).await.unwrap_or_else(|_| panic!("never came true: {what}"));
+    tokio::time::timeout(MAX_WAIT, awaited).await.unwrap_or_else(|_| panic!("never came true: {what}"));
 }
 
 #[tokio::test]
@@ -306,7 +306,7 @@ async fn a_record_is_sent_again_to_a_receiver_that_knows_of_it_by_escalation_or_
         world.config.receivers.push(first);
         world.start();
         world.notify_loss(&["a"]).await;
-        chat.wait_for(1, PATIENCE).await.unwrap();
+        chat.wait_for(1, MAX_WAIT).await.unwrap();
         if how == "escalation" {
             world.delivered("chat").await;
         } else {

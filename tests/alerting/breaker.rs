@@ -20,7 +20,7 @@ async fn storm() -> (WebhookSink, World, Vec<String>) {
         world.engine.backlog(&world.partitions(), "hook").await.is_ok_and(|backlog| backlog.waiting == 100)
     };
     until("all wait", waiting).await;
-    sink.wait_for(5, PATIENCE).await.unwrap();
+    sink.wait_for(5, MAX_WAIT).await.unwrap();
     let ended = || world.metric("rollcall_notifications_total", &["hook", "retry"]) as usize;
     until("the attempts are over", async || ended() == sink.received().len() && ended() >= 5).await;
     (sink, world, names)
@@ -40,7 +40,7 @@ async fn a_receiver_that_takes_nothing_is_probed_once_a_minute_and_gets_all_when
     for probe in 1..=10 {
         let before = sink.received().len();
         world.advance(MINUTE);
-        sink.wait_for(before + 1, PATIENCE).await.unwrap();
+        sink.wait_for(before + 1, MAX_WAIT).await.unwrap();
         let failed = || world.metric("rollcall_notifications_total", &["hook", "retry"]) as usize;
         until("the probe is over", async || failed() > before).await;
         let requests = sink.received().len();

@@ -12,7 +12,7 @@ use rollcall::telemetry::{DeliveryOutcome, Loop, Telemetry};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const MAX_WAIT: Duration = Duration::from_secs(120);
 
 type Pings = Arc<Mutex<Vec<(String, String)>>>;
 
@@ -37,7 +37,7 @@ impl World {
         let monitor = Router::new().fallback(take).with_state(pings.clone());
         tokio::spawn(async move { axum::serve(listener, monitor).await });
         let telemetry = Arc::new(Telemetry::new(&Clock::by_hand(Timestamp::ZERO)));
-        let config = Config { url, every: Duration::from_millis(20), timeout: PATIENCE };
+        let config = Config { url, every: Duration::from_millis(20), timeout: MAX_WAIT };
         tokio::spawn(deadman::run(config, telemetry.clone(), stop.clone()));
         World { pings, telemetry, stop }
     }
@@ -58,7 +58,7 @@ impl World {
                 }
             }
         };
-        tokio::time::timeout(PATIENCE, awaited).await.unwrap_or_else(|_| panic!("no ping to {path}"))
+        tokio::time::timeout(MAX_WAIT, awaited).await.unwrap_or_else(|_| panic!("no ping to {path}"))
     }
 
     fn all_is_well(&self) {

@@ -10,7 +10,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
 
 use super::*;
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const MAX_WAIT: Duration = Duration::from_secs(120);
 const ENDLESS: usize = 256 << 20;
 const OPS: &str = "ops@example.org";
 const BOSS: &str = "boss@example.org";
@@ -393,7 +393,7 @@ async fn an_interrupted_conversation_is_not_continued() {
     tokio::select! {
         biased;
         result = channel.send(&silence, now()) => panic!("a server that hangs answered {result:?}"),
-        taken = sink.wait_for(1, PATIENCE) => drop(taken.unwrap()),
+        taken = sink.wait_for(1, MAX_WAIT) => drop(taken.unwrap()),
     }
     channel.send(&silence, now()).await.unwrap();
     channel.send(&silence, now()).await.unwrap();
@@ -442,7 +442,7 @@ async fn a_mail_server_whose_answer_never_ends_is_left_and_its_answer_is_not_kep
         });
         let channel = open(&mail_to(url, &[OPS])).unwrap();
         let delivery = delivery(vec![silent("detector:a", now())], vec![]);
-        let sent = tokio::time::timeout(PATIENCE, channel.send(&delivery, now())).await.expect("it is left");
+        let sent = tokio::time::timeout(MAX_WAIT, channel.send(&delivery, now())).await.expect("it is left");
         assert!(
             matches!(&sent, Err(Failure::Temporary { why, .. }) if why.contains("longer than")),
             "{sent:?}"
@@ -478,7 +478,7 @@ async fn an_answer_that_is_no_utf_8_counts_by_its_code() {
         });
         let channel = open(&mail_to(url, &[OPS])).unwrap();
         let delivery = delivery(vec![silent("detector:a", now())], vec![]);
-        let sent = tokio::time::timeout(PATIENCE, channel.send(&delivery, now())).await.expect("it answers");
+        let sent = tokio::time::timeout(MAX_WAIT, channel.send(&delivery, now())).await.expect("it answers");
         match sent {
             Ok(_) => assert!(is_sent),
             Err(why) => assert!(!is_sent && why.to_string().contains("abgelehnt f?r immer"), "{why}"),

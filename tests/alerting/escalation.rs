@@ -56,17 +56,17 @@ async fn an_incident_that_is_escalated_is_one_page_and_its_end_closes_it() {
         world.advance(TIMEOUT / 2 + Duration::from_secs(1));
         world.check(&north).await;
         world.advance(2 * WAIT);
-        chat.wait_for(1, PATIENCE).await.unwrap();
+        chat.wait_for(1, MAX_WAIT).await.unwrap();
         world.delivered("hook").await;
         world.advance(HOUR / 2);
-        let first = calls.wait_for(1, PATIENCE).await.unwrap();
+        let first = calls.wait_for(1, MAX_WAIT).await.unwrap();
         world.delivered("pager").await;
         let page = keys(&first)[0].clone();
         assert!(page.as_str().unwrap().starts_with("incident:"), "{page}");
         assert_eq!(first[0].json()["payload"]["summary"], "OFFLINE: 7 of 8 units at site north");
         world.hear_at("north", &north[..7]).await;
         world.advance(60 * WAIT);
-        calls.wait_for(2, PATIENCE).await.unwrap();
+        calls.wait_for(2, MAX_WAIT).await.unwrap();
         world.delivered("pager").await;
         let received = calls.received();
         assert_eq!(actions(&received), ["trigger", "resolve"]);
@@ -81,13 +81,13 @@ async fn an_acknowledgement_reaches_a_pager_that_knows_of_the_unit_by_escalation
         let (chat, calls) = (hook().await, hook().await);
         let mut world = escalating(on, "unit", &chat, &calls).await;
         world.notify_loss(&["a"]).await;
-        chat.wait_for(1, PATIENCE).await.unwrap();
+        chat.wait_for(1, MAX_WAIT).await.unwrap();
         world.delivered("hook").await;
         world.advance(HOUR / 2);
-        calls.wait_for(1, PATIENCE).await.unwrap();
+        calls.wait_for(1, MAX_WAIT).await.unwrap();
         world.delivered("pager").await;
         world.acknowledge("a").await;
-        let received = calls.wait_for(2, PATIENCE).await.unwrap();
+        let received = calls.wait_for(2, MAX_WAIT).await.unwrap();
         assert_eq!(actions(&received), ["trigger", "acknowledge"]);
         assert_eq!(keys(&received)[0], keys(&received)[1]);
         world.stop().await;
@@ -109,10 +109,10 @@ async fn an_acknowledgement_reaches_a_pager_that_knows_of_the_unit_as_a_fallback
             until("that is known", is_down).await;
             world.advance(6 * MINUTE);
         }
-        calls.wait_for(1, PATIENCE).await.unwrap();
+        calls.wait_for(1, MAX_WAIT).await.unwrap();
         world.delivered("pager").await;
         world.acknowledge("a").await;
-        let received = calls.wait_for(2, PATIENCE).await.unwrap();
+        let received = calls.wait_for(2, MAX_WAIT).await.unwrap();
         assert_eq!(actions(&received), ["trigger", "acknowledge"]);
         assert_eq!(keys(&received)[0], keys(&received)[1]);
         world.stop().await;
@@ -128,10 +128,10 @@ async fn a_receiver_of_an_escalation_hears_of_no_return_while_the_unit_is_offlin
         world.config.route.pace.recoveries = Recoveries::After(10 * WAIT);
         world.start();
         world.notify_loss(&["a"]).await;
-        chat.wait_for(1, PATIENCE).await.unwrap();
+        chat.wait_for(1, MAX_WAIT).await.unwrap();
         world.delivered("hook").await;
         world.advance(HOUR / 2);
-        calls.wait_for(1, PATIENCE).await.unwrap();
+        calls.wait_for(1, MAX_WAIT).await.unwrap();
         world.delivered("pager").await;
         // It falls silent again before its return is notified.
         world.hear(&["a"]).await;
@@ -139,7 +139,7 @@ async fn a_receiver_of_an_escalation_hears_of_no_return_while_the_unit_is_offlin
         world.lose(&["a"]).await;
         world.joined().await;
         world.advance(12 * WAIT);
-        let received = calls.wait_for(3, PATIENCE).await.unwrap();
+        let received = calls.wait_for(3, MAX_WAIT).await.unwrap();
         assert_eq!(actions(&received), ["trigger", "trigger", "resolve"]);
         let keys = keys(&received);
         assert_eq!((&keys[0], keys[1] == keys[0]), (&keys[2], false), "the first silence is over");
@@ -149,7 +149,7 @@ async fn a_receiver_of_an_escalation_hears_of_no_return_while_the_unit_is_offlin
         world.hear(&["a"]).await;
         world.joined().await;
         world.advance(12 * WAIT);
-        let received = calls.wait_for(4, PATIENCE).await.unwrap();
+        let received = calls.wait_for(4, MAX_WAIT).await.unwrap();
         assert_eq!(actions(&received)[3..], ["resolve"]);
         assert_eq!(received[3].json()["dedup_key"], keys[1]);
         world.stop().await;

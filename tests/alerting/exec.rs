@@ -31,7 +31,8 @@ async fn a_program_gets_the_notification_on_its_standard_input_and_no_environmen
 #[tokio::test]
 async fn a_program_that_fails_is_tried_again_and_its_last_line_explains_it() {
     let dir = tempfile::tempdir().unwrap();
-    let text = "i=0; while [ $i -lt 5000 ]; do echo 'a long line of output' >&2; i=$((i+1)); done; echo \"no: $OUT\" >&2; exit 3";
+    let text = "i=0; while [ $i -lt 5000 ]; do echo 'a long line of output' >&2; i=$((i+1)); done; echo \"no: $OUT\" \
+                >&2; exit 3";
     let failure = send_test(&script(dir.path(), text), now()).await.unwrap_err();
     let why = failure.to_string();
     assert!(matches!(failure, Failure::Temporary { .. }));
@@ -48,7 +49,7 @@ async fn a_program_that_takes_too_long_ends_with_all_that_it_started() {
     let pid = std::fs::read_to_string(dir.path().join("out.pid")).unwrap();
     let process = Path::new("/proc").join(pid.trim()).join("stat");
     let is_running = || std::fs::read_to_string(&process).is_ok_and(|stat| !stat.contains(") Z "));
-    let until = tokio::time::Instant::now() + PATIENCE;
+    let until = tokio::time::Instant::now() + MAX_WAIT;
     while is_running() {
         assert!(tokio::time::Instant::now() < until, "it goes on");
         tokio::time::sleep(Duration::from_millis(10)).await;

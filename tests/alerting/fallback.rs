@@ -36,7 +36,7 @@ async fn what_waits_for_a_receiver_that_is_down_goes_to_its_fallback_once_and_to
     world.advance(5 * MINUTE);
     let failures = || world.metric("rollcall_notifications_total", &["hook", "retry"]);
     until("one fails after the restart", async || failures() > before).await;
-    let copy = other.wait_for(1, PATIENCE).await.unwrap().remove(0);
+    let copy = other.wait_for(1, MAX_WAIT).await.unwrap().remove(0);
     assert_eq!(
         (listed(&copy, "offline"), &copy.json()["data"]["meant_for"]["receiver"]),
         (vec!["a".to_owned()], &"hook".into())
@@ -44,7 +44,7 @@ async fn what_waits_for_a_receiver_that_is_down_goes_to_its_fallback_once_and_to
 
     let sink = WebhookSink::start(Options { port, ..Options::default() }).await.unwrap();
     world.advance(HOUR);
-    let original = sink.wait_for(1, PATIENCE).await.unwrap().remove(0);
+    let original = sink.wait_for(1, MAX_WAIT).await.unwrap().remove(0);
     assert_eq!(
         (listed(&original, "offline"), original.json()["data"].get("meant_for")),
         (vec!["a".to_owned()], None)
@@ -55,14 +55,14 @@ async fn what_waits_for_a_receiver_that_is_down_goes_to_its_fallback_once_and_to
     world.joined().await;
     world.delivered("hook").await;
     world.advance(MINUTE);
-    assert_eq!(listed(&sink.wait_for(2, PATIENCE).await.unwrap()[1], "online"), ["a"]);
-    let back = &other.wait_for(2, PATIENCE).await.unwrap()[1];
+    assert_eq!(listed(&sink.wait_for(2, MAX_WAIT).await.unwrap()[1], "online"), ["a"]);
+    let back = &other.wait_for(2, MAX_WAIT).await.unwrap()[1];
     assert_eq!((listed(back, "online"), back.json()["data"].get("meant_for")), (vec!["a".to_owned()], None));
     // From then on it alone is notified.
     world.notify_loss(&["b"]).await;
     world.delivered("hook").await;
     world.advance(MINUTE);
-    assert_eq!(listed(&sink.wait_for(3, PATIENCE).await.unwrap()[2], "offline"), ["b"]);
+    assert_eq!(listed(&sink.wait_for(3, MAX_WAIT).await.unwrap()[2], "offline"), ["b"]);
     assert_eq!(other.received().len(), 2);
     world.stop().await;
 }
@@ -82,7 +82,7 @@ async fn notifications_of_a_receiver_that_wants_no_more_go_to_its_fallback_and_a
         world.start();
         for (count, unit) in [(1, "a"), (2, "b")] {
             world.notify_loss(&[unit]).await;
-            let copy = &other.wait_for(count, PATIENCE).await.unwrap()[count - 1];
+            let copy = &other.wait_for(count, MAX_WAIT).await.unwrap()[count - 1];
             assert_eq!(listed(copy, "offline"), [unit]);
             assert_eq!(copy.json()["data"]["meant_for"]["receiver"], "hook");
             world.dead("hook", count as u64).await;

@@ -51,7 +51,7 @@ fn said(one: &Received) -> (String, Vec<String>) {
 
 /// The last of so many messages.
 async fn told(sink: &WebhookSink, count: usize) -> (String, Vec<String>) {
-    let received = sink.wait_for(count, PATIENCE).await.unwrap();
+    let received = sink.wait_for(count, MAX_WAIT).await.unwrap();
     let last = said(&received[count - 1]);
     assert_eq!(received.len(), count, "{last:?}");
     last

@@ -55,7 +55,7 @@ async fn most_units_of_a_site_are_one_incident_for_every_receiver_and_its_end_is
     world.advance(WAIT + Duration::from_secs(1));
     let incident =
         |received: &rollcall::simulate::webhook_sink::Received| received.json()["data"]["incident"].clone();
-    let first = sink.wait_for(1, PATIENCE).await.unwrap();
+    let first = sink.wait_for(1, MAX_WAIT).await.unwrap();
     let notified = incident(&first[0]);
     let part =
         |notified: &Value, names: &[&str]| names.iter().map(|name| notified[name].clone()).collect::<Value>();
@@ -63,11 +63,11 @@ async fn most_units_of_a_site_are_one_incident_for_every_receiver_and_its_end_is
     assert_eq!(part(&notified, &fields), json!(["site", "north", 18, 20, 18, null]));
     assert_eq!(notified["first"]["kind"], "detector");
     assert_eq!(
-        incident(&second.wait_for(1, PATIENCE).await.unwrap()[0]),
+        incident(&second.wait_for(1, MAX_WAIT).await.unwrap()[0]),
         notified,
         "every receiver is notified the same"
     );
-    let letter = &mail.wait_for(1, PATIENCE).await.unwrap()[0];
+    let letter = &mail.wait_for(1, MAX_WAIT).await.unwrap()[0];
     assert_eq!(letter.header("Subject").unwrap(), "OFFLINE: 18 of 20 units at site north, 1 other");
     let [cause, others] =
         ["Offline at site north (18)", "Others offline (1)"].map(|title| letter.data.find(title));
@@ -81,10 +81,10 @@ async fn most_units_of_a_site_are_one_incident_for_every_receiver_and_its_end_is
     world.delivered("hook").await;
     world.delivered("second").await;
     world.advance(5 * WAIT);
-    let over = incident(&sink.wait_for(2, PATIENCE).await.unwrap()[1]);
+    let over = incident(&sink.wait_for(2, MAX_WAIT).await.unwrap()[1]);
     assert_eq!(part(&over, &fields[..5]), json!(["site", "north", 18, 20, 1]));
     assert!(over["until"].is_string(), "{over}");
-    let letter = &mail.wait_for(2, PATIENCE).await.unwrap()[1];
+    let letter = &mail.wait_for(2, MAX_WAIT).await.unwrap()[1];
     let subject = letter.header("Subject").unwrap();
     assert!(
         subject.starts_with("BACK: site north, 18 units, offline for ")
@@ -95,6 +95,6 @@ async fn most_units_of_a_site_are_one_incident_for_every_receiver_and_its_end_is
     world.delivered("hook").await;
     world.delivered("mail").await;
     world.advance(5 * WAIT);
-    assert_eq!(incident(&sink.wait_for(3, PATIENCE).await.unwrap()[2]), Value::Null, "it is notified once");
+    assert_eq!(incident(&sink.wait_for(3, MAX_WAIT).await.unwrap()[2]), Value::Null, "it is notified once");
     world.stop().await;
 }

@@ -39,7 +39,7 @@ async fn while_a_gateway_is_offline_its_sensors_are_recorded_and_not_notified() 
         expire(&world, &["s2", "gw"]).await;
         expire(&world, &["s3"]).await;
         world.pass(2 * WAIT).await;
-        let received = sink.wait_for(1, PATIENCE).await.unwrap();
+        let received = sink.wait_for(1, MAX_WAIT).await.unwrap();
         assert_eq!(listed(&received[0], "offline"), ["gw"], "{group_by}");
         assert_eq!(world.metric("rollcall_inhibiting_units", &[]), 1.0);
         assert_eq!(world.engine.records(true, None, 10).await.unwrap().len(), 4, "they are recorded");
@@ -52,7 +52,7 @@ async fn while_a_gateway_is_offline_its_sensors_are_recorded_and_not_notified() 
         world.hear(&["s2"]).await;
         expire(&world, &["other"]).await;
         world.pass(10 * TIMEOUT).await;
-        let received = sink.wait_for(2, PATIENCE).await.unwrap();
+        let received = sink.wait_for(2, MAX_WAIT).await.unwrap();
         assert_eq!(listed(&received[1], "offline"), ["other"]);
 
         // The gateway is back. The sensors have their timeout to be heard, and one is.
@@ -62,7 +62,7 @@ async fn while_a_gateway_is_offline_its_sensors_are_recorded_and_not_notified() 
         world.pass(TIMEOUT - Duration::from_secs(5)).await;
         world.hear(&["s3"]).await;
         world.joined().await;
-        let received = sink.wait_for(3, PATIENCE).await.unwrap();
+        let received = sink.wait_for(3, MAX_WAIT).await.unwrap();
         assert_eq!(
             (listed(&received[2], "online"), listed(&received[2], "offline")),
             (vec!["gw".into()], vec![])
@@ -70,7 +70,7 @@ async fn while_a_gateway_is_offline_its_sensors_are_recorded_and_not_notified() 
         assert_eq!(world.metric("rollcall_inhibiting_units", &[]), 0.0);
         world.delivered("hook").await;
         world.pass(TIMEOUT + 6 * WAIT).await;
-        let received = sink.wait_for(4, PATIENCE).await.unwrap();
+        let received = sink.wait_for(4, MAX_WAIT).await.unwrap();
         assert_eq!(
             (listed(&received[3], "offline"), listed(&received[3], "online")),
             (vec!["s1".into()], vec![])
@@ -80,7 +80,7 @@ async fn while_a_gateway_is_offline_its_sensors_are_recorded_and_not_notified() 
         world.joined().await;
         world.delivered("hook").await;
         world.pass(6 * WAIT).await;
-        let received = sink.wait_for(5, PATIENCE).await.unwrap();
+        let received = sink.wait_for(5, MAX_WAIT).await.unwrap();
         assert_eq!(listed(&received[4], "online"), ["s1"]);
         world.stop().await;
         assert_eq!(sink.received().len(), 5);

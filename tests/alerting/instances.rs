@@ -82,7 +82,7 @@ async fn two_instances_deliver_each_notification_once_while_partitions_move() {
         b.sees(&world, &["a"]);
         a.sees(&world, &["a"]);
         b.sees(&world, &["b"]);
-        sink.wait_for(20 * (turn + 1), PATIENCE).await.unwrap();
+        sink.wait_for(20 * (turn + 1), MAX_WAIT).await.unwrap();
         a.sees(&world, &both);
         b.sees(&world, &both);
     }
@@ -104,7 +104,7 @@ async fn an_alert_silence_holds_for_all_instances_and_its_end_is_notified_once_w
     // Another process makes and ends it.
     let id = silence(&world, "kind=detector", 1000 * HOUR).await;
     for instance in [&a, &b] {
-        until("it is known", async || instance.silences.at_hand().await.unwrap().len() == 1).await;
+        until("it is known", async || instance.silences.cached().await.unwrap().len() == 1).await;
     }
     let names: Vec<String> = (0..40).map(|number| format!("unit-{number}")).collect();
     world.lose(&names.iter().map(String::as_str).collect::<Vec<_>>()).await;
@@ -152,7 +152,7 @@ async fn notifications_of_one_group_arrive_in_order_while_its_partition_moves() 
     let sealed = async || world.engine.first_seal(&world.partitions()).await.is_ok_and(|next| next.is_none());
     until("both wait for their delivery", sealed).await;
     world.advance(2 * HOUR);
-    let received = sink.wait_for(3, PATIENCE).await.unwrap();
+    let received = sink.wait_for(3, MAX_WAIT).await.unwrap();
     assert_eq!(received[0].header("webhook-id"), received[1].header("webhook-id"));
     assert_eq!(
         (listed(&received[1], "offline"), listed(&received[2], "offline")),
@@ -181,7 +181,7 @@ async fn deliveries_of_a_dead_instance_go_on_as_soon_as_its_death_is_known() {
     // As many deliveries as allowed never end; the instance leases as many more as it may.
     sink.answer_with(vec![Answer::Hang; 4]);
     world.notify_loss(&notified.iter().map(String::as_str).collect::<Vec<_>>()).await;
-    sink.wait_for(4, PATIENCE).await.unwrap();
+    sink.wait_for(4, MAX_WAIT).await.unwrap();
     until("it holds some beside them", async || world.commands("lease") >= 3).await;
     dies.kill().await;
     // More entries of its partitions are in the outbox.
@@ -190,10 +190,10 @@ async fn deliveries_of_a_dead_instance_go_on_as_soon_as_its_death_is_known() {
     let before = sink.received().len();
     assert_eq!(before, 4);
     lives.sees(&world, &["lives"]);
-    sink.wait_for(before + notified.len(), PATIENCE).await.unwrap();
+    sink.wait_for(before + notified.len(), MAX_WAIT).await.unwrap();
     world.joined().await;
     world.advance(WAIT);
-    let received = sink.wait_for(before + names.len(), PATIENCE).await.unwrap();
+    let received = sink.wait_for(before + names.len(), MAX_WAIT).await.unwrap();
     let notified: BTreeSet<String> = received.iter().flat_map(|one| listed(one, "offline")).collect();
     assert_eq!(notified, names.into_iter().collect());
     assert_eq!(received.len(), before + 300, "only deliveries under way are repeated");
@@ -224,7 +224,7 @@ async fn no_instance_delivers_notifications_of_another() {
     idle.sees(&world, &["idle"]);
     world.joined().await;
     world.advance(WAIT);
-    sink.wait_for(1, PATIENCE).await.unwrap();
+    sink.wait_for(1, MAX_WAIT).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -234,7 +234,7 @@ async fn a_stalled_instance_does_not_deliver_what_another_took_over() {
     let mut world = World::new("unit", vec![webhook_to(sink.url(), None)]).await;
     let names: Vec<String> = (0..20).map(|number| format!("unit-{number}")).collect();
     world.notify_loss(&names.iter().map(String::as_str).collect::<Vec<_>>()).await;
-    sink.wait_for(4, PATIENCE).await.unwrap();
+    sink.wait_for(4, MAX_WAIT).await.unwrap();
     let later = async || {
         world.engine.first_lease(&world.partitions(), "hook").await.unwrap() > Some(world.clock.now())
     };
@@ -256,7 +256,7 @@ async fn a_stalled_instance_does_not_deliver_what_another_took_over() {
     until("its own attempts are over", ended).await;
     // It delivers new notifications, and none of those that it held before.
     world.notify_loss(&["new"]).await;
-    sink.wait_for(5, PATIENCE).await.unwrap();
+    sink.wait_for(5, MAX_WAIT).await.unwrap();
     world.stop().await;
     let received = sink.received();
     assert_eq!(received.len(), 5, "those that were under way, and the new one");

@@ -44,7 +44,7 @@ fn strs(names: &[String]) -> Vec<&str> {
 }
 
 async fn message(sink: &WebhookSink, number: usize) -> Received {
-    sink.wait_for(number, PATIENCE).await.unwrap().remove(number - 1)
+    sink.wait_for(number, MAX_WAIT).await.unwrap().remove(number - 1)
 }
 
 #[tokio::test(flavor = "multi_thread")]

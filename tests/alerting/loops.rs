@@ -18,13 +18,13 @@ async fn a_silence_is_notified_after_group_wait_and_the_return_after_it() {
     let receivers = vec![webhook_to(sink.url(), None), mail_to(mail.url(), &["ops@example.org"])];
     let mut world = World::new("kind", receivers).await;
     world.notify_loss(&["a", "b"]).await;
-    let received = sink.wait_for(1, PATIENCE).await.unwrap();
+    let received = sink.wait_for(1, MAX_WAIT).await.unwrap();
     assert_eq!(
         (listed(&received[0], "offline"), listed(&received[0], "online")),
         (vec!["a".into(), "b".into()], vec![])
     );
     assert_eq!(
-        mail.wait_for(1, PATIENCE).await.unwrap()[0].header("Subject").unwrap(),
+        mail.wait_for(1, MAX_WAIT).await.unwrap()[0].header("Subject").unwrap(),
         "OFFLINE: 2 detectors"
     );
     for receiver in ["hook", "mail"] {
@@ -39,10 +39,10 @@ async fn a_silence_is_notified_after_group_wait_and_the_return_after_it() {
     world.delivered("hook").await;
     world.delivered("mail").await;
     world.advance(5 * WAIT);
-    let received = sink.wait_for(2, PATIENCE).await.unwrap();
+    let received = sink.wait_for(2, MAX_WAIT).await.unwrap();
     assert_eq!((listed(&received[1], "offline"), listed(&received[1], "online")), (vec![], vec!["a".into()]));
     assert_eq!(
-        mail.wait_for(2, PATIENCE).await.unwrap()[1].header("Subject").unwrap(),
+        mail.wait_for(2, MAX_WAIT).await.unwrap()[1].header("Subject").unwrap(),
         "BACK: detector a, 1 still offline"
     );
     world.stop().await;
@@ -53,7 +53,7 @@ async fn a_return_is_notified_after_a_change_of_groups_and_to_no_new_receiver() 
     let (sink, late) = (hook().await, hook().await);
     let mut world = World::new("unit", vec![webhook_to(sink.url(), None)]).await;
     world.notify_loss(&["a", "b", "c"]).await;
-    sink.wait_for(3, PATIENCE).await.unwrap();
+    sink.wait_for(3, MAX_WAIT).await.unwrap();
     world.stop().await;
     world.config.route.group_by = vec!["kind".to_owned(), "site".to_owned()];
     world.config.route.receivers.push("late".to_owned());
@@ -63,13 +63,13 @@ async fn a_return_is_notified_after_a_change_of_groups_and_to_no_new_receiver() 
     world.joined().await;
     world.delivered("hook").await;
     world.advance(5 * WAIT);
-    let received = sink.wait_for(6, PATIENCE).await.unwrap();
+    let received = sink.wait_for(6, MAX_WAIT).await.unwrap();
     let mut returned: Vec<String> =
         received[3..].iter().flat_map(|received| listed(received, "online")).collect();
     returned.sort();
     assert_eq!(returned, ["a", "b", "c"]);
     world.notify_loss(&["d"]).await;
-    assert_eq!(listed(&late.wait_for(1, PATIENCE).await.unwrap()[0], "offline"), ["d"]);
+    assert_eq!(listed(&late.wait_for(1, MAX_WAIT).await.unwrap()[0], "offline"), ["d"]);
     world.stop().await;
 }
 
@@ -96,7 +96,7 @@ async fn the_backlog_of_a_renamed_receiver_is_shown_until_it_has_its_name_again(
     world.config = before;
     world.start();
     world.advance(HOUR);
-    assert_eq!(listed(&sink.wait_for(2, PATIENCE).await.unwrap()[1], "offline"), ["a"]);
+    assert_eq!(listed(&sink.wait_for(2, MAX_WAIT).await.unwrap()[1], "offline"), ["a"]);
     until("it shows no more", async || world.metric("rollcall_orphaned_notifications", &[]) == 0.0).await;
     world.stop().await;
 }
@@ -121,14 +121,14 @@ async fn a_receiver_that_has_its_name_again_is_notified_of_what_still_holds() {
     world.config = before;
     world.start();
     world.advance(HOUR);
-    assert_eq!(listed(&sink.wait_for(3, PATIENCE).await.unwrap()[2], "offline"), ["b"]);
+    assert_eq!(listed(&sink.wait_for(3, MAX_WAIT).await.unwrap()[2], "offline"), ["b"]);
     // Its return is left out too, as soon as it is sealed.
     let left_out = async || world.metric("rollcall_notifications_total", &["hook", "left_out"]) >= 1.0;
     until("the other is left out", left_out).await;
     world.hear(&["b"]).await;
     world.joined().await;
     world.advance(5 * WAIT);
-    let received = sink.wait_for(4, PATIENCE).await.unwrap();
+    let received = sink.wait_for(4, MAX_WAIT).await.unwrap();
     assert_eq!(listed(&received[3], "online"), ["b"]);
     let settled =
         async || world.engine.backlog(&world.partitions(), "hook").await.unwrap() == Default::default();
@@ -155,7 +155,7 @@ async fn a_recipient_that_is_refused_is_shown_until_it_is_taken() {
     })
     .await;
     world.notify_loss(&["b"]).await;
-    mail.wait_for(2, PATIENCE).await.unwrap();
+    mail.wait_for(2, MAX_WAIT).await.unwrap();
     until("it is shown no more", async || shown().is_none()).await;
     world.stop().await;
 }
@@ -169,12 +169,12 @@ async fn a_recipient_that_is_put_off_delays_no_other_and_gets_its_mails_after_a_
         let receiver = mail_to(mail.url(), &[OPS, "boss@example.org"]);
         let mut world = World::on(on, "kind", vec![receiver]).await;
         world.notify_loss(&["a"]).await;
-        mail.wait_for(1, PATIENCE).await.unwrap();
+        mail.wait_for(1, MAX_WAIT).await.unwrap();
         mail.reply_with(vec![mail_sink::Reply::Recipient(OPS.to_owned(), 450); 100]);
         world.lose(&["b"]).await;
         world.joined().await;
         world.advance(5 * WAIT);
-        let mails = mail.wait_for(2, PATIENCE).await.unwrap();
+        let mails = mail.wait_for(2, MAX_WAIT).await.unwrap();
         assert!(mails.iter().all(|mail| mail.to == ["boss@example.org"]));
         let waits = async || {
             let waiting = world.engine.waiting("mail", None).await.unwrap().waiting;
@@ -190,10 +190,10 @@ async fn a_recipient_that_is_put_off_delays_no_other_and_gets_its_mails_after_a_
         world.hear(&["a", "b"]).await;
         world.joined().await;
         world.advance(WAIT);
-        let mails = mail.wait_for(3, PATIENCE).await.unwrap();
+        let mails = mail.wait_for(3, MAX_WAIT).await.unwrap();
         assert_eq!(mails[2].to, ["boss@example.org"]);
         world.advance(HOUR);
-        let mails = mail.wait_for(6, PATIENCE).await.unwrap();
+        let mails = mail.wait_for(6, MAX_WAIT).await.unwrap();
         assert!(mails[3..].iter().all(|mail| mail.to == [OPS]));
         let backs = mails[3..].iter().map(|mail| mail.data.contains("BACK")).collect::<Vec<bool>>();
         assert_eq!(backs, [false, false, true]);
@@ -212,7 +212,7 @@ async fn a_unit_that_returns_within_group_wait_is_never_notified() {
     world.hear(&["a"]).await;
     world.joined().await;
     world.advance(WAIT);
-    let received = sink.wait_for(1, PATIENCE).await.unwrap();
+    let received = sink.wait_for(1, MAX_WAIT).await.unwrap();
     assert_eq!((listed(&received[0], "offline"), listed(&received[0], "online")), (vec!["b".into()], vec![]));
     world.stop().await;
 }
@@ -222,12 +222,12 @@ async fn a_return_after_which_no_unit_is_offline_does_not_wait_for_group_interva
     let sink = hook().await;
     let mut world = World::new("kind", vec![webhook_to(sink.url(), None)]).await;
     world.notify_loss(&["a", "b"]).await;
-    sink.wait_for(1, PATIENCE).await.unwrap();
+    sink.wait_for(1, MAX_WAIT).await.unwrap();
     world.hear(&["a", "b"]).await;
     world.joined().await;
     world.delivered("hook").await;
     world.advance(WAIT);
-    assert_eq!(listed(&sink.wait_for(2, PATIENCE).await.unwrap()[1], "online"), ["a", "b"]);
+    assert_eq!(listed(&sink.wait_for(2, MAX_WAIT).await.unwrap()[1], "online"), ["a", "b"]);
     world.stop().await;
 }
 
@@ -241,31 +241,31 @@ async fn receivers_are_reminded_and_others_are_notified_until_the_unit_is_back()
     world.config.receivers.push(named("boss", webhook_to(boss.url(), None)));
     world.start();
     world.notify_loss(&["a"]).await;
-    let first = sink.wait_for(1, PATIENCE).await.unwrap().remove(0);
+    let first = sink.wait_for(1, MAX_WAIT).await.unwrap().remove(0);
     assert_eq!(first.json()["data"]["reminder"], false);
     world.delivered("hook").await;
     world.advance(HOUR / 2);
-    let escalated = boss.wait_for(1, PATIENCE).await.unwrap().remove(0);
+    let escalated = boss.wait_for(1, MAX_WAIT).await.unwrap().remove(0);
     assert_eq!(
         (listed(&escalated, "offline"), &escalated.json()["data"]["reminder"]),
         (vec!["a".into()], &json!(false))
     );
     world.delivered("boss").await;
     world.advance(HOUR / 2 + WAIT);
-    let reminder = sink.wait_for(2, PATIENCE).await.unwrap().remove(1);
+    let reminder = sink.wait_for(2, MAX_WAIT).await.unwrap().remove(1);
     assert_eq!(
         (listed(&reminder, "offline"), &reminder.json()["data"]["reminder"]),
         (vec!["a".into()], &json!(true))
     );
-    let reminder = boss.wait_for(2, PATIENCE).await.unwrap().remove(1);
+    let reminder = boss.wait_for(2, MAX_WAIT).await.unwrap().remove(1);
     assert_eq!(reminder.json()["data"]["reminder"], true, "it knows of the silence, too");
     world.hear(&["a"]).await;
     world.joined().await;
     world.delivered("hook").await;
     world.delivered("boss").await;
     world.advance(5 * WAIT);
-    assert_eq!(listed(&sink.wait_for(3, PATIENCE).await.unwrap()[2], "online"), ["a"]);
-    assert_eq!(listed(&boss.wait_for(3, PATIENCE).await.unwrap()[2], "online"), ["a"]);
+    assert_eq!(listed(&sink.wait_for(3, MAX_WAIT).await.unwrap()[2], "online"), ["a"]);
+    assert_eq!(listed(&boss.wait_for(3, MAX_WAIT).await.unwrap()[2], "online"), ["a"]);
     world.delivered("hook").await;
     world.delivered("boss").await;
     world.advance(3 * HOUR);
@@ -284,7 +284,7 @@ async fn a_unit_that_is_silent_again_before_its_return_is_notified_is_offline_in
         world.config.route.pace.recoveries = Recoveries::After(3 * TIMEOUT);
         world.start();
         world.notify_loss(&["a"]).await;
-        sink.wait_for(1, PATIENCE).await.unwrap();
+        sink.wait_for(1, MAX_WAIT).await.unwrap();
         world.delivered("hook").await;
         world.lose(&["a"]).await;
         world.joined().await;
@@ -306,11 +306,11 @@ async fn a_dead_receiver_delays_no_other() {
     let mut world = World::new("unit", receivers).await;
     let ids: Vec<String> = (0..20).map(|i| i.to_string()).collect();
     world.notify_loss(&ids.iter().map(String::as_str).collect::<Vec<_>>()).await;
-    alive.wait_for(20, PATIENCE).await.unwrap();
-    dead.wait_for(4, PATIENCE).await.unwrap();
+    alive.wait_for(20, MAX_WAIT).await.unwrap();
+    dead.wait_for(4, MAX_WAIT).await.unwrap();
     for (late, count) in [("late", 21), ("later", 22), ("latest", 23)] {
         world.notify_loss(&[late]).await;
-        alive.wait_for(count, PATIENCE).await.unwrap();
+        alive.wait_for(count, MAX_WAIT).await.unwrap();
     }
     assert_eq!(dead.received().len(), 4, "never more at a time than its concurrency");
     drop(dead);
@@ -323,7 +323,7 @@ async fn body_and_id_stay_the_same_over_retries_and_restarts() {
     sink.answer_with([Answer::Status(500), Answer::Status(503), Answer::Status(429)]);
     let mut world = World::new("kind", vec![webhook_to(sink.url(), None)]).await;
     world.notify_loss(&["a"]).await;
-    sink.wait_for(1, PATIENCE).await.unwrap();
+    sink.wait_for(1, MAX_WAIT).await.unwrap();
     world.stop().await;
     // Later events of the group go into a notification of their own.
     world.lose(&["b"]).await;
@@ -335,13 +335,13 @@ async fn body_and_id_stay_the_same_over_retries_and_restarts() {
         until("the attempt is over", retried).await;
         world.advance(HOUR);
     }
-    let received = sink.wait_for(4, PATIENCE).await.unwrap();
+    let received = sink.wait_for(4, MAX_WAIT).await.unwrap();
     assert!(received[0].header("webhook-id").ends_with(".hook"));
     for again in &received[1..4] {
         assert_eq!(again.body, received[0].body);
         assert_eq!(again.header("webhook-id"), received[0].header("webhook-id"));
     }
-    let next = &sink.wait_for(5, PATIENCE).await.unwrap()[4];
+    let next = &sink.wait_for(5, MAX_WAIT).await.unwrap()[4];
     assert_ne!(next.header("webhook-id"), received[0].header("webhook-id"));
     assert_eq!(listed(next, "offline"), ["b"]);
     world.stop().await;
@@ -353,7 +353,7 @@ async fn a_receiver_that_asks_for_a_longer_wait_gets_it() {
     sink.answer_with([Answer::RetryAfter(429, "1800".to_owned())]);
     let mut world = World::new("unit", vec![webhook_to(sink.url(), None)]).await;
     world.notify_loss(&["a"]).await;
-    sink.wait_for(1, PATIENCE).await.unwrap();
+    sink.wait_for(1, MAX_WAIT).await.unwrap();
     let next = world.clock.now() + Duration::from_secs(1800);
     until("the next attempt is that late", async || {
         world.engine.first_lease(&world.partitions(), "hook").await.unwrap() == Some(next)
@@ -368,7 +368,7 @@ async fn a_receiver_that_asks_for_a_longer_wait_gets_it() {
     world.advance(next.since(world.clock.now()) - Duration::from_secs(1));
     assert_eq!(sink.received().len(), 1);
     world.advance(Duration::from_secs(1));
-    sink.wait_for(3, PATIENCE).await.unwrap();
+    sink.wait_for(3, MAX_WAIT).await.unwrap();
     world.stop().await;
 }
 
@@ -393,7 +393,7 @@ async fn a_refusal_is_retried_until_an_operator_has_fixed_its_reason() {
         assert!(problems.iter().any(is_it), "{problems:?}");
         world.advance(HOUR);
     }
-    let received = sink.wait_for(6, PATIENCE).await.unwrap();
+    let received = sink.wait_for(6, MAX_WAIT).await.unwrap();
     assert_eq!(received[0].body, received[5].body);
     let delivered = async || world.metric("rollcall_notifications_total", &["hook", "delivered"]) == 1.0;
     until("it was delivered", delivered).await;
@@ -466,7 +466,7 @@ async fn dead_letters_are_delivered_again_after_an_outage_that_was_longer_than_t
         sink.answer_with(vec![Answer::Status(503); 100]);
         let mut world = World::on(on, "unit", vec![webhook_to(sink.url(), None)]).await;
         world.notify_loss(&["a", "b", "c"]).await;
-        sink.wait_for(3, PATIENCE).await.unwrap();
+        sink.wait_for(3, MAX_WAIT).await.unwrap();
         world.advance(73 * HOUR);
         let dead = async || world.engine.backlog(&world.partitions(), "hook").await.unwrap().dead;
         while dead().await < 3 {
@@ -479,11 +479,11 @@ async fn dead_letters_are_delivered_again_after_an_outage_that_was_longer_than_t
         }
         // One is a probe; the others follow when an attempt is sure to be over.
         world.advance(Duration::from_secs(1));
-        sink.wait_for(before + 1, PATIENCE).await.unwrap();
+        sink.wait_for(before + 1, MAX_WAIT).await.unwrap();
         let is_closed = async || world.metric("rollcall_notifications_total", &["hook", "delivered"]) > 0.0;
         until("the probe is over", is_closed).await;
         world.advance(Duration::from_secs(20));
-        sink.wait_for(before + 3, PATIENCE).await.unwrap();
+        sink.wait_for(before + 3, MAX_WAIT).await.unwrap();
         world.delivered("hook").await;
         world.dead("hook", 0).await;
         world.stop().await;
@@ -503,7 +503,7 @@ async fn gone_disables_the_receiver_until_a_restart() {
     world.stop().await;
     world.start();
     world.notify_loss(&["c"]).await;
-    assert_eq!(listed(&sink.wait_for(2, PATIENCE).await.unwrap()[1], "offline"), ["c"]);
+    assert_eq!(listed(&sink.wait_for(2, MAX_WAIT).await.unwrap()[1], "offline"), ["c"]);
     world.stop().await;
 }
 
@@ -544,7 +544,7 @@ async fn blindness_is_notified_once_while_it_lasts_and_so_is_its_end() {
     until("hearing was read", async || reads(&world) > asked + 1).await;
     assert_eq!(sink.received().len(), 0, "no notification comes early");
     world.advance(HOUR);
-    let received = sink.wait_for(1, PATIENCE).await.unwrap();
+    let received = sink.wait_for(1, MAX_WAIT).await.unwrap();
     let id = format!("blind:{}", from.as_millis());
     assert_eq!((&blind(&received[0])["id"], &blind(&received[0])["to"]), (&json!(id), &json!(null)));
     // Neither a restart nor time causes a second notification.
@@ -559,21 +559,21 @@ async fn blindness_is_notified_once_while_it_lasts_and_so_is_its_end() {
     // Hearing goes on. The gap is no interval of the ledger: its end is notified all the same.
     let to = world.clock.now();
     world.roll.canary_returned(to).await.unwrap();
-    let received = sink.wait_for(2, PATIENCE).await.unwrap();
+    let received = sink.wait_for(2, MAX_WAIT).await.unwrap();
     assert_eq!((&blind(&received[1])["id"], &blind(&received[1])["to"]), (&json!(id), &json!(to)));
     // An interval of the ledger is notified with its own times.
     world.delivered("hook").await;
     world.advance(200 * HOUR);
-    let received = sink.wait_for(3, PATIENCE).await.unwrap();
+    let received = sink.wait_for(3, MAX_WAIT).await.unwrap();
     assert_eq!(blind(&received[2])["to"], json!(null));
     world.roll.canary_returned(world.clock.now()).await.unwrap();
     world.outbox_grew.notify_one();
-    let received = sink.wait_for(4, PATIENCE).await.unwrap();
+    let received = sink.wait_for(4, MAX_WAIT).await.unwrap();
     assert_eq!(blind(&received[3])["seconds"], json!(720_000.0));
     let asked = reads(&world);
     until("hearing was read", async || reads(&world) > asked + 1).await;
     world.notify_loss(&["a"]).await;
-    assert_eq!(listed(&sink.wait_for(5, PATIENCE).await.unwrap()[4], "offline"), ["a"]);
+    assert_eq!(listed(&sink.wait_for(5, MAX_WAIT).await.unwrap()[4], "offline"), ["a"]);
     world.stop().await;
 }
 
@@ -585,7 +585,7 @@ async fn blindness_is_notified_without_the_engine_while_that_is_away() {
     let from = world.clock.now();
     world.redis.kill();
     world.advance(2 * HOUR);
-    let received = sink.wait_for(2, 3 * PATIENCE).await.unwrap();
+    let received = sink.wait_for(2, 3 * MAX_WAIT).await.unwrap();
     assert_eq!(received[0].header("webhook-id"), received[1].header("webhook-id"));
     assert_eq!((&blind(&received[1])["from"], &blind(&received[1])["to"]), (&json!(from), &json!(null)));
     world.redis.restart();
@@ -594,7 +594,7 @@ async fn blindness_is_notified_without_the_engine_while_that_is_away() {
     until("it is written down", async || world.commands("join") > joined).await;
     let to = world.clock.now();
     world.roll.canary_returned(to).await.unwrap();
-    let received = sink.wait_for(3, 3 * PATIENCE).await.unwrap();
+    let received = sink.wait_for(3, 3 * MAX_WAIT).await.unwrap();
     assert_eq!((&blind(&received[2])["from"], &blind(&received[2])["to"]), (&json!(from), &json!(to)));
     world.stop().await;
 }
@@ -618,14 +618,14 @@ async fn the_blindness_of_one_kind_is_notified_while_it_lasts_and_so_is_its_end(
     // The fleet is heard whenever the watch reads, and its one kind is not.
     world.roll.canary_returned(from + 2 * HOUR).await.unwrap();
     world.clock.advance(2 * HOUR);
-    let received = sink.wait_for(1, PATIENCE).await.unwrap();
+    let received = sink.wait_for(1, MAX_WAIT).await.unwrap();
     let id = format!("blind:detector:{}", from.as_millis());
     let data = received[0].json()["data"].clone();
     assert_eq!((&data["kind"], &data["topics"]), (&json!("detector"), &json!("units/+/heartbeat")));
     assert_eq!((&blind(&received[0])["id"], &blind(&received[0])["to"]), (&json!(id), &json!(null)));
     let to = world.clock.now();
     prove(to).await;
-    let received = sink.wait_for(2, PATIENCE).await.unwrap();
+    let received = sink.wait_for(2, MAX_WAIT).await.unwrap();
     assert_eq!((&blind(&received[1])["id"], &blind(&received[1])["to"]), (&json!(id), &json!(to)));
     assert_eq!(received[1].json()["data"]["kind"], "detector");
     // Another instance reads the same ledger, and repeats no notification.
@@ -634,7 +634,7 @@ async fn the_blindness_of_one_kind_is_notified_while_it_lasts_and_so_is_its_end(
     let joined = world.commands("join");
     until("it was noticed again", async || world.commands("join") > joined).await;
     world.notify_loss(&["a"]).await;
-    assert_eq!(listed(&sink.wait_for(3, PATIENCE).await.unwrap()[2], "offline"), ["a"]);
+    assert_eq!(listed(&sink.wait_for(3, MAX_WAIT).await.unwrap()[2], "offline"), ["a"]);
     world.stop().await;
 }
 
@@ -651,11 +651,11 @@ async fn a_fleet_that_was_never_heard_is_notified_as_well() {
     let asked = reads(&world);
     until("it watches", async || reads(&world) > asked).await;
     world.advance(2 * HOUR);
-    let received = sink.wait_for(1, PATIENCE).await.unwrap();
+    let received = sink.wait_for(1, MAX_WAIT).await.unwrap();
     assert_eq!((&blind(&received[0])["from"], &blind(&received[0])["to"]), (&json!(from), &json!(null)));
     let to = world.clock.now();
     world.roll.canary_returned(to).await.unwrap();
-    let received = sink.wait_for(2, PATIENCE).await.unwrap();
+    let received = sink.wait_for(2, MAX_WAIT).await.unwrap();
     assert_eq!((&blind(&received[1])["from"], &blind(&received[1])["to"]), (&json!(from), &json!(to)));
     world.stop().await;
 }
@@ -668,7 +668,7 @@ async fn long_blindness_is_notified_on_its_own() {
     world.roll.canary_returned(world.clock.now()).await.unwrap();
     world.joined().await;
     world.advance(WAIT);
-    let received = &sink.wait_for(1, PATIENCE).await.unwrap()[0].json();
+    let received = &sink.wait_for(1, MAX_WAIT).await.unwrap()[0].json();
     assert_eq!(received["type"], "rollcall.blind");
     assert_eq!(received["data"]["intervals"][0]["seconds"], 720_000.0);
     world.stop().await;
@@ -685,7 +685,7 @@ async fn an_engine_that_lost_its_data_is_notified_as_such_and_not_as_blindness()
     world.roll.canary_returned(world.clock.now()).await.unwrap();
     world.joined().await;
     world.advance(WAIT);
-    let received = &sink.wait_for(1, PATIENCE).await.unwrap()[0].json();
+    let received = &sink.wait_for(1, MAX_WAIT).await.unwrap()[0].json();
     assert_eq!(received["type"], "rollcall.data_lost");
     assert_eq!(received["data"]["lost"], "the whole fleet");
     let text = received["data"]["text"].as_str().unwrap();
@@ -701,11 +701,11 @@ async fn an_attempt_that_is_under_way_is_recorded_when_the_loops_stop() {
     sink.answer_with([Answer::Hang]);
     let mut world = World::new("kind", vec![webhook_to(sink.url(), None)]).await;
     world.notify_loss(&["a"]).await;
-    sink.wait_for(1, PATIENCE).await.unwrap();
+    sink.wait_for(1, MAX_WAIT).await.unwrap();
     let (stop, loops) = world.loops.take().unwrap();
     stop.cancel();
     sink.release();
-    tokio::time::timeout(PATIENCE, loops).await.expect("the loops end").unwrap().unwrap();
+    tokio::time::timeout(MAX_WAIT, loops).await.expect("the loops end").unwrap().unwrap();
     assert_eq!(
         world.engine.backlog(&world.partitions(), "hook").await.unwrap(),
         Default::default(),

@@ -35,7 +35,7 @@ use rollcall::presence::{Closing, Labels, OfflineRecord, Unit};
 use rollcall::store::{Delivery, Group, GroupContext};
 
 /// How long a test waits for a fact.
-const PATIENCE: Duration = Duration::from_secs(120);
+const MAX_WAIT: Duration = Duration::from_secs(120);
 const HOUR: Duration = Duration::from_secs(3600);
 
 fn receiver(name: &str, channel: ChannelConfig) -> ReceiverConfig {

@@ -48,7 +48,7 @@ async fn next(events: &mut EventLoop, count: usize) -> Vec<(String, Value, bool)
             }
         }
     };
-    tokio::time::timeout(PATIENCE, read).await.expect("the messages come");
+    tokio::time::timeout(MAX_WAIT, read).await.expect("the messages come");
     found
 }
 

@@ -72,7 +72,7 @@ async fn entries_that_cannot_join_yet_are_not_settled() {
     redis::cmd("DEL").arg(groups).exec(&mut client).unwrap();
     world.joined().await;
     world.advance(WAIT);
-    sink.wait_for(1, PATIENCE).await.unwrap();
+    sink.wait_for(1, MAX_WAIT).await.unwrap();
     world.delivered("hook").await;
     assert_eq!(notified(&sink, "offline"), once_each(&["a".to_owned()]));
 }
@@ -88,7 +88,7 @@ async fn an_entry_that_joins_again_after_a_lost_settle_is_notified_once() {
     unsettle(&world, &silence);
     world.joined().await;
     world.advance(WAIT);
-    sink.wait_for(1, PATIENCE).await.unwrap();
+    sink.wait_for(1, MAX_WAIT).await.unwrap();
     world.delivered("hook").await;
     unsettle(&world, &silence);
     world.joined().await;
@@ -101,7 +101,7 @@ async fn an_entry_that_joins_again_after_a_lost_settle_is_notified_once() {
     unsettle(&world, &[silence, back.clone()].concat());
     world.joined().await;
     world.advance(5 * WAIT);
-    sink.wait_for(2, PATIENCE).await.unwrap();
+    sink.wait_for(2, MAX_WAIT).await.unwrap();
     world.delivered("hook").await;
     unsettle(&world, &back);
     world.joined().await;
@@ -109,7 +109,7 @@ async fn an_entry_that_joins_again_after_a_lost_settle_is_notified_once() {
     world.lose(&["b"]).await;
     world.joined().await;
     world.advance(5 * WAIT);
-    let received = sink.wait_for(3, PATIENCE).await.unwrap();
+    let received = sink.wait_for(3, MAX_WAIT).await.unwrap();
     assert_eq!((listed(&received[2], "offline"), listed(&received[2], "online")), (vec!["b".into()], vec![]));
     assert_eq!(notified(&sink, "offline"), once_each(&["a".into(), "b".into()]));
     assert_eq!(notified(&sink, "online"), once_each(&["a".into()]));
@@ -121,7 +121,7 @@ async fn an_engine_that_dies_during_a_delivery_causes_no_second_notification() {
     let (sink, mut world) = one_hook().await;
     sink.answer_with([Answer::Hang]);
     world.notify_loss(&["a"]).await;
-    sink.wait_for(1, PATIENCE).await.unwrap();
+    sink.wait_for(1, MAX_WAIT).await.unwrap();
     world.redis.kill();
     sink.release();
     let down = async || world.metric("rollcall_engine_up", &[]) == 0.0;
@@ -130,7 +130,7 @@ async fn an_engine_that_dies_during_a_delivery_causes_no_second_notification() {
     world.delivered("hook").await;
     world.advance(HOUR);
     world.notify_loss(&["b"]).await;
-    let received = sink.wait_for(2, PATIENCE).await.unwrap();
+    let received = sink.wait_for(2, MAX_WAIT).await.unwrap();
     assert_eq!(listed(&received[1], "offline"), ["b"]);
     world.stop().await;
 }
@@ -140,7 +140,7 @@ async fn a_lease_that_could_not_be_extended_is_no_problem_once_its_delivery_has_
     let (sink, mut world) = one_hook().await;
     sink.answer_with([Answer::Hang]);
     world.notify_loss(&["a"]).await;
-    sink.wait_for(1, PATIENCE).await.unwrap();
+    sink.wait_for(1, MAX_WAIT).await.unwrap();
     world.redis.kill();
     world.advance(Duration::from_secs(1));
     let is_named = |what: &str| world.telemetry.problems().iter().any(|one| one.text.contains(what));
@@ -158,14 +158,14 @@ async fn a_delivery_during_which_everything_dies_is_repeated_with_the_same_id() 
     let (sink, mut world) = one_hook().await;
     sink.answer_with([Answer::Hang]);
     world.notify_loss(&["a"]).await;
-    sink.wait_for(1, PATIENCE).await.unwrap();
+    sink.wait_for(1, MAX_WAIT).await.unwrap();
     world.crash().await;
     world.redis.restart();
     sink.release();
     world.start();
     // No other instance gets it before the lease of the dead one ends.
     world.advance(HOUR);
-    let received = sink.wait_for(2, PATIENCE).await.unwrap();
+    let received = sink.wait_for(2, MAX_WAIT).await.unwrap();
     assert_eq!(received[0].header("webhook-id"), received[1].header("webhook-id"));
     assert_eq!(received[0].body, received[1].body);
     world.delivered("hook").await;
@@ -199,7 +199,7 @@ async fn a_return_is_never_notified_before_its_silence() {
     let (sink, mut world) = one_hook().await;
     sink.answer_with(vec![Answer::Status(500); 3]);
     world.notify_loss(&["a"]).await;
-    sink.wait_for(1, PATIENCE).await.unwrap();
+    sink.wait_for(1, MAX_WAIT).await.unwrap();
     world.hear(&["a"]).await;
     world.joined().await;
     for attempts in 2..=4 {
@@ -208,9 +208,9 @@ async fn a_return_is_never_notified_before_its_silence() {
         };
         until("the attempt is over", retried).await;
         world.advance(HOUR);
-        sink.wait_for(attempts, PATIENCE).await.unwrap();
+        sink.wait_for(attempts, MAX_WAIT).await.unwrap();
     }
-    let received = sink.wait_for(5, PATIENCE).await.unwrap();
+    let received = sink.wait_for(5, MAX_WAIT).await.unwrap();
     for silence in &received[..4] {
         assert_eq!((listed(silence, "offline").len(), listed(silence, "online").len()), (1, 0));
     }
@@ -233,16 +233,16 @@ async fn the_return_of_a_silence_in_a_dead_letter_does_not_go_to_that_receiver()
     world.hear(&["a"]).await;
     world.joined().await;
     world.advance(5 * WAIT);
-    assert_eq!(listed(&other.wait_for(2, PATIENCE).await.unwrap()[1], "online"), ["a"]);
+    assert_eq!(listed(&other.wait_for(2, MAX_WAIT).await.unwrap()[1], "online"), ["a"]);
     world.delivered("picky").await;
     // Both receivers get the next silence of the same unit, and its return.
     world.notify_loss(&["a"]).await;
     world.advance(5 * WAIT);
-    assert_eq!(listed(&picky.wait_for(2, PATIENCE).await.unwrap()[1], "offline"), ["a"]);
+    assert_eq!(listed(&picky.wait_for(2, MAX_WAIT).await.unwrap()[1], "offline"), ["a"]);
     world.hear(&["a"]).await;
     world.joined().await;
     world.advance(5 * WAIT);
-    assert_eq!(listed(&picky.wait_for(3, PATIENCE).await.unwrap()[2], "online"), ["a"]);
+    assert_eq!(listed(&picky.wait_for(3, MAX_WAIT).await.unwrap()[2], "online"), ["a"]);
     world.stop().await;
 }
 
@@ -251,7 +251,7 @@ async fn a_storm_in_one_group_is_one_notification_that_lists_them_all() {
     let (sink, mut world) = one_hook().await;
     let names: Vec<String> = (0..6000).map(|n| format!("u{n:04}")).collect();
     world.notify_loss(&names.iter().map(String::as_str).collect::<Vec<_>>()).await;
-    let received = sink.wait_for(1, PATIENCE).await.unwrap();
+    let received = sink.wait_for(1, MAX_WAIT).await.unwrap();
     let body = received[0].json();
     assert_eq!(listed(&received[0], "offline"), names, "each once");
     assert_eq!(body["data"]["truncated"], 0);
@@ -265,7 +265,7 @@ async fn a_storm_in_one_group_is_one_notification_that_lists_them_all() {
 async fn a_silence_that_was_taken_back_and_holds_after_all_is_notified_again() {
     let (sink, mut world) = one_hook().await;
     world.notify_loss(&["a"]).await;
-    sink.wait_for(1, PATIENCE).await.unwrap();
+    sink.wait_for(1, MAX_WAIT).await.unwrap();
     // A longer timeout for a while, and then the old one: the deadline is the same.
     for (timeout, which, count) in [(Some(HOUR), "online", 2), (None, "offline", 3)] {
         let set = rollcall::presence::Override { timeout, grace: None };
@@ -276,7 +276,7 @@ async fn a_silence_that_was_taken_back_and_holds_after_all_is_notified_again() {
         world.delivered("hook").await;
         world.advance(5 * WAIT);
         world.roll.canary_returned(world.clock.now()).await.unwrap();
-        assert_eq!(listed(&sink.wait_for(count, PATIENCE).await.unwrap()[count - 1], which), ["a"]);
+        assert_eq!(listed(&sink.wait_for(count, MAX_WAIT).await.unwrap()[count - 1], which), ["a"]);
     }
     let received = sink.received();
     assert_ne!(
@@ -295,7 +295,7 @@ async fn an_unreadable_outbox_entry_is_quarantined_and_delays_no_other() {
     redis::cmd("XADD").arg(outbox).arg(&["*", "record", "{"]).exec(&mut client).unwrap();
     redis::cmd("XADD").arg(outbox).arg(&["*", "strange", "\u{1}", "more", ""]).exec(&mut client).unwrap();
     world.notify_loss(&["a", "b", "c"]).await;
-    assert_eq!(listed(&sink.wait_for(1, PATIENCE).await.unwrap()[0], "offline"), ["a", "b", "c"]);
+    assert_eq!(listed(&sink.wait_for(1, MAX_WAIT).await.unwrap()[0], "offline"), ["a", "b", "c"]);
     // One that two read at the same moment, as the loops and this world do, is kept twice and never lost.
     type Kept = Vec<(String, Vec<Vec<u8>>)>;
     let kept: Kept = redis::cmd("XRANGE").arg(quarantine).arg("-").arg("+").query(&mut client).unwrap();
@@ -323,6 +323,6 @@ async fn an_unreadable_notification_delays_its_own_group_and_no_other() {
         }
     }
     world.advance(HOUR);
-    assert_eq!(listed(&sink.wait_for(3, PATIENCE).await.unwrap()[2], "offline"), stays);
+    assert_eq!(listed(&sink.wait_for(3, MAX_WAIT).await.unwrap()[2], "offline"), stays);
     world.stop().await;
 }

@@ -167,13 +167,13 @@ async fn an_acknowledgement_before_the_page_follows_it() {
         world.acknowledge("a").await;
         world.joined().await;
         world.advance(world::WAIT);
-        let received = sink.wait_for(2, PATIENCE).await.unwrap();
+        let received = sink.wait_for(2, MAX_WAIT).await.unwrap();
         assert_eq!(actions(&received), ["trigger", "acknowledge"]);
         world.hear(&["a"]).await;
         world.joined().await;
         world.delivered("hook").await;
         world.advance(60 * world::WAIT);
-        let received = sink.wait_for(3, PATIENCE).await.unwrap();
+        let received = sink.wait_for(3, MAX_WAIT).await.unwrap();
         assert_eq!(actions(&received), ["trigger", "acknowledge", "resolve"]);
         world.stop().await;
         assert_eq!(sink.received().len(), 3);
@@ -193,16 +193,16 @@ async fn the_alerts_of_a_unit_that_is_removed_are_closed_and_other_receivers_are
         ];
         let mut world = World::on(on, "unit", receivers).await;
         world.notify_loss(&["a"]).await;
-        sink.wait_for(1, PATIENCE).await.unwrap();
-        chat.wait_for(1, PATIENCE).await.unwrap();
+        sink.wait_for(1, MAX_WAIT).await.unwrap();
+        chat.wait_for(1, MAX_WAIT).await.unwrap();
         world.sent().await;
         let (unit, now) = (world::unit("a"), world.clock.now());
         assert!(world.roll.change(&unit, None, &UnitChange::Remove, now, async { Ok(()) }).await.unwrap());
         world.outbox_grew.notify_one();
-        let received = sink.wait_for(2, PATIENCE).await.unwrap();
+        let received = sink.wait_for(2, MAX_WAIT).await.unwrap();
         assert_eq!(actions(&received), ["trigger", "resolve"]);
         assert_eq!(received[0].json()["dedup_key"], received[1].json()["dedup_key"]);
-        let ended = alerts.wait_for(2, PATIENCE).await.unwrap()[1].json();
+        let ended = alerts.wait_for(2, MAX_WAIT).await.unwrap()[1].json();
         assert_eq!(
             (&ended["status"], &ended["alerts"][0]["labels"]["unit"]),
             (&"resolved".into(), &"a".into())
@@ -225,7 +225,7 @@ async fn the_page_of_an_incident_is_acknowledged_with_the_last_of_its_units() {
         world.advance(world::TIMEOUT + Duration::from_secs(1));
         world.check(&north).await;
         world.advance(2 * world::WAIT);
-        let first = sink.wait_for(1, PATIENCE).await.unwrap();
+        let first = sink.wait_for(1, MAX_WAIT).await.unwrap();
         let page = first[0].json()["dedup_key"].clone();
         assert!(page.as_str().unwrap().starts_with("incident:"), "{page}");
         for unit in &north[..4] {
@@ -245,14 +245,14 @@ async fn the_page_of_an_incident_is_acknowledged_with_the_last_of_its_units() {
                 world.advance(60 * world::WAIT);
             }
         }
-        let received = sink.wait_for(2, PATIENCE).await.unwrap();
+        let received = sink.wait_for(2, MAX_WAIT).await.unwrap();
         assert_eq!(actions(&received), ["trigger", "acknowledge"], "{last}");
         assert_eq!(received[1].json()["dedup_key"], page);
         // An acknowledged page calls no operator again.
         world.advance(world::TIMEOUT + Duration::from_secs(1));
         world.check(&north[4..5]).await;
         world.advance(60 * world::WAIT);
-        let received = sink.wait_for(3, PATIENCE).await.unwrap();
+        let received = sink.wait_for(3, MAX_WAIT).await.unwrap();
         assert_eq!(actions(&received)[2..], ["trigger"], "{last}");
         assert_ne!(received[2].json()["dedup_key"], page);
         world.stop().await;
@@ -280,21 +280,21 @@ async fn the_page_of_an_incident_is_closed_when_its_last_units_are_removed() {
         };
         let (first, next) = (super::incidents::names("first", 6), super::incidents::names("next", 6));
         fall_silent(&first).await;
-        let page = sink.wait_for(1, PATIENCE).await.unwrap()[0].json()["dedup_key"].clone();
+        let page = sink.wait_for(1, MAX_WAIT).await.unwrap()[0].json()["dedup_key"].clone();
         assert!(page.as_str().unwrap().starts_with("incident:"), "{page}");
         remove(&first[..5]).await;
         assert_eq!(sink.received().len(), 1, "one unit is still offline");
         remove(&first[5..]).await;
-        let received = sink.wait_for(2, PATIENCE).await.unwrap();
+        let received = sink.wait_for(2, MAX_WAIT).await.unwrap();
         assert_eq!(actions(&received), ["trigger", "resolve"]);
         assert_eq!(received[1].json()["dedup_key"], page);
 
         // The next incident has nothing of the first one.
         fall_silent(&next).await;
-        let received = sink.wait_for(3, PATIENCE).await.unwrap();
+        let received = sink.wait_for(3, MAX_WAIT).await.unwrap();
         assert_eq!(actions(&received), ["trigger", "resolve", "trigger"]);
         assert_ne!(received[2].json()["dedup_key"], page);
-        let incident = chat.wait_for(2, PATIENCE).await.unwrap()[1].json()["data"]["incident"].clone();
+        let incident = chat.wait_for(2, MAX_WAIT).await.unwrap()[1].json()["data"]["incident"].clone();
         assert_eq!((&incident["offline"], &incident["units"]), (&6.into(), &6.into()));
         assert_eq!(incident["first"]["unit"], "next-00");
         world.stop().await;
@@ -403,9 +403,9 @@ async fn a_pager_is_told_that_an_operator_takes_care_of_a_silence_and_other_rece
     let hook = world::named("other", webhook_to(other.url(), None));
     let mut world = World::new("unit", vec![pager(&sink), hook]).await;
     world.notify_loss(&["a"]).await;
-    sink.wait_for(1, PATIENCE).await.unwrap();
+    sink.wait_for(1, MAX_WAIT).await.unwrap();
     world.acknowledge("a").await;
-    let received = sink.wait_for(2, PATIENCE).await.unwrap();
+    let received = sink.wait_for(2, MAX_WAIT).await.unwrap();
     let part = |name: &str| received.iter().map(|one| one.json()[name].clone()).collect::<Vec<_>>();
     assert_eq!(part("event_action"), ["trigger", "acknowledge"]);
     let keys = part("dedup_key");
@@ -414,8 +414,8 @@ async fn a_pager_is_told_that_an_operator_takes_care_of_a_silence_and_other_rece
     world.joined().await;
     world.delivered("hook").await;
     world.advance(60 * world::WAIT);
-    assert_eq!(sink.wait_for(3, PATIENCE).await.unwrap()[2].json()["event_action"], "resolve");
-    other.wait_for(2, PATIENCE).await.unwrap();
+    assert_eq!(sink.wait_for(3, MAX_WAIT).await.unwrap()[2].json()["event_action"], "resolve");
+    other.wait_for(2, MAX_WAIT).await.unwrap();
     assert_eq!(other.received().len(), 2);
     assert_eq!(world.metric("rollcall_unit_transitions_total", &["offline"]), 1.0);
     world.stop().await;
@@ -453,7 +453,7 @@ async fn a_pager_that_takes_a_part_has_not_failed_and_gets_the_rest_when_it_says
     let ids: Vec<String> = (0..12).map(|number| format!("u{number}")).collect();
     world.notify_loss(&ids.iter().map(String::as_str).collect::<Vec<_>>()).await;
     for taken in 1..12 {
-        sink.wait_for(2 * taken, PATIENCE).await.unwrap();
+        sink.wait_for(2 * taken, MAX_WAIT).await.unwrap();
         let next = world.clock.now() + MINUTE;
         until("the rest waits for a minute", async || {
             world.engine.first_lease(&world.partitions(), "hook").await.unwrap() == Some(next)
@@ -475,7 +475,8 @@ async fn a_pager_that_takes_a_part_has_not_failed_and_gets_the_rest_when_it_says
 async fn an_operator_may_write_title_and_text() {
     let sink = sink().await;
     let options = "url_file = \"url\"\nzone = \"Europe/Berlin\"\ntitle = \"{{ offline | length }} down\"\n\
-                   text = \"{% for record in offline %}{{ record.unit }} {{ record.deadline | time('%Z') }}{% endfor %}\"";
+                   text = \"{% for record in offline %}{{ record.unit }} {{ record.deadline | time('%Z') }}{% endfor \
+                            %}\"";
     let channel = open(&configured("discord", options, &sink)).unwrap();
     let winter = Timestamp::from_millis(1_768_471_200_000);
     channel.send(&delivery(vec![silent("detector:a", winter)], vec![]), now()).await.unwrap();

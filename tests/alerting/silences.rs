@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use rollcall::routing::alert_silence::WantedSilence;
+use rollcall::routing::alert_silence::SilenceRequest;
 use rollcall::routing::{SilenceId, parse_label_matchers};
 use rollcall::simulate::webhook_sink::WebhookSink;
 
@@ -13,7 +13,7 @@ use super::*;
 /// An alert silence from now on.
 pub async fn silence(world: &World, matchers: &str, span: Duration) -> SilenceId {
     let now = world.clock.now();
-    let wanted = WantedSilence {
+    let wanted = SilenceRequest {
         matchers: parse_label_matchers(matchers).unwrap(),
         starts_at: now,
         ends_at: now + span,
@@ -40,13 +40,13 @@ async fn what_a_silence_covered_and_still_holds_when_it_ends_is_notified_once_th
     let sink = hook().await;
     let mut world = World::new("kind", vec![webhook_to(sink.url(), None)]).await;
     world.notify_loss(&["before"]).await;
-    sink.wait_for(1, PATIENCE).await.unwrap();
+    sink.wait_for(1, MAX_WAIT).await.unwrap();
     silence(&world, "unit=~\"a|b|before\"", HOUR).await;
     world.lose(&["a", "b", "c"]).await;
     world.joined().await;
     world.delivered("hook").await;
     world.advance(5 * WAIT);
-    let received = sink.wait_for(2, PATIENCE).await.unwrap();
+    let received = sink.wait_for(2, MAX_WAIT).await.unwrap();
     assert_eq!(listed(&received[1], "offline"), ["c"]);
 
     // One is back before the end, and the instance is killed.
@@ -57,7 +57,7 @@ async fn what_a_silence_covered_and_still_holds_when_it_ends_is_notified_once_th
     world.advance(HOUR);
     world.start();
     notify_waiting(&world, &sink, 3).await;
-    let received = sink.wait_for(3, PATIENCE).await.unwrap();
+    let received = sink.wait_for(3, MAX_WAIT).await.unwrap();
     assert_eq!((listed(&received[2], "offline"), listed(&received[2], "online")), (vec!["a".into()], vec![]));
 
     // A restart joins all of them again, and none is notified twice.
@@ -67,7 +67,7 @@ async fn what_a_silence_covered_and_still_holds_when_it_ends_is_notified_once_th
     world.joined().await;
     world.delivered("hook").await;
     world.advance(5 * WAIT);
-    let received = sink.wait_for(4, PATIENCE).await.unwrap();
+    let received = sink.wait_for(4, MAX_WAIT).await.unwrap();
     assert_eq!(listed(&received[3], "online"), ["a", "before"]);
     assert_eq!(listed(&received[3], "offline"), [""; 0]);
     world.stop().await;
@@ -80,13 +80,13 @@ async fn the_return_of_a_unit_that_was_notified_is_not_held_by_a_silence() {
         let sink = hook().await;
         let mut world = World::on(on, "unit", vec![webhook_to(sink.url(), None)]).await;
         world.notify_loss(&["a"]).await;
-        sink.wait_for(1, PATIENCE).await.unwrap();
+        sink.wait_for(1, MAX_WAIT).await.unwrap();
         world.delivered("hook").await;
         silence(&world, "unit=a", 100 * HOUR).await;
         world.hear(&["a"]).await;
         world.joined().await;
         world.advance(WAIT);
-        assert_eq!(listed(&sink.wait_for(2, PATIENCE).await.unwrap()[1], "online"), ["a"]);
+        assert_eq!(listed(&sink.wait_for(2, MAX_WAIT).await.unwrap()[1], "online"), ["a"]);
         world.stop().await;
     }
 }
@@ -103,11 +103,11 @@ async fn a_silence_that_is_ended_by_hand_ends_at_once_unless_another_one_covers_
     let now = world.clock.now();
     assert!(world.silences.expire(of_kind, "ana", now).await.unwrap());
     notify_waiting(&world, &sink, 1).await;
-    let received = sink.wait_for(1, PATIENCE).await.unwrap();
+    let received = sink.wait_for(1, MAX_WAIT).await.unwrap();
     assert_eq!(listed(&received[0], "offline"), ["b"]);
     assert!(world.silences.expire(of_a, "ana", world.clock.now()).await.unwrap());
     notify_waiting(&world, &sink, 2).await;
-    let received = sink.wait_for(2, PATIENCE).await.unwrap();
+    let received = sink.wait_for(2, MAX_WAIT).await.unwrap();
     assert_eq!(listed(&received[1], "offline"), ["a"]);
     world.stop().await;
     assert_eq!(sink.received().len(), 2);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use rollcall::alerting::RateLimit;
 use rollcall::fleet::TimerRules;
-use rollcall::fleet::timers::WantedTimer;
+use rollcall::fleet::timers::TimerRequest;
 use rollcall::presence::{Guarantee, NewTimer, Timer, TimerClass, TimerState};
 use rollcall::simulate::webhook_sink::{Answer, WebhookSink};
 
@@ -30,7 +30,7 @@ impl World {
     async fn registers(&self, name: &str, of: &str, due: Timestamp) {
         let (id, timer_type) = (name.parse().unwrap(), of.parse().unwrap());
         let timer = NewTimer { id, timer_type, due, data: r#"{"n": 1.0}"#.parse().unwrap() };
-        let wanted = WantedTimer { timer, only_new: false };
+        let wanted = TimerRequest { timer, only_new: false };
         assert!(self.timers.register(&[wanted], self.clock.now()).await.unwrap()[0].is_ok());
     }
 
@@ -58,7 +58,7 @@ async fn a_timer_is_posted_at_its_moment(on: On) {
     world.registers("pump 7", "report", due).await;
     world.is_in("pump 7", TimerState::Waiting).await;
     world.clock.advance(HOUR);
-    let received = sink.wait_for(1, PATIENCE).await.unwrap().remove(0);
+    let received = sink.wait_for(1, MAX_WAIT).await.unwrap().remove(0);
     assert_eq!(received.header("webhook-id"), format!("pump%207:{}", due.as_millis()));
     let body = String::from_utf8_lossy(&received.body).into_owned();
     assert!(body.contains(r#""data":{"n": 1.0}"#), "as it was registered: {body}");
@@ -115,7 +115,7 @@ async fn a_receiver_with_a_rate_limit_gets_each_timer_and_merges_none() {
     for number in 0..5 {
         world.registers(&format!("timer-{number}"), if number < 3 { "report" } else { "once" }, now).await;
     }
-    sink.wait_for(3, PATIENCE).await.unwrap();
+    sink.wait_for(3, MAX_WAIT).await.unwrap();
     until("all have come", async || {
         world.clock.advance(Duration::from_secs(600));
         sink.received().len() >= 5

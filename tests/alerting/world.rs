@@ -154,7 +154,7 @@ impl World {
     pub async fn stop(&mut self) {
         let (stop, loops) = self.loops.take().unwrap();
         stop.cancel();
-        tokio::time::timeout(PATIENCE, loops).await.expect("the loops end").unwrap().unwrap();
+        tokio::time::timeout(MAX_WAIT, loops).await.expect("the loops end").unwrap().unwrap();
     }
 
     /// Ends the loops as a power cut would.
@@ -257,7 +257,7 @@ pub async fn until<F: Future<Output = bool>>(what: &str, so: impl Fn() -> F) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("it did not come true that {what}"));
+    tokio::time::timeout(MAX_WAIT, wait).await.unwrap_or_else(|_| panic!("it did not come true that {what}"));
 }
 
 pub async fn hook() -> WebhookSink {

@@ -145,7 +145,7 @@ impl Given<'_> {
             Action::Discard(receiver) => format!("{:?}", discard(engine, RECEIVERS[*receiver], now).await),
             Action::Enlist(receivers) => {
                 let names: Vec<String> = receivers.iter().map(|one| RECEIVERS[*one].to_owned()).collect();
-                format!("{:?}", engine.enlist(&names, now).await.unwrap())
+                format!("{:?}", engine.register_receivers(&names, now).await.unwrap())
             }
             Action::BringUpToDate(receiver) => {
                 engine.bring_up_to_date(RECEIVERS[*receiver], now).await.unwrap().to_string()
@@ -291,7 +291,7 @@ impl Shown<'_> {
         }
         let mut letters = self.engine.dead_letters(receiver, 1000).await.unwrap();
         assert!(letters.is_sorted_by(|one, next| one.at >= next.at), "newest first: {letters:?}");
-        let newest = self.engine.letters(receiver, at(5), self.newest, 2).await.unwrap();
+        let newest = self.engine.dead_letters_between(receiver, at(5), self.newest, 2).await.unwrap();
         lines.push(format!("{receiver} newest {:?}", newest.iter().map(|one| one.at).collect::<Vec<_>>()));
         letters.sort_by(|a, b| a.delivery.id.cmp(&b.delivery.id));
         for letter in &letters {
@@ -375,7 +375,7 @@ async fn compare(case: &Case, engines: &[Arc<dyn Engine>; 2]) -> Result<(), Test
     let (mut known, mut newest) = (Known::default(), at(0));
     let all: Vec<String> = RECEIVERS.iter().map(|name| (*name).to_owned()).collect();
     for engine in engines {
-        engine.enlist(&all, newest).await.unwrap();
+        engine.register_receivers(&all, newest).await.unwrap();
     }
     for (number, step) in case.steps.iter().enumerate() {
         newest = newest + step.after(case);

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollcall::clock::{Clock, Timestamp};
-use rollcall::presence::{Change, Facts, IndexChange, Interval, KeyChange, Snapshot, Standing, Unit};
+use rollcall::presence::{Change, Facts, IndexChange, Interval, KeyChange, Lifecycle, Snapshot, Unit};
 use rollcall::simulate::servers::ExitCleanup;
 use rollcall::store::Examine;
 use rollcall::store::Layout;
@@ -55,7 +55,7 @@ fn present(unit: Unit) -> (Snapshot, Change) {
     let change = Change {
         key: KeyChange::Set { last_seen: BEGIN, ttl: HOUR },
         index: IndexChange::CheckAt(BEGIN + HOUR),
-        facts: Some(Facts::new(Standing::Present, BEGIN)),
+        facts: Some(Facts::new(Lifecycle::Present, BEGIN)),
         record: None,
     };
     (Snapshot { unit, alive: None, facts: None, stored: None }, change)
@@ -202,7 +202,7 @@ async fn a_fleet_is_closed_to_other_users_also_one_that_was_open_to_them() {
     let engine = open(&path).await.unwrap();
     fill(&engine, 0..10).await.unwrap();
     assert_eq!((mode(&path), modes(&path)), (0o700, all.clone()));
-    // The permissions of an earlier build, while the fleet is in use, so that all four files exist.
+    // Permissions that are too wide, while the fleet is in use, so that all four files exist.
     for (name, _) in &all {
         std::fs::set_permissions(path.join(name), Permissions::from_mode(0o644)).unwrap();
     }

@@ -31,14 +31,14 @@ pub async fn is_served(mut cluster: Cluster, config: Config) {
         engine.advance(&Subscription::Plain, at, gap).await.unwrap()
     };
     hear(0).await;
-    let stamps: Vec<String> = cluster.nodes[2].ask(cmd("KEYS").arg("rollcall:{p*}:heard")).await;
+    let watermarks: Vec<String> = cluster.nodes[2].ask(cmd("KEYS").arg("rollcall:{p*}:heard")).await;
     let added = cluster.add().await;
-    cluster.begin_move(&stamps[0], added).await;
-    cluster.move_key(&stamps[0], added).await;
+    cluster.begin_move(&watermarks[0], added).await;
+    cluster.move_key(&watermarks[0], added).await;
     assert_eq!(hear(1).await, Advance::Heard(None));
-    let raised: i64 = cluster.nodes[2].ask(cmd("GET").arg(&stamps[1])).await;
-    cluster.end_move(&stamps[0], added).await;
-    assert_eq!(cluster.nodes[added].ask::<i64>(cmd("GET").arg(&stamps[0])).await, raised);
+    let raised: i64 = cluster.nodes[2].ask(cmd("GET").arg(&watermarks[1])).await;
+    cluster.end_move(&watermarks[0], added).await;
+    assert_eq!(cluster.nodes[added].ask::<i64>(cmd("GET").arg(&watermarks[0])).await, raised);
     assert_eq!(hear(2).await, Advance::Heard(None));
 }
 

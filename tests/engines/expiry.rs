@@ -19,7 +19,7 @@ use crate::support::redis::Redis;
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
-const PATIENCE: Duration = Duration::from_secs(120);
+const MAX_WAIT: Duration = Duration::from_secs(120);
 
 /// An instance on one engine: units of the kinds `short` (3 s) and `long` (12 s).
 struct World {
@@ -45,7 +45,7 @@ impl World {
 
     /// Finds silences until the guard is dropped, without ticks.
     fn expire(&self) -> DropGuard {
-        self.parts.expire(expiry::Config { tick: 1000 * PATIENCE, sweep: true, hints: false })
+        self.parts.expire(expiry::Config { tick: 1000 * MAX_WAIT, sweep: true, hints: false })
     }
 
     /// How many checks had that result.
@@ -60,7 +60,7 @@ impl World {
                 tokio::time::sleep(MILLISECOND).await;
             }
         };
-        let found = tokio::time::timeout(PATIENCE, awaited).await;
+        let found = tokio::time::timeout(MAX_WAIT, awaited).await;
         assert!(found.is_ok(), "{result}: {} instead of {count}", self.checks(result));
     }
 

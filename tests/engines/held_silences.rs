@@ -6,7 +6,7 @@ use std::time::Duration;
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::fleet::Silences;
 use rollcall::presence::{Closing, OfflineRecord};
-use rollcall::routing::{alert_silence::WantedSilence, parse_label_matchers};
+use rollcall::routing::{alert_silence::SilenceRequest, parse_label_matchers};
 use rollcall::store::{Capacity, Destinations, Group, GroupStore, Join, Layout, OutboxEvent, Pace};
 use rollcall::store::{redis::Config, redis::RedisEngine};
 use rollcall::telemetry::Telemetry;
@@ -47,7 +47,7 @@ async fn a_return_that_joins_while_its_silence_is_being_held_is_not_held_back() 
     let other = redis.engine(&telemetry).await;
     let partitions: Vec<u16> = (0..other.partitions()).collect();
     let to = Destinations::all(Pace::new(Duration::from_secs(2), Duration::ZERO), &["hook".to_owned()]);
-    let wanted = WantedSilence {
+    let wanted = SilenceRequest {
         matchers: parse_label_matchers("unit=a").unwrap(),
         starts_at: BEGIN,
         ends_at: seconds(3600),

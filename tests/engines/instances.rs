@@ -30,7 +30,7 @@ use proxy::{Proxy, Wire};
 const SECOND: Duration = Duration::from_secs(1);
 const MILLISECOND: Duration = Duration::from_millis(1);
 const TIMEOUT: Duration = Duration::from_secs(100);
-const PATIENCE: Duration = Duration::from_secs(120);
+const MAX_WAIT: Duration = Duration::from_secs(120);
 const UNITS: usize = 400;
 
 /// One of the instances "a" and "b".
@@ -181,7 +181,7 @@ async fn until(what: &str, fact: impl AsyncFn() -> bool) {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(PATIENCE, awaited).await.unwrap_or_else(|_| panic!("never came true: {what}"));
+    tokio::time::timeout(MAX_WAIT, awaited).await.unwrap_or_else(|_| panic!("never came true: {what}"));
 }
 
 #[tokio::test]
@@ -447,7 +447,7 @@ async fn an_instance_that_cannot_renew_keeps_its_view_and_still_stops() {
     .await;
     assert_eq!(ownership.view().instances, ["one", "other"]);
     leave.cancel();
-    tokio::time::timeout(PATIENCE, kept).await.expect("it ends").unwrap().unwrap();
+    tokio::time::timeout(MAX_WAIT, kept).await.expect("it ends").unwrap().unwrap();
 }
 
 /// How many records the instance counts as opened, or closed.
@@ -530,7 +530,7 @@ async fn a_unit_whose_heartbeat_was_heard_twice_and_lost_once_is_shown_offline()
     }
     a.roll.canary_returned(clock.now()).await.unwrap();
     b.roll.refresh_hearing().await.unwrap();
-    let _walks = (a.walk(PATIENCE), b.walk(PATIENCE));
+    let _walks = (a.walk(MAX_WAIT), b.walk(MAX_WAIT));
     let _both = (a.expire(true, false), b.expire(true, false));
     until("all are recorded", async || a.records().await == UNITS).await;
     let offline =

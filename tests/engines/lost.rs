@@ -367,11 +367,11 @@ async fn a_silence_whose_delivery_was_not_recorded_before_a_failover_is_written_
     });
     delivers.engine.keep_acknowledged(&ended.collect::<Vec<_>>(), now);
     assert_eq!(delivers.compare(now).await, 0, "nothing is lost yet");
-    assert_eq!(delivers.engine.doubts_arise().now_or_never(), None);
+    assert_eq!(delivers.engine.wait_for_doubtful().now_or_never(), None);
 
     servers.fail_over(0, &[1]).await;
     let now = now + 10 * SECOND;
-    tokio::time::timeout(60 * SECOND, delivers.engine.doubts_arise())
+    tokio::time::timeout(60 * SECOND, delivers.engine.wait_for_doubtful())
         .await
         .expect("another primary is learned");
     let mut written = 0;
@@ -425,7 +425,7 @@ async fn a_lost_silence_that_another_instance_finds_again_is_not_notified_again(
     servers.fail_over(0, &[1]).await;
     let now = now + 10 * SECOND;
     for instance in [&delivers, &other] {
-        let learned = tokio::time::timeout(60 * SECOND, instance.engine.doubts_arise());
+        let learned = tokio::time::timeout(60 * SECOND, instance.engine.wait_for_doubtful());
         learned.await.expect("another primary is learned");
     }
     other.find(&units, now).await;

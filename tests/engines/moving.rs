@@ -15,7 +15,7 @@ use rollcall::presence::{
     Acknowledgement, Change, Closing, Declared, Filters, Guarantee, Heartbeat, IndexChange, KeyChange, Kind,
     KindRules, NewTimer, OfflineRecord, Override, Probed, Registration, TimerClass, Unit,
 };
-use rollcall::routing::{alert_silence::WantedSilence, parse_label_matchers};
+use rollcall::routing::{alert_silence::SilenceRequest, parse_label_matchers};
 use rollcall::simulate::servers::{Server, free_port};
 use rollcall::store::{
     AttemptMade, Capacity, Delivery, DeliveryStore, Destination, Destinations, End, Ended, Engine,
@@ -172,7 +172,7 @@ async fn fill(engine: Arc<dyn Engine>) {
         let done = roll.change(&unit(of), None, &change, hours(60), std::future::ready(Ok(()))).await;
         assert!(done.unwrap(), "{change:?}");
     }
-    let wanted = WantedSilence {
+    let wanted = SilenceRequest {
         matchers: parse_label_matchers("site=\"nor\\\"th\",kind=~\"a,b\"").unwrap(),
         starts_at: hours(60),
         ends_at: hours(70),
@@ -390,10 +390,10 @@ async fn a_fleet_is_the_same_after_a_migration_to_a_cluster_to_sentinels_and_to_
     assert_eq!(tags, "spread");
     let mut shares = BTreeMap::<usize, usize>::new();
     for partition in 0..16 {
-        let stamp = format!("rollcall:{{{}}}:heard", on_redis::HashTags::Spread.tag(partition, 16));
-        let at: i64 = cluster.ask(&stamp, cmd("GET").arg(&stamp)).await;
-        assert_eq!(Some(Timestamp::from_millis(at)), heard, "{stamp}");
-        *shares.entry(cluster.primary_of(&stamp).await).or_default() += 1;
+        let watermark = format!("rollcall:{{{}}}:heard", on_redis::HashTags::Spread.tag(partition, 16));
+        let at: i64 = cluster.ask(&watermark, cmd("GET").arg(&watermark)).await;
+        assert_eq!(Some(Timestamp::from_millis(at)), heard, "{watermark}");
+        *shares.entry(cluster.primary_of(&watermark).await).or_default() += 1;
     }
     assert_eq!(shares.len(), 3, "{shares:?}");
     assert!(shares.values().all(|share| (5..=6).contains(share)), "{shares:?}");

@@ -2,15 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use redis::cmd;
 use rollcall::clock::{Clock, Timestamp};
-use rollcall::presence::Interval;
+use rollcall::presence::{Interval, NewTimer, TimerId};
 use rollcall::store::redis::{Config, servers, survey};
 use rollcall::store::{
     Advance, Capacity, DeliveryStore, Destinations, Examine, Gap, Group, GroupStore, HearingStore, Join,
-    Layout, Pace, Queries, ServerCondition, Subscription, Warning, partition_of_group,
+    Layout, Pace, Queries, ServerCondition, Subscription, TimerStore, Warning, partition_of_group,
 };
 use rollcall::telemetry::{EngineWarning, Telemetry};
 
@@ -78,10 +79,10 @@ async fn partitions_of_a_cluster_that_are_emptied_are_noticed_by_every_instance(
     };
     hear(0).await;
     let before = hear(1).await;
-    let stamp: String = "rollcall:{p3*}:heard".to_owned();
+    let watermark: String = "rollcall:{p3*}:heard".to_owned();
     let mut removed = 0;
     for node in &cluster.nodes {
-        for key in node.ask::<Vec<String>>(cmd("KEYS").arg(&stamp)).await {
+        for key in node.ask::<Vec<String>>(cmd("KEYS").arg(&watermark)).await {
             removed += node.ask::<usize>(cmd("DEL").arg(key)).await;
         }
     }
@@ -164,6 +165,48 @@ async fn sentinels_are_examined_beside_the_primary_and_its_replicas() {
     assert_eq!(count(&all, "replica of "), 2, "{all:?}");
     assert_eq!(count(&all, "sentinel, "), 3, "{all:?}");
     assert!(all.iter().all(|one| one.warnings.is_empty()), "{all:?}");
+}
+
+/// The former primary takes writes for a second after the promotion, and its other replica acknowledges them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_planned_failover_of_sentinel_loses_no_timer_that_was_answered() {
+    let sentinel = Sentinel::start(SentinelPlan::new(2)).await;
+    let engine = connected(&config(sentinel.url()), telemetry()).await;
+    let is_over = AtomicBool::new(false);
+    let register = async {
+        let mut answered = Vec::new();
+        while !is_over.load(Ordering::Relaxed) {
+            let id: TimerId = format!("t{}", answered.len()).parse().unwrap();
+            let due = now() + Duration::from_secs(3600);
+            let new = NewTimer {
+                id: id.clone(),
+                timer_type: "report".parse().unwrap(),
+                due,
+                data: "null".parse().unwrap(),
+            };
+            if engine.register(&[new], false, now()).await.is_ok() {
+                answered.push(id);
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        answered
+    };
+    let fail_over = async {
+        for _ in 0..3 {
+            let former = sentinel.failover().await;
+            sentinel.until_whole().await;
+            let used = async || {
+                engine.register(&[], false, now()).await.is_ok() && sentinel.primary().await == former
+            };
+            until("the new primary serves", used).await;
+        }
+        is_over.store(true, Ordering::Relaxed);
+    };
+    let (answered, ()) = tokio::join!(register, fail_over);
+    let found = engine.timers(&answered).await.unwrap();
+    let lost: Vec<&TimerId> =
+        answered.iter().zip(&found).filter_map(|(id, found)| found.is_none().then_some(id)).collect();
+    assert!(answered.len() > 100 && lost.is_empty(), "{} answered, lost: {lost:?}", answered.len());
 }
 
 /// A server that refuses a canary as a former primary may have answered heartbeats that the new one lacks.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollcall::clock::{Clock, Timestamp};
-use rollcall::presence::{Guarantee, NewTimer, Receipt, TimerClass, TimerId, TimerStanding};
+use rollcall::presence::{Guarantee, NewTimer, Receipt, TimerClass, TimerId, TimerLifecycle};
 use rollcall::store::{AttemptMade, Delivery, DeliveryStore, End, Ended, Layout};
 use rollcall::store::{TimerCancelled, TimerCapacity, TimerClasses, TimerRegistered, TimerStore};
 use rollcall::store::{redis::Config, redis::RedisEngine};
@@ -63,8 +63,8 @@ impl World {
         until("timers are read", async || reads(&self.redis) > before).await;
     }
 
-    async fn standing(&self) -> TimerStanding {
-        self.other.timers(&[id()]).await.unwrap().remove(0).unwrap().standing
+    async fn lifecycle(&self) -> TimerLifecycle {
+        self.other.timers(&[id()]).await.unwrap().remove(0).unwrap().lifecycle
     }
 }
 
@@ -98,7 +98,7 @@ async fn an_outcome_that_is_recorded_while_attempts_are_given_up_stays() {
     world.wire.set(Wire::Whole);
     let types = give_up.await.unwrap().unwrap();
     assert_eq!(types.iter().map(|of| of.as_str()).collect::<Vec<_>>(), ["once"], "the other attempt");
-    let TimerStanding::Fired { receipts, .. } = world.standing().await else { panic!("it has fired") };
+    let TimerLifecycle::Fired { receipts, .. } = world.lifecycle().await else { panic!("it has fired") };
     assert_eq!(receipts, [("hook".to_owned(), Receipt::Unknown), ("mail".to_owned(), Receipt::Delivered)]);
 }
 
@@ -118,6 +118,6 @@ async fn a_timer_that_ends_again_while_it_is_being_forgotten_is_kept() {
     world.cancels(later).await;
     world.wire.set(Wire::Whole);
     assert_eq!(forget.await.unwrap().unwrap(), 0);
-    assert_eq!(world.standing().await, TimerStanding::Cancelled { at: later });
+    assert_eq!(world.lifecycle().await, TimerLifecycle::Cancelled { at: later });
     assert_eq!(world.other.forget_timers(&world.all, later + KEEP).await.unwrap(), 1);
 }

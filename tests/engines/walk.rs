@@ -10,7 +10,7 @@ use rollcall::fleet::{HearingConfig, Rules};
 use rollcall::fleet::{Mirror, Ownership, Roll, Walk};
 use rollcall::fleet::{mirror::Chunk, mirror::Cursor};
 use rollcall::presence::{
-    Closing, Declared, Facts, Hearing, Heartbeat, Kind, KindRules, Override, Policy, Standing, Unit,
+    Closing, Declared, Facts, Hearing, Heartbeat, Kind, KindRules, Lifecycle, Override, Policy, Unit,
 };
 use rollcall::simulate::servers::Server;
 use rollcall::store::Layout;
@@ -28,7 +28,7 @@ use crate::support::metrics;
 use crate::support::redis as private;
 
 const SECOND: Duration = Duration::from_secs(1);
-const PATIENCE: Duration = Duration::from_secs(120);
+const MAX_WAIT: Duration = Duration::from_secs(120);
 
 /// An engine with units, and a walk over it.
 struct Fleet {
@@ -136,16 +136,16 @@ impl Fleet {
         self.engine.steps(16).len() as u64
     }
 
-    async fn standing(&self, unit: &Unit) -> Standing {
-        self.engine.read(std::slice::from_ref(unit)).await.unwrap().remove(0).facts.unwrap().standing
+    async fn lifecycle(&self, unit: &Unit) -> Lifecycle {
+        self.engine.read(std::slice::from_ref(unit)).await.unwrap().remove(0).facts.unwrap().lifecycle
     }
 
     async fn until_present(&self, unit: &Unit) {
-        until(async || self.standing(unit).await == Standing::Present).await;
+        until(async || self.lifecycle(unit).await == Lifecycle::Present).await;
     }
 
     async fn until_offline(&self, unit: &Unit) {
-        until(async || matches!(self.standing(unit).await, Standing::Offline(_))).await;
+        until(async || matches!(self.lifecycle(unit).await, Lifecycle::Offline(_))).await;
     }
 }
 
@@ -230,7 +230,7 @@ async fn until(fact: impl AsyncFn() -> bool) {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(PATIENCE, awaited).await.expect("the fact comes true");
+    tokio::time::timeout(MAX_WAIT, awaited).await.expect("the fact comes true");
 }
 
 #[tokio::test]
@@ -368,7 +368,7 @@ async fn no_unit_is_checked_while_rollcall_is_blind() {
     fleet.clock.advance(SECOND);
     until(async || walked()).await;
     assert_eq!(metrics::sum(&fleet.telemetry, "rollcall_deadline_checks_total", &[]), Some(0.0));
-    assert_eq!(fleet.standing(&unit(0)).await, Standing::Present);
+    assert_eq!(fleet.lifecycle(&unit(0)).await, Lifecycle::Present);
 }
 
 #[tokio::test]
@@ -402,15 +402,15 @@ async fn open_records_of_a_kind_that_is_gone_are_shown_and_closed_after_an_hour(
     };
     fleet.clock.advance(3599 * SECOND);
     read_twice().await;
-    assert!(matches!(fleet.standing(&unit(0)).await, Standing::Offline(_)), "a wrong file closes nothing");
+    assert!(matches!(fleet.lifecycle(&unit(0)).await, Lifecycle::Offline(_)), "a wrong file closes nothing");
     fleet.clock.advance(2 * SECOND);
     until(async || fleet.unwatched().is_none()).await;
     read_twice().await;
     let closed = fleet.engine.records(false, None, 10).await.unwrap();
     let causes: Vec<Option<Closing>> = closed.iter().map(|record| record.closed_by).collect();
     assert_eq!(causes, [Some(Closing::KindRemoved); 2]);
-    assert_eq!(fleet.standing(&unit(0)).await, Standing::NeverSeen);
-    assert_eq!(fleet.standing(&unit(2)).await, Standing::Present, "it was not offline");
+    assert_eq!(fleet.lifecycle(&unit(0)).await, Lifecycle::NeverSeen);
+    assert_eq!(fleet.lifecycle(&unit(2)).await, Lifecycle::Present, "it was not offline");
 }
 
 #[tokio::test]
@@ -434,10 +434,10 @@ async fn open_records_of_a_kind_that_another_instance_watches_stay_open() {
         fleet.clock.advance(7200 * SECOND);
         let () = behind.ask(&["CONFIG", "RESETSTAT"]).await.unwrap();
         until(async || behind.steps().await >= 2 * everything).await;
-        assert!(matches!(fleet.standing(&unit(0)).await, Standing::Offline(_)));
+        assert!(matches!(fleet.lifecycle(&unit(0)).await, Lifecycle::Offline(_)));
     }
     // The hour begins when no instance watches it.
     let () = behind.ask(&["DEL", "rollcall:{hearing}:counts:two"]).await.unwrap();
     fleet.clock.advance(3601 * SECOND);
-    until(async || fleet.standing(&unit(0)).await == Standing::NeverSeen).await;
+    until(async || fleet.lifecycle(&unit(0)).await == Lifecycle::NeverSeen).await;
 }

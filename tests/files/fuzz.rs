@@ -14,7 +14,7 @@ use rand::{Rng, SeedableRng};
 use rollcall::alerting::{self, MailContent, Message, MessageConfig};
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::config::{self, EngineConfig};
-use rollcall::fleet::timers::{FARTHEST_DUE, WantedTimer};
+use rollcall::fleet::timers::{FARTHEST_DUE, TimerRequest};
 use rollcall::fleet::{HearingConfig, Roll, Silences, Timers};
 use rollcall::fleet::{Mirror, Ownership};
 use rollcall::http::{self, AlertRoutes, Pages, Sources};
@@ -41,7 +41,7 @@ const FEW: u32 = 4000;
 const LONGEST: Duration = Duration::from_secs(60);
 /// The largest input.
 const LARGEST: usize = 64 << 10;
-const PATIENCE: Duration = Duration::from_secs(120);
+const MAX_WAIT: Duration = Duration::from_secs(120);
 
 /// Bytes that often break parsers.
 const HARD: [&[u8]; 28] = [
@@ -373,8 +373,8 @@ fn a_timer_that_is_accepted_keeps_its_limits_and_its_data_are_the_json_that_was_
     fuzz(&examples, |bytes| {
         let id = "t".parse().unwrap();
         for id in [None, Some(&id)] {
-            match WantedTimer::read(bytes, id, NOW) {
-                Ok(WantedTimer { timer, .. }) => {
+            match TimerRequest::read(bytes, id, NOW) {
+                Ok(TimerRequest { timer, .. }) => {
                     assert!(id.is_none_or(|id| *id == timer.id));
                     assert!(timer.due <= NOW + FARTHEST_DUE);
                     let data = timer.data.as_str();
@@ -515,7 +515,7 @@ fn a_request_is_answered_and_never_by_an_error_of_the_server() {
     let examples: Vec<String> = paths.map(get).into_iter().chain(bodies).collect();
     let examples: Vec<&str> = examples.iter().map(String::as_str).collect();
     fuzz(&examples, |bytes| {
-        let asked = async { tokio::time::timeout(PATIENCE, ask(&address, bytes)).await };
+        let asked = async { tokio::time::timeout(MAX_WAIT, ask(&address, bytes)).await };
         let answer = runtime.block_on(asked).expect("it is answered, or the connection ends");
         assert!(!answer.starts_with(b"HTTP/1.1 500"), "{}", answer.escape_ascii());
     });

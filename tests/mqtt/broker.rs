@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::support::http::get;
 use crate::support::metrics;
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const MAX_WAIT: Duration = Duration::from_secs(120);
 
 /// A running broker.
 struct World {
@@ -78,7 +78,7 @@ impl World {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        tokio::time::timeout(PATIENCE, awaited).await.unwrap_or_else(|_| panic!("never came true: {what}"));
+        tokio::time::timeout(MAX_WAIT, awaited).await.unwrap_or_else(|_| panic!("never came true: {what}"));
     }
 
     /// The value of a counter, e.g. `broker_refused_total login`.
@@ -100,7 +100,7 @@ impl World {
     async fn stop(&mut self) {
         let (stop, running) = self.running.take().unwrap();
         stop.cancel();
-        tokio::time::timeout(PATIENCE, running).await.expect("it ends").unwrap().unwrap();
+        tokio::time::timeout(MAX_WAIT, running).await.expect("it ends").unwrap().unwrap();
     }
 }
 
@@ -139,7 +139,7 @@ impl Subscription {
 
     fn line(&self, wanted: impl Fn(&str) -> bool) -> String {
         loop {
-            let line = self.lines.recv_timeout(PATIENCE).expect("a line that is wanted");
+            let line = self.lines.recv_timeout(MAX_WAIT).expect("a line that is wanted");
             if wanted(&line) {
                 return line;
             }
@@ -459,7 +459,7 @@ async fn a_configuration_that_cannot_work_is_refused_with_a_remedy() {
 /// allows: it ends when each was acknowledged `rounds` times.
 fn gateway(port: u16, units: u16, rounds: u16) {
     let mut stream = TcpStream::connect(loopback(port)).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(MAX_WAIT)).unwrap();
     stream.write_all(b"\x10\x13\x00\x04MQTT\x04\x02\x00\x3c\x00\x07gateway").unwrap();
     let mut answers = stream.try_clone().unwrap();
     let acknowledged = std::thread::spawn(move || {
@@ -503,7 +503,7 @@ async fn units_that_send_faster_than_rollcall_reads_are_all_heard_and_none_is_re
             tokio::time::sleep(Duration::from_millis(50)).await
         }
     };
-    tokio::time::timeout(PATIENCE, ready).await.expect("it gets ready");
+    tokio::time::timeout(MAX_WAIT, ready).await.expect("it gets ready");
     // A round takes 1.5 s at that rate.
     tokio::task::spawn_blocking(move || gateway(port, 150, 12)).await.unwrap();
     let metrics = page("/metrics").await.unwrap();

@@ -10,7 +10,7 @@ use rollcall::simulate::webhook_sink::{Options, WebhookSink};
 use serde_json::Value;
 use tokio::process::{Child, Command};
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const MAX_WAIT: Duration = Duration::from_secs(120);
 const PERIOD: Duration = Duration::from_millis(200);
 const UNITS: usize = 20;
 /// The units from this one on fall silent.
@@ -59,7 +59,7 @@ async fn until(what: &str, mut fact: impl AsyncFnMut() -> bool) {
             tokio::time::sleep(PERIOD).await;
         }
     };
-    assert!(tokio::time::timeout(PATIENCE, waited).await.is_ok(), "never came true: {what}");
+    assert!(tokio::time::timeout(MAX_WAIT, waited).await.is_ok(), "never came true: {what}");
 }
 
 /// One heartbeat of each of these units.

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::world::{PATIENCE, World, units};
+use crate::world::{MAX_WAIT, World, units};
 
 const OPTIONS: &str = r#"
 engine.type = "embedded"
@@ -41,7 +41,7 @@ async fn operators_see_and_release_it_through_the_instance_that_serves_a_directo
     world.eventually("all are offline", async || world.records().await.len() == 6).await;
     let told = async || !type_of(&world, "rollcall.breaker").is_empty();
     world.eventually("operators are notified", told).await;
-    let mail = world.mail.wait_for(1, PATIENCE).await.unwrap().remove(0);
+    let mail = world.mail.wait_for(1, MAX_WAIT).await.unwrap().remove(0);
     let subject = mail.header("Subject").unwrap();
     assert!(subject.starts_with("MASS OFFLINE: 6 of 6 units since "), "{subject}");
     assert!(world.text_of("/metrics").await.contains("\nrollcall_breaker_tripped 1\n"));

@@ -13,8 +13,8 @@ use std::time::Duration;
 use rollcall::alerting::Example;
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::presence::{
-    Cause, Change, Facts, IndexChange, KeyChange, Labels, OfflineRecord, RecordId, Silence, Snapshot,
-    Standing, Unit,
+    Cause, Change, Facts, IndexChange, KeyChange, Labels, Lifecycle, OfflineRecord, RecordId, Silence,
+    Snapshot, Unit,
 };
 use rollcall::simulate::servers::{Server, free_cluster_port, free_port};
 use rollcall::simulate::webhook_sink::{Options, WebhookSink};
@@ -27,7 +27,7 @@ use rollcall::telemetry::Telemetry;
 use serde_json::Value;
 
 /// How long the program may take to print the next line.
-const PATIENCE: Duration = Duration::from_secs(120);
+const MAX_WAIT: Duration = Duration::from_secs(120);
 
 /// Runs the program in `dir`, with no variables of Rollcall but those given.
 pub fn rollcall(dir: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
@@ -162,7 +162,8 @@ fn check_warns_of_a_route_that_is_never_active() {
     let config = format!(
         "engine = {{ type = \"embedded\", path = \"fleet\" }}\nbroker.listen = \"127.0.0.1:{}\"\n\
          http.listen = \"127.0.0.1:{}\"\n\
-         time = [{{ name = \"past\", years = [\"2020\"] }}, {{ name = \"night\", times = [{{ start_time = \"00:00\", end_time = \"06:00\" }}] }}]\n\
+         time = [{{ name = \"past\", years = [\"2020\"] }}, {{ name = \"night\", times = [{{ start_time = \"00:00\", \
+                             end_time = \"06:00\" }}] }}]\n\
          route.routes = [{{ matchers = [\"site=a\"], active_times = [\"past\"] }}, {{ active_times = [\"night\"] }}]\n",
         free_port().unwrap(),
         free_port().unwrap()
@@ -453,13 +454,13 @@ fn a_service_that_is_asked_to_stop_ends_with_0() {
     let variables = variables.each_ref().map(|(name, value)| (*name, value.as_str()));
     let mut service = command(dir.path(), &["serve"], &variables).stderr(Stdio::piped()).spawn().unwrap();
     let lines = follow(service.stderr.take().unwrap());
-    let first: Value = serde_json::from_str(&lines.recv_timeout(PATIENCE).unwrap()).unwrap();
+    let first: Value = serde_json::from_str(&lines.recv_timeout(MAX_WAIT).unwrap()).unwrap();
     assert_eq!(first["message"], "no rollcall.toml here: every option has its default");
     let asked = Command::new("kill").args(["-TERM", &service.id().to_string()]).status().unwrap();
     assert!(asked.success());
     let mut stopped = false;
     loop {
-        match lines.recv_timeout(PATIENCE) {
+        match lines.recv_timeout(MAX_WAIT) {
             Ok(line) => stopped |= line.contains("\"stopped\""),
             // Its pipe is closed: it has ended.
             Err(RecvTimeoutError::Disconnected) => break,
@@ -478,7 +479,8 @@ fn health_asks_the_address_of_the_configuration() {
     let token = "0".repeat(64);
     let config = format!(
         "engine.type = \"embedded\"\nbroker.listen = \"127.0.0.1:{broker}\"\n\
-         [http]\nlisten = \"0.0.0.0:{http}\"\ntoken = [{{ name = \"test\", sha256 = \"{token}\", role = \"viewer\" }}]\n"
+         [http]\nlisten = \"0.0.0.0:{http}\"\ntoken = [{{ name = \"test\", sha256 = \"{token}\", role = \"viewer\" \
+                            }}]\n"
     );
     std::fs::write(dir.path().join("rollcall.toml"), config).unwrap();
     let health = |more: &[&str]| rollcall(dir.path(), &[&["health"], more].concat(), &[]);
@@ -587,7 +589,8 @@ fn routes_are_drawn_and_a_unit_is_shown_its_way_through_them() {
         (
             &["detector/gw"],
             &[
-                "inhibit[0] holds it while a unit with unit=\"gw\" and site=\"\" is offline, unless that unit is a target, too",
+                "inhibit[0] holds it while a unit with unit=\"gw\" and site=\"\" is offline, unless that unit is a \
+                 target, too",
                 "inhibit[0]: while it is offline it holds units with unit=~\"g.*|pump-.*\" and site=\"\"",
             ],
         ),
@@ -662,7 +665,7 @@ async fn leave_behind(engine: &dyn Engine) {
     let unit: Unit = "pump:a".parse().unwrap();
     let allowed = Duration::from_secs(60);
     let silence_of_pump = Silence { deadline: now, detected_at: now, cause: Cause::Silence, allowed };
-    let facts = Facts::new(Standing::Offline(silence_of_pump), now);
+    let facts = Facts::new(Lifecycle::Offline(silence_of_pump), now);
     let record = facts.open_record(&unit);
     let change = Change { key: KeyChange::Keep, index: IndexChange::Keep, facts: Some(facts), record };
     let seen = Snapshot { unit, alive: None, facts: None, stored: None };
@@ -673,7 +676,7 @@ async fn leave_behind(engine: &dyn Engine) {
     engine.join(&joins, &Destinations::all(pace, &gone), &Capacity::NONE, now).await.unwrap();
     engine.seal(&partitions, &Destinations::all(pace, &gone), now).await.unwrap();
     // The list of receivers is rebuilt from their backlogs, as after an upgrade from a version without a list.
-    engine.enlist(&["hook".to_owned()], now).await.unwrap();
+    engine.register_receivers(&["hook".to_owned()], now).await.unwrap();
 }
 
 fn silence(id: &str, at: Timestamp) -> Join {
@@ -823,14 +826,14 @@ async fn rows_quarantined_in_a_directory_are_shown_restored_and_deleted() {
         let insert = format!("INSERT INTO blind VALUES({value}, 2000)");
         database.execute(&insert, []).unwrap();
     }
-    database.execute("INSERT INTO untold VALUES(x'ff', 'silence', 'letter')", []).unwrap();
+    database.execute("INSERT INTO unnotified VALUES(x'ff', 'silence', 'letter')", []).unwrap();
     engine.examine(Clock::system().now()).await.unwrap();
     let left: i64 = database.query_row("SELECT count(*) FROM blind", [], |row| row.get(0)).unwrap();
     assert_eq!(left, 1, "what can be read stays");
     // An operator corrects one of them.
     let update = "UPDATE unreadable SET row = '{\"start\":1500,\"until\":2000}' WHERE source = 'blind'";
     assert_eq!(database.execute(update, []).unwrap(), 1);
-    repair(dir.path(), ["table blind", "table untold"]);
+    repair(dir.path(), ["table blind", "table unnotified"]);
     let left: i64 = database.query_row("SELECT count(*) FROM blind", [], |row| row.get(0)).unwrap();
     assert_eq!(left, 2, "it is back");
     drop(engine);

@@ -13,7 +13,7 @@ use rollcall::simulate::servers::free_port;
 use tempfile::TempDir;
 
 /// How long the demo may take to print the next awaited line.
-const PATIENCE: Duration = Duration::from_secs(120);
+const MAX_WAIT: Duration = Duration::from_secs(120);
 
 /// A demo with its own directory for temporary files, and an empty PATH.
 struct Demo {
@@ -46,7 +46,7 @@ impl Demo {
     /// Waits for a line with that text, and returns all lines up to it.
     fn up_to(&self, wanted: &str) -> Vec<String> {
         let mut all = Vec::new();
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + MAX_WAIT;
         loop {
             match self.lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok(line) => all.push(line),
@@ -99,7 +99,7 @@ fn names(dir: &Path) -> Vec<String> {
 fn page(address: &str) -> String {
     let (host, path) = address.strip_prefix("http://").unwrap().split_once('/').unwrap();
     let mut stream = TcpStream::connect(host).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(MAX_WAIT)).unwrap();
     write!(stream, "GET /{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();

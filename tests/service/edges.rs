@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::support::http::get;
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const MAX_WAIT: Duration = Duration::from_secs(120);
 
 /// Status, type and body of a page; `None` while nothing listens.
 async fn page(port: u16, path: &str) -> Option<(u16, String, String)> {
@@ -31,7 +31,7 @@ async fn eventually(what: &str, mut fact: impl AsyncFnMut() -> bool) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, awaited).await.unwrap_or_else(|_| panic!("never came true: {what}"));
+    tokio::time::timeout(MAX_WAIT, awaited).await.unwrap_or_else(|_| panic!("never came true: {what}"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -111,7 +111,7 @@ impl Process {
     fn until(&self, text: &str) -> Vec<String> {
         let mut seen = Vec::new();
         while seen.last().is_none_or(|line: &String| !line.contains(text)) {
-            let line = self.lines.recv_timeout(PATIENCE);
+            let line = self.lines.recv_timeout(MAX_WAIT);
             seen.push(line.unwrap_or_else(|_| panic!("no line with {text:?} in {seen:#?}")));
         }
         seen

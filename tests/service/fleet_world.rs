@@ -19,7 +19,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::support::facts::until;
 use crate::support::redis::Redis;
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const MAX_WAIT: Duration = Duration::from_secs(120);
 
 /// More than any of these fleets has.
 const MAX_RECORDS: usize = 10_000;
@@ -124,6 +124,6 @@ impl Fleet {
         let mut progress = self.progress.clone();
         let enough = progress.borrow().sent + more;
         let sent = progress.wait_for(|now| now.sent >= enough);
-        tokio::time::timeout(PATIENCE, sent).await.expect("the fleet sends").unwrap();
+        tokio::time::timeout(MAX_WAIT, sent).await.expect("the fleet sends").unwrap();
     }
 }

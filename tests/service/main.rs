@@ -27,7 +27,7 @@ mod timers;
 mod world;
 
 use redis::cmd;
-use world::{PATIENCE, World, units};
+use world::{MAX_WAIT, World, units};
 
 const ONE_SECOND: &str = "kind = [{ name = \"detector\", timeout = \"1s\" }]";
 
@@ -40,7 +40,7 @@ async fn a_silence_is_one_record_and_one_notification_to_each_receiver_and_so_is
     let key: String = world.ask::<Vec<String>>(cmd("KEYS").arg("*:alive:*")).await.remove(0);
     assert!(key.ends_with(":alive:detector:unit-000"), "{key}");
 
-    let notified = world.hook.wait_for(1, PATIENCE).await.unwrap().remove(0).json();
+    let notified = world.hook.wait_for(1, MAX_WAIT).await.unwrap().remove(0).json();
     assert_eq!(notified["type"], "rollcall.notification");
     let record = &notified["data"]["offline"][0];
     assert_eq!((&record["unit"], &record["cause"]), (&"unit-000".into(), &"silence".into()));
@@ -51,14 +51,14 @@ async fn a_silence_is_one_record_and_one_notification_to_each_receiver_and_so_is
 
     // It is heard before its next silence: its return is notified once, with the same id.
     world.beat(&unit).await;
-    let notified = world.hook.wait_for(2, PATIENCE).await.unwrap().remove(1).json();
+    let notified = world.hook.wait_for(2, MAX_WAIT).await.unwrap().remove(1).json();
     assert_eq!(notified["data"]["online"][0]["id"], record["id"]);
     assert_eq!(notified["data"]["online"][0]["closed_by"], "return");
 
     // Then it is silent for good, with another record.
-    let notified = world.hook.wait_for(3, PATIENCE).await.unwrap().remove(2).json();
+    let notified = world.hook.wait_for(3, MAX_WAIT).await.unwrap().remove(2).json();
     assert_ne!(notified["data"]["offline"][0]["id"], record["id"]);
-    let mails = world.mail.wait_for(3, PATIENCE).await.unwrap();
+    let mails = world.mail.wait_for(3, MAX_WAIT).await.unwrap();
     assert!(mails[0].header("Subject").unwrap().starts_with("OFFLINE"));
     assert!(mails[1].header("Subject").unwrap().starts_with("BACK"));
     assert_eq!(world.records().await.len(), 2);
@@ -111,7 +111,7 @@ async fn the_time_in_which_rollcall_was_stopped_is_blind_and_notified() {
     let at: i64 = world.ask(cmd("HGET").arg(heard).arg("at")).await;
     world.ask::<u8>(cmd("HSET").arg(heard).arg("at").arg(at - 3_600_000)).await;
     world.start().await;
-    let notified = world.hook.wait_for(1, PATIENCE).await.unwrap().remove(0).json();
+    let notified = world.hook.wait_for(1, MAX_WAIT).await.unwrap().remove(0).json();
     assert_eq!(notified["type"], "rollcall.blind");
     let seconds = notified["data"]["intervals"][0]["seconds"].as_f64().unwrap();
     assert!((3600.0..3700.0).contains(&seconds), "{notified}");
@@ -141,7 +141,7 @@ async fn an_outage_of_the_broker_marks_no_unit_offline() {
     world.eventually("the unit is online", async || world.state("unit-000").await == "online").await;
     assert_eq!(world.records().await, Vec::<serde_json::Value>::new());
     // A real silence is noticed.
-    world.hook.wait_for(1, PATIENCE).await.unwrap();
+    world.hook.wait_for(1, MAX_WAIT).await.unwrap();
     assert_eq!(world.records().await.len(), 1);
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::support::watched::{Plan, Watched};
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const MAX_WAIT: Duration = Duration::from_secs(120);
 
 /// Whether every rule was evaluated after its metrics had come.
 async fn is_visible(watched: &Watched, plan: &Plan) -> bool {
@@ -31,7 +31,7 @@ async fn asks_nothing_of_an_operator(plan: Plan) {
             tokio::time::sleep(Duration::from_millis(250)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, seen).await.expect("Prometheus sees a Rollcall that works");
+    tokio::time::timeout(MAX_WAIT, seen).await.expect("Prometheus sees a Rollcall that works");
     let mut asked = 0;
     for rule in watched.rules().await.iter().filter(|rule| rule["type"] == "alerting") {
         assert_ne!(rule["health"], "err", "{rule}");

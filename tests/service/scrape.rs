@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 use crate::support::fleet::{Servers, Service};
 use crate::support::prometheus::Prometheus;
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const MAX_WAIT: Duration = Duration::from_secs(120);
 /// How many units there are.
 const UNITS: usize = 40;
 /// The names of the two instances.
@@ -85,7 +85,7 @@ impl World {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         };
-        if tokio::time::timeout(PATIENCE, asked).await.is_err() {
+        if tokio::time::timeout(MAX_WAIT, asked).await.is_err() {
             panic!("{query} is not {value} but {last:?}; see {}", self.servers.dir.path().display());
         }
     }

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::support::http::CLIENT;
-use crate::world::{PATIENCE, World, units};
+use crate::world::{MAX_WAIT, World, units};
 
 const TIMERS: &str = "mqtt.timers = true\ntimer = [{ type = \"report\", receivers = [\"hook\"] }]";
 const ANSWERS: &str = "planner/answers";
@@ -97,7 +97,7 @@ impl Planner {
     async fn ask(&mut self, id: &str, payload: &str) -> Value {
         self.publish(id, payload, Some(ANSWERS), false).await;
         let (correlation, answer) =
-            tokio::time::timeout(PATIENCE, self.answers.recv()).await.expect("it is answered").unwrap();
+            tokio::time::timeout(MAX_WAIT, self.answers.recv()).await.expect("it is answered").unwrap();
         assert_eq!(correlation, Some(format!("about {id}")));
         answer
     }
@@ -274,7 +274,7 @@ async fn many_requests_over_mqtt_are_applied_in_their_order_beside_heartbeats() 
     tokio::join!(sending, world.beat(&all));
     let mut answers = vec![String::new(); count];
     for _ in 0..3 * count {
-        let answer = tokio::time::timeout(PATIENCE, planner.answers.recv()).await.expect("each is answered");
+        let answer = tokio::time::timeout(MAX_WAIT, planner.answers.recv()).await.expect("each is answered");
         let (correlation, answer) = answer.unwrap();
         let number: usize = correlation.unwrap().parse().unwrap();
         let what = answer["result"].as_str().map_or_else(|| answer["cancelled"].to_string(), str::to_owned);

@@ -18,7 +18,7 @@ use crate::support::client::client;
 use crate::support::http::get;
 
 /// The longest wait for a fact.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const MAX_WAIT: Duration = Duration::from_secs(120);
 
 pub struct World {
     pub redis: Server,
@@ -212,7 +212,7 @@ impl World {
                 every.tick().await;
             }
         };
-        if tokio::time::timeout(PATIENCE, awaited).await.is_err() {
+        if tokio::time::timeout(MAX_WAIT, awaited).await.is_err() {
             panic!("never came true: {what}; logs are in {}", self.logs().display());
         }
     }

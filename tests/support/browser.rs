@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::http::CLIENT;
 
 /// The longest wait for a fact.
-const PATIENCE: Duration = Duration::from_secs(120);
+const MAX_WAIT: Duration = Duration::from_secs(120);
 /// How long one command may take on a busy machine.
 const COMMAND: Duration = Duration::from_secs(90);
 
@@ -103,7 +103,7 @@ impl Browser {
                 every.tick().await;
             }
         };
-        if tokio::time::timeout(PATIENCE, awaited).await.is_err() {
+        if tokio::time::timeout(MAX_WAIT, awaited).await.is_err() {
             panic!("never came true: {what}; {} shows:\n{}", self.path().await, self.text().await);
         }
     }

@@ -6,7 +6,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, RedisResult};
 
 /// The library's default is half a second, which is less than a busy disk takes at times.
-const PATIENCE: Duration = Duration::from_secs(120);
+const MAX_WAIT: Duration = Duration::from_secs(120);
 
 /// Connects to the server at `port` of this machine.
 pub async fn client(port: u16) -> RedisResult<MultiplexedConnection> {
@@ -19,5 +19,5 @@ pub async fn client_of(host: &str, port: u16) -> RedisResult<MultiplexedConnecti
 }
 
 pub fn patient() -> AsyncConnectionConfig {
-    AsyncConnectionConfig::new().set_connection_timeout(Some(PATIENCE)).set_response_timeout(Some(PATIENCE))
+    AsyncConnectionConfig::new().set_connection_timeout(Some(MAX_WAIT)).set_response_timeout(Some(MAX_WAIT))
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Far longer than any awaited fact takes.
-const PATIENCE: Duration = Duration::from_secs(120);
+const MAX_WAIT: Duration = Duration::from_secs(120);
 
 /// Waits for a fact, and fails the test if it never holds.
 pub async fn until(what: &str, fact: impl AsyncFn() -> bool) {
@@ -12,5 +12,5 @@ pub async fn until(what: &str, fact: impl AsyncFn() -> bool) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, awaited).await.unwrap_or_else(|_| panic!("never came true: {what}"));
+    tokio::time::timeout(MAX_WAIT, awaited).await.unwrap_or_else(|_| panic!("never came true: {what}"));
 }

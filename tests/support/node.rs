@@ -15,7 +15,7 @@ use super::certificates::Authority;
 use super::client::client_of;
 
 /// How long a test waits for a fact.
-const PATIENCE: Duration = Duration::from_secs(120);
+const MAX_WAIT: Duration = Duration::from_secs(120);
 /// How long a server may take to answer.
 const ANSWER: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_millis(20);
@@ -239,8 +239,8 @@ pub async fn until(what: &str, mut fact: impl AsyncFnMut() -> bool) {
             tokio::time::sleep(AGAIN).await;
         }
     };
-    if tokio::time::timeout(PATIENCE, waited).await.is_err() {
-        panic!("not within {PATIENCE:?}: {what}");
+    if tokio::time::timeout(MAX_WAIT, waited).await.is_err() {
+        panic!("not within {MAX_WAIT:?}: {what}");
     }
 }
 

@@ -13,8 +13,9 @@
 //! its alert. So each resend ends the alerts that the one before sent and that are not open any more.
 //!
 //! # The cap
-//! Beyond `max_alerts` open records, one mass alert says how many there are. The oldest ones stay alerts of their own, so
-//! that no alert ends because another one began. An instance that does not resend counts only what it has sent lately.
+//! Beyond `max_alerts` open records, one mass alert says how many there are. The oldest ones stay alerts of their own,
+//! so that no alert ends because another one began. An instance that does not resend counts only what it has sent
+//! lately.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -72,7 +73,7 @@ pub struct Alertmanager {
     timeout: Duration,
     counted: Mutex<Counted>,
     /// The alerts of the last resend.
-    resent: Mutex<HashMap<Lasting, Alert>>,
+    resent: Mutex<HashMap<ActiveAlert, Alert>>,
     /// The servers that did not take the last alerts, and why.
     refused: Mutex<Option<String>>,
     /// The ends of alerts that single servers did not take.
@@ -84,7 +85,7 @@ pub struct Alertmanager {
 
 /// What an alert that lasts is about.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Lasting {
+enum ActiveAlert {
     Record(RecordId),
     /// Records beyond the cap.
     Mass,
@@ -216,7 +217,7 @@ impl Alertmanager {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn resent(&self) -> MutexGuard<'_, HashMap<Lasting, Alert>> {
+    fn resent(&self) -> MutexGuard<'_, HashMap<ActiveAlert, Alert>> {
         self.resent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -252,23 +253,23 @@ impl Alertmanager {
     }
 
     fn mass(&self, open: usize, now: Timestamp) -> Alert {
-        mass_alert(&self.receiver, open, self.max_alerts, now, self.message.links.front())
+        mass_alert(&self.receiver, open, self.max_alerts, now, self.message.links.home_page())
     }
 
     /// The alerts of open records by these records.
-    fn of_records(&self, open: OpenRecords, now: Timestamp) -> HashMap<Lasting, Alert> {
-        let mass = (open.count > self.max_alerts).then(|| (Lasting::Mass, self.mass(open.count, now)));
+    fn of_records(&self, open: OpenRecords, now: Timestamp) -> HashMap<ActiveAlert, Alert> {
+        let mass = (open.count > self.max_alerts).then(|| (ActiveAlert::Mass, self.mass(open.count, now)));
         let ids: Vec<RecordId> = open.oldest.iter().map(|record| record.id.clone()).collect();
         let delivery = Delivery { offline: open.oldest, ..test_delivery(&self.receiver, now) };
         let alerts = alerts(&Message::new(&delivery), &self.message);
-        ids.into_iter().map(Lasting::Record).zip(alerts).chain(mass).collect()
+        ids.into_iter().map(ActiveAlert::Record).zip(alerts).chain(mass).collect()
     }
 
-    fn of_blindness(&self, blind: &LastingBlindness, now: Timestamp) -> Option<(Lasting, Alert)> {
+    fn of_blindness(&self, blind: &LastingBlindness, now: Timestamp) -> Option<(ActiveAlert, Alert)> {
         let LastingBlindness { group, interval } = blind.clone();
         let delivery = Delivery { group, blind: vec![interval], ..test_delivery(&self.receiver, now) };
         let alert = alerts(&Message::new(&delivery), &self.message).pop()?;
-        Some((Lasting::Blindness(alert.fingerprint()), alert))
+        Some((ActiveAlert::Blindness(alert.fingerprint()), alert))
     }
 }
 
@@ -331,7 +332,7 @@ impl Channel for Alertmanager {
             closed.clone()
         };
         let before = self.resent().clone();
-        let is_notified = |of: &Lasting| matches!(of, Lasting::Record(id) if closed.contains_key(id));
+        let is_notified = |of: &ActiveAlert| matches!(of, ActiveAlert::Record(id) if closed.contains_key(id));
         let mut lasting = match open {
             Some(mut open) => {
                 open.oldest.retain(|record| !closed.contains_key(&record.id));
@@ -340,8 +341,9 @@ impl Channel for Alertmanager {
             }
             // Without an answer of the engine, the last open records count as open.
             None => {
-                let records =
-                    before.iter().filter(|(of, _)| !matches!(of, Lasting::Blindness(_)) && !is_notified(of));
+                let records = before
+                    .iter()
+                    .filter(|(of, _)| !matches!(of, ActiveAlert::Blindness(_)) && !is_notified(of));
                 records.map(|(of, alert)| (of.clone(), alert.clone())).collect()
             }
         };

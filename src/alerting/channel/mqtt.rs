@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{Answer, Channel, Failure};
 use crate::alerting::message::{
-    Action, Example, Member, Message, MessageConfig, Templates, TimerMessage, example_timer, hostile,
+    Action, Example, Member, Message, MessageConfig, Templates, TimerMessage, adversarial, example_timer,
     members, test_delivery, test_members, timers, without_labels,
 };
 use crate::clock::Timestamp;
@@ -98,7 +98,7 @@ impl Mqtt {
         // A template for timers need not name a transition.
         if !names("timer.") {
             examples.extend(Example::ALL.map(|example| example.delivery(receiver)));
-            examples.push(hostile(receiver));
+            examples.push(adversarial(receiver));
             examples.extend(without_labels(receiver));
         }
         for example in &examples {

@@ -23,7 +23,8 @@ use super::http_client::Address;
 use super::http_target::{HttpConfig, HttpTarget, Request, parse_url};
 use super::{Answer, Channel, Failure};
 use crate::alerting::message::{
-    Example, Message, MessageConfig, Templates, hostile, pages, test_delivery, test_members, without_labels,
+    Example, Message, MessageConfig, Templates, adversarial, pages, test_delivery, test_members,
+    without_labels,
 };
 use crate::clock::Timestamp;
 use crate::store::Delivery;
@@ -99,7 +100,7 @@ impl ServiceChannel {
         for delivery in examples.into_iter().chain(without_labels(&self.receiver)) {
             self.try_message(&Message::new(&delivery))?;
         }
-        self.try_message(&Message::new(&hostile(&self.receiver)))?;
+        self.try_message(&Message::new(&adversarial(&self.receiver)))?;
         self.try_message(&Message::test(&test_delivery(&self.receiver, Timestamp::ZERO)))
     }
 

@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::http_target::{HttpConfig, HttpTarget, Request, parse_url};
 use super::{Answer, Channel, Failure};
 use crate::alerting::message::{
-    Example, Message, MessageConfig, Templates, hostile, test_delivery, without_labels,
+    Example, Message, MessageConfig, Templates, adversarial, test_delivery, without_labels,
 };
 use crate::alerting::text::plain;
 use crate::clock::Timestamp;
@@ -119,7 +119,7 @@ impl Webhook {
         for example in examples.into_iter().chain(without_labels(&self.receiver)) {
             self.request(&Message::new(&example))?;
         }
-        let (headers, body) = self.request(&Message::new(&hostile(&self.receiver)))?;
+        let (headers, body) = self.request(&Message::new(&adversarial(&self.receiver)))?;
         let is_json = headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().ends_with(b"json"));
         let is_checked = is_json && self.method != Method::GET;
         if is_checked && let Err(error) = serde_json::from_str::<Value>(&body) {

@@ -31,7 +31,7 @@ pub(super) struct EngineCalls {
     pub leasing: Option<BoxFuture<'static, Result<LeasedBatch>>>,
     pub extending: Option<BoxFuture<'static, ExtendedLeases>>,
     pub recordings: FuturesUnordered<BoxFuture<'static, Recorded>>,
-    pub falling: Option<BoxFuture<'static, Result<Fallen>>>,
+    pub falling: Option<BoxFuture<'static, Result<FallbackCall>>>,
     /// Whether the receiver is down, as the engine has it; `None`: not known.
     pub known_down: Option<bool>,
     pub fall_at: Instant,
@@ -60,7 +60,7 @@ pub(super) struct LeasedBatch {
 }
 
 /// The answer to a call about the fallback.
-pub(super) struct Fallen {
+pub(super) struct FallbackCall {
     pub is_down: bool,
     /// How many notifications were queued for the fallback; `None`: it is too early.
     pub queued: Option<usize>,

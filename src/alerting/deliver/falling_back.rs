@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures_util::future::FutureExt;
 use tokio::time::Instant;
 
-use super::engine_calls::{EngineCalls, Fallen};
+use super::engine_calls::{EngineCalls, FallbackCall};
 use super::{Deliver, fall};
 use crate::alerting::TICK;
 use crate::store::{EngineError, Result};
@@ -36,18 +36,22 @@ impl Deliver {
         let call = async move {
             if !is_down {
                 engine.is_up(&name).await?;
-                return Ok(Fallen { is_down, queued: None });
+                return Ok(FallbackCall { is_down, queued: None });
             }
-            Ok(Fallen { is_down, queued: fall(&*engine, &own, &name, &fallback, at).await? })
+            Ok(FallbackCall { is_down, queued: fall(&*engine, &own, &name, &fallback, at).await? })
         };
         calls.falling = Some(call.boxed());
     }
 
-    pub(super) fn fell_back(&self, calls: &mut EngineCalls, answer: Result<Fallen>) -> Option<EngineError> {
+    pub(super) fn fell_back(
+        &self,
+        calls: &mut EngineCalls,
+        answer: Result<FallbackCall>,
+    ) -> Option<EngineError> {
         let receiver = &self.receiver.name;
         let which = format!("fallback of {receiver}");
         match answer {
-            Ok(Fallen { is_down, queued }) => {
+            Ok(FallbackCall { is_down, queued }) => {
                 self.telemetry.engine_answered(Loop::Delivery, &which);
                 calls.known_down = Some(is_down);
                 calls.fall_at = Instant::now() + if queued.is_some() { PAUSE } else { TICK };

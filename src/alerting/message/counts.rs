@@ -14,7 +14,7 @@ use crate::store::Delivery;
 const MAX_LABELS: usize = 5;
 const MAX_VALUES: usize = 5;
 /// Fewer records are listed by themselves.
-const FEW: usize = 10;
+const MIN_COUNTED: usize = 10;
 /// A label counts if one record in so many has the same value of it.
 const SHARE: usize = 50;
 
@@ -33,7 +33,7 @@ pub struct LabelCount {
 /// says nothing and is left out, and so is one that all records share.
 pub fn counts(delivery: &Delivery) -> Vec<LabelCount> {
     let total = delivery.offline.len() + delivery.online.len();
-    if total <= FEW {
+    if total <= MIN_COUNTED {
         return Vec::new();
     }
     let mut by_label: BTreeMap<&str, HashMap<&str, [u64; 2]>> = BTreeMap::new();

@@ -103,7 +103,7 @@ pub fn without_labels(receiver: &str) -> [Delivery; 2] {
 }
 
 /// Names with all the signs that could end a text of JSON, HTML, a header or a level of a topic too early.
-pub fn hostile(receiver: &str) -> Delivery {
+pub fn adversarial(receiver: &str) -> Delivery {
     let mut delivery = Example::Offline.delivery(receiver);
     delivery.offline = vec![offline("a\"b\\c'd<e>&f{{g}}", "\"no\\rth\"\r\n<b>/+#")];
     delivery.group.labels = delivery.offline[0].labels.clone();

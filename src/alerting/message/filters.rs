@@ -11,7 +11,7 @@ use crate::alerting::text;
 use crate::clock::{Timestamp, parse_moment};
 
 /// The room for the line that says how many lines are left out.
-const ROOM: usize = 24;
+const LINE_OF_REST: usize = 24;
 
 /// Adds the filters. `zone` is that of the receiver.
 pub fn add(environment: &mut Environment<'static>, zone: &Zone) {
@@ -70,7 +70,7 @@ fn fit(text: &str, most: usize) -> String {
         return text.to_owned();
     }
     let lines: Vec<&str> = text.lines().collect();
-    let (mut used, mut taken) = (ROOM, 0);
+    let (mut used, mut taken) = (LINE_OF_REST, 0);
     for line in &lines {
         used += line.chars().count() + 1;
         if used > most {

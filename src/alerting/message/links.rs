@@ -18,8 +18,8 @@ impl Links {
         Links { base: Some(external_url.as_str().trim_end_matches('/').to_owned()) }
     }
 
-    /// The URL of the front page; `None` without a base.
-    pub fn front(&self) -> Option<String> {
+    /// The URL of the home_page page; `None` without a base.
+    pub fn home_page(&self) -> Option<String> {
         self.page("/")
     }
 
@@ -33,14 +33,14 @@ impl Links {
     }
 
     /// The page for a whole message: of its unit if it has one, of the open records if one of several is offline, of
-    /// all records if they are back, else the front page.
+    /// all records if they are back, else the home_page page.
     pub fn message(&self, delivery: &Delivery) -> Option<String> {
         let mut records = delivery.offline.iter().chain(&delivery.online);
         match (records.next(), records.next()) {
             (Some(record), None) => self.unit(record),
             (Some(_), Some(_)) if delivery.offline.is_empty() => self.page(pages::RECORDS),
             (Some(_), Some(_)) => self.page(pages::INCIDENTS),
-            (None, _) => self.front(),
+            (None, _) => self.home_page(),
         }
     }
 }

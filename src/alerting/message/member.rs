@@ -227,7 +227,7 @@ fn of_blindness(delivery: &Delivery, interval: Interval, zone: &Zone, links: &Li
         labels: labels_of_fleet(kind.as_ref(), name),
         kind,
         unit: None,
-        url: links.front(),
+        url: links.home_page(),
     }
 }
 

@@ -15,7 +15,7 @@ use super::zone::Zone;
 /// The most steps of one rendering. A notification of a thousand records with a line for each takes a tenth of it.
 const FUEL: u64 = 1_000_000;
 /// The longest result, in bytes.
-const LONGEST: usize = 4 << 20;
+const MAX_OUTPUT: usize = 4 << 20;
 
 /// The templates of one receiver.
 pub struct Templates {
@@ -68,12 +68,12 @@ fn explained(name: &str, error: &Error) -> String {
     format!("{name}{line}: {}{detail}; {advice}", error.kind())
 }
 
-/// A result that does not grow beyond [`LONGEST`].
+/// A result that does not grow beyond [`MAX_OUTPUT`].
 struct Limited(Vec<u8>);
 
 impl io::Write for Limited {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.0.len() + bytes.len() > LONGEST {
+        if self.0.len() + bytes.len() > MAX_OUTPUT {
             return Err(io::Error::other("the result is too long"));
         }
         self.0.extend_from_slice(bytes);

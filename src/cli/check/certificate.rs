@@ -12,7 +12,7 @@ use crate::trust::{ServerFiles, Validity, server_key};
 const NAME: &str = "http certificate";
 
 /// A certificate that ends within this time should have been renewed.
-const SOON: Duration = Duration::from_secs(14 * 86_400);
+const RENEWAL_TIME: Duration = Duration::from_secs(14 * 86_400);
 
 pub(super) fn examine(config: Option<&TlsConfig>, now: Timestamp) -> Option<Finding> {
     let files = &config?.files;
@@ -40,7 +40,7 @@ fn of_times(files: &ServerFiles, all: &[Validity], now: Timestamp) -> Finding {
             NAME,
             format!("{file} expired at {until}; renew it, and Rollcall takes it within seconds"),
         )
-    } else if now + SOON > until {
+    } else if now + RENEWAL_TIME > until {
         Finding::warn(
             NAME,
             format!("{file} expires at {until}; renew it, and Rollcall takes it within seconds"),

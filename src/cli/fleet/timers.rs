@@ -18,7 +18,7 @@ use crate::cli::{logging, shown, shown_json};
 use crate::clock::Timestamp;
 
 /// How often `watch` asks.
-const EVERY: Duration = Duration::from_millis(500);
+const INTERVAL: Duration = Duration::from_millis(500);
 
 const FIELDS: [&str; 5] = ["id", "type", "state", "due", "fired_at"];
 
@@ -32,7 +32,8 @@ pub(in crate::cli) struct TimersArguments {
 enum Command {
     /// Register a timer, or change the one with that id; or all timers of a file.
     #[command(
-        after_help = "Example: rollcall timers add pump-7-report --type report-due --in 30m --data '{\"site\": \"north\"}'"
+        after_help = "Example: rollcall timers add pump-7-report --type report-due --in 30m --data '{\"site\": \
+                      \"north\"}'"
     )]
     Add(Add),
     /// List timers: those that wait, soonest first, and those that fired or were cancelled.
@@ -315,7 +316,7 @@ async fn watch(Watch { remote, id, json }: Watch) -> anyhow::Result<ExitCode> {
         }
         before = timer;
         tokio::select! {
-            () = tokio::time::sleep(EVERY) => {}
+            () = tokio::time::sleep(INTERVAL) => {}
             _ = tokio::signal::ctrl_c() => return Ok(ExitCode::SUCCESS),
         }
     }

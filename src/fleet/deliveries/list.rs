@@ -133,7 +133,7 @@ impl Filling<'_> {
         }
         let shown = skip + self.room();
         let (records, from) = (&self.deliveries.records, self.filter.from());
-        let letters = records.letters(&receiver, from, until, shown + 1).await?;
+        let letters = records.dead_letters_between(&receiver, from, until, shown + 1).await?;
         letters.iter().take(shown).skip(skip).for_each(|letter| self.add(letter_line(letter)));
         // The next page begins with the others of the last moment.
         Ok(match letters.get(shown - 1).filter(|_| letters.len() > shown).map(|letter| letter.at) {

@@ -67,14 +67,14 @@ impl PartitionTable {
     pub fn seen(
         &mut self,
         keys: &[Option<Key>],
-        beats: &[(&Unit, Timestamp)],
+        heartbeats: &[(&Unit, Timestamp)],
         policy: impl Fn(&Unit) -> Option<Policy>,
     ) {
         if self.is_foreign {
             return;
         }
         let slots = self.rows.find_all(keys);
-        for ((key, (unit, at)), slot) in keys.iter().zip(beats).zip(slots) {
+        for ((key, (unit, at)), slot) in keys.iter().zip(heartbeats).zip(slots) {
             let Some(key) = *key else { continue };
             // An earlier heartbeat of this call may have added the unit.
             match slot.or_else(|| self.rows.find(key)) {

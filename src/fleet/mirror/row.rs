@@ -1,7 +1,7 @@
 //! The row of a unit, and which of two updates of it is newer.
 
 use crate::clock::Timestamp;
-use crate::presence::{Cause, Facts, Interval, KindRules, Labels, Policy, Standing};
+use crate::presence::{Cause, Facts, Interval, KindRules, Labels, Lifecycle, Policy};
 use crate::store::table::{self, Name};
 
 /// The state of a unit as a row holds it, without the details of an open record.
@@ -102,17 +102,17 @@ pub(super) struct RowUpdate<'a> {
 impl RowUpdate<'_> {
     /// `None`: the unit was removed.
     pub fn of<'a>(facts: &'a Facts, alive: Option<Timestamp>, rules: &KindRules) -> Option<RowUpdate<'a>> {
-        let state = match &facts.standing {
-            Standing::Retired(_) => return None,
-            Standing::NeverSeen => RowState::NeverSeen,
-            Standing::Present => RowState::Present,
-            Standing::Offline(silence) => match silence.cause {
+        let state = match &facts.lifecycle {
+            Lifecycle::Retired(_) => return None,
+            Lifecycle::NeverSeen => RowState::NeverSeen,
+            Lifecycle::Present => RowState::Present,
+            Lifecycle::Offline(silence) => match silence.cause {
                 Cause::Silence | Cause::Flapping => RowState::Offline,
                 Cause::NeverSeen => RowState::OfflineUnheard,
             },
         };
-        let offline_since = match &facts.standing {
-            Standing::Offline(silence) => Some(silence.deadline),
+        let offline_since = match &facts.lifecycle {
+            Lifecycle::Offline(silence) => Some(silence.deadline),
             _ => None,
         };
         let absent = facts.pause.is_some() || facts.sleep.is_some() || facts.silent_from.is_some();

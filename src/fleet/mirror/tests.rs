@@ -38,7 +38,7 @@ fn stranger(unit: Unit) -> Snapshot {
     Snapshot { unit, alive: None, facts: None, stored: None }
 }
 
-fn beat(unit: Unit, at: Timestamp) -> Heartbeat {
+fn heartbeat(unit: Unit, at: Timestamp) -> Heartbeat {
     Heartbeat { unit, at, not_before: None, declared: Declared::default() }
 }
 
@@ -62,7 +62,7 @@ fn walk(mirror: &Mirror, partition: u16, read: impl FnOnce() -> Vec<Snapshot>) {
 }
 
 fn present(unit: Unit, last_seen: Timestamp) -> Snapshot {
-    let facts = Some(Facts::new(Standing::Present, last_seen));
+    let facts = Some(Facts::new(Lifecycle::Present, last_seen));
     Snapshot { alive: Some(last_seen), facts, ..stranger(unit) }
 }
 
@@ -92,7 +92,7 @@ fn a_row_takes_24_bytes() {
 #[test]
 fn a_heartbeat_that_was_on_its_way_does_not_bring_a_removed_unit_back() {
     let mut model = Model::new();
-    model.hear(&beat(unit(1), at(0)), &Hearing::default(), at(0));
+    model.hear(&heartbeat(unit(1), at(0)), &Hearing::default(), at(0));
     model.retire(&unit(1), at(1));
     model.mirror.seen(&[(&unit(1), at(1))]);
     assert!(ids(&model.mirror).is_empty());
@@ -101,7 +101,7 @@ fn a_heartbeat_that_was_on_its_way_does_not_bring_a_removed_unit_back() {
 #[test]
 fn a_page_that_was_read_before_a_removal_does_not_bring_the_unit_back() {
     let mut model = Model::new();
-    model.hear(&beat(unit(1), at(0)), &Hearing::default(), at(0));
+    model.hear(&heartbeat(unit(1), at(0)), &Hearing::default(), at(0));
     let partition = partition_of(&unit(1), 3);
     let mark = model.mirror.mark(partition);
     let page = model.page(partition);
@@ -114,7 +114,7 @@ fn a_page_that_was_read_before_a_removal_does_not_bring_the_unit_back() {
 fn a_page_that_was_read_before_a_change_does_not_undo_it() {
     let mut model = Model::new();
     let hearing = Hearing { heard: Some(at(500)), ..Hearing::default() };
-    model.hear(&beat(unit(1), at(0)), &hearing, at(0));
+    model.hear(&heartbeat(unit(1), at(0)), &hearing, at(0));
     let partition = partition_of(&unit(1), 3);
     let mark = model.mirror.mark(partition);
     let page = model.page(partition);
@@ -132,7 +132,7 @@ fn a_page_brings_changes_of_other_instances() {
     mirror.compare(mark, &[present(unit(1), at(5))]);
     assert_eq!(listed(&mirror, &Hearing::default(), at(10)), [("unit 1".into(), State::Online, Some(at(9)))]);
     let mut gone = present(unit(1), at(9));
-    gone.facts = Some(Facts::new(Standing::Retired(at(20)), at(9)));
+    gone.facts = Some(Facts::new(Lifecycle::Retired(at(20)), at(9)));
     let mark = mirror.mark(mine);
     mirror.compare(mark, &[gone]);
     assert!(ids(&mirror).is_empty());
@@ -174,13 +174,13 @@ fn facts_that_are_read_during_a_round_correct_what_a_heartbeat_alone_assumed() {
 fn an_offline_change_that_comes_after_the_return_that_followed_it_does_not_hide_the_unit() {
     let mut model = Model::new();
     let hearing = Hearing { heard: Some(at(500)), ..Hearing::default() };
-    model.hear(&beat(unit(1), at(0)), &hearing, at(0));
+    model.hear(&heartbeat(unit(1), at(0)), &hearing, at(0));
     let seen = model.read(&unit(1));
     let Verdict::Offline(take) = presence::check_deadline(&seen, model.rules(), &hearing, at(500)) else {
         panic!()
     };
     model.apply(&seen, &take);
-    model.hear(&beat(unit(1), at(501)), &hearing, at(501));
+    model.hear(&heartbeat(unit(1), at(501)), &hearing, at(501));
     let _ = model.mirror.changed(&seen, &take);
     assert_eq!(listed(&model.mirror, &hearing, at(501))[0].1, State::Online);
 }
@@ -189,7 +189,7 @@ fn an_offline_change_that_comes_after_the_return_that_followed_it_does_not_hide_
 fn a_change_that_seems_older_than_its_row_is_refused_and_settled_by_a_comparison_with_the_engine() {
     let mut model = Model::with_partitions(1);
     let hearing = Hearing { heard: Some(at(500)), ..Hearing::default() };
-    model.hear(&beat(unit(1), at(0)), &hearing, at(0));
+    model.hear(&heartbeat(unit(1), at(0)), &hearing, at(0));
     let seen = model.read(&unit(1));
     // Another instance's copy of the heartbeat came here, and the engine has lost it with the key.
     model.mirror.seen(&[(&unit(1), at(3))]);
@@ -207,7 +207,7 @@ fn a_change_that_seems_older_than_its_row_is_refused_and_settled_by_a_comparison
 fn a_change_that_comes_after_the_removal_that_followed_it_does_not_bring_the_unit_back() {
     let mut model = Model::new();
     let hearing = Hearing::default();
-    model.hear(&beat(unit(1), at(0)), &hearing, at(0));
+    model.hear(&heartbeat(unit(1), at(0)), &hearing, at(0));
     let seen = model.read(&unit(1));
     let Verdict::Alive(change) = presence::check_deadline(&seen, model.rules(), &hearing, at(5)) else {
         panic!()
@@ -222,7 +222,7 @@ fn a_change_that_comes_after_the_removal_that_followed_it_does_not_bring_the_uni
 fn a_removed_unit_that_is_registered_again_is_there_at_once() {
     let mut model = Model::new();
     let hearing = Hearing::default();
-    model.hear(&beat(unit(1), at(0)), &hearing, at(0));
+    model.hear(&heartbeat(unit(1), at(0)), &hearing, at(0));
     model.retire(&unit(1), at(6));
     model.register(&unit(1), &Registration::default(), &hearing, at(7));
     assert_eq!(listed(&model.mirror, &hearing, at(8)), [("unit 1".into(), State::NeverSeen, None)]);
@@ -294,7 +294,7 @@ fn key_batch(mirror: &Mirror) -> KeyBatch {
 fn expiry_keys_bring_heartbeats_and_name_units_that_should_have_none_or_one() {
     let mirror = Mirror::new(rules(), 1);
     let mut silent = present(unit(1), at(0));
-    silent.facts.as_mut().unwrap().standing = Standing::Offline(Silence {
+    silent.facts.as_mut().unwrap().lifecycle = Lifecycle::Offline(Silence {
         deadline: at(100),
         detected_at: at(100),
         cause: Cause::Silence,
@@ -315,10 +315,10 @@ fn expiry_keys_bring_heartbeats_and_name_units_that_should_have_none_or_one() {
 #[test]
 fn an_expiry_key_is_not_applied_to_another_unit_that_has_the_row_by_now() {
     let mut model = Model::with_partitions(1);
-    model.hear(&beat(unit(1), at(0)), &Hearing::default(), at(0));
+    model.hear(&heartbeat(unit(1), at(0)), &Hearing::default(), at(0));
     let batch = key_batch(&model.mirror);
     model.retire(&unit(1), at(1));
-    model.hear(&beat(unit(2), at(1)), &Hearing::default(), at(1));
+    model.hear(&heartbeat(unit(2), at(1)), &Hearing::default(), at(1));
     assert_eq!(model.mirror.apply_keys(0, &batch, &[Some(at(7))]), KeyMismatch::default());
     assert_eq!(
         listed(&model.mirror, &Hearing::default(), at(10)),

@@ -12,7 +12,7 @@ use super::partition_table::PartitionTable;
 use super::row::{Absence, Row};
 use super::{Mirror, row::RowState};
 use crate::clock::Timestamp;
-use crate::presence::{self, Facts, Hearing, KindRules, Override, Snapshot, Standing, State, Unit};
+use crate::presence::{self, Facts, Hearing, KindRules, Lifecycle, Override, Snapshot, State, Unit};
 use crate::store::table::{BLOCK, Key};
 
 /// The rows of a chunk, which are read within some tens of microseconds.
@@ -241,10 +241,11 @@ impl StateEvaluator<'_> {
         if absence == Absence::default() && self.now.since(row.last_seen) <= policy.timeout {
             return if row.state.is_heard() { State::Online } else { State::NeverSeen };
         }
-        let facts = self.snapshot.facts.get_or_insert_with(|| Facts::new(Standing::Present, Timestamp::ZERO));
-        facts.standing = match row.state {
-            RowState::NeverSeen => Standing::NeverSeen,
-            _ => Standing::Present,
+        let facts =
+            self.snapshot.facts.get_or_insert_with(|| Facts::new(Lifecycle::Present, Timestamp::ZERO));
+        facts.lifecycle = match row.state {
+            RowState::NeverSeen => Lifecycle::NeverSeen,
+            _ => Lifecycle::Present,
         };
         facts.last_seen = row.last_seen;
         facts.set = Override { timeout: Some(policy.timeout), grace: Some(policy.grace) };

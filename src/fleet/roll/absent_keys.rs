@@ -12,7 +12,7 @@ use crate::clock::Timestamp;
 use crate::presence::{Snapshot, Unit};
 
 /// For more units than this, each check presumes a later heartbeat than the check before it.
-const MOST: usize = 100_000;
+const MAX_UNITS: usize = 100_000;
 
 /// When keys were found absent, by unit, and the facts that were stored then.
 #[derive(Default)]
@@ -31,7 +31,7 @@ impl AbsentKeys {
     pub fn keep(&self, seen: &Snapshot, since: Timestamp) {
         let (None, Some(facts)) = (seen.alive, &seen.stored) else { return };
         let mut known = self.lock();
-        if known.len() < MOST || known.contains_key(&seen.unit) {
+        if known.len() < MAX_UNITS || known.contains_key(&seen.unit) {
             known.insert(seen.unit.clone(), (facts.clone(), since));
         }
     }

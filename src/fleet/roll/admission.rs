@@ -42,8 +42,8 @@ struct Decided<'b, 'a, 'r> {
 impl Roll {
     /// Records heartbeats. When this returns, each is applied or known to change nothing. Safe to
     /// repeat. Heartbeats of kinds without rules are ignored.
-    pub async fn hear(&self, beats: &[Heartbeat], now: Timestamp) -> Result<()> {
-        let batches = beats.chunks(self.engine.refresh_step()).map(|batch| self.refresh(batch, now));
+    pub async fn hear(&self, heartbeats: &[Heartbeat], now: Timestamp) -> Result<()> {
+        let batches = heartbeats.chunks(self.engine.refresh_step()).map(|batch| self.refresh(batch, now));
         let mut refreshed = 0;
         let (mut rest, mut refused) = (Vec::new(), Vec::new());
         // Each batch goes on to its end, also if another fails: recorded heartbeats go into the mirror.
@@ -64,34 +64,34 @@ impl Roll {
     }
 
     /// Takes one batch along the fast path.
-    async fn refresh<'a>(&self, beats: &'a [Heartbeat], now: Timestamp) -> Result<Batch<'a>> {
+    async fn refresh<'a>(&self, heartbeats: &'a [Heartbeat], now: Timestamp) -> Result<Batch<'a>> {
         let mut batch = Batch::default();
-        let mut plain = Vec::with_capacity(beats.len());
-        let mut refreshes = Vec::with_capacity(beats.len());
+        let mut plain = Vec::with_capacity(heartbeats.len());
+        let mut refreshes = Vec::with_capacity(heartbeats.len());
         let rules = self.rules();
-        for beat in beats {
-            let Some(rules) = rules.get(&beat.unit.kind) else { continue };
-            if !is_timely(beat, rules, now) || !self.declared.says_nothing_new(beat) {
-                batch.skipped.push(beat);
+        for heartbeat in heartbeats {
+            let Some(rules) = rules.get(&heartbeat.unit.kind) else { continue };
+            if !is_timely(heartbeat, rules, now) || !self.declared.declares_nothing_new(heartbeat) {
+                batch.skipped.push(heartbeat);
                 continue;
             }
-            let policy = rules.resolve(beat.declared.timeout, Default::default());
-            plain.push(beat);
+            let policy = rules.resolve(heartbeat.declared.timeout, Default::default());
+            plain.push(heartbeat);
             refreshes.push(Refresh {
-                unit: &beat.unit,
-                at: beat.at,
+                unit: &heartbeat.unit,
+                at: heartbeat.at,
                 ttl: policy.allowed(),
-                check_by: policy.first_check(beat.at),
+                check_by: policy.first_check(heartbeat.at),
             });
         }
         if refreshes.is_empty() {
             return Ok(batch);
         }
         let mut seen = Vec::with_capacity(plain.len());
-        for (beat, applied) in plain.into_iter().zip(self.engine.refresh(&refreshes).await?) {
+        for (heartbeat, applied) in plain.into_iter().zip(self.engine.refresh(&refreshes).await?) {
             match applied {
-                true => seen.push((&beat.unit, beat.at)),
-                false => batch.refused.push(beat),
+                true => seen.push((&heartbeat.unit, heartbeat.at)),
+                false => batch.refused.push(heartbeat),
             }
         }
         self.mirror.seen(&seen);
@@ -151,7 +151,7 @@ impl Roll {
         if seen.is_unreadable() {
             self.met_unreadable(seen);
         }
-        let believed = self.believed(seen, now);
+        let believed = self.corrected_unit(seen, now);
         let count = |heard, number| {
             self.telemetry.heartbeats(heard, number);
             if let Some(reason) = StrangerReason::of(heard) {
@@ -177,15 +177,15 @@ impl Roll {
     fn admitted(&self, step: &Step<'_>, reservation: Option<Reservation<'_>>) {
         if let Some(reservation) = reservation {
             reservation.admitted();
-            self.strangers.admitted([&step.beat.unit]);
+            self.strangers.admitted([&step.heartbeat.unit]);
         }
-        self.declared.admitted(step.beat);
+        self.declared.admitted(step.heartbeat);
         step.counts().into_iter().for_each(|(heard, number)| self.telemetry.heartbeats(heard, number));
     }
 }
 
 /// Whether the heartbeat may take the fast path, where it may overwrite a newer one until that is written again: a
 /// check at that moment must not find the unit overdue.
-fn is_timely(beat: &Heartbeat, rules: &KindRules, now: Timestamp) -> bool {
-    now.since(beat.at) < rules.policy.timeout / 2
+fn is_timely(heartbeat: &Heartbeat, rules: &KindRules, now: Timestamp) -> bool {
+    now.since(heartbeat.at) < rules.policy.timeout / 2
 }

@@ -1,7 +1,7 @@
 //! Changes as they are applied, and their effects in this process.
 
 use super::Roll;
-use crate::presence::{Change, Facts, OfflineRecord, Snapshot, Standing, Transition, Unit};
+use crate::presence::{Change, Facts, Lifecycle, OfflineRecord, Snapshot, Transition, Unit};
 use crate::store::{EngineError, Result, partition_of};
 use crate::telemetry::{Loop, Stored};
 
@@ -66,7 +66,7 @@ impl Roll {
                     self.tell(record);
                 }
             }
-            if change.facts.as_ref().is_none_or(|facts| matches!(facts.standing, Standing::Retired(_))) {
+            if change.facts.as_ref().is_none_or(|facts| matches!(facts.lifecycle, Lifecycle::Retired(_))) {
                 removed.push(seen.unit.clone());
             }
         }

@@ -95,11 +95,11 @@ impl Roll {
         source: CheckSource,
         clock: &(impl Fn() -> Timestamp + Send + Sync),
     ) -> Result<Vec<Unit>> {
-        let DeadlineCheck { units, hearing, stamp, guard } = pending.await?;
+        let DeadlineCheck { units, hearing, watermark, guard } = pending.await?;
         let now = clock();
         let mut hearing = self.keep_hearing(hearing);
-        if let Some(stamp) = stamp.filter(|stamp| hearing.heard > Some(*stamp)) {
-            hearing = Arc::new(hearing.up_to(stamp));
+        if let Some(watermark) = watermark.filter(|watermark| hearing.heard > Some(*watermark)) {
+            hearing = Arc::new(hearing.up_to(watermark));
         }
         let mut decisions = Decisions::default();
         for seen in units {
@@ -131,7 +131,7 @@ impl Roll {
             let next_check = next_check_without_rules(hearing, &seen.unit.kind, now);
             return Decision::Change(check_later(seen, next_check), CheckOutcome::Alive);
         };
-        let believed = self.believed(seen, now);
+        let believed = self.corrected_unit(seen, now);
         match self.verdict(seen, believed.as_ref(), &rules, hearing, now) {
             Verdict::Alive(change) | Verdict::Back(change) | Verdict::Gone(change) => {
                 let change = match &believed {
@@ -215,8 +215,9 @@ impl Roll {
         self.met_unreadable(seen);
         let (at, rules) = (seen.alive?, self.rules.of(seen.unit.kind.as_str())?);
         let is_late = at + rules.policy.allowed() < now;
-        let beat = Heartbeat { unit: seen.unit.clone(), at, not_before: None, declared: Declared::default() };
-        presence::hear(seen, &beat, &rules, hearing, now).1.filter(|_| !is_late)
+        let heartbeat =
+            Heartbeat { unit: seen.unit.clone(), at, not_before: None, declared: Declared::default() };
+        presence::hear(seen, &heartbeat, &rules, hearing, now).1.filter(|_| !is_late)
     }
 
     pub(super) fn met_unreadable(&self, seen: &Snapshot) {

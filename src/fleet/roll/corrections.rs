@@ -2,13 +2,13 @@
 
 use super::Roll;
 use crate::clock::Timestamp;
-use crate::presence::{self, Change, Closing, KeyChange, Snapshot, Standing, Unit};
+use crate::presence::{self, Change, Closing, KeyChange, Lifecycle, Snapshot, Unit};
 use crate::store::Result;
 use crate::telemetry::Stored;
 
 impl Roll {
     /// The unit as it is believed to be, if that differs from the stored state; the fault is reported.
-    pub(super) fn believed(&self, seen: &Snapshot, now: Timestamp) -> Option<Snapshot> {
+    pub(super) fn corrected_unit(&self, seen: &Snapshot, now: Timestamp) -> Option<Snapshot> {
         let believed = presence::corrected(seen, now)?;
         if let Some(at) = presence::future_moment(seen, now) {
             let why =
@@ -22,7 +22,7 @@ impl Roll {
     /// notified.
     pub(super) async fn close_lost(&self, changes: &mut [(Snapshot, Change)], now: Timestamp) -> Result<()> {
         let is_lost = |(seen, change): &(Snapshot, Change)| {
-            let becomes_present = matches!(&change.facts, Some(facts) if facts.standing == Standing::Present)
+            let becomes_present = matches!(&change.facts, Some(facts) if facts.lifecycle == Lifecycle::Present)
                 && matches!(change.key, KeyChange::Set { .. });
             let was_offline = || change.record.is_some() && presence::corrected(seen, now).is_some();
             becomes_present && (seen.facts.is_none() || was_offline())

@@ -4,7 +4,7 @@ use futures_util::future::join_all;
 
 use super::Roll;
 use crate::clock::Timestamp;
-use crate::presence::{self, Change, OfflineRecord, Snapshot, Standing, Unit};
+use crate::presence::{self, Change, Lifecycle, OfflineRecord, Snapshot, Unit};
 use crate::store::{EngineError, MAX_STEP, Result};
 
 /// Records that are read at once.
@@ -53,7 +53,7 @@ impl Roll {
         }
         let Some(rules) = self.rules.of(seen.unit.kind.as_str()) else { return Ok(StoredRecord::NotWatched) };
         Ok(match &seen.facts {
-            Some(facts) if matches!(facts.standing, Standing::Offline(_)) => StoredRecord::AnotherIsOpen,
+            Some(facts) if matches!(facts.lifecycle, Lifecycle::Offline(_)) => StoredRecord::AnotherIsOpen,
             _ => match presence::restore(seen, record, &rules) {
                 Some(change) => StoredRecord::Lost(seen.clone(), change),
                 None => StoredRecord::NotWatched,

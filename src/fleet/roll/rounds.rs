@@ -9,18 +9,18 @@ use std::collections::HashMap;
 
 use crate::clock::Timestamp;
 use crate::presence::{
-    self, Change, Hearing, Heartbeat, HeartbeatResult, KindRules, Snapshot, Standing, Unit,
+    self, Change, Hearing, Heartbeat, HeartbeatResult, KindRules, Lifecycle, Snapshot, Unit,
 };
 
 /// Heartbeats of one unit, in order.
 pub(super) struct UnitHeartbeats<'a> {
-    beats: Vec<&'a Heartbeat>,
+    heartbeats: Vec<&'a Heartbeat>,
 }
 
 /// One change for the first heartbeats of a unit.
 pub(super) struct Step<'a> {
     /// The heartbeat that stands for all of them.
-    pub beat: &'a Heartbeat,
+    pub heartbeat: &'a Heartbeat,
     pub heard: HeartbeatResult,
     pub change: Change,
     /// The number of heartbeats.
@@ -41,14 +41,14 @@ fn counts(heard: HeartbeatResult, count: usize) -> [(HeartbeatResult, u64); 2] {
 }
 
 /// Heartbeats by unit: units in the order of their first heartbeat, heartbeats of a unit in order.
-pub(super) fn by_unit(beats: Vec<&Heartbeat>) -> Vec<UnitHeartbeats<'_>> {
+pub(super) fn by_unit(heartbeats: Vec<&Heartbeat>) -> Vec<UnitHeartbeats<'_>> {
     let mut units: Vec<UnitHeartbeats> = Vec::new();
     let mut indexes: HashMap<&Unit, usize> = HashMap::new();
-    for beat in beats {
-        let index = *indexes.entry(&beat.unit).or_insert(units.len());
+    for heartbeat in heartbeats {
+        let index = *indexes.entry(&heartbeat.unit).or_insert(units.len());
         match units.get_mut(index) {
-            Some(unit) => unit.beats.push(beat),
-            None => units.push(UnitHeartbeats { beats: vec![beat] }),
+            Some(unit) => unit.heartbeats.push(heartbeat),
+            None => units.push(UnitHeartbeats { heartbeats: vec![heartbeat] }),
         }
     }
     units
@@ -56,7 +56,7 @@ pub(super) fn by_unit(beats: Vec<&Heartbeat>) -> Vec<UnitHeartbeats<'_>> {
 
 impl<'a> UnitHeartbeats<'a> {
     pub fn unit(&self) -> &'a Unit {
-        &self.beats[0].unit
+        &self.heartbeats[0].unit
     }
 
     /// The first change that the heartbeats make; `None` if they make none. Heartbeats before it change nothing and
@@ -70,24 +70,24 @@ impl<'a> UnitHeartbeats<'a> {
         count: impl Fn(HeartbeatResult, u64),
     ) -> Option<Step<'a>> {
         let is_offline =
-            seen.facts.as_ref().is_some_and(|facts| matches!(facts.standing, Standing::Offline(_)));
-        while let Some(first) = self.beats.first() {
-            let same = self.beats.iter().take_while(|beat| beat.declared == first.declared);
+            seen.facts.as_ref().is_some_and(|facts| matches!(facts.lifecycle, Lifecycle::Offline(_)));
+        while let Some(first) = self.heartbeats.first() {
+            let same = self.heartbeats.iter().take_while(|heartbeat| heartbeat.declared == first.declared);
             let run = if is_offline { 1 } else { same.count() };
-            let beat = self.beats[..run].iter().max_by_key(|beat| beat.at)?;
-            match presence::hear(seen, beat, rules, hearing, now) {
-                (heard, Some(change)) => return Some(Step { beat, heard, change, count: run }),
+            let heartbeat = self.heartbeats[..run].iter().max_by_key(|heartbeat| heartbeat.at)?;
+            match presence::hear(seen, heartbeat, rules, hearing, now) {
+                (heard, Some(change)) => return Some(Step { heartbeat, heard, change, count: run }),
                 (heard, None) => counts(heard, run).into_iter().for_each(|(heard, n)| count(heard, n)),
             }
-            self.beats.drain(..run);
+            self.heartbeats.drain(..run);
         }
         None
     }
 
     /// Removes the heartbeats of the step. Answers whether there are more.
     pub fn done(&mut self, step: &Step<'a>) -> bool {
-        self.beats.drain(..step.count);
-        !self.beats.is_empty()
+        self.heartbeats.drain(..step.count);
+        !self.heartbeats.is_empty()
     }
 }
 
@@ -103,27 +103,27 @@ mod tests {
         Timestamp::from_millis(ms)
     }
 
-    fn beat(unit: &str, ms: i64, timeout: Option<u64>) -> Heartbeat {
+    fn heartbeat(unit: &str, ms: i64, timeout: Option<u64>) -> Heartbeat {
         let declared = Declared { timeout: timeout.map(Duration::from_secs), ..Declared::default() };
         Heartbeat { unit: unit.parse().unwrap(), at: at(ms), not_before: None, declared }
     }
 
     /// The moments of the changes that these heartbeats make one after the other, beginning with the stored facts, and
     /// the counts.
-    fn changes(beats: &[Heartbeat], facts: Option<Facts>) -> (Vec<i64>, Vec<(HeartbeatResult, u64)>) {
+    fn changes(heartbeats: &[Heartbeat], facts: Option<Facts>) -> (Vec<i64>, Vec<(HeartbeatResult, u64)>) {
         let rules = KindRules::new("a".parse().unwrap());
         let rules =
             KindRules { policy: Policy { timeout: Duration::from_secs(3600), ..rules.policy }, ..rules };
-        let unit = beats[0].unit.clone();
+        let unit = heartbeats[0].unit.clone();
         let mut seen = Snapshot { unit, alive: None, facts, stored: None };
         let (mut made, counted) = (Vec::new(), RefCell::new(Vec::new()));
-        let mut units = by_unit(beats.iter().collect());
+        let mut units = by_unit(heartbeats.iter().collect());
         let of_one = &mut units[0];
         let count = |heard, n| counted.borrow_mut().push((heard, n));
         while let Some(step) = of_one.next(&seen, &rules, &Hearing::default(), at(10_000), count) {
-            made.push(step.beat.at.as_millis());
+            made.push(step.heartbeat.at.as_millis());
             counted.borrow_mut().extend(step.counts());
-            seen = Snapshot { alive: Some(step.beat.at), facts: step.change.facts.clone(), ..seen };
+            seen = Snapshot { alive: Some(step.heartbeat.at), facts: step.change.facts.clone(), ..seen };
             of_one.done(&step);
         }
         let counted = counted.into_inner().into_iter().filter(|(_, n)| *n > 0).collect();
@@ -132,24 +132,24 @@ mod tests {
 
     #[test]
     fn heartbeats_stand_by_unit_in_order() {
-        let beats = [("a:1", 1), ("a:2", 2), ("a:1", 3), ("a:3", 4), ("a:1", 5)];
-        let beats = beats.map(|(unit, ms)| beat(unit, ms, None));
-        let times: Vec<Vec<i64>> = by_unit(beats.iter().collect())
+        let heartbeats = [("a:1", 1), ("a:2", 2), ("a:1", 3), ("a:3", 4), ("a:1", 5)];
+        let heartbeats = heartbeats.map(|(unit, ms)| heartbeat(unit, ms, None));
+        let times: Vec<Vec<i64>> = by_unit(heartbeats.iter().collect())
             .iter()
-            .map(|unit| unit.beats.iter().map(|beat| beat.at.as_millis()).collect())
+            .map(|unit| unit.heartbeats.iter().map(|heartbeat| heartbeat.at.as_millis()).collect())
             .collect();
         assert_eq!(times, [vec![1, 3, 5], vec![2], vec![4]]);
     }
 
     #[test]
     fn of_heartbeats_with_the_same_declaration_only_the_newest_makes_a_change() {
-        let plain = [1, 5, 3].map(|ms| beat("a:1", ms, None));
+        let plain = [1, 5, 3].map(|ms| heartbeat("a:1", ms, None));
         assert_eq!(
             changes(&plain, None),
             (vec![5], vec![(HeartbeatResult::New, 1), (HeartbeatResult::Refreshed, 2)])
         );
         let declaring = [(1, None), (2, Some(60)), (3, Some(60)), (4, None), (5, None)];
-        let declaring = declaring.map(|(ms, timeout)| beat("a:1", ms, timeout));
+        let declaring = declaring.map(|(ms, timeout)| heartbeat("a:1", ms, timeout));
         let counted = [
             (HeartbeatResult::New, 1),
             (HeartbeatResult::Refreshed, 1),
@@ -171,14 +171,14 @@ mod tests {
             cause: Cause::Silence,
             allowed: Duration::from_millis(1),
         };
-        let facts = Facts::new(Standing::Offline(silence), at(1));
-        let beats = [1, 6, 7, 8].map(|ms| beat("a:1", ms, None));
+        let facts = Facts::new(Lifecycle::Offline(silence), at(1));
+        let heartbeats = [1, 6, 7, 8].map(|ms| heartbeat("a:1", ms, None));
         let counted = vec![
             (HeartbeatResult::Stale, 1),
             (HeartbeatResult::Back, 1),
             (HeartbeatResult::Refreshed, 1),
             (HeartbeatResult::Refreshed, 1),
         ];
-        assert_eq!(changes(&beats, Some(facts)), (vec![6, 8], counted));
+        assert_eq!(changes(&heartbeats, Some(facts)), (vec![6, 8], counted));
     }
 }

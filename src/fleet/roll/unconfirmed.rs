@@ -25,10 +25,10 @@ use crate::presence::{Change, OfflineRecord, Snapshot, Unit};
 use crate::store::{EngineError, MAX_STEP, Result, partition_of};
 
 /// How long an engine that answers again may take to execute the commands that it had received before.
-const LATE: Duration = Duration::from_secs(5);
+const MAX_DELAY: Duration = Duration::from_secs(5);
 
 /// The most units that are kept here. Of more, the walk brings the mirror up to date, and the counters miss them.
-const MOST: usize = 200_000;
+const MAX_UNITS: usize = 200_000;
 
 /// Units that are read together, and records that are read at once.
 const ASKED_AT_ONCE: usize = 2000;
@@ -79,7 +79,7 @@ impl Unconfirmed {
     pub fn recheck<'a>(&self, units: impl IntoIterator<Item = &'a Unit>) {
         let mut pending_changes = self.lock();
         for unit in units {
-            if pending_changes.len() < MOST {
+            if pending_changes.len() < MAX_UNITS {
                 pending_changes.entry(unit.clone()).or_default();
             }
         }
@@ -113,7 +113,7 @@ impl Unconfirmed {
         for unit in units {
             let Some(pending) = pending_changes.get_mut(unit) else { continue };
             let asked = *pending.asked.get_or_insert(now);
-            if !pending.is_open || now.duration_since(asked) >= LATE {
+            if !pending.is_open || now.duration_since(asked) >= MAX_DELAY {
                 known.insert(unit.clone());
             }
         }
@@ -122,7 +122,7 @@ impl Unconfirmed {
 
     fn leave(&self, unit: &Unit, record: Option<&OfflineRecord>) {
         let mut pending_changes = self.lock();
-        if pending_changes.len() >= MOST && !pending_changes.contains_key(unit) {
+        if pending_changes.len() >= MAX_UNITS && !pending_changes.contains_key(unit) {
             return;
         }
         let pending = pending_changes.entry(unit.clone()).or_default();

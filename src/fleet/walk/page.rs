@@ -4,7 +4,7 @@ use super::Walk;
 use super::removed::UnwatchedRecords;
 use crate::clock::Timestamp;
 use crate::fleet::Rules;
-use crate::presence::{self, Hearing, Snapshot, Standing, Unit, Verdict};
+use crate::presence::{self, Hearing, Lifecycle, Snapshot, Unit, Verdict};
 use crate::store::Result;
 
 /// Whether the units of a page that need a check could be decided.
@@ -65,9 +65,9 @@ fn is_suspect(seen: &Snapshot, rules: &Rules, hearing: &Hearing, now: Timestamp)
     let Some((facts, rules)) = seen.facts.as_ref().zip(rules.get(&seen.unit.kind)) else {
         return false;
     };
-    match &facts.standing {
-        Standing::Retired(_) => false,
-        Standing::Offline(silence) => {
+    match &facts.lifecycle {
+        Lifecycle::Retired(_) => false,
+        Lifecycle::Offline(silence) => {
             seen.alive.is_some() || silence.allowed != facts.policy(rules).allowed()
         }
         _ => presence::deadline(seen, rules, hearing).is_some_and(|deadline| deadline < now),
@@ -83,5 +83,7 @@ fn can_be_resolved(seen: &Snapshot, rules: &Rules, hearing: &Hearing, now: Times
 }
 
 fn is_present(seen: &Snapshot) -> bool {
-    seen.facts.as_ref().is_some_and(|facts| matches!(facts.standing, Standing::Present | Standing::NeverSeen))
+    seen.facts
+        .as_ref()
+        .is_some_and(|facts| matches!(facts.lifecycle, Lifecycle::Present | Lifecycle::NeverSeen))
 }

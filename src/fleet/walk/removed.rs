@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::Walk;
 use crate::clock::Timestamp;
-use crate::presence::{Kind, Snapshot, Standing, Unit};
+use crate::presence::{Kind, Lifecycle, Snapshot, Unit};
 use crate::store::Result;
 
 /// The number of open records by kind.
@@ -88,7 +88,7 @@ impl Walk {
         let mut met: BTreeMap<&Kind, Vec<Unit>> = BTreeMap::new();
         for seen in page {
             let is_open =
-                seen.facts.as_ref().is_some_and(|facts| matches!(facts.standing, Standing::Offline(_)));
+                seen.facts.as_ref().is_some_and(|facts| matches!(facts.lifecycle, Lifecycle::Offline(_)));
             if is_open && !self.roll.rules().contains_key(&seen.unit.kind) {
                 met.entry(&seen.unit.kind).or_default().push(seen.unit.clone());
             }

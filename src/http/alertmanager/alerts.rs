@@ -17,7 +17,7 @@ use crate::http::AlertRoutes;
 use crate::http::problem::Problem;
 use crate::presence::{Labels, OfflineRecord, Trip, Unit};
 use crate::routing::alert::{ALERT_NAME, BREAKER_TRIPPED, fingerprint, is_match};
-use crate::routing::{AlertSilence, Inhibitors, SilenceId, Taken};
+use crate::routing::{AlertSilence, Inhibitors, MatchedRoute, SilenceId};
 use crate::store::OpenPages;
 
 /// The most open records that an answer examines.
@@ -125,7 +125,7 @@ impl AlertFilter {
         let mut inhibited_by: Vec<String> = by.map(|source| source.fingerprint.clone()).collect();
         // Receivers know of silences whose wait was over before the trip.
         let is_held = |trip: &Trip| {
-            let waited = |taken: &Taken<'_>| taken.route.ready_at(record) < trip.at;
+            let waited = |taken: &MatchedRoute<'_>| taken.route.ready_at(record) < trip.at;
             record.detected_at >= trip.since || !routes.of(record).iter().any(waited)
         };
         if open.trip.as_ref().is_some_and(is_held) {

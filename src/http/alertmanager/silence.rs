@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
-use crate::routing::alert_silence::WantedSilence;
+use crate::routing::alert_silence::SilenceRequest;
 use crate::routing::{AlertSilence, Matcher, Operator, SilenceId};
 
 #[derive(Serialize, Deserialize)]
@@ -94,12 +94,12 @@ pub(super) struct PostedSilence {
 }
 
 impl PostedSilence {
-    pub fn wanted(self) -> Result<(Option<SilenceId>, WantedSilence), String> {
+    pub fn wanted(self) -> Result<(Option<SilenceId>, SilenceRequest), String> {
         let id = match self.id.as_deref() {
             None | Some("") => None,
             Some(id) => Some(id.parse().map_err(|error| format!("{id:?}: {error}"))?),
         };
-        let wanted = WantedSilence {
+        let wanted = SilenceRequest {
             matchers: matchers(self.matchers)?,
             starts_at: self.starts_at,
             ends_at: self.ends_at,

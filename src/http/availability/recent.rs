@@ -1,6 +1,6 @@
 //! Answers of the last minutes: for the fleet, a kind or a label over the usual range thousands of records are read,
-//! and pages ask for that again and again. An answer that is older than [`NEW`] is given once more while a newer one is
-//! made; `until` in it says of which moment it is.
+//! and pages ask for that again and again. An answer that is older than [`FRESH`] is given once more while a newer one
+//! is made; `until` in it says of which moment it is.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -9,19 +9,19 @@ use std::time::{Duration, Instant};
 use super::Availability;
 
 /// How long an answer is not made anew.
-const NEW: Duration = Duration::from_secs(10);
+const FRESH: Duration = Duration::from_secs(10);
 /// How long it is given while it is made anew.
 const USABLE: Duration = Duration::from_secs(120);
 /// The most answers that are kept; the oldest leaves for another one.
-const MOST: usize = 200;
+const MAX_ANSWERS: usize = 200;
 
 /// A kind, and a label, as the request has them.
-pub(super) type Asked = (Option<String>, Option<String>);
+pub(super) type AnswerKey = (Option<String>, Option<String>);
 
 #[derive(Clone, Default)]
-pub(super) struct Recent(Arc<Mutex<HashMap<Asked, Kept>>>);
+pub(super) struct Recent(Arc<Mutex<HashMap<AnswerKey, CachedAvailability>>>);
 
-struct Kept {
+struct CachedAvailability {
     answer: Arc<Availability>,
     made: Instant,
     is_renewed: bool,
@@ -29,31 +29,31 @@ struct Kept {
 
 impl Recent {
     /// The answer, and whether the caller has to make a newer one.
-    pub fn find(&self, asked: &Asked, now: Instant) -> Option<(Arc<Availability>, bool)> {
+    pub fn find(&self, asked: &AnswerKey, now: Instant) -> Option<(Arc<Availability>, bool)> {
         let mut kept = self.lock();
         let found = kept.get_mut(asked).filter(|kept| now - kept.made < USABLE)?;
-        let is_due = now - found.made >= NEW && !found.is_renewed;
+        let is_due = now - found.made >= FRESH && !found.is_renewed;
         found.is_renewed |= is_due;
         Some((found.answer.clone(), is_due))
     }
 
-    pub fn keep(&self, asked: Asked, answer: Arc<Availability>, made: Instant) {
+    pub fn keep(&self, asked: AnswerKey, answer: Arc<Availability>, made: Instant) {
         let mut kept = self.lock();
-        if kept.len() >= MOST && !kept.contains_key(&asked) {
+        if kept.len() >= MAX_ANSWERS && !kept.contains_key(&asked) {
             let oldest = kept.iter().min_by_key(|(_, one)| one.made).map(|(asked, _)| asked.clone());
             oldest.and_then(|oldest| kept.remove(&oldest));
         }
-        kept.insert(asked, Kept { answer, made, is_renewed: false });
+        kept.insert(asked, CachedAvailability { answer, made, is_renewed: false });
     }
 
     /// The caller made no newer answer: it failed, and another one has to.
-    pub fn give_up(&self, asked: &Asked) {
+    pub fn give_up(&self, asked: &AnswerKey) {
         if let Some(kept) = self.lock().get_mut(asked) {
             kept.is_renewed = false;
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Asked, Kept>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<AnswerKey, CachedAvailability>> {
         self.0.lock().expect("nothing panics under this lock")
     }
 }
@@ -70,7 +70,7 @@ mod tests {
         Arc::new(super::super::summed(range, units, Duration::ZERO, std::iter::empty()))
     }
 
-    fn asked(kind: &str) -> Asked {
+    fn asked(kind: &str) -> AnswerKey {
         (Some(kind.to_owned()), None)
     }
 
@@ -82,7 +82,7 @@ mod tests {
         assert_eq!(found(begin), None);
         recent.keep(asked("pump"), answer(1), begin);
         assert_eq!(found(begin), Some((1, false)));
-        let later = begin + NEW;
+        let later = begin + FRESH;
         assert_eq!(found(later), Some((1, true)), "one makes it");
         assert_eq!(found(later), Some((1, false)), "and others wait for nothing");
         recent.give_up(&asked("pump"));
@@ -95,10 +95,10 @@ mod tests {
     #[test]
     fn the_oldest_leaves_for_another_one() {
         let (recent, begin) = (Recent::default(), Instant::now());
-        for number in 0..=MOST {
+        for number in 0..=MAX_ANSWERS {
             recent.keep(asked(&number.to_string()), answer(1), begin + Duration::from_millis(number as u64));
         }
-        assert!(recent.find(&asked("0"), begin + NEW).is_none());
-        assert!(recent.find(&asked("1"), begin + NEW).is_some());
+        assert!(recent.find(&asked("0"), begin + FRESH).is_none());
+        assert!(recent.find(&asked("1"), begin + FRESH).is_some());
     }
 }

@@ -13,7 +13,7 @@ use super::*;
 use crate::clock::{Clock, Timestamp};
 use crate::http::{Config, Proxies, UnitMetrics};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const MAX_WAIT: Duration = Duration::from_secs(30);
 const LONG: usize = 64 << 20;
 
 struct Served {
@@ -78,7 +78,7 @@ impl Served {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        tokio::time::timeout(PATIENCE, awaited).await.expect("it is cut");
+        tokio::time::timeout(MAX_WAIT, awaited).await.expect("it is cut");
     }
 
     async fn end(self) {
@@ -91,7 +91,7 @@ impl Served {
 async fn rest(mut stream: TcpStream) -> String {
     let mut all = Vec::new();
     let read = stream.read_to_end(&mut all);
-    let _ = tokio::time::timeout(PATIENCE, read).await.expect("the connection is closed");
+    let _ = tokio::time::timeout(MAX_WAIT, read).await.expect("the connection is closed");
     String::from_utf8(all).unwrap()
 }
 
@@ -148,7 +148,7 @@ async fn while_every_slot_is_in_use_health_is_answered_and_other_pages_answer_50
             busy.push(served.send("GET /waits HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await);
         }
     };
-    tokio::time::timeout(PATIENCE, refused).await.expect("every slot is in use");
+    tokio::time::timeout(MAX_WAIT, refused).await.expect("every slot is in use");
     let refused = served.ask("/other").await;
     assert!(
         refused.contains("application/problem+json") && refused.contains("connection: close"),
@@ -182,7 +182,7 @@ async fn a_client_that_never_reads_loses_its_slot_to_another_connection_before_i
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(PATIENCE, others).await.expect("it makes room");
+    tokio::time::timeout(MAX_WAIT, others).await.expect("it makes room");
     drop(never);
     served.end().await;
 }

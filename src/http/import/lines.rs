@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use crate::clock::{Timestamp, parse_moment};
 use crate::csv_row::without_apostrophe;
 use crate::http::inventory::FIELDS;
-use crate::http::settings::{PARENT, WantedSettings};
+use crate::http::settings::{PARENT, SettingsRequest};
 use crate::presence::{Kind, Unit, UnitSettings};
 
 /// The longest line, in bytes.
@@ -103,7 +103,7 @@ fn from_json(mut fields: Map<String, Value>, checks: &Checks) -> Result<(Unit, U
     // An export has it, and an import ignores it.
     fields.remove("last_seen");
     let unit = checks.unit(kind.as_deref(), id.as_deref())?;
-    let settings = WantedSettings::from_json(fields)?.check(&unit, checks.now)?;
+    let settings = SettingsRequest::from_json(fields)?.check(&unit, checks.now)?;
     Ok((unit, settings))
 }
 
@@ -154,7 +154,7 @@ fn from_row(columns: &[String], row: &StringRecord, checks: &Checks) -> Result<(
     if row.len() != columns.len() {
         return Err(format!("it has {} cells, and there are {} columns", row.len(), columns.len()));
     }
-    let mut wanted = WantedSettings::default();
+    let mut wanted = SettingsRequest::default();
     let (mut kind, mut id) = (None, None);
     for (name, cell) in columns.iter().zip(row) {
         let cell = without_apostrophe(cell.strip_suffix('\r').unwrap_or(cell));

@@ -17,7 +17,7 @@ use crate::http::peers::{Answers, Peers};
 use crate::presence::{OfflineRecord, Transition};
 
 /// The most transitions that are kept for clients that come back.
-const MOST: usize = 4096;
+const MAX_TRANSITIONS: usize = 4096;
 
 /// The most transitions that one instance tells another at once; a client of a larger storm has to read anew.
 const MAX_TOLD: usize = 500;
@@ -66,7 +66,8 @@ impl Feed {
     pub fn new(sources: &Sources) -> Feed {
         let roll = sources.roll.clone();
         let own = roll.transitions().end();
-        let merged = Merged { asked: None, own, others: BTreeMap::new(), newest: Newest::new(MOST) };
+        let merged =
+            Merged { asked: None, own, others: BTreeMap::new(), newest: Newest::new(MAX_TRANSITIONS) };
         Feed { roll, peers: Peers::new(sources), merged: Arc::new(Mutex::new(merged)) }
     }
 
@@ -111,7 +112,7 @@ impl Feed {
         let known: Vec<String> =
             merged.others.iter().map(|(run, (position, _))| format!("{run}.{position}")).collect();
         let Answers { parts, .. } = self.peers.ask(&format!("{PATH}?after={}", known.join(","))).await;
-        let Following { items, end, is_cut } = self.roll.transitions().after(merged.own, MOST);
+        let Following { items, end, is_cut } = self.roll.transitions().after(merged.own, MAX_TRANSITIONS);
         merged.own = end;
         merged.add(is_cut, &items);
         parts.into_iter().for_each(|part| merged.take(part));

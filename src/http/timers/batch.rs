@@ -2,8 +2,8 @@
 //! written in steps, so a batch of any size takes the memory of one step and of its answers, which are short.
 //!
 //! # Why the answer waits for the end of the body
-//! Many clients send all of a request before they read its answer. One that began earlier would fill the connection, and
-//! both sides would wait for each other.
+//! Many clients send all of a request before they read its answer. One that began earlier would fill the connection,
+//! and both sides would wait for each other.
 
 use std::time::Duration;
 
@@ -17,9 +17,9 @@ use futures_util::StreamExt;
 use serde::Serialize;
 use tokio::time::timeout;
 
-use super::entries::{Cutter, Entry, Format, MAX_ENTRY, TooLong};
+use super::entries::{Entry, EntrySplitter, Format, MAX_ENTRY, TooLong};
 use super::{Put, TimersState};
-use crate::fleet::timers::{BadTimer, Refused, WantedTimer};
+use crate::fleet::timers::{BadTimer, Refused, TimerRequest};
 use crate::http::changes::Caller;
 use crate::http::problem::Problem;
 use crate::presence::TimerId;
@@ -27,7 +27,7 @@ use crate::store::{Audited, TimerRegistered};
 use crate::telemetry::TimerOutcome;
 
 /// The most timers of a request.
-const MOST: usize = 100_000;
+const MAX_TIMERS: usize = 100_000;
 /// A step is written when it has so many timers, or so many bytes of them.
 const STEP: usize = 1000;
 const STEP_BYTES: usize = 1 << 20;
@@ -50,7 +50,7 @@ struct Error<'a> {
 #[derive(Default)]
 struct Batch {
     /// The entries of this step, in order.
-    step: Vec<Result<WantedTimer, BadTimer>>,
+    step: Vec<Result<TimerRequest, BadTimer>>,
     bytes: usize,
     entries: usize,
     /// The answers as JSON, with commas between them.
@@ -113,7 +113,7 @@ impl TimersState {
         caller: &Caller,
         batch: &mut Batch,
     ) -> Result<(), Problem> {
-        let (mut body, mut cutter, mut length) = (body.into_data_stream(), Cutter::new(format), 0);
+        let (mut body, mut cutter, mut length) = (body.into_data_stream(), EntrySplitter::new(format), 0);
         loop {
             let Ok(chunk) = timeout(MAX_PAUSE, body.next()).await else {
                 return Err(Problem::bad_request(format!("nothing came for {} s", MAX_PAUSE.as_secs())));
@@ -129,7 +129,7 @@ impl TimersState {
             let (before, now) = (batch.entries, self.clock.now());
             let cut = cutter.cut(&chunk, &mut |entry| batch.take(entry, now));
             self.count(caller, batch.entries - before);
-            if batch.entries > MOST {
+            if batch.entries > MAX_TIMERS {
                 return self.too_many(batch).await;
             }
             if cut.is_err() || batch.step.len() >= STEP || batch.bytes >= STEP_BYTES {
@@ -140,7 +140,7 @@ impl TimersState {
         let (before, now) = (batch.entries, self.clock.now());
         let finished = cutter.finish(&mut |entry| batch.take(entry, now));
         self.count(caller, batch.entries - before);
-        if batch.entries > MOST {
+        if batch.entries > MAX_TIMERS {
             return self.too_many(batch).await;
         }
         if finished.is_err() {
@@ -151,10 +151,10 @@ impl TimersState {
 
     /// Writes the timers up to the limit, and refuses the rest.
     async fn too_many(&self, batch: &mut Batch) -> Result<(), Problem> {
-        batch.step.truncate(batch.step.len().saturating_sub(batch.entries - MOST));
+        batch.step.truncate(batch.step.len().saturating_sub(batch.entries - MAX_TIMERS));
         self.write(batch).await?;
         Err(Problem::too_large(format!(
-            "a batch has at most {MOST} timers; send the others in another request"
+            "a batch has at most {MAX_TIMERS} timers; send the others in another request"
         )))
     }
 
@@ -162,7 +162,7 @@ impl TimersState {
     async fn write(&self, batch: &mut Batch) -> Result<(), Problem> {
         let step = std::mem::take(&mut batch.step);
         batch.bytes = 0;
-        let wanted: Vec<WantedTimer> = step.iter().flatten().cloned().collect();
+        let wanted: Vec<TimerRequest> = step.iter().flatten().cloned().collect();
         let mut registered = Vec::with_capacity(wanted.len());
         for part in wanted.chunks(STEP) {
             registered.extend(self.timers.register(part, self.clock.now()).await?);
@@ -190,14 +190,14 @@ impl Batch {
         self.entries += 1;
         self.bytes += entry.as_ref().map_or(0, Vec::len);
         self.step.push(match entry {
-            Ok(json) => WantedTimer::read(&json, None, now),
+            Ok(json) => TimerRequest::read(&json, None, now),
             Err(TooLong) => {
                 Err(BadTimer { id: None, why: format!("a timer has at most {MAX_ENTRY} bytes of JSON") })
             }
         });
     }
 
-    fn answer(&mut self, wanted: &WantedTimer, registered: TimerRegistered) {
+    fn answer(&mut self, wanted: &TimerRequest, registered: TimerRegistered) {
         match registered {
             TimerRegistered::Created => self.created += 1,
             _ => self.changed += 1,

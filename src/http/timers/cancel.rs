@@ -24,7 +24,7 @@ const MAX_IDS: usize = 10_000;
 /// Timers to cancel: by their ids, or by type and moment.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Wanted {
+struct CancelRequest {
     ids: Option<Vec<String>>,
     r#type: Option<TimerType>,
     /// Due then or later.
@@ -41,12 +41,14 @@ pub(super) async fn cancel(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Value>, Problem> {
     state.admit(&caller)?;
-    match read::<Wanted>(&body?)? {
-        Wanted { ids: Some(ids), r#type: None, from: None, until: None, cursor: None } => {
+    match read::<CancelRequest>(&body?)? {
+        CancelRequest { ids: Some(ids), r#type: None, from: None, until: None, cursor: None } => {
             state.cancel_ids(ids, &caller).await.map(Json)
         }
-        Wanted { ids: Some(_), .. } => Err(Problem::bad_request("write either ids, or type and times")),
-        Wanted { r#type: None, from: None, until: None, .. } => Err(Problem::bad_request(
+        CancelRequest { ids: Some(_), .. } => {
+            Err(Problem::bad_request("write either ids, or type and times"))
+        }
+        CancelRequest { r#type: None, from: None, until: None, .. } => Err(Problem::bad_request(
             "write ids, or at least one of type, from and until: this would be all timers",
         )),
         range => state.cancel_range(range, &caller).await.map(Json),
@@ -88,8 +90,8 @@ impl TimersState {
     }
 
     /// Cancels a bounded number, and answers where the next request has to go on.
-    async fn cancel_range(&self, range: Wanted, caller: &Caller) -> Result<Value, Problem> {
-        let Wanted { r#type, from, until, cursor, .. } = range;
+    async fn cancel_range(&self, range: CancelRequest, caller: &Caller) -> Result<Value, Problem> {
+        let CancelRequest { r#type, from, until, cursor, .. } = range;
         let after = cursor.as_deref().map(from_cursor).transpose()?;
         let find =
             FindTimers { types: r#type.into_iter().collect(), from, until, after, ..FindTimers::default() };

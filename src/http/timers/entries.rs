@@ -42,16 +42,16 @@ enum Place {
 }
 
 /// Cuts a body into its entries.
-pub(super) struct Cutter {
+pub(super) struct EntrySplitter {
     format: Format,
     place: Place,
     entry: Vec<u8>,
     is_too_long: bool,
 }
 
-impl Cutter {
-    pub fn new(format: Format) -> Cutter {
-        Cutter { format, place: Place::Begin, entry: Vec::new(), is_too_long: false }
+impl EntrySplitter {
+    pub fn new(format: Format) -> EntrySplitter {
+        EntrySplitter { format, place: Place::Begin, entry: Vec::new(), is_too_long: false }
     }
 
     /// Gives the entries that end in `bytes` to `take`.
@@ -177,7 +177,7 @@ mod tests {
     ) -> (Vec<Result<String, TooLong>>, Result<(), BrokenArray>) {
         let mut entries = Vec::new();
         let mut take = |entry: Entry| entries.push(entry.map(|text| String::from_utf8(text).unwrap()));
-        let mut cutter = Cutter::new(format);
+        let mut cutter = EntrySplitter::new(format);
         let read = body.chunks(piece).try_for_each(|bytes| cutter.cut(bytes, &mut take));
         let ended = read.and_then(|()| cutter.finish(&mut take));
         (entries, ended)

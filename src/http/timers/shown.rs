@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::clock::Timestamp;
 use crate::http::cursor::{cursor, place};
 use crate::http::problem::Problem;
-use crate::presence::{Receipt, Timer, TimerData, TimerId, TimerStanding, TimerState, TimerType};
+use crate::presence::{Receipt, Timer, TimerData, TimerId, TimerLifecycle, TimerState, TimerType};
 use crate::store::TimerPosition;
 
 /// A timer in a list.
@@ -47,8 +47,8 @@ pub(in crate::http) struct TimersPage {
 
 impl From<&Timer> for ShownTimer {
     fn from(timer: &Timer) -> ShownTimer {
-        let cancelled_at = match timer.standing {
-            TimerStanding::Cancelled { at } => Some(at),
+        let cancelled_at = match timer.lifecycle {
+            TimerLifecycle::Cancelled { at } => Some(at),
             _ => None,
         };
         ShownTimer {
@@ -66,9 +66,9 @@ impl From<Timer> for WholeTimer {
     fn from(timer: Timer) -> WholeTimer {
         let shown = ShownTimer::from(&timer);
         let notification = timer.fired_at().map(|_| timer.firing());
-        let receipts = match timer.standing {
-            TimerStanding::Fired { receipts, .. } => receipts,
-            TimerStanding::Waiting | TimerStanding::Cancelled { .. } => Vec::new(),
+        let receipts = match timer.lifecycle {
+            TimerLifecycle::Fired { receipts, .. } => receipts,
+            TimerLifecycle::Waiting | TimerLifecycle::Cancelled { .. } => Vec::new(),
         };
         let receivers =
             receipts.into_iter().map(|(receiver, state)| ShownReceipt { receiver, state }).collect();

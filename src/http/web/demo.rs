@@ -16,13 +16,13 @@ pub(super) fn forms() -> Router<Web> {
 }
 
 #[derive(Deserialize)]
-struct Turn {
+struct SwitchForm {
     site: String,
     off: bool,
 }
 
-async fn turn(State(web): Pages, body: Body<Turn>) -> Result<Redirect, Failed> {
-    let Turn { site, off } = fields(body)?;
+async fn turn(State(web): Pages, body: Body<SwitchForm>) -> Result<Redirect, Failed> {
+    let SwitchForm { site, off } = fields(body)?;
     if web.switches.as_ref().is_some_and(|switches| switches.turn(&site, off)) {
         return Ok(Redirect::to(&format!("{}/", web.base)));
     }

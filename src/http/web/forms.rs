@@ -40,7 +40,7 @@ pub(super) fn pages(others: Router<Web>, has_tokens: HasTokens) -> Router<Web> {
 pub(super) type Body<T> = Result<Form<T>, FormRejection>;
 
 #[derive(Deserialize)]
-struct Signed {
+struct SignedForm {
     author: String,
     #[serde(default)]
     comment: String,
@@ -50,9 +50,9 @@ async fn acknowledge(
     State(web): Pages,
     Extension(caller): Extension<Caller>,
     path: UnitPath,
-    body: Body<Signed>,
+    body: Body<SignedForm>,
 ) -> Result<Redirect, Failed> {
-    let (unit, Signed { author, comment }) = (unit(path)?, fields(body)?);
+    let (unit, SignedForm { author, comment }) = (unit(path)?, fields(body)?);
     check(&author, &comment)?;
     let (by, at) = (caller.by(Some(&author)), web.clock.now());
     let taken = Acknowledgement { at, author, comment: comment.clone() };
@@ -101,7 +101,7 @@ async fn end_pause(
 }
 
 #[derive(Deserialize)]
-struct Sure {
+struct Confirmation {
     sure: String,
 }
 
@@ -109,10 +109,10 @@ async fn remove(
     State(web): Pages,
     Extension(caller): Extension<Caller>,
     path: UnitPath,
-    body: Body<Sure>,
+    body: Body<Confirmation>,
 ) -> Result<Redirect, Failed> {
     caller.require(Role::Admin)?;
-    let (unit, Sure { sure }) = (unit(path)?, fields(body)?);
+    let (unit, Confirmation { sure }) = (unit(path)?, fields(body)?);
     if sure != "yes" {
         return Err(Problem::bad_request("confirm that the unit is to be removed").into());
     }

@@ -14,7 +14,7 @@ use super::layout::{Tab, may_change};
 use super::{Failed, Pages, Web, format};
 use crate::clock::Timestamp;
 use crate::http::changes::Caller;
-use crate::http::incidents::{Lasting, LastingGroup};
+use crate::http::incidents::{OngoingGroup, OngoingIncident};
 use crate::http::operators::check;
 use crate::http::problem::Problem;
 use crate::http::summary::{Content, LabelSummary};
@@ -69,7 +69,7 @@ fn breaker(trip: &Trip, now: Timestamp) -> Markup {
     }
 }
 
-fn blind(lasting: &Lasting) -> Markup {
+fn blind(lasting: &OngoingIncident) -> Markup {
     html! {
         section {
             h2 { "When Rollcall was blind" }
@@ -90,7 +90,7 @@ fn blind(lasting: &Lasting) -> Markup {
 }
 
 impl Web {
-    fn groups(&self, lasting: &Lasting, content: &Content) -> Markup {
+    fn groups(&self, lasting: &OngoingIncident, content: &Content) -> Markup {
         html! {
             @if lasting.groups.is_empty() { p.empty { "No unit is offline." } } @else {
                 div.scroll {
@@ -110,7 +110,7 @@ impl Web {
         }
     }
 
-    fn group_row(&self, group: &LastingGroup, content: &Content, lasting: &Lasting) -> Markup {
+    fn group_row(&self, group: &OngoingGroup, content: &Content, lasting: &OngoingIncident) -> Markup {
         let (first, now) = (&group.first, lasting.at);
         let path = pages::unit_of(first);
         let offline = html! {
@@ -138,7 +138,7 @@ impl Web {
     }
 
     /// The list of its units, as far as the list can be selected by the labels of the group.
-    fn group_link(&self, group: &LastingGroup, content: &Content) -> String {
+    fn group_link(&self, group: &OngoingGroup, content: &Content) -> String {
         let mut query = form_urlencoded::Serializer::new(String::new());
         query.append_pair("state", "offline");
         if let Some(kind) = group.labels.get("kind") {
@@ -154,17 +154,17 @@ impl Web {
 }
 
 /// The units with the value of a label that the group has, if units are counted by that label.
-fn counted<'a>(group: &LastingGroup, content: &'a Content) -> Option<&'a LabelSummary> {
+fn counted<'a>(group: &OngoingGroup, content: &'a Content) -> Option<&'a LabelSummary> {
     content.labels.iter().find(|one| group.labels.get(&one.label) == Some(&one.value))
 }
 
 /// The same, if the group is all of them.
-fn whole<'a>(group: &LastingGroup, content: &'a Content) -> Option<&'a LabelSummary> {
+fn whole<'a>(group: &OngoingGroup, content: &'a Content) -> Option<&'a LabelSummary> {
     counted(group, content).filter(|_| group.labels.len() == 1)
 }
 
 #[derive(Deserialize)]
-struct Released {
+struct ReleaseForm {
     author: String,
     #[serde(default)]
     comment: String,
@@ -173,9 +173,9 @@ struct Released {
 async fn release(
     State(web): Pages,
     Extension(caller): Extension<Caller>,
-    body: Body<Released>,
+    body: Body<ReleaseForm>,
 ) -> Result<Redirect, Failed> {
-    let Released { author, comment } = fields(body)?;
+    let ReleaseForm { author, comment } = fields(body)?;
     check(&author, &comment)?;
     if !web.incidents.release(&caller.by(Some(&author)), &comment).await? {
         return Err(Problem::not_found("the mass-offline breaker holds nothing").into());

@@ -16,7 +16,7 @@ use crate::http::changes::Caller;
 use crate::http::problem::{Problem, query};
 use crate::http::silences::{ShownSilence, SilencesQuery, read_matchers};
 use crate::routing::SilenceId;
-use crate::routing::alert_silence::{SilenceState, WantedSilence};
+use crate::routing::alert_silence::{SilenceRequest, SilenceState};
 
 const STATES: [(Option<SilenceState>, &str, &str); 4] = [
     (None, "", "All"),
@@ -51,7 +51,8 @@ pub(super) async fn page(
     let (now, may_change) = (web.clock.now(), may_change(&caller));
     let live = html! {
         h1 { "Silences of alerts" }
-        p.quiet { "Receivers are not notified of units that all matchers of an active silence match. Records are written all the same." }
+        p.quiet { "Receivers are not notified of units that all matchers of an active silence match. Records are \
+                   written all the same." }
         div.filters {
             @for (one, path, name) in STATES {
                 a href={ (web.base) "/silences" (path) } aria-current=[(one == state).then_some("true")] { (name) } " "
@@ -124,7 +125,7 @@ impl Web {
 }
 
 #[derive(Deserialize)]
-struct Wanted {
+struct SilenceForm {
     matchers: String,
     hours: f64,
     author: String,
@@ -134,14 +135,14 @@ struct Wanted {
 async fn add(
     State(web): Pages,
     Extension(caller): Extension<Caller>,
-    body: Body<Wanted>,
+    body: Body<SilenceForm>,
 ) -> Result<Redirect, Failed> {
-    let Wanted { matchers, hours, author, comment } = fields(body)?;
+    let SilenceForm { matchers, hours, author, comment } = fields(body)?;
     let starts_at = web.clock.now();
     let length = length_of(hours).filter(|length| !length.is_zero());
     let length = length.ok_or_else(|| Problem::bad_request("hours is a number of hours"))?;
     let (matchers, ends_at) = (read_matchers(&matchers)?, starts_at + length);
-    let wanted = WantedSilence { matchers, starts_at, ends_at, author, comment };
+    let wanted = SilenceRequest { matchers, starts_at, ends_at, author, comment };
     web.silences.put(None, wanted, &caller).await?;
     Ok(Redirect::to(&format!("{}/silences", web.base)))
 }

@@ -103,7 +103,7 @@ impl Web {
 }
 
 #[derive(Deserialize)]
-struct Admitted {
+struct AdmissionForm {
     kind: String,
     unit: String,
 }
@@ -111,10 +111,10 @@ struct Admitted {
 async fn admit(
     State(web): Pages,
     Extension(caller): Extension<Caller>,
-    body: Body<Admitted>,
+    body: Body<AdmissionForm>,
 ) -> Result<Redirect, Failed> {
     caller.require(Role::Admin)?;
-    let Admitted { kind, unit } = fields(body)?;
+    let AdmissionForm { kind, unit } = fields(body)?;
     let unit = parse(&kind, &unit).map_err(|error| Problem::bad_request(error.to_string()))?;
     let (by, wanted) = (caller.by(None), UnitChange::Register(UnitSettings::default()));
     web.operators.change(Subject::Unit(unit), wanted, (&by, "heard as a stranger")).await?;

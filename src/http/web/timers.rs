@@ -126,7 +126,7 @@ impl Web {
 }
 
 #[derive(Deserialize)]
-struct Wanted {
+struct TimerForm {
     id: String,
 }
 
@@ -134,9 +134,9 @@ struct Wanted {
 async fn cancel(
     State(web): Pages,
     Extension(caller): Extension<Caller>,
-    body: Body<Wanted>,
+    body: Body<TimerForm>,
 ) -> Result<Redirect, Failed> {
-    let Wanted { id } = fields(body)?;
+    let TimerForm { id } = fields(body)?;
     let id: TimerId = id.parse().map_err(|error: TimerError| Problem::bad_request(error.to_string()))?;
     web.timers.cancel_by_hand(&id, &caller).await?;
     Ok(Redirect::to(&format!("{}/timers", web.base)))

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use crate::intake::record::QueuedMessage;
 
 /// Handed over at once, however many are to come: about one batch of the engine.
-const MOST: usize = 256;
+const MAX_BATCH: usize = 256;
 
 /// The queue to the recorder. Messages that are not handed over yet take room in it.
 pub(in crate::intake) struct BatchSender {
@@ -20,7 +20,7 @@ pub(in crate::intake) struct BatchSender {
 
 impl BatchSender {
     pub fn new(queue: mpsc::Sender<QueuedMessage>) -> BatchSender {
-        BatchSender { queue, messages: Vec::with_capacity(MOST) }
+        BatchSender { queue, messages: Vec::with_capacity(MAX_BATCH) }
     }
 
     /// How many more messages there is room for.
@@ -39,7 +39,7 @@ impl BatchSender {
             return false;
         }
         self.messages.push(message);
-        if self.messages.len() >= MOST {
+        if self.messages.len() >= MAX_BATCH {
             self.hand_over();
         }
         true
@@ -76,17 +76,17 @@ mod tests {
 
     #[tokio::test]
     async fn messages_are_handed_over_together_in_order_and_none_is_lost() {
-        let (queue, mut queued) = mpsc::channel(2 * MOST);
+        let (queue, mut queued) = mpsc::channel(2 * MAX_BATCH);
         let mut sender = BatchSender::new(queue);
         assert!(sender.add(message(1)) && sender.add(message(2)));
         assert!(queued.is_empty());
-        assert_eq!(sender.room(), 2 * MOST - 2, "messages that were not handed over take room");
+        assert_eq!(sender.room(), 2 * MAX_BATCH - 2, "messages that were not handed over take room");
         sender.hand_over();
         assert_eq!(handed_over(&mut queued), [1, 2]);
-        for number in 0..MOST as u64 {
+        for number in 0..MAX_BATCH as u64 {
             assert!(sender.add(message(number)));
         }
-        assert_eq!(handed_over(&mut queued).len(), MOST, "a full batch does not wait");
+        assert_eq!(handed_over(&mut queued).len(), MAX_BATCH, "a full batch does not wait");
         assert!(sender.add(message(3)));
         drop(sender);
         assert_eq!(handed_over(&mut queued), [3]);

@@ -51,7 +51,7 @@ impl ReadCoalescer {
     }
 
     /// Something arrived while it waited.
-    pub fn woke(&mut self, now: Instant) {
+    pub fn on_wake(&mut self, now: Instant) {
         self.is_busy = self.waits_since.take().is_some_and(|since| now.duration_since(since) < PAUSE);
     }
 }
@@ -68,13 +68,13 @@ mod tests {
             let mut coalescer = ReadCoalescer::default();
             coalescer.pause();
             let since = coalescer.waits_since.unwrap();
-            coalescer.woke(since + waited);
+            coalescer.on_wake(since + waited);
             assert_eq!(coalescer.is_busy, pauses, "{waited:?}");
             coalescer.pause();
             assert!(!coalescer.is_busy, "one pause for each wait");
         }
         let mut coalescer = ReadCoalescer::default();
-        coalescer.woke(Instant::now());
+        coalescer.on_wake(Instant::now());
         assert!(!coalescer.is_busy, "it did not wait");
     }
 }

@@ -110,7 +110,7 @@ impl RedeliveryFilter {
 mod tests {
     use super::*;
 
-    const MOST: usize = 3;
+    const MAX_MESSAGES: usize = 3;
 
     fn at(ms: i64) -> Timestamp {
         Timestamp::from_millis(ms)
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn a_message_that_is_delivered_again_is_not_new() {
-        let mut filter = RedeliveryFilter::new(MOST);
+        let mut filter = RedeliveryFilter::new(MAX_MESSAGES);
         assert!(is_new(&mut filter, 1, false, "a", 100));
         filter.connection_lost();
         assert!(!is_new(&mut filter, 1, true, "a", 900));
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn a_new_session_delivers_no_message_of_an_earlier_one() {
-        let mut filter = RedeliveryFilter::new(MOST);
+        let mut filter = RedeliveryFilter::new(MAX_MESSAGES);
         is_new(&mut filter, 1, false, "a", 100);
         filter.connection_lost();
         filter.session_began();
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn a_message_is_forgotten_when_the_broker_has_certainly_seen_its_acknowledgement() {
-        let mut filter = RedeliveryFilter::new(MOST);
+        let mut filter = RedeliveryFilter::new(MAX_MESSAGES);
         is_new(&mut filter, 1, false, "a", 100);
         filter.acknowledged(at(150), at(200));
         filter.canary_returned(at(200)); // may have been sent before the acknowledgement
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn an_acknowledgement_that_is_lost_with_its_connection_settles_nothing() {
-        let mut filter = RedeliveryFilter::new(MOST);
+        let mut filter = RedeliveryFilter::new(MAX_MESSAGES);
         is_new(&mut filter, 1, false, "a", 100);
         filter.acknowledged(at(150), at(200));
         filter.connection_lost();
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn no_more_is_remembered_than_may_be_delivered_again() {
-        let mut filter = RedeliveryFilter::new(MOST);
+        let mut filter = RedeliveryFilter::new(MAX_MESSAGES);
         for packet in 1..=4 {
             is_new(&mut filter, packet, false, "a", 100);
         }

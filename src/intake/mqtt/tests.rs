@@ -17,7 +17,7 @@ use crate::telemetry::Telemetry;
 
 const WINDOW: u16 = 3;
 /// How many messages may be unacknowledged.
-const MOST: usize = 6;
+const MAX_UNACKNOWLEDGED: usize = 6;
 
 pub(super) fn config(share: &str) -> Config {
     Config {
@@ -60,7 +60,7 @@ impl World {
         );
         let clock = Clock::by_hand(Timestamp::from_millis(1_000_000));
         let mut session = Session::new(&config(""), "main", topics.filters()).unwrap();
-        session.most_unacknowledged = MOST;
+        session.most_unacknowledged = MAX_UNACKNOWLEDGED;
         let session = Arc::new(session);
         let reader = Reader {
             probes: Arc::new(Probes::new(&topics.filters_of_kinds(), &rules)),
@@ -114,32 +114,37 @@ fn heartbeat(qos: QoS, pkid: u16) -> Publish {
 
 #[tokio::test]
 async fn the_last_places_in_the_queue_are_for_messages_that_are_acknowledged() {
-    let mut world = World::new(MOST + 3);
-    for _ in 0..MOST + 6 {
+    let mut world = World::new(MAX_UNACKNOWLEDGED + 3);
+    for _ in 0..MAX_UNACKNOWLEDGED + 6 {
         world.receive(heartbeat(QoS::AtMostOnce, 0)).unwrap_or_else(|_| panic!("there is room"));
     }
     // One more than may be unacknowledged.
-    for pkid in 1..=MOST as u16 + 1 {
+    for pkid in 1..=MAX_UNACKNOWLEDGED as u16 + 1 {
         world.receive(heartbeat(QoS::AtLeastOnce, pkid)).unwrap_or_else(|_| panic!("there is room"));
     }
-    assert!(world.receive(heartbeat(QoS::AtLeastOnce, MOST as u16 + 2)).is_err());
+    assert!(world.receive(heartbeat(QoS::AtLeastOnce, MAX_UNACKNOWLEDGED as u16 + 2)).is_err());
     let acks: Vec<bool> = world.recorded().iter().map(|message| message.ack.is_some()).collect();
-    assert_eq!(acks, [[false; 2].as_slice(), &[true; MOST + 1]].concat());
+    assert_eq!(acks, [[false; 2].as_slice(), &[true; MAX_UNACKNOWLEDGED + 1]].concat());
 }
 
 #[tokio::test]
 async fn a_broker_that_sends_more_than_it_may_is_held_back_until_enough_is_acknowledged() {
-    let mut world = World::new(MOST + 7);
+    let mut world = World::new(MAX_UNACKNOWLEDGED + 7);
     let accept = Action::Accept { release: Duration::ZERO };
     world.connection.carry_out(accept, &mut world.open, None).unwrap_or_else(|_| panic!("it cannot fail"));
     let unacknowledged = world.open.unacknowledged.clone();
-    for pkid in 1..=MOST as u16 {
+    for pkid in 1..=MAX_UNACKNOWLEDGED as u16 {
         world.receive(heartbeat(QoS::AtLeastOnce, pkid)).unwrap_or_else(|_| panic!("there is room"));
     }
-    assert!(unacknowledged.at_most(MOST).now_or_never().is_some());
-    world.receive(heartbeat(QoS::AtLeastOnce, MOST as u16 + 1)).unwrap_or_else(|_| panic!("there is room"));
+    assert!(unacknowledged.at_most(MAX_UNACKNOWLEDGED).now_or_never().is_some());
+    world.receive(heartbeat(QoS::AtLeastOnce, MAX_UNACKNOWLEDGED as u16 + 1)).unwrap_or_else(|_| {
+        panic!(
+            "there is \
+         room"
+        )
+    });
     world.receive(heartbeat(QoS::AtMostOnce, 0)).unwrap_or_else(|_| panic!("there is room"));
-    let mut waits = pin!(unacknowledged.at_most(MOST));
+    let mut waits = pin!(unacknowledged.at_most(MAX_UNACKNOWLEDGED));
     assert!(waits.as_mut().now_or_never().is_none());
     let acks: Vec<Ack> = world.recorded().iter().filter_map(|message| message.ack).collect();
     let link = world.connection.link.borrow();

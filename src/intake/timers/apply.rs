@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::{Asked, TimerRequest};
+use super::{ReceivedCommand, TimerCommand};
 use crate::fleet::Timers;
-use crate::fleet::timers::{Answer, Refused, WantedTimer};
+use crate::fleet::timers::{Answer, Refused, TimerRequest};
 use crate::intake::engine_writer::EngineWriter;
 use crate::presence::{TimerId, TimerState};
 use crate::store::{EngineError, TimerRegistered};
@@ -14,7 +14,7 @@ const TIMERS: &str = "timers";
 
 /// Requests that are applied together: registrations, or cancellations.
 enum Run<'a> {
-    Register(Vec<WantedTimer>),
+    Register(Vec<TimerRequest>),
     Cancel(Vec<TimerId>),
     Refused(Option<&'a TimerId>, &'a str),
 }
@@ -23,7 +23,7 @@ enum Run<'a> {
 pub(in crate::intake) async fn apply(
     writer: &EngineWriter,
     timers: &Timers,
-    requests: &[TimerRequest],
+    requests: &[ReceivedCommand],
 ) -> Option<Vec<Value>> {
     let mut answers = Vec::with_capacity(requests.len());
     for run in runs(requests) {
@@ -38,27 +38,28 @@ pub(in crate::intake) async fn apply(
 
 /// Requests of one sort that follow one another are applied in one go. A timer that is registered and then cancelled is
 /// in two runs.
-fn runs(requests: &[TimerRequest]) -> Vec<Run<'_>> {
+fn runs(requests: &[ReceivedCommand]) -> Vec<Run<'_>> {
     let mut runs: Vec<Run<'_>> = Vec::new();
     for request in requests {
         match (&request.asked, runs.last_mut()) {
-            (Asked::Register(wanted), Some(Run::Register(run))) => run.push(wanted.clone()),
-            (Asked::Cancel(id), Some(Run::Cancel(run))) => run.push(id.clone()),
-            (Asked::Register(wanted), _) => runs.push(Run::Register(vec![wanted.clone()])),
-            (Asked::Cancel(id), _) => runs.push(Run::Cancel(vec![id.clone()])),
-            (Asked::Refused { id, why }, _) => runs.push(Run::Refused(id.as_ref(), why)),
+            (TimerCommand::Register(wanted), Some(Run::Register(run))) => run.push(wanted.clone()),
+            (TimerCommand::Cancel(id), Some(Run::Cancel(run))) => run.push(id.clone()),
+            (TimerCommand::Register(wanted), _) => runs.push(Run::Register(vec![wanted.clone()])),
+            (TimerCommand::Cancel(id), _) => runs.push(Run::Cancel(vec![id.clone()])),
+            (TimerCommand::Refused { id, why }, _) => runs.push(Run::Refused(id.as_ref(), why)),
         }
     }
     runs
 }
 
-async fn register(writer: &EngineWriter, timers: &Timers, wanted: &[WantedTimer]) -> Option<Vec<Value>> {
-    let registered = writer.insist(TIMERS, || timers.register(wanted, writer.clock.now())).await?;
+async fn register(writer: &EngineWriter, timers: &Timers, wanted: &[TimerRequest]) -> Option<Vec<Value>> {
+    let registered =
+        writer.ask_until_answered(TIMERS, || timers.register(wanted, writer.clock.now())).await?;
     Some(wanted.iter().zip(registered).map(|(wanted, answer)| answered(wanted, &answer)).collect())
 }
 
 /// The answer to a registration.
-fn answered(wanted: &WantedTimer, answer: &Answer) -> Value {
+fn answered(wanted: &TimerRequest, answer: &Answer) -> Value {
     let timer = &wanted.timer;
     match answer {
         Ok(registered) => {
@@ -74,7 +75,7 @@ fn answered(wanted: &WantedTimer, answer: &Answer) -> Value {
 }
 
 async fn cancel(writer: &EngineWriter, timers: &Timers, ids: &[TimerId]) -> Option<Vec<Value>> {
-    let cancelled = writer.insist(TIMERS, || timers.cancel(ids, writer.clock.now())).await?;
+    let cancelled = writer.ask_until_answered(TIMERS, || timers.cancel(ids, writer.clock.now())).await?;
     let ended = ids.iter().zip(&cancelled).filter(|(_, one)| **one == Ok(false)).map(|(id, _)| id.clone());
     let mut states = states(writer, timers, ended.collect()).await?.into_iter();
     let answer = |(id, cancelled): (&TimerId, Result<bool, Refused>)| match cancelled {
@@ -99,6 +100,6 @@ async fn states(
         Err(EngineError::Damaged(_)) => Ok(Vec::new()),
         other => other,
     };
-    let read = writer.insist(TIMERS, read).await?;
+    let read = writer.ask_until_answered(TIMERS, read).await?;
     Some(read.into_iter().map(|timer| timer.map(|timer| timer.state())).collect())
 }

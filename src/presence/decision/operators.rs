@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::{Registration, register};
 use crate::clock::Timestamp;
 use crate::presence::{
-    Acknowledgement, Change, Facts, Hearing, IndexChange, Interval, KeyChange, KindRules, Labels,
-    MAX_TIMEOUT, Override, RecordId, Snapshot, Standing,
+    Acknowledgement, Change, Facts, Hearing, IndexChange, Interval, KeyChange, KindRules, Labels, Lifecycle,
+    MAX_TIMEOUT, Override, RecordId, Snapshot,
 };
 
 /// The longest pause, from the moment in which an operator asks for it.
@@ -50,7 +50,7 @@ pub fn pause(
     now: Timestamp,
 ) -> Option<Change> {
     let facts = seen.facts.as_ref()?;
-    if matches!(facts.standing, Standing::Retired(_)) {
+    if matches!(facts.lifecycle, Lifecycle::Retired(_)) {
         return None;
     }
     let pause = Some(paused(seen, facts, until, now)?);
@@ -137,7 +137,7 @@ mod tests {
     }
 
     fn seen(facts: Facts) -> Snapshot {
-        let alive = (facts.standing == Standing::Present).then_some(facts.last_seen);
+        let alive = (facts.lifecycle == Lifecycle::Present).then_some(facts.last_seen);
         Snapshot { unit: unit(), alive, facts: Some(facts), stored: None }
     }
 
@@ -149,7 +149,7 @@ mod tests {
     fn offline() -> Snapshot {
         let (deadline, allowed) = (NOON, 48 * HOUR);
         let silence = Silence { deadline, detected_at: deadline, cause: Cause::Silence, allowed };
-        seen(Facts::new(Standing::Offline(silence), NOON - 48 * HOUR))
+        seen(Facts::new(Lifecycle::Offline(silence), NOON - 48 * HOUR))
     }
 
     fn ana() -> Acknowledgement {
@@ -161,7 +161,7 @@ mod tests {
         let id = offline().facts.unwrap().open_record(&unit()).unwrap().id;
         let other = RecordId { last_seen: NOON, ..id.clone() };
         assert_eq!(acknowledge(&offline(), Some(&other), Some(ana())), None);
-        assert_eq!(acknowledge(&seen(Facts::new(Standing::Present, NOON)), None, Some(ana())), None);
+        assert_eq!(acknowledge(&seen(Facts::new(Lifecycle::Present, NOON)), None, Some(ana())), None);
         let acknowledged = after(acknowledge(&offline(), Some(&id), Some(ana())).unwrap());
         let record = acknowledged.facts.as_ref().unwrap().open_record(&unit()).unwrap();
         assert!(record.is_acknowledged());
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn a_pause_moves_the_deadline_at_once_and_its_end_leaves_what_has_passed() {
         let (rules, heard) = (rules(), hearing(NOON));
-        let present = seen(Facts::new(Standing::Present, NOON - HOUR));
+        let present = seen(Facts::new(Lifecycle::Present, NOON - HOUR));
         let deadline_of = |seen: &Snapshot| deadline(seen, &rules, &heard).unwrap();
         let before = deadline_of(&present);
         let paused = after(pause(&present, Some(NOON + 100 * HOUR), &rules, &heard, NOON).unwrap());
@@ -226,7 +226,7 @@ mod tests {
         assert_eq!(Facts { pause: None, ..facts }, offline().facts.unwrap());
         let unknown = Snapshot { unit: unit(), alive: None, facts: None, stored: None };
         assert_eq!(pause(&unknown, Some(NOON + HOUR), &rules, &heard, NOON), None);
-        let retired = seen(Facts::new(Standing::Retired(NOON), NOON));
+        let retired = seen(Facts::new(Lifecycle::Retired(NOON), NOON));
         assert_eq!(pause(&retired, Some(NOON + HOUR), &rules, &heard, NOON), None);
     }
 }

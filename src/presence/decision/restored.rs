@@ -2,7 +2,7 @@
 
 use super::known_until;
 use crate::presence::{
-    Change, Closing, Facts, IndexChange, KeyChange, KindRules, OfflineRecord, Silence, Snapshot, Standing,
+    Change, Closing, Facts, IndexChange, KeyChange, KindRules, Lifecycle, OfflineRecord, Silence, Snapshot,
 };
 
 /// The change that writes the open record `lost` again, under the same id. If the unit was heard since, the change
@@ -10,7 +10,7 @@ use crate::presence::{
 /// record.
 pub fn restore(seen: &Snapshot, lost: &OfflineRecord, rules: &KindRules) -> Option<Change> {
     let facts = seen.facts.as_ref()?;
-    if !matches!(facts.standing, Standing::NeverSeen | Standing::Present) {
+    if !matches!(facts.lifecycle, Lifecycle::NeverSeen | Lifecycle::Present) {
         return None;
     }
     let silence = Silence {
@@ -20,7 +20,7 @@ pub fn restore(seen: &Snapshot, lost: &OfflineRecord, rules: &KindRules) -> Opti
         allowed: facts.policy(rules).allowed(),
     };
     let offline = Facts {
-        standing: Standing::Offline(silence),
+        lifecycle: Lifecycle::Offline(silence),
         last_seen: lost.last_seen,
         silent_from: lost.silent_from,
         checked_at: None,

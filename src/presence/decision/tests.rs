@@ -269,10 +269,10 @@ fn a_presumed_moment_holds_until_a_newer_heartbeat() {
             (heard, facts.last_seen, facts.silent_from),
             (HeartbeatResult::Refreshed, at, silent_from)
         );
-        let standing = Snapshot { alive: Some(at), facts: Some(facts), ..again.clone() };
+        let lifecycle = Snapshot { alive: Some(at), facts: Some(facts), ..again.clone() };
         let expected = (presumed + 108 * HOUR).max(at + 48 * HOUR);
-        assert_eq!(deadline(&standing, &rules(), &hearing), Some(expected), "{at}");
-        let Verdict::Alive(change) = check_deadline(&standing, &rules(), &hearing, now + HOUR) else {
+        assert_eq!(deadline(&lifecycle, &rules(), &hearing), Some(expected), "{at}");
+        let Verdict::Alive(change) = check_deadline(&lifecycle, &rules(), &hearing, now + HOUR) else {
             panic!()
         };
         let facts = change.facts.unwrap();
@@ -435,15 +435,6 @@ fn a_pause_is_a_blind_interval_of_one_unit() {
         assert_eq!(state(&paused, &rules(), &hearing, moment), state_then, "{moment}");
     }
     assert_eq!(deadline(&paused, &rules(), &hearing), Some(BEGIN + 148 * HOUR));
-}
-
-#[test]
-fn an_index_entry_of_an_unknown_unit_is_removed_with_its_key() {
-    let Verdict::Gone(change) = check_deadline(&unknown(), &rules(), &heard_until(BEGIN), BEGIN) else {
-        panic!()
-    };
-    assert_eq!((change.index, change.facts, change.record), (IndexChange::Take, None, None));
-    assert_eq!(change.key, KeyChange::Delete);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! When a silent unit is late and when it is due, and its state between these moments.
 
 use crate::clock::Timestamp;
-use crate::presence::{Facts, Hearing, KindRules, Ledger, Policy, Snapshot, Standing, State};
+use crate::presence::{Facts, Hearing, KindRules, Ledger, Lifecycle, Policy, Snapshot, State};
 
 /// When a silent unit is late, and when it is due.
 pub(super) struct Times {
@@ -53,9 +53,9 @@ pub(super) fn next_check(facts: &Facts, rules: &KindRules, hearing: &Hearing, no
 pub fn deadline(seen: &Snapshot, rules: &KindRules, hearing: &Hearing) -> Option<Timestamp> {
     let hearing = hearing.of(&rules.kind);
     let facts = seen.facts.as_ref()?;
-    match &facts.standing {
-        Standing::Offline(silence) => Some(silence.deadline),
-        Standing::Retired(_) => None,
+    match &facts.lifecycle {
+        Lifecycle::Offline(silence) => Some(silence.deadline),
+        Lifecycle::Retired(_) => None,
         _ => {
             let newest = facts.last_seen.max(seen.alive.unwrap_or(Timestamp::ZERO));
             let silent = facts.silent_since().max(newest);
@@ -68,10 +68,10 @@ pub fn deadline(seen: &Snapshot, rules: &KindRules, hearing: &Hearing) -> Option
 pub fn state(seen: &Snapshot, rules: &KindRules, hearing: &Hearing, now: Timestamp) -> Option<State> {
     let hearing = hearing.of(&rules.kind);
     let facts = seen.facts.as_ref()?;
-    match &facts.standing {
-        Standing::Offline(_) => return Some(State::Offline),
-        Standing::Retired(_) => return None,
-        Standing::NeverSeen | Standing::Present => {}
+    match &facts.lifecycle {
+        Lifecycle::Offline(_) => return Some(State::Offline),
+        Lifecycle::Retired(_) => return None,
+        Lifecycle::NeverSeen | Lifecycle::Present => {}
     }
     let newest = facts.last_seen.max(seen.alive.unwrap_or(Timestamp::ZERO));
     let asleep = facts.sleep.filter(|sleep| newest <= sleep.from);
@@ -82,7 +82,7 @@ pub fn state(seen: &Snapshot, rules: &KindRules, hearing: &Hearing, now: Timesta
     let times = times(facts, newest, silent, &facts.policy(rules), hearing);
     Some(if times.deadline < now {
         State::Unknown
-    } else if facts.standing == Standing::NeverSeen {
+    } else if facts.lifecycle == Lifecycle::NeverSeen {
         State::NeverSeen
     } else if times.late < now {
         State::Late

@@ -33,7 +33,7 @@ enum Follows {
     /// It has, and this time was blind: from, to, whether heartbeats may have been taken, whether operators are
     /// notified.
     Blind(i64, i64, bool, bool),
-    NotAttending,
+    NotAMember,
     /// The connection that ended was no member.
     NoMember,
 }
@@ -47,7 +47,7 @@ fn member(share: &str, client_id: &str, connection: u64) -> ShareMember {
 
 fn advance(state: &mut HearingState, subscription: Subscription, sent: i64) -> Follows {
     match state.advance(&subscription, at(sent), GAP) {
-        Err(NotAttending) => Follows::NotAttending,
+        Err(NotAMember) => Follows::NotAMember,
         Ok(None) => Heard(state.heard.map_or(0, Timestamp::as_millis)),
         Ok(Some(BlindInterval { interval, is_taken, is_notified })) => {
             assert_eq!(state.heard, Some(interval.to));
@@ -154,8 +154,8 @@ fn a_share_has_heard_as_far_as_the_least_of_its_members() {
             (member("all", "two", 1, 1800), Heard(1800)),
             (member("all", "two", 1, 1700), Heard(1800)),
             (member("all", "two", 1, 3000), Heard(2000)),
-            (member("all", "two", 2, 4000), Follows::NotAttending),
-            (member("all", "three", 1, 4000), Follows::NotAttending),
+            (member("all", "two", 2, 4000), Follows::NotAMember),
+            (member("all", "three", 1, 4000), Follows::NotAMember),
             (Leave("all", "two", 1), Heard(2000)),
             (Leave("all", "two", 1), Follows::NoMember),
             (member("all", "one", 1, 4000), Heard(4000)),
@@ -198,7 +198,7 @@ fn the_time_in_which_a_member_may_have_lost_messages_is_blind_however_short() {
             "it comes again",
             vec![
                 (Attend("all", "two", 2, 2500), Heard(1000)),
-                (member("all", "two", 1, 2600), Follows::NotAttending),
+                (member("all", "two", 1, 2600), Follows::NotAMember),
                 (member("all", "one", 1, 2700), Blind(1000, 2500, false, false)),
                 (member("all", "two", 2, 2800), Heard(2700)),
             ],
@@ -208,7 +208,7 @@ fn the_time_in_which_a_member_may_have_lost_messages_is_blind_however_short() {
             vec![
                 (member("all", "one", 1, 11_000), Heard(1000)),
                 (member("all", "one", 1, 11_001), Blind(1000, 11_001, false, true)),
-                (member("all", "two", 1, 11_002), Follows::NotAttending),
+                (member("all", "two", 1, 11_002), Follows::NotAMember),
             ],
         ),
         (
@@ -216,7 +216,7 @@ fn the_time_in_which_a_member_may_have_lost_messages_is_blind_however_short() {
             vec![
                 (Break("all", "two"), Heard(1000)),
                 (member("all", "one", 1, 2900), Blind(1000, 2900, false, false)),
-                (member("all", "two", 1, 3000), Follows::NotAttending),
+                (member("all", "two", 1, 3000), Follows::NotAMember),
                 (member("all", "one", 1, 3100), Heard(3100)),
             ],
         ),

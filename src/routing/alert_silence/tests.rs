@@ -17,9 +17,9 @@ fn id(number: u128) -> SilenceId {
     SilenceId::of_random(number)
 }
 
-fn wanted(matchers: &str, starts_at: Timestamp, ends_at: Timestamp) -> WantedSilence {
+fn wanted(matchers: &str, starts_at: Timestamp, ends_at: Timestamp) -> SilenceRequest {
     let (author, comment) = ("ana".to_owned(), "cable works".to_owned());
-    WantedSilence { matchers: parse_label_matchers(matchers).unwrap(), starts_at, ends_at, author, comment }
+    SilenceRequest { matchers: parse_label_matchers(matchers).unwrap(), starts_at, ends_at, author, comment }
 }
 
 fn silence(number: u128, matchers: &str, starts_at: Timestamp, ends_at: Timestamp) -> AlertSilence {
@@ -122,14 +122,14 @@ fn a_silence_that_makes_no_sense_is_refused() {
     let many = vec![parse_label_matchers("a=b").unwrap().remove(0); MAX_MATCHERS + 1];
     let long = format!("site=\"{}\"", "x".repeat(MAX_MATCHERS_BYTES));
     let cases = [
-        (WantedSilence { matchers: vec![], ..fine() }, SilenceError::NoMatcher),
+        (SilenceRequest { matchers: vec![], ..fine() }, SilenceError::NoMatcher),
         (wanted("site=~\".*\",room!=x", NOW, NOW + HOUR), SilenceError::MatchesEmpty),
-        (WantedSilence { matchers: many, ..fine() }, SilenceError::LongMatchers),
+        (SilenceRequest { matchers: many, ..fine() }, SilenceError::LongMatchers),
         (wanted(&long, NOW, NOW + HOUR), SilenceError::LongMatchers),
-        (WantedSilence { author: " ".to_owned(), ..fine() }, SilenceError::BadAuthor),
-        (WantedSilence { author: "a\nb".to_owned(), ..fine() }, SilenceError::BadAuthor),
-        (WantedSilence { comment: "x".repeat(MAX_COMMENT + 1), ..fine() }, SilenceError::BadComment),
-        (WantedSilence { comment: "\u{1b}[2J".to_owned(), ..fine() }, SilenceError::BadComment),
+        (SilenceRequest { author: " ".to_owned(), ..fine() }, SilenceError::BadAuthor),
+        (SilenceRequest { author: "a\nb".to_owned(), ..fine() }, SilenceError::BadAuthor),
+        (SilenceRequest { comment: "x".repeat(MAX_COMMENT + 1), ..fine() }, SilenceError::BadComment),
+        (SilenceRequest { comment: "\u{1b}[2J".to_owned(), ..fine() }, SilenceError::BadComment),
         (wanted("site=north", NOW + HOUR, NOW + HOUR), SilenceError::BadTimes),
         (wanted("site=north", NOW - 2 * HOUR, NOW - HOUR), SilenceError::BadTimes),
         (wanted("site=north", NOW - HOUR, NOW), SilenceError::BadTimes),
@@ -139,7 +139,7 @@ fn a_silence_that_makes_no_sense_is_refused() {
     }
     assert_eq!(put(&[], Some(id(1)), fine(), id(9), NOW), Err(SilenceError::Unknown(id(1))));
     let comment = "line\nbreak".to_owned();
-    let written = put(&[], None, WantedSilence { comment, ..fine() }, id(9), NOW).unwrap();
+    let written = put(&[], None, SilenceRequest { comment, ..fine() }, id(9), NOW).unwrap();
     assert_eq!((written.len(), written[0].id, written[0].updated_at), (1, id(9), NOW));
 }
 

@@ -11,7 +11,7 @@ use super::error::DatabaseResult;
 use crate::clock::Timestamp;
 use crate::presence::Hearing;
 use crate::store::notification::Notification;
-use crate::store::untold::{Untold, blindness_in, silence_in};
+use crate::store::unnotified::{Unnotified, blindness_in, silence_in};
 use crate::store::{Delivery, HearingStore, Result};
 use crate::store::{json::from_json, json::to_json};
 
@@ -20,13 +20,17 @@ const STEP: i64 = 100;
 
 /// Enters the configured receivers. Other receivers that were configured, or that have deliveries or dead letters, are
 /// absent from now on.
-pub(super) async fn enlist(engine: &EmbeddedEngine, names: &[String], now: Timestamp) -> Result<()> {
+pub(super) async fn register_receivers(
+    engine: &EmbeddedEngine,
+    names: &[String],
+    now: Timestamp,
+) -> Result<()> {
     let names = to_json(&names)?;
     let write = move |database: &Connection| {
         // An absent receiver stays so until its deliveries are brought up to date.
         database.execute(
             "INSERT OR IGNORE INTO receivers(name) SELECT value FROM json_each(?) \
-             UNION SELECT receiver FROM queue UNION SELECT receiver FROM letters",
+             UNION SELECT receiver FROM queue UNION SELECT receiver FROM dead_letters",
             [&names],
         )?;
         database.execute(
@@ -98,21 +102,21 @@ fn mark(
         }
     }
     for name in &past {
-        database.prepare_cached("INSERT OR REPLACE INTO untold VALUES(?, ?, ?)")?.execute([
+        database.prepare_cached("INSERT OR REPLACE INTO unnotified VALUES(?, ?, ?)")?.execute([
             receiver,
             name,
-            Untold::PAST,
+            Unnotified::PAST,
         ])?;
     }
     Ok((past.len(), waiting.last().map(|(lane_id, _)| *lane_id)))
 }
 
 /// The silences of these deliveries of which the receiver was not notified before, by name.
-pub(super) async fn untold(
+pub(super) async fn unnotified(
     engine: &EmbeddedEngine,
     receiver: &str,
     deliveries: &[Delivery],
-) -> Result<HashMap<String, Untold>> {
+) -> Result<HashMap<String, Unnotified>> {
     let names = |delivery: &Delivery| {
         let records = delivery.offline.iter().chain(&delivery.online);
         let records: Vec<String> = records.map(|record| silence_in(&delivery.group, record)).collect();
@@ -125,16 +129,16 @@ pub(super) async fn untold(
     }
     let receiver = receiver.to_owned();
     let read = move |database: &Connection| {
-        let mut any = database.prepare_cached("SELECT 1 FROM untold WHERE receiver = ? LIMIT 1")?;
+        let mut any = database.prepare_cached("SELECT 1 FROM unnotified WHERE receiver = ? LIMIT 1")?;
         let mut select =
-            database.prepare_cached("SELECT letter FROM untold WHERE receiver = ? AND silence = ?")?;
+            database.prepare_cached("SELECT letter FROM unnotified WHERE receiver = ? AND silence = ?")?;
         let mut known = HashMap::new();
         if !any.exists([&receiver])? {
             return Ok(known);
         }
         for name in &names {
             let mark = select.query_row([&receiver, name], |row| row.get::<_, String>(0)).optional()?;
-            known.extend(mark.map(|mark| (name.clone(), Untold::of(&mark))));
+            known.extend(mark.map(|mark| (name.clone(), Unnotified::of(&mark))));
         }
         Ok(known)
     };

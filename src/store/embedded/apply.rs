@@ -208,9 +208,11 @@ impl<'a> UnitStatements<'a> {
     fn new(database: &'a Connection) -> rusqlite::Result<UnitStatements<'a>> {
         let find = |sql| database.prepare_cached(sql);
         Ok(UnitStatements {
-            insert: find("INSERT INTO units(id, name, facts, alive, look, after) VALUES(?, ?, ?, ?, ?, ?)")?,
+            insert: find(
+                "INSERT INTO units(id, name, facts, alive, next_check, after) VALUES(?, ?, ?, ?, ?, ?)",
+            )?,
             update: find(
-                "UPDATE units SET name = ?, facts = ?, alive = ?, look = ?, after = ? WHERE id = ?",
+                "UPDATE units SET name = ?, facts = ?, alive = ?, next_check = ?, after = ? WHERE id = ?",
             )?,
             delete: find("DELETE FROM units WHERE id = ?")?,
         })
@@ -254,7 +256,7 @@ fn write_records(database: &Connection, records: &[(u16, &RecordRow)]) -> Databa
             list("(?, ?, ?, ?, ?)")
         ))?;
         // A failure rolls back the whole transaction, so the statement keeps no journal of its own.
-        let insert = format!("INSERT OR FAIL INTO outbox(partition, news) VALUES {}", list("(?, ?)"));
+        let insert = format!("INSERT OR FAIL INTO outbox(partition, event) VALUES {}", list("(?, ?)"));
         let mut event = database.prepare_cached(&insert)?;
         for some in some.chunks(rows) {
             let mut of_records: Vec<&dyn ToSql> = Vec::with_capacity(5 * rows);

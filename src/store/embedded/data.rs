@@ -11,7 +11,7 @@ use super::last_seen::unit_id;
 use super::queries::PAGE;
 use super::stored::text;
 use crate::clock::Timestamp;
-use crate::presence::{Standing, Unit};
+use crate::presence::{Lifecycle, Unit};
 use crate::store::{DataStore, Reading, Result, Value, encoding};
 
 /// A value on its way to disk.
@@ -123,5 +123,5 @@ fn is_known(database: &Connection, id: i64, name: &str) -> DatabaseResult<bool> 
     let mut select = database.prepare_cached("SELECT facts FROM units WHERE id = ? AND name = ?")?;
     let facts = select.query_row(params![id, name], |row| Ok(text(row, 0)?.into_owned())).optional()?;
     let facts = facts.and_then(|facts| encoding::decode(&facts));
-    Ok(facts.is_some_and(|facts| !matches!(facts.standing, Standing::Retired(_))))
+    Ok(facts.is_some_and(|facts| !matches!(facts.lifecycle, Lifecycle::Retired(_))))
 }

@@ -19,7 +19,7 @@ use crate::store::{EngineError, Result};
 /// Marks a file as a fleet of Rollcall.
 const APPLICATION: i32 = 0x526f_6c6c;
 /// The version of the layout below.
-const LAYOUT: i32 = 1;
+const LAYOUT: i32 = 2;
 
 /// The writer's cache: during a storm the indexes of the records change again and
 /// again. Pages that do not fit are written to the log early, and once
@@ -38,10 +38,10 @@ const LOG_BYTES: i64 = 64 * 1024 * 1024;
 ///
 /// | table | content |
 /// |---|---|
-/// | `meta` | `fleet` id, `partitions`; `silences`: the version of the alert silences; `ears`: the state of hearing (JSON), see `in_memory_hearing.rs`; `number` of the last flush; `kept`: that number, and how many rows `beats` and `pages` have after it |
-/// | `units` | name, facts (see `store/encoding.rs`), expiry key and next check as of the last change; `after`: beats of this number and before are older |
-/// | `beats` | last seen times since then, by flush number: 2 bytes partition, 4 slot, 6 time, little endian |
-/// | `pages` | last seen times of `beats` up to this number, 512 units to a page, 6 bytes each |
+/// | `meta` | `fleet` id, `partitions`; `silences`: the version of the alert silences; `hearing`: the state of hearing (JSON), see `in_memory_hearing.rs`; `number` of the last flush; `kept`: that number, and how many rows `heartbeats` and `pages` have after it |
+/// | `units` | name, facts (see `store/encoding.rs`), expiry key and next check as of the last change; `after`: heartbeats of this number and before are older |
+/// | `heartbeats` | last seen times since then, by flush number: 2 bytes partition, 4 slot, 6 time, little endian |
+/// | `pages` | last seen times of `heartbeats` up to this number, 512 units to a page, 6 bytes each |
 /// | `data` | the newest value of each unit and metric; deleted with its unit |
 /// | `blind` | blind intervals |
 /// | `records` | offline records by id (JSON) |
@@ -49,13 +49,13 @@ const LOG_BYTES: i64 = 64 * 1024 * 1024;
 /// | `groups`, `members` | groups and their members: which wait for a notification, and which receivers were notified; a member's letter as in `groups.rs` |
 /// | `lasting` | members of groups that units share, or that are looked at again: receivers were notified of their silences, which last; `at`: when |
 /// | `reminders` | when groups with such members are looked at again, for a reminder or an escalation |
-/// | `flaps` | the last transitions of units whose kinds have flap detection (JSON); `look`: when the unit is looked at |
+/// | `flaps` | the last transitions of units whose kinds have flap detection (JSON); `next_check`: when the unit is looked at |
 /// | `notifications` | sealed notifications (JSON), and to how many receivers they are still to be delivered |
 /// | `queue`, `lanes` | the next attempt for each receiver and group; its notifications in order |
-/// | `letters`, `untold` | dead letters (JSON), and the silences in them or, with `-`, those that were over before their receiver came back |
-/// | `down`, `fallen` | receivers with a fallback that take nothing, since when; the part of their lanes that the fallback got too |
+/// | `dead_letters`, `unnotified` | dead letters (JSON), and the silences in them or, with `-`, those that were over before their receiver came back |
+/// | `down`, `fallback_done` | receivers with a fallback that take nothing, since when; the part of their lanes that the fallback got too |
 /// | `attempts` | the record of attempts to deliver: a line (JSON) for each attempt of one step; `total`: how many bytes were written up to it |
-/// | `timers` | timers by id, see `store/timer_text.rs`; `look`: when one that waits is looked at, its moment unless its type is not configured; `kept`: until when one that has ended is kept |
+/// | `timers` | timers by id, see `store/timer_text.rs`; `next_check`: when one that waits is looked at, its moment unless its type is not configured; `kept`: until when one that has ended is kept |
 /// | `timer_counts` | how many timers of each type wait |
 /// | `timer_attempts` | attempts to deliver timers at most once that have no outcome, and when they began |
 /// | `receivers` | receivers that are or were configured; `absent`: since when one is not |
@@ -65,8 +65,8 @@ const LOG_BYTES: i64 = 64 * 1024 * 1024;
 const TABLES: &str = "
 CREATE TABLE meta(name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE units(id INTEGER PRIMARY KEY, name TEXT NOT NULL, facts TEXT NOT NULL, alive INTEGER,
-  look INTEGER, after INTEGER NOT NULL);
-CREATE TABLE beats(id INTEGER PRIMARY KEY, number INTEGER NOT NULL, entries BLOB NOT NULL);
+  next_check INTEGER, after INTEGER NOT NULL);
+CREATE TABLE heartbeats(id INTEGER PRIMARY KEY, number INTEGER NOT NULL, entries BLOB NOT NULL);
 CREATE TABLE pages(id INTEGER PRIMARY KEY, number INTEGER NOT NULL, times BLOB NOT NULL);
 CREATE TABLE data(id INTEGER NOT NULL, metric TEXT NOT NULL, at INTEGER NOT NULL, value TEXT NOT NULL,
   PRIMARY KEY(id, metric)) WITHOUT ROWID;
@@ -77,7 +77,7 @@ CREATE TABLE records(id TEXT NOT NULL UNIQUE, partition INTEGER NOT NULL, detect
 CREATE INDEX records_newest ON records(detected, id);
 CREATE INDEX records_open ON records(detected, id) WHERE closed IS NULL;
 CREATE INDEX records_closed ON records(closed) WHERE closed IS NOT NULL;
-CREATE TABLE outbox(id INTEGER PRIMARY KEY AUTOINCREMENT, partition INTEGER NOT NULL, news TEXT NOT NULL);
+CREATE TABLE outbox(id INTEGER PRIMARY KEY AUTOINCREMENT, partition INTEGER NOT NULL, event TEXT NOT NULL);
 CREATE TABLE groups(id INTEGER PRIMARY KEY, partition INTEGER NOT NULL, key TEXT NOT NULL UNIQUE, body TEXT NOT NULL,
   due INTEGER, sealed INTEGER);
 CREATE INDEX groups_due ON groups(due) WHERE due IS NOT NULL;
@@ -92,42 +92,38 @@ CREATE INDEX queue_at ON queue(receiver, at);
 CREATE TABLE lanes(id INTEGER PRIMARY KEY AUTOINCREMENT, receiver TEXT NOT NULL, grp TEXT NOT NULL,
   notification TEXT NOT NULL, attempts INTEGER NOT NULL DEFAULT 0);
 CREATE INDEX lanes_of ON lanes(receiver, grp, id);
-CREATE TABLE letters(receiver TEXT NOT NULL, id TEXT NOT NULL, partition INTEGER NOT NULL, at INTEGER NOT NULL,
+CREATE TABLE dead_letters(receiver TEXT NOT NULL, id TEXT NOT NULL, partition INTEGER NOT NULL, at INTEGER NOT NULL,
   letter TEXT NOT NULL, UNIQUE(receiver, id));
-CREATE INDEX letters_newest ON letters(receiver, at);
-CREATE TABLE untold(receiver TEXT NOT NULL, silence TEXT NOT NULL, letter TEXT NOT NULL,
+CREATE INDEX dead_letters_newest ON dead_letters(receiver, at);
+CREATE TABLE unnotified(receiver TEXT NOT NULL, silence TEXT NOT NULL, letter TEXT NOT NULL,
   PRIMARY KEY(receiver, silence)) WITHOUT ROWID;
-";
-
-/// Additions of later versions, which earlier versions ignore.
-const ADDED: &str = "
-CREATE INDEX IF NOT EXISTS members_named ON members(member);
-CREATE TABLE IF NOT EXISTS receivers(name TEXT PRIMARY KEY, absent INTEGER) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS reminders(grp INTEGER PRIMARY KEY, due INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS lasting(grp INTEGER NOT NULL, member TEXT NOT NULL, at INTEGER NOT NULL,
+CREATE INDEX members_named ON members(member);
+CREATE TABLE receivers(name TEXT PRIMARY KEY, absent INTEGER) WITHOUT ROWID;
+CREATE TABLE reminders(grp INTEGER PRIMARY KEY, due INTEGER NOT NULL);
+CREATE TABLE lasting(grp INTEGER NOT NULL, member TEXT NOT NULL, at INTEGER NOT NULL,
   PRIMARY KEY(grp, member)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS silences(id TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS shared(state TEXT NOT NULL, name TEXT NOT NULL, body TEXT NOT NULL,
+CREATE TABLE silences(id TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE shared(state TEXT NOT NULL, name TEXT NOT NULL, body TEXT NOT NULL,
   PRIMARY KEY(state, name)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS audit(id INTEGER PRIMARY KEY AUTOINCREMENT, entry TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS attempts(id INTEGER PRIMARY KEY AUTOINCREMENT, at INTEGER NOT NULL, total INTEGER NOT NULL,
+CREATE TABLE audit(id INTEGER PRIMARY KEY AUTOINCREMENT, entry TEXT NOT NULL);
+CREATE TABLE attempts(id INTEGER PRIMARY KEY AUTOINCREMENT, at INTEGER NOT NULL, total INTEGER NOT NULL,
   text TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS down(receiver TEXT PRIMARY KEY, since INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS fallen(lane INTEGER PRIMARY KEY);
-CREATE TABLE IF NOT EXISTS flaps(unit TEXT PRIMARY KEY, partition INTEGER NOT NULL, look INTEGER NOT NULL,
+CREATE TABLE down(receiver TEXT PRIMARY KEY, since INTEGER NOT NULL);
+CREATE TABLE fallback_done(lane INTEGER PRIMARY KEY);
+CREATE TABLE flaps(unit TEXT PRIMARY KEY, partition INTEGER NOT NULL, next_check INTEGER NOT NULL,
   body TEXT NOT NULL) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS flaps_look ON flaps(look);
-CREATE INDEX IF NOT EXISTS attempts_newest ON attempts(at);
-CREATE TABLE IF NOT EXISTS timers(id TEXT PRIMARY KEY, partition INTEGER NOT NULL, due INTEGER NOT NULL, look INTEGER,
+CREATE INDEX flaps_next_check ON flaps(next_check);
+CREATE INDEX attempts_newest ON attempts(at);
+CREATE TABLE timers(id TEXT PRIMARY KEY, partition INTEGER NOT NULL, due INTEGER NOT NULL, next_check INTEGER,
   kept INTEGER, body TEXT NOT NULL) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS timers_waiting ON timers(look) WHERE look IS NOT NULL;
-CREATE INDEX IF NOT EXISTS timers_ended ON timers(due) WHERE look IS NULL;
-CREATE INDEX IF NOT EXISTS timers_kept ON timers(kept) WHERE kept IS NOT NULL;
-CREATE TABLE IF NOT EXISTS timer_counts(partition INTEGER NOT NULL, type TEXT NOT NULL, waiting INTEGER NOT NULL,
+CREATE INDEX timers_waiting ON timers(next_check) WHERE next_check IS NOT NULL;
+CREATE INDEX timers_ended ON timers(due) WHERE next_check IS NULL;
+CREATE INDEX timers_kept ON timers(kept) WHERE kept IS NOT NULL;
+CREATE TABLE timer_counts(partition INTEGER NOT NULL, type TEXT NOT NULL, waiting INTEGER NOT NULL,
   PRIMARY KEY(partition, type)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS timer_attempts(receiver TEXT NOT NULL, timer TEXT NOT NULL, due INTEGER NOT NULL,
+CREATE TABLE timer_attempts(receiver TEXT NOT NULL, timer TEXT NOT NULL, due INTEGER NOT NULL,
   partition INTEGER NOT NULL, at INTEGER NOT NULL, PRIMARY KEY(receiver, timer, due)) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS timer_attempts_oldest ON timer_attempts(at);
+CREATE INDEX timer_attempts_oldest ON timer_attempts(at);
 ";
 
 /// Opens the fleet of a directory, for writing, or creates it. Answers the number of its partitions, too.
@@ -154,8 +150,6 @@ pub(super) fn open(directory: &mut Directory, partitions: Option<u16>) -> Result
         }
         let found: u16 = meta(&connection, "partitions")?;
         check_partitions(found, partitions, &path)?;
-        connection.execute_batch(ADDED)?;
-        connection.execute_batch(quarantine::TABLE)?;
         quarantine::register_fits(&connection)?;
         let fleet = meta(&connection, "fleet")?;
         Ok((connection, found, fleet))
@@ -266,7 +260,8 @@ fn identify(connection: &Connection, path: &Path) -> DatabaseResult<Contents> {
         (0, 0) if tables == 0 => Ok(Contents::Nothing),
         (APPLICATION, LAYOUT) => Ok(Contents::Fleet),
         (APPLICATION, other) => Err(EngineError::Refused(format!(
-            "the fleet in {directory} is written in layout {other}, this rollcall knows layout {LAYOUT}; use the version \
+            "the fleet in {directory} is written in layout {other}, this rollcall knows layout {LAYOUT}; use the \
+             version \
              of rollcall that wrote it"
         ))
         .into()),
@@ -280,6 +275,7 @@ fn identify(connection: &Connection, path: &Path) -> DatabaseResult<Contents> {
 fn create(connection: &mut Connection, partitions: u16) -> DatabaseResult<()> {
     let transaction = connection.transaction()?;
     transaction.execute_batch(TABLES)?;
+    transaction.execute_batch(quarantine::TABLE)?;
     let fleet = format!("{:016x}", rand::random::<u64>());
     transaction.execute("INSERT INTO meta VALUES('fleet', ?)", [fleet])?;
     transaction.execute("INSERT INTO meta VALUES('partitions', ?)", [partitions])?;

@@ -16,7 +16,7 @@ use super::kept::OnRecord;
 use super::{EmbeddedEngine, absence, fallback, quarantine};
 use crate::clock::Timestamp;
 use crate::store::notification::{Notification, Readable};
-use crate::store::untold::leave_out_untold;
+use crate::store::unnotified::leave_out_untold;
 use crate::store::{Backlog, Delivery, DeliveryStore, End, Ended, EngineError, MAX_STEP, MeantFor, Result};
 use crate::store::{attempts::texts, json::to_json};
 use crate::telemetry::Stored;
@@ -67,8 +67,8 @@ impl DeliveryStore for EmbeddedEngine {
         if !broken.is_empty() {
             self.finish(broken, now, OnRecord::nothing(now)).await?;
         }
-        let untold = absence::untold(self, receiver, &deliveries).await?;
-        leave_out_untold(self, &self.telemetry, receiver, deliveries, &untold, now).await
+        let unnotified = absence::unnotified(self, receiver, &deliveries).await?;
+        leave_out_untold(self, &self.telemetry, receiver, deliveries, &unnotified, now).await
     }
 
     async fn first_lease(&self, partitions: &[u16], receiver: &str) -> Result<Option<Timestamp>> {
@@ -129,7 +129,7 @@ impl DeliveryStore for EmbeddedEngine {
             select.query_row([&receiver, &partitions], |row| row.get::<_, i64>(0))
         };
         let counted = move |database: &Connection| {
-            let (waiting, dead) = (count(database, "queue")?, count(database, "letters")?);
+            let (waiting, dead) = (count(database, "queue")?, count(database, "dead_letters")?);
             Ok(Backlog { waiting: waiting as u64, dead: dead as u64 })
         };
         self.readers.read(counted).await

@@ -81,11 +81,11 @@ fn records(database: &Connection, partition: u16, items: &mut Vec<MigrationItem>
     for json in all(database, select, [partition], |row| row.get::<_, String>(0))? {
         items.push(MigrationItem::Record(from_json("a record", &json)?));
     }
-    let select = "SELECT news FROM outbox WHERE partition = ? ORDER BY id";
+    let select = "SELECT event FROM outbox WHERE partition = ? ORDER BY id";
     for json in all(database, select, [partition], |row| row.get::<_, String>(0))? {
         items.push(MigrationItem::OutboxEvent(from_json("an event in the outbox", &json)?));
     }
-    let select = "SELECT letter FROM letters WHERE partition = ?";
+    let select = "SELECT letter FROM dead_letters WHERE partition = ?";
     for json in all(database, select, [partition], |row| row.get::<_, String>(0))? {
         items.push(MigrationItem::Letter(Box::new(from_json("a dead letter", &json)?)));
     }
@@ -145,7 +145,7 @@ fn timers(database: &Connection, partition: u16, items: &mut Vec<MigrationItem>)
 
 fn lanes(database: &Connection, partition: u16, items: &mut Vec<MigrationItem>) -> DatabaseResult<()> {
     let select = "SELECT receiver, grp, at, notification, attempts, lane IS NOT NULL FROM queue \
-                  JOIN lanes USING (receiver, grp) LEFT JOIN fallen ON lane = lanes.id \
+                  JOIN lanes USING (receiver, grp) LEFT JOIN fallback_done ON lane = lanes.id \
                   WHERE partition = ? ORDER BY receiver, grp, lanes.id";
     let rows = all(database, select, [partition], |row| {
         Ok((row.get(0)?, row.get(1)?, moment(row.get(2)?), row.get(3)?, row.get(4)?, row.get(5)?))

@@ -58,7 +58,9 @@ pub(super) async fn fall_back(
 
 /// Removes the marks of groups that wait no more.
 fn forget_marks(database: &Connection) -> DatabaseResult<()> {
-    database.prepare_cached("DELETE FROM fallen WHERE lane NOT IN (SELECT id FROM lanes)")?.execute([])?;
+    database
+        .prepare_cached("DELETE FROM fallback_done WHERE lane NOT IN (SELECT id FROM lanes)")?
+        .execute([])?;
     Ok(())
 }
 
@@ -74,7 +76,7 @@ fn copy(
     let mut select = database.prepare_cached(
         "SELECT lanes.id, grp, notification, CAST(body AS BLOB) FROM lanes \
          LEFT JOIN notifications ON notifications.id = notification \
-         WHERE receiver = ? AND lanes.id > ? AND lanes.id NOT IN (SELECT lane FROM fallen) ORDER BY lanes.id LIMIT ?",
+         WHERE receiver = ? AND lanes.id > ? AND lanes.id NOT IN (SELECT lane FROM fallback_done) ORDER BY lanes.id LIMIT ?",
     )?;
     type Row = (i64, String, String, Option<Vec<u8>>);
     let rows = select.query_map(params![receiver, after, STEP], |row| {
@@ -87,7 +89,7 @@ fn copy(
         if !wanted.contains(&partition) {
             continue;
         }
-        database.prepare_cached("INSERT OR IGNORE INTO fallen(lane) VALUES(?)")?.execute([lane])?;
+        database.prepare_cached("INSERT OR IGNORE INTO fallback_done(lane) VALUES(?)")?.execute([lane])?;
         // One that cannot be read is left out, as for its receiver.
         let notification = body.as_ref().and_then(|body| Notification::read(group, body).notification);
         let Some(notification) = notification.and_then(|one| one.part_of_fallback(to)) else { continue };

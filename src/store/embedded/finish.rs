@@ -80,11 +80,11 @@ pub(super) fn finish_one(
     let partition = partition_of_group(group, partitions);
     let at = now.as_millis();
     database
-        .prepare_cached("INSERT OR REPLACE INTO letters VALUES(?, ?, ?, ?, ?)")?
+        .prepare_cached("INSERT OR REPLACE INTO dead_letters VALUES(?, ?, ?, ?, ?)")?
         .execute(params![receiver, id, partition, at, letter])?;
     for silence in silences {
         database
-            .prepare_cached("INSERT OR REPLACE INTO untold VALUES(?, ?, ?)")?
+            .prepare_cached("INSERT OR REPLACE INTO unnotified VALUES(?, ?, ?)")?
             .execute([receiver, silence, id])?;
     }
     Ok(())

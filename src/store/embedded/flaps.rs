@@ -36,8 +36,8 @@ impl FlapStore for EmbeddedEngine {
         let partitions = to_json(&partitions)?;
         let read = move |database: &Connection| {
             let mut select = database.prepare_cached(
-                "SELECT unit, body FROM flaps WHERE look <= ? AND partition IN (SELECT value FROM json_each(?)) \
-                 ORDER BY look LIMIT ?",
+                "SELECT unit, body FROM flaps WHERE next_check <= ? AND partition IN (SELECT value FROM json_each(?)) \
+                 ORDER BY next_check LIMIT ?",
             )?;
             let rows = select.query_map(params![now.as_millis(), partitions, limit as i64], |row| {
                 Ok((text(row, 0)?.into_owned(), text(row, 1)?.into_owned()))
@@ -52,7 +52,7 @@ impl FlapStore for EmbeddedEngine {
         let partitions = to_json(&partitions)?;
         let read = move |database: &Connection| {
             let mut select = database.prepare_cached(
-                "SELECT look FROM flaps WHERE partition IN (SELECT value FROM json_each(?)) ORDER BY look LIMIT 1",
+                "SELECT next_check FROM flaps WHERE partition IN (SELECT value FROM json_each(?)) ORDER BY next_check LIMIT 1",
             )?;
             let first: Option<i64> = select.query_row([&partitions], |row| row.get(0)).optional()?;
             Ok(first.map(Timestamp::from_millis))
@@ -87,9 +87,11 @@ fn write_if_same(database: &Connection, change: &FlapChange, partitions: u16) ->
         return Ok(false);
     }
     match after {
-        Some((body, look)) => database
-            .prepare_cached("INSERT OR REPLACE INTO flaps(unit, partition, look, body) VALUES(?, ?, ?, ?)")?
-            .execute(params![name, partition_of(unit, partitions), look.as_millis(), body])?,
+        Some((body, next_check)) => database
+            .prepare_cached(
+                "INSERT OR REPLACE INTO flaps(unit, partition, next_check, body) VALUES(?, ?, ?, ?)",
+            )?
+            .execute(params![name, partition_of(unit, partitions), next_check.as_millis(), body])?,
         None => database.prepare_cached("DELETE FROM flaps WHERE unit = ?")?.execute([name])?,
     };
     Ok(true)

@@ -13,7 +13,7 @@ use super::last_seen::unit_id;
 use super::silences::insert_audit;
 use super::{Config, database};
 use crate::clock::Timestamp;
-use crate::presence::{Hearing, Timer, TimerStanding, stored_since};
+use crate::presence::{Hearing, Timer, TimerLifecycle, stored_since};
 use crate::store::json::to_json;
 use crate::store::notification::is_final;
 use crate::store::shared::VERSION;
@@ -22,11 +22,11 @@ use crate::store::{EngineError, Result, StoredAttempts, group_of_timer, partitio
 use crate::store::{migration::Importer, migration::MigrationItem};
 
 /// Tables that must be empty before an import.
-const MUST_BE_EMPTY: [&str; 6] = ["units", "records", "outbox", "groups", "letters", "timers"];
+const MUST_BE_EMPTY: [&str; 6] = ["units", "records", "outbox", "groups", "dead_letters", "timers"];
 /// Tables in which an emptied fleet may have rows; an import clears them. Old last seen times would count for the
 /// units that get their slots.
 const CLEARED: [&str; 21] = [
-    "beats",
+    "heartbeats",
     "pages",
     "data",
     "blind",
@@ -38,10 +38,10 @@ const CLEARED: [&str; 21] = [
     "queue",
     "lanes",
     "receivers",
-    "untold",
+    "unnotified",
     "attempts",
     "down",
-    "fallen",
+    "fallback_done",
     "silences",
     "audit",
     "shared",
@@ -112,7 +112,7 @@ fn begin(database: &Connection, config: &Config) -> DatabaseResult<()> {
     for table in CLEARED {
         database.execute(&format!("DELETE FROM {table}"), [])?;
     }
-    // It counts rows of `beats` and `pages`, which are empty now.
+    // It counts rows of `heartbeats` and `pages`, which are empty now.
     database.execute("DELETE FROM meta WHERE name = 'kept'", [])?;
     Ok(())
 }
@@ -149,12 +149,13 @@ impl TargetDatabase {
                 self.execute("INSERT OR REPLACE INTO meta VALUES('silences', 'moved')", [])
             }
             MigrationItem::Attempts(StoredAttempts { at, text }) => {
-                let insert = "INSERT INTO attempts(at, total, text) SELECT ?1, coalesce(max(total), 0) + length(?2), ?2 \
+                let insert = "INSERT INTO attempts(at, total, text) SELECT ?1, coalesce(max(total), 0) + length(?2), \
+                              ?2 \
                               FROM (SELECT total FROM attempts ORDER BY id DESC LIMIT 1)";
                 self.execute(insert, params![at.as_millis(), text])
             }
             MigrationItem::Flaps { unit, text } => {
-                let insert = "INSERT INTO flaps(unit, partition, look, body) VALUES(?, ?, 0, ?)";
+                let insert = "INSERT INTO flaps(unit, partition, next_check, body) VALUES(?, ?, 0, ?)";
                 let partition = partition_of(unit, self.partitions);
                 self.execute(insert, params![unit.to_string(), partition, text])
             }
@@ -176,7 +177,7 @@ impl TargetDatabase {
                 let (id, name) = (unit_id(partition, *slot), unit.to_string());
                 *slot += 1;
                 self.execute(
-                    "INSERT INTO units(id, name, facts, alive, look, after) VALUES(?, ?, ?, ?, ?, 0)",
+                    "INSERT INTO units(id, name, facts, alive, next_check, after) VALUES(?, ?, ?, ?, ?, 0)",
                     params![id, name, facts, ms(alive), ms(next_check)],
                 )
             }
@@ -207,7 +208,7 @@ impl TargetDatabase {
             MigrationItem::OutboxEvent(event) => {
                 let of_unit = event.record().map(|record| partition_of(&record.id.unit, self.partitions));
                 let partition = of_unit.unwrap_or(self.partitions);
-                let insert = "INSERT INTO outbox(partition, news) VALUES(?, ?)";
+                let insert = "INSERT INTO outbox(partition, event) VALUES(?, ?)";
                 self.execute(insert, params![partition, to_json(event)?])
             }
             _ => Ok(()),
@@ -254,9 +255,9 @@ impl TargetDatabase {
 
     fn insert_timer(&self, timer: &Timer, kept: &Option<Timestamp>) -> DatabaseResult<()> {
         let partition = self.partition(&group_of_timer(&timer.id));
-        let (is_waiting, due) = (timer.standing == TimerStanding::Waiting, timer.due.as_millis());
+        let (is_waiting, due) = (timer.lifecycle == TimerLifecycle::Waiting, timer.due.as_millis());
         self.execute(
-            "INSERT INTO timers(id, partition, due, look, kept, body) VALUES(?, ?, ?, ?, ?, ?)",
+            "INSERT INTO timers(id, partition, due, next_check, kept, body) VALUES(?, ?, ?, ?, ?, ?)",
             params![timer.id.as_str(), partition, due, is_waiting.then_some(due), ms(kept), encode(timer)],
         )?;
         let count = "INSERT INTO timer_counts(partition, type, waiting) VALUES(?1, ?2, ?3) \
@@ -278,7 +279,7 @@ impl TargetDatabase {
                     let attempts = if index == 0 { *attempts } else { 0 };
                     self.execute(insert, params![receiver, group, id, attempts])?;
                     if index < *copied {
-                        self.execute("INSERT INTO fallen(lane) VALUES(last_insert_rowid())", [])?;
+                        self.execute("INSERT INTO fallback_done(lane) VALUES(last_insert_rowid())", [])?;
                     }
                 }
                 Ok(())
@@ -287,10 +288,10 @@ impl TargetDatabase {
                 let (id, delivery) = (letter.delivery.notification(), &letter.delivery);
                 let partition = self.partition(&delivery.group.key);
                 let (at, json) = (letter.at.as_millis(), to_json(letter)?);
-                let insert = "INSERT INTO letters VALUES(?, ?, ?, ?, ?)";
+                let insert = "INSERT INTO dead_letters VALUES(?, ?, ?, ?, ?)";
                 self.execute(insert, params![delivery.receiver, id, partition, at, json])?;
                 for silence in delivery.silences_lost() {
-                    let insert = "INSERT OR REPLACE INTO untold VALUES(?, ?, ?)";
+                    let insert = "INSERT OR REPLACE INTO unnotified VALUES(?, ?, ?)";
                     self.execute(insert, params![delivery.receiver, silence, id])?;
                 }
                 Ok(())
@@ -301,7 +302,7 @@ impl TargetDatabase {
 
     fn complete(&mut self, hearing: &Hearing) -> DatabaseResult<()> {
         let heard = InMemoryHearing::restore(hearing).stored();
-        self.execute("INSERT OR REPLACE INTO meta VALUES('ears', ?)", [to_json(&heard)?])?;
+        self.execute("INSERT OR REPLACE INTO meta VALUES('hearing', ?)", [to_json(&heard)?])?;
         for interval in hearing.ledger.intervals() {
             let (start, until) = (interval.from.as_millis(), interval.to.as_millis());
             self.execute("INSERT INTO blind(start, until) VALUES(?, ?)", [start, until])?;

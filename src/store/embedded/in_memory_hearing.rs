@@ -87,7 +87,7 @@ impl InMemoryHearing {
         }
         self.extend_resumed(subscription, sent);
         self.state.is_lost |= self.is_removed;
-        let Ok(blind) = self.state.advance(subscription, sent, gap) else { return Advance::NotAttending };
+        let Ok(blind) = self.state.advance(subscription, sent, gap) else { return Advance::NotAMember };
         let Some(blind) = blind else { return Advance::Heard(None) };
         let BlindInterval { interval, is_taken, is_notified } = blind;
         let is_loss = std::mem::take(&mut self.is_removed);

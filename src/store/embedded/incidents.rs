@@ -28,7 +28,7 @@ impl EmbeddedEngine {
     ) -> Result<KeptIncident> {
         let kept = self.kept(&delivery.group, before, after, now)?;
         let (id, notified) = (delivery.notification().to_owned(), incident_json(notified)?);
-        let judgement = Judgement { kept, id, notified };
+        let judgement = IncidentUpdate { kept, id, notified };
         self.writer.write("keep_incident", move |database: &Connection| judgement.write(database)).await
     }
 
@@ -56,8 +56,8 @@ impl EmbeddedEngine {
         before: Option<&str>,
         after: Option<&GroupIncident>,
         now: Timestamp,
-    ) -> Result<Kept> {
-        Ok(Kept {
+    ) -> Result<IncidentChange> {
+        Ok(IncidentChange {
             group: group.key.clone(),
             group_json: to_json(group)?,
             partition: partition_of_group(&group.key, self.memory.partitions()),
@@ -69,7 +69,7 @@ impl EmbeddedEngine {
 }
 
 /// The incident that a group keeps, ready to be written.
-struct Kept {
+struct IncidentChange {
     group: String,
     group_json: String,
     partition: u16,
@@ -78,14 +78,14 @@ struct Kept {
     over_at: Timestamp,
 }
 
-impl Kept {
+impl IncidentChange {
     /// Whether the group still keeps the incident that was read.
     fn is_same(&self, database: &Connection) -> rusqlite::Result<bool> {
         Ok(member(database, &self.group)? == self.before)
     }
 
     fn write(&self, database: &Connection) -> rusqlite::Result<()> {
-        let Kept { group, after, over_at, .. } = self;
+        let IncidentChange { group, after, over_at, .. } = self;
         let insert =
             "INSERT OR REPLACE INTO members SELECT id, ?, ?, 0, NULL, ?, NULL FROM groups WHERE key = ?";
         let delete = "DELETE FROM members WHERE member = ? AND grp = (SELECT id FROM groups WHERE key = ?)";
@@ -110,17 +110,17 @@ impl Kept {
 }
 
 /// A judgement of a notification, ready to be written.
-struct Judgement {
-    kept: Kept,
+struct IncidentUpdate {
+    kept: IncidentChange,
     /// The id of the notification.
     id: String,
     /// The incidents (JSON).
     notified: String,
 }
 
-impl Judgement {
+impl IncidentUpdate {
     fn write(&self, database: &Connection) -> DatabaseResult<KeptIncident> {
-        let Judgement { kept, id, notified } = self;
+        let IncidentUpdate { kept, id, notified } = self;
         let body: Option<String> = database
             .prepare_cached("SELECT CAST(body AS TEXT) FROM notifications WHERE id = ?")?
             .query_row([id], |row| row.get(0))

@@ -101,7 +101,7 @@ pub(super) async fn attempts(engine: &EmbeddedEngine, find: &FindAttempts) -> Re
     engine.readers.read(read).await
 }
 
-pub(super) async fn letters(
+pub(super) async fn dead_letters_between(
     engine: &EmbeddedEngine,
     receiver: &str,
     (from, until): (Timestamp, Timestamp),
@@ -110,7 +110,8 @@ pub(super) async fn letters(
     let name = receiver.to_owned();
     let newest = move |database: &Connection| {
         let mut select = database.prepare_cached(
-            "SELECT id, letter FROM letters WHERE receiver = ? AND at >= ? AND at <= ? ORDER BY at DESC, id LIMIT ?",
+            "SELECT id, letter FROM dead_letters WHERE receiver = ? AND at >= ? AND at <= ? ORDER BY at DESC, id LIMIT \
+             ?",
         )?;
         let with = params![name, from.as_millis(), until.as_millis(), limit as i64];
         let letters = select.query_map(with, id_and_letter)?;
@@ -128,7 +129,7 @@ pub(super) async fn letter(
     let (name, id) = (receiver.to_owned(), notification.to_owned());
     let read = move |database: &Connection| {
         let mut select =
-            database.prepare_cached("SELECT id, letter FROM letters WHERE receiver = ? AND id = ?")?;
+            database.prepare_cached("SELECT id, letter FROM dead_letters WHERE receiver = ? AND id = ?")?;
         Ok(select.query_row([name, id], id_and_letter).optional()?)
     };
     let letter = engine.readers.read(read).await?;
@@ -145,7 +146,7 @@ pub(super) async fn purge(engine: &EmbeddedEngine, letters: &[DeadLetter]) -> Re
     let write = move |database: &Connection| {
         let mut removed = 0;
         for (receiver, id) in &names {
-            let delete = "DELETE FROM letters WHERE receiver = ? AND id = ?";
+            let delete = "DELETE FROM dead_letters WHERE receiver = ? AND id = ?";
             removed += database.prepare_cached(delete)?.execute([receiver, id])?;
         }
         Ok(removed)
@@ -218,18 +219,19 @@ pub(super) async fn replay(engine: &EmbeddedEngine, delivery: &Delivery, now: Ti
             .execute(params![receiver, group, partition, now.as_millis()])?;
         database
             .prepare_cached(
-                "INSERT INTO notifications(id, body, owed) VALUES(?, ?, 1) ON CONFLICT(id) DO UPDATE SET owed = owed + 1",
+                "INSERT INTO notifications(id, body, owed) VALUES(?, ?, 1) ON CONFLICT(id) DO UPDATE SET owed = owed + \
+                 1",
             )?
             .execute([&id, &body])?;
         database
-            .prepare_cached("DELETE FROM letters WHERE receiver = ? AND id = ?")?
+            .prepare_cached("DELETE FROM dead_letters WHERE receiver = ? AND id = ?")?
             .execute([&receiver, &id])?;
         if let Some((timer, due)) = &firing {
             write_receipt(database, timer, *due, &receiver, Receipt::Pending)?;
         }
         for silence in &silences {
             database
-                .prepare_cached("DELETE FROM untold WHERE receiver = ? AND silence = ? AND letter = ?")?
+                .prepare_cached("DELETE FROM unnotified WHERE receiver = ? AND silence = ? AND letter = ?")?
                 .execute([&receiver, silence, &id])?;
         }
         Ok(true)
@@ -240,7 +242,7 @@ pub(super) async fn replay(engine: &EmbeddedEngine, delivery: &Delivery, now: Ti
 impl EmbeddedEngine {
     fn read_letter(&self, receiver: &str, id: &str, letter: &str) -> Option<DeadLetter> {
         let report = |why: &crate::store::EngineError| {
-            let location = format!("table letters receiver {receiver:?} id {id:?}");
+            let location = format!("table dead_letters receiver {receiver:?} id {id:?}");
             self.telemetry.unreadable(Stored::DeadLetter, &location, &why.to_string());
             self.full_scan.request();
         };

@@ -5,14 +5,14 @@
 //! between would turn time that was heard into silence. So the flush reads `heard` first, then the
 //! heartbeats, and writes both in one transaction: a crash loses only time that becomes blind.
 //!
-//! # Why two tables, `beats` and `pages`
+//! # Why two tables, `unmerged` and `pages`
 //! Twelve bytes at the end of a table for each heartbeat are cheap to write, whichever units send;
-//! a page with the times of 512 units is cheap to store. So beats accumulate, and when there are
+//! a page with the times of 512 units is cheap to store. So unmerged accumulate, and when there are
 //! twice as many as units, and more than [`MIN_MERGE`], they are merged into their pages and deleted.
 //!
 //! # Why flush numbers
 //! A change writes its unit's last seen time itself, in another table. A number that grows with every flush
-//! tells which is newer: beats and pages with a number up to the unit's are older.
+//! tells which is newer: unmerged and pages with a number up to the unit's are older.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -36,17 +36,17 @@ use crate::telemetry::{Loop, Telemetry};
 /// How many units share a page.
 pub(super) const PAGE: u32 = 512;
 
-/// The bytes of a beat: partition, slot, time.
+/// The bytes of a heartbeat: partition, slot, time.
 pub(super) const ENTRY: usize = 12;
 /// The bytes of a time.
 pub(super) const TIME: usize = 6;
 /// Stands for no time.
 const NO_TIME: u64 = (1 << 48) - 1;
 
-/// The most beats in one row; a million at once take a few rows.
+/// The most unmerged in one row; a million at once take a few rows.
 const BEATS_PER_ROW: usize = 50_000;
 
-/// Fewer beats than this are not merged into pages.
+/// Fewer unmerged than this are not merged into pages.
 const MIN_MERGE: usize = 100_000;
 
 /// The key of a unit on disk.
@@ -59,7 +59,7 @@ pub(super) fn partition_and_slot(id: i64) -> Option<(u16, u32)> {
     Some((u16::try_from(id >> 32).ok()?, id as u32))
 }
 
-/// The tables `beats` and `pages`.
+/// The tables `unmerged` and `pages`.
 pub(super) struct LastSeenTables {
     memory: Arc<InMemoryFleet>,
     flush_number: AtomicI64,
@@ -68,11 +68,11 @@ pub(super) struct LastSeenTables {
 
 #[derive(Default)]
 struct UnmergedBeats {
-    /// How many beats are in no page yet.
-    beats: usize,
-    /// How many rows `beats` and `pages` have.
+    /// How many unmerged are in no page yet.
+    unmerged: usize,
+    /// How many rows `unmerged` and `pages` have.
     rows: (i64, i64),
-    /// The pages of these beats.
+    /// The pages of these unmerged.
     pages: BTreeSet<(u16, u32)>,
     /// The state of hearing (JSON), as of the last flush.
     heard: String,
@@ -83,16 +83,16 @@ impl LastSeenTables {
         LastSeenTables { memory, flush_number: AtomicI64::new(0), state: Mutex::default() }
     }
 
-    /// The number of the last flush: beats up to it are older than a change that is written now.
+    /// The number of the last flush: unmerged up to it are older than a change that is written now.
     pub fn flush_number(&self) -> i64 {
         self.flush_number.load(Ordering::SeqCst)
     }
 
     /// Takes over the state that was found on disk.
-    pub fn load(&self, number: i64, beats: usize, rows: (i64, i64), pages: BTreeSet<(u16, u32)>) {
+    pub fn load(&self, number: i64, unmerged: usize, rows: (i64, i64), pages: BTreeSet<(u16, u32)>) {
         self.flush_number.fetch_max(number, Ordering::SeqCst);
         let mut state = self.state();
-        (state.rows, state.beats) = (rows, beats);
+        (state.rows, state.unmerged) = (rows, unmerged);
         state.pages = pages;
     }
 
@@ -109,7 +109,7 @@ pub(super) struct Flush {
     blind: Vec<PendingInterval>,
     taken: Vec<(u16, Vec<DirtyRow>)>,
     is_merge: bool,
-    /// How many rows `beats` and `pages` have after this flush.
+    /// How many rows `unmerged` and `pages` have after this flush.
     rows: (i64, i64),
     answer: Option<oneshot::Sender<Result<()>>>,
 }
@@ -141,7 +141,9 @@ impl Flush {
     }
 
     fn write_heard(&self, database: &Connection) -> DatabaseResult<()> {
-        database.prepare_cached("INSERT OR REPLACE INTO meta VALUES('ears', ?)")?.execute([&self.heard])?;
+        database
+            .prepare_cached("INSERT OR REPLACE INTO meta VALUES('hearing', ?)")?
+            .execute([&self.heard])?;
         for PendingInterval { interval, is_notified, is_loss } in &self.blind {
             let (from, to) = (interval.from.as_millis(), interval.to.as_millis());
             let outdated = (interval.to - BLIND_RETENTION).as_millis();
@@ -153,7 +155,7 @@ impl Flush {
             for event in blindness.into_iter().chain(loss) {
                 let event = to_json(&event)?;
                 database
-                    .prepare_cached("INSERT INTO outbox(partition, news) VALUES(?, ?)")?
+                    .prepare_cached("INSERT INTO outbox(partition, event) VALUES(?, ?)")?
                     .execute(params![self.tables.memory.partitions(), event])?;
             }
         }
@@ -162,13 +164,13 @@ impl Flush {
 
     /// Answers the number of written rows.
     fn write_beats(&self, database: &Connection, number: i64) -> rusqlite::Result<i64> {
-        let mut insert = database.prepare_cached("INSERT INTO beats(number, entries) VALUES(?, ?)")?;
+        let mut insert = database.prepare_cached("INSERT INTO heartbeats(number, entries) VALUES(?, ?)")?;
         let (mut entries, mut rows) = (Vec::new(), 0);
         for (partition, taken) in &self.taken {
-            for beat in taken {
+            for heartbeat in taken {
                 entries.extend_from_slice(&partition.to_le_bytes());
-                entries.extend_from_slice(&beat.slot.to_le_bytes());
-                entries.extend_from_slice(&time(beat.alive));
+                entries.extend_from_slice(&heartbeat.slot.to_le_bytes());
+                entries.extend_from_slice(&time(heartbeat.alive));
                 if entries.len() >= BEATS_PER_ROW * ENTRY {
                     insert.execute(params![number, entries])?;
                     entries.clear();
@@ -191,18 +193,18 @@ impl Flush {
     }
 
     fn write_next_checks(&self, database: &Connection) -> rusqlite::Result<()> {
-        let mut update = database.prepare_cached("UPDATE units SET look = ? WHERE id = ?")?;
+        let mut update = database.prepare_cached("UPDATE units SET next_check = ? WHERE id = ?")?;
         for (partition, taken) in &self.taken {
-            for beat in taken {
-                if let Some(next_check) = beat.next_check.and_then(MaybeTimestamp::get) {
-                    update.execute(params![next_check.as_millis(), unit_id(*partition, beat.slot)])?;
+            for heartbeat in taken {
+                if let Some(next_check) = heartbeat.next_check.and_then(MaybeTimestamp::get) {
+                    update.execute(params![next_check.as_millis(), unit_id(*partition, heartbeat.slot)])?;
                 }
             }
         }
         Ok(())
     }
 
-    /// Merges all beats into their pages.
+    /// Merges all unmerged into their pages.
     fn merge(
         &self,
         database: &Connection,
@@ -223,7 +225,7 @@ impl Flush {
             drop(table);
             insert.execute(params![unit_id(*partition, *page), number, times])?;
         }
-        database.prepare_cached("DELETE FROM beats")?.execute([])?;
+        database.prepare_cached("DELETE FROM heartbeats")?.execute([])?;
         Ok(())
     }
 }
@@ -231,17 +233,17 @@ impl Flush {
 impl WriteJob for Flush {
     fn write(&mut self, database: &Connection) -> DatabaseResult<()> {
         self.take()?;
-        let (beats, pages, is_known) = {
+        let (unmerged, pages, is_known) = {
             let mut state = self.tables.state();
             for (partition, taken) in &self.taken {
-                state.beats += taken.len();
+                state.unmerged += taken.len();
                 // Units that send one after the other lie side by side.
-                let mut pages: Vec<u32> = taken.iter().map(|beat| beat.slot / PAGE).collect();
+                let mut pages: Vec<u32> = taken.iter().map(|heartbeat| heartbeat.slot / PAGE).collect();
                 pages.dedup();
                 state.pages.extend(pages.into_iter().map(|page| (*partition, page)));
             }
             self.rows = state.rows;
-            (state.beats, state.pages.len(), state.heard == self.heard)
+            (state.unmerged, state.pages.len(), state.heard == self.heard)
         };
         if self.taken.is_empty() && self.blind.is_empty() && is_known {
             return Ok(());
@@ -250,7 +252,7 @@ impl WriteJob for Flush {
         self.write_heard(database)?;
         database.prepare_cached("INSERT OR REPLACE INTO meta VALUES('number', ?)")?.execute([number])?;
         self.write_next_checks(database)?;
-        self.is_merge = beats > MIN_MERGE.max(2 * PAGE as usize * pages);
+        self.is_merge = unmerged > MIN_MERGE.max(2 * PAGE as usize * pages);
         if self.is_merge {
             let pages = self.tables.state().pages.clone();
             self.merge(database, number, &pages)?;
@@ -274,7 +276,7 @@ impl WriteJob for Flush {
         state.heard = self.heard;
         state.rows = self.rows;
         if self.is_merge {
-            state.beats = 0;
+            state.unmerged = 0;
             state.pages.clear();
         }
         drop(state);
@@ -305,7 +307,7 @@ fn read_time(bytes: &[u8]) -> Option<Timestamp> {
     (ms != NO_TIME).then(|| Timestamp::from_millis(ms as i64))
 }
 
-/// The beats of a row: partition, slot, time.
+/// The unmerged of a row: partition, slot, time.
 pub(super) fn read_entries(bytes: &[u8]) -> impl Iterator<Item = (u16, u32, Timestamp)> + '_ {
     bytes.chunks_exact(ENTRY).filter_map(|entry| {
         let partition = u16::from_le_bytes([entry[0], entry[1]]);

@@ -1,6 +1,6 @@
 //! From disk into memory, at the start.
 //!
-//! Units come first, as of their last change; then newer heartbeats: pages, and beats in the order of writing.
+//! Units come first, as of their last change; then newer heartbeats: pages, and unmerged in the order of writing.
 //! Heartbeats that were not on disk when the process ended are later than `heard`, so that time is blind.
 //!
 //! A value of the wrong type fails the load; it is quarantined, and the load begins again: see [`load_fleet`].
@@ -77,7 +77,7 @@ fn load(
     let mut loader = Loader { memory, after: vec![Vec::new(); memory.partitions().into()], number: 0 };
     loader.units(database)?;
     let rows_of_pages = loader.pages(database)?;
-    let (rows, count, pages) = loader.beats(database)?;
+    let (rows, count, pages) = loader.unmerged(database)?;
     let written = number(database, "number");
     // The number of a change counts as used even if its flush was not written.
     last_seen.load(written.unwrap_or(0).max(loader.number), count, (rows, rows_of_pages), pages);
@@ -91,7 +91,7 @@ fn load(
         memory.presume(heard);
         unreadable.push(Quarantined {
             what: Stored::ExpiryKey,
-            location: "tables beats and pages".to_owned(),
+            location: "tables heartbeats and pages".to_owned(),
             why: format!("{missing}; every unit counts as heard up to when Rollcall had heard"),
         });
     }
@@ -120,10 +120,10 @@ fn load_hearing(database: &Connection, memory: &InMemoryFleet) -> DatabaseResult
     Ok(unreadable)
 }
 
-/// How many rows `beats` and `pages` should have.
+/// How many rows `unmerged` and `pages` should have.
 struct RowCounts {
     flush_number: i64,
-    beats: i64,
+    unmerged: i64,
     pages: i64,
 }
 
@@ -132,13 +132,13 @@ impl RowCounts {
     fn read(text: &str) -> Option<RowCounts> {
         let mut numbers = text.split(' ').map(str::parse::<i64>);
         let mut next = || numbers.next()?.ok();
-        Some(RowCounts { flush_number: next()?, beats: next()?, pages: next()? })
+        Some(RowCounts { flush_number: next()?, unmerged: next()?, pages: next()? })
     }
 
-    /// Reports missing rows. An earlier build does not count rows; its flushes have another number.
-    fn missing(&self, number: Option<i64>, beats: i64, pages: i64) -> Option<String> {
+    /// Reports missing rows.
+    fn missing(&self, number: Option<i64>, unmerged: i64, pages: i64) -> Option<String> {
         let is_current = number.is_none_or(|number| number == self.flush_number);
-        let missing = (self.beats - beats).max(0) + (self.pages - pages).max(0);
+        let missing = (self.unmerged - unmerged).max(0) + (self.pages - pages).max(0);
         (is_current && missing > 0).then(|| format!("{missing} rows with heartbeats are missing"))
     }
 }
@@ -157,7 +157,7 @@ fn number(database: &Connection, name: &str) -> Option<i64> {
 
 struct Loader<'a> {
     memory: &'a InMemoryFleet,
-    /// By partition and slot: the flush number of each unit's last change; beats up to it are older.
+    /// By partition and slot: the flush number of each unit's last change; unmerged up to it are older.
     after: Vec<Vec<i64>>,
     /// The largest flush number found.
     number: i64,
@@ -168,8 +168,9 @@ impl Loader<'_> {
         for partition in 0..self.memory.partitions() {
             let from = super::last_seen::unit_id(partition, 0);
             let to = super::last_seen::unit_id(partition, u32::MAX);
-            let mut select = database
-                .prepare("SELECT id, name, facts, alive, look, after FROM units WHERE id BETWEEN ? AND ?")?;
+            let mut select = database.prepare(
+                "SELECT id, name, facts, alive, next_check, after FROM units WHERE id BETWEEN ? AND ?",
+            )?;
             // The last slot gives the number of units, including forgotten ones.
             let last: Option<i64> = database.query_row(
                 "SELECT max(id) FROM units WHERE id BETWEEN ? AND ?",
@@ -220,9 +221,9 @@ impl Loader<'_> {
         Ok(count)
     }
 
-    /// Answers the number of rows, the number of beats, and their pages.
-    fn beats(&mut self, database: &Connection) -> DatabaseResult<(i64, usize, Pages)> {
-        let mut select = database.prepare("SELECT number, entries FROM beats ORDER BY id")?;
+    /// Answers the number of rows, the number of unmerged, and their pages.
+    fn unmerged(&mut self, database: &Connection) -> DatabaseResult<(i64, usize, Pages)> {
+        let mut select = database.prepare("SELECT number, entries FROM heartbeats ORDER BY id")?;
         let mut rows = select.query([])?;
         let (mut found, mut count, mut pages) = (0, 0, BTreeSet::new());
         while let Some(row) = rows.next()? {
@@ -243,10 +244,10 @@ impl Loader<'_> {
     }
 
     /// Applies heartbeats of a flush, by slot; each if it is newer than its unit's last change.
-    fn heartbeats(&self, partition: u16, number: i64, beats: impl Iterator<Item = (u32, Timestamp)>) {
+    fn heartbeats(&self, partition: u16, number: i64, unmerged: impl Iterator<Item = (u32, Timestamp)>) {
         let Some(after) = self.after.get(usize::from(partition)) else { return };
         let mut table = self.memory.table(partition);
-        for (slot, time) in beats {
+        for (slot, time) in unmerged {
             if after.get(slot as usize).is_none_or(|after| number <= *after) {
                 continue;
             }
@@ -260,7 +261,7 @@ impl Loader<'_> {
 
 /// The state of hearing; `None` if it is missing.
 fn heard(database: &Connection) -> Result<Option<InMemoryHearing>> {
-    let text = meta_text(database, "ears").map_err(unreadable)?;
+    let text = meta_text(database, "hearing").map_err(unreadable)?;
     text.map(|text| from_json::<StoredHearing>("the state of hearing", &text).map(InMemoryHearing::from))
         .transpose()
 }

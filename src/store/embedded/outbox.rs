@@ -13,7 +13,7 @@ use crate::telemetry::Stored;
 
 /// The oldest entries of these outboxes.
 pub(super) async fn oldest(engine: &EmbeddedEngine, outboxes: &[u16], limit: usize) -> Result<Vec<Entry>> {
-    let select = "SELECT id, partition, news FROM outbox WHERE partition IN \
+    let select = "SELECT id, partition, event FROM outbox WHERE partition IN \
                   (SELECT value FROM json_each(?)) ORDER BY id LIMIT ?";
     let outboxes = to_json(&outboxes)?;
     let read = move |database: &Connection| {

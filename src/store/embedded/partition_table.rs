@@ -54,13 +54,13 @@ pub(super) struct PartitionTable {
 
 impl PartitionTable {
     /// Writes heartbeats into the expiry keys that there are; the newest wins. Answers, in order, which were written.
-    pub fn refresh(&mut self, beats: &[&Refresh<'_>]) -> Vec<bool> {
-        let keys: Vec<Option<Key>> = beats.iter().map(|beat| self.key(beat.unit)).collect();
-        let found = beats.iter().zip(self.rows.find_all(&keys));
-        found.map(|(beat, slot)| slot.is_some_and(|slot| self.refresh_row(slot, beat))).collect()
+    pub fn refresh(&mut self, heartbeats: &[&Refresh<'_>]) -> Vec<bool> {
+        let keys: Vec<Option<Key>> = heartbeats.iter().map(|heartbeat| self.key(heartbeat.unit)).collect();
+        let found = heartbeats.iter().zip(self.rows.find_all(&keys));
+        found.map(|(heartbeat, slot)| slot.is_some_and(|slot| self.refresh_row(slot, heartbeat))).collect()
     }
 
-    fn refresh_row(&mut self, slot: u32, beat: &Refresh<'_>) -> bool {
+    fn refresh_row(&mut self, slot: u32, heartbeat: &Refresh<'_>) -> bool {
         let row = &mut self.rows[slot as usize];
         let Some(alive) = row.alive.get() else { return false };
         // The pending change was decided without this heartbeat, so the heartbeat is decided after it.
@@ -68,13 +68,13 @@ impl PartitionTable {
             return false;
         }
         let mut is_changed = false;
-        if alive < beat.at {
-            row.alive = Some(beat.at).into();
+        if alive < heartbeat.at {
+            row.alive = Some(heartbeat.at).into();
             is_changed = true;
         }
-        let later = row.next_check.get().filter(|next_check| beat.check_by < *next_check);
+        let later = row.next_check.get().filter(|next_check| heartbeat.check_by < *next_check);
         if later.is_some() {
-            row.next_check = Some(beat.check_by).into();
+            row.next_check = Some(heartbeat.check_by).into();
             row.flags.insert(RowFlags::CHECK_MOVED);
             is_changed = true;
         }

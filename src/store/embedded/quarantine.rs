@@ -21,7 +21,7 @@ use super::last_seen;
 use super::memory::InMemoryFleet;
 use super::table_rules::{Fallback, TABLE_RULES, TableRule};
 use crate::clock::Timestamp;
-use crate::presence::{Labels, OfflineRecord, Timer, TimerStanding};
+use crate::presence::{Labels, OfflineRecord, Timer, TimerLifecycle};
 use crate::store::json::to_json;
 use crate::store::{
     DeadLetter, Group, OutboxEvent, group_of_timer, partition_of, partition_of_group, timer_text,
@@ -29,7 +29,7 @@ use crate::store::{
 use crate::telemetry::Stored;
 
 /// Keeps quarantined rows.
-pub(super) const TABLE: &str = "CREATE TABLE IF NOT EXISTS unreadable(id INTEGER PRIMARY KEY AUTOINCREMENT, \
+pub(super) const TABLE: &str = "CREATE TABLE unreadable(id INTEGER PRIMARY KEY AUTOINCREMENT, \
                                 source TEXT NOT NULL, place TEXT NOT NULL, why TEXT NOT NULL, row TEXT NOT NULL);";
 
 /// The most quarantined rows; the oldest are deleted.
@@ -39,7 +39,7 @@ const QUARANTINE_LIMIT: i64 = 10_000;
 const ROWS_PER_SCAN: i64 = 20_000;
 
 /// The most characters of a key that are shown.
-const LONGEST: usize = 120;
+const MAX_VALUE: usize = 120;
 
 /// The values that replacements are made from.
 pub(super) struct RepairContext<'a> {
@@ -235,7 +235,7 @@ impl UnreadableRow<'_> {
         for (name, value) in
             names.zip(&self.values).filter(|(name, _)| self.rule.key.contains(name) || *name == "name")
         {
-            let text: String = String::from_utf8_lossy(&value.bytes).chars().take(LONGEST).collect();
+            let text: String = String::from_utf8_lossy(&value.bytes).chars().take(MAX_VALUE).collect();
             let _ = write!(location, " {name} {text:?}");
         }
         location
@@ -280,7 +280,7 @@ impl UnreadableRow<'_> {
             ("records", "partition") => of_record(self.json("record")?),
             ("records", "detected") => ms(self.json::<OfflineRecord>("record")?.detected_at),
             ("records", "closed") => self.json::<OfflineRecord>("record")?.back_at.map_or(Value::Null, ms),
-            ("outbox", "partition") => match self.json("news")? {
+            ("outbox", "partition") => match self.json("event")? {
                 OutboxEvent::Record(record) => of_record(record),
                 OutboxEvent::Blind(_) | OutboxEvent::DataLost(_) => Value::Integer(context.partitions.into()),
             },
@@ -296,12 +296,12 @@ impl UnreadableRow<'_> {
             ("queue", "partition") => of_group(self.text("grp")?),
             ("timers", "partition") => of_group(&group_of_timer(&self.text("id")?.parse().ok()?)),
             ("timers", "due") => ms(self.timer()?.due),
-            ("timers", "look") => {
+            ("timers", "next_check") => {
                 let timer = self.timer()?;
-                if timer.standing == TimerStanding::Waiting { ms(timer.due) } else { Value::Null }
+                if timer.lifecycle == TimerLifecycle::Waiting { ms(timer.due) } else { Value::Null }
             }
             ("timer_attempts", "partition") => of_group(&group_of_timer(&self.text("timer")?.parse().ok()?)),
-            ("letters", "partition") => of_group(&self.json::<DeadLetter>("letter")?.delivery.group.key),
+            ("dead_letters", "partition") => of_group(&self.json::<DeadLetter>("letter")?.delivery.group.key),
             _ => return None,
         })
     }

@@ -28,7 +28,7 @@ pub(super) fn backlogs(database: &Connection) -> DatabaseResult<Vec<(String, Bac
     for (name, waiting) in count("queue")? {
         kept.entry(name).or_default().waiting = waiting as u64;
     }
-    for (name, dead) in count("letters")? {
+    for (name, dead) in count("dead_letters")? {
         kept.entry(name).or_default().dead = dead as u64;
     }
     Ok(kept.into_iter().collect())
@@ -52,7 +52,8 @@ async fn some_waiting(engine: &EmbeddedEngine, receiver: &str) -> Result<Vec<Del
     let name = receiver.to_owned();
     let read = move |database: &Connection| {
         let mut select = database.prepare_cached(
-            "SELECT grp, notification, CAST(body AS BLOB) FROM lanes LEFT JOIN notifications ON notifications.id = notification \
+            "SELECT grp, notification, CAST(body AS BLOB) FROM lanes LEFT JOIN notifications ON notifications.id = \
+             notification \
              WHERE receiver = ? ORDER BY lanes.id LIMIT ?",
         )?;
         let rows =
@@ -71,7 +72,7 @@ async fn discard_letters(engine: &EmbeddedEngine, receiver: &str) -> Result<usiz
     let name = receiver.to_owned();
     let write = move |database: &Connection| {
         let mut delete = database.prepare_cached(
-            "DELETE FROM letters WHERE rowid IN (SELECT rowid FROM letters WHERE receiver = ? LIMIT ?)",
+            "DELETE FROM dead_letters WHERE rowid IN (SELECT rowid FROM dead_letters WHERE receiver = ? LIMIT ?)",
         )?;
         Ok(delete.execute(params![name, STEP])?)
     };

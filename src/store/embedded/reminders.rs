@@ -9,14 +9,14 @@ use crate::clock::Timestamp;
 use crate::presence::OfflineRecord;
 use crate::store::json::{from_json, to_json};
 use crate::store::notification::MAX_REMINDED;
-use crate::store::reminding::{LastingMember, Reminding};
+use crate::store::reminding::{OngoingMember, Reminding};
 use crate::store::{Destinations, Group, Result};
 
 /// How many groups one call looks at.
 const GROUPS: i64 = 50;
 
 /// A group that is looked at.
-struct Looked {
+struct EvaluatedGroup {
     id: i64,
     partition: u16,
     group: Group,
@@ -41,7 +41,7 @@ pub(super) async fn remind(
     engine.writer.write("remind", write).await
 }
 
-fn due(database: &Connection, partitions: &str, now: Timestamp) -> rusqlite::Result<Vec<Looked>> {
+fn due(database: &Connection, partitions: &str, now: Timestamp) -> rusqlite::Result<Vec<EvaluatedGroup>> {
     let mut select = database.prepare_cached(
         "SELECT grp, partition, key, body, reminders.due FROM reminders JOIN groups ON groups.id = grp \
          WHERE reminders.due <= ? AND partition IN (SELECT value FROM json_each(?)) ORDER BY reminders.due LIMIT ?",
@@ -50,7 +50,7 @@ fn due(database: &Connection, partitions: &str, now: Timestamp) -> rusqlite::Res
         let (key, body): (String, String) = (row.get(2)?, row.get(3)?);
         let labels = from_json::<Group>("a group", &body).map(|group| group.labels).unwrap_or_default();
         let due = Timestamp::from_millis(row.get(4)?);
-        Ok(Looked { id: row.get(0)?, partition: row.get(1)?, group: Group { key, labels }, due })
+        Ok(EvaluatedGroup { id: row.get(0)?, partition: row.get(1)?, group: Group { key, labels }, due })
     })?;
     rows.collect()
 }
@@ -58,7 +58,7 @@ fn due(database: &Connection, partitions: &str, now: Timestamp) -> rusqlite::Res
 /// Looks at one group. Answers how many notifications were sealed.
 fn look(
     database: &Connection,
-    one: &Looked,
+    one: &EvaluatedGroup,
     destinations: &Destinations,
     now: Timestamp,
 ) -> DatabaseResult<usize> {
@@ -97,16 +97,16 @@ fn idle(database: &Connection, group: &str, receivers: &[&String]) -> rusqlite::
 }
 
 /// The members of a group whose silences last, by when receivers were notified.
-fn lasting(database: &Connection, group: i64) -> rusqlite::Result<Vec<LastingMember>> {
+fn lasting(database: &Connection, group: i64) -> rusqlite::Result<Vec<OngoingMember>> {
     let mut select = database.prepare_cached(
         "SELECT lasting.member, at, letter, body FROM lasting JOIN members USING (grp, member) \
          WHERE lasting.grp = ? AND letter >= 't' AND letter < 'u' ORDER BY at, lasting.member",
     )?;
     let rows = select.query_map([group], |row| {
         let letter: String = row.get(2)?;
-        Ok(LastingMember::new(row.get(0)?, Timestamp::from_millis(row.get(1)?), &letter, row.get(3)?))
+        Ok(OngoingMember::new(row.get(0)?, Timestamp::from_millis(row.get(1)?), &letter, row.get(3)?))
     })?;
-    let mut members: Vec<LastingMember> = rows.collect::<rusqlite::Result<_>>()?;
+    let mut members: Vec<OngoingMember> = rows.collect::<rusqlite::Result<_>>()?;
     let mut open = database.prepare_cached("SELECT record FROM records WHERE id = ? AND closed IS NULL")?;
     for member in &mut members {
         let Some(record) = member.record() else { continue };
@@ -119,8 +119,8 @@ fn lasting(database: &Connection, group: i64) -> rusqlite::Result<Vec<LastingMem
 
 fn write(
     database: &Connection,
-    one: &Looked,
-    members: &[LastingMember],
+    one: &EvaluatedGroup,
+    members: &[OngoingMember],
     found: Reminding,
     now: Timestamp,
 ) -> rusqlite::Result<()> {

@@ -20,7 +20,7 @@ use crate::store::{repair::Quarantined, repair::QuarantinedId, repair::Repair, r
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Tables that a running service also keeps in memory.
-const IN_MEMORY: [&str; 3] = ["units", "beats", "pages"];
+const IN_MEMORY: [&str; 3] = ["units", "heartbeats", "pages"];
 
 /// The fleet of a directory, for repairs.
 pub struct EmbeddedRepair {
@@ -46,8 +46,6 @@ impl EmbeddedRepair {
                 let database = Connection::open(path.join(DATABASE))?;
                 database.busy_timeout(BUSY_TIMEOUT)?;
                 quarantine::register_fits(&database)?;
-                // A fleet of an earlier build lacks it.
-                database.execute_batch(quarantine::TABLE)?;
                 Ok(database)
             };
             open().and_then(|database| step(&database, &path)).map_err(|error| error.explain(&path))

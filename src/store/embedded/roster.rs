@@ -13,7 +13,7 @@ use super::EmbeddedEngine;
 use crate::clock::{Clock, Timestamp};
 use crate::presence::{Renewed, RosterState};
 use crate::store::roster::Counts;
-use crate::store::{Attendance, Result, Roster};
+use crate::store::{RenewalReply, Result, Roster};
 
 /// The leases, addresses and counts of instances.
 #[derive(Default)]
@@ -36,7 +36,7 @@ struct Instances {
 
 #[async_trait]
 impl Roster for EmbeddedEngine {
-    async fn renew(&self, instance: &str, lease: Duration, heard: Option<Timestamp>) -> Result<Attendance> {
+    async fn renew(&self, instance: &str, lease: Duration, heard: Option<Timestamp>) -> Result<RenewalReply> {
         let engine_clock = Clock::machine();
         let mut state = self.leases.instances.lock().expect("nothing panics under this lock");
         let passed = state.renewed_at.map(|at| at.elapsed()).unwrap_or_default();
@@ -47,7 +47,7 @@ impl Roster for EmbeddedEngine {
             self.leases.changed.notify_one();
         }
         let instances = state.roster.ends.keys().cloned().collect();
-        Ok(Attendance { now, engine_clock, instances, is_new, first_end })
+        Ok(RenewalReply { now, engine_clock, instances, is_new, first_end })
     }
 
     async fn resign(&self, instance: &str) -> Result<()> {

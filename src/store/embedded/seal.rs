@@ -11,7 +11,7 @@ use crate::clock::Timestamp;
 use crate::presence::{GroupTimes, Pace, Sealed, Stage, stored_since};
 use crate::store::Destinations;
 use crate::store::json::from_json;
-use crate::store::notification::{MAX_MEMBERS, OVER};
+use crate::store::notification::{KEPT_AFTER_END, MAX_MEMBERS};
 use crate::store::sealed_members::SealedMembers;
 
 /// The most members that one call of [`tidy`] forgets.
@@ -185,7 +185,7 @@ impl Sealing<'_> {
 
 /// Forgets a bounded number of members that have been over for long, and groups without any.
 pub(super) fn tidy(database: &Connection, now: Timestamp) -> DatabaseResult<()> {
-    let before = (now - OVER).as_millis();
+    let before = (now - KEPT_AFTER_END).as_millis();
     let over: Vec<(i64, String)> = database
         .prepare_cached("SELECT grp, member FROM members WHERE over <= ? ORDER BY over LIMIT ?")?
         .query_map([before, FORGOTTEN_AT_ONCE], |row| Ok((row.get(0)?, row.get(1)?)))?

@@ -87,12 +87,12 @@ pub(super) const TABLE_RULES: &[TableRule] = &[
             column("name", Unit, Derived),
             column("facts", Text, AsText),
             column("alive", MaybeMoment, Heard),
-            column("look", MaybeMoment, Zero),
+            column("next_check", MaybeMoment, Zero),
             column("after", Number, Derived),
         ],
     },
     TableRule {
-        table: "beats",
+        table: "heartbeats",
         what: Stored::ExpiryKey,
         key: &["id"],
         columns: &[
@@ -147,7 +147,7 @@ pub(super) const TABLE_RULES: &[TableRule] = &[
         columns: &[
             column("id", Number, RemoveRow),
             column("partition", Partition, Derived),
-            column("news", OutboxEvent, RemoveRow),
+            column("event", OutboxEvent, RemoveRow),
         ],
     },
     TableRule {
@@ -200,7 +200,7 @@ pub(super) const TABLE_RULES: &[TableRule] = &[
         columns: &[
             column("unit", Unit, RemoveRow),
             column("partition", Partition, RemoveRow),
-            column("look", Moment, Zero),
+            column("next_check", Moment, Zero),
             column("body", Text, RemoveRow),
         ],
     },
@@ -238,7 +238,7 @@ pub(super) const TABLE_RULES: &[TableRule] = &[
         ],
     },
     TableRule {
-        table: "letters",
+        table: "dead_letters",
         what: Stored::DeadLetter,
         key: &["receiver", "id"],
         columns: &[
@@ -250,7 +250,7 @@ pub(super) const TABLE_RULES: &[TableRule] = &[
         ],
     },
     TableRule {
-        table: "untold",
+        table: "unnotified",
         what: Stored::DeadLetter,
         key: &["receiver", "silence"],
         columns: &[
@@ -266,7 +266,7 @@ pub(super) const TABLE_RULES: &[TableRule] = &[
         columns: &[column("receiver", Text, RemoveRow), column("since", Moment, RemoveRow)],
     },
     TableRule {
-        table: "fallen",
+        table: "fallback_done",
         what: Stored::Delivery,
         key: &["lane"],
         columns: &[column("lane", Number, RemoveRow)],
@@ -312,7 +312,7 @@ pub(super) const TABLE_RULES: &[TableRule] = &[
             column("id", TimerId, RemoveRow),
             column("partition", Partition, Derived),
             column("due", Moment, Derived),
-            column("look", MaybeMoment, Derived),
+            column("next_check", MaybeMoment, Derived),
             column("kept", MaybeMoment, Zero),
             column("body", Timer, RemoveRow),
         ],

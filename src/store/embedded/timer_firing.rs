@@ -8,7 +8,7 @@ use super::error::DatabaseResult;
 use super::stored::text;
 use super::timer_rows::{Counts, end, stored};
 use crate::clock::Timestamp;
-use crate::presence::{FiredTimer, Timer, TimerClass, TimerStanding};
+use crate::presence::{FiredTimer, Timer, TimerClass, TimerLifecycle};
 use crate::store::json::to_json;
 use crate::store::notification::Notification;
 use crate::store::timer_text::encode;
@@ -23,8 +23,8 @@ pub(super) async fn due(
     let partitions = to_json(&partitions)?;
     let read = move |database: &Connection| {
         let mut select = database.prepare_cached(
-            "SELECT id, body FROM timers WHERE look <= ? AND partition IN (SELECT value FROM json_each(?)) \
-             ORDER BY look LIMIT ?",
+            "SELECT id, body FROM timers WHERE next_check <= ? AND partition IN (SELECT value FROM json_each(?)) \
+             ORDER BY next_check LIMIT ?",
         )?;
         let rows = select.query_map(params![until.as_millis(), partitions, limit as i64], |row| {
             Ok((text(row, 0)?.into_owned(), text(row, 1)?.into_owned()))
@@ -33,7 +33,7 @@ pub(super) async fn due(
     };
     let rows = engine.readers.read(read).await?;
     let timers = rows.iter().filter_map(|(id, text)| engine.timer(&id.parse().ok()?, text));
-    let is_due = |timer: &Timer| timer.standing == TimerStanding::Waiting && timer.due <= until;
+    let is_due = |timer: &Timer| timer.lifecycle == TimerLifecycle::Waiting && timer.due <= until;
     Ok(timers.filter(is_due).collect())
 }
 
@@ -104,7 +104,8 @@ pub(super) async fn put_off(engine: &EmbeddedEngine, timers: &[Timer], until: Ti
     let timers: Vec<(String, String)> =
         timers.iter().map(|timer| (timer.id.as_str().to_owned(), encode(timer))).collect();
     let write = move |database: &Connection| {
-        let mut update = database.prepare_cached("UPDATE timers SET look = ? WHERE id = ? AND body = ?")?;
+        let mut update =
+            database.prepare_cached("UPDATE timers SET next_check = ? WHERE id = ? AND body = ?")?;
         for (id, body) in &timers {
             update.execute(params![until.as_millis(), id, body])?;
         }

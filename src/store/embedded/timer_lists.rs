@@ -59,7 +59,7 @@ pub(super) async fn find(engine: &EmbeddedEngine, find: &FindTimers, limit: usiz
     let read = move |database: &Connection| {
         let mut rows: Vec<Row> = Vec::new();
         for (is_wanted, column, which) in
-            [(waits, "look", "look IS NOT NULL"), (ended, "due", "look IS NULL")]
+            [(waits, "next_check", "next_check IS NOT NULL"), (ended, "due", "next_check IS NULL")]
         {
             if !is_wanted {
                 continue;

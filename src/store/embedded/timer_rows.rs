@@ -39,7 +39,7 @@ pub(super) fn stored(database: &Connection, id: &TimerId) -> DatabaseResult<Opti
 
 /// Writes a timer that waits no more.
 pub(super) fn end(database: &Connection, timer: &Timer, kept: Timestamp) -> DatabaseResult<()> {
-    let update = "UPDATE timers SET look = NULL, kept = ?, body = ? WHERE id = ?";
+    let update = "UPDATE timers SET next_check = NULL, kept = ?, body = ? WHERE id = ?";
     let values = params![kept.as_millis(), encode(timer), timer.id.as_str()];
     database.prepare_cached(update)?.execute(values)?;
     Ok(())

@@ -1,6 +1,6 @@
 //! Timers: their registration and cancellation, and the implementation of [`TimerStore`].
 //!
-//! A row is a timer in its stored form; `look` is when one that waits is looked at, and none has it that does not wait.
+//! A row is a timer in its stored form; `next_check` is when one that waits is looked at, and none has it that does not wait.
 //! The number of those that wait is counted in the same transaction, because counting rows would read all of them.
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use super::stored::text;
 use super::timer_rows::{Counts, end, stored};
 use super::{EmbeddedEngine, timer_attempts, timer_firing, timer_lists};
 use crate::clock::Timestamp;
-use crate::presence::{NewTimer, Timer, TimerId, TimerStanding, TimerType};
+use crate::presence::{NewTimer, Timer, TimerId, TimerLifecycle, TimerType};
 use crate::store::json::to_json;
 use crate::store::timer_text::{decode, encode, encode_waiting};
 use crate::store::timers::{CalledTimers, keep_of, partition_of_timer};
@@ -96,8 +96,8 @@ impl TimerStore for EmbeddedEngine {
     async fn first_timer(&self, partitions: &[u16]) -> Result<Option<Timestamp>> {
         let partitions = to_json(&partitions)?;
         let read = move |database: &Connection| {
-            let select = "SELECT look FROM timers WHERE look IS NOT NULL AND partition IN \
-                          (SELECT value FROM json_each(?)) ORDER BY look LIMIT 1";
+            let select = "SELECT next_check FROM timers WHERE next_check IS NOT NULL AND partition IN \
+                          (SELECT value FROM json_each(?)) ORDER BY next_check LIMIT 1";
             let mut select = database.prepare_cached(select)?;
             Ok(select.query_row([&partitions], |row| row.get::<_, i64>(0)).optional()?)
         };
@@ -159,7 +159,7 @@ impl NewRow {
 fn register(database: &Connection, rows: &[NewRow], only_new: bool) -> DatabaseResult<Vec<TimerRegistered>> {
     // Most are new: one command finds that out, and writes.
     let mut insert = database.prepare_cached(
-        "INSERT INTO timers(id, partition, due, look, body) VALUES(?1, ?2, ?3, ?3, ?4) ON CONFLICT(id) DO NOTHING",
+        "INSERT INTO timers(id, partition, due, next_check, body) VALUES(?1, ?2, ?3, ?3, ?4) ON CONFLICT(id) DO NOTHING",
     )?;
     let (mut counts, mut answers) = (Counts::default(), Vec::with_capacity(rows.len()));
     for row in rows {
@@ -186,17 +186,17 @@ fn register_again(
 ) -> DatabaseResult<TimerRegistered> {
     let known = stored(database, &row.id)?.and_then(|text| decode(&row.id, &text));
     let mut answer = TimerRegistered::Created;
-    match known.as_ref().map(|known| (&known.standing, known)) {
-        Some((TimerStanding::Waiting, known)) => {
+    match known.as_ref().map(|known| (&known.lifecycle, known)) {
+        Some((TimerLifecycle::Waiting, known)) => {
             counts.add(row.partition, &known.timer_type, -1);
             answer = TimerRegistered::Changed;
         }
-        Some((TimerStanding::Fired { .. }, known)) if known.due == row.due => {
+        Some((TimerLifecycle::Fired { .. }, known)) if known.due == row.due => {
             return Ok(TimerRegistered::HasFired);
         }
         _ => {}
     }
-    let update = "UPDATE timers SET due = ?2, look = ?2, kept = NULL, body = ?3 WHERE id = ?1";
+    let update = "UPDATE timers SET due = ?2, next_check = ?2, kept = NULL, body = ?3 WHERE id = ?1";
     let values = params![row.id.as_str(), row.due.as_millis(), row.body];
     database.prepare_cached(update)?.execute(values)?;
     Ok(answer)
@@ -242,14 +242,14 @@ fn cancel(
     now: Timestamp,
 ) -> DatabaseResult<std::result::Result<TimerType, TimerCancelled>> {
     let Some(text) = stored(database, id)? else { return Ok(Err(TimerCancelled::Unknown)) };
-    let Some(timer) = decode(id, &text).filter(|timer| timer.standing == TimerStanding::Waiting) else {
+    let Some(timer) = decode(id, &text).filter(|timer| timer.lifecycle == TimerLifecycle::Waiting) else {
         return Ok(Err(TimerCancelled::Ended));
     };
     if expected.is_some_and(|expected| expected != text) {
         return Ok(Err(TimerCancelled::Changed));
     }
     let kept = now + keep_of(classes, &timer.timer_type);
-    let timer = Timer { standing: TimerStanding::Cancelled { at: now }, ..timer };
+    let timer = Timer { lifecycle: TimerLifecycle::Cancelled { at: now }, ..timer };
     end(database, &timer, kept)?;
     Ok(Ok(timer.timer_type))
 }

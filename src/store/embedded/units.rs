@@ -29,11 +29,11 @@ pub(super) const MAX_CHECK_READS: usize = 2;
 
 #[async_trait]
 impl UnitStore for EmbeddedEngine {
-    async fn refresh(&self, beats: &[Refresh<'_>]) -> Result<Vec<bool>> {
-        let mut applied = vec![false; beats.len()];
-        let units = beats.iter().map(|beat| beat.unit);
+    async fn refresh(&self, heartbeats: &[Refresh<'_>]) -> Result<Vec<bool>> {
+        let mut applied = vec![false; heartbeats.len()];
+        let units = heartbeats.iter().map(|heartbeat| heartbeat.unit);
         for (partition, indexes) in by_partition(units, self.memory.partitions()) {
-            let of_partition: Vec<&Refresh<'_>> = indexes.iter().map(|index| &beats[*index]).collect();
+            let of_partition: Vec<&Refresh<'_>> = indexes.iter().map(|index| &heartbeats[*index]).collect();
             let of_partition = self.memory.table(partition).refresh(&of_partition);
             indexes.into_iter().zip(of_partition).for_each(|(index, is_applied)| applied[index] = is_applied);
         }
@@ -139,7 +139,7 @@ impl EmbeddedEngine {
         let permit = self.checks.acquire().await.expect("it is never closed");
         let units = self.read_with(&self.check_readers, &units).await?;
         let guard = Box::new(CheckUnderWay { engine: self, _permit: permit });
-        Ok(DeadlineCheck { units, hearing: self.hearing().await?, stamp: None, guard })
+        Ok(DeadlineCheck { units, hearing: self.hearing().await?, watermark: None, guard })
     }
 }
 

@@ -1,9 +1,9 @@
 //! Receivers that were not configured for a while, and the notifications that wait for them from before.
 //!
-//! Instances mark receivers that are not in their configuration as absent, see [`super::receivers::enlist`]. When a
-//! receiver is configured again, its lanes are read once before any notification is leased. A silence that is over
-//! by then is marked as untold: the silence and its return are left out when their notifications are leased. A
-//! silence that lasts is delivered as it was sealed.
+//! Instances mark receivers that are not in their configuration as absent, see
+//! [`super::receivers::register_receivers`]. When a receiver is configured again, its lanes are read once before any
+//! notification is leased. A silence that is over by then is marked as unnotified: the silence and its return are left
+//! out when their notifications are leased. A silence that lasts is delivered as it was sealed.
 //!
 //! # Why the mark of absence stays until all lanes are read
 //! After a crash halfway the lanes are read again, and a second mark of a silence changes nothing.
@@ -19,7 +19,7 @@ use super::reading::snapshot;
 use crate::clock::Timestamp;
 use crate::presence::OfflineRecord;
 use crate::store::notification::Notification;
-use crate::store::untold::{Untold, blindness_in, silence, silence_in};
+use crate::store::unnotified::{Unnotified, blindness_in, silence, silence_in};
 use crate::store::{Delivery, Group, HearingStore, MAX_STEP, Result};
 
 /// How many lanes are read in one step.
@@ -62,7 +62,7 @@ pub(super) async fn bring_up_to_date(engine: &RedisEngine, receiver: &str, now: 
     Ok(past)
 }
 
-/// Marks the silences in these lanes that are over. Answers how many.
+/// StoredMarks the silences in these lanes that are over. Answers how many.
 async fn mark(engine: &RedisEngine, partition: u16, receiver: &str, lanes: &[Field]) -> Result<usize> {
     let mut bodies = pipe();
     let (mut notifications, mut groups) = (Vec::new(), Vec::new());
@@ -85,11 +85,11 @@ async fn mark(engine: &RedisEngine, partition: u16, receiver: &str, lanes: &[Fie
     }
     let past = past(engine, &notifications).await?;
     for names in past.chunks(MAX_STEP) {
-        let untold = engine.keys.of(partition, "untold", receiver);
+        let unnotified = engine.keys.of(partition, "unnotified", receiver);
         let mut mark = pipe();
-        mark.hset(&untold, Untold::PAST, Untold::PAST).ignore();
-        let marks: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), Untold::PAST)).collect();
-        mark.hset_multiple(&untold, &marks).ignore();
+        mark.hset(&unnotified, Unnotified::PAST, Unnotified::PAST).ignore();
+        let marks: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), Unnotified::PAST)).collect();
+        mark.hset_multiple(&unnotified, &marks).ignore();
         engine.topology.send::<()>("absent", &mark).await?;
     }
     Ok(past.len())
@@ -131,17 +131,17 @@ fn is_over(record: &OfflineRecord, facts: Option<Vec<u8>>) -> bool {
 }
 
 /// The silences and blind intervals of these deliveries that the receiver was not notified of, by their names.
-pub(super) async fn untold(
+pub(super) async fn unnotified(
     engine: &RedisEngine,
     receiver: &str,
     deliveries: &[Delivery],
-) -> Result<HashMap<String, Untold>> {
+) -> Result<HashMap<String, Unnotified>> {
     let partition = |delivery: &Delivery| engine.keys.partition_of_group(&delivery.group.key);
-    let key = |partition| engine.keys.of(partition, "untold", receiver);
+    let key = |partition| engine.keys.of(partition, "unnotified", receiver);
     let partitions: BTreeSet<u16> = deliveries.iter().map(partition).collect();
     let mut read = pipe();
     for partition in &partitions {
-        read.hget(key(*partition), Untold::PAST);
+        read.hget(key(*partition), Unnotified::PAST);
     }
     let mut names = Vec::new();
     for delivery in deliveries {
@@ -151,8 +151,8 @@ pub(super) async fn untold(
             names.push(name);
         }
     }
-    type Marks = Vec<Option<String>>;
-    let mut marks: Marks = engine.topology.send("untold", &read).await?;
+    type StoredMarks = Vec<Option<String>>;
+    let mut marks: StoredMarks = engine.topology.send("unnotified", &read).await?;
     let mut of_names = marks.split_off(partitions.len());
     let with_past: BTreeSet<u16> =
         partitions.into_iter().zip(marks).filter_map(|(partition, mark)| mark.map(|_| partition)).collect();
@@ -165,9 +165,9 @@ pub(super) async fn untold(
         }
     }
     if of_names.len() < names.len() {
-        let more: Marks = engine.topology.send("untold", &read).await?;
+        let more: StoredMarks = engine.topology.send("unnotified", &read).await?;
         of_names.extend(more);
     }
     let known = names.into_iter().zip(of_names);
-    Ok(known.filter_map(|(name, mark)| Some((name, Untold::of(&mark?)))).collect())
+    Ok(known.filter_map(|(name, mark)| Some((name, Unnotified::of(&mark?)))).collect())
 }

@@ -4,11 +4,12 @@
 //! it ended (see `replication.rs`). A unit that stays silent is found again. One that is heard again before that would
 //! leave an open alert for ever: neither its record nor its group says that a receiver was notified. So this process
 //! keeps the silences that its receivers acknowledged, from that moment on until a wait for the replicas succeeds that
-//! began [`FAILOVER`] later, or for [`LONGEST`], at most [`MOST`] records.
+//! began [`FAILOVER`] later, or for [`MAX_AGE`], at most [`MAX_RECORDS`] records.
 //!
 //! # Why an earlier wait proves nothing
-//! In the first second of a failover by Sentinel the promoted replica is a primary already, while the old primary accepts
-//! writes and another replica acknowledges them. Both follow the new primary afterwards, and these writes are lost.
+//! In the first second of a failover by Sentinel the promoted replica is a primary already, while the old primary
+//! accepts writes and another replica acknowledges them. Both follow the new primary afterwards, and these writes are
+//! lost.
 //!
 //! A silence is doubtful if the primary of its unit or of its group was replaced since it was recorded.
 //! `alerting/lost.rs` compares doubtful silences with the stored ones, and writes lost ones again. Where nothing was
@@ -18,7 +19,8 @@
 //! A silence whose return was delivered needs nothing any more, whatever the replica has.
 //!
 //! # Why transitions wait after a failover
-//! The instance that lets a transition join its group need not be the one that delivered the silence: see `compared.rs`.
+//! The instance that lets a transition join its group need not be the one that delivered the silence: see
+//! `compared.rs`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard};
@@ -30,13 +32,13 @@ use tokio::time::Instant;
 use super::{RedisEngine, marking};
 use crate::clock::Timestamp;
 use crate::presence::{OfflineRecord, RecordId};
-use crate::store::untold::silence;
-use crate::store::{AcknowledgedSilence, Delivery, Destinations, Marking, NotifiedSilences, Result};
+use crate::store::unnotified::silence;
+use crate::store::{AcknowledgedSilence, Delivery, Destinations, NotifiedMark, NotifiedSilences, Result};
 
 /// How long a delivery is kept without a replica that has it: longer than a failover takes.
-const LONGEST: Duration = Duration::from_secs(600);
+const MAX_AGE: Duration = Duration::from_secs(600);
 /// The most records in deliveries that are kept. Of more, the oldest are forgotten.
-const MOST: usize = 10_000;
+const MAX_RECORDS: usize = 10_000;
 /// From the promotion of a replica until this process knows of it, at most.
 const FAILOVER: Duration = Duration::from_secs(10);
 /// The least time between two waits for replicas.
@@ -48,7 +50,7 @@ pub(super) struct Acknowledged(Mutex<Memory>);
 #[derive(Default)]
 struct Memory {
     /// Oldest first.
-    kept: BTreeMap<u64, Kept>,
+    kept: BTreeMap<u64, AcknowledgedDelivery>,
     /// The numbers of deliveries, by id.
     numbers: HashMap<String, u64>,
     next: u64,
@@ -59,7 +61,7 @@ struct Memory {
     compared: Option<Instant>,
 }
 
-struct Kept {
+struct AcknowledgedDelivery {
     delivery: Delivery,
     acknowledged: Instant,
     /// When it was known that the primaries have it, and how long before that its first silence was recorded.
@@ -67,7 +69,7 @@ struct Kept {
     age: Duration,
 }
 
-impl Kept {
+impl AcknowledgedDelivery {
     /// Whether a primary since that moment may lack it.
     fn is_lost_by(&self, since: Instant) -> bool {
         since.checked_add(self.age).is_none_or(|since| since > self.stored)
@@ -83,11 +85,11 @@ impl Memory {
         let first = delivery.offline.iter().map(|record| record.detected_at).min();
         let (at, age) = (Instant::now(), first.map_or(Duration::ZERO, |first| now.since(first)));
         self.numbers.insert(delivery.id.clone(), self.next);
-        let kept = Kept { delivery: delivery.clone(), acknowledged: at, stored: at, age };
+        let kept = AcknowledgedDelivery { delivery: delivery.clone(), acknowledged: at, stored: at, age };
         self.kept.insert(self.next, kept);
         self.next += 1;
         self.records += records(delivery);
-        while self.records > MOST && self.forget_first().is_some() {}
+        while self.records > MAX_RECORDS && self.forget_first().is_some() {}
     }
 
     fn forget_first(&mut self) -> Option<()> {
@@ -96,20 +98,23 @@ impl Memory {
         Some(())
     }
 
-    fn forget(&mut self, is_safe: impl Fn(&Kept) -> bool) {
-        let safe: Vec<Kept> =
+    fn forget(&mut self, is_safe: impl Fn(&AcknowledgedDelivery) -> bool) {
+        let safe: Vec<AcknowledgedDelivery> =
             self.kept.extract_if(.., |_, kept| is_safe(kept)).map(|(_, kept)| kept).collect();
         safe.iter().for_each(|kept| self.forgotten(kept));
     }
 
-    fn forgotten(&mut self, kept: &Kept) {
+    fn forgotten(&mut self, kept: &AcknowledgedDelivery) {
         self.numbers.remove(&kept.delivery.id);
         self.records -= records(&kept.delivery);
     }
 
     /// Silences for which that is true and of which no return was delivered, once for each group, with their receivers.
-    fn silences(&self, is_doubtful: impl Fn(&Kept, &OfflineRecord) -> bool) -> Vec<AcknowledgedSilence> {
-        let name = |kept: &Kept, record| {
+    fn silences(
+        &self,
+        is_doubtful: impl Fn(&AcknowledgedDelivery, &OfflineRecord) -> bool,
+    ) -> Vec<AcknowledgedSilence> {
+        let name = |kept: &AcknowledgedDelivery, record| {
             let Delivery { group, receiver, .. } = &kept.delivery;
             (silence(record), group.key.clone(), receiver.clone())
         };
@@ -157,7 +162,7 @@ impl NotifiedSilences for RedisEngine {
         Ok(doubtful)
     }
 
-    async fn doubts_arise(&self) {
+    async fn wait_for_doubtful(&self) {
         let mut changes = self.topology.changes();
         let is_due = || self.acknowledged().compared < self.topology.replaced_at();
         while !is_due() && changes.changed().await.is_ok() {}
@@ -165,14 +170,14 @@ impl NotifiedSilences for RedisEngine {
 
     async fn mark_notified(
         &self,
-        markings: &[Marking],
+        markings: &[NotifiedMark],
         destinations: &Destinations,
         now: Timestamp,
     ) -> Result<usize> {
         marking::mark(self, markings, destinations, now).await
     }
 
-    fn settle_doubts(&self, later: &HashSet<RecordId>) {
+    fn resolve_doubtful(&self, later: &HashSet<RecordId>) {
         let mut memory = self.acknowledged();
         let Some(compared) = memory.compared else { return };
         for kept in memory.kept.values_mut().filter(|kept| kept.acknowledged <= compared) {
@@ -197,12 +202,12 @@ impl RedisEngine {
         let now = Instant::now();
         let (doubtful, partitions) = {
             let mut memory = self.acknowledged();
-            memory.forget(|kept| now.duration_since(kept.acknowledged) > LONGEST);
+            memory.forget(|kept| now.duration_since(kept.acknowledged) > MAX_AGE);
             memory.compared = Some(now);
             if memory.kept.is_empty() {
                 return Vec::new();
             }
-            let is_doubtful = |kept: &Kept, record: &OfflineRecord| {
+            let is_doubtful = |kept: &AcknowledgedDelivery, record: &OfflineRecord| {
                 let partitions = [self.keys.partition(&record.id.unit), self.partition_of(kept)];
                 partitions.into_iter().any(|partition| self.may_be_lost(kept, partition))
             };
@@ -215,7 +220,7 @@ impl RedisEngine {
         if let Some(partitions) = partitions {
             let replicated = self.replicated(partitions).await;
             // Of a primary that took over meanwhile, the wait proves nothing.
-            let is_safe = |partition: u16, kept: &Kept| {
+            let is_safe = |partition: u16, kept: &AcknowledgedDelivery| {
                 replicated.contains(&partition) && !self.may_be_lost(kept, partition)
             };
             self.acknowledged().forget(|kept| {
@@ -227,15 +232,15 @@ impl RedisEngine {
     }
 
     /// Whether the primary of a partition took over after that.
-    fn may_be_lost(&self, kept: &Kept, partition: u16) -> bool {
+    fn may_be_lost(&self, kept: &AcknowledgedDelivery, partition: u16) -> bool {
         self.topology.primary_since(self.keys.slot(partition)).is_some_and(|since| kept.is_lost_by(since))
     }
 
-    fn partition_of(&self, kept: &Kept) -> u16 {
+    fn partition_of(&self, kept: &AcknowledgedDelivery) -> u16 {
         self.keys.partition_of_group(&kept.delivery.group.key)
     }
 
-    fn partitions_of(&self, kept: &Kept) -> BTreeSet<u16> {
+    fn partitions_of(&self, kept: &AcknowledgedDelivery) -> BTreeSet<u16> {
         let units = kept.delivery.offline.iter().map(|record| self.keys.partition(&record.id.unit));
         units.chain([self.partition_of(kept)]).collect()
     }
@@ -279,10 +284,10 @@ mod tests {
 
     #[test]
     fn the_oldest_are_forgotten_when_there_are_too_many_and_a_return_alone_is_not_kept() {
-        let all: Vec<Delivery> = (0..MOST + 3).map(|number| delivery(number, "a", false)).collect();
+        let all: Vec<Delivery> = (0..MAX_RECORDS + 3).map(|number| delivery(number, "a", false)).collect();
         let memory = memory(&all);
         let first = memory.kept.values().next().expect("it is full");
-        assert_eq!((memory.records, memory.numbers.len()), (MOST, MOST));
+        assert_eq!((memory.records, memory.numbers.len()), (MAX_RECORDS, MAX_RECORDS));
         assert_eq!(first.delivery, all[3]);
         assert_eq!(super::tests::memory(&[delivery(1, "a", true)]).records, 0);
     }
@@ -291,11 +296,12 @@ mod tests {
     fn a_silence_is_doubtful_from_its_detection_on_until_it_was_compared() {
         let at = Instant::now();
         let age = Duration::from_secs(5);
-        let kept = Kept { delivery: delivery(1, "a", false), acknowledged: at, stored: at, age };
+        let kept =
+            AcknowledgedDelivery { delivery: delivery(1, "a", false), acknowledged: at, stored: at, age };
         assert!(
             kept.is_lost_by(at - Duration::from_secs(4)) && !kept.is_lost_by(at - Duration::from_secs(6))
         );
-        let compared = Kept { age: Duration::ZERO, ..kept };
+        let compared = AcknowledgedDelivery { age: Duration::ZERO, ..kept };
         assert!(!compared.is_lost_by(at) && compared.is_lost_by(at + Duration::from_millis(1)));
     }
 }

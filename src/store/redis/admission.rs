@@ -141,7 +141,7 @@ impl Admission {
     }
 
     /// Waits for the end of a storm, but no longer than [`MAX_DELAY`].
-    pub async fn calm(&self) {
+    pub async fn wait_for_end_of_storm(&self) {
         let _ = tokio::time::timeout(MAX_DELAY, self.storms().wait_for(|is_on| !is_on)).await;
     }
 
@@ -237,12 +237,12 @@ mod tests {
     async fn reads_for_the_mirror_wait_for_the_end_of_a_storm_but_not_forever() {
         let admission = Admission::new();
         let _change = admission.change().await;
-        assert!(admission.calm().now_or_never().is_some());
+        assert!(admission.wait_for_end_of_storm().now_or_never().is_some());
         admission.storm(true);
-        assert!(admission.calm().now_or_never().is_none());
-        admission.calm().await;
+        assert!(admission.wait_for_end_of_storm().now_or_never().is_none());
+        admission.wait_for_end_of_storm().await;
         admission.storm(false);
-        assert!(admission.calm().now_or_never().is_some());
+        assert!(admission.wait_for_end_of_storm().now_or_never().is_some());
     }
 
     #[tokio::test]

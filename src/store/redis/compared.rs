@@ -8,8 +8,8 @@
 //! groups.
 //!
 //! # What they do not wait for
-//! An instance that dies: its lease ends. An instance that cannot compare, because another server is away, or that is of an
-//! earlier version, for longer than [`LONGEST`]. Returns wait for [`HOLD`] only: a return that is faster than the mark joins
+//! An instance that dies: its lease ends. An instance that cannot compare, because another server is away, for longer than
+//! [`MAX_AGE`]. Returns wait for [`HOLD`] only: a return that is faster than the mark joins
 //! once more.
 //!
 //! # Why a primary is named by its replication id
@@ -31,7 +31,7 @@ use crate::store::{Entry, OutboxEvent, Result};
 /// How long after a failover no transition joins a group: in that time most instances compare.
 const HOLD: Duration = Duration::from_secs(1);
 /// The longest wait of silences: instances learn of a new primary within seconds, and compare at once.
-const LONGEST: Duration = Duration::from_secs(8);
+const MAX_AGE: Duration = Duration::from_secs(8);
 /// The time between two looks at the announcements.
 const AGAIN: Duration = Duration::from_millis(50);
 /// How long an announcement is valid. It is made once for each change of the primaries.
@@ -92,7 +92,7 @@ impl RedisEngine {
             }
         };
         // Then a silence may be notified again: that is better than none.
-        let _ = tokio::time::timeout_at(since + LONGEST, all_have_compared).await;
+        let _ = tokio::time::timeout_at(since + MAX_AGE, all_have_compared).await;
         *self.comparisons.passed.lock().expect("nothing panics under this lock") = Some(since);
     }
 

@@ -29,7 +29,7 @@ impl DataStore for RedisEngine {
             })
         });
         let mut known = vec![false; readings.len()];
-        let answers = self.topology.few_at_once(steps.collect()).await?;
+        let answers = self.topology.run_limited(steps.collect()).await?;
         for (index, answer) in indices.iter().zip(answers.into_iter().flatten()) {
             known[*index] = answer == 1;
         }
@@ -88,7 +88,7 @@ impl DataStore for RedisEngine {
         let steps = with_values.map(|(unit, metrics)| {
             (self.keys.slot(self.keys.partition(unit)), self.forget_values_of(unit, metrics))
         });
-        self.topology.few_at_once(steps.collect()).await?;
+        self.topology.run_limited(steps.collect()).await?;
         Ok(())
     }
 }

@@ -104,20 +104,21 @@ pub(super) async fn begin(engine: &RedisEngine, units: Vec<Unit>) -> Result<Dead
         pipe.ignore();
     }
     engine.add_reads(&units, &located, &mut pipe);
-    let has_stamp = engine.topology.has_parts();
-    if has_stamp {
+    let has_watermark = engine.topology.has_parts();
+    if has_watermark {
         pipe.get(engine.keys.in_partition(partition, "heard"));
     }
     add_guards(engine, partition, &units, &mut pipe);
     pipe.exists(engine.keys.in_partition(partition, "archive"));
     // Hearing may be on another server. A heartbeat between both readings is no danger: it changes what is watched.
-    let is_together = engine.topology.is_together(engine.keys.slot(partition), engine.keys.slot_of_hearing());
+    let is_same_server =
+        engine.topology.is_same_server(engine.keys.slot(partition), engine.keys.slot_of_hearing());
     let mut hearing = redis::pipe();
-    if !is_together {
+    if !is_same_server {
         // Behind the units, and by the same server: see `partition_clocks.rs`.
         pipe.cmd("TIME");
     }
-    engine.add_hearing_reads(if is_together { &mut pipe } else { &mut hearing });
+    engine.add_hearing_reads(if is_same_server { &mut pipe } else { &mut hearing });
     let read = async {
         if is_far {
             let answers = engine.topology.send_to("deadline_check", &server, &pipe).await?;
@@ -128,14 +129,14 @@ pub(super) async fn begin(engine: &RedisEngine, units: Vec<Unit>) -> Result<Dead
     };
     let read: Result<(Option<Dedicated>, Vec<Value>, Instant)> = read.await;
     let (connection, mut answers, arrived) = read?;
-    // Behind the stamp: a canary that has raised it wrote before from when on heartbeats are lost.
+    // Behind the watermark: a canary that has raised it wrote before from when on heartbeats are lost.
     let apart = engine.topology.send::<Vec<Value>>("deadline_check", &hearing).await?;
     let damaged = |error| EngineError::Damaged(format!("check: {error}"));
-    let clock = if is_together { None } else { answers.pop() };
+    let clock = if is_same_server { None } else { answers.pop() };
     answers.extend(apart);
     let last = answers.split_off(answers.len().saturating_sub(4));
     let guards = answers.split_off(answers.len().saturating_sub(GUARDS));
-    let stamp = if has_stamp { answers.pop() } else { None };
+    let watermark = if has_watermark { answers.pop() } else { None };
     let (has_archive, heard, filters, time): (bool, Versions, _, _) =
         redis::from_redis_value(Value::Array(last)).map_err(damaged)?;
     let values = redis::from_redis_value(Value::Array(answers)).map_err(damaged)?;
@@ -163,10 +164,11 @@ pub(super) async fn begin(engine: &RedisEngine, units: Vec<Unit>) -> Result<Dead
         None => hearing,
         Some(clock) => engine.judged(hearing, partition, (arrived, clock), offsets.as_deref()),
     };
-    let stamp: Option<Option<Vec<u8>>> = stamp.map(redis::from_redis_value).transpose().map_err(damaged)?;
+    let watermark: Option<Option<Vec<u8>>> =
+        watermark.map(redis::from_redis_value).transpose().map_err(damaged)?;
     let watch = Watch { engine, partition, has_archive, connection, server, permit };
-    let stamp = stamp.flatten().as_deref().and_then(milliseconds).map(Timestamp::from_millis);
-    Ok(DeadlineCheck { units: read.snapshots, hearing, stamp, guard: Box::new(watch) })
+    let watermark = watermark.flatten().as_deref().and_then(milliseconds).map(Timestamp::from_millis);
+    Ok(DeadlineCheck { units: read.snapshots, hearing, watermark, guard: Box::new(watch) })
 }
 
 /// Adds commands that fail if a key that is written later is of a wrong type, because a transaction is not undone

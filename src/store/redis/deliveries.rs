@@ -15,7 +15,7 @@ use super::{RedisEngine, absence, fallback, receivers};
 use crate::clock::Timestamp;
 use crate::store::attempts::texts;
 use crate::store::notification::{Notification, Readable};
-use crate::store::untold::leave_out_untold;
+use crate::store::unnotified::leave_out_untold;
 use crate::store::{Backlog, Delivery, DeliveryStore, End, Ended, MAX_STEP, MeantFor, Result};
 use crate::telemetry::Stored;
 use async_trait::async_trait;
@@ -50,10 +50,10 @@ impl DeliveryStore for RedisEngine {
             steps.map(move |groups| (slot, self.lease_step(*partition, receiver, groups, now, until)))
         });
         let leased: Vec<Delivery> =
-            self.topology.few_at_once(steps.collect()).await?.into_iter().flatten().collect();
+            self.topology.run_limited(steps.collect()).await?.into_iter().flatten().collect();
         self.wait_for_replicas_of(&leased).await;
-        let untold = absence::untold(self, receiver, &leased).await?;
-        leave_out_untold(self, &self.telemetry, receiver, leased, &untold, now).await
+        let unnotified = absence::unnotified(self, receiver, &leased).await?;
+        leave_out_untold(self, &self.telemetry, receiver, leased, &unnotified, now).await
     }
 
     async fn first_lease(&self, partitions: &[u16], receiver: &str) -> Result<Option<Timestamp>> {
@@ -147,7 +147,7 @@ impl RedisEngine {
             }
             groups.retain(|group| !group.contains('\n'));
         }
-        self.topology.few_at_once(steps).await?;
+        self.topology.run_limited(steps).await?;
         Ok(())
     }
 
@@ -184,7 +184,7 @@ impl RedisEngine {
                 .map(move |step| (slot, self.attempt_step(name, (partition, receiver), step, at, on_record)))
         });
         let mut were_under_way = vec![false; deliveries.len()];
-        for (index, answer) in self.topology.few_at_once(steps.collect()).await?.into_iter().flatten() {
+        for (index, answer) in self.topology.run_limited(steps.collect()).await?.into_iter().flatten() {
             were_under_way[index] = answer == 1;
         }
         Ok(were_under_way)

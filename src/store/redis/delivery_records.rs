@@ -11,8 +11,8 @@ use crate::store::{
 
 #[async_trait]
 impl DeliveryRecords for RedisEngine {
-    async fn enlist(&self, names: &[String], now: Timestamp) -> Result<()> {
-        receivers::enlist(self, names, now).await
+    async fn register_receivers(&self, names: &[String], now: Timestamp) -> Result<()> {
+        receivers::register_receivers(self, names, now).await
     }
 
     async fn kept(&self) -> Result<Vec<(String, Backlog)>> {
@@ -35,14 +35,14 @@ impl DeliveryRecords for RedisEngine {
         kept::attempts(self, find).await
     }
 
-    async fn letters(
+    async fn dead_letters_between(
         &self,
         receiver: &str,
         from: Timestamp,
         until: Timestamp,
         limit: usize,
     ) -> Result<Vec<DeadLetter>> {
-        kept::letters(self, receiver, (from, until), limit).await
+        kept::dead_letters_between(self, receiver, (from, until), limit).await
     }
 
     async fn letter(&self, receiver: &str, notification: &str) -> Result<Option<DeadLetter>> {

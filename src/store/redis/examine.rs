@@ -127,9 +127,9 @@ fn missing(others: impl Iterator<Item = (String, String)>) -> Option<Warning> {
 
 /// The servers that did not answer at the last examination, and since when.
 #[derive(Default)]
-pub(super) struct Away(Mutex<BTreeMap<String, Instant>>);
+pub(super) struct Unreachable(Mutex<BTreeMap<String, Instant>>);
 
-impl Away {
+impl Unreachable {
     /// These servers do not answer now. Answers those of them that a failover does not explain.
     fn note(&self, addresses: impl Iterator<Item = String>) -> BTreeSet<String> {
         let mut all = self.0.lock().expect("nothing panics under this lock");

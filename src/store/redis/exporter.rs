@@ -93,7 +93,7 @@ impl Exporter for RedisEngine {
 
     /// A replica that became a primary may lack heartbeats.
     async fn complete_until(&self) -> Result<Option<Timestamp>> {
-        Ok(self.read_stamps().await?.oldest)
+        Ok(self.read_watermarks().await?.oldest)
     }
 
     async fn export_rest(&self, partition: u16) -> Result<Vec<MigrationItem>> {
@@ -294,11 +294,12 @@ impl RedisEngine {
     ) -> Result<()> {
         let key = |name: &str| self.keys.of(partition, name, receiver);
         let mut pipe = pipe();
-        pipe.zrange_withscores(key("queue"), 0, -1).hgetall(key("lanes")).hgetall(key("letters"));
-        pipe.hgetall(key("fallen"));
+        pipe.zrange_withscores(key("queue"), 0, -1).hgetall(key("lanes")).hgetall(key("dead_letters"));
+        pipe.hgetall(key("fallback_done"));
         type Texts = HashMap<String, String>;
         type Answer = (Vec<(String, f64)>, Texts, Vec<(String, String)>, Texts);
-        let (queue, lanes, letters, fallen): Answer = self.topology.send("export_lanes", &pipe).await?;
+        let (queue, lanes, letters, fallback_done): Answer =
+            self.topology.send("export_lanes", &pipe).await?;
         let queue: HashMap<String, f64> = queue.into_iter().collect();
         for (group, lane) in lanes {
             let (ids, body) = lane.split_once('\n').map_or((lane.as_str(), None), |(ids, b)| (ids, Some(b)));
@@ -311,7 +312,7 @@ impl RedisEngine {
             }
             // A lane without an entry in the queue is in a list of groups, whose instance has stopped: it is due.
             let next = queue.get(&group).copied().map_or(Timestamp::ZERO, moment);
-            let last = fallen.get(&group);
+            let last = fallback_done.get(&group);
             let copied = notifications.iter().position(|id| Some(id) == last).map_or(0, |at| at + 1);
             let receiver = receiver.to_owned();
             items.push(MigrationItem::Lane { receiver, group, next, attempts, notifications, copied });
@@ -335,7 +336,7 @@ impl RedisEngine {
     /// The receivers that have notifications or dead letters, with the partition.
     pub(super) async fn receivers(&self) -> Result<BTreeSet<(u16, String)>> {
         let mut receivers = BTreeSet::new();
-        for name in ["lanes", "letters"] {
+        for name in ["lanes", "dead_letters"] {
             let mut scan = KeyScan::of("receivers", self.keys.owned_pattern(name), NAMES);
             while let Some(keys) = scan.next(&self.topology).await? {
                 let keys = keys.into_iter().filter_map(|key| String::from_utf8(key).ok());

@@ -75,9 +75,9 @@ async fn copy(
     if lanes.is_empty() {
         return Ok(0);
     }
-    let fallen = engine.keys.of(partition, "fallen", &meant_for.receiver);
+    let fallback_done = engine.keys.of(partition, "fallback_done", &meant_for.receiver);
     let mut read = pipe();
-    read.cmd("HMGET").arg(&fallen).arg(lanes.iter().map(|(group, _)| group).collect::<Vec<_>>());
+    read.cmd("HMGET").arg(&fallback_done).arg(lanes.iter().map(|(group, _)| group).collect::<Vec<_>>());
     let (marks,): (Vec<Option<String>>,) = engine.topology.send("fall_back", &read).await?;
     let mut left = Vec::new();
     for ((group, lane), mark) in lanes.iter().zip(marks) {
@@ -122,7 +122,7 @@ async fn copy_step(
     }
     let bodies: Vec<Option<Vec<u8>>> = engine.topology.send("fall_back", &bodies).await?;
     let mut bodies = bodies.into_iter();
-    let copied: Vec<Copied> =
+    let copied: Vec<CopiedLane> =
         step.iter().map(|left| left.copied(meant_for, to, bodies.by_ref().take(left.ids.len()))).collect();
     // First: a copy of which the fallback is not notified of the return would be an alert that stays open.
     add_receiver(engine, partition, to, &copied).await?;
@@ -131,8 +131,8 @@ async fn copy_step(
     read.cmd("HMGET").arg(&lanes).arg(copied.iter().map(|one| one.group).collect::<Vec<_>>());
     let (stored,): (Vec<Option<Vec<u8>>>,) = engine.topology.send("fall_back", &read).await?;
     let mut steps = Steps::default();
-    let fallen = engine.keys.of(partition, "fallen", &meant_for.receiver);
-    let keys = [fallen, lanes, engine.keys.of(partition, "queue", to)];
+    let fallback_done = engine.keys.of(partition, "fallback_done", &meant_for.receiver);
+    let keys = [fallback_done, lanes, engine.keys.of(partition, "queue", to)];
     let notifications = engine.keys.in_partition(partition, "notifications");
     let mut counts = Vec::new();
     for (copied, lane) in copied.iter().zip(stored) {
@@ -144,7 +144,7 @@ async fn copy_step(
 }
 
 /// The copies of a lane that are to be queued.
-struct Copied<'a> {
+struct CopiedLane<'a> {
     group: &'a str,
     /// The last notification that was copied before.
     mark: Option<&'a str>,
@@ -155,19 +155,19 @@ struct Copied<'a> {
     silences: Vec<GroupMember>,
 }
 
-impl Copied<'_> {
+impl CopiedLane<'_> {
     /// Adds the step that queues them in the lane of the fallback. Answers their number.
     fn add_to(
         &self,
         steps: &mut Steps,
-        [fallen, lanes, queue]: &[String; 3],
+        [fallback_done, lanes, queue]: &[String; 3],
         notifications: &str,
         stored: Option<Vec<u8>>,
         now: Timestamp,
     ) -> Result<usize> {
         let (group, last) = (self.group.as_bytes(), self.last.unwrap_or_default());
-        steps.begin().expect_field(fallen, group, self.mark.map(str::as_bytes));
-        steps.write("HSET", fallen, &[group, last.as_bytes()]);
+        steps.begin().expect_field(fallback_done, group, self.mark.map(str::as_bytes));
+        steps.write("HSET", fallback_done, &[group, last.as_bytes()]);
         let (mut lane, mut count) = (stored.clone(), 0);
         for (id, notification) in &self.copies {
             if !lane.as_deref().is_some_and(|lane| has_notification(lane, id)) {
@@ -187,7 +187,12 @@ impl Copied<'_> {
 }
 
 /// Adds the fallback to the receivers that were notified of the silences, unless their returns were sealed already.
-async fn add_receiver(engine: &RedisEngine, partition: u16, to: &str, copied: &[Copied<'_>]) -> Result<()> {
+async fn add_receiver(
+    engine: &RedisEngine,
+    partition: u16,
+    to: &str,
+    copied: &[CopiedLane<'_>],
+) -> Result<()> {
     // A silence that was detected again is a member of its own.
     let names = |group: &str, GroupMember { id, detected_at, .. }: &GroupMember| {
         let (name, detected) = (format!("{group}\n{id}"), detected_at.as_millis());
@@ -255,7 +260,7 @@ impl Left<'_> {
         meant_for: &MeantFor,
         to: &str,
         bodies: impl Iterator<Item = Option<Vec<u8>>>,
-    ) -> Copied<'_> {
+    ) -> CopiedLane<'_> {
         let Left { group, mark, ids, own } = self;
         let (mut copies, mut silences) = (Vec::new(), Vec::new());
         for (at, (id, body)) in ids.iter().zip(bodies).enumerate() {
@@ -268,13 +273,13 @@ impl Left<'_> {
             silences.extend(delivery.offline.iter().map(GroupMember::of_record));
             copies.push(Notification::for_fallback(&delivery, to, meant_for.since));
         }
-        Copied { group, mark: mark.as_deref(), last: ids.last().copied(), copies, silences }
+        CopiedLane { group, mark: mark.as_deref(), last: ids.last().copied(), copies, silences }
     }
 }
 
 /// Removes the marks of groups without waiting notifications.
 async fn forget_marks(engine: &RedisEngine, partition: u16, meant_for: &MeantFor) -> Result<()> {
-    let key = engine.keys.of(partition, "fallen", &meant_for.receiver);
+    let key = engine.keys.of(partition, "fallback_done", &meant_for.receiver);
     let lanes = engine.keys.of(partition, "lanes", &meant_for.receiver);
     let mut all = Fields::of(&engine.topology, "fall_back", key.clone(), LANES);
     while let Some(page) = all.next().await? {

@@ -26,7 +26,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Each step waits for the end of a storm: see [`Topology::browse`].
-    pub fn browsing(self) -> Fields<'a> {
+    pub fn in_background(self) -> Fields<'a> {
         Fields { waits: true, ..self }
     }
 

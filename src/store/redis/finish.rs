@@ -70,7 +70,7 @@ impl RedisEngine {
                 (slot, finish)
             })
         });
-        self.topology.few_at_once(steps.collect()).await?;
+        self.topology.run_limited(steps.collect()).await?;
         Ok(())
     }
 
@@ -90,7 +90,7 @@ impl RedisEngine {
         for name in ["notifications", "owed"] {
             script.key(self.keys.in_partition(partition, name));
         }
-        for name in ["dead", "letters", "untold"] {
+        for name in ["dead", "dead_letters", "unnotified"] {
             script.key(self.keys.of(partition, name, receiver));
         }
         for name in ["attempts", "timer_attempts", "past_timers"] {

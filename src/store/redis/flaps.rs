@@ -37,7 +37,7 @@ impl FlapStore for RedisEngine {
             steps.map(|places| (self.keys.slot(*partition), self.change_some(*partition, changes, places)))
         });
         let mut written = vec![false; changes.len()];
-        for (at, is_written) in self.topology.few_at_once(steps.collect()).await?.into_iter().flatten() {
+        for (at, is_written) in self.topology.run_limited(steps.collect()).await?.into_iter().flatten() {
             written[at] = is_written;
         }
         Ok(written)
@@ -51,10 +51,10 @@ impl FlapStore for RedisEngine {
     ) -> Result<Vec<(Unit, Option<String>)>> {
         let mut read = pipe();
         for partition in partitions {
-            let looks = self.keys.in_partition(*partition, "flap_looks");
+            let looks = self.keys.in_partition(*partition, "flap_checks");
             read.zrangebyscore_limit(looks, "-inf", now.as_millis(), 0, limit as isize);
         }
-        let due: Vec<Vec<Vec<u8>>> = self.topology.send("flap_looks", &read).await?;
+        let due: Vec<Vec<Vec<u8>>> = self.topology.send("flap_checks", &read).await?;
         let mut units: Vec<Unit> = Vec::new();
         let mut forget = pipe();
         for (partition, names) in partitions.iter().zip(due) {
@@ -63,25 +63,25 @@ impl FlapStore for RedisEngine {
                     Some(unit) => units.push(unit),
                     // Another program wrote a name that is no unit's.
                     None => {
-                        forget.zrem(self.keys.in_partition(*partition, "flap_looks"), name).ignore();
+                        forget.zrem(self.keys.in_partition(*partition, "flap_checks"), name).ignore();
                     }
                 }
             }
         }
-        self.topology.send::<()>("flap_looks", &forget).await?;
+        self.topology.send::<()>("flap_checks", &forget).await?;
         units.truncate(limit);
         let texts = self.flaps(&units).await?;
         Ok(units.into_iter().zip(texts).collect())
     }
 
     async fn first_flaps(&self, partitions: &[u16]) -> Result<Option<Timestamp>> {
-        let looks = partitions.iter().map(|partition| self.keys.in_partition(*partition, "flap_looks"));
+        let looks = partitions.iter().map(|partition| self.keys.in_partition(*partition, "flap_checks"));
         first_score(self, "first_flaps", looks).await
     }
 
     async fn flaps_in(&self, partition: u16) -> Result<Vec<(Unit, String)>> {
         let key = self.keys.in_partition(partition, "flaps");
-        let mut fields = Fields::of(&self.topology, "flaps", key, STEP).browsing();
+        let mut fields = Fields::of(&self.topology, "flaps", key, STEP).in_background();
         let mut all = BTreeMap::new();
         while let Some(page) = fields.next().await? {
             let readable = |(name, value): (Vec<u8>, Vec<u8>)| Some((text(name).parse().ok()?, text(value)));
@@ -99,7 +99,7 @@ impl RedisEngine {
         changes: &[FlapChange],
         places: &[usize],
     ) -> Result<Vec<(usize, bool)>> {
-        let [flaps, looks] = ["flaps", "flap_looks"].map(|name| self.keys.in_partition(partition, name));
+        let [flaps, looks] = ["flaps", "flap_checks"].map(|name| self.keys.in_partition(partition, name));
         let mut steps = Steps::default();
         for FlapChange { unit, before, after } in places.iter().map(|at| &changes[*at]) {
             let unit = unit.to_string();

@@ -14,7 +14,7 @@ use super::conditional::{ConditionalWrite, Expect, Fields};
 use super::meta::Fleet;
 use super::reading::milliseconds;
 use super::topology::Topology;
-use super::{RedisEngine, meta, stamps};
+use super::{RedisEngine, meta, watermarks};
 use crate::clock::Timestamp;
 use crate::presence::{BlindInterval, Interval};
 use crate::store::json::to_json;
@@ -30,20 +30,20 @@ pub(super) struct KnownFleet {
     pub furthest: Option<Timestamp>,
     /// When partitions of it were emptied last (ms).
     pub emptied_at: Option<i64>,
-    /// Every partition has had its stamp.
-    pub is_stamped: bool,
+    /// Every partition has had its watermark.
+    pub has_watermarks: bool,
 }
 
 impl KnownFleet {
     /// The state at the start of an instance. Writes the id beside `heard` for a fleet without it: a new one, or one of
-    /// which the server of `heard` lost its data while no instance ran. Then the oldest stamp of the other servers says up
-    /// to when Rollcall has heard, and partitions without a stamp are lost.
+    /// which the server of `heard` lost its data while no instance ran. Then the oldest watermark of the other servers
+    /// says up to when Rollcall has heard, and partitions without a watermark are lost.
     pub async fn begin(topology: &Topology, Fleet { id, key, keys }: &Fleet) -> Result<KnownFleet> {
         let mut exists = pipe();
         exists.hexists(keys.heard(), "fleet");
         let (exists,): (bool,) = topology.send("meta", &exists).await?;
         let oldest = match topology.has_parts() && !exists {
-            true => stamps::read(topology, keys).await?.into_iter().flatten().min(),
+            true => watermarks::read(topology, keys).await?.into_iter().flatten().min(),
             false => None,
         };
         let mut pipe = pipe();
@@ -51,12 +51,13 @@ impl KnownFleet {
         if let Some(oldest) = oldest {
             tracing::error!(
                 heard = %oldest,
-                "the server of hearing lost its data while no instance ran; Rollcall continues from the oldest time that \
+                "the server of hearing lost its data while no instance ran; Rollcall continues from the oldest time \
+                 that \
                  the other servers have"
             );
             // Another instance may have written them meanwhile.
             pipe.hset_nx(keys.heard(), "at", oldest.as_millis()).ignore();
-            pipe.hset_nx(keys.heard(), stamps::STAMPED, 1).ignore();
+            pipe.hset_nx(keys.heard(), watermarks::HAS_WATERMARKS, 1).ignore();
         }
         pipe.hset_nx(keys.heard(), "fleet", id).ignore();
         pipe.hset_multiple(keys.heard(), &meta::copy(keys, key)).ignore();
@@ -65,7 +66,7 @@ impl KnownFleet {
         let ((fleet, heard, emptied_at),): ((String, Text, Text),) = topology.send("meta", &pipe).await?;
         let heard = heard.as_deref().and_then(milliseconds).map(Timestamp::from_millis);
         let emptied_at = emptied_at.as_deref().and_then(milliseconds);
-        Ok(KnownFleet { id: fleet, heard, furthest: heard, emptied_at, is_stamped: false })
+        Ok(KnownFleet { id: fleet, heard, furthest: heard, emptied_at, has_watermarks: false })
     }
 
     /// The server has stored `heard`, and a blind interval up to there if it ended one.
@@ -108,7 +109,7 @@ impl RedisEngine {
         );
         // This instance, or another one, has written the loss.
         *self.known_fleet() =
-            KnownFleet { id: fleet, heard: None, furthest: None, emptied_at: None, is_stamped: false };
+            KnownFleet { id: fleet, heard: None, furthest: None, emptied_at: None, has_watermarks: false };
         meta::replace(&self.topology, &self.scripts, &self.keys, &self.key).await?;
         Ok(reported)
     }

@@ -4,84 +4,22 @@
 //! Groups follow from the configuration and from labels, and both may change while a unit is offline. Its return
 //! would join another group, which was never notified of the silence. So the record keeps its groups. This also
 //! keeps the events of one record in order: the return waits behind its silence in the same lane.
-//!
-//! # Records from before groups were stored
-//! An earlier version stored no groups, and the configuration may change in the same restart. So the first call of
-//! an instance stores the groups of all members, before any transition joins. Each start within a day repeats that,
-//! because an instance of the earlier version may still have been running.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
-use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
 use redis::pipe;
 
 use super::RedisEngine;
-use super::fields::{Field, Fields};
-use crate::clock::Timestamp;
 use crate::presence::{Labels, OfflineRecord};
 use crate::store::member_names::{names_of, of_member};
 use crate::store::notification::GroupMember;
-use crate::store::{EngineError, Group, Join, OutboxEvent, Result};
+use crate::store::{Group, Join, OutboxEvent, Result};
 use crate::store::{json::from_json, json::to_json};
 
 /// How many groups of records one batch stores and reads: about a quarter of a millisecond.
 const STEP: usize = 64;
-
-/// How many members are read in one step.
-const MEMBERS: usize = 500;
-
-/// How long an instance of an earlier version may run after the first instance of this version has started.
-const UPGRADE: Duration = Duration::from_secs(86_400);
-
-/// The field of `meta` that holds when groups of members were stored first (ms).
-const SINCE: &str = "group_of";
-
-/// Stores the groups of members from before groups were stored.
-async fn store_groups_of_members(engine: &RedisEngine, now: Timestamp) -> Result<()> {
-    let meta = engine.keys.meta();
-    let mut read = pipe();
-    read.hget(&meta, SINCE);
-    let (since,): (Option<String>,) = engine.topology.send("meta", &read).await?;
-    let since = since.and_then(|ms| ms.parse().ok()).map(Timestamp::from_millis);
-    if since.is_some_and(|since| now.since(since) > UPGRADE) {
-        return Ok(());
-    }
-    for partition in 0..engine.keys.partitions() {
-        let members = engine.keys.in_partition(partition, "members");
-        let mut members = Fields::of(&engine.topology, "members", members, MEMBERS);
-        loop {
-            let page = match members.next().await {
-                // A key of a wrong type has no members. It is quarantined, and transitions join meanwhile.
-                Err(EngineError::WrongType(_)) => break,
-                page => page?,
-            };
-            let Some(page) = page else { break };
-            for members in page.chunks(MEMBERS) {
-                store_groups(engine, members).await?;
-            }
-        }
-    }
-    let mut note = pipe();
-    note.hset_nx(&meta, SINCE, now.as_millis()).ignore();
-    engine.topology.send("meta", &note).await
-}
-
-/// Stores the groups of members that are not over, unless a group is stored.
-async fn store_groups(engine: &RedisEngine, members: &[Field]) -> Result<()> {
-    let mut store = pipe();
-    for (name, known) in members {
-        let Some((group, member)) = str::from_utf8(name).ok().and_then(|name| name.split_once('\n')) else {
-            continue;
-        };
-        let Some((member, id)) = of_member(member).filter(|_| !known.starts_with(b"x")) else { continue };
-        let group = Group { key: group.to_owned(), labels: labels_in(group) };
-        let key = engine.keys.in_partition(engine.keys.partition(&id.unit), "group_of");
-        store.hset_nx(key, member, to_json(&group)?).ignore();
-    }
-    engine.topology.send("members", &store).await
-}
 
 /// The labels from which the key of a group was made, as far as the key holds them.
 fn labels_in(key: &str) -> Labels {
@@ -106,12 +44,7 @@ fn unescaped(value: &str) -> Option<String> {
 }
 
 /// The groups of each of these transitions: those of its record.
-pub(super) async fn stored<'a>(
-    engine: &RedisEngine,
-    joins: &'a [Join],
-    now: Timestamp,
-) -> Result<Vec<Cow<'a, [Group]>>> {
-    engine.groups_are_stored.get_or_try_init(|| store_groups_of_members(engine, now)).await?;
+pub(super) async fn stored<'a>(engine: &RedisEngine, joins: &'a [Join]) -> Result<Vec<Cow<'a, [Group]>>> {
     // Of several transitions of one record the first decides.
     let mut first: HashMap<String, usize> = HashMap::with_capacity(joins.len());
     let mut partitions: BTreeMap<u16, Vec<(String, usize)>> = BTreeMap::new();
@@ -134,7 +67,7 @@ pub(super) async fn stored<'a>(
     });
     let mut groups: Vec<Cow<'a, [Group]>> =
         joins.iter().map(|join| Cow::Borrowed(&join.groups[..])).collect();
-    for (index, others) in engine.topology.few_at_once(steps.collect()).await?.into_iter().flatten() {
+    for (index, others) in engine.topology.run_limited(steps.collect()).await?.into_iter().flatten() {
         groups[index] = Cow::Owned(others);
     }
     later.into_iter().for_each(|(index, first)| groups[index] = groups[first].clone());
@@ -195,7 +128,7 @@ pub(super) async fn of_member_in(engine: &RedisEngine, key: &str, member: &str) 
     Ok(found.unwrap_or_else(|| Group { key: key.to_owned(), labels: labels_in(key) }))
 }
 
-/// One group is stored as an object, as before there were routes; several are a list.
+/// One group is stored as an object, several as a list.
 pub(super) fn groups_json(groups: &[Group]) -> Result<String> {
     match groups {
         [group] => to_json(group),

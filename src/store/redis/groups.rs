@@ -16,8 +16,8 @@ use crate::store::{
     Capacity, Destination, Destinations, Group, Join, Joined, MAX_STEP, OutboxEvent, Pace, Result,
 };
 use crate::store::{
-    notification::GroupMember, notification::MAX_MEMBERS, notification::MAX_SEALED, notification::OVER,
-    notification::event_json, notification::only_of_group,
+    notification::GroupMember, notification::KEPT_AFTER_END, notification::MAX_MEMBERS,
+    notification::MAX_SEALED, notification::event_json, notification::only_of_group,
 };
 use crate::telemetry::Stored;
 
@@ -33,7 +33,7 @@ pub(super) async fn join(
     capacity: &Capacity,
     now: Timestamp,
 ) -> Result<Joined> {
-    let stored = group_of::stored(engine, joins, now).await?;
+    let stored = group_of::stored(engine, joins).await?;
     let pairs = joins.iter().zip(&stored);
     let pairs = pairs.flat_map(|(join, groups)| groups.iter().map(move |group| (group, &join.event)));
     let pairs: Vec<(&Group, &OutboxEvent)> = pairs.collect();
@@ -65,7 +65,7 @@ pub(super) async fn join(
         })
     });
     // The steps of a partition run in the order in which they are sent: one connection, one server.
-    let sealed: usize = engine.topology.few_at_once(steps.collect()).await?.into_iter().sum();
+    let sealed: usize = engine.topology.run_limited(steps.collect()).await?.into_iter().sum();
     joined.sealed += sealed;
     joined.has_queued |= sealed > 0;
     joined.groups = groups;
@@ -149,7 +149,7 @@ pub(super) async fn seal(
             (slot, seal_step(engine, *partition, groups, destination, others, now))
         })
     });
-    let sealed = engine.topology.few_at_once(steps.collect()).await?;
+    let sealed = engine.topology.run_limited(steps.collect()).await?;
     tidy(engine, partitions, now).await?;
     Ok(sealed.into_iter().sum())
 }
@@ -229,9 +229,9 @@ fn lasting_keys<'a>(
     }
 }
 
-/// Removes a bounded number of members that have been over for longer than [`OVER`].
+/// Removes a bounded number of members that have been over for longer than [`KEPT_AFTER_END`].
 async fn tidy(engine: &RedisEngine, partitions: &[u16], now: Timestamp) -> Result<()> {
-    let before = (now - OVER).as_millis();
+    let before = (now - KEPT_AFTER_END).as_millis();
     let mut due = pipe();
     for partition in partitions {
         due.zrangebyscore_limit(engine.keys.in_partition(*partition, "over"), "-inf", before, 0, 100);

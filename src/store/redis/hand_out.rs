@@ -17,7 +17,7 @@ use crate::store::{Capacity, Delivery, Destination, Destinations, Joined, Outbox
 const STEP: usize = 32;
 
 /// A silence and the id of its notification.
-struct HandedOut<'a> {
+struct ImmediateSilence<'a> {
     joining: Joining<'a>,
     id: String,
 }
@@ -37,7 +37,7 @@ pub(super) async fn hand_out<'a>(
     let mut steps = Vec::new();
     for ((partition, destination), mut lone) in lone {
         while !lone.is_empty() {
-            let step: Vec<HandedOut> = lone.drain(..lone.len().min(STEP)).collect();
+            let step: Vec<ImmediateSilence> = lone.drain(..lone.len().min(STEP)).collect();
             let mut most = Vec::with_capacity(destination.receivers.len());
             for name in &destination.receivers {
                 let free = free.get_mut(name.as_str());
@@ -51,7 +51,7 @@ pub(super) async fn hand_out<'a>(
         }
     }
     let mut joined = Joined::default();
-    for (handed_out, refused) in engine.topology.few_at_once(steps).await? {
+    for (handed_out, refused) in engine.topology.run_limited(steps).await? {
         joined.sealed += handed_out.sealed;
         joined.has_queued |= handed_out.has_queued;
         joined.deliveries.extend(handed_out.deliveries);
@@ -62,7 +62,7 @@ pub(super) async fn hand_out<'a>(
 }
 
 /// Silences by partition and destination.
-type LoneSilences<'a> = BTreeMap<(u16, Arc<Destination>), Vec<HandedOut<'a>>>;
+type LoneSilences<'a> = BTreeMap<(u16, Arc<Destination>), Vec<ImmediateSilence<'a>>>;
 
 /// The silences that may be sealed at once, and the other transitions. `free`: the deliveries that the caller takes.
 fn lone<'a>(
@@ -82,7 +82,7 @@ fn lone<'a>(
         if is_lone && destination.pace.is_at_once() && destination.receivers.iter().any(is_free) {
             let id = notification_id(group, &format!("o{}", joining.member.id));
             let target = (engine.keys.partition_of_group(group), destination);
-            lone.entry(target).or_default().push(HandedOut { joining, id });
+            lone.entry(target).or_default().push(ImmediateSilence { joining, id });
         } else {
             rest.push(joining);
         }
@@ -93,7 +93,7 @@ fn lone<'a>(
 async fn hand_out_step<'a>(
     engine: &RedisEngine,
     partition: u16,
-    step: Vec<HandedOut<'a>>,
+    step: Vec<ImmediateSilence<'a>>,
     destination: Arc<Destination>,
     capacity: Capacity,
     now: Timestamp,
@@ -120,7 +120,7 @@ async fn hand_out_step<'a>(
     for lone in &step {
         script.arg(format!("t{}:{names}", lone.joining.member.detected_at.as_millis()));
     }
-    for HandedOut { joining, id } in &step {
+    for ImmediateSilence { joining, id } in &step {
         let OutboxEvent::Record(record) = joining.event else { continue };
         let json = to_json(&SingleSilence::new(joining.group, record, now))?;
         script.arg(format!("1 {id}\n{json}"));
@@ -132,14 +132,14 @@ async fn hand_out_step<'a>(
 
 /// The deliveries that the caller gets, and the transitions that have to join their groups: those with the answer 0.
 fn handed_out<'a>(
-    step: Vec<HandedOut<'a>>,
+    step: Vec<ImmediateSilence<'a>>,
     answers: Vec<u8>,
     receivers: &[String],
     capacity: &Capacity,
     now: Timestamp,
 ) -> (Joined, Vec<Joining<'a>>) {
     let (mut joined, mut refused) = (Joined::default(), Vec::new());
-    for (HandedOut { joining, id }, answer) in step.into_iter().zip(answers) {
+    for (ImmediateSilence { joining, id }, answer) in step.into_iter().zip(answers) {
         if answer == 0 {
             refused.push(joining);
             continue;

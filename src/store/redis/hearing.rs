@@ -24,8 +24,8 @@ use super::conditional::{ConditionalWrite, Expect, Fields};
 use super::hearing_fields::{HearingFields, filter_field, membership, parse_filter};
 use super::ledger::{StoredHearing, TAKEN};
 use super::reading::milliseconds;
-use super::stamps::{STAMPED, Stamps, primaries};
 use super::topology::View;
+use super::watermarks::{HAS_WATERMARKS, Watermarks, primaries};
 use crate::clock::Timestamp;
 use crate::presence::{
     BLIND_RETENTION, BlindInterval, Gap, Hearing, HearingState, Interval, Probed, ShareMember, Subscription,
@@ -33,12 +33,12 @@ use crate::presence::{
 };
 use crate::store::{Advance, DataLoss, EngineError, HearingStore, Result};
 
-/// Partitions whose loss was written, until each partition has its stamp again.
+/// Partitions whose loss was written, until each partition has its watermark again.
 const EMPTIED: &[u8] = b"emptied";
 /// When partitions were lost last: earlier reads of them are outdated, also those of other instances.
 const EMPTIED_AT: &[u8] = b"emptied_at";
 /// For how long a canary is decided again because the servers change.
-const PATIENCE: Duration = Duration::from_secs(2);
+const MAX_WAIT: Duration = Duration::from_secs(2);
 
 #[async_trait]
 impl HearingStore for RedisEngine {
@@ -106,7 +106,7 @@ enum Advanced {
         heard: Option<Timestamp>,
         blind: Option<BlindInterval>,
     },
-    NotAttending,
+    NotAMember,
     /// Nothing was written: the server has another fleet than the known one.
     AnotherFleet,
 }
@@ -125,7 +125,7 @@ impl RedisEngine {
             let view = self.topology.view().await?;
             match self.advance_under(&view, (subscription, sent_at, gap), behind).await {
                 Err(EngineError::Passing(_))
-                    if self.topology.has_changed_since(&view) && began.elapsed() < PATIENCE => {}
+                    if self.topology.has_changed_since(&view) && began.elapsed() < MAX_WAIT => {}
                 answer => return answer,
             }
         }
@@ -145,7 +145,7 @@ impl RedisEngine {
             (advanced, others) = self.try_to_advance(view, canary, behind).await?;
         }
         let advance = match advanced {
-            Advanced::NotAttending => Advance::NotAttending,
+            Advanced::NotAMember => Advance::NotAMember,
             Advanced::Heard { blind, .. } => Advance::Heard(blind.map(|blind| blind.interval).or(loss)),
             Advanced::AnotherFleet => {
                 let why = "the server lost its data again while a loss was handled";
@@ -161,7 +161,7 @@ impl RedisEngine {
         canary: (&Subscription, Timestamp, Gap),
         behind: &Pipeline,
     ) -> Result<(Advanced, U)> {
-        let stamps = self.read_stamps().await?;
+        let watermarks = self.read_watermarks().await?;
         if self.topology.has_changed_since(view) {
             let why = "other primaries were learned while a canary was recorded";
             return Err(EngineError::Passing(why.to_owned()));
@@ -177,7 +177,7 @@ impl RedisEngine {
             let fields = HearingFields { heard, members, floors, sessions: sessions.first().copied() };
             // Another instance may have noticed it.
             self.known_fleet().emptied_at = heard.get(EMPTIED_AT).and_then(|ms| milliseconds(ms));
-            self.advance_by(fields, (&stamps, is_replaced), canary, is_contended, write)
+            self.advance_by(fields, (&watermarks, is_replaced), canary, is_contended, write)
         };
         let emptied_before = self.known_fleet().emptied_at;
         let (advanced, others) = self.write_under(Some(view), "advance", &keys, behind, decide).await?;
@@ -187,7 +187,7 @@ impl RedisEngine {
         }
         if let Advanced::Heard { heard: Some(heard), blind } = &advanced {
             self.known_fleet().has_stored(*heard, blind.is_some());
-            self.raise_stamps(view, *heard, &stamps).await?;
+            self.raise_watermarks(view, *heard, &watermarks).await?;
             // A canary that was not the furthest has ended no blind interval.
             if !is_replaced || blind.is_some() {
                 self.known_primaries.keep(primaries);
@@ -200,7 +200,7 @@ impl RedisEngine {
     fn advance_by(
         &self,
         stored: HearingFields<'_>,
-        (stamps, is_replaced): (&Stamps, bool),
+        (watermarks, is_replaced): (&Watermarks, bool),
         (subscription, sent_at, gap): (&Subscription, Timestamp, Gap),
         is_contended: bool,
         write: &mut ConditionalWrite<'_>,
@@ -213,14 +213,14 @@ impl RedisEngine {
         let is_lost = stored_at.map_or(known.heard.is_some(), |stored| Some(stored) < known.furthest);
         state.is_lost |= is_replaced || is_lost;
         let before = state.heard;
-        // Heartbeats after the oldest stamp are lost.
-        state.heard = state.heard.map(|heard| stamps.oldest.map_or(heard, |oldest| heard.min(oldest)));
+        // Heartbeats after the oldest watermark are lost.
+        state.heard = state.heard.map(|heard| watermarks.oldest.map_or(heard, |oldest| heard.min(oldest)));
         let is_known = stored.heard.get(b"fleet".as_slice()).is_some_and(|id| id == known.id.as_bytes());
         let advanced = if is_known { state.advance(subscription, sent_at, gap) } else { Ok(None) };
         let is_blind = matches!(advanced, Ok(Some(_)));
         let others = if is_contended { Expect::SameOrLater } else { Expect::Same };
         let at = if is_blind { Expect::Same } else { others };
-        let names = [b"fleet".as_slice(), EMPTIED, STAMPED];
+        let names = [b"fleet".as_slice(), EMPTIED, HAS_WATERMARKS];
         let expected = names.into_iter().map(|name| (name, Expect::Same)).chain([(b"at".as_slice(), at)]);
         write.expect_some(stored.heard, expected);
         if !is_known {
@@ -239,8 +239,8 @@ impl RedisEngine {
                 None => write.set(&self.keys.heard(), b"at", heard.as_millis().to_string().as_bytes()),
             }
         }
-        let Ok(blind) = advanced else { return Advanced::NotAttending };
-        let lost = self.emptied_by(stored.heard, stamps, before, sent_at, write);
+        let Ok(blind) = advanced else { return Advanced::NotAMember };
+        let lost = self.emptied_by(stored.heard, watermarks, before, sent_at, write);
         let blind = lost.map(|loss| loss.blindness(gap.tell_after)).or(blind);
         if let Some(blind) = &blind {
             self.write_blind(write, blind, sent_at);
@@ -252,27 +252,27 @@ impl RedisEngine {
     fn emptied_by(
         &self,
         heard: &Fields,
-        stamps: &Stamps,
+        watermarks: &Watermarks,
         from: Option<Timestamp>,
         to: Timestamp,
         write: &mut ConditionalWrite<'_>,
     ) -> Option<DataLoss> {
         let key = self.keys.heard();
-        if !heard.contains_key(STAMPED) || !stamps.were_complete {
-            // The first stamps are written one after the other, and an instance may die in between.
-            if stamps.are_complete() {
-                write.set(&key, STAMPED, b"1");
+        if !heard.contains_key(HAS_WATERMARKS) || !watermarks.were_complete {
+            // The first watermarks are written one after the other, and an instance may die in between.
+            if watermarks.are_complete() {
+                write.set(&key, HAS_WATERMARKS, b"1");
             }
             return None;
         }
         let stored = heard.get(EMPTIED);
-        if stamps.emptied.is_empty() {
+        if watermarks.emptied.is_empty() {
             if stored.is_some() {
                 write.remove(&key, EMPTIED);
             }
             return None;
         }
-        let names: Vec<String> = stamps.emptied.iter().map(u16::to_string).collect();
+        let names: Vec<String> = watermarks.emptied.iter().map(u16::to_string).collect();
         let names = names.join(",");
         if stored.is_some_and(|stored| *stored == names.as_bytes()) {
             return None;
@@ -286,7 +286,7 @@ impl RedisEngine {
         write.set(&key, EMPTIED, names.as_bytes());
         write.set(&key, EMPTIED_AT, to.as_millis().to_string().as_bytes());
         let interval = Interval { from, to: to.max(from + Duration::from_millis(1)) };
-        let loss = DataLoss { interval, partitions: Some(stamps.emptied.len() as u16) };
+        let loss = DataLoss { interval, partitions: Some(watermarks.emptied.len() as u16) };
         self.write_loss(write, &loss);
         Some(loss)
     }

@@ -4,8 +4,8 @@
 //!
 //! # Why a wait is prolonged by a script
 //! Whether a silence is held is decided from its record, after a read. Before the write, another instance may seal
-//! the silence, and its return may wait under the same name: the write would hold the return back. So a wait is prolonged only if
-//! the member still waits as it was read.
+//! the silence, and its return may wait under the same name: the write would hold the return back. So a wait is
+//! prolonged only if the member still waits as it was read.
 
 use redis::pipe;
 
@@ -82,7 +82,7 @@ async fn hold_some<'a>(
         again.extend(held.iter().map(|held| held.silence.group));
         let slot = engine.keys.slot(partition);
         let steps = held.chunks(STEP).map(|step| (slot, prolong(engine, partition, step, pace)));
-        engine.topology.few_at_once(steps.collect()).await?;
+        engine.topology.run_limited(steps.collect()).await?;
     }
     again.dedup();
     Ok(again)

@@ -20,7 +20,7 @@ use super::ledger::TAKEN;
 use super::target_check::TargetCheck;
 use super::{Config, HashTags, Keys, Topology, meta};
 use crate::clock::Timestamp;
-use crate::presence::{Hearing, OfflineRecord, TimerStanding, TimerType, stored_since};
+use crate::presence::{Hearing, OfflineRecord, TimerLifecycle, TimerType, stored_since};
 use crate::store::json::to_json;
 use crate::store::member_names::of_member;
 use crate::store::notification::{Notification, is_final};
@@ -95,8 +95,8 @@ impl RedisImporter {
         Ok(())
     }
 
-    /// Writes the stamp of each partition, see `stamps.rs`.
-    async fn put_stamps(&self, heard: Timestamp) -> Result<()> {
+    /// Writes the watermark of each partition, see `watermarks.rs`.
+    async fn put_watermarks(&self, heard: Timestamp) -> Result<()> {
         let mut pipe = pipe();
         if self.topology.has_parts() {
             for partition in 0..self.keys.partitions() {
@@ -194,7 +194,7 @@ impl RedisImporter {
                 pipe.zadd(self.keys.of(partition, "queue", receiver), group, next.as_millis()).ignore();
                 pipe.hset(self.keys.of(partition, "lanes", receiver), group, lane).ignore();
                 if let Some(last) = copied.checked_sub(1).and_then(|last| notifications.get(last)) {
-                    pipe.hset(self.keys.of(partition, "fallen", receiver), group, last).ignore();
+                    pipe.hset(self.keys.of(partition, "fallback_done", receiver), group, last).ignore();
                 }
             }
             MigrationItem::Down { receiver, since } => {
@@ -205,9 +205,9 @@ impl RedisImporter {
                 let partition = self.keys.partition_of_group(&delivery.group.key);
                 let key = |name: &str| self.keys.of(partition, name, &delivery.receiver);
                 pipe.zadd(key("dead"), id, letter.at.as_millis()).ignore();
-                pipe.hset(key("letters"), id, to_json(letter)?).ignore();
+                pipe.hset(key("dead_letters"), id, to_json(letter)?).ignore();
                 for silence in delivery.silences_lost() {
-                    pipe.hset(key("untold"), silence, id).ignore();
+                    pipe.hset(key("unnotified"), silence, id).ignore();
                 }
             }
             MigrationItem::Attempts(attempts) => {
@@ -223,13 +223,13 @@ impl RedisImporter {
             MigrationItem::Flaps { unit, text } => {
                 let key = |name: &str| self.keys.in_partition(self.keys.partition(unit), name);
                 pipe.hset(key("flaps"), unit.to_string(), text).ignore();
-                pipe.zadd(key("flap_looks"), unit.to_string(), 0).ignore();
+                pipe.zadd(key("flap_checks"), unit.to_string(), 0).ignore();
             }
             MigrationItem::Timer { timer, kept } => {
                 let (partition, page) = self.keys.page_of_timer(&timer.id);
                 let key = |name: &str| self.keys.in_partition(partition, name);
                 let (id, due) = (timer.id.as_str(), timer.due.as_millis());
-                if timer.standing == TimerStanding::Waiting {
+                if timer.lifecycle == TimerLifecycle::Waiting {
                     let page = self.keys.of(partition, "timer", &page.to_string());
                     pipe.hset(page, id, encode(timer)).ignore();
                     pipe.zadd(key("timers"), id, due).ignore();
@@ -317,7 +317,7 @@ impl Importer for RedisImporter {
         }
         // Otherwise the first canary leaves them, and an instance that ends meanwhile leaves some of them only.
         if let Some(heard) = hearing.heard {
-            self.put_stamps(heard).await?;
+            self.put_watermarks(heard).await?;
         }
         self.arrival.check(&self.topology, &self.keys).await?;
         // Of its own, because it is in another slot of a cluster; last, because it makes the fleet one to serve.

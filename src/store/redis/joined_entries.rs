@@ -20,8 +20,8 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// How long an entry stays for replicas that do not answer, and how many of them stay in an outbox: a replica that
 /// lags further is not promoted while others live, and one that is gone for good delays the removal only.
-const LONGEST: Duration = Duration::from_secs(60);
-const MOST: usize = 100_000;
+const MAX_AGE: Duration = Duration::from_secs(60);
+const MAX_ENTRIES: usize = 100_000;
 
 #[derive(Default)]
 pub(super) struct JoinedEntries(Mutex<BTreeMap<u16, Outbox>>);
@@ -117,7 +117,7 @@ impl RedisEngine {
             return None;
         }
         joined.asked = Instant::now();
-        let is_over = joined.since.elapsed() > LONGEST || joined.ids.len() > MOST;
+        let is_over = joined.since.elapsed() > MAX_AGE || joined.ids.len() > MAX_ENTRIES;
         Some((joined.groups.clone(), joined.since, is_over))
     }
 

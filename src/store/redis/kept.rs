@@ -24,7 +24,7 @@ const LOOKED_AT: usize = 64;
 /// Of how many partitions the record is read at once.
 const SIDE_BY_SIDE: usize = 16;
 
-pub(super) async fn letters(
+pub(super) async fn dead_letters_between(
     engine: &RedisEngine,
     receiver: &str,
     (from, until): (Timestamp, Timestamp),
@@ -37,7 +37,7 @@ pub(super) async fn letters(
     }
     let ids: Vec<Vec<(String, f64)>> = engine.topology.send("dead", &ids).await?;
     let of_partitions = ids.into_iter().zip(0..).flat_map(|(ids, partition)| {
-        ids.into_iter().map(move |(id, at)| (at, engine.keys.of(partition, "letters", receiver), id))
+        ids.into_iter().map(move |(id, at)| (at, engine.keys.of(partition, "dead_letters", receiver), id))
     });
     let mut newest: Vec<(f64, String, String)> = of_partitions.collect();
     newest.sort_by(|a, b| b.0.total_cmp(&a.0));
@@ -48,7 +48,7 @@ pub(super) async fn letters(
         step.iter().for_each(|(_, key, id)| {
             bodies.hget(key, id);
         });
-        let bodies: Vec<Option<Vec<u8>>> = engine.topology.send("letters", &bodies).await?;
+        let bodies: Vec<Option<Vec<u8>>> = engine.topology.send("dead_letters", &bodies).await?;
         let bodies = step.iter().zip(bodies).filter_map(|((_, key, id), body)| Some((key, id, body?)));
         letters.extend(bodies.filter_map(|(key, id, body)| engine.read_letter(key, id, &body)));
         if letters.len() >= limit {
@@ -65,12 +65,12 @@ pub(super) async fn letter(
     notification: &str,
 ) -> Result<Option<DeadLetter>> {
     let keys: Vec<String> =
-        (0..engine.keys.partitions()).map(|p| engine.keys.of(p, "letters", receiver)).collect();
+        (0..engine.keys.partitions()).map(|p| engine.keys.of(p, "dead_letters", receiver)).collect();
     let mut read = pipe();
     keys.iter().for_each(|key| {
         read.hget(key, notification);
     });
-    let bodies: Vec<Option<Vec<u8>>> = engine.topology.send("letters", &read).await?;
+    let bodies: Vec<Option<Vec<u8>>> = engine.topology.send("dead_letters", &read).await?;
     let mut found = keys.iter().zip(bodies).filter_map(|(key, body)| Some((key, body?)));
     Ok(found.find_map(|(key, body)| engine.read_letter(key, notification, &body)))
 }
@@ -81,7 +81,7 @@ pub(super) async fn purge(engine: &RedisEngine, letters: &[DeadLetter]) -> Resul
         let partition = engine.keys.partition_of_group(&delivery.group.key);
         let key = |name: &str| engine.keys.of(partition, name, &delivery.receiver);
         remove.zrem(key("dead"), delivery.notification()).ignore();
-        remove.hdel(key("letters"), delivery.notification());
+        remove.hdel(key("dead_letters"), delivery.notification());
     }
     if letters.is_empty() {
         return Ok(0);
@@ -209,7 +209,7 @@ pub(super) async fn attempts(engine: &RedisEngine, find: &FindAttempts) -> Resul
         let oldest = found.last().filter(|_| found.len() == find.limit).map_or(find.from, |entry| entry.at);
         let find = &FindAttempts { from: oldest.max(find.from), ..find.clone() };
         let step = |partition: &u16| (engine.keys.slot(*partition), attempts_of(engine, *partition, find));
-        let of_some = engine.topology.few_at_once(some.iter().map(step).collect()).await?;
+        let of_some = engine.topology.run_limited(some.iter().map(step).collect()).await?;
         found.extend(of_some.into_iter().flatten());
         found.sort_by_key(|entry| std::cmp::Reverse(entry.at));
         found.truncate(find.limit);

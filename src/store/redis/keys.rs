@@ -6,8 +6,8 @@
 //!
 //! | key | type | content |
 //! |---|---|---|
-//! | `rollcall:meta` | hash | `fleet` id, `partitions`, and `tags` if they are not `{pN}`, all fixed when the fleet is created; `moving` instead of the id during a migration; `key`: the key that signs canaries, if it is not the id; `group_of`: since when groups of records are stored (ms) |
-//! | `rollcall:{hearing}:heard` | hash | `at`: up to when everything was heard (ms); `ledger`: its version, another value after each change; `kinds`: the version of the ledgers of kinds; `fleet`: the id of the fleet, which reveals its loss; `partitions`, `tags`, `key`: a copy of `meta`, see `meta.rs`; `loss_told`: the loss of the fleet before it was reported; `emptied`: the partitions whose loss was reported; `emptied_at`: when partitions were lost last (ms); `stamped`: `1` since every partition has had its stamp; `clocks`: in a cluster, how far the clock of each partition is ahead of the time of the fleet, see `partition_clocks.rs` |
+//! | `rollcall:meta` | hash | `fleet` id, `partitions`, and `tags` if they are not `{pN}`, all fixed when the fleet is created; `moving` instead of the id during a migration; `key`: the key that signs canaries, if it is not the id |
+//! | `rollcall:{hearing}:heard` | hash | `at`: up to when everything was heard (ms); `ledger`: its version, another value after each change; `kinds`: the version of the ledgers of kinds; `fleet`: the id of the fleet, which reveals its loss; `partitions`, `tags`, `key`: a copy of `meta`, see `meta.rs`; `loss_told`: the loss of the fleet before it was reported; `emptied`: the partitions whose loss was reported; `emptied_at`: when partitions were lost last (ms); `has_watermarks`: `1` since every partition has had its watermark; `clocks`: in a cluster, how far the clock of each partition is ahead of the time of the fleet, see `partition_clocks.rs` |
 //! | `rollcall:{hearing}:members` | hash | members of shared subscriptions: `<share>/<client id>` → `<heard> <release> <connection>` (ms, ms, number) |
 //! | `rollcall:{hearing}:floors` | hash | share → until when a member that has left may have lost heartbeats (ms) |
 //! | `rollcall:{hearing}:plain` | hash | plain subscriptions: client id → `<heard> <since> <connection>`: up to when it has heard, and since when its connection proves that (ms, ms, number) |
@@ -27,7 +27,7 @@
 //! | `rollcall:{hearing}:audit` | stream | the last changes that operators made (JSON) |
 //! | `rollcall:{hearing}:clock` | hash | `server`: its clock, `fleet`: the time of the fleet, at the last renewal; `jump`: its clock when a jump forward was handled (ms) |
 //! | `rollcall:{pN}:alive:<kind>:<unit>` | string | the expiry key: last seen (ms); PX = timeout + grace |
-//! | `rollcall:{pN}:heard` | string | in a cluster: up to when this partition has everything that was heard (ms), see `stamps.rs` |
+//! | `rollcall:{pN}:heard` | string | in a cluster: up to when this partition has everything that was heard (ms), see `watermarks.rs` |
 //! | `rollcall:{pN}:replicated` | string | `1`: a write for which Rollcall waits until replicas have it, see `replication.rs` |
 //! | `rollcall:{pN}:deadlines` | zset | `<kind>:<unit>` by next check (ms) |
 //! | `rollcall:{pN}:facts:<page>` | hash | `<kind>:<unit>` → facts, see `store/encoding.rs` |
@@ -48,7 +48,7 @@
 //! | `rollcall:{pN}:waiting:<group>` | zset | members that wait for a notification, by when their waits began (ms); those that are final come before zero, see `sealing.lua` |
 //! | `rollcall:{pN}:lasting:<group>` | zset | members of a group that units share, or that is looked at again: receivers were notified of their silences, which last; by when (ms) |
 //! | `rollcall:{pN}:flaps` | hash | unit → its last transitions, where its kind has flap detection (JSON, see `presence/flapping.rs`) |
-//! | `rollcall:{pN}:flap_looks` | zset | the same units, by when they are looked at (ms) |
+//! | `rollcall:{pN}:flap_checks` | zset | the same units, by when they are looked at (ms) |
 //! | `rollcall:{pN}:reminders` | zset | groups with such members, by when they are looked at again (ms), for a reminder or an escalation |
 //! | `rollcall:{pN}:over` | zset | members that are over, kept for a day so that late repetitions do not join |
 //! | `rollcall:{pN}:notifications` | hash | id → notification (JSON; that of a timer in its short form, see `store/timer_text.rs`) |
@@ -56,8 +56,8 @@
 //! | `rollcall:{pN}:queue:<receiver>` | zset | groups by their next attempt (ms); a list of groups, separated by line breaks, that were handed out together, by when those that have not ended get entries of their own |
 //! | `rollcall:{pN}:lanes:<receiver>` | hash | group → attempts at its first notification, the ids of all in order, and the first notification if this is its only copy, see `lease.lua` |
 //! | `rollcall:{pN}:dead:<receiver>` | zset | ids of dead letters by when they were given up (ms) |
-//! | `rollcall:{pN}:letters:<receiver>` | hash | id → dead letter (JSON) |
-//! | `rollcall:{pN}:fallen:<receiver>` | hash | group → the last of its notifications that its fallback got too, while the receiver takes nothing |
+//! | `rollcall:{pN}:dead_letters:<receiver>` | hash | id → dead letter (JSON) |
+//! | `rollcall:{pN}:fallback_done:<receiver>` | hash | group → the last of its notifications that its fallback got too, while the receiver takes nothing |
 //! | `rollcall:{pN}:attempts` | zset | the record of attempts to deliver, by when they were written (ms): how many bytes were written before, and a line (JSON) for each attempt of one step, see `attempts.lua` |
 //! | `rollcall:{pN}:timer:<page>` | hash | timers of a page that wait: id → type, moment and data, see `store/timer_text.rs` |
 //! | `rollcall:{pN}:past_timers` | hash | timers that fired or were cancelled: id → the same, and its receipts |
@@ -66,7 +66,7 @@
 //! | `rollcall:{pN}:timers_kept` | zset | the same, by until when they are kept (ms) |
 //! | `rollcall:{pN}:timer_counts` | hash | type → how many timers of it wait |
 //! | `rollcall:{pN}:timer_attempts` | zset | attempts to deliver timers at most once that have no outcome, by when they began (ms), see `begin_only_attempts.lua` |
-//! | `rollcall:{pN}:untold:<receiver>` | hash | silences that the receiver was not notified of, `<detected at> <record id>`, and the group if it is one of a route → the dead letter, or `-`, see `absence.rs`; `-` → `-` if there are any of the latter |
+//! | `rollcall:{pN}:unnotified:<receiver>` | hash | silences that the receiver was not notified of, `<detected at> <record id>`, and the group if it is one of a route → the dead letter, or `-`, see `absence.rs`; `-` → `-` if there are any of the latter |
 //! | `rollcall:{pN}:unreadable`, `rollcall:{hearing}:unreadable` | hash | quarantined values: key, or key, line break, member → the value. A key of a wrong type is beside it, as `<key>:unreadable` |
 //!
 //! # Why facts lie on pages

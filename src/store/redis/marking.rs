@@ -13,28 +13,30 @@ use crate::presence::Stage;
 use crate::store::json::to_json;
 use crate::store::notification::GroupMember;
 use crate::store::receiver_list::with;
-use crate::store::{Destination, Destinations, EngineError, Group, Join, Marking, OutboxEvent, Pace, Result};
+use crate::store::{
+    Destination, Destinations, EngineError, Group, Join, NotifiedMark, OutboxEvent, Pace, Result,
+};
 
 /// A member of a group that is marked.
 struct Member<'a> {
     group: &'a Group,
     event: &'a OutboxEvent,
-    marking: &'a Marking,
+    marking: &'a NotifiedMark,
 }
 
 /// See [`NotifiedSilences::mark_notified`](crate::store::NotifiedSilences::mark_notified).
 pub(super) async fn mark(
     engine: &RedisEngine,
-    markings: &[Marking],
+    markings: &[NotifiedMark],
     destinations: &Destinations,
     now: Timestamp,
 ) -> Result<usize> {
-    let join = |one: &Marking| Join {
+    let join = |one: &NotifiedMark| Join {
         groups: one.groups.clone(),
         event: OutboxEvent::Record(one.silence.record.clone()),
     };
     let joins: Vec<Join> = markings.iter().map(join).collect();
-    let stored = group_of::stored(engine, &joins, now).await?;
+    let stored = group_of::stored(engine, &joins).await?;
     let mut partitions: BTreeMap<u16, Vec<Member>> = BTreeMap::new();
     for ((marking, join), groups) in markings.iter().zip(&joins).zip(&stored) {
         let own = groups.iter().position(|group| group.key == marking.silence.group.key);
@@ -50,14 +52,14 @@ pub(super) async fn mark(
     let rest = all.filter(|(_, one)| !one.marking.rest.is_empty());
     let rest =
         rest.map(|(partition, one)| (engine.keys.slot(partition), notify_rest(engine, partition, one, now)));
-    engine.topology.few_at_once(rest.collect()).await?;
+    engine.topology.run_limited(rest.collect()).await?;
     let steps = partitions.iter().flat_map(|(partition, members)| {
         let slot = engine.keys.slot(*partition);
         members
             .chunks(groups::JOIN_STEP)
             .map(move |step| (slot, mark_step(engine, *partition, step, (destinations, now))))
     });
-    Ok(engine.topology.few_at_once(steps.collect()).await?.into_iter().sum())
+    Ok(engine.topology.run_limited(steps.collect()).await?.into_iter().sum())
 }
 
 /// Lets a silence join its group for the receivers that have not acknowledged it, if the group does not know it.

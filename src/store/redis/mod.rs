@@ -84,7 +84,6 @@ mod round_trip;
 mod scripts;
 mod shared;
 mod silences;
-mod stamps;
 mod steps;
 mod survey;
 mod tags;
@@ -97,6 +96,7 @@ mod timers;
 mod topology;
 mod units;
 mod waiting_returns;
+mod watermarks;
 
 use clock_jump::ServerClock;
 pub use config::Config;
@@ -141,15 +141,13 @@ pub struct RedisEngine {
     /// The warnings about replicas that were late at the last wait, by server.
     late_replicas: std::sync::Mutex<BTreeMap<String, String>>,
     joined_entries: joined_entries::JoinedEntries,
-    away: examine::Away,
+    away: examine::Unreachable,
     /// The scan for keys of a wrong type that were there before the start, until it is over.
     first_scan: tokio::sync::Mutex<Option<KeyScan>>,
     acknowledged: acknowledged::Acknowledged,
     comparisons: compared::Comparisons,
-    known_primaries: stamps::KnownPrimaries,
+    known_primaries: watermarks::KnownPrimaries,
     telemetry: Arc<Telemetry>,
-    /// Set when the groups of an earlier version are stored: see `group_of.rs`.
-    groups_are_stored: tokio::sync::OnceCell<()>,
     /// Notified when an instance starts or stops.
     roster_changed: Arc<Notify>,
     /// Whether the user may not subscribe to the roster, which was logged.
@@ -195,13 +193,12 @@ impl RedisEngine {
             wait: replication::Wait::new(config),
             late_replicas: Default::default(),
             joined_entries: Default::default(),
-            away: examine::Away::default(),
+            away: examine::Unreachable::default(),
             first_scan,
             acknowledged: Default::default(),
             comparisons: Default::default(),
-            known_primaries: stamps::KnownPrimaries::default(),
+            known_primaries: watermarks::KnownPrimaries::default(),
             telemetry,
-            groups_are_stored: Default::default(),
             roster_changed: Arc::default(),
             roster_is_refused: AtomicBool::default(),
         })
@@ -298,7 +295,7 @@ impl Examine for RedisEngine {
         self.topology.quarantine_requested().await;
     }
 
-    async fn doubts_its_servers(&self) {
+    async fn suspects_its_servers(&self) {
         self.topology.examination_requested().await;
     }
 }

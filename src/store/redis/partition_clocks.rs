@@ -18,8 +18,8 @@
 //! several instances one does this, and an instance that starts after the jump knows of it.
 //!
 //! # Why the whole fleet is blind
-//! A failover is blind time of the whole fleet anyway, because canaries wait for the stamps of every partition. A ledger
-//! for each partition would double what a check reads, for a fault that time services prevent.
+//! A failover is blind time of the whole fleet anyway, because canaries wait for the watermarks of every partition. A
+//! ledger for each partition would double what a check reads, for a fault that time services prevent.
 //!
 //! # Why the clock of the server that keeps hearing is not followed here
 //! The time of the fleet goes by it, and `renew.lua` handles its jumps. Partitions on the same server jump with it.
@@ -51,7 +51,7 @@ struct Offsets(Vec<Option<i64>>);
 
 /// Between which offsets (ms) a clock was when it was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Measured {
+struct ClockReading {
     least: i64,
     most: i64,
     /// Whether a growth is a jump.
@@ -92,7 +92,7 @@ impl Offsets {
     /// in between.
     fn follow(
         &self,
-        measured: &[Option<Measured>],
+        measured: &[Option<ClockReading>],
         jumped: &BTreeMap<u16, i64>,
     ) -> (Offsets, Option<(Duration, Vec<u16>)>) {
         let mut after = self.clone();
@@ -100,7 +100,7 @@ impl Offsets {
         for ((partition, offset), measured) in (0..).zip(&mut after.0).zip(measured) {
             let before = *offset;
             let mut latest = jumped.get(&partition).copied();
-            if let Some(Measured { least, most, may_jump }) = *measured {
+            if let Some(ClockReading { least, most, may_jump }) = *measured {
                 let now = before.unwrap_or(0).clamp(least, most);
                 latest = latest.max(may_jump.then_some(now));
                 if before.is_none_or(|before| (now - before).abs() > SMALLEST) {
@@ -290,7 +290,7 @@ impl RedisEngine {
         clocks: &Clocks,
         (sent, answered): (Instant, Instant),
         fleet: Timestamp,
-    ) -> Vec<Option<Measured>> {
+    ) -> Vec<Option<ClockReading>> {
         let of_hearing = clocks.server(self.keys.slot_of_hearing());
         let of = |partition| {
             let server = clocks.server(self.keys.slot(partition))?;
@@ -298,7 +298,7 @@ impl RedisEngine {
             let (earliest, latest) = (read.sent.duration_since(answered), read.arrived.duration_since(sent));
             let ahead = |passed: Duration| read.clock.as_millis() - (fleet + passed).as_millis();
             let may_jump = Some(server) != of_hearing;
-            Some(Measured { least: ahead(latest), most: ahead(earliest), may_jump })
+            Some(ClockReading { least: ahead(latest), most: ahead(earliest), may_jump })
         };
         (0..self.keys.partitions()).map(of).collect()
     }
@@ -315,8 +315,8 @@ impl RedisEngine {
 mod tests {
     use super::*;
 
-    fn read(least: i64, most: i64) -> Option<Measured> {
-        Some(Measured { least, most, may_jump: true })
+    fn read(least: i64, most: i64) -> Option<ClockReading> {
+        Some(ClockReading { least, most, may_jump: true })
     }
 
     #[test]
@@ -358,7 +358,7 @@ mod tests {
 
     #[test]
     fn the_clock_that_the_fleet_goes_by_does_not_jump_here() {
-        let measured = read(3_600_000, 3_600_001).map(|one| Measured { may_jump: false, ..one });
+        let measured = read(3_600_000, 3_600_001).map(|one| ClockReading { may_jump: false, ..one });
         let (Offsets(after), jump) = Offsets(vec![Some(0)]).follow(&[measured], &BTreeMap::new());
         assert_eq!((after, jump), (vec![Some(3_600_000)], None));
     }

@@ -25,7 +25,7 @@ use crate::telemetry::{Stored, Telemetry};
 const STEP: usize = 250;
 
 /// The most bytes of a member that are kept with the name of its key.
-const LONGEST: usize = 4096;
+const MAX_VALUE: usize = 4096;
 
 /// Quarantines a key of a wrong type. `KEYS[1]` the key, `KEYS[2]` its new name, `KEYS[3]` the hash of quarantined
 /// values. `ARGV[1]` the right type, `ARGV[2]` the new value of an expiry key, or "".
@@ -224,7 +224,7 @@ impl RedisEngine {
         let mut put = pipe();
         put.atomic();
         for member in unreadable {
-            let kept = &member[..member.len().min(LONGEST)];
+            let kept = &member[..member.len().min(MAX_VALUE)];
             let location = [key.as_bytes(), b"\n", kept].concat();
             put.hset(self.keys.unreadable_of(key), location, "").ignore();
             put.zrem(key, member).ignore();

@@ -206,7 +206,7 @@ impl Queries for RedisEngine {
         let steps = partitions.iter();
         let steps =
             steps.map(|&partition| (self.keys.slot(partition), self.forget_records_of(partition, before)));
-        Ok(self.topology.few_at_once(steps.collect()).await?.into_iter().sum())
+        Ok(self.topology.run_limited(steps.collect()).await?.into_iter().sum())
     }
 }
 
@@ -404,7 +404,7 @@ impl RedisEngine {
             };
             (self.keys.slot(self.keys.partition(&step[0])), read)
         });
-        Ok(self.topology.few_at_once(steps.collect()).await?.into_iter().flatten().collect())
+        Ok(self.topology.run_limited(steps.collect()).await?.into_iter().flatten().collect())
     }
 
     /// A closed record. An unreadable record is reported and left out.

@@ -2,7 +2,7 @@
 //!
 //! # Why there is a list of receivers
 //! The name of a receiver is a part of the key of its queue, and Redis finds keys by a part of their names only by
-//! scanning all of them, one for each unit. A fleet of an earlier version has no list: one such scan makes it.
+//! scanning all of them, one for each unit. If the list is missing, one such scan makes it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,7 +25,7 @@ const LETTERS: isize = 500;
 
 /// Enters receivers in the list, and marks the others as absent. The first list also gets the receivers that have a
 /// backlog.
-pub(super) async fn enlist(engine: &RedisEngine, names: &[String], now: Timestamp) -> Result<()> {
+pub(super) async fn register_receivers(engine: &RedisEngine, names: &[String], now: Timestamp) -> Result<()> {
     let key = engine.keys.receivers();
     let mut entered = entered(&engine.topology, &engine.keys).await?;
     if entered.is_empty() {
@@ -170,7 +170,7 @@ async fn some_lanes(engine: &RedisEngine, partition: u16, receiver: &str) -> Res
 
 async fn discard_letters(engine: &RedisEngine, partition: u16, receiver: &str) -> Result<usize> {
     let (dead, letters) =
-        (engine.keys.of(partition, "dead", receiver), engine.keys.of(partition, "letters", receiver));
+        (engine.keys.of(partition, "dead", receiver), engine.keys.of(partition, "dead_letters", receiver));
     let mut read = pipe();
     read.zrange(&dead, 0, LETTERS - 1);
     let (ids,): (Vec<String>,) = engine.topology.send("discard", &read).await?;

@@ -11,7 +11,7 @@ use super::{RedisEngine, group_of};
 use crate::clock::Timestamp;
 use crate::presence::{OfflineRecord, Stage};
 use crate::store::notification::MAX_REMINDED;
-use crate::store::reminding::{LastingMember, Reminding, SealedAgain};
+use crate::store::reminding::{OngoingMember, Reminding, RepeatNotification};
 use crate::store::{Destinations, Result};
 
 /// How many groups of a partition one call looks at.
@@ -114,7 +114,7 @@ async fn idle(
 /// Members of a group that are looked at together.
 struct Page<'a> {
     group: &'a str,
-    members: &'a [LastingMember],
+    members: &'a [OngoingMember],
     found: &'a Reminding,
     /// `None`: more members follow.
     ends: Option<Ends>,
@@ -135,7 +135,7 @@ async fn lasting(
     partition: u16,
     group: &str,
     begin: usize,
-) -> Result<Vec<LastingMember>> {
+) -> Result<Vec<OngoingMember>> {
     let mut read = pipe();
     let key = engine.keys.of(partition, "lasting", group);
     read.zrange_withscores(&key, begin as isize, (begin + MAX_REMINDED) as isize - 1);
@@ -156,7 +156,7 @@ async fn lasting(
         let head = head.unwrap_or(&value);
         if head.starts_with(Stage::Notified.letter()) {
             let (at, body) = (Timestamp::from_millis(at as i64), body.map(str::to_owned));
-            members.push(LastingMember::new(name, at, head, body));
+            members.push(OngoingMember::new(name, at, head, body));
         } else {
             over.push(name);
         }
@@ -172,9 +172,9 @@ async fn lasting(
 }
 
 /// Notes which of these records an operator takes care of.
-async fn set_acknowledged(engine: &RedisEngine, members: &mut [LastingMember]) -> Result<()> {
+async fn set_acknowledged(engine: &RedisEngine, members: &mut [OngoingMember]) -> Result<()> {
     let records = members.iter_mut().filter_map(|member| Some((member.record()?, member)));
-    let records: Vec<(OfflineRecord, &mut LastingMember)> = records.collect();
+    let records: Vec<(OfflineRecord, &mut OngoingMember)> = records.collect();
     if records.is_empty() {
         return Ok(());
     }
@@ -205,11 +205,11 @@ async fn write(
     let lasting = engine.keys.of(partition, "lasting", group);
     let mut steps = Steps::default();
     steps.begin().expect_score(&reminders, group.as_bytes(), due.as_millis() as f64);
-    for LastingMember { name, notified_at, .. } in *members {
+    for OngoingMember { name, notified_at, .. } in *members {
         steps.expect_score(&lasting, name.as_bytes(), notified_at.as_millis() as f64);
     }
     for (at, receivers) in &found.receivers {
-        let LastingMember { name, head, body, .. } = &members[*at];
+        let OngoingMember { name, head, body, .. } = &members[*at];
         let value = format!("{head}{receivers} {}", body.as_deref().unwrap_or_default());
         steps.write("HSET", &stored, &[format!("{group}\n{name}").as_bytes(), value.as_bytes()]);
     }
@@ -230,7 +230,7 @@ async fn queue(
     engine: &RedisEngine,
     partition: u16,
     group: &str,
-    notifications: &[SealedAgain],
+    notifications: &[RepeatNotification],
     steps: &mut Steps,
     now: Timestamp,
 ) -> Result<()> {
@@ -255,7 +255,7 @@ async fn queue(
         }
     }
     let [bodies, owed] = ["notifications", "owed"].map(|name| engine.keys.in_partition(partition, name));
-    for SealedAgain { id, body, receivers } in notifications {
+    for RepeatNotification { id, body, receivers } in notifications {
         steps.write("HSET", &bodies, &[id.as_bytes(), body.as_bytes()]);
         if receivers.len() > 1 {
             steps.write("HSET", &owed, &[id.as_bytes(), receivers.len().to_string().as_bytes()]);

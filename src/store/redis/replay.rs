@@ -19,11 +19,11 @@ struct Stored {
     lane: Option<Vec<u8>>,
     notification: Option<Vec<u8>>,
     owed: Option<Vec<u8>>,
-    fallen: Option<Vec<u8>>,
+    fallback_done: Option<Vec<u8>>,
     /// Its timer.
     timer: Option<Vec<u8>>,
     /// For each of its silences, the dead letter that left its receiver without it.
-    untold: Vec<Option<Vec<u8>>>,
+    unnotified: Vec<Option<Vec<u8>>>,
 }
 
 /// Answers whether it is queued; if not, it waits already.
@@ -50,24 +50,24 @@ async fn read(engine: &RedisEngine, partition: u16, delivery: &Delivery) -> Resu
     read.hget(of_receiver("lanes"), group);
     read.hget(keys.in_partition(partition, "notifications"), id);
     read.hget(keys.in_partition(partition, "owed"), id);
-    read.hget(of_receiver("fallen"), group);
+    read.hget(of_receiver("fallback_done"), group);
     let timer = firing_of(delivery).map(|(timer, _)| timer.to_string()).unwrap_or_default();
     read.hget(engine.past_timers(partition), timer);
     let silences = delivery.silences();
     for silence in &silences {
-        read.hget(of_receiver("untold"), silence);
+        read.hget(of_receiver("unnotified"), silence);
     }
     let mut values: Vec<Option<Vec<u8>>> = engine.topology.send("replay", &read).await?;
-    let untold = values.split_off(5);
+    let unnotified = values.split_off(5);
     let mut values = values.into_iter();
     let mut value = || values.next().flatten();
     Ok(Stored {
         lane: value(),
         notification: value(),
         owed: value(),
-        fallen: value(),
+        fallback_done: value(),
         timer: value(),
-        untold,
+        unnotified,
     })
 }
 
@@ -81,7 +81,7 @@ fn steps(
 ) -> Result<Steps> {
     let keys = &engine.keys;
     let of_receiver = |name| keys.of(partition, name, &delivery.receiver);
-    let [lanes, fallen, untold] = ["lanes", "fallen", "untold"].map(of_receiver);
+    let [lanes, fallback_done, unnotified] = ["lanes", "fallback_done", "unnotified"].map(of_receiver);
     let [notifications, owed] = ["notifications", "owed"].map(|name| keys.in_partition(partition, name));
     let (group, id) = (delivery.group.key.as_bytes(), delivery.notification());
     let mut steps = Steps::default();
@@ -92,8 +92,12 @@ fn steps(
         steps.write("ZADD", &of_receiver("queue"), &[now.as_millis().to_string().as_bytes(), group]);
     }
     // It comes after the notifications of the lane, of which the mark says nothing any more.
-    if stored.fallen.as_deref() == Some(id.as_bytes()) {
-        steps.expect_field(&fallen, group, stored.fallen.as_deref()).write("HDEL", &fallen, &[group]);
+    if stored.fallback_done.as_deref() == Some(id.as_bytes()) {
+        steps.expect_field(&fallback_done, group, stored.fallback_done.as_deref()).write(
+            "HDEL",
+            &fallback_done,
+            &[group],
+        );
     }
     steps.expect_field(&notifications, id.as_bytes(), stored.notification.as_deref());
     if stored.notification.is_some() {
@@ -105,12 +109,12 @@ fn steps(
         steps.write("HSET", &notifications, &[id.as_bytes(), json.as_bytes()]);
     }
     steps.write("ZREM", &of_receiver("dead"), &[id.as_bytes()]);
-    steps.write("HDEL", &of_receiver("letters"), &[id.as_bytes()]);
+    steps.write("HDEL", &of_receiver("dead_letters"), &[id.as_bytes()]);
     add_receipt(engine, partition, delivery, stored.timer.as_deref(), &mut steps);
-    for (silence, letter) in delivery.silences().iter().zip(&stored.untold) {
+    for (silence, letter) in delivery.silences().iter().zip(&stored.unnotified) {
         if letter.as_deref() == Some(id.as_bytes()) {
-            steps.expect_field(&untold, silence.as_bytes(), letter.as_deref());
-            steps.write("HDEL", &untold, &[silence.as_bytes()]);
+            steps.expect_field(&unnotified, silence.as_bytes(), letter.as_deref());
+            steps.write("HDEL", &unnotified, &[silence.as_bytes()]);
         }
     }
     Ok(steps)

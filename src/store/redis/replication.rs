@@ -14,7 +14,7 @@
 //! default of Redis, loses about a second at a power cut, with or without replicas.
 //!
 //! # What Rollcall needs
-//! A **heartbeat** may be lost: the time since the last one that the new primary has is blind, see `stamps.rs`. A
+//! A **heartbeat** may be lost: the time since the last one that the new primary has is blind, see `watermarks.rs`. A
 //! **transition** may be lost as long as no receiver knows of it: the silence is found again, and has the same id. So
 //! Rollcall waits twice, for the servers of the units before transitions join their groups, and for the servers of the
 //! groups before a notification is handed to its receiver. If the replicas do not answer in time, it goes on: a
@@ -39,8 +39,8 @@
 //! connection comes after all that the server has written before. Calls that come while one waits share the next one.
 //!
 //! # Why the wait ends here, too
-//! A server that hangs ends no `WAIT`, and notifications would wait for seconds, until the call fails. So a wait takes no
-//! longer than `engine.wait_timeout`, [`LATE`] and a few round trips.
+//! A server that hangs ends no `WAIT`, and notifications would wait for seconds, until the call fails. So a wait takes
+//! no longer than `engine.wait_timeout`, [`ANSWER_DELAY`] and a few round trips.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -55,7 +55,7 @@ use crate::store::{Delivery, Warning};
 use crate::telemetry::EngineWarning;
 
 /// The time in which the answer to a `WAIT` that the server has ended arrives.
-const LATE: Duration = Duration::from_millis(100);
+const ANSWER_DELAY: Duration = Duration::from_millis(100);
 /// To connect with TLS, and to wait.
 const ROUND_TRIPS: u32 = 5;
 
@@ -137,11 +137,12 @@ impl RedisEngine {
         let mut write = pipe();
         write.set(key, 1).ignore();
         write.cmd("WAIT").arg(wanted).arg(self.wait.timeout.as_millis().max(1) as u64);
-        let longest = self.wait.timeout + LATE + ROUND_TRIPS * server.round_trip();
+        let longest = self.wait.timeout + ANSWER_DELAY + ROUND_TRIPS * server.round_trip();
         let waited = tokio::time::timeout(longest, server.replicated(&write)).await;
         let late = (!waited.is_ok_and(|waited| waited.is_ok_and(|count| count >= wanted))).then(|| {
             format!(
-                "the replicas of redis at {} did not have a transition in time (engine.wait_timeout); it is notified all \
+                "the replicas of redis at {} did not have a transition in time (engine.wait_timeout); it is notified \
+                 all \
                  the same, and again under the same id if a replica takes over that lacks it; see that they run and \
                  keep up: INFO replication",
                 server.address()

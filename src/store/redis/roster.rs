@@ -9,20 +9,20 @@ use super::RedisEngine;
 use crate::clock::Timestamp;
 use crate::presence::MAX_LEASE;
 use crate::store::roster::Counts;
-use crate::store::{Attendance, EngineError, Result, Roster};
+use crate::store::{EngineError, RenewalReply, Result, Roster};
 
 /// A renewal that the server has answered.
 struct Renewal {
     sent: Instant,
     answered: Instant,
-    attendance: Attendance,
+    attendance: RenewalReply,
     /// The expected time of the server's clock, if the answer shows a jump that the renewal did not handle.
     unhandled: Option<Timestamp>,
 }
 
 #[async_trait]
 impl Roster for RedisEngine {
-    async fn renew(&self, instance: &str, lease: Duration, heard: Option<Timestamp>) -> Result<Attendance> {
+    async fn renew(&self, instance: &str, lease: Duration, heard: Option<Timestamp>) -> Result<RenewalReply> {
         let jumped = self.server_clock().jumped();
         let mut renewed = self.renew_once(instance, lease, heard, jumped).await?;
         // The repetition tells the server of a jump that the answer revealed.
@@ -138,7 +138,7 @@ impl RedisEngine {
 }
 
 /// Reads the answer of `renew.lua`, and reports the leases that it removed.
-fn attendance(answer: &[Vec<u8>]) -> Result<Attendance> {
+fn attendance(answer: &[Vec<u8>]) -> Result<RenewalReply> {
     let answer: Vec<String> = answer.iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect();
     let [now, engine_clock, first_end, is_new, too_late, others @ ..] = answer.as_slice() else {
         return Err(EngineError::Damaged("the roster did not answer with a time".to_owned()));
@@ -154,7 +154,7 @@ fn attendance(answer: &[Vec<u8>]) -> Result<Attendance> {
     }
     let mut instances = instances.to_vec();
     instances.sort();
-    Ok(Attendance { now, engine_clock, instances, is_new: is_new == "1", first_end })
+    Ok(RenewalReply { now, engine_clock, instances, is_new: is_new == "1", first_end })
 }
 
 fn moment(ms: &str) -> Result<Timestamp> {

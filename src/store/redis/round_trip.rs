@@ -32,10 +32,10 @@ pub fn times(round_trip: Duration) -> usize {
 
 /// The shortest recent time of an answer.
 #[derive(Default)]
-pub struct RoundTrip(Mutex<Least>);
+pub struct RoundTrip(Mutex<MinimumSince>);
 
 #[derive(Default)]
-struct Least {
+struct MinimumSince {
     began: Option<Instant>,
     now: Option<Duration>,
     before: Option<Duration>,
@@ -46,7 +46,7 @@ impl RoundTrip {
     pub fn took(&self, span: Duration, now: Instant) -> Duration {
         let mut least = self.0.lock().expect("nothing panics under this lock");
         if least.began.is_none_or(|began| now.duration_since(began) >= WINDOW) {
-            *least = Least { began: Some(now), now: None, before: least.now };
+            *least = MinimumSince { began: Some(now), now: None, before: least.now };
         }
         least.now = Some(least.now.map_or(span, |known| known.min(span)));
         least.least()
@@ -58,7 +58,7 @@ impl RoundTrip {
     }
 }
 
-impl Least {
+impl MinimumSince {
     fn least(&self) -> Duration {
         self.before.into_iter().chain(self.now).min().unwrap_or_default()
     }

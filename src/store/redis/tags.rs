@@ -38,7 +38,7 @@ impl fmt::Display for HashTags {
 }
 
 impl HashTags {
-    /// Reads the field of `meta`, which fleets of an earlier version do not have; `None` for another word.
+    /// Reads the field of `meta`, which is missing where the tags are plain; `None` for another word.
     pub fn read(field: Option<&str>) -> Option<HashTags> {
         match field {
             None => Some(HashTags::Plain),

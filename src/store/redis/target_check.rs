@@ -21,7 +21,7 @@ use super::{Config, Keys};
 use crate::store::{EngineError, Result};
 
 /// How long replicas may take until they have the fleet: a first copy of them may be under way.
-const PATIENCE: Duration = Duration::from_secs(60);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 /// One wait within it, which ends before a server without an answer counts as unreachable.
 const ONE_WAIT: Duration = Duration::from_secs(1);
 
@@ -72,7 +72,7 @@ impl TargetCheck {
         write.cmd("WAIT").arg(wanted).arg(ONE_WAIT.as_millis() as u64);
         let began = Instant::now();
         while topology.replicated(server, &write).await? < wanted {
-            if began.elapsed() > PATIENCE {
+            if began.elapsed() > MAX_WAIT {
                 return Err(EngineError::Unavailable(format!(
                     "the replicas of redis at {} do not have the fleet yet; see that they run and follow (INFO \
                      replication), then move again",

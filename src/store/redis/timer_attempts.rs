@@ -1,8 +1,8 @@
 //! Attempts to deliver timers at most once: each is marked before it begins.
 //!
-//! Marking ends the delivery, so no instance leases it again, whatever becomes of the one that made the mark. The index
-//! of such attempts has those without an outcome: when one of them is too old, its instance died between the mark and
-//! the outcome, and whether the receiver got the timer is unknown.
+//! NotifiedMark ends the delivery, so no instance leases it again, whatever becomes of the one that made the mark. The
+//! index of such attempts has those without an outcome: when one of them is too old, its instance died between the mark
+//! and the outcome, and whether the receiver got the timer is unknown.
 
 use redis::pipe;
 
@@ -30,7 +30,7 @@ pub(super) async fn begin(
         steps.map(move |step| (slot, begin_step(engine, partition, receiver, step, now)))
     });
     let mut may_attempt = vec![false; deliveries.len()];
-    for (index, answer) in engine.topology.few_at_once(steps.collect()).await?.into_iter().flatten() {
+    for (index, answer) in engine.topology.run_limited(steps.collect()).await?.into_iter().flatten() {
         may_attempt[index] = answer == 1;
     }
     let marked: Vec<Delivery> =

@@ -7,7 +7,7 @@ use super::due_members::{due_members, few_first};
 use super::steps::Steps;
 use super::timer_lists::{ids, read_waiting, unexpected};
 use crate::clock::Timestamp;
-use crate::presence::{FiredTimer, Timer, TimerClass, TimerId, TimerStanding};
+use crate::presence::{FiredTimer, Timer, TimerClass, TimerId, TimerLifecycle};
 use crate::store::notification::Notification;
 use crate::store::timer_text::{begin_of_fired, encode, fired_part};
 use crate::store::{Delivery, Fired, Result, TimerCapacity, TimerClasses};
@@ -36,11 +36,11 @@ pub(super) async fn due(
     }
     let stored = read_waiting(engine, &due).await?;
     let waits =
-        |timer: &Option<Timer>| timer.as_ref().is_some_and(|one| one.standing == TimerStanding::Waiting);
+        |timer: &Option<Timer>| timer.as_ref().is_some_and(|one| one.lifecycle == TimerLifecycle::Waiting);
     let lost: Vec<&TimerId> =
         due.iter().zip(&stored).filter(|(_, timer)| !waits(timer)).map(|(id, _)| id).collect();
     engine.leave_index(&lost).await?;
-    let is_due = |timer: &Timer| timer.standing == TimerStanding::Waiting && timer.due <= until;
+    let is_due = |timer: &Timer| timer.lifecycle == TimerLifecycle::Waiting && timer.due <= until;
     Ok(stored.into_iter().flatten().filter(is_due).collect())
 }
 
@@ -68,7 +68,7 @@ pub(super) async fn fire(
         }
     }
     let mut fired = Fired::default();
-    for step in engine.topology.few_at_once(steps).await? {
+    for step in engine.topology.run_limited(steps).await? {
         fired.timers.extend(step.timers);
         fired.has_queued |= step.has_queued;
         fired.deliveries.extend(step.deliveries);

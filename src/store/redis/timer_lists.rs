@@ -64,7 +64,7 @@ async fn read_from(engine: &RedisEngine, ids: &[TimerId], with_past: bool) -> Re
         };
         (engine.keys.slot(located[0].0.0), step)
     });
-    for (index, timer) in engine.topology.few_at_once(steps.collect()).await?.into_iter().flatten() {
+    for (index, timer) in engine.topology.run_limited(steps.collect()).await?.into_iter().flatten() {
         timers[index] = Some(timer);
     }
     Ok(timers)
@@ -128,7 +128,7 @@ pub(super) async fn find(engine: &RedisEngine, find: &FindTimers, limit: usize) 
             (engine.keys.slot(partition), step)
         })
     });
-    let found = engine.topology.few_at_once(steps.collect()).await?;
+    let found = engine.topology.run_limited(steps.collect()).await?;
     let mut places: Vec<TimerPosition> = found.into_iter().flatten().collect();
     places.sort_unstable();
     let next = places.get(limit - 1).cloned();

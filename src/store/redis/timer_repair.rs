@@ -9,14 +9,14 @@ use std::collections::BTreeMap;
 use redis::pipe;
 
 use super::RedisEngine;
-use crate::presence::{TimerId, TimerStanding};
+use crate::presence::{TimerId, TimerLifecycle};
 use crate::store::Result;
 use crate::store::timer_text::decode;
 
 /// How many pages are read at once.
 const PAGES: usize = 16;
 
-pub(super) async fn mend(engine: &RedisEngine, partitions: &[u16]) -> Result<()> {
+pub(super) async fn repair(engine: &RedisEngine, partitions: &[u16]) -> Result<()> {
     let mut read = pipe();
     for partition in partitions {
         read.zcard(engine.keys.in_partition(*partition, "timers"));
@@ -53,7 +53,7 @@ async fn mend_partition(engine: &RedisEngine, partition: u16, counts: Vec<(Strin
             let id = std::str::from_utf8(&id).ok().and_then(|id| id.parse::<TimerId>().ok());
             let text = std::str::from_utf8(&text).ok();
             let Some(timer) = id.zip(text).and_then(|(id, text)| decode(&id, text)) else { continue };
-            if timer.standing == TimerStanding::Waiting {
+            if timer.lifecycle == TimerLifecycle::Waiting {
                 *waiting.entry(timer.timer_type.to_string()).or_default() += 1;
                 let (due, id) = (timer.due.as_millis(), timer.id.as_str());
                 add.cmd("ZADD").arg(&index).arg("NX").arg(due).arg(id).ignore();

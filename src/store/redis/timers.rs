@@ -50,7 +50,7 @@ impl TimerStore for RedisEngine {
             };
             (self.keys.slot(step.partition), register)
         });
-        for (index, answer) in self.topology.few_at_once(steps.collect()).await?.into_iter().flatten() {
+        for (index, answer) in self.topology.run_limited(steps.collect()).await?.into_iter().flatten() {
             answers[index] = match answer {
                 1 => TimerRegistered::Created,
                 2 => TimerRegistered::Changed,
@@ -145,8 +145,8 @@ impl TimerStore for RedisEngine {
         timer_lists::forget(self, partitions, now).await
     }
 
-    async fn mend_timers(&self, partitions: &[u16]) -> Result<()> {
-        timer_repair::mend(self, partitions).await
+    async fn repair_timers(&self, partitions: &[u16]) -> Result<()> {
+        timer_repair::repair(self, partitions).await
     }
 }
 
@@ -250,7 +250,7 @@ impl RedisEngine {
             (self.keys.slot(step.partition), cancel)
         });
         let mut cancelled = vec![TimerCancelled::Ended; timers.len()];
-        for (index, answer) in self.topology.few_at_once(steps.collect()).await?.into_iter().flatten() {
+        for (index, answer) in self.topology.run_limited(steps.collect()).await?.into_iter().flatten() {
             cancelled[index] = match answer {
                 1 => TimerCancelled::Yes,
                 2 => TimerCancelled::Changed,

@@ -43,7 +43,7 @@ const BATCHES_OF_A_SERVER: usize = 2;
 /// How many units one batch reads: several pages, within a millisecond.
 const READ_STEP: usize = 100;
 /// So many units are read without waiting for an admission.
-const FEW: usize = 8;
+const WITHOUT_ADMISSION: usize = 8;
 /// How many names of due units one batch reads: within half a millisecond.
 const DUE_STEP: usize = 2000;
 /// How many changes one script applies: about half a millisecond, because Redis serves no other command meanwhile.
@@ -58,16 +58,16 @@ const COLUMNS: usize = 12;
 
 #[async_trait]
 impl UnitStore for RedisEngine {
-    async fn refresh(&self, beats: &[Refresh<'_>]) -> Result<Vec<bool>> {
-        let numbered = beats.iter().enumerate();
+    async fn refresh(&self, heartbeats: &[Refresh<'_>]) -> Result<Vec<bool>> {
+        let numbered = heartbeats.iter().enumerate();
         let mut places: Vec<(u16, usize)> =
-            numbered.map(|(index, beat)| (self.keys.partition(beat.unit), index)).collect();
+            numbered.map(|(index, heartbeat)| (self.keys.partition(heartbeat.unit), index)).collect();
         // Two heartbeats of one unit stay in order.
         places.sort_unstable();
         let parts = self.topology.by_server(places, |(partition, _)| self.keys.slot(*partition));
         let batches = parts.iter().flat_map(|part| part.chunks(BATCH));
-        let batches = batches.map(|places| self.refresh_batch(beats, places));
-        let mut recorded = vec![false; beats.len()];
+        let batches = batches.map(|places| self.refresh_batch(heartbeats, places));
+        let mut recorded = vec![false; heartbeats.len()];
         for (index, is_recorded) in try_join_all(batches).await?.into_iter().flatten() {
             recorded[index] = is_recorded;
         }
@@ -87,7 +87,7 @@ impl UnitStore for RedisEngine {
         let steps = parts.iter().flat_map(|part| part.chunks(READ_STEP));
         let steps = steps.map(|step| (slot(&step[0]), self.read_step(slot(&step[0]), step)));
         let mut read: Vec<(usize, Snapshot)> =
-            self.topology.few_at_once(steps.collect()).await?.into_iter().flatten().collect();
+            self.topology.run_limited(steps.collect()).await?.into_iter().flatten().collect();
         read.sort_unstable_by_key(|(index, _)| *index);
         Ok(read.into_iter().map(|(_, snapshot)| snapshot).collect())
     }
@@ -196,7 +196,7 @@ impl RedisEngine {
     /// order. Answers the index of each heartbeat, and whether it was recorded.
     async fn refresh_batch(
         &self,
-        beats: &[Refresh<'_>],
+        heartbeats: &[Refresh<'_>],
         places: &[(u16, usize)],
     ) -> Result<Vec<(usize, bool)>> {
         let Some((first, _)) = places.first() else { return Ok(Vec::new()) };
@@ -210,11 +210,11 @@ impl RedisEngine {
             let mut checks = Cmd::with_capacity(4 + 2 * places.len(), 64 + CHECK_BYTES * places.len());
             checks.arg("ZADD").arg(self.keys.in_partition(partition, "deadlines")).arg("XX").arg("LT");
             for (_, index) in places {
-                let beat = &beats[*index];
+                let heartbeat = &heartbeats[*index];
                 key.truncate(name);
-                beat.unit.write_into(&mut key);
-                set_alive(&mut pipe, &key, beat.at.as_millis(), beat);
-                checks.arg(beat.check_by.as_millis()).arg(&key[name..]);
+                heartbeat.unit.write_into(&mut key);
+                set_alive(&mut pipe, &key, heartbeat.at.as_millis(), heartbeat);
+                checks.arg(heartbeat.check_by.as_millis()).arg(&key[name..]);
             }
             pipe.add_command(checks);
         }
@@ -232,8 +232,8 @@ impl RedisEngine {
         let before = self.topology.send_raw("refresh", self.keys.slot(*first), &pipe, answers).await?;
         let with_before = places.iter().zip(&before);
         let newer = with_before.clone().filter_map(|((_, index), before)| {
-            let beat = &beats[*index];
-            before.filter(|before| *before > beat.at.as_millis()).map(|before| (beat, before))
+            let heartbeat = &heartbeats[*index];
+            before.filter(|before| *before > heartbeat.at.as_millis()).map(|before| (heartbeat, before))
         });
         self.restore(newer.collect()).await?;
         Ok(with_before.map(|((_, index), before)| (*index, before.is_some())).collect())
@@ -244,14 +244,14 @@ impl RedisEngine {
     async fn restore(&self, mut overwritten: Vec<(&Refresh<'_>, i64)>) -> Result<()> {
         while !overwritten.is_empty() {
             let mut pipe = pipe();
-            for (beat, at) in &overwritten {
-                set_alive(&mut pipe, &self.keys.alive(beat.unit), *at, beat);
+            for (heartbeat, at) in &overwritten {
+                set_alive(&mut pipe, &self.keys.alive(heartbeat.unit), *at, heartbeat);
             }
             let before: Vec<Option<i64>> = self.topology.send("restore", &pipe).await?;
             overwritten = overwritten
                 .into_iter()
                 .zip(before)
-                .filter_map(|((beat, at), before)| before.filter(|b| *b > at).map(|b| (beat, b)))
+                .filter_map(|((heartbeat, at), before)| before.filter(|b| *b > at).map(|b| (heartbeat, b)))
                 .collect();
         }
         Ok(())
@@ -268,7 +268,7 @@ impl RedisEngine {
         for _ in 0..2 {
             // Few units, as a page of one in a storm, cost the server less than a wait for a permit costs others.
             let values = match units.len() {
-                ..=FEW => self.topology.send("read", &pipe).await?,
+                ..=WITHOUT_ADMISSION => self.topology.send("read", &pipe).await?,
                 _ => self.topology.read("read", slot, &pipe).await?,
             };
             let read = units_read(units, &located, values)?;
@@ -308,7 +308,7 @@ impl RedisEngine {
             let slot = self.keys.slot(partition);
             located.chunks(APPLY_STEP).map(move |step| (slot, self.apply_step(partition, step, changes)))
         });
-        for (index, answer) in self.topology.few_at_once(steps.collect()).await?.into_iter().flatten() {
+        for (index, answer) in self.topology.run_limited(steps.collect()).await?.into_iter().flatten() {
             applied[index] = answer;
         }
         Ok(())
@@ -357,8 +357,8 @@ impl RedisEngine {
     }
 }
 
-fn set_alive(pipe: &mut Pipeline, key: &str, at: i64, beat: &Refresh<'_>) {
-    let ttl = beat.ttl.as_millis() as u64;
+fn set_alive(pipe: &mut Pipeline, key: &str, at: i64, heartbeat: &Refresh<'_>) {
+    let ttl = heartbeat.ttl.as_millis() as u64;
     let mut set = Cmd::with_capacity(7, SET_BYTES + key.len());
     set.arg("SET").arg(key).arg(at).arg("PX").arg(ttl).arg("XX").arg("GET");
     pipe.add_command(set);

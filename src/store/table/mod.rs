@@ -204,7 +204,7 @@ impl<R: Row> Table<R> {
 
     /// Frees the memory of removed units, if it is much.
     pub fn tidy(&mut self) {
-        if !self.names.is_wasteful() {
+        if !self.names.should_compact() {
             return;
         }
         let mut names = Names::default();

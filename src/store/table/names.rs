@@ -50,7 +50,7 @@ impl Names {
     }
 
     /// Whether more than half of the texts is waste, so that they should be rewritten.
-    pub fn is_wasteful(&self) -> bool {
+    pub fn should_compact(&self) -> bool {
         self.wasted > TOLERATED_WASTE && self.wasted > self.bytes() / 2
     }
 

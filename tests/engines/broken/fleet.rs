@@ -109,7 +109,7 @@ impl Fleet {
     /// Builds the history: every kind of state occurs.
     pub async fn live(&mut self) {
         self.heard_until(BEGIN).await;
-        self.engine.enlist(&[RECEIVER.to_owned()], BEGIN).await.unwrap();
+        self.engine.register_receivers(&[RECEIVER.to_owned()], BEGIN).await.unwrap();
         self.hear(&units(), BEGIN).await;
         // Two fall silent; one becomes a dead letter, one is notified, and both are back.
         self.hear(&units()[2..], hours(48)).await;
@@ -189,13 +189,13 @@ impl Fleet {
     }
 
     pub async fn try_hear(&self, units: &[Unit], at: Timestamp) -> rollcall::store::Result<()> {
-        let beat = |unit: &Unit| Heartbeat {
+        let heartbeat = |unit: &Unit| Heartbeat {
             unit: unit.clone(),
             at,
             not_before: None,
             declared: Declared::default(),
         };
-        self.roll.hear(&units.iter().map(beat).collect::<Vec<_>>(), at).await
+        self.roll.hear(&units.iter().map(heartbeat).collect::<Vec<_>>(), at).await
     }
 
     /// Without a gap.
@@ -261,7 +261,7 @@ impl Fleet {
     /// The calls of the loop of timers.
     async fn fire(&self, now: Timestamp) -> rollcall::store::Result<()> {
         let partitions: Vec<u16> = (0..self.engine.partitions()).collect();
-        self.engine.mend_timers(&partitions).await?;
+        self.engine.repair_timers(&partitions).await?;
         let due = self.engine.due_timers(&partitions, now, 100).await?;
         self.engine.fire(&due, &classes(), &TimerCapacity::NONE, now).await?;
         self.engine.count_timers(&partitions).await?;

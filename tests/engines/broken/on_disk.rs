@@ -33,7 +33,7 @@ enum When {
 const NOT_POISONED: [&str; 2] = ["fleet", "partitions"];
 
 /// Rows of `meta`, each as a column of its own.
-const META: [&str; 4] = ["ears", "number", "kept", "silences"];
+const META: [&str; 4] = ["hearing", "number", "kept", "silences"];
 
 fn open_database(path: &Path) -> Connection {
     let database = Connection::open(path.join("rollcall.db")).unwrap();
@@ -229,7 +229,7 @@ pub fn poison_one(path: &Path, table: &str, column: &str, poison: Poison) -> (Ve
         _ => (column, format!("rowid = (SELECT max(rowid) FROM {table})")),
     };
     let at = match table {
-        "data" | "members" | "lasting" | "queue" | "untold" | "receivers" | "silences" | "shared"
+        "data" | "members" | "lasting" | "queue" | "unnotified" | "receivers" | "silences" | "shared"
         | "flaps" | "timers" | "timer_counts" | "timer_attempts" => {
             let key = match table {
                 "flaps" => "unit",
@@ -282,11 +282,11 @@ pub fn poison_one(path: &Path, table: &str, column: &str, poison: Poison) -> (Ve
         );
     let is_any_id = poison == Unreadable
         && column == "id"
-        && matches!(table, "notifications" | "letters" | "silences" | "timers");
+        && matches!(table, "notifications" | "dead_letters" | "silences" | "timers");
     // Rows that are written every two seconds recover by themselves.
     let is_rewritten = table == "meta";
     let is_any_name =
-        poison == Unreadable && matches!((table, column), ("untold", _) | ("receivers", "name"));
+        poison == Unreadable && matches!((table, column), ("unnotified", _) | ("receivers", "name"));
     let is_harmless = is_fine || is_any_id || is_rewritten || is_any_name;
     (spared, changed > 0 && !is_harmless)
 }

@@ -74,15 +74,15 @@ const TABLE: &[(&str, Spared, Spared)] = &[
     ("{pN}:lasting:<>", Spared::None, Spared::None),
     ("{pN}:reminders", Spared::None, Spared::None),
     ("{pN}:flaps", Spared::None, Spared::None),
-    ("{pN}:flap_looks", Spared::None, Spared::None),
+    ("{pN}:flap_checks", Spared::None, Spared::None),
     ("{pN}:over", Spared::None, Spared::None),
     ("{pN}:notifications", Spared::None, Spared::None),
     ("{pN}:owed", Spared::None, Spared::None),
     ("{pN}:queue:<>", Spared::None, Spared::None),
     ("{pN}:lanes:<>", Spared::None, Spared::None),
     ("{pN}:dead:<>", Spared::None, Spared::None),
-    ("{pN}:letters:<>", Spared::None, Spared::None),
-    ("{pN}:untold:<>", Spared::None, Spared::None),
+    ("{pN}:dead_letters:<>", Spared::None, Spared::None),
+    ("{pN}:unnotified:<>", Spared::None, Spared::None),
     ("{pN}:attempts", Spared::None, Spared::None),
     ("{pN}:timer:<>", Spared::None, Spared::None),
     ("{pN}:past_timers", Spared::None, Spared::None),
@@ -91,7 +91,7 @@ const TABLE: &[(&str, Spared, Spared)] = &[
     ("{pN}:timers_kept", Spared::None, Spared::None),
     ("{pN}:timer_counts", Spared::None, Spared::None),
     ("{pN}:timer_attempts", Spared::None, Spared::None),
-    ("{pN}:fallen:<>", Spared::None, Spared::None),
+    ("{pN}:fallback_done:<>", Spared::None, Spared::None),
     ("{hearing}:down", Spared::None, Spared::None),
 ];
 
@@ -129,7 +129,8 @@ macro_rules! poisoned {
             let server = Server::redis(dir.path(), free_port().unwrap(), &[]).unwrap();
             let mut wrong = Vec::new();
             for row in TABLE {
-                wrong.extend(neighbours_are_notified(&server, row, $poison).await.err().map(|why| format!("{} {:?}: {why}", row.0, $poison)));
+                wrong.extend(neighbours_are_notified(&server, row, $poison).await.err().map(|why| format!("{} {:?}: \
+                     {why}", row.0, $poison)));
             }
             assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
         }

@@ -675,8 +675,8 @@ pub async fn a_return_does_not_go_to_a_receiver_whose_silence_became_a_dead_lett
 pub async fn the_backlog_of_a_receiver_is_counted_and_can_be_discarded<G: Ground>(world: World<G>) {
     let now = world.at(0);
     let names = ["hook".to_owned(), "mail".to_owned()];
-    world.engine.enlist(&["hook".to_owned()], now).await.unwrap();
-    world.engine.enlist(&["mail".to_owned()], now).await.unwrap();
+    world.engine.register_receivers(&["hook".to_owned()], now).await.unwrap();
+    world.engine.register_receivers(&["mail".to_owned()], now).await.unwrap();
     assert_eq!(world.engine.kept().await.unwrap(), []);
     let records: Vec<OfflineRecord> = world.units(120).iter().map(|unit| offline(unit, now)).collect();
     let join = |record: &OfflineRecord| Join {
@@ -720,7 +720,7 @@ pub async fn the_backlog_of_a_receiver_is_counted_and_can_be_discarded<G: Ground
 pub async fn a_receiver_that_was_absent_is_notified_of_what_still_holds<G: Ground>(world: World<G>) {
     let both = ["hook".to_owned(), "mail".to_owned()];
     let mail = ["mail".to_owned()];
-    world.engine.enlist(&both, world.at(0)).await.unwrap();
+    world.engine.register_receivers(&both, world.at(0)).await.unwrap();
     let names = ["stays", "blip", "notified", "back", "swallowed", "both-stays", "both-blip"];
     let units = names.map(|name| world.unit(name));
     world.hear_all(&units, world.at(0)).await;
@@ -757,7 +757,7 @@ pub async fn a_receiver_that_was_absent_is_notified_of_what_still_holds<G: Groun
         world.hear(&world.unit(name), world.hours(49)).await;
     }
     world.seal_outbox(&both, world.hours(50)).await;
-    world.engine.enlist(&mail, world.hours(50)).await.unwrap();
+    world.engine.register_receivers(&mail, world.hours(50)).await.unwrap();
     for name in ["blip", "notified", "both-blip"] {
         world.hear(&world.unit(name), world.hours(51)).await;
     }
@@ -766,7 +766,7 @@ pub async fn a_receiver_that_was_absent_is_notified_of_what_still_holds<G: Groun
     let now = world.hours(52);
     for name in &both {
         let (another, _) = world.another().await;
-        another.enlist(&both, now).await.unwrap();
+        another.register_receivers(&both, now).await.unwrap();
         // A crash halfway is the same as a pause.
         let past = another.bring_up_to_date(name, now).await.unwrap();
         assert_eq!(past, if name == "hook" { 4 } else { 0 }, "{name}");

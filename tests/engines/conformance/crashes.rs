@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use rollcall::clock::Timestamp;
-use rollcall::presence::{Closing, Interval, OfflineRecord, Standing, Unit};
+use rollcall::presence::{Closing, Interval, Lifecycle, OfflineRecord, Unit};
 use rollcall::store::{
     Capacity, Destinations, Entry, Gap, Group, Join, OutboxEvent, Pace, ShareMember, Subscription,
 };
@@ -57,7 +57,7 @@ pub async fn promise_01_recorded_means_applied<G: Ground>(mut world: World<G>) {
     world.crash().await;
     for seen in world.engine.read(&units).await.unwrap() {
         assert_eq!(seen.alive, Some(world.at(7)), "{}", seen.unit);
-        assert_eq!(seen.facts.map(|facts| facts.standing), Some(Standing::Present));
+        assert_eq!(seen.facts.map(|facts| facts.lifecycle), Some(Lifecycle::Present));
     }
     assert_eq!(world.heard_so_far().await, world.at(8));
     assert_eq!(world.due(world.at(0) + 48 * HOUR).await.len(), 1000);

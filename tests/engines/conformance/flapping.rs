@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rollcall::clock::Clock;
 use rollcall::fleet::Flapping;
-use rollcall::presence::{Closing, FlapRule, Noted, OfflineRecord, Pace, Unit};
+use rollcall::presence::{Closing, FlapNotification, FlapRule, OfflineRecord, Pace, Unit};
 use rollcall::store::{
     Capacity, Destination, Destinations, Engine, FlapChange, FollowUps, Group, Join, OutboxEvent,
 };
@@ -40,10 +40,10 @@ pub async fn a_flapping_unit_is_known_to_every_instance_and_after_a_crash<G: Gro
     let batch: Vec<&OfflineRecord> = first.iter().chain([&opened]).collect();
     // Two instances let the same transitions join at the same time: they count once.
     let both = tokio::join!(one.note(&batch), two.note(&batch));
-    let plain = vec![Noted::Plain; 3];
+    let plain = vec![FlapNotification::Plain; 3];
     assert_eq!((both.0.unwrap(), both.1.unwrap()), (plain.clone(), plain));
     let noted = two.note(&[&returned, &offline(&other, world.at(0))]).await.unwrap();
-    let [Noted::Episode(begun), Noted::Plain] = &noted[..] else { panic!("{noted:?}") };
+    let [FlapNotification::Episode(begun), FlapNotification::Plain] = &noted[..] else { panic!("{noted:?}") };
     assert_eq!(one.note(&[&returned]).await.unwrap(), noted[..1], "again, as after a crash");
     let all = world.partitions();
     let lasting = one.lasting([&unit, &other].into_iter()).await.unwrap();

@@ -52,7 +52,7 @@ impl<G: Ground> World<G> {
     async fn hears(&self, member: &ShareMember, at: u64) -> Option<Interval> {
         match self.advances(member, at).await {
             Advance::Heard(blind) => blind,
-            Advance::NotAttending => panic!("{member:?} does not attend at {at}"),
+            Advance::NotAMember => panic!("{member:?} does not attend at {at}"),
         }
     }
 
@@ -107,7 +107,7 @@ impl<G: Ground> World<G> {
     async fn keeps(&self, name: &str, connection: u64, at: u64) -> Option<Interval> {
         match self.engine.advance(&kept(name, connection), self.at(at), GAP).await.unwrap() {
             Advance::Heard(blind) => blind,
-            Advance::NotAttending => panic!("a plain subscription is never unknown"),
+            Advance::NotAMember => panic!("a plain subscription is never unknown"),
         }
     }
 }
@@ -200,11 +200,11 @@ pub async fn a_member_that_sends_no_canary_is_released<G: Ground>(world: World<G
     }
     assert_eq!(world.heard().await, 1000, "until then the broker may still deliver to it");
     assert_eq!(world.hears(&two(), 1001 + release).await, world.blind(1000, 1001 + release));
-    assert_eq!(world.advances(&one(), 2000 + release).await, Advance::NotAttending);
+    assert_eq!(world.advances(&one(), 2000 + release).await, Advance::NotAMember);
     // So is a member of another share; a canary of a plain subscription finds out.
-    assert_eq!(world.advances(&member("other", "three"), 2000 + release).await, Advance::NotAttending);
+    assert_eq!(world.advances(&member("other", "three"), 2000 + release).await, Advance::NotAMember);
     world.canary(world.at(2002 + 2 * release), GAP.blind, GAP.tell_after).await;
-    assert_eq!(world.advances(&two(), 2003 + 2 * release).await, Advance::NotAttending);
+    assert_eq!(world.advances(&two(), 2003 + 2 * release).await, Advance::NotAMember);
 }
 
 pub async fn a_member_that_comes_again_was_gone<G: Ground>(world: World<G>) {
@@ -213,7 +213,7 @@ pub async fn a_member_that_comes_again_was_gone<G: Ground>(world: World<G>) {
     world.hears(&one(), 2000).await;
     world.attend(&again, 2500).await;
     world.attend(&again, 2600).await;
-    assert_eq!(world.advances(&two(), 2700).await, Advance::NotAttending);
+    assert_eq!(world.advances(&two(), 2700).await, Advance::NotAMember);
     assert!(!world.engine.gone(&two(), world.at(9000)).await.unwrap(), "that is known already");
     world.hears(&one(), 2400).await;
     world.hears(&again, 2900).await;
@@ -275,7 +275,7 @@ pub async fn an_unknown_member_is_refused_and_changes_nothing<G: Ground>(world: 
     let world = world.with_members(&[one()]).await;
     let disguised = ShareMember { connection: 7, ..one() };
     for unknown in [two(), member("other", "one"), disguised] {
-        assert_eq!(world.advances(&unknown, 2000).await, Advance::NotAttending, "{unknown:?}");
+        assert_eq!(world.advances(&unknown, 2000).await, Advance::NotAMember, "{unknown:?}");
     }
     assert_eq!(world.heard().await, 1000);
     assert_eq!(world.hears(&one(), 2000).await, None);

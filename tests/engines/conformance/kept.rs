@@ -105,7 +105,7 @@ pub async fn the_newest_letters_and_attempts_of_all_partitions_come_first<G: Gro
     for (newest, limit) in [(GROUPS - 1, 1), (GROUPS - 1, 7), (GROUPS - 10, 20), (GROUPS - 1, GROUPS)] {
         let expected: Vec<Timestamp> = (0..limit).map(|back| world.at(newest - back)).collect();
         let (from, until, limit) = (world.at(0), world.at(newest), limit as usize);
-        let letters = world.engine.letters("hook", from, until, limit).await.unwrap();
+        let letters = world.engine.dead_letters_between("hook", from, until, limit).await.unwrap();
         assert_eq!(letters.iter().map(|letter| letter.at).collect::<Vec<_>>(), expected);
         let find = FindAttempts { with: String::new(), from, until, limit };
         let attempts = world.engine.attempts(&find).await.unwrap();
@@ -143,7 +143,8 @@ pub async fn a_dead_letter_is_delivered_again_under_its_id_and_can_be_purged<G: 
     let first = world.sealed_in("a", std::slice::from_ref(&record), world.at(1)).await.remove(0);
     let id = first.notification();
     world.engine.dead_letter(&first, "410 Gone", world.at(2)).await.unwrap();
-    let letters = async |from, until| world.engine.letters("hook", from, until, 10).await.unwrap();
+    let letters =
+        async |from, until| world.engine.dead_letters_between("hook", from, until, 10).await.unwrap();
     assert_eq!(letters(world.at(3), world.hours(1)).await, []);
     let letter = letters(world.at(2), world.at(2)).await.remove(0);
     assert_eq!(world.engine.letter("hook", id).await.unwrap().as_ref(), Some(&letter));

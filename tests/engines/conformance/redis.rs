@@ -169,53 +169,13 @@ impl Running {
 }
 
 mod only_redis {
-    use super::super::alerts;
     use super::super::units::take;
     use super::super::world::World;
     use super::*;
     use futures_util::StreamExt;
-    use rollcall::presence::{Closing, Interval, OfflineRecord};
+    use rollcall::presence::Interval;
     use rollcall::store::{Capacity, DataLoss, EngineError, Group, Join, OutboxEvent, Pace};
     use std::time::Duration;
-
-    /// The state of the previous version, without groups of records: notified, waiting, and notified twice.
-    #[tokio::test]
-    async fn a_return_is_notified_after_an_upgrade_that_changed_the_groups() {
-        let world = World::<Single>::new().await;
-        let records: Vec<OfflineRecord> =
-            world.units(8).iter().map(|unit| alerts::offline(unit, world.at(0))).collect();
-        let all: Vec<&OfflineRecord> = records.iter().collect();
-        for (place, record) in all.iter().enumerate() {
-            let group = format!("kind=detector,site=place %2C {}", place % 3);
-            alerts::notify(&world, &group, &[record], &["hook"], world.at(1)).await;
-        }
-        let deliveries = alerts::delivered_to(&world, "hook", world.at(1)).await;
-        assert_eq!(deliveries.iter().map(|delivery| delivery.offline.len()).sum::<usize>(), 8);
-        for partition in 0..16 {
-            let key = format!("rollcall:{{p{partition}}}:group_of");
-            world.ground.0.ask::<()>(cmd("DEL").arg(key)).await;
-        }
-        world.ground.0.ask::<()>(cmd("HDEL").arg("rollcall:meta").arg("group_of")).await;
-        // Two instances are upgraded one after the other, and the route has other groups now.
-        for (returns, now) in [(&all[..4], world.at(2)), (&all[4..], world.hours(1))] {
-            let (engine, roll) = world.another().await;
-            let upgraded = World { ground: Single(Running::start(DURABLE)), engine, roll };
-            let returns: Vec<OfflineRecord> =
-                returns.iter().map(|one| alerts::back(one, Closing::Return)).collect();
-            for one in &returns {
-                alerts::notify(&upgraded, &format!("unit={}", one.unit), &[one], &["hook"], now).await;
-            }
-            let deliveries = alerts::delivered_to(&upgraded, "hook", now).await;
-            let mut online: Vec<OfflineRecord> =
-                deliveries.iter().flat_map(|delivery| delivery.online.clone()).collect();
-            online.sort_by(|a, b| a.id.cmp(&b.id));
-            assert_eq!(online, returns);
-            assert!(
-                deliveries.iter().all(|delivery| delivery.group.labels["site"].starts_with("place , ")),
-                "{deliveries:?}"
-            );
-        }
-    }
 
     #[tokio::test]
     async fn the_time_goes_on_where_the_clock_of_the_server_went_back() {

@@ -50,7 +50,7 @@ pub async fn promise_06_a_dead_instance_and_what_it_held_are_free_within_three_s
     world: World<G>,
 ) {
     assert!(lease::LENGTH + Duration::from_millis(500) <= Duration::from_secs(3));
-    assert!(lease::LENGTH >= 4 * lease::EVERY, "a renewal may fail now and then");
+    assert!(lease::LENGTH >= 4 * lease::INTERVAL, "a renewal may fail now and then");
     assert!(alerting::LEASE <= lease::LENGTH);
     // The engine ends a lease by its own clock.
     let before = world.engine.renew("dead", lease::LENGTH, None).await.unwrap().now;

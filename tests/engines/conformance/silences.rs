@@ -6,16 +6,16 @@ use std::time::Duration;
 use rollcall::clock::Timestamp;
 use rollcall::fleet::{Operators, Silences, SilencesError, Subject, UnitChange};
 use rollcall::presence::{Acknowledgement, RecordId, Unit};
-use rollcall::routing::alert_silence::{RETENTION, SilenceError, WantedSilence};
+use rollcall::routing::alert_silence::{RETENTION, SilenceError, SilenceRequest};
 use rollcall::routing::{AlertSilence, SilenceId, parse_label_matchers};
 use rollcall::store::{AuditEntry, Audited, Engine, MAX_AUDITED, SilenceChange};
 
 use super::ground::Ground;
 use super::world::{HOUR, World};
 
-pub fn wanted(matchers: &str, starts_at: Timestamp, ends_at: Timestamp) -> WantedSilence {
+pub fn wanted(matchers: &str, starts_at: Timestamp, ends_at: Timestamp) -> SilenceRequest {
     let (author, comment) = ("ana".to_owned(), "cable works".to_owned());
-    WantedSilence { matchers: parse_label_matchers(matchers).unwrap(), starts_at, ends_at, author, comment }
+    SilenceRequest { matchers: parse_label_matchers(matchers).unwrap(), starts_at, ends_at, author, comment }
 }
 
 pub fn silences(engine: &Arc<dyn Engine>) -> Silences {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rollcall::clock::Timestamp;
 use rollcall::presence::{
-    Guarantee, NewTimer, Receipt, Timer, TimerClass, TimerId, TimerStanding, TimerState,
+    Guarantee, NewTimer, Receipt, Timer, TimerClass, TimerId, TimerLifecycle, TimerState,
 };
 use rollcall::store::{
     AttemptMade, Delivery, End, Ended, FindTimers, Fired, MeantFor, TimerCancelled, TimerCapacity,
@@ -124,7 +124,7 @@ pub async fn a_timer_is_registered_shown_changed_and_cancelled<G: Ground>(world:
     assert_eq!(world.cancels("b", world.at(5)).await, TimerCancelled::Yes);
     assert_eq!(world.cancels("b", world.at(6)).await, TimerCancelled::Ended);
     assert_eq!(world.cancels("c", world.at(6)).await, TimerCancelled::Unknown);
-    assert_eq!(world.shows("b").await.unwrap().standing, TimerStanding::Cancelled { at: world.at(5) });
+    assert_eq!(world.shows("b").await.unwrap().lifecycle, TimerLifecycle::Cancelled { at: world.at(5) });
     assert_eq!(world.shows("c").await, None);
     // One that was cancelled can be registered again, also at the same moment.
     assert_eq!(world.registers(&[timer("b", "report", due)]).await, [TimerRegistered::Created]);
@@ -317,7 +317,8 @@ pub async fn promise_19_an_at_most_once_timer_is_never_attempted_twice<G: Ground
     assert_eq!(world.engine.give_up_only_attempts(&all, later).await.unwrap(), []);
     let mut receipts = Vec::new();
     for name in names {
-        let TimerStanding::Fired { receipts: of_one, .. } = world.shows(name).await.unwrap().standing else {
+        let TimerLifecycle::Fired { receipts: of_one, .. } = world.shows(name).await.unwrap().lifecycle
+        else {
             panic!("{name} has not fired");
         };
         receipts.push((of_one[0].1, world.state(name).await.unwrap()));

@@ -9,8 +9,8 @@ use rollcall::clock::Timestamp;
 use rollcall::fleet::Mirror;
 use rollcall::fleet::Rules;
 use rollcall::presence::{
-    self, Cause, Change, Closing, Declared, Hearing, Heartbeat, Kind, KindRules, Labels, OfflineRecord,
-    Override, Registration, Snapshot, Standing, Unit, Verdict,
+    self, Cause, Change, Closing, Declared, Hearing, Heartbeat, Kind, KindRules, Labels, Lifecycle,
+    OfflineRecord, Override, Registration, Snapshot, Unit, Verdict,
 };
 use rollcall::store::OutboxEvent;
 use rollcall::telemetry::CheckSource;
@@ -232,7 +232,7 @@ pub async fn promise_12_a_removed_unit_is_never_reported<G: Ground>(world: World
     assert!(!world.roll.register(&probe, &Registration::default(), again).await.unwrap(), "it is no unit");
     assert!(world.roll.register(&unit, &Registration::default(), again).await.unwrap());
     world.hear(&unit, again + MS).await;
-    assert_eq!(world.read(&unit).await.facts.unwrap().standing, Standing::Present);
+    assert_eq!(world.read(&unit).await.facts.unwrap().lifecycle, Lifecycle::Present);
 }
 
 pub async fn promise_13_a_changed_timeout_moves_the_deadline_at_once<G: Ground>(world: World<G>) {
@@ -511,7 +511,7 @@ pub async fn a_record_of_a_removed_kind_is_closed_and_notified_once<G: Ground>(w
     world.hear(&units[0], back).await;
     world.roll.check_deadlines(&units[..2], world.hours(101)).await.unwrap();
     assert_eq!(world.open_records().await, []);
-    assert_eq!(world.read(&units[0]).await.facts.unwrap().standing, Standing::Present);
+    assert_eq!(world.read(&units[0]).await.facts.unwrap().lifecycle, Lifecycle::Present);
     world.heard_until(world.hours(109)).await;
     world.roll.check_deadlines(&units[..2], world.hours(109)).await.unwrap();
     let open = world.open_records().await;

@@ -112,7 +112,7 @@ impl<G: Ground> World<G> {
             .unwrap()
         {
             Advance::Heard(blind) => blind,
-            Advance::NotAttending => panic!("a plain subscription is never unknown"),
+            Advance::NotAMember => panic!("a plain subscription is never unknown"),
         }
     }
 

@@ -24,7 +24,7 @@ const CONNECTIONS: usize = 4;
 const TICK: Duration = Duration::from_millis(20);
 const RECONNECT: Duration = Duration::from_millis(100);
 /// How long a broker may take to accept a connection, and heartbeats.
-const PATIENCE: Duration = Duration::from_secs(3);
+const MAX_WAIT: Duration = Duration::from_secs(3);
 
 /// The fleet. It sends heartbeats until it is dropped.
 pub struct Fleet {
@@ -130,12 +130,12 @@ async fn speak(port: u16, number: usize, devices: Arc<Mutex<Vec<Device>>>) {
 
 /// One connection, until it is lost.
 async fn talk(port: u16, number: usize, devices: &Mutex<Vec<Device>>) -> std::io::Result<()> {
-    let mut stream = timeout(PATIENCE, TcpStream::connect(("127.0.0.1", port))).await??;
+    let mut stream = timeout(MAX_WAIT, TcpStream::connect(("127.0.0.1", port))).await??;
     stream.set_nodelay(true)?;
     let hello = hello(&format!("devices-{number}-{:08x}", rand::random::<u32>()));
-    timeout(PATIENCE, stream.write_all(&hello)).await??;
+    timeout(MAX_WAIT, stream.write_all(&hello)).await??;
     let mut welcome = [0; 4];
-    timeout(PATIENCE, stream.read_exact(&mut welcome)).await??;
+    timeout(MAX_WAIT, stream.read_exact(&mut welcome)).await??;
     let (mut reader, mut writer) = stream.split();
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -168,7 +168,7 @@ async fn talk(port: u16, number: usize, devices: &Mutex<Vec<Device>>) -> std::io
                     waiting.insert(packet, at);
                     out.extend(publish(topic, packet));
                 });
-                timeout(PATIENCE, writer.write_all(&out)).await??;
+                timeout(MAX_WAIT, writer.write_all(&out)).await??;
             }
         }
     }

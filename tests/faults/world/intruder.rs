@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use super::devices::{hello, now};
 
 /// How long a broker may take to answer it.
-const PATIENCE: Duration = Duration::from_secs(5);
+const MAX_WAIT: Duration = Duration::from_secs(5);
 
 /// Takes the session of a client over for that long. `false`: the broker did not answer.
 pub async fn steal_session(port: u16, client_id: &str, hold: Duration) -> bool {
@@ -41,7 +41,7 @@ pub async fn forge_canaries(port: u16, client_id: &str, span: Duration) -> usize
             stream.write_all(&packet).await?;
             stream.read_exact(&mut answer).await
         };
-        if !matches!(tokio::time::timeout(PATIENCE, sent).await, Ok(Ok(_))) {
+        if !matches!(tokio::time::timeout(MAX_WAIT, sent).await, Ok(Ok(_))) {
             break;
         }
         forged += 1;
@@ -58,7 +58,7 @@ async fn comes(port: u16, client_id: &str) -> std::io::Result<TcpStream> {
         stream.read_exact(&mut welcome).await?;
         Ok(stream)
     };
-    tokio::time::timeout(PATIENCE, coming).await?
+    tokio::time::timeout(MAX_WAIT, coming).await?
 }
 
 /// PUBLISH at QoS 1.

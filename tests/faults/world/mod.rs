@@ -70,7 +70,7 @@ pub const TIMEOUT: Duration = Duration::from_secs(3);
 /// The period of heartbeats: six within a timeout.
 pub const PERIOD: Duration = Duration::from_millis(500);
 /// The longest wait for a fact.
-pub const PATIENCE: Duration = Duration::from_secs(300);
+pub const MAX_WAIT: Duration = Duration::from_secs(300);
 /// The most memory that a process may use, with a small fleet.
 pub const MAX_MEMORY: u64 = 200 << 20;
 /// The prefix of the ids of units without a diary, which the oracle ignores.
@@ -439,7 +439,7 @@ impl World {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         };
-        if tokio::time::timeout(PATIENCE, awaited).await.is_err() {
+        if tokio::time::timeout(MAX_WAIT, awaited).await.is_err() {
             panic!("never came true: {what}");
         }
     }
@@ -582,7 +582,7 @@ impl World {
     async fn counts_are_right(&self) {
         let mut wrong = None;
         let begun = tokio::time::Instant::now();
-        while begun.elapsed() < PATIENCE {
+        while begun.elapsed() < MAX_WAIT {
             wrong = self.miscounts().await;
             match &wrong {
                 Some(wrong) if wrong.is_empty() => {
@@ -627,7 +627,7 @@ impl World {
         self.eventually("every device did what it was to do", planned).await;
         let begun = tokio::time::Instant::now();
         let mut left = None;
-        while begun.elapsed() < PATIENCE {
+        while begun.elapsed() < MAX_WAIT {
             left = self.evidence().await.map(|evidence| (evidence.judge(), evidence));
             match &left {
                 Some((findings, _)) if findings.is_empty() => return,

@@ -301,9 +301,9 @@ impl Evidence {
                 }
                 Some(back) if offline.is_empty() && online.is_empty() && !lenient => {
                     let open = (record.detected_at, back);
-                    let calm =
+                    let wait_for_end_of_storm =
                         !self.disturbances.iter().any(|&(from, to)| from < open.1 && open.0 < to + SWALLOWED);
-                    if calm && back.since(record.detected_at) > SWALLOWED {
+                    if wait_for_end_of_storm && back.since(record.detected_at) > SWALLOWED {
                         findings.push(wrong(unit, format!("{id} was open for long and never notified")));
                     }
                 }

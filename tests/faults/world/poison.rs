@@ -46,7 +46,7 @@ pub const LEFT_OUT: [(&str, &str); 41] = [
     ("{hearing}:audit", "no world has changes of operators"),
     ("{hearing}:shared:<>", "no world has rules of inhibition, or the mass-offline breaker"),
     ("{hearing}:down", "no receiver of a world has a fallback"),
-    ("{pN}:fallen:<>", "the same"),
+    ("{pN}:fallback_done:<>", "the same"),
     ("{hearing}:outbox", "blind intervals that were not notified are not notified"),
     ("{hearing}:compared:<>", "written with Sentinel and Cluster only"),
     ("{pN}:heard", "written in a cluster only"),
@@ -65,7 +65,7 @@ pub const LEFT_OUT: [(&str, &str); 41] = [
     ("{pN}:waiting:<>", "waiting members of that group are not notified"),
     ("{pN}:reminders", "no world reminds"),
     ("{pN}:flaps", "no world has flap detection"),
-    ("{pN}:flap_looks", "no world has flap detection"),
+    ("{pN}:flap_checks", "no world has flap detection"),
     ("{pN}:timer:<>", "no world has timers"),
     ("{pN}:past_timers", "the same"),
     ("{pN}:timers", "the same"),
@@ -78,8 +78,8 @@ pub const LEFT_OUT: [(&str, &str); 41] = [
     ("{pN}:queue:<>", "groups with a delivery are notified with their next event"),
     ("{pN}:lanes:<>", "deliveries of that receiver are lost"),
     ("{pN}:dead:<>", "dead letters, of which a world has none"),
-    ("{pN}:letters:<>", "the same"),
-    ("{pN}:untold:<>", "a return may be notified without its silence"),
+    ("{pN}:dead_letters:<>", "the same"),
+    ("{pN}:unnotified:<>", "a return may be notified without its silence"),
 ];
 
 pub const FACTS: &str = "{pN}:facts:<>";

@@ -10,7 +10,7 @@ use super::{Plan, World};
 
 /// A probe lasts for at least four seconds: its heartbeats, its timeout, and the waits of its group. So two are less
 /// than ten seconds, and the third one is as long as the probe with which the disturbed world shows that it detects.
-const MOST: usize = 3;
+const MAX_RUNS: usize = 3;
 
 /// One process with the embedded engine and broker, and no other units.
 pub struct Undisturbed(Box<World>);
@@ -25,7 +25,7 @@ impl Undisturbed {
     pub async fn probes_during(&mut self, fact: impl Future<Output = ()>) -> usize {
         let notified = Cell::new(0);
         let probes = async {
-            while notified.get() < MOST {
+            while notified.get() < MAX_RUNS {
                 self.0.probe().await;
                 notified.set(notified.get() + 1);
             }
@@ -33,7 +33,7 @@ impl Undisturbed {
         tokio::select! {
             biased;
             () = fact => notified.get(),
-            () = probes => panic!("detection has not resumed while {MOST} units that died beside it were notified"),
+            () = probes => panic!("detection has not resumed while {MAX_RUNS} units that died beside it were notified"),
         }
     }
 }

@@ -20,7 +20,7 @@ use super::{blocks, none};
 use crate::docs::blocks::lines;
 
 /// How long anything may take.
-const PATIENCE: Duration = Duration::from_secs(120);
+const MAX_WAIT: Duration = Duration::from_secs(120);
 const AGAIN: Duration = Duration::from_millis(50);
 
 struct World {
@@ -87,7 +87,7 @@ impl World {
                 tokio::time::sleep(AGAIN).await;
             }
         };
-        tokio::time::timeout(PATIENCE, ready).await.expect("Rollcall does its work");
+        tokio::time::timeout(MAX_WAIT, ready).await.expect("Rollcall does its work");
     }
 
     /// Says something for a unit.
@@ -133,7 +133,7 @@ impl World {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let ended = tokio::task::spawn_blocking(move || command.output());
         let Output { status, stdout, stderr } =
-            tokio::time::timeout(PATIENCE, ended).await.unwrap().unwrap().unwrap();
+            tokio::time::timeout(MAX_WAIT, ended).await.unwrap().unwrap().unwrap();
         let said = String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned();
         if status.success() { Ok(()) } else { Err(format!("{status}: {said}")) }
     }
@@ -154,7 +154,8 @@ impl World {
         let path = self.dir.path().join("fleet");
         let config = self.dir.path().join("embedded.toml");
         let text = format!(
-            "engine = {{ type = \"embedded\", path = {path:?} }}\nmqtt.url = \"mqtt://127.0.0.1:{}\"\nmqtt.client_id = \"x\"\n",
+            "engine = {{ type = \"embedded\", path = {path:?} }}\nmqtt.url = \"mqtt://127.0.0.1:{}\"\nmqtt.client_id = \
+             \"x\"\n",
             self.broker.port()
         );
         std::fs::write(&config, text).unwrap();
@@ -178,7 +179,7 @@ fn answer(port: u16, path: &str) -> Option<(u16, String)> {
 
 fn answer_to(method: &str, port: u16, path: &str, (header, body): (&str, &str)) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
-    stream.set_read_timeout(Some(PATIENCE)).ok()?;
+    stream.set_read_timeout(Some(MAX_WAIT)).ok()?;
     let of_body = match body.len() {
         0 => String::new(),
         length => format!("{header}\r\ncontent-length: {length}\r\n"),
@@ -270,7 +271,7 @@ fn without(mut value: Value, parts: &[&str]) -> Value {
 async fn every_example_has_the_shape_of_an_answer_of_rollcall() {
     let world = World::start().await;
     world.speak("sites/north/pump-7/heartbeat", r#"{"labels": {"room": "12"}}"#);
-    let received = world.sink.wait_for(1, PATIENCE).await.unwrap();
+    let received = world.sink.wait_for(1, MAX_WAIT).await.unwrap();
     let notification =
         received.iter().map(|one| one.json()).find(|it| it["type"] == "rollcall.notification").unwrap();
     assert_eq!(shape(&notification), shape(&example("docs/webhooks.md", "rollcall.notification")));
@@ -293,7 +294,7 @@ async fn every_example_has_the_shape_of_an_answer_of_rollcall() {
             tokio::time::sleep(AGAIN).await;
         }
     };
-    let fired = tokio::time::timeout(PATIENCE, fired).await.expect("the timer fires");
+    let fired = tokio::time::timeout(MAX_WAIT, fired).await.expect("the timer fires");
     assert_eq!(shape(&fired), shape(&example("docs/webhooks.md", "rollcall.timer")));
 
     let page = |path: &str| serde_json::from_str::<Value>(&answer(world.http, path).unwrap().1).unwrap();

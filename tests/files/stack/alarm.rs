@@ -9,7 +9,7 @@ use rollcall::simulate::servers::{Server, free_port};
 use super::{output, read};
 
 /// How long a mail may take.
-const PATIENCE: Duration = Duration::from_secs(120);
+const MAX_WAIT: Duration = Duration::from_secs(120);
 
 /// Alertmanager with the shipped file, except for addresses and the waits of groups.
 fn alertmanager(dir: &Path, mail: &MailSink) -> Server {
@@ -44,12 +44,12 @@ async fn a_cause_is_mailed_and_its_consequences_are_not() {
     let server = alertmanager(dir.path(), &mail);
     fire(&server, &["alertname=RollcallWatchdog", "severity=none"]);
     fire(&server, &["alertname=RollcallEngineDown", "severity=critical", "instance=a", "job=rollcall"]);
-    mail.wait_for(1, PATIENCE).await.unwrap();
+    mail.wait_for(1, MAX_WAIT).await.unwrap();
     // Groups are by job: these would be separate mails before the last one.
     fire(&server, &["alertname=RollcallBlind", "severity=critical", "job=one"]);
     fire(&server, &["alertname=RollcallMirrorOld", "severity=warning", "job=two"]);
     fire(&server, &["alertname=RollcallDeadLetters", "severity=warning", "receiver=hook", "job=three"]);
-    let mails = mail.wait_for(2, PATIENCE).await.unwrap();
+    let mails = mail.wait_for(2, MAX_WAIT).await.unwrap();
     let subjects: Vec<_> = mails.iter().filter_map(|mail| mail.header("Subject")).collect();
     assert!(subjects[0].contains("RollcallEngineDown"), "{subjects:?}");
     assert!(subjects[1].contains("RollcallDeadLetters"), "{subjects:?}");

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::support::redis::signal;
 use rollcall::clock::Clock;
-use rollcall::presence::Standing;
+use rollcall::presence::Lifecycle;
 use rollcall::simulate::fleet::{self, FleetConfig, Progress};
 use world::{World, eventually};
 
@@ -27,7 +27,7 @@ async fn a_heartbeat_becomes_a_unit_with_its_labels_and_its_timeout() {
     device.publishes("fleet/pump/hall 3/9", "{\"timeout\":\"36h\",\"labels\":{\"floor\":2}}").await;
     eventually("both were admitted", async || world.units().await == 2).await;
     let facts = world.facts("pump:9").await.unwrap();
-    assert_eq!(facts.standing, Standing::Present);
+    assert_eq!(facts.lifecycle, Lifecycle::Present);
     assert_eq!(facts.declared_timeout, Some(Duration::from_secs(36 * 3600)));
     assert_eq!(format!("{:?}", facts.labels), "{\"floor\": \"2\", \"site\": \"hall 3\"}");
     assert!(world.is_known("detector:7").await);

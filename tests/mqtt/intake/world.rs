@@ -22,7 +22,7 @@ use crate::support::metrics;
 use crate::support::redis::Redis;
 
 /// The longest that any fact is awaited.
-const PATIENCE: Duration = Duration::from_secs(120);
+const MAX_WAIT: Duration = Duration::from_secs(120);
 
 /// Awaits a fact.
 pub async fn eventually(what: &str, fact: impl AsyncFn() -> bool) {
@@ -31,7 +31,7 @@ pub async fn eventually(what: &str, fact: impl AsyncFn() -> bool) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, awaited).await.unwrap_or_else(|_| panic!("never came true: {what}"));
+    tokio::time::timeout(MAX_WAIT, awaited).await.unwrap_or_else(|_| panic!("never came true: {what}"));
 }
 
 /// Calls an engine that may be down for a while.
@@ -44,7 +44,7 @@ async fn sure<T, F: Future<Output = store::Result<T>>>(ask: impl Fn() -> F) -> T
             }
         }
     };
-    tokio::time::timeout(PATIENCE, answered).await.expect("the engine answers")
+    tokio::time::timeout(MAX_WAIT, answered).await.expect("the engine answers")
 }
 
 /// The metric of pumps.
@@ -271,7 +271,7 @@ impl Running {
     /// Stops it in order.
     pub async fn stop(self) {
         self.stop.cancel();
-        tokio::time::timeout(PATIENCE, self.task).await.expect("it stops").unwrap().unwrap();
+        tokio::time::timeout(MAX_WAIT, self.task).await.expect("it stops").unwrap().unwrap();
     }
 
     /// Ends it like a power cut.
@@ -284,7 +284,7 @@ impl Running {
     pub async fn failure(self) -> String {
         format!(
             "{:#}",
-            tokio::time::timeout(PATIENCE, self.task).await.expect("it ends").unwrap().unwrap_err()
+            tokio::time::timeout(MAX_WAIT, self.task).await.expect("it ends").unwrap().unwrap_err()
         )
     }
 }
@@ -308,7 +308,7 @@ impl Device {
     async fn publish(&self, topic: &str, payload: impl Into<Vec<u8>>, options: PublishOptions) {
         let notice: PublishNotice =
             self.client.publish_tracked(topic, payload.into(), options).await.unwrap();
-        let taken = tokio::time::timeout(PATIENCE, notice.wait_async()).await.expect("the broker answers");
+        let taken = tokio::time::timeout(MAX_WAIT, notice.wait_async()).await.expect("the broker answers");
         taken.unwrap();
     }
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::changes::token;
-use super::roles::Least;
+use super::roles::MinimumSince;
 use super::world::{Fleet, SECOND};
 
 /// Runs the program beside the server of this process.
@@ -130,7 +130,7 @@ async fn what_goes_wrong_is_said_with_what_to_do() {
 
 #[tokio::test]
 async fn every_command_has_the_rights_of_its_token() {
-    use Least::{Admin, Operator, Viewer};
+    use MinimumSince::{Admin, Operator, Viewer};
 
     let roles = [("screen", Role::Viewer), ("desk", Role::Operator), ("owner", Role::Admin)];
     let tokens = roles.map(|(name, role)| token(name, role)).into();
@@ -144,7 +144,7 @@ async fn every_command_has_the_rights_of_its_token() {
     let file = file.to_str().unwrap();
     let silence = "5c9c9b7e-3d2c-4a55-9f0c-2d7d0c8a4a11";
     // The last ones find nothing that they could change, and say so if they may ask.
-    let commands: [(&[&str], Least, &str); 26] = [
+    let commands: [(&[&str], MinimumSince, &str); 26] = [
         (&["summary"], Viewer, ""),
         (&["units"], Viewer, ""),
         (&["explain", "detector/1"], Viewer, ""),
@@ -172,14 +172,18 @@ async fn every_command_has_the_rights_of_its_token() {
         (&["silence", "expire", silence], Viewer, "there is no silence"),
         (&["deliveries", "replay", "ntf_0"], Operator, "there is no delivery"),
     ];
-    let tokens =
-        [(None, Least::Anyone), (Some("screen"), Viewer), (Some("desk"), Operator), (Some("owner"), Admin)];
+    let tokens = [
+        (None, MinimumSince::Anyone),
+        (Some("screen"), Viewer),
+        (Some("desk"), Operator),
+        (Some("owner"), Admin),
+    ];
     for (secret, role) in tokens {
         for (arguments, least, nothing) in commands {
             let output = rollcall(&fleet.url, arguments, secret).await;
             let (code, said) = (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned());
             let expected = match role {
-                Least::Anyone => (Some(1), "needs a valid token"),
+                MinimumSince::Anyone => (Some(1), "needs a valid token"),
                 role if role < least => (Some(1), "answers 403: the role of this token"),
                 _ => (Some(i32::from(!nothing.is_empty())), nothing),
             };

@@ -3,7 +3,7 @@
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::world::{Fleet, PATIENCE};
+use super::world::{Fleet, MAX_WAIT};
 
 #[tokio::test]
 async fn requests_that_never_end_do_not_block_the_health_page() {
@@ -19,12 +19,12 @@ async fn requests_that_never_end_do_not_block_the_health_page() {
     assert_eq!(fleet.text("/healthz").await, "ok");
     assert_eq!(fleet.get("/api/v1/records").await.status(), 200);
     // The first connection was closed for the last one, before any deadline.
-    let closed = tokio::time::timeout(PATIENCE, halves[0].read(&mut [0])).await.unwrap();
+    let closed = tokio::time::timeout(MAX_WAIT, halves[0].read(&mut [0])).await.unwrap();
     assert!(matches!(closed, Ok(0) | Err(_)), "{closed:?}");
     let mut last = halves.pop().unwrap();
     last.write_all(b"\r\nConnection: close\r\n\r\n").await.unwrap();
     let mut answer = String::new();
-    tokio::time::timeout(PATIENCE, last.read_to_string(&mut answer)).await.unwrap().unwrap();
+    tokio::time::timeout(MAX_WAIT, last.read_to_string(&mut answer)).await.unwrap().unwrap();
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     let page = fleet.text("/metrics").await;
     assert!(page.contains("rollcall_http_connections_cut_total{reason=\"idle\"} 1"), "{page}");

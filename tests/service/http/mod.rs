@@ -37,7 +37,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use world::{Fleet, PATIENCE, SECOND, assert_problem, the};
+use world::{Fleet, MAX_WAIT, SECOND, assert_problem, the};
 
 #[tokio::test]
 async fn a_stop_ends_idle_connections_at_once() {
@@ -164,7 +164,7 @@ async fn an_address_that_others_reach_is_not_served_without_a_token() {
     let pages = http::Pages::new(config, "one", fleet.telemetry.clone());
     pages.show(sources, &stop);
     let served = http::serve(listener, pages, fleet.telemetry.clone(), stop);
-    let refused = tokio::time::timeout(PATIENCE, served).await.expect("it is refused");
+    let refused = tokio::time::timeout(MAX_WAIT, served).await.expect("it is refused");
     assert!(refused.unwrap_err().to_string().contains("token"));
 }
 

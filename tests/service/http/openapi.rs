@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use jsonschema::Validator;
 use serde_json::{Value, json};
 
-use super::roles::{Least, ROUTES};
+use super::roles::{MinimumSince, ROUTES};
 use super::world::Fleet;
 
 const DOCUMENT: &str = include_str!("../../../src/http/openapi.json");
@@ -71,10 +71,10 @@ async fn the_document_has_every_route_with_its_role() {
     let routes: BTreeSet<String> = routes
         .map(|(method, path, least)| {
             let role = match least {
-                Least::Anyone => "nobody",
-                Least::Viewer => "viewer",
-                Least::Operator => "operator",
-                Least::Admin => "admin",
+                MinimumSince::Anyone => "nobody",
+                MinimumSince::Viewer => "viewer",
+                MinimumSince::Operator => "operator",
+                MinimumSince::Admin => "admin",
             };
             format!("{method} {path}: Needs the role {role}.")
         })

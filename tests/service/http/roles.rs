@@ -13,16 +13,16 @@ use super::world::Fleet;
 
 /// The least role whose requests are answered; `Anyone`: all are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Least {
+pub(super) enum MinimumSince {
     Anyone,
     Viewer,
     Operator,
     Admin,
 }
 
-use Least::{Admin, Anyone, Operator, Viewer};
+use MinimumSince::{Admin, Anyone, Operator, Viewer};
 
-pub(super) const ROUTES: &[(&str, &str, Least)] = &[
+pub(super) const ROUTES: &[(&str, &str, MinimumSince)] = &[
     ("get", "/healthz", Anyone),
     ("get", "/readyz", Anyone),
     ("get", "/login", Anyone),

@@ -6,7 +6,7 @@ use rollcall::store::Roster;
 use serde_json::Value;
 
 use super::connections::allow_many_files;
-use super::world::{Fleet, PATIENCE, SECOND};
+use super::world::{Fleet, MAX_WAIT, SECOND};
 
 const PATH: &str = "/api/v1/stream";
 
@@ -52,7 +52,7 @@ impl Client {
                 self.rest += std::str::from_utf8(&bytes).unwrap();
             }
         };
-        let event = tokio::time::timeout(PATIENCE, reading).await.expect("an event in time");
+        let event = tokio::time::timeout(MAX_WAIT, reading).await.expect("an event in time");
         let field = |name: &str| {
             let line = event.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
             line.unwrap_or_else(|| panic!("no {name} in {event}")).to_owned()
@@ -181,5 +181,5 @@ async fn five_hundred_clients_follow_an_instance_and_there_is_a_bound() {
             tokio::time::sleep(SECOND / 20).await;
         }
     };
-    tokio::time::timeout(PATIENCE, room).await.expect("there is room again");
+    tokio::time::timeout(MAX_WAIT, room).await.expect("there is room again");
 }

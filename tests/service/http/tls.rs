@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsConnector;
 use tokio_util::sync::CancellationToken;
 
-use super::PATIENCE;
+use super::MAX_WAIT;
 use crate::support::certificates::Authority;
 
 fn files(dir: &Path) -> ServerFiles {
@@ -83,7 +83,7 @@ async fn the_server_speaks_tls_and_shows_a_renewed_certificate_without_a_restart
             tokio::time::sleep(std::time::Duration::from_millis(100)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, renewed).await.expect("the new certificate is shown");
+    tokio::time::timeout(MAX_WAIT, renewed).await.expect("the new certificate is shown");
     stop.cancel();
     serving.await.unwrap().unwrap();
 }

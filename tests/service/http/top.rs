@@ -14,7 +14,7 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
 use super::changes::token;
-use super::world::{Fleet, PATIENCE, SECOND};
+use super::world::{Fleet, MAX_WAIT, SECOND};
 
 const ENTER: &str = "\u{1b}[?1049h";
 const LEAVE: &str = "\u{1b}[?1049l";
@@ -72,7 +72,7 @@ impl Terminal {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        if tokio::time::timeout(PATIENCE, shown).await.is_err() {
+        if tokio::time::timeout(MAX_WAIT, shown).await.is_err() {
             panic!("never shown: {text:?}; shown is {:?}", self.shown());
         }
     }
@@ -112,7 +112,7 @@ impl Terminal {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        tokio::time::timeout(PATIENCE, ended).await.expect("it ends")
+        tokio::time::timeout(MAX_WAIT, ended).await.expect("it ends")
     }
 }
 
@@ -176,7 +176,7 @@ async fn every_way_out_restores_the_terminal() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, is_stopped).await.expect("it is stopped");
+    tokio::time::timeout(MAX_WAIT, is_stopped).await.expect("it is stopped");
     assert!(terminal.is_ordinary());
     terminal.forget();
     kill_process(terminal.pid(), Signal::CONT).unwrap();

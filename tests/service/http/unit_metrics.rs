@@ -6,7 +6,7 @@ use reqwest::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE};
 use rollcall::http::UnitMetrics;
 use rollcall::presence::Registration;
 
-use super::world::{Fleet, PATIENCE, SECOND, assert_problem, assert_promtool_accepts, samples, the};
+use super::world::{Fleet, MAX_WAIT, SECOND, assert_problem, assert_promtool_accepts, samples, the};
 
 #[tokio::test]
 async fn each_unit_has_two_series_with_the_samples_of_a_family_together() {
@@ -136,7 +136,7 @@ async fn a_shard_is_written_for_one_client_at_a_time_and_no_longer_when_it_is_go
     assert_eq!(waited.status(), 200);
     drop(other);
     let freed = async { while fleet.get("/metrics/units?shard=1&shards=2").await.status() != 200 {} };
-    tokio::time::timeout(PATIENCE, freed).await.expect("its place becomes free");
+    tokio::time::timeout(MAX_WAIT, freed).await.expect("its place becomes free");
 }
 
 #[tokio::test]
@@ -149,9 +149,9 @@ async fn a_stop_cuts_a_list_off_so_that_the_client_sees_an_error() {
         while reader.chunk().await?.is_some() {}
         reqwest::Result::Ok(())
     };
-    let rest = tokio::time::timeout(PATIENCE, rest).await.expect("the list ends");
+    let rest = tokio::time::timeout(MAX_WAIT, rest).await.expect("the list ends");
     assert!(rest.is_err(), "it ended as if it were whole");
-    tokio::time::timeout(PATIENCE, fleet.server).await.expect("the server ends").unwrap().unwrap();
+    tokio::time::timeout(MAX_WAIT, fleet.server).await.expect("the server ends").unwrap().unwrap();
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use rollcall::store::{DataStore, Roster};
 use serde_json::json;
 
-use super::world::{Fleet, PATIENCE, SECOND, assert_problem, assert_promtool_accepts, samples, the};
+use super::world::{Fleet, MAX_WAIT, SECOND, assert_problem, assert_promtool_accepts, samples, the};
 
 #[tokio::test]
 async fn metrics_of_units_are_shown_and_removed_with_them() {
@@ -68,7 +68,7 @@ async fn values_that_a_crash_left_without_a_unit_are_removed_when_they_are_read(
     fleet.fill();
     fleet.hear(&["detector:1"]).await;
     let gone = async { while values().await != [None] {} };
-    tokio::time::timeout(PATIENCE, gone).await.expect("they go");
+    tokio::time::timeout(MAX_WAIT, gone).await.expect("they go");
     fleet.redis.kill();
     let text = fleet.text("/metrics/units").await;
     assert_eq!(samples(&text, "rollcall_unit_up{").len(), 1, "presence is shown without the engine");

@@ -34,7 +34,7 @@ use super::openapi::assert_described;
 use crate::support::redis as private;
 
 pub const SECOND: Duration = Duration::from_secs(1);
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const MAX_WAIT: Duration = Duration::from_secs(120);
 
 /// 2026-03-01T12:00:00Z
 pub const NOON: Timestamp = Timestamp::from_millis(1_772_366_400_000);

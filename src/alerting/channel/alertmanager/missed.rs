@@ -10,7 +10,7 @@ use crate::clock::Timestamp;
 use crate::presence::Labels;
 
 /// The most ends that are kept for a server.
-const MOST: usize = 10_000;
+const MAX_ENDS: usize = 10_000;
 
 /// What each server has missed, by the labels of the alerts.
 pub(super) struct Missed(Vec<BTreeMap<Labels, End>>);
@@ -49,7 +49,7 @@ impl Missed {
     /// Notes the ends among these alerts that the server with that number did not take.
     pub(super) fn refused(&mut self, server: usize, alerts: &[PostedAlert], until: Timestamp) {
         let missed = &mut self.0[server];
-        let room = MOST.saturating_sub(missed.len());
+        let room = MAX_ENDS.saturating_sub(missed.len());
         let ends = alerts.iter().filter(|alert| alert.is_over).take(room);
         missed.extend(ends.map(|alert| (alert.labels.clone(), End { alert: alert.clone(), until })));
     }

@@ -19,7 +19,7 @@ use tokio_rustls::client::TlsStream;
 
 /// The longest answer, with TLS of a connection that begins in the clear around it. The library itself takes
 /// 100 000 bytes, and RFC 5321 asks for lines of 512.
-const LONGEST: u64 = 128 << 10;
+const MAX_BYTES: u64 = 128 << 10;
 
 #[derive(Debug)]
 pub(super) struct LimitedStream<S> {
@@ -42,8 +42,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for LimitedStream<S> {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.read > LONGEST {
-            let text = format!("an answer of the mail server is longer than {LONGEST} bytes");
+        if self.read > MAX_BYTES {
+            let text = format!("an answer of the mail server is longer than {MAX_BYTES} bytes");
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, text)));
         }
         let before = buffer.filled().len();

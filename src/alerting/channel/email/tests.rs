@@ -13,7 +13,7 @@ use super::*;
 use crate::clock::Clock;
 use crate::simulate::mail_sink::{MailSink, Options};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const MAX_WAIT: Duration = Duration::from_secs(20);
 
 /// A mail server with TLS from the first byte, and the authority of its certificate.
 async fn server(sink: &MailSink) -> (u16, RootCertStore) {
@@ -70,7 +70,7 @@ async fn a_mail_goes_out_over_tls_from_the_first_byte() {
     let now = Clock::system().now();
     channel.probe().await.unwrap();
     channel.send_test(now).await.unwrap();
-    let mails = sink.wait_for(1, PATIENCE).await.unwrap();
+    let mails = sink.wait_for(1, MAX_WAIT).await.unwrap();
     assert!(mails[0].header("Subject").unwrap().starts_with("TEST: "));
 }
 

@@ -79,7 +79,7 @@ fn payload_within(message: &Message<'_>, config: &MessageConfig, mut room: Optio
         group_labels: message.group(),
         common_labels: common(alerts.iter().map(|alert| &alert.labels)),
         common_annotations: common(alerts.iter().map(|alert| &alert.annotations)),
-        external_url: config.links.front().unwrap_or_default(),
+        external_url: config.links.home_page().unwrap_or_default(),
         alerts,
     };
     serde_json::to_string(&payload).expect("names and times are always JSON")

@@ -40,7 +40,7 @@ fn event(message: &Message<'_>, config: &MessageConfig, room: Option<usize>) -> 
     let event: Value = json!({
         "specversion": "1.0",
         "id": if delivery.timers.is_empty() { &delivery.id } else { delivery.notification() },
-        "source": config.links.front().unwrap_or_else(|| SOURCE.to_owned()),
+        "source": config.links.home_page().unwrap_or_else(|| SOURCE.to_owned()),
         "type": message.kind(),
         "subject": delivery.group_key(),
         "time": delivery.sealed_at,

@@ -6,7 +6,7 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
-use super::listing::{ORDERS, standing_of};
+use super::listing::{ORDERS, lifecycle_of};
 use super::*;
 
 const PARTITIONS: u16 = 2;
@@ -49,14 +49,14 @@ impl Fleet {
     /// A new or another state of the unit.
     fn unit(&mut self, unit: Unit) -> Snapshot {
         let is_offline = self.random.random_range(0..100) < self.offline;
-        let standing =
+        let lifecycle =
             if is_offline { self.random.random_range(2..4) } else { self.random.random_range(0..20) / 19 };
         // Most were heard within the timeout.
         let ago =
             if is_offline { self.random.random_range(0..900) } else { self.random.random_range(0..102) };
         let before = self.units.get(&unit).map_or(Timestamp::ZERO, last_seen);
         let last_seen = at(NOW - ago).max(before);
-        let mut seen = standing_of(present(unit, last_seen), standing);
+        let mut seen = lifecycle_of(present(unit, last_seen), lifecycle);
         let facts = seen.facts.as_mut().unwrap();
         let site = self.random.random_range(0..5);
         facts.labels = [("site".to_owned(), site.to_string())].into_iter().filter(|_| site > 0).collect();
@@ -82,7 +82,7 @@ impl Fleet {
             if self.random.random_range(0..one_of) > 0 {
                 continue;
             }
-            let is_present = seen.facts.as_ref().is_some_and(|facts| facts.standing == Standing::Present);
+            let is_present = seen.facts.as_ref().is_some_and(|facts| facts.lifecycle == Lifecycle::Present);
             match self.random.random_range(0..3) {
                 0 => {
                     self.units.remove(&seen.unit);
@@ -141,8 +141,8 @@ impl Fleet {
             let rules = self.rules.get(&seen.unit.kind)?;
             let state = presence::state(seen, rules, hearing, at(NOW))?;
             let facts = seen.facts.as_ref()?;
-            let offline_since = match &facts.standing {
-                Standing::Offline(silence) => Some(silence.deadline),
+            let offline_since = match &facts.lifecycle {
+                Lifecycle::Offline(silence) => Some(silence.deadline),
                 _ => None,
             };
             let is_archived = offline_since

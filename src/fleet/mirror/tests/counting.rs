@@ -8,7 +8,7 @@ fn units_are_counted_by_state_and_by_the_window_they_were_seen_in() {
     let hearing = Hearing { heard: Some(at(10_000)), ..Hearing::default() };
     let now = at(10_000);
     for (number, ago) in [(1, 0), (2, 60), (3, 110), (4, 500), (5, 3600)] {
-        model.hear(&beat(unit(number), at(10_000 - ago)), &hearing, at(10_000 - ago));
+        model.hear(&heartbeat(unit(number), at(10_000 - ago)), &hearing, at(10_000 - ago));
         model.check(&unit(number), &hearing, now);
     }
     model.register(&unit(6), &Registration::default(), &hearing, now);
@@ -27,7 +27,7 @@ fn a_large_fleet_is_counted_as_a_small_one() {
     let mirror = Mirror::new(rules(), 16).with_labels(&["site".to_owned()]);
     let marks: Vec<Mark> = (0..16).map(|partition| mirror.mark(partition)).collect();
     for number in 0..120_000 {
-        let seen = at_site(number, Some(["north", "south", "east"][number % 3]), Standing::Present);
+        let seen = at_site(number, Some(["north", "south", "east"][number % 3]), Lifecycle::Present);
         mirror.compare(marks[usize::from(partition_of(&seen.unit, 16))], &[seen]);
     }
     let silent = at_site(7, Some("west"), silent());
@@ -51,8 +51,8 @@ fn archived_units_are_left_out_of_counts_and_lists_until_they_are_heard() {
         .with_labels(&["site".to_owned()]);
     let put = |seen: Snapshot| mirror.compare(mirror.mark(partition_of(&seen.unit, 3)), &[seen]);
     for number in 0..4 {
-        let standing = if number < 2 { silent() } else { Standing::Present };
-        put(at_site(number, Some("north"), standing));
+        let lifecycle = if number < 2 { silent() } else { Lifecycle::Present };
+        put(at_site(number, Some("north"), lifecycle));
     }
     let hearing = Hearing::default();
     let shown = |archive: Archive, now: u64| {
@@ -72,22 +72,22 @@ fn archived_units_are_left_out_of_counts_and_lists_until_they_are_heard() {
         assert_eq!((of_site, summary.heard), (left as u64, left as u64), "{now}");
     }
     assert_eq!(mirror.summary(&hearing, at(1000)).silent_since, [None]);
-    put(at_site(1, Some("north"), Standing::Present));
+    put(at_site(1, Some("north"), Lifecycle::Present));
     assert_eq!(shown(Archive::LeftOut(at(1000)), 1000), 3);
 }
 
 /// A unit of that site, as the engine holds it.
-fn at_site(number: usize, site: Option<&str>, standing: Standing) -> Snapshot {
+fn at_site(number: usize, site: Option<&str>, lifecycle: Lifecycle) -> Snapshot {
     let mut seen = present(unit(number), at(number as u64));
     let facts = seen.facts.as_mut().unwrap();
-    facts.standing = standing;
+    facts.lifecycle = lifecycle;
     facts.labels = site.map(|site| ("site".to_owned(), site.to_owned())).into_iter().collect();
     seen
 }
 
-fn silent() -> Standing {
+fn silent() -> Lifecycle {
     let cause = Cause::Silence;
-    Standing::Offline(Silence { deadline: at(0), detected_at: at(0), cause, allowed: SECOND })
+    Lifecycle::Offline(Silence { deadline: at(0), detected_at: at(0), cause, allowed: SECOND })
 }
 
 /// A mirror of one kind whose units are counted by their site: 1, 3, 5 … are of the north, 2 and 4 of the
@@ -97,7 +97,7 @@ fn with_sites() -> Mirror {
     let all: Vec<Snapshot> = (1..10)
         .map(|number| {
             let site = if number % 2 == 1 { Some("north") } else { Some("south").filter(|_| number < 6) };
-            at_site(number, site, if number == 2 || number == 3 { silent() } else { Standing::Present })
+            at_site(number, site, if number == 2 || number == 3 { silent() } else { Lifecycle::Present })
         })
         .collect();
     for partition in 0..3 {
@@ -119,7 +119,7 @@ fn units_are_counted_by_label_and_units_of_a_partition_that_is_no_longer_kept_ar
     assert_eq!(mirror.summary(&Hearing::default(), at(10)).silent_since, [Some(at(2))]);
     // A unit that moves, one that is removed, and one in its place that is only known by its heartbeat.
     let mark = mirror.mark(partition_of(&unit(1), 3));
-    mirror.compare(mark, &[at_site(1, Some("south"), Standing::Present)]);
+    mirror.compare(mark, &[at_site(1, Some("south"), Lifecycle::Present)]);
     let removed = presence::retire(&at_site(2, Some("south"), silent()), at(9)).unwrap();
     let _ = mirror.changed(&at_site(2, Some("south"), silent()), &removed);
     let next = (20..).map(unit).find(|unit| partition_of(unit, 3) == partition_of(&self::unit(2), 3));
@@ -132,7 +132,7 @@ fn units_are_counted_by_label_and_units_of_a_partition_that_is_no_longer_kept_ar
     let rest: u64 = counted(&mirror).iter().map(|(_, online, offline)| online + offline).sum();
     assert!(rest < kept);
     mirror.keep(|_| true);
-    walk(&mirror, gone, || vec![at_site(3, Some("east"), Standing::Present)]);
+    walk(&mirror, gone, || vec![at_site(3, Some("east"), Lifecycle::Present)]);
     assert_eq!(counted(&mirror)[0], site("east", 1, 0), "the labels are known still");
 }
 

@@ -11,19 +11,19 @@ pub const ORDERS: [ListOrder; 6] = [
     ListOrder::NewestOffline,
 ];
 
-fn snapshot(number: usize, standing: usize, seen: u64) -> Snapshot {
-    standing_of(present(unit(number), at(seen)), standing)
+fn snapshot(number: usize, lifecycle: usize, seen: u64) -> Snapshot {
+    lifecycle_of(present(unit(number), at(seen)), lifecycle)
 }
 
 /// The same unit: 0 is present, 1 never seen, 2 offline, 3 offline without ever having been heard.
-pub fn standing_of(mut snapshot: Snapshot, standing: usize) -> Snapshot {
+pub fn lifecycle_of(mut snapshot: Snapshot, lifecycle: usize) -> Snapshot {
     let facts = snapshot.facts.as_mut().unwrap();
-    facts.standing = match standing {
-        0 => Standing::Present,
-        1 => Standing::NeverSeen,
+    facts.lifecycle = match lifecycle {
+        0 => Lifecycle::Present,
+        1 => Lifecycle::NeverSeen,
         _ => {
-            let cause = if standing == 2 { Cause::Silence } else { Cause::NeverSeen };
-            Standing::Offline(Silence {
+            let cause = if lifecycle == 2 { Cause::Silence } else { Cause::NeverSeen };
+            Lifecycle::Offline(Silence {
                 deadline: facts.last_seen + 120 * SECOND,
                 detected_at: facts.last_seen + 121 * SECOND,
                 cause,
@@ -31,7 +31,7 @@ pub fn standing_of(mut snapshot: Snapshot, standing: usize) -> Snapshot {
             })
         }
     };
-    if standing > 0 {
+    if lifecycle > 0 {
         snapshot.alive = None;
     }
     snapshot
@@ -72,7 +72,7 @@ proptest! {
         order in 0..ORDERS.len(),
     ) {
         let snapshots: Vec<Snapshot> =
-            units.iter().enumerate().map(|(number, (standing, seen))| snapshot(number, *standing, *seen)).collect();
+            units.iter().enumerate().map(|(number, (lifecycle, seen))| snapshot(number, *lifecycle, *seen)).collect();
         let mirror = mirror_of(&snapshots);
         let (hearing, now, order) = (Hearing { heard: Some(at(300)), ..Hearing::default() }, at(300), ORDERS[order]);
         let query = ListQuery {
@@ -84,7 +84,7 @@ proptest! {
             limit,
             ..ListQuery::default()
         };
-        let expected = units.iter().zip(&snapshots).filter_map(|((standing, seen), snapshot)| {
+        let expected = units.iter().zip(&snapshots).filter_map(|((lifecycle, seen), snapshot)| {
             let state = presence::state(snapshot, rules().values().next().unwrap(), &hearing, now).unwrap();
             let (kind, unit) = (snapshot.unit.kind.clone(), snapshot.unit.id.clone());
             let id = unit.as_str();
@@ -92,8 +92,8 @@ proptest! {
                 && id.starts_with(&query.prefix)
                 && id.contains(&query.contains)
                 && silent.is_none_or(|silent| at(*seen) < now - seconds(silent));
-            let last_seen = [0, 2].contains(standing).then_some(at(*seen));
-            let offline_since = (*standing >= 2).then_some(at(seen + 120));
+            let last_seen = [0, 2].contains(lifecycle).then_some(at(*seen));
+            let offline_since = (*lifecycle >= 2).then_some(at(seen + 120));
             is_selected.then_some(ListedUnit { kind, unit, state, last_seen, offline_since })
         });
         let mut expected: Vec<ListedUnit> = expected.collect();

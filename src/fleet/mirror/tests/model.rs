@@ -45,12 +45,12 @@ impl Model {
         let _ = self.mirror.changed(&seen, &change);
     }
 
-    pub fn hear(&mut self, beat: &Heartbeat, hearing: &Hearing, now: Timestamp) {
-        let seen = self.read(&beat.unit);
-        if seen.alive.is_some_and(|alive| alive <= beat.at) && beat.declared.is_empty() {
-            self.units.get_mut(&beat.unit).unwrap().alive = Some(beat.at);
-            self.mirror.seen(&[(&beat.unit, beat.at)]);
-        } else if let (_, Some(change)) = presence::hear(&seen, beat, self.rules(), hearing, now) {
+    pub fn hear(&mut self, heartbeat: &Heartbeat, hearing: &Hearing, now: Timestamp) {
+        let seen = self.read(&heartbeat.unit);
+        if seen.alive.is_some_and(|alive| alive <= heartbeat.at) && heartbeat.declared.is_empty() {
+            self.units.get_mut(&heartbeat.unit).unwrap().alive = Some(heartbeat.at);
+            self.mirror.seen(&[(&heartbeat.unit, heartbeat.at)]);
+        } else if let (_, Some(change)) = presence::hear(&seen, heartbeat, self.rules(), hearing, now) {
             self.changed(seen, change);
         }
     }

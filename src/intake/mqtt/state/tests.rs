@@ -239,9 +239,9 @@ fn shown(action: &Action) -> String {
         Action::Record(QueuedMessage { content, arrived, ack, .. }) => {
             let content = match content {
                 Content::Heartbeat(Heartbeat { not_before: Some(earliest), at, .. }) if at < arrived => {
-                    format!("beat between {} and {}", seconds(*earliest), seconds(*at))
+                    format!("heartbeat between {} and {}", seconds(*earliest), seconds(*at))
                 }
-                Content::Heartbeat(_) => "beat".to_owned(),
+                Content::Heartbeat(_) => "heartbeat".to_owned(),
                 Content::Canary(canary) => format!("canary {}", canary.seq),
                 Content::Unsubscribed => "unsubscribed".to_owned(),
                 _ => "nothing".to_owned(),

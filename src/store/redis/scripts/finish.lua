@@ -5,8 +5,8 @@
 -- KEYS[3] notifications   hash  id -> notification (JSON)
 -- KEYS[4] owed            hash  id -> number of receivers that have not got it yet; absent: one
 -- KEYS[5] dead            zset  id -> given up at (ms)
--- KEYS[6] letters         hash  id -> dead letter (JSON)
--- KEYS[7] untold          hash  "<detected at> <record id>", see untold.rs -> id of its dead letter
+-- KEYS[6] dead_letters         hash  id -> dead letter (JSON)
+-- KEYS[7] unnotified          hash  "<detected at> <record id>", see unnotified.rs -> id of its dead letter
 -- KEYS[8] attempts        zset  see attempts.lua
 -- KEYS[9] timer_attempts  zset  see begin_only_attempts.lua
 -- KEYS[10] past_timers    hash  id of a timer that fired or was cancelled -> see timer_text.rs
@@ -21,7 +21,7 @@
 -- and then for each dead letter:
 --  1 its number among the N
 --  2 dead letter (JSON)
---  3 number of its silences, then the name of each in untold
+--  3 number of its silences, then the name of each in unnotified
 --
 -- Only the first delivery of a lane is under way and can end. Returns the number of deliveries that ended.
 local count = tonumber(ARGV[2])

@@ -135,7 +135,7 @@ local function notified_json(notified, receivers, own)
       to[#to + 1] = r
     end
   end
-  local field = ',"told":[' .. table.concat(texts, ',') .. ']'
+  local field = ',"notified":[' .. table.concat(texts, ',') .. ']'
   if #to > own then
     local quoted = own == 0 and '' or '"' .. string.gsub(own_names, ',', '","') .. '"'
     return field .. ',"receivers":[' .. quoted .. ']', to

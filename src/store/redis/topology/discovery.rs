@@ -12,10 +12,10 @@ use super::address::HostPort;
 use crate::store;
 
 /// A server that answers no question about the topology within this time is passed over.
-pub const PATIENCE: Duration = Duration::from_secs(1);
+pub const MAX_WAIT: Duration = Duration::from_secs(1);
 
 /// How long the last servers may take once most have answered: the answers of most of them are enough.
-const REST: Duration = Duration::from_millis(200);
+const REMAINING_WAIT: Duration = Duration::from_millis(200);
 
 /// A primary and its slots.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +31,15 @@ pub struct Primary {
 
 /// The address of a server that holds no part of the fleet, and its state, or why it does not do its work.
 pub type Observer = (String, Result<String, String>);
+
+/// A change of the primaries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TopologyEvent {
+    /// A replica is about to be promoted. The primary of now still takes writes, which the replica will lack.
+    Promotion,
+    /// The primaries may be others.
+    Changed,
+}
 
 /// Learns which servers there are.
 #[async_trait]
@@ -49,8 +58,8 @@ pub trait Discovery: Send + Sync {
         Some(at.clone())
     }
 
-    /// Ends when the primaries may be others.
-    async fn changed(&self) {
+    /// Ends when the primaries change.
+    async fn changed(&self) -> TopologyEvent {
         std::future::pending().await
     }
 
@@ -81,13 +90,13 @@ pub fn addresses(primaries: &[Primary]) -> Vec<HostPort> {
 pub async fn ask<T: redis::FromRedisValue>(client: &Client, question: &Pipeline) -> RedisResult<T> {
     let asked = async {
         let patience = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(PATIENCE))
-            .set_response_timeout(Some(PATIENCE));
+            .set_connection_timeout(Some(MAX_WAIT))
+            .set_response_timeout(Some(MAX_WAIT));
         let mut connection: MultiplexedConnection =
             client.get_multiplexed_async_connection_with_config(&patience).await?;
         question.query_async(&mut connection).await
     };
-    match tokio::time::timeout(PATIENCE, asked).await {
+    match tokio::time::timeout(MAX_WAIT, asked).await {
         Ok(answer) => answer,
         Err(_) => Err(RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut))),
     }
@@ -112,7 +121,7 @@ pub async fn most<T, E>(asked: Vec<impl Future<Output = Result<T, E>>>) -> Vec<O
         }
     };
     // Those that are late are left out.
-    let _ = tokio::time::timeout(REST, rest).await;
+    let _ = tokio::time::timeout(REMAINING_WAIT, rest).await;
     answers
 }
 

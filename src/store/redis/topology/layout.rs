@@ -105,7 +105,7 @@ impl Topology {
     }
 
     /// Whether one server has both slots.
-    pub fn is_together(&self, one: u16, other: u16) -> bool {
+    pub fn is_same_server(&self, one: u16, other: u16) -> bool {
         let view = self.servers.now();
         view.map.index(one) == view.map.index(other)
     }

@@ -319,10 +319,10 @@ impl Topology {
     }
 
     /// Sends commands that read for the mirror, after a storm: see
-    /// [`Admission::calm`](super::admission::Admission::calm).
+    /// [`Admission::wait_for_end_of_storm`](super::admission::Admission::wait_for_end_of_storm).
     pub async fn browse<T: FromRedisValue>(&self, name: &'static str, pipe: &Pipeline) -> Result<T> {
         let slot = pipe.cmd_iter().find_map(slot_of_command).unwrap_or(self.slot);
-        self.server(slot).await?.admission().calm().await;
+        self.server(slot).await?.admission().wait_for_end_of_storm().await;
         self.send(name, pipe).await
     }
 
@@ -335,7 +335,7 @@ impl Topology {
 
     /// Awaits steps, each of one slot: few of them are under way at once at a server, see [`super::admission`], and
     /// those of different servers side by side. The answers are in the order of the steps.
-    pub async fn few_at_once<T>(&self, steps: Vec<(u16, impl Future<Output = Result<T>>)>) -> Result<Vec<T>> {
+    pub async fn run_limited<T>(&self, steps: Vec<(u16, impl Future<Output = Result<T>>)>) -> Result<Vec<T>> {
         let numbered = steps.into_iter().enumerate();
         let parts = self.by_server(numbered, |(_, (slot, _))| *slot);
         let parts = parts.into_iter().filter(|part| !part.is_empty()).map(|part| async move {

@@ -27,7 +27,7 @@ use super::slots::{is_about_scripts, slot_of_command};
 use crate::store::EngineError;
 
 /// For how long commands that no server executes are sent again.
-const PATIENCE: Duration = Duration::from_secs(2);
+const MAX_WAIT: Duration = Duration::from_secs(2);
 /// The first and the longest wait between two attempts.
 const WAITS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));
 
@@ -58,7 +58,7 @@ impl Attempts {
     /// Prepares another attempt. False if there were enough, or another view is not permitted.
     async fn next(&mut self, connection: &Routed<'_>, seen: &View) -> bool {
         let servers = connection.servers;
-        if servers.is_fixed() || self.began.elapsed() > PATIENCE {
+        if servers.is_fixed() || self.began.elapsed() > MAX_WAIT {
             return false;
         }
         // The attempt shows whether that helped.
@@ -100,6 +100,9 @@ impl<'a> Routed<'a> {
 
     async fn view(&self) -> RedisResult<Arc<View>> {
         if let Some(only) = &self.only {
+            if self.servers.promoted().await && self.is_outdated() {
+                return Err(nowhere(self.slot));
+            }
             return Ok(only.clone());
         }
         self.servers.view().await.map_err(|error| match error {

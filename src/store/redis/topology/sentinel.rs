@@ -13,6 +13,10 @@
 //!
 //! # Why the events of all are followed
 //! Any of them may hang, or be cut off from the others, and tell of no failover.
+//!
+//! # Why the begin of a promotion is followed, too
+//! In a planned failover the primary takes writes for a second more, after its replica has been promoted without them,
+//! and other replicas acknowledge them. The sentinel that leads a failover tells of it a tenth of a second before.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -23,13 +27,17 @@ use futures_util::{FutureExt, StreamExt};
 use redis::{Client, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value, pipe};
 
 use super::address::HostPort;
-use super::discovery::{Discovery, Observer, PATIENCE, Primary, ask, most};
+use super::discovery::{Discovery, MAX_WAIT, Observer, Primary, TopologyEvent, ask, most};
 use super::errors::{LOGIN, NoAnswer, first_of};
 use super::login::Login;
 use crate::store::Result;
 
 /// The options of the login at every sentinel.
 const LOGIN_AT_SENTINELS: &str = "engine.sentinel_username and engine.sentinel_password_file";
+
+/// The events that are followed.
+const PROMOTES: &str = "+failover-state-send-slaveof-noone";
+const SWITCHED: &str = "+switch-master";
 
 /// How long the events of a sentinel are followed over one connection: a cut that no side has noticed ends it.
 const FOLLOWED: Duration = Duration::from_secs(30);
@@ -185,33 +193,51 @@ impl Sentinel {
         }
     }
 
-    /// Ends after a failover of which this sentinel tells.
-    async fn hear_of_failover(&self, sentinel: &HostPort) {
-        while !self.follow(sentinel).await.unwrap_or(false) {
-            tokio::time::sleep(PATIENCE).await;
+    /// Ends with the next event of this sentinel.
+    async fn hear_of_failover(&self, sentinel: &HostPort) -> TopologyEvent {
+        loop {
+            if let Ok(Some(event)) = self.follow(sentinel).await {
+                return event;
+            }
+            tokio::time::sleep(MAX_WAIT).await;
         }
     }
 
-    /// Follows the events of a sentinel for a while. Answers whether there was a failover.
-    async fn follow(&self, sentinel: &HostPort) -> RedisResult<bool> {
+    /// Follows the events of a sentinel for a while. Answers the first one.
+    async fn follow(&self, sentinel: &HostPort) -> RedisResult<Option<TopologyEvent>> {
         let client = self.login.sentinel(&sentinel.host, sentinel.port)?;
         let subscribed = async {
             let mut events = client.get_async_pubsub().await?;
-            events.subscribe("+switch-master").await?;
+            events.subscribe(SWITCHED).await?;
+            // A user may be permitted to follow that one only.
+            let _ = events.subscribe(PROMOTES).await;
             RedisResult::Ok(events.into_on_message())
         };
-        let Ok(events) = tokio::time::timeout(PATIENCE, subscribed).await else { return Ok(false) };
-        let (mut events, service) = (events?, format!("{} ", self.service));
-        let switched = async {
-            while let Some(event) = events.next().await {
-                let text: String = event.get_payload().unwrap_or_default();
-                if text.starts_with(&service) {
-                    return true;
+        let Ok(events) = tokio::time::timeout(MAX_WAIT, subscribed).await else { return Ok(None) };
+        let mut events = events?;
+        let first = async {
+            while let Some(message) = events.next().await {
+                let text: String = message.get_payload().unwrap_or_default();
+                if let Some(event) = event(message.get_channel_name(), &text, &self.service) {
+                    return Some(event);
                 }
             }
-            false
+            None
         };
-        Ok(tokio::time::timeout(FOLLOWED, switched).await.unwrap_or(false))
+        Ok(tokio::time::timeout(FOLLOWED, first).await.unwrap_or(None))
+    }
+}
+
+/// The meaning of an event of a sentinel, if it is about the service. The text names a replica as
+/// `slave <name> <ip> <port> @ <service> <ip> <port>`, and a primary by its service first.
+fn event(channel: &str, text: &str, service: &str) -> Option<TopologyEvent> {
+    let mut words = text.split(' ');
+    match channel {
+        SWITCHED => (words.next() == Some(service)).then_some(TopologyEvent::Changed),
+        _ => {
+            let of = words.skip_while(|word| *word != "@").nth(1);
+            (of == Some(service)).then_some(TopologyEvent::Promotion)
+        }
     }
 }
 
@@ -285,9 +311,9 @@ impl Discovery for Sentinel {
         observed
     }
 
-    async fn changed(&self) {
+    async fn changed(&self) -> TopologyEvent {
         let sentinels = self.login.address().servers.iter();
-        select_all(sentinels.map(|sentinel| self.hear_of_failover(sentinel).boxed())).await;
+        select_all(sentinels.map(|sentinel| self.hear_of_failover(sentinel).boxed())).await.0
     }
 }
 

@@ -11,7 +11,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::address::HostPort;
-use super::discovery::{Discovery, Observer, Primary, addresses};
+use super::discovery::{Discovery, Observer, Primary, TopologyEvent, addresses};
 use super::errors::classify;
 use super::server::Server;
 use super::slots::SlotMap;
@@ -23,8 +23,10 @@ use crate::telemetry::Telemetry;
 const PERIOD: Duration = Duration::from_secs(2);
 /// The shortest.
 const MIN_PERIOD: Duration = Duration::from_millis(100);
+/// How long no command is sent because a replica is about to be promoted: it takes about a second.
+const PROMOTION: Duration = Duration::from_secs(3);
 /// A server that does not say its role within this time is asked at the next renewal.
-const PATIENCE: Duration = Duration::from_millis(200);
+const MAX_WAIT: Duration = Duration::from_millis(200);
 
 /// The servers as they were learned last.
 #[derive(Default)]
@@ -71,6 +73,8 @@ pub struct Servers {
     /// Why they could not be learned last; `None`: they could.
     failure: Mutex<Option<String>>,
     doubt: Notify,
+    /// Whether a replica is about to be promoted.
+    promotion: watch::Sender<bool>,
     /// The server without slots to which another one referred last: the first commands of a slot that moves there.
     referred: Mutex<Option<Arc<Server>>>,
     limits: Mutex<Limits>,
@@ -93,6 +97,7 @@ impl Servers {
             learned: Default::default(),
             failure: Mutex::default(),
             doubt: Notify::new(),
+            promotion: watch::Sender::default(),
             referred: Mutex::default(),
             limits: Mutex::new(Limits { instances: 1, storms: BTreeMap::new() }),
             telemetry,
@@ -119,8 +124,21 @@ impl Servers {
         self.view.borrow().clone()
     }
 
-    /// The servers, learned if they are not known yet.
+    /// Waits while a replica is about to be promoted: until then the primary takes writes that will be lost. Answers
+    /// whether it waited.
+    pub async fn promoted(&self) -> bool {
+        let mut promotion = self.promotion.subscribe();
+        if !*promotion.borrow_and_update() {
+            return false;
+        }
+        // The sender lives as long as this.
+        let _ = promotion.wait_for(|lasts| !lasts).await;
+        true
+    }
+
+    /// The servers, learned if they are not known yet, after a promotion that is under way.
     pub async fn view(&self) -> Result<Arc<View>> {
+        self.promoted().await;
         let view = self.now();
         if view.number > 0 {
             return Ok(view);
@@ -257,7 +275,12 @@ impl Servers {
         let mut changed = self.discovery.changed();
         loop {
             tokio::select! {
-                () = &mut changed => changed = self.discovery.changed(),
+                event = &mut changed => {
+                    if event == TopologyEvent::Promotion {
+                        self.await_promotion().await;
+                    }
+                    changed = self.discovery.changed();
+                }
                 () = self.doubt.notified() => {}
                 () = tokio::time::sleep(PERIOD) => {}
             }
@@ -267,6 +290,18 @@ impl Servers {
                 tracing::debug!("the servers cannot be learned: {why}");
             }
         }
+    }
+
+    /// Learns the servers until a replica is promoted. No command is sent meanwhile.
+    async fn await_promotion(&self) {
+        tracing::info!("a replica is about to be promoted; the next commands go to the new primary");
+        let (before, began) = (self.now().number, Instant::now());
+        self.promotion.send_replace(true);
+        while self.now().number == before && began.elapsed() < PROMOTION {
+            tokio::time::sleep(MIN_PERIOD).await;
+            let _ = self.learn_again().await;
+        }
+        self.promotion.send_replace(false);
     }
 
     /// Asks every server for its role and its clock, unless there is only one. One that is no primary any more, or that
@@ -280,7 +315,7 @@ impl Servers {
         let view = self.now();
         let asked = view.map.servers().iter().map(|server| async {
             let sent = std::time::Instant::now();
-            let answer = tokio::time::timeout(PATIENCE, server.send(&question, 0, question.len())).await;
+            let answer = tokio::time::timeout(MAX_WAIT, server.send(&question, 0, question.len())).await;
             let Ok(Ok(answers)) = answer else {
                 self.doubt();
                 return None;

@@ -10,10 +10,10 @@ use crate::simulate::servers::{self as process, free_port};
 use crate::store::redis::topology::errors::is_cut;
 
 /// Two primaries with a half of the slots each.
-struct Halves(Arc<Mutex<[u16; 2]>>);
+struct HalfSlots(Arc<Mutex<[u16; 2]>>);
 
 #[async_trait]
-impl Discovery for Halves {
+impl Discovery for HalfSlots {
     async fn learn(&self, _: &[HostPort]) -> Result<Vec<Primary>> {
         let ports = *self.0.lock().unwrap();
         let primary = |half: usize| Primary {
@@ -38,7 +38,7 @@ impl Discovery for Halves {
 async fn a_storm_is_that_of_the_server_that_has_the_partition_and_goes_where_it_goes() {
     let ports = Arc::new(Mutex::new([1, 2]));
     let telemetry = Arc::new(Telemetry::new(&Clock::system()));
-    let servers = Servers::new(Box::new(Halves(ports.clone())), telemetry);
+    let servers = Servers::new(Box::new(HalfSlots(ports.clone())), telemetry);
     servers.learn(0).await.unwrap();
     let storms = || {
         let view = servers.now();
@@ -66,7 +66,7 @@ async fn a_storm_is_that_of_the_server_that_has_the_partition_and_goes_where_it_
 async fn a_server_that_does_not_say_its_role_is_in_doubt() {
     let telemetry = Arc::new(Telemetry::new(&Clock::system()));
     let ports = [free_port().unwrap(), free_port().unwrap()];
-    let servers = Servers::new(Box::new(Halves(Arc::new(Mutex::new(ports)))), telemetry);
+    let servers = Servers::new(Box::new(HalfSlots(Arc::new(Mutex::new(ports)))), telemetry);
     servers.learn(0).await.unwrap();
     assert_eq!(servers.doubt.notified().now_or_never(), None);
     assert!(servers.check_roles().await.read.iter().all(Option::is_none));
@@ -79,7 +79,7 @@ async fn a_call_to_a_server_that_hangs_ends_when_another_one_has_taken_over() {
     let server = process::Server::redis(dir.path(), free_port().unwrap(), &[]).unwrap();
     let ports = Arc::new(Mutex::new([server.port(), 1]));
     let telemetry = Arc::new(Telemetry::new(&Clock::system()));
-    let servers = Servers::new(Box::new(Halves(ports.clone())), telemetry);
+    let servers = Servers::new(Box::new(HalfSlots(ports.clone())), telemetry);
     servers.learn(0).await.unwrap();
     let call = async || {
         let mut ping = redis::pipe();

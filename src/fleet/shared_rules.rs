@@ -12,24 +12,24 @@ use crate::presence::{Kind, KindRules};
 
 /// The rules of every configured kind, shared by those that decide by them.
 #[derive(Clone)]
-pub struct RuleBook(Arc<ArcSwap<Edition>>);
+pub struct SharedRules(Arc<ArcSwap<RulesVersion>>);
 
 /// The rules as they are until the next reload.
-struct Edition {
+struct RulesVersion {
     /// The number of replacements before this one.
     number: u64,
     rules: Arc<Rules>,
     by_name: HashMap<Box<str>, Arc<KindRules>, FixedState>,
 }
 
-impl Edition {
-    fn new(number: u64, rules: Arc<Rules>) -> Edition {
+impl RulesVersion {
+    fn new(number: u64, rules: Arc<Rules>) -> RulesVersion {
         let shared = |rules: &KindRules| (rules.kind.as_str().into(), Arc::new(rules.clone()));
-        Edition { number, by_name: rules.values().map(shared).collect(), rules }
+        RulesVersion { number, by_name: rules.values().map(shared).collect(), rules }
     }
 }
 
-impl RuleBook {
+impl SharedRules {
     pub fn rules(&self) -> Arc<Rules> {
         self.0.load().rules.clone()
     }
@@ -57,15 +57,15 @@ impl RuleBook {
         }
         changed.sort();
         if !changed.is_empty() {
-            self.0.store(Arc::new(Edition::new(self.edition() + 1, Arc::new(rules))));
+            self.0.store(Arc::new(RulesVersion::new(self.edition() + 1, Arc::new(rules))));
         }
         changed
     }
 }
 
-impl From<Arc<Rules>> for RuleBook {
-    fn from(rules: Arc<Rules>) -> RuleBook {
-        RuleBook(Arc::new(ArcSwap::from_pointee(Edition::new(0, rules))))
+impl From<Arc<Rules>> for SharedRules {
+    fn from(rules: Arc<Rules>) -> SharedRules {
+        SharedRules(Arc::new(ArcSwap::from_pointee(RulesVersion::new(0, rules))))
     }
 }
 
@@ -81,7 +81,7 @@ mod tests {
                 names.iter().map(|(name, most)| KindRules { max_units: *most, ..KindRules::new(kind(name)) });
             rules.map(|rules| (rules.kind.clone(), rules)).collect()
         };
-        let book = RuleBook::from(Arc::new(of(&[("pump", 1), ("meter", 2)])));
+        let book = SharedRules::from(Arc::new(of(&[("pump", 1), ("meter", 2)])));
         assert_eq!((book.replace(&of(&[("pump", 1)])), book.edition()), (vec![], 0));
         assert_eq!(book.replace(&of(&[("pump", 7), ("valve", 3)])), [kind("pump")]);
         assert_eq!((book.edition(), book.rules().len(), book.of("valve").is_none()), (1, 2, true));

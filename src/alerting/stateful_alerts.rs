@@ -29,29 +29,29 @@ use crate::store::{
 /// The begin of the id of a notification that closes the alert of a removed unit.
 const REMOVAL: &str = "rmv_";
 /// How often an incident is changed anew because a notification of its group changed it meanwhile.
-const TRIES: usize = 3;
+const MAX_ATTEMPTS: usize = 3;
 
 /// The receivers that keep an alert for each unit until they are told of its end.
 #[derive(Default)]
-pub(super) struct Keepers {
+pub(super) struct StatefulReceivers {
     pub all: HashSet<String>,
     /// Those of them that are told of acknowledgements, and have one alert for an incident.
     pub pagers: HashSet<String>,
 }
 
 /// The alerts that receivers keep.
-pub(super) struct KeptAlerts {
-    pub keepers: Keepers,
+pub(super) struct StatefulAlerts {
+    pub stateful: StatefulReceivers,
     pub groups: Arc<dyn GroupStore>,
     pub deliveries: Arc<dyn DeliveryRecords>,
     pub clock: Clock,
 }
 
 /// A record in one of its groups, and the receivers there that keep alerts and were notified of it.
-struct Kept<'a> {
+struct UnitAlert<'a> {
     record: &'a OfflineRecord,
     group: Group,
-    keepers: Vec<String>,
+    stateful: Vec<String>,
 }
 
 /// The acknowledged records among these entries.
@@ -68,16 +68,16 @@ fn records(entries: &[Entry], is_one: impl Fn(&OfflineRecord) -> bool) -> Vec<Of
     entries.iter().filter_map(|entry| entry.event.record()).filter(|record| is_one(record)).cloned().collect()
 }
 
-impl KeptAlerts {
+impl StatefulAlerts {
     /// Queues the acknowledgements of records for the pagers that were notified of them. Answers whether there are any.
     pub async fn acknowledge(&self, records: &[OfflineRecord]) -> Result<bool> {
-        if self.keepers.pagers.is_empty() {
+        if self.stateful.pagers.is_empty() {
             return Ok(false);
         }
         let mut any = false;
-        for Kept { record, group, keepers } in self.kept(records).await? {
+        for UnitAlert { record, group, stateful } in self.kept(records).await? {
             let Some(acknowledged) = &record.acknowledged else { continue };
-            for receiver in keepers.iter().filter(|name| self.keepers.pagers.contains(*name)) {
+            for receiver in stateful.iter().filter(|name| self.stateful.pagers.contains(*name)) {
                 let notice = notice(ACKNOWLEDGEMENT, &record.id, &group, receiver, acknowledged.at);
                 self.queue(&Delivery { offline: vec![record.clone()], ..notice }).await?;
                 any = true;
@@ -90,17 +90,17 @@ impl KeptAlerts {
     /// whether deliveries were queued.
     pub async fn remove(&self, records: &[OfflineRecord]) -> Result<bool> {
         let mut any = false;
-        let mut by_group: BTreeMap<String, Vec<Kept<'_>>> = BTreeMap::new();
+        let mut by_group: BTreeMap<String, Vec<UnitAlert<'_>>> = BTreeMap::new();
         for kept in self.kept(records).await? {
             by_group.entry(kept.group.key.clone()).or_default().push(kept);
         }
         for kept in by_group.values() {
             let incident = self.subtract(kept).await?;
-            for Kept { record, group, keepers } in kept {
+            for UnitAlert { record, group, stateful } in kept {
                 let is_shared = incident.as_ref().is_some_and(|one| one.has_notified(record));
                 let Some(at) = record.back_at else { continue };
                 for receiver in
-                    keepers.iter().filter(|name| !is_shared || !self.keepers.pagers.contains(*name))
+                    stateful.iter().filter(|name| !is_shared || !self.stateful.pagers.contains(*name))
                 {
                     let notice = notice(REMOVAL, &record.id, group, receiver, at);
                     self.queue(&Delivery { online: vec![(*record).clone()], ..notice }).await?;
@@ -113,9 +113,9 @@ impl KeptAlerts {
 
     /// Subtracts removed units from the incident of their group, and closes it at pagers if it is over. Answers the
     /// incident that receivers were notified of.
-    async fn subtract(&self, kept: &[Kept<'_>]) -> Result<Option<Incident>> {
-        let Some(Kept { group, .. }) = kept.first() else { return Ok(None) };
-        for _ in 0..TRIES {
+    async fn subtract(&self, kept: &[UnitAlert<'_>]) -> Result<Option<Incident>> {
+        let Some(UnitAlert { group, .. }) = kept.first() else { return Ok(None) };
+        for _ in 0..MAX_ATTEMPTS {
             let Some(before) = self.groups.incident(&group.key).await? else { return Ok(None) };
             let Some(incident) = incident_in(&before) else { return Ok(None) };
             let after = match incident.incident.until {
@@ -139,10 +139,10 @@ impl KeptAlerts {
     }
 
     /// Closes an incident that is over because its last units were removed.
-    async fn close(&self, over: &Incident, kept: &[Kept<'_>]) -> Result<()> {
-        let is_of_it = |kept: &&Kept<'_>| over.has_notified(kept.record);
-        let pagers = kept.iter().filter(is_of_it).flat_map(|kept| &kept.keepers);
-        let pagers: BTreeSet<&String> = pagers.filter(|name| self.keepers.pagers.contains(*name)).collect();
+    async fn close(&self, over: &Incident, kept: &[UnitAlert<'_>]) -> Result<()> {
+        let is_of_it = |kept: &&UnitAlert<'_>| over.has_notified(kept.record);
+        let pagers = kept.iter().filter(is_of_it).flat_map(|kept| &kept.stateful);
+        let pagers: BTreeSet<&String> = pagers.filter(|name| self.stateful.pagers.contains(*name)).collect();
         let Some((group, at)) = kept.first().map(|kept| &kept.group).zip(over.until) else { return Ok(()) };
         for receiver in pagers {
             let online = kept.iter().filter(is_of_it).map(|kept| kept.record.clone()).collect();
@@ -154,15 +154,16 @@ impl KeptAlerts {
     }
 
     /// The groups of these records in which receivers were notified of them.
-    async fn kept<'a>(&self, records: &'a [OfflineRecord]) -> Result<Vec<Kept<'a>>> {
+    async fn kept<'a>(&self, records: &'a [OfflineRecord]) -> Result<Vec<UnitAlert<'a>>> {
         if records.is_empty() {
             return Ok(Vec::new());
         }
         let memberships = self.groups.memberships(&records.iter().collect::<Vec<_>>()).await?;
         let kept = records.iter().zip(memberships).flat_map(|(record, memberships)| {
             memberships.into_iter().filter_map(move |Membership { group, receivers }| {
-                let keepers = receivers?.into_iter().filter(|name| self.keepers.all.contains(name)).collect();
-                Some(Kept { record, group, keepers })
+                let stateful =
+                    receivers?.into_iter().filter(|name| self.stateful.all.contains(name)).collect();
+                Some(UnitAlert { record, group, stateful })
             })
         });
         Ok(kept.collect())

@@ -17,7 +17,7 @@ const MAX_DATA: usize = 64;
 
 /// A timer, and whether it is refused if there is one with its id.
 #[derive(Clone, Debug, PartialEq)]
-pub struct WantedTimer {
+pub struct TimerRequest {
     pub timer: NewTimer,
     pub only_new: bool,
 }
@@ -46,10 +46,10 @@ struct Fields<'a> {
     if_absent: bool,
 }
 
-impl WantedTimer {
+impl TimerRequest {
     /// Reads a JSON object that arrives at that moment. `id`: where a path or a topic has it; if neither that nor the
     /// object has one, it is made.
-    pub fn read(json: &[u8], id: Option<&TimerId>, now: Timestamp) -> Result<WantedTimer, BadTimer> {
+    pub fn read(json: &[u8], id: Option<&TimerId>, now: Timestamp) -> Result<TimerRequest, BadTimer> {
         let wrong = |id: Option<&TimerId>, why: String| BadTimer { id: id.cloned(), why };
         // A list would be read as the fields in their order.
         if json.trim_ascii_start().first() != Some(&b'{') {
@@ -70,7 +70,7 @@ impl WantedTimer {
         match fields.check(now) {
             Ok((timer_type, due, data)) => {
                 let only_new = fields.if_absent;
-                Ok(WantedTimer { timer: NewTimer { id, timer_type, due, data }, only_new })
+                Ok(TimerRequest { timer: NewTimer { id, timer_type, due, data }, only_new })
             }
             Err(why) => Err(wrong(Some(&id), why)),
         }
@@ -147,14 +147,14 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::from_millis(1_764_000_000_000);
 
-    fn read(json: &str) -> Result<WantedTimer, BadTimer> {
-        WantedTimer::read(json.as_bytes(), None, NOW)
+    fn read(json: &str) -> Result<TimerRequest, BadTimer> {
+        TimerRequest::read(json.as_bytes(), None, NOW)
     }
 
     #[test]
     fn a_timer_is_read_with_its_data_as_they_are_written() {
         let json = r#" {"id": "a b", "type": "report", "in": "1m 30s", "data": {"b": 1.50, "a": [1]}, "if_absent": true}"#;
-        let WantedTimer { timer, only_new } = read(json).unwrap();
+        let TimerRequest { timer, only_new } = read(json).unwrap();
         assert_eq!((timer.id.as_str(), timer.timer_type.as_str(), only_new), ("a b", "report", true));
         assert_eq!(timer.due, NOW + Duration::from_secs(90));
         assert_eq!(timer.data.as_str(), r#"{"b": 1.50, "a": [1]}"#);
@@ -165,7 +165,7 @@ mod tests {
         assert_ne!(read(r#"{"type":"x","in":"1s"}"#).unwrap().timer.id, bare.timer.id);
         let id: TimerId = "7".parse().unwrap();
         for json in [r#"{"type":"x","in":"0s"}"#, r#"{"id":"7","type":"x","in":"0s"}"#] {
-            assert_eq!(WantedTimer::read(json.as_bytes(), Some(&id), NOW).unwrap().timer.id, id);
+            assert_eq!(TimerRequest::read(json.as_bytes(), Some(&id), NOW).unwrap().timer.id, id);
         }
     }
 
@@ -209,7 +209,7 @@ mod tests {
         let id = |json: &str| read(json).unwrap_err().id.map(|id| id.to_string());
         assert_eq!(id(&with("\"in\":\"soon\"")), Some("a".to_owned()));
         let other =
-            WantedTimer::read(br#"{"id":"b","type":"x","in":"1s"}"#, Some(&"a".parse().unwrap()), NOW);
+            TimerRequest::read(br#"{"id":"b","type":"x","in":"1s"}"#, Some(&"a".parse().unwrap()), NOW);
         assert!(other.unwrap_err().why.contains("another one"));
     }
 

@@ -1,4 +1,4 @@
-//! Silences and blind intervals that a receiver was not notified of ("untold"): their returns are left out of its
+//! Silences and blind intervals that a receiver was not notified of ("unnotified"): their returns are left out of its
 //! deliveries.
 
 use std::collections::HashMap;
@@ -12,37 +12,37 @@ use crate::telemetry::Telemetry;
 
 /// Why a receiver was not notified of a silence, or of a blind interval that lasted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Untold {
+pub(super) enum Unnotified {
     /// Its notification became a dead letter.
     Dead,
     /// The receiver was absent, and the silence was over when the receiver was configured again.
     Past,
 }
 
-impl Untold {
-    /// The stored value for [`Untold::Past`].
+impl Unnotified {
+    /// The stored value for [`Unnotified::Past`].
     pub const PAST: &str = "-";
 
-    /// From the stored value: the id of a dead letter, or [`Untold::PAST`].
-    pub fn of(stored: &str) -> Untold {
-        if stored == Untold::PAST { Untold::Past } else { Untold::Dead }
+    /// From the stored value: the id of a dead letter, or [`Unnotified::PAST`].
+    pub fn of(stored: &str) -> Unnotified {
+        if stored == Unnotified::PAST { Unnotified::Past } else { Unnotified::Dead }
     }
 }
 
 impl Delivery {
-    /// This delivery without untold silences that are past, and without the returns and the reminders of all untold
-    /// silences.
-    pub(super) fn without(mut self, untold: &HashMap<String, Untold>) -> Delivery {
-        let is_past = |name: String| untold.get(&name) == Some(&Untold::Past);
+    /// This delivery without unnotified silences that are past, and without the returns and the reminders of all
+    /// unnotified silences.
+    pub(super) fn without(mut self, unnotified: &HashMap<String, Unnotified>) -> Delivery {
+        let is_past = |name: String| unnotified.get(&name) == Some(&Unnotified::Past);
         let is_left_out =
-            |name: String| if self.reminder { untold.contains_key(&name) } else { is_past(name) };
+            |name: String| if self.reminder { unnotified.contains_key(&name) } else { is_past(name) };
         self.offline.retain(|record| !is_left_out(silence_in(&self.group, record)));
         self.blind.retain(|interval| !is_past(blindness_in(&self.group, interval)));
-        self.online.retain(|record| !untold.contains_key(&silence_in(&self.group, record)));
+        self.online.retain(|record| !unnotified.contains_key(&silence_in(&self.group, record)));
         self
     }
 
-    /// The names of its silences among untold ones.
+    /// The names of its silences among unnotified ones.
     pub(super) fn silences(&self) -> Vec<String> {
         self.offline.iter().map(|record| silence_in(&self.group, record)).collect()
     }
@@ -65,13 +65,13 @@ impl Delivery {
     }
 }
 
-/// The name of a blind interval among untold ones; it contains the group, because the fleet and a kind may be blind
+/// The name of a blind interval among unnotified ones; it contains the group, because the fleet and a kind may be blind
 /// from the same moment on.
 pub(super) fn blindness_in(group: &Group, interval: &Interval) -> String {
     format!("{} {}", blindness(interval), group.key)
 }
 
-/// The name of a silence among untold ones. In the group of a route other than the root it contains the group: a
+/// The name of a silence among unnotified ones. In the group of a route other than the root it contains the group: a
 /// receiver of two routes may have been notified by one of them.
 pub(super) fn silence_in(group: &Group, record: &OfflineRecord) -> String {
     let name = silence(record);
@@ -83,17 +83,18 @@ pub(super) fn silence(record: &OfflineRecord) -> String {
     format!("{} {}", record.detected_at.as_millis(), record.id)
 }
 
-/// Leaves out the returns of untold silences, and untold silences that are past. A delivery without members is ended.
+/// Leaves out the returns of unnotified silences, and unnotified silences that are past. A delivery without members is
+/// ended.
 pub(super) async fn leave_out_untold(
     store: &dyn DeliveryStore,
     telemetry: &Telemetry,
     receiver: &str,
     leased: Vec<Delivery>,
-    untold: &HashMap<String, Untold>,
+    unnotified: &HashMap<String, Unnotified>,
     now: Timestamp,
 ) -> Result<Vec<Delivery>> {
     let (empty, full): (Vec<Delivery>, Vec<Delivery>) =
-        leased.into_iter().map(|delivery| delivery.without(untold)).partition(Delivery::is_empty);
+        leased.into_iter().map(|delivery| delivery.without(unnotified)).partition(Delivery::is_empty);
     if !empty.is_empty() {
         store.delivered(&empty, now).await?;
         telemetry.notifications_left_out(receiver, empty.len() as u64);

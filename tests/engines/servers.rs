@@ -172,6 +172,13 @@ async fn sentinels_are_examined_beside_the_primary_and_its_replicas() {
 async fn a_planned_failover_of_sentinel_loses_no_timer_that_was_answered() {
     let sentinel = Sentinel::start(SentinelPlan::new(2)).await;
     let engine = connected(&config(sentinel.url()), telemetry()).await;
+    for one in &sentinel.sentinels {
+        until("its events are followed", async || {
+            let clients: String = one.ask(cmd("CLIENT").arg("LIST")).await;
+            clients.contains(" sub=2 ")
+        })
+        .await;
+    }
     let is_over = AtomicBool::new(false);
     let register = async {
         let mut answered = Vec::new();

@@ -55,7 +55,7 @@ impl Ground for Directory {
         let mut every = tokio::time::interval(Duration::from_millis(20));
         for _ in 0..1000 {
             let written: rusqlite::Result<String> =
-                database.query_row("SELECT value ->> 'heard' FROM meta WHERE name = 'ears'", [], |row| {
+                database.query_row("SELECT value ->> 'heard' FROM meta WHERE name = 'hearing'", [], |row| {
                     row.get(0)
                 });
             if written.is_ok_and(|written| written >= heard) {

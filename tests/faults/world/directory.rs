@@ -38,11 +38,11 @@ impl Directory {
 
     /// How many units are watched.
     pub fn known(&self) -> Option<usize> {
-        self.count("SELECT count(*) FROM units WHERE look IS NOT NULL")
+        self.count("SELECT count(*) FROM units WHERE next_check IS NOT NULL")
     }
 
     pub fn knows(&self, name: &str) -> Option<bool> {
-        let select = "SELECT 1 FROM units WHERE name = ? AND look IS NOT NULL";
+        let select = "SELECT 1 FROM units WHERE name = ? AND next_check IS NOT NULL";
         self.query(|database| database.prepare(select)?.exists(params![name]))
     }
 

@@ -301,9 +301,9 @@ impl Evidence {
                 }
                 Some(back) if offline.is_empty() && online.is_empty() && !lenient => {
                     let open = (record.detected_at, back);
-                    let wait_for_end_of_storm =
+                    let was_undisturbed =
                         !self.disturbances.iter().any(|&(from, to)| from < open.1 && open.0 < to + SWALLOWED);
-                    if wait_for_end_of_storm && back.since(record.detected_at) > SWALLOWED {
+                    if was_undisturbed && back.since(record.detected_at) > SWALLOWED {
                         findings.push(wrong(unit, format!("{id} was open for long and never notified")));
                     }
                 }

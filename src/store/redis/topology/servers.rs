@@ -295,9 +295,9 @@ impl Servers {
     /// Learns the servers until a replica is promoted. No command is sent meanwhile.
     async fn await_promotion(&self) {
         tracing::info!("a replica is about to be promoted; the next commands go to the new primary");
-        let (before, began) = (self.now().number, Instant::now());
+        let (before, began) = (self.now(), Instant::now());
         self.promotion.send_replace(true);
-        while self.now().number == before && began.elapsed() < PROMOTION {
+        while began.elapsed() < PROMOTION && same_primaries(&before, &self.now()) {
             tokio::time::sleep(MIN_PERIOD).await;
             let _ = self.learn_again().await;
         }
@@ -381,13 +381,20 @@ impl Limits {
     }
 }
 
+/// The addresses of the primaries, in order.
+fn names(view: &View) -> Vec<String> {
+    let mut names: Vec<String> = view.primaries.iter().map(|primary| primary.at.to_string()).collect();
+    names.sort();
+    names
+}
+
+/// Whether the primaries are the same, whatever their replicas.
+fn same_primaries(one: &View, other: &View) -> bool {
+    names(one) == names(other)
+}
+
 /// Logs the servers that come and go.
 fn report(before: &View, after: &View) {
-    let names = |view: &View| -> Vec<String> {
-        let mut names: Vec<String> = view.primaries.iter().map(|primary| primary.at.to_string()).collect();
-        names.sort();
-        names
-    };
     let (before, after) = (names(before), names(after));
     if before.is_empty() || before == after {
         return;

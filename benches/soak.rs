@@ -29,7 +29,7 @@ use world::{Plan, TIMEOUT, World, now, signal};
 
 /// Longer than a lease, a keep-alive, and the wait for an answer of the engine.
 const LONG: Duration = Duration::from_secs(30);
-/// Worlds that begin anew, so that instances come in every number.
+/// Worlds that begin again, so that instances come in every number.
 const FAULTS_A_WORLD: usize = 12;
 /// How many units fall silent at once.
 const MANY: usize = 100_000;

@@ -57,7 +57,7 @@ mod users;
 pub const NOT_BUILT_IN: &str = "this rollcall is built without the in-process broker; build it with the feature `broker`, or \
                                 set mqtt.url to a broker elsewhere";
 
-/// Why a text is no file of users, and why it is no file of rules: for tests of the parsers.
+/// Why a text is not a file of users, and why it is not a file of rules: for tests of the parsers.
 #[cfg(feature = "broker")]
 #[doc(hidden)]
 pub fn refusals(text: &str) -> Vec<String> {

@@ -263,7 +263,7 @@ impl Expiry {
         let firsts = (0..).zip(firsts);
         let first = |(partition, first): (u16, Option<(Timestamp, String)>)| {
             let is_own = view.partitions.binary_search(&partition).is_ok();
-            // Units of other owners are not checked in vain: only those are that can surely be decided.
+            // Units of other owners are not checked without result: only those are that can surely be decided.
             let (patience, slack) =
                 if is_own { (Duration::ZERO, MAX_SLACK) } else { (OWNERS_TURN, Duration::ZERO) };
             let Some((at, name)) = first else {

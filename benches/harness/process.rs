@@ -37,7 +37,7 @@ pub fn usage(pid: u32) -> anyhow::Result<Usage> {
 pub fn bytes_written() -> anyhow::Result<u64> {
     let io = std::fs::read_to_string("/proc/self/io")?;
     let written = io.lines().find_map(|line| line.strip_prefix("write_bytes: "));
-    written.context("/proc/self/io has no write_bytes")?.parse().context("write_bytes is no number")
+    written.context("/proc/self/io has no write_bytes")?.parse().context("write_bytes is not a number")
 }
 
 /// The CPU time of several processes together.

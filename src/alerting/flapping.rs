@@ -2,7 +2,7 @@
 //!
 //! Every transition of a kind with flap detection is noted before it joins its groups. A silence that belongs to an
 //! episode does not join: the episode joins instead, which changes nothing after the first time, and so an alert
-//! silence that covered its begin holds it back until the unit flaps once more. A return joins as ever: it ends a
+//! silence that covered its begin holds it back until the unit flaps once more. A return joins as usual: it ends a
 //! silence that receivers know of, also those that are not notified of the episode, such as receivers of an escalation;
 //! the return of another silence is notified to no receiver.
 //!

@@ -107,7 +107,7 @@ impl Limits {
         format!("{} digest", self.receiver)
     }
 
-    /// The state. One that cannot be read counts as empty, and is written anew.
+    /// The state. One that cannot be read counts as empty, and is written again.
     pub async fn read(&mut self) -> Result<LimitState> {
         Ok(self.known().await?.state.clone())
     }

@@ -21,7 +21,7 @@
 //! `presence/grouping.rs`.
 //!
 //! A transition that is alone in a group that is due at once is sealed with its join, and goes straight into the
-//! receiver's buffer if a slot is free: the engine keeps it all the same, leased to this instance.
+//! receiver's buffer if a slot is free: the engine keeps it anyway, leased to this instance.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;

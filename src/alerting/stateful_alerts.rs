@@ -28,7 +28,7 @@ use crate::store::{
 
 /// The begin of the id of a notification that closes the alert of a removed unit.
 const REMOVAL: &str = "rmv_";
-/// How often an incident is changed anew because a notification of its group changed it meanwhile.
+/// How often an incident is changed again because a notification of its group changed it meanwhile.
 const MAX_ATTEMPTS: usize = 3;
 
 /// The receivers that keep an alert for each unit until they are told of its end.

@@ -268,7 +268,7 @@ async fn purge(purge: Purge) -> anyhow::Result<()> {
         return Ok(());
     }
     if !yes {
-        bail!("{count} dead letters would be removed for good; add --yes");
+        bail!("{count} dead letters would be removed permanently; add --yes");
     }
     let count = access.purge(&filter, &author, access.now()).await?;
     println!("{count} dead letters were removed");

@@ -61,7 +61,7 @@ pub(super) fn label(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("write NAME=VALUE, such as site=north")?;
     match (is_label_name(name), is_label_value(value)) {
         (true, true) => Ok((name.to_owned(), value.to_owned())),
-        (false, _) => Err(format!("{name:?} is no name of a label")),
+        (false, _) => Err(format!("{name:?} is not a name of a label")),
         _ => Err("a value has 1 to 128 bytes and no control characters".to_owned()),
     }
 }

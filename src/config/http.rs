@@ -211,7 +211,7 @@ fn token(path: &str, token: &Token, base: &Path, problems: &mut Problems) -> Opt
         ("", _) => None,
         (_, Some(moment)) => Some(moment),
         (text, None) => {
-            let text = format!("{text:?} is no moment; write 2027-01-01T00:00:00Z");
+            let text = format!("{text:?} is not a moment; write 2027-01-01T00:00:00Z");
             problems.error(format!("{path}.expires"), text);
             return None;
         }

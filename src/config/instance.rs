@@ -14,7 +14,7 @@ pub(super) fn name(instance: &Instance, problems: &mut Problems) -> String {
         return made_up(&host());
     }
     if instance.name.len() > MAX_NAME || !instance.name.chars().all(is_plain) {
-        let text = format!("{:?} is no name; write 1 to {MAX_NAME} of A-Z a-z 0-9 . _ -", instance.name);
+        let text = format!("{:?} is not a name; write 1 to {MAX_NAME} of A-Z a-z 0-9 . _ -", instance.name);
         problems.error("instance.name", text);
     }
     instance.name.clone()

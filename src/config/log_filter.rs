@@ -45,7 +45,7 @@ fn add(mut targets: Targets, text: &str) -> Result<Targets, String> {
     for directive in text.split(',').map(str::trim) {
         let wrong = || {
             format!(
-                "{directive:?} is no level; write off, error, warn, info, debug or trace, or directives such as \
+                "{directive:?} is not a level; write off, error, warn, info, debug or trace, or directives such as \
                  \"info,rollcall::intake=debug\""
             )
         };
@@ -118,7 +118,7 @@ mod tests {
         {
             for read in [of_level, directives] {
                 assert!(
-                    read(text).is_err_and(|why| why.contains("is no level; write off, error,")),
+                    read(text).is_err_and(|why| why.contains("is not a level; write off, error,")),
                     "{text}"
                 );
             }

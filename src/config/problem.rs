@@ -159,7 +159,7 @@ fn shown(line: &str, message: &str) -> Option<String> {
     if is_known && !may_be_secret(&name) && !value.contains('=') {
         return None;
     }
-    // A long word is no key: it may be a piece of a value of several lines.
+    // A long word is not a key: it may be a piece of a value of several lines.
     let is_key =
         name.len() <= 40 && key.trim().chars().all(|c| matches!(c, 'a'..='z' | '0'..='9' | '_' | '.'));
     Some(if is_key { format!("{key}= ...") } else { "...".to_owned() })

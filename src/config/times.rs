@@ -106,7 +106,7 @@ fn weekdays(text: &str) -> Result<Vec<Range>, String> {
         let found = WEEKDAYS.iter().position(|day| day.eq_ignore_ascii_case(text));
         found
             .map(|day| day as i16)
-            .ok_or_else(|| format!("{text:?} is no weekday; write monday, or monday:friday"))
+            .ok_or_else(|| format!("{text:?} is not a weekday; write monday, or monday:friday"))
     };
     let (from, to) = both(text, day)?;
     Ok(around(from, to, 0, 6))
@@ -120,7 +120,7 @@ fn months(text: &str) -> Result<Vec<Range>, String> {
         let numbered = || text.parse::<i16>().ok().filter(|number| (1..=12).contains(number));
         named
             .or_else(numbered)
-            .ok_or_else(|| format!("{text:?} is no month; write january, 1, or january:march"))
+            .ok_or_else(|| format!("{text:?} is not a month; write january, 1, or january:march"))
     };
     let (from, to) = both(text, month)?;
     Ok(around(from, to, 1, 12))
@@ -151,7 +151,7 @@ fn days_of_month(text: &str) -> Result<Vec<Range>, String> {
 fn years(text: &str) -> Result<Vec<Range>, String> {
     let year = |text: &str| {
         let number = text.parse::<i16>().ok().filter(|number| (1970..=9999).contains(number));
-        number.ok_or_else(|| format!("{text:?} is no year; write 2026, or 2026:2028"))
+        number.ok_or_else(|| format!("{text:?} is not a year; write 2026, or 2026:2028"))
     };
     let (from, to) = both(text, year)?;
     if from > to { Err(format!("{text:?} ends before it begins")) } else { Ok(vec![Range { from, to }]) }
@@ -173,7 +173,8 @@ fn around(from: i16, to: i16, first: i16, last: i16) -> Vec<Range> {
 
 fn minutes(range: &TimeRange) -> Result<Minutes, String> {
     let minute = |text: &str| {
-        let wrong = || format!("{text:?} is no time of day; write 08:00, and 24:00 for the end of the day");
+        let wrong =
+            || format!("{text:?} is not a time of day; write 08:00, and 24:00 for the end of the day");
         let (hours, minutes) = text.split_once(':').ok_or_else(wrong)?;
         let is_number = |text: &str| text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_digit());
         if !is_number(hours) || !is_number(minutes) {

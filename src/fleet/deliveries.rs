@@ -394,7 +394,7 @@ fn parse(id: &str) -> Answer<(&str, Option<&str>)> {
         _ => (id, None),
     };
     if !is_named_well(notification) {
-        let why = format!("{id:?} is no id of a delivery; write <notification>.<receiver>");
+        let why = format!("{id:?} is not an id of a delivery; write <notification>.<receiver>");
         return Err(DeliveriesError::Refused(why));
     }
     Ok((notification, receiver))

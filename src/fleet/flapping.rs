@@ -3,7 +3,7 @@
 //!
 //! The store is read and written only for such kinds. A transition is noted by the instance that lets it join its
 //! groups, before it joins; noting it again changes nothing. Several instances may note transitions of one unit: each
-//! change is decided from the transitions as read, and decided anew if these have changed meanwhile.
+//! change is decided from the transitions as read, and decided again if these have changed meanwhile.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};

@@ -113,7 +113,7 @@ impl ReceiverHealths {
     }
 }
 
-/// The stored health of receivers. An entry that cannot be read counts as absent, and is written anew.
+/// The stored health of receivers. An entry that cannot be read counts as absent, and is written again.
 fn read(entries: &[(String, String)]) -> BTreeMap<String, ReceiverHealth> {
     let readable = entries.iter().filter_map(|(name, text)| Some((name, serde_json::from_str(text).ok()?)));
     readable.map(|(name, health)| (name.clone(), health)).collect()

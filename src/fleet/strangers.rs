@@ -19,7 +19,7 @@ const KEPT: Duration = Duration::from_secs(86_400);
 /// How long the list is taken to be full before it is searched for strangers to leave out.
 const FULL_FOR: Duration = Duration::from_secs(60);
 
-/// Why an id is no unit.
+/// Why an id is not a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StrangerReason {

@@ -134,7 +134,7 @@ fn check(
     let host = text(headers, HOST).unwrap_or_default();
     if !has_tokens && !is_loopback(host) {
         return Err(Problem::forbidden(format!(
-            "{host:?} is no name of loopback; ask 127.0.0.1 or localhost, or configure a token (http.token)"
+            "{host:?} is not a name of loopback; ask 127.0.0.1 or localhost, or configure a token (http.token)"
         )));
     }
     if is_foreign(headers) {

@@ -97,7 +97,7 @@ fn check_labels(labels: &Labels) -> Result<(), String> {
     }
     for (name, value) in labels {
         if !is_label_name(name) || matches!(name.as_str(), "kind" | "unit") {
-            return Err(format!("{name:?} is no name of a label"));
+            return Err(format!("{name:?} is not a name of a label"));
         }
         if !is_label_value(value) {
             return Err(format!(

@@ -196,7 +196,7 @@ impl PostedSilence {
         let starts_at = self.starts_at.or(before).unwrap_or(now);
         let span = |text: &str| {
             let span = parse_span(text).filter(|span| *span > Duration::ZERO);
-            span.ok_or_else(|| Problem::bad_request(format!("for: {text:?} is no span; write 30m or 2h")))
+            span.ok_or_else(|| Problem::bad_request(format!("for: {text:?} is not a span; write 30m or 2h")))
         };
         let ends_at = match (self.ends_at, &self.r#for) {
             (Some(end), None) => end,

@@ -5,7 +5,7 @@
 //!
 //! In a large fleet, requests for the same page share the one that was read in the last second, see
 //! [`MaxAge::LARGE_FLEET`]; `at` says of which moment it is. After a change that was made at this instance, pages are
-//! read anew.
+//! read again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -198,7 +198,7 @@ impl UnitLists {
         self.pages.get(&wanted.to_url(), self.age(), make).await
     }
 
-    /// The next pages are made anew: a unit was changed.
+    /// The next pages are made again: a unit was changed.
     pub fn forget(&self) {
         self.parts.forget();
         self.pages.forget();
@@ -314,7 +314,7 @@ fn read_states(states: &str) -> Result<Vec<presence::State>, Problem> {
         let state = presence::State::ALL.into_iter().find(|state| state.as_str() == name);
         state.ok_or_else(|| {
             let all = presence::State::ALL.map(presence::State::as_str).join(", ");
-            Problem::bad_request(format!("{name:?} is no state; states are {all}"))
+            Problem::bad_request(format!("{name:?} is not a state; states are {all}"))
         })
     };
     let mut states = states.split(',').map(read).collect::<Result<Vec<_>, _>>()?;

@@ -4,7 +4,7 @@
 //! A heartbeat that was not recorded is not lost as long as it is not acknowledged, and if it were passed
 //! over, later canaries would prove it as heard. So a batch is tried until the engine takes it. The
 //! one exception is a unit whose stored state cannot be read: it is found by halving the batch and
-//! left out, with an error, because it would delay all others for good.
+//! left out, with an error, because it would delay all others permanently.
 
 use std::ops::Range;
 use std::sync::Arc;

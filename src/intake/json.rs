@@ -168,7 +168,7 @@ impl Branch<'_> {
         }
     }
 
-    /// An array or an object is no value of a metric.
+    /// An array or an object is not a value of a metric.
     fn begin(&mut self) {
         self.set(Some(Value::Other));
     }

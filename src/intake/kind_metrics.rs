@@ -104,7 +104,7 @@ mod tests {
             ("{\"volts\":1,\"y\":{\"battery\":{\"volts\":2}}}", of(&[]), 0),
             ("{\"list\":[0,{},{\"y\":1,\"x\":-2.5},9],\"starts\":7}", of(&[(1, "-2.5"), (3, "7")]), 0),
             ("{\"list\":{\"2\":{\"x\":1}}}", of(&[(1, "1")]), 0),
-            // An object is no text, and the fields in it are found all the same.
+            // An object is not a text, and the fields in it are found anyway.
             ("{\"battery\":{\"volts\":3.5}}", of(&[(0, "3.5")]), 1),
             ("{\"battery\":\"full\"}", of(&[(2, "full")]), 0),
             ("{\"starts\":1,\"starts\":2}", of(&[(3, "2")]), 0),

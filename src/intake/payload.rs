@@ -13,7 +13,7 @@
 //! # When a device's own time is believed
 //! Only where its kind says so, and if it is at most five minutes ahead of the arrival (then the
 //! arrival counts: no unit is last seen in the future) and not older than a day and the allowed
-//! silence together. A device whose clock fell back to 1970 lives all the same; a message that was
+//! silence together. A device whose clock fell back to 1970 lives anyway; a message that was
 //! stored in transit for a few hours differs from one that was not.
 
 use std::time::Duration;

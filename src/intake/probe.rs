@@ -1,6 +1,6 @@
 //! Probes: canaries on topics of the fleet, which prove that its filters are heard.
 //!
-//! A canary proves that its own topic is heard. The broker may withhold the topics of the fleet all the same: by
+//! A canary proves that its own topic is heard. The broker may withhold the topics of the fleet anyway: by
 //! its rules, though it granted the subscription, from the start or from one moment to the next. So the first
 //! connection of each process publishes a message of its own on a topic of each filter, just before a canary, as a
 //! unit with an id that is reserved for that (see [`super::topic`]). It comes back through the subscription, the

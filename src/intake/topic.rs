@@ -42,7 +42,7 @@ pub(super) fn probe_topic(filter: &str) -> String {
 /// The longest template, in bytes: what MQTT allows to a topic filter.
 const MAX_BYTES: usize = 65_535;
 
-/// Why a text is no topic template.
+/// Why a text is not a topic template.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
     /// Not exactly one `{unit}`.

@@ -150,7 +150,7 @@ impl Flaps {
     }
 
     /// Looks at the unit. `rule`: `None` if its kind has none any more. `open`: whether it has an open record by now;
-    /// `None`: it is no unit of the fleet. `paused_until`: the end of its last pause. A unit is not stable before it
+    /// `None`: it is not a unit of the fleet. `paused_until`: the end of its last pause. A unit is not stable before it
     /// was watched for long enough after a pause.
     pub fn look(
         &self,
@@ -190,7 +190,7 @@ impl Flaps {
     }
 
     /// The episode as receivers are notified of its end. `open`: the open record of the unit, `None` if it has none;
-    /// `is_gone`: it is no unit of the fleet, so receivers are not notified.
+    /// `is_gone`: it is not a unit of the fleet, so receivers are not notified.
     pub fn ended(&self, open: Option<&OfflineRecord>, is_gone: bool) -> Option<OfflineRecord> {
         let Episode { record, last, .. } = self.episode.as_ref()?;
         let closing = match open {
@@ -276,7 +276,7 @@ mod tests {
             assert_eq!(flaps.note(&record(20 * nr, None), &RULE) == FlapNotification::Plain, nr < 3, "{nr}");
             flaps.note(&closed, &RULE);
         }
-        // A return that was recorded late is one all the same.
+        // A return that was recorded late is one anyway.
         let mut late = Flaps::default();
         late.note(&record(100, None), &RULE);
         late.note(&record(100, Some(90)), &RULE);

@@ -142,7 +142,7 @@ impl HearingState {
     /// interval that this ended.
     ///
     /// # Errors
-    /// `NotAMember` if the connection is no member. Unreadable members are removed all the same.
+    /// `NotAMember` if the connection is not a member. Unreadable members are removed anyway.
     pub fn advance(
         &mut self,
         subscription: &Subscription,

@@ -5,8 +5,8 @@
 //! silent within [`TOGETHER`]. It is over when no more than a tenth of them are silent; then receivers are notified
 //! once more.
 //!
-//! A storm may need two notifications. So a candidate that is no incident yet is kept, and the next notification adds
-//! to it.
+//! A storm may need two notifications. So a candidate that is not an incident yet is kept, and the next notification
+//! adds to it.
 
 use std::collections::HashMap;
 use std::time::Duration;

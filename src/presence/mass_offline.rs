@@ -2,7 +2,7 @@
 //! one message says more than thousands.
 //!
 //! It trips when at least a share of the units that were not offline before fell silent within a window. While it is
-//! tripped, notifications of single units are held; records are written as ever. It is released when most of the units
+//! tripped, notifications of single units are held; records are written as usual. It is released when most of the units
 //! are back, after a time, or by an operator. Units that are still offline by then are notified as usual; those that
 //! came back are not.
 //!

@@ -47,7 +47,7 @@ impl<'de> Deserialize<'de> for RecordId {
     }
 }
 
-/// Why a text is no record id.
+/// Why a text is not a record id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a record id is written kind:unit:milliseconds")]
 pub struct RecordIdError;

@@ -64,7 +64,7 @@ impl fmt::Debug for SilenceId {
     }
 }
 
-/// A text is no id of an alert silence.
+/// A text is not an id of an alert silence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the id of a silence is a UUID, such as 5c9c9b7e-3d2c-4a55-9f0c-2d7d0c8a4a11")]
 pub struct SilenceIdError;
@@ -376,7 +376,7 @@ impl TryFrom<Stored> for AlertSilence {
         let Stored { id, matchers, starts_at, ends_at, updated_at, author, comment } = stored;
         let matcher = |StoredMatcher { name, op, value }: StoredMatcher| {
             let operator = Operator::ALL.into_iter().find(|operator| operator.as_str() == op);
-            Matcher::new(name, operator.ok_or_else(|| format!("{op:?} is no operator"))?, value)
+            Matcher::new(name, operator.ok_or_else(|| format!("{op:?} is not an operator"))?, value)
         };
         let matchers = matchers.into_iter().map(matcher).collect::<Result<Vec<Matcher>, String>>()?;
         if matchers.is_empty() {

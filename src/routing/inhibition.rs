@@ -5,10 +5,10 @@
 //! target of a rule is not inhibited by another one that is both. Blindness is neither.
 //!
 //! # Why a target waits in its group
-//! A target joins its groups as ever, and its wait is prolonged: a unit that is back by then is never notified, and one
-//! that is still offline is notified once. An engine asks [`Inhibitors::held`] when a silence joins, and again before
-//! it seals it: a sensor may be missed seconds before its gateway. While the source is offline the answer holds for a
-//! minute at most, and then the engine asks again.
+//! A target joins its groups as usual, and its wait is prolonged: a unit that is back by then is never notified, and
+//! one that is still offline is notified once. An engine asks [`Inhibitors::held`] when a silence joins, and again
+//! before it seals it: a sensor may be missed seconds before its gateway. While the source is offline the answer holds
+//! for a minute at most, and then the engine asks again.
 //!
 //! # Why a target is held after the end of its source
 //! Its messages came through the source. After the source is back, the target gets its allowed silence again: the

@@ -1,6 +1,6 @@
 //! Which routes are muted at a moment, and until when their groups are held.
 //!
-//! Transitions of a muted route join their groups as ever, and the groups wait: they are not sealed before the mute is
+//! Transitions of a muted route join their groups as usual, and the groups wait: they are not sealed before the mute is
 //! over. So a unit that is back by then is never notified, and one that is still offline is notified once.
 //!
 //! # Why a group is held for a minute at a time

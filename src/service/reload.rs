@@ -1,6 +1,6 @@
 //! Loads the configuration again, by SIGHUP or `POST /-/reload`.
 //!
-//! Receivers and routes are replaced: the loops of alerting end, and start anew with the new ones. They go on where
+//! Receivers and routes are replaced: the loops of alerting end, and start again with the new ones. They go on where
 //! they were, because all that they know is in the store; to the store it is a restart. So are the classes of timers.
 //! The rules of kinds, such as their timeouts, are replaced in place: see [`crate::fleet::SharedRules`]. A file with an
 //! error changes nothing.
@@ -115,7 +115,7 @@ impl Reloader {
     }
 }
 
-/// Runs a loop with the configuration of alerting, and anew with each one that is loaded, until it is stopped.
+/// Runs a loop with the configuration of alerting, and again with each one that is loaded, until it is stopped.
 pub(super) async fn anew_with_each<F: Future<Output = anyhow::Result<()>>>(
     mut configs: watch::Receiver<Arc<alerting::Config>>,
     stop: CancellationToken,

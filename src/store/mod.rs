@@ -35,7 +35,7 @@
 //!  8. A delivered notification is never leased again.
 //!  9. Without hints the sweep finds every due unit; without the sweep the hints do (`tests/service/main.rs`).
 //! 10. Time is always an argument.
-//! 11. Blind time is no silence.
+//! 11. Blind time is not a silence.
 //! 12. A removed unit is never reported.
 //! 13. A changed timeout moves the deadline at once.
 //! 14. A deadline at exactly now is not yet passed.
@@ -128,7 +128,7 @@ pub use units::{Refresh, UnitStore};
 /// The most items of one step of an engine.
 pub const MAX_STEP: usize = 500;
 
-/// A fault of an engine that works all the same.
+/// A fault of an engine that works anyway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
     /// The name of the fault in logs and metrics.

@@ -39,7 +39,7 @@ pub fn timer_of_group(key: &str) -> Option<&str> {
     key.strip_prefix(TIMER)
 }
 
-/// The timer of a delivery, and the moment at which it fired; `None`: it is no delivery of a timer to one of the
+/// The timer of a delivery, and the moment at which it fired; `None`: it is not a delivery of a timer to one of the
 /// receivers of its class.
 pub(super) fn firing_of(delivery: &Delivery) -> Option<(TimerId, Timestamp)> {
     timer_and_due(&delivery.group.key, delivery.notification()).filter(|_| delivery.meant_for.is_none())

@@ -10,7 +10,7 @@ use prometheus::IntGaugeVec;
 const REFUSED: Duration = Duration::from_secs(10);
 
 /// Whether the last call of a server was answered, and when it refused a command last. The connections to the server
-/// set it with every call, so it is no metric.
+/// set it with every call, so it is not a metric.
 #[derive(Clone, Debug)]
 pub struct ServerAnswers(Arc<Answers>);
 
@@ -48,7 +48,7 @@ pub(super) struct EngineServers {
     servers: Mutex<Vec<(String, ServerAnswers)>>,
 }
 
-/// The label while no server is known. In Prometheus an empty label is no label.
+/// The label while no server is known. In Prometheus an empty label is not a label.
 const UNKNOWN: &str = "";
 
 impl EngineServers {

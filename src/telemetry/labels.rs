@@ -22,7 +22,7 @@ labels! {
     Rejection {
         /// The topic fits no template.
         BadTopic => "bad_topic",
-        /// `{unit}` is no unit id.
+        /// `{unit}` is not a unit id.
         BadUnit => "bad_unit",
         /// `{kind}` is not configured.
         UnknownKind => "unknown_kind",
@@ -112,7 +112,7 @@ labels! {
     PayloadIssue {
         /// It starts like JSON and is not JSON.
         BrokenJson => "broken_json",
-        /// `ts` is no plausible time.
+        /// `ts` is not a plausible time.
         BadTimestamp => "bad_timestamp",
         /// `timeout` is no timeout or out of bounds.
         BadTimeout => "bad_timeout",
@@ -205,7 +205,7 @@ impl CutReason {
 }
 
 labels! {
-    /// A problem of an engine that works all the same.
+    /// A problem of an engine that works anyway.
     EngineWarning {
         /// The fleet in it is another one than at the start.
         LostItsData => "engine_lost_its_data",

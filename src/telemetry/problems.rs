@@ -19,7 +19,7 @@ pub struct Problem {
 pub enum Severity {
     /// Rollcall does not do its work.
     Serious,
-    /// Rollcall works; an operator should look into it all the same.
+    /// Rollcall works; an operator should look into it anyway.
     Warning,
 }
 

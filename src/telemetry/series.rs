@@ -122,7 +122,7 @@ impl Series {
             ),
             payload_issues: make.counters(
                 "payload_issues_total",
-                "Parts of payloads that were ignored; the message counted as a heartbeat all the same.",
+                "Parts of payloads that were ignored; the message counted as a heartbeat anyway.",
                 &["reason"],
             ),
             unit_values: make.counters(

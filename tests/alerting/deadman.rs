@@ -72,7 +72,7 @@ impl World {
 async fn a_start_is_pinged_and_after_it_success() {
     let world = World::new().await;
     world.first("/check/start").await;
-    // A loop that has not started yet is no failure.
+    // A loop that has not started yet is not a failure.
     assert!(world.pings.lock().unwrap().iter().all(|(path, _)| path == "/check/start"));
     world.all_is_well();
     assert_eq!(world.next("/check").await, "");

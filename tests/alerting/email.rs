@@ -359,7 +359,7 @@ async fn a_probe_and_a_test_say_which_recipient_is_refused() {
         let why = said.unwrap_err().to_string();
         assert!(why.contains(BOSS) && why.contains("550") && !why.contains(OPS), "{why}");
     }
-    assert_eq!(sink.mails().len(), 1, "a probe is no mail");
+    assert_eq!(sink.mails().len(), 1, "a probe is not a mail");
     probe(&receiver).await.unwrap();
     send_test(&receiver, now()).await.unwrap();
 }

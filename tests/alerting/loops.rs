@@ -556,7 +556,7 @@ async fn blindness_is_notified_once_while_it_lasts_and_so_is_its_end() {
     world.advance(2 * HOUR);
     let joined = world.commands("join");
     until("it was noticed again", async || world.commands("join") > joined).await;
-    // Hearing goes on. The gap is no interval of the ledger: its end is notified all the same.
+    // Hearing goes on. The gap is not an interval of the ledger: its end is notified anyway.
     let to = world.clock.now();
     world.roll.canary_returned(to).await.unwrap();
     let received = sink.wait_for(2, MAX_WAIT).await.unwrap();

@@ -183,7 +183,7 @@ async fn held_until_its_release(on: On, how: &str) {
             assert!(world.breaker().release(("ana", "seen"), now).await.unwrap());
         }
         _ => {
-            // A reload starts the loops anew.
+            // A reload starts the loops again.
             world.stop().await;
             world.config.breaker = None;
             world.start();

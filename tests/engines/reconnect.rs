@@ -157,5 +157,5 @@ async fn a_connection_that_takes_requests_and_answers_none_is_replaced() {
     swallow.send_replace(100);
     assert!(engine.hearing().await.is_err(), "its connection answers nothing");
     swallow.send_replace(0);
-    until("it connects anew", async || engine.hearing().await.is_ok()).await;
+    until("it connects again", async || engine.hearing().await.is_ok()).await;
 }

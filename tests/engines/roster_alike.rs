@@ -54,7 +54,7 @@ fn by_rule(case: &Case) -> (Renewed, BTreeMap<String, Timestamp>) {
         ends: case.ends.iter().map(|(name, end)| (name.clone(), at(*end))).collect(),
     };
     let lease = Duration::from_millis(case.lease_ms);
-    // A jump forward is no time that has passed.
+    // A jump forward is not a time that has passed.
     let passed = case.last.map(|(server, _)| at(case.clock).since(at(server)).min(lease)).unwrap_or_default();
     let renewed = state.renew(&case.instance, lease, case.heard.map(at), at(case.clock), passed);
     (renewed, state.ends)

@@ -422,7 +422,7 @@ async fn open_records_of_a_kind_that_another_instance_watches_stay_open() {
     let fleet = fleet.without_detectors();
     let counts = Counts::from([("detector".to_owned(), Count::default())]);
     fleet.engine.announce_counts("two", &counts, 3600 * SECOND).await.unwrap();
-    // It owns all partitions all the same, like an instance that was not noticed yet.
+    // It owns all partitions anyway, like an instance that was not noticed yet.
     let instances = ["one", "two"].map(str::to_owned).to_vec();
     let partitions: Vec<u16> = (0..fleet.engine.partitions()).collect();
     let outboxes = partitions.clone();

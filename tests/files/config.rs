@@ -495,7 +495,7 @@ fn a_route_that_cannot_be_obeyed_is_refused_with_its_place() {
         ),
         (
             nested("[[time]]\nname = 'a'\nweekdays = ['caturday']"),
-            "time[0].weekdays[0]: \"caturday\" is no weekday".to_owned(),
+            "time[0].weekdays[0]: \"caturday\" is not a weekday".to_owned(),
         ),
         (
             nested("[[time]]\nname = 'a'\ntimes = [{ start_time = '22:00', end_time = '06:00' }]"),
@@ -927,7 +927,7 @@ fn a_secret_that_is_missing_empty_or_given_twice_is_refused() {
         (
             format!("[[http.token]]\nname = \"a\"\nsha256 = \"{}\"\nexpires = \"soon\"", "ab".repeat(32)),
             "http.token \"a\": expires: ",
-            "is no moment",
+            "is not a moment",
         ),
     ];
     for (text, path, expected) in cases {

@@ -51,7 +51,7 @@ fn chosen(expression: &Value) -> String {
     let text = text.replace("=\"$kind\"", "=\"detector\"").replace("$kind", ".*");
     let text = text.replace("$unit", UNIT).replace("$label", "site");
     let text = text.replace("$instance", ".*").replace("$receiver", ".*").replace("$place", ".*");
-    // A capture group of a pattern is no variable.
+    // A capture group of a pattern is not a variable.
     assert!(!text.replace("$1", "").contains('$'), "an unknown variable: {text}");
     text
 }

@@ -388,7 +388,7 @@ fn certificates(dir: &Path) {
     use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
     let authority_key = KeyPair::generate().unwrap();
     let mut authority = CertificateParams::new(vec![]).unwrap();
-    // With the default names, which are all the same, a certificate seems to have signed itself.
+    // With the default names, which are equal, a certificate seems to have signed itself.
     authority.distinguished_name.push(DnType::CommonName, "authority");
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let certificate = authority.self_signed(&authority_key).unwrap();

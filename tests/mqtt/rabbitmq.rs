@@ -1,5 +1,5 @@
 //! RabbitMQ 4 as the broker of two instances, each with a subscription of its own. It offers no shared subscriptions:
-//! one that is requested all the same is granted as a topic of that name. `make versions` has RabbitMQ and runs this.
+//! one that is requested anyway is granted as a topic of that name. `make versions` has RabbitMQ and runs this.
 
 use std::path::Path;
 use std::process::Stdio;

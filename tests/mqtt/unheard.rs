@@ -1,5 +1,5 @@
 //! A broker that grants subscriptions and withholds messages; kinds and topics that come and go. Time that was not
-//! heard is no silence, and is reported within seconds.
+//! heard is not a silence, and is reported within seconds.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -243,7 +243,7 @@ async fn heartbeats_that_a_broker_withholds_are_no_silence(engine: Engine, withh
     let checks = two.metric("rollcall_deadline_checks_total").await;
     two.hears_on(THREE_TIMEOUTS).await;
     let checks = two.metric("rollcall_deadline_checks_total").await - checks;
-    assert!(checks < 21.0 * THREE_TIMEOUTS / 4.0, "{checks} checks in vain");
+    assert!(checks < 21.0 * THREE_TIMEOUTS / 4.0, "{checks} checks without result");
     world.rules(&[READS, WRITES]);
     two.is_ready().await;
     assert_eq!(two.metric("rollcall_kinds_unheard").await, 0.0);

@@ -66,7 +66,7 @@ fn a_wrong_filter_of_the_log_ends_the_command_and_says_what_would_be_right() {
         let output = rollcall(dir.path(), &["serve"], &variables);
         let printed = text(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{printed}");
-        assert!(printed.contains(&format!("{option} is no level; write off, error, warn")), "{printed}");
+        assert!(printed.contains(&format!("{option} is not a level; write off, error, warn")), "{printed}");
     }
 }
 

@@ -82,7 +82,7 @@ async fn are_listed_shown_replayed_and_purged(world: &World, engine: &str) {
     for path in ["/deliveries/replay".to_owned(), format!("/deliveries/{letter}/replay")] {
         let form = CLIENT.post(world.url(&path)).header("content-type", "application/x-www-form-urlencoded");
         assert_eq!(form.body("receiver=hook").send().await.unwrap().status(), 200, "{path}");
-        world.eventually("the page delivers them in vain", async || list("dead").len() == 2).await;
+        world.eventually("the page delivers them without result", async || list("dead").len() == 2).await;
     }
     let dry = run(&["purge", "--receiver", "hook", "--dry-run"]);
     assert_eq!(dry, (Some(0), "2 dead letters would be removed".to_owned()));
@@ -97,7 +97,7 @@ async fn are_listed_shown_replayed_and_purged(world: &World, engine: &str) {
     assert_eq!(list("dead"), [Value::Null; 0]);
     for (arguments, text) in [
         (&["show", "ntf_0"][..], "there is no delivery"),
-        (&["show", "a/b"], "is no id of a delivery"),
+        (&["show", "a/b"], "is not an id of a delivery"),
         (&["replay"], "select deliveries"),
         (&["replay", "--all", "--state", "delivered"], "--from"),
         (&["purge", "--yes"], "name dead letters"),

@@ -55,7 +55,7 @@ async fn a_silence_is_one_record_and_one_notification_to_each_receiver_and_so_is
     assert_eq!(notified["data"]["online"][0]["id"], record["id"]);
     assert_eq!(notified["data"]["online"][0]["closed_by"], "return");
 
-    // Then it is silent for good, with another record.
+    // Then it is silent permanently, with another record.
     let notified = world.hook.wait_for(3, MAX_WAIT).await.unwrap().remove(2).json();
     assert_ne!(notified["data"]["offline"][0]["id"], record["id"]);
     let mails = world.mail.wait_for(3, MAX_WAIT).await.unwrap();

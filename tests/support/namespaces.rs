@@ -71,7 +71,7 @@ fn run_within(name: &str, own: Own) {
     let said = String::from_utf8_lossy(&said);
     println!("{said}");
     assert!(done.status.success(), "{name} fails in namespaces of its own");
-    assert!(said.contains("1 passed"), "{name} is no test of this program");
+    assert!(said.contains("1 passed"), "{name} is not a test of this program");
 }
 
 /// A new network has a loopback that is down, and `ip netns` keeps its names where an ordinary user may not

@@ -6,7 +6,7 @@
 //! # Refusals
 //! The mail is tried again, whether the server answers 4xx or 5xx: an operator corrects a
 //! wrong password, a missing right to relay or a wrong address, and no alert is lost by it. If the server refuses
-//! some recipients for good, the others get the mail, and the log names those that were refused.
+//! some recipients permanently, the others get the mail, and the log names those that were refused.
 //!
 //! If it refuses some for the moment (greylisting, a full mailbox), the others get the mail, and each of those is a
 //! delivery of its own, see `put_off.rs`. Later mails to such a recipient come behind it.
@@ -66,7 +66,7 @@ pub struct Email {
 #[derive(Default)]
 struct Addressed<'a> {
     taken: Vec<&'a Address>,
-    /// The recipients that it refuses for good.
+    /// The recipients that it refuses permanently.
     refused: Vec<Refused<'a>>,
     /// The recipients that it refuses for the moment.
     put_off: Vec<Refused<'a>>,
@@ -157,7 +157,7 @@ impl Email {
         })
     }
 
-    /// The outcome of a mail that no recipient gets. One that was put off for its recipient is no failure of the
+    /// The outcome of a mail that no recipient gets. One that was put off for its recipient is not a failure of the
     /// server, which takes the mails of others.
     fn refused_by_all(
         &self,

@@ -143,7 +143,9 @@ impl Mqtt {
         let topic = self.templates.render("topic", data)?;
         let is_bad = topic.is_empty() || topic.len() > MAX_TOPIC || topic.contains(['+', '#', '\0']);
         match is_bad {
-            true => Err("topic: its result is no topic; write {{ value | urlencode }} for labels".to_owned()),
+            true => {
+                Err("topic: its result is not a topic; write {{ value | urlencode }} for labels".to_owned())
+            }
             false => Ok(topic),
         }
     }

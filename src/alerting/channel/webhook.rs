@@ -152,7 +152,7 @@ impl Webhook {
             let option = header_option(name);
             let value = self.templates.render(&option, &data)?;
             let value = HeaderValue::from_bytes(plain(&value).as_bytes());
-            headers.insert(name.clone(), value.map_err(|_| format!("{option}: its value is no header"))?);
+            headers.insert(name.clone(), value.map_err(|_| format!("{option}: its value is not a header"))?);
         }
         Ok((headers, body))
     }
@@ -165,7 +165,8 @@ impl Webhook {
         let seconds = now.as_millis() / 1000;
         let mut add = |name, value: &str| -> Result<(), Failure> {
             let value = HeaderValue::from_bytes(value.as_bytes());
-            let value = value.map_err(|_| Failure::temporary(format!("{name}: its value is no header")))?;
+            let value =
+                value.map_err(|_| Failure::temporary(format!("{name}: its value is not a header")))?;
             headers.insert(HeaderName::from_static(name), value);
             Ok(())
         };
@@ -209,7 +210,7 @@ fn headers(config: &WebhookConfig, templates: &mut Templates) -> Result<Vec<Head
     let mut names = Vec::new();
     for (name, value) in &config.headers {
         let name: HeaderName =
-            name.parse().map_err(|_| format!("headers: {name:?} is no name of a header"))?;
+            name.parse().map_err(|_| format!("headers: {name:?} is not a name of a header"))?;
         if name.as_str().starts_with("webhook-") || name == "content-length" || name == "host" {
             return Err(format!("headers: {name} is set by Rollcall; remove it"));
         }

@@ -1,7 +1,7 @@
 //! Waiting notifications of a failing receiver also go to its fallback.
 //!
 //! Since when the receiver takes nothing is in the engine, so that a restart or another owner of its partitions does
-//! not begin the wait again. A success of any instance ends it; an instance that still fails begins it anew.
+//! not begin the wait again. A success of any instance ends it; an instance that still fails begins it again.
 //!
 //! A receiver that answered 410 has no wait: its notifications go to the fallback at once, before they become dead
 //! letters.

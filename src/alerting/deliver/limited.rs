@@ -6,9 +6,9 @@
 //! a delay.
 //!
 //! # Why the notifications of a digest stay in the engine until it is delivered
-//! They end as delivered, each with its attempt on record, after the receiver has the digest. Until then the digest, its
-//! id and its notifications are in the [shared state](crate::alerting::limit): after a crash the same digest is sent
-//! again. While it is open nothing else is sent, so that a group's notifications stay in order. One that fails
+//! They end as delivered, each with its attempt on record, after the receiver has the digest. Until then the digest,
+//! its id and its notifications are in the [shared state](crate::alerting::limit): after a crash the same digest is
+//! sent again. While it is open nothing else is sent, so that a group's notifications stay in order. One that fails
 //! [`MAX_ATTEMPTS`] times is taken apart: its receiver is down, or refuses it for itself.
 
 use std::collections::HashMap;
@@ -234,7 +234,7 @@ impl Limited {
         Ok(Duration::ZERO)
     }
 
-    /// Extends the lease of a delivery as long as that takes. If it is lost all the same, the next lease finds the
+    /// Extends the lease of a delivery as long as that takes. If it is lost anyway, the next lease finds the
     /// delivery.
     async fn holding<T>(&self, delivery: &Arc<Delivery>, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);

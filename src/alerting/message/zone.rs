@@ -53,8 +53,9 @@ impl Zone {
     pub fn format(&self, at: Timestamp, form: &str) -> Result<String, String> {
         let moment = jiff::Timestamp::from_millisecond(at.as_millis()).unwrap_or(jiff::Timestamp::MAX);
         let zoned = moment.to_zoned(self.0.clone());
-        jiff::fmt::strtime::format(form, &zoned)
-            .map_err(|error| format!("{form:?} is no form of a time ({error}); write for example \"%H:%M\""))
+        jiff::fmt::strtime::format(form, &zoned).map_err(|error| {
+            format!("{form:?} is not a form of a time ({error}); write for example \"%H:%M\"")
+        })
     }
 }
 

@@ -32,7 +32,7 @@ pub(super) async fn run(discard: Discard) -> anyhow::Result<()> {
     let is_configured = config.alerting.receivers.iter().any(|receiver| receiver.name == *name);
     if is_configured && !discard.force {
         bail!(
-            "receiver {name} is configured, and its notifications will be delivered; to discard them all the same, add --force"
+            "receiver {name} is configured, and its notifications will be delivered; to discard them anyway, add --force"
         );
     }
     let count = match open(&config.engine).await? {

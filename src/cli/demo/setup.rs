@@ -38,7 +38,8 @@ impl DemoSetup {
 
     /// The configuration of the service, as a file would hold it.
     pub fn config(&self, switches: Switches) -> anyhow::Result<Config> {
-        let path = self.directory.path.to_str().context("the path of the temporary directory is no text")?;
+        let path =
+            self.directory.path.to_str().context("the path of the temporary directory is not a text")?;
         let text = format!(
             r#"
             engine = {{ type = "embedded", path = {path} }}

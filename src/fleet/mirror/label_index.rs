@@ -15,7 +15,7 @@ pub(super) const MAX_VALUES: usize = 10_000;
 
 /// The number of all further values.
 const OTHER: u16 = 1;
-/// The number of the first value; 0 is no value.
+/// The number of the first value; 0 is not a value.
 const FIRST: u16 = 2;
 
 /// Stands for all further values.

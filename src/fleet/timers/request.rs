@@ -96,10 +96,10 @@ impl Fields<'_> {
 fn due(due: Option<&str>, span: Option<&str>, now: Timestamp) -> Result<Timestamp, String> {
     let due = match (due, span) {
         (Some(due), None) => parse_moment(due)
-            .ok_or_else(|| format!("due: {due:?} is no moment; write 2026-11-25T06:00:00Z"))?,
+            .ok_or_else(|| format!("due: {due:?} is not a moment; write 2026-11-25T06:00:00Z"))?,
         (None, Some(span)) => {
             now + parse_span(span)
-                .ok_or_else(|| format!("in: {span:?} is no span of time; write 30m or 2h"))?
+                .ok_or_else(|| format!("in: {span:?} is not a span of time; write 30m or 2h"))?
         }
         _ => return Err("write either due, a moment, or in, a span of time".to_owned()),
     };
@@ -189,9 +189,9 @@ mod tests {
             (&with("\"in\":\"1s\",\"in\":\"2s\""), "duplicate"),
             (&with("\"data\":1"), "either due"),
             (&with("\"due\":\"2025-11-24T16:00:00Z\",\"in\":\"1s\""), "either due"),
-            (&with("\"due\":\"tomorrow\""), "is no moment"),
-            (&with("\"due\":\"2025-11-24T16:00:00\""), "is no moment"),
-            (&with("\"in\":\"-1s\""), "is no span"),
+            (&with("\"due\":\"tomorrow\""), "is not a moment"),
+            (&with("\"due\":\"2025-11-24T16:00:00\""), "is not a moment"),
+            (&with("\"in\":\"-1s\""), "is not a span"),
             (&with("\"in\":\"4000d\""), "within 3653 days"),
             (&with("\"due\":\"9999-01-01T00:00:00Z\""), "within 3653 days"),
             (&with("\"in\":\"1s\",\"data\":1e999"), "data: number out of range"),

@@ -49,7 +49,7 @@ pub(super) async fn post(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Posted>, Problem> {
     let posted: PostedSilence = serde_json::from_slice(&body?)
-        .map_err(|error| Problem::bad_request(format!("this is no silence: {error}")))?;
+        .map_err(|error| Problem::bad_request(format!("this is not a silence: {error}")))?;
     let (id, wanted) = posted.wanted().map_err(Problem::bad_request)?;
     let by = caller.by(Some(&wanted.author));
     let id = state.silences.put(id, wanted, &by, state.clock.now()).await?;

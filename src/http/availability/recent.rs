@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use super::Availability;
 
-/// How long an answer is not made anew.
+/// How long an answer is not made again.
 const FRESH: Duration = Duration::from_secs(10);
-/// How long it is given while it is made anew.
+/// How long it is given while it is made again.
 const USABLE: Duration = Duration::from_secs(120);
 /// The most answers that are kept; the oldest leaves for another one.
 const MAX_ANSWERS: usize = 200;

@@ -19,7 +19,7 @@ use crate::presence::{OfflineRecord, Transition};
 /// The most transitions that are kept for clients that come back.
 const MAX_TRANSITIONS: usize = 4096;
 
-/// The most transitions that one instance tells another at once; a client of a larger storm has to read anew.
+/// The most transitions that one instance tells another at once; a client of a larger storm has to read again.
 const MAX_TOLD: usize = 500;
 
 /// How long the answers of other instances serve all clients.

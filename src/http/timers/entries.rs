@@ -57,7 +57,7 @@ impl EntrySplitter {
     /// Gives the entries that end in `bytes` to `take`.
     ///
     /// # Errors
-    /// The body is no array; nothing after that can be read.
+    /// The body is not an array; nothing after that can be read.
     pub fn cut(&mut self, bytes: &[u8], take: &mut dyn FnMut(Entry)) -> Result<(), BrokenArray> {
         match self.format {
             Format::Lines => {

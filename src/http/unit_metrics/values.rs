@@ -2,7 +2,7 @@
 //!
 //! Values are read page by page while the text is written, one family after the other, and not kept.
 //! When the engine does not answer, the values are missing, and `rollcall_unit_values_read` is 0: presence
-//! is shown all the same.
+//! is shown anyway.
 
 use std::sync::Arc;
 

@@ -52,7 +52,7 @@ pub(super) async fn page(
     let live = html! {
         h1 { "Silences of alerts" }
         p.quiet { "Receivers are not notified of units that all matchers of an active silence match. Records are \
-                   written all the same." }
+                   written anyway." }
         div.filters {
             @for (one, path, name) in STATES {
                 a href={ (web.base) "/silences" (path) } aria-current=[(one == state).then_some("true")] { (name) } " "

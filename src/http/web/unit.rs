@@ -166,7 +166,7 @@ impl Web {
             @if let Some(matchers) = matchers(view) {
                 form method="get" action={ (self.base) "/silences" } {
                     h2 { "Silence" }
-                    p.quiet { "Receivers are not notified of it for a while. Its records are written all the same." }
+                    p.quiet { "Receivers are not notified of it for a while. Its records are written anyway." }
                     input type="hidden" name="matchers" value=(matchers);
                     button type="submit" { "Silence its alerts" }
                 }

@@ -42,7 +42,7 @@ pub fn no_share(answer: &ConnAck) -> Option<&'static str> {
     let offered = answer.properties.as_ref().and_then(|properties| properties.shared_subscription_available);
     (offered == Some(0)).then_some(
         "it offers no shared subscriptions, and says so when it accepts the connection; leave mqtt.share empty: each \
-         instance then hears the whole fleet, and each silence is notified once all the same",
+         instance then hears the whole fleet, and each silence is notified once anyway",
     )
 }
 

@@ -41,7 +41,7 @@ pub fn acknowledge(
 /// Pauses a unit from now until that moment, or with `None` ends its pause. Its deadline moves at once; an open record
 /// stays open. `None`: the unit is unknown or removed, or has no pause that could end.
 ///
-/// An earlier pause of the same silence stays a part of the pause: it was no time in which the unit could be heard.
+/// An earlier pause of the same silence stays a part of the pause: it was not a time in which the unit could be heard.
 pub fn pause(
     seen: &Snapshot,
     until: Option<Timestamp>,

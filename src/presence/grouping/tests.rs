@@ -170,7 +170,7 @@ fn a_pace_says_which_returns_are_notified_and_when() {
     assert_eq!(
         lasts.waits_since(MemberTransition::Offline, at(0), at(5000)),
         at(5000),
-        "found late, it waits all the same"
+        "found late, it waits anyway"
     );
 }
 

@@ -34,7 +34,7 @@ enum Follows {
     /// notified.
     Blind(i64, i64, bool, bool),
     NotAMember,
-    /// The connection that ended was no member.
+    /// The connection that ended was not a member.
     NoMember,
 }
 

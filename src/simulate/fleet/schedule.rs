@@ -2,7 +2,7 @@
 //!
 //! Pure and without a clock: times count from the start of the fleet, and random numbers come from the
 //! seed, so the same seed gives the same fleet. One heap holds the next heartbeat of every unit; there
-//! is no timer and no task for each unit.
+//! is not a timer and no task for each unit.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -9,7 +9,7 @@
 //! Only the user that Rollcall runs as may read units, labels and notifications. A new
 //! directory is 0700, and every file 0600, also those that exist. The permissions of an existing
 //! directory stay, for it may hold more than the fleet; if other users may enter it, that is a
-//! warning (`config/engine.rs`), and the files are closed to them all the same.
+//! warning (`config/engine.rs`), and the files are closed to them anyway.
 //!
 //! # Why the id of the fleet stands in the lock file too
 //! A database that was removed or emptied looks like a new fleet. The lock file

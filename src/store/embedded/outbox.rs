@@ -1,6 +1,6 @@
 //! The outbox: events that have joined no group yet, in the order of writing.
 //!
-//! An unreadable entry would block all others for good, so it is quarantined: a later version of Rollcall or another
+//! An unreadable entry would block all others permanently, so it is quarantined: a later version of Rollcall or another
 //! program wrote it.
 
 use rusqlite::{Connection, params};

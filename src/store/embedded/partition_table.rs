@@ -148,7 +148,8 @@ impl PartitionTable {
 
     pub fn unit(&self, row: &Row) -> Result<Unit> {
         let id = self.rows.id(row);
-        let id = id.parse().map_err(|error| EngineError::Damaged(format!("{id:?} is no unit: {error}")))?;
+        let id =
+            id.parse().map_err(|error| EngineError::Damaged(format!("{id:?} is not a unit: {error}")))?;
         Ok(Unit::new(self.kinds[usize::from(row.kind)].clone(), id))
     }
 

@@ -100,7 +100,7 @@ impl SilenceStore for EmbeddedEngine {
     }
 }
 
-/// The version of the alert silences. A value that is no text is another version than any.
+/// The version of the alert silences. A value that is not a text is another version than any.
 fn version(database: &Connection) -> DatabaseResult<Option<String>> {
     let mut select = database.prepare_cached("SELECT value FROM meta WHERE name = 'silences'")?;
     Ok(select.query_row([], |row| Ok(text(row, 0)?.into_owned())).optional()?)

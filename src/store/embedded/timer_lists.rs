@@ -35,7 +35,7 @@ impl EmbeddedEngine {
         let timer = decode(id, text);
         if timer.is_none() {
             let location = format!("table timers id {:?}", id.as_str());
-            self.telemetry.unreadable(Stored::Timer, &location, "it is no timer; it does not fire");
+            self.telemetry.unreadable(Stored::Timer, &location, "it is not a timer; it does not fire");
             self.full_scan.request();
         }
         timer

@@ -13,6 +13,6 @@ pub(super) trait WriteJob: Send {
     fn undo(&mut self) {}
     /// The transaction was committed.
     fn finish(self: Box<Self>);
-    /// The job has failed for good.
+    /// The job has failed permanently.
     fn fail(self: Box<Self>, why: EngineError);
 }

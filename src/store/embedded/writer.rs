@@ -153,7 +153,7 @@ where
     }
 
     fn finish(self: Box<Self>) {
-        // The caller may have been dropped; the transaction is committed all the same.
+        // The caller may have been dropped; the transaction is committed anyway.
         let _ = self.answer.send(self.written.ok_or_else(ended));
     }
 

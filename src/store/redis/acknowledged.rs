@@ -126,7 +126,7 @@ impl Memory {
         let mut found: BTreeMap<(String, String), AcknowledgedSilence> = BTreeMap::new();
         for kept in self.kept.values() {
             let Delivery { offline, group, receiver, .. } = &kept.delivery;
-            // An episode of flapping is no record that could be written again.
+            // An episode of flapping is not a record that could be written again.
             let silences = offline.iter().filter(|record| !record.is_flapping());
             let open = silences.filter(|record| !returned.contains(&name(kept, record)));
             for record in open.filter(|record| is_doubtful(kept, record)) {

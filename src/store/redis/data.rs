@@ -48,7 +48,7 @@ impl DataStore for RedisEngine {
             let value = parse(&text);
             if value.is_none() {
                 let location = format!("{} of {unit}", self.keys.data_page(partition, metric, page));
-                let why = format!("{text:?} is no moment and value; the next of that unit replaces it");
+                let why = format!("{text:?} is not a moment and value; the next of that unit replaces it");
                 self.telemetry.unreadable(Stored::Value, &location, &why);
             }
             value

@@ -154,7 +154,7 @@ pub(super) async fn begin(engine: &RedisEngine, units: Vec<Unit>) -> Result<Dead
         .map_err(damaged)?
         .unwrap_or(keys);
     if existing > keys {
-        // A key that is no string is read as if it were absent.
+        // A key that is not a string is read as if it were absent.
         engine.topology.request_quarantine();
         return Err(again("an expiry key is of a wrong type and is quarantined"));
     }

@@ -25,7 +25,7 @@ const OLDEST: (u32, u32) = (6, 2);
 /// A replica that does not say its time for longer is left out.
 const FARTHEST_REPLICA: Duration = Duration::from_secs(1);
 
-/// A server of several that does not answer for a shorter time is no warning: a failover replaces it meanwhile.
+/// A server of several that does not answer for a shorter time is not a warning: a failover replaces it meanwhile.
 const FAILOVER: Duration = Duration::from_secs(10);
 
 /// How many steps one examination goes on with the scan of the keys that were there before the start: 200 000 keys.
@@ -47,7 +47,7 @@ pub(super) struct ServerState {
 }
 
 /// Examines the servers of a running service, and repairs faults as far as possible. If some of several servers do not
-/// answer, that is a warning, and the others are examined all the same.
+/// answer, that is a warning, and the others are examined anyway.
 pub(super) async fn examine(engine: &RedisEngine, now: Timestamp) -> Result<Vec<Warning>> {
     let began = Instant::now();
     let (states, others) = read_all(&engine.topology, (now, began)).await?;
@@ -101,7 +101,7 @@ async fn read_all(
     }
     let (states, observed) = tokio::join!(read_servers(topology, at), topology.observers());
     let others = observed.into_iter().filter_map(|(address, state)| Some((address, state.err()?)));
-    // Calls over the connections that there are may go on all the same.
+    // Calls over the connections that there are may go on anyway.
     let unknown = topology
         .learn_failure()
         .map(|why| (topology.address().to_owned(), format!("the primaries cannot be learned again: {why}")));

@@ -81,7 +81,7 @@ impl Exporter for RedisEngine {
             pipe.hgetall(self.keys.data_page(partition, &metric, page));
             let (values,): (Vec<(String, String)>,) = self.topology.send("export_values", &pipe).await?;
             for (name, text) in values {
-                // Another program wrote a text that is no value.
+                // Another program wrote a text that is not a value.
                 let Some((at, value)) = text.split_once(' ') else { continue };
                 let (Ok(unit), Ok(at)) = (name.parse(), at.parse()) else { continue };
                 let (metric, value) = (metric.clone(), value.to_owned());
@@ -276,7 +276,7 @@ impl RedisEngine {
             pipe.cmd("ZMSCORE").arg(self.keys.in_partition(partition, "timers_kept")).arg(ids);
             let (kept,): (Vec<Option<f64>>,) = self.topology.send("export_timers", &pipe).await?;
             for ((id, text), kept) in stored.iter().zip(kept) {
-                // Another program wrote a text that is no timer.
+                // Another program wrote a text that is not a timer.
                 let timer = id.parse().ok().and_then(|id| decode(&id, text));
                 let kept = kept.map(moment);
                 items.extend(timer.map(|timer| MigrationItem::Timer { timer: timer.at_rest(), kept }));
@@ -327,7 +327,7 @@ impl RedisEngine {
         let mut pipe = pipe();
         pipe.hgetall(self.keys.down());
         let (down,): (Vec<(String, String)>,) = self.topology.send("export_down", &pipe).await?;
-        // Another program wrote a text that is no moment.
+        // Another program wrote a text that is not a moment.
         let since = |text: String| text.parse().ok().map(Timestamp::from_millis);
         let down = down.into_iter().filter_map(move |(receiver, text)| Some((receiver, since(text)?)));
         Ok(down.map(|(receiver, since)| MigrationItem::Down { receiver, since }))

@@ -61,7 +61,7 @@ impl FlapStore for RedisEngine {
             for name in names {
                 match str::from_utf8(&name).ok().and_then(|name| name.parse().ok()) {
                     Some(unit) => units.push(unit),
-                    // Another program wrote a name that is no unit's.
+                    // Another program wrote a name that is not a unit's.
                     None => {
                         forget.zrem(self.keys.in_partition(*partition, "flap_checks"), name).ignore();
                     }

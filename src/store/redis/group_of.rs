@@ -143,7 +143,7 @@ pub(super) fn groups_in(json: &str) -> Result<Vec<Group>> {
     }
 }
 
-/// Removes the stored groups of members that are over for good.
+/// Removes the stored groups of members that are over permanently.
 pub(super) async fn forget(engine: &RedisEngine, members: impl Iterator<Item = &str>) -> Result<()> {
     let mut pipe = pipe();
     for (member, id) in members.filter_map(of_member) {

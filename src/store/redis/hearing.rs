@@ -78,7 +78,7 @@ impl HearingStore for RedisEngine {
     async fn heard_by(&self, client_id: &str) -> Result<Option<Timestamp>> {
         let mut one = pipe();
         one.get(self.keys.session(client_id));
-        // A value that is no moment counts as absent: the time of that session is blind.
+        // A value that is not a moment counts as absent: the time of that session is blind.
         let (heard,): (Option<Vec<u8>>,) = self.topology.send("heard_by", &one).await?;
         Ok(heard.as_deref().and_then(milliseconds).map(Timestamp::from_millis))
     }

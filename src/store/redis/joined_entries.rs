@@ -3,7 +3,7 @@
 //! In a cluster a unit's partition and that of its group may be on different servers. If an entry left its outbox as
 //! soon as its events had joined, and the server of the group were replaced by a replica without them, no receiver
 //! would be notified: the record would be there, and its event nowhere. So an entry stays until replicas have what
-//! joined. If they do not answer in time, the next entries follow all the same, and this one is passed over. As soon as
+//! joined. If they do not answer in time, the next entries follow anyway, and this one is passed over. As soon as
 //! another server takes over it is read again, and joins once more, which changes nothing where it did not get lost.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +19,7 @@ use crate::store::{Position, Result};
 const RETRY: Duration = Duration::from_secs(1);
 
 /// How long an entry stays for replicas that do not answer, and how many of them stay in an outbox: a replica that
-/// lags further is not promoted while others live, and one that is gone for good delays the removal only.
+/// lags further is not promoted while others live, and one that is gone permanently delays the removal only.
 const MAX_AGE: Duration = Duration::from_secs(60);
 const MAX_ENTRIES: usize = 100_000;
 

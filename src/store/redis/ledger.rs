@@ -76,8 +76,7 @@ impl RedisEngine {
         match number {
             Some(_) => self.telemetry.readable(Stored::Hearing, &location),
             None => {
-                let why =
-                    "it is no number; the time until the next canary is blind; that canary writes it again";
+                let why = "it is not a number; the time until the next canary is blind; that canary writes it again";
                 self.telemetry.unreadable(Stored::Hearing, &location, why);
             }
         }
@@ -105,7 +104,7 @@ impl RedisEngine {
             if read.is_none() {
                 let (name, at) = (String::from_utf8_lossy(&name), String::from_utf8_lossy(&at));
                 let location = format!("{} {name}", self.keys.filters());
-                let why = format!("{at:?} is no time at which a filter was heard; HDEL it there");
+                let why = format!("{at:?} is not a time at which a filter was heard; HDEL it there");
                 self.telemetry.unreadable(Stored::Hearing, &location, &why);
             }
             read

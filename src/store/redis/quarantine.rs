@@ -1,5 +1,5 @@
 //! Quarantine: unreadable values are moved away, so that no loop waits for them. Unreadable is a key of a wrong
-//! type, a member of an index that is no unit, an expiry key that holds no number.
+//! type, a member of an index that is not a unit, an expiry key that holds no number.
 //!
 //! A quarantined value stays under `unreadable` of its partition, or of hearing, until an operator deletes it. For
 //! the rest of the engine its key is absent. An expiry key is the exception: the unit was heard, but the time is
@@ -147,8 +147,10 @@ impl RedisEngine {
         let mut put = script.prepare_invoke();
         put.key(&key).key(self.keys.unreadable_of(&key)).arg(text).arg(&heard);
         self.topology.run::<u64>("quarantine", &put).await?;
-        let why =
-            format!("{:?} is no number and was quarantined; the unit counts as heard up to now", shown(text));
+        let why = format!(
+            "{:?} is not a number and was quarantined; the unit counts as heard up to now",
+            shown(text)
+        );
         self.telemetry.unreadable(Stored::ExpiryKey, &key, &why);
         Ok(())
     }
@@ -173,7 +175,7 @@ impl RedisEngine {
         put.key(key).key(self.keys.unreadable_of(key)).arg(id.as_str()).arg(text);
         self.topology.run::<u64>("quarantine", &put).await?;
         self.leave_index(&[id]).await?;
-        let why = format!("{:?} is no timer and was quarantined; it does not fire", shown(text));
+        let why = format!("{:?} is not a timer and was quarantined; it does not fire", shown(text));
         self.telemetry.unreadable(Stored::Timer, &format!("{key} {id}"), &why);
         Ok(())
     }
@@ -228,7 +230,7 @@ impl RedisEngine {
             let location = [key.as_bytes(), b"\n", kept].concat();
             put.hset(self.keys.unreadable_of(key), location, "").ignore();
             put.zrem(key, member).ignore();
-            let why = "it is no valid member, and was quarantined";
+            let why = "it is not a valid member, and was quarantined";
             self.telemetry.unreadable(what, &format!("{key} {}", shown(kept)), why);
         }
         self.topology.send("quarantine", &put).await

@@ -123,7 +123,7 @@ impl Queries for RedisEngine {
                         self.keys.facts_page(partition, page),
                         String::from_utf8_lossy(&name)
                     );
-                    let why = "it is no unit of this partition; HDEL it there";
+                    let why = "it is not a unit of this partition; HDEL it there";
                     self.telemetry.unreadable(Stored::Facts, &location, why);
                 }
             }
@@ -365,7 +365,7 @@ impl RedisEngine {
                 self.telemetry.unreadable(
                     Stored::Record,
                     &location,
-                    "it is no unit of this partition; ZREM it there",
+                    "it is not a unit of this partition; ZREM it there",
                 );
             }
             unit

@@ -158,6 +158,6 @@ fn attendance(answer: &[Vec<u8>]) -> Result<RenewalReply> {
 }
 
 fn moment(ms: &str) -> Result<Timestamp> {
-    let damaged = || EngineError::Damaged(format!("the roster answered {ms:?}, which is no time"));
+    let damaged = || EngineError::Damaged(format!("the roster answered {ms:?}, which is not a time"));
     ms.parse().map(Timestamp::from_millis).map_err(|_| damaged())
 }

@@ -106,7 +106,7 @@ pub async fn promise_06_a_delivery_that_was_taken_over_cannot_be_extended<G: Gro
     assert_eq!(world.lease(later).await, [], "the second holds it");
     assert_eq!(other.extend_leases(&[Arc::new(second.clone())], later + 2 * MINUTE).await.unwrap(), [true]);
     assert_eq!(world.lease(later + MINUTE).await, []);
-    // A delivery that the first has made all the same counts.
+    // A delivery that the first has made anyway counts.
     world.engine.delivered(&[first], later).await.unwrap();
     assert_eq!(other.extend_leases(&[Arc::new(second)], later + 3 * MINUTE).await.unwrap(), [false]);
     assert_eq!(world.lease(world.hours(100)).await, []);

@@ -145,7 +145,7 @@ pub async fn time_that_another_plain_subscription_heard_is_not_blind<G: Ground>(
     // Both come again.
     assert_eq!(world.keeps("one", 3, 2800).await, None, "two may have heard it");
     assert_eq!(world.keeps("two", 2, 2900).await, world.blind(2500, 2900));
-    // Two is gone for good: the others wait for it no longer than a gap.
+    // Two is gone permanently: the others wait for it no longer than a gap.
     assert_eq!(world.keeps("one", 4, 3000).await, None);
     assert_eq!(world.keeps("one", 4, 5900).await, None);
     assert_eq!(world.keeps("one", 4, 5901).await, world.blind(2900, 5901));

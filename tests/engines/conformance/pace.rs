@@ -170,7 +170,7 @@ pub async fn recoveries_are_notified_as_the_route_says<G: Ground>(world: World<G
     assert_eq!(world.sealed_at(none, seconds(10)).await, ["off: a, on: "]);
     world.joins(&[&returned(&a)], none, seconds(20)).await;
     assert_eq!(world.due_at().await, None);
-    // A silence that was not notified is cancelled all the same.
+    // A silence that was not notified is cancelled anyway.
     let c = offline(&world.unit("c"), world.at(0));
     world.joins(&[&c], none, seconds(21)).await;
     world.joins(&[&returned(&c)], none, seconds(22)).await;

@@ -403,7 +403,7 @@ pub async fn timers_are_listed_by_moment_and_id_page_by_page<G: Ground>(world: W
         if find.after.is_none() {
             break;
         }
-        // The last of the page goes, and the next page begins after it all the same.
+        // The last of the page goes, and the next page begins after it anyway.
         if listed.len() == 14 {
             world.cancels(listed[13].as_str(), world.at(0)).await;
         }

@@ -229,7 +229,7 @@ pub async fn promise_12_a_removed_unit_is_never_reported<G: Ground>(world: World
     // Registered again, it is a new unit.
     let again = world.hours(100);
     let probe = world.unit("rollcall-probe");
-    assert!(!world.roll.register(&probe, &Registration::default(), again).await.unwrap(), "it is no unit");
+    assert!(!world.roll.register(&probe, &Registration::default(), again).await.unwrap(), "it is not a unit");
     assert!(world.roll.register(&unit, &Registration::default(), again).await.unwrap());
     world.hear(&unit, again + MS).await;
     assert_eq!(world.read(&unit).await.facts.unwrap().lifecycle, Lifecycle::Present);
@@ -506,7 +506,7 @@ pub async fn a_record_of_a_removed_kind_is_closed_and_notified_once<G: Ground>(w
         assert_eq!(world.engine.record(&record.id).await.unwrap().as_ref(), Some(record));
     }
     assert_eq!(world.open_records().await, []);
-    // It starts anew when the kind is back: present when it is heard, and not offline before its time is up once more.
+    // It starts again when the kind is back: present when it is heard, and not offline before its time is up once more.
     world.heard_until(back).await;
     world.hear(&units[0], back).await;
     world.roll.check_deadlines(&units[..2], world.hours(101)).await.unwrap();

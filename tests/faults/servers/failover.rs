@@ -18,7 +18,7 @@ async fn frozen(world: &mut World) {
     world.freeze_a_primary(6 * SECOND).await;
 }
 
-/// A notification that is sent meanwhile waits for the replica in vain, and its record is lost with the primary.
+/// A notification that is sent meanwhile waits for the replica without result, and its record is lost with the primary.
 async fn replaced_by_one_that_lags(world: &mut World) {
     let mark = world.disturb();
     world.promote_one_that_lags(5 * SECOND).await;

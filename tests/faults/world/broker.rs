@@ -41,7 +41,7 @@ impl Broker {
     fn server(&self) -> &Server {
         match self {
             Broker::Mosquitto(server) => server,
-            Broker::Within(_) => panic!("it is no process of its own"),
+            Broker::Within(_) => panic!("it is not a process of its own"),
         }
     }
 }

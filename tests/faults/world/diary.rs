@@ -35,7 +35,7 @@ impl Device {
         self.silences.iter().any(|&(from, to)| from <= now && now < to)
     }
 
-    /// Whether it has fallen silent for good, until a test wakes it.
+    /// Whether it has fallen silent permanently, until a test wakes it.
     pub fn is_dead(&self, now: Timestamp) -> bool {
         self.silences.iter().any(|&(from, to)| from <= now && to == Timestamp::NEVER)
     }

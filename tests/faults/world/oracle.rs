@@ -13,7 +13,7 @@ use super::TIMEOUT;
 use super::diary::Device;
 use super::poison::Broken;
 
-/// A gap in a diary this much shorter than the timeout was no silence: the slack of a deadline
+/// A gap in a diary this much shorter than the timeout was not a silence: the slack of a deadline
 /// before `heard`.
 const MARGIN: Duration = Duration::from_millis(TIMEOUT.as_millis() as u64 / 10);
 /// A heartbeat counts for at most this much later than the broker had it, however long it was

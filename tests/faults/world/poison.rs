@@ -1,7 +1,7 @@
 //! Another program that writes into Redis: keys get a wrong type, become unreadable, or are deleted.
 //!
 //! Only key types whose loss costs nothing, or only time, by `docs/broken-values.md`, so that the oracle stays as
-//! strict as ever. The world notes for it which units' facts and expiry keys were broken.
+//! strict as usual. The world notes for it which units' facts and expiry keys were broken.
 
 use rand::Rng;
 use rand::rngs::StdRng;
@@ -126,7 +126,7 @@ async fn break_one(world: &mut World, chance: &mut StdRng, sort: &str, how: How)
     keys.retain(|key| !key.ends_with(":unreadable"));
     keys.sort();
     if keys.is_empty() && !sort.contains("<>") {
-        // The value is of a wrong type all the same.
+        // The value is of a wrong type anyway.
         let partition = format!("{{p{}}}", chance.random_range(0..PARTITIONS));
         keys.push(format!("rollcall:{}", sort.replace("{pN}", &partition)));
     }

@@ -157,7 +157,7 @@ fn every_command_is_one_that_there_is() {
             found.insert(says("calls a program that no test knows"));
         }
         if line.words[0] == "make" && !read("Makefile").contains(&format!("\n{}:", line.words[1])) {
-            found.insert(says("is no target of the Makefile"));
+            found.insert(says("is not a target of the Makefile"));
         }
         let files = line.words.iter().filter(|word| word.starts_with("config/"));
         found.extend(

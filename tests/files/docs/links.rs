@@ -64,7 +64,7 @@ fn dead(page: &Page, target: &str) -> Option<String> {
         return says("leaves the book, where there is no such page");
     }
     match fragment {
-        Some(_) if !is_page => says("has an anchor in a file that is no page"),
+        Some(_) if !is_page => says("has an anchor in a file that is not a page"),
         Some(anchor) if !anchors(&Page::new(path.to_str().unwrap())).contains(anchor) => {
             says("leads to no heading")
         }

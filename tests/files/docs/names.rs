@@ -49,7 +49,7 @@ fn every_metric_that_is_named_exists_and_every_one_has_a_row() {
     for page in pages().iter().filter(|page| !page.path.starts_with("benches")) {
         let gone =
             named(&page.text).into_iter().filter(|name| !known.has(name) && name != "rollcall_instance");
-        found.extend(gone.map(|name| format!("{}: {name} is no metric", page.path.display())));
+        found.extend(gone.map(|name| format!("{}: {name} is not a metric", page.path.display())));
     }
     let rows = read("docs/metrics.md");
     let telemetry = Telemetry::new(&Clock::by_hand(Timestamp::ZERO));
@@ -89,7 +89,7 @@ fn every_option_and_every_variable_that_is_named_exists() {
     let (mut found, mut count) = (BTreeSet::new(), 0);
     // The columns of the embedded engine are named like options.
     for page in pages().into_iter().filter(|page| !page.path.ends_with("broken-values.md")) {
-        let says = |what: &str| format!("{}: {what} is no option", page.path.display());
+        let says = |what: &str| format!("{}: {what} is not an option", page.path.display());
         for code in page.code() {
             let word = code.split(|c: char| c.is_whitespace() || c == '=').next().unwrap_or_default();
             let Some((section, key)) = word.split_once('.') else { continue };

@@ -80,7 +80,7 @@ async fn metrics_of_units_are_written_when_the_engine_is_back() {
     eventually("the engine is missed", async || running.is_refused()).await;
     let before = running.asked("keep_values");
     device.publishes("fleet/pump/hall/9", "{\"pressure\":2}").await;
-    eventually("it is tried in vain", async || running.asked("keep_values") > before).await;
+    eventually("it is tried without result", async || running.asked("keep_values") > before).await;
     world.redis.restart();
     eventually("the newest is kept", async || world.pressure("pump:9").await.as_deref() == Some("2")).await;
     running.stop().await;

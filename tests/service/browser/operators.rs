@@ -67,7 +67,7 @@ async fn an_operator_sees_a_unit_fall_silent_and_does_what_the_role_allows() {
     browser.eventually("a unit falls silent", &count_is("offline", 1)).await;
     browser.eventually("the title says so", "document.title.startsWith('(1) ')").await;
     browser.shows("pump 7").await;
-    browser.eventually("nothing was loaded anew", "window.isTheSamePage").await;
+    browser.eventually("nothing was loaded again", "window.isTheSamePage").await;
 
     // A count filters; so does the search, which a key reaches.
     browser.click(".counts a.offline").await;

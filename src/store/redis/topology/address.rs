@@ -193,7 +193,7 @@ fn single(url: &str, rest: &str) -> Result<Address, AddressError> {
     }
     let not_valid = |error: redis::RedisError| match error.to_string() {
         text if text.contains("Invalid database number") => AddressError::Part(
-            "has a database that is no number; write one such as /0, or leave it out".to_owned(),
+            "has a database that is not a number; write one such as /0, or leave it out".to_owned(),
         ),
         text => AddressError::Part(format!("is not an address of a Redis server: {text}")),
     };
@@ -241,7 +241,7 @@ fn service(scheme: &str, path: &str) -> Result<(Mode, i64), AddressError> {
     let database = match database {
         "" => 0,
         text => whole_number::<u32>(text).map_or_else(
-            || part("has a database that is no number; write it after the service, such as /mymaster/0"),
+            || part("has a database that is not a number; write it after the service, such as /mymaster/0"),
             Ok,
         )?,
     };
@@ -285,7 +285,7 @@ fn server(text: &str, default_port: u16) -> Result<HostPort, &'static str> {
     if matches!(host.as_str(), "0.0.0.0" | "::") {
         return Err("no server can be reached at 0.0.0.0 or ::, which are for listening");
     }
-    let number = "its port is no number from 1 to 65535";
+    let number = "its port is not a number from 1 to 65535";
     let port = match port.strip_prefix(':') {
         None if port.is_empty() => default_port,
         None => return Err("a : stands before the port"),
@@ -383,24 +383,24 @@ mod tests {
             ("redi://hunter2@h", "has the scheme redi://, which is unknown; known are redis://, rediss://"),
             ("redis://:hunter2@a:1,b:1", "names several servers; write redis-sentinel://"),
             ("redis://:hunter2@h:port", "is not an address of a Redis server"),
-            ("redis://:hunter2@h/x", "has a database that is no number"),
+            ("redis://:hunter2@h/x", "has a database that is not a number"),
             ("redis://:hunter2@h/-1", "names a database below 0"),
             ("rediss://:hunter2@h/#insecure", "remove #insecure and name the authority in engine.ca_file"),
             ("redis-sentinel://:hunter2@a,b", "write redis-sentinel://host:26379/mymaster"),
             ("redis-sentinel://a//1", "lacks the name of the service"),
             ("redis-sentinel://a/my master", "names a service with other characters"),
-            ("redis-sentinel://a/m/one", "has a database that is no number"),
-            ("redis-sentinel://a/m/+1", "has a database that is no number"),
-            ("redis-sentinel://a/m/1/2", "has a database that is no number"),
+            ("redis-sentinel://a/m/one", "has a database that is not a number"),
+            ("redis-sentinel://a/m/+1", "has a database that is not a number"),
+            ("redis-sentinel://a/m/1/2", "has a database that is not a number"),
             ("redis-sentinel:///mymaster", "names no server; write redis-sentinel://host:26379,host:26379"),
             ("redis-cluster://", "names no server; write redis-cluster://host:6379,host:6379"),
             ("redis-cluster://:hunter2@", "names no server"),
             ("redis-cluster://a,,b", "server 2: a host is a name"),
             ("redis-cluster://a, b", "server 2: a host is a name"),
-            ("redis-cluster://a:hunter2", "server 1: its port is no number from 1 to 65535"),
-            ("redis-cluster://a:0", "server 1: its port is no number"),
-            ("redis-cluster://a:65536", "server 1: its port is no number"),
-            ("redis-cluster://a,b:+1", "server 2: its port is no number"),
+            ("redis-cluster://a:hunter2", "server 1: its port is not a number from 1 to 65535"),
+            ("redis-cluster://a:0", "server 1: its port is not a number"),
+            ("redis-cluster://a:65536", "server 1: its port is not a number"),
+            ("redis-cluster://a,b:+1", "server 2: its port is not a number"),
             ("redis-cluster://::1", "server 1: an IPv6 address is written in brackets"),
             ("redis-cluster://[::1", "server 1: its address lacks the ]"),
             ("redis-cluster://[::1]1", "server 1: a : stands before the port"),

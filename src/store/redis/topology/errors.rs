@@ -66,7 +66,7 @@ fn other_sort(error: &RedisError) -> Option<&'static str> {
     if is("cluster support disabled") {
         Some("is no node of a cluster; write redis:// in engine.url (rediss:// with TLS)")
     } else if is_unknown_command(error) && text.to_lowercase().contains("sentinel") {
-        Some("is no sentinel; write redis:// in engine.url, or the addresses of the sentinels")
+        Some("is not a sentinel; write redis:// in engine.url, or the addresses of the sentinels")
     } else if is("DB index is out of range") {
         Some("has no database of that number; correct the end of engine.url")
     } else {
@@ -327,7 +327,7 @@ mod tests {
         let mut connection = Client::open(("127.0.0.1", server.port())).unwrap().get_connection().unwrap();
         let cases: [(&str, &[&str], &str); 3] = [
             ("CLUSTER", &["NODES"], "is no node of a cluster; write redis://"),
-            ("SENTINEL", &["MASTER", "main"], "is no sentinel; write redis://"),
+            ("SENTINEL", &["MASTER", "main"], "is not a sentinel; write redis://"),
             ("SELECT", &["99"], "has no database of that number"),
         ];
         for (command, args, expected) in cases {

@@ -384,7 +384,7 @@ pub const CASES: &[Case] = &[
         ],
     ),
     (
-        "a member that cannot leave in order stops all the same",
+        "a member that cannot leave in order stops anyway",
         MEMBER,
         None,
         ATTENDS,

@@ -39,7 +39,7 @@ pub fn of_this(
         let cluster = &clusters[*index];
         (of_given(cluster), slots(cluster), Reverse(first(cluster).unwrap_or(usize::MAX)), Reverse(*index))
     });
-    // A cluster that was made anew has other ids at the same addresses.
+    // A cluster that was made again has other ids at the same addresses.
     let best = best.filter(|best| members.is_empty() || 2 * of_given(&clusters[*best]) > given.len());
     part(clusters, |index, _| Some(index) == best)
 }
@@ -130,7 +130,11 @@ mod tests {
             [report(1, &["a", "b", "c"], "0-100"), report(2, &["x", "y"], ""), report(3, &["y", "x"], "")];
         assert_eq!(these(&all, &["a", "b", "c"], &[1, 2, 3]), [1]);
         assert_eq!(these(&all, &[], &[1, 2, 3]), [2, 3]);
-        assert_eq!(these(&all[1..], &["a", "b", "c"], &[1, 2, 3]), [2, 3], "made anew at the same addresses");
+        assert_eq!(
+            these(&all[1..], &["a", "b", "c"], &[1, 2, 3]),
+            [2, 3],
+            "made again at the same addresses"
+        );
         assert_eq!(these(&all[1..2], &["a", "b", "c"], &[1, 2, 3]), [0; 0], "one of three given ones");
     }
 

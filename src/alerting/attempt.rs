@@ -208,6 +208,7 @@ impl Deliver {
             Err(Failure::Temporary { why, retry_after }) => {
                 in_flight.breaker.failed(why, *retry_after, now, retry, rand::random())
             }
+            Err(Failure::TooLarge { why }) => in_flight.breaker.failed(why, None, now, retry, rand::random()),
         };
         match change {
             None => {}

@@ -34,6 +34,7 @@ mod webhook;
 
 pub use alertmanager::AlertmanagerConfig;
 pub use config::ChannelConfig;
+pub use email::EmailConfig;
 pub use exec::ExecConfig;
 pub use http_target::HttpConfig;
 #[doc(hidden)]
@@ -65,6 +66,9 @@ pub enum Failure {
         /// The receiver asked for that wait: nothing else is sent to it meanwhile.
         is_asked: bool,
     },
+    /// The receiver refuses a message of this size; see `shortened` of the webhook.
+    #[error("{why}: let it take larger messages")]
+    TooLarge { why: String },
     /// The receiver wants no more notifications.
     #[error("{why}")]
     Gone { why: String },

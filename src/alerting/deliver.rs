@@ -41,7 +41,7 @@ use super::incidents::Incidents;
 use super::{ENGINE_BACKOFF, Fallback, MIN_WAIT, ReceiverConfig};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Ownership, ReceiverHealths};
-use crate::store::{DeliveryRecords, DeliveryStore, End, Ended, MeantFor, Result, TimerStore};
+use crate::store::{DeliveryRecords, DeliveryStore, Destinations, End, Ended, MeantFor, Result, TimerStore};
 use crate::telemetry::{Loop, Telemetry};
 
 mod engine_calls;
@@ -63,6 +63,8 @@ pub(super) struct Deliver {
     pub receiver: ReceiverConfig,
     pub channel: Arc<dyn Channel>,
     pub engine: Arc<dyn DeliveryStore>,
+    /// The receivers of groups: a fallback needs no copy of what it gets itself.
+    pub destinations: Destinations,
     /// Queues what a receiver left over.
     pub records: Arc<dyn DeliveryRecords>,
     /// Marks only attempts.
@@ -213,6 +215,7 @@ async fn fall(
     partitions: &[u16],
     receiver: &str,
     Fallback { receiver: to, after }: &Fallback,
+    destinations: &Destinations,
     now: Timestamp,
 ) -> Result<Option<usize>> {
     let since = engine.down_since(receiver, now).await?;
@@ -220,7 +223,7 @@ async fn fall(
         return Ok(None);
     }
     let meant_for = MeantFor { receiver: receiver.to_owned(), since };
-    engine.fall_back(partitions, &meant_for, to, now).await.map(Some)
+    engine.fall_back(partitions, &meant_for, to, destinations, now).await.map(Some)
 }
 
 /// The fallback of a receiver that is disabled: it is not waited for.

@@ -78,8 +78,9 @@ mod timers;
 mod unsent;
 
 pub use channel::{
-    AlertmanagerConfig, Channel, ChannelConfig, ExecConfig, Failure, Format, HttpConfig, MqttConfig,
-    SERVICES, Service, ServiceConfig, ServiceOption, WebhookConfig, open, probe, render, send_test,
+    AlertmanagerConfig, Channel, ChannelConfig, EmailConfig, ExecConfig, Failure, Format, HttpConfig,
+    MqttConfig, SERVICES, Service, ServiceConfig, ServiceOption, WebhookConfig, open, probe, render,
+    send_test,
 };
 #[doc(hidden)]
 pub use channel::{MailContent, body};
@@ -291,6 +292,7 @@ pub async fn run(
             receiver,
             channel,
             engine: stores.alerts.clone(),
+            destinations: destinations.clone(),
             records: stores.alerts.clone(),
             timers: stores.timer_store.clone(),
             incidents,

@@ -25,7 +25,9 @@ pub(super) fn outcome_of(
     let (why, wait) = match result {
         Ok(_) => return End::Delivered,
         Err(Failure::Gone { why }) => return End::DeadLetter(why.clone()),
-        Err(Failure::Temporary { why, .. } | Failure::Partial { why, .. }) if delivery.is_at_most_once() => {
+        Err(Failure::Temporary { why, .. } | Failure::Partial { why, .. } | Failure::TooLarge { why })
+            if delivery.is_at_most_once() =>
+        {
             return End::DeadLetter(format!(
                 "a timer that is delivered at most once is not tried again: {why}"
             ));
@@ -34,6 +36,7 @@ pub(super) fn outcome_of(
             let asked = retry_after.unwrap_or_default();
             (why, retry.backoff().wait(delivery.attempt, jitter).max(retry.asked(asked)))
         }
+        Err(Failure::TooLarge { why }) => (why, retry.backoff().wait(delivery.attempt, jitter)),
         Err(Failure::Partial { why, wait, .. }) => (why, retry.first.max(retry.asked(*wait))),
     };
     let last = delivery.sealed_at + retry.give_up_after;

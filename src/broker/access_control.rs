@@ -24,6 +24,8 @@ use crate::telemetry::{BrokerRefusal, Telemetry};
 /// The topics of Rollcall's own: canaries and others.
 const OURS: &str = "rollcall/#";
 const CANARIES: &str = "rollcall/canary/#";
+/// The begin of the topics of alerts: a receiver of type `mqtt` publishes there, as any other client.
+const ALERTS: &str = "rollcall/alerts/";
 /// The longest client id, and the longest filter that a device may subscribe to, in bytes. Both are kept.
 const MAX_ID: usize = 256;
 const MAX_FILTER: usize = 512;
@@ -191,7 +193,7 @@ impl AccessControl {
         !covers(CANARIES, topic)
             && match &self.rules {
                 Some(rules) => rules.may_publish(client, topic),
-                None => !covers(OURS, topic) && !topic.starts_with('$'),
+                None => !(covers(OURS, topic) || topic.starts_with('$')) || topic.starts_with(ALERTS),
             }
     }
 
@@ -205,7 +207,7 @@ impl AccessControl {
         let filter = shared.map_or(filter, |(_, filter)| filter);
         match &self.rules {
             Some(rules) => rules.may_subscribe(client, filter),
-            None => !overlaps(OURS, filter) && !filter.starts_with('$'),
+            None => !(overlaps(OURS, filter) || filter.starts_with('$')) || filter.starts_with(ALERTS),
         }
     }
 }

@@ -12,8 +12,8 @@ use super::problem::Problems;
 use super::{Span, breaker, http, ineffective, inhibition, routes, secrets, tls};
 use crate::address::BrokerAddress;
 use crate::alerting::{
-    self, ChannelConfig, ExecConfig, Fallback, Links, MAX_MESSAGES, MessageConfig, MqttConfig, RateLimit,
-    ReceiverConfig, Retry, Zone,
+    self, ChannelConfig, EmailConfig, ExecConfig, Fallback, Links, MAX_MESSAGES, MessageConfig, MqttConfig,
+    RateLimit, ReceiverConfig, Retry, Zone,
 };
 use crate::fleet::FlapRules;
 use crate::presence::{Filters, Kind};
@@ -261,7 +261,8 @@ fn mqtt(path: &str, one: &Receiver, base: &Path, problems: &mut Problems) -> Opt
 }
 
 fn email(path: &str, one: &Receiver, base: &Path, problems: &mut Problems) -> Option<ChannelConfig> {
-    misplaced(path, one, &["smtp", "from", "to", "password_file"], problems);
+    let own = ["smtp", "from", "to", "password_file", "ca_file", "client_cert_file", "client_key_file"];
+    misplaced(path, one, &own, problems);
     let password = secrets::read(&format!("{path}.password_file"), &one.password_file, base, problems);
     smtp(path, one, problems);
     let mailbox = |option: String, address: &str, problems: &mut Problems| {
@@ -276,12 +277,12 @@ fn email(path: &str, one: &Receiver, base: &Path, problems: &mut Problems) -> Op
     for (at, to) in one.to.iter().enumerate() {
         mailbox(format!("{path}.to[{at}]"), to, problems);
     }
-    Some(ChannelConfig::Email {
-        smtp: one.smtp.clone(),
-        password,
-        from: one.from.clone(),
-        to: one.to.clone(),
-    })
+    let unused = "is of no use without TLS; write smtps:// or smtp+starttls://".to_owned();
+    let unused = one.smtp.starts_with("smtp:").then_some(unused);
+    let named = [one.ca_file.as_str(), &one.client_cert_file, &one.client_key_file];
+    let tls = tls::files(path, named, unused, base, problems);
+    let (smtp, from, to) = (one.smtp.clone(), one.from.clone(), one.to.clone());
+    Some(ChannelConfig::Email(EmailConfig { smtp, password, from, to, tls }))
 }
 
 fn smtp(path: &str, one: &Receiver, problems: &mut Problems) {

@@ -84,6 +84,13 @@ impl Reloader {
     fn load(&self) -> Result<String, String> {
         let config = (self.reload.load)().map_err(|error| error.to_string())?;
         let before = self.alerting.borrow().clone();
+        // As with a file that is cut off or empty while another program writes it.
+        let without = alerting::without_receivers;
+        if let (None, Some(why)) = (without(&before), without(&config.alerting)) {
+            return Err(format!(
+                "{why}; nothing is changed; to notify nobody, restart Rollcall with this file"
+            ));
+        }
         // These belong to other sections.
         let (filters, blind_after) = (before.filters.clone(), before.blind_after);
         let keep_deliveries = before.keep_deliveries;

@@ -2,9 +2,17 @@
 
 use super::notification::{GroupMember, Notification, notification_id};
 use super::receiver_list::lists;
-use super::{Delivery, MeantFor, OutboxEvent};
+use super::{Delivery, Destinations, MeantFor, OutboxEvent};
 use crate::clock::Timestamp;
 use crate::presence::{Guarantee, OfflineRecord};
+
+/// Where the notifications of a receiver that takes nothing go.
+pub(super) struct ToFallback<'a> {
+    pub meant_for: &'a MeantFor,
+    /// The fallback.
+    pub to: &'a str,
+    pub destinations: &'a Destinations,
+}
 
 impl Notification {
     /// The notification of a delivery, for one more delivery of the same.
@@ -32,7 +40,11 @@ impl Notification {
 
     /// The part for the fallback: all members except returns that the fallback gets itself. `None`: the part is empty,
     /// the notification is a timer that is delivered at most once, or it waits for one recipient and others have it.
-    pub fn part_of_fallback(mut self, receiver: &str) -> Option<Notification> {
+    pub fn part_of_fallback(mut self, fallback: &ToFallback<'_>, group: &str) -> Option<Notification> {
+        let receiver = fallback.to;
+        if self.timers.is_empty() && fallback.destinations.notifies(group, receiver) {
+            return None;
+        }
         if self.of_group.is_some() || self.timers.iter().any(|one| one.guarantee == Guarantee::AtMostOnce) {
             return None;
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{Delivery, End, Ended, Layout, MeantFor, Result};
+use super::{Delivery, Destinations, End, Ended, Layout, MeantFor, Result};
 use crate::clock::Timestamp;
 use crate::telemetry::Backlog;
 
@@ -77,12 +77,14 @@ pub trait DeliveryStore: Layout {
     async fn is_up(&self, receiver: &str) -> Result<()>;
 
     /// Queues the notifications of a receiver in these partitions for its fallback too: each once, under an id of its
-    /// own, also if several instances call this or one calls it again. Answers how many were queued.
+    /// own, also if several instances call this or one calls it again. Those of groups of which it is notified itself are
+    /// left out. Answers how many were queued.
     async fn fall_back(
         &self,
         partitions: &[u16],
         meant_for: &MeantFor,
         to: &str,
+        destinations: &Destinations,
         now: Timestamp,
     ) -> Result<usize>;
 }

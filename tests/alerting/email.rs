@@ -401,6 +401,20 @@ async fn an_interrupted_conversation_is_not_continued() {
     assert_eq!(sink.connections(), 2, "the first is closed, the second used twice");
 }
 
+/// It would block its group until it is given up, days later.
+#[tokio::test]
+async fn a_mail_that_is_too_large_for_the_server_goes_out_without_its_table() {
+    let sink = MailSink::start(Options::default()).await.unwrap();
+    sink.reply_with([Reply::Mail(552)]);
+    let channel = open(&mail_to(format!("smtp://127.0.0.1:{}", sink.port()), &[OPS])).unwrap();
+    let storm = delivery((0..60).map(|at| silent(&format!("detector:{at}"), now())).collect(), vec![]);
+    let failure = channel.send(&storm, now()).await.unwrap_err();
+    assert!(matches!(&failure, Failure::Partial { why, .. } if why.contains("no table")), "{failure}");
+    channel.send(&storm, now()).await.unwrap();
+    let mail = sink.wait_for(1, MAX_WAIT).await.unwrap().remove(0);
+    assert!(!mail.data.contains("units.csv") && mail.data.contains("and 10 more"), "{}", mail.data);
+}
+
 #[tokio::test]
 async fn a_wrong_password_is_retried_and_shows_in_a_probe() {
     let login = "AHVzZXJAc2l0ZQBwYSBzcw==".to_owned(); // user@site, pa ss
@@ -408,8 +422,8 @@ async fn a_wrong_password_is_retried_and_shows_in_a_probe() {
     let with = |password: &str| {
         let smtp = format!("smtp://user%40site@127.0.0.1:{}", sink.port());
         let mut receiver = mail_to(smtp, &[OPS]);
-        if let ChannelConfig::Email { password: p, .. } = &mut receiver.channel {
-            *p = Some(password.to_owned());
+        if let ChannelConfig::Email(email) = &mut receiver.channel {
+            email.password = Some(password.to_owned());
         }
         receiver
     };

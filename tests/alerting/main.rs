@@ -29,7 +29,7 @@ mod world;
 
 use std::time::Duration;
 
-use rollcall::alerting::{ChannelConfig, MessageConfig, ReceiverConfig, Retry, WebhookConfig};
+use rollcall::alerting::{ChannelConfig, EmailConfig, MessageConfig, ReceiverConfig, Retry, WebhookConfig};
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::presence::{Closing, Labels, OfflineRecord, Unit};
 use rollcall::store::{Delivery, Group, GroupContext};
@@ -63,7 +63,7 @@ fn webhook_of(config: WebhookConfig) -> ChannelConfig {
 fn mail_to(smtp: String, to: &[&str]) -> ReceiverConfig {
     let to = to.iter().map(|&address| address.to_owned()).collect();
     let from = "Rollcall <rollcall@example.org>".to_owned();
-    receiver("mail", ChannelConfig::Email { smtp, password: None, from, to })
+    receiver("mail", ChannelConfig::Email(EmailConfig { smtp, from, to, ..EmailConfig::default() }))
 }
 
 fn labels(pairs: &[(&str, &str)]) -> Labels {

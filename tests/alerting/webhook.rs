@@ -87,6 +87,33 @@ async fn a_body_of_a_storm_is_bounded_and_says_how_many_records_are_left_out() {
     }
 }
 
+/// Otherwise it would block its group until it is given up, days later.
+#[tokio::test]
+async fn a_body_that_the_server_refuses_as_too_large_is_shorter_at_the_next_attempt() {
+    let storm: Vec<_> = (0..500).map(|at| silent(&format!("detector:{at}"), now())).collect();
+    let all = delivery(storm, vec![]);
+    for format in [Format::Rollcall, Format::Alertmanager, Format::CloudEvents] {
+        let sink = sink().await;
+        sink.answer_with([Answer::Status(413), Answer::Status(413)]);
+        let config = WebhookConfig { url: sink.url(), format, ..WebhookConfig::default() };
+        let channel = open(&receiver("hook", webhook_of(config))).unwrap();
+        for _ in 0..2 {
+            let failure = channel.send(&all, now()).await.unwrap_err();
+            assert!(
+                matches!(&failure, Failure::Partial { why, .. } if why.contains("fewer units")),
+                "{failure}"
+            );
+        }
+        channel.send(&all, now()).await.unwrap();
+        let lengths: Vec<usize> = sink.received().iter().map(|one| one.body.len()).collect();
+        assert!(lengths[1] < lengths[0] * 2 / 3 && lengths[2] < lengths[1] * 2 / 3, "{lengths:?}");
+        assert_eq!(sink.received()[2].header("webhook-id"), all.id);
+    }
+    // What cannot be shorter waits for the operator.
+    let (failed, _) = answered(Answer::Status(413)).await;
+    assert!(matches!(&failed, Err(Failure::TooLarge { .. })), "{failed:?}");
+}
+
 #[tokio::test]
 async fn a_wrong_or_missing_signature_is_refused_by_a_verifier() {
     let options = || Options { secret: Some(SECRET.to_owned()), ..Options::default() };

@@ -13,8 +13,8 @@ use proptest::test_runner::{Config, RngSeed, TestCaseError, TestRunner};
 use rollcall::clock::Timestamp;
 use rollcall::presence::{NewTimer, OfflineRecord, TimerId};
 use rollcall::store::{
-    AttemptMade, Capacity, DeadLetter, Delivery, Discarded, End, Ended, Engine, FindAttempts, Join, MeantFor,
-    TimerCapacity, Waiting,
+    AttemptMade, Capacity, DeadLetter, Delivery, Destinations, Discarded, End, Ended, Engine, FindAttempts,
+    Join, MeantFor, Pace, TimerCapacity, Waiting,
 };
 
 use crate::both_engines::{PARTITIONS, engines};
@@ -121,7 +121,17 @@ impl Given<'_> {
                 let receiver = RECEIVERS[*from].to_owned();
                 let meant_for = MeantFor { receiver, since: at(self.number as i64) };
                 let parts = partitions(*part);
-                engine.fall_back(&parts, &meant_for, RECEIVERS[*to], now).await.unwrap().to_string()
+                engine
+                    .fall_back(
+                        &parts,
+                        &meant_for,
+                        RECEIVERS[*to],
+                        &Destinations::all(Pace::AT_ONCE, &[]),
+                        now,
+                    )
+                    .await
+                    .unwrap()
+                    .to_string()
             }
             Action::Down(receiver) => engine.down_since(RECEIVERS[*receiver], now).await.unwrap().to_string(),
             Action::Up(receiver) => format!("{:?}", engine.is_up(RECEIVERS[*receiver]).await.unwrap()),

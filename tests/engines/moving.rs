@@ -237,7 +237,13 @@ async fn fill(engine: Arc<dyn Engine>) {
     // "hook" takes nothing, and its fallback has got what waits but for the timers that follow.
     let since = engine.down_since("hook", later).await.unwrap();
     let meant_for = MeantFor { receiver: "hook".to_owned(), since };
-    assert_eq!(engine.fall_back(&partitions, &meant_for, "spare", later).await.unwrap(), 2);
+    assert_eq!(
+        engine
+            .fall_back(&partitions, &meant_for, "spare", &Destinations::all(Pace::AT_ONCE, &[]), later)
+            .await
+            .unwrap(),
+        2
+    );
     fill_timers(&*engine, later).await;
     let write = vec![("detector:gate".to_owned(), r#"{"unit":"gate"}"#.to_owned())];
     let change = SharedChange { write, ..SharedChange::default() };

@@ -231,7 +231,7 @@ fn entries_of_a_queue_are_notified_in_order_or_left_out() {
         let Some(delivery) = delivery_of_any("site=north", bytes, "hook") else { return };
         let body: serde_json::Value = serde_json::from_str(&alerting::body(&delivery)).unwrap();
         assert!(body["type"].as_str().is_some_and(|name| name.starts_with("rollcall.")), "{body}");
-        let mail = MailContent::new(&Message::new(&delivery), "example.org", &MessageConfig::default());
+        let mail = MailContent::new(&Message::new(&delivery), "example.org", &MessageConfig::default(), true);
         assert!(!mail.subject.chars().any(char::is_control), "{:?}", mail.subject);
         assert!(!mail.text.contains(&mail.boundary) && !mail.html.contains("<script"));
     });

@@ -240,7 +240,11 @@ async fn without_rules_only_rollcall_speaks_and_hears_below_rollcall() {
     }
     assert_eq!(world.counted("broker_refused_total publish"), 1);
     assert_eq!(world.counted("broker_refused_total subscribe"), 8);
-    for filter in ["units/#", "units/+/data", "$share/g/units/#"] {
+    let alert = world.publish(&["-q", "1", "-V", "mqttv5", "-t", "rollcall/alerts/det/u1", "-m", "{}"]);
+    assert!(alert.status.success(), "{}", text(&alert));
+    for filter in
+        ["units/#", "units/+/data", "$share/g/units/#", "rollcall/alerts/#", "$share/g/rollcall/alerts/+/u1"]
+    {
         let asked =
             client("mosquitto_sub", world.port, &["-V", "mqttv5", "-E", "-t", filter]).output().unwrap();
         assert!(!text(&asked).contains("denied"), "{filter}: {}", text(&asked));

@@ -48,6 +48,11 @@ async fn receivers_and_routes_are_those_of_the_file_after_a_reload_and_a_wrong_f
     world.beat(&all[1..2]).await;
     world.eventually("the second is, too", async || offline(&world.hook) == all[..2]).await;
 
+    // A file that is cut off.
+    world.rewrite("receivers = [\"hook\", \"mail\"]", "receivers = []");
+    let (status, why) = reload(&world).await;
+    assert!(status == 500 && why.contains("no route names a receiver"), "{why}");
+
     let other = WebhookSink::start(webhook_sink::Options::default()).await.unwrap();
     world.rewrite(&world.hook.url(), &other.url());
     assert_eq!(reload(&world).await, (200, "routes and receivers are replaced".to_owned()));

@@ -174,7 +174,7 @@ impl Alertmanager {
             // Alertmanager knows no receiver that wants nothing more: the server of another program answered.
             let asked = failures.iter().filter_map(|failure| match failure {
                 Failure::Temporary { retry_after, .. } => *retry_after,
-                Failure::Partial { .. } | Failure::Gone { .. } => None,
+                Failure::Partial { .. } | Failure::TooLarge { .. } | Failure::Gone { .. } => None,
             });
             return Err(Failure::Temporary { why: refused.join(", "), retry_after: asked.min() });
         }

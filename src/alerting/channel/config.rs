@@ -1,6 +1,7 @@
 //! The options of each type of receiver.
 
 use super::alertmanager::AlertmanagerConfig;
+use super::email::EmailConfig;
 use super::exec::ExecConfig;
 use super::mqtt::MqttConfig;
 use super::service::ServiceConfig;
@@ -10,14 +11,8 @@ use super::webhook::WebhookConfig;
 pub enum ChannelConfig {
     /// A request to a web server.
     Webhook(Box<WebhookConfig>),
-    Email {
-        /// `smtp://`, `smtps://`, `smtp+starttls://user@host:port`.
-        smtp: String,
-        /// The password for the user in the address.
-        password: Option<String>,
-        from: String,
-        to: Vec<String>,
-    },
+    /// Mails to one or more addresses.
+    Email(EmailConfig),
     /// A service for which Rollcall has a template.
     Service(Box<ServiceConfig>),
     /// A program on this machine.
@@ -33,7 +28,7 @@ impl ChannelConfig {
     pub fn type_name(&self) -> &'static str {
         match self {
             ChannelConfig::Webhook(_) => "webhook",
-            ChannelConfig::Email { .. } => "email",
+            ChannelConfig::Email(_) => "email",
             ChannelConfig::Service(service) => service.service.name,
             ChannelConfig::Exec(_) => "exec",
             ChannelConfig::Mqtt(_) => "mqtt",
@@ -47,7 +42,7 @@ impl std::fmt::Debug for ChannelConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             ChannelConfig::Webhook(_) => "Webhook",
-            ChannelConfig::Email { .. } => "Email",
+            ChannelConfig::Email(_) => "Email",
             ChannelConfig::Service(_) => "Service",
             ChannelConfig::Exec(_) => "Exec",
             ChannelConfig::Mqtt(_) => "Mqtt",

@@ -12,6 +12,7 @@
 //! delivery of its own, see `put_off.rs`. Later mails to such a recipient come behind it.
 
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -33,6 +34,7 @@ use crate::alerting::put_off;
 use crate::alerting::text::plain;
 use crate::clock::Timestamp;
 use crate::store::{Delivery, DeliveryRecords};
+use crate::trust::TlsFiles;
 
 mod limited_stream;
 mod refused_recipients;
@@ -40,6 +42,9 @@ mod server;
 
 use refused_recipients::{RefusedRecipients, list};
 use server::Server;
+
+/// The answer to a mail that is larger than the server takes, or than a mailbox has room for (RFC 5321, 4.2.3).
+const TOO_LARGE: &str = "552";
 
 /// A connection that was idle for longer is not used again.
 const MAX_IDLE: Duration = Duration::from_secs(20);
@@ -50,6 +55,17 @@ const NOOP_TIMEOUT: Duration = Duration::from_secs(2);
 const FIRST_WAIT: Duration = Duration::from_secs(15);
 const MAX_WAIT: Duration = Duration::from_secs(5 * 60);
 
+#[derive(Clone, Default)]
+pub struct EmailConfig {
+    /// `smtp://`, `smtps://`, `smtp+starttls://user@host:port`.
+    pub smtp: String,
+    /// The password for the user in the address.
+    pub password: Option<String>,
+    pub from: String,
+    pub to: Vec<String>,
+    pub tls: TlsFiles,
+}
+
 pub struct Email {
     receiver: String,
     server: Server,
@@ -57,6 +73,8 @@ pub struct Email {
     to: Vec<Mailbox>,
     message: MessageConfig,
     idle: Mutex<Vec<(AsyncSmtpConnection, Instant)>>,
+    /// Whether the server refused a mail with a table as too large: then mails have none, until the next start.
+    is_small: AtomicBool,
     refused: Mutex<RefusedRecipients>,
     /// The deliveries that wait; without them no mail comes behind another.
     records: OnceLock<Arc<dyn DeliveryRecords>>,
@@ -76,15 +94,9 @@ struct Addressed<'a> {
 type Refused<'a> = (&'a Address, Failure);
 
 impl Email {
-    /// A channel through the server at `smtp`, from one address to one or more.
-    pub fn new(
-        receiver: &str,
-        smtp: &str,
-        password: Option<&str>,
-        from: &str,
-        to: &[String],
-        message: &MessageConfig,
-    ) -> Result<Email, String> {
+    /// A channel. Errors name the option and show no secret.
+    pub fn new(receiver: &str, config: &EmailConfig, message: &MessageConfig) -> Result<Email, String> {
+        let EmailConfig { from, to, .. } = config;
         if to.is_empty() {
             return Err("to is empty; write at least one address".to_owned());
         }
@@ -95,24 +107,27 @@ impl Email {
         }
         Ok(Email {
             receiver: receiver.to_owned(),
-            server: Server::parse(smtp, password)?,
+            server: Server::new(config)?,
             from: mailbox("from", from)?,
             to,
             message: message.clone(),
             idle: Mutex::default(),
+            is_small: AtomicBool::new(false),
             refused: Mutex::default(),
             records: OnceLock::new(),
         })
     }
 
     fn content(&self, message: &Message<'_>) -> MailContent {
-        MailContent::new(message, self.domain(), &self.message)
+        MailContent::new(message, self.domain(), &self.message, !self.is_small.load(Ordering::Relaxed))
     }
 
     async fn post(&self, message: &Message<'_>) -> Result<Answer, Failure> {
         let delivery = message.delivery;
+        let content = self.content(message);
+        let has_table = content.table.is_some();
         let mail = self
-            .written(self.content(message))
+            .written(content)
             .map_err(|error| Failure::temporary(format!("the mail cannot be written: {}", chain(&error))))?;
         let only = put_off::recipient(delivery);
         let is_patient = only.is_none() && !delivery.is_at_most_once() && !message.is_test;
@@ -135,7 +150,7 @@ impl Email {
         if taken.is_empty() {
             return self.refused_by_all(delivery, refused, put_off);
         }
-        let text = self.hand_over(&mut connection, &mail.formatted()).await?;
+        let text = self.hand_over(&mut connection, &mail.formatted(), has_table).await?;
         self.idle().push((connection, Instant::now()));
         self.note_refused(&taken, refused.iter().chain(&put_off));
         let later = put_off.iter().map(|(recipient, _)| *recipient).filter(|_| is_patient).chain(behind);
@@ -219,8 +234,22 @@ impl Email {
         self.server.connect(&ClientId::Domain(self.domain().to_owned())).await
     }
 
-    async fn hand_over(&self, connection: &mut AsyncSmtpConnection, mail: &[u8]) -> Result<String, Failure> {
-        let fail = |error: Error| self.server.failure(&error);
+    async fn hand_over(
+        &self,
+        connection: &mut AsyncSmtpConnection,
+        mail: &[u8],
+        has_table: bool,
+    ) -> Result<String, Failure> {
+        let fail = |error: Error| {
+            let is_too_large = error.status().is_some_and(|code| code.to_string() == TOO_LARGE);
+            let failure = self.server.failure(&error);
+            if !(is_too_large && has_table) {
+                return failure;
+            }
+            self.is_small.store(true, Ordering::Relaxed);
+            let why = format!("{failure}; the next mail has no table of all units");
+            Failure::Partial { why, wait: Duration::ZERO, is_asked: false }
+        };
         connection.command(Data).await.map_err(fail)?;
         let answer = connection.message(mail).await.map_err(fail)?;
         let answer = format!("{} {}", answer.code(), answer.first_line().unwrap_or_default());

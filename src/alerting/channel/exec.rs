@@ -19,6 +19,7 @@ use tokio::time::timeout;
 
 use super::webhook::body_of;
 use super::{Answer, Channel, Failure};
+use crate::alerting::message::SizeLimit;
 use crate::alerting::message::{Message, MessageConfig, test_delivery};
 use crate::alerting::text::short;
 use crate::clock::Timestamp;
@@ -80,7 +81,7 @@ impl Exec {
             .map_err(|error| failed("cannot be started", error))?;
         let mut running = Running::new(child);
         let (stdin, stderr) = (running.child.stdin.take(), running.child.stderr.take());
-        let mut body = body_of(message, &self.message);
+        let mut body = body_of(message, &self.message, SizeLimit::default().bytes());
         // A line of its own for a program that appends to a file.
         if !body.ends_with('\n') {
             body.push('\n');
@@ -142,7 +143,7 @@ impl Channel for Exec {
     }
 
     fn render(&self, delivery: &Delivery) -> Result<String, String> {
-        Ok(body_of(&Message::new(delivery), &self.message))
+        Ok(body_of(&Message::new(delivery), &self.message, SizeLimit::default().bytes()))
     }
 }
 

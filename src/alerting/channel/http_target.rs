@@ -181,8 +181,10 @@ fn literal(url: &Url) -> Option<IpAddr> {
 
 /// The failure for an answer other than success, with what an operator can change.
 fn failure(status: StatusCode, why: String, retry_after: Option<Duration>) -> Failure {
-    if status == StatusCode::GONE {
-        return Failure::Gone { why };
+    match status {
+        StatusCode::GONE => return Failure::Gone { why },
+        StatusCode::PAYLOAD_TOO_LARGE => return Failure::TooLarge { why },
+        _ => {}
     }
     let hint = match status {
         StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => "check its url",

@@ -58,8 +58,8 @@ pub struct MailContent {
 pub const TABLE_NAME: &str = "units.csv";
 
 impl MailContent {
-    /// The mail for a message; the sender's address is at `domain`.
-    pub fn new(message: &Message<'_>, domain: &str, config: &MessageConfig) -> MailContent {
+    /// The mail for a message; the sender's address is at `domain`. `may_attach`: a storm has a table.
+    pub fn new(message: &Message<'_>, domain: &str, config: &MessageConfig, may_attach: bool) -> MailContent {
         let delivery = message.delivery;
         let ids = MessageIds { receiver: &delivery.receiver, domain };
         let (message_id, references) = match message.is_test {
@@ -68,7 +68,7 @@ impl MailContent {
         };
         let subject = message.title(config);
         let listed = delivery.offline.len().max(delivery.online.len());
-        let table = (listed > MAX_LISTED && !message.is_test).then(|| table(delivery));
+        let table = (may_attach && listed > MAX_LISTED && !message.is_test).then(|| table(delivery));
         let attached = table.as_ref().map(|table| table.rows);
         let (text, html) = render(&subject, message, config, attached);
         let table = table.map(|table| table.text);

@@ -19,9 +19,7 @@ pub fn open(receiver: &ReceiverConfig) -> Result<Arc<dyn Channel>, String> {
     let (name, message) = (&receiver.name, &receiver.message);
     Ok(match &receiver.channel {
         ChannelConfig::Webhook(config) => Arc::new(Webhook::new(name, config, message)?),
-        ChannelConfig::Email { smtp, password, from, to } => {
-            Arc::new(Email::new(name, smtp, password.as_deref(), from, to, message)?)
-        }
+        ChannelConfig::Email(email) => Arc::new(Email::new(name, email, message)?),
         ChannelConfig::Service(config) => Arc::new(ServiceChannel::new(name, config, message)?),
         ChannelConfig::Exec(config) => Arc::new(Exec::new(name, config, message)?),
         ChannelConfig::Alertmanager(config) => {

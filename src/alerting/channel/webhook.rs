@@ -5,6 +5,7 @@
 //! `id.timestamp.body`. The body depends on the delivery alone and carries the moment at which its group was sealed.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use hyper::Method;
@@ -14,7 +15,7 @@ use serde_json::Value;
 use super::http_target::{HttpConfig, HttpTarget, Request, parse_url};
 use super::{Answer, Channel, Failure};
 use crate::alerting::message::{
-    Example, Message, MessageConfig, Templates, adversarial, test_delivery, without_labels,
+    Example, Message, MessageConfig, SizeLimit, Templates, adversarial, test_delivery, without_labels,
 };
 use crate::alerting::text::plain;
 use crate::clock::Timestamp;
@@ -71,6 +72,7 @@ pub struct Webhook {
     secret: Option<Secret>,
     format: Format,
     message: MessageConfig,
+    size_limit: SizeLimit,
     /// The templates of body and headers, by name.
     templates: Templates,
     /// The names of the headers, which are those of their templates too.
@@ -105,6 +107,7 @@ impl Webhook {
             secret,
             format: config.format.clone(),
             message: message.clone(),
+            size_limit: SizeLimit::default(),
             templates,
             headers,
             authorization: config.token.as_deref().map(bearer).transpose()?,
@@ -133,15 +136,17 @@ impl Webhook {
 
     /// The headers and the body of a message, without those of an attempt.
     fn request(&self, message: &Message<'_>) -> Result<(HeaderMap, String), String> {
-        let config = &self.message;
+        let (config, most) = (&self.message, self.size_limit.bytes());
         let mut headers = HeaderMap::new();
         let is_template = matches!(self.format, Format::Template { .. });
         let is_used = is_template || !self.headers.is_empty();
         let data = if is_used { message.data(config) } else { Value::Null };
         let (kind, body) = match &self.format {
-            Format::Rollcall => (JSON, rollcall::text(message, config)),
-            Format::CloudEvents => ("application/cloudevents+json", rollcall::cloud_event(message, config)),
-            Format::Alertmanager => (JSON, alertmanager::payload(message, config)),
+            Format::Rollcall => (JSON, rollcall::text(message, config, most)),
+            Format::CloudEvents => {
+                ("application/cloudevents+json", rollcall::cloud_event(message, config, most))
+            }
+            Format::Alertmanager => (JSON, alertmanager::payload(message, config, most)),
             Format::Template { .. } => (JSON, self.templates.render("body", &data)?),
         };
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
@@ -176,8 +181,25 @@ impl Webhook {
         if let Some(secret) = &self.secret {
             add(signature::SIGNATURE, &secret.sign(id, seconds, body.as_bytes()))?;
         }
-        let (method, address) = (self.method.clone(), self.target.address().clone());
-        self.target.send(Request { method, address, headers, body }, now).await
+        let (method, address, length) = (self.method.clone(), self.target.address().clone(), body.len());
+        let sent = self.target.send(Request { method, address, headers, body }, now).await;
+        sent.map_err(|failure| self.shortened(failure, length))
+    }
+
+    /// A body that the server refuses as too large is shorter at the next attempt: it would block its group until it is
+    /// given up. An operator's own template lists what it lists.
+    fn shortened(&self, failure: Failure, length: usize) -> Failure {
+        match failure {
+            Failure::TooLarge { why }
+                if !matches!(self.format, Format::Template { .. }) && self.size_limit.refused(length) =>
+            {
+                let most = self.size_limit.bytes();
+                let why =
+                    format!("{why}; of {length} bytes; the next attempt lists fewer units ({most} bytes)");
+                Failure::Partial { why, wait: Duration::ZERO, is_asked: false }
+            }
+            other => other,
+        }
     }
 }
 

@@ -171,7 +171,7 @@ impl Deliver {
         let fallback = self.receiver.fallback.as_ref().filter(|_| is_disabled).map(at_once);
         let (engine, name) = (self.engine.clone(), self.receiver.name.clone());
         let (own, tick) = (rotated(self.partitions(), turn), tick(&self.ownership));
-        let now = self.clock.now();
+        let (destinations, now) = (self.destinations.clone(), self.clock.now());
         async move {
             let own = &own;
             let backlog = if counts { Some(engine.backlog(own, &name).await?) } else { None };
@@ -188,7 +188,7 @@ impl Deliver {
                 first.map_or(tick, |first| first.since(now).clamp(MIN_WAIT, tick))
             };
             let fallen = match fallback.filter(|_| !deliveries.is_empty()) {
-                Some(fallback) => fall(&*engine, own, &name, &fallback, now).await?,
+                Some(fallback) => fall(&*engine, own, &name, &fallback, &destinations, now).await?,
                 None => None,
             };
             Ok(LeasedBatch { deliveries, fallen, until, slots, rest, backlog })

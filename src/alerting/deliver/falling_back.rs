@@ -32,13 +32,16 @@ impl Deliver {
             return;
         }
         let (engine, name, at) = (self.engine.clone(), self.receiver.name.clone(), self.clock.now());
-        let own = self.partitions();
+        let (own, destinations) = (self.partitions(), self.destinations.clone());
         let call = async move {
             if !is_down {
                 engine.is_up(&name).await?;
                 return Ok(FallbackCall { is_down, queued: None });
             }
-            Ok(FallbackCall { is_down, queued: fall(&*engine, &own, &name, &fallback, at).await? })
+            Ok(FallbackCall {
+                is_down,
+                queued: fall(&*engine, &own, &name, &fallback, &destinations, at).await?,
+            })
         };
         calls.falling = Some(call.boxed());
     }

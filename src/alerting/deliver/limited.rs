@@ -189,7 +189,9 @@ impl Limited {
         if let Some(fallback) = self.deliver.receiver.fallback.as_ref().filter(|_| !leased.is_empty()) {
             let (engine, name) = (&*self.deliver.engine, &self.deliver.receiver.name);
             let (own, now) = (self.deliver.partitions(), self.deliver.clock.now());
-            self.deliver.log_fallen(fall(engine, &own, name, &at_once(fallback), now).await?);
+            self.deliver.log_fallen(
+                fall(engine, &own, name, &at_once(fallback), &self.deliver.destinations, now).await?,
+            );
         }
         let why = state.in_flight.disabled.clone().unwrap_or_default();
         let rest = if leased.is_empty() { tick(&self.deliver.ownership) } else { Duration::ZERO };

@@ -15,9 +15,12 @@ use super::finish::{Ending, finish_one};
 use super::kept::OnRecord;
 use super::{EmbeddedEngine, absence, fallback, quarantine};
 use crate::clock::Timestamp;
+use crate::store::again::ToFallback;
 use crate::store::notification::{Notification, Readable};
 use crate::store::unnotified::leave_out_untold;
-use crate::store::{Backlog, Delivery, DeliveryStore, End, Ended, EngineError, MAX_STEP, MeantFor, Result};
+use crate::store::{
+    Backlog, Delivery, DeliveryStore, Destinations, End, Ended, EngineError, MAX_STEP, MeantFor, Result,
+};
 use crate::store::{attempts::texts, json::to_json};
 use crate::telemetry::Stored;
 
@@ -148,9 +151,10 @@ impl DeliveryStore for EmbeddedEngine {
         partitions: &[u16],
         meant_for: &MeantFor,
         to: &str,
+        destinations: &Destinations,
         now: Timestamp,
     ) -> Result<usize> {
-        fallback::fall_back(self, partitions, meant_for, to, now).await
+        fallback::fall_back(self, partitions, &ToFallback { meant_for, to, destinations }, now).await
     }
 }
 

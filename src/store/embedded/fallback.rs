@@ -5,9 +5,10 @@ use rusqlite::{Connection, params};
 use super::EmbeddedEngine;
 use super::error::DatabaseResult;
 use crate::clock::Timestamp;
+use crate::store::again::ToFallback;
 use crate::store::json::to_json;
 use crate::store::notification::{GroupMember, Notification};
-use crate::store::{Delivery, MeantFor, Result, partition_of_group};
+use crate::store::{Delivery, Result, partition_of_group};
 
 /// How many notifications one step copies.
 const STEP: i64 = 100;
@@ -36,17 +37,19 @@ pub(super) async fn is_up(engine: &EmbeddedEngine, receiver: &str) -> Result<()>
 pub(super) async fn fall_back(
     engine: &EmbeddedEngine,
     partitions: &[u16],
-    meant_for: &MeantFor,
-    to: &str,
+    fallback: &ToFallback<'_>,
     now: Timestamp,
 ) -> Result<usize> {
     let (mut queued, mut after) = (0, 0);
     engine.writer.write("fall_back", forget_marks).await?;
     loop {
-        let (meant_for, to, wanted) = (meant_for.clone(), to.to_owned(), partitions.to_vec());
+        let (meant_for, to) = (fallback.meant_for.clone(), fallback.to.to_owned());
+        let (destinations, wanted) = (fallback.destinations.clone(), partitions.to_vec());
         let all = engine.memory.partitions();
-        let write =
-            move |database: &Connection| copy(database, (&meant_for, &to), after, (&wanted, all), now);
+        let write = move |database: &Connection| {
+            let fallback = ToFallback { meant_for: &meant_for, to: &to, destinations: &destinations };
+            copy(database, &fallback, after, (&wanted, all), now)
+        };
         let (last, copied) = engine.writer.write("fall_back", write).await?;
         queued += copied;
         match last {
@@ -67,11 +70,12 @@ fn forget_marks(database: &Connection) -> DatabaseResult<()> {
 /// One step, after that entry of a lane. Answers the last entry, if there may be more, and how many were queued.
 fn copy(
     database: &Connection,
-    (meant_for, to): (&MeantFor, &str),
+    fallback: &ToFallback<'_>,
     after: i64,
     (wanted, partitions): (&[u16], u16),
     now: Timestamp,
 ) -> DatabaseResult<(Option<i64>, usize)> {
+    let ToFallback { meant_for, to, .. } = *fallback;
     let receiver = &meant_for.receiver;
     let mut select = database.prepare_cached(
         "SELECT lanes.id, grp, notification, CAST(body AS BLOB) FROM lanes \
@@ -92,7 +96,9 @@ fn copy(
         database.prepare_cached("INSERT OR IGNORE INTO fallback_done(lane) VALUES(?)")?.execute([lane])?;
         // One that cannot be read is left out, as for its receiver.
         let notification = body.as_ref().and_then(|body| Notification::read(group, body).notification);
-        let Some(notification) = notification.and_then(|one| one.part_of_fallback(to)) else { continue };
+        let Some(notification) = notification.and_then(|one| one.part_of_fallback(fallback, group)) else {
+            continue;
+        };
         let delivery = Delivery::of(Some(notification), group, &format!("{id}.{receiver}"), receiver);
         // Also if the fallback has it already: a silence that joined again does not know that.
         for GroupMember { id, detected_at, .. } in delivery.offline.iter().map(GroupMember::of_record) {

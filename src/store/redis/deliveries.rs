@@ -13,10 +13,11 @@ use super::steps::{MAX_ATTEMPTS, Steps};
 use super::units::first_score;
 use super::{RedisEngine, absence, fallback, receivers};
 use crate::clock::Timestamp;
+use crate::store::again::ToFallback;
 use crate::store::attempts::texts;
 use crate::store::notification::{Notification, Readable};
 use crate::store::unnotified::leave_out_untold;
-use crate::store::{Backlog, Delivery, DeliveryStore, End, Ended, MAX_STEP, MeantFor, Result};
+use crate::store::{Backlog, Delivery, DeliveryStore, Destinations, End, Ended, MAX_STEP, MeantFor, Result};
 use crate::telemetry::Stored;
 use async_trait::async_trait;
 use redis::pipe;
@@ -101,9 +102,10 @@ impl DeliveryStore for RedisEngine {
         partitions: &[u16],
         meant_for: &MeantFor,
         to: &str,
+        destinations: &Destinations,
         now: Timestamp,
     ) -> Result<usize> {
-        fallback::fall_back(self, partitions, meant_for, to, now).await
+        fallback::fall_back(self, partitions, &ToFallback { meant_for, to, destinations }, now).await
     }
 }
 

@@ -16,6 +16,7 @@ use super::member_text::MemberText;
 use super::steps::{MAX_ATTEMPTS, Steps};
 use crate::clock::Timestamp;
 use crate::presence::Stage;
+use crate::store::again::ToFallback;
 use crate::store::notification::{GroupMember, Notification};
 use crate::store::receiver_list::with;
 use crate::store::{Delivery, EngineError, MeantFor, Result, json::to_json};
@@ -44,20 +45,19 @@ pub(super) async fn is_up(engine: &RedisEngine, receiver: &str) -> Result<()> {
 pub(super) async fn fall_back(
     engine: &RedisEngine,
     partitions: &[u16],
-    meant_for: &MeantFor,
-    to: &str,
+    fallback: &ToFallback<'_>,
     now: Timestamp,
 ) -> Result<usize> {
     let mut queued = 0;
     for &partition in partitions {
-        forget_marks(engine, partition, meant_for).await?;
-        let key = engine.keys.of(partition, "lanes", &meant_for.receiver);
+        forget_marks(engine, partition, fallback.meant_for).await?;
+        let key = engine.keys.of(partition, "lanes", &fallback.meant_for.receiver);
         let mut all = Fields::of(&engine.topology, "fall_back", key, LANES);
         while let Some(page) = all.next().await? {
             let text = |bytes| String::from_utf8(bytes).ok();
             let lanes = page.into_iter().filter_map(|(group, lane)| Some((text(group)?, text(lane)?)));
             let lanes: Vec<(String, String)> = lanes.collect();
-            queued += copy(engine, partition, meant_for, to, &lanes, now).await?;
+            queued += copy(engine, partition, fallback, &lanes, now).await?;
         }
     }
     Ok(queued)
@@ -67,15 +67,14 @@ pub(super) async fn fall_back(
 async fn copy(
     engine: &RedisEngine,
     partition: u16,
-    meant_for: &MeantFor,
-    to: &str,
+    fallback: &ToFallback<'_>,
     lanes: &[(String, String)],
     now: Timestamp,
 ) -> Result<usize> {
     if lanes.is_empty() {
         return Ok(0);
     }
-    let fallback_done = engine.keys.of(partition, "fallback_done", &meant_for.receiver);
+    let fallback_done = engine.keys.of(partition, "fallback_done", &fallback.meant_for.receiver);
     let mut read = pipe();
     read.cmd("HMGET").arg(&fallback_done).arg(lanes.iter().map(|(group, _)| group).collect::<Vec<_>>());
     let (marks,): (Vec<Option<String>>,) = engine.topology.send("fall_back", &read).await?;
@@ -102,7 +101,7 @@ async fn copy(
         });
         let (step, others) = rest.split_at(fits.count().max(1));
         rest = others;
-        queued += copy_step(engine, partition, meant_for, to, step, now).await?;
+        queued += copy_step(engine, partition, fallback, step, now).await?;
     }
     Ok(queued)
 }
@@ -110,8 +109,7 @@ async fn copy(
 async fn copy_step(
     engine: &RedisEngine,
     partition: u16,
-    meant_for: &MeantFor,
-    to: &str,
+    fallback: &ToFallback<'_>,
     step: &[Left<'_>],
     now: Timestamp,
 ) -> Result<usize> {
@@ -123,16 +121,16 @@ async fn copy_step(
     let bodies: Vec<Option<Vec<u8>>> = engine.topology.send("fall_back", &bodies).await?;
     let mut bodies = bodies.into_iter();
     let copied: Vec<CopiedLane> =
-        step.iter().map(|left| left.copied(meant_for, to, bodies.by_ref().take(left.ids.len()))).collect();
+        step.iter().map(|left| left.copied(fallback, bodies.by_ref().take(left.ids.len()))).collect();
     // First: a copy of which the fallback is not notified of the return would be an alert that stays open.
-    add_receiver(engine, partition, to, &copied).await?;
-    let lanes = engine.keys.of(partition, "lanes", to);
+    add_receiver(engine, partition, fallback.to, &copied).await?;
+    let lanes = engine.keys.of(partition, "lanes", fallback.to);
     let mut read = pipe();
     read.cmd("HMGET").arg(&lanes).arg(copied.iter().map(|one| one.group).collect::<Vec<_>>());
     let (stored,): (Vec<Option<Vec<u8>>>,) = engine.topology.send("fall_back", &read).await?;
     let mut steps = Steps::default();
-    let fallback_done = engine.keys.of(partition, "fallback_done", &meant_for.receiver);
-    let keys = [fallback_done, lanes, engine.keys.of(partition, "queue", to)];
+    let fallback_done = engine.keys.of(partition, "fallback_done", &fallback.meant_for.receiver);
+    let keys = [fallback_done, lanes, engine.keys.of(partition, "queue", fallback.to)];
     let notifications = engine.keys.in_partition(partition, "notifications");
     let mut counts = Vec::new();
     for (copied, lane) in copied.iter().zip(stored) {
@@ -257,8 +255,7 @@ impl Left<'_> {
     /// `bodies`: of its notifications.
     fn copied(
         &self,
-        meant_for: &MeantFor,
-        to: &str,
+        fallback: &ToFallback<'_>,
         bodies: impl Iterator<Item = Option<Vec<u8>>>,
     ) -> CopiedLane<'_> {
         let Left { group, mark, ids, own } = self;
@@ -267,11 +264,15 @@ impl Left<'_> {
             let body = own.filter(|_| at == 0).map(|own| own.as_bytes().to_vec()).or(body);
             // One that cannot be read is left out, as for its receiver.
             let notification = body.and_then(|body| Notification::read(group, &body).notification);
-            let Some(notification) = notification.and_then(|one| one.part_of_fallback(to)) else { continue };
-            let (receiver, id) = (&meant_for.receiver, format!("{id}.{}", meant_for.receiver));
+            let Some(notification) = notification.and_then(|one| one.part_of_fallback(fallback, group))
+            else {
+                continue;
+            };
+            let receiver = &fallback.meant_for.receiver;
+            let id = format!("{id}.{receiver}");
             let delivery = Delivery::of(Some(notification), group, &id, receiver);
             silences.extend(delivery.offline.iter().map(GroupMember::of_record));
-            copies.push(Notification::for_fallback(&delivery, to, meant_for.since));
+            copies.push(Notification::for_fallback(&delivery, fallback.to, fallback.meant_for.since));
         }
         CopiedLane { group, mark: mark.as_deref(), last: ids.last().copied(), copies, silences }
     }

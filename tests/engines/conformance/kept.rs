@@ -210,7 +210,10 @@ pub async fn what_waits_goes_to_the_fallback_once<G: Ground>(world: World<G>) {
     let first = world.sealed_in("a", &records[..1], world.at(1)).await.remove(0);
     let meant_for = MeantFor { receiver: "hook".to_owned(), since };
     let fall_back = async |engine: &dyn Engine, now| {
-        engine.fall_back(&world.partitions(), &meant_for, "mail", now).await.unwrap()
+        engine
+            .fall_back(&world.partitions(), &meant_for, "mail", &Destinations::all(Pace::AT_ONCE, &[]), now)
+            .await
+            .unwrap()
     };
     let (other, _) = world.another().await;
     assert_eq!(fall_back(&*world.engine, world.at(2)).await, 1);
@@ -238,6 +241,11 @@ pub async fn what_waits_goes_to_the_fallback_once<G: Ground>(world: World<G>) {
     world.engine.is_up("hook").await.unwrap();
     assert_eq!(world.engine.down_since("hook", world.at(9)).await.unwrap(), world.at(9));
     assert_eq!(fall_back(&*world.engine, world.at(9)).await, 0, "what is left was queued before");
+    // A fallback that is notified of the group itself needs no copy.
+    world.sealed_in("c", &records[..1], world.at(9)).await;
+    let both = Destinations::all(Pace::AT_ONCE, &["hook", "mail"].map(str::to_owned));
+    let copied = world.engine.fall_back(&world.partitions(), &meant_for, "mail", &both, world.at(10)).await;
+    assert_eq!(copied.unwrap(), 0);
 }
 
 pub async fn a_fallback_is_notified_of_the_returns_of_what_it_was_notified_of<G: Ground>(world: World<G>) {
@@ -256,7 +264,11 @@ pub async fn a_fallback_is_notified_of_the_returns_of_what_it_was_notified_of<G:
         delivered_to(&world, receiver, now).await.iter().map(line).collect::<Vec<String>>()
     };
     let fall_back = async |now| {
-        world.engine.fall_back(&world.partitions(), &meant_for, "mail", now).await.unwrap();
+        world
+            .engine
+            .fall_back(&world.partitions(), &meant_for, "mail", &Destinations::all(Pace::AT_ONCE, &[]), now)
+            .await
+            .unwrap();
     };
     for record in &records {
         join(record, world.at(1)).await;

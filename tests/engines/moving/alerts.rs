@@ -39,7 +39,10 @@ async fn delivered(engine: &dyn Engine, receiver: &str, now: Timestamp) -> Vec<S
 async fn fall_back(engine: &dyn Engine, since: Timestamp, now: Timestamp) -> usize {
     let partitions: Vec<u16> = (0..engine.partitions()).collect();
     let meant_for = MeantFor { receiver: "hook".to_owned(), since };
-    engine.fall_back(&partitions, &meant_for, "spare", now).await.unwrap()
+    engine
+        .fall_back(&partitions, &meant_for, "spare", &Destinations::all(Pace::AT_ONCE, &[]), now)
+        .await
+        .unwrap()
 }
 
 #[tokio::test]

@@ -1,10 +1,13 @@
 //! An SMTP server: its address, the login, and connections to it.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use lettre::transport::smtp::Error;
 use lettre::transport::smtp::authentication::{Credentials, Mechanism};
-use lettre::transport::smtp::client::{AsyncSmtpConnection, AsyncTokioStream, TlsParameters};
+use lettre::transport::smtp::client::{
+    AsyncSmtpConnection, AsyncTokioStream, Certificate, CertificateStore, Identity, TlsParameters,
+};
 use lettre::transport::smtp::extension::ClientId;
 use percent_encoding::percent_decode_str;
 use rustls::pki_types::ServerName;
@@ -12,29 +15,30 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use url::{Host, Url};
 
+use super::EmailConfig;
 use super::limited_stream::LimitedStream;
 use crate::alerting::channel::secrets::Secrets;
-use crate::alerting::channel::{Failure, chain};
-use crate::trust;
+use crate::alerting::channel::{Failure, chain, tls};
+use crate::trust::TlsFiles;
 
 /// A server that takes mails.
 pub(super) struct Server {
     host: String,
     port: u16,
-    pub security: Security,
+    security: Security,
     credentials: Option<Credentials>,
     pub secrets: Secrets,
 }
 
-pub(super) enum Security {
+enum Security {
     None,
     Tls(TlsConnector, ServerName<'static>),
     StartTls(TlsParameters),
 }
 
 impl Server {
-    /// `smtp://`, `smtps://` or `smtp+starttls://`, then `user@host:port`.
-    pub fn parse(smtp: &str, password: Option<&str>) -> Result<Server, String> {
+    pub fn new(config: &EmailConfig) -> Result<Server, String> {
+        let EmailConfig { smtp, password, tls: files, .. } = config;
         let hint = "write smtps://user@host, smtp+starttls://user@host:587 or smtp://host:25";
         let url = Url::parse(smtp).map_err(|error| format!("smtp is not an address ({error}); {hint}"))?;
         let host = url.host_str().filter(|host| !host.is_empty());
@@ -42,9 +46,8 @@ impl Server {
         if !matches!(url.path(), "" | "/") || url.query().is_some() || url.fragment().is_some() {
             return Err(format!("smtp has something after host and port; {hint}"));
         }
-        let tls = || TlsParameters::new(host.clone()).map_err(|error| format!("smtp: {}", chain(&error)));
         let connector = || -> Result<Security, String> {
-            let config = trust::mail().map_err(|error| format!("smtp: {}", chain(&error)))?;
+            let config = tls::client(files)?;
             let name = ServerName::try_from(host.clone())
                 .map_err(|_| format!("smtp: {host} has no name for TLS"))?;
             Ok(Security::Tls(Arc::new(config).into(), name))
@@ -52,10 +55,10 @@ impl Server {
         let (port, security) = match url.scheme() {
             "smtp" => (25, Security::None),
             "smtps" => (465, connector()?),
-            "smtp+starttls" => (587, Security::StartTls(tls()?)),
+            "smtp+starttls" => (587, Security::StartTls(starttls(&host, files)?)),
             other => return Err(format!("smtp begins with {other}:; {hint}")),
         };
-        let (credentials, secrets) = match login(&url, password)? {
+        let (credentials, secrets) = match login(&url, password.as_deref())? {
             Some((user, password)) => {
                 let secrets = Secrets::default().with_login(&user, &password);
                 (Some(Credentials::new(user, password)), secrets)
@@ -109,6 +112,26 @@ impl Server {
     pub fn name(&self) -> String {
         format!("mail server {}:{}", self.host, self.port)
     }
+}
+
+/// TLS after `STARTTLS`, which the library begins.
+fn starttls(host: &str, files: &TlsFiles) -> Result<TlsParameters, String> {
+    // Errors of the files are worded in one place.
+    tls::client(files)?;
+    let read = |file: &Option<PathBuf>| file.as_deref().map(std::fs::read).transpose();
+    let failed = |error: &dyn std::error::Error| format!("smtp: {}", chain(error));
+    let made = || -> Result<TlsParameters, Box<dyn std::error::Error>> {
+        let mut builder = TlsParameters::builder(host.to_owned());
+        if let Some(pem) = read(&files.ca)? {
+            builder = builder.certificate_store(CertificateStore::None);
+            builder = builder.add_root_certificate(Certificate::from_pem(&pem)?);
+        }
+        if let (Some(cert), Some(key)) = (read(&files.client_cert)?, read(&files.client_key)?) {
+            builder = builder.identify_with(Identity::from_pem(&cert, &key)?);
+        }
+        Ok(builder.build()?)
+    };
+    made().map_err(|error| failed(&*error))
 }
 
 /// User and password.

@@ -1,22 +1,28 @@
 use std::time::Duration;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustls::ServerConfig;
 use rustls::pki_types::PrivateKeyDer;
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufStream, copy_bidirectional};
 use tokio::net::TcpListener;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 
-use super::server::Security;
 use super::*;
 use crate::clock::Clock;
 use crate::simulate::mail_sink::{MailSink, Options};
 
 const MAX_WAIT: Duration = Duration::from_secs(20);
 
-/// A mail server with TLS from the first byte, and the authority of its certificate.
-async fn server(sink: &MailSink) -> (u16, RootCertStore) {
+/// When a server begins TLS.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Begins {
+    AtOnce,
+    AfterStartTls,
+}
+
+/// A mail server with TLS, and the authority of its certificate in PEM.
+async fn server(sink: &MailSink, begins: Begins) -> (u16, String) {
     let mut authority = CertificateParams::new(Vec::new()).unwrap();
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate().unwrap()).unwrap();
@@ -35,49 +41,72 @@ async fn server(sink: &MailSink) -> (u16, RootCertStore) {
     let (port, behind) = (listener.local_addr().unwrap().port(), sink.port());
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            let acceptor = acceptor.clone();
-            tokio::spawn(async move {
-                let mut outside = acceptor.accept(stream).await?;
-                let mut inside = TcpStream::connect(("127.0.0.1", behind)).await?;
-                copy_bidirectional(&mut outside, &mut inside).await
-            });
+            tokio::spawn(serve(stream, acceptor.clone(), behind, begins));
         }
     });
-    let mut authorities = RootCertStore::empty();
-    authorities.add(authority.der().clone()).unwrap();
-    (port, authorities)
+    (port, authority.pem())
+}
+
+/// Passes a connection on to the sink, within TLS.
+async fn serve(stream: TcpStream, acceptor: TlsAcceptor, behind: u16, begins: Begins) -> std::io::Result<()> {
+    let mut stream = BufStream::new(stream);
+    let mut inside = BufStream::new(TcpStream::connect(("127.0.0.1", behind)).await?);
+    if begins == Begins::AfterStartTls {
+        let mut line = String::new();
+        for answer in ["220 mail\r\n", "250-mail\r\n250 STARTTLS\r\n", "220 go on\r\n"] {
+            stream.write_all(answer.as_bytes()).await?;
+            stream.flush().await?;
+            if !answer.starts_with("220 go") {
+                stream.read_line(&mut line).await?;
+            }
+        }
+        assert!(line.ends_with("STARTTLS\r\n"), "{line}");
+        // The client expects no second greeting.
+        inside.read_line(&mut line).await?;
+    }
+    let mut outside = acceptor.accept(stream.into_inner()).await?;
+    copy_bidirectional(&mut outside, &mut inside).await.map(|_| ())
 }
 
 fn channel(port: u16) -> Email {
-    let to = ["ops@example.org".to_owned()];
-    let smtp = format!("smtps://localhost:{port}");
-    Email::new("mail", &smtp, None, "rollcall@example.org", &to, &MessageConfig::default()).unwrap()
+    email(format!("smtps://localhost:{port}"), None).unwrap()
+}
+
+fn email(smtp: String, password: Option<&str>) -> Result<Email, String> {
+    let config = EmailConfig { smtp, password: password.map(str::to_owned), ..config() };
+    Email::new("mail", &config, &MessageConfig::default())
+}
+
+fn config() -> EmailConfig {
+    let (from, to) = ("rollcall@example.org".to_owned(), vec!["ops@example.org".to_owned()]);
+    EmailConfig { from, to, ..EmailConfig::default() }
 }
 
 #[tokio::test]
-async fn a_mail_goes_out_over_tls_from_the_first_byte() {
-    let sink = MailSink::start(Options::default()).await.unwrap();
-    let (port, authorities) = server(&sink).await;
-    let mut channel = channel(port);
-    let Security::Tls(connector, _) = &mut channel.server.security else { panic!("smtps is TLS") };
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let trusting = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(authorities)
-        .with_no_client_auth();
-    *connector = Arc::new(trusting).into();
-    let now = Clock::system().now();
-    channel.probe().await.unwrap();
-    channel.send_test(now).await.unwrap();
-    let mails = sink.wait_for(1, MAX_WAIT).await.unwrap();
-    assert!(mails[0].header("Subject").unwrap().starts_with("TEST: "));
+async fn a_mail_goes_out_within_tls_to_a_server_of_an_own_authority() {
+    for (scheme, begins) in [("smtps", Begins::AtOnce), ("smtp+starttls", Begins::AfterStartTls)] {
+        let sink = MailSink::start(Options::default()).await.unwrap();
+        let (port, authority) = server(&sink, begins).await;
+        let dir = tempfile::tempdir().unwrap();
+        let ca = dir.path().join("ca.pem");
+        std::fs::write(&ca, authority).unwrap();
+        let config = EmailConfig {
+            smtp: format!("{scheme}://localhost:{port}"),
+            tls: TlsFiles { ca: Some(ca), ..TlsFiles::default() },
+            ..config()
+        };
+        let channel = Email::new("mail", &config, &MessageConfig::default()).unwrap();
+        channel.probe().await.unwrap();
+        channel.send_test(Clock::system().now()).await.unwrap();
+        let mails = sink.wait_for(1, MAX_WAIT).await.unwrap();
+        assert!(mails[0].header("Subject").unwrap().starts_with("TEST: "), "{scheme}");
+    }
 }
 
 #[tokio::test]
 async fn a_mail_server_with_an_unknown_authority_gets_no_mail() {
     let sink = MailSink::start(Options::default()).await.unwrap();
-    let (port, _) = server(&sink).await;
+    let (port, _) = server(&sink, Begins::AtOnce).await;
     let why = channel(port).send_test(Clock::system().now()).await.unwrap_err().to_string();
     assert!(why.contains("certificate"), "{why}");
     assert!(sink.mails().is_empty());
@@ -91,9 +120,7 @@ async fn a_mail_server_with_an_unknown_authority_gets_no_mail() {
 async fn a_mail_server_that_repeats_the_password_is_shown_without_it() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
-    let (to, smtp) = (["ops@example.org".to_owned()], format!("smtp://ops@127.0.0.1:{port}"));
-    let channel =
-        Email::new("mail", &smtp, Some("pa55-word"), "rollcall@example.org", &to, &MessageConfig::default());
+    let channel = email(format!("smtp://ops@127.0.0.1:{port}"), Some("pa55-word"));
     let server = async {
         let mut stream = BufStream::new(listener.accept().await.unwrap().0);
         let mut line = String::new();

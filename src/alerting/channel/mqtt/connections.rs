@@ -10,8 +10,8 @@ use std::time::Duration;
 use futures_util::future::{join_all, ready};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use rumqttc::{
-    AsyncClient, Broker, ConnectionError, Event, EventLoop, MqttOptions, NetworkOptions, Packet,
-    PubAckReason, PublishOptions, PublishResult, QoS, TlsConfiguration, Transport,
+    AsyncClient, Broker, ConnectReturnCode, ConnectionError, Event, EventLoop, MqttOptions, NetworkOptions,
+    Packet, PubAckReason, PublishOptions, PublishResult, QoS, TlsConfiguration, Transport,
 };
 use tokio::time::{Instant, sleep, timeout};
 
@@ -148,7 +148,8 @@ impl Connections {
 
     /// A new connection, which is made when its events are polled. Its session ends with it.
     fn connect(&self) -> Connection {
-        let client_id = format!("rollcall-{}-{:08x}", self.receiver, rand::random::<u32>());
+        // Not `rollcall-`: a broker may keep such ids for the connections of `[mqtt]`, as the one in the process does.
+        let client_id = format!("rollcall_alerts-{}-{:08x}", self.receiver, rand::random::<u32>());
         let mut options = self.options(&client_id);
         let mut network = NetworkOptions::new();
         network.set_tcp_nodelay(true);
@@ -246,7 +247,13 @@ async fn poll(events: &mut EventLoop) -> ConnectionError {
 fn describe(error: &ConnectionError) -> String {
     match error {
         ConnectionError::ConnectionRefused(code) => {
-            format!("refused us ({code:?}); check username and password_file")
+            let advice = match code {
+                ConnectReturnCode::ClientIdentifierNotValid => {
+                    "permit client ids that begin with rollcall_alerts-"
+                }
+                _ => "check username and password_file",
+            };
+            format!("refused the connection ({code:?}); {advice}")
         }
         error => match trust::cause(error) {
             Some(cause) => format!("was not connected to: {}", trust::advice("receiver", "broker", cause)),

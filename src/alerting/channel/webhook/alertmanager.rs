@@ -59,8 +59,8 @@ impl From<Alert> for PayloadAlert {
     }
 }
 
-pub fn payload(message: &Message<'_>, config: &MessageConfig) -> String {
-    bounded(|room| payload_within(message, config, room))
+pub fn payload(message: &Message<'_>, config: &MessageConfig, most: usize) -> String {
+    bounded(most, |room| payload_within(message, config, room))
 }
 
 fn payload_within(message: &Message<'_>, config: &MessageConfig, mut room: Option<usize>) -> String {

@@ -1,12 +1,11 @@
 //! Rollcall's own body, and the event of CloudEvents around its data.
 
 use serde::Serialize;
-use serde_json::{Value, json};
 
 use crate::alerting::group::{lost, of_kind};
 use crate::alerting::message::{
-    BlindInterval, LabelCount, MassNotice, Message, MessageConfig, TEST, TimerMessage, bounded, counts,
-    fitting, timers,
+    BlindInterval, LabelCount, MassNotice, Message, MessageConfig, SizeLimit, TEST, TimerMessage, bounded,
+    counts, fitting, timers,
 };
 use crate::clock::Timestamp;
 use crate::presence::{Incident, Labels, OfflineRecord};
@@ -17,37 +16,48 @@ const SOURCE: &str = "/rollcall";
 
 /// The body of a delivery, without links.
 pub fn body(delivery: &Delivery) -> String {
-    text(&Message::new(delivery), &MessageConfig::default())
+    text(&Message::new(delivery), &MessageConfig::default(), SizeLimit::default().bytes())
 }
 
-/// The body of a message.
-pub fn text(message: &Message<'_>, config: &MessageConfig) -> String {
+/// The body of a message, with records of at most `most` bytes.
+pub fn text(message: &Message<'_>, config: &MessageConfig, most: usize) -> String {
     let timestamp = message.delivery.sealed_at;
-    bounded(|room| {
+    bounded(most, |room| {
         let body = Body { message_type: message.kind(), timestamp, data: data(message, config, room) };
         serde_json::to_string(&body).expect("names and times are always JSON")
     })
 }
 
 /// An event of CloudEvents 1.0 in its structured mode.
-pub fn cloud_event(message: &Message<'_>, config: &MessageConfig) -> String {
-    bounded(|room| event(message, config, room))
+pub fn cloud_event(message: &Message<'_>, config: &MessageConfig, most: usize) -> String {
+    let delivery = message.delivery;
+    bounded(most, |room| {
+        let event = Event {
+            specversion: "1.0",
+            id: if delivery.timers.is_empty() { &delivery.id } else { delivery.notification() },
+            source: config.links.home_page().unwrap_or_else(|| SOURCE.to_owned()),
+            event_type: message.kind(),
+            subject: delivery.group_key(),
+            time: delivery.sealed_at,
+            datacontenttype: "application/json",
+            data: data(message, config, room),
+        };
+        serde_json::to_string(&event).expect("names and times are always JSON")
+    })
 }
 
-fn event(message: &Message<'_>, config: &MessageConfig, room: Option<usize>) -> String {
-    let delivery = message.delivery;
-    let data = serde_json::to_value(data(message, config, room)).expect("names and times are always JSON");
-    let event: Value = json!({
-        "specversion": "1.0",
-        "id": if delivery.timers.is_empty() { &delivery.id } else { delivery.notification() },
-        "source": config.links.home_page().unwrap_or_else(|| SOURCE.to_owned()),
-        "type": message.kind(),
-        "subject": delivery.group_key(),
-        "time": delivery.sealed_at,
-        "datacontenttype": "application/json",
-        "data": data,
-    });
-    event.to_string()
+/// An event of CloudEvents. It is written as it is: a value of JSON would round the numbers of a timer's data.
+#[derive(Serialize)]
+struct Event<'a> {
+    specversion: &'static str,
+    id: &'a str,
+    source: String,
+    #[serde(rename = "type")]
+    event_type: &'static str,
+    subject: &'a str,
+    time: Timestamp,
+    datacontenttype: &'static str,
+    data: Data<'a>,
 }
 
 #[derive(Serialize)]
@@ -163,4 +173,23 @@ fn data<'a>(message: &Message<'a>, config: &MessageConfig, mut room: Option<usiz
     let blind = delivery.blind.iter();
     let intervals = blind.map(|interval| BlindInterval::new(interval, kind.map(String::as_str))).collect();
     Data::Blind { receiver, url, kind, topics, intervals, loss, meant_for }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::alerting::message::example_timer;
+
+    #[test]
+    fn the_data_of_a_timer_are_as_they_were_written_in_every_format() {
+        let data =
+            r#"{"z":18446744073709551616,"a":0.1000000000000000055511151231257827,"p":1.10,"k":1,"k":2}"#;
+        let mut delivery = example_timer("hook");
+        delivery.timers[0].data = data.parse().unwrap();
+        let (message, config) = (Message::new(&delivery), MessageConfig::default());
+        let most = SizeLimit::default().bytes();
+        for body in [text(&message, &config, most), cloud_event(&message, &config, most)] {
+            assert!(body.contains(data), "{body}");
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! How many records of a message fit into the limit of a receiver; the others are counted.
 
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde::Serialize;
 
@@ -9,12 +10,37 @@ use crate::store::Delivery;
 
 /// The most bytes of records in one body: ten thousand of usual size, so that a program misses none.
 const MAX_BYTES: usize = 4 << 20;
+/// A body of this size is refused for another reason.
+const MIN_BYTES: usize = 4 << 10;
 
-/// A body with all its records or, if it is too long, with those that fit into this room (bytes). Nearly every body is
-/// written once: to measure a record takes as long as to write it.
-pub fn bounded(write: impl Fn(Option<usize>) -> String) -> String {
+/// The most bytes of records that a receiver takes, as far as it is known: less after each body that it refuses as too
+/// large, until the next start.
+#[derive(Debug)]
+pub struct SizeLimit(AtomicUsize);
+
+impl Default for SizeLimit {
+    fn default() -> SizeLimit {
+        SizeLimit(AtomicUsize::new(MAX_BYTES))
+    }
+}
+
+impl SizeLimit {
+    pub fn bytes(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// A body of that length was refused as too large. Answers whether the next one can be shorter.
+    pub fn refused(&self, length: usize) -> bool {
+        self.0.fetch_min((length / 2).max(MIN_BYTES), Ordering::Relaxed);
+        length > MIN_BYTES
+    }
+}
+
+/// A body with all its records or, if it is longer than `most`, with those that fit into so many bytes. Nearly every body
+/// is written once: to measure a record takes as long as to write it.
+pub fn bounded(most: usize, write: impl Fn(Option<usize>) -> String) -> String {
     let whole = write(None);
-    if whole.len() <= MAX_BYTES { whole } else { write(Some(MAX_BYTES)) }
+    if whole.len() <= most { whole } else { write(Some(most)) }
 }
 
 /// How many of the first ones fit into `room` (bytes), which shrinks by their length; `None`: all fit.

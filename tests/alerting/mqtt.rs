@@ -158,7 +158,7 @@ async fn connections(broker: &Server, dir: &std::path::Path) -> usize {
     let (_client, mut events) = AsyncClient::builder(options).capacity(1).build();
     while !matches!(events.poll().await.unwrap(), Event::Incoming(Packet::ConnAck(_))) {}
     until("the marker is in the log", async || log().matches(" as marker ").count() > markers).await;
-    log().matches(" as rollcall-hook-").count()
+    log().matches(" as rollcall_alerts-hook-").count()
 }
 
 #[tokio::test]

@@ -104,21 +104,31 @@ fn copy(
         for GroupMember { id, detected_at, .. } in delivery.offline.iter().map(GroupMember::of_record) {
             add_receiver(database, (group, &id), detected_at.as_millis(), to)?;
         }
-        let (id, notification) = Notification::for_fallback(&delivery, to, meant_for.since);
-        let insert = "INSERT OR IGNORE INTO notifications(id, body, owed) VALUES(?, ?, 1)";
-        if database.prepare_cached(insert)?.execute(params![id, to_json(&notification)?])? == 0 {
-            continue;
-        }
-        database
-            .prepare_cached("INSERT INTO lanes(receiver, grp, notification) VALUES(?, ?, ?)")?
-            .execute(params![to, group, id])?;
-        database
-            .prepare_cached("INSERT OR IGNORE INTO queue(receiver, grp, partition, at) VALUES(?, ?, ?, ?)")?
-            .execute(params![to, group, partition, now.as_millis()])?;
-        copied += 1;
+        let copy = Notification::for_fallback(&delivery, to, meant_for.since);
+        copied += usize::from(queue_copy(database, (to, group, partition), copy, now)?);
     }
     let last = rows.last().filter(|_| rows.len() as i64 == STEP).map(|row| row.0);
     Ok((last, copied))
+}
+
+/// Answers whether the copy is a new one.
+fn queue_copy(
+    database: &Connection,
+    (to, group, partition): (&str, &str, u16),
+    (id, notification): (String, Notification),
+    now: Timestamp,
+) -> DatabaseResult<bool> {
+    let insert = "INSERT OR IGNORE INTO notifications(id, body, owed) VALUES(?, ?, 1)";
+    if database.prepare_cached(insert)?.execute(params![id, to_json(&notification)?])? == 0 {
+        return Ok(false);
+    }
+    database
+        .prepare_cached("INSERT INTO lanes(receiver, grp, notification) VALUES(?, ?, ?)")?
+        .execute(params![to, group, id])?;
+    database
+        .prepare_cached("INSERT OR IGNORE INTO queue(receiver, grp, partition, at) VALUES(?, ?, ?, ?)")?
+        .execute(params![to, group, partition, now.as_millis()])?;
+    Ok(true)
 }
 
 /// Adds the fallback to the receivers that were notified of a silence, unless its return was sealed already.

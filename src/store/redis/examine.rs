@@ -149,7 +149,7 @@ impl Unreachable {
 }
 
 /// Scans all keys for wrong types if a command met one, else goes on with the scan of the keys from before the start.
-async fn quarantine_wrong_types(engine: &RedisEngine) -> Result<()> {
+async fn quarantine_wrong_types(engine: &RedisEngine, now: Timestamp) -> Result<()> {
     let (topology, keys) = (&engine.topology, &engine.keys);
     let mut first = engine.first_scan.lock().await;
     let is_requested = topology.take_quarantine_request();
@@ -158,7 +158,8 @@ async fn quarantine_wrong_types(engine: &RedisEngine) -> Result<()> {
     }
     let Some(scan) = &mut *first else { return Ok(()) };
     let steps = if is_requested { usize::MAX } else { STEPS_OF_FIRST_SCAN };
-    let scanned = quarantine::quarantine_wrong_types(topology, keys, &engine.telemetry, (scan, steps)).await;
+    let scanned =
+        quarantine::quarantine_wrong_types(topology, keys, &engine.telemetry, (scan, steps), now).await;
     match scanned {
         Ok(true) => *first = None,
         Ok(false) => {}
@@ -176,7 +177,7 @@ async fn quarantine_wrong_types(engine: &RedisEngine) -> Result<()> {
 /// Quarantines unreadable values, and examines the matters of all servers together: the rights, and which fleet is
 /// there.
 async fn examine_fleet(engine: &RedisEngine, now: Timestamp) -> Result<Vec<Warning>> {
-    quarantine_wrong_types(engine).await?;
+    quarantine_wrong_types(engine, now).await?;
     quarantine::report_quarantined(&engine.topology, &engine.keys, &engine.telemetry).await?;
     let fleet = read_fleet(&engine.topology, &engine.keys).await?;
     let mut warnings = Vec::new();

@@ -301,7 +301,8 @@ impl Keys {
             Some((name, owner)) => (name, Some(owner)),
             None => (rest, None),
         };
-        if owner == Some("unreadable") {
+        // Renamed by quarantine.
+        if owner.is_some_and(|owner| owner == "unreadable" || owner.ends_with(":unreadable")) {
             return None;
         }
         KEY_RULES.iter().find(|sort| {

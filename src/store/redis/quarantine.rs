@@ -3,7 +3,7 @@
 //!
 //! A quarantined value stays under `unreadable` of its partition, or of hearing, until an operator deletes it. For
 //! the rest of the engine its key is absent. An expiry key is the exception: the unit was heard, but the time is
-//! not known. The unit counts as heard up to `heard` of the fleet, so that no living unit becomes offline; a dead one
+//! not known. The unit counts as heard up to `heard` of the fleet, or up to now while that is unreadable, so that no living unit becomes offline; a dead one
 //! becomes offline one timeout later at the most.
 //!
 //! # Why all keys are scanned
@@ -17,6 +17,7 @@ use super::RedisEngine;
 use super::key_scan::KeyScan;
 use super::keys::{KeyRule, Keys};
 use super::topology::Topology;
+use crate::clock::Timestamp;
 use crate::presence::{TimerId, Unit};
 use crate::store::{EngineError, Result};
 use crate::telemetry::{Stored, Telemetry};
@@ -70,8 +71,11 @@ pub(super) async fn quarantine_wrong_types(
     keys: &Keys,
     telemetry: &Telemetry,
     (scan, steps): (&mut KeyScan, usize),
+    now: Timestamp,
 ) -> Result<bool> {
-    let heard = heard_up_to(topology, keys).await.unwrap_or_default();
+    // The state of hearing may be what is broken. No living unit may become offline by it.
+    let heard = heard_up_to(topology, keys).await.ok().filter(|heard| !heard.is_empty());
+    let heard = heard.unwrap_or_else(|| now.as_millis().to_string());
     let script = Script::new(QUARANTINE);
     for _ in 0..steps {
         let Some(page) = scan.next(topology).await? else { return Ok(true) };

@@ -106,7 +106,7 @@ fn a_dead_link_is_found() {
         ("gone.md", "no file"),
         ("glossary.md#gone", "no heading"),
         ("../README.md", "leaves the book"),
-        ("../Makefile#x", "no page"),
+        ("../Makefile#x", "not a page"),
     ] {
         assert!(dead(&page, target).is_some_and(|says| says.contains(what)), "{target}");
     }

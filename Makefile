@@ -20,7 +20,6 @@ sentinel: ## Run Redis with Sentinel to try Rollcall on, until Ctrl-C [PORT=6380
 
 # One build for all, and a quick one: no parts are kept for a next build, and there are no lines for a debugger. Examples in
 # doc comments come before the tests, so that the summary of the tests is the end of the output.
-test: export RUSTC_WORKSPACE_WRAPPER := $(CURDIR)/.ci/rustc-for-tests
 test: export CARGO_INCREMENTAL := 0
 test: export CARGO_PROFILE_DEV_DEBUG := false
 test: ## Run the tests against real servers (installs what is missing) [ALL=1: the longest cases too]

@@ -1,5 +1,7 @@
 //! Claims about receivers that take nothing for a while.
 
+use std::collections::HashSet;
+
 use rollcall::simulate::webhook_sink::{Answer, WebhookSink};
 
 use super::world::{World, hook, listed, until};

@@ -155,3 +155,13 @@ async fn deliveries_are_listed_shown_replayed_and_purged_by_the_address_of_an_in
     let world = World::new(OPTIONS, &[]).await;
     are_listed_shown_replayed_and_purged(&world, BY_ADDRESS).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_list_says_why_a_notification_that_waits_has_failed() {
+    let world = World::new(OPTIONS, &[]).await;
+    world.hook.answer_with(vec![Answer::Say(503, "come later".to_owned()); 1000]);
+    world.beat(&units(1)).await;
+    let listed =
+        async || rollcall(&world, BY_ADDRESS, &["list", "--receiver", "hook", "--state", "failed"]).1;
+    world.eventually("it is in the list", async || listed().await.contains("come later")).await;
+}

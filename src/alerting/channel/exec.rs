@@ -19,8 +19,7 @@ use tokio::time::timeout;
 
 use super::webhook::body_of;
 use super::{Answer, Channel, Failure};
-use crate::alerting::message::SizeLimit;
-use crate::alerting::message::{Message, MessageConfig, test_delivery};
+use crate::alerting::message::{Message, MessageConfig, SizeLimit, test_delivery};
 use crate::alerting::text::short;
 use crate::clock::Timestamp;
 use crate::store::Delivery;
@@ -113,10 +112,17 @@ impl Exec {
         Err(Failure::temporary(why))
     }
 
-    /// What the program says, without the values of its environment.
+    /// What the program says, without the values of its environment, and without arguments that may be secrets: they
+    /// are no options and no paths.
     fn without_secrets(&self, text: &str) -> String {
-        let secrets = self.config.environment.values().filter(|value| value.len() >= 6);
-        secrets.fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), "***"))
+        let values = self.config.environment.values().filter(|value| value.len() >= 6);
+        let arguments = self.config.command[1..].iter();
+        let arguments = arguments.map(|one| one.split_once('=').map_or(one.as_str(), |(_, value)| value));
+        let arguments = arguments.filter(|one| one.len() >= 8 && !one.starts_with(['-', '/']));
+        let mut secrets: Vec<&str> = values.map(String::as_str).chain(arguments).collect();
+        // One may be a part of another.
+        secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+        secrets.into_iter().fold(text.to_owned(), |text, secret| text.replace(secret, "***"))
     }
 }
 

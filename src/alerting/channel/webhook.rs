@@ -95,6 +95,7 @@ impl Webhook {
         let method = match &config.format {
             Format::Template { method, body } => {
                 templates.add("body", body)?;
+                secrets.extend(keys_in(&without_expressions(body)));
                 parse_method(method)?
             }
             _ => Method::POST,
@@ -252,6 +253,13 @@ fn without_expressions(template: &str) -> String {
     }
     let parts = template.split('{').map(|part| part.rsplit_once('}').map_or(part, |(_, text)| text));
     parts.collect::<Vec<_>>().join(" ")
+}
+
+/// The words of a template that look like keys: long, with a digit. A server may repeat what was sent to it.
+fn keys_in(text: &str) -> impl Iterator<Item = String> {
+    let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')));
+    let is_key = |word: &&str| word.len() >= 12 && word.contains(|c: char| c.is_ascii_digit());
+    words.filter(is_key).map(str::to_owned).collect::<Vec<_>>().into_iter()
 }
 
 fn header_option(name: &HeaderName) -> String {

@@ -16,6 +16,8 @@ use super::zone::Zone;
 const FUEL: u64 = 1_000_000;
 /// The longest result, in bytes.
 const MAX_OUTPUT: usize = 4 << 20;
+/// The longest expression, in bytes. The parser calls itself for each of its parts, and has a stack of some megabytes.
+const MAX_EXPRESSION: usize = 4096;
 
 /// The templates of one receiver.
 pub struct Templates {
@@ -35,6 +37,9 @@ impl Templates {
 
     /// Adds a template. Its errors begin with its name, which is that of an option.
     pub fn add(&mut self, name: &str, source: &str) -> Result<(), String> {
+        if expressions(source).any(|length| length > MAX_EXPRESSION) {
+            return Err(format!("{name}: an expression has more than {MAX_EXPRESSION} bytes; divide it"));
+        }
         let added = self.environment.add_template_owned(name.to_owned(), source.to_owned());
         added.map_err(|error| explained(name, &error))
     }
@@ -50,6 +55,16 @@ impl Templates {
         template.render_captured_to(Serde(data), &mut result).map_err(failed)?;
         Ok(String::from_utf8_lossy(&result.0).into_owned())
     }
+}
+
+/// The lengths of the expressions of a template, in bytes.
+fn expressions(source: &str) -> impl Iterator<Item = usize> {
+    let begins = source.match_indices("{{").chain(source.match_indices("{%"));
+    begins.map(|(at, _)| {
+        let rest = &source[at..];
+        let ends = [rest.find("}}"), rest.find("%}")];
+        ends.into_iter().flatten().min().unwrap_or(rest.len())
+    })
 }
 
 fn explained(name: &str, error: &Error) -> String {
@@ -136,5 +151,8 @@ mod tests {
             assert!(error.starts_with("body") && error.contains(expected), "{source}: {error}");
             assert!(!error.contains("a\"b"), "{error}");
         }
+        // The parser would run out of its stack, and end the process.
+        let terms = format!("{{{{ {} }}}}", vec!["1"; 30_000].join(" + "));
+        assert!(rendered(&terms).unwrap_err().contains("an expression has more than"));
     }
 }

@@ -60,7 +60,7 @@ pub struct DeliveryLine {
     pub attempts: u32,
     /// When it may be attempted.
     pub next_attempt: Option<Timestamp>,
-    /// The answer of the receiver, or why it was given up.
+    /// The answer of the receiver, why the last attempt failed, or why it was given up.
     pub answer: String,
 }
 

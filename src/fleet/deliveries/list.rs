@@ -1,6 +1,6 @@
 //! Pages of deliveries: those that wait, receiver by receiver, each followed by its dead letters; then delivered ones.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 use serde::{Deserialize, Serialize};
@@ -12,6 +12,10 @@ use crate::store::{Attempt, FindAttempts};
 
 /// How many reads one page takes at the most; a page that matched little is short.
 const READS: usize = 50;
+
+/// For how many receivers of a page the newest attempts are read, and how many of each.
+const FAILED_RECEIVERS: usize = 20;
+const NEWEST: usize = 200;
 
 /// Where a page begins.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -81,6 +85,7 @@ impl Deliveries {
             };
         }
         filling.page.next = cursor.map(|cursor| cursor.write());
+        filling.add_failures().await?;
         Ok(filling.page)
     }
 }
@@ -179,6 +184,29 @@ impl Filling<'_> {
             }
         }
         Ok((entries.len() == most).then_some(Cursor::Delivered { until: at, skip: behind }))
+    }
+
+    /// Says why the last attempt of each delivery that failed and waits has failed, as far as that is among the newest
+    /// attempts of its receiver.
+    async fn add_failures(&mut self) -> Answer<()> {
+        let is_failed = |line: &&mut DeliveryLine| line.state == DeliveryState::Failed;
+        let failed = self.page.deliveries.iter_mut().filter(is_failed);
+        let receivers: BTreeSet<String> = failed.map(|line| line.receiver.clone()).collect();
+        let mut answers: HashMap<String, String> = HashMap::new();
+        for receiver in receivers.iter().take(FAILED_RECEIVERS) {
+            let with = format!("\"r\":\"{receiver}\"");
+            let find = FindAttempts { with, from: Timestamp::ZERO, until: Timestamp::NEVER, limit: NEWEST };
+            for entry in self.deliveries.records.attempts(&find).await? {
+                for attempt in entry.read() {
+                    // The newest come first.
+                    answers.entry(attempt.delivery()).or_insert(attempt.answer);
+                }
+            }
+        }
+        for line in self.page.deliveries.iter_mut().filter(is_failed) {
+            line.answer = answers.remove(&line.id).unwrap_or_default();
+        }
+        Ok(())
     }
 
     fn add(&mut self, line: DeliveryLine) {

@@ -21,11 +21,16 @@ pub fn word(text: &str) -> String {
 
 /// The text on one line and at most `most` characters long.
 pub fn short(text: &str, most: usize) -> String {
-    let text = plain(text);
-    match text.char_indices().nth(most) {
-        None => text,
-        Some((end, _)) => format!("{}…", &text[..end]),
+    cut(&plain(text), most)
+}
+
+/// The text, at most `most` characters long. One that is cut ends with `…`, which counts.
+pub fn cut(text: &str, most: usize) -> String {
+    if text.chars().nth(most).is_none() {
+        return text.to_owned();
     }
+    let Some(room) = most.checked_sub(1) else { return String::new() };
+    text.chars().take(room).chain(['…']).collect()
 }
 
 /// The text on one line, escaped for HTML, also within an attribute.
@@ -65,8 +70,10 @@ mod tests {
 
     #[test]
     fn a_long_text_is_cut_between_characters() {
-        assert_eq!(short("ééé", 2), "éé…");
-        assert_eq!(short("ééé", 3), "ééé");
+        let cases = [(0, ""), (1, "…"), (2, "é…"), (3, "ééé"), (4, "ééé")];
+        for (most, expected) in cases {
+            assert_eq!(short("ééé", most), expected, "{most}");
+        }
     }
 
     #[test]

@@ -27,13 +27,14 @@ pub fn add(environment: &mut Environment<'static>, zone: &Zone) {
         Ok(moment(&at)?.unwrap_or_default().as_millis() / 1000)
     });
     environment.add_filter("span", |seconds: f64| -> String {
-        span(Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or_default())
+        // A span that has no room in a `Duration` is shown as the longest one.
+        span(Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX))
     });
     environment.add_filter("since", |to: Value, from: Value| -> Result<String, Error> {
         let (to, from) = (moment(&to)?, moment(&from)?);
         Ok(to.zip(from).map(|(to, from)| span(to.since(from))).unwrap_or_default())
     });
-    environment.add_filter("cut", |text: String, most: usize| -> String { cut(&text, most) });
+    environment.add_filter("cut", |text: String, most: usize| -> String { text::cut(&text, most) });
     environment.add_filter("fit", |text: String, most: usize| -> String { fit(&text, most) });
     environment.add_filter("slack", |text: String| -> String { by_line(&text, slack) });
     environment.add_filter("html", |text: String| -> String { by_line(&text, text::html) });
@@ -56,14 +57,6 @@ fn moment(value: &Value) -> Result<Option<Timestamp>, Error> {
     moment.map(Some).ok_or_else(|| invalid("not a time; times are fields such as timestamp".to_owned()))
 }
 
-/// The text, at most `most` characters long.
-fn cut(text: &str, most: usize) -> String {
-    match text.char_indices().nth(most) {
-        None => text.to_owned(),
-        Some(_) => text.chars().take(most.saturating_sub(1)).chain(['…']).collect(),
-    }
-}
-
 /// As many whole lines as `most` characters hold, and how many are left out.
 fn fit(text: &str, most: usize) -> String {
     if text.chars().count() <= most {
@@ -79,7 +72,7 @@ fn fit(text: &str, most: usize) -> String {
         taken += 1;
     }
     if taken == 0 {
-        return cut(text, most);
+        return text::cut(text, most);
     }
     format!("{}\n… {} lines more", lines[..taken].join("\n"), lines.len() - taken)
 }
@@ -116,7 +109,7 @@ mod tests {
         assert!(fitted.starts_with("unit 0\nunit 1\n") && fitted.ends_with(" lines more"), "{fitted}");
         assert_eq!(fit("short", 5), "short");
         assert_eq!(fit("a single long line", 5), "a si…");
-        assert_eq!(cut("éééé", 3), "éé…");
+        assert_eq!(fit("two\nlines", 0), "");
     }
 
     #[test]

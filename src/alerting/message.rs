@@ -26,7 +26,7 @@ mod template;
 mod timer;
 mod zone;
 
-pub use counts::{LabelCount, counts};
+pub use counts::{LabelCount, counts, line_of_rest, number};
 pub use csv::table;
 
 pub use examples::{Example, adversarial, without_labels};

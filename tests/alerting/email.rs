@@ -256,7 +256,7 @@ async fn a_storm_is_one_mail_with_counts_the_first_units_and_a_table_of_all() {
     let (text, rest) = data.split_once("text/html").unwrap();
     let (html, table) = rest.split_once("text/csv").unwrap();
     assert_eq!([text.matches("- detector ").count(), html.matches("<li><b>detector ").count()], [50, 50]);
-    for said in ["and 9950 more", "site=north 9 800, site=south 200", "units.csv lists all of them."] {
+    for said in ["and 9 950 more", "site=north 9 800, site=south 200", "units.csv lists all of them."] {
         assert!(text.contains(said) && html.contains(said), "{said}: {text}");
     }
     assert!(data.contains("filename=\"units.csv\""));

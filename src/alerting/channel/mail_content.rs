@@ -17,7 +17,9 @@
 use data_encoding::HEXLOWER;
 use ring::digest::{SHA256, digest};
 
-use crate::alerting::message::{MAX_LISTED, Message, MessageConfig, Section, lead, sections, table};
+use crate::alerting::message::{
+    MAX_LISTED, Message, MessageConfig, Section, lead, line_of_rest, number, sections, table,
+};
 use crate::alerting::put_off::id_of_all;
 use crate::alerting::text::{html, plain};
 use crate::clock::Timestamp;
@@ -112,7 +114,7 @@ fn render(
         let all = delivery.offline.len() + delivery.online.len();
         let said = match rows == all {
             true => format!("{TABLE_NAME} lists all of them."),
-            false => format!("{TABLE_NAME} lists the first {rows} of them."),
+            false => format!("{TABLE_NAME} lists the first {} of them.", number(rows as u64)),
         };
         text += &format!("\n{said}\n");
         page += &format!("<p>{said}</p>\n");
@@ -140,8 +142,9 @@ fn add(section: &Section, text: &mut String, page: &mut String) {
         *page += &format!("<li>{name}<br>\n{}</li>\n", html(&item.what));
     }
     if section.more > 0 {
-        *text += &format!("and {} more\n", section.more);
-        *page += &format!("<li>and {} more</li>\n", section.more);
+        let rest = line_of_rest(section.more);
+        *text += &format!("{rest}\n");
+        *page += &format!("<li>{rest}</li>\n");
     }
     *page += "</ul>\n";
 }

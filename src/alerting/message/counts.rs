@@ -102,6 +102,16 @@ pub fn number(number: u64) -> String {
     grouped
 }
 
+/// The last line of a list from which so many are left out: `and 1 948 more`.
+pub fn line_of_rest(count: usize) -> String {
+    format!("and {} more", number(count as u64))
+}
+
+/// The number of a [`line_of_rest`].
+pub fn of_rest(line: &str) -> Option<u64> {
+    line.strip_prefix("and ")?.strip_suffix(" more")?.replace(' ', "").parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -131,5 +141,6 @@ mod tests {
         assert_eq!(counts(&delivery), [], "few records are listed");
         let numbers = [0, 999, 1000, 9997, 1_234_567].map(number);
         assert_eq!(numbers, ["0", "999", "1 000", "9 997", "1 234 567"]);
+        assert_eq!([1, 1948].map(|count| of_rest(&line_of_rest(count))), [Some(1), Some(1948)]);
     }
 }

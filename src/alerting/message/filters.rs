@@ -6,12 +6,13 @@ use std::time::Duration;
 use minijinja::{Environment, Error, ErrorKind, Value};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
+use super::counts::{number, of_rest};
 use super::zone::{Zone, span};
 use crate::alerting::text;
 use crate::clock::{Timestamp, parse_moment};
 
 /// The room for the line that says how many lines are left out.
-const LINE_OF_REST: usize = 24;
+const LINE_OF_REST: usize = 32;
 
 /// Adds the filters. `zone` is that of the receiver.
 pub fn add(environment: &mut Environment<'static>, zone: &Zone) {
@@ -57,24 +58,39 @@ fn moment(value: &Value) -> Result<Option<Timestamp>, Error> {
     moment.map(Some).ok_or_else(|| invalid("not a time; times are fields such as timestamp".to_owned()))
 }
 
-/// As many whole lines as `most` characters hold, and how many are left out.
+/// As many whole lines as `most` characters hold, and how many are left out. The first line is cut if it alone is too
+/// long.
 fn fit(text: &str, most: usize) -> String {
     if text.chars().count() <= most {
         return text.to_owned();
     }
     let lines: Vec<&str> = text.lines().collect();
-    let (mut used, mut taken) = (LINE_OF_REST, 0);
-    for line in &lines {
-        used += line.chars().count() + 1;
-        if used > most {
-            break;
-        }
-        taken += 1;
-    }
-    if taken == 0 {
+    let Some(room) = most.checked_sub(LINE_OF_REST).filter(|room| *room > 0 && lines.len() > 1) else {
         return text::cut(text, most);
+    };
+    let mut used = 0;
+    let fits = |line: &&&str| {
+        used += line.chars().count() + 1;
+        used <= room
+    };
+    let taken = lines.iter().take_while(fits).count();
+    let (shown, rest) = match taken {
+        0 => (text::cut(lines[0], room), &lines[1..]),
+        taken => (lines[..taken].join("\n"), &lines[taken..]),
+    };
+    match rest.iter().map(|line| lines_of(line)).sum() {
+        0 => shown,
+        1 => format!("{shown}\n… 1 line more"),
+        count => format!("{shown}\n… {} lines more", number(count)),
     }
-    format!("{}\n… {} lines more", lines[..taken].join("\n"), lines.len() - taken)
+}
+
+/// How many lines a line stands for: `and 1 948 more` for all that it counts.
+fn lines_of(line: &str) -> u64 {
+    match line.trim() {
+        "" => 0,
+        line => of_rest(line).unwrap_or(1),
+    }
 }
 
 /// Escapes line by line: line breaks stay.
@@ -110,6 +126,24 @@ mod tests {
         assert_eq!(fit("short", 5), "short");
         assert_eq!(fit("a single long line", 5), "a si…");
         assert_eq!(fit("two\nlines", 0), "");
+        assert_eq!(fit(&format!("{}\nb\n\nc", "a".repeat(50)), 40), "aaaaaaa…\n… 2 lines more");
+    }
+
+    #[test]
+    fn the_number_of_lines_that_are_left_out_has_those_that_the_text_left_out() {
+        let listed = |count: usize| (0..count).map(|at| format!("unit {at:02}\n")).collect::<String>();
+        let cases = [
+            (listed(50) + "and 1 948 more", "… 1 995 lines more"),
+            (listed(50), "… 47 lines more"),
+            (listed(4) + &"x".repeat(30), "… 2 lines more"),
+            (listed(2) + "and no more units are there, which is good", "… 1 line more"),
+            (listed(2) + "and 99999999999999999999 more, more or less", "… 1 line more"),
+        ];
+        for (text, rest) in cases {
+            let fitted = fit(&text, 56);
+            assert_eq!(fitted.lines().last(), Some(rest), "{fitted}");
+            assert!(fitted.chars().count() <= 56 && fitted.starts_with("unit 00\nunit 01\n"), "{fitted}");
+        }
     }
 
     #[test]

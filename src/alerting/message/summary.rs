@@ -3,7 +3,7 @@
 //! A pure function of the delivery and the zone. The state comes first in the title, because a telephone shows only
 //! the beginning.
 
-use super::counts::{counts, lines, number};
+use super::counts::{counts, line_of_rest, lines, number};
 use super::data_loss;
 use super::incident;
 use super::links::Links;
@@ -277,7 +277,7 @@ pub fn text(sections: &[Section]) -> String {
         }
         lines.extend(section.items.iter().map(|item| format!("{}: {}", item.name, item.what)));
         if section.more > 0 {
-            lines.push(format!("and {} more", section.more));
+            lines.push(line_of_rest(section.more));
         }
     }
     lines.join("\n")

@@ -6,7 +6,7 @@ use crate::clock::Timestamp;
 use crate::presence::Labels;
 use crate::routing::alert::{ALERT_NAME, UNIT_OFFLINE, fingerprint};
 
-use super::message::{Action, Member, Message, MessageConfig, members};
+use super::message::{Action, Member, Message, MessageConfig, members, number};
 
 /// The name of the alert of a blindness of the fleet or of a kind.
 pub const BLIND: &str = "RollcallBlind";
@@ -76,6 +76,7 @@ pub fn alerts(message: &Message<'_>, config: &MessageConfig) -> Vec<Alert> {
 /// The alert that stands for all silences beyond the first `most`.
 pub fn mass_alert(receiver: &str, open: usize, most: usize, now: Timestamp, url: Option<String>) -> Alert {
     let labels = [(ALERT_NAME, MASS.to_owned()), ("receiver", receiver.to_owned())];
+    let [open, most] = [open, most].map(|count| number(count as u64));
     let summary = format!("OFFLINE: {open} units");
     let description = format!("{open} units are offline; the first {most} of them are alerts of their own");
     let annotations = [("summary", summary), ("description", description)];

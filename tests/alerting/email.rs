@@ -251,7 +251,7 @@ async fn a_storm_is_one_mail_with_counts_the_first_units_and_a_table_of_all() {
     else {
         panic!("two mails")
     };
-    assert_eq!(mail.header("Subject").unwrap(), "OFFLINE: 10000 detectors");
+    assert_eq!(mail.header("Subject").unwrap(), "OFFLINE: 10 000 detectors");
     let data = mail.data.replace("=\r\n", "").replace("=3D", "=");
     let (text, rest) = data.split_once("text/html").unwrap();
     let (html, table) = rest.split_once("text/csv").unwrap();

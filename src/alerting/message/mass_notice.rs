@@ -4,6 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::counts::number;
 use super::zone::Zone;
 use crate::alerting::text::word;
 use crate::clock::Timestamp;
@@ -67,9 +68,12 @@ impl MassNotice {
 
     pub fn title(&self, zone: &Zone) -> String {
         let MassNotice { offline, units, since, released, .. } = self;
+        let [offline, units] = [*offline, *units].map(number);
         match released {
             None => format!("MASS OFFLINE: {offline} of {units} units since {}", zone.show(*since)),
-            Some(over) => format!("MASS OFFLINE OVER: {} of {offline} units are still offline", over.offline),
+            Some(over) => {
+                format!("MASS OFFLINE OVER: {} of {offline} units are still offline", number(over.offline))
+            }
         }
     }
 
@@ -77,6 +81,7 @@ impl MassNotice {
     pub fn lines(&self, zone: &Zone) -> Vec<(String, String)> {
         let MassNotice { offline, units, since, until, released, values, broker, engine, hearing, .. } = self;
         let (since, until) = (zone.show(*since), zone.show(*until));
+        let [offline, units] = [*offline, *units].map(number);
         let line = |name: &str, what: String| (name.to_owned(), what);
         let mut lines = match released {
             None => vec![
@@ -99,7 +104,7 @@ impl MassNotice {
                 vec![
                     line(&format!("{offline} of {units} units"), format!("fell silent since {since}; {why}")),
                     line(
-                        &format!("{} are still offline", over.offline),
+                        &format!("{} are still offline", number(over.offline)),
                         "notifications of these units follow".to_owned(),
                     ),
                 ]

@@ -103,7 +103,7 @@ fn title_of_all(delivery: &Delivery, zone: &Zone) -> String {
     }
     let kind = one_kind(parts.iter().flat_map(|(_, records)| records).copied()).unwrap_or("several kinds");
     let counts: Vec<String> =
-        parts.iter().map(|(what, records)| format!("{what} {}", records.len())).collect();
+        parts.iter().map(|(what, records)| format!("{what} {}", number(records.len() as u64))).collect();
     format!("{}: {kind}{shared}", counts.join(", "))
 }
 
@@ -156,9 +156,9 @@ fn named(records: &[&OfflineRecord]) -> String {
     match records {
         [record] => format!("{} {}", record.kind, word(record.unit.as_str())),
         many => match one_kind(many.iter().copied()) {
-            Some(kind) if kind.ends_with('s') => format!("{} {kind}", many.len()),
-            Some(kind) => format!("{} {kind}s", many.len()),
-            None => format!("{} units", many.len()),
+            Some(kind) if kind.ends_with('s') => format!("{} {kind}", number(many.len() as u64)),
+            Some(kind) => format!("{} {kind}s", number(many.len() as u64)),
+            None => format!("{} units", number(many.len() as u64)),
         },
     }
 }
@@ -299,7 +299,7 @@ fn blindness(delivery: &Delivery, interval: &Interval, zone: &Zone) -> Item {
 fn section(title: &str, most: usize, items: impl ExactSizeIterator<Item = Item>) -> Section {
     let count = items.len();
     Section {
-        title: format!("{title} ({count})"),
+        title: format!("{title} ({})", number(count as u64)),
         items: items.take(most).collect(),
         more: count.saturating_sub(most),
     }

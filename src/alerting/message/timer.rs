@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::counts::number;
 use super::examples::Example;
 use super::zone::{Zone, span};
 use crate::alerting::text::{short, word};
@@ -40,7 +41,7 @@ pub(super) fn title(delivery: &Delivery) -> Option<String> {
     match &delivery.timers[..] {
         [] => None,
         [timer] => Some(title_of(timer)),
-        many => Some(format!("TIMER: {} timers", many.len())),
+        many => Some(format!("TIMER: {} timers", number(many.len() as u64))),
     }
 }
 

@@ -14,6 +14,7 @@ use crate::store::{Delivery, Group, MeantFor};
 mod counts;
 mod csv;
 mod data_loss;
+mod ended;
 mod examples;
 mod filters;
 mod incident;

@@ -88,7 +88,7 @@ async fn most_units_of_a_site_are_one_incident_for_every_receiver_and_its_end_is
     let subject = letter.header("Subject").unwrap();
     assert!(
         subject.starts_with("BACK: site north, 18 units, offline for ")
-            && subject.ends_with("; 1 still silent"),
+            && subject.ends_with(", 2 still offline"),
         "{subject}"
     );
     world.hear_at("north", &north[17..18]).await;

@@ -1,8 +1,10 @@
 //! One incident for one cause, in words: most units that share a label fell silent together.
 
 use super::counts::number;
+use super::ended::Ended;
 use super::zone::{Zone, span};
 use crate::alerting::text::word;
+use crate::clock::Timestamp;
 use crate::presence::{Incident, OfflineRecord};
 use crate::store::Delivery;
 
@@ -19,37 +21,61 @@ pub fn covered<'a>(
     records.iter().partition(|record| incident.covers(record))
 }
 
-/// The title of a message, if it is about the incident: one that is new, or over while nothing else is offline.
+/// The title of a message, if it is about the incident: one that is new, or over while no other silence is in the
+/// message. Units that are offline and not in the message are not in it.
 pub fn title(delivery: &Delivery) -> Option<String> {
     let incident = delivery.situation.incident.as_ref()?;
     if is_new(incident, delivery) {
-        let (others, back) =
-            (covered(incident, &delivery.offline).1.len() as u64, delivery.online.len() as u64);
-        let others = match others {
-            0 => String::new(),
-            1 => ", 1 other".to_owned(),
-            others => format!(", {} others", number(others)),
-        };
-        let back = if back > 0 { format!(", BACK {}", number(back)) } else { String::new() };
-        return Some(format!("OFFLINE: {}{others}{back}", of_all(incident)));
+        let others = others(covered(incident, &delivery.offline).1.len());
+        let ended = counted(Ended::of(&delivery.online));
+        return Some(format!("OFFLINE: {}{others}{ended}", of_all(incident)));
     }
-    let is_over = incident.until.is_some() && delivery.offline.is_empty();
-    is_over.then(|| format!("BACK: {}, {}", place(incident), outage(incident)))
+    let until = incident.until.filter(|_| delivery.offline.is_empty())?;
+    let mut ended = Ended::of(covered(incident, &delivery.online).1);
+    let others = others(std::mem::take(&mut ended.back).len());
+    Some(format!("{}{}", of_end(incident, until, &others), counted(ended)))
 }
 
 /// The incident by itself, as a title.
 pub fn summary(incident: &Incident) -> String {
     match incident.until {
         None => format!("OFFLINE: {}", of_all(incident)),
-        Some(_) => format!("BACK: {}, {}", place(incident), outage(incident)),
+        Some(until) => format!("{}{}", of_end(incident, until, ""), still_silent(incident)),
     }
+}
+
+/// `BACK: site north, 312 units, 10 others, offline for 7m 3s`.
+fn of_end(incident: &Incident, until: Timestamp, others: &str) -> String {
+    let place = place(incident);
+    match incident.offline {
+        0 => format!("REMOVED: every offline unit at {place}{others}"),
+        offline => format!("BACK: {place}, {}{others}{}", units(offline), length(incident, until)),
+    }
+}
+
+/// `, 10 others`.
+fn others(count: usize) -> String {
+    match count as u64 {
+        0 => String::new(),
+        1 => ", 1 other".to_owned(),
+        count => format!(", {} others", number(count)),
+    }
+}
+
+/// `, BACK 3, REMOVED 1`.
+fn counted(ended: Ended<'_>) -> String {
+    ended.into_parts().map(|(what, records)| format!(", {what} {}", number(records.len() as u64))).collect()
 }
 
 /// `312 of 320 units at site north offline since 10:02 UTC; gateway gw-7 first`, or how the incident goes on or ends.
 pub fn line(incident: &Incident, delivery: &Delivery, zone: &Zone) -> String {
     let since = zone.show_near(incident.since, delivery.sealed_at);
-    if incident.until.is_some() {
-        return format!("{} is back: {}", place(incident), outage(incident));
+    if let Some(until) = incident.until {
+        let (place, still) = (place(incident), still_silent(incident));
+        return match incident.offline {
+            0 => format!("{place}: every unit that was offline is removed"),
+            offline => format!("{place} is back: {}{}{still}", units(offline), length(incident, until)),
+        };
     }
     if is_new(incident, delivery) {
         let first = &incident.first;
@@ -70,12 +96,20 @@ pub fn place(incident: &Incident) -> String {
     format!("{} {}", word(&incident.label), word(&incident.value))
 }
 
-/// `312 units, offline for 7m 3s; 2 still silent`.
-fn outage(incident: &Incident) -> String {
-    let length = incident.until.map(|until| span(until.since(incident.since))).unwrap_or_default();
-    let still = match incident.still_offline {
+/// `312 units`.
+fn units(count: u64) -> String {
+    if count == 1 { "1 unit".to_owned() } else { format!("{} units", number(count)) }
+}
+
+/// `, offline for 7m 3s`.
+fn length(incident: &Incident, until: Timestamp) -> String {
+    format!(", offline for {}", span(until.since(incident.since)))
+}
+
+/// `; 2 still silent`.
+fn still_silent(incident: &Incident) -> String {
+    match incident.still_offline {
         0 => String::new(),
         still => format!("; {} still silent", number(still)),
-    };
-    format!("{} units, offline for {length}{still}", number(incident.offline))
+    }
 }

@@ -5,6 +5,7 @@
 
 use super::counts::{counts, line_of_rest, lines, number};
 use super::data_loss;
+use super::ended::Ended;
 use super::incident;
 use super::links::Links;
 use super::mass_notice::MassNotice;
@@ -42,18 +43,20 @@ pub struct Item {
     pub link: Option<String>,
 }
 
-/// The title of a message, without line breaks.
+/// The title of a message, without line breaks. One that is too long is cut before its end, which says what is not
+/// over.
 pub fn title(delivery: &Delivery, zone: &Zone) -> String {
-    short(&full_title(delivery, zone), MAX_TITLE)
+    let reminder = if delivery.reminder { "REMINDER: " } else { "" };
+    let title = incident::title(delivery).unwrap_or_else(|| title_of_all(delivery, zone));
+    let end = end_of_title(delivery, zone);
+    let room = MAX_TITLE.saturating_sub(end.chars().count());
+    short(&format!("{}{end}", short(&format!("{reminder}{title}"), room)), MAX_TITLE)
 }
 
-fn full_title(delivery: &Delivery, zone: &Zone) -> String {
-    let reminder = if delivery.reminder { "REMINDER: " } else { "" };
-    if let Some(title) = incident::title(delivery) {
-        return format!("{reminder}{title}");
-    }
-    let still = match others_offline(delivery) {
-        Some(_) => format!(", {} still offline", number(delivery.situation.lasting.unwrap_or_default())),
+/// `, 20 still offline (meant for hook, down since 10:02)`.
+fn end_of_title(delivery: &Delivery, zone: &Zone) -> String {
+    let still = match still_offline(delivery) {
+        Some(count) => format!(", {} still offline", number(count)),
         None => String::new(),
     };
     let meant_for = match &delivery.meant_for {
@@ -62,7 +65,7 @@ fn full_title(delivery: &Delivery, zone: &Zone) -> String {
         }
         None => String::new(),
     };
-    format!("{reminder}{}{still}{meant_for}", title_of_all(delivery, zone))
+    format!("{still}{meant_for}")
 }
 
 fn title_of_all(delivery: &Delivery, zone: &Zone) -> String {
@@ -84,20 +87,14 @@ fn title_of_all(delivery: &Delivery, zone: &Zone) -> String {
         return format!("HEARING AGAIN: {} could be heard for {}", nothing(delivery), span(blind));
     }
     let shared = shared(&delivery.group.labels);
-    let Ended { back, stable, unwatched } = Ended::of(online);
+    let mut ended = Ended::of(online);
     let (flapping, offline): (Vec<_>, Vec<_>) = offline.iter().partition(|record| record.is_flapping());
     // A unit that is offline and flaps no more is there already.
     let is_named = |one: &OfflineRecord| offline.iter().any(|record| record.id.unit == one.id.unit);
-    let stable = stable.into_iter().filter(|one| !is_named(one)).collect();
-    let parts = [
-        ("FLAPPING", flapping),
-        ("OFFLINE", offline.clone()),
-        ("BACK", back),
-        ("STABLE", stable),
-        ("NO LONGER WATCHED", unwatched),
-    ];
-    let parts: Vec<(&str, Vec<&OfflineRecord>)> =
-        parts.into_iter().filter(|(_, records)| !records.is_empty()).collect();
+    ended.stable.retain(|one| !is_named(one));
+    let begun = [("FLAPPING", flapping), ("OFFLINE", offline.clone())].into_iter();
+    let begun = begun.filter(|(_, records)| !records.is_empty());
+    let parts: Vec<(&str, Vec<&OfflineRecord>)> = begun.chain(ended.into_parts()).collect();
     if let [(what, records)] = &parts[..] {
         return format!("{what}: {}{shared}", named(records));
     }
@@ -115,7 +112,8 @@ pub fn title_of(record: &OfflineRecord) -> String {
         Some(Closing::Stable) => "STABLE",
         Some(Closing::StableOffline) => "STABLE, OFFLINE",
         Some(Closing::KindRemoved) => "NO LONGER WATCHED",
-        Some(_) => "BACK",
+        Some(Closing::Removed) => "REMOVED",
+        Some(Closing::Return | Closing::Policy) => "BACK",
     };
     short(&format!("{what}: {}", unit(record)), MAX_TITLE)
 }
@@ -131,24 +129,6 @@ pub fn text_of(record: &OfflineRecord, zone: &Zone) -> String {
 /// `nothing`, or `nothing of kind detector`: the subject of a blindness.
 fn nothing(delivery: &Delivery) -> String {
     group::of_kind(delivery).map_or("nothing".to_owned(), |(kind, _)| format!("nothing of kind {kind}"))
-}
-
-/// The closed records of a message.
-struct Ended<'a> {
-    back: Vec<&'a OfflineRecord>,
-    /// The episodes of units that flap no more.
-    stable: Vec<&'a OfflineRecord>,
-    /// Closed because their kind was removed.
-    unwatched: Vec<&'a OfflineRecord>,
-}
-
-impl Ended<'_> {
-    fn of(records: &[OfflineRecord]) -> Ended<'_> {
-        let (stable, records): (Vec<_>, Vec<_>) = records.iter().partition(|record| record.is_flapping());
-        let (unwatched, back) =
-            records.into_iter().partition(|record| record.closed_by == Some(Closing::KindRemoved));
-        Ended { back, stable, unwatched }
-    }
 }
 
 /// `detector unit-7`, `3 detectors` or `3 units`.
@@ -190,6 +170,16 @@ fn others_offline(delivery: &Delivery) -> Option<u64> {
     lasting.checked_sub(delivery.offline.len() as u64).filter(|others| *others > 0)
 }
 
+/// How many units are offline, if they are more than those of the message. A digest knows only those of its incident.
+fn still_offline(delivery: &Delivery) -> Option<u64> {
+    let situation = &delivery.situation;
+    let of_incident = || {
+        let over = situation.incident.as_ref().filter(|one| one.until.is_some() && one.still_offline > 0);
+        over.filter(|_| situation.lasting.is_none()).map(|over| over.still_offline)
+    };
+    others_offline(delivery).and(situation.lasting).or_else(of_incident)
+}
+
 /// The lines before the sections: the count of merged notifications, the incident, the change since the message before,
 /// and the counts by label.
 pub fn lead(delivery: &Delivery, zone: &Zone) -> Vec<String> {
@@ -204,14 +194,21 @@ pub fn lead(delivery: &Delivery, zone: &Zone) -> Vec<String> {
 
 /// `3 more, 2 back since 10:02 UTC; 9 997 still offline`; `None` if the message is the first of a storm.
 fn change(delivery: &Delivery, zone: &Zone) -> Option<String> {
-    let still = match (others_offline(delivery), delivery.online.len() > 1) {
+    let Ended { back, unwatched, removed, .. } = Ended::of(&delivery.online);
+    let still = match (others_offline(delivery), delivery.online.len()) {
         (Some(_), _) => format!("{} still offline", number(delivery.situation.lasting?)),
-        (None, true) if delivery.situation.lasting == Some(0) => "all are back".to_owned(),
+        (None, 2..) if delivery.situation.lasting == Some(0) => match back.len() == delivery.online.len() {
+            true => "all are back".to_owned(),
+            false => "no unit is offline".to_owned(),
+        },
         _ => return None,
     };
-    let Ended { back, unwatched, .. } = Ended::of(&delivery.online);
-    let more =
-        [(delivery.offline.len(), "more"), (back.len(), "back"), (unwatched.len(), "no longer watched")];
+    let more = [
+        (delivery.offline.len(), "more"),
+        (back.len(), "back"),
+        (unwatched.len(), "no longer watched"),
+        (removed.len(), "removed"),
+    ];
     let more = more.iter().filter(|(count, _)| *count > 0);
     let more: Vec<String> = more.map(|(count, what)| format!("{} {what}", number(*count as u64))).collect();
     let since =
@@ -238,7 +235,7 @@ pub fn sections(delivery: &Delivery, zone: &Zone, links: &Links) -> Vec<Section>
         what: text_of(record, zone),
         link: links.unit(record),
     };
-    let Ended { back, stable, unwatched } = Ended::of(&delivery.online);
+    let Ended { back, stable, unwatched, removed } = Ended::of(&delivery.online);
     let meant_for = delivery.meant_for.iter().map(|MeantFor { receiver, since }| Item {
         name: format!("Meant for receiver {receiver}"),
         what: format!("which has been down since {}, and gets it when it is back", zone.show(*since)),
@@ -264,6 +261,7 @@ pub fn sections(delivery: &Delivery, zone: &Zone, links: &Links) -> Vec<Section>
         section("Back", MAX_LISTED, back.into_iter().map(of_record)),
         section("Stable", MAX_LISTED, stable.into_iter().map(of_record)),
         section("No longer watched", MAX_LISTED, unwatched.into_iter().map(of_record)),
+        section("Removed", MAX_LISTED, removed.into_iter().map(of_record)),
     ];
     sections.into_iter().filter(|section| !section.items.is_empty()).collect()
 }
@@ -344,7 +342,8 @@ fn ending(record: &OfflineRecord, zone: &Zone) -> String {
         Some(Closing::KindRemoved) => format!("its kind is not configured any more, closed {at}"),
     };
     let since = zone.show(record.deadline);
-    format!("{ended}, was offline since {since} ({})", span(moment.since(record.deadline)))
+    let was = if record.is_flapping() { "flapping" } else { "offline" };
+    format!("{ended}, was {was} since {since} ({})", span(moment.since(record.deadline)))
 }
 
 /// How a unit is after an episode of flapping.
@@ -352,3 +351,6 @@ fn stable(state: &str, record: &OfflineRecord, zone: &Zone) -> String {
     let [at, since] = [record.back_at.unwrap_or(record.deadline), record.deadline].map(|at| zone.show(at));
     format!("stable, {state} since {at}, was flapping since {since}")
 }
+
+#[cfg(test)]
+mod tests;

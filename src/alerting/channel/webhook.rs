@@ -331,7 +331,7 @@ mod tests {
                 "a unit may lack any label",
             ),
             (with_template(r#"{"text": "{{ title }}"}"#, &[], ""), "tojson"),
-            (with_template("{}", &[("x state", "")], ""), "no name of a header"),
+            (with_template("{}", &[("x state", "")], ""), "is not a name of a header"),
             (with_template("{}", &[("webhook-id", "1")], ""), "is set by Rollcall"),
             (with_template("{}", &[("x-state", "{{ stat }}")], ""), "headers.x-state, line 1: "),
             (with_template("{}", &[], "FETCH"), "write one of POST, PUT, PATCH, GET"),

@@ -34,7 +34,7 @@ pub fn teams() -> Value {
                 "body": [{
                     "type": "=TextBlock",
                     "text": "text<=20000",
-                    "color?": "=Attention|Good|Accent|Default",
+                    "color?": "=Attention|Good|Accent|Warning|Default",
                     "size?": "=Small|Default|Medium|Large|ExtraLarge",
                     "weight?": "=Lighter|Default|Bolder",
                     "wrap": "bool",

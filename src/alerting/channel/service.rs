@@ -249,3 +249,6 @@ impl Channel for ServiceChannel {
         Ok(bodies.collect::<Result<Vec<String>, String>>()?.join("\n"))
     }
 }
+
+#[cfg(test)]
+mod tests;

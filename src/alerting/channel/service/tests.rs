@@ -1,0 +1,52 @@
+use super::*;
+use crate::store::GroupContext;
+
+fn opened(name: &str, title: &str, text: &str) -> Result<ServiceChannel, String> {
+    let service = SERVICES.iter().find(|service| service.name == name).unwrap();
+    let value = |option: &ServiceOption| match (option.name, option.default) {
+        ("url", "") => "https://example.org/".to_owned(),
+        ("chat_id", _) => "-100123".to_owned(),
+        (_, "") if option.is_required => "x".to_owned(),
+        (_, default) => default.to_owned(),
+    };
+    let options = service.options.iter().map(|option| (option.name, value(option))).collect();
+    let (title, text) = (title.to_owned(), text.to_owned());
+    let config = ServiceConfig { service, options, title, text, http: HttpConfig::default() };
+    ServiceChannel::new("hook", &config, &MessageConfig::default())
+}
+
+/// The bodies of a delivery's requests.
+fn bodies(channel: &ServiceChannel, delivery: &Delivery) -> Vec<Value> {
+    let data = channel.data(&Message::new(delivery)).into_iter();
+    let body = |data| channel.request(data, &channel.options).unwrap().body;
+    data.map(|data| serde_json::from_str(&body(data)).unwrap()).collect()
+}
+
+#[test]
+fn a_return_is_no_all_clear_while_units_of_the_group_are_offline() {
+    let places = [
+        ("slack", "/attachments/0/color", ["#c62828", "#ef6c00", "#2e7d32"].map(Value::from)),
+        ("discord", "/embeds/0/color", [0x00c6_2828, 0x00ef_6c00, 0x002e_7d32].map(Value::from)),
+        ("teams", "/attachments/0/content/body/0/color", ["Attention", "Warning", "Good"].map(Value::from)),
+        (
+            "ntfy",
+            "/tags/0",
+            ["rotating_light", "hourglass_flowing_sand", "white_check_mark"].map(Value::from),
+        ),
+    ];
+    for (name, place, [firing, partly, over]) in places {
+        let channel = opened(name, "", "").unwrap();
+        let cases = [
+            (Example::Offline, Some(3), &firing),
+            (Example::Recovery, Some(2), &partly),
+            (Example::Recovery, Some(0), &over),
+            (Example::Recovery, None, &over),
+        ];
+        for (example, lasting, expected) in cases {
+            let mut delivery = example.delivery("hook");
+            delivery.situation = GroupContext { lasting, ..GroupContext::default() };
+            let body = bodies(&channel, &delivery).remove(0);
+            assert_eq!(body.pointer(place), Some(expected), "{name} {example:?} {lasting:?}");
+        }
+    }
+}

@@ -50,3 +50,17 @@ fn a_return_is_no_all_clear_while_units_of_the_group_are_offline() {
         }
     }
 }
+
+#[test]
+fn an_alert_without_a_unit_has_no_empty_fields() {
+    let channel = opened("pagerduty", "", "").unwrap();
+    for example in Example::ALL {
+        for body in bodies(&channel, &example.delivery("hook")) {
+            let Some(payload) = body["payload"].as_object() else { continue };
+            let empty: Vec<&String> = payload.keys().filter(|name| payload[*name].is_null()).collect();
+            assert_eq!(empty, [""; 0], "{example:?}");
+        }
+    }
+    let payload = &bodies(&channel, &Example::Offline.delivery("hook"))[0]["payload"];
+    assert_eq!([&payload["component"], &payload["class"]], ["pump-7", "detector"]);
+}

@@ -24,7 +24,7 @@ struct Payload<'a> {
     truncated_alerts: usize,
     status: &'static str,
     receiver: &'a str,
-    group_labels: &'a Labels,
+    group_labels: Labels,
     common_labels: Labels,
     common_annotations: Labels,
     #[serde(rename = "externalURL")]
@@ -70,14 +70,19 @@ fn payload_within(message: &Message<'_>, config: &MessageConfig, mut room: Optio
     let fits = fitting(&alerts, &mut room);
     let truncated_alerts = alerts.len() - fits;
     alerts.truncate(fits);
+    let common_labels = common(alerts.iter().map(|alert| &alert.labels));
+    // A part of the common ones, as in Alertmanager: what a loss of data concerns, for one, is a label of no alert.
+    let is_common = |&(name, value): &(&String, &String)| common_labels.get(name) == Some(value);
+    let group_labels = message.group().iter().filter(is_common);
+    let group_labels = group_labels.map(|(name, value)| (name.clone(), value.clone())).collect();
     let payload = Payload {
         version: "4",
         group_key: delivery.group_key(),
         truncated_alerts,
         status: if is_firing { FIRING } else { RESOLVED },
         receiver: &delivery.receiver,
-        group_labels: message.group(),
-        common_labels: common(alerts.iter().map(|alert| &alert.labels)),
+        group_labels,
+        common_labels,
         common_annotations: common(alerts.iter().map(|alert| &alert.annotations)),
         external_url: config.links.home_page().unwrap_or_default(),
         alerts,
@@ -92,4 +97,43 @@ fn common<'a>(mut all: impl Iterator<Item = &'a Labels>) -> Labels {
         common.retain(|name, value| labels.get(name) == Some(value));
     }
     common
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+    use crate::alerting::group::{TOPICS, group_of_kind};
+    use crate::alerting::message::{Example, adversarial, without_labels};
+    use crate::store::Delivery;
+
+    #[test]
+    fn the_labels_of_the_group_are_a_part_of_those_that_all_alerts_have() {
+        let of_kind = Delivery {
+            group: group_of_kind(&"detector".parse().unwrap(), &["fleet/+".to_owned()]),
+            ..Example::Blind.delivery("hook")
+        };
+        assert!(of_kind.group.labels.contains_key(TOPICS));
+        let examples = Example::ALL.map(|example| example.delivery("hook"));
+        let others = without_labels("hook").into_iter().chain([of_kind, adversarial("hook")]);
+        for delivery in examples.into_iter().chain(others) {
+            let payload = payload(&Message::new(&delivery), &MessageConfig::default());
+            let payload: Value = serde_json::from_str(&payload).unwrap();
+            let labels = |name: &str| -> BTreeMap<String, String> {
+                serde_json::from_value(payload[name].clone()).unwrap()
+            };
+            let common = labels("commonLabels");
+            for (name, value) in labels("groupLabels") {
+                assert_eq!(common.get(&name), Some(&value), "{name} of {}", delivery.id);
+            }
+        }
+    }
+
+    #[test]
+    fn the_labels_of_a_group_of_units_are_there() {
+        let payload = payload(&Message::new(&Example::Storm.delivery("hook")), &MessageConfig::default());
+        let payload: Value = serde_json::from_str(&payload).unwrap();
+        assert_eq!(payload["groupLabels"], serde_json::json!({"kind": "detector", "site": "north"}));
+    }
 }

@@ -8,13 +8,15 @@ use serde_json::{Value, json};
 
 /// docs.slack.dev: incoming webhooks, secondary attachments, section blocks.
 pub fn slack() -> Value {
-    let text = |kinds: &str, most: &str| json!({"type": kinds, "text": most, "verbatim?": "bool"});
+    let text = json!({"type": "=mrkdwn|plain_text", "text": "text<=3000", "emoji?": "bool"});
+    let section = json!({"type": "=section", "text": text});
     json!({
         "text": "text<=4000",
+        "blocks": [section],
         "attachments": [{
             "color": "text<=7",
             "fallback": "text",
-            "blocks": [{"type": "=section", "text": text("=mrkdwn", "text<=3000")}],
+            "blocks": [section],
         }],
     })
 }

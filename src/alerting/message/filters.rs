@@ -38,6 +38,7 @@ pub fn add(environment: &mut Environment<'static>, zone: &Zone) {
     environment.add_filter("cut", |text: String, most: usize| -> String { text::cut(&text, most) });
     environment.add_filter("fit", |text: String, most: usize| -> String { fit(&text, most) });
     environment.add_filter("slack", |text: String| -> String { by_line(&text, slack) });
+    environment.add_filter("slack_plain", |text: String| -> String { by_line(&text, slack_plain) });
     environment.add_filter("html", |text: String| -> String { by_line(&text, text::html) });
     environment.add_filter("markdown", |text: String| -> String { by_line(&text, markdown) });
     environment.add_filter("urlencode", |text: String| -> String {
@@ -98,8 +99,41 @@ fn by_line(text: &str, escape: fn(&str) -> String) -> String {
     text.split('\n').map(escape).collect::<Vec<String>>().join("\n")
 }
 
-fn slack(line: &str) -> String {
+/// Within an object of the type `plain_text`.
+fn slack_plain(line: &str) -> String {
     text::plain(line).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+/// Within mrkdwn. Slack has no escape for its signs, so a zero-width space stands before one that could begin or end
+/// something. Within words, as in `pump_7`, it stands nowhere: the name can be copied.
+fn slack(line: &str) -> String {
+    const APART: char = '\u{200b}';
+    let line = slack_plain(line);
+    let mut safe = String::with_capacity(line.len());
+    // A line that begins so is a quotation.
+    safe.extend(line.starts_with("&gt;").then_some(APART));
+    let mut before = ' ';
+    for (at, c) in line.char_indices() {
+        let rest = &line[at + c.len_utf8()..];
+        let is_in_word = || before.is_alphanumeric() && rest.starts_with(char::is_alphanumeric);
+        if c == '`' || matches!(c, '*' | '_' | '~') && !is_in_word() {
+            safe.push(APART);
+        }
+        safe.push(c);
+        if c == ':' && is_emoji(rest, before) {
+            safe.push(APART);
+        }
+        before = c;
+    }
+    safe
+}
+
+/// Whether a colon begins the name of an emoji, such as `:fire:`. The minutes of `10:02:05` are none.
+fn is_emoji(rest: &str, before: char) -> bool {
+    let Some((name, _)) = rest.split_once(':') else { return false };
+    let is_time = before.is_ascii_digit() && name.bytes().all(|byte| byte.is_ascii_digit());
+    let is_sign = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '+' | '\'');
+    !name.is_empty() && name.chars().all(is_sign) && !is_time
 }
 
 fn markdown(line: &str) -> String {
@@ -149,7 +183,27 @@ mod tests {
     #[test]
     fn text_stays_text_within_another_language() {
         assert_eq!(by_line("a <b>\n& c", slack), "a &lt;b&gt;\n&amp; c");
+        assert_eq!(by_line("_a_ <b>\n& :c:", slack_plain), "_a_ &lt;b&gt;\n&amp; :c:");
         assert_eq!(by_line("<b>\n*", text::html), "&lt;b&gt;\n*");
         assert_eq!(by_line("pump_7 [x](y)\n@all", markdown), "pump\\_7 \\[x\\](y)\n\\@all");
+    }
+
+    #[test]
+    fn no_name_is_formatted_by_slack_and_ordinary_ones_stay_as_they_are() {
+        let same = ["pump_7", "a*b", "10:02:05 UTC", "aa:bb", "http://a", "hall: b"];
+        for name in same {
+            assert_eq!(slack(name), name);
+        }
+        let cases = [
+            ("_gw_", "\u{200b}_gw\u{200b}_"),
+            ("det *gw*", "det \u{200b}*gw\u{200b}*"),
+            ("~gw~", "\u{200b}~gw\u{200b}~"),
+            ("a`b`c", "a\u{200b}`b\u{200b}`c"),
+            (":fire: :+1: :100:", ":\u{200b}fire: :\u{200b}+1: :\u{200b}100:"),
+            ("> a", "\u{200b}&gt; a"),
+        ];
+        for (name, expected) in cases {
+            assert_eq!(slack(name), expected, "{name}");
+        }
     }
 }

@@ -64,3 +64,18 @@ fn an_alert_without_a_unit_has_no_empty_fields() {
     let payload = &bodies(&channel, &Example::Offline.delivery("hook"))[0]["payload"];
     assert_eq!([&payload["component"], &payload["class"]], ["pump-7", "detector"]);
 }
+
+#[test]
+fn slack_shows_names_as_they_are() {
+    let mut delivery = Example::Offline.delivery("hook");
+    delivery.offline[0].unit = "*_~`x`~_*:fire:<&>".parse().unwrap();
+    let body = bodies(&opened("slack", "", "").unwrap(), &delivery).remove(0);
+    for place in ["/blocks/0", "/attachments/0/blocks/0"] {
+        let text = body.pointer(&format!("{place}/text")).unwrap();
+        assert_eq!([&text["type"], &text["emoji"]], [&json!("plain_text"), &json!(false)]);
+        let shown = text["text"].as_str().unwrap();
+        assert!(shown.contains("*_~`x`~_*:fire:&lt;&amp;&gt;"), "{shown}");
+    }
+    // The notification of a telephone has no such type.
+    assert!(body["text"].as_str().unwrap().contains("\u{200b}*"), "{body}");
+}

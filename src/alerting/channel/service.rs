@@ -108,6 +108,13 @@ impl ServiceChannel {
         // The first and the last one have every action.
         let data = self.data(message);
         for data in [data.first(), data.last()].into_iter().flatten() {
+            if self.own("title", data)?.is_some_and(|title| title.is_empty()) {
+                let title = &data["title"];
+                return Err(format!(
+                    "title: its result is empty instead of {title}; write a title for every message, such as {{{{ title \
+                     }}}}"
+                ));
+            }
             let request = self.request(data.clone(), &self.options)?;
             serde_json::from_str::<Value>(&request.body)
                 .map_err(|error| format!("body: its result is not JSON ({error})"))?;
@@ -139,14 +146,27 @@ impl ServiceChannel {
         data.collect()
     }
 
+    /// The result of the operator's template with that name, if there is one; empty if it has only white space.
+    fn own(&self, name: &str, data: &Value) -> Result<Option<String>, String> {
+        if !(if name == "title" { self.has_title } else { self.has_text }) {
+            return Ok(None);
+        }
+        let text = self.templates.render(name, data)?;
+        Ok(Some(if text.trim().is_empty() { String::new() } else { text }))
+    }
+
     /// The request with this data. The templates of the operator do not see the options, which hold secrets.
     fn request(&self, mut data: Value, options: &Value) -> Result<Request, String> {
-        let title = self.has_title.then(|| self.templates.render("title", &data)).transpose()?;
-        let text = self.has_text.then(|| self.templates.render("text", &data)).transpose()?;
-        for (name, value) in [("title", title), ("text", text)] {
-            if let Some(value) = value {
-                data[name] = json!(value);
-            }
+        let (title, text) = (self.own("title", &data)?, self.own("text", &data)?);
+        if let Some(title) = title.filter(|title| !title.is_empty()) {
+            data["title"] = json!(title);
+        }
+        if let Some(text) = text {
+            data["text"] = json!(text);
+        }
+        // Services refuse a message without a text.
+        if data["text"] == "" {
+            data["text"] = data["title"].clone();
         }
         data["options"] = options.clone();
         let url = self.templates.render("url", &data)?;

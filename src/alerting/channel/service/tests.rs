@@ -79,3 +79,66 @@ fn slack_shows_names_as_they_are() {
     // The notification of a telephone has no such type.
     assert!(body["text"].as_str().unwrap().contains("\u{200b}*"), "{body}");
 }
+
+/// Where the services have texts of an operator, and how many characters they take there.
+const PLACES: [(&str, &[(&str, usize)]); 8] = [
+    ("slack", &[("/text", 4000), ("/blocks/0/text/text", 3000), ("/attachments/0/blocks/0/text/text", 3000)]),
+    ("discord", &[("/embeds/0/title", 256), ("/embeds/0/description", 4096)]),
+    ("ntfy", &[("/title", 250), ("/message", 1024)]),
+    ("opsgenie", &[("/message", 130), ("/description", 15_000)]),
+    ("pagerduty", &[("/payload/summary", 1024), ("/payload/custom_details/text", 20_000)]),
+    ("pushover", &[("/title", 250), ("/message", 1024)]),
+    // Its tags do not count.
+    ("telegram", &[("/text", 4096)]),
+    ("teams", &[("/attachments/0/content/body/0/text", 400), ("/attachments/0/content/body/1/text", 8000)]),
+];
+
+#[test]
+fn no_template_of_an_operator_makes_a_message_that_is_too_long() {
+    // Without line breaks, with many, and with signs that need most bytes.
+    let texts = [
+        "{{ title }} {{ text }} {{ text }} {{ text }}",
+        "{% for one in offline %}{{ one.unit }}\n{% endfor %}",
+        "{{ '<\\'😀' * 9000 }}",
+    ];
+    for (name, places) in PLACES {
+        for text in texts {
+            let channel = opened(name, &format!("{{{{ title }}}} {text}"), text).unwrap();
+            for body in bodies(&channel, &Example::Storm.delivery("hook")) {
+                for (place, most) in places {
+                    let Some(text) = body.pointer(place).and_then(Value::as_str) else { continue };
+                    let text = text.replace("<b>", "").replace("</b>", "");
+                    let count = text.replace("&lt;", "<").replace("&#39;", "'").chars().count();
+                    assert!(count <= *most && count > 0, "{name}{place} of {text} has {count}");
+                }
+                assert!(body.to_string().len() <= 512 << 10, "{name}");
+            }
+        }
+    }
+    let teams = opened("teams", texts[2], texts[2]).unwrap();
+    let data = teams.data(&Message::new(&Example::Storm.delivery("hook"))).remove(0);
+    let length = teams.request(data, &teams.options).unwrap().body.len();
+    assert!(length <= 28 << 10, "teams takes 28 KB a card, and this one has {length}");
+}
+
+#[test]
+fn a_text_that_is_empty_is_the_title_and_a_title_is_never_empty() {
+    let on_return = "{% if status == 'firing' %}{{ text }}{% endif %} ";
+    for (name, places) in PLACES {
+        let channel = opened(name, "", on_return).unwrap();
+        for body in bodies(&channel, &Example::Recovery.delivery("hook")) {
+            for (place, _) in places {
+                let Some(text) = body.pointer(place).and_then(Value::as_str) else { continue };
+                assert!(text.contains("BACK: detector pump"), "{name}{place}: {text}");
+            }
+        }
+        let why = opened(name, on_return, "").err().expect(name);
+        assert!(why.starts_with("title: its result is empty instead of \"BACK: detector pump-7"), "{why}");
+    }
+    // No example has such a unit.
+    let title = "{% if 'xyz' not in title %}{{ title }}{% endif %}";
+    let channel = opened("pushover", title, "").unwrap();
+    let mut delivery = Example::Offline.delivery("hook");
+    delivery.offline[0].unit = "xyz".parse().unwrap();
+    assert_eq!(bodies(&channel, &delivery)[0]["title"], "OFFLINE: detector xyz (site=north)");
+}

@@ -1,9 +1,16 @@
 //! Rows of CSV, as RFC 4180 has them, in which no cell is a formula.
+//!
+//! A spreadsheet of another country separates cells at semicolons or tabs, and does not know the quotation marks around a
+//! cell then. So a part of a cell after such a sign, or after a line break, is treated like a cell.
+
+use std::borrow::Cow;
 
 /// A cell that begins with one of these is a formula to a spreadsheet.
 const FORMULA: [char; 7] = ['=', '+', '-', '@', '\t', '\r', '\n'];
+/// What may separate cells or rows within a cell.
+const SEPARATORS: [char; 4] = [';', '\t', '\r', '\n'];
 
-/// A row with its end. A cell that a spreadsheet would run as a formula begins with an apostrophe.
+/// A row with its end. A cell, or a part of it, that a spreadsheet would run as a formula begins with an apostrophe.
 pub fn csv_row<T: AsRef<str>>(cells: impl IntoIterator<Item = T>) -> String {
     let mut row = String::new();
     for (index, text) in cells.into_iter().enumerate() {
@@ -17,21 +24,46 @@ pub fn csv_row<T: AsRef<str>>(cells: impl IntoIterator<Item = T>) -> String {
 }
 
 fn push_cell(row: &mut String, text: &str) {
-    let is_formula = text.starts_with(FORMULA);
-    if !is_formula && !text.contains([',', '"', '\n', '\r']) {
+    let safe = with_apostrophes(text);
+    if safe == text && !text.contains([',', '"', '\n', '\r']) {
         return row.push_str(text);
     }
     row.push('"');
-    if is_formula {
-        row.push('\'');
-    }
-    row.push_str(&text.replace('"', "\"\""));
+    row.push_str(&safe.replace('"', "\"\""));
     row.push('"');
 }
 
-/// A cell without the apostrophe of [`csv_row`].
-pub fn without_apostrophe(cell: &str) -> &str {
-    cell.strip_prefix('\'').filter(|rest| rest.starts_with(FORMULA)).unwrap_or(cell)
+/// The text with an apostrophe before each part that is a formula. One that is there gets another, so that
+/// [`without_apostrophes`] restores the text.
+fn with_apostrophes(text: &str) -> Cow<'_, str> {
+    if !parts(text).any(is_formula) {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(parts(text).flat_map(|one| [if is_formula(one) { "'" } else { "" }, one.1]).collect())
+}
+
+/// A cell without the apostrophes of [`csv_row`].
+pub fn without_apostrophes(cell: &str) -> Cow<'_, str> {
+    if !cell.contains('\'') {
+        return Cow::Borrowed(cell);
+    }
+    let restored = |(at, part)| {
+        let rest: Option<&str> = str::strip_prefix(part, "'");
+        rest.filter(|rest| is_formula((at, rest))).unwrap_or(part)
+    };
+    Cow::Owned(parts(cell).map(restored).collect())
+}
+
+/// The parts of a cell by their positions; each ends with its separator.
+fn parts(cell: &str) -> impl Iterator<Item = (usize, &str)> {
+    cell.split_inclusive(SEPARATORS).enumerate()
+}
+
+/// Whether a spreadsheet that does not know the quotation marks could run a part. White space counts where a cell
+/// begins.
+fn is_formula((at, part): (usize, &str)) -> bool {
+    let signs = if at == 0 { &FORMULA[..] } else { &FORMULA[..4] };
+    part.trim_start_matches(['\'', '"']).starts_with(signs)
 }
 
 #[cfg(test)]
@@ -49,7 +81,13 @@ mod tests {
             ("@SUM", "\"'@SUM\""),
             ("\tx", "\"'\tx\""),
             ("\rx", "\"'\rx\""),
-            ("\n=1", "\"'\n=1\""),
+            ("\n=1", "\"'\n'=1\""),
+            ("x;=1", "\"x;'=1\""),
+            ("x\t@SUM", "\"x\t'@SUM\""),
+            ("x\r\n-1", "\"x\r\n'-1\""),
+            ("x;\"=1\"", "\"x;'\"\"=1\"\"\""),
+            ("x;y; =1", "x;y; =1"),
+            ("'=1", "\"''=1\""),
             ("a\r\nb", "\"a\r\nb\""),
             ("a=b", "a=b"),
             ("a,\"b\"", "\"a,\"\"b\"\"\""),
@@ -60,10 +98,22 @@ mod tests {
     }
 
     #[test]
-    fn the_apostrophe_of_a_formula_is_removed_and_no_other() {
-        let cases = [("'=1", "=1"), ("'\n", "\n"), ("'a", "'a"), ("''=1", "''=1"), ("'", "'"), ("=1", "=1")];
+    fn the_apostrophes_of_formulas_are_removed_and_no_others() {
+        let cases = [("'=1", "=1"), ("'\n", "\n"), ("'a", "'a"), ("''=1", "'=1"), ("'", "'"), ("=1", "=1")];
         for (cell, expected) in cases {
-            assert_eq!(without_apostrophe(cell), expected, "{cell:?}");
+            assert_eq!(without_apostrophes(cell), expected, "{cell:?}");
+        }
+        let signs = ["=", "-", "'", "\"", ";", "\t", "\n", "x"];
+        let texts = (0..signs.len().pow(4)).map(|mut number| {
+            let next = |_| {
+                let sign = signs[number % signs.len()];
+                number /= signs.len();
+                sign
+            };
+            (0..4).map(next).collect::<String>()
+        });
+        for text in texts {
+            assert_eq!(without_apostrophes(&with_apostrophes(&text)), text, "{text:?}");
         }
     }
 }

@@ -11,6 +11,8 @@ use crate::store::Delivery;
 const MAX_BYTES: usize = 2 << 20;
 /// The most labels with columns of their own: those that most records have.
 const MAX_LABELS: usize = 20;
+/// The byte order mark, without which Excel reads `é` as `Ã©`.
+const MARK: &str = "\u{feff}";
 const COLUMNS: [&str; 8] =
     ["transition", "kind", "unit", "offline_since", "last_seen", "back_at", "cause", "record"];
 
@@ -32,7 +34,8 @@ pub fn table(delivery: &Delivery) -> Table {
     labels.truncate(MAX_LABELS);
     labels.sort_unstable();
     let named = labels.iter().map(|name| format!("label_{name}"));
-    let mut text = csv_row(COLUMNS.iter().map(|name| (*name).to_owned()).chain(named));
+    let mut text = MARK.to_owned();
+    text.push_str(&csv_row(COLUMNS.iter().map(|name| (*name).to_owned()).chain(named)));
     let mut rows = 0;
     for (transition, record) in
         both.iter().flat_map(|(transition, records)| records.iter().map(move |one| (*transition, one)))
@@ -83,7 +86,10 @@ mod tests {
         let Table { text, rows } = table(&delivery);
         let lines: Vec<&str> = text.split("\r\n").collect();
         assert_eq!((rows, lines.len(), lines[3]), (2, 4, ""));
-        assert_eq!(lines[0], "transition,kind,unit,offline_since,last_seen,back_at,cause,record,label_site");
+        assert_eq!(
+            lines[0],
+            "\u{feff}transition,kind,unit,offline_since,last_seen,back_at,cause,record,label_site"
+        );
         assert!(lines[1].starts_with("offline,detector,1,") && lines[1].ends_with(",\"'=north\""), "{text}");
         assert!(lines[2].starts_with("online,detector,2,"), "{text}");
         delivery.offline = (0..10_000).map(|number| record(number, "x".repeat(400))).collect();

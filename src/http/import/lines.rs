@@ -7,7 +7,7 @@ use csv::{StringRecord, Terminator};
 use serde_json::{Map, Value};
 
 use crate::clock::{Timestamp, parse_moment};
-use crate::csv_row::without_apostrophe;
+use crate::csv_row::without_apostrophes;
 use crate::http::inventory::FIELDS;
 use crate::http::settings::{PARENT, SettingsRequest};
 use crate::presence::{Kind, Unit, UnitSettings};
@@ -157,14 +157,14 @@ fn from_row(columns: &[String], row: &StringRecord, checks: &Checks) -> Result<(
     let mut wanted = SettingsRequest::default();
     let (mut kind, mut id) = (None, None);
     for (name, cell) in columns.iter().zip(row) {
-        let cell = without_apostrophe(cell.strip_suffix('\r').unwrap_or(cell));
+        let cell = &*without_apostrophes(cell.strip_suffix('\r').unwrap_or(cell));
         // An empty cell leaves everything as it is.
         if cell.is_empty() {
             continue;
         }
         match name.as_str() {
-            "kind" => kind = Some(cell),
-            "unit" => id = Some(cell),
+            "kind" => kind = Some(cell.to_owned()),
+            "unit" => id = Some(cell.to_owned()),
             "timeout_seconds" => wanted.timeout_seconds = Some(number(name, cell)?),
             "grace_seconds" => wanted.grace_seconds = Some(number(name, cell)?),
             "labels" => {
@@ -185,7 +185,7 @@ fn from_row(columns: &[String], row: &StringRecord, checks: &Checks) -> Result<(
             }
         }
     }
-    let unit = checks.unit(kind, id)?;
+    let unit = checks.unit(kind.as_deref(), id.as_deref())?;
     let settings = wanted.check(&unit, checks.now)?;
     Ok((unit, settings))
 }

@@ -42,6 +42,8 @@ pub struct WebhookConfig {
     /// A token for `Authorization: Bearer`.
     pub token: Option<String>,
     pub format: Format,
+    /// The file of the template of the body, as it is configured; empty: there is none.
+    pub body_file: String,
     /// More headers. With [`Format::Template`] their values are templates.
     pub headers: BTreeMap<String, String>,
     pub http: HttpConfig,
@@ -73,6 +75,8 @@ pub struct Webhook {
     format: Format,
     message: MessageConfig,
     size_limit: SizeLimit,
+    /// The name of the template of the body, with its file.
+    body: String,
     /// The templates of body and headers, by name.
     templates: Templates,
     /// The names of the headers, which are those of their templates too.
@@ -92,9 +96,13 @@ impl Webhook {
             others.filter(|(name, _)| !PUBLIC_HEADERS.iter().any(|one| one.eq_ignore_ascii_case(name)));
         secrets.extend(others.map(|(_, value)| without_expressions(value)));
         let mut templates = Templates::new(&message.zone);
+        let name = match config.body_file.as_str() {
+            "" => "body".to_owned(),
+            file => format!("body_file {file}"),
+        };
         let method = match &config.format {
             Format::Template { method, body } => {
-                templates.add("body", body)?;
+                templates.add(&name, body)?;
                 secrets.extend(keys_in(&without_expressions(body)));
                 parse_method(method)?
             }
@@ -109,6 +117,7 @@ impl Webhook {
             format: config.format.clone(),
             message: message.clone(),
             size_limit: SizeLimit::default(),
+            body: name,
             templates,
             headers,
             authorization: config.token.as_deref().map(bearer).transpose()?,
@@ -128,8 +137,9 @@ impl Webhook {
         let is_checked = is_json && self.method != Method::GET;
         if is_checked && let Err(error) = serde_json::from_str::<Value>(&body) {
             return Err(format!(
-                "body: its result is not JSON if a name holds a quotation mark ({error}); write \
-                 {{{{ value | tojson }}}}, without quotation marks around it, or another content-type in headers"
+                "{}: its result is not JSON if a name holds a quotation mark ({error}); write \
+                 {{{{ value | tojson }}}}, without quotation marks around it, or another content-type in headers",
+                self.body
             ));
         }
         Ok(())
@@ -148,7 +158,7 @@ impl Webhook {
                 ("application/cloudevents+json", rollcall::cloud_event(message, config, most))
             }
             Format::Alertmanager => (JSON, alertmanager::payload(message, config, most)),
-            Format::Template { .. } => (JSON, self.templates.render("body", &data)?),
+            Format::Template { .. } => (JSON, self.templates.render(&self.body, &data)?),
         };
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
         if let Some(authorization) = &self.authorization {
@@ -319,13 +329,33 @@ mod tests {
     }
 
     #[test]
+    fn an_error_of_a_body_in_a_file_names_the_file() {
+        for (body, expected) in [
+            ("a\n{{ nothing }}", "body_file board.j2, line 2: undefined"),
+            ("{{ title", "body_file board.j2, line 1: syntax"),
+            (r#""{{ title }}""#, "body_file board.j2: its result is not JSON"),
+        ] {
+            let error = opened(WebhookConfig {
+                url: "https://example.org/".to_owned(),
+                format: Format::Template { method: String::new(), body: body.to_owned() },
+                body_file: "board.j2".to_owned(),
+                ..WebhookConfig::default()
+            });
+            let error = error.err().expect(expected);
+            assert!(error.starts_with(expected), "{expected}: {error}");
+        }
+    }
+
+    #[test]
     fn a_template_is_tried_with_every_example_before_it_is_used() {
         let good = r#"{"text": {{ title | tojson }}, "units": [{% for record in offline %}{{ record.unit | tojson }}{% if not loop.last %}, {% endif %}{% endfor %}]}"#;
         with_template(good, &[("x-state", "{{ status }}")], "put").unwrap();
         with_template("{{ title }}", &[("content-type", "text/plain")], "").unwrap();
+        with_template("{% if timers %}{{ timers[0].data.a }}{% else %}0{% endif %}", &[], "").unwrap();
         let cases = [
             (with_template("{{ offline[0].unit }}", &[], ""), "body, line 1: "),
             (with_template("{{ nothing }}", &[], ""), "body, line 1: "),
+            (with_template("{{ timers[0].data }}", &[], ""), "write {% if timers %} around"),
             (
                 with_template("{% for record in offline %}{{ record.labels.site }}{% endfor %}", &[], ""),
                 "a unit may lack any label",

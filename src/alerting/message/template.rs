@@ -41,7 +41,7 @@ impl Templates {
             return Err(format!("{name}: an expression has more than {MAX_EXPRESSION} bytes; divide it"));
         }
         let added = self.environment.add_template_owned(name.to_owned(), source.to_owned());
-        added.map_err(|error| explained(name, &error))
+        added.map_err(|error| explained(name, source, &error))
     }
 
     /// Renders a template.
@@ -49,8 +49,8 @@ impl Templates {
     /// # Errors
     /// The fault with its line, and the advice; no values.
     pub fn render(&self, name: &str, data: &serde_json::Value) -> Result<String, String> {
-        let failed = |error: Error| explained(name, &error);
-        let template = self.environment.get_template(name).map_err(failed)?;
+        let template = self.environment.get_template(name).map_err(|error| explained(name, "", &error))?;
+        let failed = |error: Error| explained(name, template.source(), &error);
         let mut result = Limited(Vec::new());
         template.render_captured_to(Serde(data), &mut result).map_err(failed)?;
         Ok(String::from_utf8_lossy(&result.0).into_owned())
@@ -67,10 +67,14 @@ fn expressions(source: &str) -> impl Iterator<Item = usize> {
     })
 }
 
-fn explained(name: &str, error: &Error) -> String {
+fn explained(name: &str, source: &str, error: &Error) -> String {
     let line = error.line().map(|line| format!(", line {line}")).unwrap_or_default();
     let detail = error.detail().map(|detail| format!(" ({detail})")).unwrap_or_default();
     let advice = match error.kind() {
+        ErrorKind::UndefinedError if faulty_line(source, error).contains("timers") => {
+            "only the notification of a timer has one, and the receiver may get others, too: write {% if timers %} around \
+             what is for timers"
+        }
         ErrorKind::UndefinedError => {
             "docs/templates.md lists the names; a unit may lack any label: write {% if record.labels.site %} around one that \
              may be missing, or record.labels.site | default('')"
@@ -81,6 +85,11 @@ fn explained(name: &str, error: &Error) -> String {
         _ => "correct the template",
     };
     format!("{name}{line}: {}{detail}; {advice}", error.kind())
+}
+
+fn faulty_line<'a>(source: &'a str, error: &Error) -> &'a str {
+    let before = error.line().unwrap_or_default().saturating_sub(1);
+    source.lines().nth(before).unwrap_or_default()
 }
 
 /// A result that does not grow beyond [`MAX_OUTPUT`].
@@ -105,6 +114,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::alerting::message::{Example, Message, MessageConfig};
 
     fn rendered(source: &str) -> Result<String, String> {
         let mut templates = Templates::new(&Zone::parse("Europe/Berlin").unwrap());
@@ -134,10 +144,25 @@ mod tests {
     }
 
     #[test]
+    fn every_name_is_documented() {
+        let page =
+            std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/templates.md")).unwrap();
+        let data = Message::new(&Example::Storm.delivery("hook")).data(&MessageConfig::default());
+        let names: Vec<&String> = data.as_object().unwrap().keys().collect();
+        let rows: Vec<&str> =
+            page.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next()).collect();
+        let missing =
+            names.into_iter().filter(|name| !rows.iter().any(|row| row.contains(&format!("`{name}`"))));
+        assert_eq!(missing.collect::<Vec<_>>(), [""; 0]);
+    }
+
+    #[test]
     fn an_error_says_where_it_is_and_what_to_do() {
         let cases = [
             ("a\n{{ nam }}", "body, line 2: "),
             ("{{ name", "body, line 1: "),
+            ("{{ nam }}", "a unit may lack any label"),
+            ("{% set timers = [] %}\n{{ timers[0].data }}", "write {% if timers %} around"),
             ("{{ name | tojsn }}", "docs/templates.md lists the filters"),
             ("{{ name | time }}", "not a time"),
             (

@@ -48,8 +48,9 @@ pub(super) fn webhook(
     let format = format(path, one, base, problems)?;
     let url = url?;
     let http = connection(path, one, &url, base, problems);
-    let headers = one.headers.clone();
-    Some(ChannelConfig::Webhook(Box::new(WebhookConfig { url, secret, token, format, headers, http })))
+    let (headers, body_file) = (one.headers.clone(), one.body_file.clone());
+    let config = WebhookConfig { url, secret, token, format, body_file, headers, http };
+    Some(ChannelConfig::Webhook(Box::new(config)))
 }
 
 fn secret(path: &str, one: &Receiver, base: &Path, problems: &mut Problems) -> Option<String> {

@@ -118,7 +118,7 @@ mod tests {
         let examples = Example::ALL.map(|example| example.delivery("hook"));
         let others = without_labels("hook").into_iter().chain([of_kind, adversarial("hook")]);
         for delivery in examples.into_iter().chain(others) {
-            let payload = payload(&Message::new(&delivery), &MessageConfig::default());
+            let payload = payload(&Message::new(&delivery), &MessageConfig::default(), usize::MAX);
             let payload: Value = serde_json::from_str(&payload).unwrap();
             let labels = |name: &str| -> BTreeMap<String, String> {
                 serde_json::from_value(payload[name].clone()).unwrap()
@@ -132,7 +132,8 @@ mod tests {
 
     #[test]
     fn the_labels_of_a_group_of_units_are_there() {
-        let payload = payload(&Message::new(&Example::Storm.delivery("hook")), &MessageConfig::default());
+        let storm = Example::Storm.delivery("hook");
+        let payload = payload(&Message::new(&storm), &MessageConfig::default(), usize::MAX);
         let payload: Value = serde_json::from_str(&payload).unwrap();
         assert_eq!(payload["groupLabels"], serde_json::json!({"kind": "detector", "site": "north"}));
     }

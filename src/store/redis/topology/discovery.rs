@@ -63,6 +63,11 @@ pub trait Discovery: Send + Sync {
         std::future::pending().await
     }
 
+    /// Whether a promotion is under way, as far as the topology tells.
+    async fn is_promoting(&self) -> bool {
+        false
+    }
+
     /// The sentinels, and the servers that hold no part of the fleet though they belong to it: replicas that do not
     /// answer or refuse the login, nodes without slots. `known` are the primaries of the last answer.
     async fn observers(&self, _known: &[Primary]) -> Vec<Observer> {

@@ -137,6 +137,14 @@ impl Sentinel {
                 return Err(self.no_answer(sentinel, &error).text);
             }
         }
+        if let Err(error) = follows_promotions(&client).await
+            && error.kind() == ErrorKind::Server(ServerErrorKind::NoPerm)
+        {
+            return Err(format!(
+                "the user at the sentinel at {sentinel} may not follow {PROMOTES}, so changes of the first second of a \
+                 planned failover are lost; ACL SETUSER its name &{PROMOTES} there"
+            ));
+        }
         if let Some((named, used)) = primary.as_ref().zip(used)
             && named != used
         {
@@ -228,6 +236,12 @@ impl Sentinel {
     }
 }
 
+/// Whether the user may follow promotions.
+async fn follows_promotions(client: &Client) -> RedisResult<()> {
+    let subscribed = async { client.get_async_pubsub().await?.subscribe(PROMOTES).await };
+    tokio::time::timeout(MAX_WAIT, subscribed).await.unwrap_or(Ok(()))
+}
+
 /// The meaning of an event of a sentinel, if it is about the service. The text names a replica as
 /// `slave <name> <ip> <port> @ <service> <ip> <port>`, and a primary by its service first.
 fn event(channel: &str, text: &str, service: &str) -> Option<TopologyEvent> {
@@ -309,6 +323,13 @@ impl Discovery for Sentinel {
         });
         observed.extend(join_all(replicas).await.into_iter().flatten());
         observed
+    }
+
+    async fn is_promoting(&self) -> bool {
+        let sentinels = self.login.address().servers.iter();
+        let states = most(sentinels.map(|sentinel| self.state(sentinel)).collect()).await;
+        let flags = states.iter().flatten().flatten().filter_map(|state| state.fields.get("flags"));
+        flags.into_iter().any(|flags| flags.split(',').any(|flag| flag == "failover_in_progress"))
     }
 
     async fn changed(&self) -> TopologyEvent {

@@ -103,7 +103,7 @@ impl Server {
             answer = call => answer,
             () = left => Err(RedisError::from(io::Error::new(
                 io::ErrorKind::ConnectionAborted,
-                "another server has its slots, and it did not answer",
+                "another server is the primary now, and it did not answer",
             ))),
         }
     }

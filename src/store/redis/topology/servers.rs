@@ -23,8 +23,12 @@ use crate::telemetry::Telemetry;
 const PERIOD: Duration = Duration::from_secs(2);
 /// The shortest.
 const MIN_PERIOD: Duration = Duration::from_millis(100);
-/// How long no command is sent because a replica is about to be promoted: it takes about a second.
-const PROMOTION: Duration = Duration::from_secs(3);
+/// The longest time in which no command is sent because a replica is about to be promoted: it takes about a second.
+const PROMOTION: Duration = Duration::from_secs(10);
+/// The shortest such time without a promotion: the topology may not tell of it yet.
+const MIN_PROMOTION: Duration = Duration::from_secs(1);
+/// How long announcements are not believed after one that was not followed by a promotion: a server could stop Rollcall.
+const DISTRUST: Duration = Duration::from_secs(30);
 /// A server that does not say its role within this time is asked at the next renewal.
 const MAX_WAIT: Duration = Duration::from_millis(200);
 
@@ -273,11 +277,13 @@ impl Servers {
     /// Learns the servers again and again. Never ends.
     pub async fn follow(&self) {
         let mut changed = self.discovery.changed();
+        let mut distrusted: Option<Instant> = None;
         loop {
             tokio::select! {
                 event = &mut changed => {
-                    if event == TopologyEvent::Promotion {
-                        self.await_promotion().await;
+                    let is_believed = distrusted.is_none_or(|since| since.elapsed() > DISTRUST);
+                    if event == TopologyEvent::Promotion && is_believed {
+                        distrusted = (!self.await_promotion().await).then(Instant::now);
                     }
                     changed = self.discovery.changed();
                 }
@@ -292,16 +298,26 @@ impl Servers {
         }
     }
 
-    /// Learns the servers until a replica is promoted. No command is sent meanwhile.
-    async fn await_promotion(&self) {
+    /// Learns the servers until a replica is promoted. No command is sent meanwhile. Answers whether one was.
+    async fn await_promotion(&self) -> bool {
         tracing::info!("a replica is about to be promoted; the next commands go to the new primary");
         let (before, began) = (self.now(), Instant::now());
         self.promotion.send_replace(true);
-        while began.elapsed() < PROMOTION && same_primaries(&before, &self.now()) {
+        let is_under_way = async || began.elapsed() < MIN_PROMOTION || self.discovery.is_promoting().await;
+        while began.elapsed() < PROMOTION && same_primaries(&before, &self.now()) && is_under_way().await {
             tokio::time::sleep(MIN_PERIOD).await;
             let _ = self.learn_again().await;
         }
         self.promotion.send_replace(false);
+        let is_promoted = !same_primaries(&before, &self.now());
+        if !is_promoted {
+            tracing::warn!(
+                seconds = began.elapsed().as_secs(),
+                "a promotion was announced and did not come; commands go to the primary as before; look at the log of \
+                 the sentinels"
+            );
+        }
+        is_promoted
     }
 
     /// Asks every server for its role and its clock, unless there is only one. One that is no primary any more, or that

@@ -101,6 +101,6 @@ async fn a_call_to_a_server_that_hangs_ends_when_another_one_has_taken_over() {
     signal("-CONT");
     // Not the error of a time-out.
     let is_replaced =
-        |error: &RedisError| is_cut(error) && error.to_string().contains("another server has its slots");
+        |error: &RedisError| is_cut(error) && error.to_string().contains("another server is the primary now");
     assert!(answer.as_ref().is_err_and(is_replaced), "{answer:?}");
 }

@@ -129,7 +129,8 @@ async fn a_wrong_or_missing_signature_is_refused_by_a_verifier() {
 #[tokio::test]
 async fn blindness_has_a_type_of_its_own() {
     let sink = sink().await;
-    let blind = Interval { from: now(), to: now() + Duration::from_millis(400_500) };
+    let from = now();
+    let blind = Interval { from, to: from + Duration::from_millis(400_500) };
     let delivery = Delivery { blind: vec![blind], ..delivery(vec![], vec![]) };
     open(&webhook_to(sink.url(), None)).unwrap().send(&delivery, now()).await.unwrap();
     let expected = json!({

@@ -104,7 +104,7 @@ impl World {
             fleet::run(fleet, watch::channel(Progress::default()).0, stopped).await.unwrap();
         });
         let dir = servers.dir.path().join("prometheus");
-        let prometheus = Prometheus::start(&dir, &with_rules(&[listen], "500ms"));
+        let prometheus = Prometheus::start(&dir, &with_rules(&[listen], "1s"));
         World { prometheus, service, devices, stop, _receiver: receiver, _servers: servers }
     }
 

@@ -27,7 +27,7 @@ struct WrongTokens {
 }
 
 impl LoginLimit {
-    /// Counts a login as a wrong one until [`LoginLimit::forgive`], so that logins at the same time count too.
+    /// Counts a login as a wrong one until [`LoginLimit::uncount`], so that logins at the same time count too.
     ///
     /// # Errors
     /// How long the client has to wait.

@@ -17,6 +17,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::time::timeout;
 
+use super::secrets::Secrets;
 use super::webhook::body_of;
 use super::{Answer, Channel, Failure};
 use crate::alerting::message::{Message, MessageConfig, SizeLimit, test_delivery};
@@ -43,6 +44,7 @@ pub struct Exec {
     receiver: String,
     config: ExecConfig,
     message: MessageConfig,
+    secrets: Secrets,
 }
 
 impl Exec {
@@ -53,9 +55,12 @@ impl Exec {
             Some(program) if !Path::new(program).is_absolute() => Err(format!(
                 "command: {program:?} is not an absolute path; write one such as \"/usr/local/bin/notify\""
             )),
-            Some(_) => {
-                Ok(Exec { receiver: receiver.to_owned(), config: config.clone(), message: message.clone() })
-            }
+            Some(_) => Ok(Exec {
+                receiver: receiver.to_owned(),
+                config: config.clone(),
+                message: message.clone(),
+                secrets: secrets(config),
+            }),
         }
     }
 
@@ -107,23 +112,18 @@ impl Exec {
         let mut why = format!("{} ended with {status}", self.program());
         // The last line says most.
         if let Some(said) = String::from_utf8_lossy(&said).trim().lines().next_back() {
-            why = format!("{why}, \"{}\"", short(&self.without_secrets(said), MAX_SHOWN));
+            why = format!("{why}, \"{}\"", short(&self.secrets.hide(said), MAX_SHOWN));
         }
         Err(Failure::temporary(why))
     }
+}
 
-    /// What the program says, without the values of its environment, and without arguments that may be secrets: they
-    /// are no options and no paths.
-    fn without_secrets(&self, text: &str) -> String {
-        let values = self.config.environment.values().filter(|value| value.len() >= 6);
-        let arguments = self.config.command[1..].iter();
-        let arguments = arguments.map(|one| one.split_once('=').map_or(one.as_str(), |(_, value)| value));
-        let arguments = arguments.filter(|one| one.len() >= 8 && !one.starts_with(['-', '/']));
-        let mut secrets: Vec<&str> = values.map(String::as_str).chain(arguments).collect();
-        // One may be a part of another.
-        secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
-        secrets.into_iter().fold(text.to_owned(), |text, secret| text.replace(secret, "***"))
-    }
+/// The values of the environment, and arguments that may be secrets: they are no options and no paths.
+fn secrets(config: &ExecConfig) -> Secrets {
+    let arguments = config.command[1..].iter();
+    let arguments = arguments.map(|one| one.split_once('=').map_or(one.as_str(), |(_, value)| value));
+    let arguments = arguments.filter(|one| one.len() >= 8 && !one.starts_with(['-', '/']));
+    Secrets::new(config.environment.values().cloned().chain(arguments.map(str::to_owned)))
 }
 
 #[async_trait]

@@ -266,10 +266,10 @@ fn without_expressions(template: &str) -> String {
 }
 
 /// The words of a template that look like keys: long, with a digit. A server may repeat what was sent to it.
-fn keys_in(text: &str) -> impl Iterator<Item = String> {
+fn keys_in(text: &str) -> impl Iterator<Item = String> + '_ {
     let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')));
     let is_key = |word: &&str| word.len() >= 12 && word.contains(|c: char| c.is_ascii_digit());
-    words.filter(is_key).map(str::to_owned).collect::<Vec<_>>().into_iter()
+    words.filter(is_key).map(str::to_owned)
 }
 
 fn header_option(name: &HeaderName) -> String {

@@ -3,8 +3,8 @@
 //!
 //! A quarantined value stays under `unreadable` of its partition, or of hearing, until an operator deletes it. For
 //! the rest of the engine its key is absent. An expiry key is the exception: the unit was heard, but the time is
-//! not known. The unit counts as heard up to `heard` of the fleet, or up to now while that is unreadable, so that no living unit becomes offline; a dead one
-//! becomes offline one timeout later at the most.
+//! not known. The unit counts as heard up to `heard` of the fleet, or up to now while that is unreadable, so that no living
+//! unit becomes offline; a dead one becomes offline one timeout later at the most.
 //!
 //! # Why all keys are scanned
 //! Redis does not say which key had the wrong type, and a script has up to a hundred keys. A wrong type is rare:

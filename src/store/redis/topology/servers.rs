@@ -131,12 +131,11 @@ impl Servers {
     /// Waits while a replica is about to be promoted: until then the primary takes writes that will be lost. Answers
     /// whether it waited.
     pub async fn promoted(&self) -> bool {
-        let mut promotion = self.promotion.subscribe();
-        if !*promotion.borrow_and_update() {
+        if !*self.promotion.borrow() {
             return false;
         }
         // The sender lives as long as this.
-        let _ = promotion.wait_for(|lasts| !lasts).await;
+        let _ = self.promotion.subscribe().wait_for(|lasts| !lasts).await;
         true
     }
 

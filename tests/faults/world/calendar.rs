@@ -21,6 +21,8 @@ const HOUR: i64 = 3_600_000;
 /// More than a slower time loses between two entries. When the clock of Redis goes
 /// back, the time of the fleet stands still from one renewal to the next.
 const JUMP: i64 = 50;
+/// Moments at which the time of the fleet stood still are this far apart (ms): less than the oracle tolerates.
+const STEP: usize = 100;
 
 /// From `at` on the fleet was ahead by so many milliseconds.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +54,15 @@ impl Calendar {
         jumps(&self.entries.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Where the difference changed, for a message of a failed test.
+    pub fn story(&self) -> String {
+        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let changes = entries.windows(2).filter(|two| (two[1].ahead - two[0].ahead).abs() > JUMP);
+        changes
+            .map(|two| format!(" {}+{}..{}+{}", two[0].from, two[0].ahead, two[1].from, two[1].ahead))
+            .collect()
+    }
+
     /// The record by the clock of this machine. If its unit may have been last seen at several moments, it is there for
     /// each of them.
     pub fn readings(&self, record: &OfflineRecord) -> Vec<OfflineRecord> {
@@ -79,19 +90,19 @@ fn by_this_machine(moment: Timestamp, entries: &[Entry]) -> Timestamp {
     Timestamp::from_millis(moment - entry.map_or(0, |entry| entry.ahead))
 }
 
-/// All moments by this machine that were that time of the fleet, the earliest first. While no server answers, the time
+/// Moments by this machine that were that time of the fleet, the earliest first. While no server answers, the time
 /// of the fleet stands still, and then goes on from the last renewal; instances learn of that one after the other. So
-/// moments between that and the stop are there twice.
+/// moments between that and the stop are there twice, and an instance that has learned of it writes one moment until the
+/// time of the fleet has come up to it: what it wrote then may be of any time between the two.
 fn all_by_this_machine(moment: Timestamp, entries: &[Entry]) -> Vec<Timestamp> {
     let ms = moment.as_millis();
     let learned = RENEWAL.as_millis() as i64;
     let lasted = |two: &&[Entry]| (two[0].from..two[1].from + learned).contains(&(ms - two[0].ahead));
-    let while_it_lasted =
-        entries.windows(2).filter(lasted).map(|two| Timestamp::from_millis(ms - two[0].ahead));
-    let mut moments: Vec<_> = while_it_lasted.chain([by_this_machine(moment, entries)]).collect();
-    moments.sort();
-    moments.dedup_by_key(|moment| moment.as_millis() / JUMP);
-    moments
+    let while_it_lasted = entries.windows(2).filter(lasted).map(|two| ms - two[0].ahead);
+    let last = by_this_machine(moment, entries).as_millis();
+    let (first, last) = while_it_lasted.fold((last, last), |(first, last), at| (first.min(at), last.max(at)));
+    let between = (first..last).step_by(STEP);
+    between.chain([last]).map(Timestamp::from_millis).collect()
 }
 
 async fn write(port: u16, entries: Arc<Mutex<Vec<Entry>>>) {
@@ -126,14 +137,15 @@ async fn in_time<T>(answer: impl Future<Output = T>) -> Result<T, tokio::time::e
 }
 
 #[test]
-fn a_moment_that_was_there_twice_is_read_as_both() {
+fn a_moment_that_was_there_twice_is_read_as_both_and_as_all_between() {
     let entries = [Entry { from: 0, ahead: 0 }, Entry { from: 3000, ahead: -1200 }];
     let read = |ms| {
         let all = all_by_this_machine(Timestamp::from_millis(ms), &entries).into_iter();
         all.map(Timestamp::as_millis).collect::<Vec<_>>()
     };
     assert_eq!(read(1000), [1000], "before the stop");
-    assert_eq!(read(2500), [2500, 3700], "the time went on from there");
-    assert_eq!(read(3100), [3100, 4300], "written by an instance that did not know of it yet");
+    let between = |from: i64, to: i64| (from..=to).step_by(STEP).collect::<Vec<_>>();
+    assert_eq!(read(2500), between(2500, 3700), "the time stood still, and went on from there");
+    assert_eq!(read(3100), between(3100, 4300), "written by an instance that did not know of it yet");
     assert_eq!(read(7000), [8200], "every instance knows of it");
 }

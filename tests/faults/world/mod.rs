@@ -636,7 +636,8 @@ impl World {
             }
         }
         let (findings, evidence) = left.expect("the engine answers");
-        panic!("{}", report(&findings, &evidence));
+        let calendar = self.calendar.as_ref().map(Calendar::story).unwrap_or_default();
+        panic!("{}\ntime of the fleet:{calendar}", report(&findings, &evidence));
     }
 }
 

@@ -19,8 +19,8 @@ use crate::presence::Heartbeat;
 use crate::store::EngineError;
 use crate::telemetry::{Loop, Telemetry};
 
-/// How the engine is tried again.
-const BACKOFF: Backoff = Backoff { first: Duration::from_millis(100), longest: Duration::from_millis(500) };
+/// How the engine is tried again. A fleet stays blind for as long after a failover as the next attempt takes.
+const BACKOFF: Backoff = Backoff { first: Duration::from_millis(50), longest: Duration::from_millis(200) };
 
 /// The name of the recording of heartbeats, for readiness.
 const BEATS: &str = "heartbeats";

@@ -52,11 +52,18 @@ pub(super) async fn examine(engine: &RedisEngine, now: Timestamp) -> Result<Vec<
     let began = Instant::now();
     let (states, others) = read_all(&engine.topology, (now, began)).await?;
     let is_partial = is_partial(&states);
+    let are_down = states.iter().all(|(_, state)| state.is_err());
     let failed =
         states.iter().filter(|(_, state)| state.is_err()).map(|(server, _)| server.address().to_owned());
     let lasting = engine.away.note(failed.chain(others.iter().map(|(address, _)| address.clone())));
     if engine.away.has_any() {
         engine.topology.request_examination();
+    }
+    let missing = missing(others.into_iter().filter(|(address, _)| lasting.contains(address)), are_down);
+    if are_down {
+        // The examination fails, and this may say why no replica takes the place of the primary.
+        let text = missing.as_ref().map(|missing| missing.text.as_str());
+        engine.telemetry.engine_warning(EngineWarning::ServerMissing, text);
     }
     // The examination of the fleet needs every server; with a part of them it waits for the next time.
     let slots = slots_missing(&engine.topology);
@@ -87,7 +94,7 @@ pub(super) async fn examine(engine: &RedisEngine, now: Timestamp) -> Result<Vec<
     warnings.extend(clocks);
     warnings.extend(engine.late_replicas());
     warnings.extend(slots);
-    warnings.extend(missing(others.into_iter().filter(|(address, _)| lasting.contains(address))));
+    warnings.extend(missing);
     Ok(warnings)
 }
 
@@ -101,11 +108,14 @@ async fn read_all(
     }
     let (states, observed) = tokio::join!(read_servers(topology, at), topology.observers());
     let others = observed.into_iter().filter_map(|(address, state)| Some((address, state.err()?)));
-    // Calls over the connections that there are may go on anyway.
+    let states = states?;
+    // Calls over the connections that there are may go on anyway. If none is left, their errors say the same.
+    let has_any = states.iter().any(|(_, state)| state.is_ok());
     let unknown = topology
         .learn_failure()
+        .filter(|_| has_any)
         .map(|why| (topology.address().to_owned(), format!("the primaries cannot be learned again: {why}")));
-    Ok((states?, others.chain(unknown).collect()))
+    Ok((states, others.chain(unknown).collect()))
 }
 
 /// Whether some of several servers do not answer.
@@ -114,13 +124,19 @@ fn is_partial(states: &[(Arc<Server>, Result<ServerState>)]) -> bool {
     (1..states.len()).contains(&away)
 }
 
-/// The warning about servers that only a failover needs.
-fn missing(others: impl Iterator<Item = (String, String)>) -> Option<Warning> {
+/// The warning about servers that only a failover needs. `are_down`: no primary answers, and they are needed now.
+fn missing(others: impl Iterator<Item = (String, String)>, are_down: bool) -> Option<Warning> {
     // All sentinels say the same of a quorum.
     let reasons: BTreeSet<String> = others.map(|(_, why)| why).collect();
     let text = || {
         let reasons: Vec<String> = reasons.iter().cloned().collect();
-        format!("{}; the fleet goes on, and a further failure may stop a part of it", reasons.join("; "))
+        let reasons = reasons.join("; ");
+        match are_down {
+            true => format!(
+                "{reasons}; without them nothing takes the place of the primary, which does not answer"
+            ),
+            false => format!("{reasons}; the fleet goes on, and a further failure may stop a part of it"),
+        }
     };
     (!reasons.is_empty()).then(|| Warning { name: EngineWarning::ServerMissing, text: text() })
 }

@@ -4,7 +4,7 @@
 use super::{in_a_wave, sentinel};
 use crate::world::cluster::ClusterPlan;
 use crate::world::redis::Topology;
-use crate::world::{Plan, TIMEOUT};
+use crate::world::{Plan, TIMEOUT, World};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_primary_that_dies_while_most_sentinels_are_away_makes_blind_until_they_are_back() {
@@ -18,11 +18,31 @@ async fn a_primary_that_dies_while_most_sentinels_are_away_makes_blind_until_the
     world.pass(2 * TIMEOUT).await;
     let sentinel = world.redis.sentinel();
     assert_eq!(sentinel.primary_now().await, None, "one of three Sentinels promotes nothing");
+    let away = [0, 1].map(|number| sentinel.sentinels[number].address());
+    are_named(&world, &away).await;
+    let sentinel = world.redis.sentinel();
     [0, 1].into_iter().for_each(|number| sentinel.sentinels[number].restart());
     world.until_replaced(victim).await;
     world.node(victim.number).restart();
     world.disturbed_since(mark);
     world.resumes_and_rests().await;
+}
+
+/// An operator reads which sentinels have to be started, though no primary answers.
+async fn are_named(world: &World, sentinels: &[String]) {
+    let names = |text: &str| sentinels.iter().all(|address| text.contains(address));
+    for instance in &world.instances {
+        let what = format!("{} names the sentinels", instance.name);
+        let page = async |_: &World| instance.page("/readyz").await.unwrap_or_default();
+        let named = async |world: &World| {
+            let (status, text) = page(world).await;
+            status == 503 && names(&text) && text.contains("without them nothing takes the place")
+        };
+        world.eventually(&what, named).await;
+    }
+    let check = world.instances[0].check();
+    let failed: Vec<&str> = check.lines().filter(|line| line.starts_with("FAIL")).collect();
+    assert!(names(&failed.join("\n")), "{check}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

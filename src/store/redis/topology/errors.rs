@@ -178,8 +178,16 @@ pub fn classify(address: &str, error: &RedisError) -> EngineError {
         let why = trust::advice("engine", "server", cause);
         return EngineError::Unavailable(format!("redis at {address} cannot be reached: {why}"));
     }
+    // A server that has as many clients as it may have closes a new connection, often before its answer is read.
+    if error.is_connection_dropped() {
+        return unavailable(
+            address,
+            error,
+            "closed the connection; check that it runs, and if it does, its maxclients and its log",
+        );
+    }
     if error.is_io_error() {
-        return unavailable(address, error, "cannot be reached; check engine.url, and that it runs");
+        return unavailable(address, error, "cannot be reached; check that it runs, and engine.url");
     }
     if needs_login(error) {
         let why = "refused the login: it needs a password; set engine.password_file";

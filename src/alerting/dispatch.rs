@@ -70,15 +70,31 @@ pub(super) struct Dispatcher {
     pub stop: CancellationToken,
 }
 
+/// What the loop has done.
+struct Progress {
+    /// When the sources of inhibition were compared last.
+    compared: Option<Instant>,
+    /// When groups were sealed last.
+    sealed: Instant,
+    /// The own partitions to whose silences the routes of now are applied.
+    rescheduled: BTreeSet<u16>,
+}
+
+impl Progress {
+    fn begin() -> Progress {
+        Progress { compared: None, sealed: Instant::now(), rescheduled: BTreeSet::new() }
+    }
+}
+
 impl Dispatcher {
     /// Runs until it is stopped.
     pub async fn run(self) -> anyhow::Result<()> {
-        let (mut compared, mut sealed) = (None, Instant::now());
+        let mut progress = Progress::begin();
         let mut ownership = self.ownership.clone();
         let this = Arc::new(self);
         let mut failures = EngineFailures::new(Loop::Dispatch, "", &this.telemetry);
         loop {
-            let wait = failures.wait_after(this.compared_and_step(&mut compared, &mut sealed).await);
+            let wait = failures.wait_after(this.compared_and_step(&mut progress).await);
             let is_answered = !failures.are_going_on();
             tokio::select! {
                 biased;
@@ -93,31 +109,26 @@ impl Dispatcher {
 
     /// A step, after the sources of inhibition were compared with the open records: before the first one, and every few
     /// minutes by the owner of the first partition.
-    async fn compared_and_step(
-        self: &Arc<Self>,
-        compared: &mut Option<Instant>,
-        sealed: &mut Instant,
-    ) -> Result<Duration> {
-        let is_due = match compared {
+    async fn compared_and_step(self: &Arc<Self>, progress: &mut Progress) -> Result<Duration> {
+        let is_due = match progress.compared {
             None => true,
             Some(at) => at.elapsed() > COMPARED_EVERY && self.ownership.owns(FIRST),
         };
         if is_due {
             self.holds.inhibitions.compare(&*self.queries, self.clock.now()).await?;
-            *compared = Some(Instant::now());
+            progress.compared = Some(Instant::now());
         }
-        self.step(sealed).await
+        self.step(progress).await
     }
 
-    /// One batch of the outbox, and the groups that are due. Answers how long to wait for the next step. `sealed`: when
-    /// groups were sealed last.
-    async fn step(self: &Arc<Self>, sealed: &mut Instant) -> Result<Duration> {
+    /// One batch of the outbox, and the groups that are due. Answers how long to wait for the next step.
+    async fn step(self: &Arc<Self>, progress: &mut Progress) -> Result<Duration> {
         let joined = self.join_all().await?;
-        if joined >= STEP && sealed.elapsed() < BACKLOG {
+        if joined >= STEP && progress.sealed.elapsed() < BACKLOG {
             return Ok(Duration::ZERO);
         }
-        let wait = self.seal().await?;
-        *sealed = Instant::now();
+        let wait = self.seal(&mut progress.rescheduled).await?;
+        progress.sealed = Instant::now();
         // The outbox may hold more.
         Ok(if joined > 0 { Duration::ZERO } else { wait })
     }
@@ -240,13 +251,14 @@ impl Dispatcher {
 
     /// Seals the groups that are due, and those of which receivers are notified again. Answers how long it is until the
     /// next one is due, at most a tick.
-    async fn seal(&self) -> Result<Duration> {
+    async fn seal(&self, rescheduled: &mut BTreeSet<u16>) -> Result<Duration> {
         let view = self.ownership.view();
         let wait = self.seal_due(&view.partitions).await?;
         // Without reminders in the configuration the engine is not asked.
         if !self.destinations.has_reminders() {
             return Ok(wait);
         }
+        self.reschedule(&view.partitions, rescheduled).await?;
         Ok(wait.min(self.remind(&view.partitions).await?))
     }
 
@@ -264,6 +276,17 @@ impl Dispatcher {
         self.notify();
         // Another instance may have been faster; then there is no hurry.
         Ok(if sealed > 0 { Duration::ZERO } else { MIN_WAIT })
+    }
+
+    /// Applies the routes to silences that receivers were notified of before: once for each partition.
+    async fn reschedule(&self, own: &[u16], done: &mut BTreeSet<u16>) -> Result<()> {
+        done.retain(|partition| own.contains(partition));
+        let missing: Vec<u16> = own.iter().copied().filter(|partition| !done.contains(partition)).collect();
+        if !missing.is_empty() {
+            self.engine.reschedule(&missing, &self.destinations, self.clock.now()).await?;
+            done.extend(missing);
+        }
+        Ok(())
     }
 
     /// Notifies receivers again of silences that last.

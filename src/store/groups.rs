@@ -154,6 +154,11 @@ pub trait GroupStore: Layout {
     /// When the next group of these partitions is looked at.
     async fn first_reminder(&self, partitions: &[u16]) -> Result<Option<Timestamp>>;
 
+    /// Looks at groups of these partitions as soon as the routes of now say: a `repeat_interval` or an escalation that is
+    /// new or shorter reaches silences that receivers were notified of before. To be called once for each partition.
+    async fn reschedule(&self, partitions: &[u16], destinations: &Destinations, now: Timestamp)
+    -> Result<()>;
+
     /// The groups that each of these open records joined, and the receivers that were notified of it there.
     async fn memberships(&self, records: &[&OfflineRecord]) -> Result<Vec<Vec<Membership>>>;
 

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use super::json::{from_json, to_json};
+use super::member_names::of_member;
 use super::notification::{Notification, notification_id};
 use super::receiver_list::lists;
 use super::{Destination, Group, Result};
 use crate::clock::Timestamp;
-use crate::presence::{OfflineRecord, OngoingSilence, look};
+use crate::presence::{OfflineRecord, OngoingSilence, RecordId, look};
 
 /// A member of the group as it is stored: receivers were notified of its silence, and it lasts.
 pub(super) struct OngoingMember {
@@ -200,6 +201,20 @@ impl OngoingMember {
 
     pub fn record(&self) -> Option<OfflineRecord> {
         self.body.as_ref().and_then(|body| from_json("a record", body).ok())
+    }
+
+    /// The id of its record, also if the record was not kept.
+    pub fn id(&self) -> Option<RecordId> {
+        self.record().map(|record| record.id).or_else(|| Some(of_member(&self.name)?.1))
+    }
+
+    /// `open`: its record as it is now, unless it is closed.
+    pub fn complete(&mut self, open: Option<OfflineRecord>) -> Result<()> {
+        self.is_acknowledged = open.as_ref().is_some_and(OfflineRecord::is_acknowledged);
+        if let Some(open) = open.filter(|_| self.body.is_none()) {
+            self.body = Some(to_json(&open)?);
+        }
+        Ok(())
     }
 }
 

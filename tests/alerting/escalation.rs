@@ -156,3 +156,86 @@ async fn a_receiver_of_an_escalation_hears_of_no_return_while_the_unit_is_offlin
         assert_eq!(calls.received().len(), 4);
     }
 }
+
+/// A fleet whose route neither reminds nor escalates, in which `a` is offline and `hook` knows of it.
+async fn with_a_loss_before_any_follow_up(
+    on: On,
+    group_by: &str,
+    chat: &WebhookSink,
+    calls: &WebhookSink,
+) -> World {
+    let mut world = World::on(on, group_by, vec![webhook_to(chat.url(), None)]).await;
+    world.stop().await;
+    world.config.receivers.push(named("pager", pager(calls)));
+    world.start();
+    world.notify_loss(&["a"]).await;
+    chat.wait_for(1, MAX_WAIT).await.unwrap();
+    world.delivered("hook").await;
+    world
+}
+
+/// As a reload does. Waits until the groups are looked at as soon as the new routes say.
+async fn change(world: &mut World, again: FollowUps) {
+    world.stop().await;
+    let first = again.first().unwrap();
+    world.config.route.again = again;
+    world.start();
+    let is_applied = async || {
+        let next = world.engine.first_reminder(&world.partitions()).await.unwrap();
+        next.is_none_or(|next| next > world.clock.now() && next <= world.clock.now() + first)
+    };
+    until("the routes are applied", is_applied).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_first_escalation_reaches_silences_that_were_notified_before_it() {
+    for (on, group_by) in [On::Redis, On::Directory].into_iter().flat_map(|on| [(on, "unit"), (on, "kind")]) {
+        let (chat, calls) = (hook().await, hook().await);
+        let mut world = with_a_loss_before_any_follow_up(on, group_by, &chat, &calls).await;
+        let step = Escalation { after: 10 * MINUTE, receivers: vec!["pager".to_owned()] };
+        let again = FollowUps { repeat: None, escalate: vec![step] };
+        change(&mut world, again.clone()).await;
+        let is_planned = async || world.engine.first_reminder(&world.partitions()).await.unwrap().is_some();
+        until("the escalation is planned", is_planned).await;
+        world.advance(11 * MINUTE);
+        calls.wait_for(1, MAX_WAIT).await.unwrap();
+        world.delivered("pager").await;
+        // It is told of the return, and once of the silence, however often the routes are read.
+        change(&mut world, again).await;
+        world.hear(&["a"]).await;
+        world.joined().await;
+        world.advance(60 * WAIT);
+        calls.wait_for(2, MAX_WAIT).await.unwrap();
+        world.delivered("pager").await;
+        assert_eq!(actions(&calls.received()), ["trigger", "resolve"], "{on:?} {group_by}");
+        world.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shorter_repeat_interval_reaches_silences_that_were_notified_before_it() {
+    for on in [On::Redis, On::Directory] {
+        let (chat, calls) = (hook().await, hook().await);
+        let mut world = with_a_loss_before_any_follow_up(on, "kind", &chat, &calls).await;
+        let every = |interval: Duration| FollowUps { repeat: Some(interval), escalate: Vec::new() };
+        change(&mut world, every(4 * HOUR)).await;
+        let is_planned = async || world.engine.first_reminder(&world.partitions()).await.unwrap().is_some();
+        until("a reminder is planned", is_planned).await;
+        world.advance(20 * MINUTE);
+        change(&mut world, every(30 * MINUTE)).await;
+        world.advance(11 * MINUTE);
+        let received = chat.wait_for(2, MAX_WAIT).await.unwrap();
+        assert_eq!(received[1].json()["data"]["reminder"], true);
+        world.delivered("hook").await;
+        // Read again, the same routes remind no sooner.
+        change(&mut world, every(30 * MINUTE)).await;
+        world.advance(20 * MINUTE);
+        world.pass(WAIT).await;
+        assert_eq!(chat.received().len(), 2);
+        world.advance(10 * MINUTE);
+        chat.wait_for(3, MAX_WAIT).await.unwrap();
+        world.delivered("hook").await;
+        world.stop().await;
+        assert_eq!(chat.received().len(), 3);
+    }
+}

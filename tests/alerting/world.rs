@@ -43,7 +43,7 @@ pub struct World {
 }
 
 /// The engine of a world.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub enum On {
     Redis,
     Directory,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use async_trait::async_trait;
 
-use super::{EmbeddedEngine, groups, members, outbox, reminders};
+use super::{EmbeddedEngine, groups, members, outbox, reminders, rescheduling};
 use crate::clock::Timestamp;
 use crate::presence::{GroupIncident, Incident, OfflineRecord, RecordId};
 use crate::store::{
@@ -46,6 +46,15 @@ impl GroupStore for EmbeddedEngine {
 
     async fn first_reminder(&self, partitions: &[u16]) -> Result<Option<Timestamp>> {
         reminders::first(self, partitions).await
+    }
+
+    async fn reschedule(
+        &self,
+        partitions: &[u16],
+        destinations: &Destinations,
+        now: Timestamp,
+    ) -> Result<()> {
+        rescheduling::reschedule(self, partitions, destinations, now).await
     }
 
     async fn memberships(&self, records: &[&OfflineRecord]) -> Result<Vec<Vec<Membership>>> {

@@ -66,6 +66,7 @@ mod readers;
 mod receivers;
 mod reminders;
 mod repair;
+mod rescheduling;
 mod roster;
 mod row;
 mod seal;

@@ -97,7 +97,7 @@ fn idle(database: &Connection, group: &str, receivers: &[&String]) -> rusqlite::
 }
 
 /// The members of a group whose silences last, by when receivers were notified.
-fn lasting(database: &Connection, group: i64) -> rusqlite::Result<Vec<OngoingMember>> {
+fn lasting(database: &Connection, group: i64) -> DatabaseResult<Vec<OngoingMember>> {
     let mut select = database.prepare_cached(
         "SELECT lasting.member, at, letter, body FROM lasting JOIN members USING (grp, member) \
          WHERE lasting.grp = ? AND letter >= 't' AND letter < 'u' ORDER BY at, lasting.member",
@@ -109,10 +109,9 @@ fn lasting(database: &Connection, group: i64) -> rusqlite::Result<Vec<OngoingMem
     let mut members: Vec<OngoingMember> = rows.collect::<rusqlite::Result<_>>()?;
     let mut open = database.prepare_cached("SELECT record FROM records WHERE id = ? AND closed IS NULL")?;
     for member in &mut members {
-        let Some(record) = member.record() else { continue };
-        let json = open.query_row([record.id.to_string()], |row| row.get::<_, String>(0)).optional()?;
-        let open = json.and_then(|json| from_json::<OfflineRecord>("a record", &json).ok());
-        member.is_acknowledged = open.is_some_and(|open| open.is_acknowledged());
+        let Some(id) = member.id() else { continue };
+        let json = open.query_row([id.to_string()], |row| row.get::<_, String>(0)).optional()?;
+        member.complete(json.and_then(|json| from_json::<OfflineRecord>("a record", &json).ok()))?;
     }
     Ok(members)
 }

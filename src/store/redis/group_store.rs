@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use async_trait::async_trait;
 
-use super::{RedisEngine, groups, members, outbox, reminders};
+use super::{RedisEngine, groups, members, outbox, reminders, rescheduling};
 use crate::clock::Timestamp;
 use crate::presence::{GroupIncident, Incident, OfflineRecord, RecordId};
 use crate::store::{
@@ -57,6 +57,15 @@ impl GroupStore for RedisEngine {
 
     async fn first_reminder(&self, partitions: &[u16]) -> Result<Option<Timestamp>> {
         reminders::first(self, partitions).await
+    }
+
+    async fn reschedule(
+        &self,
+        partitions: &[u16],
+        destinations: &Destinations,
+        now: Timestamp,
+    ) -> Result<()> {
+        rescheduling::reschedule(self, partitions, destinations, now).await
     }
 
     async fn memberships(&self, records: &[&OfflineRecord]) -> Result<Vec<Vec<Membership>>> {

@@ -78,6 +78,7 @@ mod repair;
 mod replay;
 mod replicas;
 mod replication;
+mod rescheduling;
 mod rights;
 mod roster;
 mod round_trip;

@@ -9,7 +9,7 @@ use super::reading::snapshot;
 use super::steps::Steps;
 use super::{RedisEngine, group_of};
 use crate::clock::Timestamp;
-use crate::presence::{OfflineRecord, Stage};
+use crate::presence::{OfflineRecord, RecordId, Stage};
 use crate::store::notification::MAX_REMINDED;
 use crate::store::reminding::{OngoingMember, Reminding, RepeatNotification};
 use crate::store::{Destinations, Result};
@@ -167,27 +167,28 @@ async fn lasting(
         remove.zrem(&key, over).ignore();
         engine.topology.send::<()>("lasting", &remove).await?;
     }
-    set_acknowledged(engine, &mut members).await?;
+    complete(engine, &mut members).await?;
     Ok(members)
 }
 
-/// Notes which of these records an operator takes care of.
-async fn set_acknowledged(engine: &RedisEngine, members: &mut [OngoingMember]) -> Result<()> {
-    let records = members.iter_mut().filter_map(|member| Some((member.record()?, member)));
-    let records: Vec<(OfflineRecord, &mut OngoingMember)> = records.collect();
+/// Notes which of these records an operator takes care of, and adds those that are not kept with their members: no route
+/// reminded of them when receivers were notified.
+async fn complete(engine: &RedisEngine, members: &mut [OngoingMember]) -> Result<()> {
+    let records = members.iter_mut().filter_map(|member| Some((member.id()?, member)));
+    let records: Vec<(RecordId, &mut OngoingMember)> = records.collect();
     if records.is_empty() {
         return Ok(());
     }
     let mut read = pipe();
-    for (record, _) in &records {
-        let (partition, page) = engine.keys.page_id(&record.id.unit);
-        read.hget(engine.keys.facts_page(partition, page), record.id.unit.to_string());
+    for (id, _) in &records {
+        let (partition, page) = engine.keys.page_id(&id.unit);
+        read.hget(engine.keys.facts_page(partition, page), id.unit.to_string());
     }
     let facts: Vec<Option<Vec<u8>>> = engine.topology.send("acknowledged", &read).await?;
-    for ((record, member), facts) in records.into_iter().zip(facts) {
-        let (seen, _) = snapshot(record.id.unit.clone(), None, facts);
+    for ((id, member), facts) in records.into_iter().zip(facts) {
+        let (seen, _) = snapshot(id.unit.clone(), None, facts);
         let open = seen.facts.as_ref().and_then(|facts| facts.open_record(&seen.unit));
-        member.is_acknowledged = open.is_some_and(|open| open.id == record.id && open.is_acknowledged());
+        member.complete(open.filter(|open| open.id == id))?;
     }
     Ok(())
 }

@@ -38,7 +38,7 @@ use super::buffer::{Buffered, DeliveryBuffer};
 use super::channel::Channel;
 use super::in_flight::InFlight;
 use super::incidents::Incidents;
-use super::{ENGINE_BACKOFF, Fallback, MIN_WAIT, ReceiverConfig};
+use super::{ENGINE_BACKOFF, Fallback, LEASE, MIN_WAIT, ReceiverConfig};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Ownership, ReceiverHealths};
 use crate::store::{DeliveryRecords, DeliveryStore, Destinations, End, Ended, MeantFor, Result, TimerStore};
@@ -48,7 +48,7 @@ mod engine_calls;
 mod falling_back;
 mod limited;
 
-use engine_calls::EngineCalls;
+use engine_calls::{EXTEND, EngineCalls};
 pub(super) use limited::Limited;
 
 /// How many deliveries are held for each attempt that may be under way. In a storm the engine takes
@@ -177,8 +177,8 @@ impl Deliver {
         }
     }
 
-    /// Lets attempts end and records their outcomes, within [`STOP_TIMEOUT`]. Other instances may lease at once
-    /// the deliveries that were not begun.
+    /// Gives back the deliveries that were not begun, then lets attempts end and records their outcomes, within
+    /// [`STOP_TIMEOUT`].
     async fn leave(
         &self,
         mut in_flight: InFlight,
@@ -189,22 +189,45 @@ impl Deliver {
         while let Some(recorded) = calls.recordings.next().await {
             self.recorded(&mut calls, &mut in_flight, recorded);
         }
-        while let Ok(Some(finished)) = tokio::time::timeout_at(until, in_flight.attempts.join_next()).await {
-            self.finish_attempt(&mut in_flight, finished)?;
+        if let Some(leasing) = calls.leasing.take() {
+            let leased = leasing.await;
+            self.leased(&mut calls, &mut in_flight, leased);
         }
         while let Ok(buffered) = queue.try_recv() {
             in_flight.push(buffered);
         }
         let now = self.clock.now();
-        let unbegun = in_flight.leased.values().filter(|leased| leased.is_waiting());
-        let unbegun = unbegun.map(|leased| leased.delivery.clone());
-        let unbegun: Vec<Ended> =
-            unbegun.map(|delivery| Ended { delivery, end: End::RetryAt(now), attempt: None }).collect();
-        let outcomes = std::mem::take(&mut in_flight.unrecorded).into_iter().chain(unbegun).collect();
-        if let (_, Err(error)) = self.record(outcomes).await {
+        let unbegun = in_flight.take_waiting().into_iter();
+        let unbegun = unbegun.map(|delivery| Ended { delivery, end: End::RetryAt(now), attempt: None });
+        in_flight.unrecorded.extend(unbegun);
+        self.record_last(&mut in_flight).await;
+        while !in_flight.attempts.is_empty() && Instant::now() < until {
+            tokio::select! {
+                Some(finished) = in_flight.attempts.join_next() => {
+                    self.finish_attempt(&mut in_flight, finished)?;
+                }
+                // Until an attempt has ended, none is made by others.
+                () = sleep_until((Instant::now() + EXTEND).min(until)) => {
+                    let before = self.clock.now() + LEASE;
+                    if let Some(extending) = self.extend_leases(in_flight.to_extend(before)) {
+                        let extended = extending.await;
+                        self.extended(&mut in_flight, extended);
+                    }
+                }
+            }
+        }
+        self.record_last(&mut in_flight).await;
+        Ok(())
+    }
+
+    /// Records the outcomes that there are; others find out by themselves if that fails.
+    async fn record_last(&self, in_flight: &mut InFlight) {
+        let outcomes = std::mem::take(&mut in_flight.unrecorded);
+        if !outcomes.is_empty()
+            && let (_, Err(error)) = self.record(outcomes).await
+        {
             self.telemetry.engine_failed(Loop::Delivery, &self.receiver.name, &error);
         }
-        Ok(())
     }
 }
 

@@ -27,8 +27,7 @@ use super::{MIN_WAIT, TICK};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Flapping, Ownership, Silences, StoredFlaps};
 use crate::presence::{Closing, FlapCheck, FlapNotification, Flaps, OfflineRecord, Snapshot};
-use crate::routing::alert_silence::covering;
-use crate::routing::{AlertSilence, Destinations, Routes};
+use crate::routing::{Destinations, Routes};
 use crate::store::{Capacity, GroupStore, Join, OutboxEvent, Result, UnitStore};
 use crate::telemetry::{Loop, Telemetry};
 
@@ -138,6 +137,10 @@ impl Stability {
         let due = self.flapping.due(partitions, now, STEP).await?;
         let units: Vec<_> = due.iter().map(|stored| stored.unit.clone()).collect();
         let seen = self.units.read(&units).await?;
+        self.silences.current().await?;
+        let destinations = self.holds.at(&self.destinations, now).await?;
+        // Receivers are not notified of what is held, and so not of an end without it.
+        let held_until = |open: Option<&OfflineRecord>| destinations.silence_held_until(open?, now);
         let (mut changes, mut ends) = (Vec::new(), Vec::new());
         for (stored, seen) in due.into_iter().zip(seen) {
             let rule = self.flapping.rule(&stored.unit.kind);
@@ -148,6 +151,9 @@ impl Stability {
                 _ if seen.is_unreadable() => Some((stored.flaps.clone(), now + UNREADABLE)),
                 FlapCheck::Wait(at) => Some((stored.flaps.clone(), at)),
                 FlapCheck::Forget => None,
+                FlapCheck::End if let Some(until) = held_until(open.as_ref()) => {
+                    Some((stored.flaps.clone(), until))
+                }
                 FlapCheck::End => {
                     let ending = stored.flaps.ending();
                     ends.push((changes.len(), seen, open));
@@ -163,13 +169,12 @@ impl Stability {
         if ends.is_empty() {
             return Ok(());
         }
-        let silences = self.silences.current().await?;
         let mut joins = Vec::new();
         let mut over: Vec<(StoredFlaps, Option<(Flaps, Timestamp)>)> = Vec::new();
         for (at, seen, open) in ends {
             let (stored, after) = &changes[at];
             let Some((ending, _)) = after else { continue };
-            joins.extend(self.joins(ending, &seen, open, &silences, now));
+            joins.extend(self.joins(ending, &seen, open));
             let (flaps, rule) = (ending.over(), self.flapping.rule(&stored.unit.kind));
             let look = flaps.look_at(rule);
             over.push((stored.written(ending)?, Some((flaps, look))));
@@ -177,22 +182,14 @@ impl Stability {
         let ended = joins.iter().filter_map(|join| join.event.record());
         let removed = ended.filter(|record| record.closed_by == Some(Closing::Removed));
         self.stateful_alerts.remove(&removed.cloned().collect::<Vec<_>>()).await?;
-        let destinations = self.holds.at(&self.destinations, now).await?;
         self.alerts.join(&joins, &destinations, &Capacity::NONE, now).await?;
         self.flapping.change(&over).await.map(|_| ())
     }
 
-    /// The end of an episode, and the open record of its unit, unless an alert silence covers it.
-    fn joins(
-        &self,
-        ending: &Flaps,
-        seen: &Snapshot,
-        open: Option<OfflineRecord>,
-        silences: &[AlertSilence],
-        now: Timestamp,
-    ) -> Vec<Join> {
+    /// The end of an episode, and the open record of its unit: receivers that know that it is offline are notified of its
+    /// return.
+    fn joins(&self, ending: &Flaps, seen: &Snapshot, open: Option<OfflineRecord>) -> Vec<Join> {
         let ended = ending.ended(open.as_ref(), !seen.is_known()).into_iter();
-        let open = open.into_iter().filter(|record| covering(silences, record, now).is_none());
         ended.chain(open).map(|record| self.join_of(record)).collect()
     }
 

@@ -152,6 +152,12 @@ impl InFlight {
         self.waiting.remove(least)
     }
 
+    /// Takes out the deliveries whose attempts were not begun.
+    pub fn take_waiting(&mut self) -> Vec<Arc<Delivery>> {
+        self.waiting.clear();
+        self.leased.extract_if(|_, leased| leased.is_waiting()).map(|(_, leased)| leased.delivery).collect()
+    }
+
     /// Lets go of a delivery and its slot.
     pub fn remove(&mut self, id: &str) {
         if self.leased.remove(id).is_some_and(|leased| leased.is_begun) {

@@ -283,9 +283,20 @@ impl Destinations {
         let receivers: Vec<String> = receivers.map(str::to_owned).collect();
         // The route is gone and has had no receiver, or none of them is left.
         let is_lost = receivers.is_empty() && receivers_in(id).next().is_some();
-        let receivers = if is_lost { self.root.receivers.clone() } else { receivers };
         let pace = Pace { is_shared: !has_unit(key), ..self.root.pace };
-        Arc::new(Destination { receivers, pace, again: self.root.again.clone() })
+        if is_lost {
+            return Arc::new(Destination {
+                receivers: self.root.receivers.clone(),
+                pace,
+                ..(*self.root).clone()
+            });
+        }
+        // Its receivers are notified of the returns of what they know, and it escalates nothing.
+        let recoveries = match pace.recoveries {
+            Recoveries::None => Recoveries::After(Duration::ZERO),
+            returns => returns,
+        };
+        Arc::new(Destination::new(receivers, Pace { recoveries, looks_after: None, ..pace }))
     }
 
     /// Whether a route reminds its receivers, or notifies others.

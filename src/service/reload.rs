@@ -1,16 +1,17 @@
 //! Loads the configuration again, by SIGHUP or `POST /-/reload`.
 //!
-//! Receivers and routes are replaced: the loops of alerting end, and start again with the new ones. They go on where
-//! they were, because all that they know is in the store; to the store it is a restart. So are the classes of timers.
+//! Receivers and routes are replaced: new loops of alerting begin with them, and the former ones end. They go on where
+//! those were, because all that they know is in the store; to the store they are another instance. So are the classes of
+//! timers.
 //! The rules of kinds, such as their timeouts, are replaced in place: see [`crate::fleet::SharedRules`]. A file with an
 //! error changes nothing.
 //!
 //! Other options wait for a restart of the process. A reload names the sections that differ from those of the start.
 
 use std::future::Future;
-use std::pin::pin;
 use std::sync::Arc;
 
+use futures_util::stream::{FuturesUnordered, StreamExt, TryStreamExt};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -28,6 +29,9 @@ const REPLACED: [&str; 7] = ["route", "receiver", "time", "inhibit", "breaker", 
 
 /// How many requests may wait.
 const WAITING: usize = 4;
+
+/// How many loops may be ending beside the one that runs.
+const MAX_ENDING: usize = 4;
 
 /// Where the configuration comes from, and the requests to load it again.
 pub struct Reload {
@@ -122,22 +126,30 @@ impl Reloader {
     }
 }
 
-/// Runs a loop with the configuration of alerting, and again with each one that is loaded, until it is stopped.
+/// Runs a loop with the configuration of alerting, and a new one with each configuration that is loaded, until they are
+/// stopped. A loop that is replaced may take seconds until it has ended: receivers that hang delay no other one, so the
+/// new loop begins meanwhile, as that of another instance would.
 pub(super) async fn anew_with_each<F: Future<Output = anyhow::Result<()>>>(
     mut configs: watch::Receiver<Arc<alerting::Config>>,
     stop: CancellationToken,
     run: impl Fn(alerting::Config, CancellationToken) -> F,
 ) -> anyhow::Result<()> {
+    let mut ending = FuturesUnordered::new();
     loop {
         let config = configs.borrow_and_update().as_ref().clone();
         let until = stop.child_token();
-        let mut running = pin!(run(config, until.clone()));
-        tokio::select! {
-            ended = &mut running => return ended,
-            Ok(()) = configs.changed() => {
-                until.cancel();
-                running.await?;
+        let mut running = Box::pin(run(config, until.clone()));
+        loop {
+            tokio::select! {
+                ended = &mut running => {
+                    ended?;
+                    return ending.try_collect().await;
+                }
+                Some(ended) = ending.next() => ended?,
+                Ok(()) = configs.changed(), if ending.len() < MAX_ENDING => break,
             }
         }
+        until.cancel();
+        ending.push(running);
     }
 }

@@ -202,3 +202,21 @@ async fn an_episode_is_taken_over(on: On) {
     next.kill().await;
     assert_eq!(sink.received().len(), 6);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_an_episode_waits_while_an_alert_silence_covers_a_unit_that_is_offline() {
+    let sink = hook().await;
+    let mut world = world("kind", webhook_to(sink.url(), None)).await;
+    flap(&world, &sink).await;
+    lose(&world).await;
+    let covers = silence(&world, "unit=g", 2 * HOUR).await;
+    world.pass(2 * RULE.stable).await;
+    assert_eq!(sink.received().len(), 5, "nothing while it is covered");
+    world.silences.expire(covers, "anna", world.clock.now()).await.unwrap();
+    world.pass(Duration::from_secs(30)).await;
+    assert_eq!(told(&sink, 6).await, message("flapping", &["silence", "stable_offline"]));
+    hear(&world).await;
+    world.pass(6 * WAIT).await;
+    assert_eq!(told(&sink, 7).await, message("notification", &["return"]));
+    world.stop().await;
+}

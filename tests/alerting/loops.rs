@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
+use rollcall::alerting::Route;
 use rollcall::presence::{Probed, Recoveries};
+use rollcall::routing::parse_matchers;
 use rollcall::simulate::mail_sink::{self, MailSink};
 use rollcall::simulate::webhook_sink::Answer;
 use rollcall::store::{Escalation, FollowUps};
@@ -711,4 +713,51 @@ async fn an_attempt_that_is_under_way_is_recorded_when_the_loops_stop() {
         Default::default(),
         "it was delivered"
     );
+}
+
+/// A route whose matchers change is gone, and its silences are those of no route.
+#[tokio::test(flavor = "multi_thread")]
+async fn receivers_of_a_route_that_is_gone_hear_of_returns_and_the_root_escalates_nothing_of_it() {
+    for on in [On::Redis, On::Directory] {
+        let (sink, boss) = (hook().await, hook().await);
+        let receivers = vec![webhook_to(sink.url(), None), named("boss", webhook_to(boss.url(), None))];
+        let mut world = World::on(on, "kind", receivers).await;
+        world.stop().await;
+        let root = world.config.route.clone();
+        let of = |matchers: &str| Route {
+            matchers: parse_matchers(matchers).unwrap(),
+            receivers: vec!["hook".to_owned()],
+            ..root.clone()
+        };
+        let escalate = vec![Escalation { after: HOUR / 2, receivers: vec!["boss".to_owned()] }];
+        let route = &mut world.config.route;
+        route.receivers = vec!["hook".to_owned()];
+        route.pace.recoveries = Recoveries::None;
+        route.again = FollowUps { repeat: None, escalate };
+        route.routes = vec![of("unit=~\"a|b\"")];
+        world.start();
+        world.notify_loss(&["a"]).await;
+        sink.wait_for(1, MAX_WAIT).await.unwrap();
+        // This one waits in its group while the route changes.
+        world.lose(&["b"]).await;
+        world.joined().await;
+        world.stop().await;
+        world.config.route.routes = vec![of("unit=~\"a|b|c\"")];
+        world.start();
+        world.pass(HOUR).await;
+        world.hear(&["a", "b"]).await;
+        world.pass(60 * WAIT).await;
+        let received = sink.received();
+        let all = |list: &str| {
+            let mut units: Vec<String> = received.iter().flat_map(|one| listed(one, list)).collect();
+            units.sort_unstable();
+            units
+        };
+        assert_eq!(
+            (all("offline"), all("online")),
+            (vec!["a".into(), "b".into()], vec!["a".into(), "b".into()])
+        );
+        assert_eq!(boss.received().len(), 0);
+        world.stop().await;
+    }
 }

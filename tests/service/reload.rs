@@ -1,11 +1,16 @@
 //! `/-/reload` and SIGHUP: routes and receivers are replaced while the service runs.
 
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use reqwest::Method;
 use rollcall::simulate::webhook_sink::{self, WebhookSink};
 
 use rollcall::simulate::servers::free_port;
+use serde_json::json;
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpListener;
 
 use crate::support::http::{CLIENT, get};
 use crate::support::node::until;
@@ -121,6 +126,61 @@ async fn reloads_in_the_middle_of_a_storm_lose_nothing_and_repeat_nothing() {
     ids.sort_unstable();
     ids.dedup();
     assert_eq!(ids.len(), 300, "a repetition has the same id");
+}
+
+/// A server that takes requests and answers none. Answers its address, and a count of the connections that their client
+/// has given up.
+async fn hangs() -> (String, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (url, given_up) = (format!("http://{}/", listener.local_addr().unwrap()), Arc::default());
+    let count: Arc<AtomicUsize> = Arc::clone(&given_up);
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let count = count.clone();
+            tokio::spawn(async move {
+                let mut bytes = [0; 4096];
+                while client.read(&mut bytes).await.is_ok_and(|read| read > 0) {}
+                count.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+    });
+    (url, given_up)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reload_while_one_receiver_hangs_delays_no_other_one() {
+    let (url, given_up) = hangs().await;
+    let world = World::new(OPTIONS, &[]).await;
+    let slow = format!(
+        r#"name = "slow"
+        type = "webhook"
+        url = "{url}"
+        [[timer]]
+        type = "to-slow"
+        receivers = ["slow"]
+        [[timer]]
+        type = "to-hook"
+        receivers = ["hook"]
+        [[receiver]]
+        name = "mail""#
+    );
+    world.rewrite("name = \"mail\"", &slow);
+    assert_eq!(reload(&world).await.0, 200);
+    let register = async |class: &str| {
+        let body = json!([{ "type": class, "in": "0s", "data": {} }]).to_string();
+        let sent = CLIENT.post(world.url("/api/v1/timers")).header("content-type", "application/json");
+        let sent = sent.body(body).send().await.unwrap();
+        assert!(sent.status().is_success(), "{}", sent.text().await.unwrap());
+    };
+    register("to-slow").await;
+    let waits = async || {
+        world.text_of("/metrics").await.contains("rollcall_notification_queue_length{receiver=\"slow\"} 1")
+    };
+    world.eventually("an attempt is under way", waits).await;
+    assert_eq!(reload(&world).await.0, 200);
+    register("to-hook").await;
+    world.eventually("the other one is notified", async || world.hook.received().len() == 1).await;
+    assert_eq!(given_up.load(Ordering::Relaxed), 0, "the attempt of before the reload is still under way");
 }
 
 /// `rollcall serve`, which ends with the value.

@@ -278,7 +278,10 @@ impl Deliver {
     }
 
     /// Extends leases; `None` if there are none.
-    fn extend_leases(&self, deliveries: Vec<Arc<Delivery>>) -> Option<BoxFuture<'static, ExtendedLeases>> {
+    pub(super) fn extend_leases(
+        &self,
+        deliveries: Vec<Arc<Delivery>>,
+    ) -> Option<BoxFuture<'static, ExtendedLeases>> {
         if deliveries.is_empty() {
             return None;
         }

@@ -286,6 +286,7 @@ fn start(
         units: engine.clone(),
         records: engine.clone(),
         deliveries: engine.clone(),
+        groups: engine.clone(),
         values: engine.clone(),
         shared: engine.clone(),
         flaps: engine.clone(),

@@ -48,6 +48,9 @@ struct Section {
     date: String,
     /// Before the run.
     load: f64,
+    /// The server that keeps the fleet; absent: that of the machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    redis: Option<String>,
     figures: Vec<Figure>,
 }
 
@@ -77,8 +80,9 @@ impl Report {
     pub fn begin(&mut self, benchmark: &str) -> anyhow::Result<()> {
         let now = Clock::system().now().to_string();
         let date = now.split('T').next().unwrap_or_default().to_owned();
-        let benchmark = benchmark.to_owned();
-        self.results.sections.push(Section { benchmark, date, load: self.load, figures: Vec::new() });
+        let redis = Some(self.results.machine.redis.clone());
+        let (benchmark, load) = (benchmark.to_owned(), self.load);
+        self.results.sections.push(Section { benchmark, date, load, redis, figures: Vec::new() });
         self.others = OtherLoad::watch()?;
         eprintln!("[{:4.0} s] {}", self.began.elapsed().as_secs_f64(), self.section().benchmark);
         Ok(())
@@ -119,8 +123,9 @@ impl Report {
         let file = root.join("benches/results.json");
         let stored: Option<Results> =
             std::fs::read(&file).ok().and_then(|json| serde_json::from_slice(&json).ok());
-        let machine = self.results.machine.clone();
-        let stored = stored.filter(|stored| stored.machine == machine);
+        let stored = stored.filter(|stored| stored.machine.is_like(&self.results.machine));
+        let machine =
+            stored.as_ref().map_or_else(|| self.results.machine.clone(), |stored| stored.machine.clone());
         let measured = |benchmark: &str| self.results.sections.iter().any(|one| one.benchmark == benchmark);
         let kept = stored.into_iter().flat_map(|stored| stored.sections);
         let kept = kept.filter(|section| !measured(&section.benchmark));
@@ -142,8 +147,11 @@ impl Results {
     fn table(&self) -> String {
         let mut text = format!("{}\n\n", self.machine);
         text += "| what | measured | goal | met |\n|---|---:|---:|---|\n";
-        for Section { benchmark, date, load, figures } in &self.sections {
-            text += &format!("| **{}**, {date}, load before {load} | | | |\n", benchmark.replace('_', " "));
+        for Section { benchmark, date, load, redis, figures } in &self.sections {
+            let other = redis.as_ref().filter(|redis| **redis != self.machine.redis);
+            let with = other.map(|redis| format!(", {redis}")).unwrap_or_default();
+            let name = benchmark.replace('_', " ");
+            text += &format!("| **{name}**, {date}, load before {load}{with} | | | |\n");
             for figure in figures {
                 let goal = figure.goal.as_deref().unwrap_or("");
                 let met = figure.met.map_or("", |met| if met { "yes" } else { "**no**" });

@@ -8,12 +8,13 @@ use serde::{Deserialize, Serialize};
 use super::process::usage;
 
 /// The machine and its programs.
-#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 pub struct Machine {
     cores: usize,
     processor: String,
     memory_gb: u64,
-    redis: String,
+    /// The server that keeps the fleet, with its version.
+    pub redis: String,
     mosquitto: String,
     rollcall: String,
 }
@@ -25,6 +26,12 @@ pub fn load() -> f64 {
 }
 
 impl Machine {
+    /// Whether figures of both belong in one table; the table says which server each benchmark had.
+    pub fn is_like(&self, other: &Machine) -> bool {
+        let of = |one: &Machine| (one.cores, one.processor.clone(), one.memory_gb, one.mosquitto.clone());
+        of(self) == of(other) && self.rollcall == other.rollcall
+    }
+
     /// Reads this machine.
     pub fn detect() -> anyhow::Result<Machine> {
         let processor = read("/proc/cpuinfo", "model name").unwrap_or_default();
@@ -36,7 +43,7 @@ impl Machine {
             cores: std::thread::available_parallelism()?.get(),
             processor,
             memory_gb: kilobytes.div_ceil(1 << 20),
-            redis: version("redis-server", &["--version"], "v="),
+            redis: redis(),
             mosquitto: version("mosquitto", &["-h"], "version "),
             rollcall: env!("CARGO_PKG_VERSION").to_owned(),
         })
@@ -48,7 +55,7 @@ impl fmt::Display for Machine {
         write!(
             f,
             "Measured by `make bench` on {} cores ({}) with {} GB, shared by devices, broker, Redis and Rollcall \
-             {}; Redis {}, Mosquitto {}.",
+             {}; {}, Mosquitto {}.",
             self.cores, self.processor, self.memory_gb, self.rollcall, self.redis, self.mosquitto
         )
     }
@@ -58,6 +65,12 @@ fn read(file: &str, name: &str) -> Option<String> {
     let text = std::fs::read_to_string(file).ok()?;
     let line = text.lines().find(|line| line.starts_with(name))?;
     Some(line.split_once(':')?.1.trim().to_owned())
+}
+
+/// The server that is found as `redis-server`: `Redis 7.0.15`, or `Valkey 8.1.1`.
+fn redis() -> String {
+    let name = version("redis-server", &["--version"], "");
+    format!("{name} {}", version("redis-server", &["--version"], "v="))
 }
 
 /// The text after `mark` in the version output of a program.

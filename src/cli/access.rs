@@ -71,10 +71,11 @@ impl EngineAccess {
         let roll = roll.with_filters(filters);
         roll.refresh_hearing().await?;
         let silences = Arc::new(Silences::new(engine.clone()));
-        let (records, queries, timers, shared) = (engine.clone(), engine.clone(), engine.clone(), engine);
+        let (records, queries, groups) = (engine.clone(), engine.clone(), engine.clone());
+        let (timers, shared) = (engine.clone(), engine);
         let breaker = MassBreaker::new(None, shared.clone(), queries.clone(), silences.clone(), telemetry);
         let receivers = Receivers { records: records.clone(), shared };
-        let deliveries = Deliveries { records, queries, timers, silences: silences.clone() };
+        let deliveries = Deliveries { records, queries, groups, timers, silences: silences.clone() };
         let config = config.alerting;
         let access = EngineAccess { silences, roll, deliveries, receivers, config, breaker, kinds, clock };
         Ok(Access::Engine(Box::new(access)))

@@ -7,7 +7,8 @@
 //! # What can be delivered again
 //! A dead letter holds its notification. A delivered one is made again from its offline records or its timer, as it was
 //! sealed, as long as the engine has them and the record of attempts has it. Both keep their ids, so a receiver knows
-//! the repetition. A timer that is delivered at most once is never delivered again.
+//! the repetition. A timer that is delivered at most once is never delivered again. Behind a dead letter come the returns
+//! of its silences that are over, see `returns.rs`.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -19,16 +20,18 @@ use super::Silences;
 use crate::clock::Timestamp;
 use crate::presence::{FiredTimer, Interval, Kind, OfflineRecord, RecordId, Transition};
 use crate::store::{
-    Attempt, AttemptResult, AuditEntry, Audited, Delivery, DeliveryRecords, EngineError, FindAttempts,
+    Attempt, AttemptResult, AuditEntry, Audited, DeliveryRecords, EngineError, FindAttempts, GroupStore,
     Queries, Result, TimerStore, Waiting,
 };
 
 mod line;
 mod list;
 mod made_again;
+mod returns;
 
 pub use line::{DeliveryLine, DeliveryState};
 use line::{delivered_line, letter_line, waiting_line};
+use returns::Again;
 
 /// The most deliveries of a page.
 pub const MAX_PAGE: usize = 1000;
@@ -130,6 +133,8 @@ pub struct Deliveries {
     pub records: Arc<dyn DeliveryRecords>,
     /// For the records of delivered notifications.
     pub queries: Arc<dyn Queries>,
+    /// For the returns that are still to be notified.
+    pub groups: Arc<dyn GroupStore>,
     /// For the timers of delivered notifications.
     pub timers: Arc<dyn TimerStore>,
     /// For the audit.
@@ -200,8 +205,8 @@ impl Deliveries {
                 return Err(DeliveriesError::Refused(why));
             }
             match (self.records.letter(name, notification).await?, delivered) {
-                (Some(letter), _) => again.push(letter.delivery),
-                (None, Some(attempt)) => again.extend(self.made_again(attempt).await?),
+                (Some(letter), _) => again.push(Again::letter(letter.delivery)),
+                (None, Some(attempt)) => again.extend(self.made_again(attempt).await?.map(Again::delivered)),
                 (None, None) => {}
             }
         }
@@ -231,7 +236,8 @@ impl Deliveries {
         let filter = DeliveryFilter { state: Some(state), until: Some(until), ..filter.clone() };
         let (mut again, mut next) = (Vec::new(), None);
         if state == DeliveryState::Dead {
-            again = self.letters_in(&filter).await?.into_iter().map(|letter| letter.delivery).collect();
+            let letters = self.letters_in(&filter).await?;
+            again.extend(letters.into_iter().map(|letter| Again::letter(letter.delivery)));
         } else {
             let page = self.list(&filter, MAX_STEP, cursor, &[]).await?;
             for line in page.deliveries {
@@ -239,7 +245,7 @@ impl Deliveries {
                 let attempts = self.attempts_of(notification, of).await?;
                 let delivered = attempts.iter().find(|one| is_delivered(one));
                 if let Some(attempt) = delivered.filter(|attempt| attempt.guarantee.is_at_least_once()) {
-                    again.extend(self.made_again(attempt).await?);
+                    again.extend(self.made_again(attempt).await?.map(Again::delivered));
                 }
             }
             next = page.next;
@@ -284,10 +290,15 @@ impl Deliveries {
         self.silences.note(&AuditEntry { at: now, author, change, subject, text }).await
     }
 
-    async fn queue(&self, deliveries: &[Delivery], now: Timestamp) -> Result<usize> {
+    /// Answers how many are queued, the returns behind them not counted.
+    async fn queue(&self, all: &[Again], now: Timestamp) -> Result<usize> {
         let mut count = 0;
-        for delivery in deliveries {
+        for Again { delivery, is_letter } in all {
             count += usize::from(self.records.replay(delivery, now).await?);
+            // Returns that are notified from now on come behind it by themselves.
+            if *is_letter && let Some(returns) = self.returns_after(delivery, now).await? {
+                self.records.replay(&returns, now).await?;
+            }
         }
         Ok(count)
     }

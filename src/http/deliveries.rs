@@ -70,6 +70,7 @@ impl DeliveriesState {
             deliveries: Deliveries {
                 records: sources.deliveries.clone(),
                 queries: sources.records.clone(),
+                groups: sources.groups.clone(),
                 timers: sources.timers.store(),
                 silences: sources.silences.clone(),
             },

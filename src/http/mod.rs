@@ -27,7 +27,7 @@ use crate::clock::{Clock, Timestamp};
 use crate::fleet::{FlapRules, Mirror, Ownership, Roll, Silences, Timers};
 use crate::routing::{Inhibition, Route, Routes};
 use crate::store::{
-    Catalogue, DataStore, DeliveryRecords, FlapStore, Queries, Roster, SharedStore, UnitStore,
+    Catalogue, DataStore, DeliveryRecords, FlapStore, GroupStore, Queries, Roster, SharedStore, UnitStore,
 };
 use crate::telemetry::Telemetry;
 use crate::trust::ServerPem;
@@ -217,6 +217,7 @@ pub struct Sources {
     pub units: Arc<dyn UnitStore>,
     pub records: Arc<dyn Queries>,
     pub deliveries: Arc<dyn DeliveryRecords>,
+    pub groups: Arc<dyn GroupStore>,
     /// For the newest values of the metrics of units.
     pub values: Arc<dyn DataStore>,
     /// For the addresses of the instances.

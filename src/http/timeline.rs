@@ -156,6 +156,7 @@ impl Timelines {
             deliveries: Deliveries {
                 records: sources.deliveries.clone(),
                 queries: sources.records.clone(),
+                groups: sources.groups.clone(),
                 timers: sources.timers.store(),
                 silences: sources.silences.clone(),
             },

@@ -3,11 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
+use std::time::Duration;
 
-use rollcall::simulate::webhook_sink::{Answer, WebhookSink};
+use rollcall::fleet::deliveries::DeliveryFilter;
+use rollcall::simulate::webhook_sink::{Answer, Received, WebhookSink};
 use rollcall::store::{Entry, OutboxEvent};
 
-use super::world::{WAIT, World, hook, listed, named, unit, until};
+use super::services::{actions, pager};
+use super::world::{On, WAIT, World, hook, listed, named, unit, until};
 use super::*;
 use ::redis;
 
@@ -244,6 +247,51 @@ async fn the_return_of_a_silence_in_a_dead_letter_does_not_go_to_that_receiver()
     world.advance(5 * WAIT);
     assert_eq!(listed(&picky.wait_for(3, MAX_WAIT).await.unwrap()[2], "online"), ["a"]);
     world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_returns_of_silences_that_are_over_follow_a_dead_letter_that_is_delivered_again() {
+    for on in [On::Redis, On::Directory] {
+        let calls = hook().await;
+        calls.answer_with([Answer::Status(410)]);
+        let mut world = World::on(on, "kind", vec![named("pager", pager(&calls))]).await;
+        world.notify_loss(&["a", "b"]).await;
+        world.dead("pager", 1).await;
+        world.stop().await;
+        world.start();
+        world.hear(&["a"]).await;
+        world.joined().await;
+        world.advance(5 * WAIT);
+        let before = calls.received().len();
+        let deliveries = world.deliveries();
+        let all = DeliveryFilter::default();
+        let (changed, _) = deliveries.replay_all(&all, None, "ana", world.clock.now()).await.unwrap();
+        assert_eq!((changed.count, changed.more), (1, false));
+        // Its return may have been on the way to the receiver, or have been left out already.
+        let is_told = async || {
+            world.advance(Duration::from_secs(1));
+            let told = actions(&calls.received()[before..]);
+            told.ends_with(&["trigger".into(), "trigger".into(), "resolve".into()])
+        };
+        until("the return comes behind the dead letter", is_told).await;
+        world.delivered("pager").await;
+        let before = calls.received().len() - 3;
+        world.delivered("pager").await;
+        // The return of the other one is still to come, and comes once.
+        world.hear(&["b"]).await;
+        world.joined().await;
+        world.advance(5 * WAIT);
+        let received = calls.wait_for(before + 4, MAX_WAIT).await.unwrap();
+        let keys = |action: &str| {
+            let of_action =
+                received[before..].iter().map(Received::json).filter(|json| json["event_action"] == action);
+            of_action.map(|json| json["dedup_key"].to_string()).collect::<BTreeSet<String>>()
+        };
+        assert_eq!(keys("trigger"), keys("resolve"));
+        world.delivered("pager").await;
+        world.stop().await;
+        assert_eq!(calls.received().len(), before + 4);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

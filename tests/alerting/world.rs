@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollcall::alerting::{self, Config, Route};
-use rollcall::fleet::{FlapRules, HearingConfig, Rules};
+use rollcall::fleet::{Deliveries, FlapRules, HearingConfig, Rules};
 use rollcall::fleet::{Mirror, Ownership, Roll, Silences, TimerRules, Timers};
 use rollcall::presence::{Declared, Filters, Heartbeat, KindRules};
 use rollcall::routing::Inhibition;
@@ -142,6 +142,18 @@ impl World {
     }
 
     /// Every partition.
+    /// Deliveries as operators see and change them.
+    pub fn deliveries(&self) -> Deliveries {
+        let engine = self.engine.clone();
+        Deliveries {
+            records: engine.clone(),
+            queries: engine.clone(),
+            groups: engine.clone(),
+            timers: engine,
+            silences: self.silences.clone(),
+        }
+    }
+
     pub fn partitions(&self) -> Vec<u16> {
         (0..self.engine.partitions()).collect()
     }

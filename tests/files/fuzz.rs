@@ -420,6 +420,7 @@ async fn served() -> (String, CancellationToken, tempfile::TempDir) {
         units: engine.clone(),
         records: engine.clone(),
         deliveries: engine.clone(),
+        groups: engine.clone(),
         values: engine.clone(),
         shared: engine.clone(),
         flaps: engine.clone(),

@@ -145,6 +145,7 @@ async fn an_address_that_others_reach_is_not_served_without_a_token() {
         units: fleet.engine.clone(),
         records: fleet.engine.clone(),
         deliveries: fleet.engine.clone(),
+        groups: fleet.engine.clone(),
         values: fleet.engine.clone(),
         shared: fleet.engine.clone(),
         flaps: fleet.engine.clone(),

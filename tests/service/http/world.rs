@@ -104,6 +104,7 @@ impl Fleet {
             units: engine.clone(),
             records: engine.clone(),
             deliveries: engine.clone(),
+            groups: engine.clone(),
             values: engine.clone(),
             roster: engine.clone(),
             roll: roll.clone(),

@@ -189,8 +189,9 @@ impl Deliver {
         while let Some(recorded) = calls.recordings.next().await {
             self.recorded(&mut calls, &mut in_flight, recorded);
         }
-        if let Some(leasing) = calls.leasing.take() {
-            let leased = leasing.await;
+        if let Some(leasing) = calls.leasing.take()
+            && let Ok(leased) = tokio::time::timeout_at(until, leasing).await
+        {
             self.leased(&mut calls, &mut in_flight, leased);
         }
         while let Ok(buffered) = queue.try_recv() {

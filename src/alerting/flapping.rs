@@ -166,9 +166,17 @@ impl Stability {
         // The end is decided, unless the unit has changed meanwhile.
         let written = self.flapping.change(&changes).await?;
         ends.retain(|(at, ..)| written[*at]);
-        if ends.is_empty() {
-            return Ok(());
-        }
+        if ends.is_empty() { Ok(()) } else { self.end(&changes, ends, &destinations, now).await }
+    }
+
+    /// Ends episodes: their ends join the groups. Each has its index among `changes`, its unit, and the open record of that.
+    async fn end(
+        &self,
+        changes: &[(StoredFlaps, Option<(Flaps, Timestamp)>)],
+        ends: Vec<(usize, Snapshot, Option<OfflineRecord>)>,
+        destinations: &Destinations,
+        now: Timestamp,
+    ) -> Result<()> {
         let mut joins = Vec::new();
         let mut over: Vec<(StoredFlaps, Option<(Flaps, Timestamp)>)> = Vec::new();
         for (at, seen, open) in ends {
@@ -182,7 +190,7 @@ impl Stability {
         let ended = joins.iter().filter_map(|join| join.event.record());
         let removed = ended.filter(|record| record.closed_by == Some(Closing::Removed));
         self.stateful_alerts.remove(&removed.cloned().collect::<Vec<_>>()).await?;
-        self.alerts.join(&joins, &destinations, &Capacity::NONE, now).await?;
+        self.alerts.join(&joins, destinations, &Capacity::NONE, now).await?;
         self.flapping.change(&over).await.map(|_| ())
     }
 

@@ -129,8 +129,7 @@ fn missing(others: impl Iterator<Item = (String, String)>, are_down: bool) -> Op
     // All sentinels say the same of a quorum.
     let reasons: BTreeSet<String> = others.map(|(_, why)| why).collect();
     let text = || {
-        let reasons: Vec<String> = reasons.iter().cloned().collect();
-        let reasons = reasons.join("; ");
+        let reasons = reasons.iter().cloned().collect::<Vec<_>>().join("; ");
         match are_down {
             true => format!(
                 "{reasons}; without them nothing takes the place of the primary, which does not answer"

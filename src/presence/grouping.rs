@@ -70,6 +70,14 @@ impl Pace {
         Pace { wait, interval, is_shared: false, lasts: Duration::ZERO, recoveries, looks_after: None }
     }
 
+    /// The same, where returns are notified in any case.
+    pub fn with_returns(self) -> Pace {
+        match self.recoveries {
+            Recoveries::None => Pace { recoveries: Recoveries::After(Duration::ZERO), ..self },
+            Recoveries::After(_) => self,
+        }
+    }
+
     /// The transition that joins: a return that is not notified only ends its silence.
     pub fn form(&self, form: MemberTransition) -> MemberTransition {
         match (form, self.recoveries) {

@@ -10,7 +10,7 @@ use super::inhibition::Inhibitors;
 use super::mutes::{self, MutedRoutes, Mutes};
 use super::{AlertSilence, RouteTimes};
 use crate::clock::Timestamp;
-use crate::presence::{Kind, OfflineRecord, Pace, Recoveries, is_archived};
+use crate::presence::{Kind, OfflineRecord, Pace, is_archived};
 
 /// The receivers of a group, and how fast its notifications follow each other.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -256,9 +256,7 @@ impl Destinations {
         let mut destination = Arc::unwrap_or_clone(destination);
         destination.pace.wait += BEHIND_RETURNS;
         // Receivers that hear of no returns are still told how the unit is.
-        if destination.pace.recoveries == Recoveries::None {
-            destination.pace.recoveries = Recoveries::After(Duration::ZERO);
-        }
+        destination.pace = destination.pace.with_returns();
         Arc::new(destination)
     }
 
@@ -285,18 +283,10 @@ impl Destinations {
         let is_lost = receivers.is_empty() && receivers_in(id).next().is_some();
         let pace = Pace { is_shared: !has_unit(key), ..self.root.pace };
         if is_lost {
-            return Arc::new(Destination {
-                receivers: self.root.receivers.clone(),
-                pace,
-                ..(*self.root).clone()
-            });
+            return Arc::new(Destination { pace, ..(*self.root).clone() });
         }
         // Its receivers are notified of the returns of what they know, and it escalates nothing.
-        let recoveries = match pace.recoveries {
-            Recoveries::None => Recoveries::After(Duration::ZERO),
-            returns => returns,
-        };
-        Arc::new(Destination::new(receivers, Pace { recoveries, looks_after: None, ..pace }))
+        Arc::new(Destination::new(receivers, Pace { looks_after: None, ..pace.with_returns() }))
     }
 
     /// Whether a route reminds its receivers, or notifies others.

@@ -110,7 +110,7 @@ pub use groups::{Capacity, DataLoss, Entry, GroupStore, Join, Joined, KeptIncide
 pub use hearing::{Advance, HearingStore};
 pub use incidents::{incident_in, incident_text};
 pub use membership::Membership;
-pub use notification::{delivery_of_any, notification_of};
+pub use notification::{delivery_of_any, notification_id, notification_of};
 pub use notified_silences::{AcknowledgedSilence, NotifiedMark, NotifiedSilences};
 pub use partition::{by_partition, partition_of, partition_of_group};
 use partition::{checksum, crc16};

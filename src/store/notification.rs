@@ -49,7 +49,7 @@ pub(super) fn only_of_group(keys: &[&str]) -> Vec<bool> {
 /// The id of a notification: a digest of its group and its members. So the same members have the same id on every
 /// engine, also if a sealed notification is lost and sealed again. `members` are, in order and separated by line
 /// breaks, the id letter and the name of each member.
-pub(super) fn notification_id(group: &str, members: &str) -> String {
+pub fn notification_id(group: &str, members: &str) -> String {
     let digest = digest(&SHA1_FOR_LEGACY_USE_ONLY, format!("{group}\n{members}").as_bytes());
     format!("ntf_{}", HEXLOWER.encode(&digest.as_ref()[..12]))
 }

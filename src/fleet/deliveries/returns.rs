@@ -4,16 +4,10 @@
 //! is delivered later, the return has to follow it: else the receiver would take the unit for offline for ever, and a
 //! pager would keep its page open.
 
-use data_encoding::HEXLOWER;
-use ring::digest::{SHA256, digest};
-
 use super::Deliveries;
 use crate::clock::Timestamp;
 use crate::presence::{Incident, OfflineRecord};
-use crate::store::{Delivery, GroupContext, Result};
-
-/// The begin of the id of such a notification.
-const RETURNS: &str = "rtn_";
+use crate::store::{Delivery, GroupContext, Result, notification_id};
 
 /// A notification that is delivered again.
 pub(super) struct Again {
@@ -53,7 +47,7 @@ impl Deliveries {
             return Ok(None);
         }
         let names: Vec<String> = over.iter().map(|record| record.id.to_string()).collect();
-        let hash = digest(&SHA256, format!("{}\n{}", letter.id, names.join("\n")).as_bytes());
+        let id = notification_id(&letter.id, &names.join("\n"));
         let situation = GroupContext {
             incident: letter
                 .situation
@@ -63,7 +57,7 @@ impl Deliveries {
             ..letter.situation.clone()
         };
         Ok(Some(Delivery {
-            id: format!("{RETURNS}{}.{}", HEXLOWER.encode(&hash.as_ref()[..12]), letter.receiver),
+            id: format!("{id}.{}", letter.receiver),
             sealed_at: now,
             offline: Vec::new(),
             online: over,

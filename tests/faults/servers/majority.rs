@@ -33,9 +33,8 @@ async fn are_named(world: &World, sentinels: &[String]) {
     let names = |text: &str| sentinels.iter().all(|address| text.contains(address));
     for instance in &world.instances {
         let what = format!("{} names the sentinels", instance.name);
-        let page = async |_: &World| instance.page("/readyz").await.unwrap_or_default();
-        let named = async |world: &World| {
-            let (status, text) = page(world).await;
+        let named = async |_: &World| {
+            let (status, text) = instance.page("/readyz").await.unwrap_or_default();
             status == 503 && names(&text) && text.contains("without them nothing takes the place")
         };
         world.eventually(&what, named).await;

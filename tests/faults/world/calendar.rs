@@ -57,8 +57,7 @@ impl Calendar {
     /// Where the difference changed, for a message of a failed test.
     pub fn story(&self) -> String {
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        let changes = entries.windows(2).filter(|two| (two[1].ahead - two[0].ahead).abs() > JUMP);
-        changes
+        jumped(&entries)
             .map(|two| format!(" {}+{}..{}+{}", two[0].from, two[0].ahead, two[1].from, two[1].ahead))
             .collect()
     }
@@ -78,8 +77,12 @@ impl Calendar {
 }
 
 fn jumps(entries: &[Entry]) -> Vec<Timestamp> {
-    let jumped = entries.windows(2).filter(|two| (two[1].ahead - two[0].ahead).abs() > JUMP);
-    jumped.map(|two| Timestamp::from_millis(two[1].from)).collect()
+    jumped(entries).map(|two| Timestamp::from_millis(two[1].from)).collect()
+}
+
+/// The entries on either side of a jump.
+fn jumped(entries: &[Entry]) -> impl Iterator<Item = &[Entry]> {
+    entries.windows(2).filter(|two| (two[1].ahead - two[0].ahead).abs() > JUMP)
 }
 
 /// An instance that does not know of a jump yet uses the time before it: its moments lie before

@@ -1,5 +1,8 @@
 //! Silences and blind intervals that a receiver was not notified of ("unnotified"): their returns are left out of its
 //! deliveries.
+//!
+//! A dead letter that is delivered again waits behind the other notifications of its group. Its silences are unnotified
+//! until it is leased, so the returns before it are left out, and those behind it are delivered.
 
 use std::collections::HashMap;
 
@@ -11,10 +14,10 @@ use crate::routing::is_of_root;
 use crate::telemetry::Telemetry;
 
 /// Why a receiver was not notified of a silence, or of a blind interval that lasted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Unnotified {
-    /// Its notification became a dead letter.
-    Dead,
+    /// Its notification, with this id, became a dead letter.
+    Dead(String),
     /// The receiver was absent, and the silence was over when the receiver was configured again.
     Past,
 }
@@ -24,8 +27,8 @@ impl Unnotified {
     pub const PAST: &str = "-";
 
     /// From the stored value: the id of a dead letter, or [`Unnotified::PAST`].
-    pub fn of(stored: &str) -> Unnotified {
-        if stored == Unnotified::PAST { Unnotified::Past } else { Unnotified::Dead }
+    pub fn of(stored: String) -> Unnotified {
+        if stored == Unnotified::PAST { Unnotified::Past } else { Unnotified::Dead(stored) }
     }
 }
 
@@ -81,6 +84,28 @@ pub(super) fn silence_in(group: &Group, record: &OfflineRecord) -> String {
 /// The name of a silence: one opening of a record. A record may be opened twice.
 pub(super) fn silence(record: &OfflineRecord) -> String {
     format!("{} {}", record.detected_at.as_millis(), record.id)
+}
+
+/// Takes the silences out of `unnotified` that the receiver is notified of by one of these deliveries: a dead letter
+/// that is delivered again. Answers their names, each with its delivery.
+pub(super) fn take_notified_again<'a>(
+    deliveries: &'a [Delivery],
+    unnotified: &mut HashMap<String, Unnotified>,
+) -> Vec<(&'a Delivery, String)> {
+    let mut notified = Vec::new();
+    for delivery in deliveries {
+        if unnotified.is_empty() {
+            break;
+        }
+        let own = Unnotified::Dead(delivery.notification().to_owned());
+        let names = delivery.silences_lost().into_iter().filter(|name| unnotified.get(name) == Some(&own));
+        let names: Vec<String> = names.collect();
+        for name in &names {
+            unnotified.remove(name);
+        }
+        notified.extend(names.into_iter().map(|name| (delivery, name)));
+    }
+    notified
 }
 
 /// Leaves out the returns of unnotified silences, and unnotified silences that are past. A delivery without members is

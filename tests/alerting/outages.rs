@@ -262,20 +262,19 @@ async fn the_returns_of_silences_that_are_over_follow_a_dead_letter_that_is_deli
         world.hear(&["a"]).await;
         world.joined().await;
         world.advance(5 * WAIT);
+        let is_sealed = async || {
+            let due = world.engine.first_seal(&world.partitions()).await.unwrap();
+            due.is_none_or(|due| due > world.clock.now())
+        };
+        until("the return is on its way, or left out", is_sealed).await;
         let before = calls.received().len();
         let deliveries = world.deliveries();
         let all = DeliveryFilter::default();
         let (changed, _) = deliveries.replay_all(&all, None, "ana", world.clock.now()).await.unwrap();
         assert_eq!((changed.count, changed.more), (1, false));
-        // Its return may have been on the way to the receiver, or have been left out already.
-        let is_told = async || {
-            world.advance(Duration::from_secs(1));
-            let told = actions(&calls.received()[before..]);
-            told.ends_with(&["trigger".into(), "trigger".into(), "resolve".into()])
-        };
-        until("the return comes behind the dead letter", is_told).await;
-        world.delivered("pager").await;
-        let before = calls.received().len() - 3;
+        world.advance(Duration::from_secs(1));
+        let received = calls.wait_for(before + 3, MAX_WAIT).await.unwrap();
+        assert_eq!(actions(&received[before..]), ["trigger", "trigger", "resolve"]);
         world.delivered("pager").await;
         // The return of the other one is still to come, and comes once.
         world.hear(&["b"]).await;

@@ -141,7 +141,6 @@ impl World {
         self.loops = Some((stop, tokio::spawn(run)));
     }
 
-    /// Every partition.
     /// Deliveries as operators see and change them.
     pub fn deliveries(&self) -> Deliveries {
         let engine = self.engine.clone();
@@ -154,6 +153,7 @@ impl World {
         }
     }
 
+    /// Every partition.
     pub fn partitions(&self) -> Vec<u16> {
         (0..self.engine.partitions()).collect()
     }

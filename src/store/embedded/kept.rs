@@ -202,7 +202,7 @@ pub(super) async fn have_waiting(
 
 pub(super) async fn replay(engine: &EmbeddedEngine, delivery: &Delivery, now: Timestamp) -> Result<bool> {
     let partition = partition_of_group(&delivery.group.key, engine.memory.partitions());
-    let (body, silences) = (to_json(&Notification::again(delivery))?, delivery.silences());
+    let body = to_json(&Notification::again(delivery))?;
     let (receiver, group) = (delivery.receiver.clone(), delivery.group.key.clone());
     let (id, firing) = (delivery.notification().to_owned(), firing_of(delivery));
     let write = move |database: &Connection| {
@@ -228,11 +228,6 @@ pub(super) async fn replay(engine: &EmbeddedEngine, delivery: &Delivery, now: Ti
             .execute([&receiver, &id])?;
         if let Some((timer, due)) = &firing {
             write_receipt(database, timer, *due, &receiver, Receipt::Pending)?;
-        }
-        for silence in &silences {
-            database
-                .prepare_cached("DELETE FROM unnotified WHERE receiver = ? AND silence = ? AND letter = ?")?
-                .execute([&receiver, silence, &id])?;
         }
         Ok(true)
     };

@@ -19,11 +19,15 @@ use super::reading::snapshot;
 use crate::clock::Timestamp;
 use crate::presence::OfflineRecord;
 use crate::store::notification::Notification;
-use crate::store::unnotified::{Unnotified, blindness_in, silence, silence_in};
+use crate::store::unnotified::{Unnotified, blindness_in, silence, silence_in, take_notified_again};
 use crate::store::{Delivery, Group, HearingStore, MAX_STEP, Result};
 
 /// How many lanes are read in one step.
 const LANES: usize = 100;
+
+/// The field, and its value, that says that marks of silences in notifications that wait may be among the others. Without
+/// it, a lease reads those of returns only.
+pub(super) const MARKED: &str = "-";
 
 /// The begin of the entry of an absent receiver.
 const ABSENT: &str = "absent ";
@@ -62,7 +66,7 @@ pub(super) async fn bring_up_to_date(engine: &RedisEngine, receiver: &str, now: 
     Ok(past)
 }
 
-/// StoredMarks the silences in these lanes that are over. Answers how many.
+/// Marks the silences in these lanes that are over. Answers how many.
 async fn mark(engine: &RedisEngine, partition: u16, receiver: &str, lanes: &[Field]) -> Result<usize> {
     let mut bodies = pipe();
     let (mut notifications, mut groups) = (Vec::new(), Vec::new());
@@ -87,7 +91,7 @@ async fn mark(engine: &RedisEngine, partition: u16, receiver: &str, lanes: &[Fie
     for names in past.chunks(MAX_STEP) {
         let unnotified = engine.keys.of(partition, "unnotified", receiver);
         let mut mark = pipe();
-        mark.hset(&unnotified, Unnotified::PAST, Unnotified::PAST).ignore();
+        mark.hset(&unnotified, MARKED, MARKED).ignore();
         let marks: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), Unnotified::PAST)).collect();
         mark.hset_multiple(&unnotified, &marks).ignore();
         engine.topology.send::<()>("absent", &mark).await?;
@@ -130,7 +134,8 @@ fn is_over(record: &OfflineRecord, facts: Option<Vec<u8>>) -> bool {
     !seen.is_unreadable() && open.is_none_or(|open| silence(&open) != silence(record))
 }
 
-/// The silences and blind intervals of these deliveries that the receiver was not notified of, by their names.
+/// The silences and blind intervals of these deliveries that the receiver was not notified of, by their names. It is
+/// notified of those of a dead letter that is among the deliveries, from now on.
 pub(super) async fn unnotified(
     engine: &RedisEngine,
     receiver: &str,
@@ -141,7 +146,7 @@ pub(super) async fn unnotified(
     let partitions: BTreeSet<u16> = deliveries.iter().map(partition).collect();
     let mut read = pipe();
     for partition in &partitions {
-        read.hget(key(*partition), Unnotified::PAST);
+        read.hget(key(*partition), MARKED);
     }
     let mut names = Vec::new();
     for delivery in deliveries {
@@ -154,10 +159,10 @@ pub(super) async fn unnotified(
     type StoredMarks = Vec<Option<String>>;
     let mut marks: StoredMarks = engine.topology.send("unnotified", &read).await?;
     let mut of_names = marks.split_off(partitions.len());
-    let with_past: BTreeSet<u16> =
+    let marked: BTreeSet<u16> =
         partitions.into_iter().zip(marks).filter_map(|(partition, mark)| mark.map(|_| partition)).collect();
     let mut read = pipe();
-    for delivery in deliveries.iter().filter(|delivery| with_past.contains(&partition(delivery))) {
+    for delivery in deliveries.iter().filter(|delivery| marked.contains(&partition(delivery))) {
         let blind = delivery.blind.iter().map(|interval| blindness_in(&delivery.group, interval));
         for name in delivery.silences().into_iter().chain(blind) {
             read.hget(key(partition(delivery)), &name);
@@ -169,5 +174,13 @@ pub(super) async fn unnotified(
         of_names.extend(more);
     }
     let known = names.into_iter().zip(of_names);
-    Ok(known.filter_map(|(name, mark)| Some((name, Unnotified::of(&mark?)))).collect())
+    let mut known = known.filter_map(|(name, mark)| Some((name, Unnotified::of(mark?)))).collect();
+    let mut notified = pipe();
+    for (delivery, name) in take_notified_again(deliveries, &mut known) {
+        notified.hdel(key(partition(delivery)), name).ignore();
+    }
+    if !notified.is_empty() {
+        engine.topology.send::<()>("unnotified", &notified).await?;
+    }
+    Ok(known)
 }

@@ -66,7 +66,7 @@
 //! | `rollcall:{pN}:timers_kept` | zset | the same, by until when they are kept (ms) |
 //! | `rollcall:{pN}:timer_counts` | hash | type → how many timers of it wait |
 //! | `rollcall:{pN}:timer_attempts` | zset | attempts to deliver timers at most once that have no outcome, by when they began (ms), see `begin_only_attempts.lua` |
-//! | `rollcall:{pN}:unnotified:<receiver>` | hash | silences that the receiver was not notified of, `<detected at> <record id>`, and the group if it is one of a route → the dead letter, or `-`, see `absence.rs`; `-` → `-` if there are any of the latter |
+//! | `rollcall:{pN}:unnotified:<receiver>` | hash | silences that the receiver was not notified of, `<detected at> <record id>`, and the group if it is one of a route → the dead letter, or `-`, see `absence.rs`; `-` → `-` if some of them may be in notifications that wait |
 //! | `rollcall:{pN}:unreadable`, `rollcall:{hearing}:unreadable` | hash | quarantined values: key, or key, line break, member → the value. A key of a wrong type is beside it, as `<key>:unreadable` |
 //!
 //! # Why facts lie on pages

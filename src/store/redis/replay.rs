@@ -3,6 +3,7 @@
 use redis::pipe;
 
 use super::RedisEngine;
+use super::absence::MARKED;
 use super::lanes::{has_notification, with_notification};
 use super::reading::milliseconds;
 use super::steps::{MAX_ATTEMPTS, Steps};
@@ -22,8 +23,6 @@ struct Stored {
     fallback_done: Option<Vec<u8>>,
     /// Its timer.
     timer: Option<Vec<u8>>,
-    /// For each of its silences, the dead letter that left its receiver without it.
-    unnotified: Vec<Option<Vec<u8>>>,
 }
 
 /// Answers whether it is queued; if not, it waits already.
@@ -53,22 +52,10 @@ async fn read(engine: &RedisEngine, partition: u16, delivery: &Delivery) -> Resu
     read.hget(of_receiver("fallback_done"), group);
     let timer = firing_of(delivery).map(|(timer, _)| timer.to_string()).unwrap_or_default();
     read.hget(engine.past_timers(partition), timer);
-    let silences = delivery.silences();
-    for silence in &silences {
-        read.hget(of_receiver("unnotified"), silence);
-    }
-    let mut values: Vec<Option<Vec<u8>>> = engine.topology.send("replay", &read).await?;
-    let unnotified = values.split_off(5);
+    let values: Vec<Option<Vec<u8>>> = engine.topology.send("replay", &read).await?;
     let mut values = values.into_iter();
     let mut value = || values.next().flatten();
-    Ok(Stored {
-        lane: value(),
-        notification: value(),
-        owed: value(),
-        fallback_done: value(),
-        timer: value(),
-        unnotified,
-    })
+    Ok(Stored { lane: value(), notification: value(), owed: value(), fallback_done: value(), timer: value() })
 }
 
 /// The step that queues it.
@@ -111,12 +98,7 @@ fn steps(
     steps.write("ZREM", &of_receiver("dead"), &[id.as_bytes()]);
     steps.write("HDEL", &of_receiver("dead_letters"), &[id.as_bytes()]);
     add_receipt(engine, partition, delivery, stored.timer.as_deref(), &mut steps);
-    for (silence, letter) in delivery.silences().iter().zip(&stored.unnotified) {
-        if letter.as_deref() == Some(id.as_bytes()) {
-            steps.expect_field(&unnotified, silence.as_bytes(), letter.as_deref());
-            steps.write("HDEL", &unnotified, &[silence.as_bytes()]);
-        }
-    }
+    steps.write("HSET", &unnotified, &[MARKED.as_bytes(), MARKED.as_bytes()]);
     Ok(steps)
 }
 

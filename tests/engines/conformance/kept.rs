@@ -178,6 +178,25 @@ pub async fn a_dead_letter_is_delivered_again_under_its_id_and_can_be_purged<G: 
     assert_eq!(world.engine.kept().await.unwrap(), []);
 }
 
+/// A return that waits since before the dead letter is delivered again would come before its silence.
+pub async fn returns_before_a_dead_letter_that_is_delivered_again_are_left_out<G: Ground>(world: World<G>) {
+    let [a, b, c] = ["a", "b", "c"].map(|id| offline(&world.unit(id), world.at(0)));
+    let letter = world.sealed_in("group", &[a.clone(), b.clone()], world.at(1)).await.remove(0);
+    world.engine.dead_letter(&letter, "410 Gone", world.at(2)).await.unwrap();
+    let under_way = world.sealed_in("group", std::slice::from_ref(&c), world.at(3)).await;
+    assert_eq!(under_way[0].offline, [c]);
+    assert_eq!(world.sealed_in("group", &[back(&a, Closing::Return)], world.at(4)).await, []);
+    assert!(world.engine.replay(&letter, world.at(5)).await.unwrap());
+    let returned = back(&b, Closing::Return);
+    assert_eq!(world.sealed_in("group", std::slice::from_ref(&returned), world.at(6)).await, []);
+    world.engine.delivered(&under_way, world.at(7)).await.unwrap();
+    assert_eq!(world.leased(world.at(7)).await, [], "the first return is left out");
+    let again = world.leased(world.at(7)).await;
+    assert_eq!(again[0].id, letter.id);
+    world.engine.delivered(&again, world.at(8)).await.unwrap();
+    assert_eq!(world.leased(world.at(8)).await[0].online, [returned]);
+}
+
 pub async fn what_waits_in_a_group_can_be_ended_in_its_order_without_a_lease<G: Ground>(world: World<G>) {
     let records: Vec<OfflineRecord> = world.units(3).iter().map(|unit| offline(unit, world.at(0))).collect();
     for (at, record) in records.iter().enumerate() {

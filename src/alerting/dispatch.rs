@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::buffer::{DeliveryBuffer, count, reserve_in};
+use super::catch_up::CatchUp;
 use super::failures::EngineFailures;
 use super::flapping::{noted, records_of};
 use super::group::groups_of;
@@ -23,9 +24,9 @@ use super::holds::Holds;
 use super::silenced::is_held;
 use super::stateful_alerts::{StatefulAlerts, acknowledged, removed};
 use super::{LEASE, MIN_WAIT, tick};
-use crate::clock::Clock;
+use crate::clock::{Clock, Timestamp};
+use crate::fleet::ownership::View;
 use crate::fleet::{Flapping, Ownership, Silences};
-
 use crate::presence::Trip;
 use crate::routing::{AlertSilence, Destinations, Routes};
 use crate::store::{
@@ -78,11 +79,17 @@ struct Progress {
     sealed: Instant,
     /// The own partitions to whose silences the routes of now are applied.
     rescheduled: BTreeSet<u16>,
+    catch_up: CatchUp,
 }
 
 impl Progress {
     fn begin() -> Progress {
-        Progress { compared: None, sealed: Instant::now(), rescheduled: BTreeSet::new() }
+        Progress {
+            compared: None,
+            sealed: Instant::now(),
+            rescheduled: BTreeSet::new(),
+            catch_up: CatchUp::begin(),
+        }
     }
 }
 
@@ -127,7 +134,7 @@ impl Dispatcher {
         if joined >= STEP && progress.sealed.elapsed() < BACKLOG {
             return Ok(Duration::ZERO);
         }
-        let wait = self.seal(&mut progress.rescheduled).await?;
+        let wait = self.seal(progress).await?;
         progress.sealed = Instant::now();
         // The outbox may hold more.
         Ok(if joined > 0 { Duration::ZERO } else { wait })
@@ -251,23 +258,39 @@ impl Dispatcher {
 
     /// Seals the groups that are due, and those of which receivers are notified again. Answers how long it is until the
     /// next one is due, at most a tick.
-    async fn seal(&self, rescheduled: &mut BTreeSet<u16>) -> Result<Duration> {
+    async fn seal(&self, progress: &mut Progress) -> Result<Duration> {
         let view = self.ownership.view();
-        let wait = self.seal_due(&view.partitions).await?;
+        let wait = self.seal_due(&view, &mut progress.catch_up).await?;
         // Without reminders in the configuration the engine is not asked.
         if !self.destinations.has_reminders() {
             return Ok(wait);
         }
-        self.reschedule(&view.partitions, rescheduled).await?;
-        Ok(wait.min(self.remind(&view.partitions).await?))
+        self.reschedule(&view.partitions, &mut progress.rescheduled).await?;
+        Ok(wait.min(self.remind(&view, &mut progress.catch_up).await?))
     }
 
-    async fn seal_due(&self, own: &[u16]) -> Result<Duration> {
-        let tick = tick(&self.ownership);
+    /// Whether everything that was in the outboxes of other instances at this moment has joined. Entries on which no
+    /// instance works join here.
+    async fn has_caught_up(&self, view: &View, due: Timestamp, catch_up: &mut CatchUp) -> Result<bool> {
+        let others: Vec<u16> = (0..=self.engine.partitions())
+            .filter(|outbox| view.outboxes.binary_search(outbox).is_err())
+            .collect();
+        let stalled = catch_up.look(&*self.engine, &others, BACKLOG, self.clock.now()).await?;
+        if !stalled.is_empty() {
+            self.join(&stalled).await?;
+        }
+        Ok(catch_up.has_reached(due))
+    }
+
+    async fn seal_due(&self, view: &View, catch_up: &mut CatchUp) -> Result<Duration> {
+        let (own, tick) = (&view.partitions[..], tick(&self.ownership));
         let Some(first) = self.engine.first_seal(own).await? else { return Ok(tick) };
         let now = self.clock.now();
         if first > now {
             return Ok(first.since(now).min(tick));
+        }
+        if !self.has_caught_up(view, first, catch_up).await? {
+            return Ok(MIN_WAIT);
         }
         // Units that an operator silenced a moment ago, perhaps on another instance, are not sealed.
         self.silences.current().await?;
@@ -290,12 +313,15 @@ impl Dispatcher {
     }
 
     /// Notifies receivers again of silences that last.
-    async fn remind(&self, own: &[u16]) -> Result<Duration> {
-        let tick = tick(&self.ownership);
+    async fn remind(&self, view: &View, catch_up: &mut CatchUp) -> Result<Duration> {
+        let (own, tick) = (&view.partitions[..], tick(&self.ownership));
         let Some(first) = self.engine.first_reminder(own).await? else { return Ok(tick) };
         let now = self.clock.now();
         if first > now {
             return Ok(first.since(now).min(tick));
+        }
+        if !self.has_caught_up(view, first, catch_up).await? {
+            return Ok(MIN_WAIT);
         }
         self.silences.current().await?;
         let destinations = self.holds.at(&self.destinations, now).await?;

@@ -51,6 +51,7 @@ mod attempt;
 mod blind;
 mod breaker;
 mod buffer;
+mod catch_up;
 mod channel;
 mod deliver;
 mod digest;

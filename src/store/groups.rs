@@ -112,6 +112,12 @@ pub trait GroupStore: Layout {
     /// the number after the last partition.
     async fn outbox(&self, outboxes: &[u16], limit: usize) -> Result<Vec<Entry>>;
 
+    /// The newest entry of each of these outboxes that has one.
+    async fn newest_entries(&self, outboxes: &[u16]) -> Result<Vec<Position>>;
+
+    /// For each of these entries, the oldest entry of its outbox that is not newer; none if those have all left it.
+    async fn oldest_up_to(&self, entries: &[Position]) -> Result<Vec<Position>>;
+
     /// Lets transitions join their groups, each of which has its receivers and its pace. Joining is idempotent: a
     /// transition that has joined before, in this form or a later one, changes nothing, also after its notification was
     /// sent. A return that joins before its silence was sealed cancels the silence: receivers are notified of neither.

@@ -227,6 +227,37 @@ async fn no_instance_delivers_notifications_of_another() {
     sink.wait_for(1, MAX_WAIT).await.unwrap();
 }
 
+/// The death of an instance is known when its lease ends. Until then its outboxes have the returns of its units.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_return_in_the_outbox_of_a_dead_instance_is_known_before_its_silence_is_sealed() {
+    let sink = hook().await;
+    let mut world = World::new("unit", vec![webhook_to(sink.url(), None)]).await;
+    world.stop().await;
+    let both = ["dies", "lives"];
+    let own = view(&world, "dies", &both);
+    let partitions = world.engine.partitions();
+    let is_watched_by_one_and_notified_by_the_other = |name: &String| {
+        let of_group = partition_of_group(&format!("unit={name}"), partitions);
+        own.partitions.contains(&partition_of(&unit(name), partitions)) && !own.partitions.contains(&of_group)
+    };
+    let names = (0..).map(|number| format!("unit-{number}"));
+    let names: Vec<String> = names.filter(is_watched_by_one_and_notified_by_the_other).take(20).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let _lives = Instance::start(&world, "lives", &both);
+    let dies = Instance::start(&world, "dies", &both);
+    world.lose(&names).await;
+    world.joined().await;
+    dies.kill().await;
+    world.hear(&names[1..]).await;
+    world.advance(WAIT);
+    let received = sink.wait_for(1, MAX_WAIT).await.unwrap();
+    assert_eq!(listed(&received[0], "offline"), names[..1]);
+    world.joined().await;
+    world.advance(5 * WAIT);
+    world.delivered("hook").await;
+    assert_eq!(sink.received().len(), 1, "the others were back before they were due");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stalled_instance_does_not_deliver_what_another_took_over() {
     let sink = hook().await;

@@ -45,6 +45,37 @@ pub(super) async fn oldest(engine: &EmbeddedEngine, outboxes: &[u16], limit: usi
     Ok(entries)
 }
 
+/// The newest entries of these outboxes.
+pub(super) async fn newest(engine: &EmbeddedEngine, outboxes: &[u16]) -> Result<Vec<Position>> {
+    let select = "SELECT partition, max(id) FROM outbox WHERE partition IN (SELECT value FROM json_each(?)) \
+                  GROUP BY partition";
+    let outboxes = to_json(&outboxes)?;
+    let read = move |database: &Connection| {
+        let mut select = database.prepare_cached(select)?;
+        let rows = select.query_map([&outboxes], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        Ok(rows.collect::<rusqlite::Result<Vec<(u16, i64)>>>()?)
+    };
+    let newest = engine.readers.read(read).await?.into_iter();
+    Ok(newest.map(|(outbox, id)| Position { outbox, id: id.to_string() }).collect())
+}
+
+/// The oldest entries that are not newer than these.
+pub(super) async fn oldest_up_to(engine: &EmbeddedEngine, entries: &[Position]) -> Result<Vec<Position>> {
+    let entries = entries.to_vec();
+    let read = move |database: &Connection| {
+        let mut select =
+            database.prepare_cached("SELECT min(id) FROM outbox WHERE partition = ? AND id <= ?")?;
+        let mut oldest = Vec::new();
+        for Position { outbox, id } in &entries {
+            let up_to: i64 = id.parse().unwrap_or(i64::MAX);
+            let id: Option<i64> = select.query_row(params![outbox, up_to], |row| row.get(0))?;
+            oldest.extend(id.map(|id| Position { outbox: *outbox, id: id.to_string() }));
+        }
+        Ok(oldest)
+    };
+    engine.readers.read(read).await
+}
+
 pub(super) async fn remove(engine: &EmbeddedEngine, entries: &[Position]) -> Result<()> {
     let ids: Vec<i64> = entries.iter().filter_map(|entry| entry.id.parse().ok()).collect();
     if ids.is_empty() {

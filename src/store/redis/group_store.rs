@@ -27,6 +27,14 @@ impl GroupStore for RedisEngine {
         Ok(entries)
     }
 
+    async fn newest_entries(&self, outboxes: &[u16]) -> Result<Vec<Position>> {
+        outbox::newest(self, outboxes).await
+    }
+
+    async fn oldest_up_to(&self, entries: &[Position]) -> Result<Vec<Position>> {
+        outbox::oldest_up_to(self, entries).await
+    }
+
     async fn join(
         &self,
         joins: &[Join],

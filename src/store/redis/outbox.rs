@@ -31,11 +31,8 @@ pub(super) type Stored = (String, Vec<Vec<u8>>);
 pub(super) async fn oldest(engine: &RedisEngine, outboxes: &[u16], limit: usize) -> Result<Vec<Entry>> {
     let mut events = Vec::new();
     let (mut entries, mut per_entry) = (0, *EVENTS_PER_ENTRY.end());
-    let after = |outbox: &u16| match engine.joined_entries.last(*outbox) {
-        Some(last) => (*outbox, format!("({last}")),
-        None => (*outbox, "-".to_owned()),
-    };
-    let mut left: Vec<(u16, String)> = outboxes.iter().map(after).collect();
+    let mut left: Vec<(u16, String)> =
+        outboxes.iter().map(|outbox| (*outbox, after_joined(engine, *outbox))).collect();
     while !left.is_empty() && events.len() < limit {
         let each = (limit - events.len()).div_ceil(per_entry * left.len());
         let mut pipe = pipe();
@@ -61,6 +58,36 @@ pub(super) async fn oldest(engine: &RedisEngine, outboxes: &[u16], limit: usize)
         per_entry = (events.len() / entries.max(1)).clamp(*EVENTS_PER_ENTRY.start(), *EVENTS_PER_ENTRY.end());
     }
     Ok(events)
+}
+
+/// The newest entries of these outboxes. Entries that have joined and wait for replicas are passed over.
+pub(super) async fn newest(engine: &RedisEngine, outboxes: &[u16]) -> Result<Vec<Position>> {
+    let mut read = pipe();
+    for outbox in outboxes {
+        read.xrevrange_count(engine.keys.outbox(*outbox), "+", after_joined(engine, *outbox), 1);
+    }
+    let replies: Vec<Vec<Stored>> = engine.topology.send("newest_entries", &read).await?;
+    Ok(first_of_each(outboxes.iter().copied(), replies))
+}
+
+/// The oldest entries that are not newer than these.
+pub(super) async fn oldest_up_to(engine: &RedisEngine, entries: &[Position]) -> Result<Vec<Position>> {
+    let mut read = pipe();
+    for Position { outbox, id } in entries {
+        read.xrange_count(engine.keys.outbox(*outbox), after_joined(engine, *outbox), id, 1);
+    }
+    let replies: Vec<Vec<Stored>> = engine.topology.send("oldest_entries", &read).await?;
+    Ok(first_of_each(entries.iter().map(|entry| entry.outbox), replies))
+}
+
+/// The begin of a range with the entries that have not joined.
+fn after_joined(engine: &RedisEngine, outbox: u16) -> String {
+    engine.joined_entries.last(outbox).map_or_else(|| "-".to_owned(), |last| format!("({last}"))
+}
+
+fn first_of_each(outboxes: impl Iterator<Item = u16>, replies: Vec<Vec<Stored>>) -> Vec<Position> {
+    let of_each = outboxes.zip(replies);
+    of_each.filter_map(|(outbox, reply)| Some(Position { outbox, id: reply.into_iter().next()?.0 })).collect()
 }
 
 /// Moves an entry into quarantine, unchanged.

@@ -45,6 +45,7 @@ pub const COMMANDS: &[&str] = &[
     "XDEL K 0-1",
     "XLEN K",
     "XRANGE K - +",
+    "XREVRANGE K + -",
     "ZADD K 0 x",
     "ZCARD K",
     "ZCOUNT K 0 1",

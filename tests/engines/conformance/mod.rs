@@ -97,6 +97,7 @@ macro_rules! every_case {
             }
             units {
                 promise_02_each_silence_is_taken_by_exactly_one_caller
+                what_an_outbox_had_at_a_moment_is_known_until_it_has_left
                 promise_03_taking_writes_record_and_outbox_in_one_step
                 promise_04_an_older_or_repeated_heartbeat_never_moves_a_deadline_back
                 promise_05_a_return_closes_the_record_and_is_notified_once

@@ -452,6 +452,30 @@ pub async fn the_outbox_is_read_up_to_the_limit_however_it_was_written<G: Ground
     assert_eq!(world.outbox().await, []);
 }
 
+pub async fn what_an_outbox_had_at_a_moment_is_known_until_it_has_left<G: Ground>(world: World<G>) {
+    let unit = world.unit("a");
+    let outboxes = world.outboxes();
+    assert_eq!(world.engine.newest_entries(&outboxes).await.unwrap(), []);
+    world.hear(&unit, world.at(0)).await;
+    world.heard_until(world.hours(49)).await;
+    world.check(&unit, world.hours(49)).await;
+    world.hear(&unit, world.hours(50)).await;
+    let [silence, back] = world.outbox().await.try_into().unwrap();
+    let newest = world.engine.newest_entries(&outboxes).await.unwrap();
+    assert_eq!(newest, std::slice::from_ref(&back.position));
+    let oldest = async || world.engine.oldest_up_to(&newest).await.unwrap();
+    assert_eq!(oldest().await, std::slice::from_ref(&silence.position));
+    // An entry that comes later is none of those.
+    world.heard_until(world.hours(99)).await;
+    world.check(&unit, world.hours(99)).await;
+    for (left, next) in [(&silence, vec![back.position.clone()]), (&back, Vec::new())] {
+        let left = std::slice::from_ref(&left.position);
+        world.engine.remove_entries(left, &Default::default()).await.unwrap();
+        assert_eq!(oldest().await, next);
+    }
+    assert_eq!(world.engine.newest_entries(&outboxes).await.unwrap().len(), 1);
+}
+
 pub async fn a_unit_that_was_never_seen_is_reported_from_its_registration<G: Ground>(world: World<G>) {
     let unit = world.unit("a");
     world.roll.register(&unit, &Registration::default(), world.at(9)).await.unwrap();

@@ -1,0 +1,109 @@
+//! The outboxes of other instances, before this one seals.
+//!
+//! A return, or a gateway that inhibits, may be in the outbox of another instance. A live one lets it join its groups
+//! within a fraction of a second, and a dead one keeps its outboxes until its lease ends. So this instance seals what is
+//! due after everything has joined that was in those outboxes by then, and lets entries join itself that stay where they
+//! are: joining twice is joining once. Else operators would be told of a unit that is back.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::clock::Timestamp;
+use crate::store::{GroupStore, Position, Result};
+
+/// After so long without a change, nobody works on an outbox.
+const STALLED: Duration = Duration::from_millis(500);
+
+/// How far the outboxes of other instances have joined.
+pub(super) struct CatchUp {
+    /// Everything from before this moment has joined.
+    up_to: Timestamp,
+    under_way: Option<Snapshot>,
+}
+
+/// What was in the outboxes at a moment.
+struct Snapshot {
+    at: Timestamp,
+    since: Instant,
+    /// Outboxes of which entries from before that moment are left.
+    left: Vec<Left>,
+}
+
+struct Left {
+    /// The newest entry when the snapshot was taken.
+    newest: Position,
+    /// The oldest entry, and since when it is the oldest.
+    oldest: Position,
+    since: Instant,
+}
+
+impl Snapshot {
+    async fn take(store: &dyn GroupStore, others: &[u16], at: Timestamp) -> Result<Snapshot> {
+        let since = Instant::now();
+        let newest = store.newest_entries(others).await?;
+        let left = newest.into_iter().map(|newest| Left { oldest: newest.clone(), newest, since });
+        Ok(Snapshot { at, since, left: left.collect() })
+    }
+
+    /// Looks again.
+    async fn update(&mut self, store: &dyn GroupStore) -> Result<()> {
+        let newest: Vec<Position> = self.left.iter().map(|one| one.newest.clone()).collect();
+        let oldest = if newest.is_empty() { Vec::new() } else { store.oldest_up_to(&newest).await? };
+        let now = Instant::now();
+        self.left.retain_mut(|one| {
+            let Some(found) = oldest.iter().find(|entry| entry.outbox == one.newest.outbox) else {
+                return false;
+            };
+            if *found != one.oldest {
+                (one.oldest, one.since) = (found.clone(), now);
+            }
+            true
+        });
+        Ok(())
+    }
+}
+
+impl CatchUp {
+    pub fn begin() -> CatchUp {
+        CatchUp { up_to: Timestamp::ZERO, under_way: None }
+    }
+
+    /// Looks at the outboxes of other instances. Answers those on which nobody works: they are to join here.
+    /// `longest`: how long groups wait for others.
+    pub async fn look(
+        &mut self,
+        store: &dyn GroupStore,
+        others: &[u16],
+        longest: Duration,
+        now: Timestamp,
+    ) -> Result<Vec<u16>> {
+        if others.is_empty() {
+            *self = CatchUp { up_to: now, under_way: None };
+            return Ok(Vec::new());
+        }
+        let snapshot = match &mut self.under_way {
+            Some(snapshot) => {
+                snapshot.update(store).await?;
+                snapshot
+            }
+            none => none.insert(Snapshot::take(store, others, now).await?),
+        };
+        let stalled: Vec<u16> = snapshot
+            .left
+            .iter()
+            .filter(|one| one.since.elapsed() >= STALLED && others.contains(&one.newest.outbox))
+            .map(|one| one.newest.outbox)
+            .collect();
+        if snapshot.left.is_empty() || snapshot.since.elapsed() >= longest {
+            self.up_to = snapshot.at;
+            self.under_way = None;
+        }
+        Ok(stalled)
+    }
+
+    /// Whether what is due at this moment may be sealed.
+    pub fn has_reached(&self, due: Timestamp) -> bool {
+        due <= self.up_to
+    }
+}

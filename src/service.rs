@@ -267,7 +267,8 @@ fn start(
     let shown = routes.subscribe();
     let configuration = watch::Sender::new(Arc::new(config.shown));
     let shown_configuration = configuration.subscribe();
-    telemetry.configuration_begins(clock.now());
+    roll.census().configured(config.sections.shared());
+    telemetry.configuration_begins(config.sections.shared(), clock.now());
     let reloads = reload.as_ref().map(Reload::sender);
     if let Some(reload) = reload {
         let (clock, telemetry, started) = (clock.clone(), telemetry.clone(), config.sections);

@@ -20,25 +20,42 @@ const OF_RULES: [&str; 12] = [
     "flapping",
 ];
 
-/// A digest of each section, because sections hold secrets. Options of kinds that a reload replaces are left out.
+/// The sections that are the same for all instances of a fleet.
+const SHARED: [&str; 8] = ["breaker", "inhibit", "kind", "receiver", "route", "time", "timer", "timers"];
+
+/// Digests of the sections, because sections hold secrets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sections(BTreeMap<String, Vec<u8>>);
+pub struct Sections {
+    /// Of each, without the options of kinds that a reload replaces.
+    each: BTreeMap<String, Vec<u8>>,
+    shared: u64,
+}
 
 impl Sections {
     pub(super) fn of(table: &toml::Table) -> Sections {
         let of = |value: &toml::Value| digest(&SHA256, value.to_string().as_bytes()).as_ref().to_vec();
+        let shared = table.iter().filter(|(name, _)| SHARED.contains(&name.as_str()));
+        let shared: toml::Table = shared.map(|(name, value)| (name.clone(), value.clone())).collect();
+        let shared = of(&toml::Value::Table(shared))[..6]
+            .iter()
+            .fold(0, |number, byte| number << 8 | u64::from(*byte));
         let mut table = table.clone();
         let kinds = table.get_mut("kind").and_then(toml::Value::as_array_mut);
         for kind in kinds.into_iter().flatten().filter_map(toml::Value::as_table_mut) {
             kind.retain(|option, _| !OF_RULES.contains(&option));
         }
-        Sections(table.iter().map(|(name, value)| (name.clone(), of(value))).collect())
+        Sections { each: table.iter().map(|(name, value)| (name.clone(), of(value))).collect(), shared }
+    }
+
+    /// A digest of the sections that are the same for all instances of a fleet: 48 bits, which a metric can hold.
+    pub fn shared(&self) -> u64 {
+        self.shared
     }
 
     /// The names of the sections that differ.
     pub fn changed<'a>(&'a self, other: &'a Sections) -> Vec<&'a str> {
-        let names: BTreeSet<&String> = self.0.keys().chain(other.0.keys()).collect();
-        let differs = |name: &&String| self.0.get(*name) != other.0.get(*name);
+        let names: BTreeSet<&String> = self.each.keys().chain(other.each.keys()).collect();
+        let differs = |name: &&String| self.each.get(*name) != other.each.get(*name);
         names.into_iter().filter(differs).map(String::as_str).collect()
     }
 }

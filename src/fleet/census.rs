@@ -12,7 +12,7 @@
 //! not read its partitions yet, after a start or a takeover, counts too few.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -32,6 +32,10 @@ const HOLDS: Duration = Duration::from_secs(8);
 
 /// A kind counts as full for this long after it refused a unit.
 const CALM: Duration = Duration::from_secs(60);
+/// The digest of the configuration, among the counts: the name of no kind and of no label.
+const CONFIGURATION: &str = "=";
+/// So many exchanges in a row have to show another configuration: instances are reloaded one after the other.
+const DIFFERENT: u32 = 5;
 /// The most values of a label that instances exchange: those with most units.
 const MAX_VALUES: usize = 500;
 
@@ -44,6 +48,10 @@ pub struct Census {
     rules: SharedRules,
     /// The counts of each other instance, by kind and by label.
     elsewhere: Mutex<Vec<Counts>>,
+    /// A digest of the configuration; 0: unknown.
+    configuration: AtomicU64,
+    /// In how many exchanges in a row another instance had another configuration.
+    different: AtomicU32,
     begun: Instant,
 }
 
@@ -80,7 +88,27 @@ impl Census {
             refused: AtomicU64::new(0),
         };
         let kinds = rules.rules().keys().map(|kind| (kind.clone(), limit())).collect();
-        Census { mirror, telemetry, pace, kinds, rules, elsewhere: Mutex::default(), begun: Instant::now() }
+        Census {
+            mirror,
+            telemetry,
+            pace,
+            kinds,
+            rules,
+            elsewhere: Mutex::default(),
+            configuration: AtomicU64::new(0),
+            different: AtomicU32::new(0),
+            begun: Instant::now(),
+        }
+    }
+
+    /// The digest of the configuration that is in force from now on.
+    pub fn configured(&self, hash: u64) {
+        self.configuration.store(hash, Ordering::SeqCst);
+    }
+
+    /// The digest of the configuration; 0: unknown.
+    pub fn configuration(&self) -> u64 {
+        self.configuration.load(Ordering::SeqCst)
     }
 
     /// Reserves room for a new unit; `None`, which is logged, if its kind is full.
@@ -157,6 +185,7 @@ impl Census {
             self.set_elsewhere(Vec::new());
             self.kinds.values().for_each(|limit| limit.learn(0));
             self.pace.met_elsewhere([]);
+            self.compare_configurations(&[]);
             return Ok(());
         }
         let count = |kind: &Kind| {
@@ -165,6 +194,7 @@ impl Census {
         };
         let mut own: Counts = self.kinds.keys().map(count).collect();
         own.extend(self.counts_by_label());
+        own.insert(CONFIGURATION.to_owned(), Count { units: self.configuration(), shortest_ms: None });
         roster.announce_counts(instance, &own, HOLDS).await?;
         let mut counts = roster.counts(&others).await?;
         let mut met = Vec::new();
@@ -175,10 +205,22 @@ impl Census {
             met.extend(shortest.map(|ms| (kind.clone(), Duration::from_millis(ms))));
         }
         self.pace.met_elsewhere(met);
+        self.compare_configurations(&counts);
         // The counts of an instance that is missing are not known.
         counts.resize(others.len().max(counts.len()), Counts::new());
         self.set_elsewhere(counts);
         Ok(())
+    }
+
+    /// Compares the configuration with those of the other instances.
+    fn compare_configurations(&self, others: &[Counts]) {
+        let known = others.iter().filter_map(|counts| Some(counts.get(CONFIGURATION)?.units));
+        if !known.filter(|hash| *hash > 0).any(|hash| hash != self.configuration()) {
+            self.different.store(0, Ordering::SeqCst);
+            self.telemetry.configurations_differ(false);
+        } else if self.different.fetch_add(1, Ordering::SeqCst) + 1 >= DIFFERENT {
+            self.telemetry.configurations_differ(true);
+        }
     }
 
     fn set_elsewhere(&self, mut counts: Vec<Counts>) {

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::Sources;
 use super::peers::{Peers, is_from_peer};
 use crate::clock::{Clock, Timestamp};
-use crate::fleet::{Mirror, Ownership};
+use crate::fleet::{Census, Mirror, Ownership};
 use crate::telemetry::{Severity, Telemetry};
 
 const PATH: &str = "/api/v1/instances";
@@ -22,6 +22,7 @@ struct InstancesState {
     mirror: Arc<Mirror>,
     ownership: Ownership,
     telemetry: Arc<Telemetry>,
+    census: Arc<Census>,
     peers: Peers,
     clock: Clock,
     started_at: Timestamp,
@@ -32,6 +33,7 @@ pub(super) fn page(sources: &Sources) -> Router {
         mirror: sources.mirror.clone(),
         ownership: sources.ownership.clone(),
         telemetry: sources.telemetry.clone(),
+        census: sources.roll.census().clone(),
         peers: Peers::new(sources),
         clock: sources.clock.clone(),
         started_at: sources.clock.now(),
@@ -64,6 +66,8 @@ struct ShownInstance {
     /// The greatest age of the units in its mirror; `null` before it has read them.
     mirror_age_seconds: Option<f64>,
     blind: bool,
+    /// A digest of kinds, routes, receivers and timers as they are configured.
+    configuration: String,
     /// The most serious first.
     problems: Vec<ShownProblem>,
 }
@@ -108,6 +112,7 @@ impl InstancesState {
             complete: self.mirror.is_filled(),
             mirror_age_seconds: self.mirror.age(self.clock.now()).map(|age| age.as_secs_f64()),
             blind: self.telemetry.is_blind(),
+            configuration: format!("{:012x}", self.census.configuration()),
             problems,
         }
     }

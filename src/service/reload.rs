@@ -74,7 +74,10 @@ impl Reloader {
         while let Some(Some(request)) = stop.run_until_cancelled(self.reload.requests.recv()).await {
             let loaded = self.load();
             match &loaded {
-                Ok(text) => self.telemetry.configuration_loaded(text, self.clock.now()),
+                Ok(text) => {
+                    let hash = self.roll.census().configuration();
+                    self.telemetry.configuration_loaded(text, hash, self.clock.now());
+                }
                 Err(why) => self.telemetry.configuration_refused(why),
             }
             // The client may be gone.
@@ -107,6 +110,7 @@ impl Reloader {
         self.routes.send_replace(Arc::new(routes_of(&alerting)));
         self.alerting.send_replace(Arc::new(alerting));
         self.configuration.send_replace(Arc::new(config.shown));
+        self.roll.census().configured(config.sections.shared());
         let rules = self.roll.replace_rules(&config.rules);
         let mut loaded = "routes and receivers are replaced".to_owned();
         if !rules.is_empty() {

@@ -1,20 +1,36 @@
 //! The configuration: when it was loaded, and the outcome of attempts to load it again.
 
 use super::Telemetry;
-use super::problems::{NOT_DELIVERED, NOT_REACHED};
+use super::problems::{CONFIGURATIONS_DIFFER, NOT_DELIVERED, NOT_REACHED, Severity};
 use crate::clock::Timestamp;
 
+const DIFFERENT: &str = "another instance has other kinds, routes, receivers or timers in its configuration, so it \
+                         depends on the instance who is notified: load the same file in all of them; `configuration` \
+                         in /api/v1/instances shows which differ";
+
 impl Telemetry {
-    /// The configuration of the start.
-    pub fn configuration_begins(&self, now: Timestamp) {
+    /// The configuration of the start, and its digest.
+    pub fn configuration_begins(&self, hash: u64, now: Timestamp) {
+        self.series.config_hash.set(hash as i64);
         self.series.reload_successful.set(1);
         self.series.reload_success_at.with_label_values::<&str>(&[]).set(now.as_seconds());
     }
 
     /// The configuration was loaded again; `text` says what follows it.
-    pub fn configuration_loaded(&self, text: &str, now: Timestamp) {
+    pub fn configuration_loaded(&self, text: &str, hash: u64, now: Timestamp) {
         tracing::info!("configuration loaded again: {text}");
-        self.configuration_begins(now);
+        self.configuration_begins(hash, now);
+    }
+
+    /// Whether another instance of the fleet has other kinds, receivers or routes.
+    pub fn configurations_differ(&self, is_so: bool) {
+        if !is_so {
+            if self.problems.clear(CONFIGURATIONS_DIFFER, "") {
+                tracing::info!("all instances have the same configuration again");
+            }
+        } else if self.problems.set(CONFIGURATIONS_DIFFER, "", DIFFERENT.to_owned(), Severity::Warning) {
+            tracing::warn!("{DIFFERENT}");
+        }
     }
 
     /// The configuration was not loaded again.

@@ -32,6 +32,7 @@ pub(super) const NOT_REACHED: &str = "recipients_refused";
 pub(super) const ORPHANED: &str = "orphaned_notifications";
 pub(super) const BROKER_DROPS: &str = "broker_drops_messages";
 pub(super) const KIND_FULL: &str = "kind_full";
+pub(super) const CONFIGURATIONS_DIFFER: &str = "configurations_differ";
 pub(super) const KINDS_REMOVED: &str = "kinds_not_configured";
 pub const NOT_HEARING: &str = "not_hearing";
 pub(super) const FILTER_REMOVED: &str = "topic_removed";

@@ -223,12 +223,19 @@ async fn a_hang_up_loads_the_file_again_and_a_wrong_one_changes_nothing() {
     };
     let receivers = async || page("/alertmanager/api/v2/receivers").await;
     until("it serves", async || receivers().await.contains("\"one\"") && loaded(1).await).await;
+    let hash = async || {
+        let page = page("/metrics").await;
+        page.lines().find(|line| line.starts_with("rollcall_config_hash ")).unwrap().to_owned()
+    };
+    let of_the_start = hash().await;
     write("two", "nonsense");
     hang_up();
     until("the file is refused", async || loaded(0).await).await;
+    assert_eq!(hash().await, of_the_start);
     assert!(receivers().await.contains("\"one\""), "{}", receivers().await);
     write("two", "webhook");
     hang_up();
     until("the file is loaded", async || loaded(1).await && receivers().await.contains("\"two\"")).await;
     assert!(!receivers().await.contains("\"one\""), "{}", receivers().await);
+    assert_ne!(hash().await, of_the_start);
 }

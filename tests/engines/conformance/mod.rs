@@ -129,6 +129,7 @@ macro_rules! every_case {
                 a_kind_admits_no_more_ids_than_it_may_have
                 instances_that_share_a_fleet_know_how_many_units_there_are
                 instances_that_share_a_fleet_know_its_shortest_timeout
+                instances_that_share_a_fleet_know_whether_their_configurations_differ
                 old_closed_records_are_forgotten_and_open_ones_never
             }
             hearing {

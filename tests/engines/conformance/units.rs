@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use rollcall::clock::Timestamp;
+use rollcall::clock::{Clock, Timestamp};
 use rollcall::fleet::Mirror;
 use rollcall::fleet::Rules;
 use rollcall::presence::{
@@ -13,10 +13,10 @@ use rollcall::presence::{
     OfflineRecord, Override, Registration, Snapshot, Unit, Verdict,
 };
 use rollcall::store::OutboxEvent;
-use rollcall::telemetry::CheckSource;
+use rollcall::telemetry::{CheckSource, Telemetry};
 
 use super::ground::Ground;
-use super::world::{HOUR, World, roll_with, rules};
+use super::world::{HOUR, World, roll_that_reports, roll_with, rules};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -774,4 +774,41 @@ pub async fn instances_that_share_a_fleet_know_its_shortest_timeout<G: Ground>(w
     assert_eq!(other.pace().met_of(&rules.kind), None);
     other.census().exchange(&*world.engine, "other", Vec::new()).await.unwrap();
     assert_eq!(other.pace().shortest_of(&rules), rules.policy.timeout);
+}
+
+pub async fn instances_that_share_a_fleet_know_whether_their_configurations_differ<G: Ground>(
+    world: World<G>,
+) {
+    let instance = || {
+        let mirror = Arc::new(Mirror::new(Arc::new(limited(100)), world.engine.partitions()));
+        let telemetry = Arc::new(Telemetry::new(&Clock::by_hand(world.at(0))));
+        (roll_that_reports(world.engine.clone(), limited(100), mirror, telemetry.clone()), telemetry)
+    };
+    let [(one, its), (other, others)] = [instance(), instance()];
+    let warned = || {
+        let of = |telemetry: &Telemetry| {
+            telemetry.problems().iter().filter(|problem| problem.name == "configurations_differ").count()
+        };
+        [of(&its), of(&others)]
+    };
+    let exchange = async |times: u32| {
+        for _ in 0..times {
+            one.census().exchange(&*world.engine, "one", vec!["other".to_owned()]).await.unwrap();
+            other.census().exchange(&*world.engine, "other", vec!["one".to_owned()]).await.unwrap();
+        }
+    };
+    one.census().configured(1);
+    exchange(9).await;
+    assert_eq!(warned(), [0, 1], "the digest of one is unknown to itself only");
+    other.census().configured(1);
+    exchange(1).await;
+    assert_eq!(warned(), [0, 0]);
+    // A fleet is reloaded one instance after the other.
+    one.census().configured(2);
+    exchange(2).await;
+    assert_eq!(warned(), [0, 0]);
+    exchange(9).await;
+    assert_eq!(warned(), [1, 1]);
+    other.census().exchange(&*world.engine, "other", Vec::new()).await.unwrap();
+    assert_eq!(warned(), [1, 0], "it is alone");
 }

@@ -172,8 +172,16 @@ pub fn roll(engine: Arc<dyn Engine>) -> Roll {
 
 /// A roll with rules and a mirror of its own.
 pub fn roll_with(engine: Arc<dyn Engine>, rules: Rules, mirror: Arc<Mirror>) -> Roll {
+    roll_that_reports(engine, rules, mirror, Arc::new(Telemetry::new(&Clock::by_hand(BEGIN))))
+}
+
+pub fn roll_that_reports(
+    engine: Arc<dyn Engine>,
+    rules: Rules,
+    mirror: Arc<Mirror>,
+    telemetry: Arc<Telemetry>,
+) -> Roll {
     let rules = Arc::new(rules);
-    let telemetry = Arc::new(Telemetry::new(&Clock::by_hand(BEGIN)));
     let config = HearingConfig {
         gap: Duration::from_secs(3),
         follows: false,

@@ -15,6 +15,9 @@
 //! the kind and its topics. Its end is read from the ledger of the kind by any instance, so that operators learn of it
 //! also if the instance that noticed the beginning is gone.
 //!
+//! Only blindness of the kind alone counts: while the whole fleet is not heard, operators are told of that, and not once
+//! more of each kind.
+//!
 //! # After a start
 //! An instance does not report blindness that began before its start while it lasts. With the first canary that blind
 //! interval is over, and receivers are notified once of its end.
@@ -63,6 +66,8 @@ struct FleetBlindness {
     since: Timestamp,
     heard: Option<Timestamp>,
     ongoing: Option<OngoingBlindness>,
+    /// The last one that is over. The ledger may not have it, because the broker had kept the messages.
+    last: Option<Interval>,
 }
 
 struct KindBlindness {
@@ -70,7 +75,7 @@ struct KindBlindness {
     group: Group,
     /// The beginning of the blindness that lasts and was notified.
     ongoing: Option<Timestamp>,
-    /// The beginnings of the blindnesses whose end was notified.
+    /// The beginnings of the blindnesses whose end was notified, or is not to be.
     ended: BTreeSet<Timestamp>,
 }
 
@@ -103,10 +108,17 @@ fn lasting(fleet: &FleetBlindness, kinds: &[KindBlindness]) -> Vec<LastingBlindn
     of_fleet.into_iter().chain(of_kinds).collect()
 }
 
+/// How long a kind was not heard while the fleet was.
+fn of_kind_alone(interval: &Interval, fleet: &Ledger) -> Duration {
+    let shared =
+        fleet.intervals().iter().map(|one| one.to.min(interval.to).since(one.from.max(interval.from)));
+    interval.length().saturating_sub(shared.sum())
+}
+
 impl BlindNotifier {
     /// Runs until it is stopped.
     pub async fn run(self) -> anyhow::Result<()> {
-        let mut fleet = FleetBlindness { since: self.clock.now(), heard: None, ongoing: None };
+        let mut fleet = FleetBlindness { since: self.clock.now(), heard: None, ongoing: None, last: None };
         let of_kind = |(kind, filters): (&Kind, &Vec<String>)| KindBlindness {
             kind: kind.clone(),
             group: group_of_kind(kind, filters),
@@ -137,12 +149,13 @@ impl BlindNotifier {
             if let Some(ongoing) = &fleet.ongoing
                 && self.end(ongoing, heard, &hearing, now).await.is_ok()
             {
+                fleet.last = Some(Interval { from: ongoing.from, to: heard });
                 fleet.ongoing = None;
             }
             let hearing = hearing.by_filters(&self.filters);
             for of_kind in kinds {
                 // A failure is tried again with the next tick.
-                let _ = self.step_kind(of_kind, fleet.since, &hearing, now).await;
+                let _ = self.step_kind(of_kind, fleet, &hearing, now).await;
             }
             return;
         }
@@ -161,13 +174,16 @@ impl BlindNotifier {
     async fn step_kind(
         &self,
         KindBlindness { kind, group, ongoing, ended }: &mut KindBlindness,
-        since: Timestamp,
+        fleet: &FleetBlindness,
         hearing: &Hearing,
         now: Timestamp,
     ) -> Result<()> {
         let heard = hearing.of(kind).heard;
-        let from = heard.unwrap_or(since);
-        if now.since(from.max(since)) > self.after {
+        let from = heard.unwrap_or(fleet.since);
+        let unheard = Interval { from: from.max(fleet.since), to: hearing.heard.unwrap_or(from) };
+        let of_fleet = hearing.ledger.with(fleet.last);
+        let is_notified = |interval: &Interval| of_kind_alone(interval, &of_fleet) > self.after;
+        if is_notified(&unheard) {
             if ongoing.is_none() {
                 let interval = Interval { from, to: Timestamp::NEVER };
                 self.join_to(group, interval, &self.destination.receivers, now).await?;
@@ -183,7 +199,9 @@ impl BlindNotifier {
         for over in ledger.intervals().iter().filter(|over| over.length() > self.after) {
             let is_recent = over.to <= heard && now.since(over.to) < RECENT;
             if is_recent && !ended.contains(&over.from) {
-                self.join_to(group, *over, &self.destination.receivers, now).await?;
+                if is_notified(over) || *ongoing == Some(over.from) {
+                    self.join_to(group, *over, &self.destination.receivers, now).await?;
+                }
                 ended.insert(over.from);
             }
         }

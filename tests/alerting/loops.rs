@@ -640,6 +640,45 @@ async fn the_blindness_of_one_kind_is_notified_while_it_lasts_and_so_is_its_end(
     world.stop().await;
 }
 
+/// While the broker is away, neither the fleet nor its kinds are heard.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_blindness_of_the_fleet_is_not_notified_once_more_of_each_kind() {
+    let sink = hook().await;
+    let mut world = World::new("kind", vec![webhook_to(sink.url(), None)]).await;
+    world.stop().await;
+    world.config.blind_after = HOUR;
+    let filters = |kind: &str| (kind.parse().unwrap(), vec![format!("{kind}/+/heartbeat")]);
+    world.config.filters = [filters("detector"), filters("pump")].into();
+    world.start();
+    let from = world.clock.now();
+    let prove = async |at: Timestamp| {
+        world.engine.prove(&Probed::all(&world.config.filters, at, HOUR)).await.unwrap();
+    };
+    // Probes are sent less often than canaries.
+    prove(from).await;
+    world.roll.canary_returned(from + Duration::from_secs(30)).await.unwrap();
+    world.clock.advance(Duration::from_secs(30));
+    let asked = reads(&world);
+    until("it watches", async || reads(&world) > asked).await;
+    world.clock.advance(2 * HOUR);
+    let received = sink.wait_for(1, MAX_WAIT).await.unwrap();
+    assert_eq!(received[0].json()["data"]["kind"], json!(null));
+    // The canary is back before the first probe.
+    let asked = reads(&world);
+    world.roll.canary_returned(world.clock.now()).await.unwrap();
+    let received = sink.wait_for(2, MAX_WAIT).await.unwrap();
+    assert_eq!(received[1].json()["data"]["kind"], json!(null));
+    until("it has looked at the kinds", async || reads(&world) > asked + 3).await;
+    world.advance(Duration::from_secs(30));
+    prove(world.clock.now()).await;
+    world.roll.canary_returned(world.clock.now()).await.unwrap();
+    let asked = reads(&world);
+    until("it has looked again", async || reads(&world) > asked + 3).await;
+    world.notify_loss(&["a"]).await;
+    assert_eq!(listed(&sink.wait_for(3, MAX_WAIT).await.unwrap()[2], "offline"), ["a"]);
+    world.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fleet_that_was_never_heard_is_notified_as_well() {
     let sink = hook().await;

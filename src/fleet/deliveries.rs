@@ -20,18 +20,18 @@ use super::Silences;
 use crate::clock::Timestamp;
 use crate::presence::{FiredTimer, Interval, Kind, OfflineRecord, RecordId, Transition};
 use crate::store::{
-    Attempt, AttemptResult, AuditEntry, Audited, DeliveryRecords, EngineError, FindAttempts, GroupStore,
-    Queries, Result, TimerStore, Waiting,
+    Attempt, AttemptResult, AuditEntry, Audited, DeadLetter, DeliveryRecords, EngineError, FindAttempts,
+    GroupStore, ListOrder, Queries, Result, TimerStore, Waiting,
 };
 
 mod line;
 mod list;
 mod made_again;
+mod replay;
 mod returns;
 
 pub use line::{DeliveryLine, DeliveryState};
 use line::{delivered_line, letter_line, waiting_line};
-use returns::Again;
 
 /// The most deliveries of a page.
 pub const MAX_PAGE: usize = 1000;
@@ -187,76 +187,6 @@ impl Deliveries {
         })
     }
 
-    /// Delivers a notification again, to one receiver or to each that it was given up for or delivered to. Answers how
-    /// many deliveries were queued. `by`: the operator, for the audit.
-    pub async fn replay(&self, id: &str, by: &str, now: Timestamp) -> Answer<usize> {
-        let (notification, of) = parse(id)?;
-        let attempts = self.attempts_of(notification, of).await?;
-        let mut names = self.receivers(&DeliveryFilter::default()).await?;
-        names.extend(attempts.iter().map(|attempt| attempt.receiver.clone()));
-        names.retain(|name| of.is_none_or(|of| of == name));
-        let mut again = Vec::new();
-        for name in &names {
-            let delivered = attempts.iter().find(|one| is_delivered(one) && one.receiver == *name);
-            if delivered.is_some_and(|attempt| !attempt.guarantee.is_at_least_once()) {
-                let why = format!(
-                    "{notification} is of a timer that is delivered at most once; register a new timer"
-                );
-                return Err(DeliveriesError::Refused(why));
-            }
-            match (self.records.letter(name, notification).await?, delivered) {
-                (Some(letter), _) => again.push(Again::letter(letter.delivery)),
-                (None, Some(attempt)) => again.extend(self.made_again(attempt).await?.map(Again::delivered)),
-                (None, None) => {}
-            }
-        }
-        if again.is_empty() {
-            return Err(DeliveriesError::Unknown(id.to_owned()));
-        }
-        let count = self.queue(&again, now).await?;
-        self.note(Audited::DeliveriesReplayed, by, id, count, now).await?;
-        Ok(count)
-    }
-
-    /// Delivers dead letters again or, if the filter says so, notifications that were delivered: a bounded number.
-    pub async fn replay_all(
-        &self,
-        filter: &DeliveryFilter,
-        cursor: Option<&str>,
-        by: &str,
-        now: Timestamp,
-    ) -> Answer<(DeliveriesChanged, Option<String>)> {
-        if filter.state.is_some_and(DeliveryState::waits) {
-            let why = "what waits is delivered by itself; write the state dead or delivered";
-            return Err(DeliveriesError::Refused(why.to_owned()));
-        }
-        let state = filter.state.unwrap_or(DeliveryState::Dead);
-        // Notifications that are delivered from now on are not meant.
-        let until = filter.until.unwrap_or(now);
-        let filter = DeliveryFilter { state: Some(state), until: Some(until), ..filter.clone() };
-        let (mut again, mut next) = (Vec::new(), None);
-        if state == DeliveryState::Dead {
-            let letters = self.letters_in(&filter).await?;
-            again.extend(letters.into_iter().map(|letter| Again::letter(letter.delivery)));
-        } else {
-            let page = self.list(&filter, MAX_STEP, cursor, &[]).await?;
-            for line in page.deliveries {
-                let (notification, of) = parse(&line.id)?;
-                let attempts = self.attempts_of(notification, of).await?;
-                let delivered = attempts.iter().find(|one| is_delivered(one));
-                if let Some(attempt) = delivered.filter(|attempt| attempt.guarantee.is_at_least_once()) {
-                    again.extend(self.made_again(attempt).await?.map(Again::delivered));
-                }
-            }
-            next = page.next;
-        }
-        let count = self.queue(&again, now).await?;
-        let more = next.is_some() || state == DeliveryState::Dead && again.len() == MAX_STEP && count > 0;
-        let subject = filter.receiver.as_deref().unwrap_or("all receivers");
-        self.note(Audited::DeliveriesReplayed, by, subject, count, now).await?;
-        Ok((DeliveriesChanged { count, more }, next))
-    }
-
     /// Removes dead letters: a bounded number.
     pub async fn purge(
         &self,
@@ -290,27 +220,14 @@ impl Deliveries {
         self.silences.note(&AuditEntry { at: now, author, change, subject, text }).await
     }
 
-    /// Answers how many are queued, the returns behind them not counted.
-    async fn queue(&self, all: &[Again], now: Timestamp) -> Result<usize> {
-        let mut count = 0;
-        for Again { delivery, is_letter } in all {
-            count += usize::from(self.records.replay(delivery, now).await?);
-            // Returns that are notified from now on come behind it by themselves.
-            if *is_letter && let Some(returns) = self.returns_after(delivery, now).await? {
-                self.records.replay(&returns, now).await?;
-            }
-        }
-        Ok(count)
-    }
-
-    async fn letters_in(&self, filter: &DeliveryFilter) -> Result<Vec<crate::store::DeadLetter>> {
+    async fn letters_in(&self, filter: &DeliveryFilter) -> Result<Vec<DeadLetter>> {
         let mut letters = Vec::new();
         for receiver in self.receivers(filter).await? {
             let most = MAX_STEP - letters.len();
             if most > 0 {
-                letters.extend(
-                    self.records.dead_letters_between(&receiver, filter.from(), filter.until(), most).await?,
-                );
+                let (from, until) = (filter.from(), filter.until());
+                let order = ListOrder::OldestFirst;
+                letters.extend(self.records.dead_letters_between(&receiver, from, until, most, order).await?);
             }
         }
         Ok(letters)
@@ -336,7 +253,7 @@ impl Deliveries {
         until: Timestamp,
     ) -> Result<Vec<Attempt>> {
         let with = format!("\"i\":\"{notification}\"");
-        let find = FindAttempts { with, from, until, limit: ENTRIES };
+        let find = FindAttempts { with, from, until, limit: ENTRIES, order: ListOrder::NewestFirst };
         let mut known = HashSet::new();
         let entries = self.records.attempts(&find).await?;
         let all = entries.iter().flat_map(|entry| entry.read().collect::<Vec<_>>());
@@ -354,6 +271,7 @@ impl Deliveries {
             from: id.last_seen,
             until: Timestamp::from_millis(i64::MAX),
             limit: OF_RECORD,
+            order: ListOrder::NewestFirst,
         };
         // Only the delivered attempt names its records; the attempts before it were made since it was sealed.
         let mut delivered = BTreeMap::new();

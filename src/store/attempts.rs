@@ -183,6 +183,13 @@ impl StoredAttempts {
     }
 }
 
+/// The order of a list, by when its entries were written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListOrder {
+    NewestFirst,
+    OldestFirst,
+}
+
 /// Which entries of the record are wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FindAttempts {
@@ -193,6 +200,7 @@ pub struct FindAttempts {
     /// Written up to this moment.
     pub until: Timestamp,
     pub limit: usize,
+    pub order: ListOrder,
 }
 
 /// The texts of the attempts among these.

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 
-use super::{DeadLetter, Delivery, FindAttempts, Result, StoredAttempts, WaitingPage};
+use super::{DeadLetter, Delivery, FindAttempts, ListOrder, Result, StoredAttempts, WaitingPage};
 use crate::clock::Timestamp;
 use crate::telemetry::Backlog;
 
@@ -37,22 +37,28 @@ pub trait DeliveryRecords: Send + Sync {
     /// notified of the returns of its silences again. `false`: it waits already.
     async fn replay(&self, delivery: &Delivery, now: Timestamp) -> Result<bool>;
 
-    /// Entries of the record of attempts, newest first.
+    /// These deliveries without the returns of silences that the receiver was not notified of, and without silences that
+    /// were over before it was configured again: one may be without members then. Those of a group are in their order.
+    /// From now on the receiver counts as notified of the silences of a dead letter that is among them.
+    async fn leave_out(&self, receiver: &str, deliveries: Vec<Delivery>) -> Result<Vec<Delivery>>;
+
+    /// Entries of the record of attempts.
     async fn attempts(&self, find: &FindAttempts) -> Result<Vec<StoredAttempts>>;
 
     /// Dead letters of a receiver, newest first.
     async fn dead_letters(&self, receiver: &str, limit: usize) -> Result<Vec<DeadLetter>> {
         let (from, until) = (Timestamp::ZERO, Timestamp::from_millis(i64::MAX));
-        self.dead_letters_between(receiver, from, until, limit).await
+        self.dead_letters_between(receiver, from, until, limit, ListOrder::NewestFirst).await
     }
 
-    /// Dead letters of a receiver that were given up from one moment up to the other, newest first.
+    /// Dead letters of a receiver that were given up from one moment up to the other.
     async fn dead_letters_between(
         &self,
         receiver: &str,
         from: Timestamp,
         until: Timestamp,
         limit: usize,
+        order: ListOrder,
     ) -> Result<Vec<DeadLetter>>;
 
     /// The dead letter of a notification, if there is one.

@@ -95,7 +95,8 @@ mod unnotified;
 pub use crate::presence::{Gap, Pace, ShareMember, Subscription};
 pub use crate::routing::{Destination, Destinations, Escalation, FollowUps};
 pub use attempts::{
-    Attempt, AttemptMade, AttemptResult, End, Ended, FindAttempts, MAX_ATTEMPT_BYTES, StoredAttempts,
+    Attempt, AttemptMade, AttemptResult, End, Ended, FindAttempts, ListOrder, MAX_ATTEMPT_BYTES,
+    StoredAttempts,
 };
 pub use data::{Catalogue, DataStore, Metric, MetricType, Reading, Value};
 pub use deadline_check::{CheckGuard, DeadlineCheck, PendingCheck};

@@ -62,7 +62,7 @@ impl Delivery {
     }
 
     /// Whether the delivery has no members.
-    pub(super) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         let has_records = !self.offline.is_empty() || !self.online.is_empty();
         !has_records && self.blind.is_empty() && self.timers.is_empty()
     }
@@ -86,40 +86,59 @@ pub(super) fn silence(record: &OfflineRecord) -> String {
     format!("{} {}", record.detected_at.as_millis(), record.id)
 }
 
-/// Takes the silences out of `unnotified` that the receiver is notified of by one of these deliveries: a dead letter
-/// that is delivered again. Answers their names, each with its delivery.
-pub(super) fn take_notified_again<'a>(
-    deliveries: &'a [Delivery],
-    unnotified: &mut HashMap<String, Unnotified>,
-) -> Vec<(&'a Delivery, String)> {
-    let mut notified = Vec::new();
-    for delivery in deliveries {
-        if unnotified.is_empty() {
-            break;
-        }
-        let own = Unnotified::Dead(delivery.notification().to_owned());
-        let names = delivery.silences_lost().into_iter().filter(|name| unnotified.get(name) == Some(&own));
-        let names: Vec<String> = names.collect();
-        for name in &names {
-            unnotified.remove(name);
-        }
-        notified.extend(names.into_iter().map(|name| (delivery, name)));
-    }
-    notified
+/// Deliveries after the returns of unnotified silences, and unnotified silences that are past, are left out.
+pub(super) struct LeftOut {
+    pub deliveries: Vec<Delivery>,
+    /// The silences of which the receiver is notified now, because their dead letter is among the deliveries.
+    pub notified: Vec<UnnotifiedSilence>,
+    /// The silences with whose returns deliveries have no members by now: nothing else asks for them.
+    pub over: Vec<UnnotifiedSilence>,
 }
 
-/// Leaves out the returns of unnotified silences, and unnotified silences that are past. A delivery without members is
-/// ended.
-pub(super) async fn leave_out_untold(
+/// A silence that a receiver was not notified of.
+pub(super) struct UnnotifiedSilence {
+    /// The key of its group.
+    pub group: String,
+    /// Its name among unnotified ones.
+    pub name: String,
+}
+
+/// `deliveries`: those of a group in their order.
+pub(super) fn left_out(deliveries: Vec<Delivery>, mut unnotified: HashMap<String, Unnotified>) -> LeftOut {
+    let mut left =
+        LeftOut { deliveries: Vec::with_capacity(deliveries.len()), notified: Vec::new(), over: Vec::new() };
+    for delivery in deliveries {
+        if unnotified.is_empty() {
+            left.deliveries.push(delivery);
+            continue;
+        }
+        let (group, own) = (delivery.group.clone(), Unnotified::Dead(delivery.notification().to_owned()));
+        let named = |name| UnnotifiedSilence { group: group.key.clone(), name };
+        for name in delivery.silences_lost() {
+            if unnotified.get(&name) == Some(&own) {
+                unnotified.remove(&name);
+                left.notified.push(named(name));
+            }
+        }
+        let returns: Vec<String> = delivery.online.iter().map(|record| silence_in(&group, record)).collect();
+        let delivery = delivery.without(&unnotified);
+        if delivery.is_empty() {
+            left.over.extend(returns.into_iter().map(named));
+        }
+        left.deliveries.push(delivery);
+    }
+    left
+}
+
+/// Ends leased deliveries without members; answers the others.
+pub(super) async fn end_empty(
     store: &dyn DeliveryStore,
     telemetry: &Telemetry,
     receiver: &str,
     leased: Vec<Delivery>,
-    unnotified: &HashMap<String, Unnotified>,
     now: Timestamp,
 ) -> Result<Vec<Delivery>> {
-    let (empty, full): (Vec<Delivery>, Vec<Delivery>) =
-        leased.into_iter().map(|delivery| delivery.without(unnotified)).partition(Delivery::is_empty);
+    let (empty, full): (Vec<Delivery>, Vec<Delivery>) = leased.into_iter().partition(Delivery::is_empty);
     if !empty.is_empty() {
         store.delivered(&empty, now).await?;
         telemetry.notifications_left_out(receiver, empty.len() as u64);

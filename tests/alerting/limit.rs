@@ -6,7 +6,7 @@ use rollcall::alerting::RateLimit;
 use rollcall::fleet::Ownership;
 use rollcall::fleet::ownership::View;
 use rollcall::simulate::webhook_sink::{Answer, Received, WebhookSink};
-use rollcall::store::{Attempt, AttemptResult, FindAttempts};
+use rollcall::store::{Attempt, AttemptResult, FindAttempts, ListOrder};
 
 use super::*;
 use crate::services::configured;
@@ -24,7 +24,8 @@ impl World {
 
     async fn attempts(&self) -> Vec<Attempt> {
         let (with, until) = (String::new(), self.clock.now());
-        let find = FindAttempts { with, from: Timestamp::ZERO, until, limit: 10_000 };
+        let find =
+            FindAttempts { with, from: Timestamp::ZERO, until, limit: 10_000, order: ListOrder::NewestFirst };
         self.engine
             .attempts(&find)
             .await

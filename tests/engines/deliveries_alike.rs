@@ -14,7 +14,7 @@ use rollcall::clock::Timestamp;
 use rollcall::presence::{NewTimer, OfflineRecord, TimerId};
 use rollcall::store::{
     AttemptMade, Capacity, DeadLetter, Delivery, Destinations, Discarded, End, Ended, Engine, FindAttempts,
-    Join, MeantFor, Pace, TimerCapacity, Waiting,
+    Join, ListOrder, MeantFor, Pace, TimerCapacity, Waiting,
 };
 
 use crate::both_engines::{PARTITIONS, engines};
@@ -301,8 +301,12 @@ impl Shown<'_> {
         }
         let mut letters = self.engine.dead_letters(receiver, 1000).await.unwrap();
         assert!(letters.is_sorted_by(|one, next| one.at >= next.at), "newest first: {letters:?}");
-        let newest = self.engine.dead_letters_between(receiver, at(5), self.newest, 2).await.unwrap();
-        lines.push(format!("{receiver} newest {:?}", newest.iter().map(|one| one.at).collect::<Vec<_>>()));
+        for order in [ListOrder::NewestFirst, ListOrder::OldestFirst] {
+            let (from, until) = (at(5), self.newest);
+            let first = self.engine.dead_letters_between(receiver, from, until, 2, order).await.unwrap();
+            let moments = first.iter().map(|one| one.at).collect::<Vec<_>>();
+            lines.push(format!("{receiver} {order:?} {moments:?}"));
+        }
         letters.sort_by(|a, b| a.delivery.id.cmp(&b.delivery.id));
         for letter in &letters {
             let notification = letter.delivery.notification();
@@ -341,11 +345,20 @@ impl Shown<'_> {
         let (from, until) = (self.newest - KEEP, self.newest);
         let mut lines = Vec::new();
         for (with, until) in [("", until), ("unit-2", until), ("", until - KEEP / 2), ("0 {", until)] {
-            let find = FindAttempts { with: with.to_owned(), from, until, limit: 10_000 };
+            let find = FindAttempts {
+                with: with.to_owned(),
+                from,
+                until,
+                limit: 10_000,
+                order: ListOrder::NewestFirst,
+            };
             let found = self.engine.attempts(&find).await.unwrap();
             assert!(found.is_sorted_by(|one, next| one.at >= next.at), "newest first: {found:?}");
-            let one = self.engine.attempts(&FindAttempts { limit: 1, ..find }).await.unwrap();
-            let newest = one.iter().map(|entry| entry.at).collect::<Vec<_>>();
+            let mut ends = Vec::new();
+            for order in [ListOrder::NewestFirst, ListOrder::OldestFirst] {
+                let one = FindAttempts { limit: 1, order, ..find.clone() };
+                ends.extend(self.engine.attempts(&one).await.unwrap().iter().map(|entry| entry.at));
+            }
             let texts = found.iter().flat_map(|entry| {
                 let with_it = entry.text.lines().filter(|line| with == "0 {" || line.contains(with));
                 with_it.map(move |line| format!("attempt {with:?} {} {line}", entry.at))
@@ -353,7 +366,7 @@ impl Shown<'_> {
             let mut texts: Vec<String> = texts.collect();
             texts.sort();
             lines.extend(texts);
-            lines.push(format!("newest attempt {with:?} {newest:?}"));
+            lines.push(format!("newest and oldest attempt {with:?} {ends:?}"));
         }
         lines
     }

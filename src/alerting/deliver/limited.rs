@@ -296,6 +296,11 @@ impl Limited {
         if gathered.len() < least && !is_blindness {
             return Ok(false);
         }
+        let gathered = self.deliver.records.leave_out(name, gathered).await?;
+        if gathered.iter().all(Delivery::is_empty) {
+            self.leave_out(&gathered, now).await?;
+            return Ok(true);
+        }
         let mut members = Vec::new();
         for member in gathered {
             let Some(judged) = self.deliver.incidents.attempted(Arc::new(member), now).await else {
@@ -310,6 +315,17 @@ impl Limited {
         let is_open = opened.await?.is_some();
         state.members = is_open.then_some((open.id, members));
         Ok(is_open)
+    }
+
+    /// Ends notifications that are without members by now.
+    async fn leave_out(&self, empty: &[Delivery], now: Timestamp) -> Result<()> {
+        for step in in_rounds(empty) {
+            let step: Vec<Delivery> = step.into_iter().cloned().collect();
+            self.deliver.engine.delivered(&step, now).await?;
+        }
+        let Deliver { telemetry, receiver, .. } = &self.deliver;
+        telemetry.notifications_left_out(&receiver.name, empty.len() as u64);
+        Ok(())
     }
 
     /// Attempts the open digest, if it is due.
@@ -390,16 +406,9 @@ impl Limited {
     }
 }
 
-/// The ends of a digest's notifications, in steps. A step has one of each group, because only the first of a group can
-/// end.
+/// The ends of a digest's notifications, in steps.
 fn in_steps(members: &[Delivery], digest: &Ended) -> Vec<Vec<Ended>> {
-    let mut rounds: Vec<Vec<Ended>> = Vec::new();
-    let mut of_group = HashMap::new();
-    for member in members {
-        let round: &mut usize = of_group.entry(member.group.key.as_str()).or_default();
-        if rounds.len() <= *round {
-            rounds.push(Vec::new());
-        }
+    let end = |member: &&Delivery| {
         let attempt = digest.attempt.clone().map(|made| match members {
             [_] => made,
             _ => {
@@ -407,10 +416,24 @@ fn in_steps(members: &[Delivery], digest: &Ended) -> Vec<Vec<Ended>> {
                 AttemptMade { answer, ..made }
             }
         });
-        let delivery = Arc::new(Delivery { attempt: member.attempt + 1, ..member.clone() });
-        rounds[*round].push(Ended { delivery, end: End::Delivered, attempt });
+        let delivery = Arc::new(Delivery { attempt: member.attempt + 1, ..(*member).clone() });
+        Ended { delivery, end: End::Delivered, attempt }
+    };
+    in_rounds(members).iter().map(|step| step.iter().map(end).collect()).collect()
+}
+
+/// Notifications in steps that can end together: a step has one of each group, because only the first of a group can
+/// end.
+fn in_rounds(members: &[Delivery]) -> Vec<Vec<&Delivery>> {
+    let mut rounds: Vec<Vec<&Delivery>> = Vec::new();
+    let mut of_group = HashMap::new();
+    for member in members {
+        let round: &mut usize = of_group.entry(member.group.key.as_str()).or_default();
+        if rounds.len() <= *round {
+            rounds.push(Vec::new());
+        }
+        rounds[*round].push(member);
         *round += 1;
     }
-    let steps = rounds.iter().flat_map(|round| round.chunks(MAX_STEP)).map(<[Ended]>::to_vec);
-    steps.collect()
+    rounds.iter().flat_map(|round| round.chunks(MAX_STEP)).map(<[&Delivery]>::to_vec).collect()
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::line::{delivered_line, letter_line, waiting_line};
 use super::{Answer, Deliveries, DeliveriesError, DeliveryFilter, DeliveryLine, DeliveryPage, DeliveryState};
 use crate::clock::Timestamp;
-use crate::store::{Attempt, FindAttempts};
+use crate::store::{Attempt, FindAttempts, ListOrder};
 
 /// How many reads one page takes at the most; a page that matched little is short.
 const READS: usize = 50;
@@ -21,21 +21,11 @@ const NEWEST: usize = 200;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 enum Cursor {
     /// A page of the engine, of which the first are skipped.
-    Waiting {
-        receiver: String,
-        after: Option<String>,
-        skip: usize,
-    },
+    Waiting { receiver: String, after: Option<String>, skip: usize },
     /// The newest letter up to this moment, of which the first are skipped.
-    Dead {
-        receiver: String,
-        until: Timestamp,
-        skip: usize,
-    },
-    Delivered {
-        until: Timestamp,
-        skip: usize,
-    },
+    Dead { receiver: String, until: Timestamp, skip: usize },
+    /// The first attempt from this moment on, or up to it, of which the first are skipped.
+    Delivered { at: Timestamp, skip: usize },
 }
 
 impl Cursor {
@@ -54,6 +44,8 @@ struct Filling<'a> {
     filter: &'a DeliveryFilter,
     limit: usize,
     configured: &'a [String],
+    /// That of delivered notifications.
+    order: ListOrder,
     /// In the order of the list.
     receivers: BTreeSet<String>,
     page: DeliveryPage,
@@ -68,9 +60,21 @@ impl Deliveries {
         cursor: Option<&str>,
         configured: &[String],
     ) -> Answer<DeliveryPage> {
+        self.list_in(ListOrder::NewestFirst, filter, limit, cursor, configured).await
+    }
+
+    /// The same with delivered notifications in this order.
+    pub(super) async fn list_in(
+        &self,
+        order: ListOrder,
+        filter: &DeliveryFilter,
+        limit: usize,
+        cursor: Option<&str>,
+        configured: &[String],
+    ) -> Answer<DeliveryPage> {
         let receivers = self.receivers(filter).await?;
         let page = DeliveryPage::default();
-        let mut filling = Filling { deliveries: self, filter, limit, configured, receivers, page };
+        let mut filling = Filling { deliveries: self, filter, limit, configured, order, receivers, page };
         let mut cursor = match cursor {
             Some(text) => Some(Cursor::read(text).ok_or(DeliveriesError::Cursor)?),
             None => Some(filling.begin(None)),
@@ -99,7 +103,13 @@ impl Filling<'_> {
     fn begin(&self, after: Option<&String>) -> Cursor {
         match self.receivers.iter().find(|name| after.is_none_or(|after| *name > after)) {
             Some(receiver) => Cursor::Waiting { receiver: receiver.clone(), after: None, skip: 0 },
-            None => Cursor::Delivered { until: self.filter.until(), skip: 0 },
+            None => {
+                let at = match self.order {
+                    ListOrder::NewestFirst => self.filter.until(),
+                    ListOrder::OldestFirst => self.filter.from(),
+                };
+                Cursor::Delivered { at, skip: 0 }
+            }
         }
     }
 
@@ -108,7 +118,7 @@ impl Filling<'_> {
         match at {
             Cursor::Waiting { receiver, after, skip } => self.waiting(receiver, after, skip).await.map(Some),
             Cursor::Dead { receiver, until, skip } => self.dead(receiver, until, skip).await.map(Some),
-            Cursor::Delivered { until, skip } => self.delivered(until, skip).await,
+            Cursor::Delivered { at, skip } => self.delivered(at, skip).await,
         }
     }
 
@@ -138,7 +148,8 @@ impl Filling<'_> {
         }
         let shown = skip + self.room();
         let (records, from) = (&self.deliveries.records, self.filter.from());
-        let letters = records.dead_letters_between(&receiver, from, until, shown + 1).await?;
+        let letters =
+            records.dead_letters_between(&receiver, from, until, shown + 1, ListOrder::NewestFirst).await?;
         letters.iter().take(shown).skip(skip).for_each(|letter| self.add(letter_line(letter)));
         // The next page begins with the others of the last moment.
         Ok(match letters.get(shown - 1).filter(|_| letters.len() > shown).map(|letter| letter.at) {
@@ -150,18 +161,22 @@ impl Filling<'_> {
         })
     }
 
-    async fn delivered(&mut self, until: Timestamp, skip: usize) -> Answer<Option<Cursor>> {
+    async fn delivered(&mut self, begin: Timestamp, skip: usize) -> Answer<Option<Cursor>> {
         if !self.filter.wants(|state| state == DeliveryState::Delivered) {
             return Ok(None);
         }
         let name = self.filter.receiver.as_ref();
         let with = name.map(|name| format!("\"r\":\"{name}\"")).unwrap_or_default();
         let most = self.room() + skip + 1;
-        let find = FindAttempts { with, from: self.filter.from(), until, limit: most };
+        let (from, until) = match self.order {
+            ListOrder::NewestFirst => (self.filter.from(), begin),
+            ListOrder::OldestFirst => (begin, self.filter.until()),
+        };
+        let find = FindAttempts { with, from, until, limit: most, order: self.order };
         let entries = self.deliveries.records.attempts(&find).await?;
         let mut known: HashSet<String> = HashSet::new();
         // How many of those that were written at one moment are behind.
-        let (mut at, mut behind) = (until, 0);
+        let (mut at, mut behind) = (begin, 0);
         for entry in &entries {
             let mut attempts: Vec<Option<Attempt>> = entry.read().map(Some).collect();
             // An entry that cannot be read counts, so that every page goes on.
@@ -171,10 +186,10 @@ impl Filling<'_> {
                     (at, behind) = (entry.at, 0);
                 }
                 if self.room() == 0 {
-                    return Ok(Some(Cursor::Delivered { until: at, skip: behind }));
+                    return Ok(Some(Cursor::Delivered { at, skip: behind }));
                 }
                 behind += 1;
-                let is_new = entry.at != until || behind > skip;
+                let is_new = entry.at != begin || behind > skip;
                 let line = attempt.filter(|_| is_new).map(|attempt| delivered_line(&attempt, entry.at));
                 if let Some(line) = line.filter(|one| one.state == DeliveryState::Delivered)
                     && known.insert(line.id.clone())
@@ -183,7 +198,7 @@ impl Filling<'_> {
                 }
             }
         }
-        Ok((entries.len() == most).then_some(Cursor::Delivered { until: at, skip: behind }))
+        Ok((entries.len() == most).then_some(Cursor::Delivered { at, skip: behind }))
     }
 
     /// Says why the last attempt of each delivery that failed and waits has failed, as far as that is among the newest
@@ -195,7 +210,8 @@ impl Filling<'_> {
         let mut answers: HashMap<String, String> = HashMap::new();
         for receiver in receivers.iter().take(FAILED_RECEIVERS) {
             let with = format!("\"r\":\"{receiver}\"");
-            let find = FindAttempts { with, from: Timestamp::ZERO, until: Timestamp::NEVER, limit: NEWEST };
+            let (from, until, order) = (Timestamp::ZERO, Timestamp::NEVER, ListOrder::NewestFirst);
+            let find = FindAttempts { with, from, until, limit: NEWEST, order };
             for entry in self.deliveries.records.attempts(&find).await? {
                 for attempt in entry.read() {
                     // The newest come first.

@@ -7,26 +7,30 @@
 use super::Deliveries;
 use crate::clock::Timestamp;
 use crate::presence::{Incident, OfflineRecord};
-use crate::store::{Delivery, GroupContext, Result, notification_id};
-
-/// A notification that is delivered again.
-pub(super) struct Again {
-    pub delivery: Delivery,
-    /// Whether it was a dead letter.
-    pub is_letter: bool,
-}
-
-impl Again {
-    pub fn letter(delivery: Delivery) -> Again {
-        Again { delivery, is_letter: true }
-    }
-
-    pub fn delivered(delivery: Delivery) -> Again {
-        Again { delivery, is_letter: false }
-    }
-}
+use crate::store::{Delivery, GroupContext, Membership, Result, notification_id};
 
 impl Deliveries {
+    /// The silences of units that are offline again, and of which the receiver of this letter was notified before it.
+    /// With them, the last word on such a unit is not that it is back.
+    async fn known_open(&self, letter: &Delivery, over: &[OfflineRecord]) -> Result<Vec<OfflineRecord>> {
+        let mut open = Vec::new();
+        for record in over {
+            let newest = self.queries.history(&record.id.unit, 1).await?.records.into_iter().next();
+            open.extend(newest.filter(|newest| newest.closed_by.is_none()));
+        }
+        let memberships = self.groups.memberships(&open.iter().collect::<Vec<_>>()).await?;
+        let is_known = |of_record: Vec<Membership>| {
+            let in_group = of_record.into_iter().find(|one| one.group.key == letter.group.key);
+            in_group.is_some_and(|one| one.is_known_to(&letter.receiver))
+        };
+        let mut is_known = memberships.into_iter().map(is_known);
+        open.retain(|_| is_known.next().unwrap_or(false));
+        // Its notification may be a dead letter, too.
+        let known = Delivery { offline: open, online: Vec::new(), reminder: true, ..letter.clone() };
+        let known = self.records.leave_out(&letter.receiver, vec![known]).await?;
+        Ok(known.into_iter().flat_map(|one| one.offline).collect())
+    }
+
     /// The returns of the silences of a dead letter that are over. `None`: there are none, or they are still to be
     /// notified. The same returns have the same id.
     pub(super) async fn returns_after(&self, letter: &Delivery, now: Timestamp) -> Result<Option<Delivery>> {
@@ -46,9 +50,15 @@ impl Deliveries {
         if over.is_empty() {
             return Ok(None);
         }
+        let offline = self.known_open(letter, &over).await?;
         let names: Vec<String> = over.iter().map(|record| record.id.to_string()).collect();
         let id = notification_id(&letter.id, &names.join("\n"));
+        let lasting = match letter.situation.lasting {
+            Some(_) => Some(self.groups.lasting(&letter.group.key).await?.len() as u64),
+            None => None,
+        };
         let situation = GroupContext {
+            lasting,
             incident: letter
                 .situation
                 .incident
@@ -59,7 +69,7 @@ impl Deliveries {
         Ok(Some(Delivery {
             id: format!("{id}.{}", letter.receiver),
             sealed_at: now,
-            offline: Vec::new(),
+            offline,
             online: over,
             reminder: false,
             situation,

@@ -11,7 +11,7 @@ use super::error::DatabaseResult;
 use crate::clock::Timestamp;
 use crate::presence::Hearing;
 use crate::store::notification::Notification;
-use crate::store::unnotified::{Unnotified, blindness_in, silence_in, take_notified_again};
+use crate::store::unnotified::{LeftOut, Unnotified, UnnotifiedSilence, blindness_in, left_out, silence_in};
 use crate::store::{Delivery, HearingStore, Result};
 use crate::store::{json::from_json, json::to_json};
 
@@ -111,9 +111,8 @@ fn mark(
     Ok((past.len(), waiting.last().map(|(lane_id, _)| *lane_id)))
 }
 
-/// The silences of these deliveries of which the receiver was not notified before, by name. It is notified of those of a
-/// dead letter that is among the deliveries, from now on.
-pub(super) async fn unnotified(
+/// The silences of these deliveries of which the receiver was not notified before, by name.
+async fn unnotified(
     engine: &EmbeddedEngine,
     receiver: &str,
     deliveries: &[Delivery],
@@ -128,34 +127,52 @@ pub(super) async fn unnotified(
     if names.is_empty() {
         return Ok(HashMap::new());
     }
-    let name = receiver.to_owned();
+    let receiver = receiver.to_owned();
     let read = move |database: &Connection| {
         let mut any = database.prepare_cached("SELECT 1 FROM unnotified WHERE receiver = ? LIMIT 1")?;
         let mut select =
             database.prepare_cached("SELECT letter FROM unnotified WHERE receiver = ? AND silence = ?")?;
         let mut known = HashMap::new();
-        if !any.exists([&name])? {
+        if !any.exists([&receiver])? {
             return Ok(known);
         }
-        for silence in &names {
-            let mark = select.query_row([&name, silence], |row| row.get::<_, String>(0)).optional()?;
-            known.extend(mark.map(|mark| (silence.clone(), Unnotified::of(mark))));
+        for name in &names {
+            let mark = select.query_row([&receiver, name], |row| row.get::<_, String>(0)).optional()?;
+            known.extend(mark.map(|mark| (name.clone(), Unnotified::of(mark))));
         }
         Ok(known)
     };
-    let mut known = engine.readers.read(read).await?;
-    let notified = take_notified_again(deliveries, &mut known).into_iter().map(|(_, silence)| silence);
-    let notified: Vec<String> = notified.collect();
-    if !notified.is_empty() {
-        let receiver = receiver.to_owned();
-        let write = move |database: &Connection| {
-            let delete = "DELETE FROM unnotified WHERE receiver = ? AND silence = ?";
-            for silence in &notified {
-                database.prepare_cached(delete)?.execute([&receiver, silence])?;
-            }
-            Ok(())
-        };
-        engine.writer.write("unnotified", write).await?;
+    engine.readers.read(read).await
+}
+
+pub(super) async fn leave_out(
+    engine: &EmbeddedEngine,
+    receiver: &str,
+    deliveries: Vec<Delivery>,
+) -> Result<LeftOut> {
+    let unnotified = unnotified(engine, receiver, &deliveries).await?;
+    let left = left_out(deliveries, unnotified);
+    forget(engine, receiver, &left.notified).await?;
+    Ok(left)
+}
+
+/// Forgets that the receiver was not notified of these silences.
+pub(super) async fn forget(
+    engine: &EmbeddedEngine,
+    receiver: &str,
+    silences: &[UnnotifiedSilence],
+) -> Result<()> {
+    if silences.is_empty() {
+        return Ok(());
     }
-    Ok(known)
+    let names: Vec<String> = silences.iter().map(|silence| silence.name.clone()).collect();
+    let receiver = receiver.to_owned();
+    let write = move |database: &Connection| {
+        let delete = "DELETE FROM unnotified WHERE receiver = ? AND silence = ?";
+        for name in &names {
+            database.prepare_cached(delete)?.execute([&receiver, name])?;
+        }
+        Ok(())
+    };
+    engine.writer.write("unnotified", write).await
 }

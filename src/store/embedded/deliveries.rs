@@ -17,7 +17,7 @@ use super::{EmbeddedEngine, absence, fallback, quarantine};
 use crate::clock::Timestamp;
 use crate::store::again::ToFallback;
 use crate::store::notification::{Notification, Readable};
-use crate::store::unnotified::leave_out_untold;
+use crate::store::unnotified::end_empty;
 use crate::store::{
     Backlog, Delivery, DeliveryStore, Destinations, End, Ended, EngineError, MAX_STEP, MeantFor, Result,
 };
@@ -70,8 +70,11 @@ impl DeliveryStore for EmbeddedEngine {
         if !broken.is_empty() {
             self.finish(broken, now, OnRecord::nothing(now)).await?;
         }
-        let unnotified = absence::unnotified(self, receiver, &deliveries).await?;
-        leave_out_untold(self, &self.telemetry, receiver, deliveries, &unnotified, now).await
+        let left = absence::leave_out(self, receiver, deliveries).await?;
+        let full = end_empty(self, &self.telemetry, receiver, left.deliveries, now).await?;
+        // Not before they are ended: one that is leased once more is left out again.
+        absence::forget(self, receiver, &left.over).await?;
+        Ok(full)
     }
 
     async fn first_lease(&self, partitions: &[u16], receiver: &str) -> Result<Option<Timestamp>> {

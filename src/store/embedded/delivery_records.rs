@@ -5,8 +5,8 @@ use async_trait::async_trait;
 use super::{EmbeddedEngine, absence, kept, receivers};
 use crate::clock::Timestamp;
 use crate::store::{
-    Backlog, DeadLetter, Delivery, DeliveryRecords, Discarded, FindAttempts, Result, StoredAttempts,
-    WaitingPage,
+    Backlog, DeadLetter, Delivery, DeliveryRecords, Discarded, FindAttempts, ListOrder, Result,
+    StoredAttempts, WaitingPage,
 };
 
 #[async_trait]
@@ -31,6 +31,10 @@ impl DeliveryRecords for EmbeddedEngine {
         kept::replay(self, delivery, now).await
     }
 
+    async fn leave_out(&self, receiver: &str, deliveries: Vec<Delivery>) -> Result<Vec<Delivery>> {
+        Ok(absence::leave_out(self, receiver, deliveries).await?.deliveries)
+    }
+
     async fn attempts(&self, find: &FindAttempts) -> Result<Vec<StoredAttempts>> {
         kept::attempts(self, find).await
     }
@@ -41,8 +45,9 @@ impl DeliveryRecords for EmbeddedEngine {
         from: Timestamp,
         until: Timestamp,
         limit: usize,
+        order: ListOrder,
     ) -> Result<Vec<DeadLetter>> {
-        kept::dead_letters_between(self, receiver, (from, until), limit).await
+        kept::dead_letters_between(self, receiver, (from, until), limit, order).await
     }
 
     async fn letter(&self, receiver: &str, notification: &str) -> Result<Option<DeadLetter>> {

@@ -11,8 +11,8 @@ use crate::clock::Timestamp;
 use crate::presence::Receipt;
 use crate::store::notification::Notification;
 use crate::store::{
-    DeadLetter, Delivery, FindAttempts, MAX_ATTEMPT_BYTES, Result, StoredAttempts, Waiting, WaitingPage,
-    firing_of, partition_of_group,
+    DeadLetter, Delivery, FindAttempts, ListOrder, MAX_ATTEMPT_BYTES, Result, StoredAttempts, Waiting,
+    WaitingPage, firing_of, partition_of_group,
 };
 use crate::store::{json::from_json, json::to_json};
 use crate::telemetry::Stored;
@@ -78,10 +78,15 @@ pub(super) async fn forget_attempts(engine: &EmbeddedEngine, before: Timestamp) 
 pub(super) async fn attempts(engine: &EmbeddedEngine, find: &FindAttempts) -> Result<Vec<StoredAttempts>> {
     let find = find.clone();
     let read = move |database: &Connection| {
-        let FindAttempts { with, from, until, limit } = &find;
-        let mut select = database.prepare_cached(
-            "SELECT at, text FROM attempts WHERE at >= ? AND at <= ? ORDER BY at DESC, id DESC",
-        )?;
+        let FindAttempts { with, from, until, limit, order } = &find;
+        let mut select = database.prepare_cached(match order {
+            ListOrder::NewestFirst => {
+                "SELECT at, text FROM attempts WHERE at >= ? AND at <= ? ORDER BY at DESC, id DESC"
+            }
+            ListOrder::OldestFirst => {
+                "SELECT at, text FROM attempts WHERE at >= ? AND at <= ? ORDER BY at, id"
+            }
+        })?;
         let mut rows = select.query([from.as_millis(), until.as_millis()])?;
         // SQLite's own search compares at each byte, and a storm leaves tens of megabytes.
         let (finder, mut found) = (Finder::new(with), Vec::new());
@@ -106,18 +111,22 @@ pub(super) async fn dead_letters_between(
     receiver: &str,
     (from, until): (Timestamp, Timestamp),
     limit: usize,
+    order: ListOrder,
 ) -> Result<Vec<DeadLetter>> {
     let name = receiver.to_owned();
-    let newest = move |database: &Connection| {
-        let mut select = database.prepare_cached(
-            "SELECT id, letter FROM dead_letters WHERE receiver = ? AND at >= ? AND at <= ? ORDER BY at DESC, id LIMIT \
-             ?",
-        )?;
+    let first = move |database: &Connection| {
+        let order = match order {
+            ListOrder::NewestFirst => "at DESC, id",
+            ListOrder::OldestFirst => "at, id",
+        };
+        let mut select = database.prepare_cached(&format!(
+            "SELECT id, letter FROM dead_letters WHERE receiver = ? AND at >= ? AND at <= ? ORDER BY {order} LIMIT ?"
+        ))?;
         let with = params![name, from.as_millis(), until.as_millis(), limit as i64];
         let letters = select.query_map(with, id_and_letter)?;
         Ok(letters.collect::<rusqlite::Result<Vec<_>>>()?)
     };
-    let letters = engine.readers.read(newest).await?;
+    let letters = engine.readers.read(first).await?;
     Ok(letters.into_iter().filter_map(|(id, letter)| engine.read_letter(receiver, &id, &letter)).collect())
 }
 

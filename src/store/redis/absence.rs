@@ -19,7 +19,9 @@ use super::reading::snapshot;
 use crate::clock::Timestamp;
 use crate::presence::OfflineRecord;
 use crate::store::notification::Notification;
-use crate::store::unnotified::{Unnotified, blindness_in, silence, silence_in, take_notified_again};
+use crate::store::unnotified::{
+    LeftOut, Unnotified, UnnotifiedSilence, blindness_in, left_out, silence, silence_in,
+};
 use crate::store::{Delivery, Group, HearingStore, MAX_STEP, Result};
 
 /// How many lanes are read in one step.
@@ -134,9 +136,8 @@ fn is_over(record: &OfflineRecord, facts: Option<Vec<u8>>) -> bool {
     !seen.is_unreadable() && open.is_none_or(|open| silence(&open) != silence(record))
 }
 
-/// The silences and blind intervals of these deliveries that the receiver was not notified of, by their names. It is
-/// notified of those of a dead letter that is among the deliveries, from now on.
-pub(super) async fn unnotified(
+/// The silences and blind intervals of these deliveries that the receiver was not notified of, by their names.
+async fn unnotified(
     engine: &RedisEngine,
     receiver: &str,
     deliveries: &[Delivery],
@@ -174,13 +175,30 @@ pub(super) async fn unnotified(
         of_names.extend(more);
     }
     let known = names.into_iter().zip(of_names);
-    let mut known = known.filter_map(|(name, mark)| Some((name, Unnotified::of(mark?)))).collect();
-    let mut notified = pipe();
-    for (delivery, name) in take_notified_again(deliveries, &mut known) {
-        notified.hdel(key(partition(delivery)), name).ignore();
+    Ok(known.filter_map(|(name, mark)| Some((name, Unnotified::of(mark?)))).collect())
+}
+
+pub(super) async fn leave_out(
+    engine: &RedisEngine,
+    receiver: &str,
+    deliveries: Vec<Delivery>,
+) -> Result<LeftOut> {
+    let unnotified = unnotified(engine, receiver, &deliveries).await?;
+    let left = left_out(deliveries, unnotified);
+    forget(engine, receiver, &left.notified).await?;
+    Ok(left)
+}
+
+/// Forgets that the receiver was not notified of these silences.
+pub(super) async fn forget(
+    engine: &RedisEngine,
+    receiver: &str,
+    silences: &[UnnotifiedSilence],
+) -> Result<()> {
+    let mut forget = pipe();
+    for UnnotifiedSilence { group, name } in silences {
+        let partition = engine.keys.partition_of_group(group);
+        forget.hdel(engine.keys.of(partition, "unnotified", receiver), name).ignore();
     }
-    if !notified.is_empty() {
-        engine.topology.send::<()>("unnotified", &notified).await?;
-    }
-    Ok(known)
+    if forget.is_empty() { Ok(()) } else { engine.topology.send("unnotified", &forget).await }
 }

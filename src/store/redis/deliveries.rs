@@ -16,7 +16,7 @@ use crate::clock::Timestamp;
 use crate::store::again::ToFallback;
 use crate::store::attempts::texts;
 use crate::store::notification::{Notification, Readable};
-use crate::store::unnotified::leave_out_untold;
+use crate::store::unnotified::end_empty;
 use crate::store::{Backlog, Delivery, DeliveryStore, Destinations, End, Ended, MAX_STEP, MeantFor, Result};
 use crate::telemetry::Stored;
 use async_trait::async_trait;
@@ -53,8 +53,11 @@ impl DeliveryStore for RedisEngine {
         let leased: Vec<Delivery> =
             self.topology.run_limited(steps.collect()).await?.into_iter().flatten().collect();
         self.wait_for_replicas_of(&leased).await;
-        let unnotified = absence::unnotified(self, receiver, &leased).await?;
-        leave_out_untold(self, &self.telemetry, receiver, leased, &unnotified, now).await
+        let left = absence::leave_out(self, receiver, leased).await?;
+        let full = end_empty(self, &self.telemetry, receiver, left.deliveries, now).await?;
+        // Not before they are ended: one that is leased once more is left out again.
+        absence::forget(self, receiver, &left.over).await?;
+        Ok(full)
     }
 
     async fn first_lease(&self, partitions: &[u16], receiver: &str) -> Result<Option<Timestamp>> {

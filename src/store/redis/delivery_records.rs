@@ -2,11 +2,11 @@
 
 use async_trait::async_trait;
 
-use super::{RedisEngine, kept, receivers, replay};
+use super::{RedisEngine, absence, kept, receivers, replay};
 use crate::clock::Timestamp;
 use crate::store::{
-    Backlog, DeadLetter, Delivery, DeliveryRecords, Discarded, FindAttempts, Result, StoredAttempts,
-    WaitingPage,
+    Backlog, DeadLetter, Delivery, DeliveryRecords, Discarded, FindAttempts, ListOrder, Result,
+    StoredAttempts, WaitingPage,
 };
 
 #[async_trait]
@@ -31,6 +31,10 @@ impl DeliveryRecords for RedisEngine {
         replay::replay(self, delivery, now).await
     }
 
+    async fn leave_out(&self, receiver: &str, deliveries: Vec<Delivery>) -> Result<Vec<Delivery>> {
+        Ok(absence::leave_out(self, receiver, deliveries).await?.deliveries)
+    }
+
     async fn attempts(&self, find: &FindAttempts) -> Result<Vec<StoredAttempts>> {
         kept::attempts(self, find).await
     }
@@ -41,8 +45,9 @@ impl DeliveryRecords for RedisEngine {
         from: Timestamp,
         until: Timestamp,
         limit: usize,
+        order: ListOrder,
     ) -> Result<Vec<DeadLetter>> {
-        kept::dead_letters_between(self, receiver, (from, until), limit).await
+        kept::dead_letters_between(self, receiver, (from, until), limit, order).await
     }
 
     async fn letter(&self, receiver: &str, notification: &str) -> Result<Option<DeadLetter>> {

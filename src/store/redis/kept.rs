@@ -11,7 +11,8 @@ use super::lanes::in_lane;
 use crate::clock::Timestamp;
 use crate::store::notification::Notification;
 use crate::store::{
-    DeadLetter, Delivery, FindAttempts, Result, StoredAttempts, Waiting, WaitingPage, json::from_json,
+    DeadLetter, Delivery, FindAttempts, ListOrder, Result, StoredAttempts, Waiting, WaitingPage,
+    json::from_json,
 };
 use crate::telemetry::Stored;
 
@@ -29,21 +30,29 @@ pub(super) async fn dead_letters_between(
     receiver: &str,
     (from, until): (Timestamp, Timestamp),
     limit: usize,
+    order: ListOrder,
 ) -> Result<Vec<DeadLetter>> {
+    let (from, until, most) = (from.as_millis(), until.as_millis(), limit as isize);
     let mut ids = pipe();
     for partition in 0..engine.keys.partitions() {
         let dead = engine.keys.of(partition, "dead", receiver);
-        ids.zrevrangebyscore_limit_withscores(dead, until.as_millis(), from.as_millis(), 0, limit as isize);
+        match order {
+            ListOrder::NewestFirst => ids.zrevrangebyscore_limit_withscores(dead, until, from, 0, most),
+            ListOrder::OldestFirst => ids.zrangebyscore_limit_withscores(dead, from, until, 0, most),
+        };
     }
     let ids: Vec<Vec<(String, f64)>> = engine.topology.send("dead", &ids).await?;
     let of_partitions = ids.into_iter().zip(0..).flat_map(|(ids, partition)| {
         ids.into_iter().map(move |(id, at)| (at, engine.keys.of(partition, "dead_letters", receiver), id))
     });
-    let mut newest: Vec<(f64, String, String)> = of_partitions.collect();
-    newest.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let mut first: Vec<(f64, String, String)> = of_partitions.collect();
+    first.sort_by(|a, b| match order {
+        ListOrder::NewestFirst => b.0.total_cmp(&a.0),
+        ListOrder::OldestFirst => a.0.total_cmp(&b.0),
+    });
     let mut letters: Vec<DeadLetter> = Vec::new();
     // Another step only if some cannot be read.
-    for step in newest.chunks(limit.max(1)) {
+    for step in first.chunks(limit.max(1)) {
         let mut bodies = pipe();
         step.iter().for_each(|(_, key, id)| {
             bodies.hget(key, id);
@@ -197,7 +206,7 @@ pub(super) async fn have_waiting(
     engine.topology.send("lanes", &read).await
 }
 
-/// Only the newest are kept while the partitions are read, so memory stays bounded.
+/// Only the first of them are kept while the partitions are read, so memory stays bounded.
 pub(super) async fn attempts(engine: &RedisEngine, find: &FindAttempts) -> Result<Vec<StoredAttempts>> {
     let entries = |partition| {
         let key = engine.keys.in_partition(partition, "attempts");
@@ -206,12 +215,18 @@ pub(super) async fn attempts(engine: &RedisEngine, find: &FindAttempts) -> Resul
     let partitions = occupied_partitions(engine, "attempts", 0..engine.keys.partitions(), entries).await?;
     let mut found: Vec<StoredAttempts> = Vec::new();
     for some in partitions.chunks(SIDE_BY_SIDE) {
-        let oldest = found.last().filter(|_| found.len() == find.limit).map_or(find.from, |entry| entry.at);
-        let find = &FindAttempts { from: oldest.max(find.from), ..find.clone() };
+        let last = found.last().filter(|_| found.len() == find.limit).map(|entry| entry.at);
+        let find = &match find.order {
+            ListOrder::NewestFirst => FindAttempts { from: last.unwrap_or(find.from), ..find.clone() },
+            ListOrder::OldestFirst => FindAttempts { until: last.unwrap_or(find.until), ..find.clone() },
+        };
         let step = |partition: &u16| (engine.keys.slot(*partition), attempts_of(engine, *partition, find));
         let of_some = engine.topology.run_limited(some.iter().map(step).collect()).await?;
         found.extend(of_some.into_iter().flatten());
-        found.sort_by_key(|entry| std::cmp::Reverse(entry.at));
+        found.sort_by(|a, b| match find.order {
+            ListOrder::NewestFirst => b.at.cmp(&a.at),
+            ListOrder::OldestFirst => a.at.cmp(&b.at),
+        });
         found.truncate(find.limit);
     }
     Ok(found)
@@ -228,7 +243,8 @@ async fn attempts_of(
         script.key(engine.keys.in_partition(partition, "attempts"));
         let looked_at = if find.with.is_empty() { find.limit.min(LOOKED_AT) } else { LOOKED_AT };
         script.arg(find.until.as_millis()).arg(find.from.as_millis()).arg(skip).arg(looked_at);
-        let answer: Vec<Vec<u8>> = engine.topology.run("attempts", script.arg(&find.with)).await?;
+        script.arg(u8::from(find.order == ListOrder::OldestFirst)).arg(&find.with);
+        let answer: Vec<Vec<u8>> = engine.topology.run("attempts", &script).await?;
         let Some((count, entries)) = answer.split_first() else { break };
         found.extend(entries.chunks_exact(2).filter_map(|entry| {
             let at = std::str::from_utf8(&entry[0]).ok()?.parse::<f64>().ok()?;

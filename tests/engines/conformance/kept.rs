@@ -7,7 +7,7 @@ use rollcall::clock::Timestamp;
 use rollcall::presence::{Closing, OfflineRecord};
 use rollcall::store::{
     Attempt, AttemptMade, AttemptResult, Capacity, Delivery, Destinations, End, Ended, Engine, FindAttempts,
-    Group, Join, MAX_ATTEMPT_BYTES, MeantFor, OutboxEvent, Pace,
+    Group, Join, ListOrder, MAX_ATTEMPT_BYTES, MeantFor, OutboxEvent, Pace,
 };
 
 use super::alerts::{back, delivered_to, offline};
@@ -44,7 +44,13 @@ impl<G: Ground> World<G> {
 
     /// The attempts on record whose entries have this text, newest first.
     async fn attempts(&self, with: &str, from: Timestamp) -> Vec<Attempt> {
-        let find = FindAttempts { with: with.to_owned(), from, until: self.hours(100), limit: 1000 };
+        let find = FindAttempts {
+            with: with.to_owned(),
+            from,
+            until: self.hours(100),
+            limit: 1000,
+            order: ListOrder::NewestFirst,
+        };
         let entries = self.engine.attempts(&find).await.unwrap();
         assert!(entries.iter().is_sorted_by_key(|entry| std::cmp::Reverse(entry.at)));
         entries.iter().flat_map(|entry| entry.read().collect::<Vec<_>>()).collect()
@@ -103,13 +109,17 @@ pub async fn the_newest_letters_and_attempts_of_all_partitions_come_first<G: Gro
         world.end(&delivery, End::DeadLetter("410 Gone".to_owned()), "410 Gone", world.at(n)).await;
     }
     for (newest, limit) in [(GROUPS - 1, 1), (GROUPS - 1, 7), (GROUPS - 10, 20), (GROUPS - 1, GROUPS)] {
-        let expected: Vec<Timestamp> = (0..limit).map(|back| world.at(newest - back)).collect();
-        let (from, until, limit) = (world.at(0), world.at(newest), limit as usize);
-        let letters = world.engine.dead_letters_between("hook", from, until, limit).await.unwrap();
-        assert_eq!(letters.iter().map(|letter| letter.at).collect::<Vec<_>>(), expected);
-        let find = FindAttempts { with: String::new(), from, until, limit };
-        let attempts = world.engine.attempts(&find).await.unwrap();
-        assert_eq!(attempts.iter().map(|entry| entry.at).collect::<Vec<_>>(), expected);
+        let (from, until) = (world.at(0), world.at(newest));
+        let last: Vec<Timestamp> = (0..limit).map(|back| world.at(newest - back)).collect();
+        let first: Vec<Timestamp> = (0..limit.min(newest + 1)).map(|on| world.at(on)).collect();
+        let limit = limit as usize;
+        for (order, expected) in [(ListOrder::NewestFirst, last), (ListOrder::OldestFirst, first)] {
+            let letters = world.engine.dead_letters_between("hook", from, until, limit, order).await.unwrap();
+            assert_eq!(letters.iter().map(|letter| letter.at).collect::<Vec<_>>(), expected);
+            let find = FindAttempts { with: String::new(), from, until, limit, order };
+            let attempts = world.engine.attempts(&find).await.unwrap();
+            assert_eq!(attempts.iter().map(|entry| entry.at).collect::<Vec<_>>(), expected);
+        }
     }
 }
 
@@ -125,14 +135,26 @@ async fn the_record_of_attempts_of_a_partition_in_redis_is_bounded() {
         let attempt = Some(AttemptMade { at: world.at(n), took: HOUR, answer: String::new() });
         let ended = Ended { delivery: delivery.clone(), end: End::Delivered, attempt };
         world.engine.end_attempts(&vec![ended; 40], HOUR, world.at(n)).await.unwrap();
-        let find = FindAttempts { with: String::new(), from: world.at(n), until: world.at(n), limit: 1 };
+        let find = FindAttempts {
+            with: String::new(),
+            from: world.at(n),
+            until: world.at(n),
+            limit: 1,
+            order: ListOrder::NewestFirst,
+        };
         let length = world.engine.attempts(&find).await.unwrap()[0].text.len();
         written += 40 * length;
         if written > MAX_ATTEMPT_BYTES + (2 << 20) {
             break;
         }
     }
-    let find = FindAttempts { with: String::new(), from: world.at(0), until: world.hours(9), limit: 10_000 };
+    let find = FindAttempts {
+        with: String::new(),
+        from: world.at(0),
+        until: world.hours(9),
+        limit: 10_000,
+        order: ListOrder::NewestFirst,
+    };
     let entries = world.engine.attempts(&find).await.unwrap();
     let kept: usize = entries.iter().map(|entry| entry.text.len()).sum();
     assert!(kept <= MAX_ATTEMPT_BYTES && kept > MAX_ATTEMPT_BYTES / 2, "{kept} of {written}");
@@ -143,8 +165,9 @@ pub async fn a_dead_letter_is_delivered_again_under_its_id_and_can_be_purged<G: 
     let first = world.sealed_in("a", std::slice::from_ref(&record), world.at(1)).await.remove(0);
     let id = first.notification();
     world.engine.dead_letter(&first, "410 Gone", world.at(2)).await.unwrap();
-    let letters =
-        async |from, until| world.engine.dead_letters_between("hook", from, until, 10).await.unwrap();
+    let letters = async |from, until| {
+        world.engine.dead_letters_between("hook", from, until, 10, ListOrder::NewestFirst).await.unwrap()
+    };
     assert_eq!(letters(world.at(3), world.hours(1)).await, []);
     let letter = letters(world.at(2), world.at(2)).await.remove(0);
     assert_eq!(world.engine.letter("hook", id).await.unwrap().as_ref(), Some(&letter));

@@ -1,0 +1,112 @@
+//! Delivering again: dead letters, and notifications that were delivered.
+
+use super::{
+    Answer, Deliveries, DeliveriesChanged, DeliveriesError, DeliveryFilter, DeliveryState, MAX_STEP,
+    is_delivered, parse,
+};
+use crate::clock::Timestamp;
+use crate::store::{Audited, Delivery, ListOrder, Result};
+
+/// A notification that is delivered again.
+struct Again {
+    delivery: Delivery,
+    /// Whether it was a dead letter.
+    is_letter: bool,
+}
+
+impl Again {
+    fn letter(delivery: Delivery) -> Again {
+        Again { delivery, is_letter: true }
+    }
+
+    fn delivered(delivery: Delivery) -> Again {
+        Again { delivery, is_letter: false }
+    }
+}
+
+impl Deliveries {
+    /// Delivers a notification again, to one receiver or to each that it was given up for or delivered to. Answers how
+    /// many deliveries were queued. `by`: the operator, for the audit.
+    pub async fn replay(&self, id: &str, by: &str, now: Timestamp) -> Answer<usize> {
+        let (notification, of) = parse(id)?;
+        let attempts = self.attempts_of(notification, of).await?;
+        let mut names = self.receivers(&DeliveryFilter::default()).await?;
+        names.extend(attempts.iter().map(|attempt| attempt.receiver.clone()));
+        names.retain(|name| of.is_none_or(|of| of == name));
+        let mut again = Vec::new();
+        for name in &names {
+            let delivered = attempts.iter().find(|one| is_delivered(one) && one.receiver == *name);
+            if delivered.is_some_and(|attempt| !attempt.guarantee.is_at_least_once()) {
+                let why = format!(
+                    "{notification} is of a timer that is delivered at most once; register a new timer"
+                );
+                return Err(DeliveriesError::Refused(why));
+            }
+            match (self.records.letter(name, notification).await?, delivered) {
+                (Some(letter), _) => again.push(Again::letter(letter.delivery)),
+                (None, Some(attempt)) => again.extend(self.made_again(attempt).await?.map(Again::delivered)),
+                (None, None) => {}
+            }
+        }
+        if again.is_empty() {
+            return Err(DeliveriesError::Unknown(id.to_owned()));
+        }
+        let count = self.queue(&again, now).await?;
+        self.note(Audited::DeliveriesReplayed, by, id, count, now).await?;
+        Ok(count)
+    }
+
+    /// Delivers dead letters again or, if the filter says so, notifications that were delivered: a bounded number.
+    pub async fn replay_all(
+        &self,
+        filter: &DeliveryFilter,
+        cursor: Option<&str>,
+        by: &str,
+        now: Timestamp,
+    ) -> Answer<(DeliveriesChanged, Option<String>)> {
+        if filter.state.is_some_and(DeliveryState::waits) {
+            let why = "what waits is delivered by itself; write the state dead or delivered";
+            return Err(DeliveriesError::Refused(why.to_owned()));
+        }
+        let state = filter.state.unwrap_or(DeliveryState::Dead);
+        // Notifications that are delivered from now on are not meant.
+        let until = filter.until.unwrap_or(now);
+        let filter = DeliveryFilter { state: Some(state), until: Some(until), ..filter.clone() };
+        let (mut again, mut next) = (Vec::new(), None);
+        if state == DeliveryState::Dead {
+            let letters = self.letters_in(&filter).await?;
+            again.extend(letters.into_iter().map(|letter| Again::letter(letter.delivery)));
+        } else {
+            let page = self.list_in(ListOrder::OldestFirst, &filter, MAX_STEP, cursor, &[]).await?;
+            for line in page.deliveries {
+                let (notification, of) = parse(&line.id)?;
+                let attempts = self.attempts_of(notification, of).await?;
+                let delivered = attempts.iter().find(|one| is_delivered(one));
+                if let Some(attempt) = delivered.filter(|attempt| attempt.guarantee.is_at_least_once()) {
+                    again.extend(self.made_again(attempt).await?.map(Again::delivered));
+                }
+            }
+            next = page.next;
+        }
+        // A receiver gets them in the order in which they were sealed: the last one is the state of now.
+        again.sort_by_key(|one| one.delivery.sealed_at);
+        let count = self.queue(&again, now).await?;
+        let more = next.is_some() || state == DeliveryState::Dead && again.len() == MAX_STEP && count > 0;
+        let subject = filter.receiver.as_deref().unwrap_or("all receivers");
+        self.note(Audited::DeliveriesReplayed, by, subject, count, now).await?;
+        Ok((DeliveriesChanged { count, more }, next))
+    }
+
+    /// Answers how many are queued, the returns behind them not counted.
+    async fn queue(&self, all: &[Again], now: Timestamp) -> Result<usize> {
+        let mut count = 0;
+        for Again { delivery, is_letter } in all {
+            count += usize::from(self.records.replay(delivery, now).await?);
+            // Returns that are notified from now on come behind it by themselves.
+            if *is_letter && let Some(returns) = self.returns_after(delivery, now).await? {
+                self.records.replay(&returns, now).await?;
+            }
+        }
+        Ok(count)
+    }
+}

@@ -1,0 +1,185 @@
+//! Notifications that are delivered again: their order, and what follows them.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use rollcall::alerting::RateLimit;
+use rollcall::fleet::deliveries::{DeliveryFilter, DeliveryState};
+use rollcall::simulate::webhook_sink::{Answer, Received};
+
+use super::services::{actions, pager};
+use super::world::{On, WAIT, World, hook, listed, named, until};
+use super::*;
+
+impl World {
+    /// Replays all dead letters, or all delivered notifications; answers how many.
+    async fn replay(&self, state: DeliveryState) -> usize {
+        let filter = DeliveryFilter { state: Some(state), ..DeliveryFilter::default() };
+        let (changed, _) =
+            self.deliveries().replay_all(&filter, None, "ana", self.clock.now()).await.unwrap();
+        assert!(!changed.more);
+        // The loops notice what another program has queued.
+        self.advance(Duration::from_secs(1));
+        changed.count
+    }
+
+    /// Everything that is due by now is sealed, and nothing waits for the receiver.
+    async fn settled(&self, receiver: &str) {
+        self.joined().await;
+        self.advance(5 * WAIT);
+        let is_sealed = async || {
+            let due = self.engine.first_seal(&self.partitions()).await.unwrap();
+            due.is_none_or(|due| due > self.clock.now())
+        };
+        until("what is due is sealed", is_sealed).await;
+        self.delivered(receiver).await;
+    }
+}
+
+/// The units of a message that are offline, and those that are back.
+fn states(received: &Received) -> (Vec<String>, Vec<String>) {
+    (listed(received, "offline"), listed(received, "online"))
+}
+
+fn units(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_returns_of_silences_that_are_over_follow_a_dead_letter_that_is_delivered_again() {
+    for on in [On::Redis, On::Directory] {
+        let calls = hook().await;
+        calls.answer_with([Answer::Status(410)]);
+        let mut world = World::on(on, "kind", vec![named("pager", pager(&calls))]).await;
+        world.notify_loss(&["a", "b"]).await;
+        world.dead("pager", 1).await;
+        world.stop().await;
+        world.start();
+        world.hear(&["a"]).await;
+        world.joined().await;
+        world.advance(5 * WAIT);
+        let is_sealed = async || {
+            let due = world.engine.first_seal(&world.partitions()).await.unwrap();
+            due.is_none_or(|due| due > world.clock.now())
+        };
+        until("the return is on its way, or left out", is_sealed).await;
+        let before = calls.received().len();
+        let deliveries = world.deliveries();
+        let all = DeliveryFilter::default();
+        let (changed, _) = deliveries.replay_all(&all, None, "ana", world.clock.now()).await.unwrap();
+        assert_eq!((changed.count, changed.more), (1, false));
+        world.advance(Duration::from_secs(1));
+        let received = calls.wait_for(before + 3, MAX_WAIT).await.unwrap();
+        assert_eq!(actions(&received[before..]), ["trigger", "trigger", "resolve"]);
+        world.delivered("pager").await;
+        // The return of the other one is still to come, and comes once.
+        world.hear(&["b"]).await;
+        world.joined().await;
+        world.advance(5 * WAIT);
+        let received = calls.wait_for(before + 4, MAX_WAIT).await.unwrap();
+        let keys = |action: &str| {
+            let of_action =
+                received[before..].iter().map(Received::json).filter(|json| json["event_action"] == action);
+            of_action.map(|json| json["dedup_key"].to_string()).collect::<BTreeSet<String>>()
+        };
+        assert_eq!(keys("trigger"), keys("resolve"));
+        world.delivered("pager").await;
+        world.stop().await;
+        assert_eq!(calls.received().len(), before + 4);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn notifications_are_delivered_again_in_the_order_in_which_they_were_sealed() {
+    for on in [On::Redis, On::Directory] {
+        let sink = hook().await;
+        let mut world = World::on(on, "unit", vec![webhook_to(sink.url(), None)]).await;
+        world.notify_loss(&["a"]).await;
+        sink.wait_for(1, MAX_WAIT).await.unwrap();
+        world.delivered("hook").await;
+        sink.answer_with([Answer::Status(410)]);
+        world.hear(&["a"]).await;
+        world.joined().await;
+        world.advance(WAIT);
+        world.dead("hook", 1).await;
+        world.notify_loss(&["a"]).await;
+        world.dead("hook", 2).await;
+        world.stop().await;
+        world.start();
+        let before = sink.received().len();
+        assert_eq!(world.replay(DeliveryState::Dead).await, 2);
+        let received = sink.wait_for(before + 2, MAX_WAIT).await.unwrap();
+        let expected = [(units(&[]), units(&["a"])), (units(&["a"]), units(&[]))];
+        assert_eq!(received[before..].iter().map(states).collect::<Vec<_>>(), expected);
+        world.delivered("hook").await;
+        // Delivered ones, too.
+        assert_eq!(world.replay(DeliveryState::Delivered).await, 3);
+        let received = sink.wait_for(before + 5, MAX_WAIT).await.unwrap();
+        let expected = [&expected[1..], &expected].concat();
+        assert_eq!(received[before + 2..].iter().map(states).collect::<Vec<_>>(), expected);
+        world.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_letter_that_is_delivered_again_does_not_make_the_return_of_a_unit_that_is_offline_the_last_word()
+ {
+    for on in [On::Redis, On::Directory] {
+        let sink = hook().await;
+        sink.answer_with([Answer::Status(410)]);
+        let mut world = World::on(on, "unit", vec![webhook_to(sink.url(), None)]).await;
+        world.notify_loss(&["a"]).await;
+        world.dead("hook", 1).await;
+        world.stop().await;
+        world.start();
+        world.hear(&["a"]).await;
+        world.settled("hook").await;
+        let before = sink.received().len();
+        world.notify_loss(&["a"]).await;
+        sink.wait_for(before + 1, MAX_WAIT).await.unwrap();
+        world.delivered("hook").await;
+        assert_eq!(world.replay(DeliveryState::Dead).await, 1);
+        let received = sink.wait_for(before + 3, MAX_WAIT).await.unwrap();
+        let last: Vec<_> = received[before + 1..].iter().map(states).collect();
+        assert_eq!(last, [(units(&["a"]), units(&[])), (units(&["a"]), units(&["a"]))]);
+        world.hear(&["a"]).await;
+        world.settled("hook").await;
+        assert_eq!(states(&sink.received()[before + 3]), (units(&[]), units(&["a"])));
+        world.stop().await;
+        assert_eq!(sink.received().len(), before + 4);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_digest_leaves_out_the_returns_of_silences_that_are_unknown_to_its_receiver() {
+    for on in [On::Redis, On::Directory] {
+        let sink = hook().await;
+        sink.answer_with([Answer::Status(410)]);
+        let limit = Some(RateLimit { messages: 1, per: HOUR });
+        let receiver = ReceiverConfig { rate_limit: limit, ..webhook_to(sink.url(), None) };
+        let mut world = World::on(on, "unit", vec![receiver]).await;
+        world.notify_loss(&["a", "b", "c"]).await;
+        world.dead("hook", 3).await;
+        world.stop().await;
+        world.start();
+        let before = sink.received().len();
+        world.hear(&["b", "c"]).await;
+        world.joined().await;
+        world.advance(5 * WAIT);
+        // Both returns wait for room, and are ended as soon as there is some.
+        world.advance(HOUR);
+        world.settled("hook").await;
+        assert_eq!(sink.received().len(), before);
+        // The returns of a digest's silences are notified, also those that come later.
+        assert_eq!(world.replay(DeliveryState::Dead).await, 3);
+        let received = sink.wait_for(before + 1, MAX_WAIT).await.unwrap();
+        assert_eq!(states(&received[before]), (units(&["a"]), units(&["b", "c"])));
+        world.delivered("hook").await;
+        world.advance(HOUR);
+        world.hear(&["a"]).await;
+        world.settled("hook").await;
+        assert_eq!(states(&sink.received()[before + 1]), (units(&[]), units(&["a"])));
+        world.stop().await;
+        assert_eq!(sink.received().len(), before + 2);
+    }
+}

@@ -43,11 +43,11 @@ pub(super) enum Access {
 /// The engine itself, and the rules of this configuration.
 pub(super) struct EngineAccess {
     silences: Arc<Silences>,
-    roll: Roll,
+    roll: Arc<Roll>,
     deliveries: Deliveries,
     receivers: Receivers,
     config: crate::alerting::Config,
-    breaker: MassBreaker,
+    breaker: Arc<MassBreaker>,
     /// The kinds that are configured.
     kinds: Vec<Kind>,
     clock: Clock,
@@ -73,9 +73,19 @@ impl EngineAccess {
         let silences = Arc::new(Silences::new(engine.clone()));
         let (records, queries, groups) = (engine.clone(), engine.clone(), engine.clone());
         let (timers, shared) = (engine.clone(), engine);
+        let roll = Arc::new(roll);
         let breaker = MassBreaker::new(None, shared.clone(), queries.clone(), silences.clone(), telemetry);
+        let breaker = Arc::new(breaker);
         let receivers = Receivers { records: records.clone(), shared };
-        let deliveries = Deliveries { records, queries, groups, timers, silences: silences.clone() };
+        let deliveries = Deliveries {
+            records,
+            queries,
+            groups,
+            roll: roll.clone(),
+            breaker: breaker.clone(),
+            timers,
+            silences: silences.clone(),
+        };
         let config = config.alerting;
         let access = EngineAccess { silences, roll, deliveries, receivers, config, breaker, kinds, clock };
         Ok(Access::Engine(Box::new(access)))

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use futures_util::future::try_join_all;
 use serde::{Deserialize, Serialize};
 
-use super::Silences;
+use super::{MassBreaker, Roll, Silences};
 use crate::clock::Timestamp;
 use crate::presence::{FiredTimer, Interval, Kind, OfflineRecord, RecordId, Transition};
 use crate::store::{
@@ -24,6 +24,7 @@ use crate::store::{
     GroupStore, ListOrder, Queries, Result, TimerStore, Waiting,
 };
 
+mod ends;
 mod line;
 mod list;
 mod made_again;
@@ -135,6 +136,9 @@ pub struct Deliveries {
     pub queries: Arc<dyn Queries>,
     /// For the returns that are still to be notified.
     pub groups: Arc<dyn GroupStore>,
+    /// For the ends of blindness.
+    pub roll: Arc<Roll>,
+    pub breaker: Arc<MassBreaker>,
     /// For the timers of delivered notifications.
     pub timers: Arc<dyn TimerStore>,
     /// For the audit.
@@ -197,7 +201,7 @@ impl Deliveries {
         if filter.state.is_some_and(|state| state != DeliveryState::Dead) {
             return Err(DeliveriesError::Refused("only dead letters are purged".to_owned()));
         }
-        let letters = self.letters_in(filter).await?;
+        let letters = self.letters_in(filter, |_| true).await?;
         let count = self.records.purge(&letters).await?;
         let subject = filter.receiver.as_deref().unwrap_or("all receivers");
         self.note(Audited::DeliveriesPurged, by, subject, count, now).await?;
@@ -220,9 +224,13 @@ impl Deliveries {
         self.silences.note(&AuditEntry { at: now, author, change, subject, text }).await
     }
 
-    async fn letters_in(&self, filter: &DeliveryFilter) -> Result<Vec<DeadLetter>> {
+    async fn letters_in(
+        &self,
+        filter: &DeliveryFilter,
+        is_wanted: impl Fn(&String) -> bool,
+    ) -> Result<Vec<DeadLetter>> {
         let mut letters = Vec::new();
-        for receiver in self.receivers(filter).await? {
+        for receiver in self.receivers(filter).await?.into_iter().filter(is_wanted) {
             let most = MAX_STEP - letters.len();
             if most > 0 {
                 let (from, until) = (filter.from(), filter.until());

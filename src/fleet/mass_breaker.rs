@@ -157,7 +157,10 @@ impl MassBreaker {
                     author: by.to_owned(),
                     change: Audited::BreakerReleased,
                     subject: "breaker".to_owned(),
-                    text: format!("{silent} of {} units are offline: {comment}", trip.units),
+                    text: match comment {
+                        "" => format!("{silent} of {} units are offline", trip.units),
+                        comment => format!("{silent} of {} units are offline: {comment}", trip.units),
+                    },
                 };
                 self.silences.note(&entry).await?;
             }

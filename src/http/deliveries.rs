@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::body::{object, read};
+use super::breaker::breaker;
 use super::changes::{self, Caller, HasTokens, MAX_BODY};
 use super::problem::{Problem, page_limit, query};
 use super::{AlertRoutes, Sources};
@@ -71,6 +72,8 @@ impl DeliveriesState {
                 records: sources.deliveries.clone(),
                 queries: sources.records.clone(),
                 groups: sources.groups.clone(),
+                roll: sources.roll.clone(),
+                breaker: Arc::new(breaker(sources)),
                 timers: sources.timers.store(),
                 silences: sources.silences.clone(),
             },
@@ -95,7 +98,7 @@ impl DeliveriesState {
 
     /// Delivers a notification again. Answers how many deliveries were queued.
     pub async fn replay(&self, id: &str, caller: &Caller) -> Result<usize, Problem> {
-        Ok(self.deliveries.replay(id, &caller.by(None), self.clock.now()).await?)
+        Ok(self.deliveries.replay(id, &self.configured(), &caller.by(None), self.clock.now()).await?)
     }
 
     /// Delivers up to 500 again; `cursor` is that of the next call.
@@ -105,7 +108,8 @@ impl DeliveriesState {
         cursor: Option<&str>,
         caller: &Caller,
     ) -> Result<(DeliveriesChanged, Option<String>), Problem> {
-        Ok(self.deliveries.replay_all(filter, cursor, &caller.by(None), self.clock.now()).await?)
+        let (configured, now) = (self.configured(), self.clock.now());
+        Ok(self.deliveries.replay_all(filter, cursor, &configured, &caller.by(None), now).await?)
     }
 }
 

@@ -157,6 +157,8 @@ impl Timelines {
                 records: sources.deliveries.clone(),
                 queries: sources.records.clone(),
                 groups: sources.groups.clone(),
+                roll: sources.roll.clone(),
+                breaker: Arc::new(breaker(sources)),
                 timers: sources.timers.store(),
                 silences: sources.silences.clone(),
             },

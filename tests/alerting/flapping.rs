@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use rollcall::fleet::deliveries::DeliveryState;
 use rollcall::presence::FlapRule;
-use rollcall::simulate::webhook_sink::{Received, WebhookSink};
+use rollcall::simulate::webhook_sink::{Answer, Received, WebhookSink};
 use rollcall::store::FollowUps;
 
 use super::instances::Instance;
@@ -64,6 +65,13 @@ fn message(kind: &str, what: &[&str]) -> (String, Vec<String>) {
 /// Four transitions: the last of them is a return, which is notified before the episode.
 async fn flap(world: &World, sink: &WebhookSink) {
     let first = sink.received().len();
+    transitions(world, sink).await;
+    world.pass(5 * WAIT).await;
+    assert_eq!(told(sink, first + 5).await, message("flapping", &["flapping"]));
+}
+
+async fn transitions(world: &World, sink: &WebhookSink) {
+    let first = sink.received().len();
     for turn in 0..2 {
         lose(world).await;
         world.pass(2 * WAIT).await;
@@ -76,8 +84,26 @@ async fn flap(world: &World, sink: &WebhookSink) {
     }
     world.pass(WAIT - Duration::from_secs(1)).await;
     assert_eq!(told(sink, first + 4).await, message("notification", &["return"]));
-    world.pass(5 * WAIT).await;
-    assert_eq!(told(sink, first + 5).await, message("flapping", &["flapping"]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_an_episode_follows_its_dead_letter_that_is_delivered_again() {
+    let sink = hook().await;
+    let mut world = world("unit", webhook_to(sink.url(), None)).await;
+    transitions(&world, &sink).await;
+    sink.answer_with([Answer::Status(410)]);
+    world.advance(5 * WAIT);
+    world.dead("hook", 1).await;
+    world.stop().await;
+    world.start();
+    assert_eq!(told(&sink, 5).await, message("flapping", &["flapping"]));
+    world.pass(RULE.stable + Duration::from_secs(30)).await;
+    assert_eq!(world.metric("rollcall_flapping_units", &["detector"]), 0.0);
+    assert_eq!(sink.received().len(), 5, "its receiver was not notified of the episode");
+    assert_eq!(world.replay(DeliveryState::Dead).await, 1);
+    assert_eq!(told(&sink, 7).await, message("flapping", &["stable"]));
+    assert_eq!(said(&sink.received()[5]), message("flapping", &["flapping"]));
+    world.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -518,7 +518,7 @@ fn reads(world: &World) -> u64 {
 }
 
 /// Loops that notify of blindness after an hour.
-async fn that_watch(sink: &rollcall::simulate::webhook_sink::WebhookSink) -> World {
+pub async fn that_watch(sink: &rollcall::simulate::webhook_sink::WebhookSink) -> World {
     let mut world = World::new("kind", vec![webhook_to(sink.url(), None)]).await;
     world.stop().await;
     world.config.blind_after = HOUR;

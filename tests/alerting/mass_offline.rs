@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use rollcall::fleet::MassBreaker;
+use rollcall::fleet::deliveries::DeliveryState;
 use rollcall::presence::{MassOfflineRule, Trip};
-use rollcall::simulate::webhook_sink::{Received, WebhookSink};
+use rollcall::simulate::webhook_sink::{Answer, Received, WebhookSink};
 use serde_json::Value;
 
 use super::instances::Instance;
@@ -156,6 +157,34 @@ async fn one_message_until_the_fleet_is_back(on: On) {
     assert_eq!(of_units(&received, "offline"), ["old", "unit-11"]);
     assert_eq!(of_units(&received, "online"), ["old"]);
     assert_eq!(received.len(), 5);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_release_follows_a_dead_letter_of_the_breaker_that_is_delivered_again() {
+    let sink = hook().await;
+    sink.answer_with([Answer::Status(410)]);
+    let mut world = world(On::Redis, &sink).await;
+    world.start();
+    let all = names(0, 20);
+    world.lose_twelve(&all).await;
+    world.pass(3 * WAIT).await;
+    world.notified(true).await;
+    world.dead("hook", 1).await;
+    world.stop().await;
+    world.start();
+    world.hear(&refs(&all)).await;
+    world.joined().await;
+    world.notified(false).await;
+    let before = wait_for(&sink, 2).await.len();
+    world.delivered("hook").await;
+    assert_eq!(world.replay(DeliveryState::Dead).await, 1);
+    until("both are repeated", async || sink.received().len() >= before + 2).await;
+    let released: Vec<Value> = of_breaker(&sink.received()[before..])
+        .into_iter()
+        .map(|data| data["breaker"]["released"]["why"].clone())
+        .collect();
+    assert_eq!(released, [Value::Null, "returned".into()]);
+    world.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,12 +5,10 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use rollcall::fleet::deliveries::DeliveryFilter;
-use rollcall::simulate::webhook_sink::{Answer, Received, WebhookSink};
+use rollcall::simulate::webhook_sink::{Answer, WebhookSink};
 use rollcall::store::{Entry, OutboxEvent};
 
-use super::services::{actions, pager};
-use super::world::{On, WAIT, World, hook, listed, named, unit, until};
+use super::world::{WAIT, World, hook, listed, named, unit, until};
 use super::*;
 use ::redis;
 

@@ -6,17 +6,21 @@ use std::time::Duration;
 use rollcall::alerting::RateLimit;
 use rollcall::fleet::deliveries::{DeliveryFilter, DeliveryState};
 use rollcall::simulate::webhook_sink::{Answer, Received};
+use serde_json::json;
 
+use super::loops::that_watch;
 use super::services::{actions, pager};
 use super::world::{On, WAIT, World, hook, listed, named, until};
 use super::*;
 
 impl World {
     /// Replays all dead letters, or all delivered notifications; answers how many.
-    async fn replay(&self, state: DeliveryState) -> usize {
+    pub async fn replay(&self, state: DeliveryState) -> usize {
         let filter = DeliveryFilter { state: Some(state), ..DeliveryFilter::default() };
-        let (changed, _) =
-            self.deliveries().replay_all(&filter, None, "ana", self.clock.now()).await.unwrap();
+        let configured: Vec<String> = self.config.receivers.iter().map(|one| one.name.clone()).collect();
+        let (deliveries, now) = (self.deliveries(), self.clock.now());
+        let replayed = deliveries.replay_all(&filter, None, &configured, "ana", now).await;
+        let (changed, _) = replayed.unwrap();
         assert!(!changed.more);
         // The loops notice what another program has queued.
         self.advance(Duration::from_secs(1));
@@ -64,11 +68,7 @@ async fn the_returns_of_silences_that_are_over_follow_a_dead_letter_that_is_deli
         };
         until("the return is on its way, or left out", is_sealed).await;
         let before = calls.received().len();
-        let deliveries = world.deliveries();
-        let all = DeliveryFilter::default();
-        let (changed, _) = deliveries.replay_all(&all, None, "ana", world.clock.now()).await.unwrap();
-        assert_eq!((changed.count, changed.more), (1, false));
-        world.advance(Duration::from_secs(1));
+        assert_eq!(world.replay(DeliveryState::Dead).await, 1);
         let received = calls.wait_for(before + 3, MAX_WAIT).await.unwrap();
         assert_eq!(actions(&received[before..]), ["trigger", "trigger", "resolve"]);
         world.delivered("pager").await;
@@ -182,4 +182,67 @@ async fn a_digest_leaves_out_the_returns_of_silences_that_are_unknown_to_its_rec
         world.stop().await;
         assert_eq!(sink.received().len(), before + 2);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_blindness_follows_its_dead_letter_that_is_delivered_again() {
+    let sink = hook().await;
+    sink.answer_with([Answer::Status(410)]);
+    let mut world = that_watch(&sink).await;
+    let from = world.clock.now();
+    world.clock.advance(2 * HOUR);
+    world.dead("hook", 1).await;
+    world.stop().await;
+    world.start();
+    let intervals = |received: &[Received]| {
+        let of = |one: &Received| {
+            let interval = &one.json()["data"]["intervals"][0];
+            (interval["from"].clone(), interval["to"].clone())
+        };
+        received.iter().map(of).collect::<Vec<_>>()
+    };
+    // It lasts.
+    let before = sink.received().len();
+    assert_eq!(world.replay(DeliveryState::Dead).await, 1);
+    let received = sink.wait_for(before + 1, MAX_WAIT).await.unwrap();
+    let begin = (json!(from), json!(null));
+    assert_eq!(intervals(&received[before..]), std::slice::from_ref(&begin));
+    world.delivered("hook").await;
+    sink.answer_with([Answer::Status(410)]);
+    assert_eq!(world.replay(DeliveryState::Delivered).await, 1);
+    world.dead("hook", 1).await;
+    world.stop().await;
+    world.start();
+    let to = world.clock.now();
+    world.roll.canary_returned(to).await.unwrap();
+    // It is over.
+    assert_eq!(world.replay(DeliveryState::Dead).await, 1);
+    let received = sink.wait_for(before + 4, MAX_WAIT).await.unwrap();
+    assert_eq!(intervals(&received[before + 2..]), [begin, (json!(from), json!(to))]);
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dead_letters_of_a_receiver_that_is_not_configured_stay() {
+    let sink = hook().await;
+    sink.answer_with([Answer::Status(410)]);
+    let mut world = World::new("kind", vec![named("gone", webhook_to(sink.url(), None))]).await;
+    world.notify_loss(&["a"]).await;
+    world.dead("gone", 1).await;
+    let letter = world.engine.dead_letters("gone", 1).await.unwrap().remove(0).delivery.id;
+    let (deliveries, now) = (world.deliveries(), world.clock.now());
+    let (all, other) = (DeliveryFilter::default(), ["other".to_owned()]);
+    let (changed, _) = deliveries.replay_all(&all, None, &other, "ana", now).await.unwrap();
+    assert_eq!((changed.count, changed.more), (0, false));
+    let of_it = DeliveryFilter { receiver: Some("gone".to_owned()), ..all };
+    let refused = [
+        deliveries.replay_all(&of_it, None, &other, "ana", now).await.map(|_| ()),
+        deliveries.replay(&letter, &other, "ana", now).await.map(|_| ()),
+    ];
+    for refused in refused {
+        let why = refused.unwrap_err().to_string();
+        assert!(why.contains("the receiver gone is not configured"), "{why}");
+    }
+    world.dead("gone", 1).await;
+    world.stop().await;
 }

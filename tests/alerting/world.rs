@@ -34,7 +34,7 @@ pub struct World {
     pub ownership: Ownership,
     pub clock: Clock,
     pub telemetry: Arc<Telemetry>,
-    pub roll: Roll,
+    pub roll: Arc<Roll>,
     pub outbox_grew: Arc<Notify>,
     pub config: Config,
     pub loops: Option<(CancellationToken, JoinHandle<anyhow::Result<()>>)>,
@@ -75,6 +75,7 @@ impl World {
         let mirror =
             Arc::new(Mirror::new(rules.clone(), engine.partitions()).with_labels(&["site".to_owned()]));
         let roll = Roll::new(engine.clone(), rules, mirror, telemetry.clone(), hearing, outbox_grew.clone());
+        let roll = Arc::new(roll);
         roll.canary_returned(clock.now()).await.unwrap();
         let route = Route {
             receivers: receivers.iter().map(|receiver| receiver.name.clone()).collect(),
@@ -148,6 +149,8 @@ impl World {
             records: engine.clone(),
             queries: engine.clone(),
             groups: engine.clone(),
+            roll: self.roll.clone(),
+            breaker: Arc::new(self.breaker()),
             timers: engine,
             silences: self.silences.clone(),
         }

@@ -72,7 +72,9 @@ impl Access {
     /// Answers how many are delivered again.
     pub async fn replay(&self, id: &str, author: &str, now: Timestamp) -> anyhow::Result<usize> {
         match self {
-            Access::Engine(engine) => Ok(engine.deliveries.replay(id, author, now).await.map_err(refused)?),
+            Access::Engine(engine) => {
+                Ok(engine.deliveries.replay(id, &engine.configured(), author, now).await.map_err(refused)?)
+            }
             Access::Instance(remote) => {
                 let (changed, _) = changed(remote, &[id, "replay"], &json!({}), author).await?;
                 Ok(changed.count)
@@ -93,7 +95,7 @@ impl Access {
             let (done, next) = match self {
                 Access::Engine(engine) => engine
                     .deliveries
-                    .replay_all(&filter, cursor.as_deref(), author, now)
+                    .replay_all(&filter, cursor.as_deref(), &engine.configured(), author, now)
                     .await
                     .map_err(refused)?,
                 Access::Instance(remote) => {

@@ -5,7 +5,7 @@ use super::{
     is_delivered, parse,
 };
 use crate::clock::Timestamp;
-use crate::store::{Audited, Delivery, ListOrder, Result};
+use crate::store::{Attempt, Audited, Delivery, ListOrder, Result};
 
 /// A notification that is delivered again.
 struct Again {
@@ -26,13 +26,15 @@ impl Again {
 
 impl Deliveries {
     /// Delivers a notification again, to one receiver or to each that it was given up for or delivered to. Answers how
-    /// many deliveries were queued. `by`: the operator, for the audit.
-    pub async fn replay(&self, id: &str, by: &str, now: Timestamp) -> Answer<usize> {
+    /// many deliveries were queued. `configured`: the receivers of the configuration; `by`: the operator, for the audit.
+    pub async fn replay(&self, id: &str, configured: &[String], by: &str, now: Timestamp) -> Answer<usize> {
         let (notification, of) = parse(id)?;
         let attempts = self.attempts_of(notification, of).await?;
         let mut names = self.receivers(&DeliveryFilter::default()).await?;
         names.extend(attempts.iter().map(|attempt| attempt.receiver.clone()));
         names.retain(|name| of.is_none_or(|of| of == name));
+        let absent = names.iter().find(|name| !configured.contains(name)).cloned();
+        names.retain(|name| configured.contains(name));
         let mut again = Vec::new();
         for name in &names {
             let delivered = attempts.iter().find(|one| is_delivered(one) && one.receiver == *name);
@@ -48,8 +50,10 @@ impl Deliveries {
                 (None, None) => {}
             }
         }
-        if again.is_empty() {
-            return Err(DeliveriesError::Unknown(id.to_owned()));
+        match absent {
+            Some(absent) if again.is_empty() => return Err(not_configured(&absent)),
+            None if again.is_empty() => return Err(DeliveriesError::Unknown(id.to_owned())),
+            _ => {}
         }
         let count = self.queue(&again, now).await?;
         self.note(Audited::DeliveriesReplayed, by, id, count, now).await?;
@@ -61,9 +65,13 @@ impl Deliveries {
         &self,
         filter: &DeliveryFilter,
         cursor: Option<&str>,
+        configured: &[String],
         by: &str,
         now: Timestamp,
     ) -> Answer<(DeliveriesChanged, Option<String>)> {
+        if let Some(absent) = filter.receiver.as_ref().filter(|name| !configured.contains(name)) {
+            return Err(not_configured(absent));
+        }
         if filter.state.is_some_and(DeliveryState::waits) {
             let why = "what waits is delivered by itself; write the state dead or delivered";
             return Err(DeliveriesError::Refused(why.to_owned()));
@@ -74,7 +82,7 @@ impl Deliveries {
         let filter = DeliveryFilter { state: Some(state), until: Some(until), ..filter.clone() };
         let (mut again, mut next) = (Vec::new(), None);
         if state == DeliveryState::Dead {
-            let letters = self.letters_in(&filter).await?;
+            let letters = self.letters_in(&filter, |receiver| configured.contains(receiver)).await?;
             again.extend(letters.into_iter().map(|letter| Again::letter(letter.delivery)));
         } else {
             let page = self.list_in(ListOrder::OldestFirst, &filter, MAX_STEP, cursor, &[]).await?;
@@ -82,7 +90,10 @@ impl Deliveries {
                 let (notification, of) = parse(&line.id)?;
                 let attempts = self.attempts_of(notification, of).await?;
                 let delivered = attempts.iter().find(|one| is_delivered(one));
-                if let Some(attempt) = delivered.filter(|attempt| attempt.guarantee.is_at_least_once()) {
+                let is_repeatable = |attempt: &&Attempt| {
+                    attempt.guarantee.is_at_least_once() && configured.contains(&attempt.receiver)
+                };
+                if let Some(attempt) = delivered.filter(is_repeatable) {
                     again.extend(self.made_again(attempt).await?.map(Again::delivered));
                 }
             }
@@ -103,10 +114,21 @@ impl Deliveries {
         for Again { delivery, is_letter } in all {
             count += usize::from(self.records.replay(delivery, now).await?);
             // Returns that are notified from now on come behind it by themselves.
-            if *is_letter && let Some(returns) = self.returns_after(delivery, now).await? {
-                self.records.replay(&returns, now).await?;
+            if *is_letter {
+                let returns = self.returns_after(delivery, now).await?;
+                for following in returns.into_iter().chain(self.end_after(delivery, now).await?) {
+                    self.records.replay(&following, now).await?;
+                }
             }
         }
         Ok(count)
     }
+}
+
+fn not_configured(receiver: &str) -> DeliveriesError {
+    let why = format!(
+        "the receiver {receiver} is not configured: configure it again, or remove its dead letters (`rollcall deliveries \
+         purge --receiver {receiver}`)"
+    );
+    DeliveriesError::Refused(why)
 }

@@ -6,7 +6,7 @@
 
 use super::Deliveries;
 use crate::clock::Timestamp;
-use crate::presence::{Incident, OfflineRecord};
+use crate::presence::{Closing, Incident, OfflineRecord};
 use crate::store::{Delivery, GroupContext, Membership, Result, notification_id};
 
 impl Deliveries {
@@ -31,16 +31,28 @@ impl Deliveries {
         Ok(known.into_iter().flat_map(|one| one.offline).collect())
     }
 
+    /// The end of an episode of flapping, if it is over.
+    async fn ended(&self, episode: &OfflineRecord, now: Timestamp) -> Result<OfflineRecord> {
+        let newest = self.queries.history(&episode.id.unit, 1).await?.records.into_iter().next();
+        let (back_at, closing) = match newest {
+            Some(open) if open.closed_by.is_none() => (open.deadline, Closing::StableOffline),
+            newest => (newest.and_then(|newest| newest.back_at).unwrap_or(now), Closing::Stable),
+        };
+        Ok(OfflineRecord { back_at: Some(back_at), closed_by: Some(closing), ..episode.clone() })
+    }
+
     /// The returns of the silences of a dead letter that are over. `None`: there are none, or they are still to be
     /// notified. The same returns have the same id.
     pub(super) async fn returns_after(&self, letter: &Delivery, now: Timestamp) -> Result<Option<Delivery>> {
         let mut over = Vec::new();
         for silence in &letter.offline {
+            if silence.is_flapping() {
+                over.push(self.ended(silence, now).await?);
+                continue;
+            }
             let record = self.queries.record(&silence.id).await?;
-            over.extend(
-                record
-                    .filter(|record| record.detected_at == silence.detected_at && record.closed_by.is_some()),
-            );
+            let is_it = |record: &OfflineRecord| record.detected_at == silence.detected_at;
+            over.extend(record.filter(|record| is_it(record) && record.closed_by.is_some()));
         }
         let memberships = self.groups.memberships(&over.iter().collect::<Vec<_>>()).await?;
         let mut is_to_come = memberships

@@ -133,6 +133,14 @@ mod tests {
         for (offline, online, title, text, firing) in cases {
             let delivery =
                 Delivery { offline, online, ..test_delivery("hook", end + Duration::from_secs(1)) };
+            let mut digest = delivery.clone();
+            digest.situation.merged = Some(2);
+            digest.offline.push(open(since));
+            assert_eq!(
+                Message::new(&digest).kind(),
+                "rollcall.notification",
+                "a digest has other units, too"
+            );
             let message = Message::new(&delivery);
             assert_eq!((message.kind(), message.title(&config).as_str()), ("rollcall.flapping", title));
             assert!(message.text(&config).contains(text), "{}", message.text(&config));

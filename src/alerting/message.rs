@@ -75,7 +75,11 @@ impl<'a> Message<'a> {
             Message { delivery, .. } if !delivery.timers.is_empty() => "rollcall.timer",
             Message { delivery, .. } if delivery.blind.is_empty() => {
                 let mut records = delivery.offline.iter().chain(&delivery.online);
-                let is_flapping = records.any(OfflineRecord::is_flapping);
+                // A digest may have units that flap and others.
+                let is_flapping = match delivery.situation.merged {
+                    None => records.any(OfflineRecord::is_flapping),
+                    Some(_) => records.all(OfflineRecord::is_flapping),
+                };
                 if is_flapping { "rollcall.flapping" } else { "rollcall.notification" }
             }
             Message { delivery, .. } if MassNotice::of(delivery).is_some() => "rollcall.breaker",

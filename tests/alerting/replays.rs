@@ -246,3 +246,26 @@ async fn dead_letters_of_a_receiver_that_is_not_configured_stay() {
     world.dead("gone", 1).await;
     world.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_letter_that_is_older_than_the_records_are_kept_opens_no_page_that_stays() {
+    for on in [On::Redis, On::Directory] {
+        let sink = hook().await;
+        sink.answer_with([Answer::Status(410)]);
+        let mut world = World::on(on, "unit", vec![webhook_to(sink.url(), None)]).await;
+        world.notify_loss(&["a"]).await;
+        world.dead("hook", 1).await;
+        world.stop().await;
+        world.start();
+        world.hear(&["a"]).await;
+        world.settled("hook").await;
+        let later = world.clock.now() + HOUR;
+        assert_eq!(world.engine.forget_records(&world.partitions(), later).await.unwrap(), 1);
+        let before = sink.received().len();
+        assert_eq!(world.replay(DeliveryState::Dead).await, 1);
+        let received = sink.wait_for(before + 2, MAX_WAIT).await.unwrap();
+        let expected = [(units(&["a"]), units(&[])), (units(&[]), units(&["a"]))];
+        assert_eq!(received[before..].iter().map(states).collect::<Vec<_>>(), expected);
+        world.stop().await;
+    }
+}

@@ -50,9 +50,16 @@ impl Deliveries {
                 over.push(self.ended(silence, now).await?);
                 continue;
             }
-            let record = self.queries.record(&silence.id).await?;
             let is_it = |record: &OfflineRecord| record.detected_at == silence.detected_at;
-            over.extend(record.filter(|record| is_it(record) && record.closed_by.is_some()));
+            match self.queries.record(&silence.id).await? {
+                Some(record) => over.extend(Some(record).filter(|one| is_it(one) && one.closed_by.is_some())),
+                // It was closed longer ago than records are kept.
+                None => over.push(OfflineRecord {
+                    back_at: Some(now),
+                    closed_by: Some(Closing::Return),
+                    ..silence.clone()
+                }),
+            }
         }
         let memberships = self.groups.memberships(&over.iter().collect::<Vec<_>>()).await?;
         let mut is_to_come = memberships

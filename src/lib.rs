@@ -67,8 +67,9 @@
 //! There is no leader. Each instance holds a lease in the engine ([`fleet::Lease`]) and works out from all leases which
 //! partitions are its own ([`fleet::Ownership`]). It sweeps them, notifies receivers of their transitions and shows
 //! their units. Every instance sweeps units that are overdue for a second, and exactly one applies each step: a wrong
-//! view of the owner costs time, never correctness. With the lease comes the time: the clock of every instance follows
-//! the engine's, and never goes back.
+//! view of the owner costs time, never correctness. Before an instance seals a group, what was in the outboxes of the
+//! others has joined; where nobody works on an outbox, this instance lets its entries join. With the lease comes the
+//! time: the clock of every instance follows the engine's, and never goes back.
 //!
 //! # The promises
 //! They stand in [`store`], numbered. All but two, which name their tests, have cases in the conformance suite in

@@ -267,8 +267,9 @@ fn start(
     let shown = routes.subscribe();
     let configuration = watch::Sender::new(Arc::new(config.shown));
     let shown_configuration = configuration.subscribe();
-    roll.census().configured(config.sections.shared());
-    telemetry.configuration_begins(config.sections.shared(), clock.now());
+    let hash = config.sections.shared(&config.sections);
+    roll.census().configured(hash);
+    telemetry.configuration_begins(hash, clock.now());
     let reloads = reload.as_ref().map(Reload::sender);
     if let Some(reload) = reload {
         let (clock, telemetry, started) = (clock.clone(), telemetry.clone(), config.sections);

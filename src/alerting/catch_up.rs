@@ -70,7 +70,7 @@ impl CatchUp {
     }
 
     /// Looks at the outboxes of other instances. Answers those on which nobody works: they are to join here.
-    /// `longest`: how long groups wait for others.
+    /// `longest`: how long groups wait for others; `now`: the own outboxes have joined up to this moment.
     pub async fn look(
         &mut self,
         store: &dyn GroupStore,
@@ -102,8 +102,8 @@ impl CatchUp {
         Ok(stalled)
     }
 
-    /// Whether what is due at this moment may be sealed.
-    pub fn has_reached(&self, due: Timestamp) -> bool {
-        due <= self.up_to
+    /// What is due up to this moment may be sealed.
+    pub fn up_to(&self) -> Timestamp {
+        self.up_to
     }
 }

@@ -135,7 +135,8 @@ impl Deliver {
     }
 
     /// Before the first delivery to a receiver that was not configured for a while: leaves out silences that are over.
-    async fn bring_up_to_date(&self) {
+    /// Answers how many silences are left out, because they ended while the receiver was not configured.
+    async fn bring_up_to_date(&self) -> usize {
         let name = &self.receiver.name;
         for failures in 1.. {
             match self.engine.bring_up_to_date(name, self.clock.now()).await {
@@ -147,12 +148,13 @@ impl Deliver {
                             "the receiver was not configured for a while; silences that ended meanwhile are left out"
                         );
                     }
-                    return;
+                    return past;
                 }
                 Err(error) => self.telemetry.engine_failed(Loop::Delivery, name, &error),
             }
             tokio::time::sleep(ENGINE_BACKOFF.wait(failures, rand::random())).await;
         }
+        0
     }
 
     /// The partitions whose deliveries this instance makes; a receiver with a limit has one instance for all.

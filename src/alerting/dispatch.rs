@@ -130,11 +130,12 @@ impl Dispatcher {
 
     /// One batch of the outbox, and the groups that are due. Answers how long to wait for the next step.
     async fn step(self: &Arc<Self>, progress: &mut Progress) -> Result<Duration> {
+        let now = self.clock.now();
         let joined = self.join_all().await?;
         if joined >= STEP && progress.sealed.elapsed() < BACKLOG {
             return Ok(Duration::ZERO);
         }
-        let wait = self.seal(progress).await?;
+        let wait = self.seal(progress, now).await?;
         progress.sealed = Instant::now();
         // The outbox may hold more.
         Ok(if joined > 0 { Duration::ZERO } else { wait })
@@ -257,39 +258,41 @@ impl Dispatcher {
     }
 
     /// Seals the groups that are due, and those of which receivers are notified again. Answers how long it is until the
-    /// next one is due, at most a tick.
-    async fn seal(&self, progress: &mut Progress) -> Result<Duration> {
+    /// next one is due, at most a tick. `joined`: the own outboxes have joined up to this moment. What is due later waits
+    /// for the next step: its return may be in an outbox.
+    async fn seal(&self, progress: &mut Progress, joined: Timestamp) -> Result<Duration> {
         let view = self.ownership.view();
-        let wait = self.seal_due(&view, &mut progress.catch_up).await?;
+        let wait = self.seal_due(&view, &mut progress.catch_up, joined).await?;
         // Without reminders in the configuration the engine is not asked.
         if !self.destinations.has_reminders() {
             return Ok(wait);
         }
         self.reschedule(&view.partitions, &mut progress.rescheduled).await?;
-        Ok(wait.min(self.remind(&view, &mut progress.catch_up).await?))
+        Ok(wait.min(self.remind(&view, &mut progress.catch_up, joined).await?))
     }
 
-    /// Whether everything that was in the outboxes of other instances at this moment has joined. Entries on which no
-    /// instance works join here.
-    async fn has_caught_up(&self, view: &View, due: Timestamp, catch_up: &mut CatchUp) -> Result<bool> {
+    /// The moment up to which everything has joined that was in any outbox. Entries of other instances on which none
+    /// works join here.
+    async fn caught_up(&self, view: &View, catch_up: &mut CatchUp, joined: Timestamp) -> Result<Timestamp> {
         let others: Vec<u16> = (0..=self.engine.partitions())
             .filter(|outbox| view.outboxes.binary_search(outbox).is_err())
             .collect();
-        let stalled = catch_up.look(&*self.engine, &others, BACKLOG, self.clock.now()).await?;
+        let stalled = catch_up.look(&*self.engine, &others, BACKLOG, joined).await?;
         if !stalled.is_empty() {
             self.join(&stalled).await?;
         }
-        Ok(catch_up.has_reached(due))
+        Ok(catch_up.up_to())
     }
 
-    async fn seal_due(&self, view: &View, catch_up: &mut CatchUp) -> Result<Duration> {
+    async fn seal_due(&self, view: &View, catch_up: &mut CatchUp, joined: Timestamp) -> Result<Duration> {
         let (own, tick) = (&view.partitions[..], tick(&self.ownership));
         let Some(first) = self.engine.first_seal(own).await? else { return Ok(tick) };
         let now = self.clock.now();
         if first > now {
             return Ok(first.since(now).min(tick));
         }
-        if !self.has_caught_up(view, first, catch_up).await? {
+        let now = self.caught_up(view, catch_up, joined).await?;
+        if first > now {
             return Ok(MIN_WAIT);
         }
         // Units that an operator silenced a moment ago, perhaps on another instance, are not sealed.
@@ -313,14 +316,15 @@ impl Dispatcher {
     }
 
     /// Notifies receivers again of silences that last.
-    async fn remind(&self, view: &View, catch_up: &mut CatchUp) -> Result<Duration> {
+    async fn remind(&self, view: &View, catch_up: &mut CatchUp, joined: Timestamp) -> Result<Duration> {
         let (own, tick) = (&view.partitions[..], tick(&self.ownership));
         let Some(first) = self.engine.first_reminder(own).await? else { return Ok(tick) };
         let now = self.clock.now();
         if first > now {
             return Ok(first.since(now).min(tick));
         }
-        if !self.has_caught_up(view, first, catch_up).await? {
+        let now = self.caught_up(view, catch_up, joined).await?;
+        if first > now {
             return Ok(MIN_WAIT);
         }
         self.silences.current().await?;

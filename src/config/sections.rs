@@ -28,7 +28,8 @@ const SHARED: [&str; 8] = ["breaker", "inhibit", "kind", "receiver", "route", "t
 pub struct Sections {
     /// Of each, without the options of kinds that a reload replaces.
     each: BTreeMap<String, Vec<u8>>,
-    shared: u64,
+    /// Of those that all instances share, with all options.
+    shared: Vec<u8>,
 }
 
 impl Sections {
@@ -36,9 +37,7 @@ impl Sections {
         let of = |value: &toml::Value| digest(&SHA256, value.to_string().as_bytes()).as_ref().to_vec();
         let shared = table.iter().filter(|(name, _)| SHARED.contains(&name.as_str()));
         let shared: toml::Table = shared.map(|(name, value)| (name.clone(), value.clone())).collect();
-        let shared = of(&toml::Value::Table(shared))[..6]
-            .iter()
-            .fold(0, |number, byte| number << 8 | u64::from(*byte));
+        let shared = of(&toml::Value::Table(shared));
         let mut table = table.clone();
         let kinds = table.get_mut("kind").and_then(toml::Value::as_array_mut);
         for kind in kinds.into_iter().flatten().filter_map(toml::Value::as_table_mut) {
@@ -48,8 +47,11 @@ impl Sections {
     }
 
     /// A digest of the sections that are the same for all instances of a fleet: 48 bits, which a metric can hold.
-    pub fn shared(&self) -> u64 {
-        self.shared
+    /// `started`: the configuration of the start, with the options of kinds that wait for a restart.
+    pub fn shared(&self, started: &Sections) -> u64 {
+        let kinds = started.each.get("kind").map_or(&[][..], Vec::as_slice);
+        let digest = digest(&SHA256, &[&self.shared, kinds].concat());
+        digest.as_ref()[..6].iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
     }
 
     /// The names of the sections that differ.
@@ -63,6 +65,20 @@ impl Sections {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_all_instances_share_has_a_digest_that_knows_of_a_restart_that_is_missing() {
+        let of = |text: &str| Sections::of(&toml::from_str(text).unwrap());
+        let before = of("[http]\nlisten = \"a\"\n[[kind]]\nname = \"a\"\ntimeout = \"1h\"");
+        let elsewhere = of("[http]\nlisten = \"b\"\n[[kind]]\ntimeout = \"1h\"\nname = \"a\"");
+        assert_eq!(before.shared(&before), elsewhere.shared(&elsewhere));
+        let rule = of("[[kind]]\nname = \"a\"\ntimeout = \"2h\"");
+        assert_ne!(rule.shared(&before), before.shared(&before));
+        assert_eq!(rule.shared(&before), rule.shared(&rule), "a reload is enough");
+        let kinds = of("[[kind]]\nname = \"a\"\ntimeout = \"1h\"\n[[kind]]\nname = \"b\"\ntimeout = \"1h\"");
+        assert_ne!(kinds.shared(&before), kinds.shared(&kinds), "a restart is needed");
+        assert!(kinds.shared(&kinds) < 1 << 48);
+    }
 
     #[test]
     fn sections_that_differ_are_named() {

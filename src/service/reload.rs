@@ -110,7 +110,7 @@ impl Reloader {
         self.routes.send_replace(Arc::new(routes_of(&alerting)));
         self.alerting.send_replace(Arc::new(alerting));
         self.configuration.send_replace(Arc::new(config.shown));
-        self.roll.census().configured(config.sections.shared());
+        self.roll.census().configured(config.sections.shared(&self.started));
         let rules = self.roll.replace_rules(&config.rules);
         let mut loaded = "routes and receivers are replaced".to_owned();
         if !rules.is_empty() {

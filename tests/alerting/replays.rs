@@ -151,6 +151,34 @@ async fn a_dead_letter_that_is_delivered_again_does_not_make_the_return_of_a_uni
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_return_that_is_delivered_again_is_not_the_last_word_on_a_unit_that_is_offline() {
+    for on in [On::Redis, On::Directory] {
+        let sink = hook().await;
+        let mut world = World::on(on, "unit", vec![webhook_to(sink.url(), None)]).await;
+        world.notify_loss(&["a"]).await;
+        sink.wait_for(1, MAX_WAIT).await.unwrap();
+        world.delivered("hook").await;
+        sink.answer_with([Answer::Status(410)]);
+        world.hear(&["a"]).await;
+        world.joined().await;
+        world.advance(WAIT);
+        world.dead("hook", 1).await;
+        world.stop().await;
+        world.start();
+        let before = sink.received().len();
+        world.notify_loss(&["a"]).await;
+        sink.wait_for(before + 1, MAX_WAIT).await.unwrap();
+        world.delivered("hook").await;
+        assert_eq!(world.replay(DeliveryState::Dead).await, 1);
+        let received = sink.wait_for(before + 3, MAX_WAIT).await.unwrap();
+        let expected = [(units(&[]), units(&["a"])), (units(&["a"]), units(&[]))];
+        assert_eq!(received[before + 1..].iter().map(states).collect::<Vec<_>>(), expected);
+        assert_eq!(received[before + 2].json()["data"]["reminder"], true);
+        world.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_digest_leaves_out_the_returns_of_silences_that_are_unknown_to_its_receiver() {
     for on in [On::Redis, On::Directory] {
         let sink = hook().await;

@@ -49,6 +49,8 @@ struct State {
     members: Option<(String, Vec<Delivery>)>,
     /// A digest that was delivered, until the engine knows it.
     ending: Option<Ended>,
+    /// The open digest may have silences that ended while the receiver was not configured.
+    is_outdated: bool,
     /// How often deliveries were leased.
     turn: usize,
 }
@@ -76,9 +78,7 @@ impl Limited {
 
     async fn serve(&self) {
         let Deliver { receiver, telemetry, stop, buffer, .. } = &self.deliver;
-        if stop.run_until_cancelled(self.deliver.bring_up_to_date()).await.is_none() {
-            return;
-        }
+        let Some(past) = stop.run_until_cancelled(self.deliver.bring_up_to_date()).await else { return };
         let mut ownership = self.deliver.ownership.clone();
         let mut state = State {
             in_flight: InFlight::new(),
@@ -86,6 +86,7 @@ impl Limited {
             limits: Limits::new(self.limit, &receiver.name, self.shared.clone()),
             members: None,
             ending: None,
+            is_outdated: past > 0,
             turn: 0,
         };
         let mut failures = EngineFailures::new(Loop::Delivery, &receiver.name, telemetry);
@@ -110,6 +111,10 @@ impl Limited {
         let (engine, telemetry) = (&self.deliver.engine, &self.deliver.telemetry);
         let name = &self.deliver.receiver.name;
         self.record(state).await?;
+        if state.is_outdated {
+            self.close(state).await?;
+            state.is_outdated = false;
+        }
         if !self.deliver.ownership.owns(partition_of_group(&group_key(name), engine.partitions())) {
             telemetry.backlog(name, 0, 0);
             return Ok(tick(&self.deliver.ownership));

@@ -2,15 +2,28 @@
 //! over: else a pager would keep its page open.
 
 use super::Deliveries;
+use super::replay::Again;
 use crate::clock::Timestamp;
-use crate::presence::{Interval, Kind, Labels, Ledger};
+use crate::presence::{Interval, Kind, Labels, Ledger, Release, ReleaseReason};
 use crate::routing::MASS_OFFLINE;
 use crate::store::{Delivery, Result, notification_id};
 
 impl Deliveries {
-    /// `None`: it says when it ended, or it still lasts.
-    pub(super) async fn end_after(&self, letter: &Delivery, now: Timestamp) -> Result<Option<Delivery>> {
+    /// `None`: it says when it ended, it still lasts, or its end is another one of these.
+    pub(super) async fn end_after(
+        &self,
+        letter: &Delivery,
+        all: &[Again],
+        now: Timestamp,
+    ) -> Result<Option<Delivery>> {
         let Some(begun) = letter.blind.iter().find(|interval| !interval.is_over()) else { return Ok(None) };
+        let is_its_end = |other: &Delivery| {
+            let is_of_it = other.receiver == letter.receiver && other.group_key() == letter.group_key();
+            is_of_it && other.blind.iter().any(|interval| interval.is_over() && interval.from == begun.from)
+        };
+        if all.iter().any(|again| is_its_end(&again.delivery)) {
+            return Ok(None);
+        }
         let mut group = letter.group.clone();
         let to = match letter.group_key() {
             MASS_OFFLINE => self.released_at(begun.from, &mut group.labels).await?,
@@ -28,8 +41,13 @@ impl Deliveries {
 
     /// When the breaker was released that tripped at this moment; the release is added to what the labels say of it.
     async fn released_at(&self, tripped_at: Timestamp, labels: &mut Labels) -> Result<Option<Timestamp>> {
-        let trip = self.breaker.last().await?.filter(|trip| trip.at == tripped_at);
-        let Some(release) = trip.and_then(|trip| trip.released) else { return Ok(None) };
+        let release = match self.breaker.last().await? {
+            Some(trip) if trip.at == tripped_at => trip.released,
+            // A later trip begins after the release of this one, of which nothing else is kept.
+            Some(later) => Some(Release { at: later.at, why: ReleaseReason::Time, offline: 0 }),
+            None => None,
+        };
+        let Some(release) = release else { return Ok(None) };
         for notice in labels.values_mut() {
             if let Ok(serde_json::Value::Object(mut fields)) = serde_json::from_str(notice) {
                 fields.insert("released".to_owned(), serde_json::json!(release));

@@ -8,8 +8,8 @@ use crate::clock::Timestamp;
 use crate::store::{Attempt, Audited, Delivery, ListOrder, Result};
 
 /// A notification that is delivered again.
-struct Again {
-    delivery: Delivery,
+pub(super) struct Again {
+    pub delivery: Delivery,
     /// Whether it was a dead letter.
     is_letter: bool,
 }
@@ -116,7 +116,7 @@ impl Deliveries {
             // Returns that are notified from now on come behind it by themselves.
             if *is_letter {
                 let returns = self.returns_after(delivery, now).await?;
-                for following in returns.into_iter().chain(self.end_after(delivery, now).await?) {
+                for following in returns.into_iter().chain(self.end_after(delivery, all, now).await?) {
                     self.records.replay(&following, now).await?;
                 }
             }

@@ -2,7 +2,7 @@
 //!
 //! A receiver is not notified of the return of a silence that it was not notified of. If the dead letter of that silence
 //! is delivered later, the return has to follow it: else the receiver would take the unit for offline for ever, and a
-//! pager would keep its page open.
+//! pager would keep its page open. And if the unit is offline again by then, the receiver is reminded of that.
 
 use super::Deliveries;
 use crate::clock::Timestamp;
@@ -10,9 +10,13 @@ use crate::presence::{Closing, Incident, OfflineRecord};
 use crate::store::{Delivery, GroupContext, Membership, Result, notification_id};
 
 impl Deliveries {
-    /// The silences of units that are offline again, and of which the receiver of this letter was notified before it.
-    /// With them, the last word on such a unit is not that it is back.
-    async fn known_open(&self, letter: &Delivery, over: &[OfflineRecord]) -> Result<Vec<OfflineRecord>> {
+    /// The silences of units that are offline again after these, and of which the receiver of this letter was notified
+    /// before it. With them, the last word on such a unit is not that it is back.
+    async fn known_open(
+        &self,
+        letter: &Delivery,
+        over: impl Iterator<Item = &OfflineRecord>,
+    ) -> Result<Vec<OfflineRecord>> {
         let mut open = Vec::new();
         for record in over {
             let newest = self.queries.history(&record.id.unit, 1).await?.records.into_iter().next();
@@ -41,8 +45,8 @@ impl Deliveries {
         Ok(OfflineRecord { back_at: Some(back_at), closed_by: Some(closing), ..episode.clone() })
     }
 
-    /// The returns of the silences of a dead letter that are over. `None`: there are none, or they are still to be
-    /// notified. The same returns have the same id.
+    /// The returns of the silences of a dead letter that are over, with the silences of those units that last. `None`:
+    /// there are none, or they are still to be notified. The same records have the same id.
     pub(super) async fn returns_after(&self, letter: &Delivery, now: Timestamp) -> Result<Option<Delivery>> {
         let mut over = Vec::new();
         for silence in &letter.offline {
@@ -66,11 +70,11 @@ impl Deliveries {
             .iter()
             .map(|memberships| memberships.iter().any(|one| one.group.key == letter.group.key));
         over.retain(|_| !is_to_come.next().unwrap_or(false));
-        if over.is_empty() {
+        let offline = self.known_open(letter, over.iter().chain(&letter.online)).await?;
+        if over.is_empty() && offline.is_empty() {
             return Ok(None);
         }
-        let offline = self.known_open(letter, &over).await?;
-        let names: Vec<String> = over.iter().map(|record| record.id.to_string()).collect();
+        let names: Vec<String> = over.iter().chain(&offline).map(|record| record.id.to_string()).collect();
         let id = notification_id(&letter.id, &names.join("\n"));
         let lasting = match letter.situation.lasting {
             Some(_) => Some(self.groups.lasting(&letter.group.key).await?.len() as u64),
@@ -88,9 +92,10 @@ impl Deliveries {
         Ok(Some(Delivery {
             id: format!("{id}.{}", letter.receiver),
             sealed_at: now,
+            // Of nothing but silences that its receiver knows.
+            reminder: over.is_empty(),
             offline,
             online: over,
-            reminder: false,
             situation,
             ..letter.clone()
         }))

@@ -267,9 +267,8 @@ fn start(
     let shown = routes.subscribe();
     let configuration = watch::Sender::new(Arc::new(config.shown));
     let shown_configuration = configuration.subscribe();
-    let hash = config.sections.shared(&config.sections);
-    roll.census().configured(hash);
-    telemetry.configuration_begins(hash, clock.now());
+    roll.census().configured(config.sections.shared(&config.sections));
+    telemetry.configuration_begins(clock.now());
     let reloads = reload.as_ref().map(Reload::sender);
     if let Some(reload) = reload {
         let (clock, telemetry, started) = (clock.clone(), telemetry.clone(), config.sections);

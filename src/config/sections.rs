@@ -46,7 +46,7 @@ impl Sections {
         Sections { each: table.iter().map(|(name, value)| (name.clone(), of(value))).collect(), shared }
     }
 
-    /// A digest of the sections that are the same for all instances of a fleet: 48 bits, which a metric can hold.
+    /// A digest of the sections that are the same for all instances of a fleet: 48 bits.
     /// `started`: the configuration of the start, with the options of kinds that wait for a restart.
     pub fn shared(&self, started: &Sections) -> u64 {
         let kinds = started.each.get("kind").map_or(&[][..], Vec::as_slice);

@@ -74,10 +74,7 @@ impl Reloader {
         while let Some(Some(request)) = stop.run_until_cancelled(self.reload.requests.recv()).await {
             let loaded = self.load();
             match &loaded {
-                Ok(text) => {
-                    let hash = self.roll.census().configuration();
-                    self.telemetry.configuration_loaded(text, hash, self.clock.now());
-                }
+                Ok(text) => self.telemetry.configuration_loaded(text, self.clock.now()),
                 Err(why) => self.telemetry.configuration_refused(why),
             }
             // The client may be gone.

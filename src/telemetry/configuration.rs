@@ -9,17 +9,16 @@ const DIFFERENT: &str = "another instance has other kinds, routes, receivers or 
                          in /api/v1/instances shows which differ";
 
 impl Telemetry {
-    /// The configuration of the start, and its digest.
-    pub fn configuration_begins(&self, hash: u64, now: Timestamp) {
-        self.series.config_hash.set(hash as i64);
+    /// The configuration of the start.
+    pub fn configuration_begins(&self, now: Timestamp) {
         self.series.reload_successful.set(1);
         self.series.reload_success_at.with_label_values::<&str>(&[]).set(now.as_seconds());
     }
 
     /// The configuration was loaded again; `text` says what follows it.
-    pub fn configuration_loaded(&self, text: &str, hash: u64, now: Timestamp) {
+    pub fn configuration_loaded(&self, text: &str, now: Timestamp) {
         tracing::info!("configuration loaded again: {text}");
-        self.configuration_begins(hash, now);
+        self.configuration_begins(now);
     }
 
     /// Whether another instance of the fleet has other kinds, receivers or routes.

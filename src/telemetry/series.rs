@@ -70,7 +70,6 @@ pub(super) struct Series {
     pub timers_fired: IntCounterVec,
     pub timer_lateness: HistogramVec,
     pub timers_unknown: IntCounterVec,
-    pub config_hash: IntGauge,
     pub reload_successful: IntGauge,
     pub reload_success_at: GaugeVec,
 }
@@ -319,10 +318,6 @@ impl Series {
             reload_successful: make.gauge(
                 "config_last_reload_successful",
                 "1 if the last attempt to load the configuration succeeded.",
-            ),
-            config_hash: make.gauge(
-                "config_hash",
-                "A digest of kinds, routes, receivers and timers as they are configured: the same for all instances of a fleet.",
             ),
             reload_success_at: make.float_gauges(
                 "config_last_reload_success_timestamp_seconds",

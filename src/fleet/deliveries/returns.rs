@@ -48,6 +48,33 @@ impl Deliveries {
     /// The returns of the silences of a dead letter that are over, with the silences of those units that last. `None`:
     /// there are none, or they are still to be notified. The same records have the same id.
     pub(super) async fn returns_after(&self, letter: &Delivery, now: Timestamp) -> Result<Option<Delivery>> {
+        let over = self.over(letter, now).await?;
+        let offline = self.known_open(letter, over.iter().chain(&letter.online)).await?;
+        if over.is_empty() && offline.is_empty() {
+            return Ok(None);
+        }
+        let names: Vec<String> = over.iter().chain(&offline).map(|record| record.id.to_string()).collect();
+        let id = notification_id(&letter.id, &names.join("\n"));
+        let lasting = match letter.situation.lasting {
+            Some(_) => Some(self.groups.lasting(&letter.group.key).await?.len() as u64),
+            None => None,
+        };
+        let incident = letter.situation.incident.as_ref();
+        let incident = incident.map(|incident| after(incident, &letter.offline, &over));
+        Ok(Some(Delivery {
+            id: format!("{id}.{}", letter.receiver),
+            sealed_at: now,
+            // Of nothing but silences that its receiver knows.
+            reminder: over.is_empty(),
+            offline,
+            online: over,
+            situation: GroupContext { lasting, incident, ..letter.situation.clone() },
+            ..letter.clone()
+        }))
+    }
+
+    /// The silences of a dead letter that are over, and whose returns are not to be notified any more.
+    async fn over(&self, letter: &Delivery, now: Timestamp) -> Result<Vec<OfflineRecord>> {
         let mut over = Vec::new();
         for silence in &letter.offline {
             if silence.is_flapping() {
@@ -70,35 +97,7 @@ impl Deliveries {
             .iter()
             .map(|memberships| memberships.iter().any(|one| one.group.key == letter.group.key));
         over.retain(|_| !is_to_come.next().unwrap_or(false));
-        let offline = self.known_open(letter, over.iter().chain(&letter.online)).await?;
-        if over.is_empty() && offline.is_empty() {
-            return Ok(None);
-        }
-        let names: Vec<String> = over.iter().chain(&offline).map(|record| record.id.to_string()).collect();
-        let id = notification_id(&letter.id, &names.join("\n"));
-        let lasting = match letter.situation.lasting {
-            Some(_) => Some(self.groups.lasting(&letter.group.key).await?.len() as u64),
-            None => None,
-        };
-        let situation = GroupContext {
-            lasting,
-            incident: letter
-                .situation
-                .incident
-                .as_ref()
-                .map(|incident| after(incident, &letter.offline, &over)),
-            ..letter.situation.clone()
-        };
-        Ok(Some(Delivery {
-            id: format!("{id}.{}", letter.receiver),
-            sealed_at: now,
-            // Of nothing but silences that its receiver knows.
-            reminder: over.is_empty(),
-            offline,
-            online: over,
-            situation,
-            ..letter.clone()
-        }))
+        Ok(over)
     }
 }
 

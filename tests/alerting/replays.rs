@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rollcall::alerting::RateLimit;
 use rollcall::fleet::deliveries::{DeliveryFilter, DeliveryState};
-use rollcall::simulate::webhook_sink::{Answer, Received};
+use rollcall::simulate::webhook_sink::{Answer, Received, WebhookSink};
 use serde_json::json;
 
 use super::loops::that_watch;
@@ -31,13 +31,24 @@ impl World {
     async fn settled(&self, receiver: &str) {
         self.joined().await;
         self.advance(5 * WAIT);
-        let is_sealed = async || {
-            let due = self.engine.first_seal(&self.partitions()).await.unwrap();
-            due.is_none_or(|due| due > self.clock.now())
-        };
-        until("what is due is sealed", is_sealed).await;
+        self.sealed().await;
         self.delivered(receiver).await;
     }
+}
+
+/// A unit whose silence was delivered, and whose return is a dead letter.
+async fn whose_return_is_a_dead_letter(on: On) -> (WebhookSink, World) {
+    let sink = hook().await;
+    let world = World::on(on, "unit", vec![webhook_to(sink.url(), None)]).await;
+    world.notify_loss(&["a"]).await;
+    sink.wait_for(1, MAX_WAIT).await.unwrap();
+    world.delivered("hook").await;
+    sink.answer_with([Answer::Status(410)]);
+    world.hear(&["a"]).await;
+    world.joined().await;
+    world.advance(WAIT);
+    world.dead("hook", 1).await;
+    (sink, world)
 }
 
 /// The units of a message that are offline, and those that are back.
@@ -62,11 +73,7 @@ async fn the_returns_of_silences_that_are_over_follow_a_dead_letter_that_is_deli
         world.hear(&["a"]).await;
         world.joined().await;
         world.advance(5 * WAIT);
-        let is_sealed = async || {
-            let due = world.engine.first_seal(&world.partitions()).await.unwrap();
-            due.is_none_or(|due| due > world.clock.now())
-        };
-        until("the return is on its way, or left out", is_sealed).await;
+        world.sealed().await;
         let before = calls.received().len();
         assert_eq!(world.replay(DeliveryState::Dead).await, 1);
         let received = calls.wait_for(before + 3, MAX_WAIT).await.unwrap();
@@ -92,16 +99,7 @@ async fn the_returns_of_silences_that_are_over_follow_a_dead_letter_that_is_deli
 #[tokio::test(flavor = "multi_thread")]
 async fn notifications_are_delivered_again_in_the_order_in_which_they_were_sealed() {
     for on in [On::Redis, On::Directory] {
-        let sink = hook().await;
-        let mut world = World::on(on, "unit", vec![webhook_to(sink.url(), None)]).await;
-        world.notify_loss(&["a"]).await;
-        sink.wait_for(1, MAX_WAIT).await.unwrap();
-        world.delivered("hook").await;
-        sink.answer_with([Answer::Status(410)]);
-        world.hear(&["a"]).await;
-        world.joined().await;
-        world.advance(WAIT);
-        world.dead("hook", 1).await;
+        let (sink, mut world) = whose_return_is_a_dead_letter(on).await;
         world.notify_loss(&["a"]).await;
         world.dead("hook", 2).await;
         world.stop().await;
@@ -153,16 +151,7 @@ async fn a_dead_letter_that_is_delivered_again_does_not_make_the_return_of_a_uni
 #[tokio::test(flavor = "multi_thread")]
 async fn a_return_that_is_delivered_again_is_not_the_last_word_on_a_unit_that_is_offline() {
     for on in [On::Redis, On::Directory] {
-        let sink = hook().await;
-        let mut world = World::on(on, "unit", vec![webhook_to(sink.url(), None)]).await;
-        world.notify_loss(&["a"]).await;
-        sink.wait_for(1, MAX_WAIT).await.unwrap();
-        world.delivered("hook").await;
-        sink.answer_with([Answer::Status(410)]);
-        world.hear(&["a"]).await;
-        world.joined().await;
-        world.advance(WAIT);
-        world.dead("hook", 1).await;
+        let (sink, mut world) = whose_return_is_a_dead_letter(on).await;
         world.stop().await;
         world.start();
         let before = sink.received().len();

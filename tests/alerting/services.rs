@@ -317,12 +317,8 @@ impl World {
     /// Waits until nothing is in the outbox and nothing waits for the pager.
     async fn sent(&self) {
         self.joined().await;
-        until("what is due is sealed and sent", async || {
-            let due = self.engine.first_seal(&self.partitions()).await.unwrap();
-            let backlog = self.engine.backlog(&self.partitions(), "hook").await.unwrap();
-            due.is_none_or(|due| due > self.clock.now()) && backlog.waiting == 0
-        })
-        .await;
+        self.sealed().await;
+        self.delivered("hook").await;
     }
 
     /// An operator takes care of the open record of a unit.

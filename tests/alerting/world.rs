@@ -235,6 +235,15 @@ impl World {
         self.advance(WAIT);
     }
 
+    /// Waits until nothing is due to be sealed.
+    pub async fn sealed(&self) {
+        let is_sealed = async || {
+            let due = self.engine.first_seal(&self.partitions()).await.unwrap();
+            due.is_none_or(|due| due > self.clock.now())
+        };
+        until("what is due is sealed", is_sealed).await;
+    }
+
     /// Waits until the end of every delivery is on record. What a receiver has and is not on record is told again after
     /// a crash.
     pub async fn delivered(&self, receiver: &str) {

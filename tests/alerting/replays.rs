@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::loops::that_watch;
 use super::services::{actions, pager};
-use super::world::{On, WAIT, World, hook, listed, named, until};
+use super::world::{On, WAIT, World, hook, listed, named};
 use super::*;
 
 impl World {

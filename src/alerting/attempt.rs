@@ -69,13 +69,9 @@ impl Deliver {
         let now = self.clock.now();
         let age = now.since(delivery.sealed_at);
         let is_probed = in_flight.begun > 0 || in_flight.breaker.admits(now);
-        let at = match (age < self.receiver.retry.give_up_after, delivery.attempt <= 1 && is_probed) {
-            (true, _) => Some(now),
-            (false, true) => Some(now + self.receiver.timeout),
-            (false, false) => None,
-        };
-        if let Some(at) = at {
-            in_flight.unrecorded.push(Ended { delivery, end: End::RetryAt(at), attempt: None });
+        let is_young = age < self.receiver.retry.give_up_after;
+        if is_young || delivery.attempt <= 1 && is_probed {
+            in_flight.unrecorded.push(Ended { delivery, end: End::RetryAt(now), attempt: None });
             return;
         }
         let why = in_flight.breaker.why().unwrap_or_default();

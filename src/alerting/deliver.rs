@@ -138,7 +138,8 @@ impl Deliver {
     /// Answers how many silences are left out, because they ended while the receiver was not configured.
     async fn bring_up_to_date(&self) -> usize {
         let name = &self.receiver.name;
-        for failures in 1.. {
+        let mut failures = 0;
+        loop {
             match self.engine.bring_up_to_date(name, self.clock.now()).await {
                 Ok(past) => {
                     if past > 0 {
@@ -152,9 +153,9 @@ impl Deliver {
                 }
                 Err(error) => self.telemetry.engine_failed(Loop::Delivery, name, &error),
             }
+            failures += 1;
             tokio::time::sleep(ENGINE_BACKOFF.wait(failures, rand::random())).await;
         }
-        0
     }
 
     /// The partitions whose deliveries this instance makes; a receiver with a limit has one instance for all.

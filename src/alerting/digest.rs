@@ -12,7 +12,7 @@ use ring::digest::{SHA256, digest};
 use super::put_off;
 use crate::clock::Timestamp;
 use crate::presence::{Incident, Labels, OfflineRecord, RecordId};
-use crate::store::{Delivery, DeliveryRecords, Group, GroupContext, Result, Waiting};
+use crate::store::{DIGEST, Delivery, DeliveryRecords, Group, GroupContext, Result, Waiting};
 
 /// The most records of a digest, and the most bytes in which its notifications are stored. Further notifications are in
 /// the next one.
@@ -33,7 +33,7 @@ pub(super) fn id_of(members: &[Delivery], now: Timestamp) -> String {
     }
     let ids: Vec<&str> = members.iter().map(Delivery::notification).collect();
     let digest = digest(&SHA256, format!("{} {}", now.as_millis(), ids.join(" ")).as_bytes());
-    format!("dig_{}", HEXLOWER.encode(&digest.as_ref()[..12]))
+    format!("{DIGEST}{}", HEXLOWER.encode(&digest.as_ref()[..12]))
 }
 
 /// The digest of these notifications, which are in the order of their groups. One alone is itself.

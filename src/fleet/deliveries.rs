@@ -21,7 +21,7 @@ use crate::clock::Timestamp;
 use crate::presence::{FiredTimer, Interval, Kind, OfflineRecord, RecordId, Transition};
 use crate::store::{
     Attempt, AttemptResult, AuditEntry, Audited, DeadLetter, DeliveryRecords, EngineError, FindAttempts,
-    GroupStore, ListOrder, Queries, Result, TimerStore, Waiting,
+    GroupStore, ListOrder, Queries, Result, TimerStore, Waiting, is_digest,
 };
 
 mod ends;
@@ -156,16 +156,18 @@ impl Deliveries {
         names.retain(|name| of.is_none_or(|of| of == name));
         let (mut lines, mut content) = (Vec::new(), None);
         for name in &names {
-            let delivered = attempts.iter().rev().find(|one| is_delivered(one) && one.receiver == *name);
+            let delivered = delivered_to(name, &attempts, notification);
             if let Some(letter) = self.records.letter(name, notification).await? {
                 lines.push(letter_line(&letter));
                 content = Some(letter.delivery);
             } else if let Some(waiting) = self.waiting_one(name, notification).await? {
                 lines.push(waiting_line(&waiting, !configured.contains(name)));
                 content = Some(waiting.delivery);
-            } else if let Some(attempt) = delivered {
-                lines.push(delivered_line(attempt, attempt.at));
-                content = content.or(self.made_again(attempt).await?);
+            } else {
+                lines.extend(delivered.iter().map(|attempt| delivered_line(attempt, attempt.at)));
+                if let [only] = delivered[..] {
+                    content = content.or(self.made_again(only).await?);
+                }
             }
         }
         if lines.is_empty() && attempts.is_empty() {
@@ -252,7 +254,7 @@ impl Deliveries {
         self.attempts_within(notification, receiver, from, until).await
     }
 
-    /// The attempts that were written in that time.
+    /// The attempts that were written in that time; of a digest also those of the notifications in it.
     async fn attempts_within(
         &self,
         notification: &str,
@@ -260,16 +262,21 @@ impl Deliveries {
         from: Timestamp,
         until: Timestamp,
     ) -> Result<Vec<Attempt>> {
-        let with = format!("\"i\":\"{notification}\"");
+        let with = match is_digest(notification) {
+            true => notification.to_owned(),
+            false => format!("\"i\":\"{notification}\""),
+        };
         let find = FindAttempts { with, from, until, limit: ENTRIES, order: ListOrder::NewestFirst };
         let mut known = HashSet::new();
         let entries = self.records.attempts(&find).await?;
         let all = entries.iter().flat_map(|entry| entry.read().collect::<Vec<_>>());
         let wanted = all.filter(|one| {
-            one.notification == notification && receiver.is_none_or(|name| name == one.receiver)
+            let is_in = one.notification == notification || one.digest() == Some(notification);
+            is_in && receiver.is_none_or(|name| name == one.receiver)
         });
         // A step whose answer was lost was repeated.
-        Ok(wanted.filter(|one| known.insert((one.receiver.clone(), one.number, one.at))).collect())
+        let key = |one: &Attempt| (one.notification.clone(), one.receiver.clone(), one.number, one.at);
+        Ok(wanted.filter(|one| known.insert(key(one))).collect())
     }
 
     /// The attempts of the notifications that told receivers of a record, and of which transition.
@@ -335,6 +342,12 @@ fn parse(id: &str) -> Answer<(&str, Option<&str>)> {
         return Err(DeliveriesError::Refused(why));
     }
     Ok((notification, receiver))
+}
+
+/// The attempts with which a receiver was given a notification, or the notifications in a digest.
+fn delivered_to<'a>(receiver: &str, attempts: &'a [Attempt], notification: &str) -> Vec<&'a Attempt> {
+    let delivered = attempts.iter().rev().filter(|one| is_delivered(one) && one.receiver == receiver);
+    delivered.take(if is_digest(notification) { usize::MAX } else { 1 }).collect()
 }
 
 fn is_delivered(attempt: &Attempt) -> bool {

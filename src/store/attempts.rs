@@ -26,6 +26,9 @@ const TEXT: usize = 16 << 10;
 /// The longest answer or error of an attempt, in bytes.
 const MAX_ANSWER: usize = 400;
 
+/// The begin of the answer on record of a notification that was delivered in a digest; then come its id and the answer.
+const IN_DIGEST: &str = "in digest ";
+
 /// The most episodes of flapping that an attempt keeps.
 const MAX_FLAPPING: usize = 1000;
 
@@ -54,6 +57,13 @@ pub struct AttemptMade {
     pub took: Duration,
     /// The beginning of the receiver's answer, or the error; without secrets.
     pub answer: String,
+}
+
+impl AttemptMade {
+    /// The same attempt for a notification in the digest.
+    pub fn in_digest(self, digest: &str) -> AttemptMade {
+        AttemptMade { answer: format!("{IN_DIGEST}{digest}: {}", self.answer), ..self }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -127,6 +137,12 @@ impl Attempt {
     /// The id of the delivery.
     pub fn delivery(&self) -> String {
         format!("{}.{}", self.notification, self.receiver)
+    }
+
+    /// The digest with which the notification was delivered, if it was.
+    pub fn digest(&self) -> Option<&str> {
+        let (digest, _) = self.answer.strip_prefix(IN_DIGEST)?.split_once(": ")?;
+        Some(digest)
     }
 
     fn of(ended: &Ended) -> Option<Attempt> {

@@ -8,6 +8,14 @@ use crate::presence::{FiredTimer, Guarantee, Incident, Interval, Labels, Offline
 /// The begin of the id of a notification that tells pagers of an acknowledgement.
 pub const ACKNOWLEDGEMENT: &str = "ack_";
 
+/// The begin of the ids of digests. They have no place in a queue: the notifications in them have.
+pub const DIGEST: &str = "dig_";
+
+/// Whether an id is that of a digest, without its receiver.
+pub fn is_digest(notification: &str) -> bool {
+    notification.starts_with(DIGEST)
+}
+
 /// The identity of a group: the route and the values that its members share.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Group {

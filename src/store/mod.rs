@@ -102,7 +102,8 @@ pub use data::{Catalogue, DataStore, Metric, MetricType, Reading, Value};
 pub use deadline_check::{CheckGuard, DeadlineCheck, PendingCheck};
 pub use deliveries::DeliveryStore;
 pub use delivery::{
-    ACKNOWLEDGEMENT, DeadLetter, Delivery, Group, GroupContext, MeantFor, Waiting, WaitingPage,
+    ACKNOWLEDGEMENT, DIGEST, DeadLetter, Delivery, Group, GroupContext, MeantFor, Waiting, WaitingPage,
+    is_digest,
 };
 pub use delivery_records::{DeliveryRecords, Discarded};
 pub use error::{EngineError, Result};

@@ -93,6 +93,12 @@ async fn what_has_no_room_is_one_message_with_the_last_state_of_each_unit_over_a
         .collect();
     assert_eq!((of_digest.len(), attempts.len()), (36, 39));
     assert!(attempts.iter().all(|one| one.result == AttemptResult::Delivered && one.number == 1));
+    // Operators find them by the id that the receiver has.
+    let hook = ["hook".to_owned()];
+    let shown = world.deliveries().show(digest.header("webhook-id"), &hook).await.unwrap();
+    let shown: BTreeSet<String> = shown.deliveries.into_iter().map(|line| line.id).collect();
+    let expected: BTreeSet<String> = of_digest.keys().map(|id| format!("{id}.hook")).collect();
+    assert_eq!(shown, expected);
     // Later notifications have room again, a message for each.
     world.hear(&[&lost[6]]).await;
     world.joined().await;

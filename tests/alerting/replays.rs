@@ -203,6 +203,10 @@ async fn a_digest_leaves_out_the_returns_of_silences_that_are_unknown_to_its_rec
         assert_eq!(states(&sink.received()[before + 2]), (units(&[]), units(&["a"])));
         world.stop().await;
         assert_eq!(sink.received().len(), before + 3);
+        // By the id that the receiver has, everything that was merged is delivered again.
+        let (digest, hook) = (received[before + 1].header("webhook-id"), ["hook".to_owned()]);
+        let replayed = world.deliveries().replay(digest, &hook, "ana", world.clock.now()).await;
+        assert_eq!(replayed.unwrap(), 5);
     }
 }
 

@@ -28,7 +28,7 @@ use crate::alerting::in_flight::InFlight;
 use crate::alerting::limit::{LimitState, Limits, OpenDigest, RateLimit};
 use crate::alerting::{LEASE, MIN_WAIT, TICK, rotated, tick};
 use crate::clock::Timestamp;
-use crate::store::{AttemptMade, Delivery, End, Ended, MAX_STEP, Result, SharedStore, partition_of_group};
+use crate::store::{Delivery, End, Ended, MAX_STEP, Result, SharedStore, partition_of_group};
 use crate::telemetry::Loop;
 
 /// After so many attempts a digest is taken apart.
@@ -416,10 +416,7 @@ fn in_steps(members: &[Delivery], digest: &Ended) -> Vec<Vec<Ended>> {
     let end = |member: &&Delivery| {
         let attempt = digest.attempt.clone().map(|made| match members {
             [_] => made,
-            _ => {
-                let answer = format!("in digest {}: {}", digest.delivery.notification(), made.answer);
-                AttemptMade { answer, ..made }
-            }
+            _ => made.in_digest(digest.delivery.notification()),
         });
         let delivery = Arc::new(Delivery { attempt: member.attempt + 1, ..(*member).clone() });
         Ended { delivery, end: End::Delivered, attempt }

@@ -2,7 +2,7 @@
 
 use super::{
     Answer, Deliveries, DeliveriesChanged, DeliveriesError, DeliveryFilter, DeliveryState, MAX_STEP,
-    is_delivered, parse,
+    delivered_to, is_delivered, parse,
 };
 use crate::clock::Timestamp;
 use crate::store::{Attempt, Audited, Delivery, ListOrder, Result};
@@ -37,19 +37,22 @@ impl Deliveries {
         names.retain(|name| configured.contains(name));
         let mut again = Vec::new();
         for name in &names {
-            let delivered = attempts.iter().find(|one| is_delivered(one) && one.receiver == *name);
-            if delivered.is_some_and(|attempt| !attempt.guarantee.is_at_least_once()) {
+            let delivered = delivered_to(name, &attempts, notification);
+            if delivered.iter().any(|attempt| !attempt.guarantee.is_at_least_once()) {
                 let why = format!(
                     "{notification} is of a timer that is delivered at most once; register a new timer"
                 );
                 return Err(DeliveriesError::Refused(why));
             }
-            match (self.records.letter(name, notification).await?, delivered) {
-                (Some(letter), _) => again.push(Again::letter(letter.delivery)),
-                (None, Some(attempt)) => again.extend(self.made_again(attempt).await?.map(Again::delivered)),
-                (None, None) => {}
+            if let Some(letter) = self.records.letter(name, notification).await? {
+                again.push(Again::letter(letter.delivery));
+                continue;
+            }
+            for attempt in delivered {
+                again.extend(self.made_again(attempt).await?.map(Again::delivered));
             }
         }
+        again.sort_by_key(|one| one.delivery.sealed_at);
         match absent {
             Some(absent) if again.is_empty() => return Err(not_configured(&absent)),
             None if again.is_empty() => return Err(DeliveriesError::Unknown(id.to_owned())),

@@ -25,41 +25,54 @@ const PREFIX: &str = "whsec_";
 const VERSION: &str = "v1,";
 /// A receiver refuses a message whose time differs by more than this from its own, in seconds.
 const TOLERANCE: i64 = 300;
+/// Each costs a signature of every message.
+const MAX_KEYS: usize = 4;
 
-/// The key that sender and receiver share.
+/// The keys that sender and receiver share: one, or several while they change to another one.
 #[derive(Clone)]
-pub struct Secret(Key);
+pub struct Secret(Vec<Key>);
 
 impl Secret {
-    /// Reads `whsec_` and a key in base64.
+    /// Reads `whsec_` and a key in base64; several are separated by white space.
     ///
     /// # Errors
     /// The error of the text, without the text.
     pub fn parse(text: &str) -> Result<Secret, &'static str> {
-        match text.strip_prefix(PREFIX) {
+        let keys = text.split_whitespace().map(|secret| match secret.strip_prefix(PREFIX) {
             None => Err("does not begin with whsec_"),
             Some("") => Err("is empty after whsec_"),
             Some(key) => {
                 let key = BASE64.decode(key.as_bytes()).map_err(|_| "is not base64 after whsec_")?;
-                Ok(Secret(Key::new(HMAC_SHA256, &key)))
+                Ok(Key::new(HMAC_SHA256, &key))
             }
+        });
+        match keys.collect::<Result<Vec<Key>, _>>()? {
+            none if none.is_empty() => Err("is empty"),
+            keys if keys.len() > MAX_KEYS => Err("has more than four keys"),
+            keys => Ok(Secret(keys)),
         }
     }
 
-    /// The signature of a message that is sent at that second.
+    /// The signatures of a message that is sent at that second, one with each key.
     pub fn sign(&self, id: &str, seconds: i64, body: &[u8]) -> String {
-        let mut context = Context::with_key(&self.0);
-        context.update(format!("{id}.{seconds}.").as_bytes());
-        context.update(body);
-        format!("{VERSION}{}", BASE64.encode(context.sign().as_ref()))
+        let head = format!("{id}.{seconds}.");
+        let sign = |key| {
+            let mut context = Context::with_key(key);
+            context.update(head.as_bytes());
+            context.update(body);
+            format!("{VERSION}{}", BASE64.encode(context.sign().as_ref()))
+        };
+        self.0.iter().map(sign).collect::<Vec<String>>().join(" ")
     }
 
     /// Whether one of the signatures is that of this message, and the message is sent about `now`.
     pub fn verifies(&self, id: &str, seconds: &str, signatures: &str, body: &[u8], now: Timestamp) -> bool {
         let Ok(seconds) = seconds.parse::<i64>() else { return false };
         let expected = self.sign(id, seconds, body);
-        let is_signed =
-            signatures.split(' ').any(|signature| signature.as_bytes().ct_eq(expected.as_bytes()).into());
+        let is_expected = |signature: &str| {
+            expected.split(' ').any(|expected| signature.as_bytes().ct_eq(expected.as_bytes()).into())
+        };
+        let is_signed = signatures.split(' ').any(is_expected);
         is_signed && (now.as_millis() / 1000 - seconds).abs() <= TOLERANCE
     }
 }
@@ -81,6 +94,23 @@ mod tests {
         for (id, seconds, body) in [("msg_1", 1_614_265_330, BODY), ("", 0, b""), ("é.", -7, b"{}")] {
             assert_eq!(secret(SECRET).sign(id, seconds, body), library.sign(id, seconds, body).unwrap());
         }
+    }
+
+    #[test]
+    fn while_the_secret_is_changed_a_receiver_verifies_with_the_old_one_and_with_the_new_one() {
+        let both = secret(&format!("{SECRET}\n whsec_c2VjcmV0\n"));
+        let (seconds, signatures) = (1_614_265_330, both.sign("msg_1", 1_614_265_330, BODY));
+        let now = Timestamp::from_millis(1000 * seconds);
+        let verifies = |one: &Secret| one.verifies("msg_1", &seconds.to_string(), &signatures, BODY, now);
+        assert!(verifies(&secret(SECRET)) && verifies(&secret("whsec_c2VjcmV0")) && verifies(&both));
+        assert!(!verifies(&secret("whsec_b3RoZXI=")));
+        assert!(both.verifies(
+            "msg_1",
+            "1614265330",
+            &secret(SECRET).sign("msg_1", seconds, BODY),
+            BODY,
+            now
+        ));
     }
 
     #[test]

@@ -37,7 +37,7 @@ const METHODS: [&str; 4] = ["POST", "PUT", "PATCH", "GET"];
 #[derive(Clone, Default)]
 pub struct WebhookConfig {
     pub url: String,
-    /// `whsec_…`; without it, messages are not signed.
+    /// `whsec_…`, also several, separated by white space; without it, messages are not signed.
     pub secret: Option<String>,
     /// A token for `Authorization: Bearer`.
     pub token: Option<String>,
@@ -90,7 +90,8 @@ impl Webhook {
     pub fn new(receiver: &str, config: &WebhookConfig, message: &MessageConfig) -> Result<Webhook, String> {
         let url = parse_url(&config.url)?;
         let secret = config.secret.as_deref().map(parse_secret).transpose()?;
-        let mut secrets: Vec<String> = config.secret.iter().chain(&config.token).cloned().collect();
+        let keys = config.secret.iter().flat_map(|secret| secret.split_whitespace());
+        let mut secrets: Vec<String> = keys.map(str::to_owned).chain(config.token.clone()).collect();
         let others = config.headers.iter();
         let others =
             others.filter(|(name, _)| !PUBLIC_HEADERS.iter().any(|one| one.eq_ignore_ascii_case(name)));

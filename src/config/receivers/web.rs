@@ -60,10 +60,9 @@ fn secret(path: &str, one: &Receiver, base: &Path, problems: &mut Problems) -> O
     }
     let given = (!one.secret.is_empty()).then(|| one.secret.clone());
     let secret = from_file.or(given);
-    if secret.as_ref().is_some_and(|secret| Secret::parse(secret).is_err()) {
-        let text =
-            "the secret is not whsec_ and base64 after it; `echo whsec_$(openssl rand -base64 32)` makes one";
-        problems.error(path, text);
+    if let Some(Err(why)) = secret.as_deref().map(Secret::parse) {
+        let help = "`echo whsec_$(openssl rand -base64 32)` makes one";
+        problems.error(path, format!("the secret {why}; {help}"));
     }
     secret
 }

@@ -138,7 +138,7 @@ struct Named {
 
 impl Routes {
     pub fn new(root: Route) -> Routes {
-        let mut root = Named::new(root, "", "route".to_owned());
+        let mut root = Named::new(root, "", "route".to_owned(), &mut HashMap::new());
         root.id = String::new();
         Routes { root }
     }
@@ -181,21 +181,20 @@ impl Routes {
 }
 
 impl Named {
-    /// `above`: the matchers of the routes above it.
-    fn new(mut route: Route, above: &str, path: String) -> Named {
+    /// `above`: the matchers of the routes above it; `known`: how many routes have that id already. Routes with the same
+    /// receivers and matchers, also above, are told apart by their order.
+    fn new(mut route: Route, above: &str, path: String, known: &mut HashMap<String, usize>) -> Named {
         let matchers = route.matchers.iter().map(Matcher::to_string).collect::<Vec<_>>().join(",");
         let conditions = format!("{above}{{{matchers}}}");
-        let mut below: Vec<Named> = Vec::new();
-        let mut seen: HashMap<String, usize> = HashMap::new();
-        for (at, child) in std::mem::take(&mut route.routes).into_iter().enumerate() {
-            let matchers = child.matchers.iter().map(Matcher::to_string).collect::<Vec<_>>().join(",");
-            let same = seen.entry(matchers).or_default();
-            // Routes with the same matchers are told apart by their order.
-            let begin = if *same == 0 { format!("{conditions}/") } else { format!("{conditions}/{same}") };
-            *same += 1;
-            below.push(Named::new(child, &begin, format!("{path}.routes[{at}]")));
-        }
-        Named { id: id::id(&route.receivers, &conditions), path, route, below }
+        let id = id::id(&route.receivers, &conditions);
+        let same = known.entry(id.clone()).or_default();
+        *same += 1;
+        let id = if *same == 1 { id } else { id::id(&route.receivers, &format!("{conditions}{same}")) };
+        let above = format!("{conditions}/");
+        let below = std::mem::take(&mut route.routes).into_iter().enumerate();
+        let below = below.map(|(at, child)| Named::new(child, &above, format!("{path}.routes[{at}]"), known));
+        let below = below.collect();
+        Named { id, path, route, below }
     }
 
     fn find<'a>(
@@ -308,7 +307,15 @@ mod tests {
         let routes = two(b(), spelled);
         assert_eq!((id(&routes, "a:1"), id(&routes, "b:1")), (of_a.clone(), of_b));
         assert_ne!(id(&two(route("kind=a", "mail", false, vec![]), b()), "a:1"), of_a);
-        // Routes with the same matchers are two, and a route below another is not the one beside it.
+        // Nor does another route with the same matchers, also with a route of the same kind below it.
+        let beside = route("kind=a", "new", true, vec![a()]);
+        assert_eq!(id(&two(beside.clone(), a()), "a:1"), of_a);
+        let hook_below =
+            |receiver| route("kind=a", receiver, true, vec![route("unit=~\"1|2\"", "hook", false, vec![])]);
+        let twice = two(hook_below("new"), hook_below("mail"));
+        let ids: Vec<&str> = twice.of(&record("a:1", &[])).iter().map(|taken| taken.id).collect();
+        assert!(ids.len() == 2 && ids[0] != ids[1], "{ids:?}");
+        // Routes with the same matchers and receivers are two, and a route below another is not the one beside it.
         let same = two(route("kind=a", "hook", true, vec![]), a());
         let ids: Vec<&str> = same.root.below.iter().map(|below| below.id.as_str()).collect();
         assert!(ids[0] == of_a && ids[1] != of_a, "{ids:?}");

@@ -5,8 +5,11 @@
 //! posted again every `resend`, by the loop in `alerting/resend.rs`. An alert is valid for four times that long;
 //! `endsAt` says until when, and a return sets it to its moment. Servers of a cluster do not tell each other of alerts:
 //! each one gets all of them. A notification has arrived when one server has taken it; the others get it with the next
-//! resend, also the end of an alert, and are named meanwhile. A server that does not answer takes nothing from the
-//! others: its time ends before that of the attempt.
+//! resend, also the end of an alert, and are named meanwhile.
+//!
+//! A server that does not answer takes nothing from the others: once one has taken the alerts, the rest have until the
+//! next resend is due. One that was too slow gets only resends for a while, and [`SLOW_FOR`] for each. Else the alerts at
+//! the servers that answer would end while the next resend waits for the one that does not.
 //!
 //! # Alerts that end between two resends
 //! A return may be notified by another instance, or while the open records are being read, and then the resend revives
@@ -18,6 +21,7 @@
 //! lately.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -26,6 +30,7 @@ use futures_util::future::join_all;
 use hyper::Method;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use serde::Serialize;
+use tokio_util::sync::CancellationToken;
 use url::Url;
 
 use super::http_target::{HttpConfig, HttpTarget, Request, parse_url};
@@ -63,9 +68,12 @@ pub struct AlertmanagerConfig {
     pub max_alerts: usize,
 }
 
+/// How long a server that was too slow the last time may take longer than another one.
+const SLOW_FOR: Duration = Duration::from_secs(1);
+
 pub struct Alertmanager {
     receiver: String,
-    servers: Vec<HttpTarget>,
+    servers: Vec<Server>,
     authorization: Option<HeaderValue>,
     resend: Duration,
     max_alerts: usize,
@@ -81,6 +89,29 @@ pub struct Alertmanager {
     /// Records that were closed since the last resend but one, and when. A resend may have read them before.
     closed: Mutex<HashMap<RecordId, Timestamp>>,
     message: MessageConfig,
+}
+
+/// Why alerts are posted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Why {
+    Notification,
+    Resend,
+}
+
+struct Server {
+    target: HttpTarget,
+    /// Until when it gets only resends, because it did not answer in time; in ms since 1970.
+    slow_until: AtomicI64,
+}
+
+impl Server {
+    fn is_slow(&self, now: Timestamp) -> bool {
+        now.as_millis() < self.slow_until.load(Ordering::Relaxed)
+    }
+
+    fn left(&self) -> Failure {
+        Failure::temporary(format!("{}: no answer lately, the next resend tries it", self.target.origin()))
+    }
 }
 
 /// What an alert that lasts is about.
@@ -139,8 +170,10 @@ impl Alertmanager {
         if config.urls.is_empty() {
             return Err("urls is empty; write the address of each server of the cluster".to_owned());
         }
-        let server =
-            |url: &String| HttpTarget::new(api(url)?, &config.http, Vec::from_iter(config.token.clone()));
+        let server = |url: &String| {
+            let target = HttpTarget::new(api(url)?, &config.http, Vec::from_iter(config.token.clone()))?;
+            Ok::<Server, String>(Server { target, slow_until: AtomicI64::new(0) })
+        };
         Ok(Alertmanager {
             receiver: receiver.to_owned(),
             servers: config.urls.iter().map(server).collect::<Result<_, _>>()?,
@@ -158,19 +191,27 @@ impl Alertmanager {
     }
 
     /// Posts to all servers, and to each the ends of alerts that it has missed. An error if none took it.
-    async fn post(&self, alerts: Vec<PostedAlert>, now: Timestamp) -> Result<(), Failure> {
+    async fn post(&self, alerts: Vec<PostedAlert>, why: Why, now: Timestamp) -> Result<(), Failure> {
         let missed = self.missed().beside(&alerts, now);
         if alerts.is_empty() && missed.iter().all(Vec::is_empty) {
             return Ok(());
         }
+        let is_taken = CancellationToken::new();
+        let leaves_slow = why == Why::Notification && !self.servers.iter().all(|server| server.is_slow(now));
         let posts = self.servers.iter().zip(&missed).map(async |(server, missed)| {
             let alerts: Vec<&PostedAlert> = alerts.iter().chain(missed).collect();
-            if alerts.is_empty() { Ok(()) } else { self.post_to(server, &alerts, now).await }
+            match alerts.is_empty() {
+                true => Ok(()),
+                false if leaves_slow && server.is_slow(now) => Err(server.left()),
+                false => self.post_to(server, &alerts, &is_taken, now).await,
+            }
         });
         let results = join_all(posts).await;
         let failures: Vec<&Failure> = results.iter().filter_map(|result| result.as_ref().err()).collect();
         let refused: Vec<String> = failures.iter().map(ToString::to_string).collect();
         if failures.len() == self.servers.len() {
+            // The next attempt leaves none out.
+            self.servers.iter().for_each(|server| server.slow_until.store(0, Ordering::Relaxed));
             // Alertmanager knows no receiver that wants nothing more: the server of another program answered.
             let asked = failures.iter().filter_map(|failure| match failure {
                 Failure::Temporary { retry_after, .. } => *retry_after,
@@ -189,20 +230,35 @@ impl Alertmanager {
         Ok(())
     }
 
+    /// `is_taken`: another server has taken the alerts.
     async fn post_to(
         &self,
-        server: &HttpTarget,
+        server: &Server,
         alerts: &[&PostedAlert],
+        is_taken: &CancellationToken,
         now: Timestamp,
     ) -> Result<(), Failure> {
         let body = serde_json::to_string(alerts).expect("names and times are always JSON");
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.extend(self.authorization.clone().map(|value| (AUTHORIZATION, value)));
-        let request = Request { method: Method::POST, address: server.address().clone(), headers, body };
-        let why = || format!("{}: no answer within {:?}", server.origin(), self.timeout);
-        let answer = tokio::time::timeout(self.timeout, server.send(request, now)).await;
-        answer.unwrap_or_else(|_| Err(Failure::temporary(why()))).map(drop)
+        let target = &server.target;
+        let request = Request { method: Method::POST, address: target.address().clone(), headers, body };
+        let after_others = if server.is_slow(now) { SLOW_FOR } else { self.resend }.min(self.timeout);
+        let too_late = async {
+            is_taken.cancelled().await;
+            tokio::time::sleep(after_others).await;
+        };
+        let (answer, waited) = tokio::select! {
+            answer = tokio::time::timeout(self.timeout, target.send(request, now)) => (answer.ok(), self.timeout),
+            () = too_late => (None, after_others),
+        };
+        let slow_until = if answer.is_none() { now + waited + self.resend } else { Timestamp::ZERO };
+        server.slow_until.store(slow_until.as_millis(), Ordering::Relaxed);
+        let why = || format!("{}: no answer within {waited:?}", target.origin());
+        answer.unwrap_or_else(|| Err(Failure::temporary(why())))?;
+        is_taken.cancel();
+        Ok(())
     }
 
     fn closed(&self) -> MutexGuard<'_, HashMap<RecordId, Timestamp>> {
@@ -280,7 +336,7 @@ impl Channel for Alertmanager {
     }
 
     async fn send(&self, delivery: &Delivery, now: Timestamp) -> Result<Answer, Failure> {
-        self.post(self.of_message(&Message::new(delivery), now), now).await?;
+        self.post(self.of_message(&Message::new(delivery), now), Why::Notification, now).await?;
         let lasts = |one: &&OfflineRecord| delivery.offline.iter().any(|open| open.id == one.id);
         let ids = delivery.online.iter().filter(|one| !lasts(one)).map(|record| (record.id.clone(), now));
         self.closed().extend(ids);
@@ -292,12 +348,12 @@ impl Channel for Alertmanager {
 
     async fn send_test(&self, now: Timestamp) -> Result<(), Failure> {
         let delivery = test_delivery(&self.receiver, now);
-        self.post(self.of_message(&Message::test(&delivery), now), now).await
+        self.post(self.of_message(&Message::test(&delivery), now), Why::Resend, now).await
     }
 
     /// Connects to every server.
     async fn probe(&self) -> Result<(), Failure> {
-        for result in join_all(self.servers.iter().map(HttpTarget::probe)).await {
+        for result in join_all(self.servers.iter().map(|server| server.target.probe())).await {
             result?;
         }
         Ok(())
@@ -353,7 +409,7 @@ impl Channel for Alertmanager {
             alerts.push(Alert { ends_at: Some(now.max(alert.starts_at)), ..alert });
         }
         let posted = alerts.into_iter().map(|alert| self.posted(alert, now)).collect();
-        self.post(posted, now).await?;
+        self.post(posted, Why::Resend, now).await?;
         *self.resent() = lasting;
         Ok(())
     }

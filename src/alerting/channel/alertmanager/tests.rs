@@ -154,6 +154,32 @@ async fn the_end_of_an_alert_that_a_server_missed_does_not_end_the_next_silence_
 }
 
 #[tokio::test]
+async fn nothing_waits_for_a_server_that_does_not_answer_while_another_one_does() {
+    let (sink, silent_one) = (sink().await, sink().await);
+    silent_one.answer_with(vec![Answer::Hang; 4]);
+    let mut channel = channel(&[&silent_one, &sink], 100, 60 * RESEND);
+    channel.resend = SECOND / 10;
+    let a = silent("a", START);
+    let rounds = async {
+        for _ in 0..3 {
+            channel.resend(Some(open(&[&a])), &[], START).await.unwrap();
+        }
+    };
+    tokio::time::timeout(RESEND, rounds).await.expect("none waits for an hour");
+    channel.send(&delivery(vec![a.clone()], vec![]), START).await.unwrap();
+    channel.send(&delivery(vec![], vec![back(&a, START)]), START).await.unwrap();
+    assert_eq!((posted(&sink).len(), posted(&silent_one).len()), (5, 3), "notifications leave it out");
+    assert!(channel.unreached().unwrap().contains(&silent_one.base()));
+    silent_one.answer_with([]);
+    silent_one.release();
+    channel.resend(Some(open(&[])), &[], START).await.unwrap();
+    assert_eq!(posted(&silent_one)[3..], [named(&[("a", START)])], "it is told what it has missed");
+    assert_eq!(channel.unreached(), None);
+    channel.send(&delivery(vec![a.clone()], vec![]), START).await.unwrap();
+    assert_eq!(posted(&silent_one).len(), 5);
+}
+
+#[tokio::test]
 async fn a_server_that_does_not_answer_takes_nothing_from_the_others() {
     let (sink, silent_one) = (sink().await, sink().await);
     silent_one.answer_with([Answer::Hang]);
@@ -162,9 +188,12 @@ async fn a_server_that_does_not_answer_takes_nothing_from_the_others() {
     assert_eq!(posted(&sink).len(), 1);
     let unreached = channel.unreached().unwrap();
     assert!(unreached.contains(&silent_one.base()) && unreached.contains("no answer"), "{unreached}");
-    sink.answer_with([Answer::Status(410)]);
+    sink.answer_with([Answer::Status(410), Answer::Status(410)]);
     silent_one.answer_with([Answer::RetryAfter(503, "7".to_owned())]);
-    let failure = channel.send(&delivery(vec![silent("b", START)], vec![]), START).await.unwrap_err();
+    let failed = async || channel.send(&delivery(vec![silent("b", START)], vec![]), START).await.unwrap_err();
+    failed().await;
+    assert_eq!(posted(&silent_one).len(), 1, "it is left out as long as another one answers");
+    let failure = failed().await;
     let asked = Some(7 * SECOND);
     assert!(
         matches!(&failure, Failure::Temporary { retry_after, .. } if *retry_after == asked),

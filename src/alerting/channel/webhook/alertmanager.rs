@@ -66,7 +66,8 @@ pub fn payload(message: &Message<'_>, config: &MessageConfig, most: usize) -> St
 fn payload_within(message: &Message<'_>, config: &MessageConfig, mut room: Option<usize>) -> String {
     let delivery = message.delivery;
     let mut alerts: Vec<PayloadAlert> = alerts(message, config).into_iter().map(PayloadAlert::from).collect();
-    let is_firing = alerts.iter().any(|alert| alert.status == FIRING);
+    let is_lasting = delivery.situation.lasting.is_some_and(|lasting| lasting > 0);
+    let is_firing = is_lasting || alerts.iter().any(|alert| alert.status == FIRING);
     let fits = fitting(&alerts, &mut room);
     let truncated_alerts = alerts.len() - fits;
     alerts.truncate(fits);
@@ -127,6 +128,23 @@ mod tests {
             for (name, value) in labels("groupLabels") {
                 assert_eq!(common.get(&name), Some(&value), "{name} of {}", delivery.id);
             }
+        }
+    }
+
+    #[test]
+    fn a_group_is_resolved_with_the_last_of_its_units() {
+        let mut back = Example::Recovery.delivery("hook");
+        for (lasting, expected) in [(None, RESOLVED), (Some(1), FIRING), (Some(0), RESOLVED)] {
+            back.situation.lasting = lasting;
+            let payload = payload(&Message::new(&back), &MessageConfig::default(), usize::MAX);
+            let payload: Value = serde_json::from_str(&payload).unwrap();
+            let alerts: Vec<_> =
+                payload["alerts"].as_array().unwrap().iter().map(|one| one["status"].as_str()).collect();
+            assert_eq!(
+                (payload["status"].as_str(), alerts),
+                (Some(expected), vec![Some(RESOLVED)]),
+                "{lasting:?}"
+            );
         }
     }
 

@@ -34,8 +34,11 @@ use crate::telemetry::Telemetry;
 mod alert;
 mod alerts;
 mod filter;
+mod original_config;
 mod silence;
 mod silences;
+
+use original_config::original_config;
 
 /// How many lists of alerts or silences are made and written at the same time: each is in memory as a whole. Other
 /// requests wait.
@@ -140,22 +143,9 @@ async fn status(State(state): State<AlertmanagerState>) -> Json<Status> {
     Json(Status {
         cluster: Cluster { name, status: "disabled", peers: [] },
         version_info,
-        config: OriginalConfig { original: original_config(&state.routes().receivers) },
+        config: OriginalConfig { original: original_config(&state.routes()) },
         uptime: state.started,
     })
-}
-
-/// A configuration that Alertmanager's clients can load: they refuse one without a default receiver. The names are
-/// JSON, which YAML reads as text.
-fn original_config(receivers: &[String]) -> String {
-    let none = ["none".to_owned()];
-    let receivers = if receivers.is_empty() { &none } else { receivers };
-    let names = receivers.iter().map(|name| format!("- name: {}\n", serde_json::Value::from(name.as_str())));
-    format!(
-        "route:\n  receiver: {}\nreceivers:\n{}",
-        serde_json::Value::from(receivers[0].as_str()),
-        names.collect::<String>()
-    )
 }
 
 /// A receiver in this API.

@@ -143,6 +143,11 @@ impl Routes {
         Routes { root }
     }
 
+    /// The tree, as it was given.
+    pub fn tree(&self) -> Route {
+        self.root.tree()
+    }
+
     /// The routes that a silence takes; at least one.
     pub fn of(&self, record: &OfflineRecord) -> Vec<MatchedRoute<'_>> {
         let mut taken = Vec::new();
@@ -195,6 +200,10 @@ impl Named {
         let below = below.map(|(at, child)| Named::new(child, &above, format!("{path}.routes[{at}]"), known));
         let below = below.collect();
         Named { id, path, route, below }
+    }
+
+    fn tree(&self) -> Route {
+        Route { routes: self.below.iter().map(Named::tree).collect(), ..self.route.clone() }
     }
 
     fn find<'a>(

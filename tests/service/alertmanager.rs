@@ -68,7 +68,7 @@ async fn amtool_queries_alerts_and_adds_changes_queries_and_expires_silences() {
 
     assert_eq!(
         answer(&world, &["config", "routes"]).lines().last(),
-        Some("└── default-route  receiver: hook")
+        Some("└── default-route  receiver: hook+mail")
     );
 
     let add =
@@ -86,7 +86,9 @@ async fn amtool_queries_alerts_and_adds_changes_queries_and_expires_silences() {
     let silences = json_of(&world, &["silence", "query"]);
     assert_eq!((&silences[0]["id"], &silences[0]["createdBy"]), (&json!(id), &json!("ana")));
     assert_eq!(silences[0]["matchers"][0]["value"], "unit-00[01]");
-    assert_eq!(json_of(&world, &["silence", "query", "unit=other"]), json!([]));
+    // As in Alertmanager the filter is a matcher of the silence, and no value that it matches.
+    assert_eq!(json_of(&world, &["silence", "query", "unit=unit-001"]), json!([]));
+    assert_eq!(json_of(&world, &["silence", "query", "unit=~unit-00[01]"]), silences);
 
     // Its end moves, and it stays the same silence.
     answer(&world, &["silence", "update", "--duration=5h", &id]);
@@ -103,6 +105,41 @@ async fn amtool_queries_alerts_and_adds_changes_queries_and_expires_silences() {
     assert!(!refused.status.success());
     let status = answer(&world, &["cluster", "show"]);
     assert!(status.contains("disabled"), "{status}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn amtool_draws_the_routes_and_tries_them() {
+    let world = World::new(OPTIONS, &[]).await;
+    let routes = r#"routes = [
+        { matchers = ['site="north"', 'unit=~"pump-.*"'], receivers = ["mail"], group_by = ["site"], routes = [
+            { matchers = ["cause=never_seen"], receivers = [] },
+        ] },
+        { matchers = ['kind="gate"'], continue = true, receivers = ["hook"] },
+        { matchers = ['site!=""'], receivers = ["mail"] },
+    ] }"#;
+    world.rewrite(
+        "group_interval = \"0s\" }",
+        &format!("group_interval = \"0s\", {}", routes.replace('\n', " ")),
+    );
+    let reloaded = CLIENT.post(world.url("/-/reload")).send().await.unwrap();
+    assert_eq!(reloaded.text().await.unwrap(), "routes and receivers are replaced");
+    let drawn = r#"Routing tree:
+.
+└── default-route  receiver: hook+mail
+    ├── {site="north",unit=~"pump-.*"}  receiver: mail
+    │   └── {cause="never_seen"}  receiver: none
+    ├── {kind="gate"}  continue: true  receiver: hook
+    └── {site!=""}  receiver: mail"#;
+    // Some of amtool's spaces are no ordinary ones.
+    assert_eq!(answer(&world, &["config", "routes", "show"]).replace('\u{a0}', " "), drawn);
+    for (labels, expected) in [
+        (&["kind=pump"][..], "hook+mail"),
+        (&["kind=gate", "site=south"], "hook,mail"),
+        (&["unit=pump-1", "site=north", "cause=never_seen"], "none"),
+        (&["unit=pump-1", "site=north"], "mail"),
+    ] {
+        assert_eq!(answer(&world, &[&["config", "routes", "test"], labels].concat()), expected, "{labels:?}");
+    }
 }
 
 async fn ask(world: &World, method: Method, path: &str, body: Option<Value>) -> (u16, Value) {

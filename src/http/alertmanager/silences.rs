@@ -12,8 +12,8 @@ use super::silence::{ApiSilence, Posted, PostedSilence};
 use super::{AlertmanagerState, list};
 use crate::http::changes::Caller;
 use crate::http::problem::Problem;
+use crate::routing::SilenceId;
 use crate::routing::alert_silence::in_order;
-use crate::routing::{AlertSilence, Matcher, SilenceId};
 
 /// Active ones first, then those to come, then those that are over.
 pub(super) async fn all(State(state): State<AlertmanagerState>, uri: Uri) -> Result<Response, Problem> {
@@ -21,15 +21,10 @@ pub(super) async fn all(State(state): State<AlertmanagerState>, uri: Uri) -> Res
     let permit = state.permit().await?;
     let (now, stored) = (state.clock.now(), state.silences.current().await?);
     let wanted = in_order(&stored, now).into_iter();
-    let wanted = wanted.filter(|silence| filter.iter().all(|one| is_about(silence, one)));
+    // As in Alertmanager a filter names matchers, and not values that they match.
+    let wanted = wanted.filter(|silence| filter.iter().all(|one| silence.matchers.contains(one)));
     let shown: Vec<ApiSilence> = wanted.map(|silence| ApiSilence::of(silence, now)).collect();
     list(&shown, permit)
-}
-
-/// Whether the filter matches the value of the matcher of that name, as in Alertmanager.
-fn is_about(silence: &AlertSilence, filter: &Matcher) -> bool {
-    let own = silence.matchers.iter().find(|matcher| matcher.name() == filter.name());
-    filter.is_match(own.map_or("", |matcher| matcher.value()))
 }
 
 pub(super) async fn one(

@@ -5,6 +5,7 @@ use std::fmt;
 
 use regex::{Regex, RegexBuilder};
 
+use super::expression::from_re2;
 use crate::presence::{OfflineRecord, Transition, is_label_name};
 
 /// The most memory that a compiled expression may take, in bytes.
@@ -129,8 +130,9 @@ pub(super) fn label<'a>(record: &'a OfflineRecord, name: &str) -> &'a str {
 
 fn compile(value: &str) -> Result<Regex, String> {
     let build = |text: &str| RegexBuilder::new(text).size_limit(MAX_EXPRESSION).build();
+    let value = from_re2(value);
     // First as it stands: `a)|(b` compiles only within the parentheses.
-    let built = build(value).and_then(|_| build(&format!("^(?:{value})$")));
+    let built = build(&value).and_then(|_| build(&format!("^(?:{value})$")));
     built.map_err(|error| match error {
         regex::Error::CompiledTooBig(_) => "the expression is too large".to_owned(),
         error => {

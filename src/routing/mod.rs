@@ -29,6 +29,7 @@
 pub mod alert;
 pub mod alert_silence;
 mod destinations;
+mod expression;
 mod id;
 mod inhibition;
 mod matcher;

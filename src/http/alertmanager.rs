@@ -50,6 +50,9 @@ const CHUNK: usize = 64 * 1024;
 /// The begin of all paths of this API.
 pub(super) const PREFIX: &str = "/alertmanager/";
 
+/// The receiver of a route that has none: clients know no route without one.
+const NOBODY: &str = "none";
+
 /// The version of Alertmanager whose API this is; clients adapt to it.
 const API_OF: &str = "0.27.0";
 
@@ -86,6 +89,7 @@ pub(super) fn pages(sources: &Sources, external_url: Option<&str>, has_tokens: H
         base: external_url.map(Arc::from),
     };
     Router::new()
+        .route("/alertmanager/metrics", get(build_info))
         .route("/alertmanager/api/v2/status", get(status))
         .route("/alertmanager/api/v2/receivers", get(receivers))
         .route("/alertmanager/api/v2/alerts", get(alerts::alerts))
@@ -146,6 +150,11 @@ async fn status(State(state): State<AlertmanagerState>) -> Json<Status> {
         config: OriginalConfig { original: original_config(&state.routes()) },
         uptime: state.started,
     })
+}
+
+/// The version, where Karma reads it.
+async fn build_info() -> String {
+    format!("# TYPE alertmanager_build_info gauge\nalertmanager_build_info{{version=\"{API_OF}\"}} 1\n")
 }
 
 /// A receiver in this API.

@@ -233,6 +233,11 @@ pub enum SilenceError {
     TooMany,
 }
 
+/// Whether a matcher asks for a value that may be missing. As in Alertmanager one that excludes a value does not.
+fn is_empty(matcher: &Matcher) -> bool {
+    matches!(matcher.operator(), Operator::Equal | Operator::Matches) && matcher.is_match("")
+}
+
 impl SilenceRequest {
     fn check(&self, now: Timestamp) -> Result<(), SilenceError> {
         let length = |matcher: &Matcher| matcher.name().len() + matcher.value().len();
@@ -241,7 +246,7 @@ impl SilenceRequest {
             Err(SilenceError::NoMatcher)
         } else if self.matchers.len() > MAX_MATCHERS || length > MAX_MATCHERS_BYTES {
             Err(SilenceError::LongMatchers)
-        } else if self.matchers.iter().all(|matcher| matcher.is_match("")) {
+        } else if self.matchers.iter().all(is_empty) {
             Err(SilenceError::MatchesEmpty)
         } else if !is_author(&self.author) {
             Err(SilenceError::BadAuthor)

@@ -109,11 +109,12 @@ async fn amtool_queries_alerts_and_adds_changes_queries_and_expires_silences() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn amtool_draws_the_routes_and_tries_them() {
-    let world = World::new(OPTIONS, &[]).await;
+    let world = three_offline().await;
     let routes = r#"routes = [
         { matchers = ['site="north"', 'unit=~"pump-.*"'], receivers = ["mail"], group_by = ["site"], routes = [
             { matchers = ["cause=never_seen"], receivers = [] },
         ] },
+        { matchers = ["unit=unit-000"], receivers = [] },
         { matchers = ['kind="gate"'], continue = true, receivers = ["hook"] },
         { matchers = ['site!=""'], receivers = ["mail"] },
     ] }"#;
@@ -128,6 +129,7 @@ async fn amtool_draws_the_routes_and_tries_them() {
 └── default-route  receiver: hook+mail
     ├── {site="north",unit=~"pump-.*"}  receiver: mail
     │   └── {cause="never_seen"}  receiver: none
+    ├── {unit="unit-000"}  receiver: none
     ├── {kind="gate"}  continue: true  receiver: hook
     └── {site!=""}  receiver: mail"#;
     // Some of amtool's spaces are no ordinary ones.
@@ -140,6 +142,16 @@ async fn amtool_draws_the_routes_and_tries_them() {
     ] {
         assert_eq!(answer(&world, &[&["config", "routes", "test"], labels].concat()), expected, "{labels:?}");
     }
+    // Clients that read only groups show what nobody is notified of, too.
+    let (_, groups) = ask(&world, Method::GET, "/alertmanager/api/v2/alerts/groups", None).await;
+    let of =
+        groups.as_array().unwrap().iter().map(|one| (&one["receiver"]["name"], units_in(&one["alerts"])));
+    let rest = || vec!["unit-001", "unit-002"];
+    let expected = [(json!("hook"), rest()), (json!("mail"), rest()), (json!("none"), vec!["unit-000"])];
+    assert_eq!(
+        of.collect::<Vec<_>>(),
+        expected.iter().map(|(name, units)| (name, units.clone())).collect::<Vec<_>>()
+    );
 }
 
 async fn ask(world: &World, method: Method, path: &str, body: Option<Value>) -> (u16, Value) {
@@ -166,6 +178,8 @@ async fn grafana_checks_its_data_source_shows_groups_and_makes_silences() {
     for field in ["cluster", "versionInfo", "config", "uptime"] {
         assert!(!page[field].is_null(), "{page}");
     }
+    let metrics = CLIENT.get(world.url("/alertmanager/metrics")).send().await.unwrap().text().await.unwrap();
+    assert!(metrics.contains("alertmanager_build_info{version=\"0."), "{metrics}");
     let (_, receivers) = get("/alertmanager/api/v2/receivers").await;
     assert_eq!(receivers, json!([{ "name": "hook" }, { "name": "mail" }]));
 

@@ -18,7 +18,7 @@ const ENDS_AFTER: Duration = Duration::from_secs(300);
 #[derive(Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Alert {
-    labels: Labels,
+    pub labels: Labels,
     annotations: Labels,
     pub receivers: Vec<Receiver>,
     starts_at: Timestamp,

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::alert::{Alert, Suppressed};
 use super::filter::AlertFilter;
-use super::{AlertmanagerState, Receiver, list};
+use super::{AlertmanagerState, NOBODY, Receiver, list};
 use crate::clock::Timestamp;
 use crate::fleet::{Flapping, Inhibitions};
 use crate::http::AlertRoutes;
@@ -79,7 +79,9 @@ pub(super) async fn groups(State(state): State<AlertmanagerState>, uri: Uri) -> 
         let Some(suppressed) = filter.suppressed(record, &routes, &open) else { continue };
         let all = receivers_of(&routes, record);
         for taken in routes.routes.of(record) {
-            for name in taken.route.receivers.iter().filter(|name| filter.takes_receiver(name)) {
+            let nobody = taken.route.receivers.is_empty().then(|| NOBODY.to_owned());
+            let names = taken.route.receivers.iter().chain(&nobody);
+            for name in names.filter(|name| filter.takes_receiver(name)) {
                 let alert = Alert::of(record, all.clone(), suppressed.clone(), base.as_deref(), now)
                     .with_episode(open.episodes.get(&record.id.unit));
                 let key = (taken.route.shared(record), name.clone(), taken.id);
@@ -87,10 +89,9 @@ pub(super) async fn groups(State(state): State<AlertmanagerState>, uri: Uri) -> 
             }
         }
     }
-    let group = |((labels, name, _), alerts): ((Labels, String, &str), Vec<Alert>)| AlertGroup {
-        labels,
-        receiver: Receiver { name },
-        alerts,
+    let group = |((labels, name, _), mut alerts): ((Labels, String, &str), Vec<Alert>)| {
+        alerts.sort_by(|a, b| a.labels.cmp(&b.labels));
+        AlertGroup { labels, receiver: Receiver { name }, alerts }
     };
     let mut groups: Vec<AlertGroup> = groups.into_iter().map(group).collect();
     if let Some(alert) = filter.mass_offline(&routes, &open, base.as_deref()) {

@@ -7,11 +7,9 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
+use super::NOBODY;
 use crate::http::AlertRoutes;
 use crate::routing::{Matcher, Route};
-
-/// The receiver of a route that has none. Alertmanager demands one of the root.
-const NONE: &str = "none";
 
 /// YAML, of which JSON is a part.
 pub(super) fn original_config(AlertRoutes { routes, receivers, .. }: &AlertRoutes) -> String {
@@ -42,5 +40,5 @@ fn as_json(route: &Route) -> Value {
 }
 
 fn receiver(route: &Route) -> String {
-    if route.receivers.is_empty() { NONE.to_owned() } else { route.receivers.join("+") }
+    if route.receivers.is_empty() { NOBODY.to_owned() } else { route.receivers.join("+") }
 }

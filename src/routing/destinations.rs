@@ -285,8 +285,21 @@ impl Destinations {
         if is_lost {
             return Arc::new(Destination { pace, ..(*self.root).clone() });
         }
+        if let Some(heir) = self.heir(&receivers) {
+            let pace = Pace { is_shared: pace.is_shared, ..heir.pace };
+            return Arc::new(Destination { pace, ..(**heir).clone() });
+        }
         // Its receivers are notified of the returns of what they know, and it escalates nothing.
         Arc::new(Destination::new(receivers, Pace { looks_after: None, ..pace.with_returns() }))
+    }
+
+    /// The destination of a route that is gone, whose matchers may have been edited: that of the routes with its
+    /// receivers, if they all notify alike. `None`: it is not known which of them it is now.
+    fn heir(&self, receivers: &[String]) -> Option<&Arc<Destination>> {
+        let alike = |one: &Destination| (Pace { is_shared: true, ..one.pace }, one.again.clone());
+        let mut heirs = self.routes.values().chain([&self.root]).filter(|one| one.receivers == receivers);
+        let heir = heirs.next()?;
+        heirs.all(|other| alike(other) == alike(heir)).then_some(heir)
     }
 
     /// Whether a route reminds its receivers, or notifies others.
@@ -298,5 +311,44 @@ impl Destinations {
     /// silences that they were notified of.
     pub fn others<'a>(&'a self, destination: &Destination) -> Vec<&'a String> {
         self.receivers.iter().filter(|name| !destination.receivers.contains(name)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn destination(receiver: &str, wait: u64, repeat: Option<u64>) -> Destination {
+        let pace = Pace::new(Duration::from_secs(wait), Duration::from_secs(300));
+        let again = FollowUps { repeat: repeat.map(Duration::from_secs), escalate: Vec::new() };
+        Destination::new(vec![receiver.to_owned()], pace).with(again)
+    }
+
+    #[test]
+    fn a_group_whose_route_is_gone_goes_on_as_with_those_of_its_receivers_if_these_are_alike() {
+        let with = |routes: &[(&str, Destination)]| {
+            let routes = routes.iter().map(|(id, route)| ((*id).to_owned(), route.clone())).collect();
+            let all = ["hook", "mail", "other"].map(str::to_owned).to_vec();
+            Destinations::new(destination("other", 7, None), Vec::new(), routes).with_receivers(all)
+        };
+        let again = |destinations: &Destinations, key: &str| {
+            let found = destinations.of(key);
+            (
+                found.receivers.join(" "),
+                found.pace.wait.as_secs(),
+                found.again.repeat.map(|after| after.as_secs()),
+            )
+        };
+        let (key, hook) = ("hook.0/kind=a", || destination("hook", 1, Some(60)));
+        let alone = with(&[("hook.1", hook()), ("mail.2", destination("mail", 2, None))]);
+        assert_eq!(again(&alone, key), ("hook".to_owned(), 1, Some(60)));
+        assert!(alone.of(key).pace.is_shared && !alone.of("hook.0/unit=a").pace.is_shared, "its key says it");
+        let alike = with(&[("hook.1", hook()), ("hook.2", hook())]);
+        assert_eq!(again(&alike, key), ("hook".to_owned(), 1, Some(60)));
+        for other in [destination("hook", 1, None), destination("hook", 2, Some(60))] {
+            let differing = with(&[("hook.1", hook()), ("hook.2", other)]);
+            assert_eq!(again(&differing, key), ("hook".to_owned(), 7, None));
+        }
+        assert_eq!(again(&alone, "gone.0/kind=a"), ("other".to_owned(), 7, None), "that of the root");
     }
 }

@@ -121,7 +121,7 @@ impl Reader<'_> {
         if self.rest.peek() != Some(&'{') {
             return;
         }
-        while let Some(next) = self.rest.next() {
+        for next in self.rest.by_ref() {
             if !(is_opposite && next == '^') {
                 self.text.push(next);
             }

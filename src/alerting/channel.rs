@@ -164,6 +164,11 @@ pub trait Channel: Send + Sync {
     /// The text that [`Channel::send`] sends, for an operator.
     fn render(&self, delivery: &Delivery) -> Result<String, String>;
 
+    /// What comes before that text and is of the operator's making: method, origin and headers. Without secrets.
+    fn render_head(&self, _delivery: &Delivery) -> Result<Option<String>, String> {
+        Ok(None)
+    }
+
     /// How often the receiver has to be told again of open records; `None`: it remembers.
     fn resend_every(&self) -> Option<Duration> {
         None

@@ -60,9 +60,14 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         bail!("there is no receiver {name:?} in the configuration; see [[receiver]]");
     };
     for one in Example::ALL.into_iter().filter(|one| example.is_none_or(|name| *one == name)) {
-        let text = alerting::render(receiver, one).map_err(|error| anyhow!("receiver {name}: {error}"))?;
+        let rendered = alerting::render(receiver, one);
+        let (head, text) = rendered.map_err(|error| anyhow!("receiver {name}: {error}"))?;
         if example.is_none() {
             println!("--- {}", one.as_str());
+        }
+        // Apart from the text, which a program may read.
+        if let Some(head) = head {
+            eprintln!("{}", shown(&head));
         }
         println!("{}", shown(&text));
     }

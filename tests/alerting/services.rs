@@ -99,7 +99,7 @@ async fn no_secret_is_in_an_error_or_in_what_is_rendered() {
         assert!(failure.to_string().contains("400"), "{kind}: {failure}");
         assert!(!failure.to_string().contains(KEY), "{kind}: {failure}");
         assert!(!format!("{receiver:?}").contains(KEY), "{kind}");
-        let text = render(&receiver, Example::Storm).unwrap();
+        let (_, text) = render(&receiver, Example::Storm).unwrap();
         assert!(!text.contains(KEY) && !text.is_empty(), "{kind}: {text}");
         let uses_it = |request: &Received| {
             let whole =

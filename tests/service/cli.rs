@@ -139,6 +139,29 @@ fn every_example_of_a_notification_can_be_rendered_by_its_name() {
 }
 
 #[test]
+fn the_method_and_the_headers_of_a_template_are_shown_beside_its_text_and_without_secrets() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = r#"
+        [[receiver]]
+        name = "sms"
+        type = "webhook"
+        format = "template"
+        method = "PUT"
+        url = "https://sms.example.org/a-path-that-may-be-secret"
+        headers = { x-key = "s3cret-s3cret", x-priority = "{% if status == 'firing' %}high{% else %}low{% endif %}" }
+        body = '{"text": {{ title | tojson }}}'
+    "#;
+    std::fs::write(dir.path().join("rollcall.toml"), config).unwrap();
+    for (example, priority) in [("offline", "high"), ("recovery", "low")] {
+        let arguments = ["template", "render", "--receiver", "sms", "--example", example];
+        let output = rollcall(dir.path(), &arguments, &[]);
+        let head = format!("PUT https://sms.example.org\nx-key: ***\nx-priority: {priority}\n");
+        assert_eq!(text(&output.stderr), head, "{example}");
+        assert!(text(&output.stdout).starts_with("{\"text\": "), "{example}: {}", text(&output.stdout));
+    }
+}
+
+#[test]
 fn check_warns_of_an_address_that_is_in_use_and_of_a_directory_that_cannot_be_made() {
     let dir = tempfile::tempdir().unwrap();
     let (used, free) = (TcpListener::bind("127.0.0.1:0").unwrap(), free_port().unwrap());

@@ -87,6 +87,11 @@ impl HttpTarget {
         &self.address
     }
 
+    /// A text without the secrets of the receiver.
+    pub fn hide(&self, text: &str) -> String {
+        self.secrets.hide(text)
+    }
+
     /// The part of the address that errors show.
     pub fn origin(&self) -> &str {
         &self.origin

@@ -35,9 +35,10 @@ pub async fn probe(receiver: &ReceiverConfig) -> Result<(), Failure> {
     within(receiver.timeout, channel.probe()).await
 }
 
-/// What the receiver is sent for an example.
-pub fn render(receiver: &ReceiverConfig, example: Example) -> Result<String, String> {
-    open(receiver)?.render(&example.delivery(&receiver.name))
+/// What the receiver is sent for an example: the text, and what an operator made of the head before it.
+pub fn render(receiver: &ReceiverConfig, example: Example) -> Result<(Option<String>, String), String> {
+    let (channel, delivery) = (open(receiver)?, example.delivery(&receiver.name));
+    Ok((channel.render_head(&delivery)?, channel.render(&delivery)?))
 }
 
 /// Sends the receiver a notification that is plainly marked as a test.

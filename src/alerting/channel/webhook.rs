@@ -237,6 +237,17 @@ impl Channel for Webhook {
     fn render(&self, delivery: &Delivery) -> Result<String, String> {
         self.request(&Message::new(delivery)).map(|(_, body)| body)
     }
+
+    fn render_head(&self, delivery: &Delivery) -> Result<Option<String>, String> {
+        if self.headers.is_empty() && self.method == Method::POST {
+            return Ok(None);
+        }
+        let (headers, _) = self.request(&Message::new(delivery))?;
+        let own = self.headers.iter().filter_map(|name| Some((name, headers.get(name)?)));
+        let own = own.map(|(name, value)| format!("{name}: {}", String::from_utf8_lossy(value.as_bytes())));
+        let lines = [format!("{} {}", self.method, self.target.origin())].into_iter().chain(own);
+        Ok(Some(self.target.hide(&lines.collect::<Vec<String>>().join("\n"))))
+    }
 }
 
 /// The names of the headers, whose values are templates.

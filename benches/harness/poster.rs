@@ -85,6 +85,7 @@ fn delivery(number: u32, clock: &Clock) -> Delivery {
         situation: Default::default(),
         meant_for: None,
         of_group: None,
+        again_at: None,
         attempt: 1,
     }
 }

@@ -63,14 +63,13 @@ impl Deliver {
         self.leave_or_give_up(in_flight, delivery);
     }
 
-    /// Leaves a delivery that is leased to the engine. One that is too old is given up, unless it is new here, as one
-    /// that an operator delivers again, and a probe is due or under way: that shows whether the receiver takes it.
+    /// Leaves a delivery that is leased to the engine. One that is too old is given up, unless it is new here and a probe
+    /// is due or under way, which shows whether the receiver takes it.
     pub(super) fn leave_or_give_up(&self, in_flight: &mut InFlight, delivery: Arc<Delivery>) {
         let now = self.clock.now();
-        let age = now.since(delivery.sealed_at);
+        let age = now.since(delivery.tried_since());
         let is_probed = in_flight.begun > 0 || in_flight.breaker.admits(now);
-        let is_young = age < self.receiver.retry.give_up_after;
-        if is_young || delivery.attempt <= 1 && is_probed {
+        if age < self.receiver.retry.give_up_after || delivery.attempt <= 1 && is_probed {
             in_flight.unrecorded.push(Ended { delivery, end: End::RetryAt(now), attempt: None });
             return;
         }

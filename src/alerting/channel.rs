@@ -189,6 +189,12 @@ pub trait Channel: Send + Sync {
         Ok(())
     }
 
+    /// The same in an instance that does not tell of open records: what a part of the receiver has missed of the
+    /// notifications that this instance made.
+    async fn resend_missed(&self, _now: Timestamp) -> Result<(), Failure> {
+        Ok(())
+    }
+
     /// Gives it the deliveries that wait: a message to one of its recipients comes behind others that wait for that
     /// one.
     fn keep_order(&self, _records: Arc<dyn DeliveryRecords>) {}

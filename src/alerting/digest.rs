@@ -82,6 +82,7 @@ pub(super) fn merged(
         situation,
         meant_for: same_origin.and_then(|first| first.meant_for.clone()),
         of_group: None,
+        again_at: None,
         attempt,
     }
 }

@@ -223,9 +223,8 @@ pub async fn run(
     let mut buffers = HashMap::with_capacity(config.receivers.len());
     let notified_after_others = resend::notified_after_others(&config);
     let routes = Routes::new(config.route);
-    let destinations =
-        routes.destinations(config.receivers.iter().map(|receiver| receiver.name.clone()).collect());
-    let destinations = destinations.with_archive(config.archive_after);
+    let names = config.receivers.iter().map(|receiver| receiver.name.clone());
+    let destinations = routes.destinations(names.collect()).with_archive(config.archive_after);
     let holds = Holds {
         inhibitions: Arc::new(Inhibitions::new(stores.shared.clone(), config.inhibition, telemetry.clone())),
         breaker: Arc::new(MassBreaker::new(
@@ -284,10 +283,11 @@ pub async fn run(
                 ownership: ownership.clone(),
                 partitions: (0..stores.alerts.partitions()).collect(),
                 clock: clock.clone(),
+                telemetry: telemetry.clone(),
                 stop: stop.clone(),
             };
-            let named = format!("sending open records to {name} again");
-            loops.push(resend.run().map(move |ended| (named, ended)).boxed());
+            let task = format!("sending open records to {name} again");
+            loops.push(resend.run().map(move |ended| (task, ended)).boxed());
         }
         let deliver = Deliver {
             receiver,
@@ -441,9 +441,9 @@ pub fn check(config: &Config) -> Vec<String> {
     for name in config.route.named_receivers().iter().filter(|name| !names.contains(name.as_str())) {
         wrong.push(format!("route: there is no receiver {name}; add a [[receiver]] of that name"));
     }
-    let groups =
-        |name: &&String| !matches!(name.as_str(), "kind" | "unit" | EVERY_LABEL) && !is_label_name(name);
-    for name in config.route.all().into_iter().flat_map(|route| &route.group_by).filter(groups) {
+    let is_label = |name: &str| matches!(name, "kind" | "unit" | EVERY_LABEL) || is_label_name(name);
+    let group_by = config.route.all().into_iter().flat_map(|route| &route.group_by);
+    for name in group_by.filter(|name| !is_label(name)) {
         wrong.push(format!("route: group_by holds {name:?}; write kind, unit or names of labels"));
     }
     wrong

@@ -39,9 +39,9 @@ pub(super) fn outcome_of(
         Err(Failure::TooLarge { why }) => (why, retry.backoff().wait(delivery.attempt, jitter)),
         Err(Failure::Partial { why, wait, .. }) => (why, retry.first.max(retry.asked(*wait))),
     };
-    let last = delivery.sealed_at + retry.give_up_after;
+    let last = delivery.tried_since() + retry.give_up_after;
     if now >= last {
-        let age = now.since(delivery.sealed_at);
+        let age = now.since(delivery.tried_since());
         return End::DeadLetter(format!("given up after {age:?}: {why}"));
     }
     End::RetryAt((now + wait).min(last))

@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::Config;
-use super::channel::{Channel, LastingBlindness, OpenRecords, within};
+use super::channel::{Channel, Failure, LastingBlindness, OpenRecords, within};
 use super::holds::Holds;
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Flapping, Ownership, Silences};
@@ -27,6 +27,7 @@ use crate::presence::{OfflineRecord, RecordId};
 use crate::routing::alert_silence::has_always_covered;
 use crate::routing::{AlertSilence, Inhibitors, MatchedRoute, Routes};
 use crate::store::{GroupStore, OpenPages, Queries, Result};
+use crate::telemetry::Telemetry;
 
 /// The partition whose owner resends.
 const FIRST: u16 = 0;
@@ -58,6 +59,7 @@ pub struct Resend {
     /// All of them.
     pub partitions: Vec<u16>,
     pub clock: Clock,
+    pub telemetry: Arc<Telemetry>,
     pub stop: CancellationToken,
 }
 
@@ -106,11 +108,13 @@ impl Resend {
         let mut known = KnownOpen::new(&*self.queries);
         loop {
             let round = async {
-                if self.ownership.owns(FIRST) {
-                    self.round(&mut known, &mut is_failing).await;
+                let resent = if self.ownership.owns(FIRST) {
+                    self.round(&mut known).await
                 } else {
                     known = KnownOpen::new(&*self.queries);
-                }
+                    within(self.timeout, self.channel.resend_missed(self.clock.now())).await
+                };
+                self.note(resent, &mut is_failing);
                 tokio::time::sleep(self.every).await;
             };
             if self.stop.run_until_cancelled(round).await.is_none() {
@@ -119,7 +123,7 @@ impl Resend {
         }
     }
 
-    async fn round<'a>(&'a self, known: &mut KnownOpen<'a>, is_failing: &mut bool) {
+    async fn round<'a>(&'a self, known: &mut KnownOpen<'a>) -> std::result::Result<(), Failure> {
         let now = self.clock.now();
         // The loops that need the engine report that it is away.
         let open = match self.open(known, now).await {
@@ -128,11 +132,18 @@ impl Resend {
         };
         let mut blind = self.blindness.as_ref().map(|lasting| lasting.borrow().clone()).unwrap_or_default();
         blind.extend(self.trip.as_ref().and_then(|trip| trip.borrow().clone()));
-        match within(self.timeout, self.channel.resend(open, &blind, now)).await {
-            Ok(()) => *is_failing = false,
+        within(self.timeout, self.channel.resend(open, &blind, now)).await
+    }
+
+    fn note(&self, resent: std::result::Result<(), Failure>, is_failing: &mut bool) {
+        let receiver = &self.receiver;
+        match resent {
+            Ok(()) => {
+                *is_failing = false;
+                self.telemetry.unreached(receiver, self.channel.unreached().as_deref());
+            }
             Err(why) => {
                 if !std::mem::replace(is_failing, true) {
-                    let receiver = &self.receiver;
                     tracing::warn!(receiver, "open records were not sent again: {why}");
                 }
             }

@@ -18,7 +18,7 @@ impl Notification {
     /// The notification of a delivery, for one more delivery of the same.
     pub fn again(delivery: &Delivery) -> Notification {
         let Delivery { group, sealed_at, offline, online, blind, timers, .. } = delivery.clone();
-        let Delivery { reminder, situation, meant_for, of_group, .. } = delivery.clone();
+        let Delivery { reminder, situation, meant_for, of_group, again_at, .. } = delivery.clone();
         Notification {
             group,
             sealed_at,
@@ -35,6 +35,7 @@ impl Notification {
             incident: situation.is_judged.then(|| situation.incident.into_iter().collect()),
             meant_for,
             of_group,
+            again: again_at.map(Timestamp::as_millis),
         }
     }
 

@@ -53,6 +53,9 @@ pub struct Delivery {
     /// The key of the group that it tells of, if it waits in a lane of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of_group: Option<String>,
+    /// When an operator had it delivered again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub again_at: Option<Timestamp>,
     /// The number of this attempt, from 1.
     pub attempt: u32,
 }
@@ -97,6 +100,7 @@ impl Delivery {
             situation: GroupContext::default(),
             meant_for: None,
             of_group: None,
+            again_at: None,
             attempt: 1,
         }
     }
@@ -104,6 +108,11 @@ impl Delivery {
     /// The key of the group that it tells of; that of [`Delivery::group`] names its lane.
     pub fn group_key(&self) -> &str {
         self.of_group.as_deref().unwrap_or(&self.group.key)
+    }
+
+    /// Since when it is tried: one that an operator has delivered again has all its time once more.
+    pub fn tried_since(&self) -> Timestamp {
+        self.again_at.unwrap_or(self.sealed_at)
     }
 
     /// Whether it tells a pager that an operator takes care of a silence.

@@ -216,6 +216,9 @@ pub(super) struct Notification {
     /// The key of the group that it tells of, if it waits in a lane of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of_group: Option<String>,
+    /// When an operator had it delivered again (ms).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub again: Option<i64>,
 }
 
 impl Notification {
@@ -237,6 +240,7 @@ impl Notification {
             incident: None,
             meant_for: None,
             of_group: None,
+            again: None,
         }
     }
 
@@ -279,6 +283,7 @@ impl Notification {
             },
             meant_for: self.meant_for,
             of_group: self.of_group,
+            again_at: self.again.map(Timestamp::from_millis),
             attempt,
         }
     }

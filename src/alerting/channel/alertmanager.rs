@@ -7,9 +7,9 @@
 //! each one gets all of them. A notification has arrived when one server has taken it; the others get it with the next
 //! resend, also the end of an alert, and are named meanwhile.
 //!
-//! A server that does not answer takes nothing from the others: once one has taken the alerts, the rest have until the
-//! next resend is due. One that was too slow gets only resends for a while, and [`SLOW_FOR`] for each. Else the alerts at
-//! the servers that answer would end while the next resend waits for the one that does not.
+//! A server that does not answer, or that is slow, takes nothing from the others. Once one of them has taken the alerts
+//! of a notification, the rest have [`SLOW_AFTER`]. One that took longer gets only resends until it is faster: a resend
+//! waits longer for it, though not longer than until the next resend is due, or the alerts of the others would end.
 //!
 //! # Alerts that end between two resends
 //! A return may be notified by another instance, or while the open records are being read, and then the resend revives
@@ -21,6 +21,7 @@
 //! lately.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -68,8 +69,10 @@ pub struct AlertmanagerConfig {
     pub max_alerts: usize,
 }
 
-/// How long a server that was too slow the last time may take longer than another one.
-const SLOW_FOR: Duration = Duration::from_secs(1);
+/// A server that takes so much longer than another one is slow.
+const SLOW_AFTER: Duration = Duration::from_secs(1);
+/// A slow server is tried with notifications again after so many resends, at the latest.
+const SLOW_FOR: u32 = 3;
 
 pub struct Alertmanager {
     receiver: String,
@@ -100,7 +103,7 @@ enum Why {
 
 struct Server {
     target: HttpTarget,
-    /// Until when it gets only resends, because it did not answer in time; in ms since 1970.
+    /// Until when it gets only resends, because it was slow; in ms since 1970.
     slow_until: AtomicI64,
 }
 
@@ -194,6 +197,7 @@ impl Alertmanager {
     async fn post(&self, alerts: Vec<PostedAlert>, why: Why, now: Timestamp) -> Result<(), Failure> {
         let missed = self.missed().beside(&alerts, now);
         if alerts.is_empty() && missed.iter().all(Vec::is_empty) {
+            *self.refused() = None;
             return Ok(());
         }
         let is_taken = CancellationToken::new();
@@ -203,7 +207,7 @@ impl Alertmanager {
             match alerts.is_empty() {
                 true => Ok(()),
                 false if leaves_slow && server.is_slow(now) => Err(server.left()),
-                false => self.post_to(server, &alerts, &is_taken, now).await,
+                false => self.post_to(server, &alerts, why, &is_taken, now).await,
             }
         });
         let results = join_all(posts).await;
@@ -235,6 +239,7 @@ impl Alertmanager {
         &self,
         server: &Server,
         alerts: &[&PostedAlert],
+        why: Why,
         is_taken: &CancellationToken,
         now: Timestamp,
     ) -> Result<(), Failure> {
@@ -244,19 +249,28 @@ impl Alertmanager {
         headers.extend(self.authorization.clone().map(|value| (AUTHORIZATION, value)));
         let target = &server.target;
         let request = Request { method: Method::POST, address: target.address().clone(), headers, body };
-        let after_others = if server.is_slow(now) { SLOW_FOR } else { self.resend }.min(self.timeout);
-        let too_late = async {
+        let mut send = pin!(tokio::time::timeout(self.timeout, target.send(request, now)));
+        let after_others = async |wait| {
             is_taken.cancelled().await;
-            tokio::time::sleep(after_others).await;
+            tokio::time::sleep(wait).await;
         };
-        let (answer, waited) = tokio::select! {
-            answer = tokio::time::timeout(self.timeout, target.send(request, now)) => (answer.ok(), self.timeout),
-            () = too_late => (None, after_others),
+        let prompt = tokio::select! {
+            answer = &mut send => Some(answer),
+            () = after_others(SLOW_AFTER) => None,
         };
-        let slow_until = if answer.is_none() { now + waited + self.resend } else { Timestamp::ZERO };
+        let is_slow = !matches!(prompt, Some(Ok(_)));
+        let slow_until = if is_slow { now + self.timeout + SLOW_FOR * self.resend } else { Timestamp::ZERO };
         server.slow_until.store(slow_until.as_millis(), Ordering::Relaxed);
-        let why = || format!("{}: no answer within {waited:?}", target.origin());
-        answer.unwrap_or_else(|| Err(Failure::temporary(why())))?;
+        let answer = match prompt {
+            Some(answer) => answer.ok(),
+            None if why == Why::Notification => None,
+            None => tokio::select! {
+                answer = send => answer.ok(),
+                () = tokio::time::sleep(self.resend.saturating_sub(SLOW_AFTER)) => None,
+            },
+        };
+        let origin = target.origin();
+        answer.unwrap_or_else(|| Err(Failure::temporary(format!("{origin}: no answer in time"))))?;
         is_taken.cancel();
         Ok(())
     }
@@ -370,6 +384,10 @@ impl Channel for Alertmanager {
 
     fn resend_every(&self) -> Option<Duration> {
         Some(self.resend)
+    }
+
+    async fn resend_missed(&self, now: Timestamp) -> Result<(), Failure> {
+        self.post(Vec::new(), Why::Resend, now).await
     }
 
     fn most_resent(&self) -> usize {

@@ -36,6 +36,7 @@ impl Deliveries {
             situation: attempt.situation.clone(),
             meant_for: attempt.meant_for.clone(),
             of_group: None,
+            again_at: None,
             attempt: 0,
         }))
     }

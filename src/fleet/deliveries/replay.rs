@@ -115,7 +115,8 @@ impl Deliveries {
     async fn queue(&self, all: &[Again], now: Timestamp) -> Result<usize> {
         let mut count = 0;
         for Again { delivery, is_letter } in all {
-            count += usize::from(self.records.replay(delivery, now).await?);
+            let again = Delivery { again_at: Some(now), ..delivery.clone() };
+            count += usize::from(self.records.replay(&again, now).await?);
             // Returns that are notified from now on come behind it by themselves.
             if *is_letter {
                 let returns = self.returns_after(delivery, now).await?;

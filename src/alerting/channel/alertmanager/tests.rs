@@ -180,6 +180,25 @@ async fn nothing_waits_for_a_server_that_does_not_answer_while_another_one_does(
 }
 
 #[tokio::test]
+async fn an_instance_that_does_not_resend_tells_a_server_of_the_ends_that_it_missed() {
+    let (one, two) = (sink().await, sink().await);
+    let channel = channel(&[&one, &two], 100, RESEND);
+    let a = silent("a", START);
+    channel.send(&delivery(vec![a.clone()], vec![]), START).await.unwrap();
+    two.answer_with([Answer::Status(503)]);
+    let moment = START + SECOND;
+    channel.send(&delivery(vec![], vec![back(&a, moment)]), moment).await.unwrap();
+    assert!(channel.unreached().is_some());
+    for _ in 0..2 {
+        channel.resend_missed(moment).await.unwrap();
+        assert_eq!(channel.unreached(), None);
+    }
+    let both = [named(&[("a", START + 4 * RESEND)]), named(&[("a", moment)])];
+    assert_eq!(posted(&one), both);
+    assert_eq!(posted(&two), [both.to_vec(), vec![both[1].clone()]].concat(), "once");
+}
+
+#[tokio::test]
 async fn a_server_that_does_not_answer_takes_nothing_from_the_others() {
     let (sink, silent_one) = (sink().await, sink().await);
     silent_one.answer_with([Answer::Hang]);

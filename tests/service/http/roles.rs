@@ -68,6 +68,7 @@ pub(super) const ROUTES: &[(&str, &str, MinimumSince)] = &[
     ("get", "/api/v1/instances", Viewer),
     ("get", "/api/v1/receivers", Viewer),
     ("get", "/api/v1/audit", Viewer),
+    ("get", "/alertmanager/metrics", Viewer),
     ("get", "/alertmanager/api/v2/status", Viewer),
     ("get", "/alertmanager/api/v2/receivers", Viewer),
     ("get", "/alertmanager/api/v2/alerts", Viewer),

@@ -207,6 +207,7 @@ mod tests {
     use regex::Regex;
 
     use super::*;
+    use crate::routing::{Matcher, Operator};
 
     #[test]
     fn an_expression_matches_what_it_matches_in_alertmanager() {
@@ -258,6 +259,12 @@ mod tests {
                 assert!(!compiled.is_match(value), "{expression} ({read}): {value}");
             }
         }
+    }
+
+    #[test]
+    fn matchers_read_their_expressions_so() {
+        let matcher = Matcher::new("site".to_owned(), Operator::Matches, r"\w+".to_owned()).unwrap();
+        assert!(matcher.is_match("north_1") && !matcher.is_match("müll"));
     }
 
     #[test]

@@ -108,16 +108,12 @@ impl Reader<'_> {
     /// `\p{Greek}`, `\p{^Greek}`, `\x{1F600}`, and the same without braces.
     fn braced(&mut self, sign: char) {
         let is_opposite = sign != 'x' && self.is_before("{^");
-        self.text.extend([
-            '\\',
-            if is_opposite && sign == 'p' {
-                'P'
-            } else if is_opposite {
-                'p'
-            } else {
-                sign
-            },
-        ]);
+        let letter = match (is_opposite, sign) {
+            (false, _) => sign,
+            (true, 'p') => 'P',
+            (true, _) => 'p',
+        };
+        self.text.extend(['\\', letter]);
         if self.rest.peek() != Some(&'{') {
             return;
         }

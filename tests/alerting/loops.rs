@@ -477,20 +477,23 @@ async fn dead_letters_are_delivered_again_after_an_outage_that_was_longer_than_t
         }
         assert_eq!(world.replay(DeliveryState::Dead).await, 3);
         // The receiver is still down: they are tried as long as new ones.
-        let advance = async || {
-            world.advance(Duration::from_secs(60));
-            tokio::time::sleep(Duration::from_millis(50)).await;
+        let time_passes = async || {
+            world.advance(Duration::from_secs(10));
             assert_eq!(dead().await, 0);
         };
         let probed = sink.received().len() + 4;
-        while sink.received().len() < probed {
-            advance().await;
-        }
+        let is_probed = async || {
+            time_passes().await;
+            sink.received().len() >= probed
+        };
+        until("it is probed", is_probed).await;
         // One is a probe; the others follow as soon as it succeeds.
         sink.answer_with([]);
-        while world.metric("rollcall_notifications_total", &["hook", "delivered"]) < 3.0 {
-            advance().await;
-        }
+        let all_are_delivered = async || {
+            time_passes().await;
+            world.metric("rollcall_notifications_total", &["hook", "delivered"]) == 3.0
+        };
+        until("all are delivered", all_are_delivered).await;
         world.delivered("hook").await;
         world.dead("hook", 0).await;
         world.stop().await;

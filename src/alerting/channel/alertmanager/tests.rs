@@ -136,8 +136,8 @@ async fn a_server_that_missed_the_end_of_an_alert_is_told_with_the_next_resend_a
     assert_eq!(posted(&two), of_two, "until it has taken it");
 }
 
-#[tokio::test]
-async fn the_end_of_an_alert_that_a_server_missed_does_not_end_the_next_silence_of_the_unit() {
+/// A channel, its two servers, and when the unit `a` was back: the second server did not take that.
+async fn whose_second_server_missed_an_end() -> (Alertmanager, WebhookSink, WebhookSink, Timestamp) {
     let (one, two) = (sink().await, sink().await);
     let channel = channel(&[&one, &two], 100, RESEND);
     let a = silent("a", START);
@@ -145,6 +145,12 @@ async fn the_end_of_an_alert_that_a_server_missed_does_not_end_the_next_silence_
     two.answer_with([Answer::Status(503)]);
     let moment = START + SECOND;
     channel.send(&delivery(vec![], vec![back(&a, moment)]), moment).await.unwrap();
+    (channel, one, two, moment)
+}
+
+#[tokio::test]
+async fn the_end_of_an_alert_that_a_server_missed_does_not_end_the_next_silence_of_the_unit() {
+    let (channel, one, two, moment) = whose_second_server_missed_an_end().await;
     let again = silent("a", moment + RESEND);
     channel.resend(Some(open(&[&again])), &[], moment + RESEND).await.unwrap();
     channel.resend(Some(open(&[&again])), &[], moment + 2 * RESEND).await.unwrap();
@@ -181,13 +187,7 @@ async fn nothing_waits_for_a_server_that_does_not_answer_while_another_one_does(
 
 #[tokio::test]
 async fn an_instance_that_does_not_resend_tells_a_server_of_the_ends_that_it_missed() {
-    let (one, two) = (sink().await, sink().await);
-    let channel = channel(&[&one, &two], 100, RESEND);
-    let a = silent("a", START);
-    channel.send(&delivery(vec![a.clone()], vec![]), START).await.unwrap();
-    two.answer_with([Answer::Status(503)]);
-    let moment = START + SECOND;
-    channel.send(&delivery(vec![], vec![back(&a, moment)]), moment).await.unwrap();
+    let (channel, one, two, moment) = whose_second_server_missed_an_end().await;
     assert!(channel.unreached().is_some());
     for _ in 0..2 {
         channel.resend_missed(moment).await.unwrap();

@@ -49,6 +49,7 @@ pub use log_limit::LogLimit;
 pub use orphans_text::{Backlog, orphans_text};
 use problems::{NOT_DELIVERED, Problems};
 pub use problems::{NOT_HEARING, Problem, Severity};
+pub use receivers::Unreached;
 pub use removed_kinds_text::removed_kinds_text;
 use sampler::Sampler;
 use series::Series;

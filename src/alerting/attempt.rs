@@ -181,7 +181,7 @@ impl Deliver {
         let why = if has_part { "" } else { &why };
         self.telemetry.notification(&self.receiver.name, counted, took, why);
         if counted == DeliveryOutcome::Delivered {
-            self.telemetry.unreached(&self.receiver.name, self.channel.unreached().as_deref());
+            self.telemetry.unreached(&self.receiver.name, self.channel.unreached().as_ref());
         }
         Ended { delivery, end: outcome, attempt: Some(AttemptMade { at, took, answer }) }
     }

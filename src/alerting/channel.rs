@@ -16,6 +16,7 @@ use async_trait::async_trait;
 use crate::clock::Timestamp;
 use crate::presence::{Interval, OfflineRecord};
 use crate::store::{Delivery, DeliveryRecords, Group};
+use crate::telemetry::Unreached;
 
 mod alertmanager;
 mod config;
@@ -199,8 +200,8 @@ pub trait Channel: Send + Sync {
     /// one.
     fn keep_order(&self, _records: Arc<dyn DeliveryRecords>) {}
 
-    /// The recipients that the last successful attempt did not reach, and why.
-    fn unreached(&self) -> Option<String> {
+    /// What the last successful attempt did not reach.
+    fn unreached(&self) -> Option<Unreached> {
         None
     }
 }

@@ -140,7 +140,7 @@ impl Resend {
         match resent {
             Ok(()) => {
                 *is_failing = false;
-                self.telemetry.unreached(receiver, self.channel.unreached().as_deref());
+                self.telemetry.unreached(receiver, self.channel.unreached().as_ref());
             }
             Err(why) => {
                 if !std::mem::replace(is_failing, true) {

@@ -9,6 +9,9 @@ const MAX_NAME: usize = 64;
 /// The file in which Linux has the name of the machine.
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
 
+/// The file that has the names of near machines.
+const HOSTS: &str = "/etc/hosts";
+
 pub(super) fn name(instance: &Instance, problems: &mut Problems) -> String {
     if instance.name.is_empty() {
         return made_up(&host());
@@ -23,6 +26,24 @@ pub(super) fn name(instance: &Instance, problems: &mut Problems) -> String {
 /// The name of the machine; empty if it has none.
 pub(super) fn host() -> String {
     std::fs::read_to_string(HOST_NAME).unwrap_or_default().trim().to_owned()
+}
+
+/// The name of the machine with its domain, as far as the machine knows it without asking a server.
+pub(super) fn full_host() -> String {
+    full(&host(), &std::fs::read_to_string(HOSTS).unwrap_or_default())
+}
+
+/// `hosts` may name the machine with its domain: `127.0.1.1 node-1.example.org node-1`.
+fn full(host: &str, hosts: &str) -> String {
+    let of_host = |line: &&str| line.split_whitespace().skip(1).any(|name| name == host);
+    let with_domain = |line: &str| {
+        line.split_whitespace()
+            .skip(1)
+            .find(|name| name.split('.').next() == Some(host) && *name != host)
+            .map(str::to_owned)
+    };
+    let lines = hosts.lines().map(|line| line.split('#').next().unwrap_or_default());
+    lines.filter(of_host).find_map(with_domain).unwrap_or_else(|| host.to_owned())
 }
 
 /// The name of the machine, for operators, and a random number: several instances may run on one
@@ -52,6 +73,21 @@ mod tests {
         let name = made_up(&"x".repeat(300));
         assert_eq!(super::name(&Instance { name: name.clone() }, &mut problems), name);
         assert!(problems.errors.is_empty(), "a generated name is valid");
+    }
+
+    #[test]
+    fn the_name_with_its_domain_is_in_the_list_of_hosts_if_it_is_known() {
+        let hosts =
+            "# node-1.bad.org node-1\n127.0.0.1 localhost\n127.0.1.1\tnode-1.example.org node-1 # this one\n";
+        for (host, expected) in [
+            ("node-1", "node-1.example.org"),
+            ("node-2", "node-2"),
+            ("node-1.example.org", "node-1.example.org"),
+            ("localhost", "localhost"),
+            ("", ""),
+        ] {
+            assert_eq!(full(host, hosts), expected);
+        }
     }
 
     #[test]

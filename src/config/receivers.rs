@@ -9,7 +9,7 @@ use url::Url;
 
 use super::file::{Channel, File, Receiver};
 use super::problem::Problems;
-use super::{Span, breaker, http, ineffective, inhibition, routes, secrets, tls};
+use super::{Span, breaker, http, ineffective, inhibition, instance, routes, secrets, tls};
 use crate::address::BrokerAddress;
 use crate::alerting::{
     self, ChannelConfig, EmailConfig, ExecConfig, Fallback, Links, MAX_MESSAGES, MessageConfig, MqttConfig,
@@ -282,7 +282,8 @@ fn email(path: &str, one: &Receiver, base: &Path, problems: &mut Problems) -> Op
     let named = [one.ca_file.as_str(), &one.client_cert_file, &one.client_key_file];
     let tls = tls::files(path, named, unused, base, problems);
     let (smtp, from, to) = (one.smtp.clone(), one.from.clone(), one.to.clone());
-    Some(ChannelConfig::Email(EmailConfig { smtp, password, from, to, tls }))
+    let hello = instance::full_host();
+    Some(ChannelConfig::Email(EmailConfig { smtp, password, from, to, hello, tls }))
 }
 
 fn smtp(path: &str, one: &Receiver, problems: &mut Problems) {

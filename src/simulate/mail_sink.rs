@@ -45,8 +45,10 @@ pub enum Reply {
 }
 
 /// A mail that was accepted.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mail {
+    /// How the client greeted.
+    pub hello: String,
     /// The sender of the envelope.
     pub from: String,
     /// The recipients of the envelope.
@@ -182,6 +184,8 @@ struct SmtpSession {
     lines: BufStream<TcpStream>,
     sink: Arc<Shared>,
     logged_in: bool,
+    /// How the client greeted.
+    hello: String,
     /// The mail that is being handed over, and the reply to it.
     mail: Mail,
     reply: Reply,
@@ -189,9 +193,16 @@ struct SmtpSession {
 
 impl SmtpSession {
     fn new(stream: TcpStream, sink: Arc<Shared>) -> SmtpSession {
-        let mail = Mail { from: String::new(), to: Vec::new(), data: String::new() };
+        let mail = Mail::default();
         let logged_in = sink.login.is_none();
-        SmtpSession { lines: BufStream::new(stream), sink, logged_in, mail, reply: Reply::Accept }
+        SmtpSession {
+            lines: BufStream::new(stream),
+            sink,
+            logged_in,
+            hello: String::new(),
+            mail,
+            reply: Reply::Accept,
+        }
     }
 
     async fn hold(mut self) -> io::Result<()> {
@@ -201,7 +212,11 @@ impl SmtpSession {
         self.say("220 sink ready").await?;
         while let Some(line) = self.line().await? {
             let (command, rest) = line.split_once([' ', ':']).unwrap_or((&line, ""));
-            match command.to_ascii_uppercase().as_str() {
+            let command = command.to_ascii_uppercase();
+            if command == "EHLO" {
+                self.hello = rest.trim().to_owned();
+            }
+            match command.as_str() {
                 "EHLO" if self.sink.login.is_some() => self.say("250-sink\r\n250 AUTH PLAIN").await?,
                 "EHLO" | "HELO" | "NOOP" | "RSET" => self.say("250 fine").await?,
                 "AUTH" => self.log_in(rest).await?,
@@ -223,7 +238,7 @@ impl SmtpSession {
 
     async fn sender(&mut self, from: String) -> io::Result<()> {
         self.reply = self.sink.next_reply();
-        self.mail = Mail { from, to: Vec::new(), data: String::new() };
+        self.mail = Mail { hello: self.hello.clone(), from, ..Mail::default() };
         match self.reply {
             Reply::Sender(code) => self.refuse(code).await,
             _ => self.say("250 fine").await,

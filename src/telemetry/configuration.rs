@@ -1,7 +1,7 @@
 //! The configuration: when it was loaded, and the outcome of attempts to load it again.
 
 use super::Telemetry;
-use super::problems::{CONFIGURATIONS_DIFFER, NOT_DELIVERED, NOT_REACHED, Severity};
+use super::problems::{CONFIGURATIONS_DIFFER, NOT_DELIVERED, RECIPIENTS_REFUSED, SERVERS_FAILING, Severity};
 use crate::clock::Timestamp;
 
 const DIFFERENT: &str = "another instance has other kinds, routes, receivers or timers in its configuration, so it \
@@ -44,7 +44,8 @@ impl Telemetry {
     /// A receiver is not configured any more: its problems are over.
     pub fn receiver_removed(&self, receiver: &str) {
         self.problems.clear(NOT_DELIVERED, receiver);
-        self.problems.clear(NOT_REACHED, receiver);
+        self.problems.clear(RECIPIENTS_REFUSED, receiver);
+        self.problems.clear(SERVERS_FAILING, receiver);
         let _ = self.series.queue_length.remove_label_values(&[receiver]);
         let _ = self.series.dead_letters.remove_label_values(&[receiver]);
         let _ = self.series.receiver_failing.remove_label_values(&[receiver]);
@@ -57,14 +58,14 @@ mod tests {
 
     use super::*;
     use crate::clock::Clock;
-    use crate::telemetry::DeliveryOutcome;
+    use crate::telemetry::{DeliveryOutcome, Unreached};
 
     #[test]
     fn problems_and_series_of_a_receiver_end_when_it_is_removed() {
         let telemetry = Telemetry::new(&Clock::by_hand(Timestamp::ZERO));
         telemetry.receiver_configured("hook");
         telemetry.notification("hook", DeliveryOutcome::Retry, Duration::ZERO, "it is down");
-        telemetry.unreached("hook", Some("ana@example.org"));
+        telemetry.unreached("hook", Some(&Unreached::Recipients("ana@example.org".to_owned())));
         let problems =
             || telemetry.problems().iter().filter(|one| one.text.contains("receiver hook")).count();
         let failing = || {

@@ -1,15 +1,32 @@
 //! Attempts to deliver, and the queues of receivers.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::time::Duration;
 
 use super::labels::DeliveryOutcome;
 use super::problems::{
-    BROKER_DROPS, ENGINE_DOWN, ENGINE_FAILS, MQTT_DISCONNECTED, NOT_DELIVERED, NOT_REACHED, ORPHANED,
-    Severity,
+    BROKER_DROPS, ENGINE_DOWN, ENGINE_FAILS, MQTT_DISCONNECTED, NOT_DELIVERED, ORPHANED, RECIPIENTS_REFUSED,
+    SERVERS_FAILING, Severity,
 };
 use super::{Backlog, Telemetry, orphans_text};
 use crate::presence::Kind;
+
+/// What a delivered notification did not reach, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unreached {
+    /// Addresses that the mail server refuses.
+    Recipients(String),
+    /// Servers of the receiver that do not take it, while another one does.
+    Servers(String),
+}
+
+impl fmt::Display for Unreached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Unreached::Recipients(which) | Unreached::Servers(which)) = self;
+        f.write_str(which)
+    }
+}
 
 impl Telemetry {
     /// Lets a receiver's series start at zero.
@@ -53,18 +70,31 @@ impl Telemetry {
         self.series.notifications.with_label_values(&[receiver, outcome.as_str()]).inc();
     }
 
-    /// The recipients that a delivered notification did not reach; `None`: it reached all.
-    pub fn unreached(&self, receiver: &str, recipients: Option<&str>) {
-        match recipients {
-            None => drop(self.problems.clear(NOT_REACHED, receiver)),
-            Some(recipients) => {
-                let text = format!(
-                    "receiver {receiver} takes notifications, but not for all: {recipients}; correct or remove these \
-                     addresses, and try it with `rollcall send-test --receiver {receiver}`"
-                );
-                self.problems.set(NOT_REACHED, receiver, text, Severity::Warning);
+    /// What a delivered notification did not reach; `None`: it reached all.
+    pub fn unreached(&self, receiver: &str, unreached: Option<&Unreached>) {
+        let (name, other, what, advice) = match unreached {
+            None => {
+                self.problems.clear(RECIPIENTS_REFUSED, receiver);
+                self.problems.clear(SERVERS_FAILING, receiver);
+                return;
             }
-        }
+            Some(Unreached::Recipients(_)) => (
+                RECIPIENTS_REFUSED,
+                SERVERS_FAILING,
+                "not for all recipients",
+                "correct or remove these addresses",
+            ),
+            Some(Unreached::Servers(_)) => {
+                (SERVERS_FAILING, RECIPIENTS_REFUSED, "not on all of its servers", "see to these servers")
+            }
+        };
+        let which = unreached.map(Unreached::to_string).unwrap_or_default();
+        let text = format!(
+            "receiver {receiver} takes notifications, but {what}: {which}; {advice}, and try it with `rollcall send-test \
+             --receiver {receiver}`"
+        );
+        self.problems.set(name, receiver, text, Severity::Warning);
+        self.problems.clear(other, receiver);
     }
 
     /// Notifications that were not attempted, because all their transitions were over.

@@ -56,6 +56,19 @@ async fn the_state_comes_first_in_the_subject() {
 }
 
 #[tokio::test]
+async fn the_greeting_is_the_name_of_the_machine_or_an_address() {
+    for (hello, greeting) in [("node-1.example.org", "node-1.example.org"), ("", "[127.0.0.1]")] {
+        let sink = sink().await;
+        let mut receiver = mail_to(sink.url(), &[OPS]);
+        let ChannelConfig::Email(config) = &mut receiver.channel else { unreachable!("it is a mail") };
+        config.hello = hello.to_owned();
+        let channel = open(&receiver).unwrap();
+        channel.send(&delivery(vec![silent("detector:a", now())], vec![]), now()).await.unwrap();
+        assert_eq!(sink.mails()[0].hello, greeting);
+    }
+}
+
+#[tokio::test]
 async fn units_that_are_no_longer_watched_are_not_reported_as_back() {
     let closed = |id: &str| OfflineRecord {
         closed_by: Some(Closing::KindRemoved),
@@ -299,7 +312,8 @@ async fn a_recipient_refused_for_good_does_not_keep_the_mail_from_the_others() {
     let silence = delivery(vec![silent("detector:a", now())], vec![]);
     both.send(&silence, now()).await.unwrap();
     assert_eq!(sink.mails()[0].to, [BOSS]);
-    let unreached = both.unreached().expect("the error names the recipients that were not reached");
+    let unreached =
+        both.unreached().expect("the error names the recipients that were not reached").to_string();
     assert!(
         unreached.starts_with(OPS) && unreached.contains("550") && !unreached.contains(BOSS),
         "{unreached}"
@@ -319,7 +333,8 @@ async fn a_recipient_refused_for_the_moment_gets_the_mail_later_by_itself_and_th
     let put_off = || sink.reply_with([Reply::Recipient(OPS.to_owned(), 450)]);
     put_off();
     let rest = both.send(&mail(1), now()).await.unwrap().rest;
-    let unreached = both.unreached().expect("the error names the recipients that were not reached");
+    let unreached =
+        both.unreached().expect("the error names the recipients that were not reached").to_string();
     assert!(unreached.starts_with(OPS) && unreached.contains("450") && !unreached.contains(BOSS));
     put_off();
     let later = both.send(&mail(2), now()).await.unwrap().rest;

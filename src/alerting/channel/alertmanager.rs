@@ -43,6 +43,7 @@ use crate::clock::Timestamp;
 use crate::presence::{Labels, OfflineRecord, RecordId};
 use crate::routing::alert::{ALERT_NAME, BREAKER_TRIPPED, DATA_LOST_ALERT};
 use crate::store::Delivery;
+use crate::telemetry::Unreached;
 
 mod missed;
 
@@ -378,8 +379,8 @@ impl Channel for Alertmanager {
         Ok(serde_json::to_string(&posted).expect("names and times are always JSON"))
     }
 
-    fn unreached(&self) -> Option<String> {
-        self.refused().clone()
+    fn unreached(&self) -> Option<Unreached> {
+        self.refused().clone().map(Unreached::Servers)
     }
 
     fn resend_every(&self) -> Option<Duration> {

@@ -12,6 +12,7 @@
 //! delivery of its own, see `put_off.rs`. Later mails to such a recipient come behind it.
 
 use std::collections::HashSet;
+use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
@@ -34,6 +35,7 @@ use crate::alerting::put_off;
 use crate::alerting::text::plain;
 use crate::clock::Timestamp;
 use crate::store::{Delivery, DeliveryRecords};
+use crate::telemetry::Unreached;
 use crate::trust::TlsFiles;
 
 mod limited_stream;
@@ -63,6 +65,8 @@ pub struct EmailConfig {
     pub password: Option<String>,
     pub from: String,
     pub to: Vec<String>,
+    /// The name of this machine, for the greeting; empty if it has none.
+    pub hello: String,
     pub tls: TlsFiles,
 }
 
@@ -71,6 +75,7 @@ pub struct Email {
     server: Server,
     from: Mailbox,
     to: Vec<Mailbox>,
+    hello: ClientId,
     message: MessageConfig,
     idle: Mutex<Vec<(AsyncSmtpConnection, Instant)>>,
     /// Whether the server refused a mail with a table as too large: then mails have none, until the next start.
@@ -110,6 +115,7 @@ impl Email {
             server: Server::new(config)?,
             from: mailbox("from", from)?,
             to,
+            hello: hello(&config.hello),
             message: message.clone(),
             idle: Mutex::default(),
             is_small: AtomicBool::new(false),
@@ -231,7 +237,7 @@ impl Email {
                 return Ok(connection);
             }
         }
-        self.server.connect(&ClientId::Domain(self.domain().to_owned())).await
+        self.server.connect(&self.hello).await
     }
 
     async fn hand_over(
@@ -344,8 +350,16 @@ impl Channel for Email {
         let _ = self.records.set(records);
     }
 
-    fn unreached(&self) -> Option<String> {
-        self.refused().text()
+    fn unreached(&self) -> Option<Unreached> {
+        self.refused().text().map(Unreached::Recipients)
+    }
+}
+
+/// A machine without a name greets by an address (RFC 5321, 4.1.4).
+fn hello(host: &str) -> ClientId {
+    match host {
+        "" => ClientId::Ipv4(Ipv4Addr::LOCALHOST),
+        host => ClientId::Domain(host.to_owned()),
     }
 }
 

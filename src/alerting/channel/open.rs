@@ -13,6 +13,7 @@ use super::{Channel, Failure, within};
 use crate::alerting::ReceiverConfig;
 use crate::alerting::message::Example;
 use crate::clock::Timestamp;
+use crate::telemetry::Unreached;
 
 /// The channel of a receiver. The error names the option that is wrong.
 pub fn open(receiver: &ReceiverConfig) -> Result<Arc<dyn Channel>, String> {
@@ -46,8 +47,11 @@ pub async fn send_test(receiver: &ReceiverConfig, now: Timestamp) -> Result<(), 
     let channel = open(receiver).map_err(Failure::temporary)?;
     within(receiver.timeout, channel.send_test(now)).await?;
     match channel.unreached() {
-        Some(recipients) => {
-            Err(Failure::temporary(format!("it took the test, but not for all: {recipients}")))
+        Some(Unreached::Recipients(which)) => {
+            Err(Failure::temporary(format!("it took the test, but not for all recipients: {which}")))
+        }
+        Some(Unreached::Servers(which)) => {
+            Err(Failure::temporary(format!("it took the test, but not on all of its servers: {which}")))
         }
         None => Ok(()),
     }

@@ -163,6 +163,7 @@ pub fn run(line: CommandLine) -> ExitCode {
         Err(error) => return failed(&anyhow::Error::new(error).context("threads cannot be started")),
     };
     let ended = runtime.block_on(async {
+        signals::survive_file_size_limit()?;
         match line.command {
             Command::Serve(file) => serve::run(file).await,
             Command::Demo(arguments) => demo::run(arguments).await,

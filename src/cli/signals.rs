@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rustix::process::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -20,6 +21,12 @@ pub(super) enum HangUp {
     Reload(mpsc::Sender<ReloadRequest>),
     /// For a command at a terminal: the terminal is gone, so stop.
     Stop,
+}
+
+/// Makes a write beyond the limit of file sizes (`ulimit -f`) fail with an error; the system ends the process otherwise.
+pub(super) fn survive_file_size_limit() -> std::io::Result<()> {
+    // The handler stays when this is dropped, and nothing has to read from it.
+    signal(SignalKind::from_raw(Signal::XFSZ.as_raw())).map(drop)
 }
 
 /// A token that the first SIGTERM or Ctrl-C cancels; the command then stops in order.

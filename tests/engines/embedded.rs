@@ -221,6 +221,46 @@ async fn a_fleet_is_closed_to_other_users_also_one_that_was_open_to_them() {
 }
 
 #[tokio::test]
+async fn a_file_of_a_fleet_that_is_a_link_is_refused_and_what_it_leads_to_stays_as_it_is() {
+    for name in ["lock", "rollcall.db", "rollcall.db-wal", "rollcall.db-shm"] {
+        for has_fleet in [false, true] {
+            let dir = if has_fleet { fleet(1).await } else { tempfile::tempdir().unwrap() };
+            let other = dir.path().join("of another program");
+            std::fs::write(&other, "").unwrap();
+            std::fs::set_permissions(&other, Permissions::from_mode(0o666)).unwrap();
+            let file = dir.path().join(name);
+            let _ = std::fs::remove_file(&file);
+            std::os::unix::fs::symlink(&other, &file).unwrap();
+            let EngineError::Refused(why) = refusal(dir.path()).await else { panic!("{name}") };
+            assert!(why.contains(name) && why.contains("is a link"), "{why}");
+            let surveyed = survey(&config(dir.path())).await;
+            assert!(surveyed.is_err() || name == "lock" || !has_fleet, "{name}: {surveyed:?}");
+            assert_eq!((mode(&other), std::fs::read(&other).unwrap()), (0o666, Vec::new()), "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_pipe_in_the_place_of_a_file_is_refused_and_nothing_waits_for_its_other_end() {
+    for name in ["lock", "rollcall.db"] {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(Command::new("mkfifo").arg(dir.path().join(name)).status().unwrap().success());
+        let why = refusal(dir.path()).await.to_string();
+        assert!(why.contains("is not a regular file"), "{why}");
+    }
+}
+
+#[tokio::test]
+async fn the_directory_of_a_fleet_may_be_a_link() {
+    let dir = fleet(3).await;
+    let place = tempfile::tempdir().unwrap();
+    let link = place.path().join("fleet");
+    std::os::unix::fs::symlink(dir.path(), &link).unwrap();
+    drop(open(&link).await.unwrap());
+    survey(&config(&link)).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_fleet_of_another_number_of_partitions_is_refused_and_the_error_says_which() {
     let dir = fleet(1).await;
     let telemetry = Arc::new(Telemetry::new(&Clock::by_hand(BEGIN)));

@@ -11,6 +11,11 @@
 //! directory stay, for it may hold more than the fleet; if other users may enter it, that is a
 //! warning (`config/engine.rs`), and the files are closed to them anyway.
 //!
+//! # Why a link is refused
+//! Permissions would be changed, and a fleet written, wherever it leads: a link to `/dev/null` would close that device to
+//! all users of the machine. So each file here is a regular one, is opened without following a link, and its permissions
+//! are changed through the open file. The directory itself may be a link.
+//!
 //! # Why the id of the fleet stands in the lock file too
 //! A database that was removed or emptied looks like a new fleet. The lock file
 //! remembers the old one, so that Rollcall does not begin a new fleet by mistake.
@@ -19,6 +24,8 @@ use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{ErrorKind, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
 
 use super::error::{damaged, explain_file};
 use crate::store::{EngineError, Result};
@@ -39,6 +46,7 @@ impl Directory {
     /// Makes the directory where it is missing, and locks it.
     pub fn lock(path: &Path) -> Result<Directory> {
         make(path).map_err(|error| explain_file(&error, "made", path))?;
+        refuse_links(path)?;
         let file = path.join(LOCK);
         let mut lock = private().open(&file).map_err(|error| explain_file(&error, "written", &file))?;
         let text = read(&mut lock, &file)?;
@@ -115,18 +123,45 @@ fn make(path: &Path) -> std::io::Result<()> {
 }
 
 fn private() -> OpenOptions {
-    let mut options = File::options();
+    let mut options = unfollowed();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);
     options
 }
 
+/// Opens no link, and waits for no other end of a pipe.
+fn unfollowed() -> OpenOptions {
+    let mut options = File::options();
+    options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32);
+    options
+}
+
+/// Refuses a directory in which one of the files is not a regular one.
+pub(super) fn refuse_links(path: &Path) -> Result<()> {
+    for file in [LOCK, DATABASE, LOG, SHARED].map(|name| path.join(name)) {
+        let Ok(found) = std::fs::symlink_metadata(&file) else { continue };
+        if found.is_file() {
+            continue;
+        }
+        let what = if found.is_symlink() { "a link" } else { "not a regular file" };
+        let file = file.display();
+        return Err(EngineError::Refused(format!(
+            "{file} is {what}, and the embedded engine writes into files of its own only: move it away; a fleet in \
+             another directory is named by engine.path"
+        )));
+    }
+    Ok(())
+}
+
 /// Closes a file to other users, if it exists and is open to them.
-fn close(file: &Path) -> std::io::Result<()> {
-    match std::fs::metadata(file) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        Ok(found) if found.permissions().mode() & 0o077 == 0 => Ok(()),
-        Ok(_) => std::fs::set_permissions(file, Permissions::from_mode(0o600)),
-        Err(error) => Err(error),
+fn close(path: &Path) -> std::io::Result<()> {
+    let file = match unfollowed().read(true).open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        opened => opened?,
+    };
+    let found = file.metadata()?;
+    match found.is_file() && found.permissions().mode() & 0o077 != 0 {
+        true => file.set_permissions(Permissions::from_mode(0o600)),
+        false => Ok(()),
     }
 }
 

@@ -73,6 +73,7 @@ fn classes() -> TimerClasses {
 /// Timers with 40 bytes of data.
 fn timers(name: &str, count: usize, due: impl Fn(usize) -> Timestamp) -> Vec<NewTimer> {
     let timer = |n: usize| NewTimer {
+        is_span: false,
         id: format!("{name}-{n:07}").parse().expect("a valid id"),
         timer_type: timer_type(),
         due: due(n),

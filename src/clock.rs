@@ -19,9 +19,11 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 mod fleet;
 mod span;
+mod steps;
 
 use fleet::FleetClock;
 pub use span::{parse_moment, parse_span};
+pub use steps::{CONFIRMED, HeldStep, Steps};
 
 /// Milliseconds since 1970-01-01T00:00:00Z.
 ///

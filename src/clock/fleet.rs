@@ -3,7 +3,7 @@
 //!
 //! The machine's clock is read once. A later change of it, by an hour or by a day, has no effect
 //! here. Every instance asks the same engine for the time, so their clocks agree even if
-//! those of their machines are wrong.
+//! those of their machines are wrong. `steps.rs` says which steps of the engine's clock are followed.
 //!
 //! # Why it never goes back
 //! Last seen times, deadlines and the ledger of blind time are compared with one another for as long

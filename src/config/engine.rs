@@ -67,7 +67,18 @@ fn on_redis(engine: &Engine, partitions: Option<u16>, base: &Path, problems: &mu
             Span::from_millis(10),
             longest,
         ),
+        allow_eviction: eviction(&engine.allow_eviction, problems),
     }
+}
+
+/// The name of a policy, as Redis has them.
+fn eviction(policy: &str, problems: &mut Problems) -> String {
+    let is_known = ["volatile-", "allkeys-"].iter().any(|begin| policy.starts_with(begin));
+    if !policy.is_empty() && !is_known {
+        let text = format!("{policy:?} is no maxmemory-policy that evicts keys; write its name, or nothing");
+        problems.error("engine.allow_eviction", text);
+    }
+    policy.to_owned()
 }
 
 fn embedded(
@@ -88,6 +99,7 @@ fn embedded(
         ("engine.prefix", engine.prefix != default.prefix),
         ("engine.wait_replicas", engine.wait_replicas != default.wait_replicas),
         ("engine.wait_timeout", engine.wait_timeout != default.wait_timeout),
+        ("engine.allow_eviction", engine.allow_eviction != default.allow_eviction),
     ];
     for (option, _) in of_redis.into_iter().filter(|(_, is_set)| *is_set) {
         problems.error(option, "belongs to the engine on Redis; the embedded engine has a path");

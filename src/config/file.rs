@@ -95,6 +95,7 @@ section! {
         partitions: Count = Count::Auto,
         wait_replicas: Count = Count::Auto,
         wait_timeout: Span = Span::from_millis(100),
+        allow_eviction: String = String::new(),
         path: String = "rollcall-data".into(),
     }
 }

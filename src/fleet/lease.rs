@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Ownership;
-use crate::clock::Clock;
+use crate::clock::{CONFIRMED, Clock};
 use crate::fleet::ownership::View;
 use crate::store::roster::RenewalReply;
 use crate::store::{HearingStore, Result, Roster};
@@ -119,7 +119,10 @@ impl Lease {
             self.roster.announce(&before.instance, address, LENGTH).await?;
         }
         let behind = attendance.now.since(attendance.engine_clock);
-        self.telemetry.engine_warning(EngineWarning::ClockOff, self.clock_is_off(behind).as_deref());
+        let off = if attendance.ahead.is_some() { None } else { self.clock_is_off(behind) };
+        self.telemetry.engine_warning(EngineWarning::ClockOff, off.as_deref());
+        self.telemetry
+            .engine_warning(EngineWarning::ClockJumped, attendance.ahead.map(clock_has_jumped).as_deref());
         let mut view = View::new(&before.instance, attendance.instances.clone(), self.roster.partitions());
         view.terms = before.terms + u64::from(attendance.is_new);
         self.telemetry.ownership(view.instances.len(), view.partitions.len());
@@ -163,6 +166,16 @@ impl Lease {
     }
 }
 
+/// The text of the warning about a step of the engine's clock that is not accepted yet.
+fn clock_has_jumped(ahead: Duration) -> String {
+    format!(
+        "the clock by which the fleet goes jumped forward by {:.1} s; the time of the fleet follows it only when that has \
+         lasted {} s, and nothing happens early meanwhile: set the clock right if the jump is a mistake",
+        ahead.as_secs_f64(),
+        CONFIRMED.as_secs()
+    )
+}
+
 /// The time until the next renewal, or until the end of a lease that was not renewed in time. The lease of a running
 /// instance always ends later than the next renewal.
 fn rest(attendance: &RenewalReply) -> Duration {
@@ -180,8 +193,14 @@ mod tests {
         let now = Timestamp::from_millis(1_000_000);
         for (ends_in, expected) in [(None, 500), (Some(2000), 500), (Some(300), 301), (Some(3), 50)] {
             let first_end = ends_in.map(|ms| now + Duration::from_millis(ms));
-            let attendance =
-                RenewalReply { now, engine_clock: now, instances: Vec::new(), is_new: false, first_end };
+            let attendance = RenewalReply {
+                now,
+                engine_clock: now,
+                ahead: None,
+                instances: Vec::new(),
+                is_new: false,
+                first_end,
+            };
             assert_eq!(rest(&attendance), Duration::from_millis(expected), "{ends_in:?}");
         }
     }

@@ -272,7 +272,7 @@ fn as_seen(
     Facts { checked_at: None, silent_from, ..facts }
 }
 
-/// The latest moment at which a heartbeat may have come whose key has expired since; `None` if no heartbeat
+/// The latest moment at which a heartbeat may have come whose key has expired or was evicted since; `None` if no heartbeat
 /// can have come unseen.
 fn presumed(
     seen: &Snapshot,
@@ -282,7 +282,8 @@ fn presumed(
     gone: Timestamp,
 ) -> Option<Timestamp> {
     let checked_at = facts.checked_at.filter(|_| seen.alive.is_none())?;
-    let newest_unseen = gone - facts.key_lifetime(rules);
+    let expired = gone - facts.key_lifetime(rules);
+    let newest_unseen = hearing.evicted.map_or(expired, |at| at.min(gone).max(expired));
     let is_possible = newest_unseen > checked_at;
     is_possible.then(|| hearing.ledger.latest_hearing(newest_unseen).max(facts.silent_since()))
 }
@@ -332,7 +333,8 @@ fn reprieve(
         Cause::NeverSeen => Lifecycle::NeverSeen,
         Cause::Silence | Cause::Flapping => Lifecycle::Present,
     };
-    (facts.checked_at, facts.acknowledged) = (None, None);
+    facts.acknowledged = None;
+    facts.checked_at = matches!(key, KeyChange::Set { .. }).then_some(now);
     let index = IndexChange::CheckAt(next_check(&facts, rules, hearing, now));
     Some(Change { key, index, facts: Some(facts), record: Some(record) })
 }

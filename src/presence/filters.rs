@@ -29,6 +29,8 @@ pub struct Hearing {
     pub settle: Duration,
     /// How late a check may be, because the engine is so far away.
     pub delay: Duration,
+    /// Up to when the engine may have evicted expiry keys, and their heartbeats with them; `None`: it has not.
+    pub evicted: Option<Timestamp>,
     /// The proofs of single kinds, as stored.
     pub filters: Arc<FilterProofs>,
     /// The hearing of kinds that have filters of their own: see [`Hearing::by_filters`].
@@ -215,6 +217,7 @@ impl Hearing {
             ledger,
             settle: self.settle,
             delay: self.delay,
+            evicted: self.evicted,
             ..Hearing::default()
         }
     }

@@ -52,7 +52,7 @@ pub use policy::{
 };
 pub use record::{Acknowledgement, Cause, Closing, OfflineRecord, RecordId, RecordIdError, Transition};
 pub use reminding::{DueReminders, OngoingSilence, look};
-pub use roster::{MAX_LEASE, Renewed, RosterState};
+pub use roster::{EngineTime, MAX_LEASE, Renewed, RosterState};
 pub use shown::{Shown, is_visible};
 pub use timer::{
     DEFAULT_MOST_OF_CLASS, DEFAULT_MOST_TIMERS, DEFAULT_TIMER_KEEP, FiredTimer, Guarantee, MAX_TIMER_BYTES,

@@ -2,7 +2,7 @@
 //!
 //! The time of the fleet is that of the engine's clock, and never goes back. Where that clock went back (it was set, or
 //! another server took over) the time of the fleet goes on from where it was, a little slower, until the clock has come
-//! up to it. Leases that stood while no instance could renew stand for as long as before.
+//! up to it. A clock that was set forward is followed when that has lasted: see `clock/steps.rs`. Leases that stood while no instance could renew stand for as long as before.
 //!
 //! # Why a script repeats this
 //! On Redis the clock is that of the server, and an answer that took long holds an old time. So
@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::clock::Timestamp;
+use crate::clock::{Steps, Timestamp};
 
 /// No version of Rollcall asks for a longer lease. A lease that ends later was written by another program, or by a
 /// server whose clock was wrong; it is removed.
@@ -25,8 +25,20 @@ const SLOWER: u32 = 5;
 pub struct RosterState {
     /// The time of the fleet at the last renewal.
     pub last: Option<Timestamp>,
+    /// The steps of the engine's clock.
+    pub steps: Steps,
     /// The end of each instance's lease.
     pub ends: BTreeMap<String, Timestamp>,
+}
+
+/// The engine's clock at a renewal, and the time that has passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EngineTime {
+    pub clock: Timestamp,
+    /// Since the last renewal, by that clock or by one that is never set.
+    pub passed: Duration,
+    /// The time of the fleet that the caller expects, by a clock that is never set; `None`: it knows no earlier one.
+    pub expected: Option<Timestamp>,
 }
 
 /// The result of a renewal.
@@ -43,18 +55,19 @@ pub struct Renewed {
 }
 
 impl RosterState {
-    /// Takes or renews a lease. `engine_clock` is the time of the engine's clock; `passed` is the time since the last
-    /// renewal, by that clock or by one that is never set. The time of the fleet is never before `heard`.
+    /// Takes or renews a lease. The time of the fleet is never before `heard`.
     pub fn renew(
         &mut self,
         instance: &str,
         lease: Duration,
         heard: Option<Timestamp>,
-        engine_clock: Timestamp,
-        passed: Duration,
+        time: EngineTime,
     ) -> Renewed {
-        let mut now = engine_clock.max(heard.unwrap_or(Timestamp::ZERO));
+        let expected = time.expected.map(|expected| self.last.map_or(expected, |last| expected.max(last)));
+        let followed = self.steps.follow(time.clock, expected);
+        let mut now = followed.max(heard.unwrap_or(Timestamp::ZERO));
         if let Some(last) = self.last {
+            let passed = if self.steps.held.is_some() { Duration::ZERO } else { time.passed };
             let passed = passed.as_millis() as u64 * u64::from(1000 - SLOWER) / 1000;
             now = now.max(last + Duration::from_millis(passed));
             self.extend_leases(last, now, lease);
@@ -84,6 +97,10 @@ impl RosterState {
 mod tests {
     use super::*;
 
+    fn by(clock: Timestamp, passed: Duration) -> EngineTime {
+        EngineTime { clock, passed, expected: None }
+    }
+
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_millis(1_732_147_200_000 + seconds * 1000)
     }
@@ -102,7 +119,7 @@ mod tests {
         for (last, clock, heard, passed, now) in cases {
             let mut state = RosterState { last: last.map(at), ..RosterState::default() };
             let passed = Duration::from_secs(passed);
-            let renewed = state.renew("one", lease, heard.map(at), at(clock), passed);
+            let renewed = state.renew("one", lease, heard.map(at), by(at(clock), passed));
             assert_eq!(renewed.now, at(0) + Duration::from_millis(now), "{last:?} {clock} {heard:?}");
             assert_eq!(state.last, Some(renewed.now));
         }
@@ -122,13 +139,17 @@ mod tests {
             (170, 100, 104, None),      // no instance asks for so long a lease
         ];
         for (end, last, now, expected) in cases {
-            let mut state = RosterState { last: Some(at(last)), ends: [("two".to_owned(), at(end))].into() };
-            let renewed = state.renew("one", lease, None, at(now), Duration::ZERO);
+            let mut state = RosterState {
+                last: Some(at(last)),
+                ends: [("two".to_owned(), at(end))].into(),
+                ..Default::default()
+            };
+            let renewed = state.renew("one", lease, None, by(at(now), Duration::ZERO));
             assert_eq!(state.ends.get("two").copied(), expected.map(at), "{end} {last} {now}");
             assert_eq!(renewed.first_end, expected.map(at));
             assert_eq!(renewed.implausible.len(), usize::from(end == 170));
             assert!(renewed.is_new && state.ends["one"] == at(now) + lease);
-            assert!(!state.renew("one", lease, None, at(now), Duration::ZERO).is_new);
+            assert!(!state.renew("one", lease, None, by(at(now), Duration::ZERO)).is_new);
         }
     }
 }

@@ -256,6 +256,8 @@ pub struct NewTimer {
     pub timer_type: TimerType,
     /// When it fires; a moment that is over fires at once.
     pub due: Timestamp,
+    /// Whether a span was asked for, which lasts as long if the clock of the fleet steps meanwhile, and not a moment.
+    pub is_span: bool,
     pub data: TimerData,
 }
 
@@ -265,6 +267,8 @@ pub struct Timer {
     pub id: TimerId,
     pub timer_type: TimerType,
     pub due: Timestamp,
+    /// Of a span: the sum of the steps of the clock that `due` contains, see `clock/steps.rs`.
+    pub stepped: Option<Duration>,
     pub data: TimerData,
     pub lifecycle: TimerLifecycle,
 }
@@ -284,9 +288,18 @@ pub enum TimerLifecycle {
 }
 
 impl Timer {
-    pub fn waiting(new: NewTimer) -> Timer {
-        let NewTimer { id, timer_type, due, data } = new;
-        Timer { id, timer_type, due, data, lifecycle: TimerLifecycle::Waiting }
+    /// A timer that waits from now on. `stepped`: the sum of the steps of the clock until now.
+    pub fn waiting(new: NewTimer, stepped: Duration) -> Timer {
+        let NewTimer { id, timer_type, due, is_span, data } = new;
+        let stepped = is_span.then_some(stepped);
+        Timer { id, timer_type, due, stepped, data, lifecycle: TimerLifecycle::Waiting }
+    }
+
+    /// The timer after steps of the clock that its moment does not contain; `None` if there are none. A step that the
+    /// clock skipped did not pass.
+    pub fn postponed(&self, stepped: Duration) -> Option<Timer> {
+        let missing = stepped.checked_sub(self.stepped?).filter(|missing| !missing.is_zero())?;
+        Some(Timer { due: self.due + missing, stepped: Some(stepped), ..self.clone() })
     }
 
     pub fn state(&self) -> TimerState {

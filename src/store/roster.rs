@@ -27,6 +27,9 @@ pub struct RenewalReply {
     /// The time of the fleet: the engine's clock, unless that clock went back. The time of the fleet never goes back.
     pub now: Timestamp,
     pub engine_clock: Timestamp,
+    /// How far the engine's clock is ahead of the time of the fleet, because it has stepped and that is not accepted
+    /// yet: see `clock/steps.rs`.
+    pub ahead: Option<Duration>,
     /// The instances with a valid lease, in order, the caller included.
     pub instances: Vec<String>,
     /// The caller had no lease before, or it had ended: others may have taken its partitions meanwhile.

@@ -13,6 +13,12 @@
 //! freport-due m3q9k5s0 m3q9k5s4 hook:d,mail:p {"device":"d-7"}
 //! ```
 //!
+//! Before the data stands, of a span, the sum of the steps of the clock that its moment contains, in ms, base 36:
+//!
+//! ```text
+//! wreport-due m3q9k5s0 +0 {"device":"d-7"}
+//! ```
+//!
 //! | letter | state | | letter | receipt |
 //! |---|---|---|---|---|
 //! | `w` | waiting | | `p` | pending |
@@ -26,6 +32,8 @@
 //! which costs 60 bytes more for each timer on it. So timers that have fired or were cancelled lie elsewhere.
 //!
 //! The form is the only one of its timer: a script compares the stored text with that of the timer that was read.
+
+use std::time::Duration;
 
 use crate::clock::Timestamp;
 use crate::presence::{
@@ -56,23 +64,30 @@ pub(super) fn letter_of_receipt(receipt: Receipt) -> char {
     }
 }
 
-/// A new timer as text, without its id.
-pub(super) fn encode_waiting(timer: &NewTimer) -> String {
-    waiting_text(&timer.timer_type, timer.due, &timer.data)
+/// A new timer as text, without its id. `stepped`: the sum of the steps of the clock until now.
+pub(super) fn encode_waiting(timer: &NewTimer, stepped: Duration) -> String {
+    waiting_text(&timer.timer_type, timer.due, timer.is_span.then_some(stepped), &timer.data)
 }
 
-fn waiting_text(of: &TimerType, due: Timestamp, data: &TimerData) -> String {
+fn waiting_text(of: &TimerType, due: Timestamp, stepped: Option<Duration>, data: &TimerData) -> String {
     let mut letter = [0; 4];
     let letter: &str = letter_of_state(TimerState::Waiting).encode_utf8(&mut letter);
-    [letter, of.as_str(), " ", &moment(due), " ", data.as_str()].concat()
+    [letter, of.as_str(), " ", &moment(due), " ", &steps_text(stepped), data.as_str()].concat()
+}
+
+/// The begin of the part with the data.
+fn steps_text(stepped: Option<Duration>) -> String {
+    let ms = stepped.map(|stepped| moment(Timestamp::ZERO + stepped));
+    ms.map(|ms| format!("+{ms} ")).unwrap_or_default()
 }
 
 /// A timer as text, without its id.
 pub(super) fn encode(timer: &Timer) -> String {
     let (letter, due) = (letter_of_state(timer.state()), moment(timer.due));
-    let (of, data) = (&timer.timer_type, timer.data.as_str());
+    let of = &timer.timer_type;
+    let data = steps_text(timer.stepped) + timer.data.as_str();
     match &timer.lifecycle {
-        TimerLifecycle::Waiting => waiting_text(of, timer.due, &timer.data),
+        TimerLifecycle::Waiting => waiting_text(of, timer.due, timer.stepped, &timer.data),
         TimerLifecycle::Cancelled { at } => {
             format!("{letter}{of} {due} {} {NO_RECEIPTS} {data}", moment(*at))
         }
@@ -107,7 +122,12 @@ pub(super) fn decode(id: &TimerId, text: &str) -> Option<Timer> {
         (lifecycle, data)
     };
     let (timer_type, due) = (timer_type.parse().ok()?, moment_of(due)?);
-    let timer = Timer { id: id.clone(), timer_type, due, data: TimerData::stored(data)?, lifecycle };
+    // No JSON begins like that.
+    let (stepped, data) = match data.strip_prefix('+').map(|rest| rest.split_once(' ')) {
+        None => (None, data),
+        Some(part) => (Some(moment_of(part?.0)?.since(Timestamp::ZERO)), part?.1),
+    };
+    let timer = Timer { id: id.clone(), timer_type, due, stepped, data: TimerData::stored(data)?, lifecycle };
     (letter_of_state(timer.state()) == letter).then_some(timer)
 }
 
@@ -200,7 +220,8 @@ mod tests {
     fn timer(data: &str) -> Timer {
         let (id, timer_type) = ("report-7".parse().unwrap(), "report-due".parse().unwrap());
         let due = Timestamp::from_millis(1_764_000_000_000);
-        Timer { id, timer_type, due, data: data.parse().unwrap(), lifecycle: TimerLifecycle::Waiting }
+        let (data, lifecycle) = (data.parse().unwrap(), TimerLifecycle::Waiting);
+        Timer { id, timer_type, due, stepped: None, data, lifecycle }
     }
 
     /// As `fire_timers.lua` writes it.
@@ -216,7 +237,8 @@ mod tests {
         let now = Timestamp::from_millis(1_764_000_000_500);
         for guarantee in [Guarantee::AtLeastOnce, Guarantee::AtMostOnce] {
             for (id, data) in [("a", "null"), ("a b:c", "{\"x\":\n [1, \"y z\"]}"), ("\u{e9} f", "1")] {
-                let timer = Timer { id: id.parse().unwrap(), ..timer(data) };
+                let stepped = (data == "1").then_some(Duration::from_secs(3600));
+                let timer = Timer { id: id.parse().unwrap(), stepped, ..timer(data) };
                 let (timer_type, receivers) =
                     (timer.timer_type.clone(), vec!["hook".to_owned(), "mail".to_owned()]);
                 let class =
@@ -257,6 +279,10 @@ mod tests {
             "wa 0zz 1",
             "wa ZZ 1",
             "wa zz {",
+            "wa zz +",
+            "wa zz + 1",
+            "wa zz +00 1",
+            "wa zz +0",
             "qa zz 1",
             "fa zz 1",
             "fa zz zz hook:d 1",
@@ -285,9 +311,11 @@ mod tests {
         #[test]
         fn an_encoded_timer_reads_back(
             due in 0i64..250_000_000_000_000, data in "\\PC{0,40}", lifecycle in lifecycle(),
+            stepped in prop::option::of(0u64..1 << 40),
         ) {
             let data = serde_json::to_string(&data).unwrap();
-            let timer = Timer { due: Timestamp::from_millis(due), lifecycle, ..timer(&data) };
+            let stepped = stepped.map(Duration::from_millis);
+            let timer = Timer { due: Timestamp::from_millis(due), stepped, lifecycle, ..timer(&data) };
             prop_assert_eq!(decode(&timer.id, &encode(&timer)), Some(timer));
         }
     }

@@ -192,7 +192,8 @@ pub trait TimerStore: Layout {
     async fn first_timer(&self, partitions: &[u16]) -> Result<Option<Timestamp>>;
 
     /// Up to about `limit` timers of these partitions whose moment is at or before `until`, the first of each partition
-    /// first, for [`TimerStore::fire`]. If more are due, a partition that has few is taken whole, and the
+    /// first, for [`TimerStore::fire`]. A span is postponed by the steps of the clock that were accepted since, and is
+    /// not among them. If more are due, a partition that has few is taken whole, and the
     /// others may be taken one after the other.
     async fn due_timers(&self, partitions: &[u16], until: Timestamp, limit: usize) -> Result<Vec<Timer>>;
 
@@ -274,6 +275,21 @@ impl<'a> CalledTimers<'a> {
             }
         }
     }
+}
+
+/// Due timers, without the spans that steps of the clock postpone: these are as they were, and as they are then.
+pub(super) fn without_postponed(
+    due: impl Iterator<Item = Timer>,
+    stepped: Duration,
+) -> (Vec<Timer>, Vec<(Timer, Timer)>) {
+    let (mut now, mut later) = (Vec::new(), Vec::new());
+    for timer in due {
+        match timer.postponed(stepped) {
+            None => now.push(timer),
+            Some(postponed) => later.push((timer, postponed)),
+        }
+    }
+    (now, later)
 }
 
 /// How long timers of a type are kept after they ended.

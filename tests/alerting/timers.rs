@@ -29,7 +29,7 @@ impl World {
 
     async fn registers(&self, name: &str, of: &str, due: Timestamp) {
         let (id, timer_type) = (name.parse().unwrap(), of.parse().unwrap());
-        let timer = NewTimer { id, timer_type, due, data: r#"{"n": 1.0}"#.parse().unwrap() };
+        let timer = NewTimer { is_span: false, id, timer_type, due, data: r#"{"n": 1.0}"#.parse().unwrap() };
         let wanted = TimerRequest { timer, only_new: false };
         assert!(self.timers.register(&[wanted], self.clock.now()).await.unwrap()[0].is_ok());
     }

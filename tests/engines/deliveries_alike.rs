@@ -202,6 +202,7 @@ impl Given<'_> {
 
     async fn fire(&self, engine: &Arc<dyn Engine>, number: u8) -> String {
         let timer = NewTimer {
+            is_span: false,
             id: timer(number),
             timer_type: cases::timer_type(number).parse().unwrap(),
             due: self.now,

@@ -20,6 +20,7 @@ mod reconnect;
 mod roster_alike;
 mod servers;
 mod silences_alike;
+mod steps;
 #[path = "../support/mod.rs"]
 mod support;
 mod timer_pages;

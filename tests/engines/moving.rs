@@ -255,6 +255,7 @@ async fn fill(engine: Arc<dyn Engine>) {
 /// Two timers wait, one was cancelled, two have fired: receivers have got none of them.
 async fn fill_timers(engine: &dyn Engine, now: Timestamp) {
     let timer = |name: &str, of: &str, due| NewTimer {
+        is_span: false,
         id: name.parse().unwrap(),
         timer_type: of.parse().unwrap(),
         due,
@@ -659,8 +660,13 @@ async fn an_import_into_an_existing_fleet_is_refused() {
     assert!(why.contains("here already (units)"), "{why}");
     let timers = places.open("timers").await;
     let id = "alone".parse().unwrap();
-    let alone =
-        NewTimer { id, timer_type: "report".parse().unwrap(), due: hours(2), data: "1".parse().unwrap() };
+    let alone = NewTimer {
+        is_span: false,
+        id,
+        timer_type: "report".parse().unwrap(),
+        due: hours(2),
+        data: "1".parse().unwrap(),
+    };
     timers.register(&[alone], false, hours(1)).await.unwrap();
     drop(timers);
     let why = places.to_directory("timers").await.err().unwrap().to_string();

@@ -1,4 +1,4 @@
-//! `renew.lua` keeps the roster by the rule of `presence/roster.rs`: both are given the same generated cases, the
+//! `renew.lua` keeps the roster by the rules of `presence/roster.rs` and `clock/steps.rs`: both are given the same generated cases, the
 //! script with a clock of the case's own.
 
 use std::collections::BTreeMap;
@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use rollcall::clock::Timestamp;
-use rollcall::presence::{MAX_LEASE, Renewed, RosterState};
+use rollcall::clock::{HeldStep, Steps, Timestamp};
+use rollcall::presence::{EngineTime, MAX_LEASE, Renewed, RosterState};
 use rollcall::store::redis::RENEW;
 
 use crate::support::redis::Redis;
@@ -24,6 +24,10 @@ struct Case {
     lease_ms: u64,
     heard: Option<i64>,
     clock: i64,
+    /// The time of the fleet that the caller expects.
+    expected: Option<i64>,
+    /// A step that is not accepted yet: how far the clock is ahead, and since when.
+    held: Option<(i64, i64)>,
 }
 
 fn case() -> impl Strategy<Value = Case> {
@@ -32,14 +36,17 @@ fn case() -> impl Strategy<Value = Case> {
     let last = prop::option::of((ms(), ms()));
     let ends = prop::collection::btree_map(names(), ms(), 0..4);
     let lease = prop::sample::select(vec![300, 10_000, 15_000, 60_000]);
-    (last, ends, names(), lease, prop::option::of(ms()), ms()).prop_map(
-        |(last, ends, instance, lease_ms, heard, clock)| Case {
+    let held = prop::option::of((1_001..200_000i64, -70_000..40_000i64));
+    (last, ends, names(), lease, prop::option::of(ms()), ms(), prop::option::of(ms()), held).prop_map(
+        |(last, ends, instance, lease_ms, heard, clock, expected, held)| Case {
             last,
             ends,
             instance,
             lease_ms,
             heard,
             clock,
+            expected,
+            held,
         },
     )
 }
@@ -48,47 +55,66 @@ fn at(ms: i64) -> Timestamp {
     Timestamp::from_millis(BEGIN + ms)
 }
 
-fn by_rule(case: &Case) -> (Renewed, BTreeMap<String, Timestamp>) {
+/// The sum of the steps that were accepted before.
+const ACCEPTED: u64 = 7000;
+
+type Outcome = (Renewed, BTreeMap<String, Timestamp>, Steps);
+
+fn steps(held: Option<(i64, i64)>, accepted: u64) -> Steps {
+    let held =
+        held.map(|(ahead, since)| HeldStep { ahead: Duration::from_millis(ahead as u64), since: at(since) });
+    Steps { held, accepted: Duration::from_millis(accepted) }
+}
+
+fn by_rule(case: &Case) -> Outcome {
     let mut state = RosterState {
         last: case.last.map(|(_, fleet)| at(fleet)),
+        steps: steps(case.held, ACCEPTED),
         ends: case.ends.iter().map(|(name, end)| (name.clone(), at(*end))).collect(),
     };
     let lease = Duration::from_millis(case.lease_ms);
     // A jump forward is not a time that has passed.
     let passed = case.last.map(|(server, _)| at(case.clock).since(at(server)).min(lease)).unwrap_or_default();
-    let renewed = state.renew(&case.instance, lease, case.heard.map(at), at(case.clock), passed);
-    (renewed, state.ends)
+    let time = EngineTime { clock: at(case.clock), passed, expected: case.expected.map(at) };
+    let renewed = state.renew(&case.instance, lease, case.heard.map(at), time);
+    (renewed, state.ends, state.steps)
 }
 
-fn by_script(case: &Case, server: &mut redis::Connection) -> (Renewed, BTreeMap<String, Timestamp>) {
+fn by_script(case: &Case, server: &mut redis::Connection) -> Outcome {
     redis::cmd("FLUSHALL").exec(server).unwrap();
     if let Some((server_ms, fleet)) = case.last {
         let mut set = redis::cmd("HSET");
         set.arg("clock").arg("server").arg(BEGIN + server_ms).arg("fleet").arg(BEGIN + fleet);
         set.exec(server).unwrap();
     }
+    redis::cmd("HSET").arg("clock").arg("stepped").arg(ACCEPTED).exec(server).unwrap();
+    if let Some((ahead, since)) = case.held {
+        let mut set = redis::cmd("HSET");
+        set.arg("clock").arg("ahead").arg(ahead).arg("since").arg(BEGIN + since).exec(server).unwrap();
+    }
     for (name, end) in &case.ends {
         redis::cmd("ZADD").arg("roster").arg(BEGIN + end).arg(name).exec(server).unwrap();
     }
-    let text = RENEW.replace("redis.call('TIME')", "{ ARGV[7], ARGV[8] }");
+    let text = RENEW.replace("redis.call('TIME')", "{ ARGV[9], ARGV[10] }");
     assert_ne!(text, RENEW, "the script asks for the time in another way");
     let mut run = redis::cmd("EVAL");
     run.arg(text).arg(3).arg("roster").arg("clock").arg("heard");
     run.arg(&case.instance).arg(case.lease_ms).arg(case.heard.map_or(0, |heard| BEGIN + heard));
     run.arg("channel").arg("").arg(MAX_LEASE.as_millis() as u64);
+    run.arg(case.expected.map(|ms| (BEGIN + ms).to_string()).unwrap_or_default()).arg("1");
     let now = BEGIN + case.clock;
     run.arg(now / 1000).arg(now % 1000 * 1000);
     let answer: Vec<String> = run.query(server).unwrap();
     let moment = |text: &str| Timestamp::from_millis(text.parse().unwrap());
-    let removed: usize = answer[4].parse().unwrap();
+    let removed: usize = answer[6].parse().unwrap();
     let ends: Vec<(String, f64)> =
         redis::cmd("ZRANGE").arg("roster").arg(0).arg(-1).arg("WITHSCORES").query(server).unwrap();
     let ends: BTreeMap<String, Timestamp> =
         ends.into_iter().map(|(name, end)| (name, Timestamp::from_millis(end as i64))).collect();
-    let mut instances = answer[5 + removed..].to_vec();
+    let mut instances = answer[7 + removed..].to_vec();
     instances.sort();
     assert_eq!(instances, ends.keys().cloned().collect::<Vec<_>>());
-    let mut implausible = answer[5..5 + removed].to_vec();
+    let mut implausible = answer[7..7 + removed].to_vec();
     implausible.sort();
     let renewed = Renewed {
         now: moment(&answer[0]),
@@ -96,7 +122,10 @@ fn by_script(case: &Case, server: &mut redis::Connection) -> (Renewed, BTreeMap<
         is_new: answer[3] == "1",
         first_end: Some(&answer[2]).filter(|text| !text.is_empty()).map(|text| moment(text)),
     };
-    (renewed, ends)
+    let (ahead, since, accepted): (Option<i64>, Option<i64>, u64) =
+        redis::cmd("HMGET").arg("clock").arg("ahead").arg("since").arg("stepped").query(server).unwrap();
+    assert_eq!(answer[4], ahead.map(|ms| ms.to_string()).unwrap_or_default());
+    (renewed, ends, steps(ahead.zip(since.map(|since| since - BEGIN)), accepted))
 }
 
 #[test]

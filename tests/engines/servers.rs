@@ -186,6 +186,7 @@ async fn a_planned_failover_of_sentinel_loses_no_timer_that_was_answered() {
             let id: TimerId = format!("t{}", answered.len()).parse().unwrap();
             let due = now() + Duration::from_secs(3600);
             let new = NewTimer {
+                is_span: false,
                 id: id.clone(),
                 timer_type: "report".parse().unwrap(),
                 due,

@@ -29,6 +29,7 @@ async fn a_page_stays_packed_when_some_of_its_timers_fire_or_are_cancelled() {
     let classes: TimerClasses = [(class.timer_type.clone(), class.clone())].into();
     let now = Timestamp::from_millis(1_764_000_000_000);
     let timer = |number: usize, due| NewTimer {
+        is_span: false,
         id: format!("timer-{number:06}").parse().unwrap(),
         timer_type: class.timer_type.clone(),
         due,

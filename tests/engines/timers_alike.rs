@@ -117,6 +117,7 @@ fn classes() -> TimerClasses {
 impl Registered {
     fn timer(&self) -> NewTimer {
         NewTimer {
+            is_span: false,
             id: id(self.timer),
             timer_type: TYPES[self.of].parse().unwrap(),
             due: at(self.due),

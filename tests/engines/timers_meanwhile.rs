@@ -49,7 +49,7 @@ impl World {
 
     async fn registers(&self) -> TimerRegistered {
         let (timer_type, data) = ("once".parse().unwrap(), "1".parse().unwrap());
-        let timer = NewTimer { id: id(), timer_type, due: BEGIN, data };
+        let timer = NewTimer { is_span: false, id: id(), timer_type, due: BEGIN, data };
         self.other.register(&[timer], false, BEGIN).await.unwrap()[0]
     }
 

@@ -27,6 +27,7 @@ mod alone;
 mod broker;
 mod clocks;
 mod engine;
+mod evictions;
 #[path = "../support/facts.rs"]
 mod facts;
 #[path = "../support/namespaces.rs"]

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::facts::until;
+use crate::world::clock::Clock as FakeClock;
 use crate::world::http::CLIENT;
 use crate::world::instance::Instance;
 
@@ -141,6 +142,112 @@ impl Timers {
         })
         .await;
     }
+}
+
+/// The clock steps by an hour while timers wait for half an hour. Nothing fires early, and the step is shown.
+async fn no_timer_fires_early(engine: &str, dir: &TempDir, clock: &FakeClock, is_of_instance: bool) {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let told = Arc::new(Mutex::new(Vec::<String>::new()));
+    let ids = told.clone();
+    let watcher = Box::new(move |received: &Received| {
+        // A step of Redis is also told as blind time.
+        if let Some(id) = received.json()["data"]["timers"][0]["id"].as_str() {
+            ids.lock().unwrap().push(id.to_owned());
+        }
+    });
+    let sink = WebhookSink::start(Options { watcher: Some(watcher), ..Options::default() }).await.unwrap();
+    let http = format!("127.0.0.1:{}", free_port().unwrap());
+    let config = format!(
+        r#"
+        engine = {{ {engine} }}
+        broker = {{ listen = "127.0.0.1:{}" }}
+        http.listen = "{http}"
+        receiver = [{{ name = "hook", type = "webhook", url = "{}" }}]
+        route.receivers = ["hook"]
+        timer = [{{ type = "report", receivers = ["hook"] }}]
+        "#,
+        free_port().unwrap(),
+        sink.url()
+    );
+    let mut instance = Instance::new(dir.path(), "clock", &http, &config);
+    if is_of_instance {
+        instance.before = clock.before();
+    }
+    instance.start();
+    until("it is ready", async || instance.page("/readyz").await.is_some_and(|(status, _)| status == 200))
+        .await;
+    let register = async |id: &str, field: &str, text: &str| {
+        let url = format!("http://{http}/api/v1/timers/{id}");
+        let timer = json!({ "type": "report", field: text }).to_string();
+        let asked = CLIENT.put(url).header("content-type", "application/json").body(timer);
+        assert_eq!(asked.send().await.unwrap().status(), 201);
+    };
+    for n in 0..30 {
+        register(&format!("span-{n}"), "in", "30m").await;
+    }
+    register("moment", "due", &(Clock::system().now() + 1800 * SECOND).to_string()).await;
+    let shows =
+        async |name: &str| instance.page("/readyz").await.is_some_and(|(_, page)| page.contains(name));
+    clock.step("+3600");
+    until("readyz names the step", async || shows("clock_jumped").await).await;
+    register("soon", "in", "1s").await;
+    until("one that is due fires", async || !told.lock().unwrap().is_empty()).await;
+    assert_eq!(*told.lock().unwrap(), ["soon"]);
+    clock.step("+0");
+    until("the step is over", async || !shows("clock_jumped").await).await;
+    register("later", "in", "1s").await;
+    until("one more fires", async || told.lock().unwrap().len() > 1).await;
+    assert_eq!(*told.lock().unwrap(), ["soon", "later"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_of_the_machines_clock_fires_no_timer_of_a_fleet_in_a_directory() {
+    let (dir, clock) = (TempDir::new().unwrap(), FakeClock::right());
+    no_timer_fires_early("type = \"embedded\", path = \"fleet\"", &dir, &clock, true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_of_the_clock_of_redis_fires_no_timer() {
+    let (dir, clock) = (TempDir::new().unwrap(), FakeClock::right());
+    let (place, port) = (dir.path().join("redis"), free_port().unwrap());
+    let _redis = Server::redis_after(&clock.before(), &place, port, &["--appendonly", "yes"]).unwrap();
+    no_timer_fires_early(&format!("url = \"redis://127.0.0.1:{port}/0\""), &dir, &clock, false).await;
+}
+
+/// The limit of file sizes (KiB) ends a process by a signal, unless it handles that.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_beyond_the_limit_of_file_sizes_is_an_error_and_the_process_goes_on() {
+    let dir = TempDir::new().unwrap();
+    let http = format!("127.0.0.1:{}", free_port().unwrap());
+    let config = format!(
+        r#"
+        engine = {{ type = "embedded", path = "fleet" }}
+        broker = {{ listen = "127.0.0.1:{}" }}
+        http.listen = "{http}"
+        timers.rate = 0
+        receiver = [{{ name = "hook", type = "webhook", url = "http://127.0.0.1:1/" }}]
+        route.receivers = ["hook"]
+        timer = [{{ type = "report", receivers = ["hook"] }}]
+        "#,
+        free_port().unwrap()
+    );
+    let mut instance = Instance::new(dir.path(), "small", &http, &config);
+    instance.before = ["bash", "-c", "ulimit -f 2048 && exec \"$@\"", "bash"].map(str::to_owned).to_vec();
+    instance.start();
+    until("it is ready", async || instance.page("/readyz").await.is_some_and(|(status, _)| status == 200))
+        .await;
+    let url = format!("http://{http}/api/v1/timers");
+    let due = Clock::system().now() + 3600 * SECOND;
+    let line = |n: usize| {
+        json!({ "id": format!("t-{n}"), "type": "report", "due": due, "data": "x".repeat(1000) }).to_string()
+    };
+    let lines: Vec<String> = (0..5000).map(line).collect();
+    let asked = CLIENT.post(&url).header("content-type", "application/x-ndjson").body(lines.join("\n"));
+    let answer = asked.send().await.unwrap();
+    let (status, text) = (answer.status(), answer.text().await.unwrap());
+    assert!(status == 503 && text.contains("limit of file sizes"), "{status} {text}");
+    assert_eq!(instance.death(), None);
+    assert_eq!(instance.page("/healthz").await.map(|(status, _)| status), Some(200));
 }
 
 /// Registered for one instant: each comes once, soon, and no earlier.

@@ -251,7 +251,7 @@ fn check_names_each_dependency_that_fails_and_what_to_do() {
     let expected = [
         ("configuration", "ok"),
         ("engine", "ok"),
-        ("eviction_possible", "warn"),
+        ("eviction_possible", "fail"),
         ("persistence_off", "warn"),
         ("notifications_off", "warn"),
         ("mqtt", "ok"),

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use super::{Finding, with_timeout};
 use crate::clock::Clock;
 use crate::config::EngineConfig;
-use crate::store::{Condition, EngineError, ServerCondition, embedded, redis};
-use crate::telemetry::Telemetry;
+use crate::store::{Condition, EngineError, ServerCondition, Warning, embedded, redis};
+use crate::telemetry::{EngineWarning, Telemetry};
 
 pub(super) async fn examine(config: &EngineConfig) -> Vec<Finding> {
     let (condition, servers) = tokio::join!(with_timeout(survey(config)), with_timeout(servers(config)));
@@ -23,7 +23,7 @@ pub(super) async fn examine(config: &EngineConfig) -> Vec<Finding> {
                 _ => format!("{config} is {server}, and grants the rights that Rollcall needs"),
             };
             let warnings = condition.warnings.iter();
-            let warnings = warnings.map(|warning| Finding::warn(warning.name.as_str(), &warning.text));
+            let warnings = warnings.map(|warning| finding(warning, warning.text.clone()));
             std::iter::once(Finding::ok("engine", text)).chain(warnings).collect()
         }
     };
@@ -39,9 +39,16 @@ fn findings_of(server: &ServerCondition) -> Vec<Finding> {
         Err(why) => Finding::fail(&name, why),
     };
     let warnings = server.warnings.iter();
-    let warnings =
-        warnings.map(|one| Finding::warn(one.name.as_str(), format!("at {}: {}", server.address, one.text)));
+    let warnings = warnings.map(|one| finding(one, format!("at {}: {}", server.address, one.text)));
     std::iter::once(state).chain(warnings).collect()
+}
+
+/// A fault with which the service works, but one that it refuses at its start.
+fn finding(warning: &Warning, text: String) -> Finding {
+    match warning.name {
+        EngineWarning::EvictionPossible => Finding::fail(warning.name.as_str(), text),
+        name => Finding::warn(name.as_str(), text),
+    }
 }
 
 /// The condition of each server, if there are several.

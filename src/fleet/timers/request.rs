@@ -69,8 +69,8 @@ impl TimerRequest {
         let id = id.cloned().or(own).unwrap_or_else(made);
         match fields.check(now) {
             Ok((timer_type, due, data)) => {
-                let only_new = fields.if_absent;
-                Ok(TimerRequest { timer: NewTimer { id, timer_type, due, data }, only_new })
+                let (only_new, is_span) = (fields.if_absent, fields.span.is_some());
+                Ok(TimerRequest { timer: NewTimer { id, timer_type, due, is_span, data }, only_new })
             }
             Err(why) => Err(wrong(Some(&id), why)),
         }

@@ -1,3 +1,5 @@
+mod evicted;
+mod lost_facts;
 mod restored;
 
 use super::*;
@@ -58,10 +60,8 @@ fn offline_at(now: Timestamp) -> Snapshot {
 }
 
 fn check_at(change: &Change) -> Timestamp {
-    match change.index {
-        IndexChange::CheckAt(at) => at,
-        other => panic!("{other:?}"),
-    }
+    let IndexChange::CheckAt(at) = change.index else { panic!("{change:?}") };
+    at
 }
 
 #[test]

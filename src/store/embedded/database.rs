@@ -6,11 +6,12 @@
 //! one commit, so the disk syncs a few hundred times a second at the most, whatever the fleet's size.
 
 use std::path::Path;
+use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags, params};
 
 use super::config::PARTITIONS;
-use super::directory::{DATABASE, Directory};
+use super::directory::{DATABASE, Directory, refuse_links};
 use super::error::{DatabaseResult, damaged};
 use super::quarantine;
 use crate::store::migration::incomplete;
@@ -38,7 +39,7 @@ const LOG_BYTES: i64 = 64 * 1024 * 1024;
 ///
 /// | table | content |
 /// |---|---|
-/// | `meta` | `fleet` id, `partitions`; `silences`: the version of the alert silences; `hearing`: the state of hearing (JSON), see `in_memory_hearing.rs`; `number` of the last flush; `kept`: that number, and how many rows `heartbeats` and `pages` have after it |
+/// | `meta` | `fleet` id, `partitions`; `silences`: the version of the alert silences; `hearing`: the state of hearing (JSON), see `in_memory_hearing.rs`; `number` of the last flush; `kept`: that number, and how many rows `heartbeats` and `pages` have after it; `stepped`: the sum of the steps of the clock (ms) |
 /// | `units` | name, facts (see `store/encoding.rs`), expiry key and next check as of the last change; `after`: heartbeats of this number and before are older |
 /// | `heartbeats` | last seen times since then, by flush number: 2 bytes partition, 4 slot, 6 time, little endian |
 /// | `pages` | last seen times of `heartbeats` up to this number, 512 units to a page, 6 bytes each |
@@ -135,7 +136,8 @@ pub(super) fn open(directory: &mut Directory, partitions: Option<u16>) -> Result
             directory.check_new()?;
             directory.make_database()?;
         }
-        let mut connection = Connection::open(path.join(DATABASE))?;
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
+        let mut connection = connect(&path, flags)?;
         if identify(&connection, &path)? == Contents::Nothing {
             directory.check_new()?;
         }
@@ -161,12 +163,19 @@ pub(super) fn open(directory: &mut Directory, partitions: Option<u16>) -> Result
 
 /// Opens the fleet of a directory read-only; several connections may be open at the same time.
 pub(super) fn open_to_read(path: &Path) -> DatabaseResult<Connection> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(path.join(DATABASE), flags)?;
+    refuse_links(path)?;
+    let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
     connection.pragma_update(None, "cache_size", -READER_CACHE_KIB)?;
     connection.set_prepared_statement_cache_capacity(32);
     quarantine::register_fits(&connection)?;
     Ok(connection)
+}
+
+/// Opens the database, which is no link; the directory may be one.
+fn connect(path: &Path, flags: OpenFlags) -> DatabaseResult<Connection> {
+    let directory = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+    Ok(Connection::open_with_flags(directory.join(DATABASE), flags)?)
 }
 
 /// Reads everything once, with the small cache of a reader.
@@ -224,6 +233,13 @@ pub(super) fn survey(path: &Path, partitions: Option<u16>) -> Result<()> {
         Ok(())
     };
     work().map_err(|error| error.explain(path))
+}
+
+/// The sum of the steps of the clock that were accepted: see `clock/steps.rs`.
+pub(super) fn stepped(connection: &Connection) -> Duration {
+    // Anything else than a number counts as none.
+    let ms = meta::<i64>(connection, "stepped").ok().and_then(|ms| u64::try_from(ms).ok());
+    Duration::from_millis(ms.unwrap_or(0))
 }
 
 /// Marks a fleet that a move fills until it is complete, or takes the mark away.

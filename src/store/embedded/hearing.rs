@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::EmbeddedEngine;
-use crate::clock::{Clock, Timestamp};
+use crate::clock::Timestamp;
 use crate::presence::{Gap, Hearing, Probed, ShareMember, Subscription};
 use crate::store::{Advance, HearingStore, Result};
 
@@ -33,7 +33,7 @@ impl HearingStore for EmbeddedEngine {
         }
         let (is_first, advance) = {
             let mut heard = self.memory.hearing();
-            (heard.state.heard.is_none(), heard.advance(subscription, sent_at, gap, Clock::machine()))
+            (heard.state.heard.is_none(), heard.advance(subscription, sent_at, gap, self.leases.now()))
         };
         if is_first || matches!(advance, Advance::Heard(Some(_))) {
             self.writer.flush("advance").await?;
@@ -50,7 +50,7 @@ impl HearingStore for EmbeddedEngine {
     }
 
     async fn heard_by(&self, client_id: &str) -> Result<Option<Timestamp>> {
-        Ok(self.memory.hearing().heard_by(client_id, Clock::machine()))
+        Ok(self.memory.hearing().heard_by(client_id, self.leases.now()))
     }
 
     async fn attend(&self, member: &ShareMember, now: Timestamp, release: Duration) -> Result<()> {

@@ -145,6 +145,7 @@ fn open(config: &Config, telemetry: Arc<Telemetry>) -> Result<EmbeddedEngine> {
     let mut directory = Directory::lock(&config.path)?;
     let (database, partitions) = database::open(&mut directory, config.partitions)?;
     database::check_whole(&database, &config.path).map_err(|error| error.explain(&config.path))?;
+    let stepped = database::stepped(&database);
     let fleet = directory.fleet().unwrap_or_default().to_owned();
     let database_file = DatabaseFile::new(&config.path)?;
     let load = || load::load_fleet(&database, &config.path, partitions);
@@ -157,7 +158,8 @@ fn open(config: &Config, telemetry: Arc<Telemetry>) -> Result<EmbeddedEngine> {
     let writer = Writer::start(database, directory, last_seen, telemetry.clone(), full_scan.clone())
         .map_err(|error| EngineError::Unavailable(format!("no thread to write with: {error}")))?;
     telemetry.engine_servers(vec![("embedded".to_owned(), ServerAnswers::default())]);
-    let (leases, delivery_leases, scan_cursor) = Default::default();
+    let (delivery_leases, scan_cursor) = Default::default();
+    let leases = Leases::begin(stepped);
     Ok(EmbeddedEngine {
         memory,
         writer,

@@ -12,6 +12,7 @@ use crate::presence::{FiredTimer, Timer, TimerClass, TimerLifecycle};
 use crate::store::json::to_json;
 use crate::store::notification::Notification;
 use crate::store::timer_text::encode;
+use crate::store::timers::without_postponed;
 use crate::store::{Fired, Result, TimerClasses, group_of_timer, partition_of_group};
 
 pub(super) async fn due(
@@ -34,7 +35,30 @@ pub(super) async fn due(
     let rows = engine.readers.read(read).await?;
     let timers = rows.iter().filter_map(|(id, text)| engine.timer(&id.parse().ok()?, text));
     let is_due = |timer: &Timer| timer.lifecycle == TimerLifecycle::Waiting && timer.due <= until;
-    Ok(timers.filter(is_due).collect())
+    let (due, postponed) = without_postponed(timers.filter(is_due), engine.leases.stepped());
+    postpone(engine, &postponed).await?;
+    Ok(due)
+}
+
+/// Gives timers that are still as they were read another moment.
+async fn postpone(engine: &EmbeddedEngine, timers: &[(Timer, Timer)]) -> Result<()> {
+    if timers.is_empty() {
+        return Ok(());
+    }
+    let row = |(before, after): &(Timer, Timer)| {
+        (before.id.as_str().to_owned(), encode(before), after.due, encode(after))
+    };
+    let timers: Vec<_> = timers.iter().map(row).collect();
+    let write = move |database: &Connection| {
+        let mut update = database.prepare_cached(
+            "UPDATE timers SET due = ?1, next_check = ?1, body = ?2 WHERE id = ?3 AND body = ?4",
+        )?;
+        for (id, before, due, after) in &timers {
+            update.execute(params![due.as_millis(), after, id, before])?;
+        }
+        Ok(())
+    };
+    engine.writer.write("postpone_timers", write).await
 }
 
 pub(super) async fn fire(

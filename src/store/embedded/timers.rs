@@ -4,6 +4,7 @@
 //! The number of those that wait is counted in the same transaction, because counting rows would read all of them.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, params};
@@ -33,12 +34,13 @@ impl TimerStore for EmbeddedEngine {
         only_new: bool,
         _now: Timestamp,
     ) -> Result<Vec<TimerRegistered>> {
+        let stepped = self.leases.stepped();
         let called = CalledTimers::new(timers.iter().map(|timer| &timer.id));
         let mut answers = vec![TimerRegistered::Exists; timers.len()];
         for step in called.once(only_new).chunks(STEP) {
             let partitions = self.memory.partitions();
             let rows: Vec<NewRow> =
-                step.iter().map(|place| NewRow::of(&timers[*place], partitions)).collect();
+                step.iter().map(|place| NewRow::of(&timers[*place], partitions, stepped)).collect();
             let write = move |database: &Connection| register(database, &rows, only_new);
             let registered = self.writer.write("register_timers", write).await?;
             step.iter().zip(registered).for_each(|(place, answer)| answers[*place] = answer);
@@ -145,13 +147,13 @@ struct NewRow {
 }
 
 impl NewRow {
-    fn of(timer: &NewTimer, partitions: u16) -> NewRow {
+    fn of(timer: &NewTimer, partitions: u16, stepped: Duration) -> NewRow {
         NewRow {
             id: timer.id.clone(),
             timer_type: timer.timer_type.clone(),
             partition: partition_of_timer(&timer.id, partitions),
             due: timer.due,
-            body: encode_waiting(timer),
+            body: encode_waiting(timer, stepped),
         }
     }
 }

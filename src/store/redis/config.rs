@@ -29,6 +29,8 @@ pub struct Config {
     pub wait_replicas: Option<u8>,
     /// How long replicas may take for that.
     pub wait_timeout: Duration,
+    /// The `maxmemory-policy` that servers may have beside `noeviction`; empty: none.
+    pub allow_eviction: String,
 }
 
 impl Default for Config {
@@ -43,6 +45,7 @@ impl Default for Config {
             partitions: None,
             wait_replicas: None,
             wait_timeout: Duration::from_millis(100),
+            allow_eviction: String::new(),
         }
     }
 }

@@ -135,10 +135,14 @@ pub(super) async fn begin(engine: &RedisEngine, units: Vec<Unit>) -> Result<Dead
     let clock = if is_same_server { None } else { answers.pop() };
     answers.extend(apart);
     let last = answers.split_off(answers.len().saturating_sub(4));
-    let guards = answers.split_off(answers.len().saturating_sub(GUARDS));
+    let mut guards = answers.split_off(answers.len().saturating_sub(GUARDS));
+    let evicted = guards.pop().unwrap_or(Value::Nil);
     let watermark = if has_watermark { answers.pop() } else { None };
     let (has_archive, heard, filters, time): (bool, Versions, _, _) =
         redis::from_redis_value(Value::Array(last)).map_err(damaged)?;
+    let (seconds, micros): (i64, i64) = time;
+    let fleet = engine.fleet_time(arrived, Timestamp::from_millis(seconds * 1000 + micros / 1000));
+    engine.note_evictions(&server, &evicted, fleet);
     let values = redis::from_redis_value(Value::Array(answers)).map_err(damaged)?;
     let values: Vec<Vec<Option<Vec<u8>>>> = values;
     let keys = values.iter().flatten().take(units.len()).filter(|value| value.is_some()).count();
@@ -172,7 +176,8 @@ pub(super) async fn begin(engine: &RedisEngine, units: Vec<Unit>) -> Result<Dead
 }
 
 /// Adds commands that fail if a key that is written later is of a wrong type, because a transaction is not undone
-/// when one of its commands fails; and one that counts the existing expiry keys.
+/// when one of its commands fails; one that counts the existing expiry keys, and one that
+/// counts the keys that were evicted before the units were read: see `eviction.rs`.
 fn add_guards(engine: &RedisEngine, partition: u16, units: &[Unit], pipe: &mut Pipeline) {
     let keys: Vec<String> = units.iter().map(|unit| engine.keys.alive(unit)).collect();
     pipe.exists(keys);
@@ -180,10 +185,11 @@ fn add_guards(engine: &RedisEngine, partition: u16, units: &[Unit], pipe: &mut P
         pipe.zcard(engine.keys.in_partition(partition, name));
     }
     pipe.hlen(engine.keys.in_partition(partition, "archive")).xlen(engine.keys.outbox(partition));
+    pipe.cmd("INFO").arg("stats");
 }
 
 /// The number of these commands.
-const GUARDS: usize = 7;
+const GUARDS: usize = 8;
 
 fn again(why: &str) -> EngineError {
     EngineError::WrongType(format!("{why}; the units are checked again at once"))

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::clock_difference::{ClockOffset, servers_off};
 use super::keys::Keys;
 use super::topology::{Server, Topology};
-use super::{RedisEngine, meta, quarantine, replicas, rights};
+use super::{RedisEngine, eviction, meta, quarantine, replicas, rights};
 use crate::clock::Timestamp;
 use crate::store::{EngineError, Result, Warning};
 use crate::telemetry::EngineWarning;
@@ -79,7 +79,7 @@ pub(super) async fn examine(engine: &RedisEngine, now: Timestamp) -> Result<Vec<
         let found = match state {
             Ok(state) => {
                 check_version(&state.info)?;
-                let mut found = state.warnings();
+                let mut found = state.warnings(&engine.allow_eviction);
                 found.extend(replica_warnings(&engine.topology, &state));
                 switch_notifications_on(engine, &state, &mut found).await;
                 found
@@ -363,23 +363,20 @@ impl ServerState {
         self.settings.as_ref().map(|settings| settings.get(name).map_or("", String::as_str))
     }
 
-    pub fn warnings(&self) -> Vec<Warning> {
+    /// `permitted`: the policy of eviction that an operator permits.
+    pub fn warnings(&self, permitted: &str) -> Vec<Warning> {
         let info = &self.info;
         let evicted = info.get::<u64>("evicted_keys").unwrap_or(0) > 0;
-        let may_evict = info.get::<String>("maxmemory_policy").is_some_and(|policy| policy != "noeviction");
+        let policy = info.get::<String>("maxmemory_policy").unwrap_or_default();
         let has_aof = info.get::<u8>("aof_enabled") == Some(1);
         let forgets = !has_aof && self.setting("save").is_ok_and(str::is_empty);
         let fixed = [
             (
                 evicted,
                 EngineWarning::KeysEvicted,
-                "redis has evicted keys and may have dropped units; raise its maxmemory and set maxmemory-policy \
-                 noeviction",
-            ),
-            (
-                may_evict,
-                EngineWarning::EvictionPossible,
-                "redis may evict keys when it is full; set maxmemory-policy noeviction",
+                "redis has removed keys because its memory was full: a unit whose expiry key is gone counts as heard up \
+                 to then, so its silence may be told one timeout late, and with a policy allkeys-… units may be lost; \
+                 raise its maxmemory, set maxmemory-policy noeviction, and compare the fleet with your own list",
             ),
             (
                 forgets,
@@ -391,6 +388,8 @@ impl ServerState {
         let mut warnings: Vec<Warning> =
             fixed.map(|(_, name, text)| Warning { name, text: text.into() }).collect();
         let mut warn = |name, text: Option<String>| warnings.extend(text.map(|text| Warning { name, text }));
+        let refused = eviction::is_refused(&policy, permitted);
+        warn(EngineWarning::EvictionPossible, refused.then(|| eviction::fault(&policy)));
         warn(EngineWarning::NotificationsOff, self.notifications_off());
         warnings
     }

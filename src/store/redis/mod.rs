@@ -12,7 +12,8 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use redis::pipe;
@@ -38,6 +39,7 @@ mod dedicated;
 mod deliveries;
 mod delivery_records;
 mod due_members;
+mod eviction;
 mod examine;
 mod exporter;
 mod fallback;
@@ -148,6 +150,11 @@ pub struct RedisEngine {
     acknowledged: acknowledged::Acknowledged,
     comparisons: compared::Comparisons,
     known_primaries: watermarks::KnownPrimaries,
+    evictions: eviction::Evictions,
+    /// The sum of the accepted steps of the clock (ms): see `clock/steps.rs`.
+    stepped_ms: AtomicU64,
+    /// The policy of eviction that an operator permits.
+    allow_eviction: String,
     telemetry: Arc<Telemetry>,
     /// Notified when an instance starts or stops.
     roster_changed: Arc<Notify>,
@@ -165,6 +172,7 @@ impl RedisEngine {
         let topology = Topology::new(config, telemetry.clone())?;
         let scripts = Scripts::new();
         let begun = async {
+            eviction::refuse(&topology, &config.allow_eviction).await?;
             let fleet = meta::read_or_create(&topology, &scripts, config).await?;
             let known_fleet = KnownFleet::begin(&topology, &fleet).await?;
             topology.prepare_dedicated().await.map(|()| (fleet, known_fleet))
@@ -199,10 +207,18 @@ impl RedisEngine {
             acknowledged: Default::default(),
             comparisons: Default::default(),
             known_primaries: watermarks::KnownPrimaries::default(),
+            evictions: Default::default(),
+            stepped_ms: AtomicU64::default(),
+            allow_eviction: config.allow_eviction.clone(),
             telemetry,
             roster_changed: Arc::default(),
             roster_is_refused: AtomicBool::default(),
         })
+    }
+
+    /// The sum of the accepted steps of the clock, as of the last renewal.
+    fn stepped(&self) -> Duration {
+        Duration::from_millis(self.stepped_ms.load(Ordering::SeqCst))
     }
 
     fn server_clock(&self) -> std::sync::MutexGuard<'_, ServerClock> {
@@ -269,7 +285,7 @@ pub async fn servers(
     telemetry: Arc<Telemetry>,
 ) -> Result<Vec<ServerCondition>> {
     let topology = Topology::new(config, telemetry)?;
-    survey::servers(&topology, now).await
+    survey::servers(&topology, config, now).await
 }
 
 impl Layout for RedisEngine {

@@ -179,6 +179,11 @@ impl PartitionClocks {
         self.renewed = Some((sent, fleet));
     }
 
+    /// The time of the fleet at `now`, or a little later.
+    pub fn fleet_time(&self, now: Instant) -> Option<Timestamp> {
+        self.renewed.map(|(sent, fleet)| fleet + now.duration_since(sent))
+    }
+
     /// These jumps are handled.
     fn handled(&mut self, jumped: &BTreeMap<u16, i64>) {
         self.jumped.retain(|partition, offset| jumped.get(partition) != Some(offset));

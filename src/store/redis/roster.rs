@@ -1,5 +1,6 @@
 //! The roster: leases of instances, and the clock that they share.
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -16,6 +17,8 @@ struct Renewal {
     sent: Instant,
     answered: Instant,
     attendance: RenewalReply,
+    /// The sum of the steps of the clock that were accepted.
+    stepped: Duration,
     /// The expected time of the server's clock, if the answer shows a jump that the renewal did not handle.
     unhandled: Option<Timestamp>,
 }
@@ -23,20 +26,29 @@ struct Renewal {
 #[async_trait]
 impl Roster for RedisEngine {
     async fn renew(&self, instance: &str, lease: Duration, heard: Option<Timestamp>) -> Result<RenewalReply> {
-        let jumped = self.server_clock().jumped();
-        let mut renewed = self.renew_once(instance, lease, heard, jumped).await?;
+        let began = Instant::now();
+        let begun = self.renew_once(instance, lease, heard, None).await?;
         // The repetition tells the server of a jump that the answer revealed.
-        if renewed.unhandled.is_some() {
-            let is_new = renewed.attendance.is_new;
-            renewed = self.renew_once(instance, lease, heard, renewed.unhandled).await?;
-            renewed.attendance.is_new |= is_new;
-        }
-        let Renewal { sent, answered, attendance, .. } = renewed;
+        let renewed = match begun {
+            Some(renewed) if renewed.unhandled.is_none() => renewed,
+            begun => {
+                let mut renewed =
+                    self.renew_once(instance, lease, heard, Some(began.elapsed())).await?.ok_or_else(
+                        || EngineError::Damaged("the roster did not answer with a time".to_owned()),
+                    )?;
+                renewed.attendance.is_new |= begun.is_some_and(|begun| begun.attendance.is_new);
+                renewed
+            }
+        };
+        let Renewal { sent, answered, attendance, stepped, .. } = renewed;
+        self.stepped_ms.store(stepped.as_millis() as u64, Ordering::SeqCst);
         self.comparisons.has_lease(instance);
         self.server_clock().renewed(sent, attendance.engine_clock);
         self.partition_clocks().renewed(sent, attendance.now);
         // A primary that was replaced while it was away accepts writes for some seconds after its return.
-        let clocks = self.topology.check_roles().await;
+        let fleet = || attendance.now + sent.elapsed();
+        let (clocks, ()) = tokio::join!(self.topology.check_roles(), self.follow_evictions(fleet));
+        self.store_evictions().await?;
         self.follow_clocks(&clocks, (sent, answered), attendance.now).await?;
         self.topology.share(attendance.instances.len());
         Ok(attendance)
@@ -100,25 +112,42 @@ impl RedisEngine {
         Ok((Timestamp::from_millis(seconds * 1000 + micros / 1000), sent.elapsed()))
     }
 
-    /// `jumped`: the expected time of the server's clock when a jump was detected, which the renewal handles.
+    /// `again`: how long the first attempt took. The second one handles a jump of the server's clock that was detected,
+    /// and a step that is no slow answer; it may take as long, so the expected time of the fleet is rather too late.
+    /// `None`: the server's clock seems to have stepped, and nothing is renewed.
     async fn renew_once(
         &self,
         instance: &str,
         lease: Duration,
         heard: Option<Timestamp>,
-        jumped: Option<Timestamp>,
-    ) -> Result<Renewal> {
-        let last = self.server_clock().last_renewal();
+        again: Option<Duration>,
+    ) -> Result<Option<Renewal>> {
+        let (last, jumped) = {
+            let clock = self.server_clock();
+            (clock.last_renewal(), clock.jumped())
+        };
+        let expected = self.partition_clocks().fleet_time(Instant::now());
+        let expected = expected.map(|at| at + again.unwrap_or_default());
         let mut script = self.scripts.renew.prepare_invoke();
         script.key(self.keys.roster()).key(self.keys.clock()).key(self.keys.heard());
         script.arg(instance).arg(lease.as_millis() as u64);
         script.arg(heard.map_or(0, Timestamp::as_millis)).arg(self.keys.roster());
         script.arg(jumped.map(|without| without.as_millis().to_string()).unwrap_or_default());
         script.arg(MAX_LEASE.as_millis() as u64);
+        script.arg(expected.map(|at| at.as_millis().to_string()).unwrap_or_default());
+        script.arg(if again.is_some() { "1" } else { "" });
         let sent = Instant::now();
         let answer: Vec<Vec<u8>> = self.topology.run("renew", &script).await?;
         let answered = Instant::now();
-        let attendance = attendance(&answer)?;
+        if let ([first, server], true) = (answer.as_slice(), jumped.is_none())
+            && first.is_empty()
+        {
+            self.server_clock().read(last, answered, moment(&String::from_utf8_lossy(server))?);
+        }
+        if answer.first().is_some_and(Vec::is_empty) {
+            return Ok(None);
+        }
+        let (attendance, stepped) = attendance(&answer)?;
         let mut clock = self.server_clock();
         match jumped {
             Some(without) => {
@@ -133,14 +162,15 @@ impl RedisEngine {
             }
         }
         let unhandled = clock.jumped().filter(|_| jumped.is_none());
-        Ok(Renewal { sent, answered, attendance, unhandled })
+        Ok(Some(Renewal { sent, answered, attendance, stepped, unhandled }))
     }
 }
 
-/// Reads the answer of `renew.lua`, and reports the leases that it removed.
-fn attendance(answer: &[Vec<u8>]) -> Result<RenewalReply> {
+/// Reads the answer of `renew.lua` and the sum of the accepted steps, and reports the leases that it removed.
+fn attendance(answer: &[Vec<u8>]) -> Result<(RenewalReply, Duration)> {
     let answer: Vec<String> = answer.iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect();
-    let [now, engine_clock, first_end, is_new, too_late, others @ ..] = answer.as_slice() else {
+    let [now, engine_clock, first_end, is_new, ahead, stepped, too_late, others @ ..] = answer.as_slice()
+    else {
         return Err(EngineError::Damaged("the roster did not answer with a time".to_owned()));
     };
     let (now, engine_clock) = (moment(now)?, moment(engine_clock)?);
@@ -154,7 +184,9 @@ fn attendance(answer: &[Vec<u8>]) -> Result<RenewalReply> {
     }
     let mut instances = instances.to_vec();
     instances.sort();
-    Ok(RenewalReply { now, engine_clock, instances, is_new: is_new == "1", first_end })
+    let [ahead, stepped] = [ahead, stepped].map(|ms| ms.parse().ok().map(Duration::from_millis));
+    let reply = RenewalReply { now, engine_clock, ahead, instances, is_new: is_new == "1", first_end };
+    Ok((reply, stepped.unwrap_or_default()))
 }
 
 fn moment(ms: &str) -> Result<Timestamp> {

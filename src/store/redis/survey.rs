@@ -60,13 +60,17 @@ async fn survey_fleet(topology: &Topology, config: &Config, now: Timestamp) -> R
             if topology.has_parts() { format!("a cluster of {count} primaries ({name})") } else { name };
         return Ok(Condition { server, warnings: slots_missing(topology).into_iter().collect() });
     }
-    let mut warnings = primary_warnings(topology, first).await;
+    let mut warnings = primary_warnings(topology, config, first).await;
     warnings.extend(clock_off(first));
     Ok(Condition { server: name(&first.info), warnings })
 }
 
 /// Examines each of several servers: the primaries, their replicas, and the sentinels. None for a single server.
-pub(super) async fn servers(topology: &Topology, now: Timestamp) -> Result<Vec<ServerCondition>> {
+pub(super) async fn servers(
+    topology: &Topology,
+    config: &Config,
+    now: Timestamp,
+) -> Result<Vec<ServerCondition>> {
     if topology.is_fixed() {
         return Ok(Vec::new());
     }
@@ -92,7 +96,7 @@ pub(super) async fn servers(topology: &Topology, now: Timestamp) -> Result<Vec<S
     for (server, state) in primaries {
         let mut warnings = Vec::new();
         if let Ok(state) = &state {
-            warnings = primary_warnings(topology, state).await;
+            warnings = primary_warnings(topology, config, state).await;
             warnings.extend(clock_warning(server.address(), state));
         }
         found.push(condition(server.address().to_owned(), state, warnings));
@@ -100,7 +104,7 @@ pub(super) async fn servers(topology: &Topology, now: Timestamp) -> Result<Vec<S
     for (address, state) in replicas {
         let mut warnings = Vec::new();
         if let Ok(state) = &state {
-            warnings = of_replica(state);
+            warnings = of_replica(config, state);
             warnings.extend(clock_warning(&address, state));
         }
         found.push(condition(address, state, warnings));
@@ -134,8 +138,8 @@ fn condition(address: String, state: Result<ServerState>, warnings: Vec<Warning>
     ServerCondition { address, state: state.map_err(|why| why.to_string()), warnings }
 }
 
-async fn primary_warnings(topology: &Topology, state: &ServerState) -> Vec<Warning> {
-    let mut warnings = state.warnings();
+async fn primary_warnings(topology: &Topology, config: &Config, state: &ServerState) -> Vec<Warning> {
+    let mut warnings = state.warnings(&config.allow_eviction);
     warnings.extend(replica_warnings(topology, state));
     let has_notifications = warnings.iter().all(|warning| warning.name != EngineWarning::NotificationsOff);
     if has_notifications && let Some(text) = missing_channel_right(&state.server).await {
@@ -145,8 +149,8 @@ async fn primary_warnings(topology: &Topology, state: &ServerState) -> Vec<Warni
 }
 
 /// The warnings about a replica. The service switches notifications on when it is promoted.
-fn of_replica(state: &ServerState) -> Vec<Warning> {
-    let mut warnings = state.warnings();
+fn of_replica(config: &Config, state: &ServerState) -> Vec<Warning> {
+    let mut warnings = state.warnings(&config.allow_eviction);
     warnings.retain(|warning| warning.name != EngineWarning::NotificationsOff);
     let link = state.info.get::<String>("master_link_status");
     if link.is_some_and(|link| link != "up") {

@@ -10,6 +10,7 @@ use crate::clock::Timestamp;
 use crate::presence::{FiredTimer, Timer, TimerClass, TimerId, TimerLifecycle};
 use crate::store::notification::Notification;
 use crate::store::timer_text::{begin_of_fired, encode, fired_part};
+use crate::store::timers::without_postponed;
 use crate::store::{Delivery, Fired, Result, TimerCapacity, TimerClasses};
 
 /// How many timers one script fires: about half a millisecond, because Redis serves no other command meanwhile.
@@ -41,7 +42,32 @@ pub(super) async fn due(
         due.iter().zip(&stored).filter(|(_, timer)| !waits(timer)).map(|(id, _)| id).collect();
     engine.leave_index(&lost).await?;
     let is_due = |timer: &Timer| timer.lifecycle == TimerLifecycle::Waiting && timer.due <= until;
-    Ok(stored.into_iter().flatten().filter(is_due).collect())
+    let (due, postponed) = without_postponed(stored.into_iter().flatten().filter(is_due), engine.stepped());
+    postpone(engine, &postponed).await?;
+    Ok(due)
+}
+
+/// Gives timers that are still as they were read another moment.
+async fn postpone(engine: &RedisEngine, timers: &[(Timer, Timer)]) -> Result<()> {
+    let mut by_partition: BTreeMap<u16, Vec<&(Timer, Timer)>> = BTreeMap::new();
+    for pair in timers {
+        by_partition.entry(engine.timer_page(&pair.0.id).0).or_default().push(pair);
+    }
+    for (partition, timers) in by_partition {
+        let index = engine.keys.in_partition(partition, "timers");
+        for step in timers.chunks(PUT_OFF_STEP) {
+            let mut steps = Steps::default();
+            for (before, after) in step {
+                let page = engine.timer_key(engine.timer_page(&before.id));
+                let (id, due) = (before.id.as_str().as_bytes(), after.due.as_millis().to_string());
+                steps.begin().expect_field(&page, id, Some(encode(before).as_ref()));
+                steps.write("HSET", &page, &[id, encode(after).as_bytes()]);
+                steps.write("ZADD", &index, &[b"XX", due.as_bytes(), id]);
+            }
+            engine.write_steps("postpone_timers", steps).await?;
+        }
+    }
+    Ok(())
 }
 
 pub(super) async fn fire(

@@ -20,7 +20,7 @@ use super::units::first_score;
 use super::{RedisEngine, timer_attempts, timer_firing, timer_lists, timer_repair};
 use crate::clock::Timestamp;
 use crate::presence::{DEFAULT_TIMER_KEEP, NewTimer, Timer, TimerId, TimerType};
-use crate::store::timer_text::{encode, moment};
+use crate::store::timer_text::{encode, encode_waiting, moment};
 use crate::store::timers::CalledTimers;
 use crate::store::{
     Delivery, FindTimers, Fired, Result, TimerCancelled, TimerCapacity, TimerClasses, TimerPage,
@@ -224,7 +224,7 @@ impl RedisEngine {
                 script.arg(timers[*index].due.as_millis());
             }
             for index in on_page {
-                script.arg(encode(&Timer::waiting(timers[*index].clone())));
+                script.arg(encode_waiting(&timers[*index], self.stepped()));
             }
         }
         script

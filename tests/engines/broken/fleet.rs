@@ -164,6 +164,7 @@ impl Fleet {
     /// Timers in each state; those that wait are due when the value is poisoned.
     async fn live_timers(&self, at: Timestamp) {
         let timer = |n: usize, of: &str, due| NewTimer {
+            is_span: false,
             id: format!("timer-{n:02}").parse().unwrap(),
             timer_type: of.parse().unwrap(),
             due,

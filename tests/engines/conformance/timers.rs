@@ -40,6 +40,7 @@ fn id(name: &str) -> TimerId {
 
 fn timer(name: &str, of: &str, due: Timestamp) -> NewTimer {
     NewTimer {
+        is_span: false,
         id: id(name),
         timer_type: of.parse().unwrap(),
         due,
@@ -104,7 +105,7 @@ pub async fn a_timer_is_registered_shown_changed_and_cancelled<G: Ground>(world:
     let due = world.hours(1);
     let wanted = timer("pump 7%\"ü", "report", due);
     assert_eq!(world.registers(std::slice::from_ref(&wanted)).await, [TimerRegistered::Created]);
-    assert_eq!(world.shows("pump 7%\"ü").await, Some(Timer::waiting(wanted.clone())));
+    assert_eq!(world.shows("pump 7%\"ü").await, Some(Timer::waiting(wanted.clone(), Duration::ZERO)));
     assert_eq!(
         world.registers(std::slice::from_ref(&wanted)).await,
         [TimerRegistered::Changed],
@@ -115,7 +116,7 @@ pub async fn a_timer_is_registered_shown_changed_and_cancelled<G: Ground>(world:
     let only_new =
         world.engine.register(&[wanted, timer("b", "report", due)], true, world.at(0)).await.unwrap();
     assert_eq!(only_new, [TimerRegistered::Exists, TimerRegistered::Created]);
-    assert_eq!(world.shows("pump 7%\"ü").await, Some(Timer::waiting(later)));
+    assert_eq!(world.shows("pump 7%\"ü").await, Some(Timer::waiting(later, Duration::ZERO)));
     let counts = world.engine.count_timers(&world.partitions()).await.unwrap();
     let counts: Vec<(&str, u64)> =
         counts.iter().filter(|(_, n)| **n > 0).map(|(of, n)| (of.as_str(), *n)).collect();

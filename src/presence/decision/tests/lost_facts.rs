@@ -20,10 +20,15 @@ fn a_unit_whose_facts_are_lost_is_known_again_by_its_expiry_key_and_its_next_sil
     let hearing = heard_until(now + 2 * HOUR);
     let Verdict::Alive(change) = check_deadline(&lost, &rules(), &hearing, now) else { panic!() };
     let (known, change) = (after(&lost, &change), change);
-    assert_eq!(known.facts.as_ref().map(|facts| (&facts.lifecycle, facts.last_seen)), Some((&Lifecycle::Present, heard)));
+    assert_eq!(
+        known.facts.as_ref().map(|facts| (&facts.lifecycle, facts.last_seen)),
+        Some((&Lifecycle::Present, heard))
+    );
     assert!(matches!(change.key, KeyChange::Set { last_seen, .. } if last_seen == heard), "{change:?}");
     let gone = Snapshot { alive: None, ..known };
-    let Verdict::Offline(change) = check_deadline(&gone, &rules(), &hearing, now + 2 * HOUR) else { panic!() };
+    let Verdict::Offline(change) = check_deadline(&gone, &rules(), &hearing, now + 2 * HOUR) else {
+        panic!()
+    };
     assert_eq!(change.record.map(|record| record.last_seen), Some(heard));
     // A closed registry does not admit it: its heartbeats are counted as those of an id that is not registered.
     let closed = KindRules { registry: Registry::Closed, ..rules() };

@@ -6,7 +6,9 @@
 --
 -- KEYS[1] roster  zset  instance -> end of its lease (ms, time of the fleet)
 -- KEYS[2] clock   hash  server -> the server's clock (ms), fleet -> the time of the fleet (ms), both at the last renewal;
---                       jump -> the server's clock (ms) when a jump forward was handled
+--                       jump -> the server's clock (ms) when a jump forward was handled; ahead -> how far (ms) the
+--                       server's clock is ahead by a step that is not accepted yet, since -> the time of the fleet (ms)
+--                       at that step; stepped -> the sum of the accepted steps (ms)
 -- KEYS[3] heard   hash  at -> up to when Rollcall has heard (ms)
 --
 -- ARGV[1] instance
@@ -15,17 +17,54 @@
 -- ARGV[4] the channel that notifies other instances of a new one
 -- ARGV[5] the server's clock (ms) as expected without a jump forward, "" without a jump
 -- ARGV[6] the longest lease that any instance requests (ms); a lease that ends later is removed
+-- ARGV[7] the time of the fleet (ms) that the caller expects by its monotonic clock, "" if it knows no earlier one
+-- ARGV[8] "1": the caller has excluded that a slow network explains a step
 --
 -- Returns {time of the fleet (ms), the server's clock (ms), when the first lease of another instance ends (ms), "" if
--- there is none, "1" if the instance had no valid lease before, number of leases that were removed, as many of their
--- names, instance, ...} with every instance that has a valid lease.
+-- there is none, "1" if the instance had no valid lease before, how far the clock is ahead by a step that is not
+-- accepted yet (ms) or "", the sum of the accepted steps (ms), number of leases that were removed, as many of their
+-- names, instance, ...} with every instance that has a valid lease. {"", the server's clock (ms)} and nothing is changed,
+-- if the clock seems to have stepped and ARGV[8] is not "1".
 --
--- The rule is that of presence/roster.rs; a test compares them.
+-- The rule is that of presence/roster.rs and clock/steps.rs; a test compares them.
 local read = redis.call('TIME')
 local server = tonumber(read[1]) * 1000 + math.floor(tonumber(read[2]) / 1000)
-local last = redis.call('HMGET', KEYS[2], 'server', 'fleet', 'jump')
-local fleet = math.max(server, tonumber(ARGV[3]))
-if tonumber(last[2]) then
+local last = redis.call('HMGET', KEYS[2], 'server', 'fleet', 'jump', 'ahead', 'since', 'stepped')
+local ahead, since, stepped = tonumber(last[4]), tonumber(last[5]), tonumber(last[6]) or 0
+if not since then
+  ahead = nil
+end
+local expected = tonumber(ARGV[7])
+if expected then
+  expected = math.max(expected, tonumber(last[2]) or 0)
+else
+  expected = server - (ahead or 0)
+end
+local now, difference = server, server - expected
+if difference > 1000 then
+  if not ahead or math.abs(difference - ahead) > 1000 then
+    if ARGV[8] ~= '1' then
+      return { '', string.format('%.0f', server) }
+    end
+    ahead, since = difference, expected
+  end
+  now = server - ahead
+  if now - since >= 60000 then
+    stepped, now, ahead = stepped + ahead, server, nil
+    redis.call('HSET', KEYS[2], 'stepped', string.format('%.0f', stepped))
+  end
+else
+  ahead = nil
+end
+if ahead then
+  redis.call('HSET', KEYS[2], 'ahead', string.format('%.0f', ahead), 'since', string.format('%.0f', since))
+elseif last[4] or last[5] then
+  redis.call('HDEL', KEYS[2], 'ahead', 'since')
+end
+local fleet = math.max(now, tonumber(ARGV[3]))
+if tonumber(last[2]) and ahead then
+  fleet = math.max(fleet, tonumber(last[2]))
+elseif tonumber(last[2]) then
   -- A jump forward does not count as time that has passed.
   local passed = math.min(math.max(server - (tonumber(last[1]) or server), 0), tonumber(ARGV[2]))
   fleet = math.max(fleet, tonumber(last[2]) + math.floor(passed * 995 / 1000))
@@ -66,7 +105,8 @@ if is_new then
   -- A user without the right to publish keeps its lease; other instances notice it at their next renewal.
   redis.pcall('PUBLISH', ARGV[4], ARGV[1])
 end
-local answer = { text, string.format('%.0f', server), '', is_new and '1' or '0', string.format('%.0f', #too_late) }
+local answer = { text, string.format('%.0f', server), '', is_new and '1' or '0',
+  ahead and string.format('%.0f', ahead) or '', string.format('%.0f', stepped), string.format('%.0f', #too_late) }
 for _, instance in ipairs(too_late) do
   answer[#answer + 1] = instance
 end

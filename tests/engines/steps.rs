@@ -1,0 +1,95 @@
+//! Steps of the clock that were accepted: a timer of a span waits for as long as it would without them.
+
+use std::time::Duration;
+
+use redis::cmd;
+use rollcall::clock::{Clock, Timestamp};
+use rollcall::presence::{NewTimer, TimerClass, TimerId};
+use rollcall::simulate::servers::{Server, free_port};
+use rollcall::store::embedded::EmbeddedEngine;
+use rollcall::store::redis::RedisEngine;
+use rollcall::store::{Engine, TimerCapacity, TimerClasses, embedded, redis as on_redis};
+use rollcall::telemetry::Telemetry;
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn telemetry() -> std::sync::Arc<Telemetry> {
+    std::sync::Arc::new(Telemetry::new(&Clock::system()))
+}
+
+fn timer(name: &str, due: Timestamp, is_span: bool) -> NewTimer {
+    let (id, timer_type) = (name.parse().unwrap(), "report".parse().unwrap());
+    NewTimer { id, timer_type, due, is_span, data: "1".parse().unwrap() }
+}
+
+async fn renew(engine: &dyn Engine) -> Timestamp {
+    engine.renew("alone", Duration::from_secs(8), None).await.unwrap().now
+}
+
+/// Registers two timers for the same moment, and answers it.
+async fn register(engine: &dyn Engine) -> Timestamp {
+    let due = renew(engine).await + HOUR / 2;
+    let timers = [timer("span", due, true), timer("moment", due, false)];
+    engine.register(&timers, false, due).await.unwrap();
+    due
+}
+
+/// The clock has skipped an hour since.
+async fn a_span_lasts_as_long(engine: &dyn Engine, due: Timestamp) {
+    let all: Vec<u16> = (0..engine.partitions()).collect();
+    let found = async |until: Timestamp| {
+        let found = engine.due_timers(&all, until, 10).await.unwrap();
+        found.into_iter().map(|timer| timer.id.as_str().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(found(due).await, ["moment"]);
+    assert_eq!(found(due + HOUR / 2).await, ["moment"]);
+    let id: TimerId = "span".parse().unwrap();
+    assert_eq!(engine.timers(std::slice::from_ref(&id)).await.unwrap()[0].as_ref().unwrap().due, due + HOUR);
+    let class = TimerClass {
+        timer_type: "report".parse().unwrap(),
+        receivers: vec!["hook".to_owned()],
+        guarantee: Default::default(),
+        keep: HOUR,
+        most: 9,
+    };
+    let classes = TimerClasses::from([(class.timer_type.clone(), class)]);
+    let now = due + HOUR;
+    let due_now = engine.due_timers(&all, now, 10).await.unwrap();
+    let fired = engine.fire(&due_now, &classes, &TimerCapacity::NONE, now).await.unwrap();
+    let mut ids: Vec<String> = fired.timers.iter().map(|timer| timer.firing()).collect();
+    ids.sort();
+    let ms = due.as_millis();
+    assert_eq!(ids, [format!("moment:{ms}"), format!("span:{}", ms + 3_600_000)]);
+    let stored = engine.timers(std::slice::from_ref(&id)).await.unwrap().remove(0).unwrap();
+    assert_eq!(stored.fired_at(), Some(now));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_timer_of_a_span_on_redis_waits_longer_by_what_the_clock_has_skipped() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::redis(dir.path(), free_port().unwrap(), &[]).unwrap();
+    let url = format!("redis://127.0.0.1:{}/0", server.port());
+    let config = on_redis::Config { url: url.clone(), ..Default::default() };
+    let engine = RedisEngine::connect(&config, telemetry()).await.unwrap();
+    let due = register(&engine).await;
+    let mut other = ::redis::Client::open(url).unwrap().get_connection().unwrap();
+    let key = "rollcall:{hearing}:clock";
+    assert!(cmd("EXISTS").arg(key).query::<bool>(&mut other).unwrap());
+    cmd("HSET").arg(key).arg("stepped").arg(3_600_000).exec(&mut other).unwrap();
+    renew(&engine).await;
+    a_span_lasts_as_long(&engine, due).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_timer_of_a_span_in_a_directory_waits_longer_by_what_the_clock_has_skipped() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = embedded::Config { path: dir.path().to_owned(), partitions: None };
+    let engine = EmbeddedEngine::open(&config, telemetry()).await.unwrap();
+    let due = register(&engine).await;
+    drop(engine);
+    let database = rusqlite::Connection::open(dir.path().join("rollcall.db")).unwrap();
+    database.execute("INSERT OR REPLACE INTO meta VALUES('stepped', 3600000)", []).unwrap();
+    drop(database);
+    let engine = EmbeddedEngine::open(&config, telemetry()).await.unwrap();
+    a_span_lasts_as_long(&engine, due).await;
+}

@@ -219,6 +219,15 @@ impl Stage {
         }
     }
 
+    /// The transition that joins a member at this stage: the return of a silence of which no receiver was notified is
+    /// not notified either. `is_told`: whether receivers were notified of the silence.
+    pub fn form(now: Option<Stage>, form: MemberTransition, is_told: bool) -> MemberTransition {
+        match (now, form) {
+            (Some(Stage::Notified), MemberTransition::Online) if !is_told => MemberTransition::Removed,
+            _ => form,
+        }
+    }
+
     /// The stage of a waiting member after its notification. A blind interval is notified once.
     pub fn once_notified(self, is_blind: bool) -> Stage {
         if is_blind || self == Stage::IsBack { Stage::Over } else { Stage::Notified }

@@ -5,6 +5,11 @@ pub(super) fn lists(receivers: &str, name: &str) -> bool {
     receivers.split(',').any(|one| one == name)
 }
 
+/// Whether receivers were notified of a silence. `notified` is empty if they are not known, or a colon and their names.
+pub(super) fn is_told(notified: &str) -> bool {
+    notified != ":"
+}
+
 /// The list with one receiver more, behind the others; `None`: it names this receiver.
 pub(super) fn with(receivers: &str, name: &str) -> Option<String> {
     match receivers {

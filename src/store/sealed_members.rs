@@ -59,15 +59,21 @@ impl SealedMembers {
         receivers.iter().filter(is_named).copied().collect()
     }
 
-    /// Receivers of which some were notified of silences whose returns are members.
-    pub fn notified_of_returns<'a>(&self, receivers: &[&'a String]) -> Vec<&'a String> {
-        let names = |notified: &'_ String| notified.strip_prefix(':').map(str::to_owned);
-        let all: Vec<String> = self.notified.iter().filter_map(names).collect();
-        let is_named = |name: &&&String| all.iter().any(|one| lists(one, name));
-        receivers.iter().filter(is_named).copied().collect()
+    /// The receivers of the notification: those of the group (`own`), if it has more than returns, and all that were
+    /// notified of a silence whose return is a member.
+    pub fn receivers<'a>(&self, own: &'a [String], others: &[&'a String]) -> Vec<&'a String> {
+        let has_news = !self.offline.is_empty() || !self.blind.is_empty();
+        let knows = |name: &str, unknown: bool| {
+            let names =
+                |notified: &String| notified.strip_prefix(':').map_or(unknown, |all| lists(all, name));
+            self.notified.iter().any(names)
+        };
+        let own = own.iter().filter(|name| has_news || knows(name, true));
+        own.chain(others.iter().copied().filter(|name| knows(name, false))).collect()
     }
 
-    /// The JSON that [`super::notification::Notification`] reads. `others`: receivers that the group does not have.
+    /// The JSON that [`super::notification::Notification`] reads. `receivers`: those of the group; `told`: those of the
+    /// notification.
     /// `situation` of a group that units share: how many silences last of which receivers were notified, and when it
     /// was sealed before.
     pub fn notification(
@@ -75,11 +81,12 @@ impl SealedMembers {
         group_json: &str,
         sealed_at: Timestamp,
         receivers: &[String],
-        others: &[&String],
+        told: &[&String],
         situation: Option<(u64, Option<Timestamp>)>,
     ) -> String {
         let [offline, online, blind] = [&self.offline, &self.online, &self.blind].map(|all| all.join(","));
-        let notified = self.notified_json(receivers, !others.is_empty());
+        let has_others = told.iter().any(|name| !receivers.contains(name));
+        let notified = self.notified_json(receivers, has_others);
         let situation = situation.map_or(String::new(), |(lasting, before)| {
             let before = before.map(|before| format!(r#","before":{}"#, before.as_millis()));
             format!(r#","lasting":{lasting}{}"#, before.unwrap_or_default())

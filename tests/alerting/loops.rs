@@ -15,6 +15,44 @@ use serde_json::json;
 use super::world::{On, TIMEOUT, WAIT, World, hook, listed, named, until};
 use super::*;
 
+/// A silence that had no receiver, and its return after one was added, begin no interval of the receiver.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_silence_after_a_receiver_is_added_waits_for_group_wait_alone() {
+    tokio::join!(first_after_a_receiver(On::Redis), first_after_a_receiver(On::Directory));
+}
+
+async fn first_after_a_receiver(on: On) {
+    for group_by in ["kind", "unit"] {
+        let sink = hook().await;
+        let mut world = World::on(on, group_by, vec![webhook_to(sink.url(), None)]).await;
+        world.stop().await;
+        let receivers = std::mem::take(&mut world.config.route.receivers);
+        world.config.route.pace.interval = HOUR;
+        world.start();
+        world.notify_loss(&["a", "b"]).await;
+        world.sealed().await;
+        // One is back before, and one after the receiver was added.
+        world.hear(&["a"]).await;
+        world.joined().await;
+        world.pass(2 * WAIT).await;
+        world.stop().await;
+        world.config.route.receivers = receivers;
+        world.start();
+        world.hear(&["b"]).await;
+        world.joined().await;
+        world.pass(2 * WAIT).await;
+        assert_eq!(sink.received().len(), 0, "nobody was told of the silence");
+        world.notify_loss(&["a", "b"]).await;
+        world.pass(WAIT).await;
+        let count = if group_by == "kind" { 1 } else { 2 };
+        let received = sink.wait_for(count, MAX_WAIT).await.unwrap();
+        let mut told: Vec<String> = received.iter().flat_map(|one| listed(one, "offline")).collect();
+        told.sort();
+        assert_eq!(told, ["a", "b"], "by {group_by}, on {on:?}");
+        world.stop().await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silence_is_notified_after_group_wait_and_the_return_after_it() {
     let (sink, mail) = (hook().await, MailSink::start(mail_sink::Options::default()).await.unwrap());

@@ -24,6 +24,7 @@ use crate::presence::{
 use crate::store::json::to_json;
 use crate::store::member_names::of_member;
 use crate::store::notification::{GroupMember, MAX_SEALED, event_json, only_of_group};
+use crate::store::receiver_list::is_told;
 use crate::store::{Destinations, Group, Join, Joined, MAX_STEP, Result, partition_of_group};
 
 /// A transition on its way into its groups, ready to be written.
@@ -158,7 +159,8 @@ fn targets<'a>(database: &Connection, joining: &'a Joining) -> rusqlite::Result<
 }
 
 /// Lets one transition join its group. If the group is sealed with it, answers the group and its times before.
-/// `is_alone`: no other transition of the same call joins that group.
+/// `is_alone`: no other transition of the same call joins that group. In one piece: each step needs what those before it
+/// found.
 fn join_one(
     database: &Connection,
     joining: &Joining,
@@ -175,7 +177,8 @@ fn join_one(
     else {
         return Ok(None);
     };
-    let form = pace.form(member.form);
+    let told_before = known.as_ref().map_or("", |known| known.notified.as_str());
+    let form = Stage::form(stage, pace.form(member.form), is_told(told_before));
     let Some(next) = Stage::next(stage, form) else { return Ok(None) };
     let group = group_to_join(database, first, named)?;
     if let Some(lost) = first.filter(|first| *first != group.id) {
@@ -183,7 +186,7 @@ fn join_one(
             .prepare_cached("DELETE FROM members WHERE grp = ? AND member = ?")?
             .execute(params![lost, name])?;
     }
-    let notified = known.as_ref().filter(|_| next == Stage::IsBack).map_or("", |known| &known.notified);
+    let notified = if next == Stage::IsBack { told_before } else { "" };
     let held = joining.held_until.max(return_at(database, group.id, joining, pace, now)?);
     let since = pace.held_since(pace.waits_since(form, member.deadline, now), held);
     if stage == Some(Stage::Notified) && pace.has_lasting() {

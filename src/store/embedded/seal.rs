@@ -12,6 +12,7 @@ use crate::presence::{GroupTimes, Pace, Sealed, Stage, stored_since};
 use crate::store::Destinations;
 use crate::store::json::from_json;
 use crate::store::notification::{KEPT_AFTER_END, MAX_MEMBERS};
+use crate::store::receiver_list::is_told;
 use crate::store::sealed_members::SealedMembers;
 
 /// The most members that one call of [`tidy`] forgets.
@@ -48,10 +49,10 @@ pub(super) fn seal_group(
     for member in members {
         sealing.seal_member(member, &mut sealed)?;
     }
-    let others = sealed.notified_of_returns(&others);
-    // Without a receiver no notification is kept: no delivery would ever remove it.
-    if count > 0 && receivers.len() + others.len() > 0 {
-        sealing.write(&sealed, &others, times.sealed)?;
+    let told = sealed.receivers(receivers, &others);
+    // Without a receiver no notification is kept, because no delivery would ever remove it, and no interval begins.
+    if !told.is_empty() {
+        sealing.write(&sealed, &told, times.sealed)?;
         database
             .prepare_cached("UPDATE groups SET sealed = ? WHERE id = ?")?
             .execute([times.sealed_now(pace, now).as_millis(), group])?;
@@ -145,7 +146,9 @@ impl Sealing<'_> {
                  WHERE grp = ? AND member = ?",
             )?
             .execute(params![letter, over, is_kept, self.group, member])?;
-        if next == Stage::Notified && self.pace.has_lasting() {
+        // What no receiver is notified of does not last, unless it may be escalated.
+        let lasts = next == Stage::Notified && (is_told(&letter[1..]) || self.pace.looks_after.is_some());
+        if lasts && self.pace.has_lasting() {
             self.database
                 .prepare_cached("INSERT OR REPLACE INTO lasting VALUES(?, ?, ?)")?
                 .execute(params![self.group, member, self.now.as_millis()])?;
@@ -156,11 +159,11 @@ impl Sealing<'_> {
         Ok(())
     }
 
-    /// Puts the notification at the end of the group's lane for each receiver, and for the others.
+    /// Puts the notification at the end of the group's lane for each of these receivers.
     fn write(
         &self,
         sealed: &SealedMembers,
-        others: &[&String],
+        told: &[&String],
         before: Option<Timestamp>,
     ) -> rusqlite::Result<()> {
         let Sealing { database, group, receivers, pace, now, .. } = self;
@@ -175,11 +178,10 @@ impl Sealing<'_> {
             &body,
             *now,
             receivers,
-            others,
+            told,
             lasting.map(|lasting| (lasting as u64, before)),
         );
-        let to = receivers.iter().chain(others.iter().copied());
-        enqueue(database, (partition, &key), (&id, body), to, *now)
+        enqueue(database, (partition, &key), (&id, body), told.iter().copied(), *now)
     }
 }
 

@@ -3,7 +3,7 @@
 -- A stored member is a letter, the time of detection of its silence (ms), after the notification of the silence a
 -- colon and the receivers, separated by commas, and, while it waits, a space and the record.
 --   o  its silence waits for a notification
---   t  its silence was notified
+--   t  its silence was notified; a colon without receivers: the group had none, and its return is not notified
 --   b  its silence was notified, and its return waits for a notification
 --   x  over: both were notified, or the return cancelled the silence before its notification (a colon, no receivers)
 -- A transition that does not lead from one of these to the next changes nothing, so a transition may join again at
@@ -80,7 +80,7 @@ for i = 1, count do
   local next_letter = nil
   if letter == '' and not is_end then
     next_letter = WAITS
-  elseif letter == NOTIFIED and form == 'online' then
+  elseif letter == NOTIFIED and form == 'online' and is_told(notified) then
     next_letter = IS_BACK
   elseif is_end and (letter == '' or letter == WAITS or letter == NOTIFIED) then
     next_letter = OVER
@@ -89,7 +89,7 @@ for i = 1, count do
     redis.call('ZREM', lasting, member)
   end
   if next_letter == OVER then
-    held[name] = OVER .. detected .. (letter == NOTIFIED and '' or ':')
+    held[name] = OVER .. detected .. (letter == NOTIFIED and is_told(notified) and '' or ':')
     redis.call('ZREM', waiting, member)
     redis.call('ZADD', KEYS[2], ARGV[1], name)
     if redis.call('ZCARD', waiting) == 0 then
@@ -126,7 +126,7 @@ for i = 1, count do
         blind, next_letter = body, IS_BACK
       end
       local digest = add_member(name, member, next_letter, detected, ARGV[1], looks_after > 0 and body)
-      if lasting and form == 'offline' then
+      if lasting and form == 'offline' and (own > 0 or looks_after > 0) then
         redis.call('ZADD', lasting, ARGV[1], member)
         look_after(looks_after, now, group)
       end

@@ -139,7 +139,8 @@ for i = 1, #due do
               others[unit_of(member)] = others_of(notified_before, receivers, own)
             end
           end
-          if list == offline then
+          -- What no receiver is notified of does not last, unless it may be escalated.
+          if list == offline and (own > 0 or looks_after > 0 or (others[unit_of(member)] or '') ~= '') then
             lasts[#lasts + 1] = ARGV[1]
             lasts[#lasts + 1] = member
           end

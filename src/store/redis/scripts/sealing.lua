@@ -100,6 +100,11 @@ local function unit_of(member)
   return string.match(member, '^%S+ (.*):%d+')
 end
 
+-- Whether receivers were notified of a silence; `notified` is empty if they are not known, or ":" and their names.
+local function is_told(notified)
+  return notified ~= ':'
+end
+
 -- The receivers beside those of the group that were notified of a silence, each behind a comma. `notified` is empty, or
 -- ":" and the names of all.
 local function others_of(notified, receivers, own)
@@ -114,29 +119,28 @@ end
 
 -- For each return of a notification, the receivers that were notified of its silence (JSON). `notified` has ":" and
 -- their names for each, "" if they are not known. Empty if all receivers were notified of all silences. The second
--- result has the numbers of the receivers that get the notification: those of the group, and others that were notified
--- of a silence whose return is in it.
-local function notified_json(notified, receivers, own)
-  local texts, differs, others, to = {}, false, {}, {}
-  for r = 1, own do
-    to[r] = r
-  end
+-- result has the numbers of the receivers that get the notification: those of the group, if it has more than returns
+-- (`has_news`), and all that were notified of a silence whose return is in it. The third says whether the group does
+-- not have some of them.
+local function notified_json(notified, has_news, receivers, own)
+  local texts, differs, told, to, has_others = {}, false, {}, {}, false
   for i, one in ipairs(notified) do
     texts[i] = one == '' and 'null' or '"' .. string.sub(one, 2) .. '"'
     local listed = ',' .. string.sub(one, 2) .. ','
     for r = 1, receivers do
       local is_listed = one ~= '' and string.find(listed, ',' .. names[r] .. ',', 1, true)
       differs = differs or (r <= own and one ~= '' and not is_listed)
-      others[r] = others[r] or (r > own and is_listed)
+      told[r] = told[r] or is_listed or (r <= own and one == '')
     end
   end
-  for r = own + 1, receivers do
-    if others[r] then
+  for r = 1, receivers do
+    if told[r] or (r <= own and has_news) then
       to[#to + 1] = r
+      has_others = has_others or r > own
     end
   end
   local field = ',"notified":[' .. table.concat(texts, ',') .. ']'
-  if #to > own then
+  if has_others then
     local quoted = own == 0 and '' or '"' .. string.gsub(own_names, ',', '","') .. '"'
     return field .. ',"receivers":[' .. quoted .. ']', to
   end
@@ -144,10 +148,10 @@ local function notified_json(notified, receivers, own)
 end
 
 -- Adds a notification to the batch. `offline`, `online` and `blind` are lists (JSON) without brackets; `digest` has
--- the parts of all members; `situation` is the result of that function. Without receivers nothing is stored, because no receiver would remove it. Returns whether
--- it is added.
+-- the parts of all members; `situation` is the result of that function. If no receiver is notified, nothing is stored,
+-- because no receiver would remove it, and no interval begins. Returns whether it is added.
 local function add_notification(group, group_json, digest, offline, online, blind, notified, situation, now, now_text, receivers, own)
-  local notified_text, to = notified_json(notified, receivers, own)
+  local notified_text, to = notified_json(notified, offline ~= '' or blind ~= '', receivers, own)
   if #to == 0 then
     return false
   end

@@ -67,6 +67,7 @@ impl MassOffline {
     }
 
     async fn step(&self, now: Timestamp) -> Result<()> {
+        self.breaker.count(now).await?;
         let is_open = |trip: &Trip| trip.is_held() || !trip.is_notified;
         let Some(last) = self.breaker.last().await?.filter(is_open) else {
             self.lasting.send_replace(None);

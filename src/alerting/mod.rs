@@ -228,7 +228,7 @@ pub async fn run(
     let holds = Holds {
         inhibitions: Arc::new(Inhibitions::new(stores.shared.clone(), config.inhibition, telemetry.clone())),
         breaker: Arc::new(MassBreaker::new(
-            config.breaker,
+            config.breaker.map(|rule| (rule, stores.units.clone())),
             stores.shared.clone(),
             stores.queries.clone(),
             stores.silences.clone(),

@@ -8,17 +8,23 @@
 //! Whenever records enter their groups: each record does, and was written before that. So the record that completes a
 //! mass is counted before receivers are notified of it, or of records that wait with it.
 //!
-//! # Silences of operators
-//! Units that an alert silence covers do not count. Their part is taken from the newest records.
+//! # Which units count
+//! Not those that an alert silence covers, and not those that are not known for longer than the window. The newest
+//! records and the facts of their units say which these are. The fleet is counted now and as it was when the window
+//! began, and the smaller number counts; an instance that has just started knows the first alone.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use super::Silences;
 use crate::clock::Timestamp;
-use crate::presence::{FleetCount, MassOfflineRule, OfflineRecord, ReleaseReason, Trip, release};
+use crate::presence::{
+    FleetCount, MassOfflineRule, OfflineRecord, ReleaseReason, Snapshot, Trip, Unit, release,
+};
 use crate::routing::alert_silence::SilenceState;
 use crate::store::{
-    AuditEntry, Audited, EngineError, Queries, Result, Shared, SharedChange, SharedEntries, SharedStore,
+    AuditEntry, Audited, EngineError, OpenPages, Queries, Result, Shared, SharedChange, SharedEntries,
+    SharedStore, UnitStore,
 };
 use crate::telemetry::Telemetry;
 
@@ -27,6 +33,14 @@ const TRIP: &str = "trip";
 
 /// How many of the newest records stand for all that were detected.
 const NEWEST: usize = 1000;
+
+/// How many pages of open records are read to count a mass, and to see whether it is over. Of a larger mass the part of
+/// the units that count is that of these.
+const PAGES: usize = 10;
+const PAGES_OF_RELEASE: usize = 1;
+
+/// In how many parts of the window the fleet is counted.
+const COUNTED_PER_WINDOW: u32 = 12;
 
 /// How often a release is tried again while other instances change the trip.
 const ATTEMPTS: usize = 5;
@@ -38,6 +52,10 @@ type Known = (Option<String>, Option<Trip>);
 pub struct MassBreaker {
     /// `None`: it is not enabled.
     rule: Option<MassOfflineRule>,
+    /// The facts of units; `None`: pages, which judge nothing.
+    units: Option<Arc<dyn UnitStore>>,
+    /// How many units the fleet had, oldest first, about a window back.
+    sizes: Mutex<VecDeque<(Timestamp, u64)>>,
     store: Arc<dyn SharedStore>,
     queries: Arc<dyn Queries>,
     silences: Arc<Silences>,
@@ -48,13 +66,35 @@ pub struct MassBreaker {
 
 impl MassBreaker {
     pub fn new(
-        rule: Option<MassOfflineRule>,
+        rule: Option<(MassOfflineRule, Arc<dyn UnitStore>)>,
         store: Arc<dyn SharedStore>,
         queries: Arc<dyn Queries>,
         silences: Arc<Silences>,
         telemetry: Arc<Telemetry>,
     ) -> MassBreaker {
-        MassBreaker { rule, store, queries, silences, telemetry, known: Mutex::default() }
+        let (rule, units) = rule.unzip();
+        let (sizes, known) = (Mutex::default(), Mutex::default());
+        MassBreaker { rule, units, sizes, store, queries, silences, telemetry, known }
+    }
+
+    /// Counts the fleet, to know later how many units it had when a window began.
+    pub async fn count(&self, now: Timestamp) -> Result<()> {
+        let Some(rule) = &self.rule else { return Ok(()) };
+        let newest = self.sizes.lock().expect("nothing panics under this lock").back().map(|(at, _)| *at);
+        if newest.is_some_and(|at| at <= now && now.since(at) < rule.window / COUNTED_PER_WINDOW) {
+            return Ok(());
+        }
+        let units = self.queries.count_since(Timestamp::ZERO).await?.units();
+        let mut sizes = self.sizes.lock().expect("nothing panics under this lock");
+        sizes.retain(|(at, _)| *at <= now && now.since(*at) <= rule.window);
+        sizes.push_back((now, units));
+        Ok(())
+    }
+
+    /// How many units the fleet had at that moment or soon after it, as far as this instance has counted it.
+    fn size_at(&self, moment: Timestamp) -> Option<u64> {
+        let sizes = self.sizes.lock().expect("nothing panics under this lock");
+        sizes.iter().find(|(at, _)| *at >= moment).map(|(_, units)| *units)
     }
 
     /// The last trip, also one that is over.
@@ -79,7 +119,13 @@ impl MassBreaker {
         }
         let since = rule.counts_since(last.as_ref(), now);
         let count = self.queries.count_since(since).await?;
-        if !rule.is_mass(count) || !rule.is_mass(self.without_silenced(count, since, now).await?) {
+        let before = self.size_at(now - rule.window).unwrap_or(u64::MAX);
+        if !rule.is_mass(count.known(before)) {
+            return Ok(None);
+        }
+        let count = FleetCount { silent: self.counted(rule, count.silent, since, now).await?, ..count };
+        let count = count.known(before);
+        if !rule.is_mass(count) {
             return Ok(None);
         }
         let trip = rule.trip(since, count, now);
@@ -96,22 +142,51 @@ impl MassBreaker {
         self.held().await
     }
 
-    /// The count without units that alert silences cover.
-    async fn without_silenced(
+    /// How many of the units that fell silent since then count.
+    async fn counted(
         &self,
-        count: FleetCount,
+        rule: &MassOfflineRule,
+        silent: u64,
         since: Timestamp,
         now: Timestamp,
-    ) -> Result<FleetCount> {
+    ) -> Result<u64> {
         let silences = self.silences.current().await?;
-        if !silences.iter().any(|silence| silence.state(now) == SilenceState::Active) {
-            return Ok(count);
+        let silences: Vec<_> = silences.iter().filter(|one| one.state(now) == SilenceState::Active).collect();
+        let is_covered = |record: &OfflineRecord| silences.iter().any(|one| one.covers(record, now));
+        let (counted, of) = self.known_longer(rule, since, PAGES, &|record| !is_covered(record)).await?;
+        Ok(silent * counted / of.max(1))
+    }
+
+    /// How many of the newest open records that were detected since then are of units that count, and of how many.
+    async fn known_longer(
+        &self,
+        rule: &MassOfflineRule,
+        since: Timestamp,
+        most: usize,
+        counts: &(dyn Fn(&OfflineRecord) -> bool + Sync),
+    ) -> Result<(u64, u64)> {
+        let (mut pages, mut counted, mut of) = (OpenPages::new(&*self.queries), 0, 0);
+        for _ in 0..most {
+            let Some(mut page) = pages.next().await? else { break };
+            let length = page.len();
+            page.retain(|record| record.detected_at >= since);
+            of += page.len() as u64;
+            let is_last = page.len() < length;
+            page.retain(counts);
+            let names: Vec<Unit> = page.iter().map(|record| record.id.unit.clone()).collect();
+            let units = match &self.units {
+                Some(units) => units.read(&names).await?,
+                None => Vec::new(),
+            };
+            let is_known = |(record, unit): (&OfflineRecord, &Snapshot)| {
+                unit.facts.as_ref().is_none_or(|facts| rule.counts(facts, record.detected_at))
+            };
+            counted += page.iter().zip(&units).filter(|pair| is_known(*pair)).count() as u64;
+            if is_last {
+                break;
+            }
         }
-        let newest = self.newest_since(since).await?;
-        let covered = |record: &&OfflineRecord| silences.iter().any(|silence| silence.covers(record, now));
-        let covered = newest.iter().filter(covered).count() as u64;
-        let silent = count.silent - count.silent * covered / (newest.len() as u64).max(1);
-        Ok(FleetCount { silent, ..count })
+        Ok((counted, of))
     }
 
     /// The newest open records that were detected since then, up to a thousand.
@@ -121,9 +196,13 @@ impl MassBreaker {
         Ok(newest)
     }
 
-    /// How many units are offline by records that were detected since then.
+    /// How many units are offline by records that were detected since then; without a rule, as pages have none, units
+    /// that do not count are among them.
     pub async fn silent_since(&self, since: Timestamp) -> Result<u64> {
-        Ok(self.queries.count_since(since).await?.silent)
+        let silent = self.queries.count_since(since).await?.silent;
+        let Some(rule) = self.rule.as_ref().filter(|_| silent > 0) else { return Ok(silent) };
+        let (counted, of) = self.known_longer(rule, since, PAGES_OF_RELEASE, &|_| true).await?;
+        Ok(silent * counted / of.max(1))
     }
 
     /// Ends a trip that is over, or that a reload has disabled. Answers the last trip.

@@ -67,7 +67,7 @@ pub fn hear(
         if rules.registry == Registry::Closed && !seen.is_unreadable() {
             return (HeartbeatResult::Unregistered, None);
         }
-        let facts = declare(Facts::new(Lifecycle::Present, beat.at), beat);
+        let facts = declare(Facts::admitted(beat.at, now), beat);
         return (HeartbeatResult::New, Some(present(facts, rules, hearing, now)));
     };
     match &facts.lifecycle {
@@ -140,7 +140,8 @@ fn declare(mut facts: Facts, beat: &Heartbeat) -> Facts {
 }
 
 /// The change that makes a unit with these facts present.
-fn present(mut facts: Facts, rules: &KindRules, hearing: &Hearing, now: Timestamp) -> Change {
+fn present(facts: Facts, rules: &KindRules, hearing: &Hearing, now: Timestamp) -> Change {
+    let mut facts = facts.aged(now);
     let policy = facts.policy(rules);
     facts.checked_at = Some(now);
     facts.acknowledged = None;
@@ -194,7 +195,7 @@ pub fn recheck_deadline(
 /// now. A closed registry would not admit it either; then its key is deleted, so that its heartbeats are counted.
 fn check_unknown(seen: &Snapshot, rules: &KindRules, hearing: &Hearing, now: Timestamp) -> Verdict {
     match seen.alive.filter(|_| rules.registry == Registry::Open) {
-        Some(heard) => Verdict::Alive(present(Facts::new(Lifecycle::Present, heard), rules, hearing, now)),
+        Some(heard) => Verdict::Alive(present(Facts::admitted(heard, now), rules, hearing, now)),
         None => out_of_index(KeyChange::Delete, None),
     }
 }
@@ -212,7 +213,7 @@ fn check_watched(
     now: Timestamp,
 ) -> Verdict {
     let presumed = presumed(seen, facts, rules, hearing, gone);
-    let mut facts = as_seen(seen, facts.clone(), presumed, rules, hearing, now);
+    let mut facts = as_seen(seen, facts.clone().aged(now), presumed, rules, hearing, now);
     let policy = facts.policy(rules);
     let deadline = times_since(&facts, facts.silent_since(), &policy, hearing).deadline;
     if deadline >= now {

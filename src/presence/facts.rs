@@ -76,7 +76,13 @@ pub struct Facts {
     pub acknowledged: Option<Acknowledgement>,
     /// A note of operators to each other; may be empty.
     pub note: String,
+    /// When its first heartbeat admitted the unit, while that is less than [`YOUNG`] ago. `None`: it was registered, or
+    /// is known for longer.
+    pub admitted_at: Option<Timestamp>,
 }
+
+/// How long facts say when their unit was admitted.
+pub const YOUNG: Duration = Duration::from_secs(3600);
 
 impl Facts {
     /// Facts of a unit that becomes known at `moment`, and nothing else.
@@ -93,7 +99,19 @@ impl Facts {
             pause: None,
             acknowledged: None,
             note: String::new(),
+            admitted_at: None,
         }
+    }
+
+    /// Facts of a unit that its first heartbeat admits now. `now` and not the moment of the heartbeat, which a device
+    /// may choose.
+    pub(super) fn admitted(heard: Timestamp, now: Timestamp) -> Facts {
+        Facts { admitted_at: Some(now), ..Facts::new(Lifecycle::Present, heard) }
+    }
+
+    /// These facts, which name their admission only while it matters.
+    pub(super) fn aged(self, now: Timestamp) -> Facts {
+        Facts { admitted_at: self.admitted_at.filter(|at| now.since(*at) < YOUNG), ..self }
     }
 
     /// These facts after a heartbeat at `at`.

@@ -6,12 +6,16 @@
 //! are back, after a time, or by an operator. Units that are still offline by then are notified as usual; those that
 //! came back are not.
 //!
+//! Units count only if they were registered or known for longer than the window when they fell silent. So a device that
+//! invents a hundred units, each silent after a second, holds nothing.
+//!
 //! After a release only silences count that were detected later: those that were held do not trip it again.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::Facts;
 use crate::clock::Timestamp;
 
 /// It is released when no more than one in so many of the units is still silent: as with an incident.
@@ -40,6 +44,11 @@ pub struct FleetCount {
 }
 
 impl FleetCount {
+    /// The count of a fleet that had so many units when the window began: more of them are not known for longer.
+    pub fn known(self, units_before: u64) -> FleetCount {
+        FleetCount { online: self.online.min(units_before.saturating_sub(self.silent)), ..self }
+    }
+
     /// The units that were not offline before.
     pub fn units(&self) -> u64 {
         self.online + self.silent
@@ -119,6 +128,11 @@ impl MassOfflineRule {
         released.map_or(now - self.window, |at| at.max(now - self.window))
     }
 
+    /// Whether a unit counts that fell silent: see the module.
+    pub fn counts(&self, facts: &Facts, detected_at: Timestamp) -> bool {
+        facts.admitted_at.is_none_or(|at| detected_at.since(at) >= self.window)
+    }
+
     /// Whether so many silent units trip the breaker.
     pub fn is_mass(&self, count: FleetCount) -> bool {
         let FleetCount { silent, .. } = count;
@@ -150,6 +164,7 @@ pub fn release(trip: &Trip, silent: u64, now: Timestamp) -> Option<ReleaseReason
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::presence::Lifecycle;
 
     const RULE: MassOfflineRule = MassOfflineRule {
         share: 0.5,
@@ -176,6 +191,20 @@ mod tests {
         ] {
             assert_eq!(RULE.is_mass(FleetCount { online, silent }), expected, "{silent} and {online}");
         }
+    }
+
+    #[test]
+    fn units_count_that_are_registered_or_known_longer_than_the_window() {
+        let admitted = |seconds: Option<i64>| Facts {
+            admitted_at: seconds.map(at),
+            ..Facts::new(Lifecycle::Present, at(0))
+        };
+        for (known_at, expected) in [(None, true), (Some(0), true), (Some(41), false), (Some(99), false)] {
+            assert_eq!(RULE.counts(&admitted(known_at), at(100)), expected, "{known_at:?}");
+        }
+        let count = FleetCount { online: 1000, silent: 30 };
+        assert!(!RULE.is_mass(count) && RULE.is_mass(count.known(60)), "invented units hide no mass");
+        assert_eq!(count.known(20), FleetCount { online: 0, silent: 30 });
     }
 
     #[test]

@@ -30,7 +30,9 @@ pub use decision::{
     HeartbeatResult, MAX_PAUSE, Registration, UnitSettings, Verdict, acknowledge, check_deadline, configure,
     deadline, hear, is_pause, pause, recheck_deadline, register, restore, retire, state, unwatch,
 };
-pub use facts::{Change, Facts, IndexChange, KeyChange, Lifecycle, Silence, Snapshot, State, TimeoutRule};
+pub use facts::{
+    Change, Facts, IndexChange, KeyChange, Lifecycle, Silence, Snapshot, State, TimeoutRule, YOUNG,
+};
 pub use filters::{DEFAULT_SETTLE, FilterProofs, Filters, Hearing, Probed, RemovedFilter, covers, prove};
 pub use flapping::{FlapCheck, FlapNotification, FlapRule, Flaps};
 pub use grouping::{

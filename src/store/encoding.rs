@@ -1,8 +1,9 @@
 //! The stored form of facts, the same in every engine.
 //!
 //! One line of text: a letter for the lifecycle, the last seen time in ms, the distance from there
-//! to the last check (absent when the key was gone), and, only for units that need it, a JSON
-//! object with the rest. An ordinary unit takes about 20 bytes:
+//! to the last check (absent when the key was gone), for a young unit `@` and the distance from its
+//! admission, and, only for units that need it, a JSON object with the rest. An ordinary unit takes
+//! about 20 bytes:
 //!
 //! ```text
 //! p1732147200000+86400000{"l":{"site":"north"}}
@@ -89,6 +90,9 @@ pub fn encode(facts: &Facts) -> String {
     if let Some(checked_at) = facts.checked_at {
         text += &format!("{:+}", checked_at.as_millis() - seen);
     }
+    if let Some(admitted_at) = facts.admitted_at {
+        text += &format!("@{}", seen - admitted_at.as_millis());
+    }
     if rest != Rest::default() {
         text += &serde_json::to_string(&rest).expect("plain numbers and strings");
     }
@@ -101,6 +105,7 @@ pub fn is_retired(stored: &[u8]) -> bool {
 }
 
 /// Facts from text; `None` for a text that [`encode`] does not write.
+/// In one piece: the fields in the order in which they are written.
 pub fn decode(text: &str) -> Option<Facts> {
     let (numbers, rest) = match text.find('{') {
         Some(at) => (&text[..at], serde_json::from_str(&text[at..]).ok()?),
@@ -108,6 +113,10 @@ pub fn decode(text: &str) -> Option<Facts> {
     };
     let letter = numbers.chars().next()?;
     let numbers = numbers.get(1..)?;
+    let (numbers, admitted) = match numbers.split_once('@') {
+        Some((numbers, distance)) => (numbers, Some(distance.parse::<i64>().ok()?)),
+        None => (numbers, None),
+    };
     let (seen, checked_at) = match numbers.find(['+', '-']) {
         Some(at) => (&numbers[..at], Some(numbers[at..].parse::<i64>().ok()?)),
         None => (numbers, None),
@@ -149,6 +158,10 @@ pub fn decode(text: &str) -> Option<Facts> {
             comment,
         }),
         note: rest.note,
+        admitted_at: match admitted {
+            Some(distance) => Some(moment(seen.checked_sub(distance)?)),
+            None => None,
+        },
     })
 }
 
@@ -174,6 +187,8 @@ mod tests {
         let mut facts = Facts::new(Lifecycle::Present, Timestamp::from_millis(1_732_147_200_000));
         facts.checked_at = Some(Timestamp::from_millis(1_732_147_200_003));
         assert_eq!(encode(&facts), "p1732147200000+3");
+        facts.admitted_at = Some(facts.last_seen - Duration::from_secs(1));
+        assert_eq!(encode(&facts), "p1732147200000+3@1000", "as long as it is young");
     }
 
     /// Redis packs values of up to 64 bytes by default: see the module.
@@ -202,7 +217,20 @@ mod tests {
 
     #[test]
     fn damaged_text_is_recognised() {
-        for text in ["", "p", "x1", "p1+", "p1{", "f1", "r1", "p1+2+3", "é", "f1{\"o\":[1,1,\"x\",1]}"] {
+        for text in [
+            "",
+            "p",
+            "x1",
+            "p1+",
+            "p1{",
+            "f1",
+            "r1",
+            "p1+2+3",
+            "p1@",
+            "p1@2+3",
+            "é",
+            "f1{\"o\":[1,1,\"x\",1]}",
+        ] {
             assert_eq!(decode(text), None, "{text:?}");
         }
     }
@@ -238,11 +266,12 @@ mod tests {
             silent_from in prop::option::of(moment()),
             sleep in prop::option::of(interval()), pause in prop::option::of(interval()),
             acknowledged in prop::option::of((moment(), "\\PC{1,16}", "\\PC{0,16}")), note in "\\PC{0,16}",
+            admitted_at in prop::option::of(moment()),
         ) {
             let acknowledged = acknowledged.map(|(at, author, comment)| Acknowledgement { at, author, comment });
             let (declared_timeout, timeout, grace) = times;
             let set = Override { timeout, grace };
-            let facts = Facts { lifecycle, last_seen, silent_from, checked_at, declared_timeout, set, labels, sleep, pause, acknowledged, note };
+            let facts = Facts { lifecycle, last_seen, silent_from, checked_at, declared_timeout, set, labels, sleep, pause, acknowledged, note, admitted_at };
             prop_assert_eq!(decode(&encode(&facts)), Some(facts));
         }
     }

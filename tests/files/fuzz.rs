@@ -177,6 +177,7 @@ fn assert_keeps_rules(unit: &Unit) {
 fn facts_that_are_read_are_written_and_read_back() {
     let examples = [
         "p1732147200000",
+        "p1732147200000+5@7000",
         "n1732147200000+60000",
         r#"p1732147200000-5{"l":{"site":"north"},"d":90000,"t":5000,"g":1000,"s":[1,2],"p":[3,4]}"#,
         r#"f1732147200000{"o":[172800000,1200,"s",172800000]}"#,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::fleet::{MassBreaker, Silences};
-use rollcall::presence::{FleetCount, MassOfflineRule, ReleaseReason, Trip, Unit};
+use rollcall::presence::{Declared, FleetCount, Heartbeat, MassOfflineRule, ReleaseReason, Trip, Unit};
 use rollcall::store::{Audited, Engine};
 use rollcall::telemetry::Telemetry;
 
@@ -20,7 +20,7 @@ const RULE: MassOfflineRule =
 fn breaker(engine: &Arc<dyn Engine>, rule: MassOfflineRule) -> MassBreaker {
     let telemetry = Arc::new(Telemetry::new(&Clock::system()));
     let silences = Arc::new(Silences::new(engine.clone()));
-    MassBreaker::new(Some(rule), engine.clone(), engine.clone(), silences, telemetry)
+    MassBreaker::new(Some((rule, engine.clone())), engine.clone(), engine.clone(), silences, telemetry)
 }
 
 fn why(trip: Option<Trip>) -> Option<ReleaseReason> {
@@ -100,4 +100,38 @@ pub async fn the_breaker_trips_once_for_all_instances_and_is_released_once<G: Gr
     silences.put(None, works, "ana", world.hours(150)).await.unwrap();
     let now = world.fall_silent(&units, 150).await;
     assert_eq!(one.judge(now).await.unwrap(), None);
+}
+
+pub async fn units_that_nobody_knew_a_minute_ago_neither_trip_the_breaker_nor_hide_a_mass<G: Ground>(
+    world: World<G>,
+) {
+    let units = world.units(130);
+    let (fleet, invented) = units.split_at(30);
+    let one = breaker(&world.engine, RULE);
+    world.hear_all(fleet, world.at(0)).await;
+    one.count(world.hours(49) - 59 * SECOND).await.unwrap();
+    // All of the invented units fall silent, seconds after they were first heard.
+    let now = world.hours(49) - 2 * SECOND;
+    world.hear_all(&fleet[15..], now).await;
+    let declared = Declared { timeout: Some(SECOND), ..Declared::default() };
+    let beat = |unit: &Unit| Heartbeat { declared: declared.clone(), ..world.beat(unit, now) };
+    world.roll.hear(&invented.iter().map(beat).collect::<Vec<_>>(), now).await.unwrap();
+    let now = world.hours(49);
+    world.heard_until(now).await;
+    world.roll.check_deadlines(invented, now).await.unwrap();
+    let count = async |since| world.engine.count_since(since).await.unwrap();
+    assert_eq!(count(now).await, FleetCount { online: 30, silent: 100 });
+    assert_eq!(one.judge(now).await.unwrap(), None, "a hundred invented units hold nothing");
+    // They are heard again, and a half of the fleet falls silent.
+    world.hear_all(invented, now + SECOND).await;
+    let now = now + SECOND;
+    world.roll.check_deadlines(&fleet[..15], now).await.unwrap();
+    assert_eq!(count(now).await, FleetCount { online: 115, silent: 15 });
+    let trip = one.judge(now).await.unwrap().expect("a half of the thirty that are known");
+    assert_eq!((trip.offline, trip.units), (15, 30));
+    // What invented units do then does not keep it.
+    world.heard_until(now + 3 * SECOND).await;
+    world.hear_all(&fleet[..15], now + 3 * SECOND).await;
+    world.roll.check_deadlines(invented, now + 3 * SECOND).await.unwrap();
+    assert_eq!(why(one.look(now + 3 * SECOND).await.unwrap()), Some(ReleaseReason::Returned));
 }

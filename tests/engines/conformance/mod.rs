@@ -228,6 +228,7 @@ macro_rules! every_case {
             }
             mass_offline {
                 the_breaker_trips_once_for_all_instances_and_is_released_once
+                units_that_nobody_knew_a_minute_ago_neither_trip_the_breaker_nor_hide_a_mass
             }
             silences {
                 silences_are_added_changed_and_ended_and_every_instance_knows_them

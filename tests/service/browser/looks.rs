@@ -65,7 +65,8 @@ async fn pages_are_small_and_legible_on_every_screen_for_everybody() {
     let rule = MassOfflineRule { share: 0.2, min_units: 50, window: 600 * SECOND, max_hold: 900 * SECOND };
     let silences = Arc::new(Silences::new(fleet.engine.clone()));
     let engine = || fleet.engine.clone();
-    let breaker = MassBreaker::new(Some(rule), engine(), engine(), silences, fleet.telemetry.clone());
+    let breaker =
+        MassBreaker::new(Some((rule, engine())), engine(), engine(), silences, fleet.telemetry.clone());
     assert!(breaker.judge(fleet.clock.now()).await.unwrap().is_some());
     open("/").await;
     browser.shows("A large part of the fleet fell silent at once").await;

@@ -38,7 +38,8 @@ async fn incidents_are_the_groups_of_units_that_are_offline_and_the_breaker_is_r
     let rule = MassOfflineRule { share: 0.5, min_units: 2, window: 600 * SECOND, max_hold: 900 * SECOND };
     let silences = Arc::new(Silences::new(fleet.engine.clone()));
     let engine = || fleet.engine.clone();
-    let breaker = MassBreaker::new(Some(rule), engine(), engine(), silences, fleet.telemetry.clone());
+    let breaker =
+        MassBreaker::new(Some((rule, engine())), engine(), engine(), silences, fleet.telemetry.clone());
     assert!(breaker.judge(fleet.clock.now()).await.unwrap().is_some());
     shows(&fleet, "3 of 4 units").await;
     let own = fleet.url.clone();

@@ -318,9 +318,11 @@ fn start(
 fn routes_of(config: &alerting::Config) -> http::AlertRoutes {
     let receivers = config.receivers.iter().map(|receiver| receiver.name.clone()).collect();
     let types = config.types();
+    let limited = config.receivers.iter().filter(|receiver| receiver.rate_limit.is_some());
+    let limited = limited.map(|receiver| receiver.name.clone()).collect();
     let (routes, inhibition) = (Routes::new(config.route.clone()), config.inhibition.clone());
     let (has_breaker, flapping) = (config.breaker.is_some(), config.flapping.clone());
-    http::AlertRoutes { routes, receivers, types, inhibition, has_breaker, flapping }
+    http::AlertRoutes { routes, receivers, types, limited, inhibition, has_breaker, flapping }
 }
 
 /// The long-lived tasks, by name.

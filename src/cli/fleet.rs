@@ -281,6 +281,7 @@ pub(super) async fn explain(arguments: ExplainArguments) -> anyhow::Result<ExitC
                 text(&answer["state"]),
                 text(&answer["sentence"])
             ));
+            output.say(&format!("  {}", text(&answer["notified"])));
             for field in
                 ["last_seen", "deadline", "timeout_seconds", "grace_seconds", "labels", "paused_until"]
             {

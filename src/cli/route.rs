@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::bail;
 use clap::{Args, Subcommand};
 
+use super::remote::RemoteArguments;
 use super::times::moment;
 use super::{ConfigFile, logging, shown};
 use crate::alerting;
@@ -26,8 +27,8 @@ pub(super) struct Arguments {
 enum Command {
     /// Show the tree of routes.
     Show(ConfigFile),
-    /// Show which routes the silence of a unit takes, why, and whether they are muted. It reads the configuration
-    /// alone.
+    /// Show which routes the silence of a unit takes, why, and whether they are muted. Without --now it reads the
+    /// configuration alone.
     #[command(after_help = "Example: rollcall route test detector/pump-7 --label site=north")]
     Test(Test),
 }
@@ -35,8 +36,8 @@ enum Command {
 #[derive(Debug, Args)]
 struct Test {
     #[command(flatten)]
-    file: ConfigFile,
-    /// The unit; it need not exist.
+    remote: RemoteArguments,
+    /// The unit; it need not exist, but for --now.
     #[arg(value_name = "KIND/UNIT", value_parser = unit)]
     unit: Unit,
     /// A label of the unit; may be repeated.
@@ -48,6 +49,9 @@ struct Test {
     /// The moment of the silence, such as 2026-11-23T18:00:00+01:00, instead of now.
     #[arg(long, value_name = "TIME", value_parser = moment)]
     at: Option<Timestamp>,
+    /// Ask the running instance which receivers were notified of the newest silence of the unit, and why others were not.
+    #[arg(long, conflicts_with = "at")]
+    now: bool,
 }
 
 pub(super) fn unit(text: &str) -> Result<Unit, String> {
@@ -71,13 +75,15 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let text = match arguments.command {
         Command::Show(file) => tree(&file.load()?.alerting.route),
         Command::Test(test) => {
-            let config = test.file.load()?;
+            let config = test.remote.config()?;
             let kind = &test.unit.kind;
             let Some(rules) = config.rules.get(kind) else {
                 bail!("there is no kind {kind} in the configuration; see [[kind]]");
             };
             let (routes, record) = (Routes::new(config.alerting.route), test.record(rules));
-            explained(&routes, &record, test.at) + &inhibited(&config.alerting.inhibition, &record)
+            let text = explained(&routes, &record, test.at);
+            let text = text + &inhibited(&config.alerting.inhibition, &record);
+            if test.now { text + &test.notified().await? } else { text }
         }
     };
     println!("{}", shown(&text));
@@ -85,6 +91,14 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 }
 
 impl Test {
+    /// The sentence of the running instance.
+    async fn notified(&self) -> anyhow::Result<String> {
+        let Unit { kind, id } = &self.unit;
+        let path = ["api", "v1", "units", kind.as_str(), id.as_str(), "timeline"];
+        let answer = self.remote.open()?.get(&path, &[], "notified").await?;
+        Ok(answer["notified"].as_str().unwrap_or_default().to_owned())
+    }
+
     /// The silence of a unit without settings of its own.
     fn record(&self, rules: &KindRules) -> OfflineRecord {
         let labels: Labels = self.labels.iter().cloned().collect();

@@ -11,7 +11,7 @@
 //! Requests that change something are guarded: see `changes.rs`. With tokens configured, every page needs one but those
 //! for health and for the login: see `middleware.rs`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
@@ -78,6 +78,7 @@ mod threads;
 mod timeline;
 mod timers;
 mod tls;
+mod told;
 mod unit_filter;
 mod unit_list;
 mod unit_metrics;
@@ -258,6 +259,8 @@ pub struct AlertRoutes {
     pub receivers: Vec<String>,
     /// The type of each of them.
     pub types: BTreeMap<String, &'static str>,
+    /// Those that have a rate limit.
+    pub limited: BTreeSet<String>,
     pub inhibition: Inhibition,
     /// Whether the mass-offline breaker is enabled.
     pub has_breaker: bool,
@@ -273,6 +276,7 @@ impl Default for AlertRoutes {
             routes: Routes::new(Route::default()),
             receivers: Vec::new(),
             types: BTreeMap::new(),
+            limited: BTreeSet::new(),
             inhibition,
             has_breaker: false,
             flapping: FlapRules::new(),

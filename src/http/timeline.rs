@@ -20,6 +20,7 @@ use super::availability::outage;
 use super::breaker::breaker;
 use super::explain::{sentence, span};
 use super::problem::{Problem, page_limit, query};
+use super::told::Notified;
 use super::units::{UnitView, UnitViews, parse};
 use super::{AlertRoutes, Sources};
 use crate::clock::{Clock, Timestamp};
@@ -48,6 +49,7 @@ pub(super) struct Timelines {
     routes: watch::Receiver<Arc<AlertRoutes>>,
     roll: Arc<Roll>,
     clock: Clock,
+    notified: Notified,
 }
 
 pub(super) fn page(timelines: Timelines) -> Router {
@@ -67,6 +69,8 @@ pub(super) struct Timeline {
     pub at: Timestamp,
     /// Why it is in its state.
     pub sentence: String,
+    /// Which receivers were notified of its newest silence, and why others were not.
+    pub notified: String,
     /// Newest first.
     pub events: Vec<Event>,
     /// The last 90 days (UTC), oldest first.
@@ -167,6 +171,7 @@ impl Timelines {
             routes: sources.routes.clone(),
             roll: sources.roll.clone(),
             clock: sources.clock.clone(),
+            notified: Notified::new(sources),
         }
     }
 
@@ -179,7 +184,8 @@ impl Timelines {
         let hearing = self.roll.hearing();
         let blind = hearing.of(&unit.kind).ledger.intervals();
         events.extend(history.records.iter().flat_map(|record| blind_within(record, blind, now)));
-        let attempts = history.records.iter().take(NOTIFIED).map(|record| self.attempts(record));
+        let newest = history.records.iter().take(NOTIFIED);
+        let attempts = newest.clone().map(|record| async { self.deliveries.of_record(&record.id).await });
         let silenced = async {
             match &view.record {
                 Some(open) => self.silenced(open, now).await,
@@ -187,12 +193,17 @@ impl Timelines {
             }
         };
         let (attempts, silenced, changes, trip) = tokio::try_join!(
-            try_join_all(attempts),
+            async { Ok(try_join_all(attempts).await?) },
             silenced,
             self.changes(unit, &history.records),
             self.held()
         )?;
-        let attempts: Vec<Event> = attempts.into_iter().flatten().collect();
+        let of_newest = attempts.first().map_or(&[][..], Vec::as_slice);
+        let told = self.notified.of(&view, history.records.first(), of_newest, trip.as_ref(), now).await?;
+        let attempts: Vec<Event> = newest
+            .zip(attempts)
+            .flat_map(|(record, made)| made.into_iter().map(|attempt| of_attempt(attempt, record)))
+            .collect();
         events.extend(trip.zip(view.record.as_ref()).and_then(|(trip, open)| held(&trip, open, &attempts)));
         events.extend(attempts.into_iter().chain(silenced).chain(changes));
         let is_last_of_record =
@@ -204,12 +215,8 @@ impl Timelines {
         events.sort_by_key(|event| std::cmp::Reverse(event.at));
         let sentence = sentence(&view, now);
         let days = days(&history, &hearing, now);
-        Ok(Timeline { view, at: now, sentence, events, days, is_complete: history.is_complete })
-    }
-
-    async fn attempts(&self, record: &OfflineRecord) -> Result<Vec<Event>, Problem> {
-        let attempts = self.deliveries.of_record(&record.id).await?;
-        Ok(attempts.into_iter().map(|attempt| of_attempt(attempt, record)).collect())
+        let notified = told.to_string();
+        Ok(Timeline { view, at: now, sentence, notified, events, days, is_complete: history.is_complete })
     }
 
     /// The alert silences that hold the notifications of an open record now.

@@ -37,6 +37,7 @@ mod matcher;
 mod mutes;
 mod syntax;
 mod times;
+pub mod told;
 mod tree;
 
 pub use alert_silence::{AlertSilence, SilenceId};

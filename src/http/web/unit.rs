@@ -38,6 +38,7 @@ pub(super) async fn page(
             a href={ (web.base) "/?kind=" (view.kind) } { (view.kind) } " / " }
         h1 { (id) " " (format::state(view.state)) }
         p.lead { (timeline.sentence) }
+        p { (format::text(&timeline.notified)) }
         (facts(view, now))
         @if let Some(record) = &view.record { (record_section(record, now)) }
         (values(view, now))

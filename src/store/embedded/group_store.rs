@@ -48,6 +48,10 @@ impl GroupStore for EmbeddedEngine {
         groups::first_seal(self, partitions).await
     }
 
+    async fn due(&self, groups: &[String]) -> Result<Vec<Option<Timestamp>>> {
+        groups::due(self, groups).await
+    }
+
     async fn remind(&self, partitions: &[u16], destinations: &Destinations, now: Timestamp) -> Result<usize> {
         reminders::remind(self, partitions, destinations, now).await
     }

@@ -399,3 +399,15 @@ pub(super) async fn first_seal(engine: &EmbeddedEngine, partitions: &[u16]) -> R
     };
     Ok(engine.readers.read(first).await?.map(Timestamp::from_millis))
 }
+
+/// When these groups are due.
+pub(super) async fn due(engine: &EmbeddedEngine, keys: &[String]) -> Result<Vec<Option<Timestamp>>> {
+    let keys = keys.to_vec();
+    let due = move |database: &Connection| {
+        let mut select = database.prepare_cached("SELECT due FROM groups WHERE key = ?")?;
+        let due = |key: &String| select.query_row([key], |row| row.get::<_, Option<i64>>(0)).optional();
+        Ok(keys.iter().map(due).collect::<rusqlite::Result<Vec<_>>>()?)
+    };
+    let due = engine.readers.read(due).await?;
+    Ok(due.into_iter().map(|due| due.flatten().map(Timestamp::from_millis)).collect())
+}

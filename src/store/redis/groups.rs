@@ -288,3 +288,16 @@ pub(super) async fn first_seal(engine: &RedisEngine, partitions: &[u16]) -> Resu
     let keys = partitions.iter().map(|p| engine.keys.in_partition(*p, "groups"));
     super::units::first_score(engine, "first_seal", keys).await
 }
+
+pub(super) async fn due(engine: &RedisEngine, keys: &[String]) -> Result<Vec<Option<Timestamp>>> {
+    if keys.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut pipe = pipe();
+    for key in keys {
+        let partition = engine.keys.partition_of_group(key);
+        pipe.zscore(engine.keys.in_partition(partition, "groups"), key);
+    }
+    let due: Vec<Option<f64>> = engine.topology.send("group_due", &pipe).await?;
+    Ok(due.into_iter().map(|due| due.map(|ms| Timestamp::from_millis(ms as i64))).collect())
+}

@@ -1,0 +1,226 @@
+//! Reads what [`Told`] decides from: which receivers were notified of the newest silence of a unit, and why others were
+//! not.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use super::problem::Problem;
+use super::units::UnitView;
+use super::{AlertRoutes, Sources};
+use crate::clock::Timestamp;
+use crate::fleet::{Inhibitions, Receivers, Roll, Silences};
+use crate::presence::{OfflineRecord, State, Transition, Trip};
+use crate::routing::told::{GroupStage, Holds, ReceiverState, RouteState, SilenceState, Told, Why};
+use crate::routing::{MatchedRoute, is_of_root};
+use crate::store::{Attempt, AttemptResult, DeliveryRecords, GroupStore, Membership, SharedStore};
+use crate::telemetry::Telemetry;
+
+/// The newest dead letters of a receiver in which a record is looked for.
+const LETTERS: usize = 200;
+
+#[derive(Clone)]
+pub(super) struct Notified {
+    groups: Arc<dyn GroupStore>,
+    deliveries: Arc<dyn DeliveryRecords>,
+    shared: Arc<dyn SharedStore>,
+    silences: Arc<Silences>,
+    routes: watch::Receiver<Arc<AlertRoutes>>,
+    roll: Arc<Roll>,
+    telemetry: Arc<Telemetry>,
+}
+
+impl Notified {
+    pub fn new(sources: &Sources) -> Notified {
+        let Sources { groups, deliveries, shared, silences, routes, roll, telemetry, .. } = sources.clone();
+        Notified { groups, deliveries, shared, silences, routes, roll, telemetry }
+    }
+
+    /// Of the open record of a unit or, without one, of its newest record. `attempts`: those of its notifications that
+    /// were delivered; `trip`: the trip of the breaker that holds notifications now.
+    pub async fn of(
+        &self,
+        view: &UnitView,
+        newest: Option<&OfflineRecord>,
+        attempts: &[(Attempt, Transition)],
+        trip: Option<&Trip>,
+        now: Timestamp,
+    ) -> Result<Told, Problem> {
+        let record = view.record.as_ref().or(newest);
+        let is_current = newest.map(|newest| &newest.id) == record.map(|record| &record.id);
+        let attempts = if is_current { attempts } else { &[] };
+        match (record, self.absent(view)) {
+            (_, Some(why)) => Ok(Told::none(why)),
+            (None, None) => Ok(Told::none(Why::NotOffline)),
+            (Some(record), None) => Ok(Told::of(&self.state(view, record, attempts, trip, now).await?)),
+        }
+    }
+
+    /// Why a unit without an open record is not marked offline, whatever it did before.
+    fn absent(&self, view: &UnitView) -> Option<Why> {
+        match view.state {
+            State::Paused => Some(match view.sleeps_until.filter(|_| view.paused_until.is_none()) {
+                Some(until) => Why::Sleeps(until),
+                None => Why::Paused(view.paused_until),
+            }),
+            State::Unknown => Some(Why::Unheard(self.roll.hearing().of(&view.kind).heard)),
+            State::Online | State::Late | State::Offline | State::NeverSeen => None,
+        }
+    }
+
+    async fn state(
+        &self,
+        view: &UnitView,
+        record: &OfflineRecord,
+        attempts: &[(Attempt, Transition)],
+        trip: Option<&Trip>,
+        now: Timestamp,
+    ) -> Result<SilenceState, Problem> {
+        let config = self.routes.borrow().clone();
+        let memberships = match record.back_at {
+            None => self.groups.memberships(&[record]).await?.pop().unwrap_or_default(),
+            Some(_) => Vec::new(),
+        };
+        let keys: Vec<String> = memberships.iter().map(|one| one.group.key.clone()).collect();
+        let due = self.groups.due(&keys).await?;
+        let taken = config.routes.of(record);
+        let routes: Vec<RouteState> = match memberships.as_slice() {
+            [] => taken.iter().map(|route| of_route(*route, record, now)).collect(),
+            all => {
+                let joined = all.iter().zip(due);
+                joined.map(|(one, due)| of_membership(one, due, &config, &taken, record, now)).collect()
+            }
+        };
+        let receivers = self.receivers(&config, &routes, &keys, (record, attempts)).await?;
+        Ok(SilenceState {
+            now,
+            holds: self.holds(&config, view, record, trip, now).await?,
+            routes,
+            receivers,
+            acknowledged_by: record.acknowledged.as_ref().map(|taken| taken.author.clone()),
+            back_at: record.back_at,
+        })
+    }
+
+    async fn holds(
+        &self,
+        config: &AlertRoutes,
+        view: &UnitView,
+        record: &OfflineRecord,
+        trip: Option<&Trip>,
+        now: Timestamp,
+    ) -> Result<Holds, Problem> {
+        let silences = self.silences.current().await?;
+        let covering = silences.iter().filter(|silence| silence.covers(record, now));
+        let longest = covering.max_by_key(|silence| silence.ends_at);
+        let inhibitions =
+            Inhibitions::new(self.shared.clone(), config.inhibition.clone(), self.telemetry.clone());
+        let inhibited = inhibitions.current().await?.held(record, now);
+        Ok(Holds {
+            silenced: longest.map(|one| (one.id.to_string(), one.author.clone(), one.ends_at)),
+            inhibited: inhibited.map(|held| {
+                let name = |source: &crate::presence::Unit| format!("{}/{}", source.kind, source.id);
+                (held.by.iter().map(|source| name(&source.unit)).collect(), held.until)
+            }),
+            is_flapping: view.flapping,
+            breaker_until: trip.map(|trip| trip.until),
+        })
+    }
+
+    async fn receivers(
+        &self,
+        config: &AlertRoutes,
+        routes: &[RouteState],
+        groups: &[String],
+        (record, attempts): (&OfflineRecord, &[(Attempt, Transition)]),
+    ) -> Result<BTreeMap<String, ReceiverState>, Problem> {
+        let lines = Receivers { records: self.deliveries.clone(), shared: self.shared.clone() };
+        let lines = lines.list(&config.types).await?;
+        let sealed = |route: &RouteState| match &route.stage {
+            GroupStage::Sealed(names) => names.clone(),
+            GroupStage::Outside | GroupStage::Waits => Vec::new(),
+        };
+        let mut names: BTreeSet<String> = attempts.iter().map(|(one, _)| one.receiver.clone()).collect();
+        for route in routes {
+            names.extend(route.receivers.iter().cloned().chain(sealed(route)));
+        }
+        let mut receivers = BTreeMap::new();
+        for name in names {
+            let taken = |which: Transition| {
+                let took = |(one, of): &&(Attempt, Transition)| {
+                    one.receiver == name && *of == which && one.result == AttemptResult::Delivered
+                };
+                attempts.iter().filter(took).map(|(one, _)| one.at).min()
+            };
+            let mut state = ReceiverState {
+                notified_at: taken(Transition::Offline),
+                notified_of_return_at: taken(Transition::Online),
+                is_configured: config.types.contains_key(&name),
+                is_limited: config.limited.contains(&name),
+                ..ReceiverState::default()
+            };
+            if state.notified_at.is_none() && record.back_at.is_none() {
+                state.has_waiting = self.deliveries.have_waiting(&name, groups).await?.contains(&true);
+                let health = lines.iter().find(|line| line.name == name).map(|line| &line.health);
+                state.failing = health.and_then(|health| Some((health.failing_since?, health.why.clone())));
+                state.dead = self.dead_letter(&name, record).await?;
+            }
+            receivers.insert(name, state);
+        }
+        Ok(receivers)
+    }
+
+    async fn dead_letter(
+        &self,
+        receiver: &str,
+        record: &OfflineRecord,
+    ) -> Result<Option<(Timestamp, String)>, Problem> {
+        let letters = self.deliveries.dead_letters(receiver, LETTERS).await?;
+        let tells =
+            letters.into_iter().find(|letter| letter.delivery.offline.iter().any(|one| one.id == record.id));
+        Ok(tells.map(|letter| (letter.at, letter.reason)))
+    }
+}
+
+/// A route whose group the silence has not joined.
+fn of_route(taken: MatchedRoute<'_>, record: &OfflineRecord, now: Timestamp) -> RouteState {
+    let route = taken.route;
+    RouteState {
+        path: taken.path.to_owned(),
+        receivers: route.receivers.clone(),
+        stage: GroupStage::Outside,
+        muted_until: route.times.muted_until(now),
+        lasts_until: record.deadline + route.pace.lasts,
+        ready_at: route.ready_at(record),
+        due: None,
+        has_recoveries: route.pace.recoveries != crate::presence::Recoveries::None,
+    }
+}
+
+/// The route of a group that the silence has joined, which may be gone by now.
+fn of_membership(
+    membership: &Membership,
+    due: Option<Timestamp>,
+    config: &AlertRoutes,
+    taken: &[MatchedRoute<'_>],
+    record: &OfflineRecord,
+    now: Timestamp,
+) -> RouteState {
+    let key = &membership.group.key;
+    let is_its_route = |one: &&MatchedRoute<'_>| match one.id {
+        "" => is_of_root(key),
+        id => key.strip_prefix(id).is_some_and(|rest| rest.starts_with('/')),
+    };
+    let route = match taken.iter().find(is_its_route) {
+        Some(found) => of_route(*found, record, now),
+        None => RouteState {
+            path: "its former route".to_owned(),
+            receivers: config.routes.destinations(config.receivers.clone()).of(key).receivers.clone(),
+            has_recoveries: true,
+            ..RouteState::default()
+        },
+    };
+    let stage = membership.receivers.clone().map_or(GroupStage::Waits, GroupStage::Sealed);
+    RouteState { stage, due, ..route }
+}

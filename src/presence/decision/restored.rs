@@ -25,7 +25,7 @@ pub fn restore(seen: &Snapshot, lost: &OfflineRecord, rules: &KindRules) -> Opti
         silent_from: lost.silent_from,
         checked_at: None,
         labels: lost.labels.clone(),
-        ..facts.clone()
+        ..facts.clone().aged(lost.detected_at)
     };
     let heard = seen.alive.map_or(facts.last_seen, |alive| alive.max(facts.last_seen));
     if heard > known_until(&offline, &silence, rules) {

@@ -23,6 +23,8 @@ async fn the_timeline_of_a_unit_says_what_happened_and_why_it_is_offline() {
     let timeline = fleet.json("/api/v1/units/detector/a/timeline").await;
     assert_eq!(timeline["sentence"], "It was last heard 2 min 1 s ago. Its deadline passed 1 s ago.");
     assert_eq!((&timeline["state"], &timeline["is_complete"]), (&json!("offline"), &json!(true)));
+    let notified = timeline["notified"].as_str().unwrap();
+    assert!(notified.starts_with("No receiver was notified: "), "{notified}");
     let events: Vec<(&str, &str)> = timeline["events"]
         .as_array()
         .unwrap()
@@ -38,6 +40,7 @@ async fn the_timeline_of_a_unit_says_what_happened_and_why_it_is_offline() {
     assert_eq!((&days[89]["offline_seconds"], &days[88]["offline_seconds"]), (&json!(6.0), &json!(0.0)));
 
     let page = fleet.text("/units/detector/a").await;
+    assert!(page.contains("No receiver was notified: "), "{page}");
     for text in ["offline on 1 of the last 90 days, for 6 s", "&lt;on my way&gt;", "heard again, 5 s after"] {
         assert!(page.contains(text), "{text} in {page}");
     }

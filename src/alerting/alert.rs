@@ -26,6 +26,15 @@ pub struct Alert {
 }
 
 impl Alert {
+    /// With the constant labels of the receiver, unless it has labels of these names: what a unit says of itself is more
+    /// exact.
+    fn with_labels(mut self, labels: &Labels) -> Alert {
+        for (name, value) in labels {
+            self.labels.entry(name.clone()).or_insert_with(|| value.clone());
+        }
+        self
+    }
+
     pub fn fingerprint(&self) -> String {
         fingerprint(&self.labels)
     }
@@ -54,16 +63,17 @@ pub fn alerts(message: &Message<'_>, config: &MessageConfig) -> Vec<Alert> {
     let delivery = message.delivery;
     if message.is_test {
         let labels = [(ALERT_NAME, TEST.to_owned()), ("receiver", delivery.receiver.clone())];
-        return vec![Alert {
+        let alert = Alert {
             labels: labels.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
             annotations: [("summary".to_owned(), message.title(config))].into(),
             starts_at: delivery.sealed_at,
             ends_at: Some(delivery.sealed_at),
             url: message.url(config),
-        }];
+        };
+        return vec![alert.with_labels(&config.labels)];
     }
     let alerts = members(delivery, &config.zone, &config.links).into_iter().map(Alert::from);
-    let mut alerts: Vec<Alert> = alerts.collect();
+    let mut alerts: Vec<Alert> = alerts.map(|alert| alert.with_labels(&config.labels)).collect();
     // The alert of a unit that flapped, or was back for a while, and is offline lasts: both have the same labels.
     if !delivery.online.is_empty() && !delivery.offline.is_empty() {
         let firing: HashSet<Labels> =
@@ -74,7 +84,7 @@ pub fn alerts(message: &Message<'_>, config: &MessageConfig) -> Vec<Alert> {
 }
 
 /// The alert that stands for all silences beyond the first `most`.
-pub fn mass_alert(receiver: &str, open: usize, most: usize, now: Timestamp, url: Option<String>) -> Alert {
+pub fn mass_alert(receiver: &str, open: usize, most: usize, now: Timestamp, config: &MessageConfig) -> Alert {
     let labels = [(ALERT_NAME, MASS.to_owned()), ("receiver", receiver.to_owned())];
     let [open, most] = [open, most].map(|count| number(count as u64));
     let summary = format!("OFFLINE: {open} units");
@@ -82,7 +92,8 @@ pub fn mass_alert(receiver: &str, open: usize, most: usize, now: Timestamp, url:
     let annotations = [("summary", summary), ("description", description)];
     let owned =
         |pairs: [(&str, String); 2]| -> Labels { pairs.map(|(name, value)| (name.to_owned(), value)).into() };
-    Alert { labels: owned(labels), annotations: owned(annotations), starts_at: now, ends_at: None, url }
+    let (labels, annotations, url) = (owned(labels), owned(annotations), config.links.home_page());
+    Alert { labels, annotations, starts_at: now, ends_at: None, url }.with_labels(&config.labels)
 }
 
 #[cfg(test)]
@@ -161,6 +172,25 @@ mod tests {
                 assert_eq!(open.len(), firing, "{title}");
             }
         }
+    }
+
+    #[test]
+    fn every_alert_has_the_labels_of_the_receiver_unless_its_unit_has_its_own() {
+        let config = MessageConfig {
+            labels: [("severity".to_owned(), "critical".to_owned())].into(),
+            ..MessageConfig::default()
+        };
+        let at = Timestamp::ZERO;
+        let plain = OfflineRecord::open("gate:7".parse().unwrap(), at, at, at);
+        let mut own = OfflineRecord::open("gate:8".parse().unwrap(), at, at, at);
+        own.labels.insert("severity".to_owned(), "info".to_owned());
+        let delivery = Delivery { offline: vec![plain, own], ..test_delivery("hook", at) };
+        let severities = |message: &Message<'_>| -> Vec<String> {
+            alerts(message, &config).iter().map(|alert| alert.labels["severity"].clone()).collect()
+        };
+        assert_eq!(severities(&Message::new(&delivery)), ["critical", "info"]);
+        assert_eq!(severities(&Message::test(&delivery)), ["critical"]);
+        assert_eq!(mass_alert("hook", 7, 5, at, &config).labels["severity"], "critical");
     }
 
     #[test]

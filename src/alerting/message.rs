@@ -49,6 +49,8 @@ pub struct MessageConfig {
     pub links: Links,
     /// The zone of its times.
     pub zone: Zone,
+    /// Constant labels of its alerts, where it gets alerts. A label of the unit wins.
+    pub labels: Labels,
 }
 
 /// A notification, or a test that looks like one.

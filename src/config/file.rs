@@ -168,6 +168,7 @@ section! {
         format: Format = Format::Rollcall,
         method: String = String::new(),
         headers: BTreeMap<String, String> = BTreeMap::new(),
+        labels: BTreeMap<String, String> = BTreeMap::new(),
         body: String = String::new(),
         body_file: String = String::new(),
         ca_file: String = String::new(),

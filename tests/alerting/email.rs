@@ -104,7 +104,8 @@ async fn a_mail_says_that_no_person_wrote_it_and_has_text_and_html() {
 async fn a_mail_names_its_list_links_to_rollcall_and_fits_light_dark_and_narrow_screens() {
     let sink = sink().await;
     let links = Links::new(&"https://rollcall.example.org".parse().unwrap());
-    let message = MessageConfig { links, zone: Zone::parse("Europe/Berlin").unwrap() };
+    let message =
+        MessageConfig { links, zone: Zone::parse("Europe/Berlin").unwrap(), ..MessageConfig::default() };
     let channel = open(&ReceiverConfig { message, ..mail_to(sink.url(), &[OPS]) }).unwrap();
     let winter = Timestamp::from_millis(1_768_471_200_000);
     channel.send(&delivery(vec![silent("detector:a", winter)], vec![]), now()).await.unwrap();

@@ -90,7 +90,8 @@ pub struct Alertmanager {
     refused: Mutex<Option<String>>,
     /// The ends of alerts that single servers did not take.
     missed: Mutex<Missed>,
-    /// Records that were closed since the last resend but one, and when. A resend may have read them before.
+    /// Records that were closed within the last two resends, and when. A resend may have read them before. Every
+    /// instance forgets them by time, whether or not it resends.
     closed: Mutex<HashMap<RecordId, Timestamp>>,
     message: MessageConfig,
 }
@@ -276,8 +277,11 @@ impl Alertmanager {
         Ok(())
     }
 
-    fn closed(&self) -> MutexGuard<'_, HashMap<RecordId, Timestamp>> {
-        self.closed.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Without those that were closed longer ago.
+    fn closed(&self, now: Timestamp) -> MutexGuard<'_, HashMap<RecordId, Timestamp>> {
+        let mut closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
+        closed.retain(|_, at| now.since(*at) < 2 * self.resend);
+        closed
     }
 
     fn missed(&self) -> MutexGuard<'_, Missed> {
@@ -324,7 +328,7 @@ impl Alertmanager {
     }
 
     fn mass(&self, open: usize, now: Timestamp) -> Alert {
-        mass_alert(&self.receiver, open, self.max_alerts, now, self.message.links.home_page())
+        mass_alert(&self.receiver, open, self.max_alerts, now, &self.message)
     }
 
     /// The alerts of open records by these records.
@@ -354,7 +358,7 @@ impl Channel for Alertmanager {
         self.post(self.of_message(&Message::new(delivery), now), Why::Notification, now).await?;
         let lasts = |one: &&OfflineRecord| delivery.offline.iter().any(|open| open.id == one.id);
         let ids = delivery.online.iter().filter(|one| !lasts(one)).map(|record| (record.id.clone(), now));
-        self.closed().extend(ids);
+        self.closed(now).extend(ids);
         // The next resend counts again.
         let mut counted = self.counted(now);
         counted.open = (counted.open + delivery.offline.len()).saturating_sub(delivery.online.len());
@@ -388,6 +392,7 @@ impl Channel for Alertmanager {
     }
 
     async fn resend_missed(&self, now: Timestamp) -> Result<(), Failure> {
+        drop(self.closed(now));
         self.post(Vec::new(), Why::Resend, now).await
     }
 
@@ -401,11 +406,7 @@ impl Channel for Alertmanager {
         blind: &[LastingBlindness],
         now: Timestamp,
     ) -> Result<(), Failure> {
-        let closed = {
-            let mut closed = self.closed();
-            closed.retain(|_, at| now.since(*at) < 2 * self.resend);
-            closed.clone()
-        };
+        let closed = self.closed(now).clone();
         let before = self.resent().clone();
         let is_notified = |of: &ActiveAlert| matches!(of, ActiveAlert::Record(id) if closed.contains_key(id));
         let mut lasting = match open {

@@ -13,11 +13,12 @@ use crate::alerting::{
     self, AlertmanagerConfig, ChannelConfig, HttpConfig, SERVICES, ServiceConfig, ServiceOption,
     WebhookConfig,
 };
+use crate::presence::{Labels, is_label_name, is_label_value};
 use crate::signature::Secret;
 
 /// The options of a connection.
 const CONNECTION: [&str; 4] = ["ca_file", "client_cert_file", "client_key_file", "deny_private_addresses"];
-const OF_WEBHOOKS: [&str; 10] = [
+const OF_WEBHOOKS: [&str; 11] = [
     "url",
     "url_file",
     "secret",
@@ -26,6 +27,7 @@ const OF_WEBHOOKS: [&str; 10] = [
     "format",
     "method",
     "headers",
+    "labels",
     "body",
     "body_file",
 ];
@@ -83,6 +85,28 @@ fn format(path: &str, one: &Receiver, base: &Path, problems: &mut Problems) -> O
             alerting::Format::Template { method: one.method.clone(), body }
         }
     })
+}
+
+/// The constant labels of alerts. Receivers of other types do not have the option, which is reported elsewhere.
+pub(super) fn labels(path: &str, one: &Receiver, problems: &mut Problems) -> Labels {
+    let option = |name: &str| format!("{path}.labels.{name}");
+    if one.channel == Some(Channel::Webhook) && one.format != Format::Alertmanager {
+        for name in one.labels.keys() {
+            problems
+                .error(option(name), "belongs to format = \"alertmanager\"; other formats have no alerts");
+        }
+    }
+    for (name, value) in &one.labels {
+        if matches!(name.as_str(), "kind" | "unit" | "alertname") {
+            problems.error(option(name), "is a label that every alert has already; write another name");
+        } else if !is_label_name(name) {
+            let text = "is no name of a label; write letters, digits and _, at most 32, such as severity";
+            problems.error(option(name), text);
+        } else if !is_label_value(value) {
+            problems.error(option(name), "is no value; write 1 to 128 bytes without control characters");
+        }
+    }
+    one.labels.clone()
 }
 
 /// The template of the body.
@@ -145,7 +169,7 @@ pub(super) fn alertmanager(
     base: &Path,
     problems: &mut Problems,
 ) -> Option<ChannelConfig> {
-    let own = ["urls", "token_file", "resend", "max_alerts"];
+    let own = ["urls", "token_file", "resend", "max_alerts", "labels"];
     misplaced(path, one, &[&own[..], &CONNECTION[..]].concat(), problems);
     if one.urls.is_empty() {
         problems.error(format!("{path}.urls"), "is missing; write the address of each server of the cluster");

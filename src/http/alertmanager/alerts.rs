@@ -63,6 +63,9 @@ pub(super) async fn alerts(State(state): State<AlertmanagerState>, uri: Uri) -> 
 #[derive(Serialize)]
 pub(super) struct AlertGroup {
     labels: Labels,
+    /// Routes of Rollcall have no labels.
+    #[serde(rename = "routeLabels")]
+    route_labels: Labels,
     receiver: Receiver,
     alerts: Vec<Alert>,
 }
@@ -91,20 +94,26 @@ pub(super) async fn groups(State(state): State<AlertmanagerState>, uri: Uri) -> 
     }
     let group = |((labels, name, _), mut alerts): ((Labels, String, &str), Vec<Alert>)| {
         alerts.sort_by(|a, b| a.labels.cmp(&b.labels));
-        AlertGroup { labels, receiver: Receiver { name }, alerts }
+        AlertGroup { labels, route_labels: Labels::new(), receiver: Receiver { name }, alerts }
     };
     let mut groups: Vec<AlertGroup> = groups.into_iter().map(group).collect();
     if let Some(alert) = filter.mass_offline(&routes, &open, base.as_deref()) {
         let name = alert.receivers.first().map(|receiver| receiver.name.clone()).unwrap_or_default();
         groups.insert(
             0,
-            AlertGroup { labels: Labels::new(), receiver: Receiver { name }, alerts: vec![alert] },
+            AlertGroup {
+                labels: Labels::new(),
+                route_labels: Labels::new(),
+                receiver: Receiver { name },
+                alerts: vec![alert],
+            },
         );
     }
     if open.has_more && filter.active {
         let name = routes.receivers.first().cloned().unwrap_or_default();
         let alerts = vec![Alert::of_cut_list(MAX_ALERTS, base.as_deref(), now)];
-        groups.insert(0, AlertGroup { labels: Labels::new(), receiver: Receiver { name }, alerts });
+        let (labels, route_labels) = (Labels::new(), Labels::new());
+        groups.insert(0, AlertGroup { labels, route_labels, receiver: Receiver { name }, alerts });
     }
     list(&groups, permit)
 }

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
+use crate::presence::Labels;
 use crate::routing::alert_silence::SilenceRequest;
 use crate::routing::{AlertSilence, Matcher, Operator, SilenceId};
 
@@ -58,6 +59,8 @@ pub(super) struct ApiSilence {
     ends_at: Timestamp,
     created_by: String,
     comment: String,
+    /// Alert silences of Rollcall have none.
+    annotations: Labels,
 }
 
 #[derive(Serialize)]
@@ -76,6 +79,7 @@ impl ApiSilence {
             ends_at: silence.ends_at,
             created_by: silence.author.clone(),
             comment: silence.comment.clone(),
+            annotations: Labels::new(),
         }
     }
 }

@@ -219,3 +219,19 @@ async fn a_server_that_does_not_answer_takes_nothing_from_the_others() {
         "{failure:?}"
     );
 }
+
+#[tokio::test]
+async fn an_instance_that_does_not_resend_forgets_by_time_what_was_closed() {
+    let sink = sink().await;
+    let channel = channel(&[&sink], 100, RESEND);
+    let mut kept = Vec::new();
+    for round in 0..6 {
+        let now = START + round * RESEND;
+        let gone = silent(&format!("gone-{round}"), now);
+        channel.send(&delivery(vec![], vec![back(&gone, now)]), now).await.unwrap();
+        kept.push(channel.closed.lock().unwrap().len());
+    }
+    assert_eq!(kept, [1, 2, 2, 2, 2, 2]);
+    channel.resend_missed(START + 8 * RESEND).await.unwrap();
+    assert_eq!(channel.closed.lock().unwrap().len(), 0, "also while no unit is back");
+}

@@ -27,6 +27,8 @@ struct Payload<'a> {
     group_labels: Labels,
     common_labels: Labels,
     common_annotations: Labels,
+    /// Routes of Rollcall have no labels.
+    route_labels: Labels,
     #[serde(rename = "externalURL")]
     external_url: String,
     alerts: Vec<PayloadAlert>,
@@ -85,6 +87,7 @@ fn payload_within(message: &Message<'_>, config: &MessageConfig, mut room: Optio
         group_labels,
         common_labels,
         common_annotations: common(alerts.iter().map(|alert| &alert.annotations)),
+        route_labels: Labels::new(),
         external_url: config.links.home_page().unwrap_or_default(),
         alerts,
     };

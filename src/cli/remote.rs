@@ -203,6 +203,10 @@ impl Remote {
         path: &[&str],
         query: &[(&str, String)],
     ) -> anyhow::Result<RequestBuilder> {
+        // Such a segment is left out of a path, which then names something else.
+        if let Some(id) = path.iter().find(|one| matches!(**one, "" | "." | "..")) {
+            anyhow::bail!("{id:?} is no id: name what the command is about");
+        }
         let mut url = self.base.clone();
         url.path_segments_mut().ok().context("--url has no path")?.pop_if_empty().extend(path);
         url.set_query(None);

@@ -17,9 +17,12 @@ pub(super) enum IdFault {
     Long,
     /// `/`, `+`, `#` or a control character.
     Bad,
+    /// `.` or `..`.
+    Dots,
 }
 
-/// Checks an id. It may stand in a topic, where `/ + #` have a meaning.
+/// Checks an id. It may stand in a topic, where `/ + #` have a meaning, and in a path, where `.` and `..` have one: a
+/// client shortens `/units/pump/./pause` to the path of another unit, however the dot is written.
 pub(super) fn check_id(id: &str) -> Result<(), IdFault> {
     if id.is_empty() {
         Err(IdFault::Empty)
@@ -27,6 +30,8 @@ pub(super) fn check_id(id: &str) -> Result<(), IdFault> {
         Err(IdFault::Long)
     } else if id.chars().any(|c| c.is_control() || matches!(c, '/' | '+' | '#')) {
         Err(IdFault::Bad)
+    } else if matches!(id, "." | "..") {
+        Err(IdFault::Dots)
     } else {
         Ok(())
     }

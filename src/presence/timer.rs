@@ -35,6 +35,8 @@ pub enum TimerError {
     /// `/`, `+`, `#` or a control character.
     #[error("the id of a timer has no /, +, # and no control characters")]
     BadId,
+    #[error("the id of a timer is neither . nor .., which have another meaning in paths")]
+    DotId,
     #[error("the data of a timer are JSON: {0}")]
     Data(String),
     #[error("the data of a timer are at most {MAX_TIMER_BYTES} bytes long")]
@@ -50,6 +52,7 @@ impl From<IdFault> for TimerError {
             IdFault::Empty => TimerError::EmptyId,
             IdFault::Long => TimerError::LongId,
             IdFault::Bad => TimerError::BadId,
+            IdFault::Dots => TimerError::DotId,
         }
     }
 }

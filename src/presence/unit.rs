@@ -23,6 +23,8 @@ pub enum NameError {
     /// `/`, `+`, `#` or a control character.
     #[error("a unit id has no /, +, # and no control characters")]
     BadId,
+    #[error("a unit id is neither . nor .., which have another meaning in paths")]
+    DotId,
     /// No `:` (or `/` where operators write it) between kind and id.
     #[error("a unit is written kind:id")]
     NoKind,
@@ -34,6 +36,7 @@ impl From<IdFault> for NameError {
             IdFault::Empty => NameError::EmptyId,
             IdFault::Long => NameError::LongId,
             IdFault::Bad => NameError::BadId,
+            IdFault::Dots => NameError::DotId,
         }
     }
 }
@@ -55,7 +58,7 @@ impl FromStr for Kind {
     }
 }
 
-/// The id of a unit within its kind: 1–128 bytes of UTF-8 without `/ + #` and control characters.
+/// The id of a unit within its kind: 1–128 bytes of UTF-8 without `/ + #` and control characters, neither `.` nor `..`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UnitId(Box<str>);
 
@@ -138,7 +141,7 @@ mod tests {
     #[test]
     fn an_id_is_one_to_128_bytes_without_topic_signs_or_control_characters() {
         let longest = "x".repeat(128);
-        let fine = ["a", "Unit 7", "ünit:7", "{p1}", longest.as_str()];
+        let fine = ["a", "...", ".a", "a.", "%2e", "Unit 7", "ünit:7", "{p1}", longest.as_str()];
         for id in fine {
             assert_eq!(id.parse::<UnitId>().unwrap().as_str(), id);
         }
@@ -154,6 +157,8 @@ mod tests {
             ("a\r\nBcc: x", NameError::BadId),
             ("a\u{0}", NameError::BadId),
             ("a\u{85}", NameError::BadId),
+            (".", NameError::DotId),
+            ("..", NameError::DotId),
         ];
         for (id, why) in bad {
             assert_eq!(id.parse::<UnitId>().unwrap_err(), why, "{id:?}");

@@ -134,8 +134,10 @@ impl Config {
 /// How intake connects.
 #[derive(Clone)]
 pub struct IntakeEndpoint {
-    /// The broker's address on loopback.
+    /// The broker's address on loopback, for intake alone.
     pub url: String,
+    /// The addresses that devices use, for people.
+    pub shown: String,
     /// User name and password; they allow every topic, from this machine.
     pub credentials: (String, String),
 }
@@ -155,8 +157,11 @@ impl Broker {
         }
         let password = format!("{:032x}", rand::random::<u128>());
         let (server, address) = server::Server::bind(config, &password, telemetry).await?;
-        let endpoint =
-            IntakeEndpoint { url: format!("mqtt://{address}"), credentials: (INSIDE.to_owned(), password) };
+        let plain = config.listen.map(|address| format!("mqtt://{address}"));
+        let secure = config.tls.as_ref().map(|tls| format!("mqtts://{}", tls.listen));
+        let shown = plain.into_iter().chain(secure).collect::<Vec<_>>().join(" ");
+        let credentials = (INSIDE.to_owned(), password);
+        let endpoint = IntakeEndpoint { url: format!("mqtt://{address}"), shown, credentials };
         Ok(Broker { server, endpoint })
     }
 

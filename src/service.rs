@@ -95,7 +95,7 @@ pub async fn run_with(
     };
     if let Some(broker) = broker {
         let endpoint = broker.intake_endpoint();
-        config.intake.url = endpoint.url;
+        (config.intake.url, config.intake.shown) = (endpoint.url, Some(endpoint.shown));
         config.intake.credentials = Some(endpoint.credentials);
         // At QoS 0 the broker might drop messages that intake does not take fast enough.
         config.intake.qos = 1;

@@ -71,6 +71,8 @@ pub struct Telemetry {
     engine_servers: EngineServers,
     /// For the lines about units that went offline.
     offline_log: Mutex<LogLimit>,
+    /// The same for new units.
+    new_log: Mutex<LogLimit>,
     /// For the lines about units that are back.
     online_log: Mutex<LogLimit>,
     has_heard: AtomicBool,
@@ -94,6 +96,7 @@ impl Telemetry {
             problems: Problems::at_start(),
             engine_servers: EngineServers::at_start(),
             offline_log: Mutex::new(LogLimit::new(Instant::now())),
+            new_log: Mutex::new(LogLimit::new(Instant::now())),
             online_log: Mutex::new(LogLimit::new(Instant::now())),
             has_heard: AtomicBool::new(false),
             unheard: Mutex::default(),

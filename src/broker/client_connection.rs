@@ -102,6 +102,21 @@ impl ClientConnection {
         self.access.held_back(self.from, &self.id(), "it sends more than broker.max_rate messages a second");
     }
 
+    /// The device sends large packets faster than they are read.
+    pub fn bulk_exceeded(&self) {
+        let why = "packets above 16 KiB come faster than they are read, from all devices together";
+        self.access.held_back(self.from, &self.id(), why);
+    }
+
+    /// The device speaks a version of MQTT that is not served; the library refuses it.
+    pub fn level_refused(&self, level: u8) {
+        let why = match level {
+            3 => "it speaks MQTT 3.1 (level 3 of the protocol); let it speak 3.1.1 or 5".to_owned(),
+            _ => format!("it speaks level {level} of the protocol; MQTT 3.1.1 (level 4) and 5 are served"),
+        };
+        self.access.refuse(BrokerRefusal::Packet, self.from, &self.id(), &why);
+    }
+
     /// The device sent so many messages with the retain flag.
     pub fn retain_refused(&self, count: u64) {
         for _ in 0..count {
@@ -122,6 +137,7 @@ impl ClientConnection {
             Violation::Unreleased => {
                 "it began more messages at QoS 2 than may wait to be released".to_owned()
             }
+            Violation::Malformed(_, what) => format!("it sent {what}, against the protocol"),
         };
         self.access.refuse(BrokerRefusal::Packet, self.from, &self.id(), &text);
     }

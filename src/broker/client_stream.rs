@@ -22,6 +22,12 @@ use super::frames::{Frame, FrameFilter, Violation};
 const SMALL: u32 = 2 << 10;
 /// That limit, in KiB, over all connections.
 const MAX_LARGE: usize = 32 << 10;
+/// Frames above this size, which intake does not even read at its defaults, share a pace: so many bytes a second over all
+/// connections, of which so much may come at once. What is on its way to intake delays its canaries, and the library
+/// holds each message several times.
+const BULK: u32 = 16 << 10;
+const BULK_A_SECOND: f64 = (16 << 20) as f64;
+const BULK_AT_ONCE: Duration = Duration::from_millis(250);
 /// How long a large frame may take to arrive.
 const LARGE_WITHIN: Duration = Duration::from_secs(60);
 /// Bytes at QoS 2 that may wait for their release over all connections, before those that have more than
@@ -35,6 +41,8 @@ const CHUNK: usize = 2 << 10;
 pub(super) struct SharedLimits {
     large: Arc<Semaphore>,
     unreleased: AtomicU64,
+    /// When all bulk that was admitted is paid for.
+    bulk_until: Mutex<Instant>,
 }
 
 /// The stream of a connection, as the library reads and writes it.
@@ -53,6 +61,7 @@ pub(super) struct ClientStream<S> {
     rate: RateLimit,
     held_back: Option<Pin<Box<Sleep>>>,
     is_counted: bool,
+    is_paced: bool,
     // Within locks that are never locked, because a future need not be `Sync`.
     acquiring: Mutex<Option<PermitFuture>>,
     disconnect: Mutex<Pin<Box<WaitForCancellationFutureOwned>>>,
@@ -61,6 +70,8 @@ pub(super) struct ClientStream<S> {
     unreleased: u64,
     /// Bytes of a frame that are left to be written.
     writing: usize,
+    /// The DISCONNECT that says why the connection ends.
+    farewell: Option<[u8; 4]>,
 }
 
 type PermitFuture =
@@ -75,7 +86,19 @@ struct RateLimit {
 
 impl SharedLimits {
     pub fn new() -> SharedLimits {
-        SharedLimits { large: Arc::new(Semaphore::new(MAX_LARGE)), unreleased: AtomicU64::new(0) }
+        SharedLimits {
+            large: Arc::new(Semaphore::new(MAX_LARGE)),
+            unreleased: AtomicU64::new(0),
+            bulk_until: Mutex::new(Instant::now()),
+        }
+    }
+
+    /// Admits a frame, and answers how long it waits for its turn, if at all.
+    fn bulk_wait(&self, length: u32, now: Instant) -> Option<Duration> {
+        let mut until = self.bulk_until.lock().unwrap_or_else(PoisonError::into_inner);
+        *until = (*until).max(now) + Duration::from_secs_f64(f64::from(length) / BULK_A_SECOND);
+        let wait = until.saturating_duration_since(now + BULK_AT_ONCE);
+        (!wait.is_zero()).then_some(wait)
     }
 }
 
@@ -125,11 +148,13 @@ impl<S> ClientStream<S> {
             rate: RateLimit::new(max_rate),
             held_back: None,
             is_counted: false,
+            is_paced: false,
             acquiring: Mutex::new(None),
             large: None,
             deadline: None,
             unreleased: 0,
             writing: 0,
+            farewell: None,
         }
     }
 
@@ -163,6 +188,17 @@ impl<S> ClientStream<S> {
                 }
             }
         }
+        if frame.length > BULK && !std::mem::replace(&mut self.is_paced, true) {
+            let wait = self.limits.bulk_wait(frame.length, Instant::now());
+            if wait.is_some() {
+                self.connection.bulk_exceeded();
+            }
+            self.held_back = wait.map(|wait| Box::pin(tokio::time::sleep(wait)));
+        }
+        if let Some(sleep) = &mut self.held_back {
+            ready!(sleep.as_mut().poll(context));
+            self.held_back = None;
+        }
         if frame.length > SMALL && self.large.is_none() {
             let acquiring = self.acquiring.get_mut().unwrap_or_else(PoisonError::into_inner);
             let large = &self.limits.large;
@@ -175,12 +211,14 @@ impl<S> ClientStream<S> {
             self.large = acquired.ok();
             self.deadline = Some(Box::pin(tokio::time::sleep(LARGE_WITHIN)));
         }
-        (self.is_counted, self.announced) = (false, None);
+        (self.is_counted, self.is_paced, self.announced) = (false, false, None);
         if frame.is_message() {
             self.connection.message_read(frame.length);
         }
-        let passed = self.frames.pass(frame, &mut self.ready);
-        Poll::Ready(passed.map_err(|why| self.violation(why)))
+        match self.frames.pass(frame, &mut self.ready) {
+            Ok(()) => Poll::Ready(Ok(())),
+            Err(why) => Poll::Ready(Err(self.violation(why))),
+        }
     }
 
     /// Filters the bytes that were read, up to the next frame.
@@ -188,8 +226,14 @@ impl<S> ClientStream<S> {
         let mut unseen = &self.raw[self.unseen.clone()];
         let taken = self.frames.take(&mut unseen, &mut self.ready);
         self.unseen.start = self.unseen.end - unseen.len();
-        self.announced = taken.map_err(|why| self.violation(why))?;
+        self.announced = match taken {
+            Ok(announced) => announced,
+            Err(why) => return Err(self.violation(why)),
+        };
         self.connection.retain_refused(self.frames.take_unretained());
+        if let Some(level) = self.frames.take_unserved() {
+            self.connection.level_refused(level);
+        }
         self.count_unreleased()
     }
 
@@ -207,15 +251,30 @@ impl<S> ClientStream<S> {
         if sum > MAX_UNRELEASED && now > SHARE { Err(self.violation(Violation::Unreleased)) } else { Ok(()) }
     }
 
-    fn violation(&self, why: Violation) -> Error {
+    fn violation(&mut self, why: Violation) -> Error {
         self.connection.violates(why);
+        // Not in the middle of a frame of the library.
+        self.farewell = self.frames.farewell(why).filter(|_| self.writing == 0);
         Error::new(ErrorKind::InvalidData, "the client sent a packet that it may not send")
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for ClientStream<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for ClientStream<S> {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, to: &mut ReadBuf<'_>) -> Poll<Result<()>> {
         let me = self.get_mut();
+        let read = me.poll_filtered(context, to);
+        if let Some(farewell) = me.farewell.take() {
+            // A few bytes: where there is no room for them, the connection ends without.
+            let _ = Pin::new(&mut me.stream).poll_write(context, &farewell);
+            let _ = Pin::new(&mut me.stream).poll_flush(context);
+        }
+        read
+    }
+}
+
+impl<S: AsyncRead + Unpin> ClientStream<S> {
+    fn poll_filtered(&mut self, context: &mut Context<'_>, to: &mut ReadBuf<'_>) -> Poll<Result<()>> {
+        let me = self;
         loop {
             if me.taken < me.ready.len() {
                 let count = to.remaining().min(me.ready.len() - me.taken);

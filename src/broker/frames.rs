@@ -1,7 +1,7 @@
 //! Filters the MQTT frames of a device before the library reads them.
 //!
 //! It parses the stream just far enough to know where each frame begins, its type and its
-//! length, and enforces four rules:
+//! length, and enforces five rules:
 //!
 //! - **No message is retained.** The retain flag is cleared in PUBLISH and in the will of CONNECT:
 //!   the message is passed on like any other.
@@ -10,10 +10,15 @@
 //!   suppressed ([`FrameFilter::suppresses`]).
 //! - **The first frame is a CONNECT**, and a small one: other clients are not read further than that.
 //! - **Messages at QoS 2 that are not released are bounded**, in number and in bytes.
+//! - **A packet that is against the protocol ends the connection**, also where the library accepts it: a packet id of 0,
+//!   flags that a packet may not have, a filter that is none (see [`checks`]).
 //!
-//! It allocates nothing in proportion to a frame: it passes bytes on as they come.
+//! It allocates nothing in proportion to a frame but SUBSCRIBE and UNSUBSCRIBE, which are small: it passes bytes on as
+//! they come.
 
 use std::collections::{HashMap, VecDeque};
+
+mod checks;
 
 /// The largest CONNECT: names, password and will. The will is kept as long as the connection lasts.
 pub(super) const MAX_CONNECT: u32 = 16 << 10;
@@ -23,13 +28,28 @@ pub(super) const MAX_UNRELEASED: u16 = 100;
 /// The packet id of messages that came without one.
 const ADDED_ID: u16 = u16::MAX;
 
+/// The largest SUBSCRIBE: as many filters as a device may have, each as long as it may be.
+const MAX_SUBSCRIBE: u32 = 64 << 10;
+
 const CONNECT: u8 = 1;
 const PUBLISH: u8 = 3;
 const PUBACK: u8 = 4;
 const PUBREC: u8 = 5;
 const PUBREL: u8 = 6;
 const PUBCOMP: u8 = 7;
+const SUBSCRIBE: u8 = 8;
+const UNSUBSCRIBE: u8 = 10;
+const PINGREQ: u8 = 12;
+const DISCONNECT: u8 = 14;
+const AUTH: u8 = 15;
 const RETAIN: u8 = 1;
+
+/// Reason codes of MQTT 5.
+const MALFORMED: u8 = 0x81;
+const PROTOCOL_ERROR: u8 = 0x82;
+const BAD_FILTER: u8 = 0x8f;
+const RECEIVE_MAXIMUM: u8 = 0x93;
+const PACKET_TOO_LARGE: u8 = 0x95;
 
 /// A frame whose header was read and not passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +68,20 @@ pub(super) enum Violation {
     TooLarge(u32),
     /// More messages at QoS 2 than may wait for their release.
     Unreleased,
+    /// A packet is against the protocol: the reason code, and what is wrong.
+    Malformed(u8, &'static str),
+}
+
+impl Violation {
+    /// The reason code of MQTT 5, if it has one.
+    fn reason(self) -> Option<u8> {
+        match self {
+            Violation::NotMqtt => None,
+            Violation::TooLarge(_) => Some(PACKET_TOO_LARGE),
+            Violation::Unreleased => Some(RECEIVE_MAXIMUM),
+            Violation::Malformed(reason, _) => Some(reason),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -78,10 +112,15 @@ enum Rewrite {
     },
     /// PUBREL: it begins with the packet id.
     Release,
+    /// PUBACK, PUBREC and PUBCOMP: likewise.
+    Acknowledge,
+    /// SUBSCRIBE and UNSUBSCRIBE: gathered, and checked at their end.
+    Gather,
 }
 
 #[derive(Debug)]
 struct Body {
+    first: u8,
     rewrite: Rewrite,
     size: u32,
     /// Bytes that have not arrived.
@@ -101,6 +140,11 @@ pub(super) struct FrameFilter {
     state: ReadState,
     most: u32,
     has_connected: bool,
+    /// The level of the protocol, from CONNECT; and a level that is not served, until it is taken.
+    level: u8,
+    unserved: Option<u8>,
+    /// The body of a SUBSCRIBE or UNSUBSCRIBE.
+    gathered: Vec<u8>,
     /// Packet ids of messages that will be acknowledged, in order, and whether the device waits for it.
     to_acknowledge: VecDeque<(u16, bool)>,
     unreleased: HashMap<u16, u32>,
@@ -116,6 +160,9 @@ impl FrameFilter {
             state: ReadState::Header(Header::default()),
             most: u32::try_from(most).unwrap_or(u32::MAX),
             has_connected: false,
+            level: 0,
+            unserved: None,
+            gathered: Vec::new(),
             to_acknowledge: VecDeque::new(),
             unreleased: HashMap::new(),
             unreleased_bytes: 0,
@@ -136,6 +183,17 @@ impl FrameFilter {
     /// How many retain flags were cleared since the last call.
     pub fn take_unretained(&mut self) -> u64 {
         std::mem::take(&mut self.unretained)
+    }
+
+    /// The level of the protocol in a CONNECT that no broker of MQTT 3.1.1 and 5 serves, once. The library refuses it.
+    pub fn take_unserved(&mut self) -> Option<u8> {
+        self.unserved.take()
+    }
+
+    /// The DISCONNECT for a violation, where the device understands one.
+    pub fn farewell(&self, why: Violation) -> Option<[u8; 4]> {
+        let reason = why.reason().filter(|_| self.level == 5)?;
+        Some([DISCONNECT << 4, 2, reason, 0])
     }
 
     /// Moves bytes of `input` to `output`, up to the next frame that [`FrameFilter::pass`] has to pass on.
@@ -163,6 +221,9 @@ impl FrameFilter {
                     if body.is_plain {
                         let count = body.left.min(input.len());
                         output.extend_from_slice(&input[..count]);
+                        if body.rewrite == Rewrite::Gather {
+                            self.gathered.extend_from_slice(&input[..count]);
+                        }
                         (body.left, *input) = (body.left - count, &input[count..]);
                     } else {
                         *input = rest;
@@ -178,7 +239,14 @@ impl FrameFilter {
         if !self.has_connected && kind != CONNECT {
             return Err(Violation::NotMqtt);
         }
-        let most = if self.has_connected { most } else { most.min(MAX_CONNECT) };
+        if self.has_connected {
+            checks::check_flags(frame.first)?;
+        }
+        let most = match kind {
+            _ if !self.has_connected => most.min(MAX_CONNECT),
+            SUBSCRIBE | UNSUBSCRIBE => most.min(MAX_SUBSCRIBE),
+            _ => most,
+        };
         // The header of a frame of this size has five bytes at most.
         if frame.length.saturating_add(5) > most { Err(Violation::TooLarge(frame.length)) } else { Ok(()) }
     }
@@ -189,6 +257,8 @@ impl FrameFilter {
         let mut rewrite = match kind {
             CONNECT => Rewrite::Connect,
             PUBREL => Rewrite::Release,
+            PUBACK | PUBREC | PUBCOMP => Rewrite::Acknowledge,
+            SUBSCRIBE | UNSUBSCRIBE => Rewrite::Gather,
             _ => Rewrite::Copy,
         };
         self.has_connected = true;
@@ -209,15 +279,28 @@ impl FrameFilter {
         }
         output.push(first);
         put_length(length, output);
-        let (left, is_plain) = (frame.length as usize, rewrite == Rewrite::Copy);
-        self.state =
-            ReadState::Body(Body { rewrite, size: frame.length, left, at: 0, text: 0, id: 0, is_plain });
+        let is_plain = matches!(rewrite, Rewrite::Copy | Rewrite::Gather);
+        let left = frame.length as usize;
+        self.state = ReadState::Body(Body {
+            first,
+            rewrite,
+            size: frame.length,
+            left,
+            at: 0,
+            text: 0,
+            id: 0,
+            is_plain,
+        });
         if left == 0 { self.end(output) } else { Ok(()) }
     }
 
     fn end(&mut self, output: &mut Vec<u8>) -> Result<(), Violation> {
         let header = ReadState::Header(Header::default());
         let ReadState::Body(body) = std::mem::replace(&mut self.state, header) else { return Ok(()) };
+        let has_id = matches!(body.rewrite, Rewrite::ReadId { .. } | Rewrite::Release | Rewrite::Acknowledge);
+        if has_id && body.id == 0 {
+            return Err(Violation::Malformed(PROTOCOL_ERROR, "a packet id of 0"));
+        }
         match body.rewrite {
             Rewrite::InsertId => {
                 if !body.is_plain {
@@ -236,7 +319,15 @@ impl FrameFilter {
                 }
             }
             Rewrite::Release => self.release(body.id),
-            Rewrite::Copy | Rewrite::Connect => {}
+            Rewrite::Gather => {
+                let (gathered, is_5) = (std::mem::take(&mut self.gathered), self.level == 5);
+                checks::check_filters(&gathered, is_5, body.first >> 4 == SUBSCRIBE)?;
+            }
+            Rewrite::Connect => {
+                self.level = body.id as u8;
+                self.unserved = Some(self.level).filter(|level| !matches!(level, 4 | 5));
+            }
+            Rewrite::Copy | Rewrite::Acknowledge => {}
         }
         Ok(())
     }
@@ -304,12 +395,14 @@ impl Body {
         self.left -= 1;
         let mut passed = byte;
         match (at, self.rewrite) {
-            (0 | 1, Rewrite::Release) => self.id = self.id << 8 | u16::from(byte),
+            (0 | 1, Rewrite::Release | Rewrite::Acknowledge) => self.id = self.id << 8 | u16::from(byte),
             (0, _) => self.text = usize::from(byte) << 8,
             (1, _) => self.text |= usize::from(byte),
             (at, Rewrite::ReadId { .. }) if at == behind || at == behind + 1 => {
                 self.id = self.id << 8 | u16::from(byte);
             }
+            // The level.
+            (at, Rewrite::Connect) if at == behind => self.id = byte.into(),
             // The will's own flag says whether there is one.
             (at, Rewrite::Connect) if at == behind + 1 && byte & 0x04 != 0 => passed = byte & !0x20,
             _ => {}
@@ -317,10 +410,10 @@ impl Body {
         output.push(passed);
         let behind = 2 + self.text;
         self.is_plain = match self.rewrite {
-            Rewrite::Release => self.at >= 2,
+            Rewrite::Release | Rewrite::Acknowledge => self.at >= 2,
             Rewrite::InsertId => self.at >= 2 && self.at >= behind,
             Rewrite::Connect | Rewrite::ReadId { .. } => self.at >= 2 && self.at >= behind + 2,
-            Rewrite::Copy => true,
+            Rewrite::Copy | Rewrite::Gather => true,
         };
         if self.rewrite == Rewrite::InsertId && self.is_plain {
             output.extend(ADDED_ID.to_be_bytes());

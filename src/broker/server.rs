@@ -15,7 +15,7 @@ use mqtt5::broker::config::{BrokerConfig, StorageBackend, StorageConfig};
 use mqtt5::broker::resource_monitor::{ResourceLimits, ResourceMonitor};
 use mqtt5::broker::router::MessageRouter;
 use mqtt5::broker::sys_topics::BrokerStats;
-use mqtt5::broker::tls_acceptor::{TlsAcceptorConfig, accept_tls_connection};
+use mqtt5::broker::tls_acceptor::TlsAcceptorConfig;
 use mqtt5::broker::transport::BrokerTransport;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -77,6 +77,8 @@ pub(super) struct Server {
 
 impl Server {
     /// Listens; returns also the loopback address for intake.
+    ///
+    /// In one piece: it only builds the parts, one after the other.
     pub async fn bind(
         config: &Config,
         password: &str,
@@ -209,6 +211,20 @@ async fn listen(option: &str, address: SocketAddr) -> anyhow::Result<TcpListener
     listener.with_context(|| format!("the broker cannot listen on {address}; check {option}"))
 }
 
+/// Why a handshake failed, for people.
+fn handshake_failure(error: &std::io::Error) -> String {
+    use tokio_rustls::rustls::{Error, InvalidMessage};
+    match error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
+        Some(Error::InvalidMessage(InvalidMessage::InvalidContentType)) => {
+            "it does not speak TLS; let it connect to broker.listen, or with TLS".to_owned()
+        }
+        Some(Error::NoCertificatesPresented) => {
+            "it has no certificate, which broker.client_ca_file requires".to_owned()
+        }
+        _ => error.to_string(),
+    }
+}
+
 async fn acceptor(tls: &Tls) -> mqtt5::error::Result<TlsAcceptor> {
     let chain = TlsAcceptorConfig::load_cert_chain_from_file(&tls.cert_file).await?;
     let key = TlsAcceptorConfig::load_private_key_from_file(&tls.key_file).await?;
@@ -276,9 +292,13 @@ impl ClientListener {
         // Without it a small answer may wait for more data.
         let _ = stream.set_nodelay(true);
         let Some(tls) = tls else { return self.run(stream, from, connection).await };
-        match tokio::time::timeout(HANDSHAKE, accept_tls_connection(&tls, stream, from)).await {
+        // Not by the library, which logs an error for each client that goes away.
+        match tokio::time::timeout(HANDSHAKE, tls.accept(stream)).await {
             Ok(Ok(stream)) => self.run(stream, from, connection).await,
-            Ok(Err(error)) => self.access.refuse(BrokerRefusal::Login, from, "", &format!("{error}")),
+            Ok(Err(error)) => {
+                let why = format!("its TLS handshake failed: {}", handshake_failure(&error));
+                self.access.refuse(BrokerRefusal::Login, from, "", &why);
+            }
             Err(_) => self.access.refuse(BrokerRefusal::Login, from, "", "its TLS handshake took too long"),
         }
     }

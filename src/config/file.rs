@@ -120,7 +120,7 @@ section! {
         keep_alive: Span = Span::from_secs(10),
         session_expiry: Span = Span::from_hours(1),
         receive_maximum: u16 = 1000,
-        max_payload: u32 = 262_144,
+        max_payload: u32 = 16_384,
         max_age: Span = Span::from_secs(0),
         watch_sys: bool = false,
         publish_state: bool = false,

@@ -19,6 +19,8 @@ pub(super) const MAX_PACKET: u32 = 16 << 20;
 pub struct Config {
     /// `mqtt://host:port`, `mqtts://`, `ws://host:port/path` or `wss://`.
     pub url: String,
+    /// The address in the log, where it is another one than that of devices.
+    pub shown: Option<String>,
     /// Settings of TLS, where the address requires it; `None`: the authorities of browsers, and no client
     /// certificate.
     pub tls: Option<Tls>,
@@ -40,7 +42,7 @@ pub struct Config {
     pub session_expiry: Duration,
     /// The most messages that the broker may send ahead of their acknowledgement.
     pub receive_maximum: u16,
-    /// Payloads above this are rejected.
+    /// Nothing of a payload above this is read.
     pub max_payload: usize,
     /// Messages whose payload declares, plausibly, a higher age are no heartbeats; zero: they
     /// are, at any age.

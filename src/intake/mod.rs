@@ -55,6 +55,7 @@ mod metric_tree;
 mod mqtt;
 mod payload;
 mod probe;
+mod read_budget;
 mod reader;
 mod record;
 mod thread;
@@ -156,6 +157,7 @@ pub fn reader_of_any(
         client_id: "rollcall-main".to_owned(),
         key: canary::Key::of_fleet("of a trial"),
         max_payload: config.max_payload,
+        budget: read_budget::ReadBudget::default(),
         timers: None,
         max_age: None,
         telemetry: telemetry.clone(),
@@ -221,6 +223,7 @@ async fn listen(
         client_id: session.client_id().to_owned(),
         key: key.clone(),
         max_payload: config.max_payload,
+        budget: read_budget::ReadBudget::default(),
         timers: timers.map(Arc::new),
         max_age: (!config.max_age.is_zero()).then_some(config.max_age),
         telemetry: writer.telemetry.clone(),

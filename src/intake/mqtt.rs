@@ -143,7 +143,7 @@ impl OpenConnection {
 
 impl Connection {
     pub async fn run(mut self) {
-        let broker = self.session.address.to_string();
+        let broker = self.session.shown.clone();
         let telemetry = self.reader.telemetry.clone();
         let mut failures = 0;
         while self.has_room().await {

@@ -23,11 +23,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::canary::{self, Canary, Key};
-use super::topic::{Refusal, is_covered, probe_topic};
+use super::topic::{Refusal, probe_topic};
 use crate::clock::Timestamp;
 use crate::fleet::CanaryPace;
 use crate::fleet::Rules;
-use crate::presence::{Filters, KindRules};
+use crate::presence::{Filters, KindRules, covers};
 use crate::telemetry::Rejection;
 
 /// How far the clock of another instance may be ahead.
@@ -92,7 +92,7 @@ impl Probes {
     /// A message of a unit came on this topic: proof for the filters that cover it and have no other.
     pub fn unit_heard(&self, topic: &str, at: Timestamp) {
         let is_refused = |probe: &&Probe| probe.is_refused.load(Ordering::Relaxed);
-        for probe in self.all.iter().filter(is_refused).filter(|probe| is_covered(&probe.filter, topic)) {
+        for probe in self.all.iter().filter(is_refused).filter(|probe| covers(&probe.filter, topic)) {
             let heard = &mut probe.lock().unit_heard;
             *heard = Some(at).max(*heard);
         }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::canary::{Canary, Key};
 use super::probe::Probes;
+use super::read_budget::ReadBudget;
 use super::timers::{self, ReceivedCommand, TimerReader};
 use super::topic::{self, Refusal, Topics};
 use super::value_buffer::ValueBuffer;
@@ -16,7 +17,7 @@ use super::{Fields, PayloadIssues, canary, payload};
 use crate::clock::Timestamp;
 use crate::presence::Heartbeat;
 use crate::store::ShareMember;
-use crate::telemetry::{Rejection, Telemetry};
+use crate::telemetry::{PayloadIssue, Rejection, Telemetry};
 
 /// The content of a message.
 #[derive(Debug, PartialEq)]
@@ -60,6 +61,8 @@ pub(super) struct Reader {
     /// Signs the canaries of the fleet.
     pub key: Key,
     pub max_payload: usize,
+    /// How much of larger payloads is read.
+    pub budget: ReadBudget,
     /// Takes requests about timers, if they may come over MQTT.
     pub timers: Option<Arc<TimerReader>>,
     /// Messages that declare a higher age are no heartbeats.
@@ -107,15 +110,13 @@ impl Reader {
         }
         let latest = message.sent_before.map_or(arrived, |latest| latest.min(arrived));
         self.probes.unit_heard(topic, latest);
-        if message.payload.len() > self.max_payload {
-            return Err((Rejection::TooLarge, format!("{} bytes of payload", message.payload.len())));
-        }
         let mut issues = PayloadIssues::default();
         let origin = self.topics.origin(topic, &mut issues)?;
         let buffer = self.values.as_deref();
         let metrics = buffer.and_then(|buffer| buffer.metrics_of(&origin.unit.kind));
         let (rules, fields) = (&origin.rules, &self.fields);
-        let parsed = payload::read(message.payload, fields, metrics, rules, latest, &mut issues);
+        let payload = self.readable(message.payload, arrived, &mut issues);
+        let parsed = payload::read(payload, fields, metrics, rules, latest, &mut issues);
         if let (Some(most), Some(sent)) = (self.max_age, parsed.sent)
             && arrived.since(sent) > most
         {
@@ -132,6 +133,20 @@ impl Reader {
         }
         let (unit, at, not_before) = (origin.unit, parsed.at, message.sent_after);
         Ok(Content::Heartbeat(Heartbeat { unit, at, not_before, declared }))
+    }
+
+    /// The payload, or nothing where it is too large, or more came than is read: any payload proves life.
+    fn readable<'a>(&self, payload: &'a [u8], arrived: Timestamp, issues: &mut PayloadIssues) -> &'a [u8] {
+        let size = payload.len();
+        let why = if size > self.max_payload {
+            "mqtt.max_payload allows fewer"
+        } else if !self.budget.allows(size, arrived) {
+            "larger payloads come faster than they are read"
+        } else {
+            return payload;
+        };
+        issues.note(PayloadIssue::TooLarge, || format!("nothing of {size} bytes was read: {why}"));
+        &[]
     }
 
     fn canary(&self, topic: &str, message: &Incoming, arrived: Timestamp) -> Result<Content, Refusal> {
@@ -167,6 +182,7 @@ mod tests {
             client_id: "me".to_owned(),
             key: Key::of_fleet("fleet"),
             max_payload: 1024,
+            budget: ReadBudget::default(),
             timers: None,
             max_age: None,
             telemetry: Arc::new(Telemetry::new(&Clock::by_hand(NOW))),
@@ -197,11 +213,9 @@ mod tests {
     #[test]
     fn a_rejected_message_is_counted_by_reason() {
         let reader = reader();
-        let large = vec![b'x'; 1025];
         for (topic, payload, retain, reason) in [
             ("north/7", &b""[..], false, "bad_topic"),
             ("north//data", b"", false, "bad_unit"),
-            ("north/7/data", &large, false, "too_large"),
             ("north/7/data", b"", true, "retained"),
         ] {
             assert_eq!(count(&reader, reason), 0);
@@ -211,7 +225,28 @@ mod tests {
         let message = Incoming { topic: b"\xff", ..Incoming::default() };
         assert_eq!(reader.read(&message, NOW), Content::Nothing);
         assert_eq!(count(&reader, "bad_topic"), 2);
-        assert!(matches!(read(&reader, "north/7/data", &large[..1024], false), Content::Heartbeat(_)));
+    }
+
+    #[test]
+    fn a_payload_that_is_too_large_or_one_too_many_is_not_read_and_the_unit_lives() {
+        let text =
+            |size: usize| format!("{{\"timeout\":60,\"x\":\"{}\"}}", "x".repeat(size - 21)).into_bytes();
+        let timeout = |reader: &Reader, size| {
+            let payload = text(size);
+            assert_eq!(payload.len(), size);
+            match read(reader, "north/7/data", &payload, false) {
+                Content::Heartbeat(heartbeat) => heartbeat.declared.timeout,
+                _ => panic!("{size} bytes prove no life"),
+            }
+        };
+        let reader = Reader { max_payload: 8 << 20, ..reader() };
+        let minute = Some(Duration::from_secs(60));
+        assert_eq!((timeout(&reader, (8 << 20) + 1), count(&reader, "too_large")), (None, 1));
+        for read in [minute, minute, minute, minute, None] {
+            assert_eq!(timeout(&reader, 8 << 20), read);
+        }
+        assert_eq!((timeout(&reader, 1024), timeout(&reader, 1025)), (minute, None), "small ones always are");
+        assert_eq!(count(&reader, "too_large"), 3);
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! A template such as `{kind}/{site}/{unit}/data` captures whole levels of a topic: `{unit}`
 //! exactly once, `{kind}` unless the template belongs to one kind, and under any other name a
-//! label. Everything else is literal. A message belongs to the **first** template, in the order of
+//! label. `+` is a level without a meaning, and `#`, which is the last level, any number of them. Everything else is
+//! literal. A message belongs to the **first** template, in the order of
 //! the configuration, whose levels fit its topic; so specific templates stand before general ones.
 //!
 //! # Why fewer filters are requested than there are templates
@@ -12,31 +13,31 @@
 use std::sync::Arc;
 
 use super::PayloadIssues;
-use super::canary;
 use crate::fleet::{Rules, SharedRules};
 use crate::presence::{
     Filters, Kind, KindRules, Labels, PROBE, Unit, UnitId, covers, is_label_name, is_label_value,
 };
 use crate::telemetry::{PayloadIssue, Rejection, truncate};
 
-/// Topics that Rollcall itself publishes to, beside the canary; never a sign of life.
-const OWN_STATE: &str = "rollcall/state/";
+/// Topics of Rollcall's own; never a sign of life.
+const OWN: &str = "rollcall/";
+
+/// The probe of `#`: two levels, so that no filter with `+` in their place has the same probe.
+const PROBE_OF_REST: &str = "rollcall-probe/rollcall-rest";
 
 /// Whether only probes, of this fleet or another, are published on that topic.
 pub(super) fn is_probe(topic: &str) -> bool {
     topic.contains(PROBE) && topic.split('/').any(|level| level == PROBE)
 }
 
-/// Whether a filter without `#` covers that topic.
-pub(super) fn is_covered(filter: &str, topic: &str) -> bool {
-    let mut levels = topic.split('/');
-    filter.split('/').all(|level| levels.next().is_some_and(|own| level == "+" || level == own))
-        && levels.next().is_none()
-}
-
 /// The topic of a filter's probe: it fits the filter, and no unit publishes on it.
 pub(super) fn probe_topic(filter: &str) -> String {
-    filter.split('/').map(|level| if level == "+" { PROBE } else { level }).collect::<Vec<_>>().join("/")
+    let level = |level| match level {
+        "+" => PROBE,
+        "#" => PROBE_OF_REST,
+        level => level,
+    };
+    filter.split('/').map(level).collect::<Vec<_>>().join("/")
 }
 
 /// The longest template, in bytes: what MQTT allows to a topic filter.
@@ -57,11 +58,15 @@ pub enum TemplateError {
              digit; kind, unit, state, cause and transition are reserved"
     )]
     Label(String),
-    /// Wildcards, a `{` or `}` inside a level, control characters.
+    /// A wildcard, a `{` or a `}` inside a level, control characters.
     #[error(
-        "{0:?} is not allowed in a topic template: a level is literal text, or one capture such as {{unit}}"
+        "{0:?} is not allowed in a topic template: a level is literal text, one capture such as {{unit}}, or + for \
+             any text"
     )]
     Level(String),
+    /// A `#` before the last level.
+    #[error("# stands for all levels that follow, so it is the last one; write + for a single level")]
+    Rest,
     /// Empty, too long, or a topic that is not for devices (`$SYS`, Rollcall's own).
     #[error("a topic template is a topic for devices, not empty, not below $… or rollcall/…")]
     Topic,
@@ -73,6 +78,10 @@ enum Level {
     Unit,
     Kind,
     Label(Box<str>),
+    /// Any text, which means nothing.
+    Any,
+    /// All levels that follow, if any.
+    Rest,
 }
 
 impl Level {
@@ -83,6 +92,8 @@ impl Level {
             Some("kind") => Ok(Level::Kind),
             Some(name) if is_label_name(name) => Ok(Level::Label(name.into())),
             Some(name) => Err(TemplateError::Label(name.to_owned())),
+            None if text == "+" => Ok(Level::Any),
+            None if text == "#" => Ok(Level::Rest),
             None if text.contains(bad) => Err(TemplateError::Level(text.to_owned())),
             None => Ok(Level::Literal(text.into())),
         }
@@ -111,6 +122,9 @@ impl Template {
         if count(&Level::Kind) != usize::from(kind.is_none()) {
             return Err(TemplateError::Kind);
         }
+        if levels.iter().rev().skip(1).any(|level| *level == Level::Rest) {
+            return Err(TemplateError::Rest);
+        }
         for level in &levels {
             if let Level::Label(name) = level
                 && count(level) > 1
@@ -123,9 +137,16 @@ impl Template {
 
     /// The subscription filter that covers its topics.
     pub fn filter(&self) -> String {
+        self.filter_of(None)
+    }
+
+    /// The same with that kind in the place of `{kind}`.
+    fn filter_of(&self, kind: Option<&Kind>) -> String {
         let level = |level: &Level| match level {
             Level::Literal(text) => text.to_string(),
-            _ => "+".to_owned(),
+            Level::Kind => kind.map_or("+".to_owned(), Kind::to_string),
+            Level::Unit | Level::Label(_) | Level::Any => "+".to_owned(),
+            Level::Rest => "#".to_owned(),
         };
         self.levels.iter().map(level).collect::<Vec<_>>().join("/")
     }
@@ -133,35 +154,25 @@ impl Template {
     /// The kinds that it covers, each with the filter that covers their topics alone.
     fn filters_of(&self, kinds: &Rules) -> Vec<(Kind, String)> {
         let kinds = kinds.keys().filter(|kind| self.kind.as_ref().is_none_or(|own| own == *kind));
-        let filter = |kind: &Kind| {
-            let level = |level: &Level| match level {
-                Level::Literal(text) => text.to_string(),
-                Level::Kind => kind.to_string(),
-                Level::Unit | Level::Label(_) => "+".to_owned(),
-            };
-            self.levels.iter().map(level).collect::<Vec<_>>().join("/")
-        };
-        kinds.map(|kind| (kind.clone(), filter(kind))).collect()
+        kinds.map(|kind| (kind.clone(), self.filter_of(Some(kind)))).collect()
     }
 
     /// A topic that fits it and on which no unit publishes; `kind`: for a template that captures it.
     pub(super) fn probe(&self, kind: Option<&Kind>) -> String {
-        let level = |level: &Level| match level {
-            Level::Literal(text) => text.to_string(),
-            Level::Kind => kind.map_or(PROBE.to_owned(), Kind::to_string),
-            Level::Unit | Level::Label(_) => PROBE.to_owned(),
-        };
-        self.levels.iter().map(level).collect::<Vec<_>>().join("/")
+        probe_topic(&self.filter_of(kind))
     }
 
     fn fits(&self, topic: &str) -> bool {
         let mut levels = topic.split('/');
-        let each = self.levels.iter().all(|level| match (level, levels.next()) {
-            (_, None) => false,
-            (Level::Literal(text), Some(level)) => **text == *level,
-            _ => true,
-        });
-        each && levels.next().is_none()
+        for level in &self.levels {
+            match (level, levels.next()) {
+                (Level::Rest, _) => return true,
+                (_, None) => return false,
+                (Level::Literal(text), Some(level)) if **text != *level => return false,
+                _ => {}
+            }
+        }
+        levels.next().is_none()
     }
 }
 
@@ -215,7 +226,7 @@ impl Topics {
     /// The unit that sent a message with this topic.
     pub fn origin(&self, topic: &str, issues: &mut PayloadIssues) -> Result<Origin, Refusal> {
         // A template that captures its first levels may cover Rollcall's own topics.
-        if topic.starts_with(OWN_STATE) || topic.starts_with(canary::PREFIX) {
+        if topic.starts_with(OWN) {
             return Err((Rejection::BadTopic, "a topic of Rollcall's own".to_owned()));
         }
         let template = self.templates.iter().find(|template| template.fits(topic));
@@ -225,7 +236,7 @@ impl Topics {
         let mut labels = Labels::new();
         for (level, text) in template.levels.iter().zip(topic.split('/')) {
             match level {
-                Level::Literal(_) => {}
+                Level::Literal(_) | Level::Any | Level::Rest => {}
                 Level::Unit => id = text,
                 Level::Kind => kind = text,
                 Level::Label(name) if is_label_value(text) => {
@@ -271,6 +282,9 @@ mod tests {
             ("units/{unit}/heartbeat", Some("detector")),
             ("{kind}/{site}/{unit}/data", None),
             ("/lead/{unit}", Some("pump")),
+            ("esphome/{unit}/+/+/state", Some("pump")),
+            ("homie/{unit}/#", Some("pump")),
+            ("N/{unit}/+/{instance}/#", Some("pump")),
         ]);
         let long = format!("units/{}/heartbeat", "x".repeat(129));
         let cases = [
@@ -278,6 +292,15 @@ mod tests {
             ("units/a:b c/heartbeat", Ok("detector:a:b c {}")),
             ("pump/hall 3/9/data", Ok("pump:9 {\"site\": \"hall 3\"}")),
             ("/lead/1", Ok("pump:1 {}")),
+            ("esphome/porch/sensor/door/state", Ok("pump:porch {}")),
+            ("esphome/porch/sensor/state", Err(Rejection::BadTopic)),
+            ("homie/lamp", Ok("pump:lamp {}")),
+            ("homie/lamp/$state", Ok("pump:lamp {}")),
+            ("homie/lamp/light/power/set", Ok("pump:lamp {}")),
+            ("homie", Err(Rejection::BadTopic)),
+            ("N/c0/battery/256/Dc/0/Voltage", Ok("pump:c0 {\"instance\": \"256\"}")),
+            ("N/c0/battery", Err(Rejection::BadTopic)),
+            ("rollcall/alerts/x/data", Err(Rejection::BadTopic)),
             ("units/7", Err(Rejection::BadTopic)),
             ("units/7/heartbeat/more", Err(Rejection::BadTopic)),
             ("units/heartbeat", Err(Rejection::BadTopic)),
@@ -285,6 +308,9 @@ mod tests {
             ("rollcall/state/x/data", Err(Rejection::BadTopic)),
             ("rollcall/canary/x/data", Err(Rejection::BadTopic)),
             ("units//heartbeat", Err(Rejection::BadUnit)),
+            ("units/./heartbeat", Err(Rejection::BadUnit)),
+            ("units/../heartbeat", Err(Rejection::BadUnit)),
+            ("units/.../heartbeat", Ok("detector:... {}")),
             (long.as_str(), Err(Rejection::BadUnit)),
             ("units/a\u{7}/heartbeat", Err(Rejection::BadUnit)),
             ("lamp/x/9/data", Err(Rejection::UnknownKind)),
@@ -320,8 +346,10 @@ mod tests {
             ("units/{unit}/{other}", Some("detector")),
             ("units/{unit}", Some("detector")),
             ("{kind}/x/{unit}", None),
+            ("homie/{unit}/+/{node}", Some("pump")),
+            ("homie/{unit}/#", Some("pump")),
         ]);
-        assert_eq!(topics.filters(), ["units/+/+", "units/+", "+/x/+"]);
+        assert_eq!(topics.filters(), ["units/+/+", "units/+", "+/x/+", "homie/+/#"]);
     }
 
     #[test]
@@ -337,6 +365,25 @@ mod tests {
     }
 
     #[test]
+    fn the_probe_of_a_template_fits_it_and_each_filter_has_its_own() {
+        let texts =
+            ["a/{unit}", "a/{unit}/+", "a/{unit}/#", "a/{unit}/+/+", "a/{unit}/+/+/#", "+/{unit}/{x}/b"];
+        let templates = texts.map(|text| Template::parse(text, Some(kind("pump"))).unwrap());
+        let mut probes: Vec<String> = Vec::new();
+        for template in &templates {
+            let probe = template.probe(None);
+            assert!(
+                template.fits(&probe) && covers(&template.filter(), &probe) && is_probe(&probe),
+                "{probe}"
+            );
+            assert!(!probes.contains(&probe), "{probe}");
+            probes.push(probe);
+        }
+        let shared = Template::parse("{kind}/{unit}/#", None).unwrap();
+        assert_eq!(shared.probe(Some(&kind("pump"))), "pump/rollcall-probe/rollcall-probe/rollcall-rest");
+    }
+
+    #[test]
     fn a_bad_template_says_what_a_good_one_is() {
         let cases = [
             ("units/heartbeat", Some("pump"), TemplateError::Unit),
@@ -349,8 +396,11 @@ mod tests {
             ("{}/{unit}", Some("pump"), TemplateError::Label("".into())),
             ("{a}/{a}/{unit}", Some("pump"), TemplateError::Label("a".into())),
             ("u-{unit}", Some("pump"), TemplateError::Level("u-{unit}".into())),
-            ("+/{unit}", Some("pump"), TemplateError::Level("+".into())),
-            ("{unit}/#", Some("pump"), TemplateError::Level("#".into())),
+            ("a+/{unit}", Some("pump"), TemplateError::Level("a+".into())),
+            ("{unit}/a#", Some("pump"), TemplateError::Level("a#".into())),
+            ("{unit}/#/a", Some("pump"), TemplateError::Rest),
+            ("#/{unit}", Some("pump"), TemplateError::Rest),
+            ("+/#", Some("pump"), TemplateError::Unit),
             ("a\u{0}/{unit}", Some("pump"), TemplateError::Level("a\u{0}".into())),
             ("", Some("pump"), TemplateError::Topic),
             ("$share/x/{unit}", Some("pump"), TemplateError::Topic),

@@ -112,7 +112,7 @@ impl FleetConfig {
         let topic = self.topic_of(0);
         ensure!(
             !topic.contains(['{', '}']) && ValidatedTopic::new(&topic).is_ok(),
-            "the topic {:?} is not made of text, {{unit}} and {{site}}",
+            "the topic {:?} is not made of text, {{unit}}, {{site}}, + and #",
             self.topic
         );
         Ok(())
@@ -135,7 +135,13 @@ impl FleetConfig {
 
     fn topic_of(&self, number: u32) -> String {
         let site = self.site_name(self.site(number));
-        self.topic.replace("{unit}", &self.unit(number)).replace("{site}", &site)
+        let topic = self.topic.replace("{unit}", &self.unit(number)).replace("{site}", &site);
+        // As the template of a kind, in which + and # stand for any levels.
+        topic
+            .split('/')
+            .map(|level| if matches!(level, "+" | "#") { "x" } else { level })
+            .collect::<Vec<_>>()
+            .join("/")
     }
 }
 

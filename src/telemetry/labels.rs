@@ -26,8 +26,6 @@ labels! {
         BadUnit => "bad_unit",
         /// `{kind}` is not configured.
         UnknownKind => "unknown_kind",
-        /// The payload is larger than allowed.
-        TooLarge => "too_large",
         /// A retained message: it may be of any age.
         Retained => "retained",
         /// Older than `max_age`.
@@ -84,7 +82,7 @@ labels! {
         Publish => "publish",
         /// The user may not subscribe to the filter.
         Subscribe => "subscribe",
-        /// A packet is too large or not allowed.
+        /// A packet is too large or not allowed, or of a version of MQTT that is not served.
         Packet => "packet",
         /// A message was passed on and not retained.
         Retained => "retained",
@@ -122,6 +120,8 @@ labels! {
         BadSleep => "bad_sleep",
         /// The field of a metric has another type.
         BadValue => "bad_value",
+        /// Nothing of it was read: it is larger than `max_payload`, or large payloads came too fast.
+        TooLarge => "too_large",
     }
 }
 

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::labels::{CheckOutcome, CheckSource};
 use super::problems::{KINDS_REMOVED, Severity};
 use super::{LogLimit, Telemetry, removed_kinds_text};
-use crate::presence::{Closing, Kind, OfflineRecord, Transition};
+use crate::presence::{Closing, Kind, OfflineRecord, Transition, Unit};
 
 impl Telemetry {
     /// The deadlines of units were checked.
@@ -49,6 +49,13 @@ impl Telemetry {
         }
     }
 
+    /// The first heartbeat of a unit was applied.
+    pub fn unit_is_new(&self, unit: &Unit) {
+        if self.new_log.lock().expect("nothing panics under this lock").admit() {
+            tracing::info!(%unit, "new unit");
+        }
+    }
+
     /// A record was closed.
     pub fn came_back(&self, record: &OfflineRecord) {
         let cause = record.closed_by.map_or("return", Closing::as_str);
@@ -75,6 +82,10 @@ impl Telemetry {
             }
             if let Some(more) = self.log_limit(Transition::Online).end_span(now) {
                 tracing::info!(more, "more units are back than are named");
+            }
+            let more = self.new_log.lock().expect("nothing panics under this lock").end_span(now);
+            if let Some(more) = more {
+                tracing::info!(more, "more units are new than are named");
             }
         }
     }

@@ -211,7 +211,7 @@ fn every_invalid_value_is_reported_at_once_under_the_name_of_its_option() {
         [[kind]]
         name = "Detector"
         timeout = "500ms"
-        topics = ["units/{unit}/+", "units/heartbeat", "units/x{unit}", "{a}/{a}/{unit}", "rollcall/{unit}"]
+        topics = ["units/{unit}/#/+", "units/heartbeat", "units/x{unit}", "{a}/{a}/{unit}", "rollcall/{unit}"]
         [[kind]]
         name = "b"
         timeout = "401d"

@@ -520,6 +520,71 @@ async fn units_that_send_faster_than_rollcall_reads_are_all_heard_and_none_is_re
     assert!(held_back.unwrap().parse::<u32>().unwrap() > 1000, "{metrics}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_device_that_sends_nothing_but_large_payloads_blinds_nobody() {
+    let (dir, port, http) = (tempfile::tempdir().unwrap(), free_port().unwrap(), free_port().unwrap());
+    let text = format!(
+        "engine = {{ type = \"embedded\", path = \"fleet\" }}\nbroker = {{ listen = \"127.0.0.1:{port}\" }}\n\
+         http.listen = \"127.0.0.1:{http}\"\n[[kind]]\ntimeout = \"60s\"\n"
+    );
+    std::fs::write(dir.path().join("rollcall.toml"), text).unwrap();
+    let mut service = Command::new(env!("CARGO_BIN_EXE_rollcall"));
+    let _service = Killed(service.arg("serve").current_dir(dir.path()).spawn().unwrap());
+    let page = async |path: &str| {
+        let answer = get(format!("http://127.0.0.1:{http}{path}")).await.ok()?;
+        if answer.status().is_success() { answer.text().await.ok() } else { None }
+    };
+    let ready = async {
+        while page("/readyz").await.is_none() {
+            tokio::time::sleep(Duration::from_millis(50)).await
+        }
+    };
+    tokio::time::timeout(MAX_WAIT, ready).await.expect("it gets ready");
+    let before = page("/metrics").await.unwrap();
+    tokio::task::spawn_blocking(move || bulk(port, 400)).await.unwrap();
+    // A canary that was sent behind all of them is recorded.
+    let value = |metrics: &str, name: &str| -> f64 {
+        metrics.lines().find_map(|line| line.strip_prefix(name)).expect(name).trim().parse().unwrap()
+    };
+    let canaries = "rollcall_canary_round_trip_seconds_count";
+    let heard = async {
+        loop {
+            let metrics = page("/metrics").await.unwrap_or_default();
+            let more = || value(&metrics, canaries) >= value(&before, canaries) + 8.0;
+            let read = "rollcall_payload_issues_total{reason=\"too_large\"} 400";
+            if metrics.contains(read) && more() {
+                return metrics;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await
+        }
+    };
+    let metrics = tokio::time::timeout(MAX_WAIT, heard).await.expect("it hears on");
+    assert_eq!(value(&metrics, "rollcall_blind_seconds_total"), 0.0, "{metrics}");
+    assert!(metrics.contains("rollcall_units{kind=\"detector\",state=\"online\"} 1"), "{metrics}");
+}
+
+/// One device sends that many payloads of 240 KiB, which are JSON, and awaits each acknowledgement.
+fn bulk(port: u16, count: u16) {
+    let mut stream = TcpStream::connect(loopback(port)).unwrap();
+    stream.write_all(b"\x10\x10\x00\x04MQTT\x04\x02\x00\x00\x00\x04bulk").unwrap();
+    stream.read_exact(&mut [0; 4]).unwrap();
+    let payload = format!("{{\"a\":[0{}]}}", ",1".repeat(120 << 10));
+    let mut reader = stream.try_clone().unwrap();
+    let acknowledged =
+        std::thread::spawn(move || reader.read_exact(&mut vec![0; 4 * usize::from(count)]).unwrap());
+    for number in 1..=count {
+        let topic = b"units/bulk/data";
+        let length = 2 + topic.len() + 2 + payload.len();
+        let mut frame = vec![0x32, (length & 0x7f | 0x80) as u8, (length >> 7 & 0x7f | 0x80) as u8];
+        frame.extend([(length >> 14) as u8, 0, topic.len() as u8]);
+        frame.extend(topic);
+        frame.extend(number.to_be_bytes());
+        frame.extend(payload.as_bytes());
+        stream.write_all(&frame).unwrap();
+    }
+    acknowledged.join().unwrap();
+}
+
 /// A process that ends with the test.
 struct Killed(Child);
 

@@ -21,7 +21,7 @@ impl<S: AsyncRead + AsyncWrite + Send + Sync + Unpin> WebSocketTransport for Tra
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Transport<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Transport<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -180,7 +180,12 @@ impl Roll {
             self.strangers.admitted([&step.heartbeat.unit]);
         }
         self.declared.admitted(step.heartbeat);
-        step.counts().into_iter().for_each(|(heard, number)| self.telemetry.heartbeats(heard, number));
+        for (heard, number) in step.counts() {
+            self.telemetry.heartbeats(heard, number);
+            if heard == HeartbeatResult::New && number > 0 {
+                self.telemetry.unit_is_new(&step.heartbeat.unit);
+            }
+        }
     }
 }
 

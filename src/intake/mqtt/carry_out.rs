@@ -42,7 +42,7 @@ impl Connection {
             Action::UnsubscribeShare => self.session.unsubscribe(&open.client).map_err(broken)?,
             Action::ReportGrants(grants) => grants.log(self.session.client_id()),
             Action::ReportConnected => {
-                telemetry.mqtt_connected(&self.name, &self.session.address.to_string());
+                telemetry.mqtt_connected(&self.name, &self.session.shown);
             }
             Action::Record(queued) => {
                 if queued.ack.is_some() {

@@ -22,6 +22,7 @@ const MAX_UNACKNOWLEDGED: usize = 6;
 pub(super) fn config(share: &str) -> Config {
     Config {
         url: "mqtt://127.0.0.1".to_owned(),
+        shown: None,
         tls: None,
         client_id: "me".to_owned(),
         credentials: None,
@@ -70,6 +71,7 @@ impl World {
             client_id: session.client_id().to_owned(),
             key: Key::of_fleet("fleet"),
             max_payload: 1024,
+            budget: Default::default(),
             timers: None,
             max_age: None,
             telemetry: Arc::new(Telemetry::new(&clock)),

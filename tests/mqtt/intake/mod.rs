@@ -207,17 +207,18 @@ async fn a_broker_that_freezes_is_left_and_found_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_payload_of_ten_megabytes_is_counted_and_a_larger_one_stays_with_the_broker() {
+async fn a_payload_that_is_too_large_proves_life_and_is_counted_and_one_of_twenty_megabytes_stays_with_the_broker()
+ {
     let world = World::new("").await;
     let running = world.start().await;
     let device = world.device();
     device.publishes("units/7/heartbeat", vec![b'x'; 10 << 20]).await;
-    device.publishes("units/7/heartbeat", vec![b'x'; 20 << 20]).await;
+    device.publishes("units/9/heartbeat", vec![b'x'; 20 << 20]).await;
     device.publishes("units/7/heartbeat", vec![b'x'; 257 << 10]).await;
     device.publishes("units/8/heartbeat", vec![b'x'; 256 << 10]).await;
     eventually("others are heard", async || world.is_known("detector:8").await).await;
-    assert_eq!(running.heartbeats("too_large"), 2.0);
-    assert!(!world.is_known("detector:7").await);
+    assert_eq!(running.metric("payload_issues_total", "too_large"), 2.0);
+    assert!(world.is_known("detector:7").await && !world.is_known("detector:9").await);
     assert_eq!(world.connections("test-main"), 1, "the connection survived");
 }
 

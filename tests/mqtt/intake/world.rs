@@ -69,6 +69,7 @@ impl World {
         let broker = Server::mosquitto(&dir.path().join("broker"), port, more).unwrap();
         let config = Config {
             url: format!("mqtt://127.0.0.1:{port}"),
+            shown: None,
             tls: None,
             client_id: "test".to_owned(),
             credentials: None,

@@ -103,9 +103,14 @@ impl Expiry {
         if !self.config.hints {
             return;
         }
-        let mut logged: Option<Instant> = None;
+        let (mut logged, mut failures): (Option<Instant>, u32) = (None, 0);
         while !hints.is_closed() {
-            if let Err(error) = self.engine.listen(hints.clone()).await
+            let listened = self.engine.listen(hints.clone()).await;
+            failures = if listened.is_err() { failures + 1 } else { 0 };
+            // A connection that is cut is made again; and an engine that is down has a line of its own.
+            if let Err(error) = listened
+                && failures > 1
+                && !self.telemetry.is_dependency_down()
                 && logged.is_none_or(|at| at.elapsed() >= LOG_AGAIN)
             {
                 logged = Some(Instant::now());

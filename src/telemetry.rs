@@ -47,8 +47,8 @@ pub use labels::{
 };
 pub use log_limit::LogLimit;
 pub use orphans_text::{Backlog, orphans_text};
+pub use problems::{Consequence, NOT_HEARING, Problem, Severity};
 use problems::{NOT_DELIVERED, Problems};
-pub use problems::{NOT_HEARING, Problem, Severity};
 pub use receivers::Unreached;
 pub use removed_kinds_text::removed_kinds_text;
 use sampler::Sampler;
@@ -67,6 +67,7 @@ pub struct Telemetry {
     unreadable: Unreadable,
     blocking_values: ShortFailures,
     passing: ShortFailures,
+    clock: Clock,
     problems: Problems,
     engine_servers: EngineServers,
     /// For the lines about units that went offline.
@@ -93,6 +94,7 @@ impl Telemetry {
             unreadable: Unreadable::new(clock.clone()),
             blocking_values: ShortFailures::new(clock.clone()),
             passing: ShortFailures::new(clock.clone()),
+            clock: clock.clone(),
             problems: Problems::at_start(),
             engine_servers: EngineServers::at_start(),
             offline_log: Mutex::new(LogLimit::new(Instant::now())),
@@ -115,6 +117,11 @@ impl Telemetry {
     pub fn problems(&self) -> Vec<Problem> {
         self.count_unreadable();
         self.problems.list()
+    }
+
+    /// Whether the engine or the broker is down: what follows from that is no line in the log.
+    pub fn is_dependency_down(&self) -> bool {
+        self.problems.has_outage()
     }
 
     /// The problems that keep Rollcall from its work, or a notification from its receiver.

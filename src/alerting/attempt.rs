@@ -268,7 +268,8 @@ impl Deliver {
                 DeliveryOutcome::Retry
             }
             End::RetryAt(at) => {
-                if is_logged {
+                // While it fails, `/readyz` says so; one line for each attempt would say no more.
+                if !was_failing {
                     tracing::warn!(receiver, delivery = id, attempt, next = %at, "not delivered, will be tried again: \
                          {why}");
                 }

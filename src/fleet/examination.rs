@@ -25,9 +25,6 @@ const REQUEST_DELAY: Duration = Duration::from_millis(50);
 const AWAY: [EngineWarning; 3] =
     [EngineWarning::ServerDown, EngineWarning::ServerMissing, EngineWarning::SlotsMissing];
 
-/// The warnings about clocks, which are compared with each renewal of the lease.
-const OF_THE_LEASE: [EngineWarning; 2] = [EngineWarning::ClockOff, EngineWarning::ClockJumped];
-
 /// Loops that an examination without an error shows to work again: their own calls are so rare that the next success
 /// may be hours away.
 const EXAMINED: [Loop; 2] = [Loop::Records, Loop::Notes];
@@ -71,7 +68,8 @@ pub async fn run(
         if warnings.iter().all(|warning| warning.name != EngineWarning::ServerDown) {
             EXAMINED.iter().for_each(|examined| telemetry.engine_answered(*examined, ""));
         }
-        for name in EngineWarning::ALL.iter().filter(|name| !OF_THE_LEASE.contains(name)) {
+        // Clocks are compared with each renewal of the lease.
+        for name in EngineWarning::ALL.iter().filter(|name| **name != EngineWarning::ClockOff) {
             let warning = warnings.iter().find(|warning| warning.name == *name);
             telemetry.engine_warning(*name, warning.map(|warning| warning.text.as_str()));
         }

@@ -121,8 +121,7 @@ impl Lease {
         let behind = attendance.now.since(attendance.engine_clock);
         let off = if attendance.ahead.is_some() { None } else { self.clock_is_off(behind) };
         self.telemetry.engine_warning(EngineWarning::ClockOff, off.as_deref());
-        self.telemetry
-            .engine_warning(EngineWarning::ClockJumped, attendance.ahead.map(clock_has_jumped).as_deref());
+        self.telemetry.clock_jumped(attendance.ahead.map(clock_has_jumped));
         let mut view = View::new(&before.instance, attendance.instances.clone(), self.roster.partitions());
         view.terms = before.terms + u64::from(attendance.is_new);
         self.telemetry.ownership(view.instances.len(), view.partitions.len());

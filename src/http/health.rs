@@ -58,7 +58,7 @@ async fn readiness(State(state): State<HealthState>) -> (StatusCode, Json<Readin
                     lasts, see what the engine is busy with, and the log";
         // A partition that is taken over later is read within seconds, and does not delay other partitions.
         let severity = if state.mirror.was_ever_filled() { Severity::Warning } else { Severity::Serious };
-        problems.insert(0, Problem { name: "mirror_not_filled", text: text.to_owned(), severity });
+        Problem::new("mirror_not_filled", text.to_owned(), severity).put_first(&mut problems);
     }
     let ready = problems.iter().all(|problem| problem.severity != Severity::Serious);
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };

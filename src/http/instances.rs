@@ -13,7 +13,7 @@ use super::Sources;
 use super::peers::{Peers, is_from_peer};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Census, Mirror, Ownership};
-use crate::telemetry::{Severity, Telemetry};
+use crate::telemetry::{Consequence, Severity, Telemetry};
 
 const PATH: &str = "/api/v1/instances";
 
@@ -77,6 +77,9 @@ struct ShownProblem {
     name: String,
     text: String,
     severity: Severity,
+    /// What follows from it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    consequences: Vec<Consequence>,
 }
 
 async fn instances(State(state): State<InstancesState>, headers: HeaderMap) -> Response {
@@ -100,7 +103,12 @@ impl InstancesState {
             .telemetry
             .problems()
             .into_iter()
-            .map(|one| ShownProblem { name: one.name.to_owned(), text: one.text, severity: one.severity })
+            .map(|one| ShownProblem {
+                name: one.name.to_owned(),
+                text: one.text,
+                severity: one.severity,
+                consequences: one.consequences,
+            })
             .collect();
         problems.sort_by_key(|problem| problem.severity != Severity::Serious);
         ShownInstance {

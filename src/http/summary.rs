@@ -31,7 +31,7 @@ use super::{AlertRoutes, Sources};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{MassBreaker, Mirror, Ownership, Roll};
 use crate::presence::{self, Kind, Trip};
-use crate::telemetry::{Severity, Telemetry};
+use crate::telemetry::{Consequence, Severity, Telemetry};
 
 const PATH: &str = "/api/v1/summary";
 
@@ -129,6 +129,9 @@ pub(super) struct InstanceProblem {
     pub name: String,
     pub text: String,
     pub severity: Severity,
+    /// What follows from it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub consequences: Vec<Consequence>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -303,6 +306,7 @@ impl Summaries {
             name: problem.name.to_owned(),
             text: problem.text,
             severity: problem.severity,
+            consequences: problem.consequences,
         });
         Ok(Part {
             at: Some(counted.at),

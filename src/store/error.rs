@@ -28,6 +28,10 @@ impl Failure for EngineError {
         matches!(self, EngineError::WrongType(_))
     }
 
+    fn is_away(&self) -> bool {
+        matches!(self, EngineError::Unavailable(_) | EngineError::Passing(_))
+    }
+
     fn is_passing(&self) -> bool {
         matches!(self, EngineError::Passing(_))
     }

@@ -1,7 +1,9 @@
 //! The configuration: when it was loaded, and the outcome of attempts to load it again.
 
 use super::Telemetry;
-use super::problems::{CONFIGURATIONS_DIFFER, NOT_DELIVERED, RECIPIENTS_REFUSED, SERVERS_FAILING, Severity};
+use super::problems::{
+    CONFIGURATIONS_DIFFER, NOT_DELIVERED, RECIPIENTS_REFUSED, RELOAD_REFUSED, SERVERS_FAILING, Severity,
+};
 use crate::clock::Timestamp;
 
 const DIFFERENT: &str = "another instance has other kinds, routes, receivers or timers in its configuration, so it \
@@ -12,6 +14,7 @@ impl Telemetry {
     /// The configuration of the start.
     pub fn configuration_begins(&self, now: Timestamp) {
         self.series.reload_successful.set(1);
+        self.problems.clear(RELOAD_REFUSED, "");
         self.series.reload_success_at.with_label_values::<&str>(&[]).set(now.as_seconds());
     }
 
@@ -39,6 +42,11 @@ impl Telemetry {
             "the configuration was not loaded again; nothing has changed: correct the file"
         );
         self.series.reload_successful.set(0);
+        let text = format!(
+            "the last reload of the configuration was refused, and the former one is in use: {why}; correct the file \
+             and reload"
+        );
+        self.problems.set(RELOAD_REFUSED, "", text, Severity::Warning);
     }
 
     /// A receiver is not configured any more: its problems are over.
@@ -59,6 +67,17 @@ mod tests {
     use super::*;
     use crate::clock::Clock;
     use crate::telemetry::{DeliveryOutcome, Unreached};
+
+    #[test]
+    fn a_refused_reload_is_a_problem_until_one_succeeds() {
+        let telemetry = Telemetry::new(&Clock::by_hand(Timestamp::ZERO));
+        let refused = || telemetry.problems().iter().any(|one| one.name == RELOAD_REFUSED);
+        telemetry.configuration_begins(Timestamp::ZERO);
+        telemetry.configuration_refused("route.receivers: there is no receiver ana");
+        assert!(refused());
+        telemetry.configuration_loaded("routes are replaced", Timestamp::ZERO);
+        assert!(!refused());
+    }
 
     #[test]
     fn problems_and_series_of_a_receiver_end_when_it_is_removed() {

@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::time::Duration;
 
 use super::labels::{EngineWarning, Loop, Stored};
-use super::problems::{ENGINE_DOWN, ENGINE_FAILS, Severity, UNREADABLE};
+use super::problems::{CLOCK_JUMPED, Cause, ENGINE_DOWN, ENGINE_FAILS, Severity, UNREADABLE};
 use super::series::{NAMED_COMMANDS, OTHER};
 use super::{Failure, ServerAnswers, Telemetry};
 
@@ -23,7 +23,9 @@ impl Telemetry {
     /// The start waits for the engine.
     pub fn waiting_for_engine(&self, why: &dyn Display, retry_in: Duration) {
         let text = format!("waiting for the engine: {why}");
-        tracing::warn!(retry_in_ms = retry_in.as_millis() as u64, "{text}");
+        if !self.problems.says(ENGINE_DOWN, "", &text) {
+            tracing::warn!(retry_in_ms = retry_in.as_millis() as u64, "{text}");
+        }
         self.problems.set(ENGINE_DOWN, "", text, Severity::Serious);
     }
 
@@ -38,12 +40,29 @@ impl Telemetry {
             true => (ENGINE_FAILS, Severity::Warning),
             false => severity_of(what),
         };
-        let is_new = self.problems.set(name, &key, text.clone(), severity);
         let was_up = self.engine_servers.is_up();
         if severity == Severity::Serious {
             self.problems.clear(ENGINE_FAILS, &key);
             self.engine_servers.set_up(false);
         }
+        let is_new = match error.is_away() {
+            true => {
+                let (waits, undone) =
+                    ((Cause::Engine, what.as_str()), what.undone().to_owned() + &of_which(which));
+                let (why, now) = (error.to_string(), self.clock.now());
+                if self.problems.set_waiting(waits, (name, &key), (undone, &why), severity, now) {
+                    tracing::error!(
+                        name = what.as_str(),
+                        "the engine is down, and what needs it waits: {error}"
+                    );
+                }
+                if self.problems.is_down(&Cause::Engine) {
+                    return;
+                }
+                false
+            }
+            false => self.problems.set(name, &key, text.clone(), severity),
+        };
         let name = what.as_str();
         if is_new && was_up && severity == Severity::Serious {
             tracing::error!(name, "{text}");
@@ -101,6 +120,22 @@ impl Telemetry {
             (0, Some(text)) => tracing::warn!(name, "{text}"),
             (1, None) => tracing::info!(name, "problem is gone"),
             _ => {}
+        }
+    }
+
+    /// The clock by which the fleet goes has jumped forward, and it is not known yet if that lasts; `None`: it has not.
+    pub fn clock_jumped(&self, text: Option<String>) {
+        match text {
+            Some(text) => {
+                if self.problems.set(CLOCK_JUMPED, "", text.clone(), Severity::Warning) {
+                    tracing::warn!(name = CLOCK_JUMPED, "{text}");
+                }
+            }
+            None => {
+                if self.problems.clear(CLOCK_JUMPED, "") {
+                    tracing::info!(name = CLOCK_JUMPED, "problem is gone");
+                }
+            }
         }
     }
 

@@ -40,6 +40,8 @@ impl Telemetry {
                 heard = heard.map(tracing::field::display),
                 "has not heard the fleet yet; no unit is declared offline until the first canary comes back"
             ),
+            // The line about the dependency that is down says why.
+            (0, true) if self.problems.has_outage() => {}
             (0, true) => tracing::warn!(
                 heard = heard.map(tracing::field::display),
                 "blind: canaries do not come back; no unit is declared offline until they do"
@@ -73,7 +75,9 @@ impl Telemetry {
 
     /// Messages on topics of that filter do not reach Rollcall. `text`: the advice.
     pub fn filter_unheard(&self, filter: &str, kinds: &[&str], text: String) {
-        tracing::error!(filter, "{text}");
+        if !self.problems.has_outage() {
+            tracing::error!(filter, "{text}");
+        }
         self.problems.set(FILTER_UNHEARD, filter, text, Severity::Serious);
         self.problems.clear(FILTER_UNPROVED, filter);
         self.count_filters(filter, kinds, false);

@@ -236,8 +236,6 @@ labels! {
         RightsMissing => "rights_missing",
         /// Its clock differs from the clock of this machine.
         ClockOff => "clock_off",
-        /// The clock by which the fleet goes has jumped forward, and it is not known yet if that lasts.
-        ClockJumped => "clock_jumped",
         /// The clocks of its servers differ.
         ServerClockOff => "server_clock_off",
     }

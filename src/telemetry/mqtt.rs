@@ -4,8 +4,11 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::labels::{BrokerRefusal, ConnectionLoss};
-use super::problems::{BROKER_DROPS, MQTT_DISCONNECTED, Severity};
+use super::problems::{BROKER_DROPS, Cause, MQTT_DISCONNECTED, Severity};
 use super::{MAX_SHOWN, Telemetry, truncate};
+
+/// The work that waits for the broker.
+const INTAKE: &str = "intake";
 
 impl Telemetry {
     /// Lets a connection's series start at zero.
@@ -32,14 +35,14 @@ impl Telemetry {
         self.series.connections_lost.with_label_values(&[loss.as_str()]).inc();
         self.series.connected.with_label_values(&[connection]).set(0);
         self.problems.clear(MQTT_DISCONNECTED, "");
-        let text = format!("connection {connection} to the MQTT broker at {broker} is down: {why}");
-        self.problems.set(MQTT_DISCONNECTED, connection, text, Severity::Serious);
-        tracing::warn!(
-            connection,
-            broker,
-            retry_in_ms = retry_in.as_millis() as u64,
-            "no connection to the MQTT broker: {why}"
-        );
+        let down = format!("the MQTT broker at {broker} is not connected: {why}");
+        let cause = (Cause::Broker(broker.to_owned()), INTAKE);
+        let text = (format!("connection {connection} is down"), down.as_str());
+        let problem = (MQTT_DISCONNECTED, connection);
+        if self.problems.set_waiting(cause, problem, text, Severity::Serious, self.clock.now()) {
+            let retry_in_ms = retry_in.as_millis() as u64;
+            tracing::warn!(connection, broker, retry_in_ms, "no connection to the MQTT broker: {why}");
+        }
     }
 
     /// The broker reported the number of messages that it dropped, and `grown`: how many more than in its last report.
@@ -95,7 +98,8 @@ mod tests {
         telemetry.mqtt_connected("one", "broker");
         telemetry.mqtt_disconnected("two", "broker", (ConnectionLoss::Refused, "refused"), Duration::ZERO);
         let [problem] = &telemetry.problems()[..] else { panic!("{:?}", telemetry.problems()) };
-        assert!(problem.text.contains("two") && problem.text.contains("refused"), "{}", problem.text);
+        assert!(problem.text.contains("broker") && problem.text.contains("refused"), "{}", problem.text);
+        assert!(problem.consequences[0].text.contains("two"), "{problem:?}");
         telemetry.mqtt_connected("two", "broker");
         assert_eq!(telemetry.problems(), []);
     }

@@ -1,6 +1,10 @@
 //! The problems of the moment, by name, as `/readyz` shows them.
+//!
+//! One cause is one problem: while a dependency is down, the work that waits for it is shown under it, and so is what is
+//! not heard meanwhile. A loop says only for which dependency it waits; this is the one place that knows what follows
+//! from it. The log has one line when a dependency goes down, and one when it is up again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
 use crate::clock::Timestamp;
@@ -12,6 +16,37 @@ pub struct Problem {
     /// The problem, and the advice.
     pub text: String,
     pub severity: Severity,
+    /// What follows from it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub consequences: Vec<Consequence>,
+}
+
+/// A problem that follows from another one.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Consequence {
+    pub name: String,
+    pub text: String,
+}
+
+impl Consequence {
+    fn of(problem: Problem) -> Consequence {
+        Consequence { name: problem.name.to_owned(), text: problem.text }
+    }
+}
+
+impl Problem {
+    /// A problem from which nothing follows.
+    pub fn new(name: &'static str, text: String, severity: Severity) -> Problem {
+        Problem { name, text, severity, consequences: Vec::new() }
+    }
+
+    /// Adds a problem to the first one, if that is the engine that is down, else as the first of all.
+    pub fn put_first(self, all: &mut Vec<Problem>) {
+        match all.first_mut().filter(|one| one.name == ENGINE_DOWN && !one.consequences.is_empty()) {
+            Some(engine) => engine.consequences.push(Consequence::of(self)),
+            None => all.insert(0, self),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -33,6 +68,8 @@ pub(super) const SERVERS_FAILING: &str = "receiver_servers_failing";
 pub(super) const ORPHANED: &str = "orphaned_notifications";
 pub(super) const BROKER_DROPS: &str = "broker_drops_messages";
 pub(super) const KIND_FULL: &str = "kind_full";
+pub(super) const CLOCK_JUMPED: &str = "clock_jumped";
+pub(super) const RELOAD_REFUSED: &str = "reload_refused";
 pub(super) const CONFIGURATIONS_DIFFER: &str = "configurations_differ";
 pub(super) const KINDS_REMOVED: &str = "kinds_not_configured";
 pub const NOT_HEARING: &str = "not_hearing";
@@ -54,14 +91,55 @@ pub(super) fn not_hearing(heard: Option<Timestamp>) -> String {
     }
 }
 
+/// A dependency of Rollcall. While it is down, what waits for it is no problem of its own, but is shown under this one.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Cause {
+    Engine,
+    /// By its address.
+    Broker(String),
+}
+
+impl Cause {
+    /// The name of its problem.
+    fn name(&self) -> &'static str {
+        match self {
+            Cause::Engine => ENGINE_DOWN,
+            Cause::Broker(_) => MQTT_DISCONNECTED,
+        }
+    }
+}
+
+/// A dependency that is down.
+struct Outage {
+    since: Timestamp,
+    /// What it answers, and the advice.
+    why: String,
+}
+
+struct Entry {
+    problem: Problem,
+    /// The dependency that it waits for, and the name of the work that waits.
+    waits: Option<(Cause, &'static str)>,
+}
+
+/// What may be unheard for any reason: it is shown under a dependency that is down.
+const UNHEARD: [&str; 2] = [NOT_HEARING, FILTER_UNHEARD];
+
 /// The problems by name and, where there are several of one name, by their subject, such as a receiver.
 /// Both come from constants and from the configuration, so there are few.
-pub(super) struct Problems(Mutex<BTreeMap<(&'static str, String), Problem>>);
+#[derive(Default)]
+pub(super) struct Problems(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    entries: BTreeMap<(&'static str, String), Entry>,
+    outages: BTreeMap<Cause, Outage>,
+}
 
 impl Problems {
     /// At the start nothing is proved to work.
     pub(super) fn at_start() -> Problems {
-        let problems = Problems(Mutex::default());
+        let problems = Problems::default();
         let yet = |what: &str| format!("{what} since the start");
         problems.set(ENGINE_DOWN, "", yet("the engine has not answered"), Severity::Serious);
         problems.set(MQTT_DISCONNECTED, "", yet("the MQTT broker was not reached"), Severity::Serious);
@@ -71,43 +149,206 @@ impl Problems {
 
     /// Answers whether it is new.
     pub(super) fn set(&self, name: &'static str, which: &str, text: String, severity: Severity) -> bool {
-        self.lock().insert((name, which.to_owned()), Problem { name, text, severity }).is_none()
+        let entry = Entry { problem: Problem::new(name, text, severity), waits: None };
+        self.lock().set((name, which.to_owned()), entry)
     }
 
-    /// Answers whether there was one.
+    /// Work that waits for a dependency, which is down for the reason `why`. A serious one is what makes it down.
+    /// Answers whether it was not down before.
+    pub(super) fn set_waiting(
+        &self,
+        (cause, work): (Cause, &'static str),
+        (name, which): (&'static str, &str),
+        (text, why): (String, &str),
+        severity: Severity,
+        now: Timestamp,
+    ) -> bool {
+        let mut state = self.lock();
+        let mut is_new = false;
+        if severity == Severity::Serious {
+            let outage = state.outages.entry(cause.clone()).or_insert_with(|| {
+                is_new = true;
+                Outage { since: now, why: String::new() }
+            });
+            why.clone_into(&mut outage.why);
+        }
+        let problem = Problem::new(name, format!("{text}: {why}"), severity);
+        let entry = Entry { problem, waits: Some((cause, work)) };
+        state.set((name, which.to_owned()), entry);
+        is_new
+    }
+
+    /// Answers whether there was one that did not wait for a dependency that is down.
     pub(super) fn clear(&self, name: &'static str, which: &str) -> bool {
-        let mut problems = self.lock();
+        let mut state = self.lock();
         // Asked for after every delivery: most of the time there is none.
-        !problems.is_empty() && problems.remove(&(name, which.to_owned())).is_some()
+        if state.entries.is_empty() {
+            return false;
+        }
+        state.clear(&(name, which.to_owned()))
     }
 
     /// Clears the problems of that name that concern none of these.
     pub(super) fn keep(&self, name: &'static str, which: &[String]) {
-        self.lock().retain(|(one, known), _| *one != name || which.contains(known));
+        self.lock().entries.retain(|(one, known), _| *one != name || which.contains(known));
     }
 
     /// Whether there is one of that name.
     pub(super) fn has_any(&self, name: &'static str) -> bool {
-        self.lock().keys().any(|(one, _)| *one == name)
+        self.lock().entries.keys().any(|(one, _)| *one == name)
     }
 
     /// How many there are of that name.
     pub(super) fn count(&self, name: &'static str) -> usize {
-        self.lock().keys().filter(|(one, _)| *one == name).count()
+        self.lock().entries.keys().filter(|(one, _)| *one == name).count()
     }
 
     pub(super) fn has(&self, name: &'static str, which: &str) -> bool {
-        self.lock().contains_key(&(name, which.to_owned()))
+        self.lock().entries.contains_key(&(name, which.to_owned()))
     }
 
+    /// Whether that problem has this text.
+    pub(super) fn says(&self, name: &'static str, which: &str, text: &str) -> bool {
+        self.lock().entries.get(&(name, which.to_owned())).is_some_and(|one| one.problem.text == text)
+    }
+
+    pub(super) fn is_down(&self, cause: &Cause) -> bool {
+        self.lock().outages.contains_key(cause)
+    }
+
+    /// Whether any dependency is down.
+    pub(super) fn has_outage(&self) -> bool {
+        !self.lock().outages.is_empty()
+    }
+
+    /// The serious ones first; what waits for a dependency that is down, under it.
     pub(super) fn list(&self) -> Vec<Problem> {
+        let state = self.lock();
+        let mut all: Vec<Problem> = state.outages.keys().map(|cause| state.outage(cause)).collect();
+        let alone = state.entries.values().filter(|entry| !state.is_shown_under(entry));
+        for problem in alone.map(|entry| entry.problem.clone()) {
+            match all.first_mut().filter(|_| !state.outages.is_empty() && UNHEARD.contains(&problem.name)) {
+                Some(first) => first.consequences.push(Consequence::of(problem)),
+                None => all.push(problem),
+            }
+        }
         let (mut all, warnings): (Vec<_>, Vec<_>) =
-            self.lock().values().cloned().partition(|problem| problem.severity == Severity::Serious);
+            all.into_iter().partition(|problem| problem.severity == Severity::Serious);
         all.extend(warnings);
         all
     }
 
-    pub(super) fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<(&'static str, String), Problem>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
         self.0.lock().expect("nothing panics under this lock")
+    }
+}
+
+impl State {
+    fn set(&mut self, key: (&'static str, String), entry: Entry) -> bool {
+        let before = self.entries.insert(key, entry);
+        let waited = before.as_ref().and_then(|before| before.waits.clone());
+        self.end_if_over(waited.map(|(cause, _)| cause));
+        before.is_none()
+    }
+
+    fn clear(&mut self, key: &(&'static str, String)) -> bool {
+        let Some(before) = self.entries.remove(key) else { return false };
+        let was_alone = !self.is_shown_under(&before);
+        self.end_if_over(before.waits.map(|(cause, _)| cause));
+        was_alone
+    }
+
+    fn is_shown_under(&self, entry: &Entry) -> bool {
+        entry.waits.as_ref().is_some_and(|(cause, _)| self.outages.contains_key(cause))
+    }
+
+    fn waiting<'a>(&'a self, cause: &'a Cause) -> impl Iterator<Item = (&'static str, &'a Problem)> {
+        let waits = move |entry: &'a Entry| {
+            let (of, work) = entry.waits.as_ref()?;
+            (of == cause).then_some((*work, &entry.problem))
+        };
+        self.entries.values().filter_map(waits)
+    }
+
+    /// A dependency is up again when nothing serious waits for it. The rest succeeds with its next attempt.
+    fn end_if_over(&mut self, cause: Option<Cause>) {
+        let Some(cause) = cause else { return };
+        if self.waiting(&cause).any(|(_, problem)| problem.severity == Severity::Serious) {
+            return;
+        }
+        if self.outages.remove(&cause).is_some() {
+            self.entries.retain(|_, entry| entry.waits.as_ref().is_none_or(|(of, _)| *of != cause));
+        }
+    }
+
+    /// The problem of a dependency that is down.
+    fn outage(&self, cause: &Cause) -> Problem {
+        let Outage { since, why } = &self.outages[cause];
+        let waiting: BTreeSet<&str> = self.waiting(cause).map(|(work, _)| work).collect();
+        let verb = if waiting.len() == 1 { "waits" } else { "wait" };
+        let waiting = waiting.into_iter().collect::<Vec<_>>().join(", ");
+        let text = format!("{why}; down since {since}; {waiting} {verb} for it");
+        let consequences = self.waiting(cause).map(|(_, problem)| Consequence::of(problem.clone()));
+        Problem {
+            consequences: consequences.collect(),
+            ..Problem::new(cause.name(), text, Severity::Serious)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_millis(1_732_147_200_000);
+
+    /// The names of what is shown, with those of what is shown under it.
+    fn shown(problems: &Problems) -> Vec<(&'static str, usize)> {
+        problems.list().iter().map(|one| (one.name, one.consequences.len())).collect()
+    }
+
+    #[test]
+    fn what_waits_for_a_dependency_that_is_down_is_shown_under_it_until_it_is_up() {
+        let problems = Problems::default();
+        let waits = |work: &'static str, severity| {
+            let name = if severity == Severity::Serious { ENGINE_DOWN } else { ENGINE_FAILS };
+            let text = (format!("{work} is not done"), "redis is gone");
+            problems.set_waiting((Cause::Engine, work), (name, work), text, severity, NOW)
+        };
+        assert!(!waits("walk", Severity::Warning));
+        assert_eq!(shown(&problems), [(ENGINE_FAILS, 0)], "nothing says that the engine is down");
+        assert!(waits("sweep", Severity::Serious));
+        assert!(!waits("intake", Severity::Serious));
+        problems.set(NOT_HEARING, "", not_hearing(None), Severity::Serious);
+        problems.set(KIND_FULL, "a", "of another cause".to_owned(), Severity::Warning);
+        assert_eq!(shown(&problems), [(ENGINE_DOWN, 4), (KIND_FULL, 0)]);
+        let text = problems.list()[0].text.clone();
+        assert_eq!(text, format!("redis is gone; down since {NOW}; intake, sweep, walk wait for it"));
+        problems.clear(ENGINE_DOWN, "sweep");
+        assert_eq!(shown(&problems), [(ENGINE_DOWN, 3), (KIND_FULL, 0)]);
+        problems.clear(ENGINE_DOWN, "intake");
+        assert_eq!(shown(&problems), [(NOT_HEARING, 0), (KIND_FULL, 0)], "the walk is tried again");
+        assert!(!problems.has_outage());
+    }
+
+    #[test]
+    fn a_failure_for_another_reason_waits_for_nothing() {
+        let problems = Problems::default();
+        let text = ("sweep is not done".to_owned(), "redis is gone");
+        problems.set_waiting((Cause::Engine, "sweep"), (ENGINE_DOWN, "sweep"), text, Severity::Serious, NOW);
+        problems.set(ENGINE_DOWN, "sweep", "no right to XADD".to_owned(), Severity::Serious);
+        assert_eq!(shown(&problems), [(ENGINE_DOWN, 0)]);
+        assert!(problems.list()[0].text.contains("XADD") && !problems.has_outage());
+    }
+
+    #[test]
+    fn the_connections_to_a_broker_are_one_problem_and_those_to_another_are_another() {
+        let problems = Problems::default();
+        for (broker, connection) in [("one", "a"), ("one", "b"), ("two", "c")] {
+            let cause = (Cause::Broker(broker.to_owned()), "intake");
+            let text = (format!("connection {connection}"), "refused");
+            problems.set_waiting(cause, (MQTT_DISCONNECTED, connection), text, Severity::Serious, NOW);
+        }
+        assert_eq!(shown(&problems), [(MQTT_DISCONNECTED, 2), (MQTT_DISCONNECTED, 1)]);
     }
 }

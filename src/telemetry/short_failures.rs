@@ -18,6 +18,11 @@ pub trait Failure: Display {
         false
     }
 
+    /// The engine is down, whichever work it is asked for.
+    fn is_away(&self) -> bool {
+        false
+    }
+
     /// A failover may be under way.
     fn is_passing(&self) -> bool {
         false

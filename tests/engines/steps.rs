@@ -8,8 +8,44 @@ use rollcall::presence::{NewTimer, TimerClass, TimerId};
 use rollcall::simulate::servers::{Server, free_port};
 use rollcall::store::embedded::EmbeddedEngine;
 use rollcall::store::redis::RedisEngine;
-use rollcall::store::{Engine, TimerCapacity, TimerClasses, embedded, redis as on_redis};
-use rollcall::telemetry::Telemetry;
+use rollcall::store::{
+    Engine, Examine, Gap, HearingStore, Subscription, TimerCapacity, TimerClasses, embedded,
+    redis as on_redis,
+};
+use rollcall::telemetry::{EngineWarning, Telemetry};
+
+/// How long an outage may be without a notification.
+const GAP: Gap = Gap { blind: Duration::from_secs(3), tell_after: Duration::from_secs(60) };
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fleet_that_redis_lost_is_a_problem_at_once_for_a_day_and_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::redis(dir.path(), free_port().unwrap(), &[]).unwrap();
+    let url = format!("redis://127.0.0.1:{}/0", server.port());
+    let config = on_redis::Config { url: url.clone(), ..Default::default() };
+    let is_shown = async |engine: &RedisEngine, now: Timestamp| {
+        let warnings = engine.examine(now).await.unwrap();
+        warnings.iter().any(|warning| warning.name == EngineWarning::LostItsData)
+    };
+    let engine = RedisEngine::connect(&config, telemetry()).await.unwrap();
+    let now = renew(&engine).await;
+    let canary = async |engine: &RedisEngine, at: Timestamp| {
+        engine.advance(&Subscription::Plain, at, GAP).await.unwrap();
+    };
+    canary(&engine, now).await;
+    assert!(!is_shown(&engine, now).await);
+    let mut other = ::redis::Client::open(url).unwrap().get_connection().unwrap();
+    cmd("FLUSHALL").exec(&mut other).unwrap();
+    assert!(is_shown(&engine, now).await, "before a canary");
+    canary(&engine, now + Duration::from_secs(1)).await;
+    let asked = tokio::time::timeout(Duration::from_secs(20), engine.suspects_its_servers()).await;
+    asked.expect("an examination is wanted at once");
+    assert!(is_shown(&engine, now + 23 * HOUR).await);
+    drop(engine);
+    let engine = RedisEngine::connect(&config, telemetry()).await.unwrap();
+    assert!(is_shown(&engine, now + 23 * HOUR).await, "after a restart");
+    assert!(!is_shown(&engine, now + 25 * HOUR).await);
+}
 
 const HOUR: Duration = Duration::from_secs(3600);
 

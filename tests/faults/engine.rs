@@ -38,6 +38,39 @@ async fn redis_that_is_killed_and_has_everything_on_disk_marks_no_unit_offline_a
     world.rests().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_that_is_killed_is_one_problem_and_two_lines_in_the_log() {
+    let mut world = World::new(Plan::new(1)).await;
+    world.live(5 * TIMEOUT);
+    world.pass_some(3 * SECOND).await;
+    let before = world.instances[0].logged().len();
+    let mark = world.disturb();
+    world.redis.kill();
+    world.pass(3 * TIMEOUT).await;
+    let (status, page) = world.instances[0].page("/readyz").await.unwrap();
+    let page: serde_json::Value = serde_json::from_str(&page).unwrap();
+    let problems = page["problems"].as_array().unwrap();
+    assert_eq!((status, problems.len()), (503, 1), "{page:#}");
+    assert_eq!(problems[0]["name"], "engine_down");
+    let text = problems[0]["text"].as_str().unwrap();
+    assert!(text.starts_with("redis at ") && text.contains("; down since "), "{text}");
+    let under = problems[0]["consequences"].as_array().unwrap();
+    assert!(under.len() > 3 && under.iter().any(|one| one["name"] == "not_hearing"), "{page:#}");
+    assert!(["intake", "sweep", "lease"].iter().all(|work| text.contains(work)), "{text}");
+    world.redis.restart();
+    world.disturbed_since(mark);
+    world.rests().await;
+    let logged = world.instances[0].logged();
+    let lines: Vec<&str> = logged[before..].lines().collect();
+    let of = |word: &str| lines.iter().filter(|line| line.contains(word)).count();
+    assert_eq!((of("the engine is down"), of("engine answers")), (1, 1), "{lines:#?}");
+    // What was not heard is a fact of its own.
+    let loud = lines.iter().filter(|line| line.contains(" WARN ") || line.contains("ERROR "));
+    let others: Vec<_> =
+        loud.filter(|line| !line.contains("was blind") && !line.contains("the engine is down")).collect();
+    assert!(others.is_empty(), "{others:#?}");
+}
+
 /// Redis comes back with an old state.
 async fn rolls_back(instances: usize) {
     let mut world = World::new(Plan::new(instances).with_snapshots()).await;

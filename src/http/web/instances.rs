@@ -46,6 +46,9 @@ pub(super) async fn page(
                 li {
                     @if problem.severity == Severity::Serious { strong { "serious" } } @else { "warning" }
                     " · " (problem.instance) ": " (problem.text)
+                    @if !problem.consequences.is_empty() {
+                        ul { @for one in &problem.consequences { li { (one.text) } } }
+                    }
                 }
             }
         }

@@ -199,18 +199,18 @@ async fn examine_fleet(engine: &RedisEngine, now: Timestamp) -> Result<Vec<Warni
     if let Some(text) = rights::missing(&engine.topology, &engine.keys).await? {
         warnings.push(Warning { name: EngineWarning::RightsMissing, text });
     }
-    if fleet.as_ref() != Some(&engine.fleet) {
+    let is_another = fleet.as_ref() != Some(&engine.fleet);
+    if is_another {
         meta::replace(&engine.topology, &engine.scripts, &engine.keys, &engine.key).await?;
-        let text = "the fleet in redis is not the one that was there at the start; units are known again when they \
-             are heard, those that stay silent are not: compare with your registry, then restart rollcall";
-        warnings.push(Warning { name: EngineWarning::LostItsData, text: text.into() });
     }
     let emptied_at = engine.known_fleet().emptied_at.map(Timestamp::from_millis);
-    if let Some(at) = emptied_at.filter(|at| now.since(*at) < LOSS_SHOWN) {
+    // The next canary writes when it was.
+    let lost_at = emptied_at.or(is_another.then_some(now));
+    if let Some(at) = lost_at.filter(|at| now.since(*at) < LOSS_SHOWN) {
         let text = format!(
-            "a server of the cluster lost its part of the fleet at {at}: its units are known again when they are \
-             heard, those that stay silent are not: compare with your registry, or restore a backup; this is shown \
-             for a day"
+            "redis lost its part of the fleet, or all of it, at {at}: units are known again when they are \
+             heard, those that stay silent are not: compare with your registry, or restore a backup; this is shown for a \
+             day"
         );
         warnings.push(Warning { name: EngineWarning::LostItsData, text });
     }

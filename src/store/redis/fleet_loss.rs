@@ -11,6 +11,7 @@ use std::time::Duration;
 use redis::pipe;
 
 use super::conditional::{ConditionalWrite, Expect, Fields};
+use super::hearing::EMPTIED_AT;
 use super::meta::Fleet;
 use super::reading::milliseconds;
 use super::topology::Topology;
@@ -28,7 +29,7 @@ pub(super) struct KnownFleet {
     pub heard: Option<Timestamp>,
     /// The furthest `heard` that was stored since the last blind interval that this instance ended.
     pub furthest: Option<Timestamp>,
-    /// When partitions of it were emptied last (ms).
+    /// When it, or partitions of it, were lost last (ms).
     pub emptied_at: Option<i64>,
     /// Every partition has had its watermark.
     pub has_watermarks: bool,
@@ -87,6 +88,8 @@ impl DataLoss {
 struct Loss {
     /// The id of the new fleet.
     fleet: String,
+    /// When the loss was noticed first.
+    at: Timestamp,
     /// The blind interval, if this step writes the event for the operators.
     reported: Option<Interval>,
 }
@@ -100,7 +103,7 @@ impl RedisEngine {
         };
         let keys = [self.keys.heard()];
         let (loss, ()) = self.write_if_unchanged("notice_loss", &keys, &pipe(), decide).await?;
-        let Some(Loss { fleet, reported }) = loss else { return Ok(None) };
+        let Some(Loss { fleet, at, reported }) = loss else { return Ok(None) };
         tracing::error!(
             before = known.id,
             fleet,
@@ -108,8 +111,10 @@ impl RedisEngine {
              not; compare with your registry"
         );
         // This instance, or another one, has written the loss.
+        let emptied_at = Some(at.as_millis());
         *self.known_fleet() =
-            KnownFleet { id: fleet, heard: None, furthest: None, emptied_at: None, has_watermarks: false };
+            KnownFleet { id: fleet, heard: None, furthest: None, emptied_at, has_watermarks: false };
+        self.topology.request_examination();
         meta::replace(&self.topology, &self.scripts, &self.keys, &self.key).await?;
         Ok(reported)
     }
@@ -141,6 +146,7 @@ impl RedisEngine {
                 write.set(&key, name.as_bytes(), text.as_bytes());
             }
             write.remove(&key, b"loss_told");
+            write.set(&key, EMPTIED_AT, now.as_millis().to_string().as_bytes());
         }
         let reported = known.heard.filter(|_| begins || loss_reported.is_none()).map(|from| {
             let interval = Interval { from, to: now.max(from + Duration::from_millis(1)) };
@@ -150,7 +156,8 @@ impl RedisEngine {
             self.write_loss(write, &loss);
             interval
         });
-        Some(Loss { fleet, reported })
+        let at = heard.get(EMPTIED_AT).and_then(|ms| milliseconds(ms)).map_or(now, Timestamp::from_millis);
+        Some(Loss { fleet, at, reported })
     }
 
     /// Adds the event for the operators.

@@ -35,8 +35,8 @@ use crate::store::{Advance, DataLoss, EngineError, HearingStore, Result};
 
 /// Partitions whose loss was written, until each partition has its watermark again.
 const EMPTIED: &[u8] = b"emptied";
-/// When partitions were lost last: earlier reads of them are outdated, also those of other instances.
-const EMPTIED_AT: &[u8] = b"emptied_at";
+/// When the fleet or partitions were lost last: earlier reads of them are outdated, also those of other instances.
+pub(super) const EMPTIED_AT: &[u8] = b"emptied_at";
 /// For how long a canary is decided again because the servers change.
 const MAX_WAIT: Duration = Duration::from_secs(2);
 

@@ -7,7 +7,7 @@
 //! | key | type | content |
 //! |---|---|---|
 //! | `rollcall:meta` | hash | `fleet` id, `partitions`, and `tags` if they are not `{pN}`, all fixed when the fleet is created; `moving` instead of the id during a migration; `key`: the key that signs canaries, if it is not the id |
-//! | `rollcall:{hearing}:heard` | hash | `at`: up to when everything was heard (ms); `ledger`: its version, another value after each change; `kinds`: the version of the ledgers of kinds; `fleet`: the id of the fleet, which reveals its loss; `partitions`, `tags`, `key`: a copy of `meta`, see `meta.rs`; `loss_told`: the loss of the fleet before it was reported; `emptied`: the partitions whose loss was reported; `emptied_at`: when partitions were lost last (ms); `has_watermarks`: `1` since every partition has had its watermark; `clocks`: in a cluster, how far the clock of each partition is ahead of the time of the fleet, see `partition_clocks.rs` |
+//! | `rollcall:{hearing}:heard` | hash | `at`: up to when everything was heard (ms); `ledger`: its version, another value after each change; `kinds`: the version of the ledgers of kinds; `fleet`: the id of the fleet, which reveals its loss; `partitions`, `tags`, `key`: a copy of `meta`, see `meta.rs`; `loss_told`: the loss of the fleet before it was reported; `emptied`: the partitions whose loss was reported; `emptied_at`: when the fleet or partitions were lost last (ms); `has_watermarks`: `1` since every partition has had its watermark; `clocks`: in a cluster, how far the clock of each partition is ahead of the time of the fleet, see `partition_clocks.rs`; `evicted`: up to when keys may have been evicted (ms) |
 //! | `rollcall:{hearing}:members` | hash | members of shared subscriptions: `<share>/<client id>` → `<heard> <release> <connection>` (ms, ms, number) |
 //! | `rollcall:{hearing}:floors` | hash | share → until when a member that has left may have lost heartbeats (ms) |
 //! | `rollcall:{hearing}:plain` | hash | plain subscriptions: client id → `<heard> <since> <connection>`: up to when it has heard, and since when its connection proves that (ms, ms, number) |
@@ -25,7 +25,7 @@
 //! | `rollcall:{hearing}:down` | hash | receivers with a fallback that take nothing → since when (ms) |
 //! | `rollcall:{hearing}:silences` | hash | alert silences: id → JSON; `version`: another value after each change, see `silences.rs` |
 //! | `rollcall:{hearing}:audit` | stream | the last changes that operators made (JSON) |
-//! | `rollcall:{hearing}:clock` | hash | `server`: its clock, `fleet`: the time of the fleet, at the last renewal; `jump`: its clock when a jump forward was handled (ms) |
+//! | `rollcall:{hearing}:clock` | hash | `server`: its clock, `fleet`: the time of the fleet, at the last renewal; `jump`: its clock when a jump forward was handled (ms); `ahead`, `since`, `stepped`: steps of its clock, see `renew.lua` |
 //! | `rollcall:{pN}:alive:<kind>:<unit>` | string | the expiry key: last seen (ms); PX = timeout + grace |
 //! | `rollcall:{pN}:heard` | string | in a cluster: up to when this partition has everything that was heard (ms), see `watermarks.rs` |
 //! | `rollcall:{pN}:replicated` | string | `1`: a write for which Rollcall waits until replicas have it, see `replication.rs` |

@@ -19,7 +19,7 @@ fn a_unit_whose_key_may_have_been_evicted_counts_as_heard_up_to_then() {
         (&gone, Some(86), 86 + 49, None), // a living unit would have been heard since
         (&gone, Some(39), 88, None),      // the check after that found its key
         (&gone, Some(99), 88, Some(88 + 48)), // no later than when the key was found absent
-        (&seen, Some(86), 40, Some(48)),
+        (&seen, Some(86), 40, Some(39 + 48)), // its key is there
     ];
     for (seen, evicted, now, deadline) in cases {
         let at = |hours: u32| BEGIN + hours * HOUR;

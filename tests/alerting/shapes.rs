@@ -150,6 +150,7 @@ pub fn alertmanager() -> Value {
         "groupLabels": {"*": "text"},
         "commonLabels": {"*": "text"},
         "commonAnnotations": {"*": "text"},
+        "routeLabels": {"*": "text"},
         "externalURL": "text",
         "alerts": [{
             "status": "=firing|resolved",

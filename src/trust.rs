@@ -173,7 +173,8 @@ fn roots(file: &Path, pem: &[u8]) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(file, pem)? {
         roots.add(certificate).map_err(|error| {
-            format!("{} holds a certificate that no authority can have: {error}", file.display())
+            let why = unfit(&error).map_or_else(|| error.to_string(), |why| format!("it {why}"));
+            format!("{} holds a certificate that no authority can have: {why}", file.display())
         })?;
     }
     Ok(roots)
@@ -213,6 +214,18 @@ pub fn cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> 
     None
 }
 
+/// Why a certificate cannot be that of a server, where the library names it by a word of its own.
+fn unfit(bad: &impl std::fmt::Debug) -> Option<&'static str> {
+    let word = format!("{bad:?}");
+    if word.contains("CaUsedAsEndEntity") {
+        Some("is that of an authority (CA:TRUE), and a server needs one of its own that the authority signs")
+    } else if word.contains("UnsupportedCertVersion") {
+        Some("has version 1 of X.509, and version 3 with a subjectAltName is needed")
+    } else {
+        None
+    }
+}
+
 /// Advice for a connection that TLS refused. `peer` is the other side, `section` that of the options.
 pub fn advice(section: &str, peer: &str, cause: &rustls::Error) -> String {
     use rustls::{AlertDescription as Alert, CertificateError as Bad, Error as Tls};
@@ -229,7 +242,10 @@ pub fn advice(section: &str, peer: &str, cause: &rustls::Error) -> String {
         Tls::InvalidCertificate(Bad::NotValidYet | Bad::NotValidYetContext { .. }) => {
             format!("its certificate is not valid yet ({cause}); compare the clocks of both machines")
         }
-        Tls::InvalidCertificate(_) => format!("its certificate is not valid ({cause})"),
+        Tls::InvalidCertificate(bad) => match unfit(bad) {
+            Some(why) => format!("its certificate {why}; give the {peer} another one"),
+            None => format!("its certificate is not valid ({cause})"),
+        },
         Tls::AlertReceived(Alert::CertificateExpired) => {
             format!(
                 "the client certificate has expired ({cause}); renew {section}.{CERT} and restart rollcall"
@@ -243,7 +259,7 @@ pub fn advice(section: &str, peer: &str, cause: &rustls::Error) -> String {
             | Alert::CertificateUnknown
             | Alert::DecryptError,
         ) => format!("it does not accept the client certificate ({cause}); check {section}.{CERT}"),
-        Tls::InvalidMessage(_) => format!("it does not speak TLS there ({cause}); check {section}.url"),
+        Tls::InvalidMessage(_) => format!("it does not speak TLS on this port; check {section}.url"),
         cause => format!("TLS: {cause}"),
     }
 }

@@ -85,17 +85,22 @@ impl Server {
         telemetry: Arc<Telemetry>,
     ) -> anyhow::Result<(Server, SocketAddr)> {
         let access = Arc::new(AccessControl::open(config, telemetry)?);
-        let mut listeners = Vec::new();
-        if let Some(address) = config.listen {
-            listeners.push((listen("broker.listen", address).await?, None));
-        }
+        // The files first: `rollcall check` tries them while a running instance has the addresses.
+        let mut with_tls = None;
         if let Some(tls) = &config.tls {
             let acceptor = acceptor(tls).await.map_err(|why| {
                 anyhow!(
                     "the broker cannot speak TLS: {why}; check broker.cert_file, key_file and client_ca_file"
                 )
             })?;
-            listeners.push((listen("broker.tls_listen", tls.listen).await?, Some(acceptor)));
+            with_tls = Some((tls.listen, acceptor));
+        }
+        let mut listeners = Vec::new();
+        if let Some(address) = config.listen {
+            listeners.push((listen("broker.listen", address).await?, None));
+        }
+        if let Some((address, acceptor)) = with_tls {
+            listeners.push((listen("broker.tls_listen", address).await?, Some(acceptor)));
         }
         let own = MqttBroker::with_config(intake_config())
             .await

@@ -17,7 +17,8 @@ use futures_util::future::join_all;
 use serde::Serialize;
 use tokio::net::TcpListener;
 
-use super::{BAD_CONFIGURATION, ConfigFile, FAILED, logging, shown, shown_json};
+use super::remote::reachable;
+use super::{BAD_CONFIGURATION, ConfigFile, FAILED, health, logging, shown, shown_json};
 use crate::broker::Broker;
 use crate::clock::{Clock, Timestamp};
 use crate::config::{Config, ConfigError};
@@ -155,11 +156,23 @@ async fn examine(config: &Config) -> Vec<Finding> {
 async fn listen(address: SocketAddr) -> Option<Finding> {
     let error = TcpListener::bind(address).await.err()?;
     Some(match error.kind() {
-        ErrorKind::AddrInUse => {
+        ErrorKind::AddrInUse if is_served(address).await => {
             Finding::warn("http", format!("{address} is in use; this is expected while rollcall serve runs"))
         }
+        ErrorKind::AddrInUse => Finding::fail(
+            "http",
+            format!(
+                "{address} is in use by another program; end that program, or choose another http.listen"
+            ),
+        ),
         _ => Finding::fail("http", format!("cannot listen on {address}: {error}; correct http.listen")),
     })
+}
+
+/// Whether an instance of Rollcall serves its pages there.
+async fn is_served(address: SocketAddr) -> bool {
+    let page = tokio::time::timeout(TIMEOUT, health::ask(reachable(address), "/readyz")).await;
+    page.is_ok_and(|page| page.is_ok_and(|page| page.contains("\"instance\"")))
 }
 
 /// Routes that are muted for as long as their times can tell.
@@ -186,10 +199,16 @@ async fn ids(config: &Config) -> Option<Finding> {
 
 async fn broker(config: &Config) -> Vec<Finding> {
     if let Some(within) = &config.broker {
-        let found = match with_timeout(Broker::bind(within, Arc::new(Telemetry::new(&Clock::system())))).await
-        {
+        let is_in_use = |why: &anyhow::Error| {
+            let found = why.chain().find_map(|cause| cause.downcast_ref::<std::io::Error>());
+            found.is_some_and(|error| error.kind() == ErrorKind::AddrInUse)
+        };
+        let found = match Broker::bind(within, Arc::new(Telemetry::new(&Clock::system()))).await {
             Ok(_) => Finding::ok("broker", "the address is free, and its files are valid"),
-            Err(why) => Finding::warn("broker", format!("{why}; this is expected while rollcall serve runs")),
+            Err(why) if is_in_use(&why) && is_served(config.http.listen).await => {
+                Finding::warn("broker", format!("{why:#}; this is expected while rollcall serve runs"))
+            }
+            Err(why) => Finding::fail("broker", format!("rollcall serve would end at once: {why:#}")),
         };
         return vec![found];
     }

@@ -44,7 +44,7 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn ask(address: SocketAddr, page: &str) -> std::io::Result<String> {
+pub(super) async fn ask(address: SocketAddr, page: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(address).await?;
     stream.write_all(format!("GET {page} HTTP/1.0\r\nhost: {address}\r\n\r\n").as_bytes()).await?;
     let mut answer = Vec::new();

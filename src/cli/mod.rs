@@ -143,7 +143,7 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct ConfigFile {
-    /// The configuration file; by default rollcall.toml, if it exists.
+    /// The configuration file; by default rollcall.toml, else /etc/rollcall/rollcall.toml, if it exists.
     #[arg(long, value_name = "FILE", env = "ROLLCALL_CONFIG")]
     config: Option<PathBuf>,
 }
@@ -211,6 +211,12 @@ fn threads() -> usize {
 }
 
 fn failed(error: &anyhow::Error) -> ExitCode {
+    // The reader of the output is gone, as `head` does.
+    let is_of_output = |error: &std::io::Error| error.kind() == std::io::ErrorKind::BrokenPipe;
+    // An error of a connection has a context.
+    if error.chain().count() == 1 && error.downcast_ref::<std::io::Error>().is_some_and(is_of_output) {
+        return ExitCode::SUCCESS;
+    }
     eprintln!("rollcall: {}", shown(&format!("{error:#}")));
     ExitCode::from(match () {
         () if error.downcast_ref::<ConfigError>().is_some() => BAD_CONFIGURATION,

@@ -66,8 +66,10 @@ use places::Places;
 use problem::Problems;
 use shown::Written;
 
-/// The file that is read by default, if it exists.
+/// The name of a file that is read from the current directory by default, if it exists.
 pub const DEFAULT_FILE: &str = "rollcall.toml";
+/// The file of the service, which is read if there is none in the current directory.
+const SERVICE_FILE: &str = "/etc/rollcall/rollcall.toml";
 
 /// A configuration that is valid.
 #[derive(Clone)]
@@ -124,11 +126,11 @@ impl fmt::Debug for Config {
     }
 }
 
-/// Loads `file` or, without one, [`DEFAULT_FILE`] if it exists, with the environment variables of this
+/// Loads `file` or, without one, the first of the default files that exists, with the environment variables of this
 /// process over it.
 pub fn load(file: Option<&Path>) -> Result<Config, ConfigError> {
-    let default = Path::new(DEFAULT_FILE);
-    let source = file.or(default.exists().then_some(default));
+    let mut defaults = [DEFAULT_FILE, SERVICE_FILE].into_iter().map(Path::new);
+    let source = file.or_else(|| defaults.find(|default| default.exists()));
     // A variable that is not Unicode cannot be an option; it belongs to another program.
     let variables = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));

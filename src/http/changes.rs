@@ -54,6 +54,11 @@ impl Caller {
         Caller { author, name, role, is_foreign: is_foreign(headers) }
     }
 
+    /// The operator for whom it asks, or else the name of its token.
+    pub fn operator(&self) -> &str {
+        self.author.as_deref().unwrap_or(&self.name)
+    }
+
     /// The name of its token, or `http`.
     pub fn token_name(&self) -> &str {
         &self.name

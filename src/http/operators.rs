@@ -41,7 +41,8 @@ pub(super) fn pages(sources: &Sources, has_tokens: HasTokens) -> Router {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct AcknowledgementRequest {
-    author: String,
+    /// By default the name of the token.
+    author: Option<String>,
     #[serde(default)]
     comment: String,
 }
@@ -53,8 +54,10 @@ async fn acknowledge(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<StatusCode, Problem> {
     let (id, AcknowledgementRequest { author, comment }) = (record(&id?.0)?, read(&body?)?);
+    let by = caller.by(author.as_deref());
+    let author = author.unwrap_or_else(|| caller.operator().to_owned());
     check(&author, &comment)?;
-    let (by, at) = (caller.by(Some(&author)), state.clock.now());
+    let at = state.clock.now();
     let acknowledged =
         UnitChange::Acknowledge(Some(Acknowledgement { at, author, comment: comment.clone() }));
     state.change(Subject::Record(id), acknowledged, (&by, &comment)).await
@@ -73,7 +76,8 @@ async fn undo(
 #[serde(deny_unknown_fields)]
 struct WantedPause {
     until: Timestamp,
-    author: String,
+    /// By default the name of the token.
+    author: Option<String>,
     #[serde(default)]
     comment: String,
 }
@@ -87,12 +91,12 @@ async fn pause(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<StatusCode, Problem> {
     let (unit, WantedPause { until, author, comment }) = (unit(path)?, read(&body?)?);
-    check(&author, &comment)?;
+    let by = caller.by(author.as_deref());
+    check(author.as_deref().unwrap_or(caller.operator()), &comment)?;
     if !is_pause(until, state.clock.now()) {
         let days = MAX_PAUSE.as_secs() / 86_400;
         return Err(Problem::bad_request(format!("until must be in the future, within {days} days")));
     }
-    let by = caller.by(Some(&author));
     state.change(Subject::Unit(unit), UnitChange::Pause(Some(until)), (&by, &comment)).await
 }
 

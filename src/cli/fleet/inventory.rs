@@ -1,17 +1,20 @@
 //! `rollcall import` and `export`: the inventory of the fleet, from and to a file.
 
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
+use serde_json::Value;
 use tokio::fs::File;
 
 use super::given;
 use crate::cli::output::{facts, table, text};
 use crate::cli::remote::{RemoteArguments, content};
 use crate::cli::table::has_colours;
-use crate::cli::{logging, shown, shown_json};
+use crate::cli::{logging, shown, shown_json, wrong};
+use crate::routing::alert_silence::is_author;
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ExportArguments {
@@ -50,6 +53,15 @@ pub(in crate::cli) struct ImportArguments {
     /// This is the whole fleet (or the whole kind): remove the units that are not in it.
     #[arg(long)]
     replace: bool,
+    /// Remove with --replace without a question.
+    #[arg(long, requires = "replace")]
+    yes: bool,
+    /// Remove with --replace also more than half of the units, without a question.
+    #[arg(long, requires = "replace")]
+    force: bool,
+    /// The operator who imports, for the audit.
+    #[arg(long, env = "USER", value_name = "NAME")]
+    author: Option<String>,
     /// Take the good lines, though others are bad.
     #[arg(long, conflicts_with = "replace")]
     skip_bad_lines: bool,
@@ -93,7 +105,19 @@ pub(in crate::cli) async fn export(arguments: ExportArguments) -> anyhow::Result
 
 pub(in crate::cli) async fn import(arguments: ImportArguments) -> anyhow::Result<ExitCode> {
     logging::start_quietly()?;
-    let ImportArguments { remote, json, file, format, kind, dry_run, replace, skip_bad_lines } = arguments;
+    let ImportArguments {
+        remote,
+        json,
+        file,
+        format,
+        kind,
+        dry_run,
+        replace,
+        yes,
+        force,
+        author,
+        skip_bad_lines,
+    } = arguments;
     let remote = remote.open()?;
     let Some(format) = format.or_else(|| Format::of(&file)) else {
         bail!(
@@ -110,19 +134,34 @@ pub(in crate::cli) async fn import(arguments: ImportArguments) -> anyhow::Result
     let nothing = if format == Format::Csv { "kind,unit\n" } else { "" };
     let query = given(vec![("kind", kind.clone()), ("dry_run", is(true))]);
     remote.send(&path, &query, media, nothing.into(), None).await?;
+    if replace && !dry_run && !force {
+        let query = given(vec![("kind", kind.clone()), ("dry_run", is(true)), ("replace", is(true))]);
+        let again = File::open(&file).await.with_context(|| format!("{} cannot be read", file.display()))?;
+        may_remove(&remote.send(&path, &query, media, content(again), None).await?, yes)?;
+    }
     let query = given(vec![
         ("kind", kind),
         ("dry_run", is(dry_run)),
         ("replace", is(replace)),
         ("bad_lines", skip_bad_lines.then(|| "skip".to_owned())),
     ]);
-    let answer = remote.send(&path, &query, media, content(open), None).await?;
+    let author = author.as_deref().filter(|author| is_author(author));
+    let answer = remote.send(&path, &query, media, content(open), author).await?;
+    // A dry run answers; the import itself would be refused.
+    let is_bad = dry_run && !skip_bad_lines && answer["bad_lines"].as_u64().unwrap_or_default() > 0;
+    let code = if is_bad { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+    print_effect(answer, &file, json)?;
+    Ok(code)
+}
+
+/// Prints the counts of an import, and the bad lines on standard error.
+fn print_effect(answer: Value, file: &Path, json: bool) -> anyhow::Result<()> {
     for bad in answer["bad"].as_array().into_iter().flatten() {
         eprintln!("{}:{}: {}", file.display(), text(&bad["line"]), shown(&text(&bad["problem"])));
     }
     if json {
         println!("{}", shown_json(&serde_json::to_string_pretty(&answer)?));
-        return Ok(ExitCode::SUCCESS);
+        return Ok(());
     }
     let mut counts = answer;
     let lists = counts.as_object_mut().map(|counts| [counts.remove("bad"), counts.remove("changes")]);
@@ -130,5 +169,34 @@ pub(in crate::cli) async fn import(arguments: ImportArguments) -> anyhow::Result
     if let Some([_, Some(changes)]) = lists {
         print!("\n{}", table(&changes, &["change", "kind", "unit"]).to_text(has_colours()));
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
+}
+
+/// Whether `--replace` may remove the units that a dry run counts: an operator confirms it, and a file that would remove
+/// more than half of the units is taken for the wrong one.
+fn may_remove(planned: &Value, yes: bool) -> anyhow::Result<()> {
+    let count = |field: &str| planned[field].as_u64().unwrap_or_default();
+    let removed = count("removed");
+    // The import names the bad lines, and removes none.
+    if removed == 0 || count("bad_lines") > 0 {
+        return Ok(());
+    }
+    let known = removed + count("changed") + count("same");
+    let what = format!("--replace would remove {removed} of {known} units");
+    if removed * 2 > known {
+        return Err(wrong(format!("{what}, more than half; if that is meant, add --force")));
+    }
+    if yes {
+        return Ok(());
+    }
+    if !std::io::stdin().is_terminal() {
+        return Err(wrong(format!("{what}; look at them with --dry-run, then add --yes")));
+    }
+    eprint!("{what}. Remove them? [y/N] ");
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    match answer.trim().to_ascii_lowercase().as_str() {
+        "y" | "yes" => Ok(()),
+        _ => bail!("nothing is changed"),
+    }
 }

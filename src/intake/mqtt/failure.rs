@@ -82,6 +82,11 @@ pub fn describe(error: &ConnectionError) -> String {
         }
         error => match trust::cause(unwrapped(error)) {
             Some(cause) => trust::advice("mqtt", "broker", cause),
+            None if is_not_mqtt(error) => {
+                "what it answers is not MQTT; check that mqtt.url names the port of an MQTT 5 broker, with mqtts:// if \
+                 that port speaks TLS"
+                    .to_owned()
+            }
             None => error.to_string(),
         },
     }
@@ -97,6 +102,12 @@ pub fn loss(error: &ConnectionError) -> ConnectionLoss {
         },
         _ => ConnectionLoss::Broken,
     }
+}
+
+/// Whether the other side sends what is no packet. A packet that is too large is one.
+fn is_not_mqtt(error: &ConnectionError) -> bool {
+    matches!(error, ConnectionError::MqttState(StateError::Deserialization(inner))
+        if inner.to_string().starts_with("Invalid "))
 }
 
 /// The error within the wrapper that does not name its source.

@@ -80,6 +80,9 @@ async fn what_makes_no_sense_is_refused() {
         (Method::PUT, "/api/v1/records/detector:1:5/ack", ana(), 404),
         (Method::DELETE, "/api/v1/records/detector:1:5/ack", Value::Null, 404),
         (Method::PUT, "/api/v1/records/nonsense/ack", ana(), 400),
+        // Of the token, where it names no author.
+        (Method::PUT, "/api/v1/records/detector:1:5/ack", json!({}), 404),
+        (Method::PUT, "/api/v1/units/detector/2/pause", json!({ "until": "2026-03-02T11:00:00Z" }), 404),
         (Method::PUT, "/api/v1/records/detector:1:5/ack", json!({ "author": "" }), 400),
         (Method::PUT, "/api/v1/records/detector:1:5/ack", json!({ "by": "ana" }), 400),
         (Method::PUT, "/api/v1/records/detector:1:5/ack", Value::Null, 415),

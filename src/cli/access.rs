@@ -125,7 +125,7 @@ impl Access {
                 match EmbeddedEngine::open(embedded, telemetry.clone()).await {
                     Ok(engine) => EngineAccess::open(Arc::new(engine), config, telemetry, clock).await,
                     Err(locked @ EngineError::Refused(_)) => {
-                        let instance = arguments.beside(config.http.listen)?;
+                        let instance = arguments.beside(&config)?;
                         let asked = instance.text(&["healthz"]).await;
                         asked.map(|_| Access::Instance(instance)).map_err(|_| locked.into())
                     }

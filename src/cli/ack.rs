@@ -10,7 +10,7 @@ use super::access::{Access, Operator};
 use super::remote::RemoteArguments;
 use super::route::unit;
 use super::times::{moment, span};
-use super::{logging, wrong};
+use super::{logging, system_user, wrong};
 use crate::clock::Timestamp;
 use crate::fleet::{Subject, UnitChange};
 use crate::presence::{Acknowledgement, MAX_PAUSE, Shown, Unit, is_pause};
@@ -61,7 +61,7 @@ struct Length {
 #[derive(Debug, Args)]
 pub(super) struct OperatorArguments {
     /// The operator who does it.
-    #[arg(long, env = "USER", value_name = "NAME")]
+    #[arg(long, env = "USER", value_name = "NAME", default_value_t = system_user(), hide_default_value = true)]
     author: String,
     /// Why, or what is being done.
     #[arg(long, value_name = "TEXT", default_value = "")]

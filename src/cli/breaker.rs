@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::access::{Access, Operator};
 use super::output::{OutputArguments, text};
 use super::remote::RemoteArguments;
-use super::{logging, wrong};
+use super::{logging, system_user, wrong};
 use crate::routing::alert_silence::{is_author, is_comment};
 
 #[derive(Debug, Args)]
@@ -38,7 +38,7 @@ struct Release {
     #[command(flatten)]
     remote: RemoteArguments,
     /// The operator who releases it.
-    #[arg(long, env = "USER", value_name = "NAME")]
+    #[arg(long, env = "USER", value_name = "NAME", default_value_t = system_user(), hide_default_value = true)]
     author: String,
     /// The reason, for the audit.
     #[arg(long, value_name = "TEXT", default_value = "")]

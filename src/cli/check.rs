@@ -18,7 +18,7 @@ use serde::Serialize;
 use tokio::net::TcpListener;
 
 use super::remote::reachable;
-use super::{BAD_CONFIGURATION, ConfigFile, FAILED, health, logging, shown, shown_json};
+use super::{BAD_CONFIGURATION, ConfigFile, FAILED, health, logging, running, shown, shown_json};
 use crate::broker::Broker;
 use crate::clock::{Clock, Timestamp};
 use crate::config::{Config, ConfigError};
@@ -129,16 +129,18 @@ async fn examine(config: &Config) -> Vec<Finding> {
     if let Some(why) = alerting::without_receivers(&config.alerting) {
         findings.push(Finding::warn("receivers", why));
     }
-    let (engine, unreadable, orphans, unwatched, broker, ids, receivers) = tokio::join!(
+    let (engine, unreadable, orphans, unwatched, broker, ids, receivers, differs) = tokio::join!(
         engine::examine(&config.engine),
         unreadable::examine(&config.engine),
         orphans::examine(&config.engine, &config.alerting),
         unwatched::examine(config),
         broker(config),
         ids(config),
-        receivers(&config.alerting)
+        receivers(&config.alerting),
+        running_configuration(config)
     );
     findings.extend(listen(config.http.listen).await);
+    findings.extend(differs);
     let now = Clock::system().now();
     findings.extend(certificate::examine(config.http.tls.as_ref(), now));
     findings.extend(never_active("route", &config.alerting.route, now));
@@ -173,6 +175,17 @@ async fn listen(address: SocketAddr) -> Option<Finding> {
 async fn is_served(address: SocketAddr) -> bool {
     let page = tokio::time::timeout(TIMEOUT, health::ask(reachable(address), "/readyz")).await;
     page.is_ok_and(|page| page.is_ok_and(|page| page.contains("\"instance\"")))
+}
+
+/// Whether the instance that runs beside the file has read it.
+async fn running_configuration(config: &Config) -> Option<Finding> {
+    let differ = running::instances_that_differ(config).await.filter(|differ| !differ.is_empty())?;
+    let text = format!(
+        "running with other kinds, routes, receivers or timers than this file has: {}; reload (SIGHUP, or POST /-/reload) or \
+         restart them",
+        differ.join(", ")
+    );
+    Some(Finding::warn("running instance", text))
 }
 
 /// Routes that are muted for as long as their times can tell.

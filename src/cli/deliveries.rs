@@ -12,7 +12,7 @@ use super::output::{OutputArguments, table, text};
 use super::remote::RemoteArguments;
 use super::table::Table;
 use super::times::{in_order, moment};
-use super::{logging, wrong};
+use super::{logging, system_user, wrong};
 use crate::clock::Timestamp;
 use crate::fleet::deliveries::{DeliveryFilter, DeliveryState, MAX_PAGE};
 
@@ -109,7 +109,7 @@ struct Replay {
     #[arg(long)]
     dry_run: bool,
     /// The operator who does it.
-    #[arg(long, env = "USER", value_name = "NAME")]
+    #[arg(long, env = "USER", value_name = "NAME", default_value_t = system_user(), hide_default_value = true)]
     author: String,
 }
 
@@ -129,7 +129,7 @@ struct Purge {
     #[arg(long)]
     yes: bool,
     /// The operator who does it.
-    #[arg(long, env = "USER", value_name = "NAME")]
+    #[arg(long, env = "USER", value_name = "NAME", default_value_t = system_user(), hide_default_value = true)]
     author: String,
 }
 

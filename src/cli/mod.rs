@@ -10,6 +10,7 @@
 //! | 2 | the command line is not valid |
 //! | 78 | the configuration is not valid |
 
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -37,6 +38,7 @@ mod remote;
 mod remove;
 mod repair;
 mod route;
+mod running;
 mod send_test;
 mod serve;
 mod signals;
@@ -210,6 +212,23 @@ fn threads() -> usize {
     std::thread::available_parallelism().map_or(2, |processors| (processors.get() / 2).max(2))
 }
 
+/// Where the operating system has the names of users.
+const USERS: &str = "/etc/passwd";
+
+/// The user who runs the command, for the audit: where `USER` is not set, as in a container or under cron, by its number.
+fn system_user() -> String {
+    user_of(rustix::process::getuid().as_raw(), &std::fs::read_to_string(USERS).unwrap_or_default())
+}
+
+fn user_of(number: u32, users: &str) -> String {
+    let named = users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)? == number.to_string()).then(|| name.to_owned())
+    });
+    named.filter(|name| !name.is_empty()).unwrap_or_else(|| format!("uid {number}"))
+}
+
 fn failed(error: &anyhow::Error) -> ExitCode {
     // The reader of the output is gone, as `head` does.
     let is_of_output = |error: &std::io::Error| error.kind() == std::io::ErrorKind::BrokenPipe;
@@ -258,6 +277,14 @@ fn shown_json(json: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_user_of_a_command_has_the_name_that_the_system_knows() {
+        let users = "root:x:0:0:root:/root:/bin/sh\nana:x:1000:1000::/home/ana:/bin/sh\nbroken\n:x:7:7::/:\n";
+        for (number, name) in [(0, "root"), (1000, "ana"), (1001, "uid 1001"), (7, "uid 7")] {
+            assert_eq!(user_of(number, users), name);
+        }
+    }
 
     #[test]
     fn printed_text_has_no_control_sequences() {

@@ -17,7 +17,7 @@ use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::{ConfigFile, wrong};
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, DEFAULT_FILES};
 use crate::http::AUTHOR;
 use crate::trust;
 
@@ -37,7 +37,7 @@ const MAX_ANSWER: usize = 64 << 20;
 pub(super) const PAGE: usize = 1000;
 
 /// The variable that may hold the token itself.
-const TOKEN: &str = "ROLLCALL_TOKEN";
+pub(super) const TOKEN: &str = "ROLLCALL_TOKEN";
 
 #[derive(Debug, Args)]
 pub(super) struct RemoteArguments {
@@ -59,6 +59,8 @@ fn address(text: &str) -> Result<Url, String> {
 pub(super) struct Remote {
     client: Client,
     base: Url,
+    /// Where the address comes from, for errors.
+    named_by: String,
     token: Option<String>,
 }
 
@@ -71,7 +73,7 @@ impl RemoteArguments {
     pub fn open(&self) -> anyhow::Result<Remote> {
         match self.named()? {
             Some(remote) => Ok(remote),
-            None => self.beside(self.config()?.http.listen),
+            None => self.beside(&self.config()?),
         }
     }
 
@@ -82,14 +84,13 @@ impl RemoteArguments {
             return Err(wrong("--url begins with http:// or https:// and a host"));
         }
         let client = Client::builder().tls_backend_preconfigured(trust::web()?).timeout(TIMEOUT);
-        Ok(Some(Remote { client: client.build()?, base, token: self.token()? }))
+        let named_by = "--url or ROLLCALL_URL".to_owned();
+        Ok(Some(Remote { client: client.build()?, base, named_by, token: self.token()? }))
     }
 
-    /// The instance on this machine that listens on `listen`.
-    pub fn beside(&self, listen: SocketAddr) -> anyhow::Result<Remote> {
-        let base = format!("http://{}", reachable(listen)).parse()?;
-        let plain = Client::builder().no_proxy().tls_backend_preconfigured(trust::web()?).timeout(TIMEOUT);
-        Ok(Remote { client: plain.build()?, base, token: self.token()? })
+    /// The instance of this configuration on this machine.
+    pub fn beside(&self, config: &Config) -> anyhow::Result<Remote> {
+        Remote::beside(config, self.token()?)
     }
 
     fn token(&self) -> anyhow::Result<Option<String>> {
@@ -105,6 +106,17 @@ impl RemoteArguments {
 }
 
 impl Remote {
+    /// The instance of this configuration on this machine.
+    pub fn beside(config: &Config, token: Option<String>) -> anyhow::Result<Remote> {
+        let base = format!("http://{}", reachable(config.http.listen)).parse()?;
+        let named_by = match &config.source {
+            Some(file) => format!("http.listen of {}", file.display()),
+            None => format!("the default, as none of {} exists", DEFAULT_FILES.join(" and ")),
+        };
+        let plain = Client::builder().no_proxy().tls_backend_preconfigured(trust::web()?).timeout(TIMEOUT);
+        Ok(Remote { client: plain.build()?, base, named_by, token })
+    }
+
     /// Asks for a page. `path`: its segments; `query`: names and values; `field`: one that each such page has. Any
     /// other answer is an error: another server must not look like a fleet without a unit.
     pub async fn get(&self, path: &[&str], query: &[(&str, String)], field: &str) -> anyhow::Result<Value> {
@@ -224,7 +236,11 @@ impl Remote {
         let place = self.place();
         request.send().await.map_err(|error| {
             let why = root_cause(&error.without_url());
-            anyhow::anyhow!("{place} does not answer: {why}; start rollcall serve there, or set --url")
+            anyhow::anyhow!(
+                "{place} ({}) does not answer: {why}; start rollcall serve there, or name another place with --config or \
+                 --url",
+                self.named_by
+            )
         })
     }
 

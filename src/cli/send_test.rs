@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::{anyhow, bail};
 use clap::Args;
 
-use super::{ConfigFile, logging};
+use super::{ConfigFile, logging, running};
 use crate::alerting;
 use crate::clock::Clock;
 
@@ -34,5 +34,11 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         .await
         .map_err(|failure| anyhow!("receiver {name} was not notified: {failure}"))?;
     println!("receiver {name} accepted the test");
-    Ok(ExitCode::SUCCESS)
+    match running::place_without(&config, name).await {
+        None => Ok(ExitCode::SUCCESS),
+        Some(place) => bail!(
+            "the instance at {place} runs without receiver {name}, so it notifies nobody by it; reload it (SIGHUP, or POST \
+             /-/reload) or restart it"
+        ),
+    }
 }

@@ -7,10 +7,10 @@ use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
 
 use super::access::{Access, is_over};
-use super::logging;
 use super::output::{OutputArguments, table};
 use super::remote::RemoteArguments;
 use super::times::{moment, span};
+use super::{logging, system_user};
 use crate::clock::Timestamp;
 use crate::routing::alert_silence::SilenceRequest;
 use crate::routing::{Matcher, SilenceId, parse_label_matchers};
@@ -50,7 +50,7 @@ struct Add {
     #[arg(long, value_name = "TIME", value_parser = moment)]
     from: Option<Timestamp>,
     /// The operator who adds it.
-    #[arg(long, env = "USER", value_name = "NAME")]
+    #[arg(long, env = "USER", value_name = "NAME", default_value_t = system_user(), hide_default_value = true)]
     author: String,
     /// The reason, for the audit.
     #[arg(long, value_name = "TEXT")]
@@ -108,7 +108,7 @@ struct Extend {
     #[command(flatten)]
     end: Later,
     /// The operator who extends it.
-    #[arg(long, env = "USER", value_name = "NAME")]
+    #[arg(long, env = "USER", value_name = "NAME", default_value_t = system_user(), hide_default_value = true)]
     author: String,
 }
 
@@ -120,7 +120,7 @@ struct Expire {
     #[arg(required = true, value_name = "ID")]
     ids: Vec<SilenceId>,
     /// The operator who ends them.
-    #[arg(long, env = "USER", value_name = "NAME")]
+    #[arg(long, env = "USER", value_name = "NAME", default_value_t = system_user(), hide_default_value = true)]
     author: String,
 }
 

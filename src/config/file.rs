@@ -123,7 +123,6 @@ section! {
         max_payload: u32 = 16_384,
         max_age: Span = Span::from_secs(0),
         watch_sys: bool = false,
-        publish_state: bool = false,
         timers: bool = false,
         fields: Fields = Fields::default(),
     }

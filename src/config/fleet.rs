@@ -168,9 +168,6 @@ fn mqtt(
     if !plain(&mqtt.share) {
         problems.error("mqtt.share", "the name of a shared subscription has no /, + and #");
     }
-    if mqtt.publish_state {
-        problems.error("mqtt.publish_state", "is not supported yet; leave it at false");
-    }
     if mqtt.fields.ts.is_empty() {
         problems.error("mqtt.fields.ts", "is empty; leave the key out for \"ts\"");
     }

@@ -66,10 +66,11 @@ use places::Places;
 use problem::Problems;
 use shown::Written;
 
-/// The name of a file that is read from the current directory by default, if it exists.
-pub const DEFAULT_FILE: &str = "rollcall.toml";
-/// The file of the service, which is read if there is none in the current directory.
-const SERVICE_FILE: &str = "/etc/rollcall/rollcall.toml";
+/// The name in errors of a configuration without a file.
+const DEFAULT_FILE: &str = "rollcall.toml";
+
+/// The file that is read by default: the first of these that exists.
+pub const DEFAULT_FILES: [&str; 2] = [DEFAULT_FILE, "/etc/rollcall/rollcall.toml"];
 
 /// A configuration that is valid.
 #[derive(Clone)]
@@ -126,11 +127,11 @@ impl fmt::Debug for Config {
     }
 }
 
-/// Loads `file` or, without one, the first of the default files that exists, with the environment variables of this
+/// Loads `file` or, without one, the first of [`DEFAULT_FILES`] that exists, with the environment variables of this
 /// process over it.
 pub fn load(file: Option<&Path>) -> Result<Config, ConfigError> {
-    let mut defaults = [DEFAULT_FILE, SERVICE_FILE].into_iter().map(Path::new);
-    let source = file.or_else(|| defaults.find(|default| default.exists()));
+    let default = DEFAULT_FILES.iter().map(Path::new).find(|path| path.exists());
+    let source = file.or(default);
     // A variable that is not Unicode cannot be an option; it belongs to another program.
     let variables = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));

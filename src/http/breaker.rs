@@ -73,7 +73,7 @@ async fn show(State(state): State<BreakerState>) -> Result<Json<ShownBreaker>, P
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ReleaseRequest {
-    author: String,
+    author: Option<String>,
     #[serde(default)]
     comment: String,
 }
@@ -84,8 +84,8 @@ async fn release(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<StatusCode, Problem> {
     let ReleaseRequest { author, comment } = read(&body?)?;
-    check(&author, &comment)?;
-    let by = caller.by(Some(&author));
+    check(author.as_deref().unwrap_or(caller.operator()), &comment)?;
+    let by = caller.by(author.as_deref());
     if state.breaker.release((&by, &comment), state.clock.now()).await? {
         return Ok(StatusCode::NO_CONTENT);
     }

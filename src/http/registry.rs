@@ -30,7 +30,7 @@ pub(super) fn pages(sources: &Sources, has_tokens: HasTokens) -> Router {
 /// The operator of a change, beside the settings.
 #[derive(Deserialize)]
 struct Signed {
-    author: String,
+    author: Option<String>,
     #[serde(default)]
     comment: String,
     #[serde(flatten)]
@@ -45,10 +45,10 @@ async fn register(
 ) -> Result<StatusCode, Problem> {
     caller.require(Role::Admin)?;
     let (unit, Signed { author, comment, settings }) = (unit(path)?, read(&body?)?);
-    check(&author, &comment)?;
+    check(author.as_deref().unwrap_or(caller.operator()), &comment)?;
     let wanted = SettingsRequest::from_json(settings).and_then(|wanted| wanted.check(&unit, state.now()));
     let wanted = wanted.map_err(Problem::bad_request)?;
-    let by = caller.by(Some(&author));
+    let by = caller.by(author.as_deref());
     state.change(Subject::Unit(unit), UnitChange::Register(wanted), (&by, &comment)).await
 }
 

@@ -80,7 +80,8 @@ struct PostedSilence {
     ends_at: Option<Timestamp>,
     /// How long, instead of its end.
     r#for: Option<String>,
-    author: String,
+    /// By default the name of the token.
+    author: Option<String>,
     comment: String,
 }
 
@@ -110,7 +111,7 @@ async fn add(
     Extension(caller): Extension<Caller>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<(StatusCode, Json<Put>), Problem> {
-    let wanted = read::<PostedSilence>(&body?)?.wanted(state.clock.now(), None)?;
+    let wanted = read::<PostedSilence>(&body?)?.wanted(state.clock.now(), None, &caller)?;
     Ok((StatusCode::CREATED, Json(Put { id: state.put(None, wanted, &caller).await? })))
 }
 
@@ -124,7 +125,7 @@ async fn change(
     let (stored, now) = (state.silences.current().await?, state.clock.now());
     let before = stored.iter().find(|silence| silence.id == id);
     let lasting = before.filter(|silence| silence.state(now) != SilenceState::Expired);
-    let wanted = posted.wanted(now, lasting.map(|silence| silence.starts_at))?;
+    let wanted = posted.wanted(now, lasting.map(|silence| silence.starts_at), &caller)?;
     Ok(Json(Put { id: state.put(Some(id), wanted, &caller).await? }))
 }
 
@@ -192,7 +193,12 @@ impl ShownSilence {
 
 impl PostedSilence {
     /// `before`: the begin of the silence that is changed, which it keeps unless another one is asked for.
-    fn wanted(self, now: Timestamp, before: Option<Timestamp>) -> Result<SilenceRequest, Problem> {
+    fn wanted(
+        self,
+        now: Timestamp,
+        before: Option<Timestamp>,
+        caller: &Caller,
+    ) -> Result<SilenceRequest, Problem> {
         let starts_at = self.starts_at.or(before).unwrap_or(now);
         let span = |text: &str| {
             let span = parse_span(text).filter(|span| *span > Duration::ZERO);
@@ -208,7 +214,7 @@ impl PostedSilence {
         for text in &self.matchers {
             matchers.extend(read_matchers(text)?);
         }
-        let (author, comment) = (self.author, self.comment);
+        let (author, comment) = (self.author.unwrap_or_else(|| caller.operator().to_owned()), self.comment);
         Ok(SilenceRequest { matchers, starts_at, ends_at, author, comment })
     }
 }

@@ -203,7 +203,6 @@ fn every_invalid_value_is_reported_at_once_under_the_name_of_its_option() {
         password_file = "missing"
         client_id = "a/b"
         qos = 2
-        publish_state = true
         [broker]
         listen = "here"
         tls_listen = "0.0.0.0:8883"
@@ -283,7 +282,6 @@ fn every_invalid_value_is_reported_at_once_under_the_name_of_its_option() {
         "mqtt.client_id",
         "mqtt.password_file",
         "mqtt.password_file",
-        "mqtt.publish_state",
         "mqtt.qos",
         "mqtt.url",
         "mqtt.url",
@@ -360,7 +358,6 @@ fn a_planned_option_is_refused_with_not_yet_and_an_unknown_one_with_a_suggestion
             "[[kind]]\nflapping = { transitions = 1 }",
             "kind[0].flapping.transitions: 1 is out of bounds; 2 to 100 are allowed",
         ),
-        ("[mqtt]\npublish_state = true", "mqtt.publish_state: is not supported yet"),
         (
             "[broker]\nlisten = \"0.0.0.0:1883\"",
             "broker.listen: every client that reaches 0.0.0.0:1883 can pretend to be a device",

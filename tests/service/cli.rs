@@ -180,6 +180,42 @@ fn check_warns_of_an_address_that_is_in_use_and_of_a_directory_that_cannot_be_ma
 }
 
 #[test]
+fn check_fails_where_the_in_process_broker_would_not_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let pem = |name: &str| {
+        let one = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+        std::fs::write(dir.path().join(format!("{name}.pem")), one.cert.pem()).unwrap();
+        let key = dir.path().join(format!("{name}.key"));
+        std::fs::write(&key, one.signing_key.serialize_pem()).unwrap();
+        std::fs::set_permissions(key, Permissions::from_mode(0o600)).unwrap();
+    };
+    ["own", "other"].iter().for_each(|name| pem(name));
+    let used = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (used, free, tls) = (used.local_addr().unwrap(), free_port().unwrap(), free_port().unwrap());
+    let tls = |key: &str| {
+        format!("tls_listen = \"127.0.0.1:{tls}\"\ncert_file = \"own.pem\"\nkey_file = \"{key}.key\"")
+    };
+    let cases = [
+        (tls("own"), "ok"),
+        (tls("other"), "fail"),
+        (format!("listen = \"127.0.0.1:{free}\"\npassword_file = \"gone\""), "fail"),
+        (format!("listen = \"127.0.0.1:{free}\"\nrules_file = \"gone\""), "fail"),
+        (format!("listen = \"{used}\""), "fail"),
+    ];
+    for (broker, outcome) in cases {
+        let config = format!(
+            "engine = {{ type = \"embedded\", path = \"fleet\" }}\nhttp.listen = \"127.0.0.1:{}\"\n[broker]\n{broker}\n",
+            free_port().unwrap()
+        );
+        std::fs::write(dir.path().join("rollcall.toml"), config).unwrap();
+        let output = rollcall(dir.path(), &["check", "--json"], &[]);
+        let found = ("broker".to_owned(), outcome.to_owned());
+        assert!(outcomes(&output).contains(&found), "{broker}: {}", text(&output.stdout));
+        assert_eq!(output.status.code(), Some(i32::from(outcome == "fail")), "{broker}");
+    }
+}
+
+#[test]
 fn check_warns_of_a_route_that_is_never_active() {
     let dir = tempfile::tempdir().unwrap();
     let config = format!(

@@ -80,6 +80,39 @@ async fn receivers_and_routes_are_those_of_the_file_after_a_reload_and_a_wrong_f
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_the_running_instance_has_not_read_is_named_by_check_and_by_a_test_of_its_receiver() {
+    let world = World::new(OPTIONS, &[]).await;
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rollcall"));
+        command.args(arguments).arg("--config").arg(world.dir.path().join("serves.toml"));
+        let output = command.env_remove("ROLLCALL_TOKEN").output().unwrap();
+        (output.status.code(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
+    };
+    let (_, said) = run(&["check"]);
+    assert!(!said.contains("running instance"), "{said}");
+    let accepted = "receiver hook accepted the test\n".to_owned();
+    assert_eq!(run(&["send-test", "--receiver", "hook"]), (Some(0), accepted.clone()));
+
+    for (before, after) in
+        [("name = \"hook\"", "name = \"pager\""), ("[\"hook\", \"mail\"]", "[\"pager\", \"mail\"]")]
+    {
+        let file = world.dir.path().join("serves.toml");
+        let text = std::fs::read_to_string(&file).unwrap();
+        assert!(text.contains(before), "{text}");
+        std::fs::write(file, text.replace(before, after)).unwrap();
+    }
+    let (_, said) = run(&["check"]);
+    assert!(said.contains("warn  running instance: running with other kinds"), "{said}");
+    let (code, said) = run(&["send-test", "--receiver", "pager"]);
+    assert!(code == Some(1) && said.contains("runs without receiver pager"), "{said}");
+
+    assert_eq!(reload(&world).await.0, 200);
+    assert_eq!(run(&["send-test", "--receiver", "pager"]), (Some(0), accepted.replace("hook", "pager")));
+    let (_, said) = run(&["check"]);
+    assert!(!said.contains("running instance"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn timeouts_are_those_of_the_file_after_a_reload_for_units_that_are_silent_already_too() {
     let world = World::new("kind = [{ name = \"detector\", timeout = \"1h\" }]", &[]).await;
     let all = units(3);

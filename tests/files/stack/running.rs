@@ -16,8 +16,9 @@ fn make_secrets(dir: &Path) -> (String, String) {
     let script = command[2]
         .replace("$$", "$")
         .replace("/token", &here("token"))
+        .replace("/operator", &here("operator"))
         .replace("/password", &here("password"));
-    for name in ["token", "password"] {
+    for name in ["token", "operator", "password"] {
         std::fs::create_dir_all(dir.join(name)).unwrap();
     }
     let made = output(command[0], &[command[1], &script]);

@@ -197,6 +197,38 @@ async fn every_command_has_the_rights_of_its_token() {
     assert!(audit.contains(text) && !audit.contains("screen"), "{audit}");
 }
 
+#[tokio::test]
+async fn an_import_that_removes_units_asks_first_and_refuses_to_remove_most_of_them() {
+    let fleet = Fleet::start().await;
+    fleet.fill();
+    fleet.hear(&["detector:1", "detector:2", "detector:3", "detector:4", "detector:5"]).await;
+    let dir = tempfile::tempdir().unwrap();
+    let file = |units: &[&str]| {
+        let path = dir.path().join("units.csv");
+        let lines: String = units.iter().map(|unit| format!("detector,{unit}\n")).collect();
+        std::fs::write(&path, format!("kind,unit\n{lines}")).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    // (units of the file, more arguments, exit code, what is said)
+    let cases: [(&[&str], &[&str], i32, &str); 7] = [
+        (&["1", "a/b"], &["--dry-run"], 1, "a unit id has no /"),
+        (&["1", "a/b"], &["--replace", "--dry-run"], 1, "a unit id has no /"),
+        (&["1", "2", "3", "4"], &["--replace"], 2, "would remove 1 of 5 units; look at them"),
+        (&["1"], &["--replace", "--yes"], 2, "would remove 4 of 5 units, more than half"),
+        (&["1", "2", "3", "4"], &["--replace", "--yes"], 0, "removed"),
+        (&["1", "2", "3", "4"], &["--replace"], 0, "same"),
+        (&["1"], &["--replace", "--force"], 0, "removed"),
+    ];
+    for (units, more, code, said) in cases {
+        let file = file(units);
+        let output = rollcall(&fleet.url, &[&["import", &file], more].concat(), None).await;
+        let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert!(output.status.code() == Some(code) && text.contains(said), "{units:?} {more:?}: {text}");
+    }
+    let audit = printed(&fleet, &["audit", "--json"]).await;
+    assert!(audit.contains("ana (http)") && audit.contains("the others are removed"), "{audit}");
+}
+
 /// A server that is not Rollcall, and answers every request with this.
 async fn other_server(answer: &'static str) -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -1,0 +1,38 @@
+//! The instance of a configuration that runs on this machine, for commands that work without one too.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::time::timeout;
+
+use super::remote::{Remote, TOKEN};
+use crate::config::Config;
+
+/// How long it may take to answer; a command does not wait for an instance that is frozen.
+const TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The items of a list of the API; `None`: no instance answers, or it wants another token.
+async fn list(config: &Config, page: &str, items: &str) -> Option<(String, Vec<Value>)> {
+    let remote = Remote::beside(config, std::env::var(TOKEN).ok()).ok()?;
+    let mut answer = timeout(TIMEOUT, remote.get(&["api", "v1", page], &[], items)).await.ok()?.ok()?;
+    match answer[items].take() {
+        Value::Array(list) => Some((remote.place(), list)),
+        _ => None,
+    }
+}
+
+/// The instances that have other kinds, routes, receivers or timers than this configuration; `None`: it is not known.
+pub(super) async fn instances_that_differ(config: &Config) -> Option<Vec<String>> {
+    let wanted = format!("{:012x}", config.sections.shared(&config.sections));
+    let (_, instances) = list(config, "instances", "instances").await?;
+    let differ = instances.iter().filter(|one| one["configuration"] != wanted.as_str());
+    Some(differ.filter_map(|one| one["name"].as_str().map(str::to_owned)).collect())
+}
+
+/// The place of the running instance if it has no receiver of that name.
+pub(super) async fn place_without(config: &Config, receiver: &str) -> Option<String> {
+    let (place, receivers) = list(config, "receivers", "receivers").await?;
+    // One without a type is not configured there; it only has notifications.
+    let has = receivers.iter().any(|one| one["name"] == receiver && !one["type"].is_null());
+    (!has).then_some(place)
+}

@@ -4,7 +4,7 @@
 //! Each test run uses the same few thousand inputs; `make fuzz MINUTES=10 [SEED=n]` goes on
 //! with others. A failing input is printed with the seed, and as bytes that a test can repeat.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -431,6 +431,7 @@ async fn served() -> (String, CancellationToken, tempfile::TempDir) {
             routes: Routes::new(config.alerting.route),
             receivers: Vec::new(),
             types: BTreeMap::new(),
+            limited: BTreeSet::new(),
             inhibition: config.alerting.inhibition,
             has_breaker: false,
             flapping: config.alerting.flapping,

@@ -232,7 +232,15 @@ fn routes() -> AlertRoutes {
     let types = [("hook", "webhook"), ("mail", "email")];
     let types = types.map(|(name, of)| (name.to_owned(), of)).into();
     let (inhibition, flapping) = (Inhibition::default(), FlapRules::new());
-    AlertRoutes { routes, receivers, types, inhibition, has_breaker: true, flapping }
+    AlertRoutes {
+        routes,
+        receivers,
+        types,
+        limited: Default::default(),
+        inhibition,
+        has_breaker: true,
+        flapping,
+    }
 }
 
 /// `report` may have five timers that wait, `command` any number; a token may ask for 1000 a second.

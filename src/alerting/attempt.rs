@@ -296,9 +296,9 @@ pub(super) async fn queue_rest(
     mut answer: Answer,
     now: Timestamp,
 ) -> Result<Answer, Failure> {
-    for rest in answer.rest.drain(..) {
-        let queued = records.replay(&rest, now).await;
-        queued.map_err(|error| {
+    let rest = std::mem::take(&mut answer.rest);
+    if !rest.is_empty() {
+        records.replay_all(&rest, now).await.map_err(|error| {
             Failure::temporary(format!("delivered, but the deferred recipients could not be stored: {error}"))
         })?;
     }

@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use data_encoding::HEXLOWER;
+use futures_util::{StreamExt, TryStreamExt, stream};
 use ring::digest::{SHA256, digest};
 
 use crate::clock::{Clock, Timestamp};
@@ -30,6 +31,8 @@ use crate::store::{
 const REMOVAL: &str = "rmv_";
 /// How often an incident is changed again because a notification of its group changed it meanwhile.
 const MAX_ATTEMPTS: usize = 3;
+/// From the incidents of how many groups units are subtracted at once.
+const AT_ONCE: usize = 32;
 
 /// The receivers that keep an alert for each unit until they are told of its end.
 #[derive(Default)]
@@ -74,28 +77,32 @@ impl StatefulAlerts {
         if self.stateful.pagers.is_empty() {
             return Ok(false);
         }
-        let mut any = false;
+        let mut notices = Vec::new();
         for UnitAlert { record, group, stateful } in self.kept(records).await? {
             let Some(acknowledged) = &record.acknowledged else { continue };
             for receiver in stateful.iter().filter(|name| self.stateful.pagers.contains(*name)) {
                 let notice = notice(ACKNOWLEDGEMENT, &record.id, &group, receiver, acknowledged.at);
-                self.queue(&Delivery { offline: vec![record.clone()], ..notice }).await?;
-                any = true;
+                notices.push(Delivery { offline: vec![record.clone()], ..notice });
             }
         }
-        Ok(any)
+        self.queue(&notices).await
     }
 
     /// Closes the alerts of units that were removed, and subtracts these from the incidents of their groups. Answers
     /// whether deliveries were queued.
     pub async fn remove(&self, records: &[OfflineRecord]) -> Result<bool> {
-        let mut any = false;
         let mut by_group: BTreeMap<String, Vec<UnitAlert<'_>>> = BTreeMap::new();
         for kept in self.kept(records).await? {
             by_group.entry(kept.group.key.clone()).or_default().push(kept);
         }
+        let mut subtracted = Vec::with_capacity(by_group.len());
         for kept in by_group.values() {
-            let incident = self.subtract(kept).await?;
+            subtracted.push(self.subtract(kept));
+        }
+        let incidents: Vec<Option<Incident>> =
+            stream::iter(subtracted).buffered(AT_ONCE).try_collect().await?;
+        let mut notices = Vec::new();
+        for (kept, incident) in by_group.values().zip(incidents) {
             for UnitAlert { record, group, stateful } in kept {
                 let is_shared = incident.as_ref().is_some_and(|one| one.has_notified(record));
                 let Some(at) = record.back_at else { continue };
@@ -103,12 +110,11 @@ impl StatefulAlerts {
                     stateful.iter().filter(|name| !is_shared || !self.stateful.pagers.contains(*name))
                 {
                     let notice = notice(REMOVAL, &record.id, group, receiver, at);
-                    self.queue(&Delivery { online: vec![(*record).clone()], ..notice }).await?;
-                    any = true;
+                    notices.push(Delivery { online: vec![(*record).clone()], ..notice });
                 }
             }
         }
-        Ok(any)
+        self.queue(&notices).await
     }
 
     /// Subtracts removed units from the incident of their group, and closes it at pagers if it is over. Answers the
@@ -144,13 +150,13 @@ impl StatefulAlerts {
         let pagers = kept.iter().filter(is_of_it).flat_map(|kept| &kept.stateful);
         let pagers: BTreeSet<&String> = pagers.filter(|name| self.stateful.pagers.contains(*name)).collect();
         let Some((group, at)) = kept.first().map(|kept| &kept.group).zip(over.until) else { return Ok(()) };
-        for receiver in pagers {
+        let closing = pagers.into_iter().map(|receiver| {
             let online = kept.iter().filter(is_of_it).map(|kept| kept.record.clone()).collect();
             let mut notice = notice(REMOVAL, &format!("incident {}", over.since), group, receiver, at);
             (notice.situation.incident, notice.situation.is_judged) = (Some(over.clone()), true);
-            self.queue(&Delivery { online, ..notice }).await?;
-        }
-        Ok(())
+            Delivery { online, ..notice }
+        });
+        self.queue(&closing.collect::<Vec<_>>()).await.map(|_| ())
     }
 
     /// The groups of these records in which receivers were notified of them.
@@ -169,9 +175,13 @@ impl StatefulAlerts {
         Ok(kept.collect())
     }
 
-    async fn queue(&self, delivery: &Delivery) -> Result<()> {
-        self.deliveries.replay(delivery, self.clock.now()).await?;
-        Ok(())
+    /// Queues them together: the dispatcher waits for no answer of the engine once for each unit. Answers whether there
+    /// are any.
+    async fn queue(&self, notices: &[Delivery]) -> Result<bool> {
+        if !notices.is_empty() {
+            self.deliveries.replay_all(notices, self.clock.now()).await?;
+        }
+        Ok(!notices.is_empty())
     }
 }
 

@@ -33,9 +33,15 @@ pub trait DeliveryRecords: Send + Sync {
     /// For each of these groups, by their keys, whether a notification of it waits for the receiver.
     async fn have_waiting(&self, receiver: &str, groups: &[String]) -> Result<Vec<bool>>;
 
-    /// Queues a notification once more for its receiver, under its id; its dead letter is removed, and the receiver is
-    /// notified of the returns of its silences again. `false`: it waits already.
-    async fn replay(&self, delivery: &Delivery, now: Timestamp) -> Result<bool>;
+    /// Queues a notification once more for its receiver, see [`DeliveryRecords::replay_all`].
+    async fn replay(&self, delivery: &Delivery, now: Timestamp) -> Result<bool> {
+        Ok(self.replay_all(std::slice::from_ref(delivery), now).await? == [true])
+    }
+
+    /// Queues notifications once more for their receivers, under their ids and in this order; their dead letters are
+    /// removed, and the receivers are notified of the returns of their silences again. Their number changes little of
+    /// how often the engine is asked. Answers in order; `false`: it waits already. After an error some may be queued.
+    async fn replay_all(&self, deliveries: &[Delivery], now: Timestamp) -> Result<Vec<bool>>;
 
     /// These deliveries without the returns of silences that the receiver was not notified of, and without silences that
     /// were over before it was configured again: one may be without members then. Those of a group are in their order.

@@ -18,6 +18,7 @@ mod loops;
 mod mass_offline;
 mod mqtt;
 mod outages;
+mod removals;
 mod replays;
 mod services;
 mod shapes;

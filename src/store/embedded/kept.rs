@@ -209,38 +209,55 @@ pub(super) async fn have_waiting(
     engine.readers.read(read).await
 }
 
-pub(super) async fn replay(engine: &EmbeddedEngine, delivery: &Delivery, now: Timestamp) -> Result<bool> {
-    let partition = partition_of_group(&delivery.group.key, engine.memory.partitions());
-    let body = to_json(&Notification::again(delivery))?;
-    let (receiver, group) = (delivery.receiver.clone(), delivery.group.key.clone());
-    let (id, firing) = (delivery.notification().to_owned(), firing_of(delivery));
+pub(super) async fn replay_all(
+    engine: &EmbeddedEngine,
+    deliveries: &[Delivery],
+    now: Timestamp,
+) -> Result<Vec<bool>> {
+    let again = deliveries.iter().map(|delivery| {
+        let partition = partition_of_group(&delivery.group.key, engine.memory.partitions());
+        Ok((partition, to_json(&Notification::again(delivery))?, delivery.clone()))
+    });
+    let again = again.collect::<Result<Vec<_>>>()?;
     let write = move |database: &Connection| {
-        let select =
-            "SELECT EXISTS (SELECT 1 FROM lanes WHERE receiver = ? AND grp = ? AND notification = ?)";
-        if database.prepare_cached(select)?.query_row([&receiver, &group, &id], |row| row.get(0))? {
-            return Ok(false);
-        }
-        database
-            .prepare_cached("INSERT INTO lanes(receiver, grp, notification) VALUES(?, ?, ?)")?
-            .execute([&receiver, &group, &id])?;
-        database
-            .prepare_cached("INSERT OR IGNORE INTO queue(receiver, grp, partition, at) VALUES(?, ?, ?, ?)")?
-            .execute(params![receiver, group, partition, now.as_millis()])?;
-        database
-            .prepare_cached(
-                "INSERT INTO notifications(id, body, owed) VALUES(?, ?, 1) ON CONFLICT(id) DO UPDATE SET owed = owed + \
-                 1",
-            )?
-            .execute([&id, &body])?;
-        database
-            .prepare_cached("DELETE FROM dead_letters WHERE receiver = ? AND id = ?")?
-            .execute([&receiver, &id])?;
-        if let Some((timer, due)) = &firing {
-            write_receipt(database, timer, *due, &receiver, Receipt::Pending)?;
-        }
-        Ok(true)
+        let queued =
+            again.iter().map(|(partition, body, one)| queue_again(database, *partition, one, body, now));
+        queued.collect()
     };
     engine.writer.write("replay", write).await
+}
+
+/// Answers whether it is queued; if not, it waits already.
+fn queue_again(
+    database: &Connection,
+    partition: u16,
+    delivery: &Delivery,
+    body: &str,
+    now: Timestamp,
+) -> DatabaseResult<bool> {
+    let (receiver, group, id) = (&delivery.receiver, &delivery.group.key, delivery.notification());
+    let select = "SELECT EXISTS (SELECT 1 FROM lanes WHERE receiver = ? AND grp = ? AND notification = ?)";
+    if database.prepare_cached(select)?.query_row(params![receiver, group, id], |row| row.get(0))? {
+        return Ok(false);
+    }
+    database
+        .prepare_cached("INSERT INTO lanes(receiver, grp, notification) VALUES(?, ?, ?)")?
+        .execute(params![receiver, group, id])?;
+    database
+        .prepare_cached("INSERT OR IGNORE INTO queue(receiver, grp, partition, at) VALUES(?, ?, ?, ?)")?
+        .execute(params![receiver, group, partition, now.as_millis()])?;
+    database
+        .prepare_cached(
+            "INSERT INTO notifications(id, body, owed) VALUES(?, ?, 1) ON CONFLICT(id) DO UPDATE SET owed = owed + 1",
+        )?
+        .execute([id, body])?;
+    database
+        .prepare_cached("DELETE FROM dead_letters WHERE receiver = ? AND id = ?")?
+        .execute(params![receiver, id])?;
+    if let Some((timer, due)) = firing_of(delivery) {
+        write_receipt(database, &timer, due, receiver, Receipt::Pending)?;
+    }
+    Ok(true)
 }
 
 impl EmbeddedEngine {

@@ -27,8 +27,8 @@ impl DeliveryRecords for RedisEngine {
         kept::have_waiting(self, receiver, groups).await
     }
 
-    async fn replay(&self, delivery: &Delivery, now: Timestamp) -> Result<bool> {
-        replay::replay(self, delivery, now).await
+    async fn replay_all(&self, deliveries: &[Delivery], now: Timestamp) -> Result<Vec<bool>> {
+        replay::replay_all(self, deliveries, now).await
     }
 
     async fn leave_out(&self, receiver: &str, deliveries: Vec<Delivery>) -> Result<Vec<Delivery>> {

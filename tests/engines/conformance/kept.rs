@@ -201,6 +201,42 @@ pub async fn a_dead_letter_is_delivered_again_under_its_id_and_can_be_purged<G: 
     assert_eq!(world.engine.kept().await.unwrap(), []);
 }
 
+/// Several notifications are queued in their order, those of a lane together; one that waits is not queued twice.
+pub async fn notifications_of_many_lanes_and_receivers_are_queued_together<G: Ground>(world: World<G>) {
+    let of = |id: &str, receiver: &str, group: &str| {
+        let record = back(&offline(&world.unit(id), world.at(0)), Closing::Removed);
+        let group = Group { key: group.to_owned(), labels: Default::default() };
+        let delivery = Delivery::new(format!("rmv_{id}.{receiver}"), receiver, group, world.at(1));
+        Delivery { online: vec![record], ..delivery }
+    };
+    let ids: Vec<String> = (0..250).map(|number| format!("u{number:03}")).collect();
+    let receivers = ["hook", "mail"];
+    let in_one = ids.iter().flat_map(|id| receivers.map(|receiver| of(id, receiver, "one")));
+    let own = ids[..20].iter().map(|id| of(&format!("own-{id}"), "hook", &format!("group-{id}")));
+    let all: Vec<Delivery> = in_one.chain(own).collect();
+    assert_eq!(world.engine.replay_all(&all, world.at(2)).await.unwrap(), vec![true; all.len()]);
+    let again =
+        world.engine.replay_all(&[&all[..2], &[of("new", "hook", "one")]].concat(), world.at(3)).await;
+    assert_eq!(again.unwrap(), [false, false, true]);
+    for receiver in receivers {
+        let (mut after, mut waiting) = (None, Vec::new());
+        loop {
+            let page = world.engine.waiting(receiver, after.as_deref()).await.unwrap();
+            waiting.extend(page.waiting.into_iter().map(|one| one.delivery));
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        let of_one =
+            waiting.iter().filter(|one| one.group.key == "one").map(|one| one.notification().to_owned());
+        let new = (receiver == "hook").then(|| "rmv_new".to_owned());
+        let expected: Vec<String> = ids.iter().map(|id| format!("rmv_{id}")).chain(new).collect();
+        assert_eq!(of_one.collect::<Vec<_>>(), expected, "{receiver}");
+        assert!(waiting.iter().all(|one| one.online.len() == 1), "each has its record");
+    }
+}
+
 /// A return that waits since before the dead letter is delivered again would come before its silence.
 pub async fn returns_before_a_dead_letter_that_is_delivered_again_are_left_out<G: Ground>(world: World<G>) {
     let [a, b, c] = ["a", "b", "c"].map(|id| offline(&world.unit(id), world.at(0)));

@@ -216,6 +216,7 @@ macro_rules! every_case {
                 every_attempt_is_on_record_for_a_while
                 the_newest_letters_and_attempts_of_all_partitions_come_first
                 a_dead_letter_is_delivered_again_under_its_id_and_can_be_purged
+                notifications_of_many_lanes_and_receivers_are_queued_together
                 returns_before_a_dead_letter_that_is_delivered_again_are_left_out
                 what_waits_in_a_group_can_be_ended_in_its_order_without_a_lease
                 what_waits_goes_to_the_fallback_once

@@ -33,6 +33,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::buffer::DeliveryBuffer;
 use super::channel::{Channel, Failure, LastingBlindness, within};
+use super::failures::EngineFailures;
 use super::group::{TOPICS, blind_group, group_of_kind};
 use super::{ReceiverConfig, TICK};
 use crate::clock::{Clock, Timestamp};
@@ -41,7 +42,10 @@ use crate::routing::{Destination, Destinations};
 use crate::store::{
     Capacity, Delivery, Group, GroupStore, HearingStore, Join, OutboxEvent, Result, notification_of,
 };
-use crate::telemetry::{DeliveryOutcome, Telemetry};
+use crate::telemetry::{DeliveryOutcome, Loop, Telemetry};
+
+/// The name of the loop among those that fail.
+const NAME: &str = "blindness";
 
 pub(super) struct BlindNotifier {
     /// Shorter blindness is not notified.
@@ -125,12 +129,15 @@ impl BlindNotifier {
             ongoing: None,
             ended: BTreeSet::new(),
         };
+        let mut failures = EngineFailures::new(Loop::Dispatch, NAME, &self.telemetry);
         let mut kinds: Vec<KindBlindness> = self.filters.iter().map(of_kind).collect();
         loop {
             let step = async {
                 tokio::time::sleep(TICK).await;
-                self.step(&mut fleet, &mut kinds).await;
+                let stepped = self.step(&mut fleet, &mut kinds).await;
                 self.lasting.send_replace(lasting(&fleet, &kinds));
+                // What failed is tried again with the next tick.
+                failures.wait_after(stepped.map(|()| TICK));
             };
             if self.stop.run_until_cancelled(step).await.is_none() {
                 return Ok(());
@@ -138,36 +145,57 @@ impl BlindNotifier {
         }
     }
 
-    async fn step(&self, fleet: &mut FleetBlindness, kinds: &mut [KindBlindness]) {
+    /// Answers the first error of what is to be notified: it stays to be notified.
+    async fn step(&self, fleet: &mut FleetBlindness, kinds: &mut [KindBlindness]) -> Result<()> {
         // The loops that need the engine report that it is away.
         let hearing = self.hearing.hearing().await.ok();
         fleet.heard = hearing.as_ref().and_then(|hearing| hearing.heard).or(fleet.heard);
         // Where nothing was ever heard, blindness begins with the start of this instance.
         let (heard, now) = (fleet.heard.unwrap_or(fleet.since), self.clock.now());
         if now.since(heard.max(fleet.since)) <= self.after {
-            let Some(hearing) = hearing else { return };
-            if let Some(ongoing) = &fleet.ongoing
-                && self.end(ongoing, heard, &hearing, now).await.is_ok()
-            {
-                fleet.last = Some(Interval { from: ongoing.from, to: heard });
-                fleet.ongoing = None;
-            }
+            let Some(hearing) = hearing else { return Ok(()) };
+            let mut stepped = self.end_of_fleet(fleet, heard, &hearing, now).await;
             let hearing = hearing.by_filters(&self.filters);
             for of_kind in kinds {
-                // A failure is tried again with the next tick.
-                let _ = self.step_kind(of_kind, fleet, &hearing, now).await;
+                stepped = stepped.and(self.step_kind(of_kind, fleet, &hearing, now).await);
             }
-            return;
+            return stepped;
+        }
+        let mut stepped = Ok(());
+        if let Some(hearing) = &hearing
+            && fleet.ongoing.as_ref().is_some_and(|ongoing| ongoing.is_recorded && ongoing.from < heard)
+        {
+            // Another blindness began before the end of the last one was written.
+            stepped = self.end_of_fleet(fleet, heard, hearing, now).await;
         }
         let ongoing = fleet.ongoing.get_or_insert_with(|| self.begin(heard, now));
         if hearing.is_some() && !ongoing.is_recorded {
             // The beginning from the engine is the same for all instances.
             ongoing.from = heard;
-            ongoing.is_recorded = self.record(ongoing, now).await.is_ok();
+            let recorded = self.record(ongoing, now).await;
+            ongoing.is_recorded = recorded.is_ok();
+            stepped = stepped.and(recorded);
         }
         if !ongoing.is_recorded {
             self.deliver_directly(ongoing).await;
         }
+        stepped
+    }
+
+    /// Writes the end of the blindness of the fleet, if there is one. After an error it is still going on here.
+    async fn end_of_fleet(
+        &self,
+        fleet: &mut FleetBlindness,
+        heard: Timestamp,
+        hearing: &Hearing,
+        now: Timestamp,
+    ) -> Result<()> {
+        if let Some(ongoing) = &fleet.ongoing {
+            self.end(ongoing, heard, hearing, now).await?;
+            fleet.last = Some(Interval { from: ongoing.from, to: heard });
+            fleet.ongoing = None;
+        }
+        Ok(())
     }
 
     /// The same for a kind, where the fleet is heard.

@@ -28,7 +28,7 @@ use crate::clock::{Clock, Timestamp};
 use crate::fleet::ownership::View;
 use crate::fleet::{Flapping, Ownership, Silences};
 use crate::presence::Trip;
-use crate::routing::{AlertSilence, Destinations, Routes};
+use crate::routing::{AlertSilences, Destinations, Routes};
 use crate::store::{
     Capacity, Entry, GroupStore, Join, OutboxEvent, Position, Queries, Result, partition_of,
     partition_of_group,
@@ -201,17 +201,19 @@ impl Dispatcher {
 
     /// Which of these events join no group, because an alert silence covers them.
     async fn held(&self, events: &[OutboxEvent]) -> Result<Vec<bool>> {
-        let held_by = |silences: &[AlertSilence]| {
+        let held_by = |silences: &AlertSilences| {
             let now = self.clock.now();
             let held = events.iter().map(|event| is_held(event, silences, now));
             held.collect::<Vec<bool>>()
         };
-        let held = held_by(&self.silences.cached().await?);
+        let known = self.silences.cached().await?;
+        let held = held_by(&known);
         if !held.contains(&true) {
             return Ok(held);
         }
         // Only alert silences that are read after the outbox hold an entry: see `silenced.rs`.
-        Ok(held_by(&self.silences.current().await?))
+        let current = self.silences.current().await?;
+        Ok(held_by(&current))
     }
 
     /// Lets the first events join. Without a wait their number is the number of free slots of a receiver, so the engine

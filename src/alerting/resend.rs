@@ -24,8 +24,7 @@ use super::holds::Holds;
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Flapping, Ownership, Silences};
 use crate::presence::{OfflineRecord, RecordId};
-use crate::routing::alert_silence::has_always_covered;
-use crate::routing::{AlertSilence, Inhibitors, MatchedRoute, Routes};
+use crate::routing::{AlertSilences, Inhibitors, MatchedRoute, Routes};
 use crate::store::{GroupStore, OpenPages, Queries, Result};
 use crate::telemetry::Telemetry;
 
@@ -73,7 +72,7 @@ pub(super) fn notified_after_others(config: &Config) -> HashSet<String> {
 
 /// The reasons to hold open records from receivers, at a moment.
 struct HoldReasons {
-    silences: Arc<[AlertSilence]>,
+    silences: Arc<AlertSilences>,
     inhibitors: Arc<Inhibitors>,
     /// When the mass-offline breaker tripped that holds.
     tripped_at: Option<Timestamp>,
@@ -238,7 +237,7 @@ impl Resend {
     /// Whether a route of the record notified the receiver, or is about to.
     fn is_known(&self, record: &OfflineRecord, held: &HoldReasons) -> bool {
         let HoldReasons { silences, inhibitors, tripped_at, muted_since, now } = held;
-        if has_always_covered(silences, record, *now) {
+        if silences.have_always_covered(record, *now) {
             return false;
         }
         let inhibited_at = inhibitors.held(record, *now).and_then(|held| held.since());

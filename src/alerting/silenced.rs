@@ -26,8 +26,8 @@ use super::holds::Holds;
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Flapping, Ownership, Silences};
 use crate::presence::OfflineRecord;
-use crate::routing::alert_silence::{SilenceState, covering};
-use crate::routing::{AlertSilence, Destinations, Routes, SilenceId};
+use crate::routing::alert_silence::SilenceState;
+use crate::routing::{AlertSilence, AlertSilences, Destinations, Routes, SilenceId};
 use crate::store::{Capacity, GroupStore, Join, OpenPages, OutboxEvent, Queries, Result, partition_of};
 use crate::telemetry::{Loop, Telemetry};
 
@@ -35,9 +35,9 @@ use crate::telemetry::{Loop, Telemetry};
 const NAME: &str = "ended silences";
 
 /// Whether an event joins no group for now.
-pub(super) fn is_held(event: &OutboxEvent, silences: &[AlertSilence], now: Timestamp) -> bool {
+pub(super) fn is_held(event: &OutboxEvent, silences: &AlertSilences, now: Timestamp) -> bool {
     let is_covered =
-        |record: &OfflineRecord| record.back_at.is_none() && covering(silences, record, now).is_some();
+        |record: &OfflineRecord| record.back_at.is_none() && silences.covered_until(record, now).is_some();
     event.record().is_some_and(is_covered)
 }
 
@@ -101,19 +101,21 @@ impl Silenced {
     async fn join_again(
         &self,
         ended: &[&AlertSilence],
-        silences: &[AlertSilence],
+        silences: &AlertSilences,
         partitions: &[u16],
         now: Timestamp,
     ) -> Result<()> {
         let is_own = |record: &OfflineRecord| {
             partitions.contains(&partition_of(&record.id.unit, self.alerts.partitions()))
         };
-        let was_covered = |record: &OfflineRecord| ended.iter().any(|one| one.matches(record));
+        let ended: HashSet<SilenceId> = ended.iter().map(|one| one.id).collect();
+        let was_covered =
+            |record: &OfflineRecord| silences.matching(record).any(|one| ended.contains(&one.id));
         let destinations = self.holds.at(&self.destinations, now).await?;
         let mut pages = OpenPages::new(&*self.queries);
         while let Some(page) = pages.next().await? {
             let joins = page.into_iter().filter(|record| is_own(record) && was_covered(record));
-            let joins = joins.filter(|record| covering(silences, record, now).is_none());
+            let joins = joins.filter(|record| silences.covered_until(record, now).is_none());
             let records: Vec<OfflineRecord> = joins.collect();
             // Receivers are notified of the episode in place of the silence.
             let episodes = self.flapping.lasting(records.iter().map(|record| &record.id.unit)).await?;

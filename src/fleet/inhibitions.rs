@@ -8,8 +8,11 @@
 //! compared, which repairs the losses of a failover.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use futures_util::{StreamExt, TryStreamExt, stream};
+
+use super::newest::Newest;
 use crate::clock::Timestamp;
 use crate::presence::OfflineRecord;
 use crate::routing::{Inhibition, Inhibitors, replaces};
@@ -23,13 +26,14 @@ const MAX_SOURCES: usize = 10_000;
 
 /// How often a change is decided again while other instances change the sources.
 const ATTEMPTS: usize = 20;
+/// How many records are read at once.
+const AT_ONCE: usize = 16;
 
 /// Sources by their units, each with its last record.
 type Sources = HashMap<String, OfflineRecord>;
 
 #[derive(Clone)]
-struct VersionedSources {
-    version: Option<String>,
+struct KnownSources {
     sources: Arc<Sources>,
     inhibitors: Arc<Inhibitors>,
 }
@@ -39,8 +43,7 @@ pub struct Inhibitions {
     store: Arc<dyn SharedStore>,
     inhibition: Inhibition,
     telemetry: Arc<Telemetry>,
-    /// `None` before the first read.
-    known: Mutex<Option<VersionedSources>>,
+    known: Newest<KnownSources>,
 }
 
 impl Inhibitions {
@@ -49,7 +52,7 @@ impl Inhibitions {
         inhibition: Inhibition,
         telemetry: Arc<Telemetry>,
     ) -> Inhibitions {
-        Inhibitions { store, inhibition, telemetry, known: Mutex::default() }
+        Inhibitions { store, inhibition, telemetry, known: Newest::default() }
     }
 
     /// Whether there are rules; if not, the store is never asked.
@@ -62,7 +65,7 @@ impl Inhibitions {
         if !self.is_configured() {
             return Ok(Arc::default());
         }
-        Ok(self.refreshed().await?.inhibitors)
+        Ok(self.refreshed().await?.1.inhibitors)
     }
 
     /// Enters the sources among records that were opened or closed.
@@ -103,23 +106,28 @@ impl Inhibitions {
             self.telemetry.inhibiting_units(0);
             return Ok(());
         }
-        let before = self.refreshed().await?.sources;
+        let before = self.refreshed().await?.1.sources;
         let mut open: Sources = HashMap::new();
         let mut pages = OpenPages::new(queries);
         while let Some(page) = pages.next().await? {
             let sources = page.into_iter().filter(|record| self.inhibition.has_source(record));
             open.extend(sources.map(|record| (record.id.unit.to_string(), record)));
         }
-        let mut ended: Sources = HashMap::new();
+        let is_open = |unit: &String, known: &OfflineRecord| {
+            open.get(unit).is_some_and(|open| open.detected_at >= known.detected_at)
+        };
+        let mut gone = Vec::new();
         for (unit, known) in before.iter().filter(|(_, known)| known.back_at.is_none()) {
-            if open.get(unit).is_some_and(|open| open.detected_at >= known.detected_at) {
-                continue;
+            if !is_open(unit, known) {
+                // A record that is gone has ended before it was removed.
+                gone.push(async move {
+                    let stored = queries.record(&known.id).await?.filter(|record| record.back_at.is_some());
+                    let end = || OfflineRecord { back_at: Some(now), ..known.clone() };
+                    Ok::<_, EngineError>((unit.clone(), stored.unwrap_or_else(end)))
+                });
             }
-            // A record that is gone has ended before it was removed.
-            let stored = queries.record(&known.id).await?;
-            let end = OfflineRecord { back_at: Some(now), ..known.clone() };
-            ended.insert(unit.clone(), stored.filter(|record| record.back_at.is_some()).unwrap_or(end));
         }
+        let ended: Sources = stream::iter(gone).buffered(AT_ONCE).try_collect().await?;
         self.change(now, |known| {
             let is_as_before = |unit: &String| known.get(unit) == before.get(unit);
             let open = open.iter().filter(|(unit, record)| {
@@ -137,7 +145,7 @@ impl Inhibitions {
     /// Writes the answer of `decide`, and removes sources that inhibit no more.
     async fn change(&self, now: Timestamp, decide: impl Fn(&Sources) -> Sources) -> Result<()> {
         for _ in 0..ATTEMPTS {
-            let VersionedSources { version, sources, .. } = self.refreshed().await?;
+            let (version, KnownSources { sources, .. }) = self.refreshed().await?;
             let mut write = decide(&sources);
             let is_past = |record: &OfflineRecord| {
                 self.inhibition.is_past(record, now) || !self.inhibition.has_source(record)
@@ -170,22 +178,25 @@ impl Inhibitions {
         Err(EngineError::Unavailable(why))
     }
 
-    async fn refreshed(&self) -> Result<VersionedSources> {
-        let before = self.known.lock().expect("nothing panics under this lock").clone();
-        if let Some(known) = before
-            && known.version == self.store.shared_version(Shared::Sources).await?
-        {
-            return Ok(known);
+    async fn refreshed(&self) -> Result<(Option<String>, KnownSources)> {
+        loop {
+            let begun = self.known.begin();
+            if let Some(known) = &begun.known
+                && known.0 == self.store.shared_version(Shared::Sources).await?
+            {
+                return Ok(known.clone());
+            }
+            let SharedEntries { version, entries } = self.store.shared(Shared::Sources).await?;
+            // One that cannot be read is written again when the sources are compared with the open records.
+            let read = |(unit, text): (String, String)| Some((unit, serde_json::from_str(&text).ok()?));
+            let sources: Sources = entries.into_iter().filter_map(read).collect();
+            let inhibitors = Arc::new(Inhibitors::new(self.inhibition.clone(), sources.values()));
+            let open = inhibitors.open();
+            let known = (version, KnownSources { sources: Arc::new(sources), inhibitors });
+            if self.known.keep(&begun, &known, || self.telemetry.inhibiting_units(open)) {
+                return Ok(known);
+            }
         }
-        let SharedEntries { version, entries } = self.store.shared(Shared::Sources).await?;
-        // One that cannot be read is written again when the sources are compared with the open records.
-        let read = |(unit, text): (String, String)| Some((unit, serde_json::from_str(&text).ok()?));
-        let sources: Sources = entries.into_iter().filter_map(read).collect();
-        let inhibitors = Arc::new(Inhibitors::new(self.inhibition.clone(), sources.values()));
-        self.telemetry.inhibiting_units(inhibitors.open());
-        let known = VersionedSources { version, sources: Arc::new(sources), inhibitors };
-        *self.known.lock().expect("nothing panics under this lock") = Some(known.clone());
-        Ok(known)
     }
 }
 

@@ -17,11 +17,11 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use super::Silences;
+use super::newest::Newest;
 use crate::clock::Timestamp;
 use crate::presence::{
     FleetCount, MassOfflineRule, OfflineRecord, ReleaseReason, Snapshot, Trip, Unit, release,
 };
-use crate::routing::alert_silence::SilenceState;
 use crate::store::{
     AuditEntry, Audited, EngineError, OpenPages, Queries, Result, Shared, SharedChange, SharedEntries,
     SharedStore, UnitStore,
@@ -60,8 +60,7 @@ pub struct MassBreaker {
     queries: Arc<dyn Queries>,
     silences: Arc<Silences>,
     telemetry: Arc<Telemetry>,
-    /// `None` before the first read.
-    known: Mutex<Option<Known>>,
+    known: Newest<Option<Trip>>,
 }
 
 impl MassBreaker {
@@ -73,7 +72,7 @@ impl MassBreaker {
         telemetry: Arc<Telemetry>,
     ) -> MassBreaker {
         let (rule, units) = rule.unzip();
-        let (sizes, known) = (Mutex::default(), Mutex::default());
+        let (sizes, known) = (Mutex::default(), Newest::default());
         MassBreaker { rule, units, sizes, store, queries, silences, telemetry, known }
     }
 
@@ -151,8 +150,7 @@ impl MassBreaker {
         now: Timestamp,
     ) -> Result<u64> {
         let silences = self.silences.current().await?;
-        let silences: Vec<_> = silences.iter().filter(|one| one.state(now) == SilenceState::Active).collect();
-        let is_covered = |record: &OfflineRecord| silences.iter().any(|one| one.covers(record, now));
+        let is_covered = |record: &OfflineRecord| silences.covering(record, now).next().is_some();
         let (counted, of) = self.known_longer(rule, since, PAGES, &|record| !is_covered(record)).await?;
         Ok(silent * counted / of.max(1))
     }
@@ -276,18 +274,26 @@ impl MassBreaker {
     }
 
     async fn refreshed(&self) -> Result<Known> {
-        let before = self.known.lock().expect("nothing panics under this lock").clone();
-        let is_first = before.is_none();
-        if let Some(known) = before
-            && known.0 == self.store.shared_version(Shared::Breaker).await?
-        {
-            return Ok(known);
+        loop {
+            let begun = self.known.begin();
+            if let Some(known) = &begun.known
+                && known.0 == self.store.shared_version(Shared::Breaker).await?
+            {
+                return Ok(known.clone());
+            }
+            let SharedEntries { version, entries } = self.store.shared(Shared::Breaker).await?;
+            let stored = entries.into_iter().find(|(name, _)| name == TRIP);
+            // One that cannot be read holds nothing.
+            let trip: Option<Trip> = stored.and_then(|(_, text)| serde_json::from_str(&text).ok());
+            let known: Known = (version, trip);
+            let held = known.1.as_ref().filter(|trip| trip.is_held());
+            if self.known.keep(&begun, &known, || self.note(held, begun.known.is_none())) {
+                return Ok(known);
+            }
         }
-        let SharedEntries { version, entries } = self.store.shared(Shared::Breaker).await?;
-        let stored = entries.into_iter().find(|(name, _)| name == TRIP);
-        // One that cannot be read holds nothing.
-        let trip: Option<Trip> = stored.and_then(|(_, text)| serde_json::from_str(&text).ok());
-        let held = trip.as_ref().filter(|trip| trip.is_held());
+    }
+
+    fn note(&self, held: Option<&Trip>, is_first: bool) {
         self.telemetry.breaker_tripped(held.is_some());
         // Pages and commands have no rule; the instance that notifies has one.
         if let (Some(trip), true, true) = (held, is_first, self.rule.is_some()) {
@@ -299,8 +305,5 @@ impl MassBreaker {
                 "notifications of single units are held since before this start; see `rollcall breaker show`"
             );
         }
-        let known: Known = (version, trip);
-        *self.known.lock().expect("nothing panics under this lock") = Some(known.clone());
-        Ok(known)
     }
 }

@@ -36,6 +36,7 @@ pub mod inhibitions;
 pub mod lease;
 mod mass_breaker;
 pub mod mirror;
+mod newest;
 pub mod operators;
 pub mod ownership;
 pub mod receivers;

@@ -6,11 +6,12 @@
 //!
 //! Alert silences that ended long ago are removed with the next change.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use super::newest::Newest;
 use crate::clock::Timestamp;
 use crate::routing::alert_silence::{self, MAX_SILENCES, SilenceError, SilenceRequest};
-use crate::routing::{AlertSilence, SilenceId};
+use crate::routing::{AlertSilence, AlertSilences, SilenceId};
 use crate::store::{AuditEntry, Audited, EngineError, SilenceChange, SilenceStore, StoredSilences};
 
 /// How often a change is decided again while others change the alert silences.
@@ -32,29 +33,27 @@ pub enum SilencesError {
 }
 
 /// The copy: the version, and the alert silences of that version.
-type Known = (Option<String>, Arc<[AlertSilence]>);
+type Known = (Option<String>, Arc<AlertSilences>);
 
 /// Alert silences as this instance knows them.
 pub struct Silences {
     store: Arc<dyn SilenceStore>,
-    /// `None` before the first read.
-    known: Mutex<Option<Known>>,
+    known: Newest<Arc<AlertSilences>>,
 }
 
 impl Silences {
     pub fn new(store: Arc<dyn SilenceStore>) -> Silences {
-        Silences { store, known: Mutex::default() }
+        Silences { store, known: Newest::default() }
     }
 
     /// All alert silences that are stored now, also those that are over.
-    pub async fn current(&self) -> Result<Arc<[AlertSilence]>, EngineError> {
+    pub async fn current(&self) -> Result<Arc<AlertSilences>, EngineError> {
         Ok(self.refreshed().await?.1)
     }
 
     /// The cached alert silences. The first call reads them.
-    pub async fn cached(&self) -> Result<Arc<[AlertSilence]>, EngineError> {
-        let known = self.known.lock().expect("nothing panics under this lock").clone();
-        match known {
+    pub async fn cached(&self) -> Result<Arc<AlertSilences>, EngineError> {
+        match self.known.begin().known {
             Some((_, silences)) => Ok(silences),
             None => self.current().await,
         }
@@ -141,16 +140,19 @@ impl Silences {
     }
 
     async fn refreshed(&self) -> Result<Known, EngineError> {
-        let before = self.known.lock().expect("nothing panics under this lock").clone();
-        if let Some(known) = before
-            && known.0 == self.store.silences_version().await?
-        {
-            return Ok(known);
+        loop {
+            let begun = self.known.begin();
+            if let Some(known) = &begun.known
+                && known.0 == self.store.silences_version().await?
+            {
+                return Ok(known.clone());
+            }
+            let StoredSilences { version, silences } = self.store.silences().await?;
+            let read: Known = (version, Arc::new(silences.into()));
+            if self.known.keep(&begun, &read, || {}) {
+                return Ok(read);
+            }
         }
-        let StoredSilences { version, silences } = self.store.silences().await?;
-        let known: Known = (version, silences.into());
-        *self.known.lock().expect("nothing panics under this lock") = Some(known.clone());
-        Ok(known)
     }
 }
 

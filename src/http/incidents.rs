@@ -123,7 +123,7 @@ impl Incidents {
                 rules.get(&record.kind).is_some_and(|rules| rules.is_archived(record.deadline, now))
             };
             for record in page.into_iter().filter(|record| !is_archived(record)) {
-                let is_silenced = silences.iter().any(|silence| silence.covers(&record, now));
+                let is_silenced = silences.covering(&record, now).next().is_some();
                 for taken in routes.routes.of(&record) {
                     let labels = taken.route.shared(&record);
                     let group = groups.entry((taken.id.to_owned(), labels));

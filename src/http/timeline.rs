@@ -222,7 +222,7 @@ impl Timelines {
     /// The alert silences that hold the notifications of an open record now.
     async fn silenced(&self, open: &OfflineRecord, now: Timestamp) -> Result<Vec<Event>, Problem> {
         let silences = self.silences.current().await?;
-        let covering = silences.iter().filter(|silence| silence.covers(open, now));
+        let covering = silences.covering(open, now);
         let event = |silence: &AlertSilence| Event {
             until: Some(silence.ends_at),
             text: format!("silence {} of {}: {}", silence.id, silence.author, silence.comment),

@@ -112,7 +112,7 @@ impl Notified {
         now: Timestamp,
     ) -> Result<Holds, Problem> {
         let silences = self.silences.current().await?;
-        let covering = silences.iter().filter(|silence| silence.covers(record, now));
+        let covering = silences.covering(record, now);
         let longest = covering.max_by_key(|silence| silence.ends_at);
         let inhibitions =
             Inhibitions::new(self.shared.clone(), config.inhibition.clone(), self.telemetry.clone());

@@ -1,6 +1,7 @@
 //! An open record as an alert in Alertmanager's sense: its name, its labels and its fingerprint.
 
 use super::Matcher;
+use super::matcher::label;
 use crate::presence::{Labels, OfflineRecord};
 
 /// The label that names an alert.
@@ -24,9 +25,14 @@ pub fn alert_labels(record: &OfflineRecord) -> Labels {
 
 /// Whether a matcher matches an open record as an alert.
 pub fn is_match(matcher: &Matcher, record: &OfflineRecord) -> bool {
-    match matcher.name() {
-        ALERT_NAME => matcher.is_match(record.labels.get(ALERT_NAME).map_or(UNIT_OFFLINE, String::as_str)),
-        _ => matcher.takes(record),
+    matcher.is_match(alert_label(record, matcher.name()))
+}
+
+/// The value of a label of an open record as an alert; empty if there is none.
+pub(super) fn alert_label<'a>(record: &'a OfflineRecord, name: &str) -> &'a str {
+    match name {
+        ALERT_NAME => record.labels.get(ALERT_NAME).map_or(UNIT_OFFLINE, String::as_str),
+        _ => label(record, name),
     }
 }
 

@@ -148,37 +148,19 @@ impl AlertSilence {
         self.matchers.iter().all(|matcher| is_match(matcher, record))
     }
 
+    pub fn is_active(&self, now: Timestamp) -> bool {
+        self.state(now) == SilenceState::Active
+    }
+
     /// Whether it holds back notifications of the record.
     pub fn covers(&self, record: &OfflineRecord, now: Timestamp) -> bool {
-        self.state(now) == SilenceState::Active && self.matches(record)
+        self.is_active(now) && self.matches(record)
     }
 
     /// This one, ended now.
     fn ended(&self, now: Timestamp) -> AlertSilence {
         AlertSilence { starts_at: self.starts_at.min(now), ends_at: now, updated_at: now, ..self.clone() }
     }
-}
-
-/// Until when alert silences that are active now cover the record; `None`: none does. Another one may cover it from
-/// then on.
-pub fn covering(silences: &[AlertSilence], record: &OfflineRecord, now: Timestamp) -> Option<Timestamp> {
-    silences.iter().filter(|silence| silence.covers(record, now)).map(|silence| silence.ends_at).max()
-}
-
-/// Whether alert silences have covered the record without a gap since it was detected: receivers were not notified of
-/// it.
-pub fn has_always_covered(silences: &[AlertSilence], record: &OfflineRecord, now: Timestamp) -> bool {
-    let mut until = record.detected_at;
-    let covers = |silence: &&AlertSilence, at| {
-        silence.starts_at <= at && at < silence.ends_at && silence.matches(record)
-    };
-    while let Some(next) = silences.iter().filter(|one| covers(one, until)).map(|one| one.ends_at).max() {
-        if now < next {
-            return true;
-        }
-        until = next;
-    }
-    false
 }
 
 /// Alert silences in the order in which they are shown: active ones, the next to end first; those to come, the next to

@@ -4,11 +4,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::alert_silence::{SilenceState, covering};
 use super::id::{receivers_in, route_in};
 use super::inhibition::Inhibitors;
 use super::mutes::{self, MutedRoutes, Mutes};
-use super::{AlertSilence, RouteTimes};
+use super::{AlertSilences, RouteTimes};
 use crate::clock::Timestamp;
 use crate::presence::{Kind, OfflineRecord, Pace, is_archived};
 
@@ -89,7 +88,7 @@ pub struct Destinations {
     /// As of the moment of [`Destinations::at`].
     muted: MutedRoutes,
     inhibitors: Arc<Inhibitors>,
-    silences: Arc<[AlertSilence]>,
+    silences: Arc<AlertSilences>,
     /// Until when all groups are held.
     hold: Option<Timestamp>,
     /// After how long units of a kind are archived.
@@ -198,7 +197,7 @@ impl Destinations {
 
     /// With the alert silences of operators. A silence that waits in its group when one begins is held, like one that
     /// is inhibited.
-    pub fn with_silences(self, silences: Arc<[AlertSilence]>) -> Destinations {
+    pub fn with_silences(self, silences: Arc<AlertSilences>) -> Destinations {
         Destinations { silences, ..self }
     }
 
@@ -208,7 +207,7 @@ impl Destinations {
             return None;
         }
         let inhibited = self.inhibitors.held(record, now).map(|held| held.until);
-        let silenced = covering(&self.silences, record, now).map(|until| until.min(now + LOOKED_AT_AFTER));
+        let silenced = self.silences.covered_until(record, now).map(|until| until.min(now + LOOKED_AT_AFTER));
         inhibited.max(silenced)
     }
 
@@ -221,7 +220,7 @@ impl Destinations {
 
     /// Whether any silence may be held; if not, an engine need not read those that it seals.
     pub fn may_hold_silences(&self, now: Timestamp) -> bool {
-        !self.inhibitors.is_empty() || self.silences.iter().any(|one| one.state(now) == SilenceState::Active)
+        !self.inhibitors.is_empty() || self.silences.iter().any(|one| one.is_active(now))
     }
 
     /// With all receivers that are configured, whether or not a route names them.

@@ -29,6 +29,7 @@
 
 pub mod alert;
 pub mod alert_silence;
+mod alert_silences;
 mod destinations;
 mod expression;
 mod id;
@@ -41,6 +42,7 @@ pub mod told;
 mod tree;
 
 pub use alert_silence::{AlertSilence, SilenceId};
+pub use alert_silences::AlertSilences;
 pub use destinations::{
     DATA_LOST, Destination, Destinations, Escalation, FLAPPING, FollowUps, MASS_OFFLINE, is_blind,
     is_flapping,

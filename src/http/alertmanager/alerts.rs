@@ -17,7 +17,7 @@ use crate::http::AlertRoutes;
 use crate::http::problem::Problem;
 use crate::presence::{Labels, OfflineRecord, Trip, Unit};
 use crate::routing::alert::{ALERT_NAME, BREAKER_TRIPPED, fingerprint, is_match};
-use crate::routing::{AlertSilence, Inhibitors, MatchedRoute, SilenceId};
+use crate::routing::{AlertSilences, Inhibitors, MatchedRoute, SilenceId};
 use crate::store::OpenPages;
 
 /// The most open records that an answer examines.
@@ -26,7 +26,7 @@ const MAX_ALERTS: usize = 10_000;
 struct OpenRecords {
     records: Vec<OfflineRecord>,
     has_more: bool,
-    silences: Arc<[AlertSilence]>,
+    silences: Arc<AlertSilences>,
     inhibitors: Arc<Inhibitors>,
     /// The trip of the mass-offline breaker that holds notifications now.
     trip: Option<Trip>,
@@ -129,8 +129,9 @@ impl AlertFilter {
         if !self.matchers.iter().all(|matcher| is_match(matcher, record)) {
             return None;
         }
-        let covering = open.silences.iter().filter(|silence| silence.covers(record, open.now));
-        let silenced_by: Vec<SilenceId> = covering.map(|silence| silence.id).collect();
+        let covering = open.silences.covering(record, open.now);
+        let mut silenced_by: Vec<SilenceId> = covering.map(|silence| silence.id).collect();
+        silenced_by.sort();
         let by = open.inhibitors.held(record, open.now).into_iter().flat_map(|held| held.by);
         let mut inhibited_by: Vec<String> = by.map(|source| source.fingerprint.clone()).collect();
         // Receivers know of silences whose wait was over before the trip.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::presence::Unit;
-use crate::routing::parse_label_matchers;
+use crate::routing::{AlertSilences, parse_label_matchers};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const NOW: Timestamp = Timestamp::from_millis(1_732_147_200_042);
@@ -77,17 +77,17 @@ fn a_silence_covers_what_all_its_matchers_match_from_its_begin_until_its_end() {
 
 #[test]
 fn what_several_silences_cover_is_covered_until_the_last_of_those_that_are_active() {
-    let all = [
+    let all = AlertSilences::from(vec![
         silence(1, "kind=pump", NOW, NOW + HOUR),
         silence(2, "site=north", NOW, NOW + 2 * HOUR),
         silence(3, "kind=pump", NOW + HOUR, NOW + 9 * HOUR),
-    ];
+    ]);
     let north = record("pump:1", &[("site", "north")]);
-    assert_eq!(covering(&all, &north, NOW), Some(NOW + 2 * HOUR));
-    assert_eq!(covering(&all, &record("pump:1", &[]), NOW), Some(NOW + HOUR));
-    assert_eq!(covering(&all, &record("gate:1", &[]), NOW), None);
-    assert_eq!(covering(&all, &north, NOW + HOUR), Some(NOW + 9 * HOUR));
-    assert_eq!(covering(&all, &north, NOW + 9 * HOUR), None);
+    assert_eq!(all.covered_until(&north, NOW), Some(NOW + 2 * HOUR));
+    assert_eq!(all.covered_until(&record("pump:1", &[]), NOW), Some(NOW + HOUR));
+    assert_eq!(all.covered_until(&record("gate:1", &[]), NOW), None);
+    assert_eq!(all.covered_until(&north, NOW + HOUR), Some(NOW + 9 * HOUR));
+    assert_eq!(all.covered_until(&north, NOW + 9 * HOUR), None);
 }
 
 #[test]
@@ -200,6 +200,7 @@ fn a_record_was_never_notified_if_silences_have_covered_it_since_it_was_detected
             .zip(silences)
             .map(|(id, (matchers, from, to))| silence(id, matchers, at(*from), at(*to)))
             .collect();
-        assert_eq!(has_always_covered(&silences, &record, NOW + 10 * minute), expected, "{silences:?}");
+        let silences = AlertSilences::from(silences);
+        assert_eq!(silences.have_always_covered(&record, NOW + 10 * minute), expected, "{silences:?}");
     }
 }

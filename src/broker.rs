@@ -183,7 +183,7 @@ fn read<T>(
 ) -> anyhow::Result<Option<T>> {
     use anyhow::{Context, anyhow};
     let Some(path) = path else { return Ok(None) };
-    let text =
-        std::fs::read_to_string(path).with_context(|| format!("{option}: cannot read {}", path.display()))?;
+    let read = crate::small_file::read_file(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    let text = read.with_context(|| format!("{option}: cannot read {}", path.display()))?;
     parse(&text).map(Some).map_err(|why| anyhow!("{option}: {}: {why}", path.display()))
 }

@@ -16,6 +16,7 @@
 //! | | [`simulate`] | a fleet and sinks for the demo, and private servers for the tests |
 //! | 1 memory | [`store`] | the state of the fleet behind small traits; [`store::redis`] and [`store::embedded`] keep it; [`store::migration`] moves a fleet from one engine to another; `store/redis/topology/` knows the servers: one, those behind Sentinel, a cluster |
 //! | | [`fleet`] | decisions above a store: [`fleet::Roll`], the one place where stored state meets the rules; the mirror and the walk that keeps it true; leases, and which instance owns which partition |
+//! | | [`small_file`] | reads a secret or a certificate, and nothing that is no regular file or too large |
 //! | | [`telemetry`] | one method per fact: counts it, and logs it where an operator should know |
 //! | 0 meaning | [`presence`] | pure rules: unit, heartbeat, deadline, offline, back, blind |
 //! | | [`routing`] | which route a silence takes: its receivers, its group, its pace; alert silences |
@@ -94,6 +95,7 @@ pub mod routing;
 pub mod service;
 pub mod signature;
 pub mod simulate;
+pub mod small_file;
 pub mod store;
 pub mod telemetry;
 pub mod trust;

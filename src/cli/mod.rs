@@ -10,7 +10,6 @@
 //! | 2 | the command line is not valid |
 //! | 78 | the configuration is not valid |
 
-use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 

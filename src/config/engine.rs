@@ -192,7 +192,7 @@ fn certificates(engine: &Engine, address: Option<&Address>, base: &Path, problem
     });
     let named = [&engine.ca_file, &engine.client_cert_file, &engine.client_key_file].map(String::as_str);
     let files = tls::files("engine", named, unused, base, problems);
-    match trust::client("engine", &files, |file| std::fs::read(file)) {
+    match trust::client("engine", &files, crate::small_file::read_file) {
         Ok((_, pem)) => pem,
         Err(TlsError { option, text }) => {
             problems.error(option, text);

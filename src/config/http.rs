@@ -17,6 +17,9 @@ use crate::http::{self, Proxies, ProxyUsers};
 use crate::presence::is_label_name;
 use crate::trust::ServerFiles;
 
+/// The shortest token, in characters.
+const MIN_TOKEN: usize = 16;
+
 pub(super) fn http(http: &Http, base: &Path, problems: &mut Problems) -> http::Config {
     let proxies = proxies(http, problems);
     let has_tokens = !http.token.is_empty() || proxies.users.is_some();
@@ -184,19 +187,38 @@ pub(super) fn count_by_labels(http: &Http, problems: &mut Problems) -> Vec<Strin
     http.count_by_labels.clone()
 }
 
-fn token(path: &str, token: &Token, base: &Path, problems: &mut Problems) -> Option<http::Token> {
-    let sha256 = match (token.sha256.is_empty(), token.token_file.is_empty()) {
+/// The SHA-256 of a token, from the configuration or of the token in a file.
+fn digest(path: &str, token: &Token, base: &Path, problems: &mut Problems) -> Option<[u8; 32]> {
+    match (token.sha256.is_empty(), token.token_file.is_empty()) {
         (false, true) => {
+            let option = format!("{path}.sha256");
             let digits = HEXLOWER_PERMISSIVE.decode(token.sha256.as_bytes()).ok();
-            let bytes = digits.and_then(|bytes| bytes.try_into().ok());
-            if bytes.is_none() {
+            let Some(bytes) = digits.and_then(|bytes| bytes.try_into().ok()) else {
                 let text = "is no SHA-256; write 64 hex digits, as `printf %s TOKEN | sha256sum` prints them";
-                problems.error(format!("{path}.sha256"), text);
+                problems.error(option, text);
+                return None;
+            };
+            if bytes == http::Token::digest("") {
+                let text = "is the SHA-256 of an empty text: no token was given to sha256sum; write that of a token \
+                            of at least 16 characters";
+                problems.error(option, text);
+                return None;
             }
-            bytes
+            Some(bytes)
         }
-        (true, false) => secrets::read(&format!("{path}.token_file"), &token.token_file, base, problems)
-            .map(|token| http::Token::digest(&token)),
+        (true, false) => {
+            let option = format!("{path}.token_file");
+            let secret = secrets::read(&option, &token.token_file, base, problems)?;
+            if secret.chars().count() < MIN_TOKEN {
+                let text = format!(
+                    "the token has fewer than {MIN_TOKEN} characters, so it could be found by trying; write one made \
+                     of random bits, as `rollcall token new` prints"
+                );
+                problems.error(option, text);
+                return None;
+            }
+            Some(http::Token::digest(&secret))
+        }
         (true, true) => {
             problems.error(path, "needs either sha256 or token_file");
             None
@@ -205,7 +227,11 @@ fn token(path: &str, token: &Token, base: &Path, problems: &mut Problems) -> Opt
             problems.error(path, "has both sha256 and token_file; keep one");
             None
         }
-    }?;
+    }
+}
+
+fn token(path: &str, token: &Token, base: &Path, problems: &mut Problems) -> Option<http::Token> {
+    let sha256 = digest(path, token, base, problems)?;
     let role = token.role.into();
     let expires_at = match (token.expires.as_str(), parse_moment(&token.expires)) {
         ("", _) => None,

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::newest::Newest;
 use crate::clock::Timestamp;
 use crate::routing::alert_silence::{self, MAX_SILENCES, SilenceError, SilenceRequest};
-use crate::routing::{AlertSilence, AlertSilences, SilenceId};
+use crate::routing::{AlertSilence, AlertSilences, MAX_KEPT, Matcher, SilenceId, held};
 use crate::store::{AuditEntry, Audited, EngineError, SilenceChange, SilenceStore, StoredSilences};
 
 /// How often a change is decided again while others change the alert silences.
@@ -69,7 +69,15 @@ impl Silences {
         now: Timestamp,
     ) -> Result<SilenceId, SilencesError> {
         let fresh = SilenceId::of_random(rand::random());
-        let decide = |stored: &[AlertSilence]| alert_silence::put(stored, id, wanted.clone(), fresh, now);
+        let has_expressions = wanted.matchers.iter().any(Matcher::has_expression);
+        let decide = |stored: &[AlertSilence]| {
+            // One whose end is moved takes no more than before.
+            let is_known = || stored.iter().any(|silence| silence.matchers == wanted.matchers);
+            if has_expressions && held() > MAX_KEPT && !is_known() {
+                return Err(SilenceError::ManyExpressions);
+            }
+            alert_silence::put(stored, id, wanted.clone(), fresh, now)
+        };
         let written = self.change(by, now, decide).await?;
         Ok(written.last().map_or(fresh, |silence| silence.id))
     }

@@ -153,8 +153,13 @@ async fn status(State(state): State<AlertmanagerState>) -> Json<Status> {
 }
 
 /// The version, where Karma reads it.
-async fn build_info() -> String {
-    format!("# TYPE alertmanager_build_info gauge\nalertmanager_build_info{{version=\"{API_OF}\"}} 1\n")
+async fn build_info() -> impl IntoResponse {
+    let version = format!("alertmanager_build_info{{version=\"{API_OF}\"}} 1\n");
+    let help = "# HELP alertmanager_build_info The version of Alertmanager whose API Rollcall speaks.\n";
+    (
+        [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")],
+        format!("{help}# TYPE alertmanager_build_info gauge\n{version}"),
+    )
 }
 
 /// A receiver in this API.

@@ -2,8 +2,8 @@
 //! of the machine may ask, and so may every web page that a browser on it shows.
 //!
 //! - A token needs at least the role operator.
-//! - Without tokens the request names this machine by a loopback name: a web page whose name was made to resolve to
-//!   127.0.0.1 sends its own name.
+//! - Without tokens every request, also one that only reads, names this machine by a loopback name or by that of
+//!   `http.external_url`: a web page whose name was made to resolve to 127.0.0.1 sends its own name.
 //! - The page that sends the request is one of this server. A program sends no `Origin`.
 //! - A body is declared as JSON, which a form of another web page cannot do. `/-/reload` has no body.
 
@@ -37,6 +37,8 @@ pub(super) struct Caller {
     role: Role,
     /// Whether a page of another site sends the request.
     is_foreign: bool,
+    /// Whether the request names loopback, or the host of `http.external_url`.
+    names_this_host: bool,
 }
 
 impl Caller {
@@ -46,12 +48,16 @@ impl Caller {
         known: Option<(String, Role)>,
         HasTokens(has_tokens): HasTokens,
         headers: &HeaderMap,
+        external_host: Option<&str>,
     ) -> Caller {
         let author = headers.get(AUTHOR).and_then(|author| std::str::from_utf8(author.as_bytes()).ok());
         let author = author.filter(|author| is_author(author)).map(str::to_owned);
         let unknown = || ("http".to_owned(), if has_tokens { Role::Viewer } else { Role::Admin });
         let (name, role) = known.unwrap_or_else(unknown);
-        Caller { author, name, role, is_foreign: is_foreign(headers) }
+        let host = text(headers, HOST).unwrap_or_default();
+        let names_this_host =
+            is_loopback(host) || external_host.is_some_and(|own| own.eq_ignore_ascii_case(host_name(host)));
+        Caller { author, name, role, is_foreign: is_foreign(headers), names_this_host }
     }
 
     /// The operator for whom it asks, or else the name of its token.
@@ -72,6 +78,11 @@ impl Caller {
     /// Whether a page of another site sends the request.
     pub fn is_foreign(&self) -> bool {
         self.is_foreign
+    }
+
+    /// Whether the request names loopback, or the host of `http.external_url`.
+    pub fn names_this_host(&self) -> bool {
+        self.names_this_host
     }
 
     /// Refuses a client whose role is less than this one.
@@ -118,6 +129,15 @@ pub(super) async fn guard_without_body(
     }
 }
 
+/// The same for the end of a session, which is for every role.
+pub(super) async fn guard_end(State(has_tokens): State<HasTokens>, request: Request, next: Next) -> Response {
+    let caller = request.extensions().get::<Caller>();
+    if caller.is_none_or(|caller| caller.is_foreign || !has_tokens.0 && !caller.names_this_host) {
+        return Problem::forbidden("a page of another site may not end a session").into_response();
+    }
+    next.run(request).await
+}
+
 fn guarded(request: &Request, has_tokens: HasTokens) -> Result<(), Problem> {
     check(request.method(), request.headers(), request.extensions().get(), has_tokens)
 }
@@ -136,16 +156,22 @@ fn check(
             "the role of this token may only look; use one with the role operator",
         ));
     }
-    let host = text(headers, HOST).unwrap_or_default();
-    if !has_tokens && !is_loopback(host) {
-        return Err(Problem::forbidden(format!(
-            "{host:?} is not a name of loopback; ask 127.0.0.1 or localhost, or configure a token (http.token)"
-        )));
+    if !has_tokens && caller.is_none_or(|caller| !caller.names_this_host) {
+        return Err(foreign_host(headers));
     }
     if is_foreign(headers) {
         return Err(Problem::forbidden("a page of another site may not change anything here"));
     }
     Ok(())
+}
+
+/// The refusal of a request to a host that is not this one, where no token guards the pages.
+pub(super) fn foreign_host(headers: &HeaderMap) -> Problem {
+    let host = text(headers, HOST).unwrap_or_default();
+    Problem::forbidden(format!(
+        "{host:?} is not a name of loopback; ask 127.0.0.1 or localhost, set http.external_url to the address of the \
+         proxy, or configure a token (http.token)"
+    ))
 }
 
 /// Whether a page of another site sends the request. A program sends neither header.
@@ -170,12 +196,17 @@ fn is_json(method: &Method, headers: &HeaderMap) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Whether the value of `Host` names loopback.
-fn is_loopback(host: &str) -> bool {
-    let name = match host.strip_prefix('[') {
+/// The name or the address in the value of `Host`.
+fn host_name(host: &str) -> &str {
+    match host.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or_default(),
         None => host.split(':').next().unwrap_or_default(),
-    };
+    }
+}
+
+/// Whether the value of `Host` names loopback.
+fn is_loopback(host: &str) -> bool {
+    let name = host_name(host);
     let is_local = |name: &str| name == "localhost" || name.ends_with(".localhost");
     is_local(&name.to_ascii_lowercase()) || name.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
 }
@@ -190,7 +221,8 @@ mod tests {
         const JSON: (&str, &str) = ("content-type", "application/json; charset=utf-8");
         type Case<'a> = (Method, Role, bool, &'a [(&'a str, &'a str)], u16);
         let here = ("host", "127.0.0.1:8080");
-        let cases: [Case<'_>; 19] = [
+        let cases: [Case<'_>; 20] = [
+            (Method::POST, Role::Admin, false, &[("host", "Fleet.example.org:8443"), JSON], 200),
             (Method::GET, Role::Viewer, true, &[("host", "evil.example")], 200),
             (Method::POST, Role::Operator, true, &[("host", "rollcall.example.org"), JSON], 200),
             (Method::POST, Role::Viewer, true, &[("host", "rollcall.example.org"), JSON], 403),
@@ -216,7 +248,8 @@ mod tests {
             for (name, value) in headers {
                 map.insert(HeaderName::try_from(*name).unwrap(), value.parse().unwrap());
             }
-            let caller = Caller { author: None, name: "x".to_owned(), role, is_foreign: false };
+            let known = Some(("x".to_owned(), role));
+            let caller = Caller::of(known, HasTokens(has_tokens), &map, Some("fleet.example.org"));
             let checked = check(&method, &map, Some(&caller), HasTokens(has_tokens));
             let checked = checked.and_then(|()| is_json(&method, &map));
             let status = checked.map_or_else(|problem| problem.into_response().status(), |()| StatusCode::OK);

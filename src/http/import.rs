@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::spawn_blocking;
-use tokio::time::timeout;
+use tokio::time::{timeout, timeout_at};
 
 use super::changes::{self, Caller, HasTokens};
 use super::inventory::pages;
@@ -39,17 +39,17 @@ use crate::presence::{Kind, Unit, UnitSettings};
 use crate::store::{AuditEntry, Audited, EngineError, MAX_STEP, Queries};
 
 mod lines;
+mod uploads;
 
 use lines::{Checks, Format, Line};
+use uploads::{Pace, Uploads};
 
 pub(super) const PATH: &str = "/api/v1/units:import";
 
 /// The largest inventory, in bytes.
 const MAX_UPLOAD: u64 = 1 << 30;
-/// How long a client may send nothing.
-const MAX_PAUSE: Duration = Duration::from_secs(30);
-/// How long the whole body may take.
-const MAX_UPLOAD_TIME: Duration = Duration::from_secs(15 * 60);
+/// How long an import waits for another one once its body is here.
+const MAX_WAIT: Duration = Duration::from_secs(5);
 /// The most bad lines, and changes of a dry run, that an answer lists.
 const LISTED: usize = 100;
 /// Steps that are written at once; no unit is in two of them.
@@ -62,6 +62,7 @@ pub(super) struct ImportState {
     mirror: Arc<Mirror>,
     silences: Arc<Silences>,
     clock: Clock,
+    uploads: Uploads,
     /// One import at a time.
     turn: Arc<Semaphore>,
 }
@@ -155,11 +156,15 @@ async fn import(
     if wanted.replace && wanted.bad_lines == BadLines::Skip {
         return Err(Problem::bad_request("replace needs bad_lines=refuse"));
     }
-    let Ok(turn) = state.turn.clone().try_acquire_owned() else {
-        return Err(Problem::unavailable("another import is under way; try again later"));
-    };
-    let file = timeout(MAX_UPLOAD_TIME, received(body)).await;
-    let file = file.map_err(|_| Problem::bad_request("the inventory took too long to arrive"))??;
+    let busy = || Problem::unavailable("another import is under way; try again later");
+    let uploading = state.uploads.begin(caller.token_name()).ok_or_else(|| {
+        Problem::unavailable("this token, or too many of them, send inventories already; try again later")
+    })?;
+    let file = received(body).await?;
+    drop(uploading);
+    // It is here as a whole, so a client cannot prolong the turn.
+    let turn = timeout(MAX_WAIT, state.turn.clone().acquire_owned()).await.map_err(|_| busy())?;
+    let turn = turn.map_err(|_| busy())?;
     let kinds = state.roll.rules().keys().cloned().collect();
     let checks = Checks { kinds, kind, now: state.clock.now() };
     let checked = spawn_blocking(move || Inventory::checked(file, format, checks)).await;
@@ -198,11 +203,10 @@ async fn received(body: Body) -> Result<File, Problem> {
     };
     let mut file = spawn_blocking(tempfile::tempfile).await.map_err(io::Error::other).and_then(|file| file);
     let mut body = body.into_data_stream();
-    let mut length = 0;
+    let (mut length, pace) = (0, Pace::begin());
     loop {
-        let Ok(chunk) = timeout(MAX_PAUSE, body.next()).await else {
-            let detail = format!("nothing came for {} s", MAX_PAUSE.as_secs());
-            return Err(Problem::bad_request(detail));
+        let Ok(chunk) = timeout_at(pace.deadline(length), body.next()).await else {
+            return Err(Problem::bad_request(Pace::TOO_SLOW));
         };
         let Some(chunk) = chunk else { return file.map_err(unwritable) };
         let chunk = chunk.map_err(|error| Problem::bad_request(format!("the body ended early: {error}")))?;
@@ -255,7 +259,15 @@ fn number_of(unit: &Unit) -> UnitNumber {
 impl ImportState {
     pub fn new(sources: &Sources) -> ImportState {
         let Sources { roll, records, mirror, silences, clock, .. } = sources.clone();
-        ImportState { roll, queries: records, mirror, silences, clock, turn: Arc::new(Semaphore::new(1)) }
+        ImportState {
+            roll,
+            queries: records,
+            mirror,
+            silences,
+            clock,
+            uploads: Uploads::default(),
+            turn: Arc::new(Semaphore::new(1)),
+        }
     }
 
     async fn write(

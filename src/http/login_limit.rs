@@ -1,4 +1,5 @@
-//! How often a client may try to log in: after [`MAX_WRONG`] wrong tokens within a minute it has to wait for its end.
+//! How often a client may send a wrong token: after [`MAX_WRONG`] within a minute it has to wait for its end. Logins and
+//! bearer tokens are counted apart; a known bearer token is never refused.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -1,5 +1,6 @@
 //! The middleware of every request: its token, a time limit, headers for browsers.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,12 +15,14 @@ use axum::response::{IntoResponse, Redirect, Response};
 use subtle::ConstantTimeEq;
 use tokio::time::Instant;
 
-use super::changes::{Caller, HasTokens};
+use super::changes::{Caller, HasTokens, foreign_host};
+use super::ended_sessions::EndedSessions;
+use super::login_limit::LoginLimit;
 use super::peers::PeerKey;
 use super::problem::{Detail, Problem};
 use super::proxies::{Peer, Proxies};
 use super::request_limit::{Client, RequestLimit};
-use super::session::Sessions;
+use super::session::{Sessions, WRONG_WAITS};
 use super::{Role, Token, alertmanager, import, timers};
 use crate::clock::{Clock, Timestamp};
 
@@ -45,12 +48,17 @@ pub(super) struct Access {
     /// `None` while the engine, which has the key of the fleet, does not answer.
     pub known: Option<KnownClients>,
     pub limit: Arc<RequestLimit>,
+    /// Wrong bearer tokens.
+    pub wrong: Arc<LoginLimit>,
+    /// The host of `http.external_url`.
+    pub external_host: Option<Arc<str>>,
 }
 
 /// The clients that are known by the key of the fleet: browsers with a session, and other instances.
 #[derive(Clone)]
 pub(super) struct KnownClients {
     pub sessions: Arc<Sessions>,
+    pub ended: Arc<EndedSessions>,
     pub peer_key: PeerKey,
     pub clock: Clock,
 }
@@ -71,17 +79,33 @@ impl Access {
     }
 
     /// The name and the role of a client without a token.
-    fn without_token(&self, request: &Request, now: Timestamp) -> Option<(String, Role)> {
+    fn without_token(&self, request: &Request) -> Option<(String, Role)> {
         let (known, headers) = (self.known.as_ref()?, request.headers());
-        if let Some(token) = known.sessions.token_of(headers, now) {
-            return Some((token.name.clone(), token.role));
-        }
         if let Some(user) = request.extensions().get().and_then(|peer| self.proxies.user(*peer, headers)) {
             return Some(user);
         }
         let path = request.uri().path_and_query().map_or("", |path| path.as_str());
         let is_instance = request.method() == Method::GET && known.peer_key.has_signed(path, headers);
         is_instance.then(|| ("instance".to_owned(), Role::Viewer))
+    }
+
+    /// The name and the role of a browser with a session that goes on.
+    async fn of_session(&self, headers: &HeaderMap, now: Timestamp) -> Option<(String, Role)> {
+        let known = self.known.as_ref()?;
+        let session = known.sessions.find(headers, now)?;
+        let has_ended = known.ended.contains(&session.cookie).await;
+        (!has_ended).then(|| (session.token.name.clone(), session.token.role))
+    }
+
+    /// The answer to a token that is not known. A program with an old token is told at once; one that tries tokens waits
+    /// for each answer.
+    async fn wrong_token(&self, client: Option<IpAddr>, now: Timestamp) -> Response {
+        let Some(Err(wait)) = client.map(|client| self.wrong.count(client, now)) else {
+            return Problem::unauthorized(NO_TOKEN).into_response();
+        };
+        tokio::time::sleep(WRONG_WAITS).await;
+        let text = "too many wrong tokens from this address; send a known one";
+        Problem::too_many_requests(text, wait).into_response()
     }
 }
 
@@ -98,7 +122,11 @@ pub(super) async fn require_token(
     let bearer = known(&access.tokens, headers);
     let valid = bearer.filter(|token| !token.is_expired(now));
     let client = valid.map(|token| (token.name.clone(), token.role));
-    let client = client.or_else(|| access.without_token(&request, now));
+    let client = match (client, request.headers().clone()) {
+        (None, headers) => access.of_session(&headers, now).await.or_else(|| access.without_token(&request)),
+        (known, _) => known,
+    };
+    let headers = request.headers();
     if let Err(wait) = access.count(&request, client.as_ref().map(|(name, _)| name.as_str())) {
         let text = "too many requests; send fewer than http.requests_per_second";
         return Problem::too_many_requests(text, wait).into_response();
@@ -107,6 +135,11 @@ pub(super) async fn require_token(
         return Problem::unauthorized(format!("this token expired at {end}")).into_response();
     }
     if client.is_none() && !open {
+        if bearer_of(headers).is_some() {
+            let peer = request.extensions().get::<Peer>();
+            let address = peer.map(|peer| access.proxies.client(*peer, headers));
+            return access.wrong_token(address, now).await;
+        }
         let is_page = request.method() == Method::GET && access.known.is_some() && wants_page(headers);
         return if is_page {
             Redirect::to(&access.login).into_response()
@@ -114,24 +147,30 @@ pub(super) async fn require_token(
             Problem::unauthorized(NO_TOKEN).into_response()
         };
     }
-    let caller = Caller::of(client, access.has_tokens, headers);
+    let caller = Caller::of(client, access.has_tokens, headers, access.external_host.as_deref());
+    // A web page whose name was made to resolve to 127.0.0.1 could read everything.
+    if !access.has_tokens.0 && !caller.names_this_host() && request.uri().path() != HEALTH_PAGES[0] {
+        return foreign_host(headers).into_response();
+    }
     request.extensions_mut().insert(caller);
     next.run(request).await
 }
 
 /// The request's token, of several that one with the most rights. Compares with every token, in constant time.
 fn known<'a>(tokens: &'a [Token], headers: &HeaderMap) -> Option<&'a Token> {
-    let (scheme, token) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
-    if !scheme.eq_ignore_ascii_case("bearer") {
-        return None;
-    }
-    let digest = Token::digest(token.trim());
+    let digest = Token::digest(bearer_of(headers)?);
     let same = |known: &&Token| bool::from(known.sha256.as_slice().ct_eq(&digest));
     tokens.iter().filter(same).max_by_key(|known| known.role)
 }
 
+/// The request's token.
+fn bearer_of(headers: &HeaderMap) -> Option<&str> {
+    let (scheme, token) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
 /// Whether a browser asks for a page to show.
-fn wants_page(headers: &HeaderMap) -> bool {
+pub(super) fn wants_page(headers: &HeaderMap) -> bool {
     headers
         .get(ACCEPT)
         .and_then(|accept| accept.to_str().ok())

@@ -38,13 +38,16 @@ mod availability;
 mod body;
 mod breaker;
 mod changes;
+mod compression;
 mod configuration;
 mod connections;
 mod counts;
 mod cursor;
 mod deliveries;
+mod ended_sessions;
 mod explain;
 mod exposition;
+mod expressions;
 mod health;
 mod import;
 mod incidents;
@@ -93,6 +96,7 @@ pub use configuration::{Origin, ShownConfiguration, ShownOption, ShownValue};
 use connections::Limits;
 use counts::Counts;
 use deliveries::DeliveriesState;
+use ended_sessions::EndedSessions;
 use import::ImportState;
 use inventory::InventoryState;
 use middleware::{Access, KnownClients};
@@ -145,6 +149,16 @@ impl Config {
     /// Whether clients need a token or a user.
     fn has_tokens(&self) -> HasTokens {
         HasTokens(!self.tokens.is_empty() || self.proxies.users.is_some())
+    }
+
+    /// The name in `external_url`, without a port.
+    fn external_host(&self) -> Option<&str> {
+        let (_, rest) = self.external_url.as_ref()?.split_once("://")?;
+        let host = rest.split('/').next()?;
+        Some(match host.strip_prefix('[') {
+            Some(rest) => rest.split(']').next()?,
+            None => host.split(':').next()?,
+        })
     }
 
     /// The path of the pages as browsers see it, without a slash at its end: empty unless a proxy adds one.
@@ -301,9 +315,10 @@ impl Pages {
         let sessions =
             Sessions::new(config.tokens.as_slice().into(), sources.roll.key(), config.base(), is_secure);
         let sessions = Arc::new(sessions);
-        let all = pages(config, sources, sessions.clone(), stop);
+        let ended = Arc::new(EndedSessions::new(sources.shared.clone()));
+        let all = pages(config, sources, (sessions.clone(), ended.clone()), stop);
         // A second call changes nothing.
-        let _ = self.all.set(guarded(all, config, Some(KnownClients { sessions, peer_key, clock })));
+        let _ = self.all.set(guarded(all, config, Some(KnownClients { sessions, ended, peer_key, clock })));
     }
 
     fn now(&self) -> Router {
@@ -349,7 +364,12 @@ fn check_address(listener: &TcpListener, config: &Config, option: &str) -> anyho
 }
 
 /// In one piece: it lists the pages, one after the other.
-fn pages(config: &Config, sources: Sources, sessions: Arc<Sessions>, stop: &CancellationToken) -> Router {
+fn pages(
+    config: &Config,
+    sources: Sources,
+    sessions: (Arc<Sessions>, Arc<EndedSessions>),
+    stop: &CancellationToken,
+) -> Router {
     let Sources { ownership, units, values, roll, mirror, metrics, telemetry, clock, .. } = sources.clone();
     let unit_metrics_state = UnitMetricsState {
         mirror: mirror.clone(),
@@ -400,7 +420,7 @@ fn pages(config: &Config, sources: Sources, sessions: Arc<Sessions>, stop: &Canc
             web::pages(Web::new(config, &sources, lists.clone(), summaries, records, sessions, timers)),
             &lists,
         ))
-        .fallback(|| async { Problem::not_found("there is no such page") })
+        .fallback(web::unknown)
 }
 
 /// The pages behind the middleware that every request passes.
@@ -409,11 +429,14 @@ fn guarded(pages: Router, config: &Config, known: Option<KnownClients>) -> Route
     let tokens = config.tokens.as_slice().into();
     let proxies = Arc::new(config.proxies.clone());
     let limit = Arc::new(RequestLimit::new(config.requests_per_second));
-    let access = Access { tokens, has_tokens: config.has_tokens(), login, proxies, known, limit };
+    let (wrong, external_host) = (Arc::default(), config.external_host().map(Arc::from));
+    let has_tokens = config.has_tokens();
+    let access = Access { tokens, has_tokens, login, proxies, known, limit, wrong, external_host };
     pages
         .method_not_allowed_fallback(|| async { Problem::method_not_allowed() })
         .layer(from_fn(middleware::limit_time))
         .layer(from_fn_with_state(access, middleware::require_token))
         .layer(from_fn(middleware::plain_errors))
         .layer(from_fn(middleware::set_headers))
+        .layer(from_fn(compression::compress))
 }

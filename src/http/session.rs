@@ -3,7 +3,7 @@
 //! # Why nothing is stored
 //! Every instance knows the key of the fleet and the same tokens, so a session that began at one of them is valid at
 //! all, also after a restart. The digest of the token is part of the key: a token that is changed or removed ends its
-//! sessions.
+//! sessions. Only sessions that were ended are stored: see `ended_sessions.rs`.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ const COOKIE_NAME: &str = "rollcall_session";
 const LENGTH_SECONDS: i64 = 12 * 3600;
 
 /// How long a wrong token waits for its answer.
-const WRONG_WAITS: Duration = Duration::from_secs(1);
+pub(super) const WRONG_WAITS: Duration = Duration::from_secs(1);
 
 /// Logins that are checked at the same time.
 const ATTEMPTS: usize = 8;
@@ -37,6 +37,14 @@ pub(super) enum Refused {
     Busy,
     /// The client has to wait: it has sent too many wrong tokens.
     TooManyWrong(Duration),
+}
+
+/// A session of a browser.
+pub(super) struct Session<'a> {
+    pub token: &'a Token,
+    /// When it ends by itself, in seconds.
+    pub ends: i64,
+    pub cookie: String,
 }
 
 /// The sessions of a fleet.
@@ -85,7 +93,7 @@ impl Sessions {
         let known = self.tokens.iter().filter(|known| bool::from(known.sha256.as_slice().ct_eq(&digest)));
         let known = known.filter(|known| !known.is_expired(now)).max_by_key(|known| known.role)?;
         let ends = now.as_millis() / 1000 + LENGTH_SECONDS;
-        let text = signed_text(&known.name, ends);
+        let text = signed_text(&known.name, ends, rand::random());
         let signature = HEXLOWER.encode(hmac::sign(&self.key_of(known), text.as_bytes()).as_ref());
         self.cookie(&format!("{text}.{signature}"), LENGTH_SECONDS)
     }
@@ -95,8 +103,8 @@ impl Sessions {
         self.cookie("", 0).expect("a text without control characters")
     }
 
-    /// The token of the request's session.
-    pub fn token_of(&self, headers: &HeaderMap, now: Timestamp) -> Option<&Token> {
+    /// The request's session, unless it is over. It may have been ended.
+    pub fn find(&self, headers: &HeaderMap, now: Timestamp) -> Option<Session<'_>> {
         let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
         let mut values = cookies.flat_map(|cookies| cookies.split(';')).filter_map(|one| {
             let (name, value) = one.trim().split_once('=')?;
@@ -105,9 +113,10 @@ impl Sessions {
         values.find_map(|value| self.verified(value, now))
     }
 
-    fn verified(&self, value: &str, now: Timestamp) -> Option<&Token> {
+    fn verified(&self, value: &str, now: Timestamp) -> Option<Session<'_>> {
         let (text, signature) = value.rsplit_once('.')?;
         let (name, ends) = text.split_once('.')?;
+        let (name, _) = name.split_once('-')?;
         let (name, ends): (_, i64) = (HEXLOWER.decode(name.as_bytes()).ok()?, ends.parse().ok()?);
         let signature = HEXLOWER.decode(signature.as_bytes()).ok()?;
         let is_valid = |token: &&Token| {
@@ -115,7 +124,8 @@ impl Sessions {
                 && hmac::verify(&self.key_of(token), text.as_bytes(), &signature).is_ok()
         };
         let token = self.tokens.iter().find(is_valid)?;
-        (now.as_millis() / 1000 < ends && !token.is_expired(now)).then_some(token)
+        let is_on = now.as_millis() / 1000 < ends && !token.is_expired(now);
+        is_on.then(|| Session { token, ends, cookie: value.to_owned() })
     }
 
     fn key_of(&self, token: &Token) -> hmac::Key {
@@ -134,8 +144,9 @@ impl Sessions {
     }
 }
 
-fn signed_text(name: &str, ends: i64) -> String {
-    format!("{}.{ends}", HEXLOWER.encode(name.as_bytes()))
+/// Random, so that the end of one session ends no other one of the same second.
+fn signed_text(name: &str, ends: i64, random: u64) -> String {
+    format!("{}-{random:016x}.{ends}", HEXLOWER.encode(name.as_bytes()))
 }
 
 #[cfg(test)]
@@ -165,7 +176,7 @@ mod tests {
         let of = |sessions: &Sessions, value: &str, now: Timestamp| {
             let mut headers = HeaderMap::new();
             headers.insert(COOKIE, format!("other=1; {value}").parse().unwrap());
-            sessions.token_of(&headers, now).map(|token| token.name.clone())
+            sessions.find(&headers, now).map(|session| session.token.name.clone())
         };
         assert_eq!(of(&sessions("key", &tokens), value, now).as_deref(), Some("désk"));
         let end = now + std::time::Duration::from_secs(LENGTH_SECONDS as u64);

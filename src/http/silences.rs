@@ -13,14 +13,14 @@ use axum::routing::get;
 use axum::{Extension, Json, Router};
 use serde::{Deserialize, Serialize};
 
-use super::Sources;
 use super::body::read;
 use super::changes::{self, Caller, HasTokens, MAX_BODY};
 use super::problem::{Problem, page_limit, query};
+use super::{Sources, expressions};
 use crate::clock::{Clock, Timestamp, parse_span};
 use crate::fleet::Silences;
 use crate::routing::alert_silence::{SilenceRequest, SilenceState, in_order};
-use crate::routing::{AlertSilence, Matcher, SilenceId, parse_label_matchers};
+use crate::routing::{AlertSilence, SilenceId};
 
 const DEFAULT_LIMIT: usize = 100;
 const MAX_LIMIT: usize = 1000;
@@ -111,7 +111,7 @@ async fn add(
     Extension(caller): Extension<Caller>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<(StatusCode, Json<Put>), Problem> {
-    let wanted = read::<PostedSilence>(&body?)?.wanted(state.clock.now(), None, &caller)?;
+    let wanted = read::<PostedSilence>(&body?)?.wanted(state.clock.now(), None, &caller).await?;
     Ok((StatusCode::CREATED, Json(Put { id: state.put(None, wanted, &caller).await? })))
 }
 
@@ -125,7 +125,7 @@ async fn change(
     let (stored, now) = (state.silences.current().await?, state.clock.now());
     let before = stored.iter().find(|silence| silence.id == id);
     let lasting = before.filter(|silence| silence.state(now) != SilenceState::Expired);
-    let wanted = posted.wanted(now, lasting.map(|silence| silence.starts_at), &caller)?;
+    let wanted = posted.wanted(now, lasting.map(|silence| silence.starts_at), &caller).await?;
     Ok(Json(Put { id: state.put(Some(id), wanted, &caller).await? }))
 }
 
@@ -193,7 +193,7 @@ impl ShownSilence {
 
 impl PostedSilence {
     /// `before`: the begin of the silence that is changed, which it keeps unless another one is asked for.
-    fn wanted(
+    async fn wanted(
         self,
         now: Timestamp,
         before: Option<Timestamp>,
@@ -210,19 +210,10 @@ impl PostedSilence {
             (None, Some(text)) => self.starts_at.unwrap_or(starts_at.max(now)) + span(text)?,
             _ => return Err(Problem::bad_request("write either ends_at or for")),
         };
-        let mut matchers = Vec::new();
-        for text in &self.matchers {
-            matchers.extend(read_matchers(text)?);
-        }
+        let matchers = expressions::matchers(self.matchers, "matchers").await?;
         let (author, comment) = (self.author.unwrap_or_else(|| caller.operator().to_owned()), self.comment);
         Ok(SilenceRequest { matchers, starts_at, ends_at, author, comment })
     }
-}
-
-/// Matchers, with commas between them.
-pub(super) fn read_matchers(text: &str) -> Result<Vec<Matcher>, Problem> {
-    parse_label_matchers(text)
-        .map_err(|error| Problem::bad_request(format!("matchers: {text:?}: {error}; write site=\"north\"")))
 }
 
 fn silence_id(id: IdPath) -> Result<SilenceId, Problem> {

@@ -47,7 +47,7 @@ impl ResolvesServerCert for Shown {
 }
 
 fn read(files: &ServerFiles) -> Result<(CertifiedKey, ServerPem), TlsError> {
-    trust::server_key("http", files, |file| std::fs::read(file))
+    trust::server_key("http", files, crate::small_file::read_file)
 }
 
 impl Certificate {

@@ -27,7 +27,7 @@ use axum::extract::{Request, State};
 use axum::http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, X_FRAME_OPTIONS,
 };
-use axum::http::{HeaderName, HeaderValue};
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -36,7 +36,9 @@ use tokio::sync::watch;
 
 use super::changes::HasTokens;
 use super::deliveries::DeliveriesState;
+use super::ended_sessions::EndedSessions;
 use super::incidents::Incidents;
+use super::middleware::wants_page;
 use super::operators::OperatorState;
 use super::problem::Problem;
 use super::records::Records;
@@ -90,6 +92,7 @@ pub(super) struct Web {
     incidents: Incidents,
     configuration: watch::Receiver<Arc<ShownConfiguration>>,
     sessions: Arc<Sessions>,
+    ended: Arc<EndedSessions>,
     has_tokens: HasTokens,
     proxies: Arc<Proxies>,
     clock: Clock,
@@ -108,7 +111,7 @@ impl Web {
         lists: UnitLists,
         summaries: Summaries,
         records: Records,
-        sessions: Arc<Sessions>,
+        (sessions, ended): (Arc<Sessions>, Arc<EndedSessions>),
         timers: TimersState,
     ) -> Web {
         Web {
@@ -124,6 +127,7 @@ impl Web {
             incidents: Incidents::new(sources),
             configuration: sources.configuration.clone(),
             sessions,
+            ended,
             proxies: Arc::new(config.proxies.clone()),
             has_tokens: config.has_tokens(),
             clock: sources.clock.clone(),
@@ -157,11 +161,21 @@ pub(super) fn pages(web: Web) -> Router {
         .route("/configuration", get(configuration::page))
         .route("/about", get(about::page))
         .merge(forms::pages(other_forms, has_tokens))
-        .merge(login::pages())
+        .merge(login::pages(has_tokens))
         .with_state(web)
         .route("/assets/style.css", get(|| asset("text/css; charset=utf-8", STYLE)))
         .route("/assets/script.js", get(|| asset("text/javascript; charset=utf-8", SCRIPT)))
         .layer(from_fn(set_headers))
+}
+
+/// The answer where there is no page.
+pub(super) async fn unknown(headers: HeaderMap) -> Response {
+    if !wants_page(&headers) {
+        return Problem::not_found("there is no such page").into_response();
+    }
+    let page =
+        Failed::from(Problem::not_found("There is no such page. It may have moved, or its unit is gone."));
+    with_headers(page.into_response())
 }
 
 /// Browsers may keep it for an hour.
@@ -170,7 +184,10 @@ async fn asset(media: &'static str, text: &'static str) -> impl IntoResponse {
 }
 
 async fn set_headers(request: Request, next: Next) -> Response {
-    let mut response = next.run(request).await;
+    with_headers(next.run(request).await)
+}
+
+fn with_headers(mut response: Response) -> Response {
     let headers: [(HeaderName, &'static str); 3] = [
         (CONTENT_SECURITY_POLICY, POLICY),
         (X_FRAME_OPTIONS, "DENY"),

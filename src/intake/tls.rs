@@ -15,7 +15,7 @@ impl Tls {
     /// # Errors
     /// The first file that cannot be used, with advice.
     pub fn read(files: &TlsFiles) -> Result<Tls, TlsError> {
-        let (config, _) = trust::client("mqtt", files, |file| std::fs::read(file))?;
+        let (config, _) = trust::client("mqtt", files, crate::small_file::read_file)?;
         Ok(Tls(Arc::new(config)))
     }
 }

@@ -32,7 +32,7 @@ pub const MAX_SILENCES: usize = 10_000;
 /// The most matchers of one, and of a filter of alerts: an expression takes memory.
 pub const MAX_MATCHERS: usize = 64;
 /// The longest matchers of one, names and values together, in bytes.
-const MAX_MATCHERS_BYTES: usize = 8 * 1024;
+pub const MAX_MATCHERS_BYTES: usize = 8 * 1024;
 /// The longest author and the longest comment, in bytes.
 pub const MAX_AUTHOR: usize = 128;
 pub const MAX_COMMENT: usize = 1024;
@@ -201,6 +201,10 @@ pub enum SilenceError {
     MatchesEmpty,
     #[error("a silence has at most {MAX_MATCHERS} matchers of together at most {MAX_MATCHERS_BYTES} bytes")]
     LongMatchers,
+    #[error(
+        "the expressions of all silences take too much memory; compare with = instead of =~, or expire silences with expressions"
+    )]
+    ManyExpressions,
     #[error("a silence needs an author of at most {MAX_AUTHOR} bytes, without control characters")]
     BadAuthor,
     #[error(
@@ -363,7 +367,7 @@ impl TryFrom<Stored> for AlertSilence {
         let Stored { id, matchers, starts_at, ends_at, updated_at, author, comment } = stored;
         let matcher = |StoredMatcher { name, op, value }: StoredMatcher| {
             let operator = Operator::ALL.into_iter().find(|operator| operator.as_str() == op);
-            Matcher::new(name, operator.ok_or_else(|| format!("{op:?} is not an operator"))?, value)
+            Matcher::in_force(name, operator.ok_or_else(|| format!("{op:?} is not an operator"))?, value)
         };
         let matchers = matchers.into_iter().map(matcher).collect::<Result<Vec<Matcher>, String>>()?;
         if matchers.is_empty() {

@@ -8,6 +8,8 @@
 use std::iter::Peekable;
 use std::str::Chars;
 
+/// The longest text within the braces of a repetition, in characters.
+const MAX_COUNT: usize = 24;
 /// What `\d`, `\s` and `\w` stand for within a class.
 const DIGITS: &str = "0-9";
 const SPACES: &str = r"\t\n\x0C\r ";
@@ -187,7 +189,8 @@ impl Reader<'_> {
 
     /// After a `{`: it is itself unless it begins a repetition.
     fn brace(&mut self) {
-        let count: String = self.rest.clone().take_while(|sign| *sign != '}').collect();
+        // No count that compiles is longer. Else each `{` would read the whole rest.
+        let count: String = self.rest.clone().take(MAX_COUNT).take_while(|sign| *sign != '}').collect();
         let is_number = |text: &str| !text.is_empty() && text.bytes().all(|c| c.is_ascii_digit());
         let is_repetition = self.rest.clone().nth(count.chars().count()) == Some('}')
             && match count.split_once(',') {

@@ -2,14 +2,10 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::Arc;
 
-use regex::{Regex, RegexBuilder};
-
-use super::expression::from_re2;
+use super::compiled::{Compiled, Origin};
 use crate::presence::{OfflineRecord, Transition, is_label_name};
-
-/// The most memory that a compiled expression may take, in bytes.
-const MAX_EXPRESSION: usize = 1 << 20;
 
 /// How a matcher compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,15 +38,35 @@ pub struct Matcher {
     operator: Operator,
     value: String,
     /// The value as an anchored expression.
-    expression: Option<Regex>,
+    expression: Option<Arc<Compiled>>,
 }
 
 impl Matcher {
-    /// The error is that of an expression that does not compile.
+    /// One that a request asks for.
+    ///
+    /// # Errors
+    /// The expression does not compile, or expressions take too much memory already.
     pub fn new(name: String, operator: Operator, value: String) -> Result<Matcher, String> {
+        Matcher::of(name, operator, value, Origin::Request)
+    }
+
+    /// One of the configuration or of the store, which counts in the budget of expressions and is never refused by it.
+    ///
+    /// # Errors
+    /// The expression does not compile.
+    pub fn in_force(name: String, operator: Operator, value: String) -> Result<Matcher, String> {
+        Matcher::of(name, operator, value, Origin::InForce)
+    }
+
+    fn of(name: String, operator: Operator, value: String, origin: Origin) -> Result<Matcher, String> {
         let is_expression = matches!(operator, Operator::Matches | Operator::MatchesNot);
-        let expression = is_expression.then(|| compile(&value)).transpose()?;
+        let expression = is_expression.then(|| Compiled::of(&value, origin)).transpose()?;
         Ok(Matcher { name, operator, value, expression })
+    }
+
+    /// Whether the value is an expression.
+    pub fn has_expression(&self) -> bool {
+        self.expression.is_some()
     }
 
     pub fn name(&self) -> &str {
@@ -126,19 +142,4 @@ pub(super) fn label<'a>(record: &'a OfflineRecord, name: &str) -> &'a str {
         },
         (_, None) => "",
     }
-}
-
-fn compile(value: &str) -> Result<Regex, String> {
-    let build = |text: &str| RegexBuilder::new(text).size_limit(MAX_EXPRESSION).build();
-    let value = from_re2(value);
-    // First as it stands: `a)|(b` compiles only within the parentheses.
-    let built = build(&value).and_then(|_| build(&format!("^(?:{value})$")));
-    built.map_err(|error| match error {
-        regex::Error::CompiledTooBig(_) => "the expression is too large".to_owned(),
-        error => {
-            let text = error.to_string();
-            let last = text.lines().last().unwrap_or_default();
-            last.strip_prefix("error: ").unwrap_or(last).to_owned()
-        }
-    })
 }

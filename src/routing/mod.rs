@@ -6,8 +6,8 @@
 //! silence itself where none below it does. So a silence has one route or, with `continue`, several.
 //!
 //! A matcher compares a label of the silence with a text or an anchored regular expression: labels of the unit, and
-//! `kind`, `unit`, `state` and `cause`. A missing label is empty. Expressions are compiled once and match in linear
-//! time.
+//! `kind`, `unit`, `state` and `cause`. A missing label is empty. Expressions are compiled once, within a budget
+//! (`compiled.rs`), and match in linear time.
 //!
 //! Each route has groups of its own: the key of a group begins with the id of its route, so two routes to one receiver
 //! never share a notification. The id is made from the matchers of the route and of those above it, and of its
@@ -30,6 +30,7 @@
 pub mod alert;
 pub mod alert_silence;
 mod alert_silences;
+mod compiled;
 mod destinations;
 mod expression;
 mod id;
@@ -43,6 +44,7 @@ mod tree;
 
 pub use alert_silence::{AlertSilence, SilenceId};
 pub use alert_silences::AlertSilences;
+pub use compiled::{MAX_KEPT, held};
 pub use destinations::{
     DATA_LOST, Destination, Destinations, Escalation, FLAPPING, FollowUps, MASS_OFFLINE, is_blind,
     is_flapping,
@@ -50,6 +52,6 @@ pub use destinations::{
 pub use id::is_of_root;
 pub use inhibition::{InhibitRule, Inhibited, Inhibition, Inhibitors, Source, replaces};
 pub use matcher::{Matcher, Operator};
-pub use syntax::{SyntaxError, parse_label_matchers, parse_matchers};
+pub use syntax::{SyntaxError, parse_all_label_matchers, parse_label_matchers, parse_matchers};
 pub use times::{Minutes, MuteReason, Range, RouteTimes, TimeInterval, zone};
 pub use tree::{EVERY_LABEL, MatchedRoute, Route, Routes, Step};

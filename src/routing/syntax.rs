@@ -5,6 +5,7 @@
 //! default, a text is read as UTF-8 if that is possible, else as classic; where both read it differently, the classic
 //! one counts.
 
+use super::alert_silence::{MAX_MATCHERS, MAX_MATCHERS_BYTES};
 use super::matcher::is_matcher_name;
 use super::{Matcher, Operator};
 
@@ -43,11 +44,51 @@ pub fn parse_matchers(text: &str) -> Result<Vec<Matcher>, SyntaxError> {
 
 /// The same for alert silences and for filters of alerts, whose labels may have any name.
 pub fn parse_label_matchers(text: &str) -> Result<Vec<Matcher>, SyntaxError> {
-    parse(text, of_any_label)
+    parse_all_label_matchers(&[text.to_owned()]).map_err(|(_, error)| error)
+}
+
+/// The matchers of several texts. Lengths and numbers are checked before the first expression is compiled.
+///
+/// # Errors
+/// The text at fault, and why.
+pub fn parse_all_label_matchers<'a>(texts: &'a [String]) -> Result<Vec<Matcher>, (&'a str, SyntaxError)> {
+    let error = |text: String| SyntaxError { column: 1, text };
+    let (mut all, mut length): (Vec<(&str, Written)>, usize) = (Vec::new(), 0);
+    for text in texts {
+        length += text.len();
+        // A quoted text is at most twice as long as what it says.
+        if length > 2 * MAX_MATCHERS_BYTES {
+            let why = format!("all matchers together have more than {} bytes", 2 * MAX_MATCHERS_BYTES);
+            return Err((clipped(text), error(why)));
+        }
+        let read = written(text).map_err(|error| (clipped(text), error))?;
+        all.extend(read.into_iter().map(|one| (text.as_str(), one)));
+        if all.len() > MAX_MATCHERS {
+            return Err((clipped(text), error(format!("there are more than {MAX_MATCHERS} matchers"))));
+        }
+    }
+    let of = |(text, one): (&'a str, Written)| {
+        of_any_label(one).map_err(|error| (clipped(text), at_column(text, error)))
+    };
+    all.into_iter().map(of).collect()
+}
+
+/// The begin of a text, for an error.
+fn clipped(text: &str) -> &str {
+    &text[..text.floor_char_boundary(200)]
 }
 
 fn parse(text: &str, matcher: fn(Written) -> Result<Matcher, Error>) -> Result<Vec<Matcher>, SyntaxError> {
-    let error = |(at, what): Error| SyntaxError { column: text[..at].chars().count() + 1, text: what };
+    written(text)?.into_iter().map(|one| matcher(one).map_err(|error| at_column(text, error))).collect()
+}
+
+fn at_column(text: &str, (at, what): Error) -> SyntaxError {
+    SyntaxError { column: text[..at].chars().count() + 1, text: what }
+}
+
+/// The matchers of a text as they are written; at least one.
+fn written(text: &str) -> Result<Vec<Written>, SyntaxError> {
+    let error = |why| at_column(text, why);
     let written = match (utf8(text), classic(text)) {
         (Ok(one), Some(other)) => {
             let is_same = one.len() == other.len() && one.iter().zip(&other).all(|(a, b)| a.same(b));
@@ -59,7 +100,7 @@ fn parse(text: &str, matcher: fn(Written) -> Result<Matcher, Error>) -> Result<V
     if written.is_empty() {
         return Err(error((0, "there is no matcher; write one like site=\"north\"".to_owned())));
     }
-    written.into_iter().map(|one| matcher(one).map_err(error)).collect()
+    Ok(written)
 }
 
 fn of_any_label(Written { name, operator, value, name_at, value_at }: Written) -> Result<Matcher, Error> {
@@ -75,7 +116,7 @@ fn of_route(written: Written) -> Result<Matcher, Error> {
         let text = format!("{name:?} is neither kind, unit, state, cause nor the name of a label");
         return Err((name_at, text));
     }
-    let matcher = Matcher::new(name, operator, value).map_err(|error| (value_at, error))?;
+    let matcher = Matcher::in_force(name, operator, value).map_err(|error| (value_at, error))?;
     if matcher.name() == "state" && !matcher.is_match("offline") {
         let text = "never matches: a route is chosen by the silence, whose state is \"offline\", and its return \
                     goes the same way";

@@ -16,10 +16,13 @@ pub enum Shared {
     Limits,
     /// How attempts at receivers ended, see `fleet/receivers.rs`.
     Receivers,
+    /// Sessions of browsers that were ended, see `http/ended_sessions.rs`.
+    Sessions,
 }
 
 impl Shared {
-    pub const ALL: [Shared; 4] = [Shared::Sources, Shared::Breaker, Shared::Limits, Shared::Receivers];
+    pub const ALL: [Shared; 5] =
+        [Shared::Sources, Shared::Breaker, Shared::Limits, Shared::Receivers, Shared::Sessions];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -27,6 +30,7 @@ impl Shared {
             Shared::Breaker => "breaker",
             Shared::Limits => "limits",
             Shared::Receivers => "receivers",
+            Shared::Sessions => "sessions",
         }
     }
 }

@@ -3,7 +3,8 @@
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use super::Result;
+use super::json::from_json;
+use super::{EngineError, Result};
 use crate::clock::Timestamp;
 use crate::routing::{AlertSilence, SilenceId};
 
@@ -17,6 +18,15 @@ pub struct StoredSilences {
     pub version: Option<String>,
     /// Unordered; those that cannot be read are left out.
     pub silences: Vec<AlertSilence>,
+}
+
+/// Reads rows of alert silences, ids and JSON. Their expressions are compiled, so a thread of its own does it.
+pub(super) async fn read_silences(
+    rows: Vec<(String, String)>,
+) -> Result<Vec<(String, Result<AlertSilence>)>> {
+    let one = |(id, json): (String, String)| (id, from_json("an alert silence", &json));
+    let reading = tokio::task::spawn_blocking(move || rows.into_iter().map(one).collect());
+    reading.await.map_err(|error| EngineError::Unavailable(format!("reading alert silences failed: {error}")))
 }
 
 /// A change of alert silences, decided from those of one version.

@@ -864,7 +864,7 @@ fn secrets_are_read_beside_the_file_without_their_newline() {
     std::fs::write(dir.path().join("redis"), "12345678\n").unwrap();
     std::fs::write(dir.path().join("mqtt"), " pass word \n").unwrap();
     std::fs::write(dir.path().join("hook"), "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n").unwrap();
-    std::fs::write(dir.path().join("token"), "abc\n").unwrap();
+    std::fs::write(dir.path().join("token"), "rollcall-test-token\n").unwrap();
     let text = r#"
         engine.password_file = "redis"
         mqtt.username = "rollcall"
@@ -875,7 +875,7 @@ fn secrets_are_read_beside_the_file_without_their_newline() {
         http.token = [
             { name = "a", role = "admin", token_file = "token" },
             { name = "b", expires = "2027-01-01T01:00:00+01:00",
-              sha256 = "BA7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad" },
+              sha256 = "6861cb833ad9bbe5fd6006da31701ea6f00d28539be923efe3b9e252e92155a1" },
         ]
     "#;
     std::fs::write(&file, text).unwrap();
@@ -887,7 +887,7 @@ fn secrets_are_read_beside_the_file_without_their_newline() {
     let ChannelConfig::Webhook(webhook) = &config.alerting.receivers[0].channel else { panic!() };
     assert_eq!(webhook.secret.as_deref(), Some("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"));
     let [a, b] = config.http.tokens.as_slice() else { panic!() };
-    assert_eq!(a.sha256, b.sha256, "both are the SHA-256 of abc");
+    assert_eq!(a.sha256, b.sha256, "both are the SHA-256 of the token in the file");
     assert_eq!((a.role, b.role), (Role::Admin, Role::Viewer));
     let ends = [a, b].map(|token| token.expires_at.map(|end| end.to_string()));
     assert_eq!(ends, [None, Some("2027-01-01T00:00:00.000Z".to_owned())]);
@@ -920,6 +920,11 @@ fn a_secret_that_is_missing_empty_or_given_twice_is_refused() {
             "[[http.token]]\nname = \"a\"\nsha256 = \"abc\"".to_owned(),
             "http.token \"a\": sha256: ",
             "is no SHA-256; write 64 hex digits",
+        ),
+        (
+            "[[http.token]]\nname = \"a\"\nsha256 = \"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855\"".to_owned(),
+            "http.token \"a\": sha256: ",
+            "is the SHA-256 of an empty text",
         ),
         (
             format!("[[http.token]]\nname = \"a\"\nsha256 = \"{}\"\nexpires = \"soon\"", "ab".repeat(32)),
@@ -982,6 +987,31 @@ fn the_directory_of_an_embedded_fleet_lies_beside_the_file() {
     assert_eq!(engine.to_string(), "/etc/rollcall/rollcall-data");
     let engine = load("[engine]\ntype = \"embedded\"\npath = \"/var/lib/rollcall\"").engine;
     assert_eq!(engine.to_string(), "/var/lib/rollcall");
+}
+
+#[test]
+fn a_token_in_a_file_is_long_and_the_file_a_regular_small_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    std::fs::write(at("short"), "fifteen-chars-x\n").unwrap();
+    std::fs::write(at("right"), "sixteen-chars-xx\n").unwrap();
+    std::fs::write(at("long"), "x".repeat(65_537)).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(at("pipe")).status().unwrap().success());
+    for (file, expected) in [
+        ("right", None),
+        ("short", Some("fewer than 16 characters")),
+        ("long", Some("more than 65536 bytes")),
+        ("pipe", Some("no regular file")),
+        ("/dev/zero", Some("no regular file")),
+    ] {
+        let text = format!("[[http.token]]\nname = \"a\"\nrole = \"viewer\"\ntoken_file = \"{file}\"\n");
+        let loaded = config::parse(&text, Some(&at("rollcall.toml")), []);
+        match (loaded, expected) {
+            (Ok(_), None) => {}
+            (Err(why), Some(expected)) => assert!(why.to_string().contains(expected), "{file}: {why}"),
+            (loaded, _) => panic!("{file}: {:?}", loaded.err().map(|why| why.to_string())),
+        }
+    }
 }
 
 #[test]

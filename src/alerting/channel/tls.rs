@@ -6,7 +6,7 @@ use crate::trust::{self, TlsFiles};
 
 /// TLS for a client. An error begins with the option, such as `ca_file`.
 pub fn client(files: &TlsFiles) -> Result<ClientConfig, String> {
-    let made = trust::client("tls", files, |file| std::fs::read(file));
+    let made = trust::client("tls", files, crate::small_file::read_file);
     let (config, _) = made.map_err(|error| format!("{}: {}", plain(&error.option), plain(&error.text)))?;
     Ok(config)
 }

@@ -1,12 +1,12 @@
 //! The finding about the certificate of the web server: its files, whether the key is its key, and until when it is
 //! valid.
 
-use std::path::Path;
 use std::time::Duration;
 
 use super::Finding;
 use crate::clock::Timestamp;
 use crate::http::TlsConfig;
+use crate::small_file::read_file;
 use crate::trust::{ServerFiles, Validity, server_key};
 
 const NAME: &str = "http certificate";
@@ -16,7 +16,7 @@ const RENEWAL_TIME: Duration = Duration::from_secs(14 * 86_400);
 
 pub(super) fn examine(config: Option<&TlsConfig>, now: Timestamp) -> Option<Finding> {
     let files = &config?.files;
-    Some(match server_key("http", files, |file: &Path| std::fs::read(file)) {
+    Some(match server_key("http", files, read_file) {
         Err(why) => Finding::fail(NAME, why.to_string()),
         Ok((key, _)) => {
             let validity = key.cert.iter().map(|one| Validity::of(one)).collect::<Option<Vec<Validity>>>();

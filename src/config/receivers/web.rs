@@ -116,9 +116,7 @@ fn body(path: &str, one: &Receiver, base: &Path, problems: &mut Problems) -> Opt
         (false, true) => Some(one.body.clone()),
         (true, false) => {
             let file = base.join(&one.body_file);
-            let text = std::fs::read_to_string(&file);
-            problems
-                .keep(&option, text.map_err(|error| format!("{} cannot be read: {error}", file.display())))
+            problems.keep(&option, secrets::read_text(&file))
         }
         (true, true) if one.method.eq_ignore_ascii_case("get") => Some(String::new()),
         (true, true) => {

@@ -2,11 +2,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use axum::extract::State;
 use axum::http::Uri;
 use axum::response::Response;
 use serde::Serialize;
+use tokio::task::spawn_blocking;
 
 use super::alert::{Alert, Suppressed};
 use super::filter::AlertFilter;
@@ -22,6 +24,8 @@ use crate::store::OpenPages;
 
 /// The most open records that an answer examines.
 const MAX_ALERTS: usize = 10_000;
+/// How long the matchers of a filter may take for them.
+const MAX_SELECTING: Duration = Duration::from_secs(2);
 /// The newest open records, whether there are more, and the reasons to hold them.
 struct OpenRecords {
     records: Vec<OfflineRecord>,
@@ -36,9 +40,9 @@ struct OpenRecords {
 }
 
 pub(super) async fn alerts(State(state): State<AlertmanagerState>, uri: Uri) -> Result<Response, Problem> {
-    let (filter, base) = (AlertFilter::of(&uri)?, state.base.clone());
+    let (filter, base) = (AlertFilter::of(&uri).await?, state.base.clone());
     let permit = state.permit().await?;
-    let open = state.read().await?;
+    let open = filter.selected(state.read().await?).await?;
     let now = open.now;
     let mut alerts: Vec<Alert> = Vec::new();
     let routes = state.routes();
@@ -71,9 +75,9 @@ pub(super) struct AlertGroup {
 }
 
 pub(super) async fn groups(State(state): State<AlertmanagerState>, uri: Uri) -> Result<Response, Problem> {
-    let (filter, base) = (AlertFilter::of(&uri)?, state.base.clone());
+    let (filter, base) = (AlertFilter::of(&uri).await?, state.base.clone());
     let permit = state.permit().await?;
-    let open = state.read().await?;
+    let open = filter.selected(state.read().await?).await?;
     let now = open.now;
     let routes = state.routes();
     // By the labels first, as in Alertmanager; then by receiver and route.
@@ -119,6 +123,23 @@ pub(super) async fn groups(State(state): State<AlertmanagerState>, uri: Uri) -> 
 }
 
 impl AlertFilter {
+    /// Leaves the records that all matchers match. A slow expression would stop other requests, so a thread of its own
+    /// compares, and gives up after [`MAX_SELECTING`].
+    async fn selected(&self, open: OpenRecords) -> Result<OpenRecords, Problem> {
+        let matchers = self.matchers.clone();
+        let (until, records) = (Instant::now() + MAX_SELECTING, open.records);
+        let takes = move |record: &OfflineRecord| matchers.iter().all(|matcher| is_match(matcher, record));
+        let selecting = spawn_blocking(move || {
+            let in_time = records.into_iter().map(|record| (Instant::now() < until).then_some(record));
+            in_time.filter(|one| one.as_ref().is_none_or(&takes)).collect::<Option<Vec<OfflineRecord>>>()
+        });
+        let selected = selecting.await.map_err(|error| Problem::internal(error.to_string()))?;
+        let records = selected.ok_or_else(|| {
+            Problem::bad_request("the expressions of filter take too long; write simpler ones")
+        })?;
+        Ok(OpenRecords { records, ..open })
+    }
+
     /// The silences and inhibitions that hold a record; `None`: the filter leaves the record out.
     fn suppressed(
         &self,
@@ -126,9 +147,6 @@ impl AlertFilter {
         AlertRoutes { routes, .. }: &AlertRoutes,
         open: &OpenRecords,
     ) -> Option<Suppressed> {
-        if !self.matchers.iter().all(|matcher| is_match(matcher, record)) {
-            return None;
-        }
         let covering = open.silences.covering(record, open.now);
         let mut silenced_by: Vec<SilenceId> = covering.map(|silence| silence.id).collect();
         silenced_by.sort();

@@ -1,11 +1,14 @@
 //! The parameters of requests for alerts and silences.
 
+use std::collections::HashMap;
+use std::sync::Mutex;
+
 use axum::http::Uri;
 use url::form_urlencoded;
 
+use crate::http::expressions::{compiled, matchers};
 use crate::http::problem::Problem;
-use crate::routing::alert_silence::MAX_MATCHERS;
-use crate::routing::{Matcher, Operator, parse_label_matchers};
+use crate::routing::{Matcher, Operator};
 
 /// The alerts that a request asks for.
 pub(super) struct AlertFilter {
@@ -17,30 +20,45 @@ pub(super) struct AlertFilter {
     pub matchers: Vec<Matcher>,
     /// One of the receivers matches it.
     receiver: Option<Matcher>,
+    /// The receivers that were compared with it: each name is compared once.
+    compared: Mutex<HashMap<String, bool>>,
 }
 
 impl AlertFilter {
-    pub fn of(uri: &Uri) -> Result<AlertFilter, Problem> {
+    pub async fn of(uri: &Uri) -> Result<AlertFilter, Problem> {
         let (active, silenced, inhibited) = (true, true, true);
-        let mut filter = AlertFilter { active, silenced, inhibited, matchers: Vec::new(), receiver: None };
+        let (none, compared) = (Vec::new(), Mutex::default());
+        let mut filter =
+            AlertFilter { active, silenced, inhibited, matchers: none, receiver: None, compared };
+        let (mut filters, mut wanted) = (Vec::new(), None);
         for (name, value) in pairs(uri) {
             match name.as_str() {
                 "active" => filter.active = flag(&name, &value)?,
                 "silenced" => filter.silenced = flag(&name, &value)?,
                 "inhibited" => filter.inhibited = flag(&name, &value)?,
-                "filter" => add_matchers(&mut filter.matchers, &value)?,
+                "filter" => filters.push(value),
                 // As in Alertmanager an empty one is none.
                 "receiver" if value.is_empty() => {}
-                "receiver" => filter.receiver = Some(receiver(value)?),
+                // Of several the last counts; only that one is compiled.
+                "receiver" => wanted = Some(value),
                 // No alert is muted or unprocessed; and as in Alertmanager others are ignored.
                 _ => {}
             }
+        }
+        filter.matchers = matchers(filters, "filter").await?;
+        if let Some(expression) = wanted {
+            filter.receiver = Some(compiled(move || receiver(expression)).await?);
         }
         Ok(filter)
     }
 
     pub fn takes_receiver(&self, name: &str) -> bool {
-        self.receiver.as_ref().is_none_or(|receiver| receiver.is_match(name))
+        let Some(receiver) = &self.receiver else { return true };
+        let mut compared = self.compared.lock().expect("nothing panics under this lock");
+        match compared.get(name) {
+            Some(takes) => *takes,
+            None => *compared.entry(name.to_owned()).or_insert_with(|| receiver.is_match(name)),
+        }
     }
 
     /// Whether alerts of these receivers are asked for.
@@ -50,12 +68,9 @@ impl AlertFilter {
 }
 
 /// The matchers in the parameters `filter`.
-pub(super) fn silence_filter(uri: &Uri) -> Result<Vec<Matcher>, Problem> {
-    let mut all = Vec::new();
-    for (_, value) in pairs(uri).filter(|(name, _)| name == "filter") {
-        add_matchers(&mut all, &value)?;
-    }
-    Ok(all)
+pub(super) async fn silence_filter(uri: &Uri) -> Result<Vec<Matcher>, Problem> {
+    let filters = pairs(uri).filter(|(name, _)| name == "filter").map(|(_, value)| value);
+    matchers(filters.collect(), "filter").await
 }
 
 fn pairs(uri: &Uri) -> impl Iterator<Item = (String, String)> {
@@ -71,16 +86,6 @@ fn flag(name: &str, value: &str) -> Result<bool, Problem> {
         "false" | "0" | "f" | "no" | "n" | "off" => Ok(false),
         _ => Err(Problem::bad_request(format!("{name} is true or false"))),
     }
-}
-
-fn add_matchers(all: &mut Vec<Matcher>, text: &str) -> Result<(), Problem> {
-    let matchers = parse_label_matchers(text)
-        .map_err(|error| Problem::bad_request(format!("filter {text:?}: {error}")))?;
-    all.extend(matchers);
-    if all.len() > MAX_MATCHERS {
-        return Err(Problem::bad_request(format!("a filter has at most {MAX_MATCHERS} matchers")));
-    }
-    Ok(())
 }
 
 fn receiver(expression: String) -> Result<Matcher, Problem> {

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
 use crate::presence::Labels;
-use crate::routing::alert_silence::SilenceRequest;
+use crate::routing::alert_silence::{MAX_MATCHERS, MAX_MATCHERS_BYTES, SilenceError, SilenceRequest};
 use crate::routing::{AlertSilence, Matcher, Operator, SilenceId};
 
 #[derive(Serialize, Deserialize)]
@@ -38,12 +38,17 @@ impl ApiMatcher {
         if self.name.is_empty() {
             return Err("a matcher needs the name of a label".to_owned());
         }
-        let value = self.value.clone();
+        let value = self.value[..self.value.floor_char_boundary(200)].to_owned();
         Matcher::new(self.name, operator, self.value).map_err(|error| format!("{value:?}: {error}"))
     }
 }
 
 fn matchers(all: Vec<ApiMatcher>) -> Result<Vec<Matcher>, String> {
+    // Before the first expression is compiled.
+    let length: usize = all.iter().map(|one| one.name.len() + one.value.len()).sum();
+    if all.len() > MAX_MATCHERS || length > MAX_MATCHERS_BYTES {
+        return Err(SilenceError::LongMatchers.to_string());
+    }
     all.into_iter().map(ApiMatcher::matcher).collect()
 }
 

@@ -11,13 +11,14 @@ use super::filter::silence_filter;
 use super::silence::{ApiSilence, Posted, PostedSilence};
 use super::{AlertmanagerState, list};
 use crate::http::changes::Caller;
+use crate::http::expressions::compiled;
 use crate::http::problem::Problem;
 use crate::routing::SilenceId;
 use crate::routing::alert_silence::in_order;
 
 /// Active ones first, then those to come, then those that are over.
 pub(super) async fn all(State(state): State<AlertmanagerState>, uri: Uri) -> Result<Response, Problem> {
-    let filter = silence_filter(&uri)?;
+    let filter = silence_filter(&uri).await?;
     let permit = state.permit().await?;
     let (now, stored) = (state.clock.now(), state.silences.current().await?);
     let wanted = in_order(&stored, now).into_iter();
@@ -45,7 +46,7 @@ pub(super) async fn post(
 ) -> Result<Json<Posted>, Problem> {
     let posted: PostedSilence = serde_json::from_slice(&body?)
         .map_err(|error| Problem::bad_request(format!("this is not a silence: {error}")))?;
-    let (id, wanted) = posted.wanted().map_err(Problem::bad_request)?;
+    let (id, wanted) = compiled(|| posted.wanted().map_err(Problem::bad_request)).await?;
     let by = caller.by(Some(&wanted.author));
     let id = state.silences.put(id, wanted, &by, state.clock.now()).await?;
     Ok(Json(Posted { id }))

@@ -1,7 +1,9 @@
 //! The lines of an inventory: NDJSON, or CSV with a line of column names. Hostile until parsed.
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
+use std::rc::Rc;
 
 use csv::{StringRecord, Terminator};
 use serde_json::{Map, Value};
@@ -14,6 +16,11 @@ use crate::presence::{Kind, Unit, UnitSettings};
 
 /// The longest line, in bytes.
 const MAX_LINE: usize = 64 * 1024;
+/// The same for a row of CSV, with what is read ahead.
+const MAX_ROW: usize = MAX_LINE + 16 * 1024;
+/// The most columns of CSV, and the longest name of one, in bytes.
+const MAX_COLUMNS: usize = 256;
+const MAX_NAME: usize = 256;
 /// The columns of labels: `label.<name>`.
 const LABEL: &str = "label.";
 
@@ -110,24 +117,14 @@ fn from_json(mut fields: Map<String, Value>, checks: &Checks) -> Result<(Unit, U
 /// A line ends with a line feed, before which there may be a carriage return: it is cut off here, because the library
 /// counts lines wrong where it does that.
 fn read_csv(file: impl Read, checks: &Checks, mut take: impl FnMut(Line) -> bool) -> io::Result<()> {
+    let left = Rc::new(Cell::new(MAX_ROW));
+    let file = RowLimit { file, left: left.clone() };
     let mut reader =
         csv::ReaderBuilder::new().flexible(true).terminator(Terminator::Any(b'\n')).from_reader(file);
-    let columns: Vec<String> =
-        reader.headers().map_err(unusable)?.iter().map(|name| name.trim().to_owned()).collect();
-    for (at, name) in columns.iter().enumerate() {
-        let is_known = FIELDS.contains(&name.as_str()) || name == PARENT || name.starts_with(LABEL);
-        if !is_known || columns[..at].contains(name) {
-            let expected = FIELDS.join(", ");
-            return Err(unusable(format!(
-                "column {name:?} is not one of {expected}, parent, label.<name>, each once"
-            )));
-        }
-    }
-    if !columns.iter().any(|name| name == "unit") {
-        return Err(unusable("there is no column `unit`; the first line has the names of the columns"));
-    }
+    let columns = columns(reader.headers().map_err(|error| too_long(error, 1))?)?;
     let mut row = StringRecord::new();
     loop {
+        left.set(MAX_ROW);
         let read = reader.read_record(&mut row);
         // A row may have several lines; this is the first.
         let number = row.position().map_or(0, csv::Position::line);
@@ -136,13 +133,73 @@ fn read_csv(file: impl Read, checks: &Checks, mut take: impl FnMut(Line) -> bool
             Ok(true) if row.len() == 1 && row[0].trim().is_empty() => continue,
             Ok(true) => from_row(&columns, &row, checks),
             Err(error) => match error.into_kind() {
-                csv::ErrorKind::Io(error) => return Err(error),
+                csv::ErrorKind::Io(error) => return Err(row_too_long(error, number)),
                 _ => Err("it is no UTF-8".to_owned()),
             },
         };
         if !take(Line { number, entry }) {
             return Ok(());
         }
+    }
+}
+
+/// The names of the columns, each once.
+fn columns(header: &StringRecord) -> io::Result<Vec<String>> {
+    if header.len() > MAX_COLUMNS {
+        return Err(unusable(format!(
+            "there are {} columns, and at most {MAX_COLUMNS} are read",
+            header.len()
+        )));
+    }
+    let columns: Vec<String> = header.iter().map(|name| name.trim().to_owned()).collect();
+    let mut seen = HashSet::new();
+    for name in &columns {
+        let is_known = FIELDS.contains(&name.as_str()) || name == PARENT || name.starts_with(LABEL);
+        if name.len() > MAX_NAME || !is_known || !seen.insert(name) {
+            let (expected, name) = (FIELDS.join(", "), &name[..name.floor_char_boundary(MAX_NAME)]);
+            return Err(unusable(format!(
+                "column {name:?} is not one of {expected}, parent, label.<name>, each once"
+            )));
+        }
+    }
+    if !seen.contains(&"unit".to_owned()) {
+        return Err(unusable("there is no column `unit`; the first line has the names of the columns"));
+    }
+    Ok(columns)
+}
+
+/// Refuses to read more than a row may have: the library keeps a row as a whole, and one may be a single cell.
+struct RowLimit<R> {
+    file: R,
+    /// What the row may still have, in bytes. The library reads some kilobytes ahead.
+    left: Rc<Cell<usize>>,
+}
+
+impl<R: Read> Read for RowLimit<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let length = buffer.len().min(self.left.get());
+        if length == 0 && !buffer.is_empty() {
+            return Err(unusable(""));
+        }
+        let read = self.file.read(&mut buffer[..length])?;
+        self.left.set(self.left.get() - read);
+        Ok(read)
+    }
+}
+
+fn too_long(error: csv::Error, line: u64) -> io::Error {
+    match error.into_kind() {
+        csv::ErrorKind::Io(error) => row_too_long(error, line),
+        _ => unusable("the line of column names is no UTF-8"),
+    }
+}
+
+fn row_too_long(error: io::Error, line: u64) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::InvalidData => unusable(format!(
+            "the row from line {line} on has more than {MAX_LINE} bytes; is a quotation mark missing?"
+        )),
+        _ => error,
     }
 }
 

@@ -148,7 +148,7 @@ impl Web {
 
     fn deliveries_table(&self, lines: &[DeliveryLine], now: Timestamp, may_change: bool) -> Markup {
         html! {
-            div.scroll {
+            div.scroll tabindex="0" role="region" aria-label="Deliveries" {
                 table {
                     caption.hidden { "Deliveries" }
                     thead { tr {

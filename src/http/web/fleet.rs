@@ -179,7 +179,7 @@ impl Web {
                     }
                 }
             } @else {
-                div.scroll {
+                div.scroll tabindex="0" role="region" aria-label="Units" {
                     table {
                         caption.hidden { "Units" }
                         thead { tr {

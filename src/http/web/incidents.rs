@@ -93,7 +93,7 @@ impl Web {
     fn groups(&self, lasting: &OngoingIncident, content: &Content) -> Markup {
         html! {
             @if lasting.groups.is_empty() { p.empty { "No unit is offline." } } @else {
-                div.scroll {
+                div.scroll tabindex="0" role="region" aria-label="Groups of units that are offline" {
                     table {
                         caption.hidden { "Groups of units that are offline" }
                         thead { tr {

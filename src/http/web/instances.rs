@@ -17,7 +17,7 @@ pub(super) async fn page(
     let content = &summary.content;
     let live = html! {
         h1 { "Instances" }
-        div.scroll {
+        div.scroll tabindex="0" role="region" aria-label="Instances" {
             table {
                 caption.hidden { "Instances" }
                 thead { tr {

@@ -4,6 +4,7 @@ use axum::extract::rejection::FormRejection;
 use axum::extract::{DefaultBodyLimit, Form, State};
 use axum::http::header::{RETRY_AFTER, SET_COOKIE};
 use axum::http::{HeaderMap, StatusCode};
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
@@ -12,17 +13,19 @@ use serde::Deserialize;
 
 use super::layout::head;
 use super::{Failed, Pages, Web};
-use crate::http::changes::Caller;
+use crate::http::changes::{self, Caller, HasTokens};
 use crate::http::problem::Problem;
 use crate::http::proxies::Peer;
 use crate::http::session::Refused;
 
 const MAX_FORM: usize = 8 * 1024;
 
-pub(super) fn pages() -> Router<Web> {
+pub(super) fn pages(has_tokens: HasTokens) -> Router<Web> {
+    let guarded = from_fn_with_state(has_tokens, changes::guard_end);
     Router::new()
-        .route("/login", get(show).post(log_in))
         .route("/logout", post(log_out))
+        .route_layer(guarded)
+        .route("/login", get(show).post(log_in))
         .layer(DefaultBodyLimit::max(MAX_FORM))
 }
 
@@ -86,6 +89,11 @@ async fn log_in(
     })
 }
 
-async fn log_out(State(web): Pages) -> impl IntoResponse {
-    ([(SET_COOKIE, web.sessions.end())], Redirect::to(&format!("{}/login", web.base)))
+/// The session is of no use from now on, also to others that have its cookie.
+async fn log_out(State(web): Pages, headers: HeaderMap) -> Result<impl IntoResponse, Failed> {
+    let now = web.clock.now();
+    if let Some(session) = web.sessions.find(&headers, now) {
+        web.ended.add(&session.cookie, session.ends, now).await?;
+    }
+    Ok(([(SET_COOKIE, web.sessions.end())], Redirect::to(&format!("{}/login", web.base))))
 }

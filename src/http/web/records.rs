@@ -32,7 +32,7 @@ pub(super) async fn page(
         @if page.records.is_empty() {
             p.empty { "There is no such record." }
         } @else {
-            div.scroll {
+            div.scroll tabindex="0" role="region" aria-label="Offline records" {
                 table {
                     caption.hidden { "Offline records" }
                     thead { tr {

@@ -13,8 +13,9 @@ use super::layout::{Tab, may_change};
 use super::{Failed, Pages, Web, format};
 use crate::clock::Timestamp;
 use crate::http::changes::Caller;
+use crate::http::expressions;
 use crate::http::problem::{Problem, query};
-use crate::http::silences::{ShownSilence, SilencesQuery, read_matchers};
+use crate::http::silences::{ShownSilence, SilencesQuery};
 use crate::routing::SilenceId;
 use crate::routing::alert_silence::{SilenceRequest, SilenceState};
 
@@ -61,7 +62,7 @@ pub(super) async fn page(
         @if page.silences.is_empty() {
             p.empty { "There is none." }
         } @else {
-            div.scroll {
+            div.scroll tabindex="0" role="region" aria-label="Silences of alerts" {
                 table {
                     caption.hidden { "Silences of alerts" }
                     thead { tr {
@@ -141,7 +142,8 @@ async fn add(
     let starts_at = web.clock.now();
     let length = length_of(hours).filter(|length| !length.is_zero());
     let length = length.ok_or_else(|| Problem::bad_request("hours is a number of hours"))?;
-    let (matchers, ends_at) = (read_matchers(&matchers)?, starts_at + length);
+    let ends_at = starts_at + length;
+    let matchers = expressions::matchers(vec![matchers], "matchers").await?;
     let wanted = SilenceRequest { matchers, starts_at, ends_at, author, comment };
     web.silences.put(None, wanted, &caller).await?;
     Ok(Redirect::to(&format!("{}/silences", web.base)))

@@ -50,7 +50,7 @@ pub(super) async fn page(
         @if page.strangers.is_empty() {
             p.empty { "There is none." }
         } @else {
-            div.scroll {
+            div.scroll tabindex="0" role="region" aria-label="Strangers" {
                 table {
                     caption.hidden { "Strangers" }
                     thead { tr {

@@ -68,7 +68,7 @@ pub(super) async fn page(
         @if page.timers.is_empty() {
             p.empty { @if page.next.is_some() { "None on this page." } @else { "There is none." } }
         } @else {
-            div.scroll {
+            div.scroll tabindex="0" role="region" aria-label="Timers" {
                 table {
                     caption.hidden { "Timers" }
                     thead { tr {

@@ -7,6 +7,7 @@ use super::EmbeddedEngine;
 use super::error::DatabaseResult;
 use super::stored::text;
 use crate::store::json::{from_json, to_json};
+use crate::store::silences::read_silences;
 use crate::store::{AuditEntry, MAX_AUDITED, Result, SilenceChange, SilenceStore, StoredSilences};
 use crate::telemetry::Stored;
 
@@ -28,8 +29,8 @@ impl SilenceStore for EmbeddedEngine {
         };
         let (version, rows) = self.readers.read(read).await?;
         let mut silences = Vec::new();
-        for (id, json) in rows {
-            match from_json("an alert silence", &json) {
+        for (id, read) in read_silences(rows).await? {
+            match read {
                 Ok(silence) => silences.push(silence),
                 Err(why) => {
                     let location = format!("table silences id {id:?}");

@@ -9,6 +9,7 @@ use redis::pipe;
 
 use super::{RedisEngine, outbox, shared};
 use crate::store::json::{from_json, to_json};
+use crate::store::silences::read_silences;
 use crate::store::{
     AuditEntry, EngineError, MAX_AUDITED, Result, SilenceChange, SilenceStore, StoredSilences,
 };
@@ -33,13 +34,17 @@ impl SilenceStore for RedisEngine {
         read.hgetall(&key);
         let (fields,): (Vec<(Vec<u8>, Vec<u8>)>,) = self.topology.send("silences", &read).await?;
         let mut stored = StoredSilences::default();
+        let mut rows = Vec::with_capacity(fields.len());
         for (id, json) in fields {
             let (id, json) = (text(id), text(json));
             if id == VERSION {
                 stored.version = Some(json);
-                continue;
+            } else {
+                rows.push((id, json));
             }
-            match from_json("an alert silence", &json) {
+        }
+        for (id, read) in read_silences(rows).await? {
+            match read {
                 Ok(silence) => stored.silences.push(silence),
                 Err(why) => self.unreadable_silence(&format!("{key} {id}"), &why),
             }

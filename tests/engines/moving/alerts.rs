@@ -110,7 +110,7 @@ async fn after_a_migration_targets_are_held_while_a_source_that_is_back_owes_the
 #[tokio::test]
 async fn what_instances_share_is_the_same_after_a_migration_and_changes_from_there() {
     let places = Places::new();
-    let all = [Shared::Sources, Shared::Breaker, Shared::Limits, Shared::Receivers];
+    let all = Shared::ALL;
     let entries = async |engine: &dyn Engine| {
         let mut found = Vec::new();
         for of in all {

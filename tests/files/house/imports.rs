@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use super::source::{Source, bare};
 
 /// Every module of the crate and its floor.
-const FLOORS: [(&str, u8); 21] = [
+const FLOORS: [(&str, u8); 22] = [
     ("presence", 0),
     ("routing", 0),
     ("clock", 0),
@@ -18,6 +18,7 @@ const FLOORS: [(&str, u8); 21] = [
     ("store", 1),
     ("fleet", 1),
     ("telemetry", 1),
+    ("small_file", 1),
     ("broker", 2),
     ("intake", 2),
     ("expiry", 2),

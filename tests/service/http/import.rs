@@ -3,6 +3,7 @@
 use reqwest::{Method, Response};
 use rollcall::http::{Role, UnitMetrics};
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
 
 use super::changes::{send, token};
 use super::world::{Fleet, SECOND, assert_problem};
@@ -169,4 +170,45 @@ async fn an_import_that_is_not_understood_changes_nothing() {
     }
     let shown = send(&fleet, "root", Method::GET, "/api/v1/units/detector/1", Value::Null).await;
     assert_eq!(shown.status(), 404);
+}
+
+#[tokio::test]
+async fn an_upload_that_stalls_holds_up_no_other_token_and_gives_its_place_back() {
+    let tokens = vec![token("one", Role::Admin), token("two", Role::Admin)];
+    let fleet = Fleet::start_with(tokens, UnitMetrics::All).await;
+    fleet.fill();
+    let line = r#"{"kind": "detector", "unit": "1"}"#;
+    let address = fleet.url.trim_start_matches("http://");
+    let mut stalled = tokio::net::TcpStream::connect(address).await.unwrap();
+    let head = format!(
+        "POST /api/v1/units:import HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer one\r\n\
+         Content-Type: {NDJSON}\r\nContent-Length: 1000000\r\n\r\n{line}"
+    );
+    stalled.write_all(head.as_bytes()).await.unwrap();
+    // Its place is taken once a second upload of the token is refused.
+    let refused = async { while post(&fleet, "one", "?dry_run=true", NDJSON, line).await.status() != 503 {} };
+    tokio::time::timeout(30 * SECOND, refused).await.unwrap();
+    assert_eq!(post(&fleet, "two", "", NDJSON, line).await.status(), 200);
+    drop(stalled);
+    let accepted = async { while post(&fleet, "one", "", NDJSON, line).await.status() != 200 {} };
+    tokio::time::timeout(30 * SECOND, accepted).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_columns_and_cells_of_csv_are_bounded() {
+    let fleet = Fleet::start().await;
+    let labels = |count: usize| (0..count).map(|n| format!(",label.l{n}")).collect::<String>();
+    let long = "x".repeat(100_000);
+    for (text, expected) in [
+        (format!("unit{}\n", labels(100_000)), "more than"),
+        (format!("unit{}\n", labels(300)), "at most 256"),
+        (format!("unit,label.{}\n", "x".repeat(300)), "is not one of"),
+        (format!("unit,{long}\n"), "more than"),
+        (format!("unit,note\n1,\"{long}\n"), "from line 2 on"),
+        ("unit,unit\n".to_owned(), "each once"),
+    ] {
+        let problem = assert_problem(post(&fleet, "", "?kind=detector", CSV, text).await, 400).await;
+        let detail = problem["detail"].as_str().unwrap();
+        assert!(detail.contains(expected) && detail.len() < 1000, "{detail}");
+    }
 }

@@ -48,6 +48,27 @@ async fn a_client_that_sends_wrong_tokens_has_to_wait_and_no_other() {
 }
 
 #[tokio::test]
+async fn an_address_that_tries_bearer_tokens_has_to_wait_and_no_known_token() {
+    let fleet = behind_a_proxy(false).await;
+    let ask = |client: &str, token: &str| {
+        let request = fleet.client.get(format!("{}/api/v1/summary", fleet.url)).header(FORWARDED_FOR, client);
+        request.bearer_auth(token).send()
+    };
+    for number in 0..5 {
+        assert_eq!(ask("192.0.2.1", &format!("wrong{number}")).await.unwrap().status(), 401);
+    }
+    let refused = ask("192.0.2.1", "wrong").await.unwrap();
+    let wait: u64 = refused.headers()[RETRY_AFTER].to_str().unwrap().parse().unwrap();
+    assert!((1..=60).contains(&wait), "{wait}");
+    assert_problem(refused, 429).await;
+    assert_eq!(ask("192.0.2.1", "desk").await.unwrap().status(), 200);
+    assert_eq!(log_in(&fleet, "192.0.2.1", "desk").await.status(), StatusCode::SEE_OTHER);
+    assert_eq!(ask("192.0.2.2", "wrong").await.unwrap().status(), 401);
+    fleet.clock.advance(60 * SECOND);
+    assert_eq!(ask("192.0.2.1", "wrong").await.unwrap().status(), 401);
+}
+
+#[tokio::test]
 async fn a_user_of_the_proxy_has_the_configured_role() {
     let fleet = behind_a_proxy(true).await;
     fleet.hear(&["detector:a"]).await;

@@ -2,6 +2,7 @@
 
 mod changes;
 mod commands;
+mod compression;
 mod connections;
 mod fleet;
 mod import;

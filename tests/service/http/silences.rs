@@ -159,3 +159,38 @@ async fn the_page_of_silences_adds_and_ends_them() {
     assert!(fleet.text("/silences?state=expired").await.contains("over"));
     assert_eq!(submit(&fleet, "/silences/x/expire", "", &own, "").await.status(), 400);
 }
+
+#[tokio::test]
+async fn expressions_are_bounded_in_length_number_and_memory() {
+    let fleet = Fleet::start().await;
+    let of =
+        |matchers: Vec<String>| json!({ "matchers": matchers, "for": "2h", "author": "ana", "comment": "" });
+    let braces = format!("site=~\"{}\"", "{".repeat(120_000));
+    let letters = |count: usize| (0..count).map(|n| format!(r#"site=~"{n}\\pL{{22}}""#)).collect();
+    let many = (0..400).map(|n| format!("site=~\"{n}.*\"")).collect();
+    for (matchers, expected) in [
+        (vec![braces.clone()], "more than"),
+        (letters(64), "too large"),
+        (many, "more than 64 matchers"),
+        (vec![format!("site=~\"{}\"", "a".repeat(5000))], "more than 4096 bytes"),
+    ] {
+        let problem = assert_problem(post(&fleet, of(matchers)).await, 400).await;
+        let detail = problem["detail"].as_str().unwrap();
+        assert!(detail.contains(expected) && detail.len() < 1000, "{detail}");
+    }
+    let matcher = json!({ "name": "site", "value": "{".repeat(120_000), "isRegex": true });
+    let times = ["2026-03-01T12:00:00Z", "2026-03-01T14:00:00Z"];
+    let posted = json!({ "matchers": [matcher], "startsAt": times[0], "endsAt": times[1], "createdBy": "a", "comment": "" });
+    let refused = send(&fleet, "", Method::POST, "/alertmanager/api/v2/silences", posted).await;
+    assert_eq!(refused.status(), 400);
+    for page in ["alerts", "alerts/groups", "silences"] {
+        let filters: Vec<String> = (0..400).map(|n| format!("filter=site%3D~%22{n}.*%22")).collect();
+        let asked = fleet.get(&format!("/alertmanager/api/v2/{page}?{}", filters.join("&"))).await;
+        assert_eq!(asked.status(), 400, "{page}");
+        let few = fleet.get(&format!("/alertmanager/api/v2/{page}?{}", filters[..64].join("&"))).await;
+        assert_eq!(few.status(), 200, "{page}");
+    }
+    // An expression that is in force stays so, and one that fits is accepted.
+    assert_eq!(post(&fleet, of(vec![r#"site=~"nor.*|\\pL{3}""#.to_owned()])).await.status(), 201);
+    assert_eq!(fleet.get("/healthz").await.status(), 200);
+}

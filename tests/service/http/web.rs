@@ -131,6 +131,13 @@ async fn a_browser_logs_in_with_a_token_and_may_do_what_its_role_may() {
         let removed = submit(&fleet, "/units/detector/1/remove", cookie, &own, "sure=yes").await;
         assert_eq!(removed.status(), 403);
     }
+    // A log-out ends this session of the token, also for others that have its cookie, and no other one.
+    let copied = log_in("screen").await;
+    assert_eq!(submit(&fleet, "/logout", &copied, "http://evil.example", "").await.status(), 403);
+    assert_eq!(get("/", &copied).await.status(), 200);
+    assert_eq!(submit(&fleet, "/logout", &copied, &own, "").await.status(), 303);
+    assert_eq!(get("/", &copied).await.status(), 303);
+    assert_eq!(get("/", &screen).await.status(), 200);
     // The session is over after twelve hours.
     fleet.clock.advance(12 * 3600 * SECOND);
     assert_eq!(get("/", &desk).await.status(), 303);
@@ -160,6 +167,41 @@ async fn the_sites_of_a_simulated_fleet_have_switches_and_other_fleets_have_none
     assert!(!plain.text("/").await.contains("Switch "));
     let answer = submit(&plain, "/demo/power", "", &plain.url.clone(), "site=north&off=true").await;
     assert_eq!(answer.status(), 404);
+}
+
+#[tokio::test]
+async fn where_there_is_no_page_a_browser_gets_one_and_a_program_a_problem() {
+    let fleet = Fleet::start().await;
+    let ask = |accept: &str| browser().get(format!("{}/nowhere", fleet.url)).header("accept", accept).send();
+    let page = ask(HTML).await.unwrap();
+    assert_eq!(page.status(), 404);
+    assert!(page.headers()["content-security-policy"].to_str().unwrap().contains("default-src 'none'"));
+    assert!(page.text().await.unwrap().contains("There is no such page"));
+    assert_problem(ask("application/json").await.unwrap(), 404).await;
+    assert_problem(fleet.get("/api/v1/nowhere").await, 404).await;
+}
+
+#[tokio::test]
+async fn without_tokens_a_page_that_resolves_to_this_machine_reads_nothing() {
+    let external = Some("https://fleet.example.org:8443/rollcall".to_owned());
+    let fleet = Fleet::start_configured(|config| config.external_url = external).await;
+    let ask =
+        |path: &str, host: &str| browser().get(format!("{}{path}", fleet.url)).header("host", host).send();
+    for path in ["/", "/api/v1/units", "/metrics", "/readyz", "/alertmanager/api/v2/status", "/login"] {
+        for host in
+            ["evil.example", "127.0.0.1.evil.example:8080", "localhost.evil.example", "192.0.2.1", "x[::1]"]
+        {
+            assert_eq!(ask(path, host).await.unwrap().status(), 403, "{path} {host}");
+        }
+        for host in ["localhost:8080", "127.0.0.1", "[::1]:80", "fleet.example.org", "Fleet.example.org:8443"]
+        {
+            assert_ne!(ask(path, host).await.unwrap().status(), 403, "{path} {host}");
+        }
+    }
+    assert_eq!(ask("/healthz", "10.0.0.7").await.unwrap().status(), 200);
+    let guarded = Fleet::start_with(vec![token("desk", Role::Operator)], UnitMetrics::All).await;
+    let asked = browser().get(format!("{}/api/v1/units", guarded.url)).header("host", "any.example");
+    assert_eq!(asked.bearer_auth("desk").send().await.unwrap().status(), 200);
 }
 
 #[tokio::test]

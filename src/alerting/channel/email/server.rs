@@ -19,6 +19,7 @@ use super::EmailConfig;
 use super::limited_stream::LimitedStream;
 use crate::alerting::channel::secrets::Secrets;
 use crate::alerting::channel::{Failure, chain, tls};
+use crate::small_file::read_file;
 use crate::trust::TlsFiles;
 
 /// A server that takes mails.
@@ -118,7 +119,7 @@ impl Server {
 fn starttls(host: &str, files: &TlsFiles) -> Result<TlsParameters, String> {
     // Errors of the files are worded in one place.
     tls::client(files)?;
-    let read = |file: &Option<PathBuf>| file.as_deref().map(std::fs::read).transpose();
+    let read = |file: &Option<PathBuf>| file.as_deref().map(read_file).transpose();
     let failed = |error: &dyn std::error::Error| format!("smtp: {}", chain(error));
     let made = || -> Result<TlsParameters, Box<dyn std::error::Error>> {
         let mut builder = TlsParameters::builder(host.to_owned());

@@ -1,0 +1,35 @@
+//! Matchers of requests, read off the threads of requests.
+//!
+//! An expression of a few thousand bytes takes up to half a second to compile. One is compiled at a time, on a thread of
+//! its own, so that neither other requests nor heartbeats wait for it. Matchers without an expression need no turn.
+
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+
+use super::problem::Problem;
+use crate::routing::{Matcher, parse_all_label_matchers};
+
+static TURN: Semaphore = Semaphore::const_new(1);
+
+/// The matchers of several texts, with commas between those of one; `what` names them in an error.
+pub(super) async fn matchers(texts: Vec<String>, what: &'static str) -> Result<Vec<Matcher>, Problem> {
+    let has_expressions = texts.iter().any(|text| text.contains("=~") || text.contains("!~"));
+    let read = move || {
+        parse_all_label_matchers(&texts).map_err(|(text, error)| {
+            Problem::bad_request(format!("{what}: {text:?}: {error}; write site=\"north\""))
+        })
+    };
+    if has_expressions { compiled(read).await } else { read() }
+}
+
+/// Runs something that compiles expressions.
+pub(super) async fn compiled<T: Send + 'static>(
+    compile: impl FnOnce() -> Result<T, Problem> + Send + 'static,
+) -> Result<T, Problem> {
+    let turn = TURN.acquire().await.map_err(|error| Problem::internal(error.to_string()))?;
+    let compiling = spawn_blocking(move || {
+        let _turn = turn;
+        compile()
+    });
+    compiling.await.map_err(|error| Problem::internal(format!("reading the matchers failed: {error}")))?
+}

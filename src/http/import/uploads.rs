@@ -1,0 +1,87 @@
+//! Inventories on their way here: how many at once, and how slow.
+//!
+//! A body that arrives slowly holds no turn to import: it lies in a file first. Each token sends one at a time, and all
+//! of them together a few; a body that falls behind the least speed is refused, so it gives its place back.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// The most inventories that arrive at once. Each may take the largest size on disk.
+const MAX_AT_ONCE: usize = 4;
+/// The bytes that each second of a body brings at least, on average.
+const LEAST_SPEED: u64 = 16 * 1024;
+/// What a body may be behind: for connections that begin slowly or pause.
+const SLACK: Duration = Duration::from_secs(30);
+
+/// The uploads under way, by the names of their tokens. Cheap to share.
+#[derive(Clone, Default)]
+pub(super) struct Uploads(Arc<Mutex<HashSet<String>>>);
+
+impl Uploads {
+    /// `None`: this token sends one already, or too many others do. The upload ends when the answer is dropped.
+    pub fn begin(&self, token: &str) -> Option<Upload> {
+        let mut all = self.all();
+        let has_place = all.len() < MAX_AT_ONCE && all.insert(token.to_owned());
+        has_place.then(|| Upload { uploads: self.clone(), token: token.to_owned() })
+    }
+
+    fn all(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.0.lock().expect("nothing panics under this lock")
+    }
+}
+
+pub(super) struct Upload {
+    uploads: Uploads,
+    token: String,
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        self.uploads.all().remove(&self.token);
+    }
+}
+
+/// The least speed of a body.
+pub(super) struct Pace {
+    begun: Instant,
+}
+
+impl Pace {
+    pub const TOO_SLOW: &str = "the inventory arrives too slowly; send at least 16 KiB a second";
+
+    pub fn begin() -> Pace {
+        Pace { begun: Instant::now() }
+    }
+
+    /// By when the next part has to come, after this many bytes.
+    pub fn deadline(&self, received: u64) -> Instant {
+        self.begun + SLACK + Duration::from_secs(received / LEAST_SPEED)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_sends_one_inventory_at_a_time_and_all_tokens_a_few() {
+        let uploads = Uploads::default();
+        let one = uploads.begin("one").unwrap();
+        assert!(uploads.begin("one").is_none());
+        let others: Vec<Upload> = (1..MAX_AT_ONCE).map(|n| uploads.begin(&n.to_string()).unwrap()).collect();
+        assert!(uploads.begin("two").is_none());
+        drop(one);
+        assert!(uploads.begin("two").is_some());
+        assert_eq!(others.len(), MAX_AT_ONCE - 1);
+    }
+
+    #[test]
+    fn a_body_earns_time_by_what_it_brings() {
+        let pace = Pace::begin();
+        assert_eq!(pace.deadline(0), pace.begun + SLACK);
+        assert_eq!(pace.deadline(10 * LEAST_SPEED), pace.begun + SLACK + Duration::from_secs(10));
+    }
+}

@@ -1,7 +1,7 @@
 //! `/api/v1/availability`: the share of time in which a unit, the units of a kind or label, or all were not offline.
 //!
 //! A unit is offline from the deadline that passed to the end of its record. Blind time counts neither as online nor as
-//! offline: it is left out, and the answer says how much it was.
+//! offline: it is left out, and the answer says how much it was. So is the time before the fleet was watched.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,6 +14,7 @@ use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
 
 use super::Sources;
+use super::beginning::Beginning;
 use super::problem::{Problem, query};
 use super::summary::Summaries;
 use super::unit_filter::{known_kind, label_pair};
@@ -46,6 +47,7 @@ pub(super) struct AvailabilityState {
     mirror: Arc<Mirror>,
     summaries: Summaries,
     clock: Clock,
+    beginning: Beginning,
     recent: Recent,
     /// One request at a time reads an answer that is not kept yet; the others then find it.
     turn: Arc<tokio::sync::Mutex<()>>,
@@ -59,6 +61,7 @@ impl AvailabilityState {
             mirror: sources.mirror.clone(),
             summaries,
             clock: sources.clock.clone(),
+            beginning: Beginning::new(sources.shared.clone()),
             recent: Recent::default(),
             turn: Arc::default(),
         }
@@ -155,6 +158,8 @@ impl AvailabilityState {
             return Err(Problem::bad_request("from is before until, and in the past"));
         }
         let scope = self.scope(wanted).await?;
+        // Nothing is known of the time before the fleet was watched.
+        let from = from.max(self.beginning.since(now).await?).min(until);
         let range = Interval { from, to: until };
         let (records, is_complete) = self.read(&scope, range).await?;
         let hearing = self.roll.hearing();

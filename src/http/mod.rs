@@ -35,6 +35,7 @@ use crate::trust::ServerPem;
 mod alertmanager;
 mod audit;
 mod availability;
+mod beginning;
 mod body;
 mod breaker;
 mod changes;
@@ -89,6 +90,7 @@ mod units;
 mod web;
 
 use availability::AvailabilityState;
+use beginning::Beginning;
 pub use breaker::ShownBreaker;
 pub use changes::AUTHOR;
 use changes::HasTokens;
@@ -316,6 +318,8 @@ impl Pages {
             Sessions::new(config.tokens.as_slice().into(), sources.roll.key(), config.base(), is_secure);
         let sessions = Arc::new(sessions);
         let ended = Arc::new(EndedSessions::new(sources.shared.clone()));
+        let beginning = Beginning::new(sources.shared.clone());
+        tokio::spawn(beginning.note(sources.clock.clone(), stop.clone()));
         let all = pages(config, sources, (sessions.clone(), ended.clone()), stop);
         // A second call changes nothing.
         let _ = self.all.set(guarded(all, config, Some(KnownClients { sessions, ended, peer_key, clock })));

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::availability::outage;
+use super::beginning::Beginning;
 use super::breaker::breaker;
 use super::explain::{sentence, span};
 use super::problem::{Problem, page_limit, query};
@@ -48,6 +49,7 @@ pub(super) struct Timelines {
     breaker: Arc<MassBreaker>,
     routes: watch::Receiver<Arc<AlertRoutes>>,
     roll: Arc<Roll>,
+    beginning: Beginning,
     clock: Clock,
     notified: Notified,
 }
@@ -83,8 +85,10 @@ pub(super) struct Timeline {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Day {
     pub from: Timestamp,
-    /// `null` before the oldest record that was read.
+    /// `null` before the oldest record that was read, and before the fleet was watched.
     pub offline_seconds: Option<f64>,
+    /// How much of the day is known.
+    pub watched_seconds: f64,
 }
 
 /// Something that happened to a unit.
@@ -170,6 +174,7 @@ impl Timelines {
             breaker: Arc::new(breaker(sources)),
             routes: sources.routes.clone(),
             roll: sources.roll.clone(),
+            beginning: Beginning::new(sources.shared.clone()),
             clock: sources.clock.clone(),
             notified: Notified::new(sources),
         }
@@ -214,7 +219,7 @@ impl Timelines {
         }));
         events.sort_by_key(|event| std::cmp::Reverse(event.at));
         let sentence = sentence(&view, now);
-        let days = days(&history, &hearing, now);
+        let days = days(&history, &hearing, self.beginning.since(now).await?, now);
         let notified = told.to_string();
         Ok(Timeline { view, at: now, sentence, notified, events, days, is_complete: history.is_complete })
     }
@@ -283,16 +288,19 @@ fn is_shown(entry: &AuditEntry, records: &[OfflineRecord]) -> bool {
     entry.change == Audited::Acknowledged && taken.any(|taken| taken.at == entry.at)
 }
 
-fn days(history: &History, hearing: &Hearing, now: Timestamp) -> Vec<Day> {
+fn days(history: &History, hearing: &Hearing, watched_since: Timestamp, now: Timestamp) -> Vec<Day> {
     let midnight =
         Timestamp::from_millis(now.as_millis().div_euclid(DAY.as_millis() as i64) * DAY.as_millis() as i64);
-    let known = history.records.last().filter(|_| !history.is_complete).map(|oldest| oldest.deadline);
+    let oldest = history.records.last().filter(|_| !history.is_complete).map(|oldest| oldest.deadline);
+    let known = oldest.map_or(watched_since, |oldest| oldest.max(watched_since));
     let day = |back: u32| {
         let from = midnight - DAY * back;
         let range = Interval { from, to: (from + DAY).min(now) };
         let offline = history.records.iter().filter_map(|record| outage(record, range, hearing));
-        let is_known = known.is_none_or(|known| known < range.to);
-        Day { from, offline_seconds: is_known.then(|| offline.sum::<Duration>().as_secs_f64()) }
+        let is_known = known < range.to;
+        let offline_seconds = is_known.then(|| offline.sum::<Duration>().as_secs_f64());
+        let watched = if is_known { range.to.since(known.max(range.from)) } else { Duration::ZERO };
+        Day { from, offline_seconds, watched_seconds: watched.as_secs_f64() }
     };
     (0..DAYS).rev().map(day).collect()
 }

@@ -18,11 +18,19 @@ pub enum Shared {
     Receivers,
     /// Sessions of browsers that were ended, see `http/ended_sessions.rs`.
     Sessions,
+    /// Since when the fleet is watched, see `http/beginning.rs`.
+    Beginning,
 }
 
 impl Shared {
-    pub const ALL: [Shared; 5] =
-        [Shared::Sources, Shared::Breaker, Shared::Limits, Shared::Receivers, Shared::Sessions];
+    pub const ALL: [Shared; 6] = [
+        Shared::Sources,
+        Shared::Breaker,
+        Shared::Limits,
+        Shared::Receivers,
+        Shared::Sessions,
+        Shared::Beginning,
+    ];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -31,6 +39,7 @@ impl Shared {
             Shared::Limits => "limits",
             Shared::Receivers => "receivers",
             Shared::Sessions => "sessions",
+            Shared::Beginning => "beginning",
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Named as Prometheus recommends: a counter ends in `_total` and only grows, a gauge is of the moment, and
 //! a gauge without a value has no series rather than a 0 that looks like a value. There are fewer
-//! than 500 series, also with a dozen kinds and several receivers.
+//! than 500 series with a dozen kinds and five receivers; kinds and receivers bring some each, units none.
 
 use prometheus::{
     GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,

@@ -22,8 +22,6 @@ const ABOVE: u32 = 8;
 /// The hours that have a line.
 const LINES: [u32; 3] = [0, 12, 24];
 
-const DAY_SECONDS: f64 = 86_400.0;
-
 /// A bar for each day, and the same in words.
 pub(super) fn strip(days: &[Day]) -> Markup {
     let all = in_words(days);
@@ -31,7 +29,7 @@ pub(super) fn strip(days: &[Day]) -> Markup {
         div.strip role="img" aria-label=(all) {
             @for day in days {
                 @match day.offline_seconds {
-                    None => i.unread title={ (date(day)) ": not read" } {},
+                    None => i.unread title={ (date(day)) ": not known" } {},
                     Some(seconds) if seconds > 0.0 => i.offline title={ (date(day)) ": offline for " (span(seconds)) } {},
                     Some(_) => i title={ (date(day)) ": not offline" } {},
                 }
@@ -65,7 +63,7 @@ pub(super) fn plot(days: &[Day]) -> Markup {
                 }
                 @for (at, day, seconds) in bars {
                     // A short outage is seen too.
-                    @let y = from_top((seconds * 24.0 / DAY_SECONDS).max(0.5));
+                    @let y = from_top((seconds / 3600.0).max(0.5));
                     rect x=(LEFT + WIDTH * at as u32 + 1) y=(format!("{y:.1}")) width=(WIDTH - 2)
                         height=(format!("{:.1}", from_top(0.0) - y)) { title { (date(day)) ": offline for " (span(seconds)) } }
                 }
@@ -82,17 +80,24 @@ pub(super) fn plot(days: &[Day]) -> Markup {
 
 fn in_words(days: &[Day]) -> String {
     let known: Vec<f64> = days.iter().filter_map(|day| day.offline_seconds).collect();
+    let watched: f64 = days.iter().map(|day| day.watched_seconds).sum();
+    let period = match known.len() {
+        0 => return "nothing is known of it yet".to_owned(),
+        1 => "one day that is known".to_owned(),
+        count if count == days.len() => format!("last {count} days"),
+        count => format!("{count} days that are known"),
+    };
     let bad: Vec<f64> = known.iter().copied().filter(|seconds| *seconds > 0.0).collect();
     let sum: f64 = bad.iter().sum();
-    let share = 100.0 * (1.0 - sum / (known.len().max(1) as f64 * DAY_SECONDS));
+    let share = 100.0 * (1.0 - sum / watched.max(1.0));
     // Rounded down, so that only a unit without any outage has all of it.
     let share = (share.max(0.0) * 100.0).floor() / 100.0;
     match bad.len() {
-        0 => "never offline in the last 90 days".to_owned(),
-        1 => format!("offline on 1 of the last 90 days, for {}; online for {share} % of the time", span(sum)),
+        0 => format!("never offline in the {period}"),
+        1 => format!("offline on 1 of the {period}, for {}; online for {share} % of the time", span(sum)),
         count => {
             format!(
-                "offline on {count} of the last 90 days, for {} in all; online for {share} % of the time",
+                "offline on {count} of the {period}, for {} in all; online for {share} % of the time",
                 span(sum)
             )
         }
@@ -117,7 +122,8 @@ mod tests {
     fn outages_are_drawn_to_scale_and_said_in_words() {
         let day = |at: u32, offline_seconds: Option<f64>| {
             let from = Timestamp::from_millis(i64::from(at) * 86_400_000);
-            Day { from, offline_seconds }
+            let watched_seconds = offline_seconds.map_or(0.0, |_| 86_400.0);
+            Day { from, offline_seconds, watched_seconds }
         };
         let mut days: Vec<Day> = (0..90).map(|at| day(at, Some(0.0))).collect();
         assert_eq!(
@@ -128,8 +134,15 @@ mod tests {
         days[10] = day(10, Some(43_200.0));
         days[11] = day(11, Some(86_400.0));
         days[12] = day(12, Some(1.0));
-        let said = "offline on 3 of the last 90 days, for 1 d 12 h in all; online for 98.31 % of the time";
+        let said =
+            "offline on 3 of the 89 days that are known, for 1 d 12 h in all; online for 98.31 % of the time";
         assert_eq!(in_words(&days), said);
+        // A unit of a fleet that is watched for a hundred seconds was not online for 89 days.
+        let mut young: Vec<Day> = (0..90).map(|at| day(at, None)).collect();
+        assert_eq!(in_words(&young), "nothing is known of it yet");
+        young[89] = Day { watched_seconds: 100.0, ..day(89, Some(90.0)) };
+        let said = "offline on 1 of the one day that is known, for 1 min 30 s; online for 10 % of the time";
+        assert_eq!(in_words(&young), said);
         let drawn = plot(&days).into_string();
         for bar in
             [r#"y="56.0" width="8" height="48.0""#, r#"y="8.0" width="8" height="96.0""#, r#"height="2.0""#]
@@ -139,7 +152,7 @@ mod tests {
         assert_eq!(drawn.matches("<rect").count(), 3);
         let drawn = strip(&days).into_string();
         assert!(
-            drawn.contains("1970-01-01: not read") && drawn.contains("1970-01-12: offline for 1 d"),
+            drawn.contains("1970-01-01: not known") && drawn.contains("1970-01-12: offline for 1 d"),
             "{drawn}"
         );
     }

@@ -96,3 +96,37 @@ async fn the_document_has_every_route_with_its_role() {
 fn an_answer_with_a_field_that_is_not_described_is_found() {
     assert_described("/api/v1/audit?limit=1", &json!({ "audit": [], "more": 1 }));
 }
+
+/// Clients that are generated from the document group operations by tags, and name them by their ids.
+#[test]
+fn every_operation_has_a_tag_an_id_of_its_own_and_words() {
+    let document = document();
+    let names = |of: &Value| {
+        let all = of.as_array().into_iter().flatten().map(|tag| tag.as_str().unwrap_or_default().to_owned());
+        all.collect::<BTreeSet<String>>()
+    };
+    let tags = document["tags"].as_array().unwrap();
+    assert!(tags.iter().all(|tag| tag["description"].is_string()), "{tags:?}");
+    let known: BTreeSet<String> = tags.iter().map(|tag| tag["name"].as_str().unwrap().to_owned()).collect();
+    let (mut used, mut ids) = (BTreeSet::new(), BTreeSet::new());
+    for (path, operations) in document["paths"].as_object().unwrap() {
+        for method in ["get", "put", "post", "delete", "patch"] {
+            let Some(operation) = operations.get(method) else { continue };
+            let at = format!("{method} {path}");
+            let own = names(&operation["tags"]);
+            assert_eq!(own.len(), 1, "{at}");
+            assert!(own.is_subset(&known), "{at}: {own:?}");
+            used.extend(own);
+            assert!(ids.insert(operation["operationId"].as_str().unwrap().to_owned()), "{at}");
+            for words in ["summary", "description"] {
+                assert!(operation[words].as_str().is_some_and(|text| !text.is_empty()), "{at}: {words}");
+            }
+            assert!(operation["responses"]["default"].is_object(), "{at}: the form of errors");
+        }
+    }
+    assert_eq!(used, known, "a tag without operations");
+    let text = DOCUMENT.to_owned();
+    for schema in document["components"]["schemas"].as_object().unwrap().keys() {
+        assert!(text.contains(&format!("schemas/{schema}\"")), "{schema} is not used");
+    }
+}

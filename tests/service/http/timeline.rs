@@ -37,11 +37,16 @@ async fn the_timeline_of_a_unit_says_what_happened_and_why_it_is_offline() {
     assert_eq!(named, ["acknowledged", "back", "heard", "heard", "offline", "offline"]);
     let days = timeline["days"].as_array().unwrap();
     assert_eq!((days.len(), &days[89]["from"]), (90, &json!("2026-03-01T00:00:00.000Z")));
-    assert_eq!((&days[89]["offline_seconds"], &days[88]["offline_seconds"]), (&json!(6.0), &json!(0.0)));
+    // The fleet is watched since noon: nothing is known of the days before.
+    assert_eq!((&days[89]["offline_seconds"], &days[88]["offline_seconds"]), (&json!(6.0), &json!(null)));
+    let watched = days[89]["watched_seconds"].as_f64().unwrap();
+    assert!((120.0..600.0).contains(&watched) && days[88]["watched_seconds"] == 0.0, "{watched}");
 
     let page = fleet.text("/units/detector/a").await;
     assert!(page.contains("No receiver was notified: "), "{page}");
-    for text in ["offline on 1 of the last 90 days, for 6 s", "&lt;on my way&gt;", "heard again, 5 s after"] {
+    for text in
+        ["offline on 1 of the one day that is known, for 6 s", "&lt;on my way&gt;", "heard again, 5 s after"]
+    {
         assert!(page.contains(text), "{text} in {page}");
     }
     let short = fleet.json("/api/v1/units/detector/a/timeline?limit=1").await;
@@ -86,6 +91,12 @@ async fn availability_is_the_share_of_time_that_units_were_not_offline() {
     fleet.clock.advance(SECOND);
     assert_eq!(fleet.json("/api/v1/availability").await, usual);
     assert_eq!((&usual["outages"], &usual["units"]), (&json!(1), &json!(2)), "{usual}");
+    // The fleet is watched since noon, and thirty days before that count for nothing.
+    assert_eq!(
+        (&usual["from"], &usual["online_share"]),
+        (&json!(noon.to_string()), &json!(0.875)),
+        "{usual}"
+    );
     let of_kind = fleet.json("/api/v1/availability?kind=detector").await;
     assert!(of_kind["until"].as_str() > usual["until"].as_str(), "{of_kind} {usual}");
     for query in [

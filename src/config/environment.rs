@@ -20,7 +20,7 @@ use super::problem::{Problem, may_be_secret, suggest, without_value};
 /// The prefix of every variable.
 pub(super) const PREFIX: &str = "ROLLCALL_";
 /// Variables that are read elsewhere.
-const OTHERS: [&str; 1] = ["ROLLCALL_CONFIG"];
+const OTHERS: [&str; 4] = ["ROLLCALL_CONFIG", "ROLLCALL_URL", "ROLLCALL_TOKEN", "ROLLCALL_TOKEN_FILE"];
 
 /// The options of the file and the environment.
 pub(super) struct Overlaid {

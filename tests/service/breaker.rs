@@ -9,7 +9,7 @@ use crate::world::{MAX_WAIT, World, units};
 const OPTIONS: &str = r#"
 engine.type = "embedded"
 engine.path = "{dir}/fleet"
-breaker = { min_units = 5, max_hold = "1h" }
+breaker = { min_units = 5, window = "1s", max_hold = "1h" }
 kind = [{ name = "detector", timeout = "1s" }]
 "#;
 

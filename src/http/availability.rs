@@ -159,7 +159,7 @@ impl AvailabilityState {
         }
         let scope = self.scope(wanted).await?;
         // Nothing is known of the time before the fleet was watched.
-        let from = from.max(self.beginning.since(now).await?).min(until);
+        let from = from.max(self.beginning.since(now).await.unwrap_or(Timestamp::ZERO)).min(until);
         let range = Interval { from, to: until };
         let (records, is_complete) = self.read(&scope, range).await?;
         let hearing = self.roll.hearing();

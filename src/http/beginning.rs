@@ -37,7 +37,7 @@ impl Beginning {
         stop.run_until_cancelled(noting).await;
     }
 
-    /// Since when the fleet is watched: from now on, if that is not known.
+    /// Since when the fleet is watched: from now on, if that is not written. A page goes on without it.
     pub async fn since(&self, now: Timestamp) -> Result<Timestamp, EngineError> {
         loop {
             if let Some(known) = self.known.get() {

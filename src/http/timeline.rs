@@ -219,7 +219,7 @@ impl Timelines {
         }));
         events.sort_by_key(|event| std::cmp::Reverse(event.at));
         let sentence = sentence(&view, now);
-        let days = days(&history, &hearing, self.beginning.since(now).await?, now);
+        let days = days(&history, &hearing, self.beginning.since(now).await.unwrap_or(Timestamp::ZERO), now);
         let notified = told.to_string();
         Ok(Timeline { view, at: now, sentence, notified, events, days, is_complete: history.is_complete })
     }

@@ -83,7 +83,7 @@ impl Notified {
             Some(_) => Vec::new(),
         };
         let keys: Vec<String> = memberships.iter().map(|one| one.group.key.clone()).collect();
-        let due = self.groups.due(&keys).await?;
+        let due = self.groups.groups_due(&keys).await?;
         let taken = config.routes.of(record);
         let routes: Vec<RouteState> = match memberships.as_slice() {
             [] => taken.iter().map(|route| of_route(*route, record, now)).collect(),

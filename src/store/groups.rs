@@ -153,7 +153,7 @@ pub trait GroupStore: Layout {
     async fn first_seal(&self, partitions: &[u16]) -> Result<Option<Timestamp>>;
 
     /// When each of these groups, by their keys, is due; `None`: no member waits in it.
-    async fn due(&self, groups: &[String]) -> Result<Vec<Option<Timestamp>>>;
+    async fn groups_due(&self, groups: &[String]) -> Result<Vec<Option<Timestamp>>>;
 
     /// Looks at groups of these partitions whose silences last and for which a reminder or an escalation is due: seals
     /// notifications of silences that receivers know of. A look that is repeated seals the same notifications under the

@@ -59,7 +59,7 @@ impl GroupStore for RedisEngine {
         groups::first_seal(self, partitions).await
     }
 
-    async fn due(&self, groups: &[String]) -> Result<Vec<Option<Timestamp>>> {
+    async fn groups_due(&self, groups: &[String]) -> Result<Vec<Option<Timestamp>>> {
         groups::due(self, groups).await
     }
 

@@ -77,8 +77,6 @@ pub(super) struct Server {
 
 impl Server {
     /// Listens; returns also the loopback address for intake.
-    ///
-    /// In one piece: it only builds the parts, one after the other.
     pub async fn bind(
         config: &Config,
         password: &str,

@@ -154,8 +154,7 @@ fn receiver(
         Some(service) => web::service(path, one, service, base, problems),
     };
     let zone = problems.keep(&format!("{path}.zone"), Zone::parse(&one.zone)).unwrap_or_default();
-    let labels = web::labels(path, one, problems);
-    let message = MessageConfig { links: links.clone(), zone, labels };
+    let message = MessageConfig { links: links.clone(), zone, labels: web::labels(path, one, problems) };
     let at = |option: &str| format!("{path}.{option}");
     let concurrency = problems.number(&at("concurrency"), one.concurrency, 1, 64);
     let longest = Span::from_secs(600);

@@ -144,7 +144,13 @@ async fn a_lease_that_could_not_be_extended_is_no_problem_once_its_delivery_has_
     sink.wait_for(1, MAX_WAIT).await.unwrap();
     world.redis.kill();
     world.advance(Duration::from_secs(1));
-    let is_named = |what: &str| world.telemetry.problems().iter().any(|one| one.text.contains(what));
+    // They follow from the engine, which is down.
+    let is_named = |what: &str| {
+        let problems = world.telemetry.problems();
+        let texts =
+            problems.iter().flat_map(|one| one.consequences.iter().map(|of| &of.text).chain([&one.text]));
+        texts.into_iter().any(|text| text.contains(what))
+    };
     until("its lease cannot be extended", async || is_named("leases of hook")).await;
     sink.release();
     until("its end cannot be recorded", async || is_named("ends of hook")).await;

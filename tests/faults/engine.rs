@@ -55,7 +55,7 @@ async fn redis_that_is_killed_is_one_problem_and_two_lines_in_the_log() {
     let text = problems[0]["text"].as_str().unwrap();
     assert!(text.starts_with("redis at ") && text.contains("; down since "), "{text}");
     let under = problems[0]["consequences"].as_array().unwrap();
-    assert!(under.len() > 3 && under.iter().any(|one| one["name"] == "not_hearing"), "{page:#}");
+    assert!(under.len() > 3, "{page:#}");
     assert!(["intake", "sweep", "lease"].iter().all(|work| text.contains(work)), "{text}");
     world.redis.restart();
     world.disturbed_since(mark);

@@ -162,7 +162,7 @@ fn the_method_and_the_headers_of_a_template_are_shown_beside_its_text_and_withou
 }
 
 #[test]
-fn check_warns_of_an_address_that_is_in_use_and_of_a_directory_that_cannot_be_made() {
+fn check_fails_for_an_address_that_another_program_has_and_for_a_directory_that_cannot_be_made() {
     let dir = tempfile::tempdir().unwrap();
     let (used, free) = (TcpListener::bind("127.0.0.1:0").unwrap(), free_port().unwrap());
     let config = format!(
@@ -174,7 +174,7 @@ fn check_warns_of_an_address_that_is_in_use_and_of_a_directory_that_cannot_be_ma
     let output = rollcall(dir.path(), &["check"], &[]);
     let printed = text(&output.stdout);
     assert_eq!(output.status.code(), Some(1), "{printed}");
-    for line in ["FAIL  engine: /proc/x cannot be created", "warn  http: 127.0.0.1:"] {
+    for line in ["FAIL  engine: /proc/x cannot be created", "FAIL  http: 127.0.0.1:"] {
         assert!(printed.contains(line), "{printed}");
     }
 }

@@ -89,7 +89,7 @@ fn in_words(days: &[Day]) -> String {
     };
     let bad: Vec<f64> = known.iter().copied().filter(|seconds| *seconds > 0.0).collect();
     let sum: f64 = bad.iter().sum();
-    let share = 100.0 * (1.0 - sum / watched.max(1.0));
+    let share = 100.0 * (watched - sum) / watched.max(1.0);
     // Rounded down, so that only a unit without any outage has all of it.
     let share = (share.max(0.0) * 100.0).floor() / 100.0;
     match bad.len() {

@@ -35,7 +35,7 @@ async fn incidents_are_the_groups_of_units_that_are_offline_and_the_breaker_is_r
     }
     assert!(!page.contains("Release the breaker") && !page.contains("<script>\""), "{page}");
 
-    let rule = MassOfflineRule { share: 0.5, min_units: 2, window: 600 * SECOND, max_hold: 900 * SECOND };
+    let rule = MassOfflineRule { share: 0.5, min_units: 2, window: 60 * SECOND, max_hold: 900 * SECOND };
     let silences = Arc::new(Silences::new(fleet.engine.clone()));
     let engine = || fleet.engine.clone();
     let breaker =

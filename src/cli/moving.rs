@@ -92,7 +92,7 @@ fn parse(text: &str) -> Result<EngineLocation, String> {
 /// The source or the target of a move.
 enum Endpoint {
     Embedded(embedded::Config),
-    Redis(redis::Config),
+    Redis(Box<redis::Config>),
 }
 
 impl Endpoint {
@@ -113,7 +113,8 @@ impl Endpoint {
                 let password = password_file.map(read).transpose()?.map(|text| text.trim().to_owned());
                 let default = redis::Config::default();
                 let prefix = prefix.unwrap_or(default.prefix);
-                Ok(Endpoint::Redis(redis::Config { url, password, prefix, ..redis::Config::default() }))
+                let config = redis::Config { url, password, prefix, ..redis::Config::default() };
+                Ok(Endpoint::Redis(Box::new(config)))
             }
             EngineLocation::Config(file) => {
                 if prefix.is_some() || password_file.is_some() {
@@ -153,7 +154,7 @@ impl Endpoint {
         let partitions = Some(partitions);
         Ok(match self {
             Endpoint::Embedded(config) => Endpoint::Embedded(embedded::Config { partitions, ..config }),
-            Endpoint::Redis(config) => Endpoint::Redis(redis::Config { partitions, ..config }),
+            Endpoint::Redis(config) => Endpoint::Redis(Box::new(redis::Config { partitions, ..*config })),
         })
     }
 

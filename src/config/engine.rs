@@ -20,7 +20,7 @@ const SENTINEL_PASSWORD: &str = "engine.sentinel_password_file";
 /// The engine that holds the state of the fleet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EngineConfig {
-    Redis(redis::Config),
+    Redis(Box<redis::Config>),
     /// In a directory of this machine.
     Embedded(embedded::Config),
 }
@@ -38,7 +38,7 @@ impl fmt::Display for EngineConfig {
 pub(super) fn engine(engine: &Engine, base: &Path, problems: &mut Problems) -> EngineConfig {
     let partitions = count("engine.partitions", engine.partitions, (1, 1024), problems);
     match engine.engine {
-        EngineType::Redis => EngineConfig::Redis(on_redis(engine, partitions, base, problems)),
+        EngineType::Redis => EngineConfig::Redis(Box::new(on_redis(engine, partitions, base, problems))),
         EngineType::Embedded => EngineConfig::Embedded(embedded(engine, partitions, base, problems)),
     }
 }

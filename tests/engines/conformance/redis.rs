@@ -444,7 +444,7 @@ mod only_redis {
         let joins = [Join { groups: vec![group.clone()], event }];
         let joined =
             world.engine.join(&joins, &Destinations::all(pace, &[]), &Capacity::NONE, now).await.unwrap();
-        assert_eq!(joined.sealed, 0);
+        assert_eq!(joined.sealed, 1);
         world.hear(&unit, now).await;
         let event = world.outbox().await.remove(1).event;
         let waits = Pace { wait: Duration::from_secs(60), ..pace };

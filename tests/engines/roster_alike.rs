@@ -101,7 +101,7 @@ fn by_script(case: &Case, server: &mut redis::Connection) -> Outcome {
     run.arg(text).arg(3).arg("roster").arg("clock").arg("heard");
     run.arg(&case.instance).arg(case.lease_ms).arg(case.heard.map_or(0, |heard| BEGIN + heard));
     run.arg("channel").arg("").arg(MAX_LEASE.as_millis() as u64);
-    run.arg(case.expected.map(|ms| (BEGIN + ms).to_string()).unwrap_or_default()).arg("1");
+    run.arg(case.expected.map(|ms| (BEGIN + ms).to_string()).unwrap_or_default()).arg("0");
     let now = BEGIN + case.clock;
     run.arg(now / 1000).arg(now % 1000 * 1000);
     let answer: Vec<String> = run.query(server).unwrap();

@@ -113,7 +113,7 @@ impl RedisEngine {
     }
 
     /// `again`: how long the first attempt took. The second one handles a jump of the server's clock that was detected,
-    /// and a step that is no slow answer; it may take as long, so the expected time of the fleet is rather too late.
+    /// and a step that is no slow answer: it may take as long, and only a larger difference is a step.
     /// `None`: the server's clock seems to have stepped, and nothing is renewed.
     async fn renew_once(
         &self,
@@ -127,7 +127,6 @@ impl RedisEngine {
             (clock.last_renewal(), clock.jumped())
         };
         let expected = self.partition_clocks().fleet_time(Instant::now());
-        let expected = expected.map(|at| at + again.unwrap_or_default());
         let mut script = self.scripts.renew.prepare_invoke();
         script.key(self.keys.roster()).key(self.keys.clock()).key(self.keys.heard());
         script.arg(instance).arg(lease.as_millis() as u64);
@@ -135,7 +134,7 @@ impl RedisEngine {
         script.arg(jumped.map(|without| without.as_millis().to_string()).unwrap_or_default());
         script.arg(MAX_LEASE.as_millis() as u64);
         script.arg(expected.map(|at| at.as_millis().to_string()).unwrap_or_default());
-        script.arg(if again.is_some() { "1" } else { "" });
+        script.arg(again.map(|took| took.as_millis().to_string()).unwrap_or_default());
         let sent = Instant::now();
         let answer: Vec<Vec<u8>> = self.topology.run("renew", &script).await?;
         let answered = Instant::now();

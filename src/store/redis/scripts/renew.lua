@@ -18,13 +18,13 @@
 -- ARGV[5] the server's clock (ms) as expected without a jump forward, "" without a jump
 -- ARGV[6] the longest lease that any instance requests (ms); a lease that ends later is removed
 -- ARGV[7] the time of the fleet (ms) that the caller expects by its monotonic clock, "" if it knows no earlier one
--- ARGV[8] "1": the caller has excluded that a slow network explains a step
+-- ARGV[8] how long a first attempt took (ms), by which an answer may be late again; "" if this is the first one
 --
 -- Returns {time of the fleet (ms), the server's clock (ms), when the first lease of another instance ends (ms), "" if
 -- there is none, "1" if the instance had no valid lease before, how far the clock is ahead by a step that is not
 -- accepted yet (ms) or "", the sum of the accepted steps (ms), number of leases that were removed, as many of their
 -- names, instance, ...} with every instance that has a valid lease. {"", the server's clock (ms)} and nothing is changed,
--- if the clock seems to have stepped and ARGV[8] is not "1".
+-- if the clock seems to have stepped and this is a first attempt, which may have been slow.
 --
 -- The rule is that of presence/roster.rs and clock/steps.rs; a test compares them.
 local read = redis.call('TIME')
@@ -40,10 +40,10 @@ if expected then
 else
   expected = server - (ahead or 0)
 end
-local now, difference = server, server - expected
-if difference > 1000 then
-  if not ahead or math.abs(difference - ahead) > 1000 then
-    if ARGV[8] ~= '1' then
+local now, difference, late = server, server - expected, tonumber(ARGV[8])
+if difference > 1000 + (not ahead and late or 0) then
+  if not ahead or math.abs(difference - ahead) > 1000 + (late or 0) then
+    if not late then
       return { '', string.format('%.0f', server) }
     end
     ahead, since = difference, expected

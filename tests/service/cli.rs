@@ -287,8 +287,8 @@ fn check_names_each_dependency_that_fails_and_what_to_do() {
     let expected = [
         ("configuration", "ok"),
         ("engine", "ok"),
-        ("eviction_possible", "fail"),
         ("persistence_off", "warn"),
+        ("eviction_possible", "fail"),
         ("notifications_off", "warn"),
         ("mqtt", "ok"),
         ("receiver hook", "fail"),

@@ -12,12 +12,12 @@ use super::{output, read, root, texts, yaml};
 fn make_secrets(dir: &Path) -> (String, String) {
     let compose = yaml("docker-compose.yml");
     let command = texts(&compose["services"]["secrets"]["command"]);
-    let here = |name: &str| dir.join(name).to_str().unwrap().to_owned();
+    let here = |name: &str| format!("{}/", dir.join(name).display());
     let script = command[2]
         .replace("$$", "$")
-        .replace("/token", &here("token"))
-        .replace("/operator", &here("operator"))
-        .replace("/password", &here("password"));
+        .replace("/token/", &here("token"))
+        .replace("/operator/", &here("operator"))
+        .replace("/password/", &here("password"));
     for name in ["token", "operator", "password"] {
         std::fs::create_dir_all(dir.join(name)).unwrap();
     }

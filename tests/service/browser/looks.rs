@@ -62,7 +62,7 @@ async fn pages_are_small_and_legible_on_every_screen_for_everybody() {
     inspect(&browser, "fleet-of-many").await;
     let silent: Vec<&str> = north.iter().map(String::as_str).collect();
     fleet.pass(150 * SECOND, &silent).await;
-    let rule = MassOfflineRule { share: 0.2, min_units: 50, window: 600 * SECOND, max_hold: 900 * SECOND };
+    let rule = MassOfflineRule { share: 0.2, min_units: 50, window: 60 * SECOND, max_hold: 900 * SECOND };
     let silences = Arc::new(Silences::new(fleet.engine.clone()));
     let engine = || fleet.engine.clone();
     let breaker =

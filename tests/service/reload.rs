@@ -80,6 +80,33 @@ async fn receivers_and_routes_are_those_of_the_file_after_a_reload_and_a_wrong_f
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_first_silence_after_a_receiver_was_added_waits_for_no_interval() {
+    let world = World::new(OPTIONS, &[]).await;
+    let all = units(1);
+    // Its route has no receiver.
+    let named = "receivers = [\"hook\", \"mail\"], group_wait = \"0s\", group_interval = \"0s\"";
+    let elsewhere = "[{ matchers = ['kind=\"other\"'], receivers = [\"hook\"] }]";
+    world.rewrite(
+        named,
+        &format!("receivers = [], routes = {elsewhere}, group_wait = \"0s\", group_interval = \"1h\""),
+    );
+    assert_eq!(reload(&world).await, (200, "routes and receivers are replaced".to_owned()));
+    let falls_silent = async || {
+        world.beat(&all).await;
+        world.eventually("it is online", async || world.state(&all[0]).await == "online").await;
+        world.eventually("it is offline", async || world.state(&all[0]).await == "offline").await;
+    };
+    falls_silent().await;
+    world.beat(&all).await;
+    world.eventually("it is back", async || world.state(&all[0]).await == "online").await;
+
+    world.rewrite("group_interval = \"0s\"", "group_interval = \"1h\"");
+    assert_eq!(reload(&world).await.0, 200);
+    world.eventually("it is silent again", async || world.records().await.len() == 2).await;
+    world.eventually("it is notified", async || offline(&world.hook) == all).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_the_running_instance_has_not_read_is_named_by_check_and_by_a_test_of_its_receiver() {
     let world = World::new(OPTIONS, &[]).await;
     let run = |arguments: &[&str]| {

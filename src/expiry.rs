@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Mirror, Ownership, Roll};
-use crate::presence::Unit;
+use crate::presence::{Progress, Unit};
 use crate::store::{Hint, MAX_STEP, Result, UnitStore, partition_of};
 use crate::telemetry::{CheckSource, Loop, Telemetry};
 
@@ -124,12 +124,14 @@ impl Expiry {
 
     /// Reads every tick how far Rollcall has heard: proof of other instances counts too.
     async fn keep_hearing(&self) {
+        let mut progress = Progress::default();
         loop {
             let read = self.roll.refresh_hearing().await;
             self.report("how far was heard", &read);
             if let Ok(hearing) = read {
-                let is_blind = |heard| self.clock.now().since(heard) > self.roll.gap();
-                self.telemetry.blind(hearing.heard.is_none_or(is_blind), hearing.heard);
+                let (now, pace) = (self.clock.now(), self.roll.pace());
+                let is_blind = progress.is_blind(hearing.heard, now, pace.gap(), pace.round_trip());
+                self.telemetry.blind(is_blind, hearing.heard);
             }
             tokio::time::sleep(self.config.tick).await;
         }

@@ -6,13 +6,20 @@
 //! are faster than necessary do no harm. An instance of a shared subscription meets the units of its own partitions
 //! only, and the fleet is heard as far as its slowest member. So instances exchange their shortest timeouts: see
 //! [`super::census`].
+//!
+//! # Where the broker is far away
+//! Canaries and probes go out no faster than the way takes so many of them at a time, and gaps are longer accordingly:
+//! see [`RoundTrip`]. The age of a proof may be a round trip more than a gap.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
+use crate::clock::Timestamp;
 use crate::presence::{
-    Facts, Kind, KindRules, MIN_TIMEOUT, blind_gap, canary_period, probe_gap, probe_period,
+    Facts, Kind, KindRules, MIN_TIMEOUT, MISSING_CANARIES, RoundTrip, blind_gap, canary_period,
+    least_canary_period, least_probe_period, probe_gap, probe_period,
 };
 
 /// The pace of canaries and probes.
@@ -26,6 +33,10 @@ pub struct CanaryPace {
     met: RwLock<Shortest>,
     /// The shortest timeouts that other instances met.
     elsewhere: RwLock<Shortest>,
+    /// The round trips of the connections of this process, by client id.
+    round_trips: RwLock<HashMap<String, RoundTrip>>,
+    /// How many filters are probed.
+    filters: AtomicUsize,
 }
 
 /// The shortest timeouts of kinds.
@@ -34,7 +45,14 @@ type Shortest = HashMap<Kind, Duration>;
 impl CanaryPace {
     /// A pace that does not change.
     pub fn fixed(gap: Duration) -> CanaryPace {
-        CanaryPace { gap, follows: false, met: RwLock::default(), elsewhere: RwLock::default() }
+        CanaryPace {
+            gap,
+            follows: false,
+            met: RwLock::default(),
+            elsewhere: RwLock::default(),
+            round_trips: RwLock::default(),
+            filters: AtomicUsize::new(1),
+        }
     }
 
     /// A pace that follows the shortest timeout.
@@ -77,24 +95,49 @@ impl CanaryPace {
         *self.elsewhere.write().unwrap_or_else(PoisonError::into_inner) = elsewhere;
     }
 
+    /// A canary of that client came back at `now`.
+    pub fn canary_returned(&self, client_id: &str, sent: Timestamp, now: Timestamp) {
+        let mut trips = self.round_trips.write().unwrap_or_else(PoisonError::into_inner);
+        trips.entry(client_id.to_owned()).or_default().returned(sent, now);
+    }
+
+    /// So many filters are probed.
+    pub fn probes(&self, filters: usize) {
+        self.filters.store(filters, Ordering::Relaxed);
+    }
+
+    /// How long canaries take to the broker and back, on the slowest connection of this process.
+    pub fn round_trip(&self) -> Duration {
+        let trips = self.round_trips.read().unwrap_or_else(PoisonError::into_inner);
+        trips.values().map(RoundTrip::length).max().unwrap_or_default()
+    }
+
     /// Two canaries further apart than this enclose a blind interval.
     pub fn gap(&self) -> Duration {
-        self.shortest().map_or(self.gap, |shortest| self.gap.min(blind_gap(shortest)))
+        let gap = self.shortest().map_or(self.gap, |shortest| self.gap.min(blind_gap(shortest)));
+        gap.max(MISSING_CANARIES * least_canary_period(self.round_trip()))
+    }
+
+    /// How old the newest proof may be: a gap and a round trip.
+    pub fn most_age(&self) -> Duration {
+        self.gap() + self.round_trip()
     }
 
     /// The time between two canaries. `configured`: the period of the configuration or of the configured kinds.
     pub fn period(&self, configured: Duration) -> Duration {
-        self.shortest().map_or(configured, |shortest| configured.min(canary_period(shortest)))
+        let period = self.shortest().map_or(configured, |shortest| configured.min(canary_period(shortest)));
+        period.max(least_canary_period(self.round_trip()))
     }
 
     /// The time between two probes of a filter of that kind, if canaries are as fast.
     pub fn probe_period(&self, rules: &KindRules) -> Duration {
-        probe_period(self.shortest_of(rules))
+        let filters = self.filters.load(Ordering::Relaxed);
+        probe_period(self.shortest_of(rules)).max(least_probe_period(self.round_trip(), filters))
     }
 
     /// Two probes of a filter of that kind further apart than this enclose a blind interval of the kind.
     pub fn probe_gap(&self, rules: &KindRules) -> Duration {
-        probe_gap(self.shortest_of(rules), self.gap())
+        probe_gap(self.probe_period(rules), self.gap())
     }
 
     /// The shortest timeout of a unit of that kind, or the timeout of the kind.
@@ -152,5 +195,28 @@ mod tests {
         assert_eq!((fixed.period(SECOND), following.met_of(&rules.kind)), (SECOND, Some(2 * SECOND)));
         following.met_elsewhere([]);
         assert_eq!(following.period(SECOND), fast.0);
+    }
+
+    #[test]
+    fn a_far_broker_makes_the_pace_slower_and_proofs_older() {
+        let rules = KindRules::new("detector".parse().unwrap());
+        let pace = CanaryPace::following(3 * SECOND);
+        pace.met_timeout(&rules.kind, SECOND);
+        pace.probes(3);
+        let ms = Duration::from_millis;
+        let now = |pace: &CanaryPace| {
+            (
+                pace.period(SECOND),
+                pace.gap(),
+                pace.most_age(),
+                pace.probe_period(&rules),
+                pace.probe_gap(&rules),
+            )
+        };
+        assert_eq!(now(&pace), (ms(50), ms(500), ms(500), ms(50), ms(550)));
+        pace.canary_returned("near", Timestamp::ZERO, Timestamp::from_millis(8));
+        assert_eq!(now(&pace), (ms(50), ms(500), ms(508), ms(50), ms(550)));
+        pace.canary_returned("far", Timestamp::ZERO, Timestamp::from_millis(8000));
+        assert_eq!(now(&pace), (ms(1000), ms(3000), ms(11_000), ms(2000), ms(6000)));
     }
 }

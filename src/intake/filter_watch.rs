@@ -17,8 +17,8 @@ use crate::presence::Hearing;
 /// How often the filters are judged.
 const TICK: Duration = Duration::from_millis(250);
 
-/// A probe may take three periods, but no longer and no shorter than this. So may the first message of a unit
-/// where no probe may be published.
+/// A probe may be missing for three periods, but no longer and no shorter than this, and for a round trip more. So may
+/// the first message of a unit where no probe may be published.
 const MIN_WAIT: Duration = Duration::from_secs(1);
 const MAX_WAIT: Duration = Duration::from_secs(10);
 
@@ -100,6 +100,7 @@ fn judge(probe: &Probe, hearing: &Hearing, pace: &CanaryPace) -> Option<FilterRe
         // Units publish when they like.
         wait = probe.kinds.iter().map(|rules| pace.shortest_of(rules)).min().unwrap_or(wait).max(wait);
     }
+    wait += pace.round_trip();
     if fleet.since(since.max(proved.unwrap_or_default())) > wait {
         return Some(FilterReport::Unheard(refused));
     }

@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 use super::canary::{self, ReportedCanary};
 use super::engine_writer::EngineWriter;
-use super::mqtt::{Link, Proof, Session};
+use super::mqtt::{Link, Proof, Session, UNPROVED_TRIPS};
 use super::probe::{Probe, Probes};
 use crate::clock::Timestamp;
 use crate::fleet::Roll;
@@ -165,7 +165,7 @@ impl HearingReporter {
         link: &watch::Receiver<Link>,
     ) -> Option<()> {
         let (number, release) = link.borrow().current();
-        if number != member.connection || writer.clock.now().since(sent_at) > writer.roll.gap() {
+        if number != member.connection || writer.clock.now().since(sent_at) > writer.roll.pace().most_age() {
             return Some(());
         }
         tracing::warn!(
@@ -191,6 +191,8 @@ impl HearingReporter {
             return Some(());
         }
         let now = writer.clock.now();
+        let round_trip = writer.roll.pace().round_trip();
+        let release = release + UNPROVED_TRIPS * round_trip;
         writer.ask_until_answered("members", || writer.roll.attend(member, now, release)).await?;
         writer.telemetry.canary_returned(now.since(sent_at));
         self.attends = member.connection;
@@ -200,6 +202,7 @@ impl HearingReporter {
             at: Some(Instant::now()),
             canary: sent_at,
             left: false,
+            round_trip,
         });
         Some(())
     }

@@ -115,6 +115,7 @@ pub async fn run(
     }
     let topics = Arc::new(config.topics(roll.shared_rules())?);
     let probes = probe::Probes::new(&topics.filters_of_kinds(), &roll.rules());
+    roll.pace().probes(probes.all().len());
     let hearing = ProvedTopics { topics, probes: Arc::new(probes) };
     let values = value_buffer::ValueBuffer::new(&metrics, telemetry.clone()).map(Arc::new);
     let writer = engine_writer::EngineWriter { roll, timers, clock, telemetry, stop: stop.clone() };

@@ -65,8 +65,8 @@ pub(super) use probe_publisher::ProbePublisher;
 pub(super) use probe_schedule::ProbeSchedule;
 use read_coalescer::ReadCoalescer;
 pub(super) use session::Session;
-pub(super) use state::ConnectionState;
 use state::{Action, Actions, Now};
+pub(super) use state::{ConnectionState, UNPROVED_TRIPS};
 
 /// How the broker is tried again.
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(250), longest: Duration::from_secs(15) };
@@ -74,6 +74,10 @@ const BACKOFF: Backoff = Backoff { first: Duration::from_millis(250), longest: D
 /// A connection that lasted so long was a success: another trouble ended it than the one before,
 /// and every second without a connection is blind.
 const SUCCESS: Duration = Duration::from_secs(5);
+
+/// How long the broker may take to accept the connection, first and at most.
+const CONNECT: Duration = Duration::from_secs(5);
+const MAX_CONNECT: Duration = Duration::from_secs(30);
 
 /// How long the broker may take to close the connection after DISCONNECT.
 const DISCONNECT: Duration = Duration::from_secs(1);
@@ -122,6 +126,12 @@ fn failures_after(before: u32, lasted: Duration) -> u32 {
     if lasted < SUCCESS { before + 1 } else { 1 }
 }
 
+/// How long the broker may take to accept the connection after that many failures in a row: a far one takes longer, and
+/// to wait for long from the start would delay the attempt that succeeds.
+fn connect_timeout(failures: u32) -> Duration {
+    (CONNECT * 3u32.pow(failures.min(8))).min(MAX_CONNECT)
+}
+
 /// An interval whose first tick comes at `first`.
 fn ticks(first: Instant, period: Duration) -> Interval {
     let mut ticks = interval_at(first, period);
@@ -148,7 +158,7 @@ impl Connection {
         let mut failures = 0;
         while self.has_room().await {
             let began = Instant::now();
-            let Err(end) = self.connect().await;
+            let Err(end) = self.connect(failures).await;
             self.hand_over();
             self.link.send_replace(Link::default());
             self.clean_up(&end);
@@ -171,10 +181,10 @@ impl Connection {
     }
 
     /// Connects, and stays connected until the connection ends.
-    async fn connect(&mut self) -> Result<Infallible, End> {
+    async fn connect(&mut self, failures: u32) -> Result<Infallible, End> {
         let now = Instant::now();
         self.state.on_connect(now);
-        let (client, mut events) = self.session.open(self.state.number());
+        let (client, mut events) = self.session.open(self.state.number(), connect_timeout(failures));
         let mut open = OpenConnection::new(client, ticks(now, self.state.period()));
         while let Some(event) = self.next(&mut open, &mut events).await? {
             match event {

@@ -20,6 +20,7 @@ mod policy;
 mod record;
 mod reminding;
 mod roster;
+mod round_trip;
 mod shown;
 mod timer;
 mod unit;
@@ -47,7 +48,7 @@ pub use heartbeat::{Declared, Heartbeat, Labels, MAX_LABEL, MAX_LABELS, is_label
 pub use incident::{FirstUnit, GroupIncident, Incident, JudgedIncident, Members, judge_incident};
 pub use mass_offline::{FleetCount, MassOfflineRule, Release, ReleaseReason, Trip, release};
 pub use name::MAX_ID;
-pub use pace::{blind_gap, canary_period, probe_gap, probe_period};
+pub use pace::{MISSING_CANARIES, blind_gap, canary_period, probe_gap, probe_period};
 pub use policy::{
     DEFAULT_MAX_UNITS, DEFAULT_TIMEOUT, KindRules, MAX_TIMEOUT, MIN_TIMEOUT, Override, Policy, Registry,
     TimeSource, is_archived, is_timeout,
@@ -55,6 +56,7 @@ pub use policy::{
 pub use record::{Acknowledgement, Cause, Closing, OfflineRecord, RecordId, RecordIdError, Transition};
 pub use reminding::{DueReminders, OngoingSilence, look};
 pub use roster::{EngineTime, MAX_LEASE, Renewed, RosterState};
+pub use round_trip::{MAX_ROUND_TRIP, Progress, RoundTrip, least_canary_period, least_probe_period};
 pub use shown::{Shown, is_visible};
 pub use timer::{
     DEFAULT_MOST_OF_CLASS, DEFAULT_MOST_TIMERS, DEFAULT_TIMER_KEEP, FiredTimer, Guarantee, MAX_TIMER_BYTES,

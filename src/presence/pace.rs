@@ -20,6 +20,9 @@ const GAPS_A_TIMEOUT: u32 = 4;
 const MIN_GAP: Duration = Duration::from_millis(500);
 const MAX_GAP: Duration = Duration::from_secs(3);
 
+/// How many canaries may be missing within a gap.
+pub const MISSING_CANARIES: u32 = 3;
+
 /// There may be many topics to probe, and a slack of ten seconds is enough for all of them.
 const MAX_PROBE_PERIOD: Duration = Duration::from_secs(5);
 /// How many probes of a topic filter may be missing before it counts as not heard.
@@ -44,9 +47,9 @@ pub fn probe_period(shortest: Duration) -> Duration {
 }
 
 /// Two probes of a filter that are further apart than this enclose a blind interval of its kinds. `gap` is the gap of
-/// canaries: probes go out with canaries, so no probe is missing while canaries are no gap apart.
-pub fn probe_gap(shortest: Duration, gap: Duration) -> Duration {
-    let period = probe_period(shortest);
+/// canaries: probes go out with canaries, so no probe is missing while canaries are no gap apart. `period` is the time
+/// between two probes.
+pub fn probe_gap(period: Duration, gap: Duration) -> Duration {
     (gap + period).max(MISSING_PROBES * period)
 }
 
@@ -85,7 +88,7 @@ mod tests {
             [(1_000, 50, 550), (4_000, 200, 700), (60_000, 3_000, 9_000), (172_800_000, 5_000, 15_000)];
         for (timeout, period, gap) in cases {
             let ms = Duration::from_millis;
-            assert_eq!((probe_period(ms(timeout)), probe_gap(ms(timeout), ms(500))), (ms(period), ms(gap)));
+            assert_eq!((probe_period(ms(timeout)), probe_gap(ms(period), ms(500))), (ms(period), ms(gap)));
         }
     }
 }

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "broker")]
 mod broker;
+mod far;
 mod intake;
 mod rabbitmq;
 #[path = "../support/mod.rs"]

@@ -22,35 +22,37 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 const THREE_TIMEOUTS: f64 = 60.0;
 
 const READS: &str = "topic read units/+/heartbeat\ntopic read meters/#\n";
-const WRITES: &str = "topic write units/rollcall-probe/heartbeat\ntopic write meters/#\n";
+pub(super) const WRITES: &str = "topic write units/rollcall-probe/heartbeat\ntopic write meters/#\n";
 
 /// The engine of a fleet.
-enum Engine {
+pub(super) enum Engine {
     Redis(Redis),
     Embedded,
 }
 
 /// A broker with rules for Rollcall, and a fleet that beats.
-struct World {
+pub(super) struct World {
     dir: TempDir,
-    broker: Server,
+    pub(super) broker: Server,
+    /// The port by which Rollcall reaches the broker, if it is not the broker's own.
+    pub(super) way: Option<u16>,
     engine: Engine,
     beating: Vec<JoinHandle<()>>,
 }
 
 impl World {
-    fn new(engine: Engine) -> World {
+    pub(super) fn new(engine: Engine) -> World {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let dir = TempDir::new().unwrap();
         let rules = dir.path().join("rules");
         write_rules(&rules, &[READS, WRITES]);
         let more = format!("acl_file {}", rules.display());
         let broker = Server::mosquitto(&dir.path().join("broker"), free_port().unwrap(), &more).unwrap();
-        World { dir, broker, engine, beating: Vec::new() }
+        World { dir, broker, way: None, engine, beating: Vec::new() }
     }
 
     /// Replaces the access rules of the broker.
-    fn rules(&self, rules: &[&str]) {
+    pub(super) fn rules(&self, rules: &[&str]) {
         write_rules(&self.dir.path().join("rules"), rules);
         let hup = Command::new("kill").args(["-HUP", &self.broker.pid().to_string()]).status();
         assert!(hup.unwrap().success());
@@ -78,14 +80,14 @@ impl World {
     }
 
     /// Twenty units that live, and one that dies when the returned flag is set.
-    fn fleet(&mut self) -> Arc<AtomicBool> {
+    pub(super) fn fleet(&mut self) -> Arc<AtomicBool> {
         let topic = |name: &str| format!("units/{name}/heartbeat");
         self.beat((0..20).map(|n| topic(&format!("alive-{n}"))).collect());
         self.beat(vec![topic("dies")])
     }
 
     /// A Rollcall process with these kinds.
-    fn serve(&self, name: &str, kinds: &str) -> Rollcall {
+    pub(super) fn serve(&self, name: &str, kinds: &str) -> Rollcall {
         Rollcall::start(self, name, kinds, "")
     }
 }
@@ -104,19 +106,19 @@ fn write_rules(file: &Path, rules: &[&str]) {
     std::fs::write(file, text).unwrap();
 }
 
-const DETECTORS: &str =
+pub(super) const DETECTORS: &str =
     "[[kind]]\nname = \"detector\"\ntopics = [\"units/{unit}/heartbeat\"]\ntimeout = \"3s\"\n";
 const METERS: &str = "[[kind]]\nname = \"meter\"\ntopics = [\"meters/{unit}\"]\ntimeout = \"3s\"\n";
 
 /// A process of `rollcall serve`.
-struct Rollcall {
+pub(super) struct Rollcall {
     child: Child,
     http: u16,
     log: std::path::PathBuf,
 }
 
 impl Rollcall {
-    fn start(world: &World, name: &str, kinds: &str, mqtt: &str) -> Rollcall {
+    pub(super) fn start(world: &World, name: &str, kinds: &str, mqtt: &str) -> Rollcall {
         let http = free_port().unwrap();
         let engine = match &world.engine {
             Engine::Redis(redis) => format!("url = \"{}\"", redis.url()),
@@ -125,7 +127,7 @@ impl Rollcall {
         let text = format!(
             "[engine]\n{engine}\n[mqtt]\nurl = \"mqtt://127.0.0.1:{}\"\nusername = \"rollcall\"\n\
              password_file = \"password\"\n{mqtt}\n[http]\nlisten = \"127.0.0.1:{http}\"\n{kinds}",
-            world.broker.port()
+            world.way.unwrap_or(world.broker.port())
         );
         let dir = world.dir.path();
         std::fs::write(dir.join("password"), "secret").unwrap();
@@ -148,17 +150,17 @@ impl Rollcall {
     }
 
     /// Whether `/readyz` answers with that status and contains all of `parts`.
-    async fn readyz(&self, status: u16, says: &[&str]) -> bool {
+    pub(super) async fn readyz(&self, status: u16, says: &[&str]) -> bool {
         let answer = self.get("/readyz").await;
         answer.is_some_and(|(is, text)| is == status && says.iter().all(|says| text.contains(says)))
     }
 
-    async fn is_ready(&self) {
+    pub(super) async fn is_ready(&self) {
         until("it is ready", async || self.readyz(200, &[]).await).await;
     }
 
     /// The sum of the series of a metric.
-    async fn metric(&self, name: &str) -> f64 {
+    pub(super) async fn metric(&self, name: &str) -> f64 {
         let (_, page) = self.get("/metrics").await.unwrap();
         let begins = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{']));
         let lines: Vec<&str> = page.lines().filter(begins).collect();
@@ -167,27 +169,27 @@ impl Rollcall {
     }
 
     /// Waits while canaries return.
-    async fn hears_on(&self, canaries: f64) {
+    pub(super) async fn hears_on(&self, canaries: f64) {
         let name = "rollcall_canary_round_trip_seconds_count";
         let before = self.metric(name).await;
         until("canaries come back", async || self.metric(name).await >= before + canaries).await;
     }
 
     /// The units of all records, one for each record.
-    async fn offline(&self) -> Vec<String> {
+    pub(super) async fn offline(&self) -> Vec<String> {
         let (_, text) = self.get("/api/v1/records?limit=1000").await.unwrap();
         let page: Value = serde_json::from_str(&text).unwrap();
         let records = page["records"].as_array().unwrap_or_else(|| panic!("{text}"));
         records.iter().map(|record| record["unit"].as_str().unwrap().to_owned()).collect()
     }
 
-    async fn knows(&self, unit: &str) {
+    pub(super) async fn knows(&self, unit: &str) {
         let path = format!("/api/v1/units/{unit}");
         until(unit, async || self.get(&path).await.is_some_and(|(status, _)| status == 200)).await;
     }
 
     /// Lines of its log that contain all of `parts`.
-    fn lines(&self, holds: &[&str]) -> usize {
+    pub(super) fn lines(&self, holds: &[&str]) -> usize {
         let log = std::fs::read_to_string(&self.log).unwrap();
         log.lines().filter(|line| holds.iter().all(|holds| line.contains(holds))).count()
     }
@@ -213,7 +215,7 @@ async fn the_dead_and_no_other(rollcall: &Rollcall) {
     assert_eq!(rollcall.offline().await, ["dies"]);
 }
 
-const REASON: &[&str] =
+pub(super) const REASON: &[&str] =
     &["units/+/heartbeat is not heard", "kind detector", "allow rollcall to read units/+/heartbeat"];
 
 /// `withheld`: the access rules that withhold the fleet.

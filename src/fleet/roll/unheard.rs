@@ -24,7 +24,7 @@ pub(super) fn next_check_without_rules(hearing: &Hearing, kind: &Kind, now: Time
 impl Roll {
     /// Whether that kind is not heard while the fleet is, as of the last canary.
     pub fn is_behind(&self, kind: &Kind) -> bool {
-        self.hearing().is_behind(kind, self.gap_of(kind))
+        self.hearing().is_behind(kind, self.gap_of(kind) + self.pace.round_trip())
     }
 
     /// Two proofs of a filter of that kind further apart than this enclose a blind interval of the kind.
@@ -40,7 +40,8 @@ impl Roll {
         hearing: &Hearing,
         now: Timestamp,
     ) -> Option<Change> {
-        if !hearing.is_behind(&rules.kind, self.pace.probe_gap(rules)) {
+        let late = self.pace.probe_gap(rules) + self.pace.round_trip();
+        if !hearing.is_behind(&rules.kind, late) {
             return None;
         }
         let facts = seen.facts.clone()?;

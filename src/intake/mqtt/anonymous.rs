@@ -16,7 +16,7 @@ pub async fn accepts_anonymous(config: &Config) -> anyhow::Result<bool> {
     let mut session = Session::new(&nameless, "anonymous", Vec::new())?;
     session.client_id = format!("{}-anonymous-{:08x}", config.client_id, rand::random::<u32>());
     session.expiry = None;
-    let (client, mut events) = session.open(1);
+    let (client, mut events) = session.open(1, super::CONNECT);
     loop {
         match events.poll().await {
             Ok(Event::Incoming(Packet::ConnAck(_))) => {

@@ -6,11 +6,17 @@
 //! canaries are numbered and come back in order: if one is missing between two that came back, other messages may
 //! be missing beside it, and that time counts as blind.
 
+use std::time::Duration;
+
 use rumqttc::{AsyncClient, PublishOptions, QoS};
+use tokio::time::Instant;
 
 use super::Session;
 use crate::clock::Timestamp;
 use crate::intake::canary::{self, Canary, Key};
+
+/// So many canaries on their way are many.
+const MOST_UNDERWAY: u64 = 16;
 
 /// The numbers of the canaries that were sent and that came back.
 pub(super) struct CanarySequence {
@@ -21,6 +27,8 @@ pub(super) struct CanarySequence {
     sent_before: u64,
     /// The last one that came back, and when it was sent.
     returned: Option<(u64, Timestamp)>,
+    /// When the last one was sent.
+    last: Option<Instant>,
 }
 
 /// The proof of a canary that came back.
@@ -35,7 +43,7 @@ pub(super) struct ReturnedCanary {
 
 impl CanarySequence {
     pub fn new(instance: &str) -> CanarySequence {
-        CanarySequence { instance: instance.to_owned(), sent: 0, sent_before: 0, returned: None }
+        CanarySequence { instance: instance.to_owned(), sent: 0, sent_before: 0, returned: None, last: None }
     }
 
     /// The number of the next canary.
@@ -43,8 +51,16 @@ impl CanarySequence {
         self.sent + 1
     }
 
-    pub fn sent(&mut self, seq: u64) {
-        self.sent = seq;
+    pub fn sent(&mut self, seq: u64, now: Instant) {
+        (self.sent, self.last) = (seq, Some(now));
+    }
+
+    /// Whether another one may go out: not while many are on their way, unless the last one was sent `rare` ago. Before
+    /// the round trip is known, and when it has just grown, they would wait behind one another at the broker.
+    pub fn has_room(&self, now: Instant, rare: Duration) -> bool {
+        let returned = self.returned.map_or(0, |(seq, _)| seq).max(self.sent_before);
+        let is_crowded = self.sent.saturating_sub(returned) >= MOST_UNDERWAY;
+        !is_crowded || self.last.is_none_or(|last| now.duration_since(last) >= rare)
     }
 
     /// A new connection begins: canaries that were sent so far may be lost with the earlier one.

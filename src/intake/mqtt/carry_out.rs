@@ -65,7 +65,7 @@ impl Connection {
             }
             Action::SendCanary(seq) => {
                 if self.canaries.publish(&open.client, seq, self.clock.now()) {
-                    self.state.canary_sent(seq);
+                    self.state.canary_sent(seq, Instant::now());
                 }
             }
             Action::TickNow => open.ticks.reset_immediately(),

@@ -24,8 +24,12 @@ use crate::clock::{Clock, Timestamp};
 use crate::intake::canary::{self, Canary, Key};
 use crate::intake::{Config, Template};
 
-/// How long a message may take to come back.
+/// How long a message may take to come back, and where the broker is far away: three times as long as its acceptance
+/// took.
 const WAIT: Duration = Duration::from_secs(3);
+const TRIPS: u32 = 3;
+/// How long the broker may take to accept the connection.
+const WAIT_FAR: Duration = Duration::from_secs(30);
 
 /// The problem of a topic, and the missing right.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,7 +61,7 @@ pub async fn probe(config: &Config) -> anyhow::Result<Vec<TopicProblem>> {
         },
     );
     topics.push((canary.clone(), canary));
-    let (client, mut events) = session.open(1);
+    let (client, mut events) = session.open(1, WAIT_FAR);
     let probes = topics.into_iter().map(|(filter, topic)| TopicProbe::new(filter, topic)).collect();
     let probed = listen(&session, !config.share.is_empty(), &client, &mut events, probes).await;
     leave(client, events).await;
@@ -121,7 +125,7 @@ async fn listen(
     mut probes: Vec<TopicProbe>,
 ) -> Result<Vec<TopicProbe>, String> {
     let key = Key::of_fleet(&format!("{:016x}", rand::random::<u64>()));
-    let mut until = None;
+    let (began, mut wait, mut until) = (Instant::now(), WAIT, None);
     while probes.iter().any(|probe| !probe.came_back) {
         let polled = match until {
             None => events.poll().await,
@@ -132,6 +136,7 @@ async fn listen(
         };
         match polled.map_err(|error| describe(&error))? {
             Event::Incoming(Packet::ConnAck(answer)) => {
+                wait = WAIT.max(TRIPS * began.elapsed());
                 no_share(&answer).filter(|_| needs_share).map_or(Ok(()), |why| Err(why.to_owned()))?;
                 session.subscribe(client, &session.first)?;
             }
@@ -141,7 +146,7 @@ async fn listen(
                 grants.refusal().map_or(Ok(()), Err)?;
                 let now = Clock::system().now();
                 probes.iter_mut().try_for_each(|probe| probe.publish(client, &key, now))?;
-                until = Some(Instant::now() + WAIT);
+                until = Some(Instant::now() + wait);
             }
             Event::Incoming(Packet::Publish(message)) => {
                 if message.qos != QoS::AtMostOnce {

@@ -115,4 +115,6 @@ pub(in crate::intake) struct Proof {
     pub canary: Timestamp,
     /// It has left in order, having recorded everything that it was given.
     pub left: bool,
+    /// The round trip that its limits allow for.
+    pub round_trip: Duration,
 }

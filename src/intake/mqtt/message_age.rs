@@ -5,6 +5,9 @@
 //! offline: such messages must not count as heartbeats of now.
 //!
 //! # The bounds
+//! A gap includes the measured round trip here: a canary passes the broker some time after it was sent, and messages
+//! that the broker received right before it are as much younger.
+//!
 //! Messages arrive in the order in which they were sent, with canaries between them. A message after a canary was
 //! sent after that canary and before the next one: less than a gap later, or the time up to it is blind. So a
 //! message that arrives more than a gap after the canary before it was sent has been in transit, and was sent

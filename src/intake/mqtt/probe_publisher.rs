@@ -1,5 +1,6 @@
 //! Publishes probes, and hears whether the broker accepts them: the I/O of a `ProbeSchedule`.
 
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -17,8 +18,8 @@ pub(in crate::intake) struct ProbePublisher {
     key: Key,
     /// The user name of Rollcall at the broker, for people.
     user: String,
-    /// The answer that each probe waits for.
-    open: Vec<Option<Answer>>,
+    /// The answers that the probes of each filter wait for, in order.
+    open: Vec<VecDeque<Answer>>,
 }
 
 /// The broker's answer to a publication at QoS 1.
@@ -39,7 +40,7 @@ pub(super) fn publish_tracked(client: &AsyncClient, topic: &str, canary: &Canary
 
 impl ProbePublisher {
     pub fn new(probes: Arc<Probes>, key: Key, user: String) -> ProbePublisher {
-        let open = probes.all().iter().map(|_| None).collect();
+        let open = probes.all().iter().map(|_| VecDeque::new()).collect();
         ProbePublisher { probes, key, user, open }
     }
 
@@ -48,7 +49,7 @@ impl ProbePublisher {
         let probe = &self.probes.all()[index];
         let canary = Canary::new(&self.key, &probe.topic, &self.key.tag(), 0, now);
         let Some(answer) = publish_tracked(client, &probe.topic, &canary) else { return false };
-        self.open[index] = Some(answer);
+        self.open[index].push_back(answer);
         probe.sent(now);
         true
     }
@@ -57,8 +58,8 @@ impl ProbePublisher {
     pub fn take_answers(&mut self) -> Vec<(usize, Option<PubAckReason>)> {
         let mut answers = Vec::new();
         for (index, open) in self.open.iter_mut().enumerate() {
-            if let Some(answer) = open.as_mut().and_then(|answer| answer.as_mut().now_or_never()) {
-                *open = None;
+            while let Some(answer) = open.front_mut().and_then(|answer| answer.as_mut().now_or_never()) {
+                open.pop_front();
                 answers.push((index, answer));
             }
         }
@@ -66,7 +67,7 @@ impl ProbePublisher {
     }
 
     pub fn connection_lost(&mut self) {
-        self.open.fill_with(|| None);
+        self.open.iter_mut().for_each(VecDeque::clear);
         self.probes.all().iter().for_each(Probe::connection_lost);
     }
 

@@ -20,6 +20,9 @@ use crate::telemetry::ConnectionLoss;
 /// After how long a refused probe is published again.
 const RETRY: Duration = Duration::from_secs(600);
 
+/// More probes of a filter than this go out only once a gap while the broker does not answer.
+const MOST_OPEN: usize = 8;
+
 /// A broker that ends a connection because of a publication does so within this time.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
@@ -36,8 +39,8 @@ pub(in crate::intake) struct ProbeSchedule {
 struct ProbeState {
     /// When the last one was published by this connection.
     published: Option<Instant>,
-    /// Whether the broker has not answered it; one is open at a time.
-    is_open: bool,
+    /// How many the broker has not answered.
+    open: usize,
     /// Not published before then.
     retry_at: Option<Instant>,
     /// Connections in a row that ended right after it.
@@ -63,10 +66,11 @@ impl ProbeSchedule {
     /// The probes that are due; `period` is the time between two canaries.
     pub fn due(&self, now: Instant, pace: &CanaryPace, period: Duration) -> impl Iterator<Item = usize> {
         let is_due = move |(probe, state): (&crate::intake::probe::Probe, &ProbeState)| {
-            let regular = state.published.map_or(now, |published| published + probe.period(pace));
+            let wait = if state.open < MOST_OPEN { probe.period(pace) } else { pace.gap() };
+            let regular = state.published.map_or(now, |published| published + wait);
             // A refused probe has a pace of its own.
             let due = regular.max(state.retry_at.unwrap_or(now));
-            !state.is_given_up && !state.is_open && due <= now + period / 2
+            !state.is_given_up && due <= now + period / 2
         };
         let all = self.probes.all().iter().zip(&self.states).enumerate();
         all.filter(move |(_, each)| is_due(*each)).map(|(index, _)| index)
@@ -74,7 +78,7 @@ impl ProbeSchedule {
 
     pub fn published(&mut self, index: usize, now: Instant) {
         let state = &mut self.states[index];
-        (state.published, state.is_open) = (Some(now), true);
+        (state.published, state.open) = (Some(now), state.open + 1);
     }
 
     /// The broker answered a probe; `None`: it will not, for the connection of the probe is gone.
@@ -85,7 +89,7 @@ impl ProbeSchedule {
         now: Instant,
     ) -> Option<ProbeOutcome> {
         let state = &mut self.states[index];
-        state.is_open = false;
+        state.open = state.open.saturating_sub(1);
         let answer = answer?;
         state.ended = 0;
         Some(match answer {
@@ -106,7 +110,7 @@ impl ProbeSchedule {
         let mut given_up = Vec::new();
         for (index, state) in self.states.iter_mut().enumerate() {
             let published = state.published.take();
-            let was_open = std::mem::take(&mut state.is_open);
+            let was_open = std::mem::take(&mut state.open) > 0;
             let is_recent = published.is_some_and(|at| now.duration_since(at) <= AT_ONCE);
             if !was_open || !may_be_for_it || !is_recent {
                 continue;

@@ -183,12 +183,14 @@ impl Session {
     }
 
     /// A client for connection `number` that is not connected yet, and its event loop.
-    pub fn open(&self, number: u64) -> (AsyncClient, EventLoop) {
+    /// The broker has `accepts_within` to accept it.
+    pub fn open(&self, number: u64, accepts_within: Duration) -> (AsyncClient, EventLoop) {
         let mut options = self.transport();
         let mut network = NetworkOptions::new();
         network.set_tcp_nodelay(true);
         options
             .set_network_options(network)
+            .set_connect_timeout(accepts_within)
             .set_keep_alive(self.keep_alive.as_secs() as u16)
             .set_clean_start(self.expiry.is_none())
             .set_session_expiry_interval(Some(self.expiry.unwrap_or(0)))

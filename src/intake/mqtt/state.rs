@@ -49,9 +49,12 @@ mod liveness;
 
 pub use action::{Action, Actions, Now, Requests};
 use liveness::Liveness;
+pub use liveness::UNPROVED_TRIPS;
 
 /// How long leaving in order may take.
 const LEAVING: Duration = Duration::from_secs(3);
+/// Round trips that it takes: the answer of the broker, and a canary.
+const LEAVING_TRIPS: u32 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ConnectionStage {
@@ -110,7 +113,7 @@ impl ConnectionState {
             liveness: Liveness::new(session.limits, now),
             leave_until: now,
             canaries: CanarySequence::new(instance),
-            transit: MessageAge::new(heard, pace.gap()),
+            transit: MessageAge::new(heard, pace.most_age()),
             // Twice: the acknowledgements of as many may be on their way to the broker.
             redelivery: RedeliveryFilter::new(2 * session.most_unacknowledged),
             deaf_until: Timestamp::ZERO,
@@ -301,6 +304,9 @@ impl ConnectionState {
         let returned = self.canaries.returned(canary);
         if self.transit.canary_returned(canary.sent_at(), now) {
             self.redelivery.canary_returned(canary.sent_at());
+            if returned.is_proof {
+                self.pace.canary_returned(&self.session.client_id, canary.sent_at(), now);
+            }
         }
         if let Some(before) = returned.lost_after {
             self.deaf_until = self.deaf_until.max(before + self.deafness());
@@ -310,18 +316,20 @@ impl ConnectionState {
 
     /// A period has passed.
     pub fn on_tick(&mut self, now: Instant, actions: &mut Actions) {
-        self.transit.set_gap(self.pace.gap());
+        self.transit.set_gap(self.pace.most_age());
         // Before the canary: when that is recorded, so are the probes.
         if let Some(probes) = self.probes.as_ref().filter(|_| self.stage == ConnectionStage::Hearing) {
             let due = probes.due(now, &self.pace, self.period());
             actions.extend(due.map(Action::PublishProbe));
         }
-        actions.push(Action::SendCanary(self.canaries.next()));
+        if self.canaries.has_room(now, self.pace.gap() / 2) {
+            actions.push(Action::SendCanary(self.canaries.next()));
+        }
     }
 
     /// The client had room for a canary. One without room is missed, but not lost by the broker.
-    pub fn canary_sent(&mut self, seq: u64) {
-        self.canaries.sent(seq);
+    pub fn canary_sent(&mut self, seq: u64, now: Instant) {
+        self.canaries.sent(seq, now);
     }
 
     /// The client had room for a probe.
@@ -349,7 +357,7 @@ impl ConnectionState {
         }
         if self.stage == ConnectionStage::Proving && proof.attends == self.number {
             self.stage = ConnectionStage::SubscribingShare;
-            self.liveness.attend(now.instant);
+            self.liveness.attend(now.instant, proof.round_trip);
             self.liveness.requested(now.instant);
             actions.push(Action::Subscribe(Requests::Share));
         }
@@ -359,7 +367,7 @@ impl ConnectionState {
         self.is_stopping = true;
         if self.stage == ConnectionStage::Hearing && self.is_member() {
             self.stage = ConnectionStage::Unsubscribing;
-            self.leave_until = now + LEAVING;
+            self.leave_until = now + LEAVING + LEAVING_TRIPS * self.pace.round_trip();
             actions.push(Action::UnsubscribeShare);
         } else {
             self.close(actions);

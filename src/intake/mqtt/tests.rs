@@ -81,7 +81,10 @@ impl World {
         let pace = Arc::new(CanaryPace::fixed(Duration::from_secs(3)));
         let mut state = ConnectionState::new(session.clone(), pace, None, "process", None, 0);
         state.on_connect(Instant::now());
-        let open = OpenConnection::new(session.open(1).0, ticks(Instant::now(), Duration::from_secs(1)));
+        let open = OpenConnection::new(
+            session.open(1, super::CONNECT).0,
+            ticks(Instant::now(), Duration::from_secs(1)),
+        );
         let connection = Connection {
             name: "main".to_owned(),
             canaries: CanaryPublisher::new(&session, Key::of_fleet("fleet")),

@@ -7,6 +7,9 @@ use tokio::time::Instant;
 use crate::intake::mqtt::failure;
 use crate::intake::mqtt::session::SilenceLimits;
 
+/// Round trips that a member may take between two proofs, when it has just begun to attend, and one to spare.
+pub const UNPROVED_TRIPS: u32 = 3;
+
 /// The signs of life of a connection.
 pub struct Liveness {
     limits: SilenceLimits,
@@ -17,11 +20,20 @@ pub struct Liveness {
     requested: Option<Instant>,
     /// Whether the limits of a member apply.
     is_attending: bool,
+    /// The way of canaries that the limits of a member allow for.
+    round_trip: Duration,
 }
 
 impl Liveness {
     pub fn new(limits: SilenceLimits, now: Instant) -> Liveness {
-        Liveness { limits, last_packet: now, last_proof: now, requested: None, is_attending: false }
+        Liveness {
+            limits,
+            last_packet: now,
+            last_proof: now,
+            requested: None,
+            is_attending: false,
+            round_trip: Duration::ZERO,
+        }
     }
 
     pub fn packet_arrived(&mut self, at: Instant) {
@@ -48,9 +60,10 @@ impl Liveness {
         self.last_proof = self.last_proof.max(at);
     }
 
-    /// The limits of a member that attends apply from now on, if it is one.
-    pub fn attend(&mut self, now: Instant) {
-        self.is_attending = true;
+    /// The limits of a member that attends apply from now on, if it is one. Canaries take that round trip: the member
+    /// receives nothing while its share is granted, and sends its next canary after that.
+    pub fn attend(&mut self, now: Instant, round_trip: Duration) {
+        (self.is_attending, self.round_trip) = (true, round_trip);
         self.last_proof = now;
     }
 
@@ -81,7 +94,10 @@ impl Liveness {
 
     fn longest(&self) -> (Duration, Option<Duration>) {
         match self.limits.of_member.filter(|_| self.is_attending) {
-            Some(of_member) => (of_member.silence, Some(of_member.unproved)),
+            Some(of_member) => (
+                of_member.silence + self.round_trip,
+                Some(of_member.unproved + UNPROVED_TRIPS * self.round_trip),
+            ),
             None => (self.limits.silence, None),
         }
     }
@@ -95,19 +111,22 @@ mod tests {
 
     #[test]
     fn a_member_that_attends_has_shorter_limits_than_a_plain_subscription() {
-        // (share, seconds without a packet, seconds without a proof, whether a limit is exceeded)
+        // (share, round trip, seconds without a packet, seconds without a proof, whether a limit is exceeded)
         let cases = [
-            ("", 19, 19, false),
-            ("", 20, 1, true),
-            ("all", 2, 9, false),
-            ("all", 3, 3, true),
-            ("all", 1, 10, true),
+            ("", 0, 19, 19, false),
+            ("", 0, 20, 1, true),
+            ("all", 0, 2, 9, false),
+            ("all", 0, 3, 3, true),
+            ("all", 0, 1, 10, true),
+            ("all", 4, 6, 21, false),
+            ("all", 4, 7, 7, true),
+            ("all", 4, 1, 22, true),
         ];
-        for (share, silent, unproved, is_exceeded) in cases {
+        for (share, round_trip, silent, unproved, is_exceeded) in cases {
             let session = Session::new(&config(share), "main", Vec::new()).unwrap();
             let began = Instant::now();
             let mut liveness = Liveness::new(session.limits, began);
-            liveness.attend(began);
+            liveness.attend(began, Duration::from_secs(round_trip));
             let now = began + Duration::from_secs(100);
             liveness.proved(now - Duration::from_secs(unproved));
             liveness.packet_arrived(now - Duration::from_secs(silent));

@@ -195,8 +195,13 @@ impl World {
             Proof(seq, attends) => {
                 let attends = if attends { self.state.number() } else { 0 };
                 let canary = self.sent[&seq];
-                let proof =
-                    crate::intake::mqtt::Proof { attends, at: Some(now.instant), canary, left: false };
+                let proof = crate::intake::mqtt::Proof {
+                    attends,
+                    at: Some(now.instant),
+                    canary,
+                    left: false,
+                    round_trip: Duration::ZERO,
+                };
                 self.state.on_proof(&proof, now, &mut actions);
             }
             ProbeAnswer(reason) => {
@@ -217,7 +222,7 @@ impl World {
         for action in actions {
             match action {
                 Action::SendCanary(seq) => {
-                    self.state.canary_sent(*seq);
+                    self.state.canary_sent(*seq, self.now.instant);
                     self.sent.insert(*seq, self.now.clock);
                 }
                 Action::PublishProbe(index) => self.state.probe_published(*index, self.now.instant),

@@ -21,15 +21,17 @@ const PROBES: Steps = &[
 /// Cases of connections with probes.
 pub const PROBING_CASES: &[Case] = &[
     (
-        "a probe waits for its answer",
+        "a probe does not wait for the answer of the one before",
         PROBING,
         None,
         PROBES,
         &[
             (Seconds(100), ""),
-            (Tick, "send 2"),
+            (Tick, "probe 0, send 2"),
+            (Tick, "send 3"),
             (ProbeAnswer(PubAckReason::Success), "probe Accepted"),
-            (Tick, "probe 0, send 3"),
+            (Seconds(100), ""),
+            (Tick, "probe 0, send 4"),
         ],
     ),
     (

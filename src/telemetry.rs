@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicI64};
 
 use prometheus::Registry;
 use tokio::time::Instant;
@@ -77,6 +77,8 @@ pub struct Telemetry {
     /// For the lines about units that are back.
     online_log: Mutex<LogLimit>,
     has_heard: AtomicBool,
+    /// Up to when blind time is counted, in milliseconds.
+    blind_until: AtomicI64,
     /// The filters of each kind that are not heard.
     unheard: Mutex<BTreeMap<String, BTreeSet<String>>>,
     /// The labels and values that have series.
@@ -101,6 +103,7 @@ impl Telemetry {
             new_log: Mutex::new(LogLimit::new(Instant::now())),
             online_log: Mutex::new(LogLimit::new(Instant::now())),
             has_heard: AtomicBool::new(false),
+            blind_until: AtomicI64::new(0),
             unheard: Mutex::default(),
             labels_counted: Mutex::default(),
         }

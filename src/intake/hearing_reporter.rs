@@ -134,7 +134,7 @@ impl HearingReporter {
                 return self.attend(writer, &member, sent_at, link).await;
             }
             Some(member) => Subscription::Member(member),
-            None => self.plain(connection),
+            None => self.plain(connection, link.borrow().taken_since),
         };
         let probed = self.probes.probed(&writer.roll, sent_at);
         if writer
@@ -236,10 +236,10 @@ impl HearingReporter {
         Some(())
     }
 
-    fn plain(&mut self, connection: u64) -> Subscription {
+    fn plain(&mut self, connection: u64, taken_since: Option<Timestamp>) -> Subscription {
         let first = *self.first.get_or_insert(connection);
-        let client_id = self.client_id.clone();
-        Subscription::Kept { client_id, connection, was_cut: connection != first, span: self.session_expiry }
+        let (client_id, span) = (self.client_id.clone(), self.session_expiry);
+        Subscription::Kept { client_id, connection, was_cut: connection != first, taken_since, span }
     }
 
     fn member(&self, connection: u64) -> Option<ShareMember> {

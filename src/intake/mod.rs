@@ -242,6 +242,8 @@ async fn listen(
         proof,
         canaries,
         probes: probing.map(|probes| mqtt::ProbePublisher::new(probes, key, config.user().to_owned())),
+        accepted: None,
+        takeovers: mqtt::Takeovers::default(),
         stop: writer.stop.clone(),
         recorded: recorded.clone(),
     };

@@ -36,7 +36,7 @@ use tokio_util::sync::CancellationToken;
 use super::drops::BrokerDrops;
 use super::reader::{Incoming, Reader};
 use crate::backoff::Backoff;
-use crate::clock::Clock;
+use crate::clock::{Clock, Timestamp};
 use crate::telemetry::ConnectionLoss;
 
 mod anonymous;
@@ -53,6 +53,7 @@ mod read_coalescer;
 mod redelivery;
 mod session;
 mod state;
+mod takeovers;
 
 pub use anonymous::accepts_anonymous;
 pub(super) use batch_sender::BatchSender;
@@ -67,6 +68,7 @@ use read_coalescer::ReadCoalescer;
 pub(super) use session::Session;
 use state::{Action, Actions, Now};
 pub(super) use state::{ConnectionState, UNPROVED_TRIPS};
+pub(super) use takeovers::Takeovers;
 
 /// How the broker is tried again.
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(250), longest: Duration::from_secs(15) };
@@ -99,6 +101,9 @@ pub(super) struct Connection {
     pub canaries: CanaryPublisher,
     /// Proves that the filters of the fleet are heard, on one of the connections.
     pub probes: Option<ProbePublisher>,
+    /// When the broker accepted the current connection.
+    pub accepted: Option<Timestamp>,
+    pub takeovers: Takeovers,
     /// Takes messages until `stop`,
     pub stop: CancellationToken,
     /// and stays connected until everything is recorded.
@@ -160,8 +165,12 @@ impl Connection {
             let began = Instant::now();
             let Err(end) = self.connect(failures).await;
             self.hand_over();
-            self.link.send_replace(Link::default());
             self.clean_up(&end);
+            let accepted = self.accepted.take();
+            if let End::Lost(loss, _) = &end {
+                self.note_takeover(*loss, accepted);
+            }
+            self.link.send_replace(Link { taken_since: self.takeovers.since(), ..Link::default() });
             let End::Lost(loss, why) = end else { return };
             failures = failures_after(failures, began.elapsed());
             let wait = BACKOFF.wait(failures, rand::random());
@@ -287,7 +296,11 @@ impl Connection {
         }
         self.take_probe_answers(now, &mut open.actions);
         self.state.on_tick(now, &mut open.actions);
-        self.drops.iter_mut().for_each(|drops| drops.settle(self.clock.now()));
+        let now = self.clock.now();
+        self.drops.iter_mut().for_each(|drops| drops.settle(now));
+        if self.takeovers.settle(now) {
+            self.reader.telemetry.session_kept(&self.name);
+        }
     }
 
     fn take_probe_answers(&mut self, now: Instant, actions: &mut Actions) {
@@ -313,6 +326,25 @@ impl Connection {
             if let Action::ProbeAnswered(index, outcome) = action {
                 probes.answered(index, outcome);
             }
+        }
+    }
+
+    /// Reports a takeover of several. A member of a share has a client id that no other client knows.
+    fn note_takeover(&mut self, loss: ConnectionLoss, accepted: Option<Timestamp>) {
+        if self.session.share.is_some() {
+            return;
+        }
+        let heard = match self.proof.borrow().canary {
+            Timestamp::ZERO => accepted.unwrap_or_default(),
+            canary => canary,
+        };
+        if !self.takeovers.lost(loss, accepted, heard, self.clock.now()) {
+            return;
+        }
+        if let Some(since) = self.takeovers.since() {
+            let (id, broker) = (self.session.client_id(), &self.session.shown);
+            let is_said = self.takeovers.are_said();
+            self.reader.telemetry.session_taken(&self.name, failure::taken_again(id, broker, since, is_said));
         }
     }
 

@@ -47,6 +47,8 @@ pub enum Subscription {
         /// The process had a connection before under that id, and did not end it itself: another
         /// client may have used the session, and heartbeats that it was given are lost.
         was_cut: bool,
+        /// Another client takes the session again and again since then: see [`HearingState::advance`].
+        taken_since: Option<Timestamp>,
         /// How long the broker keeps the session.
         span: Duration,
     },
@@ -125,6 +127,19 @@ pub struct SessionState {
     pub since: Timestamp,
 }
 
+impl BlindInterval {
+    /// This interval, if another client takes the session again and again since that moment.
+    fn taken_since(mut self, since: Timestamp, gap: Gap) -> BlindInterval {
+        let before = self.interval.from.since(since);
+        if self.is_taken && since < self.interval.from {
+            self.interval.from = since;
+            // Once, however often the session is taken.
+            self.is_notified |= before <= gap.tell_after && self.interval.length() > gap.tell_after;
+        }
+        self
+    }
+}
+
 impl MemberState {
     fn released(&self) -> Timestamp {
         self.heard + self.release
@@ -139,7 +154,8 @@ impl ShareMember {
 
 impl HearingState {
     /// Every message that was sent to this subscription up to `sent` has arrived. Answers with the blind
-    /// interval that this ended.
+    /// interval that this ended. Where another client takes the session again and again, that begins before the first
+    /// time: all messages of a unit may have fallen into the gaps.
     ///
     /// # Errors
     /// `NotAMember` if the connection is not a member. Unreadable members are removed anyway.
@@ -151,11 +167,11 @@ impl HearingState {
     ) -> Result<Option<BlindInterval>, NotAMember> {
         self.remove_unreadable(sent);
         let mut reached = Some((sent, None));
-        let mut was_cut = false;
+        let (mut was_cut, mut taken_since) = (false, None);
         match subscription {
             Subscription::Plain => self.release(sent),
-            Subscription::Kept { client_id, connection, was_cut: cut, .. } => {
-                was_cut = *cut;
+            Subscription::Kept { client_id, connection, was_cut: cut, taken_since: taken, .. } => {
+                (was_cut, taken_since) = (*cut, *taken);
                 let since = self.advance_session(client_id, *connection, sent, gap);
                 self.release(sent);
                 reached =
@@ -171,7 +187,8 @@ impl HearingState {
                 reached = self.least_of(&member.share, sent);
             }
         }
-        Ok(reached.and_then(|(heard, floor)| self.reach(heard, floor, was_cut, gap)))
+        let ended = reached.and_then(|(heard, floor)| self.reach(heard, floor, was_cut, gap));
+        Ok(ended.map(|blind| taken_since.map_or(blind, |since| blind.taken_since(since, gap))))
     }
 
     /// From `now` on the share has heard no further than this member.

@@ -16,7 +16,10 @@ impl Telemetry {
 
     /// A blind interval was written into the ledger.
     pub fn was_blind(&self, interval: &Interval) {
-        self.series.blind_seconds.inc_by(interval.length().as_secs_f64());
+        // An interval may reach back over earlier ones.
+        let counted = self.blind_until.fetch_max(interval.to.as_millis(), Ordering::Relaxed);
+        let new = interval.to.since(interval.from.max(Timestamp::from_millis(counted)));
+        self.series.blind_seconds.inc_by(new.as_secs_f64());
         tracing::warn!(
             from = %interval.from,
             to = %interval.to,

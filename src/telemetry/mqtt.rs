@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::labels::{BrokerRefusal, ConnectionLoss};
-use super::problems::{BROKER_DROPS, Cause, MQTT_DISCONNECTED, Severity};
+use super::problems::{BROKER_DROPS, CLIENT_ID_TAKEN, Cause, MQTT_DISCONNECTED, Severity};
 use super::{MAX_SHOWN, Telemetry, truncate};
 
 /// The work that waits for the broker.
@@ -43,6 +43,21 @@ impl Telemetry {
             let retry_in_ms = retry_in.as_millis() as u64;
             tracing::warn!(connection, broker, retry_in_ms, "no connection to the MQTT broker: {why}");
         }
+    }
+
+    /// Another client takes the session of that connection again and again. `text`: the advice.
+    pub fn session_taken(&self, connection: &str, text: String) {
+        let is_known = self.problems.has(CLIENT_ID_TAKEN, connection);
+        if !is_known {
+            tracing::error!(connection, "the client id of Rollcall is taken again and again: {text}");
+        }
+        self.problems.set(CLIENT_ID_TAKEN, connection, text, Severity::Serious);
+    }
+
+    /// No other client has taken the session of that connection for a while.
+    pub fn session_kept(&self, connection: &str) {
+        self.problems.clear(CLIENT_ID_TAKEN, connection);
+        tracing::info!(connection, "no other client has taken the session of Rollcall for a minute");
     }
 
     /// The broker reported the number of messages that it dropped, and `grown`: how many more than in its last report.

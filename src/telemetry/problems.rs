@@ -62,6 +62,7 @@ pub(super) const ENGINE_DOWN: &str = "engine_down";
 pub(super) const ENGINE_FAILS: &str = "engine_fails";
 pub(super) const UNREADABLE: &str = "unreadable_values";
 pub(super) const MQTT_DISCONNECTED: &str = "mqtt_disconnected";
+pub(super) const CLIENT_ID_TAKEN: &str = "client_id_taken";
 pub(super) const NOT_DELIVERED: &str = "not_delivered";
 pub(super) const RECIPIENTS_REFUSED: &str = "recipients_refused";
 pub(super) const SERVERS_FAILING: &str = "receiver_servers_failing";

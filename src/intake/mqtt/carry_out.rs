@@ -30,7 +30,9 @@ impl Connection {
         match action {
             Action::Accept { release } => {
                 let (client, unacknowledged) = (Some(open.client.clone()), open.unacknowledged.clone());
-                self.link.send_replace(Link { number: self.state.number(), release, client, unacknowledged });
+                let (number, taken_since) = (self.state.number(), self.takeovers.since());
+                self.accepted = Some(self.clock.now());
+                self.link.send_replace(Link { number, release, taken_since, client, unacknowledged });
             }
             Action::Subscribe(requests) => {
                 let topics = match requests {

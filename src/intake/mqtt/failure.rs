@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rumqttc::{ConnAck, ConnectReturnCode, ConnectionError, DisconnectReasonCode, StateError};
 
+use crate::clock::Timestamp;
 use crate::intake::canary;
 use crate::telemetry::ConnectionLoss;
 use crate::trust;
@@ -43,6 +44,24 @@ pub fn no_share(answer: &ConnAck) -> Option<&'static str> {
     (offered == Some(0)).then_some(
         "it offers no shared subscriptions, and says so when it accepts the connection; leave mqtt.share empty: each \
          instance then hears the whole fleet, and each silence is notified once anyway",
+    )
+}
+
+/// Another client takes the session again and again; `is_said`: the broker says so.
+pub fn taken_again(client_id: &str, broker: &str, since: Timestamp, is_said: bool) -> String {
+    let what = match is_said {
+        true => {
+            format!("another client takes the client id {client_id} of Rollcall at {broker} again and again")
+        }
+        false => format!(
+            "{broker} closes the connection of Rollcall again and again, soon after it accepted it: probably another \
+             client uses its client id {client_id}"
+        ),
+    };
+    format!(
+        "{what}; the time since {since} is blind, and no unit is declared offline for it: find that client in the log of the \
+         broker, give each instance an mqtt.client_id of its own, and let the broker bind client ids to users as \
+         config/mosquitto/production.conf does"
     )
 }
 

@@ -20,6 +20,8 @@ pub(in crate::intake) struct Link {
     pub number: u64,
     /// How long after the last proof of a member the broker is certain to have dropped it.
     pub release: Duration,
+    /// Since when another client takes the session of a plain one again and again.
+    pub taken_since: Option<Timestamp>,
     pub(super) client: Option<AsyncClient>,
     pub(super) unacknowledged: Arc<Unacknowledged>,
 }

@@ -97,6 +97,8 @@ impl World {
             queue: Some(BatchSender::new(queue)),
             link: watch::Sender::new(Link::default()),
             proof,
+            accepted: None,
+            takeovers: super::Takeovers::default(),
             stop: CancellationToken::new(),
             recorded: CancellationToken::new(),
         };

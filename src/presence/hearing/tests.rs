@@ -14,6 +14,8 @@ enum Step {
     Plain(i64),
     /// A canary of a session: client id, connection, sent at.
     Kept(&'static str, u64, i64),
+    /// The same of a session that another client takes again and again: since when.
+    Taken(&'static str, u64, i64, i64),
     /// A canary of a member: share, client id, connection, sent at.
     Member(&'static str, &'static str, u64, i64),
     Attend(&'static str, &'static str, u64, i64),
@@ -39,10 +41,15 @@ enum Follows {
 }
 
 use Follows::{Blind, Heard};
-use Step::{Attend, Break, Gone, Kept, Leave, Lose, Plain};
+use Step::{Attend, Break, Gone, Kept, Leave, Lose, Plain, Taken};
 
 fn member(share: &str, client_id: &str, connection: u64) -> ShareMember {
     ShareMember { share: share.to_owned(), client_id: client_id.to_owned(), connection }
+}
+
+fn kept(name: &str, connection: u64, taken_since: Option<Timestamp>) -> Subscription {
+    let (client_id, was_cut, span) = (name.to_owned(), connection > 1, RELEASE);
+    Subscription::Kept { client_id, connection, was_cut, taken_since, span }
 }
 
 fn advance(state: &mut HearingState, subscription: Subscription, sent: i64) -> Follows {
@@ -59,9 +66,9 @@ fn advance(state: &mut HearingState, subscription: Subscription, sent: i64) -> F
 fn follows(state: &mut HearingState, step: &Step) -> Follows {
     match *step {
         Plain(sent) => return advance(state, Subscription::Plain, sent),
-        Kept(name, connection, sent) => {
-            let (client_id, was_cut, span) = (name.to_owned(), connection > 1, RELEASE);
-            return advance(state, Subscription::Kept { client_id, connection, was_cut, span }, sent);
+        Kept(name, connection, sent) => return advance(state, kept(name, connection, None), sent),
+        Taken(name, connection, since, sent) => {
+            return advance(state, kept(name, connection, Some(at(since))), sent);
         }
         Step::Member(share, name, connection, sent) => {
             return advance(state, Subscription::Member(member(share, name, connection)), sent);
@@ -123,6 +130,25 @@ fn a_new_connection_of_a_session_proves_nothing_before_its_first_canary() {
             (Kept("one", 2, 2500), Blind(2000, 2500, true, false)),
             (Kept("one", 2, 2500), Heard(2500)),
             (Kept("one", 2, 3500), Heard(3500)),
+        ],
+    );
+    check(
+        "another client takes it again and again",
+        &[
+            (Kept("one", 1, 1100), Blind(1000, 1100, false, false)),
+            (Kept("one", 1, 2000), Heard(2000)),
+            (Kept("one", 2, 2500), Blind(2000, 2500, true, false)),
+            (Kept("one", 2, 3500), Heard(3500)),
+            (Taken("one", 3, 2000, 4500), Blind(2000, 4500, true, false)),
+            (Taken("one", 3, 2000, 5500), Heard(5500)),
+            // Operators are notified once.
+            (Taken("one", 4, 2000, 8500), Blind(2000, 8500, true, true)),
+            (Taken("one", 5, 2000, 9000), Blind(2000, 9000, true, false)),
+            (Kept("two", 1, 9100), Heard(9000)),
+            (Taken("one", 6, 2000, 9500), Blind(2000, 9500, true, false)),
+            // Another session hears meanwhile.
+            (Kept("two", 1, 9600), Heard(9600)),
+            (Taken("one", 7, 2000, 9700), Heard(9600)),
         ],
     );
     check(

@@ -146,6 +146,7 @@ impl Fleet {
             client_id: "rollcall-main".into(),
             connection: 1,
             was_cut: false,
+            taken_since: None,
             span: 10_000 * HOUR,
         };
         self.engine.advance(&kept, at, Gap { blind: HOUR / 2, tell_after: HOUR / 2 }).await.unwrap();

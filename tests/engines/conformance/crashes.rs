@@ -248,7 +248,13 @@ pub async fn a_crash_does_not_forget_members_and_kept_sessions<G: Ground>(mut wo
         world.engine.advance(&Subscription::Member(member(name)), world.at(at), gap).await.unwrap();
         world.heard_so_far().await
     };
-    let kept = Subscription::Kept { client_id: "kept".to_owned(), connection: 1, was_cut: false, span: HOUR };
+    let kept = Subscription::Kept {
+        client_id: "kept".to_owned(),
+        connection: 1,
+        was_cut: false,
+        taken_since: None,
+        span: HOUR,
+    };
     world.engine.advance(&kept, world.at(10), gap).await.unwrap();
     for name in ["one", "two"] {
         world.engine.attend(&member(name), world.at(10), HOUR).await.unwrap();

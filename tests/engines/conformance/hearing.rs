@@ -99,7 +99,13 @@ pub async fn a_session_that_is_kept_is_known_by_how_far_it_has_heard_itself<G: G
 
 /// A connection with a kept session, and its number.
 fn kept(name: &str, connection: u64) -> Subscription {
-    Subscription::Kept { client_id: name.to_owned(), connection, was_cut: connection > 1, span: HOUR }
+    Subscription::Kept {
+        client_id: name.to_owned(),
+        connection,
+        was_cut: connection > 1,
+        taken_since: None,
+        span: HOUR,
+    }
 }
 
 impl<G: Ground> World<G> {

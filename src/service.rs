@@ -23,7 +23,7 @@ use reload::{Reloader, anew_with_each};
 use crate::backoff::Backoff;
 use crate::broker::Broker;
 use crate::clock::Clock;
-use crate::config::{Config, EngineConfig};
+use crate::config::{Config, EngineConfig, client_digest, client_id_with};
 use crate::expiry::Expiry;
 use crate::fleet::walk::Removed;
 use crate::fleet::{Lease, Mirror, Roll, SharedRules, Silences, Timers, Walk, examination};
@@ -93,6 +93,9 @@ pub async fn run_with(
         loops.end().await;
         return Ok(());
     };
+    if let Some(part) = lease.added_part() {
+        config.intake.client_id = client_id_with(&config.intake.client_id, part);
+    }
     if let Some(broker) = broker {
         let endpoint = broker.intake_endpoint();
         (config.intake.url, config.intake.shown) = (endpoint.url, Some(endpoint.shown));
@@ -268,6 +271,7 @@ fn start(
     let configuration = watch::Sender::new(Arc::new(config.shown));
     let shown_configuration = configuration.subscribe();
     roll.census().configured(config.sections.shared(&config.sections));
+    roll.census().connects(client_digest(&config.intake));
     telemetry.configuration_begins(clock.now());
     let reloads = reload.as_ref().map(Reload::sender);
     if let Some(reload) = reload {

@@ -47,7 +47,7 @@ pub use labels::{
 };
 pub use log_limit::LogLimit;
 pub use orphans_text::{Backlog, orphans_text};
-pub use problems::{Consequence, NOT_HEARING, Problem, Severity};
+pub use problems::{Consequence, NOT_HEARING, PROBLEMS_OF_IDS, Problem, Severity};
 use problems::{NOT_DELIVERED, Problems};
 pub use receivers::Unreached;
 pub use removed_kinds_text::removed_kinds_text;

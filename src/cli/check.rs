@@ -129,7 +129,7 @@ async fn examine(config: &Config) -> Vec<Finding> {
     if let Some(why) = alerting::without_receivers(&config.alerting) {
         findings.push(Finding::warn("receivers", why));
     }
-    let (engine, unreadable, orphans, unwatched, broker, ids, receivers, differs) = tokio::join!(
+    let (engine, unreadable, orphans, unwatched, broker, ids, receivers, differs, named) = tokio::join!(
         engine::examine(&config.engine),
         unreadable::examine(&config.engine),
         orphans::examine(&config.engine, &config.alerting),
@@ -137,10 +137,12 @@ async fn examine(config: &Config) -> Vec<Finding> {
         broker(config),
         ids(config),
         receivers(&config.alerting),
-        running_configuration(config)
+        running_configuration(config),
+        ids::of_running_instance(config.http.listen)
     );
     findings.extend(listen(config.http.listen).await);
     findings.extend(differs);
+    findings.extend(named);
     let now = Clock::system().now();
     findings.extend(certificate::examine(config.http.tls.as_ref(), now));
     findings.extend(never_active("route", &config.alerting.route, now));

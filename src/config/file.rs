@@ -113,7 +113,7 @@ section! {
         ca_file: String = String::new(),
         client_cert_file: String = String::new(),
         client_key_file: String = String::new(),
-        client_id: String = "rollcall".into(),
+        client_id: String = String::new(),
         share: String = String::new(),
         connections: u8 = 1,
         qos: u8 = 1,

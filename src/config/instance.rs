@@ -1,7 +1,13 @@
-//! Checks the name of this instance, or generates one.
+//! Checks the name of this instance, or generates one; and by which client id the broker knows it.
 
-use super::file::Instance;
+use std::net::IpAddr;
+
+use ring::digest::{SHA256, digest};
+
+use super::file::{File, Instance};
 use super::problem::Problems;
+use crate::address::BrokerAddress;
+use crate::intake;
 
 /// The longest name, in characters.
 const MAX_NAME: usize = 64;
@@ -21,6 +27,51 @@ pub(super) fn name(instance: &Instance, problems: &mut Problems) -> String {
         problems.error("instance.name", text);
     }
     instance.name.clone()
+}
+
+/// The beginning of the client id of an instance that has none configured. It stays over a restart, because the broker
+/// keeps messages by it, and two instances on one machine have different ones.
+pub(super) fn client_id(file: &File) -> String {
+    // Only one instance uses a broker within its process, and devices know which ids are Rollcall's.
+    if !file.broker.listen.is_empty() || !file.broker.tls_listen.is_empty() {
+        return "rollcall".to_owned();
+    }
+    match file.instance.name.as_str() {
+        "" => client_id_of(&host(), &file.http.listen.port().to_string()),
+        name => client_id_of(name, ""),
+    }
+}
+
+fn client_id_of(name: &str, port: &str) -> String {
+    let name: String = name.chars().filter(|c| is_plain(*c)).take(MAX_NAME - 16).collect();
+    let parts = ["rollcall", &name, port];
+    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<&str>>().join("-")
+}
+
+/// The client id of a process whose name another one uses: `part` tells it from the other.
+pub fn client_id_with(client_id: &str, part: &str) -> String {
+    let most = MAX_NAME - 1 - part.len();
+    let cut = (0..=most.min(client_id.len())).rev().find(|at| client_id.is_char_boundary(*at)).unwrap_or(0);
+    format!("{}-{part}", &client_id[..cut])
+}
+
+/// A digest of the broker and the client id, for other instances: 48 bits. 0: no other instance can have the same one.
+pub fn client_digest(intake: &intake::Config) -> u64 {
+    // Members of a share have random ones, and a broker within the process has no other instance.
+    if !intake.share.is_empty() || intake.shown.is_some() {
+        return 0;
+    }
+    let is_near = intake.url.parse().is_ok_and(|address: BrokerAddress| is_loopback(&address.host));
+    let machine = if is_near { host() } else { String::new() };
+    let text = format!("{machine} {} {}", intake.url, intake.client_id);
+    let digest = digest(&SHA256, text.as_bytes());
+    digest.as_ref()[..6].iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+/// Whether a broker with that name or address is on this machine.
+pub fn is_loopback(host: &str) -> bool {
+    let host = host.trim_matches(['[', ']']);
+    host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
 /// The name of the machine; empty if it has none.
@@ -73,6 +124,23 @@ mod tests {
         let name = made_up(&"x".repeat(300));
         assert_eq!(super::name(&Instance { name: name.clone() }, &mut problems), name);
         assert!(problems.errors.is_empty(), "a generated name is valid");
+    }
+
+    #[test]
+    fn the_client_id_is_that_of_the_instance_or_of_the_machine_and_the_port() {
+        let cases = [
+            ("one", "", "rollcall-one"),
+            ("node-1", "8080", "rollcall-node-1-8080"),
+            ("", "8080", "rollcall-8080"),
+            ("n/o+d#e", "", "rollcall-node"),
+        ];
+        for (name, port, expected) in cases {
+            assert_eq!(client_id_of(name, port), expected);
+        }
+        for id in [client_id_of(&"x".repeat(99), "65535"), client_id_with(&"ü".repeat(40), "0123abcd")] {
+            assert!(id.len() <= MAX_NAME, "{id}");
+        }
+        assert_eq!(client_id_with("rollcall-one", "0123abcd"), "rollcall-one-0123abcd");
     }
 
     #[test]

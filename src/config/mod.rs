@@ -54,6 +54,7 @@ mod tls;
 pub use count::Count;
 pub use engine::EngineConfig;
 pub use file::LogFormat;
+pub use instance::{client_digest, client_id_with, is_loopback};
 pub use log_filter::directives;
 pub use period::Period;
 pub use problem::{ConfigError, Problem};
@@ -188,10 +189,13 @@ fn read(table: &toml::Table) -> Result<File, toml::de::Error> {
     toml::from_str(&table.to_string())
 }
 
-fn check(file: File, source: Option<&Path>, misread: Vec<Problem>) -> Result<Config, ConfigError> {
+fn check(mut file: File, source: Option<&Path>, misread: Vec<Problem>) -> Result<Config, ConfigError> {
     let mut problems = Problems { errors: misread, ..Problems::default() };
     let base = source.and_then(Path::parent).unwrap_or(Path::new(""));
     let instance = instance::name(&file.instance, &mut problems);
+    if file.mqtt.client_id.is_empty() {
+        file.mqtt.client_id = instance::client_id(&file);
+    }
     let engine = engine::engine(&file.engine, base, &mut problems);
     let broker = broker::broker(&file.broker, &file.mqtt, base, &mut problems);
     let (intake, rules, hearing) = fleet::fleet(&file, base, &mut problems);

@@ -34,6 +34,8 @@ const HOLDS: Duration = Duration::from_secs(8);
 const CALM: Duration = Duration::from_secs(60);
 /// The digest of the configuration, among the counts: the name of no kind and of no label.
 const CONFIGURATION: &str = "=";
+/// The digest of the broker and the client id, likewise.
+const CLIENT: &str = "==";
 /// So many exchanges in a row have to show another configuration: instances are reloaded one after the other.
 const DIFFERENT: u32 = 5;
 /// The most values of a label that instances exchange: those with most units.
@@ -52,6 +54,10 @@ pub struct Census {
     configuration: AtomicU64,
     /// In how many exchanges in a row another instance had another configuration.
     different: AtomicU32,
+    /// A digest of the broker and the client id; 0: no other instance can have the same one.
+    client: AtomicU64,
+    /// In how many exchanges in a row another instance had the same one.
+    shared: AtomicU32,
     begun: Instant,
 }
 
@@ -97,6 +103,8 @@ impl Census {
             elsewhere: Mutex::default(),
             configuration: AtomicU64::new(0),
             different: AtomicU32::new(0),
+            client: AtomicU64::new(0),
+            shared: AtomicU32::new(0),
             begun: Instant::now(),
         }
     }
@@ -109,6 +117,11 @@ impl Census {
     /// The digest of the configuration; 0: unknown.
     pub fn configuration(&self) -> u64 {
         self.configuration.load(Ordering::SeqCst)
+    }
+
+    /// The digest of the broker and the client id.
+    pub fn connects(&self, client: u64) {
+        self.client.store(client, Ordering::SeqCst);
     }
 
     /// Reserves room for a new unit; `None`, which is logged, if its kind is full.
@@ -186,6 +199,7 @@ impl Census {
             self.kinds.values().for_each(|limit| limit.learn(0));
             self.pace.met_elsewhere([]);
             self.compare_configurations(&[]);
+            self.compare_clients(&[]);
             return Ok(());
         }
         let count = |kind: &Kind| {
@@ -195,6 +209,7 @@ impl Census {
         let mut own: Counts = self.kinds.keys().map(count).collect();
         own.extend(self.counts_by_label());
         own.insert(CONFIGURATION.to_owned(), Count { units: self.configuration(), shortest_ms: None });
+        own.insert(CLIENT.to_owned(), Count { units: self.client.load(Ordering::SeqCst), shortest_ms: None });
         roster.announce_counts(instance, &own, HOLDS).await?;
         let mut counts = roster.counts(&others).await?;
         let mut met = Vec::new();
@@ -206,6 +221,7 @@ impl Census {
         }
         self.pace.met_elsewhere(met);
         self.compare_configurations(&counts);
+        self.compare_clients(&counts);
         // The counts of an instance that is missing are not known.
         counts.resize(others.len().max(counts.len()), Counts::new());
         self.set_elsewhere(counts);
@@ -220,6 +236,19 @@ impl Census {
             self.telemetry.configurations_differ(false);
         } else if self.different.fetch_add(1, Ordering::SeqCst) + 1 >= DIFFERENT {
             self.telemetry.configurations_differ(true);
+        }
+    }
+
+    /// Compares the client id with those of the other instances. One that was killed and started again finds its own for
+    /// a moment.
+    fn compare_clients(&self, others: &[Counts]) {
+        let own = self.client.load(Ordering::SeqCst);
+        let is_own = |counts: &Counts| counts.get(CLIENT).is_some_and(|count| count.units == own);
+        if own == 0 || !others.iter().any(is_own) {
+            self.shared.store(0, Ordering::SeqCst);
+            self.telemetry.client_id_shared(false);
+        } else if self.shared.fetch_add(1, Ordering::SeqCst) + 1 >= DIFFERENT {
+            self.telemetry.client_id_shared(true);
         }
     }
 

@@ -6,6 +6,11 @@
 //! An instance that cannot renew keeps its last view. Others see its lease end and take over; if it still reaches the
 //! engine, some work is done twice.
 //!
+//! # When another process has the name of this instance
+//! Two processes with one name would both own everything, and each would give up the lease of the other. So a name in use
+//! is not taken: the process adds a random part to it, and is another instance. The lease of a process that died a
+//! moment ago ends meanwhile; then the name is free.
+//!
 //! # Why so short
 //! The partitions of a dead instance wait for its lease to end: two and a half seconds at the most, because another
 //! instance asks at the moment when the first lease may end. A lease that ends by mistake costs the others a fill of
@@ -38,6 +43,9 @@ const SHORTEST: Duration = Duration::from_millis(50);
 /// The longest attempt to give the lease up; it ends by itself soon after.
 const RESIGN_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// The longest name of an instance.
+const MAX_NAME: usize = 64;
+
 /// Clocks further apart than this are a warning.
 const MAX_CLOCK_DIFFERENCE: Duration = Duration::from_millis(500);
 
@@ -50,10 +58,13 @@ pub struct Lease {
     view: watch::Sender<Arc<View>>,
     /// The address of this instance for metrics.
     address: Option<String>,
+    /// The part that was added to the name of this instance, because another process has that name.
+    part: Option<String>,
 }
 
 impl Lease {
-    /// Takes the lease of `instance`. From now on `clock` follows the time of the fleet.
+    /// Takes the lease of `instance`, or of another name if another process has it: see the head of this file. From now
+    /// on `clock` follows the time of the fleet.
     pub async fn take(
         roster: Arc<dyn Roster>,
         hearing: Arc<dyn HearingStore>,
@@ -63,9 +74,46 @@ impl Lease {
     ) -> Result<Lease> {
         let alone = View::new(instance, Vec::new(), roster.partitions());
         let view = watch::channel(Arc::new(alone)).0;
-        let lease = Lease { roster, hearing, clock, telemetry, view, address: None };
-        lease.renew().await?;
+        let mut lease = Lease { roster, hearing, clock, telemetry, view, address: None, part: None };
+        if lease.take_as(instance).await? {
+            return Ok(lease);
+        }
+        tracing::info!(
+            instance,
+            "another process has the name of this instance, or had it until a moment ago"
+        );
+        let part = format!("{:08x}", rand::random::<u32>());
+        let own = renamed(instance, &part);
+        lease.take_as(&own).await?;
+        let began = Instant::now();
+        while began.elapsed() < LENGTH + INTERVAL {
+            tokio::time::sleep(INTERVAL / 2).await;
+            lease.renew().await?;
+            if !lease.view.borrow().instances.iter().any(|name| name == instance) {
+                lease.roster.resign(&own).await?;
+                if lease.take_as(instance).await? {
+                    return Ok(lease);
+                }
+                lease.take_as(&own).await?;
+                break;
+            }
+        }
+        lease.telemetry.instance_name_taken(instance, &own);
+        lease.part = Some(part);
         Ok(lease)
+    }
+
+    /// Takes the lease of that name; `false`: another process has it.
+    async fn take_as(&self, instance: &str) -> Result<bool> {
+        let alone = View::new(instance, Vec::new(), self.roster.partitions());
+        self.view.send_replace(Arc::new(alone));
+        self.renew().await?;
+        Ok(self.view.borrow().terms > 0)
+    }
+
+    /// The part that was added to the name of this instance, because another process has that name.
+    pub fn added_part(&self) -> Option<&str> {
+        self.part.as_deref()
     }
 
     /// Announces the address of this instance for metrics, now and with each renewal.
@@ -165,6 +213,18 @@ impl Lease {
     }
 }
 
+/// The name of an instance with a part that tells it from another one.
+fn renamed(instance: &str, part: &str) -> String {
+    let most = MAX_NAME - 1 - part.len();
+    format!("{}-{part}", instance.chars().take(most).collect::<String>())
+}
+
+/// Whether `other` is the name of a process whose configuration says `instance`.
+pub fn is_renamed(instance: &str, other: &str) -> bool {
+    let part = other.rsplit('-').next().unwrap_or_default();
+    part.len() == 8 && part.bytes().all(|byte| byte.is_ascii_hexdigit()) && renamed(instance, part) == other
+}
+
 /// The text of the warning about a step of the engine's clock that is not accepted yet.
 fn clock_has_jumped(ahead: Duration) -> String {
     format!(
@@ -186,6 +246,17 @@ fn rest(attendance: &RenewalReply) -> Duration {
 mod tests {
     use super::*;
     use crate::clock::Timestamp;
+
+    #[test]
+    fn a_name_with_an_added_part_is_known_by_the_name_before() {
+        let long = "x".repeat(MAX_NAME);
+        for name in ["one", "node-1", &long] {
+            let other = renamed(name, "0123abcd");
+            assert!(other.len() <= MAX_NAME && is_renamed(name, &other), "{other}");
+            assert!(!is_renamed(name, name) && !is_renamed("two", &other));
+        }
+        assert!(!is_renamed("one", "one-two") && !is_renamed("one", "one-0123abcg"));
+    }
 
     #[test]
     fn the_next_renewal_is_at_the_end_of_a_lease_that_ends_soon() {

@@ -2,13 +2,18 @@
 
 use super::Telemetry;
 use super::problems::{
-    CONFIGURATIONS_DIFFER, NOT_DELIVERED, RECIPIENTS_REFUSED, RELOAD_REFUSED, SERVERS_FAILING, Severity,
+    CLIENT_ID_SHARED, CONFIGURATIONS_DIFFER, INSTANCE_NAME_TAKEN, NOT_DELIVERED, RECIPIENTS_REFUSED,
+    RELOAD_REFUSED, SERVERS_FAILING, Severity,
 };
 use crate::clock::Timestamp;
 
 const DIFFERENT: &str = "another instance has other kinds, routes, receivers or timers in its configuration, so it \
                          depends on the instance who is notified: load the same file in all of them; `configuration` \
                          in /api/v1/instances shows which differ";
+
+const SHARED: &str = "another instance of the fleet has the same client id at the same broker: the broker ends the \
+                      connection of each for the other one, and the time is blind; give each instance an \
+                      instance.name, or an mqtt.client_id, of its own, and restart it";
 
 impl Telemetry {
     /// The configuration of the start.
@@ -33,6 +38,25 @@ impl Telemetry {
         } else if self.problems.set(CONFIGURATIONS_DIFFER, "", DIFFERENT.to_owned(), Severity::Warning) {
             tracing::warn!("{DIFFERENT}");
         }
+    }
+
+    /// Whether another instance has the client id of this one at the same broker.
+    pub fn client_id_shared(&self, is_so: bool) {
+        if !is_so {
+            self.problems.clear(CLIENT_ID_SHARED, "");
+        } else if self.problems.set(CLIENT_ID_SHARED, "", SHARED.to_owned(), Severity::Serious) {
+            tracing::error!("two instances have one client id: {SHARED}");
+        }
+    }
+
+    /// Another process has the name of this instance, which calls itself `own` therefore.
+    pub fn instance_name_taken(&self, name: &str, own: &str) {
+        let text = format!(
+            "another process runs as instance {name}, so this one calls itself {own}, also as client of the broker: give \
+             it an instance.name of its own, and restart it"
+        );
+        tracing::warn!("the name of this instance is taken: {text}");
+        self.problems.set(INSTANCE_NAME_TAKEN, "", text, Severity::Warning);
     }
 
     /// The configuration was not loaded again.

@@ -63,6 +63,10 @@ pub(super) const ENGINE_FAILS: &str = "engine_fails";
 pub(super) const UNREADABLE: &str = "unreadable_values";
 pub(super) const MQTT_DISCONNECTED: &str = "mqtt_disconnected";
 pub(super) const CLIENT_ID_TAKEN: &str = "client_id_taken";
+pub(super) const CLIENT_ID_SHARED: &str = "client_id_shared";
+pub(super) const INSTANCE_NAME_TAKEN: &str = "instance_name_taken";
+/// Another client or instance has the client id or the name of this one.
+pub const PROBLEMS_OF_IDS: [&str; 3] = [CLIENT_ID_TAKEN, CLIENT_ID_SHARED, INSTANCE_NAME_TAKEN];
 pub(super) const NOT_DELIVERED: &str = "not_delivered";
 pub(super) const RECIPIENTS_REFUSED: &str = "recipients_refused";
 pub(super) const SERVERS_FAILING: &str = "receiver_servers_failing";

@@ -7,4 +7,5 @@ mod intake;
 mod rabbitmq;
 #[path = "../support/mod.rs"]
 mod support;
+mod twins;
 mod unheard;

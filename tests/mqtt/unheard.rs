@@ -188,6 +188,14 @@ impl Rollcall {
         until(unit, async || self.get(&path).await.is_some_and(|(status, _)| status == 200)).await;
     }
 
+    /// The output of `rollcall check` with its configuration.
+    pub(super) fn check(&self) -> String {
+        let file = self.log.with_extension("toml");
+        let said =
+            Command::new(env!("CARGO_BIN_EXE_rollcall")).arg("check").arg("--config").arg(file).output();
+        String::from_utf8_lossy(&said.unwrap().stdout).into_owned()
+    }
+
     /// Lines of its log that contain all of `parts`.
     pub(super) fn lines(&self, holds: &[&str]) -> usize {
         let log = std::fs::read_to_string(&self.log).unwrap();

@@ -465,7 +465,11 @@ fn check_says_which_topic_is_not_heard_and_which_right_is_missing() {
         let home = dir.path().join(format!("mqtt-{number}"));
         let broker = Server::mosquitto(&home, free_port().unwrap(), &more).unwrap();
         let url = format!("mqtt://127.0.0.1:{}", broker.port());
-        let with = [("ROLLCALL_ENGINE__URL", redis_url.as_str()), ("ROLLCALL_MQTT__URL", url.as_str())];
+        let with = [
+            ("ROLLCALL_ENGINE__URL", redis_url.as_str()),
+            ("ROLLCALL_MQTT__URL", url.as_str()),
+            ("ROLLCALL_MQTT__CLIENT_ID", "rollcall"),
+        ];
         let output = rollcall(dir.path(), &["check"], &with);
         let printed = text(&output.stdout);
         let of_broker: Vec<&str> = printed.lines().filter(|line| line.contains("  mqtt: ")).collect();

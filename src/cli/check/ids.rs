@@ -1,10 +1,16 @@
-//! The finding about client ids: whether any client could take Rollcall's session over.
+//! The findings about client ids and names: whether any client could take Rollcall's session over, and whether another
+//! instance has the same.
 
-use std::net::IpAddr;
+use std::net::SocketAddr;
 
-use super::{Finding, with_timeout};
+use serde_json::Value;
+
+use super::{Finding, TIMEOUT, health, reachable, with_timeout};
 use crate::address::BrokerAddress;
+use crate::config::is_loopback;
+use crate::fleet::is_renamed;
 use crate::intake;
+use crate::telemetry::PROBLEMS_OF_IDS;
 
 pub(super) async fn examine(config: &intake::Config) -> Option<Finding> {
     // Without user names the broker cannot bind ids to them, and on loopback only local programs connect. With TLS the
@@ -26,7 +32,25 @@ pub(super) async fn examine(config: &intake::Config) -> Option<Finding> {
     })
 }
 
-fn is_loopback(host: &str) -> bool {
-    let host = host.trim_matches(['[', ']']);
-    host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
+/// What the instance that runs beside the file says of its name and of its client id.
+pub(super) async fn of_running_instance(http: SocketAddr) -> Vec<Finding> {
+    let asked = tokio::time::timeout(TIMEOUT, health::ask(reachable(http), "/readyz")).await;
+    let Ok(Ok(answer)) = asked else { return Vec::new() };
+    let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+    let Ok(page) = serde_json::from_str::<Value>(body) else { return Vec::new() };
+    let list = |name: &str| page[name].as_array().cloned().unwrap_or_default();
+    let is_of_ids = |problem: &Value| PROBLEMS_OF_IDS.iter().any(|name| problem["name"] == *name);
+    let problems = list("problems").into_iter().filter(is_of_ids);
+    let mut texts: Vec<String> =
+        problems.filter_map(|problem| problem["text"].as_str().map(str::to_owned)).collect();
+    let name = page["instance"].as_str().unwrap_or_default();
+    for other in list("instances") {
+        if let Some(other) = other.as_str().filter(|other| is_renamed(name, other)) {
+            texts.push(format!(
+                "another process has the name {name} in its configuration too, and calls itself {other}: give it an \
+                 instance.name of its own"
+            ));
+        }
+    }
+    texts.into_iter().map(|text| Finding::warn("running instance", text)).collect()
 }

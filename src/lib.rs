@@ -7,8 +7,7 @@
 //! | floor | module | what it is for |
 //! |---|---|---|
 //! | 3 assembly | [`cli`], [`config`], [`service`] | the command line; the file that becomes a checked configuration; building, running and stopping the loops |
-//! | 2 work | [`broker`] | the in-process broker, for devices that need no other |
-//! | | [`intake`] | MQTT to recorded heartbeats, and the canary that proves hearing |
+//! | 2 work | [`intake`] | MQTT to recorded heartbeats, from a broker or straight from devices ([`intake::listener`]), and the canary that proves hearing |
 //! | | [`expiry`] | finds units that may be due, and checks their deadlines |
 //! | | [`alerting`] | outbox to groups to receivers |
 //! | | [`http`] | metrics, health, records, units, and the web page, on threads of their own |
@@ -79,7 +78,6 @@
 pub mod address;
 pub mod alerting;
 pub mod backoff;
-pub mod broker;
 pub mod cli;
 pub mod clock;
 pub mod config;

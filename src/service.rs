@@ -21,12 +21,12 @@ pub use reload::Reload;
 use reload::{Reloader, anew_with_each};
 
 use crate::backoff::Backoff;
-use crate::broker::Broker;
 use crate::clock::Clock;
 use crate::config::{Config, EngineConfig, client_digest, client_id_with};
 use crate::expiry::Expiry;
 use crate::fleet::walk::Removed;
 use crate::fleet::{Lease, Mirror, Roll, SharedRules, Silences, Timers, Walk, examination};
+use crate::intake::listener::Listener;
 use crate::routing::Routes;
 use crate::store::embedded::EmbeddedEngine;
 use crate::store::redis::RedisEngine;
@@ -59,11 +59,7 @@ pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> 
 ///
 /// # Errors
 /// Those of [`run`].
-pub async fn run_with(
-    mut config: Config,
-    reload: Option<Reload>,
-    stop: CancellationToken,
-) -> anyhow::Result<()> {
+pub async fn run_with(mut config: Config, reload: Option<Reload>, stop: CancellationToken) -> anyhow::Result<()> {
     let clock = Clock::system();
     let telemetry = Arc::new(Telemetry::new(&clock));
     let listener = TcpListener::bind(config.http.listen)
@@ -74,9 +70,9 @@ pub async fn run_with(
         None => None,
         Some(wanted) => Some(tls_listener(wanted).await?),
     };
-    let broker = match &config.broker {
+    let devices = match &config.broker {
         None => None,
-        Some(wanted) => Some(Broker::bind(wanted, telemetry.clone()).await?),
+        Some(wanted) => Some(Listener::bind(wanted, telemetry.clone()).await?),
     };
     let threads = http::RequestThreads::start().context("threads cannot be started")?;
     let mut loops = Loops::default();
@@ -96,15 +92,7 @@ pub async fn run_with(
     if let Some(part) = lease.added_part() {
         config.intake.client_id = client_id_with(&config.intake.client_id, part);
     }
-    if let Some(broker) = broker {
-        let endpoint = broker.intake_endpoint();
-        (config.intake.url, config.intake.shown) = (endpoint.url, Some(endpoint.shown));
-        config.intake.credentials = Some(endpoint.credentials);
-        // At QoS 0 the broker might drop messages that intake does not take fast enough.
-        config.intake.qos = 1;
-        loops.add("broker", broker.serve(loops.stop.clone()));
-    }
-    start(config, reload, (engine, lease), clock, telemetry, &pages, &mut loops);
+    start((config, devices), reload, (engine, lease), clock, telemetry, &pages, &mut loops);
     loops.run(&stop).await
 }
 
@@ -161,11 +149,11 @@ async fn tls_listener(
     Ok((listener, certificate))
 }
 
-/// Starts every loop but `http` and `broker`, which run already.
+/// Starts every loop but `http`, which runs already.
 ///
 /// In one piece: it only builds the loops, one after the other.
 fn start(
-    config: Config,
+    (config, devices): (Config, Option<Listener>),
     reload: Option<Reload>,
     (engine, lease): (Arc<dyn Engine>, Lease),
     clock: Clock,
@@ -173,7 +161,7 @@ fn start(
     pages: &http::Pages,
     loops: &mut Loops,
 ) {
-    let stop = loops.stop.clone();
+    let (stop, client) = (loops.stop.clone(), client_digest(&config));
     if let Some(why) = alerting::without_receivers(&config.alerting) {
         tracing::warn!("{why}");
     }
@@ -271,7 +259,7 @@ fn start(
     let configuration = watch::Sender::new(Arc::new(config.shown));
     let shown_configuration = configuration.subscribe();
     roll.census().configured(config.sections.shared(&config.sections));
-    roll.census().connects(client_digest(&config.intake));
+    roll.census().connects(client);
     telemetry.configuration_begins(clock.now());
     let reloads = reload.as_ref().map(Reload::sender);
     if let Some(reload) = reload {
@@ -315,7 +303,10 @@ fn start(
         loops.add("deadman", deadman::run(pings, telemetry.clone(), stop.clone()));
     }
     pages.show(sources, &stop);
-    loops.add("intake", intake::run(config.intake, roll, config.metrics, timers, clock, telemetry, stop));
+    loops.add(
+        "intake",
+        intake::run((config.intake, devices), roll, config.metrics, timers, clock, telemetry, stop),
+    );
 }
 
 /// The routes and receivers of a configuration.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::ResolvesServerCert;
+use rustls::server::{ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, ConfigBuilder, RootCertStore, ServerConfig, WantsVerifier};
 
@@ -160,9 +160,33 @@ pub fn server_key(
 /// # Errors
 /// As those of [`web`].
 pub fn server(certificates: Arc<dyn ResolvesServerCert>) -> Result<ServerConfig, rustls::Error> {
+    Ok(server_builder()?.with_no_client_auth().with_cert_resolver(certificates))
+}
+
+/// TLS of a server that wants of each client a certificate of these authorities.
+///
+/// # Errors
+/// The file cannot be used; with advice.
+pub fn server_of(
+    section: &str,
+    certificates: Arc<dyn ResolvesServerCert>,
+    authorities: &Path,
+    read: impl Fn(&Path) -> io::Result<Vec<u8>>,
+) -> Result<ServerConfig, TlsError> {
+    let error = |text: String| TlsError { option: format!("{section}.client_ca_file"), text };
+    let file = authorities.display();
+    let pem = read(authorities).map_err(|why| error(format!("{file} cannot be read: {why}")))?;
+    let roots = roots(authorities, &pem).map_err(error)?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
-    Ok(builder.with_no_client_auth().with_cert_resolver(certificates))
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
+    let verifier = verifier.map_err(|why| error(format!("{file} is of no use: {why}")))?;
+    let builder = server_builder().expect("ring knows the usual versions");
+    Ok(builder.with_client_cert_verifier(verifier).with_cert_resolver(certificates))
+}
+
+fn server_builder() -> Result<ConfigBuilder<ServerConfig, WantsVerifier>, rustls::Error> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()
 }
 
 const CA: &str = "ca_file";

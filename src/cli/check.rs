@@ -19,9 +19,9 @@ use tokio::net::TcpListener;
 
 use super::remote::reachable;
 use super::{BAD_CONFIGURATION, ConfigFile, FAILED, health, logging, running, shown, shown_json};
-use crate::broker::Broker;
 use crate::clock::{Clock, Timestamp};
 use crate::config::{Config, ConfigError};
+use crate::intake::listener::Listener;
 use crate::presence::Shown;
 use crate::routing::Route;
 use crate::telemetry::Telemetry;
@@ -218,7 +218,7 @@ async fn broker(config: &Config) -> Vec<Finding> {
             let found = why.chain().find_map(|cause| cause.downcast_ref::<std::io::Error>());
             found.is_some_and(|error| error.kind() == ErrorKind::AddrInUse)
         };
-        let found = match Broker::bind(within, Arc::new(Telemetry::new(&Clock::system()))).await {
+        let found = match Listener::bind(within, Arc::new(Telemetry::new(&Clock::system()))).await {
             Ok(_) => Finding::ok("broker", "the address is free, and its files are valid"),
             Err(why) if is_in_use(&why) && is_served(config.http.listen).await => {
                 Finding::warn("broker", format!("{why:#}; this is expected while rollcall serve runs"))

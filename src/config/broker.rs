@@ -6,7 +6,8 @@ use std::path::Path;
 use super::file::{self, Mqtt};
 use super::problem::Problems;
 use super::secrets;
-use crate::broker::{Config, NOT_BUILT_IN, Tls};
+use crate::intake::listener::{Config, NOT_BUILT_IN, Tls};
+use crate::trust::ServerFiles;
 
 /// The broker, if it is configured.
 ///
@@ -17,7 +18,9 @@ pub(super) fn broker(
     base: &Path,
     problems: &mut Problems,
 ) -> Option<Config> {
-    if broker.listen.is_empty() && broker.tls_listen.is_empty() {
+    let addresses =
+        [&broker.listen, &broker.tls_listen, &broker.websocket_listen, &broker.websocket_tls_listen];
+    if addresses.iter().all(|address| address.is_empty()) {
         for (key, value) in [("password_file", &broker.password_file), ("rules_file", &broker.rules_file)] {
             if !value.is_empty() {
                 let path = format!("broker.{key}");
@@ -49,6 +52,7 @@ pub(super) fn broker(
     }
     let config = Config {
         listen: address("broker.listen", &broker.listen, problems),
+        websocket_listen: address("broker.websocket_listen", &broker.websocket_listen, problems),
         tls: tls(broker, base, problems),
         password_file: file(&broker.password_file),
         rules_file: file(&broker.rules_file),
@@ -57,6 +61,7 @@ pub(super) fn broker(
             as usize,
         max_packet: problems.number("broker.max_packet", broker.max_packet, 1024, 16 << 20) as usize,
         max_rate: broker.max_rate,
+        max_bytes_per_second: broker.max_bytes_per_second,
     };
     if problems.errors.is_empty() {
         for text in config.problems() {
@@ -68,7 +73,9 @@ pub(super) fn broker(
 }
 
 fn tls(broker: &file::Broker, base: &Path, problems: &mut Problems) -> Option<Tls> {
-    let listen = address("broker.tls_listen", &broker.tls_listen, problems)?;
+    let listen = address("broker.tls_listen", &broker.tls_listen, problems);
+    let websocket_listen = address("broker.websocket_tls_listen", &broker.websocket_tls_listen, problems);
+    listen.or(websocket_listen)?;
     for (key, value) in [("cert_file", &broker.cert_file), ("key_file", &broker.key_file)] {
         if value.is_empty() {
             problems.error(format!("broker.{key}"), "broker.tls_listen needs one, in PEM");
@@ -79,8 +86,8 @@ fn tls(broker: &file::Broker, base: &Path, problems: &mut Problems) -> Option<Tl
     }
     Some(Tls {
         listen,
-        cert_file: base.join(&broker.cert_file),
-        key_file: base.join(&broker.key_file),
+        websocket_listen,
+        files: ServerFiles { cert: base.join(&broker.cert_file), key: base.join(&broker.key_file) },
         client_ca_file: (!broker.client_ca_file.is_empty()).then(|| base.join(&broker.client_ca_file)),
     })
 }

@@ -143,6 +143,8 @@ section! {
     Broker {
         listen: String = String::new(),
         tls_listen: String = String::new(),
+        websocket_listen: String = String::new(),
+        websocket_tls_listen: String = String::new(),
         cert_file: String = String::new(),
         key_file: String = String::new(),
         client_ca_file: String = String::new(),
@@ -151,6 +153,7 @@ section! {
         max_connections: u32 = 10_000,
         max_packet: u32 = 1 << 20,
         max_rate: u32 = 1000,
+        max_bytes_per_second: u32 = 1 << 20,
     }
 }
 

@@ -173,7 +173,6 @@ fn mqtt(
     }
     intake::Config {
         url: mqtt.url.clone(),
-        shown: None,
         tls,
         client_id: mqtt.client_id.clone(),
         credentials: (!mqtt.username.is_empty())

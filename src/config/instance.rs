@@ -6,8 +6,8 @@ use ring::digest::{SHA256, digest};
 
 use super::file::{File, Instance};
 use super::problem::Problems;
+use super::Config;
 use crate::address::BrokerAddress;
-use crate::intake;
 
 /// The longest name, in characters.
 const MAX_NAME: usize = 64;
@@ -33,7 +33,10 @@ pub(super) fn name(instance: &Instance, problems: &mut Problems) -> String {
 /// keeps messages by it, and two instances on one machine have different ones.
 pub(super) fn client_id(file: &File) -> String {
     // Only one instance uses a broker within its process, and devices know which ids are Rollcall's.
-    if !file.broker.listen.is_empty() || !file.broker.tls_listen.is_empty() {
+    let broker = &file.broker;
+    let addresses =
+        [&broker.listen, &broker.tls_listen, &broker.websocket_listen, &broker.websocket_tls_listen];
+    if addresses.iter().any(|address| !address.is_empty()) {
         return "rollcall".to_owned();
     }
     match file.instance.name.as_str() {
@@ -56,9 +59,10 @@ pub fn client_id_with(client_id: &str, part: &str) -> String {
 }
 
 /// A digest of the broker and the client id, for other instances: 48 bits. 0: no other instance can have the same one.
-pub fn client_digest(intake: &intake::Config) -> u64 {
-    // Members of a share have random ones, and a broker within the process has no other instance.
-    if !intake.share.is_empty() || intake.shown.is_some() {
+pub fn client_digest(config: &Config) -> u64 {
+    // Members of a share have random ones, and where devices connect straight to Rollcall it is no client.
+    let intake = &config.intake;
+    if !intake.share.is_empty() || config.broker.is_some() {
         return 0;
     }
     let is_near = intake.url.parse().is_ok_and(|address: BrokerAddress| is_loopback(&address.host));

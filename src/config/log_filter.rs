@@ -10,9 +10,8 @@ use super::LogConfig;
 use super::file::Log;
 use super::problem::Problems;
 
-/// The broker within the process warns of every client that comes and goes, and the client of MQTT of each failed
-/// connection, which Rollcall logs itself.
-const NOISY: [(&str, LevelFilter); 2] = [("mqtt5", LevelFilter::ERROR), ("rumqttc", LevelFilter::ERROR)];
+/// The client of MQTT warns of each failed connection, which Rollcall logs itself.
+const NOISY: [(&str, LevelFilter); 1] = [("rumqttc", LevelFilter::ERROR)];
 
 pub(super) fn log(log: &Log, problems: &mut Problems) -> LogConfig {
     let filter = of_level(&log.level).unwrap_or_else(|why| {
@@ -95,14 +94,14 @@ mod tests {
     #[test]
     fn a_level_is_for_rollcall_and_libraries_log_warnings_only() {
         let cases = [
-            ("info", "warn,mqtt5=error,rumqttc=error,rollcall=info"),
-            (" DEBUG", "warn,mqtt5=error,rumqttc=error,rollcall=debug"),
+            ("info", "warn,rumqttc=error,rollcall=info"),
+            (" DEBUG", "warn,rumqttc=error,rollcall=debug"),
             ("error", "error"),
             ("off", "off"),
-            ("info,rollcall::intake=debug", "mqtt5=error,rumqttc=error,info,rollcall::intake=debug"),
-            ("mqtt5=trace", "mqtt5=trace,rumqttc=error"),
-            ("rollcall", "mqtt5=error,rumqttc=error,rollcall"),
-            ("warn,rollcall::intake", "mqtt5=error,rumqttc=error,warn,rollcall::intake"),
+            ("info,rollcall::intake=debug", "rumqttc=error,info,rollcall::intake=debug"),
+            ("rumqttc=trace", "rumqttc=trace"),
+            ("rollcall", "rumqttc=error,rollcall"),
+            ("warn,rollcall::intake", "rumqttc=error,warn,rollcall::intake"),
         ];
         for (level, expected) in cases {
             assert_eq!(of_level(level).unwrap(), parsed(expected), "{level}");

@@ -83,7 +83,7 @@ pub struct Config {
     pub instance: String,
     pub engine: EngineConfig,
     /// The broker within the process, if it is configured.
-    pub broker: Option<crate::broker::Config>,
+    pub broker: Option<crate::intake::listener::Config>,
     pub intake: intake::Config,
     /// The rules of every kind.
     pub rules: Rules,

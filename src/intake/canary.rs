@@ -87,6 +87,12 @@ impl Canary {
         Canary { mac: key.sign(topic, &canary), ..canary }
     }
 
+    /// A tick of the listener: it never leaves the process, so it needs no proof.
+    #[cfg(feature = "broker")]
+    pub fn within(sent_at: Timestamp) -> Canary {
+        Canary { instance: String::new(), seq: 0, sent_at: sent_at.as_millis(), mac: String::new() }
+    }
+
     /// The canary that came by this topic, if an instance of the fleet sent it there.
     pub fn read(key: &Key, topic: &str, payload: &[u8]) -> Option<Canary> {
         if payload.len() > MAX_BYTES {

@@ -19,8 +19,6 @@ pub(super) const MAX_PACKET: u32 = 16 << 20;
 pub struct Config {
     /// `mqtt://host:port`, `mqtts://`, `ws://host:port/path` or `wss://`.
     pub url: String,
-    /// The address in the log, where it is another one than that of devices.
-    pub shown: Option<String>,
     /// Settings of TLS, where the address requires it; `None`: the authorities of browsers, and no client
     /// certificate.
     pub tls: Option<Tls>,

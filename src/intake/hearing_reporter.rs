@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 use super::canary::{self, ReportedCanary};
 use super::engine_writer::EngineWriter;
-use super::mqtt::{Link, Proof, Session, UNPROVED_TRIPS};
+use super::mqtt::{Link, Proof, UNPROVED_TRIPS};
 use super::probe::{Probe, Probes};
 use crate::clock::Timestamp;
 use crate::fleet::Roll;
@@ -59,13 +59,18 @@ pub(super) struct HearingReporter {
 }
 
 impl HearingReporter {
-    /// The connection of that session gets its proofs by `proof`.
-    pub fn new(session: &Session, proof: watch::Sender<Proof>, probes: Arc<Probes>) -> HearingReporter {
-        let session_expiry = Duration::from_secs(session.expiry.unwrap_or(0).into());
-        let client_id = session.client_id().to_owned();
+    /// The connection of that client gets its proofs by `proof`. `share`: of a member; `session_expiry`: how long the
+    /// broker keeps the session of a plain one.
+    pub fn new(
+        client_id: &str,
+        share: Option<String>,
+        session_expiry: Duration,
+        proof: watch::Sender<Proof>,
+        probes: Arc<Probes>,
+    ) -> HearingReporter {
         HearingReporter {
-            client_id,
-            share: session.share.clone(),
+            client_id: client_id.to_owned(),
+            share,
             session_expiry,
             proof,
             first: None,

@@ -30,6 +30,7 @@
 //! It never decides anything about a unit, reads no clock but the one handed in, and does not end on its own.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use tokio::sync::{mpsc, watch};
@@ -51,6 +52,7 @@ mod filter_watch;
 mod hearing_reporter;
 mod json;
 mod kind_metrics;
+pub mod listener;
 mod metric_tree;
 mod mqtt;
 mod payload;
@@ -73,6 +75,11 @@ pub use topic::{Template, TemplateError};
 /// The name of the first connection.
 const MAIN: &str = "main";
 
+/// Messages of devices that wait for the recorder. When there is no room, connections wait for their turn; more would
+/// only let them wait for longer.
+#[cfg(feature = "broker")]
+const LISTENER_QUEUE: usize = 2048;
+
 /// The issues of one message, each kind once, however often a payload repeats it.
 #[derive(Default)]
 pub(crate) struct PayloadIssues(Vec<(PayloadIssue, String)>);
@@ -94,7 +101,7 @@ impl PayloadIssues {
     }
 }
 
-/// Hears the fleet until `stop`. Then takes no more messages, records those that have arrived (unless
+/// Hears the fleet until `stop`, from devices that connect to `listener`, or else from the broker. Then takes no more messages, records those that have arrived (unless
 /// the engine is away; the broker keeps unacknowledged messages), and disconnects.
 ///
 /// `timers` takes those that come over MQTT, where the configuration allows that.
@@ -102,7 +109,7 @@ impl PayloadIssues {
 /// Loses and regains the broker and the engine as often as they come and go; an error is a
 /// configuration that cannot work.
 pub async fn run(
-    config: Config,
+    (config, listener): (Config, Option<listener::Listener>),
     roll: Arc<Roll>,
     metrics: Arc<Catalogue>,
     timers: Arc<Timers>,
@@ -120,8 +127,13 @@ pub async fn run(
     let values = value_buffer::ValueBuffer::new(&metrics, telemetry.clone()).map(Arc::new);
     let writer = engine_writer::EngineWriter { roll, timers, clock, telemetry, stop: stop.clone() };
     let mut tasks = JoinSet::new();
-    for number in 1..=config.connections {
-        listen(&config, &name(number), &hearing, values.clone(), &writer, &mut tasks).await?;
+    match listener {
+        Some(listener) => hear_devices(&config, listener, &hearing, values.clone(), &writer, &mut tasks),
+        None => {
+            for number in 1..=config.connections {
+                listen(&config, &name(number), &hearing, values.clone(), &writer, &mut tasks).await?;
+            }
+        }
     }
     let watch = filter_watch::FilterWatch::new(hearing.probes, &config, &writer);
     tasks.spawn(async move { watch.run().await });
@@ -183,6 +195,82 @@ struct ProvedTopics {
     probes: Arc<probe::Probes>,
 }
 
+/// Starts the listener and its recorder.
+#[cfg(feature = "broker")]
+fn hear_devices(
+    config: &Config,
+    listener: listener::Listener,
+    ProvedTopics { topics, probes }: &ProvedTopics,
+    values: Option<Arc<value_buffer::ValueBuffer>>,
+    writer: &engine_writer::EngineWriter,
+    tasks: &mut JoinSet<()>,
+) {
+    let telemetry = writer.telemetry.clone();
+    telemetry.connection_configured(MAIN);
+    let client_id = format!("{}-{MAIN}", config.client_id);
+    let key = canary::Key::of_fleet(writer.roll.key());
+    let (queue, queued) = mpsc::channel(LISTENER_QUEUE);
+    let door = listener::Door {
+        reader: reader(config, topics, probes, &client_id, key, values, &telemetry),
+        clock: writer.clock.clone(),
+        filters: topics.filters(),
+        queue,
+        number: rand::random::<u32>().into(),
+    };
+    let shared = listener.open(door, writer.stop.clone());
+    let (_, link) = watch::channel(mqtt::Link::to_devices(listener::answers(&shared)));
+    let pace = listener::Pace { pace: writer.roll.pace().clone(), period: config.canary_period };
+    let (prove, _) = watch::channel(mqtt::Proof::default());
+    // No broker keeps anything while the process is away.
+    let expiry = Duration::ZERO;
+    let reporter = hearing_reporter::HearingReporter::new(&client_id, None, expiry, prove, probes.clone());
+    let recorder = record::Recorder { writer: writer.clone(), reporter, link };
+    let most = config.max_batch;
+    tasks.spawn(async move { recorder.record(queued, most).await });
+    tasks.spawn(async move {
+        telemetry.listening(MAIN, &listener.shown());
+        listener.serve(shared, pace).await;
+    });
+}
+
+#[cfg(not(feature = "broker"))]
+fn hear_devices(
+    _: &Config,
+    listener: listener::Listener,
+    _: &ProvedTopics,
+    _: Option<Arc<value_buffer::ValueBuffer>>,
+    _: &engine_writer::EngineWriter,
+    _: &mut JoinSet<()>,
+) {
+    match listener {}
+}
+
+/// What reads the messages of a connection.
+fn reader(
+    config: &Config,
+    topics: &Arc<topic::Topics>,
+    probes: &Arc<probe::Probes>,
+    client_id: &str,
+    key: canary::Key,
+    values: Option<Arc<value_buffer::ValueBuffer>>,
+    telemetry: &Arc<Telemetry>,
+) -> reader::Reader {
+    let timers = config.timers.then(|| timers::TimerReader::new(topics.filters(), telemetry.clone()));
+    reader::Reader {
+        topics: topics.clone(),
+        probes: probes.clone(),
+        fields: config.fields.clone(),
+        values,
+        client_id: client_id.to_owned(),
+        key,
+        max_payload: config.max_payload,
+        budget: read_budget::ReadBudget::default(),
+        timers: timers.map(Arc::new),
+        max_age: (!config.max_age.is_zero()).then_some(config.max_age),
+        telemetry: telemetry.clone(),
+    }
+}
+
 /// Starts a connection and its recorder.
 ///
 /// In one piece: it only builds their parts, one after the other.
@@ -205,7 +293,6 @@ async fn listen(
     let (prove, proof) = watch::channel(mqtt::Proof::default());
     let recorded = CancellationToken::new();
     let key = canary::Key::of_fleet(writer.roll.key());
-    let timers = config.timers.then(|| timers::TimerReader::new(topics.filters(), writer.telemetry.clone()));
     let canaries = mqtt::CanaryPublisher::new(&session, key.clone());
     let probing = (name == MAIN).then(|| probes.clone());
     let state = mqtt::ConnectionState::new(
@@ -216,20 +303,10 @@ async fn listen(
         probing.clone().map(mqtt::ProbeSchedule::new),
         rand::random::<u32>().into(),
     );
-    let reader = reader::Reader {
-        topics: topics.clone(),
-        probes: probes.clone(),
-        fields: config.fields.clone(),
-        values,
-        client_id: session.client_id().to_owned(),
-        key: key.clone(),
-        max_payload: config.max_payload,
-        budget: read_budget::ReadBudget::default(),
-        timers: timers.map(Arc::new),
-        max_age: (!config.max_age.is_zero()).then_some(config.max_age),
-        telemetry: writer.telemetry.clone(),
-    };
-    let reporter = hearing_reporter::HearingReporter::new(&session, prove, probes.clone());
+    let reader = reader(config, topics, probes, session.client_id(), key.clone(), values, &writer.telemetry);
+    let session_expiry = Duration::from_secs(session.expiry.unwrap_or(0).into());
+    let (id, share) = (session.client_id(), session.share.clone());
+    let reporter = hearing_reporter::HearingReporter::new(id, share, session_expiry, prove, probes.clone());
     let connection = mqtt::Connection {
         name: name.to_owned(),
         session,

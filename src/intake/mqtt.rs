@@ -60,8 +60,10 @@ pub(super) use batch_sender::BatchSender;
 pub(super) use canaries::CanaryPublisher;
 pub use check::{TopicProblem, probe};
 use failure::{describe, loss};
+#[cfg(feature = "broker")]
+pub(super) use link::Answers;
 use link::Unacknowledged;
-pub(super) use link::{Ack, Link, Proof};
+pub(super) use link::{BrokerAck, Link, Proof};
 pub(super) use probe_publisher::ProbePublisher;
 pub(super) use probe_schedule::ProbeSchedule;
 use read_coalescer::ReadCoalescer;
@@ -158,7 +160,7 @@ impl OpenConnection {
 
 impl Connection {
     pub async fn run(mut self) {
-        let broker = self.session.shown.clone();
+        let broker = self.session.address.to_string();
         let telemetry = self.reader.telemetry.clone();
         let mut failures = 0;
         while self.has_room().await {
@@ -342,9 +344,9 @@ impl Connection {
             return;
         }
         if let Some(since) = self.takeovers.since() {
-            let (id, broker) = (self.session.client_id(), &self.session.shown);
+            let (id, broker) = (self.session.client_id(), self.session.address.to_string());
             let is_said = self.takeovers.are_said();
-            self.reader.telemetry.session_taken(&self.name, failure::taken_again(id, broker, since, is_said));
+            self.reader.telemetry.session_taken(&self.name, failure::taken_again(id, &broker, since, is_said));
         }
     }
 

@@ -17,7 +17,9 @@ use tokio::time::{Instant, sleep_until};
 
 use super::engine_writer::EngineWriter;
 use super::hearing_reporter::{HearingEvent, HearingReporter};
-use super::mqtt::{Ack, Link};
+#[cfg(feature = "broker")]
+use super::listener::Receipt;
+use super::mqtt::{BrokerAck, Link};
 use super::reader::Content;
 use super::timers::{self, ReceivedCommand};
 use crate::clock::Timestamp;
@@ -40,8 +42,18 @@ pub(super) struct QueuedMessage {
     pub arrived: Timestamp,
     /// The number of the connection by which it arrived.
     pub connection: u64,
-    /// The acknowledgement that the broker waits for, if it does.
+    /// The acknowledgement that its sender waits for, if it does.
     pub ack: Option<Ack>,
+}
+
+/// The acknowledgement of a message, when it is recorded.
+#[derive(Debug, PartialEq)]
+pub(super) enum Ack {
+    /// To the broker that delivered it.
+    Broker(BrokerAck),
+    /// To the device that sent it.
+    #[cfg(feature = "broker")]
+    Device(Receipt),
 }
 
 /// A batch; heartbeats, events and acknowledgements each in order of arrival.
@@ -163,7 +175,16 @@ async fn apply_timers(writer: &EngineWriter, link: &watch::Receiver<Link>, batch
 fn acknowledge(writer: &EngineWriter, link: &watch::Receiver<Link>, batch: Batch) -> Vec<HearingEvent> {
     // Acknowledge after recording: a crash in between repeats the heartbeats, which is
     // harmless. And before the canaries are reported, so that all messages that they prove are acknowledged.
-    link.borrow().acknowledge(&batch.acks);
+    let of_broker = |ack: Ack| match ack {
+        Ack::Broker(ack) => Some(ack),
+        #[cfg(feature = "broker")]
+        Ack::Device(receipt) => {
+            receipt.recorded();
+            None
+        }
+    };
+    let acks: Vec<BrokerAck> = batch.acks.into_iter().filter_map(of_broker).collect();
+    link.borrow().acknowledge(&acks);
     if let Some(oldest) = batch.oldest {
         writer.telemetry.heartbeat_lag(writer.clock.now().since(oldest));
     }

@@ -88,6 +88,10 @@ labels! {
         Retained => "retained",
         /// The subscriber does not read its messages.
         Reader => "reader",
+        /// The client speaks another version of MQTT.
+        Version => "version",
+        /// Another connection with the same client id took its place.
+        TakenOver => "taken_over",
     }
 }
 

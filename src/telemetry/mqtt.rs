@@ -24,6 +24,13 @@ impl Telemetry {
         tracing::info!(connection, broker, "connected to the MQTT broker and subscribed");
     }
 
+    /// Devices may connect straight to Rollcall at these addresses.
+    pub fn listening(&self, connection: &str, addresses: &str) {
+        self.series.connected.with_label_values(&[connection]).set(1);
+        self.problems.clear(MQTT_DISCONNECTED, "");
+        tracing::info!(addresses, "devices may connect");
+    }
+
     /// A connection to the broker was lost or could not be made.
     pub fn mqtt_disconnected(
         &self,

@@ -127,11 +127,11 @@ impl Twister {
 }
 
 /// Runs `check` on mutated examples.
-fn fuzz(examples: &[&str], mut check: impl FnMut(&[u8])) {
+fn fuzz(examples: &[impl AsRef<[u8]>], mut check: impl FnMut(&[u8])) {
     let seed: u64 = std::env::var("SEED").ok().map_or(7, |seed| seed.parse().expect("SEED is a number"));
     let minutes = std::env::var("FUZZ_MINUTES").ok().map(|minutes| minutes.parse::<f64>().expect("minutes"));
     let until = minutes.map(|minutes| Instant::now() + Duration::from_secs_f64(minutes * 60.0));
-    let examples = examples.iter().map(|text| text.as_bytes().to_vec()).collect();
+    let examples = examples.iter().map(|example| example.as_ref().to_vec()).collect();
     let mut twister = Twister { random: StdRng::seed_from_u64(seed), examples };
     let mut tried = 0u64;
     while until.map_or(tried < u64::from(FEW), |until| Instant::now() < until) {
@@ -358,8 +358,33 @@ fn files_of_users_and_rules_are_accepted_or_refused_with_a_reason() {
     ];
     fuzz(&examples, |bytes| {
         let Ok(text) = std::str::from_utf8(bytes) else { return };
-        for why in rollcall::broker::refusals(text) {
+        for why in rollcall::intake::listener::refusals(text) {
             assert!(!why.is_empty());
+        }
+    });
+}
+
+#[cfg(feature = "broker")]
+#[test]
+fn packets_of_mqtt_are_read_or_refused_with_a_reason_and_each_advances() {
+    let examples: [&[u8]; 12] = [
+        b"\x10\x13\x00\x04MQTT\x04\x02\x00\x3c\x00\x07gateway",
+        b"\x10\x2d\x00\x04MQTT\x05\xee\0\x3c\x08\x11\0\0\0\x3c\x21\0\x14\0\x01a\x05\x18\0\0\0\x05\0\x01w\0\x01x\0\x01u\0\x01p",
+        b"\x32\x12\0\x0cunits/a/data\0\x01{}",
+        b"\x3d\x15\0\x01t\0\x07\x0e\x02\0\0\0\0\x08\0\x01r\x09\0\x02cdx",
+        b"\x30\x0e\0\x01t\x0a\x23\0\x05\x26\0\x01k\0\x01v",
+        b"\x82\x0c\0\x01\0\x07units/#\x01",
+        b"\x82\x10\0\x01\x02\x0b\x07\0\x08$share/g\x01",
+        b"\xa2\x09\0\x01\0\x05a/+/#",
+        b"\x40\x02\0\x01\x50\x03\0\x01\x10\x62\x04\0\x01\0\0\x70\x02\0\x01",
+        b"\xc0\0\xe0\x07\x04\x05\x11\0\0\0\x01",
+        b"\xe0\0",
+        b"\xf0\0",
+    ];
+    fuzz(&examples, |bytes| {
+        for is_five in [false, true] {
+            let (count, why) = rollcall::intake::listener::packets_of_any(bytes, is_five);
+            assert!(count <= bytes.len() / 2 && why.is_none_or(|why| !why.is_empty()));
         }
     });
 }

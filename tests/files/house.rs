@@ -13,7 +13,7 @@ mod source;
 /// Crates that are used in few places so that they can be replaced, and those places.
 const KEPT_INSIDE: [(&str, &[&str]); 6] = [
     ("rumqttc", &["src/intake/mqtt", "src/alerting/channel/mqtt", "src/simulate/"]),
-    ("mqtt5", &["src/broker/server"]),
+    ("tokio_tungstenite", &["src/intake/listener/websocket.rs"]),
     ("rusqlite", &["src/store/embedded/"]),
     ("lettre", &["src/alerting/", "src/config/receivers.rs"]),
     ("axum", &["src/http/", "src/simulate/"]),

@@ -1,5 +1,5 @@
-//! The broker within the process, with the clients of Mosquitto, which share no code with the
-//! library of the broker.
+//! The listener, with the clients of Mosquitto, and with packets as they are on the wire. Its messages are recorded by an
+//! embedded engine.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -8,10 +8,16 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use rollcall::broker::{Broker, Config, Tls};
 use rollcall::clock::Clock;
+use rollcall::config::{self, EngineConfig};
+use rollcall::fleet::{Mirror, Roll, Timers};
+use rollcall::intake;
+use rollcall::intake::listener::{Config, Listener, Tls};
 use rollcall::simulate::servers::free_port;
+use rollcall::store::Engine;
+use rollcall::store::embedded::EmbeddedEngine;
 use rollcall::telemetry::Telemetry;
+use rollcall::trust::ServerFiles;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -19,23 +25,24 @@ use tokio_util::sync::CancellationToken;
 use crate::support::http::get;
 use crate::support::metrics;
 
-const MAX_WAIT: Duration = Duration::from_secs(120);
+pub const MAX_WAIT: Duration = Duration::from_secs(120);
 
-/// A running broker.
-struct World {
+/// A running listener.
+pub struct World {
     dir: TempDir,
     telemetry: Arc<Telemetry>,
-    port: u16,
+    pub port: u16,
     running: Option<(CancellationToken, JoinHandle<anyhow::Result<()>>)>,
 }
 
-fn loopback(port: u16) -> SocketAddr {
+pub fn loopback(port: u16) -> SocketAddr {
     ([127, 0, 0, 1], port).into()
 }
 
 fn plain(port: u16) -> Config {
     Config {
         listen: Some(loopback(port)),
+        websocket_listen: None,
         tls: None,
         password_file: None,
         rules_file: None,
@@ -43,6 +50,7 @@ fn plain(port: u16) -> Config {
         max_connections: 100,
         max_packet: 4096,
         max_rate: 0,
+        max_bytes_per_second: 0,
     }
 }
 
@@ -50,23 +58,46 @@ fn plain(port: u16) -> Config {
 fn tls(port: u16, dir: &Path) -> Tls {
     certificates(dir);
     Tls {
-        listen: loopback(port),
-        cert_file: dir.join("server.pem"),
-        key_file: dir.join("server.key"),
+        listen: Some(loopback(port)),
+        websocket_listen: None,
+        files: ServerFiles { cert: dir.join("server.pem"), key: dir.join("server.key") },
         client_ca_file: None,
     }
 }
 
+/// Records what arrives at a listener.
+async fn records(
+    dir: PathBuf,
+    listener: Listener,
+    telemetry: Arc<Telemetry>,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let text = "engine = { type = \"embedded\", path = \"fleet\" }\nmqtt.timers = true\n\
+                [[timer]]\ntype = \"report-due\"\nreceivers = [\"hook\"]\n\
+                [[receiver]]\nname = \"hook\"\ntype = \"webhook\"\nurl = \"http://127.0.0.1:9\"\n";
+    let config = config::parse(text, None, [])?;
+    let EngineConfig::Embedded(mut embedded) = config.engine else { panic!("it is embedded") };
+    embedded.path = dir.join("fleet");
+    let engine: Arc<dyn Engine> = Arc::new(EmbeddedEngine::open(&embedded, telemetry.clone()).await?);
+    let rules = Arc::new(config.rules);
+    let mirror = Arc::new(Mirror::new(rules.clone(), engine.partitions()));
+    let (clock, grew) = (Clock::system(), Arc::default());
+    let roll = Roll::new(engine.clone(), rules, mirror, telemetry.clone(), config.hearing, grew);
+    let timers = Timers::new(engine, config.timers, Arc::default(), telemetry.clone());
+    let (roll, timers) = (Arc::new(roll), Arc::new(timers));
+    intake::run((config.intake, Some(listener)), roll, config.metrics, timers, clock, telemetry, stop).await
+}
+
 impl World {
-    async fn new(change: impl FnOnce(&mut Config, &Path)) -> World {
+    pub async fn new(change: impl FnOnce(&mut Config, &Path)) -> World {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let (dir, port) = (tempfile::tempdir().unwrap(), free_port().unwrap());
         let mut config = plain(port);
         change(&mut config, dir.path());
         let telemetry = Arc::new(Telemetry::new(&Clock::system()));
-        let broker = Broker::bind(&config, telemetry.clone()).await.unwrap();
+        let listener = Listener::bind(&config, telemetry.clone()).await.unwrap();
         let stop = CancellationToken::new();
-        let running = tokio::spawn(broker.serve(stop.clone()));
+        let running = tokio::spawn(records(dir.path().to_owned(), listener, telemetry.clone(), stop.clone()));
         let world = World { dir, telemetry, port, running: Some((stop, running)) };
         world.until("it answers", || TcpStream::connect(loopback(port)).is_ok()).await;
         world
@@ -82,18 +113,18 @@ impl World {
     }
 
     /// The value of a counter, e.g. `broker_refused_total login`.
-    fn counted(&self, what: &str) -> u64 {
+    pub fn counted(&self, what: &str) -> u64 {
         let (name, reason) = what.split_once(' ').map_or((what, None), |(name, reason)| (name, Some(reason)));
         let labels: Vec<&str> = reason.into_iter().collect();
         metrics::sum(&self.telemetry, &format!("rollcall_{name}"), &labels).expect(what) as u64
     }
 
     /// Publishes once, as a device does, and returns the result.
-    fn publish(&self, arguments: &[&str]) -> Output {
+    pub fn publish(&self, arguments: &[&str]) -> Output {
         client("mosquitto_pub", self.port, arguments).output().unwrap()
     }
 
-    async fn hear(&self, arguments: &[&str]) -> Subscription {
+    pub async fn hear(&self, arguments: &[&str]) -> Subscription {
         Subscription::new(client("mosquitto_sub", self.port, arguments)).await
     }
 
@@ -116,7 +147,7 @@ fn client(program: &str, port: u16, arguments: &[&str]) -> Command {
 }
 
 /// A subscriber; hears lines of `topic payload`.
-struct Subscription {
+pub struct Subscription {
     child: Child,
     lines: mpsc::Receiver<String>,
 }
@@ -147,7 +178,7 @@ impl Subscription {
     }
 
     /// The next message.
-    fn message(&self) -> String {
+    pub fn message(&self) -> String {
         self.line(|line| !line.starts_with("Client ") && !line.starts_with("Subscribed"))
     }
 }
@@ -453,7 +484,7 @@ async fn a_configuration_that_cannot_work_is_refused_with_a_remedy() {
     for (config, expected) in cases {
         let why = format!(
             "{:#}",
-            Broker::bind(&config, Arc::new(Telemetry::new(&Clock::system()))).await.err().expect(expected)
+            Listener::bind(&config, Arc::new(Telemetry::new(&Clock::system()))).await.err().expect(expected)
         );
         assert!(why.contains(expected) && !why.contains("hunter2"), "{why}");
     }
@@ -524,7 +555,8 @@ async fn units_that_send_faster_than_rollcall_reads_are_all_heard_and_none_is_re
 async fn a_device_that_sends_nothing_but_large_payloads_blinds_nobody() {
     let (dir, port, http) = (tempfile::tempdir().unwrap(), free_port().unwrap(), free_port().unwrap());
     let text = format!(
-        "engine = {{ type = \"embedded\", path = \"fleet\" }}\nbroker = {{ listen = \"127.0.0.1:{port}\" }}\n\
+        "engine = {{ type = \"embedded\", path = \"fleet\" }}\n\
+         broker = {{ listen = \"127.0.0.1:{port}\", max_bytes_per_second = 0 }}\n\
          http.listen = \"127.0.0.1:{http}\"\n[[kind]]\ntimeout = \"60s\"\n"
     );
     std::fs::write(dir.path().join("rollcall.toml"), text).unwrap();
@@ -586,7 +618,7 @@ fn bulk(port: u16, count: u16) {
 }
 
 /// A process that ends with the test.
-struct Killed(Child);
+pub struct Killed(pub Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {

@@ -4,8 +4,12 @@
 mod broker;
 mod far;
 mod intake;
+#[cfg(feature = "broker")]
+mod killed;
 mod rabbitmq;
 #[path = "../support/mod.rs"]
 mod support;
 mod twins;
 mod unheard;
+#[cfg(feature = "broker")]
+mod wire;

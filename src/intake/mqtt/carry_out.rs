@@ -32,7 +32,8 @@ impl Connection {
                 let (client, unacknowledged) = (Some(open.client.clone()), open.unacknowledged.clone());
                 let (number, taken_since) = (self.state.number(), self.takeovers.since());
                 self.accepted = Some(self.clock.now());
-                self.link.send_replace(Link { number, release, taken_since, client, unacknowledged });
+                let link = Link { number, release, taken_since, client, unacknowledged, ..Link::default() };
+                self.link.send_replace(link);
             }
             Action::Subscribe(requests) => {
                 let topics = match requests {
@@ -44,7 +45,7 @@ impl Connection {
             Action::UnsubscribeShare => self.session.unsubscribe(&open.client).map_err(broken)?,
             Action::ReportGrants(grants) => grants.log(self.session.client_id()),
             Action::ReportConnected => {
-                telemetry.mqtt_connected(&self.name, &self.session.shown);
+                telemetry.mqtt_connected(&self.name, &self.session.address.to_string());
             }
             Action::Record(queued) => {
                 if queued.ack.is_some() {

@@ -24,7 +24,12 @@ pub(in crate::intake) struct Link {
     pub taken_since: Option<Timestamp>,
     pub(super) client: Option<AsyncClient>,
     pub(super) unacknowledged: Arc<Unacknowledged>,
+    /// Publishes answers, where devices connect straight to Rollcall.
+    pub(super) answers: Option<Answers>,
 }
+
+/// Publishes the answer to a request.
+pub(in crate::intake) type Answers = Arc<dyn Fn(&ReplyTo, Vec<u8>) + Send + Sync>;
 
 /// Counts the messages of one connection that are not acknowledged yet.
 #[derive(Default)]
@@ -61,14 +66,20 @@ impl Unacknowledged {
 
 /// The acknowledgement that the broker waits for before it forgets a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::intake) struct Ack {
+pub(in crate::intake) struct BrokerAck {
     pub(super) connection: u64,
     pub(super) packet: u16,
 }
 
 impl Link {
+    /// That of the listener, which has no connection.
+    #[cfg(feature = "broker")]
+    pub fn to_devices(answers: Answers) -> Link {
+        Link { answers: Some(answers), ..Link::default() }
+    }
+
     /// Acknowledges messages of this connection; the broker delivers those of earlier ones again.
-    pub fn acknowledge(&self, acks: &[Ack]) {
+    pub fn acknowledge(&self, acks: &[BrokerAck]) {
         let Some(client) = &self.client else { return };
         let mut count = 0;
         for ack in acks.iter().filter(|ack| ack.connection == self.number) {
@@ -81,6 +92,9 @@ impl Link {
 
     /// Answers a request. An answer for which there is no room, or no connection, is lost: its sender asks again.
     pub fn answer(&self, to: &ReplyTo, answer: Vec<u8>) {
+        if let Some(answers) = &self.answers {
+            return answers(to, answer);
+        }
         let Some(client) = &self.client else { return };
         let properties = PublishProperties {
             correlation_data: (!to.correlation.is_empty()).then(|| to.correlation.clone().into()),

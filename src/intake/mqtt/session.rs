@@ -48,8 +48,6 @@ const MARGIN: Duration = Duration::from_secs(5);
 /// The address, the client and the requests of a connection.
 pub(in crate::intake) struct Session {
     pub(super) address: BrokerAddress,
-    /// The address in the log.
-    pub(super) shown: String,
     /// Present where the address requires it.
     tls: Option<Tls>,
     pub(super) client_id: String,
@@ -146,7 +144,6 @@ impl Session {
         // Each request about a timer may have an answer beside its acknowledgement.
         let for_each = if config.timers { 2 } else { 1 };
         Ok(Session {
-            shown: config.shown.clone().unwrap_or_else(|| address.to_string()),
             address,
             tls,
             client_id,

@@ -32,7 +32,7 @@ use tokio::time::Instant;
 
 use super::canaries::CanarySequence;
 use super::failure::no_share;
-use super::link::{Ack, Proof};
+use super::link::{BrokerAck, Proof};
 use super::message_age::MessageAge;
 use super::probe_schedule::{ProbeOutcome, ProbeSchedule};
 use super::redelivery::RedeliveryFilter;
@@ -41,7 +41,7 @@ use crate::clock::Timestamp;
 use crate::fleet::CanaryPace;
 use crate::intake::canary::Canary;
 use crate::intake::reader::{Content, Incoming};
-use crate::intake::record::QueuedMessage;
+use crate::intake::record::{Ack, QueuedMessage};
 use crate::telemetry::ConnectionLoss;
 
 mod action;
@@ -255,7 +255,8 @@ impl ConnectionState {
             return;
         }
         let is_acknowledged = publish.qos != QoS::AtMostOnce;
-        let ack = is_acknowledged.then_some(Ack { connection: self.number, packet: publish.pkid });
+        let ack = is_acknowledged
+            .then_some(Ack::Broker(BrokerAck { connection: self.number, packet: publish.pkid }));
         let is_new =
             !is_acknowledged || self.redelivery.is_new(publish.pkid, publish.dup, topic, payload, now);
         let mut content = if is_new {

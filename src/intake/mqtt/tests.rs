@@ -10,7 +10,7 @@ use crate::fleet::CanaryPace;
 use crate::fleet::Rules;
 use crate::intake::canary::{self, Key};
 use crate::intake::probe::Probes;
-use crate::intake::record::QueuedMessage;
+use crate::intake::record::{Ack, QueuedMessage};
 use crate::intake::{Config, Fields, topic::Template, topic::Topics};
 use crate::presence::{Kind, KindRules};
 use crate::telemetry::Telemetry;
@@ -22,7 +22,6 @@ const MAX_UNACKNOWLEDGED: usize = 6;
 pub(super) fn config(share: &str) -> Config {
     Config {
         url: "mqtt://127.0.0.1".to_owned(),
-        shown: None,
         tls: None,
         client_id: "me".to_owned(),
         credentials: None,
@@ -153,9 +152,13 @@ async fn a_broker_that_sends_more_than_it_may_is_held_back_until_enough_is_ackno
     world.receive(heartbeat(QoS::AtMostOnce, 0)).unwrap_or_else(|_| panic!("there is room"));
     let mut waits = pin!(unacknowledged.at_most(MAX_UNACKNOWLEDGED));
     assert!(waits.as_mut().now_or_never().is_none());
-    let acks: Vec<Ack> = world.recorded().iter().filter_map(|message| message.ack).collect();
+    let ack = |message: QueuedMessage| match message.ack {
+        Some(Ack::Broker(ack)) => Some(ack),
+        _ => None,
+    };
+    let acks: Vec<BrokerAck> = world.recorded().into_iter().filter_map(ack).collect();
     let link = world.connection.link.borrow();
-    link.acknowledge(&[Ack { connection: 0, ..acks[0] }]);
+    link.acknowledge(&[BrokerAck { connection: 0, ..acks[0] }]);
     assert!(waits.as_mut().now_or_never().is_none(), "that was another connection");
     link.acknowledge(&acks[..1]);
     assert!(waits.now_or_never().is_some());

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use super::source::{Source, bare};
 
 /// Every module of the crate and its floor.
-const FLOORS: [(&str, u8); 22] = [
+const FLOORS: [(&str, u8); 21] = [
     ("presence", 0),
     ("routing", 0),
     ("clock", 0),
@@ -19,7 +19,6 @@ const FLOORS: [(&str, u8); 22] = [
     ("fleet", 1),
     ("telemetry", 1),
     ("small_file", 1),
-    ("broker", 2),
     ("intake", 2),
     ("expiry", 2),
     ("alerting", 2),

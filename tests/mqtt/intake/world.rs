@@ -69,7 +69,6 @@ impl World {
         let broker = Server::mosquitto(&dir.path().join("broker"), port, more).unwrap();
         let config = Config {
             url: format!("mqtt://127.0.0.1:{port}"),
-            shown: None,
             tls: None,
             client_id: "test".to_owned(),
             credentials: None,
@@ -202,7 +201,8 @@ impl World {
         let stop = CancellationToken::new();
         let timers = Timers::new(engine.clone(), TimerRules::default(), Arc::default(), telemetry.clone());
         let (config, timers) = (self.config.clone(), Arc::new(timers));
-        let run = intake::run(config, roll, metrics(), timers, clock, telemetry.clone(), stop.clone());
+        let run =
+            intake::run((config, None), roll, metrics(), timers, clock, telemetry.clone(), stop.clone());
         Running { telemetry, stop, task: tokio::spawn(run) }
     }
 

@@ -251,7 +251,12 @@ fn shown(action: &Action) -> String {
                 Content::Unsubscribed => "unsubscribed".to_owned(),
                 _ => "nothing".to_owned(),
             };
-            let ack = ack.map(|ack| format!(" ack {}", ack.packet)).unwrap_or_default();
+            let ack = ack.as_ref().map(|ack| match ack {
+                Ack::Broker(ack) => format!(" ack {}", ack.packet),
+                #[cfg(feature = "broker")]
+                Ack::Device(receipt) => format!("{receipt:?}"),
+            });
+            let ack = ack.unwrap_or_default();
             format!("record {content}{ack}")
         }
         Action::RejectOverflow => "overflow".to_owned(),

@@ -15,7 +15,7 @@ const MAX_ITERATIONS: u32 = 1_000_000;
 
 /// The users of a file.
 #[derive(Default)]
-pub(super) struct Users {
+pub struct Users {
     by_name: HashMap<String, Password>,
     /// Chooses the password that an unknown name is compared with; another one in each process.
     decoys: RandomState,

@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 const MAX_PENDING: usize = 1024;
 
 #[derive(Default)]
-pub(super) struct PendingConnections(Mutex<HashMap<IpAddr, usize>>);
+pub struct PendingConnections(Mutex<HashMap<IpAddr, usize>>);
 
 /// Counts one pending connection until it is dropped.
-pub(super) struct PendingPermit(Arc<PendingConnections>, IpAddr);
+pub struct PendingPermit(Arc<PendingConnections>, IpAddr);
 
 impl PendingConnections {
     /// `None`: there are too many, of that address or of all.

@@ -13,6 +13,7 @@
 //! all topics that fit it, and no rule denies any of them: unlike in Mosquitto, a client learns
 //! at once that it will not receive the messages.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use crate::presence::covers;
@@ -33,7 +34,7 @@ struct AccessRule {
 
 /// The rules of a file.
 #[derive(Clone, Debug, Default)]
-pub(super) struct AccessRules {
+pub struct AccessRules {
     anonymous: Vec<AccessRule>,
     users: HashMap<String, Vec<AccessRule>>,
     patterns: Vec<AccessRule>,
@@ -41,7 +42,7 @@ pub(super) struct AccessRules {
 
 /// A client id, and the name of the user.
 #[derive(Clone, Copy)]
-pub(super) struct ClientIdentity<'a> {
+pub struct ClientIdentity<'a> {
     pub id: &'a str,
     pub name: Option<&'a str>,
 }
@@ -109,18 +110,18 @@ impl AccessRules {
         allowed
     }
 
-    fn of<'a>(&'a self, client: ClientIdentity<'a>) -> impl Iterator<Item = (Access, String)> + 'a {
+    fn of<'a>(&'a self, client: ClientIdentity<'a>) -> impl Iterator<Item = (Access, Cow<'a, str>)> + 'a {
         let own = match client.name {
             None => Some(&self.anonymous),
             Some(name) => self.users.get(name),
         };
-        let own = own.into_iter().flatten().map(|rule| (rule.access, rule.filter.clone()));
+        let own = own.into_iter().flatten().map(|rule| (rule.access, Cow::from(&rule.filter)));
         let patterns = self.patterns.iter().filter_map(move |rule| {
             let name = if rule.filter.contains("%u") { client.name? } else { "" };
             // A wildcard or a separator in an id or a name would widen the client's own rules.
             let plain = |text: &str| !text.contains(['+', '#', '/']);
             let fits = plain(name) && (plain(client.id) || !rule.filter.contains("%c"));
-            fits.then(|| (rule.access, rule.filter.replace("%u", name).replace("%c", client.id)))
+            fits.then(|| (rule.access, Cow::from(rule.filter.replace("%u", name).replace("%c", client.id))))
         });
         own.chain(patterns)
     }
@@ -159,7 +160,7 @@ fn is_filter(text: &str) -> bool {
 }
 
 /// Whether any topic fits both filters.
-pub(super) fn overlaps(a: &str, b: &str) -> bool {
+pub fn overlaps(a: &str, b: &str) -> bool {
     let (mut a, mut b) = (a.split('/'), b.split('/'));
     loop {
         match (a.next(), b.next()) {

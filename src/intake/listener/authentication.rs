@@ -18,14 +18,14 @@ const WAITING: usize = 1024;
 const MAX_WAIT: Duration = Duration::from_secs(10);
 
 /// The users, and bounds on passwords that are verified.
-pub(super) struct Authentication {
+pub struct Authentication {
     users: Arc<Users>,
     waiting: Semaphore,
     verifying: Arc<Semaphore>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum AuthOutcome {
+pub enum AuthOutcome {
     Accepted,
     Rejected,
     /// Not verified: too many wait.

@@ -1,0 +1,388 @@
+//! One connection, from its CONNECT to its end: reads packets, hands messages over, and writes what is due.
+//!
+//! # When it reads no further
+//! A connection may have [`WINDOW`] messages in the queue that are not recorded. Beyond that, above its rates, and while
+//! no room is left for what it has read, its socket is not read: nothing is refused and nothing dropped. While the
+//! engine is away this is where the messages of a device stop; the connection itself stays, and is still answered
+//! its pings until then.
+//!
+//! # Turns
+//! At most [`TURN`] messages are handed over at a time, and connections that wait for room get it in the order in which
+//! they asked. So a device that floods takes one turn of many.
+
+use std::collections::HashMap;
+use std::io;
+use std::mem::MaybeUninit;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::bytes::{KEEP_ALIVE, QUOTA, STOPPING, TAKEN_OVER, Version, Violation};
+use super::codec::{self, Arrived};
+use super::encode;
+use super::limits::Rate;
+use super::session::{self, Session, Wire};
+use super::sessions::LastWill;
+use super::shared::{Peer, Shared};
+use crate::intake::record::QueuedMessage;
+use crate::telemetry::BrokerRefusal;
+
+/// Messages of one connection that may wait to be recorded. Clients of MQTT 5 are told.
+pub const WINDOW: u16 = 100;
+/// Messages that are handed over at a time.
+pub const TURN: usize = 64;
+/// Bytes that are read at a time.
+const CHUNK: usize = 8 << 10;
+/// How long a write may take in which the client reads nothing.
+const WRITE: Duration = Duration::from_secs(20);
+/// How long a large packet may take to arrive.
+const LARGE_WITHIN: Duration = Duration::from_secs(60);
+/// How long a packet that finds no room waits before it asks again.
+const AGAIN: Duration = Duration::from_millis(20);
+/// How long acknowledgements are waited for at a stop, and how long the client may take to read why it is closed.
+const LEAVING: Duration = Duration::from_secs(1);
+/// Without anything else to wait for.
+const LATER: Duration = Duration::from_secs(3600);
+
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+/// Why a connection ends.
+#[derive(Debug)]
+pub enum End {
+    /// The client has left; with its will, if it says so.
+    Left {
+        with_will: bool,
+    },
+    Lost,
+    Violation(Violation),
+    /// The session gives it up.
+    GivenUp(session::End),
+    Silent,
+    Stopping,
+}
+
+type HandingOver = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+pub struct Connection {
+    pub shared: Arc<Shared>,
+    pub stream: Box<dyn Stream>,
+    /// What was read and is no whole packet yet.
+    pub input: Vec<u8>,
+    pub out: Vec<u8>,
+    pub session: Arc<Session>,
+    pub number: u64,
+    pub peer: Peer,
+    pub wire: Wire,
+    pub is_bridge: bool,
+    pub will: Option<LastWill>,
+    /// How long the session outlives the connection.
+    pub expiry: Duration,
+    /// The longest silence of the client.
+    pub silence: Option<Duration>,
+    pub aliases: HashMap<u16, Box<str>>,
+    /// Messages that were read and not handed over.
+    pub batch: Vec<QueuedMessage>,
+    pub handing_over: Option<HandingOver>,
+    pub messages: Rate,
+    pub bytes: Rate,
+    pub large: Option<(OwnedSemaphorePermit, Instant)>,
+    pub heard: Instant,
+    /// When a packet that found no room asks again.
+    pub again: Option<Instant>,
+    pub timer: Pin<Box<Sleep>>,
+}
+
+impl Connection {
+    /// Serves the client until the connection ends.
+    pub async fn run(mut self) {
+        let end = loop {
+            if let Err(end) = self.step().await {
+                break end;
+            }
+        };
+        self.finish(end).await;
+    }
+
+    async fn step(&mut self) -> Result<(), End> {
+        self.process()?;
+        self.hand_over();
+        self.flush().await?;
+        self.wait().await
+    }
+
+    /// Reads the packets that have arrived, as far as the limits allow.
+    fn process(&mut self) -> Result<(), End> {
+        let (input, now) = (std::mem::take(&mut self.input), Instant::now());
+        let mut at = 0;
+        let result = loop {
+            if self.pause(now).is_some() || self.is_full() {
+                break Ok(());
+            }
+            match codec::frame(&input[at..], self.shared.max_packet, Some(self.wire.version)) {
+                Err(violation) => break Err(End::Violation(violation)),
+                Ok(Arrived::Part(length)) => break self.make_room(&input[at..], length, now),
+                Ok(Arrived::Whole(frame)) => {
+                    at += frame.length;
+                    self.large = None;
+                    if let Err(end) = self.receive(&frame, now) {
+                        break Err(end);
+                    }
+                }
+            }
+        };
+        if at < input.len() {
+            self.input = input;
+            self.input.drain(..at);
+        }
+        result
+    }
+
+    /// Room for a large packet that has arrived in part.
+    fn make_room(&mut self, part: &[u8], length: usize, now: Instant) -> Result<(), End> {
+        if part.is_empty() {
+            return Ok(());
+        }
+        if let Some((_, until)) = &self.large {
+            return if *until <= now { Err(End::Lost) } else { Ok(()) };
+        }
+        match self.shared.large.room_for(length) {
+            Some(room) => self.large = room.map(|room| (room, now + LARGE_WITHIN)),
+            None => self.again = Some(now + AGAIN),
+        }
+        Ok(())
+    }
+
+    /// Until when nothing is read.
+    fn pause(&self, now: Instant) -> Option<Instant> {
+        [self.messages.waits_until(now), self.bytes.waits_until(now), self.again].into_iter().flatten().max()
+    }
+
+    /// Whether as many messages as may be are on their way.
+    fn is_full(&self) -> bool {
+        self.batch.len() >= TURN
+            || self.wire.version == Version::Four && self.session.unrecorded() >= WINDOW.into()
+    }
+
+    fn hand_over(&mut self) {
+        if self.batch.is_empty() || self.handing_over.is_some() {
+            return;
+        }
+        let queue = &self.shared.door.queue;
+        if let Ok(permits) = queue.try_reserve_many(self.batch.len()) {
+            permits.zip(self.batch.drain(..)).for_each(|(permit, message)| permit.send(message));
+            return;
+        }
+        let (queue, batch) = (queue.clone(), std::mem::take(&mut self.batch));
+        self.handing_over = Some(Box::pin(async move {
+            if let Ok(permits) = queue.reserve_many(batch.len()).await {
+                permits.zip(batch).for_each(|(permit, message)| permit.send(message));
+            }
+        }));
+    }
+
+    /// Writes what is due.
+    async fn flush(&mut self) -> Result<(), End> {
+        loop {
+            if let Some(why) = self.session.ended(self.number) {
+                return Err(End::GivenUp(why));
+            }
+            let is_all = self.session.write(&mut self.out, Instant::now());
+            if self.out.is_empty() && is_all {
+                return Ok(());
+            }
+            self.write().await?;
+        }
+    }
+
+    async fn write(&mut self) -> Result<(), End> {
+        let mut written = 0;
+        while written < self.out.len() {
+            let part = &self.out[written..];
+            tokio::select! {
+                biased;
+                count = self.stream.write(part) => match count {
+                    Ok(0) | Err(_) => return Err(End::Lost),
+                    Ok(count) => written += count,
+                },
+                () = self.session.wake.notified() => {
+                    // The acknowledgements that woke it are written afterwards.
+                    if let Some(why) = self.session.ended(self.number) {
+                        return Err(End::GivenUp(why));
+                    }
+                }
+                () = async { self.shared.stop.cancelled().await; tokio::time::sleep(LEAVING).await } => return Err(End::Lost),
+                () = tokio::time::sleep(WRITE) => return Err(End::GivenUp(session::End::Slow)),
+            }
+        }
+        if self.stream.flush().await.is_err() {
+            return Err(End::Lost);
+        }
+        // Connections that are idle keep no buffer.
+        self.out = Vec::new();
+        Ok(())
+    }
+
+    /// Waits until there is something to do.
+    async fn wait(&mut self) -> Result<(), End> {
+        let (now, is_stopping) = (Instant::now(), self.shared.stop.is_cancelled());
+        if is_stopping
+            && self.batch.is_empty()
+            && self.handing_over.is_none()
+            && self.session.unrecorded() == 0
+        {
+            return Err(End::Stopping);
+        }
+        self.again.take_if(|again| *again <= now);
+        let pause = self.pause(now);
+        // What has arrived is read before more is.
+        let has_packet = !self.input.is_empty()
+            && matches!(codec::frame(&self.input, usize::MAX, None), Ok(Arrived::Whole(_)));
+        if has_packet && pause.is_none() && !self.is_full() {
+            return Ok(());
+        }
+        let may_read = pause.is_none() && !self.is_full() && !is_stopping;
+        let next = self.next_timer(now, pause, is_stopping);
+        if self.timer.deadline() != next && (next < self.timer.deadline() || self.timer.is_elapsed()) {
+            self.timer.as_mut().reset(next);
+        }
+        let Connection { stream, input, session, handing_over, timer, shared, .. } = self;
+        let read = tokio::select! {
+            () = session.wake.notified() => return Ok(()),
+            () = handed_over(handing_over) => {
+                *handing_over = None;
+                return Ok(());
+            }
+            () = timer.as_mut() => return self.on_timer(may_read),
+            () = shared.stop.cancelled(), if !is_stopping => return Ok(()),
+            read = read(stream, input), if may_read => read,
+        };
+        match read {
+            Ok(0) | Err(_) => Err(End::Lost),
+            Ok(count) => {
+                let now = Instant::now();
+                self.heard = now;
+                self.bytes.take(count, now);
+                if self.bytes.waits_until(now).is_some() {
+                    self.held_back("it sends more than broker.max_bytes_per_second");
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn next_timer(&self, now: Instant, pause: Option<Instant>, is_stopping: bool) -> Instant {
+        let silent = self.silence.map_or(now + LATER, |silence| self.heard + silence);
+        let large = self.large.as_ref().map(|(_, until)| *until).filter(|until| *until > now);
+        let stop = is_stopping.then_some(now + LEAVING);
+        [pause, large, stop].into_iter().flatten().fold(silent, Instant::min)
+    }
+
+    fn on_timer(&mut self, may_read: bool) -> Result<(), End> {
+        let now = Instant::now();
+        if self.shared.stop.is_cancelled() {
+            return Err(End::Stopping);
+        }
+        if !may_read {
+            // The client may have spoken; nothing of it was read.
+            self.heard = now;
+        }
+        let is_silent = self.silence.is_some_and(|silence| now >= self.heard + silence);
+        if is_silent { Err(End::Silent) } else { Ok(()) }
+    }
+
+    pub fn held_back(&self, why: &str) {
+        self.shared.access.held_back(self.peer.from, &self.peer.id, why);
+    }
+
+    /// Says why the connection ends, hands over what was read, and lets the session go.
+    async fn finish(mut self, end: End) {
+        let code = self.report(&end);
+        let keeps_will = !matches!(end, End::Left { with_will: false });
+        let (shared, will) = (self.shared.clone(), self.will.take().filter(|_| keeps_will));
+        let due = shared.sessions.leave(&self.session, self.number, self.expiry, will, &shared.router);
+        self.hand_over();
+        while let Some(handing_over) = self.handing_over.take() {
+            if shared.stop.run_until_cancelled(handing_over).await.is_none() {
+                break;
+            }
+            self.hand_over();
+        }
+        if let Some(will) = due {
+            shared.publish_will(&self.peer, will).await;
+        }
+        if let Some(code) = code {
+            self.out.clear();
+            encode::ended(&mut self.out, self.wire.version, code);
+            close(&mut self.stream, &self.out).await;
+        }
+    }
+
+    /// Logs the end where an operator should know; answers with the reason code, where the client is told.
+    fn report(&self, end: &End) -> Option<u8> {
+        let refuse = |what, why: &str| self.shared.refuse(what, &self.peer, why);
+        match end {
+            End::Left { .. } | End::Lost => None,
+            End::Violation(Violation { code, why }) => {
+                refuse(BrokerRefusal::Packet, &format!("it sent {why}"));
+                Some(*code)
+            }
+            End::GivenUp(session::End::TakenOver) => Some(TAKEN_OVER),
+            End::GivenUp(session::End::Slow) => {
+                refuse(BrokerRefusal::Reader, "it does not read what it is sent; it is disconnected");
+                Some(QUOTA)
+            }
+            End::Silent => Some(KEEP_ALIVE),
+            End::Stopping => Some(STOPPING),
+        }
+    }
+}
+
+async fn handed_over(handing_over: &mut Option<HandingOver>) {
+    match handing_over {
+        Some(handing_over) => handing_over.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Appends what has arrived. The buffer is on the stack, so that connections that are idle need none.
+pub async fn read(stream: &mut Box<dyn Stream>, input: &mut Vec<u8>) -> io::Result<usize> {
+    std::future::poll_fn(|context| {
+        let mut chunk = [MaybeUninit::uninit(); CHUNK];
+        let mut chunk = ReadBuf::uninit(&mut chunk);
+        match Pin::new(&mut *stream).poll_read(context, &mut chunk) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Ready(Ok(())) => {
+                input.extend_from_slice(chunk.filled());
+                Poll::Ready(Ok(chunk.filled().len()))
+            }
+        }
+    })
+    .await
+}
+
+/// Writes the last bytes, and closes. A socket that is closed with unread input resets the connection, and the client
+/// never reads them: so what still comes is read for a moment.
+pub async fn close(stream: &mut Box<dyn Stream>, last: &[u8]) {
+    let closed = async {
+        stream.write_all(last).await?;
+        stream.shutdown().await?;
+        let mut rest = Vec::new();
+        while read(stream, &mut rest).await? > 0 {
+            rest.clear();
+        }
+        io::Result::Ok(())
+    };
+    let _ = tokio::time::timeout(LEAVING, closed).await;
+}
+
+/// A timer that is set when it is needed.
+pub fn timer() -> Pin<Box<Sleep>> {
+    Box::pin(sleep_until(Instant::now() + LATER))
+}

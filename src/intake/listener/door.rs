@@ -1,0 +1,74 @@
+//! Where messages of devices enter intake: the same reader and the same queue as for messages of a broker elsewhere.
+//!
+//! # How hearing is proved
+//! A tick goes through every loop that accepts connections, and then through the queue to the recorder, like a message.
+//! When it is recorded the listener has accepted connections, and every message that it took before is recorded: it is
+//! reported as the canary of a connection that is never lost. So time is blind while no connection can be accepted, or
+//! while the queue does not move. Every topic arrives, so a tick proves every filter.
+
+use tokio::sync::mpsc;
+
+use crate::clock::{Clock, Timestamp};
+use crate::intake::canary::Canary;
+use crate::intake::reader::{Content, Incoming, Reader};
+use crate::intake::record::{Ack, QueuedMessage};
+use crate::intake::timers;
+use crate::presence::covers;
+
+use super::receipt::Receipt;
+
+pub struct Door {
+    pub reader: Reader,
+    pub clock: Clock,
+    /// The filters of the fleet; messages elsewhere are for other clients.
+    pub filters: Vec<String>,
+    pub queue: mpsc::Sender<QueuedMessage>,
+    /// The number of the listener among connections; another one in each process.
+    pub number: u64,
+}
+
+impl Door {
+    /// What a message says to Rollcall.
+    pub fn read(
+        &self,
+        topic: &str,
+        payload: &[u8],
+        reply_to: Option<(&str, &[u8])>,
+        arrived: Timestamp,
+    ) -> Content {
+        let is_timer = self.reader.timers.is_some() && topic.starts_with(timers::PREFIX);
+        if !is_timer && !self.filters.iter().any(|filter| covers(filter, topic)) {
+            return Content::Nothing;
+        }
+        let topic = topic.as_bytes();
+        self.reader.read(&Incoming { topic, payload, reply_to, ..Incoming::default() }, arrived)
+    }
+
+    /// A message for the queue; `None`: it means nothing, and no client waits for it.
+    pub fn queued(
+        &self,
+        content: Content,
+        arrived: Timestamp,
+        receipt: Option<Receipt>,
+    ) -> Option<QueuedMessage> {
+        let counts = receipt.is_some() || content != Content::Nothing;
+        let ack = receipt.map(Ack::Device);
+        counts.then(|| QueuedMessage { content, arrived, connection: self.number, ack })
+    }
+
+    /// Queues the tick that was sent at that moment; `false`: Rollcall is stopping.
+    pub async fn tick(&self, sent_at: Timestamp) -> bool {
+        let probes = self.reader.probes.all().iter().enumerate();
+        let contents = probes.map(|(index, probe)| {
+            probe.sent(sent_at);
+            Content::Probe(index, sent_at)
+        });
+        for content in contents.chain([Content::Canary(Canary::within(sent_at))]) {
+            let message = QueuedMessage { content, arrived: sent_at, connection: self.number, ack: None };
+            if self.queue.send(message).await.is_err() {
+                return false;
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,176 @@
+//! What a connection does with each packet of its client.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::bytes::{
+    BAD_ALIAS, NOT_AUTHORIZED, PROTOCOL, QUOTA, RECEIVE_MAXIMUM_EXCEEDED, UNKNOWN_ID, Version, Violation,
+    violation,
+};
+use super::codec::{Frame, Packet, Publish, Subscribe};
+use super::connection::{Connection, End, WINDOW};
+use super::encode::{self, Kind};
+use super::receipt::Receipt;
+use super::router::{MAX_LEVELS, parts};
+use super::session::Incoming;
+use crate::intake::reader::Content;
+use crate::intake::timers;
+
+/// Subscriptions of one client.
+const MAX_SUBSCRIPTIONS: usize = 100;
+/// Topic aliases of one connection. Clients of MQTT 5 are told.
+pub const MAX_ALIASES: u16 = 16;
+/// There is no subscription of that filter.
+const NO_SUBSCRIPTION: u8 = 0x11;
+
+impl From<Violation> for End {
+    fn from(violation: Violation) -> End {
+        End::Violation(violation)
+    }
+}
+
+impl Connection {
+    pub(super) fn receive(&mut self, frame: &Frame, now: Instant) -> Result<(), End> {
+        let packet = frame.read(self.wire.version)?;
+        let is_counted = matches!(
+            packet,
+            Packet::Publish(_) | Packet::Subscribe { .. } | Packet::Unsubscribe { .. } | Packet::Ping
+        );
+        if is_counted {
+            self.messages.take(1, now);
+            if self.messages.waits_until(now).is_some() {
+                self.held_back("it sends more than broker.max_rate messages a second");
+            }
+        }
+        match packet {
+            Packet::Publish(publish) => self.publish(publish)?,
+            Packet::PubAck(id, _) => self.session.completed(id),
+            Packet::PubRec(id, code) if code >= 0x80 => self.session.completed(id),
+            Packet::PubRec(id, _) => {
+                let code = if self.session.received(id) { 0 } else { UNKNOWN_ID };
+                self.acknowledge(Kind::PubRel, id, code);
+            }
+            Packet::PubRel(id) => {
+                let code = if self.session.release(id) { 0 } else { UNKNOWN_ID };
+                self.acknowledge(Kind::PubComp, id, code);
+            }
+            Packet::PubComp(id) => self.session.completed(id),
+            Packet::Subscribe { id, number, filters } => self.subscribe(id, number, filters),
+            Packet::Unsubscribe { id, filters } => {
+                let codes: Vec<u8> = filters.iter().map(|filter| self.unsubscribe(filter)).collect();
+                encode::unsubscribed(&mut self.out, self.wire.version, id, &codes);
+            }
+            Packet::Ping => encode::pong(&mut self.out),
+            Packet::Disconnect { code, expiry } => return Err(self.left(code, expiry)),
+        }
+        Ok(())
+    }
+
+    fn acknowledge(&mut self, kind: Kind, id: u16, code: u8) {
+        encode::acknowledgement(&mut self.out, self.wire.version, kind, id, code);
+    }
+
+    fn left(&mut self, code: u8, expiry: Option<u32>) -> End {
+        if let Some(seconds) = expiry {
+            if self.expiry.is_zero() && seconds > 0 {
+                let why = "a DISCONNECT that keeps a session that was not to be kept";
+                return End::Violation(Violation { code: PROTOCOL, why });
+            }
+            self.expiry = Duration::from_secs(seconds.into());
+        }
+        End::Left { with_will: code != 0 }
+    }
+
+    fn publish(&mut self, publish: Publish) -> Result<(), End> {
+        let alias = self.alias(&publish)?;
+        let publish = Publish { topic: alias.as_deref().unwrap_or(publish.topic), ..publish };
+        let (is_awaited, is_five) = (publish.qos > 0, self.wire.version == Version::Five);
+        if is_awaited && is_five && self.session.unacknowledged() >= WINDOW.into() {
+            return violation(
+                RECEIVE_MAXIMUM_EXCEEDED,
+                "more messages than it may before they are acknowledged",
+            )?;
+        }
+        if publish.qos == 2 {
+            match self.session.incoming(publish.id, WINDOW.into()) {
+                Incoming::New => {}
+                Incoming::Repeated => return Ok(()),
+                Incoming::TooMany => {
+                    return violation(
+                        RECEIVE_MAXIMUM_EXCEEDED,
+                        "more messages at QoS 2 than it may before it releases them",
+                    )?;
+                }
+            }
+        }
+        let kind = if publish.qos == 2 { Kind::PubRec } else { Kind::PubAck };
+        let may = self.shared.may_publish(&self.peer, publish.topic);
+        let arrived = self.shared.door.clock.now();
+        let mut content = Content::Nothing;
+        if may {
+            let reply_to = publish.response_topic.map(|topic| (topic, publish.correlation));
+            // An answer is published with the rights of the client that asked for it.
+            let reply_to = reply_to.filter(|(topic, _)| {
+                !publish.topic.starts_with(timers::PREFIX) || self.shared.may_publish(&self.peer, topic)
+            });
+            content = self.shared.door.read(publish.topic, publish.payload, reply_to, arrived);
+            self.shared.pass_on(&self.peer, &publish, self.session.number);
+        } else if publish.qos == 2 && is_five {
+            self.session.release(publish.id);
+        }
+        let receipt = is_awaited.then(|| {
+            self.session.queued();
+            let (session, id, code) =
+                (self.session.clone(), publish.id, if may { 0 } else { NOT_AUTHORIZED });
+            Receipt { session, connection: self.number, kind, id, code }
+        });
+        self.batch.extend(self.shared.door.queued(content, arrived, receipt));
+        Ok(())
+    }
+
+    /// The topic that an alias stands for, where the message has none.
+    fn alias(&mut self, publish: &Publish) -> Result<Option<Box<str>>, End> {
+        let Some(alias) = publish.alias else { return Ok(None) };
+        if alias > MAX_ALIASES {
+            return violation(BAD_ALIAS, "a topic alias above the maximum that it was told")?;
+        }
+        if !publish.topic.is_empty() {
+            self.aliases.insert(alias, publish.topic.into());
+            return Ok(None);
+        }
+        match self.aliases.get(&alias) {
+            Some(topic) => Ok(Some(topic.clone())),
+            None => violation(PROTOCOL, "a topic alias that stands for no topic")?,
+        }
+    }
+
+    fn subscribe(&mut self, id: u16, number: Option<u32>, filters: Vec<Subscribe>) {
+        let mut codes = Vec::with_capacity(filters.len());
+        let mut granted = Vec::new();
+        for mut asked in filters {
+            let fits = parts(asked.filter).1.split('/').count() <= MAX_LEVELS;
+            let is_new = match fits && self.shared.may_subscribe(&self.peer, asked.filter) {
+                false => Err(NOT_AUTHORIZED),
+                true => self.session.subscribe(asked.filter, MAX_SUBSCRIPTIONS).ok_or(QUOTA),
+            };
+            asked.no_local |= self.is_bridge;
+            asked.retain_as_published |= self.is_bridge;
+            codes.push(is_new.map_or_else(|code| code, |_| asked.qos));
+            granted.extend(is_new.map(|is_new| (asked, is_new)));
+        }
+        // Before the retained messages.
+        encode::subscribed(&mut self.out, self.wire.version, id, &codes);
+        for (asked, is_new) in granted {
+            self.shared.router.subscribe(&self.session, &asked, number, is_new);
+        }
+    }
+
+    fn unsubscribe(&self, filter: &str) -> u8 {
+        if self.session.unsubscribe(filter) {
+            self.shared.router.unsubscribe(&self.session, filter);
+            return 0;
+        }
+        NO_SUBSCRIPTION
+    }
+}

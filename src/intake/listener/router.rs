@@ -1,0 +1,306 @@
+//! Which clients receive a message: subscriptions by filter, and retained messages.
+//!
+//! # Shared subscriptions
+//! Of a group `$share/<name>/<filter>` one client receives each message, in turn; one that is connected, if there is
+//! any.
+//!
+//! # What is retained
+//! Messages below `rollcall/`, where only Rollcall and those that its rules name may publish: a message of a device
+//! that is retained would prove its life to everybody who comes later. There are at most [`MAX_RETAINED`] of
+//! them, with [`MAX_RETAINED_BYTES`]; a further one is passed on and not retained.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use tokio::time::Instant;
+
+use super::codec::Subscribe;
+use super::session::{Delivery, Message, Session};
+use crate::presence::covers;
+
+const MAX_RETAINED: usize = 10_000;
+const MAX_RETAINED_BYTES: usize = 16 << 20;
+/// The most levels of a filter: how deep the tree is.
+pub const MAX_LEVELS: usize = 64;
+
+#[derive(Default)]
+pub struct Router {
+    tree: RwLock<Node>,
+    /// Subscriptions in the tree.
+    count: AtomicUsize,
+    turn: AtomicUsize,
+    retained: Mutex<Retained>,
+}
+
+/// The filters that begin in the same way.
+#[derive(Default)]
+struct Node {
+    next: HashMap<Box<str>, Node>,
+    here: Vec<Subscription>,
+}
+
+#[derive(Clone)]
+struct Subscription {
+    session: Arc<Session>,
+    /// The group of a shared one.
+    group: Option<Box<str>>,
+    qos: u8,
+    no_local: bool,
+    retain_as_published: bool,
+    number: Option<u32>,
+}
+
+#[derive(Default)]
+struct Retained {
+    messages: HashMap<Box<str>, (Arc<Message>, u8)>,
+    bytes: usize,
+}
+
+/// A message as it came.
+#[derive(Clone, Copy)]
+pub struct Routed<'a> {
+    pub topic: &'a str,
+    pub qos: u8,
+    pub retain: bool,
+    /// The number of the session that sent it.
+    pub from: u64,
+}
+
+/// The group of a shared subscription, and the filter.
+pub fn parts(filter: &str) -> (Option<&str>, &str) {
+    let shared = filter.strip_prefix("$share/").and_then(|rest| rest.split_once('/'));
+    shared.map_or((None, filter), |(group, filter)| (Some(group), filter))
+}
+
+impl Router {
+    /// Adds a subscription, or changes it; then the client receives the retained messages that it asked for.
+    pub fn subscribe(&self, session: &Arc<Session>, asked: &Subscribe, number: Option<u32>, is_new: bool) {
+        let (group, filter) = parts(asked.filter);
+        let subscription = Subscription {
+            session: session.clone(),
+            group: group.map(Into::into),
+            qos: asked.qos,
+            no_local: asked.no_local,
+            retain_as_published: asked.retain_as_published,
+            number,
+        };
+        let mut tree = self.tree.write().unwrap_or_else(PoisonError::into_inner);
+        let node =
+            filter.split('/').fold(&mut *tree, |node, level| node.next.entry(level.into()).or_default());
+        let is_same =
+            |one: &Subscription| one.session.number == session.number && one.group.as_deref() == group;
+        match node.here.iter_mut().find(|one| is_same(one)) {
+            Some(known) => *known = subscription,
+            None => {
+                node.here.push(subscription);
+                self.count.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        drop(tree);
+        let wants_retained = asked.retain_handling == 0 || asked.retain_handling == 1 && is_new;
+        if group.is_none() && wants_retained {
+            self.deliver_retained(session, filter, asked.qos, number);
+        }
+    }
+
+    pub fn unsubscribe(&self, session: &Session, filter: &str) {
+        let (group, filter) = parts(filter);
+        let mut tree = self.tree.write().unwrap_or_else(PoisonError::into_inner);
+        let levels: Vec<&str> = filter.split('/').collect();
+        let is_removed = tree.remove(&levels, &|one: &Subscription| {
+            one.session.number == session.number && one.group.as_deref() == group
+        });
+        if is_removed {
+            self.count.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Gives a message to its subscribers; `message` copies it if there is one. Answers with the clients that had no
+    /// room for it.
+    pub fn route(&self, routed: Routed, message: impl FnOnce() -> Arc<Message>) -> Vec<Arc<Session>> {
+        let mut found = Vec::new();
+        if self.count.load(Ordering::Relaxed) > 0 {
+            let tree = self.tree.read().unwrap_or_else(PoisonError::into_inner);
+            tree.find(Some(routed.topic), true, &mut found);
+        }
+        found.retain(|one| !(one.no_local && one.session.number == routed.from));
+        if found.is_empty() {
+            return Vec::new();
+        }
+        let (mut deliveries, message) = (self.one_of_each_group(found), message());
+        deliveries.sort_by_key(|one| one.session.number);
+        let of_one = deliveries.chunk_by(|a, b| a.session.number == b.session.number);
+        let without_room = of_one.filter(|of_one| {
+            let delivery = Delivery {
+                message: message.clone(),
+                qos: of_one.iter().map(|one| one.qos).max().unwrap_or(0).min(routed.qos),
+                retain: routed.retain && of_one.iter().any(|one| one.retain_as_published),
+                numbers: of_one.iter().filter_map(|one| one.number).collect(),
+            };
+            !of_one[0].session.deliver(delivery)
+        });
+        without_room.map(|of_one| of_one[0].session.clone()).collect()
+    }
+
+    fn one_of_each_group(&self, found: Vec<Subscription>) -> Vec<Subscription> {
+        let (shared, mut chosen): (Vec<_>, Vec<_>) = found.into_iter().partition(|one| one.group.is_some());
+        let mut groups: HashMap<Box<str>, Vec<Subscription>> = HashMap::new();
+        for one in shared {
+            groups.entry(one.group.clone().unwrap_or_default()).or_default().push(one);
+        }
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        for mut group in groups.into_values() {
+            if group.iter().any(|one| one.session.is_connected()) {
+                group.retain(|one| one.session.is_connected());
+            }
+            let taken = turn % group.len().max(1);
+            chosen.extend((!group.is_empty()).then(|| group.swap_remove(taken)));
+        }
+        chosen
+    }
+
+    /// Retains a message, or removes the one of its topic if it is empty; `false`: it is not retained.
+    pub fn retain(&self, topic: &str, qos: u8, message: impl FnOnce() -> Arc<Message>) -> bool {
+        if !topic.starts_with("rollcall/") {
+            return false;
+        }
+        let message = message();
+        let mut retained = self.retained.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((before, _)) = retained.messages.remove(topic) {
+            retained.bytes -= before.topic.len() + before.payload.len();
+        }
+        if message.payload.is_empty() {
+            return true;
+        }
+        let size = message.topic.len() + message.payload.len();
+        if retained.messages.len() >= MAX_RETAINED || retained.bytes + size > MAX_RETAINED_BYTES {
+            return false;
+        }
+        retained.bytes += size;
+        retained.messages.insert(topic.into(), (message, qos));
+        true
+    }
+
+    fn deliver_retained(&self, session: &Session, filter: &str, most: u8, number: Option<u32>) {
+        let now = Instant::now();
+        let retained = self.retained.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = retained.messages.iter();
+        for (_, (message, qos)) in all.filter(|(topic, _)| covers(filter, topic)) {
+            if message.expires.is_none_or(|expires| expires > now) {
+                let (message, qos) = (message.clone(), most.min(*qos));
+                session.deliver(Delivery { message, qos, retain: true, numbers: Vec::from_iter(number) });
+            }
+        }
+    }
+}
+
+impl Node {
+    /// Finds the subscriptions to a topic of which `rest` is left.
+    fn find(&self, rest: Option<&str>, is_first: bool, found: &mut Vec<Subscription>) {
+        // A wildcard in the first level matches no topic of the server.
+        let is_open = !(is_first && rest.is_some_and(|topic| topic.starts_with('$')));
+        if is_open && let Some(all) = self.next.get("#") {
+            found.extend_from_slice(&all.here);
+        }
+        let Some(rest) = rest else { return found.extend_from_slice(&self.here) };
+        let (level, rest) = rest.split_once('/').map_or((rest, None), |(level, rest)| (level, Some(rest)));
+        if let Some(next) = self.next.get(level).filter(|_| !matches!(level, "+" | "#")) {
+            next.find(rest, false, found);
+        }
+        if is_open && let Some(next) = self.next.get("+") {
+            next.find(rest, false, found);
+        }
+    }
+
+    fn remove(&mut self, levels: &[&str], is_wanted: &impl Fn(&Subscription) -> bool) -> bool {
+        let Some((level, rest)) = levels.split_first() else {
+            let before = self.here.len();
+            self.here.retain(|one| !is_wanted(one));
+            return self.here.len() < before;
+        };
+        let Some(next) = self.next.get_mut(*level) else { return false };
+        let is_removed = next.remove(rest, is_wanted);
+        if next.here.is_empty() && next.next.is_empty() {
+            self.next.remove(*level);
+        }
+        is_removed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    fn session(number: u64) -> Arc<Session> {
+        Arc::new(Session::new(&number.to_string(), number, Arc::default()))
+    }
+
+    fn asks(filter: &str) -> Subscribe<'_> {
+        Subscribe { filter, qos: 1, no_local: false, retain_as_published: false, retain_handling: 0 }
+    }
+
+    fn found(router: &Router, topic: &str) -> BTreeSet<u64> {
+        let mut found = Vec::new();
+        router.tree.read().unwrap().find(Some(topic), true, &mut found);
+        found.iter().map(|one| one.session.number).collect()
+    }
+
+    fn levels(of: &'static [&'static str]) -> impl Strategy<Value = String> {
+        prop::collection::vec(prop::sample::select(of), 1..5).prop_map(|levels| levels.join("/"))
+    }
+
+    proptest! {
+        #[test]
+        fn the_tree_finds_what_the_rule_of_filters_covers_also_after_some_are_removed(
+            filters in prop::collection::vec((levels(&["a", "b", "", "+", "$x"]), any::<bool>(), any::<bool>()), 1..8),
+            topic in levels(&["a", "b", "", "$x"]),
+        ) {
+            let (router, mut expected) = (Router::default(), BTreeSet::new());
+            for (number, (filter, open, stays)) in (1..).zip(&filters) {
+                let filter = if *open { format!("{filter}/#") } else { filter.clone() };
+                router.subscribe(&session(number), &asks(&filter), None, true);
+                if !stays {
+                    router.unsubscribe(&session(number), &filter);
+                } else if covers(&filter, &topic) {
+                    expected.insert(number);
+                }
+            }
+            prop_assert_eq!(found(&router, &topic), expected);
+        }
+    }
+
+    #[test]
+    fn a_tree_without_subscriptions_is_empty_again() {
+        let (router, one) = (Router::default(), session(1));
+        for filter in ["a/b/#", "a/+", "$share/g/a/b"] {
+            router.subscribe(&one, &asks(filter), None, true);
+            router.unsubscribe(&one, filter);
+        }
+        assert!(router.tree.read().unwrap().next.is_empty());
+        assert_eq!(router.count.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn retained_messages_are_bounded_in_number() {
+        let router = Router::default();
+        let retain = |topic: &str, payload: &[u8]| {
+            let message = Message {
+                topic: topic.into(),
+                payload: payload.into(),
+                properties: [].into(),
+                expires: None,
+                from: 0,
+            };
+            router.retain(topic, 1, || Arc::new(message))
+        };
+        assert!(!retain("units/a/data", b"x"), "of a device");
+        for number in 0..MAX_RETAINED {
+            assert!(retain(&format!("rollcall/state/{number}"), b"x"));
+        }
+        assert!(!retain("rollcall/state/more", b"x") && retain("rollcall/state/7", b"y"));
+        assert!(retain("rollcall/state/7", b"") && retain("rollcall/state/more", b"x"));
+    }
+}

@@ -1,0 +1,369 @@
+//! The session of a client: messages that wait for it, and messages whose acknowledgement is awaited, in both directions.
+//! It outlives its connections for as long as the client asked for, in memory.
+//!
+//! # How much waits
+//! A client that does not read is disconnected when [`MAX_WAITING`] messages or [`MAX_WAITING_BYTES`] wait for it, and
+//! what is kept for all clients together is bounded too. For a client that is away, the messages beyond that are lost;
+//! so is all that waits when the process ends.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::bytes::Version;
+use super::codec::Publish;
+use super::encode::{self, Kind};
+
+/// The most messages that wait for one client, the most bytes, and the most bytes for all.
+const MAX_WAITING: usize = 1000;
+const MAX_WAITING_BYTES: usize = 4 << 20;
+const MAX_WAITING_OF_ALL: usize = 64 << 20;
+/// How far messages go ahead of the acknowledgements of a client that sets no bound.
+const MAX_IN_FLIGHT: u16 = 20;
+/// Bytes that are written at a time.
+const WRITE: usize = 64 << 10;
+
+/// A message on its way to subscribers.
+#[derive(Debug)]
+pub struct Message {
+    pub topic: Box<str>,
+    pub payload: Box<[u8]>,
+    /// Of MQTT 5, as they came.
+    pub properties: Box<[u8]>,
+    pub expires: Option<Instant>,
+    /// The number of the session that sent it.
+    pub from: u64,
+}
+
+/// A message for one client.
+#[derive(Clone, Debug)]
+pub struct Delivery {
+    pub message: Arc<Message>,
+    pub qos: u8,
+    pub retain: bool,
+    /// The numbers of the subscriptions that it fits.
+    pub numbers: Vec<u32>,
+}
+
+/// Why a session has to give up its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    TakenOver,
+    Slow,
+}
+
+/// How the connection of a session writes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wire {
+    pub version: Version,
+    pub max_packet: usize,
+    pub receive_maximum: u16,
+}
+
+pub struct Session {
+    pub id: Box<str>,
+    pub number: u64,
+    /// Bytes that wait for all clients.
+    kept: Arc<AtomicUsize>,
+    state: Mutex<State>,
+    pub wake: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    /// The number of the connection; 0: there is none.
+    connection: u64,
+    wire: Wire,
+    end: Option<End>,
+    /// Acknowledgements to be written.
+    due: Vec<(Kind, u16, u8)>,
+    /// Messages of this connection that wait to be recorded.
+    unrecorded: usize,
+    /// Messages at QoS 2 that were not released, and whether they are recorded.
+    unreleased: HashMap<u16, bool>,
+    waiting: VecDeque<Delivery>,
+    waiting_bytes: usize,
+    in_flight: VecDeque<InFlight>,
+    last_id: u16,
+    filters: HashSet<Box<str>>,
+}
+
+struct InFlight {
+    id: u16,
+    delivery: Delivery,
+    /// The client has it, at QoS 2.
+    is_received: bool,
+    /// An earlier connection sent it.
+    is_due_again: bool,
+}
+
+/// The answer of a session to a message at QoS 2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Incoming {
+    New,
+    /// It is known, and will be or was acknowledged.
+    Repeated,
+    TooMany,
+}
+
+impl Message {
+    fn size(&self) -> usize {
+        self.topic.len() + self.payload.len() + self.properties.len() + 128
+    }
+}
+
+impl Session {
+    pub fn new(id: &str, number: u64, kept: Arc<AtomicUsize>) -> Session {
+        Session { id: id.into(), number, kept, state: Mutex::default(), wake: Notify::new() }
+    }
+
+    /// A connection begins; what an earlier one sent and the client has not acknowledged is due again.
+    pub fn connect(&self, connection: u64, wire: Wire) {
+        let mut state = self.lock();
+        (state.connection, state.wire, state.end) = (connection, wire, None);
+        (state.unrecorded, state.due) = (0, Vec::new());
+        let again: Vec<_> = state
+            .in_flight
+            .iter_mut()
+            .map(|sent| {
+                sent.is_due_again = true;
+                (sent.is_received, sent.id)
+            })
+            .collect();
+        state.due.extend(again.into_iter().filter(|one| one.0).map(|(_, id)| (Kind::PubRel, id, 0)));
+        self.wake.notify_one();
+    }
+
+    /// The connection has ended, if it is still that one.
+    pub fn disconnected(&self, connection: u64) {
+        let mut state = self.lock();
+        if state.connection == connection {
+            (state.connection, state.due) = (0, Vec::new());
+            self.retain(&mut state, |delivery| delivery.qos > 0);
+        }
+    }
+
+    /// The session ends: nothing waits any more.
+    pub fn end(&self) -> Vec<Box<str>> {
+        let mut state = self.lock();
+        self.retain(&mut state, |_| false);
+        state.in_flight = VecDeque::new();
+        state.filters.drain().collect()
+    }
+
+    pub fn give_up(&self, why: End) {
+        self.lock().end = Some(why);
+        self.wake.notify_one();
+    }
+
+    /// Why that connection has to end.
+    pub fn ended(&self, connection: u64) -> Option<End> {
+        let state = self.lock();
+        if state.connection == connection { state.end } else { Some(End::TakenOver) }
+    }
+
+    pub fn is_connected(&self) -> bool {
+        self.lock().connection != 0
+    }
+
+    /// Notes a subscription; `None`: it has that many already. Otherwise, whether it is new.
+    pub fn subscribe(&self, filter: &str, most: usize) -> Option<bool> {
+        let mut state = self.lock();
+        let is_known = state.filters.contains(filter);
+        if !is_known && state.filters.len() >= most {
+            return None;
+        }
+        Some(is_known || !state.filters.insert(filter.into()))
+    }
+
+    pub fn unsubscribe(&self, filter: &str) -> bool {
+        self.lock().filters.remove(filter)
+    }
+
+    /// Lets a message wait for the client; `false`: there is no room for it.
+    pub fn deliver(&self, delivery: Delivery) -> bool {
+        let mut state = self.lock();
+        if state.connection == 0 && delivery.qos == 0 || state.end.is_some() {
+            return true;
+        }
+        let size = delivery.message.size();
+        let has_room = state.waiting.len() < MAX_WAITING
+            && state.waiting_bytes + size <= MAX_WAITING_BYTES.max(size)
+            && self.kept.load(Ordering::Relaxed) + size <= MAX_WAITING_OF_ALL;
+        if has_room {
+            state.waiting_bytes += size;
+            self.kept.fetch_add(size, Ordering::Relaxed);
+            state.waiting.push_back(delivery);
+        } else if state.connection != 0 {
+            state.end = Some(End::Slow);
+        }
+        drop(state);
+        self.wake.notify_one();
+        has_room
+    }
+
+    /// A message of that connection is about to be queued for the recorder.
+    pub fn queued(&self) {
+        self.lock().unrecorded += 1;
+    }
+
+    /// A message is recorded: its acknowledgement is due, unless its connection has ended.
+    pub fn recorded(&self, connection: u64, kind: Kind, id: u16, code: u8) {
+        let mut state = self.lock();
+        if kind == Kind::PubRec
+            && let Some(is_recorded) = state.unreleased.get_mut(&id)
+        {
+            *is_recorded = true;
+        }
+        if state.connection != connection {
+            // The client sends it again.
+            return;
+        }
+        state.unrecorded = state.unrecorded.saturating_sub(1);
+        state.due.push((kind, id, code));
+        let is_first = state.due.len() == 1;
+        drop(state);
+        if is_first {
+            self.wake.notify_one();
+        }
+    }
+
+    /// How many messages of the client are not acknowledged yet.
+    pub fn unacknowledged(&self) -> usize {
+        let state = self.lock();
+        let acknowledged = state.due.iter().filter(|(kind, ..)| *kind == Kind::PubAck).count();
+        state.unrecorded.max(state.unreleased.len()) + acknowledged
+    }
+
+    /// How many of them wait to be recorded.
+    pub fn unrecorded(&self) -> usize {
+        self.lock().unrecorded
+    }
+
+    /// A message at QoS 2 with that id has arrived.
+    pub fn incoming(&self, id: u16, most: usize) -> Incoming {
+        let mut state = self.lock();
+        match state.unreleased.get(&id) {
+            Some(true) => state.due.push((Kind::PubRec, id, 0)),
+            Some(false) => {}
+            None if state.unreleased.len() >= most => return Incoming::TooMany,
+            None => {
+                state.unreleased.insert(id, false);
+                return Incoming::New;
+            }
+        }
+        Incoming::Repeated
+    }
+
+    /// The client releases a message at QoS 2, or was refused one.
+    pub fn release(&self, id: u16) -> bool {
+        self.lock().unreleased.remove(&id).is_some()
+    }
+
+    /// The client has a message at QoS 1, or all of one at QoS 2; or it does not want it.
+    pub fn completed(&self, id: u16) {
+        self.lock().in_flight.retain(|sent| sent.id != id);
+    }
+
+    /// The client has received a message at QoS 2; `false`: there is none with that id.
+    pub fn received(&self, id: u16) -> bool {
+        let mut state = self.lock();
+        let sent = state.in_flight.iter_mut().find(|sent| sent.id == id && sent.delivery.qos == 2);
+        sent.map(|sent| sent.is_received = true).is_some()
+    }
+
+    /// Writes what is due to the client; `false`: there is more.
+    pub fn write(&self, out: &mut Vec<u8>, now: Instant) -> bool {
+        let mut state = self.lock();
+        let wire = state.wire;
+        for (kind, id, code) in state.due.drain(..) {
+            encode::acknowledgement(out, wire.version, kind, id, code);
+        }
+        for sent in state.in_flight.iter_mut().filter(|sent| sent.is_due_again) {
+            sent.is_due_again = false;
+            if !sent.is_received {
+                write(out, wire, &sent.delivery, sent.id, true, now);
+            }
+        }
+        let most = wire.receive_maximum.min(MAX_IN_FLIGHT).into();
+        while out.len() < WRITE {
+            let has_room = state.in_flight.len() < most;
+            match state.waiting.front() {
+                Some(delivery) if delivery.qos == 0 || has_room => {}
+                _ => return true,
+            }
+            let Some(delivery) = state.waiting.pop_front() else { return true };
+            state.waiting_bytes -= delivery.message.size();
+            self.kept.fetch_sub(delivery.message.size(), Ordering::Relaxed);
+            let id = if delivery.qos > 0 { state.next_id() } else { 0 };
+            if write(out, wire, &delivery, id, false, now) && delivery.qos > 0 {
+                state.in_flight.push_back(InFlight { id, delivery, is_received: false, is_due_again: false });
+            }
+        }
+        false
+    }
+
+    fn retain(&self, state: &mut State, keep: impl Fn(&Delivery) -> bool) {
+        let before = state.waiting_bytes;
+        state.waiting.retain(keep);
+        state.waiting_bytes = state.waiting.iter().map(|delivery| delivery.message.size()).sum();
+        self.kept.fetch_sub(before - state.waiting_bytes, Ordering::Relaxed);
+        if state.waiting.is_empty() {
+            state.waiting = VecDeque::new();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Session({:?})", self.id)
+    }
+}
+
+impl State {
+    fn next_id(&mut self) -> u16 {
+        loop {
+            self.last_id = self.last_id.checked_add(1).unwrap_or(1);
+            if self.in_flight.iter().all(|sent| sent.id != self.last_id) {
+                return self.last_id;
+            }
+        }
+    }
+}
+
+/// Writes a message; `false`: it has expired, or is larger than the client takes.
+fn write(out: &mut Vec<u8>, wire: Wire, delivery: &Delivery, id: u16, dup: bool, now: Instant) -> bool {
+    let Delivery { message, qos, retain, numbers } = delivery;
+    let left = message.expires.map(|expires| expires.saturating_duration_since(now));
+    if left.is_some_and(|left| left.is_zero()) {
+        return false;
+    }
+    let expiry = left.map(|left| left.as_secs_f64().ceil() as u32);
+    let publish = Publish {
+        dup,
+        qos: *qos,
+        retain: *retain,
+        topic: &message.topic,
+        id,
+        payload: &message.payload,
+        alias: None,
+        expiry,
+        response_topic: None,
+        correlation: &[],
+        properties: &message.properties,
+    };
+    encode::publish(out, wire.version, &publish, numbers, wire.max_packet)
+}

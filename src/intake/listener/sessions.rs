@@ -1,0 +1,161 @@
+//! The sessions of all clients, by client id: takeover, keeping, and last wills that wait.
+//!
+//! A session belongs to a client id, and the id to the user that connected with it: a client that connects with the id
+//! of another user is refused, and one of the same user takes the session over.
+
+use std::collections::HashMap;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::router::Router;
+use super::session::{End, Message, Session, Wire};
+
+/// How long a session is kept at most while its client is away.
+pub const MAX_EXPIRY: Duration = Duration::from_secs(86_400);
+
+/// A message that is published when the client is gone.
+#[derive(Clone, Debug)]
+pub struct LastWill {
+    pub message: Arc<Message>,
+    pub qos: u8,
+    pub retain: bool,
+    pub delay: Duration,
+    pub expiry: Option<Duration>,
+    pub user: Option<String>,
+    pub id: Box<str>,
+}
+
+#[derive(Default)]
+pub struct Sessions {
+    clients: Mutex<HashMap<Box<str>, Client>>,
+    kept: Arc<AtomicUsize>,
+    /// The most sessions whose client is away.
+    max_away: usize,
+}
+
+struct Client {
+    session: Arc<Session>,
+    user: Option<String>,
+    /// 0: the client is away.
+    connection: u64,
+    /// When the session ends, while the client is away.
+    until: Instant,
+    /// The will, and when it is published.
+    will: Option<(Instant, LastWill)>,
+}
+
+/// An admitted client.
+pub struct Joined {
+    pub session: Arc<Session>,
+    pub is_present: bool,
+    /// Another connection had the session.
+    pub took_over: bool,
+    /// A will that waited for the end of the session.
+    pub will: Option<LastWill>,
+}
+
+impl Sessions {
+    pub fn new(max_away: usize) -> Sessions {
+        Sessions { max_away, ..Sessions::default() }
+    }
+
+    /// Gives connection `number` its session; `None`: the id belongs to another user.
+    pub fn join(
+        &self,
+        id: &str,
+        user: Option<&str>,
+        number: u64,
+        (is_clean, wire): (bool, Wire),
+        router: &Router,
+    ) -> Option<Joined> {
+        let mut clients = self.lock();
+        let known = match clients.get(id) {
+            Some(client) if client.user.as_deref() != user => return None,
+            _ => clients.remove(id),
+        };
+        let took_over = known.as_ref().is_some_and(|client| client.connection != 0);
+        let (mut will, mut session, mut is_present) = (None, None, false);
+        if let Some(client) = known {
+            if took_over {
+                client.session.give_up(End::TakenOver);
+            }
+            if is_clean {
+                will = client.will.map(|(_, will)| will);
+                end(&client.session, router);
+            } else {
+                (session, is_present) = (Some(client.session), true);
+            }
+        }
+        let session = session.unwrap_or_else(|| Arc::new(Session::new(id, number, self.kept.clone())));
+        session.connect(number, wire);
+        let (user, until) = (user.map(str::to_owned), Instant::now());
+        let client = Client { session: session.clone(), user, connection: number, until, will: None };
+        clients.insert(id.into(), client);
+        Some(Joined { session, is_present, took_over, will })
+    }
+
+    /// A connection has ended; answers with the will that is due now.
+    pub fn leave(
+        &self,
+        session: &Session,
+        number: u64,
+        expiry: Duration,
+        will: Option<LastWill>,
+        router: &Router,
+    ) -> Option<LastWill> {
+        session.disconnected(number);
+        let mut clients = self.lock();
+        // Another connection has taken over: a will that was to wait for it is not published.
+        let Some(client) = clients.get_mut(&session.id).filter(|client| client.connection == number) else {
+            return will.filter(|will| will.delay.is_zero());
+        };
+        if expiry.is_zero() {
+            clients.remove(&session.id);
+            end(session, router);
+            return will;
+        }
+        let now = Instant::now();
+        (client.connection, client.until) = (0, now + expiry.min(MAX_EXPIRY));
+        let due = match will {
+            Some(will) if !will.delay.is_zero() => {
+                client.will = Some((now + will.delay.min(expiry), will));
+                None
+            }
+            will => will,
+        };
+        let away = clients.values().filter(|client| client.connection == 0);
+        if away.clone().count() > self.max_away
+            && let Some(first) = away.min_by_key(|client| client.until).map(|client| client.session.clone())
+            && let Some(client) = clients.remove(&first.id)
+        {
+            end(&first, router);
+            return due.or(client.will.map(|(_, will)| will));
+        }
+        due
+    }
+
+    /// Ends sessions whose time is over; answers with the wills that are due.
+    pub fn expire(&self, now: Instant, router: &Router) -> Vec<LastWill> {
+        let mut clients = self.lock();
+        let due = |client: &mut Client| client.will.take_if(|(at, _)| *at <= now).map(|(_, will)| will);
+        let mut wills: Vec<LastWill> = clients.values_mut().filter_map(due).collect();
+        for (_, client) in clients.extract_if(|_, client| client.connection == 0 && client.until <= now) {
+            end(&client.session, router);
+            wills.extend(client.will.map(|(_, will)| will));
+        }
+        wills
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Box<str>, Client>> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn end(session: &Session, router: &Router) {
+    for filter in session.end() {
+        router.unsubscribe(session, &filter);
+    }
+}

@@ -28,6 +28,7 @@ mod growth;
 mod harness;
 mod ingest;
 mod lateness;
+mod listener;
 mod mass;
 mod mixed;
 mod pages;
@@ -45,7 +46,7 @@ mod timers;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Every benchmark, in the order in which they run.
-const BENCHMARKS: [&str; 17] = [
+const BENCHMARKS: [&str; 18] = [
     "engine",
     "embedded",
     "ingest",
@@ -62,6 +63,7 @@ const BENCHMARKS: [&str; 17] = [
     "cluster",
     "failover",
     "timers",
+    "listener",
     TEN_MILLION,
 ];
 
@@ -72,7 +74,7 @@ const TEN_MILLION: &str = "ten_million";
 #[derive(Debug, Parser)]
 struct Options {
     /// Only these benchmarks: engine, embedded, ingest, first_contact, lateness, mixed, mass, six_thousand,
-    /// routed, rest, pages, api, growth, cluster, failover, timers; and ten_million, which runs only if it is named.
+    /// routed, rest, pages, api, growth, cluster, failover, timers, listener; and ten_million, which runs only if it is named.
     #[arg(long, value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(BENCHMARKS))]
     only: Vec<String>,
     /// How many units the large fleet has. With less than a million, goals mean little, and nothing is written.
@@ -140,6 +142,7 @@ async fn measure(options: &Options) -> anyhow::Result<()> {
             "cluster" => cluster::run(&mut report, options.units).await?,
             "failover" => failover::run(&mut report).await?,
             "timers" => timers::run(&mut report, options.units).await?,
+            "listener" => listener::run(&mut report, options.units).await?,
             _ => ten_million::run(&mut report, options.units).await?,
         }
         report.end()?;

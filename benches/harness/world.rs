@@ -78,17 +78,26 @@ impl World {
         self.launch(engine, options)?.until_ready().await
     }
 
+    /// Starts a process of Rollcall to which devices connect, and waits until it is ready.
+    pub async fn serve_straight(&mut self, engine: &str, options: &str) -> anyhow::Result<Rollcall> {
+        self.launch_with(engine, "", options)?.until_ready().await
+    }
+
     /// Starts a process of Rollcall.
     pub fn launch(&mut self, engine: &str, options: &str) -> anyhow::Result<Rollcall> {
+        let broker = format!("mqtt.url = \"mqtt://127.0.0.1:{}\"", self.broker.port());
+        self.launch_with(engine, &broker, options)
+    }
+
+    fn launch_with(&mut self, engine: &str, broker: &str, options: &str) -> anyhow::Result<Rollcall> {
         self.started += 1;
         let dir = self.dir.path().join(format!("rollcall-{}", self.started));
         let http = free_port()?;
         std::fs::create_dir_all(&dir)?;
         let file = dir.join("rollcall.toml");
         let text = format!(
-            "engine = {{ {engine} }}\nmqtt.url = \"mqtt://127.0.0.1:{}\"\n\
+            "engine = {{ {engine} }}\n{broker}\n\
              mqtt.client_id = \"bench-{}\"\nhttp.listen = \"127.0.0.1:{http}\"\nbreaker.enabled = false\n{options}\n",
-            self.broker.port(),
             self.started
         );
         std::fs::write(&file, text)?;

@@ -67,7 +67,7 @@ quiet: ## Check for MINUTES=30 that no alert of Prometheus fires while all is we
 
 # Each parser is tried for its part of the time, one after the other; SEED=n repeats a finding.
 fuzz: ## Try the parsers of bytes from outside on arbitrary bytes, for MINUTES=10 [SEED=n]
-	@FUZZ_MINUTES=$$(awk "BEGIN { print $${MINUTES:-10} / 7 }") SEED=$${SEED:-$$(date +%s)} \
+	@FUZZ_MINUTES=$$(awk "BEGIN { print $${MINUTES:-10} / 8 }") SEED=$${SEED:-$$(date +%s)} \
 	    cargo test --locked --test files -- fuzz:: --nocapture --test-threads 1
 
 api: ## Compare the answers of a running demo with openapi.json, by requests at random (REQUESTS=50 for each operation)

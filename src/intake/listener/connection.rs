@@ -19,16 +19,15 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
-use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
 use super::bytes::{KEEP_ALIVE, QUOTA, STOPPING, TAKEN_OVER, Version, Violation};
 use super::codec::{self, Arrived};
 use super::encode;
-use super::limits::Rate;
+use super::limits::{Rate, Share};
 use super::session::{self, Session, Wire};
 use super::sessions::LastWill;
-use super::shared::{Peer, Shared};
+use super::shared::{Peer, QUEUED_WITHIN, Shared};
 use crate::intake::record::QueuedMessage;
 use crate::telemetry::BrokerRefusal;
 
@@ -40,6 +39,8 @@ pub const TURN: usize = 64;
 const CHUNK: usize = 8 << 10;
 /// How long a write may take in which the client reads nothing.
 const WRITE: Duration = Duration::from_secs(20);
+/// Packets up to this size are read at any time; larger ones share memory.
+const SMALL: usize = 4 << 10;
 /// How long a large packet may take to arrive.
 const LARGE_WITHIN: Duration = Duration::from_secs(60);
 /// How long a packet that finds no room waits before it asks again.
@@ -91,7 +92,8 @@ pub struct Connection {
     pub handing_over: Option<HandingOver>,
     pub messages: Rate,
     pub bytes: Rate,
-    pub large: Option<(OwnedSemaphorePermit, Instant)>,
+    /// The share of a large packet that arrives, and until when it has to be there.
+    pub large: Option<(Share, Instant)>,
     pub heard: Instant,
     /// When a packet that found no room asks again.
     pub again: Option<Instant>,
@@ -145,14 +147,19 @@ impl Connection {
 
     /// Room for a large packet that has arrived in part.
     fn make_room(&mut self, part: &[u8], length: usize, now: Instant) -> Result<(), End> {
-        if part.is_empty() {
+        if part.is_empty() || length <= SMALL {
             return Ok(());
         }
         if let Some((_, until)) = &self.large {
-            return if *until <= now { Err(End::Lost) } else { Ok(()) };
+            let why = Violation { code: QUOTA, why: "a large packet more slowly than within a minute" };
+            return if *until <= now { Err(End::Violation(why)) } else { Ok(()) };
         }
-        match self.shared.large.room_for(length) {
-            Some(room) => self.large = room.map(|room| (room, now + LARGE_WITHIN)),
+        let at_its_rate = length as f64 / f64::from(self.shared.max_bytes_per_second.max(1));
+        match self.shared.large.take(self.peer.from.ip(), length) {
+            Some(share) => {
+                let until = now + LARGE_WITHIN.max(Duration::from_secs_f64(2.0 * at_its_rate));
+                self.large = Some((share, until));
+            }
             None => self.again = Some(now + AGAIN),
         }
         Ok(())
@@ -307,12 +314,15 @@ impl Connection {
         let (shared, will) = (self.shared.clone(), self.will.take().filter(|_| keeps_will));
         let due = shared.sessions.leave(&self.session, self.number, self.expiry, will, &shared.router);
         self.hand_over();
-        while let Some(handing_over) = self.handing_over.take() {
-            if shared.stop.run_until_cancelled(handing_over).await.is_none() {
-                break;
+        let handing_over = async {
+            while let Some(handing_over) = self.handing_over.take() {
+                handing_over.await;
+                self.hand_over();
             }
-            self.hand_over();
-        }
+        };
+        // While the queue does not move, which is blind time, these messages are lost, and none was acknowledged. Otherwise
+        // devices that come again and again would hold all connections for as long as the engine is away.
+        let _ = timeout(QUEUED_WITHIN, shared.stop.run_until_cancelled(handing_over)).await;
         if let Some(will) = due {
             shared.publish_will(&self.peer, will).await;
         }
@@ -379,7 +389,7 @@ pub async fn close(stream: &mut Box<dyn Stream>, last: &[u8]) {
         }
         io::Result::Ok(())
     };
-    let _ = tokio::time::timeout(LEAVING, closed).await;
+    let _ = timeout(LEAVING, closed).await;
 }
 
 /// A timer that is set when it is needed.

@@ -16,8 +16,7 @@ use super::bytes::{BAD_CLIENT_ID, BAD_LOGIN, BUSY, PROTOCOL, UNSUPPORTED_VERSION
 use super::codec::{self, Arrived, BadConnect, Connect};
 use super::connection::{Connection, Stream, WINDOW, close, read, timer};
 use super::encode::{self, Granted};
-use super::limits::Rate;
-use super::pending::PendingPermit;
+use super::limits::{Rate, Share};
 use super::receive::MAX_ALIASES;
 use super::session::Wire;
 use super::sessions::{Joined, MAX_EXPIRY};
@@ -35,7 +34,7 @@ const MAX_KEEP_ALIVE: u16 = 3600;
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
 /// Serves a client from its first packet to its end.
-pub async fn serve(shared: Arc<Shared>, stream: Box<dyn Stream>, from: SocketAddr, pending: PendingPermit) {
+pub async fn serve(shared: Arc<Shared>, stream: Box<dyn Stream>, from: SocketAddr, pending: Share) {
     let stop = shared.stop.clone();
     let begun = stop.run_until_cancelled(Box::pin(begin(&shared, stream, from, pending))).await;
     if let Some(Some((connection, client))) = begun {
@@ -48,7 +47,7 @@ async fn begin(
     shared: &Arc<Shared>,
     mut stream: Box<dyn Stream>,
     from: SocketAddr,
-    pending: PendingPermit,
+    pending: Share,
 ) -> Option<(Connection, AdmittedClient)> {
     let mut input = Vec::new();
     let first = tokio::time::timeout(WITHIN, first_packet(&mut stream, &mut input)).await;

@@ -1,18 +1,15 @@
-//! How fast one connection is read, and how much memory large packets take together.
+//! How fast one connection is read, and how much those of one address may have of what all share.
 //!
 //! No message above a rate is refused. The connection is read more slowly, so that its own socket holds the device back:
 //! to a client of MQTT 3.1.1 every refusal of a message reads as success.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
-
-/// Packets up to this size are read at any time; larger ones share a limit.
-const SMALL: usize = 4 << 10;
-/// That limit, in KiB, over all connections.
-const MAX_LARGE: usize = 32 << 10;
 
 /// So much a second, and as much at once. Zero: any amount.
 #[derive(Debug)]
@@ -42,22 +39,59 @@ impl Rate {
     }
 }
 
-/// The room for large packets that have not arrived whole.
-#[derive(Clone)]
-pub struct LargePackets(Arc<Semaphore>);
+/// An amount that addresses share: one of them has half of it at most, so it cannot keep out the devices of others.
+#[derive(Debug)]
+pub struct Shares {
+    most: usize,
+    taken: Mutex<(usize, HashMap<IpAddr, usize>)>,
+}
 
-impl LargePackets {
-    pub fn new() -> LargePackets {
-        LargePackets(Arc::new(Semaphore::new(MAX_LARGE)))
+/// A share, until it is dropped.
+#[derive(Debug)]
+pub struct Share {
+    of: Arc<Shares>,
+    address: IpAddr,
+    amount: usize,
+}
+
+impl Shares {
+    pub fn new(most: usize) -> Arc<Shares> {
+        Arc::new(Shares { most, taken: Mutex::default() })
     }
 
-    /// Room for a packet of `length` bytes; none is needed for a small one. `None`: it has to wait.
-    pub fn room_for(&self, length: usize) -> Option<Option<OwnedSemaphorePermit>> {
-        if length <= SMALL {
-            return Some(None);
+    /// `None`: that address, or all together, would have too much.
+    pub fn take(self: &Arc<Shares>, address: IpAddr, amount: usize) -> Option<Share> {
+        let address = site(address);
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let (all, by_address) = &mut *taken;
+        let own = by_address.get(&address).copied().unwrap_or_default();
+        if *all + amount > self.most || own + amount > self.most / 2 {
+            return None;
         }
-        let size = length.div_ceil(1 << 10).min(MAX_LARGE) as u32;
-        self.0.clone().try_acquire_many_owned(size).ok().map(Some)
+        *all += amount;
+        by_address.insert(address, own + amount);
+        Some(Share { of: self.clone(), address, amount })
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let mut taken = self.of.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        taken.0 -= self.amount;
+        if let Entry::Occupied(mut own) = taken.1.entry(self.address) {
+            *own.get_mut() -= self.amount;
+            if *own.get() == 0 {
+                own.remove();
+            }
+        }
+    }
+}
+
+/// What one client has: of IPv6 it has all addresses of a network.
+fn site(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !0 << 64)),
+        address => address,
     }
 }
 
@@ -85,11 +119,20 @@ mod tests {
     }
 
     #[test]
-    fn large_packets_wait_for_one_another_and_small_ones_for_nothing() {
-        let large = LargePackets::new();
-        let held = large.room_for(MAX_LARGE << 10).unwrap();
-        assert!(large.room_for(SMALL + 1).is_none() && large.room_for(SMALL).is_some());
-        drop(held);
-        assert!(large.room_for(SMALL + 1).is_some());
+    fn one_address_never_has_more_than_half_and_what_is_given_back_is_there_again() {
+        let shares = Shares::new(10);
+        let v4 = |last: u8| IpAddr::from([192, 0, 2, last]);
+        let mut held: Vec<Share> = (0..5).map(|_| shares.take(v4(1), 1).unwrap()).collect();
+        assert!(shares.take(v4(1), 1).is_none());
+        held.push(shares.take(v4(2), 5).unwrap());
+        assert!(shares.take(v4(3), 1).is_none(), "there is no more");
+        held.pop();
+        assert!(shares.take(v4(2), 6).is_none() && shares.take(v4(3), 1).is_some());
+        held.clear();
+        assert_eq!(*shares.taken.lock().unwrap(), (0, HashMap::new()), "addresses without any are forgotten");
+        // A client has all addresses of its network.
+        let v6 = |low: u16| IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, low]);
+        let _held = shares.take(v6(1), 5).unwrap();
+        assert!(shares.take(v6(2), 1).is_none());
     }
 }

@@ -55,8 +55,6 @@ mod limits;
 #[cfg(feature = "broker")]
 mod names;
 #[cfg(feature = "broker")]
-mod pending;
-#[cfg(feature = "broker")]
 mod properties;
 #[cfg(feature = "broker")]
 mod receipt;

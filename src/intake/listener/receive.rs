@@ -21,6 +21,10 @@ use crate::intake::timers;
 const MAX_SUBSCRIPTIONS: usize = 100;
 /// Topic aliases of one connection. Clients of MQTT 5 are told.
 pub const MAX_ALIASES: u16 = 16;
+/// The longest topic that an alias may stand for, because it is kept.
+const MAX_ALIASED: usize = 1024;
+/// Messages at QoS 2 that a client of MQTT 3.1.1 has not released; it is not told.
+const MAX_UNRELEASED: usize = 1000;
 /// There is no subscription of that filter.
 const NO_SUBSCRIPTION: u8 = 0x11;
 
@@ -33,16 +37,13 @@ impl From<Violation> for End {
 impl Connection {
     pub(super) fn receive(&mut self, frame: &Frame, now: Instant) -> Result<(), End> {
         let packet = frame.read(self.wire.version)?;
-        let is_counted = matches!(
-            packet,
-            Packet::Publish(_) | Packet::Subscribe { .. } | Packet::Unsubscribe { .. } | Packet::Ping
-        );
-        if is_counted {
-            self.messages.take(1, now);
-            if self.messages.waits_until(now).is_some() {
-                self.held_back("it sends more than broker.max_rate messages a second");
-            }
-        }
+        let count = match &packet {
+            Packet::Publish(_) | Packet::Ping => 1,
+            Packet::Subscribe { filters, .. } => filters.len(),
+            Packet::Unsubscribe { filters, .. } => filters.len(),
+            _ => 0,
+        };
+        self.count(count, now);
         match packet {
             Packet::Publish(publish) => self.publish(publish)?,
             Packet::PubAck(id, _) => self.session.completed(id),
@@ -56,7 +57,10 @@ impl Connection {
                 self.acknowledge(Kind::PubComp, id, code);
             }
             Packet::PubComp(id) => self.session.completed(id),
-            Packet::Subscribe { id, number, filters } => self.subscribe(id, number, filters),
+            Packet::Subscribe { id, number, filters } => {
+                let retained = self.subscribe(id, number, filters);
+                self.count(retained, now);
+            }
             Packet::Unsubscribe { id, filters } => {
                 let codes: Vec<u8> = filters.iter().map(|filter| self.unsubscribe(filter)).collect();
                 encode::unsubscribed(&mut self.out, self.wire.version, id, &codes);
@@ -65,6 +69,16 @@ impl Connection {
             Packet::Disconnect { code, expiry } => return Err(self.left(code, expiry)),
         }
         Ok(())
+    }
+
+    /// Counts what was asked of Rollcall; beyond the rate nothing more is read.
+    fn count(&mut self, count: usize, now: Instant) {
+        if count > 0 {
+            self.messages.take(count, now);
+            if self.messages.waits_until(now).is_some() {
+                self.held_back("it sends more than broker.max_rate messages a second");
+            }
+        }
     }
 
     fn acknowledge(&mut self, kind: Kind, id: u16, code: u8) {
@@ -93,7 +107,8 @@ impl Connection {
             )?;
         }
         if publish.qos == 2 {
-            match self.session.incoming(publish.id, WINDOW.into()) {
+            let most = if is_five { WINDOW.into() } else { MAX_UNRELEASED };
+            match self.session.incoming(publish.id, most) {
                 Incoming::New => {}
                 Incoming::Repeated => return Ok(()),
                 Incoming::TooMany => {
@@ -135,6 +150,9 @@ impl Connection {
         if alias > MAX_ALIASES {
             return violation(BAD_ALIAS, "a topic alias above the maximum that it was told")?;
         }
+        if publish.topic.len() > MAX_ALIASED {
+            return violation(QUOTA, "an alias for a topic of more than 1024 bytes")?;
+        }
         if !publish.topic.is_empty() {
             self.aliases.insert(alias, publish.topic.into());
             return Ok(None);
@@ -145,13 +163,16 @@ impl Connection {
         }
     }
 
-    fn subscribe(&mut self, id: u16, number: Option<u32>, filters: Vec<Subscribe>) {
+    /// Answers with the number of retained messages that the client receives.
+    fn subscribe(&mut self, id: u16, number: Option<u32>, filters: Vec<Subscribe>) -> usize {
         let mut codes = Vec::with_capacity(filters.len());
         let mut granted = Vec::new();
-        for mut asked in filters {
+        for (place, mut asked) in filters.into_iter().enumerate() {
             let fits = parts(asked.filter).1.split('/').count() <= MAX_LEVELS;
             let is_new = match fits && self.shared.may_subscribe(&self.peer, asked.filter) {
                 false => Err(NOT_AUTHORIZED),
+                // More than it may have are the same again and again.
+                true if place >= MAX_SUBSCRIPTIONS => Err(QUOTA),
                 true => self.session.subscribe(asked.filter, MAX_SUBSCRIPTIONS).ok_or(QUOTA),
             };
             asked.no_local |= self.is_bridge;
@@ -161,9 +182,11 @@ impl Connection {
         }
         // Before the retained messages.
         encode::subscribed(&mut self.out, self.wire.version, id, &codes);
-        for (asked, is_new) in granted {
-            self.shared.router.subscribe(&self.session, &asked, number, is_new);
-        }
+        let router = &self.shared.router;
+        granted
+            .into_iter()
+            .map(|(asked, is_new)| router.subscribe(&self.session, &asked, number, is_new))
+            .sum()
     }
 
     fn unsubscribe(&self, filter: &str) -> u8 {

@@ -9,7 +9,8 @@
 //! that is retained would prove its life to everybody who comes later. There are at most [`MAX_RETAINED`] of
 //! them, with [`MAX_RETAINED_BYTES`]; a further one is passed on and not retained.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -43,7 +44,7 @@ struct Node {
 #[derive(Clone)]
 struct Subscription {
     session: Arc<Session>,
-    /// The group of a shared one.
+    /// The group of a shared one, with its filter.
     group: Option<Box<str>>,
     qos: u8,
     no_local: bool,
@@ -53,7 +54,7 @@ struct Subscription {
 
 #[derive(Default)]
 struct Retained {
-    messages: HashMap<Box<str>, (Arc<Message>, u8)>,
+    messages: BTreeMap<Box<str>, (Arc<Message>, u8)>,
     bytes: usize,
 }
 
@@ -67,15 +68,22 @@ pub struct Routed<'a> {
     pub from: u64,
 }
 
-/// The group of a shared subscription, and the filter.
+/// A shared subscription, and the filter. Those with one name and two filters are two, which receive a message each.
 pub fn parts(filter: &str) -> (Option<&str>, &str) {
     let shared = filter.strip_prefix("$share/").and_then(|rest| rest.split_once('/'));
-    shared.map_or((None, filter), |(group, filter)| (Some(group), filter))
+    shared.map_or((None, filter), |(_, of_messages)| (Some(filter), of_messages))
 }
 
 impl Router {
-    /// Adds a subscription, or changes it; then the client receives the retained messages that it asked for.
-    pub fn subscribe(&self, session: &Arc<Session>, asked: &Subscribe, number: Option<u32>, is_new: bool) {
+    /// Adds a subscription, or changes it; then the client receives the retained messages that it asked for: answers with
+    /// their number.
+    pub fn subscribe(
+        &self,
+        session: &Arc<Session>,
+        asked: &Subscribe,
+        number: Option<u32>,
+        is_new: bool,
+    ) -> usize {
         let (group, filter) = parts(asked.filter);
         let subscription = Subscription {
             session: session.clone(),
@@ -100,8 +108,9 @@ impl Router {
         drop(tree);
         let wants_retained = asked.retain_handling == 0 || asked.retain_handling == 1 && is_new;
         if group.is_none() && wants_retained {
-            self.deliver_retained(session, filter, asked.qos, number);
+            return self.deliver_retained(session, filter, asked.qos, number);
         }
+        0
     }
 
     pub fn unsubscribe(&self, session: &Session, filter: &str) {
@@ -168,12 +177,12 @@ impl Router {
         let message = message();
         let mut retained = self.retained.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((before, _)) = retained.messages.remove(topic) {
-            retained.bytes -= before.topic.len() + before.payload.len();
+            retained.bytes -= before.size();
         }
         if message.payload.is_empty() {
             return true;
         }
-        let size = message.topic.len() + message.payload.len();
+        let size = message.size();
         if retained.messages.len() >= MAX_RETAINED || retained.bytes + size > MAX_RETAINED_BYTES {
             return false;
         }
@@ -182,16 +191,21 @@ impl Router {
         true
     }
 
-    fn deliver_retained(&self, session: &Session, filter: &str, most: u8, number: Option<u32>) {
-        let now = Instant::now();
+    fn deliver_retained(&self, session: &Session, filter: &str, most: u8, number: Option<u32>) -> usize {
+        let (now, mut count) = (Instant::now(), 0);
         let retained = self.retained.lock().unwrap_or_else(PoisonError::into_inner);
-        let all = retained.messages.iter();
-        for (_, (message, qos)) in all.filter(|(topic, _)| covers(filter, topic)) {
+        // Only topics that begin as the filter does are looked through; `a/#` fits `a` too.
+        let begin = filter.split(['+', '#']).next().unwrap_or_default().trim_end_matches('/');
+        let alike = retained.messages.range::<str, _>((Bound::Included(begin), Bound::Unbounded));
+        let alike = alike.take_while(|(topic, _)| topic.starts_with(begin));
+        for (_, (message, qos)) in alike.filter(|(topic, _)| covers(filter, topic)) {
             if message.expires.is_none_or(|expires| expires > now) {
                 let (message, qos) = (message.clone(), most.min(*qos));
                 session.deliver(Delivery { message, qos, retain: true, numbers: Vec::from_iter(number) });
+                count += 1;
             }
         }
+        count
     }
 }
 
@@ -230,6 +244,7 @@ impl Node {
 
 #[cfg(test)]
 mod tests {
+    use super::super::session::Wire;
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
@@ -284,23 +299,30 @@ mod tests {
     }
 
     #[test]
-    fn retained_messages_are_bounded_in_number() {
+    fn retained_messages_are_bounded_in_number_and_bytes_and_all_reach_a_client_that_asks_for_them() {
         let router = Router::default();
-        let retain = |topic: &str, payload: &[u8]| {
+        let retain = |topic: &str, payload: &[u8], properties: usize| {
             let message = Message {
                 topic: topic.into(),
                 payload: payload.into(),
-                properties: [].into(),
+                properties: vec![0; properties].into(),
                 expires: None,
                 from: 0,
             };
             router.retain(topic, 1, || Arc::new(message))
         };
-        assert!(!retain("units/a/data", b"x"), "of a device");
+        assert!(!retain("units/a/data", b"x", 0), "of a device");
         for number in 0..MAX_RETAINED {
-            assert!(retain(&format!("rollcall/state/{number}"), b"x"));
+            assert!(retain(&format!("rollcall/state/{number}"), b"x", 0));
         }
-        assert!(!retain("rollcall/state/more", b"x") && retain("rollcall/state/7", b"y"));
-        assert!(retain("rollcall/state/7", b"") && retain("rollcall/state/more", b"x"));
+        assert!(!retain("rollcall/state/more", b"x", 0) && retain("rollcall/state/7", b"y", 0));
+        let one = session(1);
+        one.connect(1, Wire { max_packet: 1 << 20, receive_maximum: 20, ..Wire::default() });
+        let asked = |filter: &str| router.subscribe(&one, &asks(filter), None, true);
+        assert_eq!((asked("rollcall/state/7"), asked("rollcall/+/8"), asked("units/#")), (1, 1, 0));
+        assert_eq!(asked("rollcall/state/7/#"), 1);
+        assert_eq!((asked("rollcall/#"), one.ended(1)), (MAX_RETAINED, None));
+        assert!(retain("rollcall/state/7", b"", 0) && retain("rollcall/state/more", b"x", 0));
+        assert!(!retain("rollcall/state/more", b"x", MAX_RETAINED_BYTES), "with its properties");
     }
 }

@@ -17,8 +17,7 @@ use super::access_control::AccessControl;
 use super::connection::Stream;
 use super::door::Door;
 use super::handshake::{self, WITHIN};
-use super::limits::LargePackets;
-use super::pending::{PendingConnections, PendingPermit};
+use super::limits::{Share, Shares};
 use super::router::Router;
 use super::sessions::Sessions;
 use super::shared::{Peer, Shared};
@@ -32,6 +31,10 @@ use crate::trust;
 
 /// How long to wait when no connection can be accepted: files have run out.
 const ACCEPT_RETRY: Duration = Duration::from_millis(200);
+/// How many connections may wait to be authenticated; more are closed at once. Any client can open many, and send nothing.
+const MAX_PENDING: usize = 1024;
+/// How many bytes of large packets may be read that have not arrived whole.
+const MAX_LARGE: usize = 32 << 20;
 /// How often sessions are looked through for those whose time is over.
 const CHECK: Duration = Duration::from_secs(1);
 /// How long connections may take to end when the listener does.
@@ -80,7 +83,7 @@ impl Listener {
     /// Serves until `stop`.
     pub(in crate::intake) async fn serve(self, shared: Arc<Shared>, pace: Pace) {
         let (stop, tasks) = (shared.stop.clone(), TaskTracker::new());
-        let pending = Arc::new(PendingConnections::default());
+        let pending = Shares::new(MAX_PENDING);
         let (first, mut ticks) = mpsc::channel(1);
         for socket in self.sockets {
             let (next, following) = mpsc::channel(1);
@@ -106,7 +109,7 @@ impl Listener {
             access: self.access.clone(),
             router: Router::default(),
             sessions: Sessions::new(max_connections),
-            large: LargePackets::new(),
+            large: Shares::new(MAX_LARGE),
             max_packet,
             max_rate,
             max_bytes_per_second,
@@ -154,6 +157,9 @@ async fn end_sessions(shared: &Shared) {
     let mut checks = tokio::time::interval(CHECK);
     loop {
         checks.tick().await;
+        for session in shared.sessions.trim() {
+            shared.without_room(&session);
+        }
         for will in shared.sessions.expire(Instant::now(), &shared.router) {
             let peer = Peer { from: nowhere, id: will.id.clone(), user: will.user.clone() };
             shared.publish_will(&peer, will).await;
@@ -166,25 +172,29 @@ struct Accepting {
     socket: Socket,
     shared: Arc<Shared>,
     tasks: TaskTracker,
-    pending: Arc<PendingConnections>,
+    pending: Arc<Shares>,
 }
 
 impl Accepting {
     /// Accepts connections, and passes ticks on: a tick that comes through proves that connections are accepted. Never
     /// ends.
     async fn run(self, mut ticks: mpsc::Receiver<Timestamp>, next: mpsc::Sender<Timestamp>) {
+        let mut failed: Option<Instant> = None;
         loop {
             let accepted = tokio::select! {
                 Some(tick) = ticks.recv() => {
-                    // If it is full, an older one waits there.
-                    let _ = next.try_send(tick);
+                    // Where no connection can be accepted nothing is heard: that time is blind.
+                    if failed.is_none_or(|at| at.elapsed() > 2 * ACCEPT_RETRY) {
+                        // If it is full, an older one waits there.
+                        let _ = next.try_send(tick);
+                    }
                     continue;
                 }
                 accepted = self.socket.listener.accept() => accepted,
             };
             let access = &self.shared.access;
             match accepted {
-                Ok((stream, from)) => match self.pending.acquire(from.ip()) {
+                Ok((stream, from)) => match self.pending.take(from.ip(), 1) {
                     Some(permit) => self.spawn(stream, from, permit),
                     None => {
                         let why = "too many connections are not authenticated yet";
@@ -196,17 +206,18 @@ impl Accepting {
                         format!("no connection can be accepted: {error}; raise the limit of open files");
                     let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
                     access.refuse(BrokerRefusal::Connection, nowhere, "", &why);
+                    failed = Some(Instant::now());
                     tokio::time::sleep(ACCEPT_RETRY).await;
                 }
             }
         }
     }
 
-    fn spawn(&self, stream: TcpStream, from: SocketAddr, permit: PendingPermit) {
+    fn spawn(&self, stream: TcpStream, from: SocketAddr, permit: Share) {
         let (shared, tls, is_websocket) =
             (self.shared.clone(), self.socket.tls.clone(), self.socket.is_websocket);
         self.tasks.spawn(async move {
-            let opening = Box::pin(timeout(WITHIN, open(stream, tls, is_websocket, shared.max_packet)));
+            let opening = Box::pin(timeout(WITHIN, open(stream, tls, is_websocket)));
             let Some(opened) = shared.stop.run_until_cancelled(opening).await else { return };
             let why = match opened {
                 Ok(Ok(stream)) => return handshake::serve(shared, stream, from, permit).await,
@@ -223,7 +234,6 @@ async fn open(
     stream: TcpStream,
     tls: Option<TlsAcceptor>,
     is_websocket: bool,
-    max_packet: usize,
 ) -> std::io::Result<Box<dyn Stream>> {
     // Without it a small answer may wait for more data.
     let _ = stream.set_nodelay(true);
@@ -231,7 +241,7 @@ async fn open(
         None => Box::new(stream),
         Some(tls) => Box::new(tls.accept(stream).await?),
     };
-    Ok(if is_websocket { Box::new(websocket::accept(stream, max_packet).await?) } else { stream })
+    Ok(if is_websocket { Box::new(websocket::accept(stream).await?) } else { stream })
 }
 
 fn acceptor(tls: &Tls) -> anyhow::Result<TlsAcceptor> {

@@ -2,9 +2,9 @@
 //! It outlives its connections for as long as the client asked for, in memory.
 //!
 //! # How much waits
-//! A client that does not read is disconnected when [`MAX_WAITING`] messages or [`MAX_WAITING_BYTES`] wait for it, and
-//! what is kept for all clients together is bounded too. For a client that is away, the messages beyond that are lost;
-//! so is all that waits when the process ends.
+//! A client that does not read is disconnected when [`MAX_WAITING`] messages or [`MAX_WAITING_BYTES`] wait for it or for
+//! its acknowledgement, and what is kept for all clients together is bounded too. For a client that is away, the messages
+//! beyond that are lost; so is all that waits when the process ends.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,10 +17,13 @@ use super::bytes::Version;
 use super::codec::Publish;
 use super::encode::{self, Kind};
 
-/// The most messages that wait for one client, the most bytes, and the most bytes for all.
+/// The most messages that wait for one client and are not retained ones, and the most bytes.
 const MAX_WAITING: usize = 1000;
-const MAX_WAITING_BYTES: usize = 4 << 20;
+const MAX_WAITING_BYTES: usize = 8 << 20;
+/// The most bytes for all clients; half of it while a client is away, and twice for one that has read all before.
 const MAX_WAITING_OF_ALL: usize = 64 << 20;
+/// Above it, the clients that are away and have most lose it.
+pub const MAX_KEPT_AWAY: usize = MAX_WAITING_OF_ALL / 4;
 /// How far messages go ahead of the acknowledgements of a client that sets no bound.
 const MAX_IN_FLIGHT: u16 = 20;
 /// Bytes that are written at a time.
@@ -85,7 +88,10 @@ struct State {
     /// Messages at QoS 2 that were not released, and whether they are recorded.
     unreleased: HashMap<u16, bool>,
     waiting: VecDeque<Delivery>,
-    waiting_bytes: usize,
+    /// Of messages that wait, that were written last, and that are in flight.
+    bytes: usize,
+    /// Of messages that were written last and are not in flight.
+    written: usize,
     in_flight: VecDeque<InFlight>,
     last_id: u16,
     filters: HashSet<Box<str>>,
@@ -110,7 +116,8 @@ pub enum Incoming {
 }
 
 impl Message {
-    fn size(&self) -> usize {
+    /// How much memory it takes.
+    pub fn size(&self) -> usize {
         self.topic.len() + self.payload.len() + self.properties.len() + 128
     }
 }
@@ -148,10 +155,8 @@ impl Session {
 
     /// The session ends: nothing waits any more.
     pub fn end(&self) -> Vec<Box<str>> {
-        let mut state = self.lock();
-        self.retain(&mut state, |_| false);
-        state.in_flight = VecDeque::new();
-        state.filters.drain().collect()
+        self.forget();
+        self.lock().filters.drain().collect()
     }
 
     pub fn give_up(&self, why: End) {
@@ -190,11 +195,17 @@ impl Session {
             return true;
         }
         let size = delivery.message.size();
-        let has_room = state.waiting.len() < MAX_WAITING
-            && state.waiting_bytes + size <= MAX_WAITING_BYTES.max(size)
-            && self.kept.load(Ordering::Relaxed) + size <= MAX_WAITING_OF_ALL;
+        // A client that reads all is not cut off for those that do not.
+        let of_all = match (state.connection, state.bytes) {
+            (0, _) => MAX_WAITING_OF_ALL / 2,
+            (_, 0) => MAX_WAITING_OF_ALL * 2,
+            _ => MAX_WAITING_OF_ALL,
+        };
+        let has_room = (state.waiting.len() < MAX_WAITING || delivery.retain)
+            && state.bytes + size <= MAX_WAITING_BYTES.max(size)
+            && self.kept.load(Ordering::Relaxed) + size <= of_all;
         if has_room {
-            state.waiting_bytes += size;
+            state.bytes += size;
             self.kept.fetch_add(size, Ordering::Relaxed);
             state.waiting.push_back(delivery);
         } else if state.connection != 0 {
@@ -265,7 +276,12 @@ impl Session {
 
     /// The client has a message at QoS 1, or all of one at QoS 2; or it does not want it.
     pub fn completed(&self, id: u16) {
-        self.lock().in_flight.retain(|sent| sent.id != id);
+        let mut state = self.lock();
+        if let Some(at) = state.in_flight.iter().position(|sent| sent.id == id)
+            && let Some(sent) = state.in_flight.remove(at)
+        {
+            self.release_bytes(&mut state, sent.delivery.message.size());
+        }
     }
 
     /// The client has received a message at QoS 2; `false`: there is none with that id.
@@ -278,6 +294,9 @@ impl Session {
     /// Writes what is due to the client; `false`: there is more.
     pub fn write(&self, out: &mut Vec<u8>, now: Instant) -> bool {
         let mut state = self.lock();
+        // What was written before is gone.
+        let written = std::mem::take(&mut state.written);
+        self.release_bytes(&mut state, written);
         let wire = state.wire;
         for (kind, id, code) in state.due.drain(..) {
             encode::acknowledgement(out, wire.version, kind, id, code);
@@ -296,24 +315,42 @@ impl Session {
                 _ => return true,
             }
             let Some(delivery) = state.waiting.pop_front() else { return true };
-            state.waiting_bytes -= delivery.message.size();
-            self.kept.fetch_sub(delivery.message.size(), Ordering::Relaxed);
             let id = if delivery.qos > 0 { state.next_id() } else { 0 };
             if write(out, wire, &delivery, id, false, now) && delivery.qos > 0 {
                 state.in_flight.push_back(InFlight { id, delivery, is_received: false, is_due_again: false });
+            } else {
+                state.written += delivery.message.size();
             }
         }
         false
     }
 
+    /// How many bytes wait for the client.
+    pub fn bytes(&self) -> usize {
+        self.lock().bytes
+    }
+
+    /// Forgets the messages that wait for the client, which is away.
+    pub fn forget(&self) {
+        let mut state = self.lock();
+        state.in_flight = VecDeque::new();
+        self.retain(&mut state, |_| false);
+    }
+
     fn retain(&self, state: &mut State, keep: impl Fn(&Delivery) -> bool) {
-        let before = state.waiting_bytes;
         state.waiting.retain(keep);
-        state.waiting_bytes = state.waiting.iter().map(|delivery| delivery.message.size()).sum();
-        self.kept.fetch_sub(before - state.waiting_bytes, Ordering::Relaxed);
+        let in_flight = state.in_flight.iter().map(|sent| &sent.delivery);
+        let left: usize = state.waiting.iter().chain(in_flight).map(|delivery| delivery.message.size()).sum();
+        self.release_bytes(state, state.bytes - left);
+        state.written = 0;
         if state.waiting.is_empty() {
             state.waiting = VecDeque::new();
         }
+    }
+
+    fn release_bytes(&self, state: &mut State, bytes: usize) {
+        state.bytes -= bytes;
+        self.kept.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

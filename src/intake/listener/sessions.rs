@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::router::Router;
-use super::session::{End, Message, Session, Wire};
+use super::session::{End, MAX_KEPT_AWAY, Message, Session, Wire};
 
 /// How long a session is kept at most while its client is away.
 pub const MAX_EXPIRY: Duration = Duration::from_secs(86_400);
@@ -135,6 +135,25 @@ impl Sessions {
             return due.or(client.will.map(|(_, will)| will));
         }
         due
+    }
+
+    /// The clients that are away and for which most waits lose it, where all together have too much: so none that keeps
+    /// little loses it for those that keep much.
+    pub fn trim(&self) -> Vec<Arc<Session>> {
+        let clients = self.lock();
+        let away = clients.values().filter(|client| client.connection == 0);
+        let mut kept: Vec<_> = away.map(|client| (client.session.bytes(), &client.session)).collect();
+        let mut all: usize = kept.iter().map(|(bytes, _)| bytes).sum();
+        kept.sort_by_key(|(bytes, _)| *bytes);
+        let mut forgotten = Vec::new();
+        while all > MAX_KEPT_AWAY
+            && let Some((bytes, session)) = kept.pop()
+        {
+            session.forget();
+            forgotten.push(session.clone());
+            all -= bytes;
+        }
+        forgotten
     }
 
     /// Ends sessions whose time is over; answers with the wills that are due.

@@ -4,20 +4,23 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::access_control::AccessControl;
 use super::access_rules::ClientIdentity;
 use super::codec::{Publish, Will};
 use super::door::Door;
-use super::limits::LargePackets;
+use super::limits::Shares;
 use super::properties::{self, OF_PUBLISH, OF_WILL};
 use super::router::{Routed, Router};
 use super::session::{Message, Session};
 use super::sessions::{LastWill, Sessions};
 use crate::intake::timers::ReplyTo;
 use crate::telemetry::{BrokerRefusal, MAX_SHOWN, truncate};
+
+/// How long the last messages of a connection that has ended wait for room in the queue.
+pub const QUEUED_WITHIN: Duration = Duration::from_secs(10);
 
 /// The session number of Rollcall itself.
 const OWN: u64 = 0;
@@ -27,7 +30,8 @@ pub struct Shared {
     pub access: Arc<AccessControl>,
     pub router: Router,
     pub sessions: Sessions,
-    pub large: LargePackets,
+    /// Bytes of large packets that have not arrived whole.
+    pub large: Arc<Shares>,
     pub max_packet: usize,
     pub max_rate: u32,
     pub max_bytes_per_second: u32,
@@ -106,8 +110,9 @@ impl Shared {
         let arrived = self.door.clock.now();
         let content = self.door.read(topic, payload, None, arrived);
         if let Some(message) = self.door.queued(content, arrived, None) {
-            // At a stop the queue may be full for good; a will is no more than a hint.
-            let _ = self.stop.run_until_cancelled(self.door.queue.send(message)).await;
+            // A will is no more than a hint: while the queue does not move, which is blind time, it is lost.
+            let sending = self.stop.run_until_cancelled(self.door.queue.send(message));
+            let _ = timeout(QUEUED_WITHIN, sending).await;
         }
     }
 
@@ -144,7 +149,7 @@ impl Shared {
     }
 
     /// There was no room for a message to that client.
-    fn without_room(&self, session: &Session) {
+    pub fn without_room(&self, session: &Session) {
         let why = match session.is_connected() {
             true => "it does not read the messages that it subscribed to; it is disconnected",
             false => "more messages than are kept wait for it while it is away; the newest are lost",

@@ -59,7 +59,11 @@ pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> 
 ///
 /// # Errors
 /// Those of [`run`].
-pub async fn run_with(mut config: Config, reload: Option<Reload>, stop: CancellationToken) -> anyhow::Result<()> {
+pub async fn run_with(
+    mut config: Config,
+    reload: Option<Reload>,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
     let clock = Clock::system();
     let telemetry = Arc::new(Telemetry::new(&clock));
     let listener = TcpListener::bind(config.http.listen)

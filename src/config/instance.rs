@@ -4,9 +4,9 @@ use std::net::IpAddr;
 
 use ring::digest::{SHA256, digest};
 
+use super::Config;
 use super::file::{File, Instance};
 use super::problem::Problems;
-use super::Config;
 use crate::address::BrokerAddress;
 
 /// The longest name, in characters.

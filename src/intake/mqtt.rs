@@ -346,7 +346,9 @@ impl Connection {
         if let Some(since) = self.takeovers.since() {
             let (id, broker) = (self.session.client_id(), self.session.address.to_string());
             let is_said = self.takeovers.are_said();
-            self.reader.telemetry.session_taken(&self.name, failure::taken_again(id, &broker, since, is_said));
+            self.reader
+                .telemetry
+                .session_taken(&self.name, failure::taken_again(id, &broker, since, is_said));
         }
     }
 

@@ -216,7 +216,12 @@ impl Evidence {
         };
         // A heartbeat that was under way for long counts for the latest moment at which it can have been sent: that is
         // less than a gap later, or before the end of the blind interval that began meanwhile.
-        let latest = device.beats[beat].acked.map(|acked| acked + GAP);
+        // While a flood lies in the broker's queue, a gap includes how long messages take through it.
+        let held = |acked: Timestamp| {
+            let during = self.disturbances.iter().filter(move |(from, to)| (*from..=*to).contains(&acked));
+            during.map(|(_, to)| *to).max().unwrap_or_default().max(acked)
+        };
+        let latest = device.beats[beat].acked.map(|acked| held(acked) + GAP);
         let latest = latest.map(|latest| {
             let blind = self.blind.iter().filter(|(from, _)| *from <= latest + SKEW);
             blind.map(|(_, to)| *to).max().unwrap_or_default().max(latest)

@@ -33,6 +33,8 @@ use crate::store::ShareMember;
 pub(super) const PREFIX: &str = "rollcall/canary/";
 /// The end of the topics of last wills.
 const GONE: &str = "/gone";
+/// The end of topics on which members of a share tell one another that their probes came.
+const ANSWERS: &str = "/probes";
 /// The subscription filter for the last wills of all members.
 pub(super) const GONE_FILTER: &str = "rollcall/canary/+/gone";
 
@@ -130,6 +132,17 @@ struct GonePayload {
 /// The topic of one client's canaries.
 pub(super) fn topic(client_id: &str) -> String {
     format!("{PREFIX}{client_id}")
+}
+
+/// The topic on which a member of a share is told that its probes came.
+pub(super) fn answers_topic(client_id: &str) -> String {
+    format!("{PREFIX}{client_id}{ANSWERS}")
+}
+
+/// Whether a member of a share may be told of its probes there.
+pub(super) fn is_answers_topic(topic: &str) -> bool {
+    let client_id = topic.strip_prefix(PREFIX).and_then(|rest| rest.strip_suffix(ANSWERS));
+    client_id.is_some_and(|id| !id.is_empty() && id.len() <= 128 && !id.contains(['/', '+', '#']))
 }
 
 /// The topic of one client's last will.

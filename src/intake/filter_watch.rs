@@ -5,7 +5,7 @@
 //! within seconds. It ends by itself when a probe comes back.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::Config;
 use super::engine_writer::EngineWriter;
@@ -22,10 +22,15 @@ const TICK: Duration = Duration::from_millis(250);
 const MIN_WAIT: Duration = Duration::from_secs(1);
 const MAX_WAIT: Duration = Duration::from_secs(10);
 
+/// A stranger in the share is a problem for this long after the last probe that came to no instance.
+const CALM: Duration = Duration::from_secs(60);
+
 /// Watches the proof of all filters.
 pub(super) struct FilterWatch {
     probes: Arc<Probes>,
     user: String,
+    /// The name of the shared subscription; empty: a plain one.
+    share: String,
     writer: EngineWriter,
 }
 
@@ -45,15 +50,22 @@ impl FilterWatch {
         for probe in probes.all() {
             writer.telemetry.filter_configured(&probe.filter, &probe.kinds());
         }
-        FilterWatch { probes, user: config.user().to_owned(), writer: writer.clone() }
+        FilterWatch {
+            probes,
+            user: config.user().to_owned(),
+            share: config.share.clone(),
+            writer: writer.clone(),
+        }
     }
 
     /// Watches until Rollcall is stopping.
     pub async fn run(&self) {
         let mut reports = vec![FilterReport::Nothing; self.probes.all().len()];
+        let mut taken = None;
         while self.writer.stop.run_until_cancelled(tokio::time::sleep(TICK)).await.is_some() {
             let hearing = self.writer.roll.hearing();
             self.writer.telemetry.filters_removed(&self.writer.roll.removed_filters());
+            taken = self.look_for_strangers(&hearing, taken);
             for (probe, report) in self.probes.all().iter().zip(&mut reports) {
                 let now = judge(probe, &hearing, self.writer.roll.pace());
                 if let Some(now) = now.filter(|now| now != report) {
@@ -62,6 +74,25 @@ impl FilterWatch {
                 }
             }
         }
+    }
+
+    /// Looks for probes of this member that came to no instance. `taken`: when that last was so.
+    fn look_for_strangers(&self, hearing: &Hearing, taken: Option<Instant>) -> Option<Instant> {
+        let wait = MIN_WAIT + 2 * self.writer.roll.pace().round_trip();
+        let now = self.writer.clock.now();
+        let mut is_taken = false;
+        for probe in self.probes.all().iter().filter(|_| !self.share.is_empty()) {
+            is_taken |= probe.is_missing(hearing, wait, now) && probe.are_taken();
+        }
+        if is_taken {
+            self.writer.telemetry.share_taken(Some(strangers(&self.share)));
+            return Some(Instant::now());
+        }
+        let is_over = taken.is_some_and(|taken| taken.elapsed() > CALM);
+        if is_over {
+            self.writer.telemetry.share_taken(None);
+        }
+        taken.filter(|_| !is_over)
     }
 
     fn report(&self, probe: &Probe, report: &FilterReport) {
@@ -73,7 +104,8 @@ impl FilterWatch {
             FilterReport::Unproved(why) => telemetry.filter_unproved(filter, &kinds, why),
             FilterReport::Unheard(refused) => {
                 let user = &self.user;
-                let why = refused.clone().unwrap_or_else(|| {
+                let taken = probe.are_partial().then(|| strangers(&self.share));
+                let why = refused.clone().or(taken).unwrap_or_else(|| {
                     format!(
                         "what Rollcall publishes to {topic} does not come back, though the subscription was granted; \
                          allow {user} to read {filter}, and to write {topic}"
@@ -89,6 +121,15 @@ impl FilterWatch {
     }
 }
 
+/// The text of the problem.
+fn strangers(share: &str) -> String {
+    format!(
+        "messages of the shared subscription {share} come to no instance of the fleet, though every instance hears: another \
+         client is a member of it and takes a part of them, or the broker drops them; let no other client subscribe to \
+         $share/{share}/…, or give mqtt.share a name that no other program uses"
+    )
+}
+
 /// The report on a filter; `None`: as before.
 fn judge(probe: &Probe, hearing: &Hearing, pace: &CanaryPace) -> Option<FilterReport> {
     let ProbeStatus { since, refused, .. } = probe.status();
@@ -100,7 +141,8 @@ fn judge(probe: &Probe, hearing: &Hearing, pace: &CanaryPace) -> Option<FilterRe
         // Units publish when they like.
         wait = probe.kinds.iter().map(|rules| pace.shortest_of(rules)).min().unwrap_or(wait).max(wait);
     }
-    wait += pace.round_trip();
+    // A member of a share is told of its probes by others.
+    wait += 2 * pace.round_trip();
     if fleet.since(since.max(proved.unwrap_or_default())) > wait {
         return Some(FilterReport::Unheard(refused));
     }

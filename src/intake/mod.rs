@@ -57,6 +57,7 @@ mod metric_tree;
 mod mqtt;
 mod payload;
 mod probe;
+mod probe_returns;
 mod read_budget;
 mod reader;
 mod record;
@@ -284,6 +285,9 @@ async fn listen(
 ) -> anyhow::Result<()> {
     writer.telemetry.connection_configured(name);
     let session = Arc::new(mqtt::Session::new(config, name, topics.filters())?);
+    if name == MAIN && session.share.is_some() {
+        probes.answered_by(canary::answers_topic(session.client_id()));
+    }
     // The second half is for messages that are not acknowledged.
     let room = 2 * session.most_unacknowledged;
     // If the engine is away, this is not worth the wait.

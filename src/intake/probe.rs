@@ -12,6 +12,11 @@
 //! came before, which changes nothing. The fleet that it belongs to is named in it by a tag, so that several
 //! fleets, and `rollcall check`, may use the same topics.
 //!
+//! # In a shared subscription
+//! The broker gives a probe to any member, and a member that is no instance keeps it. So an instance that receives the
+//! probe of another one tells that one, and only the one that published a probe reports it: see
+//! [`super::probe_returns`].
+//!
 //! # Where the broker refuses a probe
 //! Then only messages of units on its topics prove the filter. A unit is declared offline as
 //! soon as others have published after its deadline, which is a warning; while all of them are silent the filter
@@ -19,15 +24,16 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use super::canary::{self, Canary, Key};
+use super::probe_returns::ProbeReturns;
 use super::topic::{Refusal, probe_topic};
 use crate::clock::Timestamp;
 use crate::fleet::CanaryPace;
 use crate::fleet::Rules;
-use crate::presence::{Filters, KindRules, covers};
+use crate::presence::{Filters, Hearing, KindRules, covers};
 use crate::telemetry::Rejection;
 
 /// How far the clock of another instance may be ahead.
@@ -40,6 +46,8 @@ const FORGED: &str = "a probe that Rollcall did not send proves nothing; no devi
 pub(super) struct Probes {
     all: Vec<Probe>,
     by_topic: HashMap<String, usize>,
+    /// The topic on which a member of a share is told that its probes came.
+    answers: OnceLock<String>,
 }
 
 /// The probe of a filter.
@@ -49,6 +57,8 @@ pub(super) struct Probe {
     /// The kinds that are heard by the filter.
     pub kinds: Vec<KindRules>,
     status: Mutex<ProbeStatus>,
+    /// Which of those came back that this process published, as a member of a share.
+    returns: Mutex<ProbeReturns>,
     /// As in the status; read with each message.
     is_refused: AtomicBool,
 }
@@ -68,7 +78,7 @@ impl Probes {
     pub fn new(filters: &Filters, rules: &Rules) -> Probes {
         let mut kinds: Vec<_> = filters.iter().collect();
         kinds.sort_by(|one, other| one.0.cmp(other.0));
-        let mut probes = Probes { all: Vec::new(), by_topic: HashMap::new() };
+        let mut probes = Probes { all: Vec::new(), by_topic: HashMap::new(), answers: OnceLock::new() };
         for (kind, filters) in kinds {
             let Some(rules) = rules.get(kind) else { continue };
             for filter in filters {
@@ -76,8 +86,8 @@ impl Probes {
                 let index = *probes.by_topic.entry(topic.clone()).or_insert(probes.all.len());
                 if index == probes.all.len() {
                     let (filter, kinds) = (filter.clone(), Vec::new());
-                    let (status, is_refused) = Default::default();
-                    probes.all.push(Probe { topic, filter, kinds, status, is_refused });
+                    let (status, returns, is_refused) = Default::default();
+                    probes.all.push(Probe { topic, filter, kinds, status, returns, is_refused });
                 }
                 probes.all[index].kinds.push(rules.clone());
             }
@@ -87,6 +97,25 @@ impl Probes {
 
     pub fn all(&self) -> &[Probe] {
         &self.all
+    }
+
+    /// This process is a member of a share, and other members tell it on that topic that its probes came.
+    pub fn answered_by(&self, topic: String) {
+        let _ = self.answers.set(topic);
+    }
+
+    /// The topic on which other members of the share tell this process that its probes came.
+    pub fn answers_topic(&self) -> Option<&str> {
+        self.answers.get().map(String::as_str)
+    }
+
+    /// A probe of this process came to an instance. Answers up to when its filter is proved, if that is further than
+    /// before.
+    pub fn came(&self, index: usize, sent_at: Timestamp) -> Option<Timestamp> {
+        if self.answers.get().is_none() {
+            return Some(sent_at);
+        }
+        self.all[index].returns().came(sent_at)
     }
 
     /// A message of a unit came on this topic: proof for the filters that cover it and have no other.
@@ -135,15 +164,35 @@ impl Probe {
 
     pub fn sent(&self, at: Timestamp) {
         self.lock().since.get_or_insert(at);
+        self.returns().sent(at);
     }
 
     /// Probes that were sent may be lost with the connection.
     pub fn connection_lost(&self) {
         self.lock().since = None;
+        self.returns().forget();
+    }
+
+    /// Whether one that this member of a share published is missing, as of `now`: see [`ProbeReturns::judge`].
+    pub fn is_missing(&self, hearing: &Hearing, wait: Duration, now: Timestamp) -> bool {
+        self.returns().judge(hearing, wait, now)
+    }
+
+    /// Whether several of them are missing, and others came.
+    pub fn are_taken(&self) -> bool {
+        self.returns().are_taken()
+    }
+
+    /// Whether some came that were sent after one that has not.
+    pub fn are_partial(&self) -> bool {
+        self.returns().are_partial()
     }
 
     /// The broker accepted one, or refused it for that reason.
     pub fn answered(&self, refused: Option<String>) {
+        if refused.is_some() {
+            self.returns().forget();
+        }
         let mut status = self.lock();
         if status.refused.is_some() && refused.is_none() {
             // Messages of units proved it so far.
@@ -151,6 +200,10 @@ impl Probe {
         }
         self.is_refused.store(refused.is_some(), Ordering::Relaxed);
         status.refused = refused;
+    }
+
+    fn returns(&self) -> MutexGuard<'_, ProbeReturns> {
+        self.returns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, ProbeStatus> {

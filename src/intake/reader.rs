@@ -25,8 +25,10 @@ pub(super) enum Content {
     Heartbeat(Heartbeat),
     /// A canary of this client.
     Canary(Canary),
-    /// The probe of the filter with this index, and when it was sent.
+    /// Probes of the filter with this index came back: everything before that moment came.
     Probe(usize, Timestamp),
+    /// The probe of another member of the share, which is told on that topic, with that payload, that it came.
+    OfAnother(String, Vec<u8>),
     /// The broker has dropped this member of a shared subscription.
     MemberLost(ShareMember),
     /// The member has unsubscribed from its share: the messages before this are all that it is given.
@@ -94,6 +96,9 @@ impl Reader {
             // The broker was asked for none, but a bridge may pass one on.
             return Err((Rejection::Retained, "a retained message may be of any age".to_owned()));
         }
+        if self.probes.answers_topic() == Some(topic) {
+            return self.answer(message.payload, arrived);
+        }
         if let Some(client_id) = topic.strip_prefix(canary::PREFIX) {
             return if client_id == self.client_id {
                 self.canary(topic, message, arrived)
@@ -102,8 +107,7 @@ impl Reader {
             };
         }
         if topic::is_probe(topic) {
-            let probe = self.probes.read(&self.key, topic, message.payload, arrived)?;
-            return Ok(probe.map_or(Content::Nothing, |(index, sent_at)| Content::Probe(index, sent_at)));
+            return self.probe(topic, message, arrived);
         }
         if let (Some(timers), Some(id)) = (&self.timers, topic.strip_prefix(timers::PREFIX)) {
             return Ok(Content::Timer(Box::new(timers.read(id, message.payload, message.reply_to, arrived))));
@@ -133,6 +137,34 @@ impl Reader {
         }
         let (unit, at, not_before) = (origin.unit, parsed.at, message.sent_after);
         Ok(Content::Heartbeat(Heartbeat { unit, at, not_before, declared }))
+    }
+
+    /// A member of a share reports its own probes only, and tells others of theirs.
+    fn probe(&self, topic: &str, message: &Incoming, arrived: Timestamp) -> Result<Content, Refusal> {
+        let Some((index, sent_at)) = self.probes.read(&self.key, topic, message.payload, arrived)? else {
+            return Ok(Content::Nothing);
+        };
+        let is_of_another =
+            |to: &str| canary::is_answers_topic(to) && self.probes.answers_topic() != Some(to);
+        Ok(match message.reply_to {
+            Some((to, _)) if self.probes.answers_topic().is_some() && is_of_another(to) => {
+                Content::OfAnother(to.to_owned(), [topic.as_bytes(), b"\n", message.payload].concat())
+            }
+            _ => self.came(index, sent_at),
+        })
+    }
+
+    /// Another member of the share received a probe of this one: its topic, and its payload.
+    fn answer(&self, payload: &[u8], arrived: Timestamp) -> Result<Content, Refusal> {
+        let end = payload.iter().position(|byte| *byte == b'\n').unwrap_or_default();
+        let topic = std::str::from_utf8(&payload[..end]).unwrap_or_default();
+        let probe =
+            self.probes.read(&self.key, topic, payload.get(end + 1..).unwrap_or_default(), arrived)?;
+        Ok(probe.map_or(Content::Nothing, |(index, sent_at)| self.came(index, sent_at)))
+    }
+
+    fn came(&self, index: usize, sent_at: Timestamp) -> Content {
+        self.probes.came(index, sent_at).map_or(Content::Nothing, |proved| Content::Probe(index, proved))
     }
 
     /// The payload, or nothing where it is too large, or more came than is read: any payload proves life.

@@ -82,7 +82,7 @@ impl Batch {
                 }
                 Content::Unsubscribed => batch.events.push(HearingEvent::Unsubscribed { connection }),
                 Content::Timer(request) => batch.timers.push(*request),
-                Content::Nothing => {}
+                Content::OfAnother(..) | Content::Nothing => {}
             }
             batch.acks.extend(ack);
         }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::labels::{BrokerRefusal, ConnectionLoss};
-use super::problems::{BROKER_DROPS, CLIENT_ID_TAKEN, Cause, MQTT_DISCONNECTED, Severity};
+use super::problems::{BROKER_DROPS, CLIENT_ID_TAKEN, Cause, MQTT_DISCONNECTED, SHARE_TAKEN, Severity};
 use super::{MAX_SHOWN, Telemetry, truncate};
 
 /// The work that waits for the broker.
@@ -65,6 +65,23 @@ impl Telemetry {
     pub fn session_kept(&self, connection: &str) {
         self.problems.clear(CLIENT_ID_TAKEN, connection);
         tracing::info!(connection, "no other client has taken the session of Rollcall for a minute");
+    }
+
+    /// Messages of the shared subscription come to no instance, or they do again.
+    pub fn share_taken(&self, text: Option<String>) {
+        match text {
+            None => {
+                self.problems.clear(SHARE_TAKEN, "");
+                tracing::info!(
+                    "all messages of the shared subscription have come to an instance for a minute"
+                );
+            }
+            Some(text) => {
+                if self.problems.set(SHARE_TAKEN, "", text.clone(), Severity::Warning) {
+                    tracing::warn!("a stranger takes messages: {text}");
+                }
+            }
+        }
     }
 
     /// The broker reported the number of messages that it dropped, and `grown`: how many more than in its last report.

@@ -7,6 +7,7 @@ mod intake;
 #[cfg(feature = "broker")]
 mod killed;
 mod rabbitmq;
+mod strangers;
 #[path = "../support/mod.rs"]
 mod support;
 mod twins;

@@ -1,6 +1,6 @@
 //! Carries out the actions of a connection's state.
 
-use rumqttc::Publish;
+use rumqttc::{Publish, PublishOptions, QoS};
 use tokio::time::Instant;
 
 use super::link::Link;
@@ -78,6 +78,10 @@ impl Connection {
                 {
                     self.state.probe_published(index, Instant::now());
                 }
+            }
+            Action::TellOfProbe(topic, probe) => {
+                let options = PublishOptions::new(QoS::AtLeastOnce);
+                let _ = open.client.try_publish(topic, probe, options);
             }
             Action::ProbeAnswered(index, outcome) => {
                 self.probes.iter().for_each(|probes| probes.answered(index, outcome));

@@ -86,7 +86,7 @@ impl TopicProbe {
 
     fn publish(&mut self, client: &AsyncClient, key: &Key, now: Timestamp) -> Result<(), String> {
         let canary = Canary::new(key, &self.topic, &key.tag(), 1, now);
-        let answer = publish_tracked(client, &self.topic, &canary);
+        let answer = publish_tracked(client, &self.topic, &canary, None);
         self.answer = Some(answer.ok_or("publishing: the client has no room")?);
         Ok(())
     }

@@ -5,7 +5,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
-use rumqttc::{AsyncClient, PubAckReason, PublishNoticeError, PublishOptions, PublishResult, QoS};
+use rumqttc::{
+    AsyncClient, PubAckReason, PublishNoticeError, PublishOptions, PublishProperties, PublishResult, QoS,
+};
 
 use super::probe_schedule::ProbeOutcome;
 use crate::clock::Timestamp;
@@ -27,8 +29,16 @@ pub(super) type Answer = Pin<Box<dyn Future<Output = Option<PubAckReason>> + Sen
 
 /// Publishes at QoS 1, whatever the QoS of the fleet is: the answer says whether the broker accepts it. `None`: the
 /// client has no room.
-pub(super) fn publish_tracked(client: &AsyncClient, topic: &str, canary: &Canary) -> Option<Answer> {
-    let options = PublishOptions::new(QoS::AtLeastOnce);
+/// `answers`: where a member of a share that receives it tells this one.
+pub(super) fn publish_tracked(
+    client: &AsyncClient,
+    topic: &str,
+    canary: &Canary,
+    answers: Option<&str>,
+) -> Option<Answer> {
+    let response_topic = answers.map(str::to_owned);
+    let properties = PublishProperties { response_topic, ..PublishProperties::default() };
+    let options = PublishOptions::new(QoS::AtLeastOnce).properties(properties);
     let notice = client.try_publish_tracked(topic.to_owned(), canary.to_json(), options).ok()?;
     // Without a result its connection is gone.
     let reason = |result: Result<PublishResult, PublishNoticeError>| match result {
@@ -48,7 +58,9 @@ impl ProbePublisher {
     pub fn publish(&mut self, client: &AsyncClient, index: usize, now: Timestamp) -> bool {
         let probe = &self.probes.all()[index];
         let canary = Canary::new(&self.key, &probe.topic, &self.key.tag(), 0, now);
-        let Some(answer) = publish_tracked(client, &probe.topic, &canary) else { return false };
+        let Some(answer) = publish_tracked(client, &probe.topic, &canary, self.probes.answers_topic()) else {
+            return false;
+        };
         self.open[index].push_back(answer);
         probe.sent(now);
         true

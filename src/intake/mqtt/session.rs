@@ -124,7 +124,8 @@ impl Session {
             false => (fleet.map(request).chain([own]).collect(), Vec::new()),
             true => {
                 let share = fleet.map(|filter| request(format!("$share/{}/{filter}", config.share)));
-                (vec![own, retained(canary::GONE_FILTER, QoS::AtLeastOnce)], share.collect())
+                let answers = request(canary::answers_topic(&client_id));
+                (vec![own, answers, retained(canary::GONE_FILTER, QoS::AtLeastOnce)], share.collect())
             }
         };
         let watched = (config.watch_sys && name == MAIN).then(|| retained(drops::TOPIC, QoS::AtMostOnce));

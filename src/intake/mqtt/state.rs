@@ -271,6 +271,10 @@ impl ConnectionState {
             Content::Nothing
         };
         let mut is_last = false;
+        if let Content::OfAnother(topic, probe) = content {
+            actions.push(Action::TellOfProbe(topic, probe));
+            content = Content::Nothing;
+        }
         match &content {
             Content::Heartbeat(_) if self.transit.is_unbounded(now) => {
                 self.deaf_until = self.deaf_until.max(now);

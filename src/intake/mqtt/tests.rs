@@ -176,7 +176,8 @@ fn a_member_has_a_client_id_of_its_own_and_a_session_that_ends_with_its_connecti
     assert_eq!(filters_of(&plain.share_requests), [""; 0]);
     let shared = Session::new(&config("all"), "main", filters()).unwrap();
     let own = canary::topic(shared.client_id());
-    assert_eq!(filters_of(&shared.first), [own.as_str(), "rollcall/canary/+/gone"]);
+    let answers = canary::answers_topic(shared.client_id());
+    assert_eq!(filters_of(&shared.first), [own.as_str(), &answers, "rollcall/canary/+/gone"]);
     assert_eq!(filters_of(&shared.share_requests), ["$share/all/units/+"]);
     assert_eq!(shared.expiry, None);
     assert_ne!(shared.client_id(), Session::new(&config("all"), "main", filters()).unwrap().client_id());

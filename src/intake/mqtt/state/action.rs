@@ -44,6 +44,8 @@ pub enum Action {
     TickNow,
     /// Publish the probe with this number.
     PublishProbe(usize),
+    /// Tell another member of the share on this topic that its probe came.
+    TellOfProbe(String, Vec<u8>),
     /// Record the answer of the broker to the probe with this number.
     ProbeAnswered(usize, ProbeOutcome),
     /// Queue no more messages.

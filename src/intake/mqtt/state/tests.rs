@@ -266,6 +266,7 @@ fn shown(action: &Action) -> String {
         Action::PublishProbe(index) => format!("probe {index}"),
         Action::ProbeAnswered(_, outcome) => format!("probe {outcome:?}"),
         Action::StopTaking => "stop taking".to_owned(),
+        Action::TellOfProbe(topic, _) => format!("tell {topic}"),
         Action::End(loss, _) => format!("end {loss:?}"),
     }
 }

@@ -1,0 +1,197 @@
+//! Which probes came back that a shared subscription delivers to any of its members.
+//!
+//! A member that is no instance of the fleet takes its share of the messages, and their units seem silent. Instances
+//! cannot see it; but it takes its share of the probes, too. So each probe must come to an instance of the fleet: one that
+//! receives the probe of another instance sends it back to that one, by the topic that the probe names for answers. A
+//! filter is proved up to the first probe that is missing, and further when many in a row have come back.
+//!
+//! # When a probe is missing
+//! When every instance has received all messages that the broker had before, which canaries prove, and then this
+//! instance has received all answers, which its own canary proves. Then only a loss explains it; and where an
+//! instance ended with messages that it had not recorded, that time is blind anyway, and the probe counts as lost with them. So
+//! instances may come and go, and be slow or far away.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::clock::Timestamp;
+use crate::presence::Hearing;
+
+/// So many probes in a row come back before the filter is heard again. The time until then is longer than any gap
+/// between two probes that is no blind time.
+const IN_A_ROW: u32 = 8;
+
+/// So many missing probes are no coincidence.
+const MISSING: u32 = 3;
+
+/// The most probes that are remembered; beyond it, the oldest are forgotten.
+const MAX_SENT: usize = 1000;
+
+/// The probes of one filter that this process sent.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ProbeReturns {
+    sent: VecDeque<SentProbe>,
+    /// Up to when the filter is proved.
+    proved: Option<Timestamp>,
+    /// Probes since one was missing, until enough have come back in a row.
+    gap: Option<Gap>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct SentProbe {
+    at: Timestamp,
+    came: bool,
+    /// When it was noticed that every instance has received what the broker had before it, and more.
+    passed: Option<Timestamp>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Gap {
+    missing: u32,
+    came: u32,
+    in_a_row: u32,
+}
+
+impl ProbeReturns {
+    /// A probe was sent at `at`.
+    pub fn sent(&mut self, at: Timestamp) {
+        if self.sent.len() == MAX_SENT {
+            self.sent.pop_front();
+        }
+        self.sent.push_back(SentProbe { at, came: false, passed: None });
+    }
+
+    /// The probe that was sent at `at` came to an instance. Answers up to when the filter is proved now, if that is
+    /// further than before.
+    pub fn came(&mut self, at: Timestamp) -> Option<Timestamp> {
+        let before = self.proved;
+        self.sent.iter_mut().filter(|probe| probe.at == at).for_each(|probe| probe.came = true);
+        self.advance();
+        self.proved.filter(|proved| Some(*proved) > before)
+    }
+
+    /// Forgets the probes that are on their way: they may be lost with the connection, or are refused.
+    pub fn forget(&mut self) {
+        self.sent.clear();
+    }
+
+    /// Notes at `now` which probes are missing; `hearing` is that of the fleet, and a probe takes less than `wait` to the
+    /// broker. Answers whether one is missing that was not lost with an instance.
+    pub fn judge(&mut self, hearing: &Hearing, wait: Duration, now: Timestamp) -> bool {
+        let Some(heard) = hearing.heard else { return false };
+        for probe in self.sent.iter_mut().filter(|probe| !probe.came && heard.since(probe.at) > wait) {
+            probe.passed.get_or_insert(now);
+        }
+        let is_lost = |probe: &SentProbe| !probe.came && probe.passed.is_some_and(|passed| heard > passed);
+        let is_blind = |at: Timestamp| hearing.ledger.intervals().iter().any(|one| one.contains(at));
+        let mut is_missing = false;
+        while let Some(probe) = self.sent.front().copied().filter(is_lost) {
+            self.sent.pop_front();
+            if !is_blind(probe.at) {
+                let gap = self.gap.get_or_insert_default();
+                (gap.missing, gap.in_a_row) = (gap.missing + 1, 0);
+                is_missing = true;
+            }
+            self.advance();
+        }
+        is_missing
+    }
+
+    /// Whether some probes come to instances and others do not.
+    pub fn are_taken(&self) -> bool {
+        self.gap.is_some_and(|gap| gap.missing >= MISSING && gap.came > 0)
+    }
+
+    /// Whether probes came that were sent after one that has not.
+    pub fn are_partial(&self) -> bool {
+        self.gap.is_some_and(|gap| gap.came > 0) || self.sent.iter().any(|probe| probe.came)
+    }
+
+    fn advance(&mut self) {
+        while let Some(probe) = self.sent.pop_front_if(|probe| probe.came) {
+            if let Some(gap) = &mut self.gap {
+                (gap.came, gap.in_a_row) = (gap.came + 1, gap.in_a_row + 1);
+            }
+            self.gap.take_if(|gap| gap.in_a_row >= IN_A_ROW);
+            if self.gap.is_none() {
+                self.proved = Some(probe.at);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::presence::{Interval, Ledger};
+
+    fn at(ms: i64) -> Timestamp {
+        Timestamp::from_millis(ms)
+    }
+
+    fn heard(ms: i64, blind: &[(i64, i64)]) -> Hearing {
+        let intervals = blind.iter().map(|(from, to)| Interval { from: at(*from), to: at(*to) });
+        Hearing { heard: Some(at(ms)), ledger: Ledger::new(intervals), ..Hearing::default() }
+    }
+
+    const WAIT: Duration = Duration::from_millis(10);
+
+    /// Judges twice: what every instance has received is known, and then so are all answers.
+    fn judge(returns: &mut ProbeReturns, until: i64, blind: &[(i64, i64)]) -> bool {
+        let first = returns.judge(&heard(until, blind), WAIT, at(until));
+        returns.judge(&heard(until + 1, blind), WAIT, at(until + 1)) || first
+    }
+
+    #[test]
+    fn a_filter_is_proved_up_to_the_first_probe_that_is_missing() {
+        let mut returns = ProbeReturns::default();
+        (1..=5).for_each(|n| returns.sent(at(n * 10)));
+        assert_eq!(returns.came(at(10)), Some(at(10)));
+        assert!(!returns.are_partial());
+        assert_eq!(returns.came(at(30)), None, "the one before has not come yet");
+        assert!(returns.are_partial());
+        assert_eq!(returns.came(at(20)), Some(at(30)));
+        assert_eq!(returns.came(at(20)), None, "it came before");
+        assert_eq!(returns.came(at(50)), None);
+        assert!(!returns.judge(&heard(50, &[]), WAIT, at(60)), "it may still be on its way to the broker");
+        assert!(!returns.judge(&heard(51, &[]), WAIT, at(60)), "an answer may still be on its way");
+        assert!(!returns.judge(&heard(60, &[]), WAIT, at(61)));
+        assert!(returns.judge(&heard(61, &[]), WAIT, at(62)));
+        assert!(!returns.are_taken(), "one is a coincidence");
+        // Heard again after eight in a row, of which the last one of before is the first.
+        (6..=13).for_each(|n| returns.sent(at(n * 10)));
+        let proofs: Vec<Option<Timestamp>> = (6..=13).map(|n| returns.came(at(n * 10))).collect();
+        assert_eq!(proofs.iter().flatten().copied().collect::<Vec<Timestamp>>(), [at(120), at(130)]);
+    }
+
+    #[test]
+    fn a_stranger_that_takes_a_part_is_told_from_a_broker_that_withholds_all() {
+        for (share, is_taken) in [(2, true), (3, true), (1, false)] {
+            let mut returns = ProbeReturns::default();
+            for n in 1..=30 {
+                returns.sent(at(n * 10));
+                if n % share != 0 {
+                    returns.came(at(n * 10));
+                }
+            }
+            assert!(judge(&mut returns, 1000, &[]));
+            assert_eq!(returns.are_taken(), is_taken, "{share}");
+            (31..=40).for_each(|n| returns.sent(at(n * 10)));
+            let last = (31..=40).filter_map(|n| returns.came(at(n * 10))).next_back();
+            assert_eq!((last, returns.are_taken()), (Some(at(400)), false), "it is over");
+        }
+    }
+
+    #[test]
+    fn probes_that_are_lost_with_an_instance_or_a_connection_are_not_missing() {
+        let mut returns = ProbeReturns::default();
+        (1..=6).for_each(|n| returns.sent(at(n * 10)));
+        assert_eq!(returns.came(at(60)), None);
+        assert!(!judge(&mut returns, 1000, &[(5, 55)]));
+        returns.sent(at(70));
+        assert_eq!(returns.came(at(70)), Some(at(70)));
+        returns.sent(at(80));
+        returns.forget();
+        assert!(!judge(&mut returns, 2000, &[]));
+    }
+}

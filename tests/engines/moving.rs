@@ -674,6 +674,21 @@ async fn an_import_into_an_existing_fleet_is_refused() {
 }
 
 #[tokio::test]
+async fn a_target_that_evicts_keys_is_refused_as_at_the_start() {
+    let places = Places::new();
+    let mut client = redis::Client::open(places.url()).unwrap().get_connection().unwrap();
+    for (policy, is_refused) in [("volatile-lru", true), ("allkeys-random", true), ("noeviction", false)] {
+        redis::cmd("CONFIG").arg(&["SET", "maxmemory-policy", policy]).exec(&mut client).unwrap();
+        let prepared = places.to_redis().await.map(drop);
+        assert_eq!(prepared.is_err(), is_refused, "{policy}");
+        if let Err(why) = prepared {
+            let why = why.to_string();
+            assert!(why.contains(policy) && why.contains("set maxmemory-policy noeviction"), "{why}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_fleet_that_is_in_use_is_not_migrated() {
     let places = Places::new();
     let there = places.connect().await.unwrap();

@@ -18,7 +18,7 @@ use super::group_of::groups_json;
 use super::key_scan::KeyScan;
 use super::ledger::TAKEN;
 use super::target_check::TargetCheck;
-use super::{Config, HashTags, Keys, Topology, meta};
+use super::{Config, HashTags, Keys, Topology, eviction, meta};
 use crate::clock::Timestamp;
 use crate::presence::{Hearing, OfflineRecord, TimerLifecycle, TimerType, stored_since};
 use crate::store::json::to_json;
@@ -53,6 +53,7 @@ impl RedisImporter {
     /// `Refused` if there is a fleet already, `Unavailable` while the server cannot be reached.
     pub async fn prepare(config: &Config, telemetry: std::sync::Arc<Telemetry>) -> Result<RedisImporter> {
         let topology = Topology::new(config, telemetry)?;
+        eviction::refuse(&topology, &config.allow_eviction).await?;
         let (keys, arrival) = (meta::new_keys(config), TargetCheck::begin(&topology, config).await?);
         let importer = RedisImporter { topology, keys, arrival, timer_counts: Mutex::default() };
         let mut read = pipe();

@@ -187,6 +187,43 @@ pub(super) fn count_by_labels(http: &Http, problems: &mut Problems) -> Vec<Strin
     http.count_by_labels.clone()
 }
 
+/// Words that are written for a token until it is replaced, and is not.
+const GUESSED: [&str; 24] = [
+    "admin",
+    "root",
+    "user",
+    "viewer",
+    "operator",
+    "rollcall",
+    "token",
+    "TOKEN",
+    "$TOKEN",
+    "secret",
+    "password",
+    "passw0rd",
+    "changeme",
+    "change-me",
+    "default",
+    "test",
+    "demo",
+    "example",
+    "letmein",
+    "foobar",
+    "123456",
+    "12345678",
+    "1234567890",
+    "qwerty",
+];
+
+/// The short text of which this is the digest; a text of which only the digest is known cannot be measured, but the
+/// shortest ones and those that are guessed first can be tried. `echo` adds a line break to what it is given.
+fn short_text_of(digest: [u8; 32]) -> Option<String> {
+    let one = (b' '..=b'~').map(|byte| char::from(byte).to_string());
+    let words = GUESSED.iter().map(|word| (*word).to_owned());
+    let texts = std::iter::once(String::new()).chain(one).chain(words);
+    texts.flat_map(|text| [format!("{text}\n"), text]).find(|text| http::Token::digest(text) == digest)
+}
+
 /// The SHA-256 of a token, from the configuration or of the token in a file.
 fn digest(path: &str, token: &Token, base: &Path, problems: &mut Problems) -> Option<[u8; 32]> {
     match (token.sha256.is_empty(), token.token_file.is_empty()) {
@@ -198,10 +235,14 @@ fn digest(path: &str, token: &Token, base: &Path, problems: &mut Problems) -> Op
                 problems.error(option, text);
                 return None;
             };
-            if bytes == http::Token::digest("") {
-                let text = "is the SHA-256 of an empty text: no token was given to sha256sum; write that of a token \
-                            of at least 16 characters";
-                problems.error(option, text);
+            if let Some(text) = short_text_of(bytes) {
+                problems.error(
+                    option,
+                    format!(
+                        "is the SHA-256 of {text:?}, which is found by trying; write that of a token of at least \
+                         {MIN_TOKEN} characters, made of random bits, as `rollcall token new` prints it"
+                    ),
+                );
                 return None;
             }
             Some(bytes)

@@ -924,7 +924,12 @@ fn a_secret_that_is_missing_empty_or_given_twice_is_refused() {
         (
             "[[http.token]]\nname = \"a\"\nsha256 = \"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855\"".to_owned(),
             "http.token \"a\": sha256: ",
-            "is the SHA-256 of an empty text",
+            "is the SHA-256 of \"\", which is found by trying",
+        ),
+        (
+            "[[http.token]]\nname = \"a\"\nsha256 = \"41edf6e61ed42a3c6848b0ae91ddc5662377c09a3ed38fcd9f9e82664294bcfd\"".to_owned(),
+            "http.token \"a\": sha256: ",
+            "is the SHA-256 of \"changeme\\n\", which is found by trying",
         ),
         (
             format!("[[http.token]]\nname = \"a\"\nsha256 = \"{}\"\nexpires = \"soon\"", "ab".repeat(32)),

@@ -15,6 +15,7 @@
 //! | `hearing.rs` | how far Rollcall has heard |
 //! | `inventory.rs` | units of an inventory |
 
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
@@ -67,6 +68,7 @@ pub struct Roll {
     transitions: Transitions,
     filters: Filters,
     heard: RwLock<CurrentHearing>,
+    hearing_reads: AtomicU64,
     declared: Declarations,
     absent_keys: AbsentKeys,
     unconfirmed: Unconfirmed,
@@ -101,6 +103,7 @@ impl Roll {
             pace,
             filters: Filters::default(),
             heard: RwLock::default(),
+            hearing_reads: AtomicU64::default(),
             declared: Declarations::default(),
             absent_keys: AbsentKeys::default(),
             unconfirmed: Unconfirmed::default(),

@@ -95,9 +95,10 @@ impl Roll {
         source: CheckSource,
         clock: &(impl Fn() -> Timestamp + Send + Sync),
     ) -> Result<Vec<Unit>> {
+        let read = self.begin_hearing();
         let DeadlineCheck { units, hearing, watermark, guard } = pending.await?;
         let now = clock();
-        let mut hearing = self.keep_hearing(hearing);
+        let mut hearing = self.keep_hearing(hearing, read);
         if let Some(watermark) = watermark.filter(|watermark| hearing.heard > Some(*watermark)) {
             hearing = Arc::new(hearing.up_to(watermark));
         }

@@ -1,6 +1,7 @@
 //! How far Rollcall has heard: read from the store, advanced by canaries.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::Roll;
@@ -31,7 +32,21 @@ pub(super) struct CurrentHearing {
     hearing: Arc<Hearing>,
     /// The filters that are no longer configured and hold back their kinds.
     removed: Arc<[RemovedFilter]>,
+    /// The read of which it is.
+    read: ReadNumber,
 }
+
+impl CurrentHearing {
+    /// Whether no later read was faster than this one.
+    fn takes(&self, read: ReadNumber) -> bool {
+        self.read <= read
+    }
+}
+
+/// The number of a read of the hearing, taken before it began. Two reads may overlap, and the one that began first may
+/// end last: it must not set the copy back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct ReadNumber(u64);
 
 impl Roll {
     /// Two canaries further apart than this enclose a blind interval.
@@ -56,10 +71,17 @@ impl Roll {
 
     /// Reads from the engine how far Rollcall has heard.
     pub async fn refresh_hearing(&self) -> Result<Arc<Hearing>> {
-        Ok(self.keep_hearing(self.engine.hearing().await?))
+        let read = self.begin_hearing();
+        Ok(self.keep_hearing(self.engine.hearing().await?, read))
     }
 
-    pub(super) fn keep_hearing(&self, hearing: Hearing) -> Arc<Hearing> {
+    /// Called before a read of the hearing begins.
+    pub(super) fn begin_hearing(&self) -> ReadNumber {
+        ReadNumber(self.hearing_reads.fetch_add(1, Ordering::SeqCst) + 1)
+    }
+
+    /// Answers the hearing that was read, and keeps it unless another read began later and was faster.
+    pub(super) fn keep_hearing(&self, hearing: Hearing, read: ReadNumber) -> Arc<Hearing> {
         let (settle, delay) = (self.config.settle, LATE_BY * self.round_trip());
         let hearing = Hearing { settle, delay, ..hearing }.by_filters(&self.filters);
         let rules = self.rules();
@@ -67,10 +89,13 @@ impl Roll {
         let removed = hearing.removed(&self.filters, timeout);
         let hearing = Arc::new(hearing.held_back(&removed));
         let mut current = self.heard.write().expect("nothing panics under this lock");
+        if !current.takes(read) {
+            return hearing;
+        }
         let before = &current.hearing;
         let of_kind = |(kind, of_kind): (&Kind, &Hearing)| of_kind.heard > before.of(kind).heard;
         let further = hearing.heard > before.heard || hearing.kinds.iter().any(of_kind);
-        *current = CurrentHearing { hearing: hearing.clone(), removed: removed.into() };
+        *current = CurrentHearing { hearing: hearing.clone(), removed: removed.into(), read };
         drop(current);
         if further {
             self.heard_more.notify_one();
@@ -96,6 +121,7 @@ impl Roll {
         probed: &[Probed],
     ) -> Result<bool> {
         let gap = Gap { blind: unbroken, tell_after: self.config.tell_after };
+        let read = self.begin_hearing();
         let prove = async { if probed.is_empty() { Ok(()) } else { self.engine.prove(probed).await } };
         // In this order: an instance that reads that the fleet was heard further reads the same of its kinds. Both
         // are sent at once, because the engine may be far away.
@@ -108,7 +134,7 @@ impl Roll {
             self.telemetry.was_blind(&interval);
             self.outbox_grew.notify_one();
         }
-        self.keep_hearing(hearing);
+        self.keep_hearing(hearing, read);
         Ok(true)
     }
 
@@ -135,5 +161,19 @@ impl Roll {
     /// The broker has dropped a member at `at` or earlier. Answers whether it was one.
     pub async fn gone(&self, member: &ShareMember, at: Timestamp) -> Result<bool> {
         self.engine.gone(member, at).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slow_read_does_not_set_the_hearing_back() {
+        let (slow, fast) = (ReadNumber(1), ReadNumber(2));
+        let mut current = CurrentHearing::default();
+        assert!(current.takes(slow), "the first");
+        current.read = fast;
+        assert!(!current.takes(slow) && current.takes(fast) && current.takes(ReadNumber(3)));
     }
 }

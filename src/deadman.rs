@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use url::Url;
 
 use crate::telemetry::Telemetry;
-use crate::trust;
+use crate::{cause, trust};
 
 /// How long a start may take before its problems are a failure.
 const GRACE: Duration = Duration::from_secs(30);
@@ -101,7 +101,7 @@ impl Deadman {
                 let origin = self.config.url.origin().ascii_serialization();
                 tracing::warn!(
                     "a ping to {origin} did not get through, check deadman.url: {}",
-                    error.without_url()
+                    cause::why("deadman", "server", &error.without_url())
                 );
                 self.is_failing = true;
             }

@@ -19,6 +19,7 @@
 //! | | [`telemetry`] | one method per fact: counts it, and logs it where an operator should know |
 //! | 0 meaning | [`presence`] | pure rules: unit, heartbeat, deadline, offline, back, blind |
 //! | | [`routing`] | which route a silence takes: its receivers, its group, its pace; alert silences |
+//! | | [`cause`] | causes of failures in words for operators |
 //! | | [`clock`], [`backoff`], [`address`], [`trust`], [`signature`], [`csv_row`], [`pages`] | time; backoff; broker addresses; TLS certificates; webhook signatures; rows of CSV; paths of pages |
 //!
 //! Loops of floor 2 never call one another: they meet in the store, which is durable. So a crash between any two of
@@ -78,6 +79,7 @@
 pub mod address;
 pub mod alerting;
 pub mod backoff;
+pub mod cause;
 pub mod cli;
 pub mod clock;
 pub mod config;

@@ -124,9 +124,9 @@ pub fn client(
     let key = content(KEY, &files.client_key)?.unwrap_or_default();
     let certs = certificates(cert_file, &cert).map_err(|text| error(CERT, text))?;
     let private = private_key(key_file, &key).map_err(|text| error(KEY, text))?;
-    let config = builder.with_client_auth_cert(certs, private).map_err(|why| {
-        error(KEY, format!("{} does not belong to {}: {why}", key_file.display(), cert_file.display()))
-    })?;
+    let config = builder
+        .with_client_auth_cert(certs, private)
+        .map_err(|why| error(KEY, unpaired(key_file, cert_file, &why)))?;
     Ok((config, Pem { ca, client: Some((cert, key)) }))
 }
 
@@ -148,10 +148,7 @@ pub fn server_key(
     let certs = certificates(&files.cert, &pem.cert).map_err(|text| error("cert_file", text))?;
     let private = private_key(&files.key, &pem.key).map_err(|text| error("key_file", text))?;
     let key = CertifiedKey::from_der(certs, private, &rustls::crypto::ring::default_provider());
-    let key = key.map_err(|why| {
-        let (key, cert) = (files.key.display(), files.cert.display());
-        error("key_file", format!("{key} does not belong to {cert}: {why}"))
-    })?;
+    let key = key.map_err(|why| error("key_file", unpaired(&files.key, &files.cert, &why)))?;
     Ok((key, pem))
 }
 
@@ -187,6 +184,20 @@ pub fn server_of(
 fn server_builder() -> Result<ConfigBuilder<ServerConfig, WantsVerifier>, rustls::Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()
+}
+
+/// Why a key cannot be used with its certificate.
+fn unpaired(key: &Path, cert: &Path, why: &rustls::Error) -> String {
+    let (key, cert) = (key.display(), cert.display());
+    match why {
+        rustls::Error::InconsistentKeys(_) => {
+            format!("{key} does not belong to {cert}; name the key with which its certificate was asked for")
+        }
+        why => match unfit(why) {
+            Some(unfit) => format!("{cert} {unfit}"),
+            None => format!("{key} or {cert} cannot be used ({why}); make them as docs/tls.md does"),
+        },
+    }
 }
 
 const CA: &str = "ca_file";
@@ -268,7 +279,7 @@ pub fn advice(section: &str, peer: &str, cause: &rustls::Error) -> String {
         }
         Tls::InvalidCertificate(bad) => match unfit(bad) {
             Some(why) => format!("its certificate {why}; give the {peer} another one"),
-            None => format!("its certificate is not valid ({cause})"),
+            None => format!("its certificate {}", of_certificate(bad)),
         },
         Tls::AlertReceived(Alert::CertificateExpired) => {
             format!(
@@ -284,6 +295,30 @@ pub fn advice(section: &str, peer: &str, cause: &rustls::Error) -> String {
             | Alert::DecryptError,
         ) => format!("it does not accept the client certificate ({cause}); check {section}.{CERT}"),
         Tls::InvalidMessage(_) => format!("it does not speak TLS on this port; check {section}.url"),
-        cause => format!("TLS: {cause}"),
+        Tls::AlertReceived(Alert::ProtocolVersion) | Tls::PeerIncompatible(_) => {
+            format!(
+                "it speaks no version or cipher of TLS that Rollcall speaks (1.2 and 1.3); update the {peer}"
+            )
+        }
+        Tls::AlertReceived(Alert::UnrecognisedName) => {
+            format!("it has no certificate for this name; check the host in {section}.url")
+        }
+        Tls::AlertReceived(alert) => format!("it ended TLS ({alert:?}); its log says more"),
+        Tls::NoCertificatesPresented => format!("the {peer} shows no certificate"),
+        cause => format!("TLS failed ({cause}); check that {section}.url names a port that speaks TLS"),
+    }
+}
+
+/// What is wrong with a certificate, where it needs no other advice.
+fn of_certificate(bad: &rustls::CertificateError) -> String {
+    use rustls::CertificateError as Bad;
+    match bad {
+        Bad::Revoked => "was revoked by its authority".to_owned(),
+        Bad::BadSignature => "is not signed by the authority that it names".to_owned(),
+        Bad::BadEncoding => "is damaged".to_owned(),
+        Bad::InvalidPurpose | Bad::InvalidPurposeContext { .. } => {
+            "may not be used for this side (extendedKeyUsage)".to_owned()
+        }
+        bad => format!("is not valid ({bad})"),
     }
 }

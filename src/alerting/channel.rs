@@ -8,11 +8,13 @@
 //! A new channel is a file in `channel/`, a variant of [`ChannelConfig`] and an arm of [`open()`]. A service that takes
 //! a `POST` needs no channel: it is an entry of `channel/service/catalogue.rs` and a template beside it.
 
+use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
+use crate::cause;
 use crate::clock::Timestamp;
 use crate::presence::{Interval, OfflineRecord};
 use crate::store::{Delivery, DeliveryRecords, Group};
@@ -233,17 +235,26 @@ pub(super) async fn within<T>(
     }
 }
 
-/// An error and its causes, on one line.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        // Some errors already end with their cause.
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = error.source();
+/// The cause of a failure, on one line.
+pub(super) fn cause_of(error: &(dyn Error + 'static)) -> String {
+    super::text::plain(&of_http(error).unwrap_or_else(|| cause::why("receiver", "server", error)))
+}
+
+/// What the library of HTTP says of an answer that it cannot read.
+fn of_http(error: &(dyn Error + 'static)) -> Option<String> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let Some(http) = error.downcast_ref::<hyper::Error>() else {
+            next = error.source();
+            continue;
+        };
+        return if http.is_incomplete_message() {
+            Some("it closed the connection before it answered".to_owned())
+        } else if http.is_parse() {
+            Some("what it answers is not HTTP; check the port, and http:// or https:// in url".to_owned())
+        } else {
+            None
+        };
     }
-    super::text::plain(&text)
+    None
 }

@@ -2,8 +2,8 @@
 
 use super::Telemetry;
 use super::problems::{
-    CLIENT_ID_SHARED, CONFIGURATIONS_DIFFER, INSTANCE_NAME_TAKEN, NOT_DELIVERED, RECIPIENTS_REFUSED,
-    RELOAD_REFUSED, SERVERS_FAILING, Severity,
+    CLIENT_ID_SHARED, CONFIGURATIONS_DIFFER, INSTANCE_NAME_TAKEN, NOT_DELIVERED, RECIPIENTS_DEFERRED,
+    RECIPIENTS_REFUSED, RELOAD_REFUSED, SERVERS_FAILING, Severity,
 };
 use crate::clock::Timestamp;
 
@@ -77,6 +77,7 @@ impl Telemetry {
     pub fn receiver_removed(&self, receiver: &str) {
         self.problems.clear(NOT_DELIVERED, receiver);
         self.problems.clear(RECIPIENTS_REFUSED, receiver);
+        self.problems.clear(RECIPIENTS_DEFERRED, receiver);
         self.problems.clear(SERVERS_FAILING, receiver);
         let _ = self.series.queue_length.remove_label_values(&[receiver]);
         let _ = self.series.dead_letters.remove_label_values(&[receiver]);

@@ -70,6 +70,7 @@ pub(super) const INSTANCE_NAME_TAKEN: &str = "instance_name_taken";
 pub const PROBLEMS_OF_IDS: [&str; 3] = [CLIENT_ID_TAKEN, CLIENT_ID_SHARED, INSTANCE_NAME_TAKEN];
 pub(super) const NOT_DELIVERED: &str = "not_delivered";
 pub(super) const RECIPIENTS_REFUSED: &str = "recipients_refused";
+pub(super) const RECIPIENTS_DEFERRED: &str = "recipients_deferred";
 pub(super) const SERVERS_FAILING: &str = "receiver_servers_failing";
 pub(super) const ORPHANED: &str = "orphaned_notifications";
 pub(super) const BROKER_DROPS: &str = "broker_drops_messages";

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::labels::DeliveryOutcome;
 use super::problems::{
-    BROKER_DROPS, ENGINE_DOWN, ENGINE_FAILS, MQTT_DISCONNECTED, NOT_DELIVERED, ORPHANED, RECIPIENTS_REFUSED,
-    SERVERS_FAILING, Severity,
+    BROKER_DROPS, ENGINE_DOWN, ENGINE_FAILS, MQTT_DISCONNECTED, NOT_DELIVERED, ORPHANED, RECIPIENTS_DEFERRED,
+    RECIPIENTS_REFUSED, SERVERS_FAILING, Severity,
 };
 use super::{Backlog, Telemetry, orphans_text};
 use crate::presence::Kind;
@@ -17,13 +17,15 @@ use crate::presence::Kind;
 pub enum Unreached {
     /// Addresses that the mail server refuses.
     Recipients(String),
+    /// Addresses that the mail server defers: a full mailbox, or greylisting. They get the mail later.
+    Deferred(String),
     /// Servers of the receiver that do not take it, while another one does.
     Servers(String),
 }
 
 impl fmt::Display for Unreached {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Unreached::Recipients(which) | Unreached::Servers(which)) = self;
+        let (Unreached::Recipients(which) | Unreached::Deferred(which) | Unreached::Servers(which)) = self;
         f.write_str(which)
     }
 }
@@ -72,29 +74,34 @@ impl Telemetry {
 
     /// What a delivered notification did not reach; `None`: it reached all.
     pub fn unreached(&self, receiver: &str, unreached: Option<&Unreached>) {
-        let (name, other, what, advice) = match unreached {
-            None => {
-                self.problems.clear(RECIPIENTS_REFUSED, receiver);
-                self.problems.clear(SERVERS_FAILING, receiver);
-                return;
+        let (name, what, advice) = match unreached {
+            None => ("", "", ""),
+            Some(Unreached::Recipients(_)) => {
+                (RECIPIENTS_REFUSED, "not for all recipients", "correct or remove these addresses")
             }
-            Some(Unreached::Recipients(_)) => (
-                RECIPIENTS_REFUSED,
-                SERVERS_FAILING,
-                "not for all recipients",
-                "correct or remove these addresses",
+            Some(Unreached::Deferred(_)) => (
+                RECIPIENTS_DEFERRED,
+                "some recipients get them later",
+                "if this lasts, see to these mailboxes, and whether the server knows this sender",
             ),
             Some(Unreached::Servers(_)) => {
-                (SERVERS_FAILING, RECIPIENTS_REFUSED, "not on all of its servers", "see to these servers")
+                (SERVERS_FAILING, "not on all of its servers", "see to these servers")
             }
         };
+        for other in [RECIPIENTS_REFUSED, RECIPIENTS_DEFERRED, SERVERS_FAILING] {
+            if other != name {
+                self.problems.clear(other, receiver);
+            }
+        }
+        if unreached.is_none() {
+            return;
+        }
         let which = unreached.map(Unreached::to_string).unwrap_or_default();
         let text = format!(
             "receiver {receiver} takes notifications, but {what}: {which}; {advice}, and try it with `rollcall send-test \
              --receiver {receiver}`"
         );
         self.problems.set(name, receiver, text, Severity::Warning);
-        self.problems.clear(other, receiver);
     }
 
     /// Notifications that were not attempted, because all their transitions were over.

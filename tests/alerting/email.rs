@@ -447,7 +447,7 @@ async fn a_wrong_password_is_retried_and_shows_in_a_probe() {
     send_test(&with("pa ss"), now()).await.unwrap();
     let wrong = probe(&with("s3cret")).await.unwrap_err();
     assert!(
-        matches!(&wrong, Failure::Temporary { why, .. } if why.contains("535") && !why.contains("s3cret"))
+        matches!(&wrong, Failure::Temporary { why, .. } if why.contains("it refuses the login: 535") && !why.contains("s3cret"))
     );
     assert!(matches!(send_test(&with("s3cret"), now()).await, Err(Failure::Temporary { .. })));
     assert_eq!(sink.mails().len(), 1);
@@ -513,5 +513,48 @@ async fn an_answer_that_is_no_utf_8_counts_by_its_code() {
             Ok(_) => assert!(is_sent),
             Err(why) => assert!(!is_sent && why.to_string().contains("abgelehnt f?r immer"), "{why}"),
         }
+    }
+}
+
+#[tokio::test]
+async fn failures_of_a_mail_server_are_said_in_words() {
+    let sink = sink().await;
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let web = {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let _ = tokio::io::AsyncWriteExt::write_all(&mut stream, b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                    .await;
+            }
+        });
+        port
+    };
+    let why = async |smtp: String| {
+        let channel = open(&mail_to(smtp, &[OPS])).unwrap();
+        channel
+            .send(&delivery(vec![silent("detector:a", now())], vec![]), now())
+            .await
+            .unwrap_err()
+            .to_string()
+    };
+    for (smtp, said) in [
+        (format!("smtp://127.0.0.1:{free}"), "connection refused: nothing listens there"),
+        ("smtp://no-such-host.invalid:25".to_owned(), "its name "),
+        (format!("smtps://127.0.0.1:{}", sink.port()), "it does not speak TLS on this port; check smtp"),
+        (format!("smtp://127.0.0.1:{web}"), "its answer is no answer of SMTP"),
+    ] {
+        let text = why(smtp.clone()).await;
+        assert!(text.contains(said) && !text.contains("os error"), "{smtp}: {text}");
+    }
+    for (reply, said) in [
+        (Reply::Close, "the other side closed the connection"),
+        (Reply::Sender(451), "it takes no mail now: 451"),
+        (Reply::Sender(553), "it refuses: 553"),
+    ] {
+        sink.reply_with([reply]);
+        let text = why(format!("smtp://127.0.0.1:{}", sink.port())).await;
+        assert!(text.contains(said), "{said}: {text}");
     }
 }

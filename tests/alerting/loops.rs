@@ -217,6 +217,10 @@ async fn a_recipient_that_is_put_off_delays_no_other_and_gets_its_mails_after_a_
         world.advance(5 * WAIT);
         let mails = mail.wait_for(2, MAX_WAIT).await.unwrap();
         assert!(mails.iter().all(|mail| mail.to == ["boss@example.org"]));
+        let named = || world.telemetry.problems().into_iter().find(|one| one.name.starts_with("recipients_"));
+        until("it is deferred", async || named().is_some()).await;
+        let problem = named().unwrap();
+        assert!(problem.name == "recipients_deferred" && problem.text.contains("450"), "{problem:?}");
         let waits = async || {
             let waiting = world.engine.waiting("mail", None).await.unwrap().waiting;
             waiting.len() == 2

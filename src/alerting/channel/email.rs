@@ -29,7 +29,7 @@ use lettre::transport::smtp::extension::ClientId;
 use tokio::time::Instant;
 
 use super::mail_content::{MailContent, TABLE_NAME};
-use super::{Answer, Channel, Failure, chain};
+use super::{Answer, Channel, Failure, cause_of};
 use crate::alerting::message::{Message, MessageConfig, test_delivery};
 use crate::alerting::put_off;
 use crate::alerting::text::plain;
@@ -132,9 +132,9 @@ impl Email {
         let delivery = message.delivery;
         let content = self.content(message);
         let has_table = content.table.is_some();
-        let mail = self
-            .written(content)
-            .map_err(|error| Failure::temporary(format!("the mail cannot be written: {}", chain(&error))))?;
+        let mail = self.written(content).map_err(|error| {
+            Failure::temporary(format!("the mail cannot be written: {}", cause_of(&error)))
+        })?;
         let only = put_off::recipient(delivery);
         let is_patient = only.is_none() && !delivery.is_at_most_once() && !message.is_test;
         let waits = if is_patient { self.waits(delivery).await? } else { vec![false; self.to.len()] };
@@ -158,7 +158,7 @@ impl Email {
         }
         let text = self.hand_over(&mut connection, &mail.formatted(), has_table).await?;
         self.idle().push((connection, Instant::now()));
-        self.note_refused(&taken, refused.iter().chain(&put_off));
+        self.note_refused(&taken, &refused, &put_off);
         let later = put_off.iter().map(|(recipient, _)| *recipient).filter(|_| is_patient).chain(behind);
         let rest = put_off::for_recipients(delivery, &later.collect::<Vec<_>>());
         Ok(Answer { text, rest })
@@ -191,7 +191,7 @@ impl Email {
             (Some((_, why)), _) | (None, Some((_, why))) if is_for_one => {
                 let doublings = delivery.attempt.saturating_sub(1).min(16);
                 let wait = FIRST_WAIT.saturating_mul(1 << doublings).min(MAX_WAIT);
-                self.note_refused(&[], refused.iter().chain(&put_off));
+                self.note_refused(&[], &refused, &put_off);
                 Err(Failure::Partial { why: why.to_string(), wait, is_asked: false })
             }
             (Some((_, why)), _) | (None, Some((_, why))) => Err(why.clone()),
@@ -263,15 +263,22 @@ impl Email {
     }
 
     /// Logs the recipients that do not get a mail which others have, unless they are those of the mail before.
-    fn note_refused<'a>(&self, taken: &[&Address], refused: impl Iterator<Item = &'a Refused<'a>>) {
+    fn note_refused(&self, taken: &[&Address], refused: &[Refused<'_>], put_off: &[Refused<'_>]) {
         let mut known = self.refused();
-        if known.note(taken, refused)
-            && let Some(refused) = known.text()
-        {
-            tracing::warn!(
-                receiver = self.receiver,
+        if !known.note(taken, refused, put_off) {
+            return;
+        }
+        let receiver = &self.receiver;
+        match known.unreached() {
+            Some(Unreached::Recipients(refused)) => tracing::warn!(
+                receiver,
                 "the mail server refused some recipients, the others got the mail: {refused}"
-            );
+            ),
+            Some(Unreached::Deferred(deferred)) => tracing::warn!(
+                receiver,
+                "the mail server defers some recipients, the others got the mail: {deferred}"
+            ),
+            Some(Unreached::Servers(_)) | None => {}
         }
     }
 
@@ -351,7 +358,7 @@ impl Channel for Email {
     }
 
     fn unreached(&self) -> Option<Unreached> {
-        self.refused().text().map(Unreached::Recipients)
+        self.refused().unreached()
     }
 }
 

@@ -25,7 +25,7 @@ use url::{Host, Url};
 use super::http_client::{Address, HttpClient, http_client};
 use super::private_addresses::{DENIED, addresses, is_private};
 use super::secrets::Secrets;
-use super::{Answer, Failure, chain, tls};
+use super::{Answer, Failure, cause_of, tls};
 use crate::alerting::text::short;
 use crate::clock::Timestamp;
 use crate::trust::TlsFiles;
@@ -117,7 +117,7 @@ impl HttpTarget {
             Ok(response) => self.judge(response, now).await,
             Err(error) => {
                 let what = if error.is_connect() { "no connection" } else { "no answer" };
-                let why = error.source().map(chain).unwrap_or_default();
+                let why = error.source().map(cause_of).unwrap_or_default();
                 let why = self.secrets.hide(&why);
                 Err(Failure::temporary(format!("{}: {what}: {why}", self.origin)))
             }
@@ -151,7 +151,7 @@ impl HttpTarget {
     /// alert.
     pub async fn probe(&self) -> Result<(), Failure> {
         let failed =
-            |error: std::io::Error| Failure::temporary(format!("{}: {}", self.origin, chain(&error)));
+            |error: std::io::Error| Failure::temporary(format!("{}: {}", self.origin, cause_of(&error)));
         let host = self.url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
         let port = self.url.port_or_known_default().unwrap_or(443);
         let addresses = addresses(&host, port, self.denies_private).await.map_err(failed)?;

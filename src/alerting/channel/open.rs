@@ -47,7 +47,7 @@ pub async fn send_test(receiver: &ReceiverConfig, now: Timestamp) -> Result<(), 
     let channel = open(receiver).map_err(Failure::temporary)?;
     within(receiver.timeout, channel.send_test(now)).await?;
     match channel.unreached() {
-        Some(Unreached::Recipients(which)) => {
+        Some(Unreached::Recipients(which) | Unreached::Deferred(which)) => {
             Err(Failure::temporary(format!("it took the test, but not for all recipients: {which}")))
         }
         Some(Unreached::Servers(which)) => {

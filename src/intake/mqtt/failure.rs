@@ -8,7 +8,7 @@ use rumqttc::{ConnAck, ConnectReturnCode, ConnectionError, DisconnectReasonCode,
 use crate::clock::Timestamp;
 use crate::intake::canary;
 use crate::telemetry::ConnectionLoss;
-use crate::trust;
+use crate::{cause, trust};
 
 /// Nothing arrived for that long.
 pub fn silence(limit: Duration) -> String {
@@ -101,13 +101,44 @@ pub fn describe(error: &ConnectionError) -> String {
         }
         error => match trust::cause(unwrapped(error)) {
             Some(cause) => trust::advice("mqtt", "broker", cause),
-            None if is_not_mqtt(error) => {
-                "what it answers is not MQTT; check that mqtt.url names the port of an MQTT 5 broker, with mqtts:// if \
-                 that port speaks TLS"
-                    .to_owned()
-            }
-            None => error.to_string(),
+            None if is_not_mqtt(error) => NOT_MQTT.to_owned(),
+            None => match error {
+                ConnectionError::MqttState(error) => of_state(error),
+                ConnectionError::NotConnAck(_) => NOT_MQTT.to_owned(),
+                ConnectionError::SessionStateMismatch { .. } => {
+                    "it answers with a session that was not asked for; it does not speak MQTT 5 correctly".to_owned()
+                }
+                error => cause::why("mqtt", "broker", error),
+            },
         },
+    }
+}
+
+const NOT_MQTT: &str = "what it answers is not MQTT; check that mqtt.url names the port of an MQTT 5 broker, with mqtts:// \
+                        if that port speaks TLS";
+
+/// What ends a connection that speaks MQTT.
+fn of_state(error: &StateError) -> String {
+    match error {
+        StateError::Io(error) => cause::why("mqtt", "broker", error),
+        StateError::AwaitPingResp => {
+            "it did not answer a ping; the network between has lost the connection, or the broker hangs"
+                .to_owned()
+        }
+        StateError::IncomingPacketTooLarge { pkt_size, .. } => {
+            format!("it sent a packet of {pkt_size} bytes, larger than Rollcall allowed it")
+        }
+        StateError::OutgoingPacketTooLarge { pkt_size, max } => {
+            format!("it takes packets of at most {max} bytes, and Rollcall needs {pkt_size}; raise its limit")
+        }
+        StateError::RetainNotSupported => "it keeps no retained messages; allow them".to_owned(),
+        StateError::Unsolicited(_)
+        | StateError::InvalidState
+        | StateError::ProtocolViolation(_)
+        | StateError::Deserialization(_) => {
+            "it sent a packet that MQTT 5 does not allow; see its log and its version".to_owned()
+        }
+        error => error.to_string(),
     }
 }
 

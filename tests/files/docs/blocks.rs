@@ -15,10 +15,11 @@ use crate::reference::load;
 const LANGUAGES: [&str; 8] = ["toml", "sh", "json", "yaml", "promql", "python", "text", "console"];
 
 /// Programs that commands of the documentation call beside Rollcall.
-const PROGRAMS: [&str; 20] = [
+const PROGRAMS: [&str; 22] = [
     "amtool",
     "cargo",
     "make",
+    "chmod",
     "curl",
     "mosquitto_pub",
     "mosquitto_passwd",
@@ -29,6 +30,7 @@ const PROGRAMS: [&str; 20] = [
     "install",
     "useradd",
     "runuser",
+    "openssl",
     "systemctl",
     "redis-cli",
     "sqlite3",

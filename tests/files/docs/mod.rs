@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 mod blocks;
 mod book;
+mod certificates;
 mod links;
 mod log_lines;
 mod names;

@@ -14,6 +14,7 @@ const FLOORS: [(&str, u8); 21] = [
     ("signature", 0),
     ("csv_row", 0),
     ("pages", 0),
+    ("cause", 0),
     ("trust", 0),
     ("store", 1),
     ("fleet", 1),

@@ -1,32 +1,45 @@
-//! The recipients that a server refuses, as far as this instance knows.
+//! The recipients that a server refuses or defers, as far as this instance knows.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 
 use lettre::Address;
 
 use super::Refused;
+use crate::telemetry::Unreached;
 
 #[derive(Default)]
 pub(super) struct RefusedRecipients {
     /// Why each was refused last. By address, so that the text does not change with their order.
     why: BTreeMap<String, String>,
+    /// Those of them that are deferred: the server says that it takes them later.
+    deferred: BTreeSet<String>,
 }
 
 impl RefusedRecipients {
     /// Notes the answers to a mail. Answers whether recipients are refused for other reasons than before.
-    pub fn note<'a>(&mut self, taken: &[&Address], refused: impl Iterator<Item = &'a Refused<'a>>) -> bool {
+    pub fn note(&mut self, taken: &[&Address], refused: &[Refused<'_>], deferred: &[Refused<'_>]) -> bool {
         let before = self.why.clone();
-        for recipient in taken {
+        let answered =
+            taken.iter().copied().chain(refused.iter().chain(deferred).map(|(recipient, _)| *recipient));
+        for recipient in answered {
             self.why.remove(&recipient.to_string());
+            self.deferred.remove(&recipient.to_string());
         }
-        self.why.extend(refused.map(|(recipient, why)| (recipient.to_string(), why.to_string())));
+        let both = refused.iter().chain(deferred);
+        self.why.extend(both.map(|(recipient, why)| (recipient.to_string(), why.to_string())));
+        self.deferred.extend(deferred.iter().map(|(recipient, _)| recipient.to_string()));
         self.why != before
     }
 
-    /// The recipients that are refused, and why; `None`: none is.
-    pub fn text(&self) -> Option<String> {
-        (!self.why.is_empty()).then(|| list(&self.why))
+    /// The recipients that do not get mails, and why; `None`: all do.
+    pub fn unreached(&self) -> Option<Unreached> {
+        let text = list(&self.why);
+        match (self.why.len(), self.deferred.len()) {
+            (0, _) => None,
+            (all, deferred) if all == deferred => Some(Unreached::Deferred(text)),
+            _ => Some(Unreached::Recipients(text)),
+        }
     }
 }
 

@@ -18,7 +18,7 @@ use url::{Host, Url};
 use super::EmailConfig;
 use super::limited_stream::LimitedStream;
 use crate::alerting::channel::secrets::Secrets;
-use crate::alerting::channel::{Failure, chain, tls};
+use crate::alerting::channel::{Failure, cause_of, tls};
 use crate::small_file::read_file;
 use crate::trust::TlsFiles;
 
@@ -74,7 +74,7 @@ impl Server {
 
     /// Connects, greets and logs in. A failure before a mail is handed over is temporary.
     pub async fn connect(&self, hello: &ClientId) -> Result<AsyncSmtpConnection, Failure> {
-        let failed = |error: &dyn std::error::Error| self.failure(error);
+        let failed = |error: &(dyn std::error::Error + 'static)| self.failure(error);
         let stream =
             TcpStream::connect((self.host.as_str(), self.port)).await.map_err(|error| failed(&error))?;
         let stream: Box<dyn AsyncTokioStream> = match &self.security {
@@ -99,14 +99,40 @@ impl Server {
     }
 
     /// Without secrets: a server may repeat what was sent to it.
-    pub fn failure(&self, error: &dyn std::error::Error) -> Failure {
-        let text = chain(error);
-        // The library cannot read it: lines of one answer have different codes, or none.
-        let text = match text.starts_with("response error: error ") {
-            true => "its answer is no answer of SMTP; check that a mail server listens there".to_owned(),
-            false => text,
+    pub fn failure(&self, error: &(dyn std::error::Error + 'static)) -> Failure {
+        let text = match error.downcast_ref::<Error>() {
+            Some(error) => self.words(error),
+            None => cause_of(error),
         };
+        // A mail server has no option `url`.
+        let text = text.replace("receiver.url", "smtp").replace("receiver.", "");
         Failure::temporary(format!("{}: {}", self.name(), self.secrets.hide(&text)))
+    }
+
+    /// What the library says of an answer of the server, or of the connection.
+    fn words(&self, error: &Error) -> String {
+        let text = cause_of(error);
+        let said = text.split_once("): ").map_or("", |(_, said)| said);
+        match error.status().map(u16::from) {
+            // RFC 4954: the login is needed, refused, or too weak.
+            Some(code @ (454 | 530 | 534 | 535 | 538)) if self.credentials.is_some() => {
+                format!("it refuses the login: {code} {said}; check the user in smtp and password_file")
+            }
+            Some(code @ 530) => {
+                format!("it wants a login: {code} {said}; write user@ in smtp and set password_file")
+            }
+            Some(code) if error.is_transient() => format!("it takes no mail now: {code} {said}"),
+            Some(code) => format!("it refuses: {code} {said}"),
+            // The library cannot read it: lines of one answer have different codes, or none.
+            None if text.starts_with("response error: error ") => {
+                "its answer is no answer of SMTP; check that a mail server listens there".to_owned()
+            }
+            None if error.is_response() => {
+                "the other side closed the connection before it answered".to_owned()
+            }
+            None if error.is_timeout() => "no answer in time".to_owned(),
+            None => text,
+        }
     }
 
     /// The name for errors, without user and password.
@@ -120,7 +146,7 @@ fn starttls(host: &str, files: &TlsFiles) -> Result<TlsParameters, String> {
     // Errors of the files are worded in one place.
     tls::client(files)?;
     let read = |file: &Option<PathBuf>| file.as_deref().map(read_file).transpose();
-    let failed = |error: &dyn std::error::Error| format!("smtp: {}", chain(error));
+    let failed = |error: &(dyn std::error::Error + 'static)| format!("smtp: {}", cause_of(error));
     let made = || -> Result<TlsParameters, Box<dyn std::error::Error>> {
         let mut builder = TlsParameters::builder(host.to_owned());
         if let Some(pem) = read(&files.ca)? {

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::MqttConfig;
 use crate::address::{BrokerAddress, Scheme};
 use crate::alerting::channel::{Failure, tls};
-use crate::trust;
+use crate::{cause, trust};
 
 /// How long leaving may take.
 const DISCONNECT: Duration = Duration::from_secs(1);
@@ -257,7 +257,7 @@ fn describe(error: &ConnectionError) -> String {
         }
         error => match trust::cause(error) {
             Some(cause) => format!("was not connected to: {}", trust::advice("receiver", "broker", cause)),
-            None => format!("was not reached, or left: {error}"),
+            None => format!("was not reached, or left: {}", cause::why("receiver", "broker", error)),
         },
     }
 }

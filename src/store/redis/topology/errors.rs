@@ -3,7 +3,7 @@
 use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
 
 use crate::store::EngineError;
-use crate::trust;
+use crate::{cause, trust};
 
 /// The options of the login at every server that holds a part of the fleet.
 pub const LOGIN: &str = "engine.url and engine.password_file";
@@ -119,7 +119,7 @@ impl NoAnswer {
                 format!("{server} refused the login: it needs a password; set one ({options})")
             }
             Err(None) if is_refused => format!("{server} refused the login; check {options}: {error}"),
-            Err(None) => format!("{server} does not answer: {error}"),
+            Err(None) => format!("{server} does not answer: {}", cause::why("engine", "server", error)),
         };
         NoAnswer { text, is_refused: is_refused || sort.is_some(), is_explained }
     }
@@ -180,14 +180,15 @@ pub fn classify(address: &str, error: &RedisError) -> EngineError {
     }
     // A server that has as many clients as it may have closes a new connection, often before its answer is read.
     if error.is_connection_dropped() {
-        return unavailable(
-            address,
-            error,
-            "closed the connection; check that it runs, and if it does, its maxclients and its log",
-        );
+        return EngineError::Unavailable(format!(
+            "redis at {address} closed the connection; check that it runs, and if it does, its maxclients and its log"
+        ));
     }
     if error.is_io_error() {
-        return unavailable(address, error, "cannot be reached; check that it runs, and engine.url");
+        return EngineError::Unavailable(format!(
+            "redis at {address} cannot be reached; check that it runs, and engine.url: {}",
+            cause::why("engine", "server", error)
+        ));
     }
     if needs_login(error) {
         let why = "refused the login: it needs a password; set engine.password_file";

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 mod fleet;
@@ -22,7 +23,7 @@ mod span;
 mod steps;
 
 use fleet::FleetClock;
-pub use span::{parse_moment, parse_span};
+pub use span::{parse_moment, parse_span, shown_span};
 pub use steps::{CONFIRMED, HeldStep, Steps};
 
 /// Milliseconds since 1970-01-01T00:00:00Z.
@@ -101,7 +102,9 @@ impl Serialize for Timestamp {
 
 impl<'de> Deserialize<'de> for Timestamp {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Timestamp, D::Error> {
-        let moment = jiff::Timestamp::deserialize(deserializer)?;
+        // The text of the library speaks of digits and offsets, and repeats what it was given.
+        let wrong = |_| D::Error::custom("a moment is written as in RFC 3339, such as 2026-11-23T08:00:00Z");
+        let moment = jiff::Timestamp::deserialize(deserializer).map_err(wrong)?;
         Ok(Timestamp::from_millis(moment.as_millisecond()))
     }
 }

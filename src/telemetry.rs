@@ -37,6 +37,7 @@ mod snapshot;
 mod timer_requests;
 mod timers;
 mod transitions;
+mod unknown_topics;
 mod unreadable;
 
 use engine_servers::EngineServers;
@@ -55,6 +56,8 @@ use sampler::Sampler;
 use series::Series;
 pub use short_failures::Failure;
 use short_failures::ShortFailures;
+use unknown_topics::SharedTopicList;
+pub use unknown_topics::{UnknownTopic, UnknownTopics};
 use unreadable::Unreadable;
 
 /// A text from a device is logged up to this length, in characters.
@@ -83,6 +86,7 @@ pub struct Telemetry {
     unheard: Mutex<BTreeMap<String, BTreeSet<String>>>,
     /// The labels and values that have series.
     labels_counted: Mutex<BTreeSet<(String, String)>>,
+    topics_of_no_kind: SharedTopicList,
 }
 
 impl Telemetry {
@@ -106,6 +110,7 @@ impl Telemetry {
             blind_until: AtomicI64::new(0),
             unheard: Mutex::default(),
             labels_counted: Mutex::default(),
+            topics_of_no_kind: SharedTopicList::default(),
         }
     }
 

@@ -7,23 +7,24 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::remote::{Remote, RemoteArguments};
+use super::remote::{Remote, RemoteArguments, named_by};
 use super::wrong;
 use crate::clock::{Clock, Timestamp, parse_moment};
 use crate::config::{Config, EngineConfig};
+use crate::fleet::coverage::covered;
 use crate::fleet::{
     Deliveries, MassBreaker, Mirror, Operators, Receivers, Roll, SharedRules, Silences, SilencesError,
     Subject, UnitChange,
 };
 use crate::http::{ShownBreaker, ShownSilence};
 use crate::presence::Kind;
-use crate::routing::SilenceId;
 use crate::routing::alert_silence::{SilenceError, SilenceRequest, SilenceState, in_order};
-use crate::store::{Engine, EngineError};
+use crate::routing::{AlertSilence, SilenceId};
+use crate::store::{Engine, EngineError, Queries};
 use crate::store::{embedded, embedded::EmbeddedEngine};
 use crate::store::{redis, redis::RedisEngine};
 use crate::telemetry::Telemetry;
@@ -43,6 +44,7 @@ pub(super) enum Access {
 /// The engine itself, and the rules of this configuration.
 pub(super) struct EngineAccess {
     silences: Arc<Silences>,
+    queries: Arc<dyn Queries>,
     roll: Arc<Roll>,
     deliveries: Deliveries,
     receivers: Receivers,
@@ -76,6 +78,7 @@ impl EngineAccess {
         let roll = Arc::new(roll);
         let breaker = MassBreaker::new(None, shared.clone(), queries.clone(), silences.clone(), telemetry);
         let breaker = Arc::new(breaker);
+        let all_units = queries.clone();
         let receivers = Receivers { records: records.clone(), shared };
         let deliveries = Deliveries {
             records,
@@ -87,7 +90,17 @@ impl EngineAccess {
             silences: silences.clone(),
         };
         let config = config.alerting;
-        let access = EngineAccess { silences, roll, deliveries, receivers, config, breaker, kinds, clock };
+        let access = EngineAccess {
+            silences,
+            queries: all_units,
+            roll,
+            deliveries,
+            receivers,
+            config,
+            breaker,
+            kinds,
+            clock,
+        };
         Ok(Access::Engine(Box::new(access)))
     }
 
@@ -109,6 +122,14 @@ impl Access {
             return Ok(Access::Instance(remote));
         }
         let config = arguments.config()?;
+        let named_by = named_by(&config);
+        Access::beside(arguments, config)
+            .await
+            .map_err(|error| anyhow!("{error:#} (the engine of {named_by})"))
+    }
+
+    /// The engine of this configuration, or the instance that has locked it.
+    async fn beside(arguments: &RemoteArguments, config: Config) -> anyhow::Result<Access> {
         let clock = Clock::system();
         let telemetry = Arc::new(Telemetry::new(&clock));
         match &config.engine {
@@ -156,25 +177,34 @@ impl Access {
         match self {
             Access::Engine(engine) => {
                 let stored = engine.silences.current().await?;
-                let shown = in_order(&stored, now).into_iter().map(|one| ShownSilence::of(one, now));
+                let stored = in_order(&stored, now);
+                let lasting = stored.iter().filter(|one| one.state(now) != SilenceState::Expired);
+                let lasting: Vec<AlertSilence> = lasting.map(|one| (*one).clone()).collect();
+                let units = covered(engine.queries.clone(), &lasting).await?.unwrap_or_default();
+                let shown =
+                    stored.into_iter().map(|one| ShownSilence::of(one, units.get(&one.id).copied(), now));
                 Ok(serde_json::to_value(shown.collect::<Vec<ShownSilence>>())?)
             }
             Access::Instance(remote) => Ok(Value::Array(remote.all(&SILENCES, "silences").await?)),
         }
     }
 
-    /// Adds an alert silence of that length, which begins at `from` or else now, and answers its id. An instance
-    /// measures by its own clock what begins now.
+    /// Adds an alert silence of that length, which begins at `from` or else now, and answers its id, and how many units
+    /// it covers, if they could be counted. An instance measures by its own clock what begins now.
     pub async fn add(
         &self,
         wanted: SilenceRequest,
         (from, span): (Option<Timestamp>, Option<Duration>),
         now: Timestamp,
-    ) -> anyhow::Result<String> {
+    ) -> anyhow::Result<(String, Option<u64>)> {
         match self {
             Access::Engine(engine) => {
                 let by = wanted.author.clone();
-                Ok(engine.silences.put(None, wanted, &by, now).await.map_err(refused)?.to_string())
+                let id = engine.silences.put(None, wanted, &by, now).await.map_err(refused)?;
+                let stored = engine.silences.cached().await?;
+                let added: Vec<AlertSilence> = stored.iter().filter(|one| one.id == id).cloned().collect();
+                let counted = covered(engine.queries.clone(), &added).await.ok().flatten();
+                Ok((id.to_string(), counted.and_then(|units| units.get(&id).copied())))
             }
             Access::Instance(remote) => {
                 let SilenceRequest { matchers, ends_at, author, comment, .. } = wanted;
@@ -186,7 +216,8 @@ impl Access {
                     "comment": comment,
                 });
                 let added = remote.change(Method::POST, &SILENCES, Some(&body), Some(&author)).await?;
-                Ok(added["id"].as_str().context("the answer names no silence")?.to_owned())
+                let id = added["id"].as_str().context("the answer names no silence")?;
+                Ok((id.to_owned(), added["units"].as_u64()))
             }
         }
     }

@@ -19,8 +19,11 @@ use tokio::net::TcpListener;
 
 use super::remote::reachable;
 use super::{BAD_CONFIGURATION, ConfigFile, FAILED, health, logging, running, shown, shown_json};
+use crate::cause;
 use crate::clock::{Clock, Timestamp};
 use crate::config::{Config, ConfigError};
+use crate::fleet::SharedRules;
+use crate::http::check_address;
 use crate::intake::listener::Listener;
 use crate::presence::Shown;
 use crate::routing::Route;
@@ -140,7 +143,13 @@ async fn examine(config: &Config) -> Vec<Finding> {
         running_configuration(config),
         ids::of_running_instance(config.http.listen)
     );
-    findings.extend(listen(config.http.listen).await);
+    let listen_at = config.http.listen;
+    findings.extend(listen("http.listen", listen_at, listen_at).await);
+    if let Some(tls) = &config.http.tls {
+        findings.extend(listen("http.tls_listen", tls.listen, listen_at).await);
+    }
+    findings.extend(unguarded(config));
+    findings.extend(topics(config));
     findings.extend(differs);
     findings.extend(named);
     let now = Clock::system().now();
@@ -156,21 +165,38 @@ async fn examine(config: &Config) -> Vec<Finding> {
     findings
 }
 
-/// The address of the web server, if it is not free.
-async fn listen(address: SocketAddr) -> Option<Finding> {
+/// An address of the web server, if it is not free. `pages`: `http.listen`.
+async fn listen(option: &str, address: SocketAddr, pages: SocketAddr) -> Option<Finding> {
     let error = TcpListener::bind(address).await.err()?;
     Some(match error.kind() {
-        ErrorKind::AddrInUse if is_served(address).await => {
+        ErrorKind::AddrInUse if is_served(pages).await => {
             Finding::warn("http", format!("{address} is in use; this is expected while rollcall serve runs"))
         }
         ErrorKind::AddrInUse => Finding::fail(
             "http",
-            format!(
-                "{address} is in use by another program; end that program, or choose another http.listen"
-            ),
+            format!("{address} is in use by another program; end that program, or choose another {option}"),
         ),
-        _ => Finding::fail("http", format!("cannot listen on {address}: {error}; correct http.listen")),
+        _ => Finding::fail(
+            "http",
+            format!("cannot listen on {address}: {}; correct {option}", cause::why("http", "client", &error)),
+        ),
     })
+}
+
+/// Addresses that are open to other machines, and for which no token is configured.
+fn unguarded(config: &Config) -> Vec<Finding> {
+    let tls = config.http.tls.as_ref().map(|tls| ("http.tls_listen", tls.listen));
+    let addresses = [("http.listen", config.http.listen)].into_iter().chain(tls);
+    let refused =
+        addresses.filter_map(|(option, address)| check_address(address, &config.http, option).err());
+    refused.map(|why| Finding::fail("http", format!("rollcall serve would end at once: {why:#}"))).collect()
+}
+
+/// Topics with which intake would end.
+fn topics(config: &Config) -> Option<Finding> {
+    let rules = SharedRules::from(Arc::new(config.rules.clone()));
+    let error = config.intake.filters(&rules).err()?;
+    Some(Finding::fail("topics", format!("rollcall serve would end at once: {error:#}")))
 }
 
 /// Whether an instance of Rollcall serves its pages there.

@@ -309,6 +309,9 @@ pub(super) async fn summary(arguments: SummaryArguments) -> anyhow::Result<ExitC
             for problem in answer["problems"].as_array().into_iter().flatten() {
                 output.say(&format!("problem: {}: {}", text(&problem["instance"]), text(&problem["text"])));
             }
+            for note in answer["notes"].as_array().into_iter().flatten() {
+                output.say(&text(note));
+            }
             if answer["breaker_tripped"] == true {
                 let breaker = remote.get(&["api", "v1", "breaker"], &[], "tripped").await?;
                 let until = text(&breaker["trip"]["until"]);

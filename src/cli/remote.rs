@@ -1,6 +1,5 @@
 //! A running instance, which commands ask over its HTTP API, with the rights of a token.
 
-use std::error::Error;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
@@ -17,6 +16,7 @@ use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::{ConfigFile, wrong};
+use crate::cause;
 use crate::config::{Config, ConfigError, DEFAULT_FILES};
 use crate::http::AUTHOR;
 use crate::trust;
@@ -109,10 +109,7 @@ impl Remote {
     /// The instance of this configuration on this machine.
     pub fn beside(config: &Config, token: Option<String>) -> anyhow::Result<Remote> {
         let base = format!("http://{}", reachable(config.http.listen)).parse()?;
-        let named_by = match &config.source {
-            Some(file) => format!("http.listen of {}", file.display()),
-            None => format!("the default, as none of {} exists", DEFAULT_FILES.join(" and ")),
-        };
+        let named_by = format!("http.listen of {}", named_by(config));
         let plain = Client::builder().no_proxy().tls_backend_preconfigured(trust::web()?).timeout(TIMEOUT);
         Ok(Remote { client: plain.build()?, base, named_by, token })
     }
@@ -235,7 +232,7 @@ impl Remote {
     async fn answer(&self, request: RequestBuilder) -> anyhow::Result<Response> {
         let place = self.place();
         request.send().await.map_err(|error| {
-            let why = root_cause(&error.without_url());
+            let why = cause::why("--url", "server", &error.without_url());
             anyhow::anyhow!(
                 "{place} ({}) does not answer: {why}; start rollcall serve there, or name another place with --config or \
                  --url",
@@ -291,6 +288,14 @@ fn signed(request: RequestBuilder, author: Option<&str>) -> anyhow::Result<Reque
     })
 }
 
+/// The configuration that a command goes by, for errors.
+pub(super) fn named_by(config: &Config) -> String {
+    match &config.source {
+        Some(file) => file.display().to_string(),
+        None => format!("the defaults, as neither {} exists", DEFAULT_FILES.join(" nor ")),
+    }
+}
+
 /// The content of a file, as it is sent.
 pub(super) fn content(file: File) -> Body {
     Body::wrap_stream(stream::try_unfold(file, async |mut file| {
@@ -309,15 +314,4 @@ pub(super) fn reachable(mut listen: SocketAddr) -> SocketAddr {
         });
     }
     listen
-}
-
-/// The text of the innermost cause of an error.
-fn root_cause(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text = cause.to_string();
-        next = cause.source();
-    }
-    text
 }

@@ -159,7 +159,12 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
                 comment: add.comment,
             };
             let times = (add.from, add.end.span);
-            println!("{}", access.add(wanted, times, now).await?);
+            let (id, units) = access.add(wanted, times, now).await?;
+            println!("{id}");
+            // Programs read the id alone.
+            if let Some(units) = units {
+                eprintln!("{}", covers(units));
+            }
         }
         Command::List(List { remote, expired, output }) => {
             let access = Access::open(&remote).await?;
@@ -188,12 +193,22 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// How many units a new silence covers, in a sentence.
+fn covers(units: u64) -> String {
+    match units {
+        0 => "it covers no unit of the fleet now: compare its matchers with the labels of rollcall units"
+            .to_owned(),
+        1 => "it covers 1 unit now".to_owned(),
+        units => format!("it covers {units} units now"),
+    }
+}
+
 async fn list(access: &Access, expired: bool, output: &OutputArguments) -> anyhow::Result<()> {
     let mut silences = access.silences(access.now()).await?;
     if let Some(shown) = silences.as_array_mut() {
         shown.retain(|one| expired || !is_over(one));
     }
-    let fields = ["id", "state", "matchers", "starts_at", "ends_at", "author", "comment"];
+    let fields = ["id", "state", "matchers", "units", "starts_at", "ends_at", "author", "comment"];
     output.print_list(&silences, "silences", || table(&silences, &fields))
 }
 

@@ -13,6 +13,7 @@
 //! | [`inhibitions`] | the units whose silence inhibits others |
 //! | [`MassBreaker`] | the last trip of the mass-offline breaker |
 //! | [`silences`] | the alert silences of operators, and their changes |
+//! | [`coverage`] | how many units an alert silence covers |
 //! | [`deliveries`] | waiting notifications, dead letters and the record of attempts, as operators see and change them |
 //! | [`timers`] | timers as clients register, cancel and read them, and their limits |
 //! | [`receivers`] | the backlog of each receiver, and whether it takes notifications |
@@ -28,6 +29,7 @@ use crate::presence::{Kind, KindRules};
 
 mod canary_pace;
 pub mod census;
+pub mod coverage;
 pub mod declared;
 pub mod deliveries;
 pub mod examination;

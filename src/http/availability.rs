@@ -1,32 +1,38 @@
 //! `/api/v1/availability`: the share of time in which a unit, the units of a kind or label, or all were not offline.
 //!
 //! A unit is offline from the deadline that passed to the end of its record. Blind time counts neither as online nor as
-//! offline: it is left out, and the answer says how much it was. So is the time before the fleet was watched.
+//! offline: it is left out, and the answer says how much it was. So is the time before the fleet was watched, and for
+//! each unit the time before it was known.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::extract::State;
-use axum::http::Uri;
+use axum::http::{HeaderMap, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
+use url::form_urlencoded;
 
 use super::Sources;
 use super::beginning::Beginning;
+use super::peers::{Peers, is_from_peer};
 use super::problem::{Problem, query};
-use super::summary::Summaries;
+use super::scans::Scans;
 use super::unit_filter::{known_kind, label_pair};
 use super::units::parse;
 use crate::clock::{Clock, Timestamp};
+use crate::fleet::mirror::{Archive, KnownTime, UnitFilter};
 use crate::fleet::{Mirror, Roll};
 use crate::presence::{Hearing, Interval, Kind, OfflineRecord, Unit};
-use crate::store::Queries;
+use crate::store::{Queries, UnitStore};
 
 mod recent;
 
 use recent::{AnswerKey, Recent};
+
+const PATH: &str = "/api/v1/availability";
 
 /// The range if the request names no begin.
 const DEFAULT_RANGE: Duration = Duration::from_secs(30 * 86_400);
@@ -44,8 +50,10 @@ const STEP: usize = 1000;
 pub(super) struct AvailabilityState {
     records: Arc<dyn Queries>,
     roll: Arc<Roll>,
+    units: Arc<dyn UnitStore>,
     mirror: Arc<Mirror>,
-    summaries: Summaries,
+    peers: Peers,
+    scans: Scans,
     clock: Clock,
     beginning: Beginning,
     recent: Recent,
@@ -54,12 +62,14 @@ pub(super) struct AvailabilityState {
 }
 
 impl AvailabilityState {
-    pub fn new(sources: &Sources, summaries: Summaries) -> AvailabilityState {
+    pub fn new(sources: &Sources, scans: Scans) -> AvailabilityState {
         AvailabilityState {
             records: sources.records.clone(),
             roll: sources.roll.clone(),
+            units: sources.units.clone(),
             mirror: sources.mirror.clone(),
-            summaries,
+            peers: Peers::new(sources),
+            scans,
             clock: sources.clock.clone(),
             beginning: Beginning::new(sources.shared.clone()),
             recent: Recent::default(),
@@ -69,7 +79,7 @@ impl AvailabilityState {
 }
 
 pub(super) fn page(state: AvailabilityState) -> Router {
-    Router::new().route("/api/v1/availability", get(availability)).with_state(state)
+    Router::new().route(PATH, get(availability)).with_state(state)
 }
 
 #[derive(Default, Deserialize)]
@@ -91,7 +101,7 @@ pub(super) struct Availability {
     pub until: Timestamp,
     /// How many units, as of now.
     pub units: u64,
-    /// 0 to 1; `null` if all of the range was blind.
+    /// 0 to 1; `null` if all of the range was blind, or no unit was known in it.
     pub online_share: Option<f64>,
     pub outages: usize,
     /// Of all units together.
@@ -101,18 +111,40 @@ pub(super) struct Availability {
     pub mean_seconds_between_outages: Option<f64>,
     /// Blind time of the range, which is left out.
     pub blind_seconds: f64,
-    /// `false`: there are more records than are read, and older outages are missing.
+    /// `false`: there are more records than are read, and older outages are missing, or an instance did not answer
+    /// for its units.
     pub is_complete: bool,
 }
 
 /// Whose availability.
 enum Scope {
     Unit(Unit),
-    Units { kind: Option<Kind>, label: Option<(String, String)>, count: u64 },
+    Units { kind: Option<Kind>, label: Option<(String, String)> },
 }
 
-async fn availability(State(state): State<AvailabilityState>, uri: Uri) -> Result<Response, Problem> {
+/// The part of one instance: its units, and how much of the range passed before they were known.
+#[derive(Serialize, Deserialize)]
+struct Part {
+    units: u64,
+    unknown_seconds: f64,
+}
+
+impl From<KnownTime> for Part {
+    fn from(time: KnownTime) -> Part {
+        Part { units: time.units, unknown_seconds: time.unknown.as_secs_f64() }
+    }
+}
+
+async fn availability(
+    State(state): State<AvailabilityState>,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Result<Response, Problem> {
     let wanted: AvailabilityQuery = query(&uri)?;
+    if let (true, Some(from), Some(to)) = (is_from_peer(&headers), wanted.from, wanted.until) {
+        let scope = state.scope(&wanted)?;
+        return Ok(Json(state.own_part(&scope, Interval { from, to }).await?).into_response());
+    }
     if wanted.unit.is_some() || wanted.from.is_some() || wanted.until.is_some() {
         return Ok(Json(state.read_for(&wanted).await?).into_response());
     }
@@ -135,12 +167,13 @@ async fn availability(State(state): State<AvailabilityState>, uri: Uri) -> Resul
 impl AvailabilityState {
     /// Makes an answer for the usual range, and keeps it.
     async fn renew(&self, asked: AnswerKey) -> Result<Arc<Availability>, Problem> {
+        let begun = Instant::now();
         let (kind, label) = asked.clone();
         let wanted = AvailabilityQuery { kind, label, ..AvailabilityQuery::default() };
         match self.read_for(&wanted).await {
             Ok(answer) => {
                 let answer = Arc::new(answer);
-                self.recent.keep(asked, answer.clone(), Instant::now());
+                self.recent.keep(asked, answer.clone(), begun);
                 Ok(answer)
             }
             Err(problem) => {
@@ -157,23 +190,67 @@ impl AvailabilityState {
         if from >= until {
             return Err(Problem::bad_request("from is before until, and in the past"));
         }
-        let scope = self.scope(wanted).await?;
+        let scope = self.scope(wanted)?;
         // Nothing is known of the time before the fleet was watched.
-        let from = from.max(self.beginning.since(now).await.unwrap_or(Timestamp::ZERO)).min(until);
+        let from = from.max(self.beginning.since(now).await.unwrap_or(Timestamp::ZERO));
+        let from = from.max(self.known_since(&scope).await?).min(until);
         let range = Interval { from, to: until };
-        let (records, is_complete) = self.read(&scope, range).await?;
+        let ((of, has_all), (records, is_complete)) =
+            tokio::try_join!(self.units(wanted, &scope, range), self.read(&scope, range))?;
         let hearing = self.roll.hearing();
-        let (units, ledger) = match &scope {
-            Scope::Unit(unit) => (1, &hearing.of(&unit.kind).ledger),
-            Scope::Units { kind: Some(kind), count, .. } => (*count, &hearing.of(kind).ledger),
-            Scope::Units { count, .. } => (*count, &hearing.ledger),
+        let ledger = match &scope {
+            Scope::Unit(unit) => &hearing.of(&unit.kind).ledger,
+            Scope::Units { kind: Some(kind), .. } => &hearing.of(kind).ledger,
+            Scope::Units { .. } => &hearing.ledger,
         };
         let blind = overlap(range, ledger.intervals());
         let outages = records.iter().filter_map(|record| outage(record, range, &hearing));
-        Ok(Availability { is_complete, ..summed(range, units, blind, outages) })
+        Ok(Availability { is_complete: is_complete && has_all, ..summed(range, &of, blind, outages) })
     }
 
-    async fn scope(&self, wanted: &AvailabilityQuery) -> Result<Scope, Problem> {
+    /// Since when a single unit is known.
+    async fn known_since(&self, scope: &Scope) -> Result<Timestamp, Problem> {
+        let Scope::Unit(unit) = scope else { return Ok(Timestamp::ZERO) };
+        let read = self.units.read(std::slice::from_ref(unit)).await?;
+        let known = read.into_iter().next().and_then(|seen| seen.facts?.known);
+        Ok(known.map_or(Timestamp::ZERO, |known| known.since))
+    }
+
+    /// The units of all instances, and whether every instance answered.
+    async fn units(
+        &self,
+        wanted: &AvailabilityQuery,
+        scope: &Scope,
+        range: Interval,
+    ) -> Result<(Part, bool), Problem> {
+        if let Scope::Unit(_) = scope {
+            return Ok((Part { units: 1, unknown_seconds: 0.0 }, true));
+        }
+        let path = format!("{PATH}?{}", written(wanted, range));
+        let (own, others) = tokio::join!(self.own_part(scope, range), self.peers.ask::<Part>(&path));
+        let own = own?;
+        let sum = others.parts.iter().fold(own, |sum, part| Part {
+            units: sum.units + part.units,
+            unknown_seconds: sum.unknown_seconds + part.unknown_seconds,
+        });
+        match &wanted.label {
+            Some(label) if sum.units == 0 => Err(Problem::not_found(format!("no unit has {label:?}"))),
+            _ => Ok((sum, others.missing.is_empty())),
+        }
+    }
+
+    async fn own_part(&self, scope: &Scope, range: Interval) -> Result<Part, Problem> {
+        let (kind, label) = match scope {
+            Scope::Units { kind, label } => (kind.clone(), label.clone()),
+            Scope::Unit(_) => (None, None),
+        };
+        let archive = Archive::LeftOut(self.clock.now());
+        let filter = UnitFilter { kind, label, archive, ..UnitFilter::default() };
+        let mirror = self.mirror.clone();
+        Ok(self.scans.run(move || mirror.known_time(filter, range)).await?.into())
+    }
+
+    fn scope(&self, wanted: &AvailabilityQuery) -> Result<Scope, Problem> {
         if let Some(unit) = &wanted.unit {
             if wanted.kind.is_some() || wanted.label.is_some() {
                 return Err(Problem::bad_request("unit stands alone, without kind and label"));
@@ -183,31 +260,13 @@ impl AvailabilityState {
                 .map(Scope::Unit)
                 .ok_or_else(|| Problem::bad_request("unit is written kind/id, e.g. unit=detector/pump-7"));
         }
-        let summary = self.summaries.recent().await?;
-        let content = &summary.content;
         match (&wanted.kind, &wanted.label) {
             (Some(_), Some(_)) => Err(Problem::bad_request("either kind or label, not both")),
-            (Some(kind), None) => {
-                known_kind(kind, &self.mirror)?;
-                let found = content.kinds.iter().find(|one| one.kind.as_str() == kind);
-                let count = found.map_or(0, |one| one.states.total());
-                let kind =
-                    kind.parse().map_err(|error| Problem::bad_request(format!("{kind:?}: {error}")))?;
-                Ok(Scope::Units { kind: Some(kind), label: None, count })
+            (kind, label) => {
+                let kind = kind.as_ref().map(|kind| known_kind(kind, &self.mirror)).transpose()?;
+                let label = label.as_ref().map(|label| label_pair(label, &self.mirror)).transpose()?;
+                Ok(Scope::Units { kind, label })
             }
-            (None, Some(label)) => {
-                label_pair(label, &self.mirror)?;
-                let (name, value) = label.split_once('=').unwrap_or_default();
-                let found = content.labels.iter().find(|one| one.label == name && one.value == value);
-                let Some(found) = found else {
-                    return Err(Problem::not_found(format!(
-                        "no unit has {label:?}, or it is not among the values that the summary counts"
-                    )));
-                };
-                let label = Some((name.to_owned(), value.to_owned()));
-                Ok(Scope::Units { kind: None, label, count: found.states.total() })
-            }
-            (None, None) => Ok(Scope::Units { kind: None, label: None, count: content.units }),
         }
     }
 
@@ -219,7 +278,7 @@ impl AvailabilityState {
                 let reaches_back = history.records.last().is_some_and(|oldest| oldest.deadline < range.from);
                 return Ok((history.records, history.is_complete || reaches_back));
             }
-            Scope::Units { kind, label, .. } => (kind, label),
+            Scope::Units { kind, label } => (kind, label),
         };
         // A record that ended in the range may have begun long before it, so all are looked at.
         let (mut found, mut before, mut read) = (Vec::new(), Some((range.to, super::records::first_id())), 0);
@@ -235,6 +294,18 @@ impl AvailabilityState {
         }
         Ok((selected(found, kind.as_ref(), label.as_ref()), false))
     }
+}
+
+/// The query that asks another instance for its part.
+fn written(wanted: &AvailabilityQuery, range: Interval) -> String {
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    query.append_pair("from", &range.from.to_string()).append_pair("until", &range.to.to_string());
+    for (name, text) in [("kind", &wanted.kind), ("label", &wanted.label)] {
+        if let Some(text) = text {
+            query.append_pair(name, text);
+        }
+    }
+    query.finish()
 }
 
 fn selected(
@@ -264,7 +335,7 @@ fn overlap(range: Interval, intervals: &[Interval]) -> Duration {
 
 fn summed(
     range: Interval,
-    units: u64,
+    of: &Part,
     blind: Duration,
     outages: impl Iterator<Item = Duration>,
 ) -> Availability {
@@ -272,12 +343,16 @@ fn summed(
     for outage in outages {
         (count, offline, longest) = (count + 1, offline + outage, longest.max(outage));
     }
-    let all = range.length().saturating_sub(blind).as_secs_f64() * units as f64;
+    let range_seconds = range.length().as_secs_f64();
+    let watched = range_seconds * of.units as f64 - of.unknown_seconds;
+    // Blind time is not known of each unit: it is taken from all of the range alike.
+    let heard = range.length().saturating_sub(blind).as_secs_f64() / range_seconds.max(f64::MIN_POSITIVE);
+    let all = watched * heard;
     let offline = offline.as_secs_f64();
     Availability {
         from: range.from,
         until: range.to,
-        units,
+        units: of.units,
         online_share: (all > 0.0).then(|| (1.0 - offline / all).max(0.0)),
         outages: count,
         offline_seconds: offline,
@@ -292,6 +367,10 @@ fn summed(
 mod tests {
     use super::*;
 
+    fn units(unknown_seconds: f64) -> Part {
+        Part { units: 2, unknown_seconds }
+    }
+
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_millis(seconds * 1000)
     }
@@ -302,10 +381,18 @@ mod tests {
         let blind =
             [(0, 110), (150, 160), (190, 300)].map(|(from, to)| Interval { from: at(from), to: at(to) });
         assert_eq!(overlap(range, &blind), Duration::from_secs(30));
-        let sum = summed(range, 2, Duration::from_secs(30), [20, 15].map(Duration::from_secs).into_iter());
+        let sum = summed(
+            range,
+            &units(0.0),
+            Duration::from_secs(30),
+            [20, 15].map(Duration::from_secs).into_iter(),
+        );
         assert_eq!((sum.outages, sum.longest_outage_seconds, sum.offline_seconds), (2, 20.0, 35.0));
         assert_eq!((sum.online_share, sum.mean_seconds_between_outages), (Some(0.75), Some(52.5)));
-        let blind = summed(range, 2, range.length(), std::iter::empty());
+        let blind = summed(range, &units(0.0), range.length(), std::iter::empty());
         assert_eq!((blind.online_share, blind.mean_seconds_between_outages), (None, None));
+        // One of the two units is known for the last 20 of 100 s.
+        let young = summed(range, &units(80.0), Duration::ZERO, [30].map(Duration::from_secs).into_iter());
+        assert_eq!((young.online_share, young.mean_seconds_between_outages), (Some(0.75), Some(90.0)));
     }
 }

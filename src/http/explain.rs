@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::units::UnitView;
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, shown_span as span};
 use crate::presence::State;
 
 /// Why the unit is in its state.
@@ -37,42 +37,6 @@ pub(super) fn sentence(view: &UnitView, now: Timestamp) -> String {
         },
         State::Unknown => {
             format!("{heard}. Its deadline has passed, but Rollcall has no proof of hearing up to it yet.")
-        }
-    }
-}
-
-/// A span in its two largest units.
-pub(super) fn span(span: Duration) -> String {
-    let seconds = span.as_secs();
-    let (large, small) = match seconds {
-        0..60 => return format!("{seconds} s"),
-        60..3600 => ((seconds / 60, "min"), (seconds % 60, "s")),
-        3600..86_400 => ((seconds / 3600, "h"), (seconds / 60 % 60, "min")),
-        _ => ((seconds / 86_400, "d"), (seconds / 3600 % 24, "h")),
-    };
-    match small.0 {
-        0 => format!("{} {}", large.0, large.1),
-        rest => format!("{} {} {} {}", large.0, large.1, rest, small.1),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn spans_are_written_in_their_two_largest_units() {
-        let cases = [
-            (0, "0 s"),
-            (59, "59 s"),
-            (60, "1 min"),
-            (61, "1 min 1 s"),
-            (3600, "1 h"),
-            (86_399, "23 h 59 min"),
-            (90_000, "1 d 1 h"),
-        ];
-        for (seconds, written) in cases {
-            assert_eq!(span(Duration::from_secs(seconds)), written);
         }
     }
 }

@@ -33,7 +33,7 @@ pub(super) fn early_pages(instance: String, telemetry: Arc<Telemetry>) -> Router
         let (problems, instances, partitions) = (telemetry.problems(), Vec::new(), Vec::new());
         (
             StatusCode::SERVICE_UNAVAILABLE,
-            Json(Readiness { ready: false, problems, instance, instances, partitions }),
+            Json(Readiness { ready: false, problems, notes: Vec::new(), instance, instances, partitions }),
         )
     };
     Router::new().route("/healthz", get(|| async { "ok" })).route("/readyz", get(waiting))
@@ -43,6 +43,8 @@ pub(super) fn early_pages(instance: String, telemetry: Arc<Telemetry>) -> Router
 struct Readiness {
     ready: bool,
     problems: Vec<Problem>,
+    /// What an operator may want to know and that is no problem of Rollcall.
+    notes: Vec<String>,
     /// The name of this instance.
     instance: String,
     /// The instances with a valid lease, as this one sees them.
@@ -63,5 +65,6 @@ async fn readiness(State(state): State<HealthState>) -> (StatusCode, Json<Readin
     let ready = problems.iter().all(|problem| problem.severity != Severity::Serious);
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let View { instance, instances, partitions, .. } = (*state.ownership.view()).clone();
-    (status, Json(Readiness { ready, problems, instance, instances, partitions }))
+    let notes = state.telemetry.unknown_topics().sentence().into_iter().collect();
+    (status, Json(Readiness { ready, problems, notes, instance, instances, partitions }))
 }

@@ -7,6 +7,7 @@
 //! nothing more.
 
 use std::collections::HashSet;
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -29,13 +30,13 @@ use tokio::task::spawn_blocking;
 use tokio::time::{timeout, timeout_at};
 
 use super::changes::{self, Caller, HasTokens};
-use super::inventory::pages;
 use super::problem::{Problem, query};
 use super::unit_filter::known_kind;
 use super::{Role, Sources};
 use crate::clock::Clock;
+use crate::fleet::coverage::pages;
 use crate::fleet::{Mirror, Registered, Roll, Silences};
-use crate::presence::{Kind, Unit, UnitSettings};
+use crate::presence::{Kind, Snapshot, Unit, UnitSettings};
 use crate::store::{AuditEntry, Audited, EngineError, MAX_STEP, Queries};
 
 mod lines;
@@ -85,6 +86,9 @@ struct ImportQuery {
     /// Remove the units that are not in it; with `kind`, those of that kind.
     #[serde(default)]
     replace: bool,
+    /// Remove them also where they are more than half of the units.
+    #[serde(default)]
+    force: bool,
     #[serde(default)]
     bad_lines: BadLines,
 }
@@ -280,10 +284,19 @@ impl ImportState {
         let Inventory { mut file, format, checks, units, mut outcome } = inventory;
         let kind = checks.kind.clone();
         outcome.dry_run = wanted.dry_run;
+        let others = match wanted.replace {
+            true => self.others(&units, kind.as_ref()).await?,
+            false => Others::default(),
+        };
+        if others.are_many() && !wanted.dry_run && !wanted.force {
+            return Err(Problem::conflict(format!(
+                "replace would remove {others}, more than half; nothing was changed. If that is meant, add force=true"
+            )));
+        }
         if !wanted.dry_run {
             let mut text = format!("{} lines, {} of them bad", outcome.lines, outcome.bad_lines);
             if wanted.replace {
-                text += "; the others are removed";
+                text += &format!("; removes {others}");
             }
             let subject = kind.as_ref().map_or_else(|| "all kinds".to_owned(), Kind::to_string);
             let change = Audited::InventoryImported;
@@ -311,6 +324,18 @@ impl ImportState {
         Ok(outcome)
     }
 
+    /// Counts the units that an inventory does not name.
+    async fn others(&self, named: &HashSet<UnitNumber>, kind: Option<&Kind>) -> Result<Others, Problem> {
+        let (mut pages, mut others) = (std::pin::pin!(pages(self.queries.clone())), Others::default());
+        while let Some(page) = pages.try_next().await? {
+            for seen in page.iter().filter(|seen| is_meant(seen, kind)) {
+                others.of += 1;
+                others.removed += u64::from(!named.contains(&number_of(&seen.unit)));
+            }
+        }
+        Ok(others)
+    }
+
     /// Removes the units that an inventory does not name.
     async fn remove_others(
         &self,
@@ -320,10 +345,7 @@ impl ImportState {
     ) -> Result<(), Problem> {
         let mut pages = std::pin::pin!(pages(self.queries.clone()));
         while let Some(mut page) = pages.try_next().await? {
-            page.retain(|seen| {
-                let is_meant = kind.is_none_or(|kind| *kind == seen.unit.kind) && !seen.unit.id.is_reserved();
-                is_meant && seen.is_known() && !named.contains(&number_of(&seen.unit))
-            });
+            page.retain(|seen| is_meant(seen, kind) && !named.contains(&number_of(&seen.unit)));
             if outcome.dry_run {
                 page.iter().for_each(|seen| outcome.plan(seen.unit.clone(), "removed"));
             }
@@ -331,6 +353,31 @@ impl ImportState {
         }
         Ok(())
     }
+}
+
+/// The units that an inventory does not name, and all that it could name, before it is taken.
+#[derive(Default)]
+struct Others {
+    removed: u64,
+    of: u64,
+}
+
+impl Others {
+    /// Whether the inventory is taken for the wrong one.
+    fn are_many(&self) -> bool {
+        self.removed * 2 > self.of
+    }
+}
+
+impl fmt::Display for Others {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} units", self.removed, self.of)
+    }
+}
+
+/// Whether an inventory, of that kind or of all, could name the unit.
+fn is_meant(seen: &Snapshot, kind: Option<&Kind>) -> bool {
+    kind.is_none_or(|kind| *kind == seen.unit.kind) && !seen.unit.id.is_reserved() && seen.is_known()
 }
 
 /// Gives the units of the good lines to `steps`, each once, until the channel is closed.

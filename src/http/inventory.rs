@@ -15,7 +15,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use bytes::Bytes;
 use futures_util::future::try_join_all;
-use futures_util::stream::{self, Stream, StreamExt, TryChunksError, TryStreamExt};
+use futures_util::stream::{self, StreamExt, TryChunksError, TryStreamExt};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 
@@ -25,6 +25,7 @@ use super::unit_filter::known_kind;
 use crate::clock::{Clock, Timestamp};
 use crate::csv_row::csv_row;
 use crate::fleet::Mirror;
+use crate::fleet::coverage::places;
 use crate::presence::{Kind, Labels, Snapshot, UnitId};
 use crate::store::{EngineError, Queries};
 
@@ -37,8 +38,6 @@ const READ_AHEAD: usize = 32;
 const PAGES_A_TASK: usize = 8;
 /// The usual length of a line, in bytes; longer ones take more room.
 const USUAL_LINE: usize = 192;
-/// Pages of a step, of which those without units are left out.
-const STEP: u32 = 64;
 
 /// The columns of a CSV.
 pub(super) const FIELDS: [&str; 8] =
@@ -115,30 +114,6 @@ async fn export(State(state): State<InventoryState>, uri: Uri) -> Result<Respons
     let body = Body::from_stream(stream::once(async { Ok(head.into()) }).chain(lines));
     let disposition = format!("attachment; filename=\"{name}\"");
     Ok(([(CONTENT_TYPE, media.to_owned()), (CONTENT_DISPOSITION, disposition)], body).into_response())
-}
-
-/// Partitions and pages that have units, in order.
-fn places(queries: Arc<dyn Queries>) -> impl Stream<Item = Result<(u16, u32), EngineError>> {
-    let steps = stream::iter(0..queries.partitions()).map(move |partition| {
-        let queries = queries.clone();
-        async move { Ok((partition, queries.occupied(partition, STEP).await?)) }
-    });
-    let places = steps.buffered(READ_AHEAD).map_ok(|(partition, steps)| {
-        stream::iter(steps.into_iter().flatten().map(move |page| Ok((partition, page))))
-    });
-    places.try_flatten()
-}
-
-/// The pages of all partitions that have units, in order.
-pub(super) fn pages(queries: Arc<dyn Queries>) -> impl Stream<Item = Result<Vec<Snapshot>, EngineError>> {
-    let pages = places(queries.clone()).map(move |place| {
-        let queries = queries.clone();
-        async move {
-            let (partition, page) = place?;
-            queries.walk(partition, page).await
-        }
-    });
-    pages.buffered(READ_AHEAD)
 }
 
 fn lines(page: &[Snapshot], kind: Option<&Kind>, format: Format, now: Timestamp) -> Bytes {

@@ -43,6 +43,7 @@ mod compression;
 mod configuration;
 mod connections;
 mod counts;
+mod coverage;
 mod cursor;
 mod deliveries;
 mod ended_sessions;
@@ -338,7 +339,7 @@ pub async fn serve(
     telemetry: Arc<Telemetry>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    check_address(&listener, &pages.config, "http.listen")?;
+    check_address(listener.local_addr()?, &pages.config, "http.listen")?;
     Ok(connections::accept(listener, None, pages, Limits::default(), telemetry, stop).await?)
 }
 
@@ -350,7 +351,7 @@ pub async fn serve_tls(
     telemetry: Arc<Telemetry>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    check_address(&listener, &pages.config, "http.tls_listen")?;
+    check_address(listener.local_addr()?, &pages.config, "http.tls_listen")?;
     let acceptor = certificate.acceptor()?;
     let serving =
         connections::accept(listener, Some(acceptor), pages, Limits::default(), telemetry, stop.clone());
@@ -358,8 +359,11 @@ pub async fn serve_tls(
     Ok(served?)
 }
 
-fn check_address(listener: &TcpListener, config: &Config, option: &str) -> anyhow::Result<()> {
-    let address = listener.local_addr()?;
+/// Refuses an address that is open to other machines where no client needs a token.
+///
+/// # Errors
+/// The refusal, with advice.
+pub fn check_address(address: SocketAddr, config: &Config, option: &str) -> anyhow::Result<()> {
     ensure!(
         address.ip().is_loopback() || config.has_tokens().0,
         "other machines can reach {address}; configure a token or listen on 127.0.0.1 ({option})"
@@ -387,7 +391,7 @@ fn pages(
     };
     let has_tokens = config.has_tokens();
     let scans = Scans::new();
-    let (counts, lists) = (Counts::new(&sources, scans.clone()), UnitLists::new(&sources, scans));
+    let (counts, lists) = (Counts::new(&sources, scans.clone()), UnitLists::new(&sources, scans.clone()));
     let summaries = Summaries::new(&sources, counts.clone());
     let records = Records::new(sources.records.clone());
     let timers = TimersState::new(&sources);
@@ -418,7 +422,7 @@ fn pages(
         .merge(instances::page(&sources))
         .merge(strangers::page(StrangersState::new(&sources)))
         .merge(units::page(UnitViews::new(&sources)))
-        .merge(availability::page(AvailabilityState::new(&sources, summaries.clone())))
+        .merge(availability::page(AvailabilityState::new(&sources, scans)))
         .merge(timeline::page(Timelines::new(&sources)))
         .merge(changing(
             web::pages(Web::new(config, &sources, lists.clone(), summaries, records, sessions, timers)),

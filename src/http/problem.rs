@@ -16,6 +16,10 @@ use serde_json::Value;
 use crate::fleet::SilencesError;
 use crate::routing::alert_silence::SilenceError;
 use crate::store::EngineError;
+use crate::telemetry::truncate;
+
+/// The longest detail, in characters.
+const MAX_DETAIL: usize = 1000;
 
 #[derive(Debug)]
 pub(super) struct Problem {
@@ -42,7 +46,14 @@ struct Body<'a> {
 
 impl Problem {
     fn new(status: StatusCode, detail: impl Into<String>) -> Problem {
-        Problem { status, detail: detail.into(), header: None, extension: None }
+        let mut detail = detail.into();
+        // It may repeat what the client sent.
+        let length = truncate(&detail, MAX_DETAIL).len();
+        if length < detail.len() {
+            detail.truncate(length);
+            detail.push('…');
+        }
+        Problem { status, detail, header: None, extension: None }
     }
 
     pub fn status(&self) -> StatusCode {

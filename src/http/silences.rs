@@ -1,6 +1,7 @@
 //! `/api/v1/silences`: alert silences with matchers as they are written in routes. Changes are in the audit. Clients of
 //! Alertmanager find the same alert silences in [`super::alertmanager`].
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::body::read;
 use super::changes::{self, Caller, HasTokens, MAX_BODY};
+use super::coverage::Coverage;
 use super::problem::{Problem, page_limit, query};
 use super::{Sources, expressions};
 use crate::clock::{Clock, Timestamp, parse_span};
@@ -29,6 +31,7 @@ const MAX_LIMIT: usize = 1000;
 #[derive(Clone)]
 pub(super) struct SilencesState {
     silences: Arc<Silences>,
+    coverage: Coverage,
     clock: Clock,
 }
 
@@ -69,6 +72,9 @@ pub struct ShownSilence {
     pub updated_at: Timestamp,
     pub author: String,
     pub comment: String,
+    /// How many units of the fleet it covers, whether they are offline or not; `null` for one that is over, and where
+    /// counting takes too long.
+    pub units: Option<u64>,
 }
 
 /// An alert silence as it is added or changed.
@@ -90,6 +96,8 @@ struct PostedSilence {
 struct Put {
     /// The id of the one that is in force.
     id: SilenceId,
+    /// How many units it covers, see [`ShownSilence`].
+    units: Option<u64>,
 }
 
 async fn list(State(state): State<SilencesState>, uri: Uri) -> Result<Json<SilencePage>, Problem> {
@@ -103,7 +111,8 @@ async fn show(State(state): State<SilencesState>, id: IdPath) -> Result<Json<Sho
     let (stored, now) = (state.silences.current().await?, state.clock.now());
     let found = stored.iter().find(|silence| silence.id == id);
     let found = found.ok_or_else(|| Problem::not_found(format!("there is no silence {id}")))?;
-    Ok(Json(ShownSilence::of(found, now)))
+    let units = state.units(&[found], now).await?;
+    Ok(Json(ShownSilence::of(found, units.get(&id).copied(), now)))
 }
 
 async fn add(
@@ -112,7 +121,7 @@ async fn add(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<(StatusCode, Json<Put>), Problem> {
     let wanted = read::<PostedSilence>(&body?)?.wanted(state.clock.now(), None, &caller).await?;
-    Ok((StatusCode::CREATED, Json(Put { id: state.put(None, wanted, &caller).await? })))
+    Ok((StatusCode::CREATED, Json(state.put_and_count(None, wanted, &caller).await?)))
 }
 
 async fn change(
@@ -126,7 +135,7 @@ async fn change(
     let before = stored.iter().find(|silence| silence.id == id);
     let lasting = before.filter(|silence| silence.state(now) != SilenceState::Expired);
     let wanted = posted.wanted(now, lasting.map(|silence| silence.starts_at), &caller).await?;
-    Ok(Json(Put { id: state.put(Some(id), wanted, &caller).await? }))
+    Ok(Json(state.put_and_count(Some(id), wanted, &caller).await?))
 }
 
 async fn expire(
@@ -140,7 +149,8 @@ async fn expire(
 
 impl SilencesState {
     pub fn new(sources: &Sources) -> SilencesState {
-        SilencesState { silences: sources.silences.clone(), clock: sources.clock.clone() }
+        let coverage = Coverage::new(sources);
+        SilencesState { silences: sources.silences.clone(), coverage, clock: sources.clock.clone() }
     }
 
     pub async fn page(&self, wanted: &SilencesQuery) -> Result<SilencePage, Problem> {
@@ -154,8 +164,34 @@ impl SilencesState {
         }
         all.retain(|silence| wanted.state.is_none_or(|state| silence.state(now) == state));
         let next = all.get(limit).and_then(|_| all.get(limit - 1)).map(|last| last.id);
-        let silences = all.into_iter().take(limit).map(|silence| ShownSilence::of(silence, now)).collect();
-        Ok(SilencePage { silences, next })
+        all.truncate(limit);
+        let units = self.units(&all, now).await?;
+        let shown = all.into_iter().map(|one| ShownSilence::of(one, units.get(&one.id).copied(), now));
+        Ok(SilencePage { silences: shown.collect(), next })
+    }
+
+    /// How many units those cover that are not over.
+    async fn units(
+        &self,
+        silences: &[&AlertSilence],
+        now: Timestamp,
+    ) -> Result<HashMap<SilenceId, u64>, Problem> {
+        let lasting = silences.iter().filter(|one| one.state(now) != SilenceState::Expired);
+        self.coverage.of(&lasting.copied().collect::<Vec<_>>()).await
+    }
+
+    /// The same as [`SilencesState::put`], with the number of units. The change is made also if they cannot be counted.
+    async fn put_and_count(
+        &self,
+        id: Option<SilenceId>,
+        wanted: SilenceRequest,
+        caller: &Caller,
+    ) -> Result<Put, Problem> {
+        let id = self.put(id, wanted, caller).await?;
+        let stored = self.silences.cached().await?;
+        let put: Vec<&AlertSilence> = stored.iter().filter(|one| one.id == id).collect();
+        let units = self.coverage.of(&put).await.ok().and_then(|units| units.get(&id).copied());
+        Ok(Put { id, units })
     }
 
     /// Adds an alert silence or, with an id, changes one. Answers the id of the one that is in force.
@@ -177,7 +213,7 @@ impl SilencesState {
 }
 
 impl ShownSilence {
-    pub fn of(silence: &AlertSilence, now: Timestamp) -> ShownSilence {
+    pub fn of(silence: &AlertSilence, units: Option<u64>, now: Timestamp) -> ShownSilence {
         ShownSilence {
             id: silence.id,
             state: silence.state(now),
@@ -187,6 +223,7 @@ impl ShownSilence {
             updated_at: silence.updated_at,
             author: silence.author.clone(),
             comment: silence.comment.clone(),
+            units,
         }
     }
 }

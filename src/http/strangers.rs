@@ -22,6 +22,7 @@ use crate::fleet::strangers::{Stranger, StrangerFilter};
 use crate::fleet::{Mirror, Roll};
 use crate::presence::{Kind, MAX_ID, Unit, UnitId};
 use crate::store::UnitStore;
+use crate::telemetry::{Telemetry, UnknownTopics};
 
 const PATH: &str = "/api/v1/strangers";
 
@@ -31,6 +32,7 @@ const MAX_LIMIT: usize = 1000;
 #[derive(Clone)]
 pub(super) struct StrangersState {
     roll: Arc<Roll>,
+    telemetry: Arc<Telemetry>,
     mirror: Arc<Mirror>,
     units: Arc<dyn UnitStore>,
     peers: Peers,
@@ -59,6 +61,8 @@ pub(super) struct StrangerPage {
     pub next: Option<String>,
     /// The heartbeats of ids that are not listed, because there are too many.
     pub unlisted_heartbeats: u64,
+    /// Messages on topics that no kind has.
+    pub unknown_topics: UnknownTopics,
     /// The instances whose strangers are missing.
     pub incomplete: Vec<String>,
 }
@@ -76,6 +80,8 @@ pub(super) struct ShownStranger {
 struct Part {
     strangers: Vec<ShownStranger>,
     unlisted_heartbeats: u64,
+    #[serde(default)]
+    unknown_topics: UnknownTopics,
 }
 
 async fn strangers(
@@ -95,6 +101,7 @@ impl StrangersState {
     pub fn new(sources: &Sources) -> StrangersState {
         StrangersState {
             roll: sources.roll.clone(),
+            telemetry: sources.telemetry.clone(),
             mirror: sources.mirror.clone(),
             units: sources.units.clone(),
             peers: Peers::new(sources),
@@ -109,6 +116,8 @@ impl StrangersState {
         let mut parts = others.parts;
         parts.push(self.own_part(&filter, limit));
         let unlisted_heartbeats = parts.iter().map(|part| part.unlisted_heartbeats).sum();
+        let unknown_topics = parts.iter_mut().map(|part| std::mem::take(&mut part.unknown_topics));
+        let unknown_topics = UnknownTopics::merged(unknown_topics);
         let mut merged: BTreeMap<Unit, Stranger> = BTreeMap::new();
         for one in parts.into_iter().flat_map(|part| part.strangers) {
             let unit = Unit::new(one.kind, one.unit);
@@ -131,6 +140,7 @@ impl StrangersState {
             strangers: strangers.collect(),
             next,
             unlisted_heartbeats,
+            unknown_topics,
             incomplete: others.missing,
         })
     }
@@ -150,7 +160,8 @@ impl StrangersState {
     fn own_part(&self, filter: &StrangerFilter, limit: usize) -> Part {
         let (found, unlisted_heartbeats) = self.roll.strangers().list(filter, limit, self.clock.now());
         let shown = |(unit, heard): (Unit, Stranger)| ShownStranger { kind: unit.kind, unit: unit.id, heard };
-        Part { strangers: found.into_iter().map(shown).collect(), unlisted_heartbeats }
+        let unknown_topics = self.telemetry.unknown_topics();
+        Part { strangers: found.into_iter().map(shown).collect(), unlisted_heartbeats, unknown_topics }
     }
 }
 

@@ -31,7 +31,7 @@ use super::{AlertRoutes, Sources};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{MassBreaker, Mirror, Ownership, Roll};
 use crate::presence::{self, Kind, Trip};
-use crate::telemetry::{Consequence, Severity, Telemetry};
+use crate::telemetry::{Consequence, Severity, Telemetry, UnknownTopics};
 
 const PATH: &str = "/api/v1/summary";
 
@@ -82,6 +82,8 @@ pub(super) struct Content {
     pub breaker_tripped: Option<bool>,
     /// The problems of Rollcall itself, the most serious first.
     pub problems: Vec<InstanceProblem>,
+    /// What an operator may want to know and that is no problem of Rollcall.
+    pub notes: Vec<String>,
     pub instances: Vec<InstanceSummary>,
     /// The instances whose units are missing, all or some of them.
     pub incomplete: Vec<String>,
@@ -154,6 +156,8 @@ struct Part {
     kinds: Vec<KindSummary>,
     labels: Vec<LabelSummary>,
     problems: Vec<InstanceProblem>,
+    #[serde(default)]
+    unknown_topics: UnknownTopics,
 }
 
 impl States {
@@ -320,8 +324,15 @@ impl Summaries {
             kinds,
             labels: labels.collect(),
             problems: problems.collect(),
+            unknown_topics: self.telemetry.unknown_topics(),
         })
     }
+}
+
+/// What an operator may want to know of all instances.
+fn notes(parts: &[Part]) -> Vec<String> {
+    let topics = UnknownTopics::merged(parts.iter().map(|part| part.unknown_topics.clone()));
+    topics.sentence().into_iter().collect()
 }
 
 fn merged(
@@ -333,7 +344,7 @@ fn merged(
     let mut kinds = BTreeMap::<Kind, KindSummary>::new();
     let mut labels = BTreeMap::<(String, String), States>::new();
     let (mut problems, mut instances, mut incomplete) = (Vec::new(), Vec::new(), missing);
-    let mut states = States::default();
+    let (mut states, notes) = (States::default(), notes(&parts));
     // Canaries of one instance prove the hearing of all, so each of them has to say that it is blind.
     let blind = parts.iter().all(|part| part.is_blind);
     for part in parts {
@@ -369,6 +380,7 @@ fn merged(
         hearing: HearingSummary { blind, settling_until },
         breaker_tripped,
         problems,
+        notes,
         instances,
         incomplete,
     }

@@ -19,12 +19,12 @@ use tokio::sync::watch;
 use super::availability::outage;
 use super::beginning::Beginning;
 use super::breaker::breaker;
-use super::explain::{sentence, span};
+use super::explain::sentence;
 use super::problem::{Problem, page_limit, query};
 use super::told::Notified;
 use super::units::{UnitView, UnitViews, parse};
 use super::{AlertRoutes, Sources};
-use crate::clock::{Clock, Timestamp};
+use crate::clock::{Clock, Timestamp, shown_span as span};
 use crate::fleet::{Deliveries, MassBreaker, Roll, Silences};
 use crate::presence::{Closing, Hearing, Interval, OfflineRecord, RecordId, Transition, Trip, Unit};
 use crate::routing::AlertSilence;
@@ -219,7 +219,9 @@ impl Timelines {
         }));
         events.sort_by_key(|event| std::cmp::Reverse(event.at));
         let sentence = sentence(&view, now);
-        let days = days(&history, &hearing, self.beginning.since(now).await.unwrap_or(Timestamp::ZERO), now);
+        let watched_since = self.beginning.since(now).await.unwrap_or(Timestamp::ZERO);
+        let known_since = view.known_since.map_or(watched_since, |known| known.max(watched_since));
+        let days = days(&history, &hearing, known_since, now);
         let notified = told.to_string();
         Ok(Timeline { view, at: now, sentence, notified, events, days, is_complete: history.is_complete })
     }
@@ -288,11 +290,11 @@ fn is_shown(entry: &AuditEntry, records: &[OfflineRecord]) -> bool {
     entry.change == Audited::Acknowledged && taken.any(|taken| taken.at == entry.at)
 }
 
-fn days(history: &History, hearing: &Hearing, watched_since: Timestamp, now: Timestamp) -> Vec<Day> {
+fn days(history: &History, hearing: &Hearing, known_since: Timestamp, now: Timestamp) -> Vec<Day> {
     let midnight =
         Timestamp::from_millis(now.as_millis().div_euclid(DAY.as_millis() as i64) * DAY.as_millis() as i64);
     let oldest = history.records.last().filter(|_| !history.is_complete).map(|oldest| oldest.deadline);
-    let known = oldest.map_or(watched_since, |oldest| oldest.max(watched_since));
+    let known = oldest.map_or(known_since, |oldest| oldest.max(known_since));
     let day = |back: u32| {
         let from = midnight - DAY * back;
         let range = Interval { from, to: (from + DAY).min(now) };

@@ -57,6 +57,9 @@ pub(super) struct UnitView {
     pub timeout_rule: TimeoutRule,
     pub grace_seconds: f64,
     pub labels: Labels,
+    /// Since when the unit is known; `None`: for longer than a unit's facts say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub known_since: Option<Timestamp>,
     /// A note of operators to each other; may be empty.
     pub note: String,
     pub paused_from: Option<Timestamp>,
@@ -171,6 +174,7 @@ impl UnitView {
             timeout_seconds: policy.timeout.as_secs_f64(),
             timeout_rule: facts.timeout_rule(rules),
             grace_seconds: policy.grace.as_secs_f64(),
+            known_since: facts.known.map(|known| known.since),
             labels: facts.labels,
             note: facts.note,
             paused_from: pause.map(|pause| pause.from),

@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use super::{Change, Facts, IndexChange, KeyChange, KindRules, Snapshot};
+use super::{Change, Facts, IndexChange, KeyChange, KindRules, Known, Snapshot};
 use crate::clock::Timestamp;
 
 /// How far clocks may differ; the same as for the timestamps of devices.
@@ -31,6 +31,7 @@ pub fn corrected(seen: &Snapshot, now: Timestamp) -> Option<Snapshot> {
         last_seen: facts.last_seen.min(now),
         silent_from: facts.silent_from.map(|from| from.min(now)),
         checked_at: facts.checked_at.map(|at| at.min(now)),
+        known: facts.known.map(|known| Known { since: known.since.min(now), ..known }),
         ..facts.clone()
     });
     Some(Snapshot { alive: seen.alive.map(|at| at.min(now)), facts, ..seen.clone() })

@@ -13,8 +13,8 @@
 use std::time::Duration;
 
 use super::{
-    Cause, Change, Closing, Facts, Hearing, Heartbeat, IndexChange, Interval, KeyChange, KindRules, Labels,
-    Lifecycle, Override, Registry, Silence, Snapshot,
+    Cause, Change, Closing, Facts, Hearing, Heartbeat, IndexChange, Interval, KeyChange, KindRules, Known,
+    Labels, Lifecycle, Override, Registry, Silence, Snapshot,
 };
 use crate::clock::Timestamp;
 
@@ -363,7 +363,7 @@ pub fn register(
 ) -> Change {
     let hearing = hearing.of(&rules.kind);
     let mut facts = match &seen.facts {
-        None | Some(Facts { lifecycle: Lifecycle::Retired(_), .. }) => Facts::new(Lifecycle::NeverSeen, now),
+        None | Some(Facts { lifecycle: Lifecycle::Retired(_), .. }) => Facts::registered(now),
         Some(facts) => facts.clone(),
     };
     facts.set = wanted.set;
@@ -418,6 +418,7 @@ pub fn unwatch(seen: &Snapshot, next_check: Timestamp, now: Timestamp) -> Option
         checked_at: None,
         sleep: None,
         acknowledged: None,
+        known: Some(Known::registered(now)),
         ..facts.clone()
     };
     let index = IndexChange::CheckAt(next_check);

@@ -76,13 +76,31 @@ pub struct Facts {
     pub acknowledged: Option<Acknowledgement>,
     /// A note of operators to each other; may be empty.
     pub note: String,
-    /// When its first heartbeat admitted the unit, while that is less than [`YOUNG`] ago. `None`: it was registered, or
-    /// is known for longer.
-    pub admitted_at: Option<Timestamp>,
+    /// Since when the unit is known, while that is less than [`REMEMBERED`] ago. `None`: it is known for longer.
+    pub known: Option<Known>,
 }
 
-/// How long facts say when their unit was admitted.
-pub const YOUNG: Duration = Duration::from_secs(3600);
+/// How long facts say since when their unit is known: no availability is asked for a longer time.
+pub const REMEMBERED: Duration = Duration::from_secs(400 * 86_400);
+
+/// Since when a unit is known, and how it became known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// A whole second, rounded down.
+    pub since: Timestamp,
+    /// Whether an operator registered it; otherwise its first heartbeat admitted it.
+    pub is_registered: bool,
+}
+
+impl Known {
+    pub fn admitted(now: Timestamp) -> Known {
+        Known { since: Timestamp::from_millis(now.as_millis().div_euclid(1000) * 1000), is_registered: false }
+    }
+
+    pub fn registered(now: Timestamp) -> Known {
+        Known { is_registered: true, ..Known::admitted(now) }
+    }
+}
 
 impl Facts {
     /// Facts of a unit that becomes known at `moment`, and nothing else.
@@ -99,19 +117,24 @@ impl Facts {
             pause: None,
             acknowledged: None,
             note: String::new(),
-            admitted_at: None,
+            known: None,
         }
     }
 
     /// Facts of a unit that its first heartbeat admits now. `now` and not the moment of the heartbeat, which a device
     /// may choose.
     pub(super) fn admitted(heard: Timestamp, now: Timestamp) -> Facts {
-        Facts { admitted_at: Some(now), ..Facts::new(Lifecycle::Present, heard) }
+        Facts { known: Some(Known::admitted(now)), ..Facts::new(Lifecycle::Present, heard) }
     }
 
-    /// These facts, which name their admission only while it matters.
+    /// Facts of a unit that an operator registers now.
+    pub(super) fn registered(now: Timestamp) -> Facts {
+        Facts { known: Some(Known::registered(now)), ..Facts::new(Lifecycle::NeverSeen, now) }
+    }
+
+    /// These facts, which say since when the unit is known only while it matters.
     pub(super) fn aged(self, now: Timestamp) -> Facts {
-        Facts { admitted_at: self.admitted_at.filter(|at| now.since(*at) < YOUNG), ..self }
+        Facts { known: self.known.filter(|known| now.since(known.since) < REMEMBERED), ..self }
     }
 
     /// These facts after a heartbeat at `at`.

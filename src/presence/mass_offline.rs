@@ -130,7 +130,7 @@ impl MassOfflineRule {
 
     /// Whether a unit counts that fell silent: see the module.
     pub fn counts(&self, facts: &Facts, detected_at: Timestamp) -> bool {
-        facts.admitted_at.is_none_or(|at| detected_at.since(at) >= self.window)
+        facts.known.is_none_or(|known| known.is_registered || detected_at.since(known.since) >= self.window)
     }
 
     /// Whether so many silent units trip the breaker.
@@ -164,7 +164,7 @@ pub fn release(trip: &Trip, silent: u64, now: Timestamp) -> Option<ReleaseReason
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::presence::Lifecycle;
+    use crate::presence::{Known, Lifecycle};
 
     const RULE: MassOfflineRule = MassOfflineRule {
         share: 0.5,
@@ -196,9 +196,11 @@ mod tests {
     #[test]
     fn units_count_that_are_registered_or_known_longer_than_the_window() {
         let admitted = |seconds: Option<i64>| Facts {
-            admitted_at: seconds.map(at),
+            known: seconds.map(at).map(Known::admitted),
             ..Facts::new(Lifecycle::Present, at(0))
         };
+        let registered = Facts { known: Some(Known::registered(at(99))), ..admitted(None) };
+        assert!(RULE.counts(&registered, at(100)));
         for (known_at, expected) in [(None, true), (Some(0), true), (Some(41), false), (Some(99), false)] {
             assert_eq!(RULE.counts(&admitted(known_at), at(100)), expected, "{known_at:?}");
         }

@@ -32,7 +32,7 @@ pub use decision::{
     deadline, hear, is_pause, pause, recheck_deadline, register, restore, retire, state, unwatch,
 };
 pub use facts::{
-    Change, Facts, IndexChange, KeyChange, Lifecycle, Silence, Snapshot, State, TimeoutRule, YOUNG,
+    Change, Facts, IndexChange, KeyChange, Known, Lifecycle, Silence, Snapshot, State, TimeoutRule,
 };
 pub use filters::{DEFAULT_SETTLE, FilterProofs, Filters, Hearing, Probed, RemovedFilter, covers, prove};
 pub use flapping::{FlapCheck, FlapNotification, FlapRule, Flaps};

@@ -1,12 +1,12 @@
 //! The stored form of facts, the same in every engine.
 //!
 //! One line of text: a letter for the lifecycle, the last seen time in ms, the distance from there
-//! to the last check (absent when the key was gone), for a young unit `@` and the distance from its
-//! admission, and, only for units that need it, a JSON object with the rest. An ordinary unit takes
-//! about 20 bytes:
+//! to the last check (absent when the key was gone), since when the unit is known (`@` if a heartbeat
+//! admitted it, `=` if it was registered, and the second in digits of base 36), and, only for units that
+//! need it, a JSON object with the rest. An ordinary unit takes about 30 bytes:
 //!
 //! ```text
-//! p1732147200000+86400000{"l":{"site":"north"}}
+//! p1732147200000+86400000@sn9xc0{"l":{"site":"north"}}
 //! ```
 //!
 //! | letter | lifecycle |
@@ -25,7 +25,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
-use crate::presence::{Acknowledgement, Cause, Facts, Interval, Labels, Lifecycle, Override, Silence};
+use crate::presence::{Acknowledgement, Cause, Facts, Interval, Known, Labels, Lifecycle, Override, Silence};
 
 #[derive(Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -90,8 +90,9 @@ pub fn encode(facts: &Facts) -> String {
     if let Some(checked_at) = facts.checked_at {
         text += &format!("{:+}", checked_at.as_millis() - seen);
     }
-    if let Some(admitted_at) = facts.admitted_at {
-        text += &format!("@{}", seen - admitted_at.as_millis());
+    if let Some(known) = facts.known {
+        text.push(if known.is_registered { REGISTERED } else { ADMITTED });
+        push_base_36(&mut text, known.since.as_millis().max(0) as u64 / 1000);
     }
     if rest != Rest::default() {
         text += &serde_json::to_string(&rest).expect("plain numbers and strings");
@@ -113,8 +114,13 @@ pub fn decode(text: &str) -> Option<Facts> {
     };
     let letter = numbers.chars().next()?;
     let numbers = numbers.get(1..)?;
-    let (numbers, admitted) = match numbers.split_once('@') {
-        Some((numbers, distance)) => (numbers, Some(distance.parse::<i64>().ok()?)),
+    let (numbers, known) = match numbers.find([ADMITTED, REGISTERED]) {
+        Some(at) => {
+            let is_registered = numbers[at..].starts_with(REGISTERED);
+            let second = u64::from_str_radix(&numbers[at + 1..], BASE as u32).ok()?;
+            let since = Timestamp::from_millis(i64::try_from(second).ok()?.checked_mul(1000)?);
+            (&numbers[..at], Some(Known { since, is_registered }))
+        }
         None => (numbers, None),
     };
     let (seen, checked_at) = match numbers.find(['+', '-']) {
@@ -158,11 +164,21 @@ pub fn decode(text: &str) -> Option<Facts> {
             comment,
         }),
         note: rest.note,
-        admitted_at: match admitted {
-            Some(distance) => Some(moment(seen.checked_sub(distance)?)),
-            None => None,
-        },
+        known,
     })
+}
+
+/// What stands before the second since which a unit is known.
+const ADMITTED: char = '@';
+const REGISTERED: char = '=';
+
+const BASE: u64 = 36;
+
+fn push_base_36(text: &mut String, number: u64) {
+    if number >= BASE {
+        push_base_36(text, number / BASE);
+    }
+    text.extend(char::from_digit((number % BASE) as u32, BASE as u32));
 }
 
 fn letter_of(cause: Cause) -> char {
@@ -187,8 +203,10 @@ mod tests {
         let mut facts = Facts::new(Lifecycle::Present, Timestamp::from_millis(1_732_147_200_000));
         facts.checked_at = Some(Timestamp::from_millis(1_732_147_200_003));
         assert_eq!(encode(&facts), "p1732147200000+3");
-        facts.admitted_at = Some(facts.last_seen - Duration::from_secs(1));
-        assert_eq!(encode(&facts), "p1732147200000+3@1000", "as long as it is young");
+        facts.known = Some(Known::admitted(facts.last_seen - Duration::from_secs(1)));
+        assert_eq!(encode(&facts), "p1732147200000+3@sn9xbz");
+        facts.known = Some(Known::registered(facts.last_seen));
+        assert_eq!(encode(&facts), "p1732147200000+3=sn9xc0");
     }
 
     /// Redis packs values of up to 64 bytes by default: see the module.
@@ -197,9 +215,10 @@ mod tests {
         let year = Duration::from_secs(400 * 86_400);
         let seen = Timestamp::from_millis(1_732_147_200_000);
         let deadline = seen + year;
-        let silence =
-            Silence { deadline, detected_at: deadline + year, cause: Cause::Silence, allowed: year };
-        let text = encode(&Facts::new(Lifecycle::Offline(silence), seen));
+        let detected_at = deadline + Duration::from_secs(3600);
+        let silence = Silence { deadline, detected_at, cause: Cause::Silence, allowed: year };
+        let known = Some(Known::admitted(seen));
+        let text = encode(&Facts { known, ..Facts::new(Lifecycle::Offline(silence), seen) });
         assert!(text.len() <= 64, "{text} takes {} bytes", text.len());
     }
 
@@ -227,7 +246,10 @@ mod tests {
             "r1",
             "p1+2+3",
             "p1@",
+            "p1@-",
             "p1@2+3",
+            "p1@2=3",
+            "p1@zzzzzzzzzzzz",
             "é",
             "f1{\"o\":[1,1,\"x\",1]}",
         ] {
@@ -266,12 +288,13 @@ mod tests {
             silent_from in prop::option::of(moment()),
             sleep in prop::option::of(interval()), pause in prop::option::of(interval()),
             acknowledged in prop::option::of((moment(), "\\PC{1,16}", "\\PC{0,16}")), note in "\\PC{0,16}",
-            admitted_at in prop::option::of(moment()),
+            known in prop::option::of((moment(), any::<bool>())),
         ) {
             let acknowledged = acknowledged.map(|(at, author, comment)| Acknowledgement { at, author, comment });
             let (declared_timeout, timeout, grace) = times;
             let set = Override { timeout, grace };
-            let facts = Facts { lifecycle, last_seen, silent_from, checked_at, declared_timeout, set, labels, sleep, pause, acknowledged, note, admitted_at };
+            let known = known.map(|(at, is_registered)| Known { is_registered, ..Known::admitted(at) });
+            let facts = Facts { lifecycle, last_seen, silent_from, checked_at, declared_timeout, set, labels, sleep, pause, acknowledged, note, known };
             prop_assert_eq!(decode(&encode(&facts)), Some(facts));
         }
     }

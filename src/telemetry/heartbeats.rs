@@ -42,6 +42,9 @@ impl Telemetry {
     /// A message did not count. `what` is logged, at a limited rate.
     pub fn message_rejected(&self, topic: &str, why: Rejection, what: &str) {
         self.series.heartbeats.with_label_values(&[why.as_str()]).inc();
+        if matches!(why, Rejection::BadTopic | Rejection::UnknownKind) {
+            self.topic_of_no_kind(topic);
+        }
         if let Some(suppressed) = self.samples.admit(why.as_str()) {
             let topic = truncate(topic, MAX_SHOWN);
             tracing::warn!(topic, reason = why.as_str(), suppressed, "message rejected: {what}");

@@ -39,6 +39,17 @@ pub fn loopback(port: u16) -> SocketAddr {
     ([127, 0, 0, 1], port).into()
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_on_a_topic_that_no_kind_has_is_noted() {
+    let world = World::new(|_, _| {}).await;
+    for topic in ["units/1/heartbeat", "devices/1/state", "devices/1/state", "rollcall/x"] {
+        world.publish(&["-q", "1", "-t", topic, "-m", "x"]);
+    }
+    let noted = world.telemetry.unknown_topics();
+    assert_eq!(noted.topics.len(), 1, "{noted:?}");
+    assert_eq!((noted.topics[0].topic.as_str(), noted.topics[0].messages), ("devices/1/state", 2));
+}
+
 fn plain(port: u16) -> Config {
     Config {
         listen: Some(loopback(port)),

@@ -56,12 +56,16 @@ async fn makes_silences(world: &World, cli: &CommandLine) {
         "--comment",
         "works",
     ];
-    let id = cli.answer(&add);
+    let added = cli.run(&add);
+    let id = String::from_utf8(added.stdout).unwrap().trim().to_owned();
+    let said = String::from_utf8_lossy(&added.stderr);
+    assert!(said.starts_with("it covers no unit of the fleet now: compare its matchers"), "{said}");
     let shown = world.json("/alertmanager/api/v2/silences").await;
     assert_eq!((&shown[0]["id"], &shown[0]["createdBy"]), (&id.as_str().into(), &"ana".into()));
     assert_eq!(shown[0]["matchers"].as_array().unwrap().len(), 3);
     let listed = cli.json(&["silence", "list"]);
     assert_eq!((&listed[0]["state"], &listed[0]["comment"]), (&"active".into(), &"works".into()));
+    assert_eq!(listed[0]["units"], 0);
     assert_eq!(listed[0]["matchers"][2], "unit!~\"x|y\"");
     cli.answer(&["silence", "extend", &id, "--until", "2099-01-01T00:00:00+01:00", "--author", "bo"]);
     let kept = cli.answer(&["silence", "extend", &id, "--for", "1h"]);
@@ -88,7 +92,7 @@ async fn makes_silences(world: &World, cli: &CommandLine) {
     let audit = cli.answer(&["audit", "--limit", "1"]);
     assert!(audit.contains(&format!("silence_expired  {id}")), "{audit}");
     let csv = cli.answer(&["silence", "list", "--expired", "--csv"]);
-    assert!(csv.starts_with("id,state,matchers,starts_at,ends_at,author,comment\r\n"), "{csv}");
+    assert!(csv.starts_with("id,state,matchers,units,starts_at,ends_at,author,comment\r\n"), "{csv}");
 
     for (wrong, code, text) in [
         (&["silence", "add", "site=~(", "--for", "1h", "--comment", "x"][..], 2, "unclosed group"),

@@ -7,9 +7,9 @@ use minijinja::{Environment, Error, ErrorKind, Value};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::counts::{number, of_rest};
-use super::zone::{Zone, span};
+use super::zone::Zone;
 use crate::alerting::text;
-use crate::clock::{Timestamp, parse_moment};
+use crate::clock::{Timestamp, parse_moment, shown_span as span};
 
 /// The room for the line that says how many lines are left out.
 const LINE_OF_REST: usize = 32;

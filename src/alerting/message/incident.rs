@@ -2,9 +2,9 @@
 
 use super::counts::number;
 use super::ended::Ended;
-use super::zone::{Zone, span};
+use super::zone::Zone;
 use crate::alerting::text::word;
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, shown_span as span};
 use crate::presence::{Incident, OfflineRecord};
 use crate::store::Delivery;
 

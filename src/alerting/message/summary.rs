@@ -10,9 +10,10 @@ use super::incident;
 use super::links::Links;
 use super::mass_notice::MassNotice;
 use super::timer;
-use super::zone::{Zone, span};
+use super::zone::Zone;
 use crate::alerting::group::{self, lost};
 use crate::alerting::text::{short, word};
+use crate::clock::shown_span as span;
 use crate::presence::{Cause, Closing, Interval, Labels, OfflineRecord};
 use crate::store::{Delivery, MeantFor};
 

@@ -4,9 +4,9 @@ use serde::Serialize;
 
 use super::counts::number;
 use super::examples::Example;
-use super::zone::{Zone, span};
+use super::zone::Zone;
 use crate::alerting::text::{short, word};
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, shown_span as span};
 use crate::presence::{FiredTimer, Guarantee, TimerData, TimerId, TimerType};
 
 use crate::store::{Delivery, group_of_timer};

@@ -59,18 +59,6 @@ impl Zone {
     }
 }
 
-/// The two largest parts of a span: `2d 3h`, `5m 0s`, `12s`.
-pub fn span(length: Duration) -> String {
-    let seconds = length.as_secs();
-    let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
-    match (days, hours, minutes) {
-        (0, 0, 0) => format!("{seconds}s"),
-        (0, 0, minutes) => format!("{minutes}m {}s", seconds % 60),
-        (0, hours, minutes) => format!("{hours}h {minutes}m"),
-        (days, hours, _) => format!("{days}d {hours}h"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -92,13 +80,5 @@ mod tests {
         assert!(Zone::parse("Europe/Atlantis").unwrap_err().contains("; write "));
         assert_eq!(Zone::parse("UTC").unwrap(), Zone::default());
         assert!(Zone::default().format(Timestamp::ZERO, "%!").unwrap_err().contains("; write "));
-    }
-
-    #[test]
-    fn a_span_has_its_two_largest_parts() {
-        let cases = [(12, "12s"), (300, "5m 0s"), (7_260, "2h 1m"), (183_600, "2d 3h")];
-        for (seconds, shown) in cases {
-            assert_eq!(span(Duration::from_secs(seconds)), shown);
-        }
     }
 }

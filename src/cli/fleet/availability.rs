@@ -13,7 +13,7 @@ use crate::cli::remote::RemoteArguments;
 use crate::cli::route::unit;
 use crate::cli::table::Table;
 use crate::cli::times::{in_order, moment};
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, shown_span};
 use crate::config::Span;
 use crate::presence::Unit;
 
@@ -69,7 +69,9 @@ fn in_words(answer: &Value) -> Table {
         ("units", text(&answer["units"])),
         (
             "online",
-            answer["online_share"].as_f64().map_or("unknown: all of it was blind".to_owned(), percent),
+            answer["online_share"]
+                .as_f64()
+                .map_or("unknown: all of it was blind, or no unit was known".to_owned(), percent),
         ),
         ("outages", text(&answer["outages"])),
         ("offline", seconds(&answer["offline_seconds"])),
@@ -78,7 +80,12 @@ fn in_words(answer: &Value) -> Table {
         ("blind", seconds(&answer["blind_seconds"])),
         (
             "complete",
-            if answer["is_complete"] == true { "yes" } else { "no, older outages are missing" }.to_owned(),
+            if answer["is_complete"] == true {
+                "yes"
+            } else {
+                "no, older outages or the units of an instance are missing"
+            }
+            .to_owned(),
         ),
     ];
     let rows = rows.map(|(what, value)| vec![what.to_owned(), value]).into();
@@ -96,10 +103,10 @@ fn seconds(value: &Value) -> String {
     let span = value.as_f64().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     let rounded = |span: Duration| match span.as_secs() {
         // Milliseconds say something about short spans only.
-        0..60 => Span(span),
-        seconds => Span::from_secs(seconds),
+        0..60 => Span(span).to_string(),
+        _ => shown_span(span),
     };
-    span.map(|span| rounded(span).to_string()).unwrap_or_default()
+    span.map(rounded).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -120,7 +127,7 @@ mod tests {
             assert_eq!(percent(share), shown);
         }
         for (value, shown) in [
-            (json!(2_591_998.379), "29d 23h 59m 58s"),
+            (json!(2_591_998.379), "29d 23h"),
             (json!(1.25), "1s 250ms"),
             (json!(0.0), "0s"),
             (json!(null), ""),

@@ -13,7 +13,7 @@ use super::given;
 use crate::cli::output::{facts, table, text};
 use crate::cli::remote::{RemoteArguments, content};
 use crate::cli::table::has_colours;
-use crate::cli::{logging, shown, shown_json, wrong};
+use crate::cli::{logging, shown, shown_json, system_user, wrong};
 use crate::routing::alert_silence::is_author;
 
 #[derive(Debug, Args)]
@@ -60,8 +60,8 @@ pub(in crate::cli) struct ImportArguments {
     #[arg(long, requires = "replace")]
     force: bool,
     /// The operator who imports, for the audit.
-    #[arg(long, env = "USER", value_name = "NAME")]
-    author: Option<String>,
+    #[arg(long, env = "USER", value_name = "NAME", default_value_t = system_user(), hide_default_value = true)]
+    author: String,
     /// Take the good lines, though others are bad.
     #[arg(long, conflicts_with = "replace")]
     skip_bad_lines: bool,
@@ -143,9 +143,10 @@ pub(in crate::cli) async fn import(arguments: ImportArguments) -> anyhow::Result
         ("kind", kind),
         ("dry_run", is(dry_run)),
         ("replace", is(replace)),
+        ("force", is(force)),
         ("bad_lines", skip_bad_lines.then(|| "skip".to_owned())),
     ]);
-    let author = author.as_deref().filter(|author| is_author(author));
+    let author = Some(author.as_str()).filter(|author| is_author(author));
     let answer = remote.send(&path, &query, media, content(open), author).await?;
     // A dry run answers; the import itself would be refused.
     let is_bad = dry_run && !skip_bad_lines && answer["bad_lines"].as_u64().unwrap_or_default() > 0;

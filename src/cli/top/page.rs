@@ -6,7 +6,7 @@ use super::super::fleet::counts;
 use super::super::output::text;
 use super::super::table::Table;
 use super::lateness::Delays;
-use crate::clock::{Timestamp, parse_moment};
+use crate::clock::{Timestamp, parse_moment, shown_span};
 use crate::presence::Shown;
 
 /// The most problems, and rows of kinds and labels, that are shown: units need room, too.
@@ -62,6 +62,9 @@ impl Page<'_> {
         if problems.len() > PROBLEMS {
             lines.push(format!("and {} more problems: rollcall summary", problems.len() - PROBLEMS));
         }
+        for note in self.summary["notes"].as_array().into_iter().flatten() {
+            lines.push(Shown(&text(note)).to_string());
+        }
         let missing = text(&self.summary["incomplete"]);
         if !missing.is_empty() {
             lines.push(format!("units are missing: {} does not answer, or is being read", Shown(&missing)));
@@ -90,23 +93,12 @@ impl Page<'_> {
             let [kind, id, state, since, seen, labels] =
                 ["kind", "unit", "state", "offline_since", "last_seen", "labels"]
                     .map(|field| text(&unit[field]));
-            let span = parse_moment(&since).map(|since| short(self.now.since(since).as_secs()));
+            let span = parse_moment(&since).map(|since| shown_span(self.now.since(since)));
             let taken = text(&unit["acknowledged"]["author"]);
             vec![format!("{kind}/{id}"), state, span.unwrap_or_default(), seen, taken, labels]
         };
         let rows = self.units.as_array().into_iter().flatten().map(row).collect();
         Table { rows, ..Table::new(&["unit", "state", "for", "last_seen", "acknowledged_by", "labels"]) }
-    }
-}
-
-/// A span of time with its two largest units.
-fn short(seconds: u64) -> String {
-    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
-    match () {
-        () if days > 0 => format!("{days} d {} h", hours % 24),
-        () if hours > 0 => format!("{hours} h {} min", minutes % 60),
-        () if minutes > 0 => format!("{minutes} min {} s", seconds % 60),
-        () => format!("{seconds} s"),
     }
 }
 
@@ -145,7 +137,7 @@ mod tests {
         let summary = json!({
             "states": states, "kinds": [{ "kind": "detector", "states": states }], "labels": [],
             "hearing": { "blind": false }, "problems": if failure.is_some() { json!([problem]) } else { json!([]) },
-            "incomplete": [],
+            "incomplete": [], "notes": if failure.is_some() { json!(["messages came on \u{1b}a topic"]) } else { json!([]) },
         });
         let units = json!([{
             "kind": "detector", "unit": "a\u{1b}[31mb\u{202e}", "state": "offline",
@@ -172,7 +164,7 @@ mod tests {
         assert_eq!(lines[1], "Rollcall is well");
         assert!(text.contains("kind=detector  2        0     7"), "{text}");
         assert!(
-            text.contains("detector/a\\u{1b}[31mb\\u{202e}  offline  1 h 1 min  2026-11-25T01:59:00Z  ana"),
+            text.contains("detector/a\\u{1b}[31mb\\u{202e}  offline  1h 1m  2026-11-25T01:59:00Z  ana"),
             "{text}"
         );
         assert!(!text.contains('\u{1b}'), "{text:?}");
@@ -184,6 +176,7 @@ mod tests {
         let lines = draw(Some("it does not answer"), 200, 50, false);
         assert_eq!(lines[1], "no newer numbers: it does not answer");
         assert_eq!(lines[2], "one: the\\u{1b}[2Jbroker is away");
+        assert_eq!(lines[3], "messages came on \\u{1b}a topic");
         assert!(!lines.contains(&"Rollcall is well".to_owned()));
     }
 

@@ -7,6 +7,7 @@ use hashbrown::HashMap;
 
 use super::block_bounds::BlockBounds;
 use super::kind_counts::PartitionCounts;
+use super::known::KnownSince;
 use super::label_index::LabelIndex;
 use super::policies::Policies;
 use super::row::{Absence, Row, RowState, RowUpdate};
@@ -25,6 +26,7 @@ pub(super) struct PartitionTable {
     pub bounds: BlockBounds,
     /// One index for each label that units are counted by.
     pub labels: Vec<LabelIndex>,
+    pub known_since: KnownSince,
     /// The share of this partition in the number of units of each kind.
     unit_counts: PartitionCounts,
     /// Units that were removed a short time ago, by hash, with the mark of their removal.
@@ -235,7 +237,7 @@ impl PartitionTable {
     pub fn bytes(&self) -> usize {
         let labels_bytes: usize = self.labels.iter().map(LabelIndex::bytes).sum();
         let offline_bytes = self.offline_since.capacity() * size_of::<(u32, Timestamp)>();
-        self.rows.bytes() + labels_bytes + offline_bytes + self.bounds.bytes()
+        self.rows.bytes() + labels_bytes + offline_bytes + self.bounds.bytes() + self.known_since.bytes()
     }
 
     /// Updates the row in that slot, or adds one.
@@ -263,6 +265,9 @@ impl PartitionTable {
                 let value = labels.get(index.label()).map(String::as_str);
                 index.set(slot, value);
             }
+        }
+        if let Some(second) = update.known_since {
+            self.known_since.set(slot, second);
         }
         let (row, is_absent) = (&self.rows[slot as usize], update.absence.is_some());
         self.bounds.note(slot, row, update.offline_since, is_absent);
@@ -303,6 +308,7 @@ impl PartitionTable {
         self.policies.release(row.policy);
         self.absences.remove(&slot);
         self.offline_since.remove(&slot);
+        self.known_since.set(slot, 0);
         self.labels.iter_mut().for_each(|index| index.set(slot, None));
     }
 }

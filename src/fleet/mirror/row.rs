@@ -1,5 +1,6 @@
 //! The row of a unit, and which of two updates of it is newer.
 
+use super::known::KnownSince;
 use crate::clock::Timestamp;
 use crate::presence::{Cause, Facts, Interval, KindRules, Labels, Lifecycle, Policy};
 use crate::store::table::{self, Name};
@@ -97,6 +98,8 @@ pub(super) struct RowUpdate<'a> {
     pub offline_since: Option<Timestamp>,
     /// `None`: labels stay.
     pub labels: Option<&'a Labels>,
+    /// See [`KnownSince`]; `None`: it stays.
+    pub known_since: Option<u32>,
 }
 
 impl RowUpdate<'_> {
@@ -127,13 +130,22 @@ impl RowUpdate<'_> {
             }),
             offline_since,
             labels: Some(&facts.labels),
+            known_since: Some(KnownSince::of(facts)),
         })
     }
 
     /// An update from a heartbeat alone.
     pub fn heard(at: Timestamp, policy: Policy) -> RowUpdate<'static> {
         let state = RowState::Assumed;
-        RowUpdate { state, last_seen: at, policy, absence: None, offline_since: None, labels: None }
+        RowUpdate {
+            state,
+            last_seen: at,
+            policy,
+            absence: None,
+            offline_since: None,
+            labels: None,
+            known_since: None,
+        }
     }
 
     /// Whether this update is older than the row. Two tasks apply their changes in one order and may update the

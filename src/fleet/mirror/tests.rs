@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::fleet::Rules;
 use crate::presence::{
-    self, Cause, Declared, Facts, Hearing, Heartbeat, IndexChange, Interval, Labels, Ledger, Override,
+    self, Cause, Declared, Facts, Hearing, Heartbeat, IndexChange, Interval, Known, Labels, Ledger, Override,
     Policy, Registration, Silence, State, Verdict,
 };
 

@@ -23,6 +23,7 @@ pub(super) struct Recent(Arc<Mutex<HashMap<AnswerKey, CachedAvailability>>>);
 
 struct CachedAvailability {
     answer: Arc<Availability>,
+    /// When its making began.
     made: Instant,
     is_renewed: bool,
 }
@@ -37,8 +38,12 @@ impl Recent {
         Some((found.answer.clone(), is_due))
     }
 
+    /// Keeps an answer whose making began at `made`, unless another one began later and was faster.
     pub fn keep(&self, asked: AnswerKey, answer: Arc<Availability>, made: Instant) {
         let mut kept = self.lock();
+        if kept.get(&asked).is_some_and(|newer| newer.made > made) {
+            return;
+        }
         if kept.len() >= MAX_ANSWERS && !kept.contains_key(&asked) {
             let oldest = kept.iter().min_by_key(|(_, one)| one.made).map(|(asked, _)| asked.clone());
             oldest.and_then(|oldest| kept.remove(&oldest));
@@ -67,7 +72,8 @@ mod tests {
             from: crate::clock::Timestamp::ZERO,
             to: crate::clock::Timestamp::ZERO,
         };
-        Arc::new(super::super::summed(range, units, Duration::ZERO, std::iter::empty()))
+        let of = super::super::Part { units, unknown_seconds: 0.0 };
+        Arc::new(super::super::summed(range, &of, Duration::ZERO, std::iter::empty()))
     }
 
     fn asked(kind: &str) -> AnswerKey {
@@ -89,6 +95,8 @@ mod tests {
         assert_eq!(found(later), Some((1, true)));
         recent.keep(asked("pump"), answer(2), later);
         assert_eq!(found(later), Some((2, false)));
+        recent.keep(asked("pump"), answer(1), begin);
+        assert_eq!(found(later), Some((2, false)), "a slow answer does not set it back");
         assert_eq!(found(later + USABLE), None, "too old");
     }
 

@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use crate::clock::Timestamp;
-pub(super) use crate::http::explain::span;
+pub(super) use crate::clock::shown_span as span;
 use crate::presence::{Shown, State};
 
 /// A state by its sign and its word; the colour only repeats them.

@@ -205,6 +205,7 @@ fn banner(base: &str, content: &Content) -> Markup {
                 "Not all units are known of " (content.incomplete.join(", ")) "."
             }
         }
+        (notes(&content.notes))
         @match warnings.as_slice() {
             [] => {}
             [only] => p.banner role="status" { strong { (only.instance) ": " } (only.text) },
@@ -214,6 +215,11 @@ fn banner(base: &str, content: &Content) -> Markup {
             }
         }
     }
+}
+
+/// What an operator may want to know and that is no problem of Rollcall.
+fn notes(notes: &[String]) -> Markup {
+    html! { @for note in notes { p.banner role="status" { (super::format::text(note)) } } }
 }
 
 /// Whether the client may change units.

@@ -135,13 +135,13 @@ mod tests {
         days[11] = day(11, Some(86_400.0));
         days[12] = day(12, Some(1.0));
         let said =
-            "offline on 3 of the 89 days that are known, for 1 d 12 h in all; online for 98.31 % of the time";
+            "offline on 3 of the 89 days that are known, for 1d 12h in all; online for 98.31 % of the time";
         assert_eq!(in_words(&days), said);
         // A unit of a fleet that is watched for a hundred seconds was not online for 89 days.
         let mut young: Vec<Day> = (0..90).map(|at| day(at, None)).collect();
         assert_eq!(in_words(&young), "nothing is known of it yet");
         young[89] = Day { watched_seconds: 100.0, ..day(89, Some(90.0)) };
-        let said = "offline on 1 of the one day that is known, for 1 min 30 s; online for 10 % of the time";
+        let said = "offline on 1 of the one day that is known, for 1m 30s; online for 10 % of the time";
         assert_eq!(in_words(&young), said);
         let drawn = plot(&days).into_string();
         for bar in
@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(drawn.matches("<rect").count(), 3);
         let drawn = strip(&days).into_string();
         assert!(
-            drawn.contains("1970-01-01: not known") && drawn.contains("1970-01-12: offline for 1 d"),
+            drawn.contains("1970-01-01: not known") && drawn.contains("1970-01-12: offline for 1d"),
             "{drawn}"
         );
     }

@@ -66,7 +66,7 @@ pub(super) async fn page(
                 table {
                     caption.hidden { "Silences of alerts" }
                     thead { tr {
-                        th scope="col" { "State" } th scope="col" { "Matchers" } th scope="col" { "Begin" }
+                        th scope="col" { "State" } th scope="col" { "Matchers" } th scope="col" { "Units" } th scope="col" { "Begin" }
                         th scope="col" { "End" } th scope="col" { "Why" } th scope="col" { span.hidden { "Change" } }
                     } }
                     tbody { @for silence in &page.silences { (web.silence_row(silence, now, may_change)) } }
@@ -95,6 +95,11 @@ impl Web {
             tr {
                 td { span.state { span aria-hidden="true" { (sign) } " " (word) } }
                 th scope="row" { @for matcher in &silence.matchers { code { (format::text(matcher)) } " " } }
+                td { @match silence.units {
+                    Some(0) => { "none: no unit has these labels" }
+                    Some(units) => { (format::number(units)) }
+                    None => { span.note { @if silence.state == SilenceState::Expired { "" } @else { "not counted" } } }
+                } }
                 td { (format::ago(Some(silence.starts_at), now)) }
                 td { (format::ago(Some(silence.ends_at), now)) }
                 td { (format::text(&silence.comment)) span.note { " " (format::text(&silence.author)) } }

@@ -19,6 +19,7 @@ use crate::http::problem::{Problem, query};
 use crate::http::strangers::{ShownStranger, StrangersQuery, written};
 use crate::http::units::parse;
 use crate::presence::UnitSettings;
+use crate::telemetry::UnknownTopics;
 
 /// The form of the page.
 pub(super) fn forms() -> Router<Web> {
@@ -62,14 +63,44 @@ pub(super) async fn page(
                 }
             }
             nav.pages aria-label="Further strangers" {
-                @if let Some(next) = page.next {
-                    @let query = written(&StrangersQuery { cursor: Some(next), ..wanted.clone() });
+                @if let Some(next) = &page.next {
+                    @let query = written(&StrangersQuery { cursor: Some(next.clone()), ..wanted.clone() });
                     a rel="next" href={ (web.base) "/strangers?" (query) } { "Next page" }
                 }
             }
         }
     };
+    let live = html! { (live) (topics(&page.unknown_topics, now)) };
     Ok(web.page("Strangers", Some(Tab::Strangers), &summary, &caller, live, html! {}))
+}
+
+/// The topics that no kind has; nothing if every message was on the topic of a kind.
+fn topics(unknown: &UnknownTopics, now: Timestamp) -> Markup {
+    html! {
+        @if !unknown.topics.is_empty() {
+            h2 { "Topics that no kind has" }
+            p.quiet { "Messages on them prove nothing of any unit. Add them to the topics of a kind, or let devices use the \
+                       topics that are configured." }
+            @if unknown.unlisted_messages > 0 {
+                p.quiet { (format::number(unknown.unlisted_messages)) " messages came on other topics." }
+            }
+            div.scroll tabindex="0" role="region" aria-label="Topics that no kind has" {
+                table {
+                    caption.hidden { "Topics that no kind has" }
+                    thead { tr {
+                        th scope="col" { "Topic" } th scope="col" { "Last heard" } th.wide scope="col" { "First heard" }
+                        th.numbers scope="col" { "Messages" }
+                    } }
+                    tbody { @for one in &unknown.topics { tr {
+                        th scope="row" { (format::text(&one.topic)) }
+                        td { (format::ago(Some(one.last_heard), now)) }
+                        td.wide { (format::ago(Some(one.first_heard), now)) }
+                        td.numbers { (format::number(one.messages)) }
+                    } } }
+                }
+            }
+        }
+    }
 }
 
 impl Web {

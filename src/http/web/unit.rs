@@ -60,6 +60,9 @@ fn facts(view: &UnitView, now: Timestamp) -> Markup {
             @if let Some(from) = view.silent_from {
                 dt { "Presumed silent since" } dd { (format::ago(Some(from), now)) }
             }
+            @if let Some(since) = view.known_since {
+                dt { "Known since" } dd { (format::ago(Some(since), now)) }
+            }
             @if let Some(deadline) = view.deadline {
                 dt { "Deadline" } dd { (format::ago(Some(deadline), now)) }
             }

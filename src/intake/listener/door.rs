@@ -38,6 +38,7 @@ impl Door {
     ) -> Content {
         let is_timer = self.reader.timers.is_some() && topic.starts_with(timers::PREFIX);
         if !is_timer && !self.filters.iter().any(|filter| covers(filter, topic)) {
+            self.reader.telemetry.topic_of_no_kind(topic);
             return Content::Nothing;
         }
         let topic = topic.as_bytes();

@@ -104,7 +104,17 @@ async fn what_was_exported_is_imported_again_and_a_replacement_removes_the_rest(
     let audit: Value = serde_json::from_str(&fleet.text("/api/v1/audit?limit=1").await).unwrap();
     let entry = &audit["audit"][0];
     assert_eq!((&entry["change"], &entry["subject"]), (&"inventory_imported".into(), &"detector".into()));
-    assert_eq!(entry["text"], "2 lines, 0 of them bad; the others are removed");
+    assert_eq!(entry["text"], "2 lines, 0 of them bad; removes 1 of 2 units");
+    // A file that would remove more than half is taken for the wrong one, unless that is said to be meant.
+    let other = "kind,unit\ndetector,fresh\n";
+    let problem = assert_problem(post(&fleet, "", "?replace=true", CSV, other).await, 409).await;
+    let detail = problem["detail"].as_str().unwrap();
+    assert!(detail.contains("would remove 2 of 3 units, more than half; nothing was changed"), "{detail}");
+    assert_eq!(unit(&fleet, "detector/2").await["state"], "online");
+    let dry = import(&fleet, "?replace=true&dry_run=true", CSV, other.to_owned()).await;
+    assert_eq!(counts(&dry)[4], 2, "a dry run answers: {dry}");
+    let forced = import(&fleet, "?replace=true&force=true", CSV, other.to_owned()).await;
+    assert_eq!(counts(&forced)[4], 2, "{forced}");
 }
 
 #[tokio::test]

@@ -77,7 +77,7 @@ async fn readiness_names_every_reason_and_health_needs_none() {
     assert_eq!(
         readiness,
         json!({
-            "ready": true, "problems": [warning], "instance": "one", "instances": ["one", "two"], "partitions": []
+            "ready": true, "problems": [warning], "notes": [], "instance": "one", "instances": ["one", "two"], "partitions": []
         })
     );
 
@@ -298,6 +298,7 @@ async fn a_unit_is_shown_with_all_its_facts() {
         "timeout_rule": "operator",
         "grace_seconds": 20.0,
         "labels": { "site": "north" },
+        "known_since": "2026-03-01T12:00:00.000Z",
         "note": "",
         "paused_from": "2026-03-01T12:00:00.000Z",
         "paused_until": "2026-03-01T12:01:00.000Z",

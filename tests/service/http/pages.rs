@@ -104,7 +104,7 @@ async fn a_page_says_which_version_runs_on_what() {
         "Apache-2.0",
         "Redis at redis://redis.example.org",
         "mqtt://127.0.0.1:1883",
-        "1 min 30 s ago",
+        "1m 30s ago",
     ] {
         assert!(page.contains(text), "{text} in {page}");
     }

@@ -35,7 +35,7 @@ async fn a_silence_is_added_shown_changed_and_ended() {
         json!({
             "id": id, "state": "active", "matchers": ["site=\"north\"", "kind=~\"det.*\"", "unit!=\"pump\""],
             "starts_at": "2026-03-01T12:00:00.000Z", "ends_at": "2026-03-01T14:00:00.000Z", "updated_at": "2026-03-01T12:00:00.000Z",
-            "author": "ana", "comment": "works",
+            "author": "ana", "comment": "works", "units": 0,
         })
     );
     let longer = json!({
@@ -43,12 +43,12 @@ async fn a_silence_is_added_shown_changed_and_ended() {
         "ends_at": "2026-03-01T16:00:00+01:00", "author": "ben", "comment": "still",
     });
     let changed = send(&fleet, "", Method::PUT, &one, longer).await;
-    assert_eq!((changed.status().as_u16(), body(changed).await), (200, json!({ "id": id })));
+    assert_eq!((changed.status().as_u16(), body(changed).await), (200, json!({ "id": id, "units": 0 })));
     assert_eq!(fleet.json(&one).await["ends_at"], "2026-03-01T15:00:00.000Z");
     // Without a begin it keeps its own, and lasts from now on.
     fleet.clock.advance(1800 * SECOND);
     let changed = send(&fleet, "", Method::PUT, &one, wanted()).await;
-    assert_eq!((changed.status().as_u16(), body(changed).await), (200, json!({ "id": id })));
+    assert_eq!((changed.status().as_u16(), body(changed).await), (200, json!({ "id": id, "units": 0 })));
     let shown = fleet.json(&one).await;
     let times = ["starts_at", "ends_at", "state"].map(|name| shown[name].as_str().unwrap());
     assert_eq!(times, ["2026-03-01T12:00:00.000Z", "2026-03-01T14:30:00.000Z", "active"]);
@@ -63,6 +63,39 @@ async fn a_silence_is_added_shown_changed_and_ended() {
     assert_problem(fleet.get(&unknown).await, 404).await;
     assert_problem(send(&fleet, "", Method::DELETE, &unknown, Value::Null).await, 404).await;
     assert_problem(fleet.get(&format!("{PATH}/x")).await, 400).await;
+}
+
+#[tokio::test]
+async fn a_silence_says_how_many_units_it_covers_and_that_it_covers_none() {
+    let fleet = Fleet::start().await;
+    fleet.hear_at("north", "detector:a").await;
+    fleet.hear_at("north", "detector:b").await;
+    fleet.hear_at("south", "meter:c").await;
+    let add = async |matchers: &[&str]| {
+        let body = json!({ "matchers": matchers, "for": "2h", "author": "ana", "comment": "works" });
+        self::body(post(&fleet, body).await).await
+    };
+    for (matchers, units) in [
+        (&["site=\"north\""][..], 2),
+        (&["kind=meter"], 1),
+        (&["unit=~\"a|c\""], 2),
+        (&["site!=\"north\"", "kind=~\".+\""], 1),
+        (&["site=\"nort\""], 0),
+    ] {
+        let answer = add(matchers).await;
+        assert_eq!(answer["units"], units, "{matchers:?}: {answer}");
+    }
+    let listed = fleet.json(PATH).await;
+    let mut units: Vec<u64> =
+        listed["silences"].as_array().unwrap().iter().map(|one| one["units"].as_u64().unwrap()).collect();
+    units.sort_unstable();
+    assert_eq!(units, [0, 1, 1, 2, 2]);
+    let page = fleet.text("/silences").await;
+    assert!(page.contains("none: no unit has these labels"), "{page}");
+    // Those that are over cover nothing, which says nothing of their matchers.
+    fleet.clock.advance(10_000 * SECOND);
+    assert_eq!(fleet.json(PATH).await["silences"][0]["units"], Value::Null);
+    assert!(!fleet.text("/silences").await.contains("none: no unit"));
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! The timeline of a unit, and how much of the time it was online.
 
 use reqwest::header::CONTENT_TYPE;
+use rollcall::clock::parse_moment;
 use serde_json::{Value, json};
 
 use super::world::{Fleet, SECOND, assert_problem};
@@ -21,7 +22,7 @@ async fn the_timeline_of_a_unit_says_what_happened_and_why_it_is_offline() {
     assert!(acknowledged.send().await.unwrap().status().is_success());
 
     let timeline = fleet.json("/api/v1/units/detector/a/timeline").await;
-    assert_eq!(timeline["sentence"], "It was last heard 2 min 1 s ago. Its deadline passed 1 s ago.");
+    assert_eq!(timeline["sentence"], "It was last heard 2m 1s ago. Its deadline passed 1s ago.");
     assert_eq!((&timeline["state"], &timeline["is_complete"]), (&json!("offline"), &json!(true)));
     let notified = timeline["notified"].as_str().unwrap();
     assert!(notified.starts_with("No receiver was notified: "), "{notified}");
@@ -45,7 +46,7 @@ async fn the_timeline_of_a_unit_says_what_happened_and_why_it_is_offline() {
     let page = fleet.text("/units/detector/a").await;
     assert!(page.contains("No receiver was notified: "), "{page}");
     for text in
-        ["offline on 1 of the one day that is known, for 6 s", "&lt;on my way&gt;", "heard again, 5 s after"]
+        ["offline on 1 of the one day that is known, for 6s", "&lt;on my way&gt;", "heard again, 5s after"]
     {
         assert!(page.contains(text), "{text} in {page}");
     }
@@ -56,6 +57,53 @@ async fn the_timeline_of_a_unit_says_what_happened_and_why_it_is_offline() {
         assert_problem(answer, 400).await;
     }
     assert_problem(fleet.get("/api/v1/units/detector/b/timeline").await, 404).await;
+}
+
+#[tokio::test]
+async fn time_before_a_unit_was_known_is_not_online() {
+    let fleet = Fleet::start().await;
+    fleet.fill();
+    fleet.hear_at("north", "detector:old").await;
+    // Half a day later a unit is heard for the first time, and another one is registered.
+    for _ in 0..12 {
+        fleet.pass(3600 * SECOND, &["detector:old"]).await;
+        fleet.hear_at("north", "detector:old").await;
+    }
+    let joined = fleet.clock.now();
+    fleet.hear_at("south", "detector:young").await;
+    let registered = fleet
+        .client
+        .put(format!("{}/api/v1/units/detector/registered", fleet.url))
+        .header(CONTENT_TYPE, "application/json")
+        .body("{}");
+    assert!(registered.send().await.unwrap().status().is_success());
+    fleet.pass(100 * SECOND, &["detector:old", "detector:young"]).await;
+    let of_unit = fleet.json("/api/v1/availability?unit=detector/young").await;
+    assert_eq!((&of_unit["from"], &of_unit["online_share"]), (&json!(joined.to_string()), &json!(1.0)));
+    let of_unit = fleet.json("/api/v1/availability?unit=detector/registered").await;
+    assert_eq!(of_unit["from"], json!(joined.to_string()));
+    let timeline = fleet.json("/api/v1/units/detector/young/timeline").await;
+    assert_eq!(timeline["known_since"], json!(joined.to_string()));
+    let watched: Vec<f64> = timeline["days"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|day| day["watched_seconds"].as_f64().unwrap())
+        .collect();
+    assert_eq!((watched[88], watched[89]), (0.0, 100.0));
+    // It is silent for as long as it was heard: half of its time, not a hundredth of the time of the fleet.
+    let deadline = fleet.json("/api/v1/units/detector/young").await["deadline"].as_str().unwrap().to_owned();
+    fleet.pass(220 * SECOND, &["detector:old", "detector:young"]).await;
+    // A record of this very moment is not before it.
+    fleet.pass(SECOND, &[]).await;
+    let now = fleet.clock.now();
+    let deadline = parse_moment(&deadline).unwrap();
+    let expected = 1.0 - now.since(deadline).as_secs_f64() / now.since(joined).as_secs_f64();
+    let of_label = fleet.json(&format!("/api/v1/availability?label=site=south&until={now}")).await;
+    let share = of_label["online_share"].as_f64().unwrap();
+    assert!((share - expected).abs() < 0.001, "{share} {expected} {of_label}");
+    let page = fleet.text("/units/detector/young").await;
+    assert!(page.contains("Known since") && page.contains("one day that is known"), "{page}");
 }
 
 #[tokio::test]

@@ -380,7 +380,7 @@ async fn the_page_of_timers_lists_and_cancels_them() {
     let page = fleet.text("/timers").await;
     assert!(page.contains("a&lt;b&gt;&quot;") && !page.contains("a<b>"), "{page}");
     assert!(
-        page.contains("in 1 min 30 s") && page.find("a&lt;b").unwrap() < page.find("later").unwrap(),
+        page.contains("in 1m 30s") && page.find("a&lt;b").unwrap() < page.find("later").unwrap(),
         "{page}"
     );
     assert!(!fleet.text("/timers?type=command").await.contains("a&lt;b"));

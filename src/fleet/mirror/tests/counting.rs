@@ -76,6 +76,35 @@ fn archived_units_are_left_out_of_counts_and_lists_until_they_are_heard() {
     assert_eq!(shown(Archive::LeftOut(at(1000)), 1000), 3);
 }
 
+#[test]
+fn time_before_a_unit_was_known_is_counted_as_unknown() {
+    let mirror = Mirror::new(rules(), 3).with_labels(&["site".to_owned()]);
+    let known = |number: usize, site: &str, since: Option<u64>| {
+        let mut seen = at_site(number, Some(site), Lifecycle::Present);
+        let facts = seen.facts.as_mut().unwrap();
+        facts.known = since.map(|since| Known::admitted(at(since)));
+        mirror.compare(mirror.mark(partition_of(&seen.unit, 3)), &[seen]);
+    };
+    for (number, site, since) in
+        [(0, "north", None), (1, "north", Some(150)), (2, "south", Some(180)), (3, "south", Some(50))]
+    {
+        known(number, site, since);
+    }
+    let range = Interval { from: at(100), to: at(200) };
+    let of = |site: Option<&str>| {
+        let label = site.map(|site| ("site".to_owned(), site.to_owned()));
+        let time = mirror.known_time(UnitFilter { label, ..UnitFilter::default() }, range);
+        (time.units, time.unknown.as_secs())
+    };
+    assert_eq!((of(None), of(Some("north")), of(Some("south"))), ((4, 130), (2, 50), (2, 80)));
+    // Another unit takes the slot of one that is removed, and not its time.
+    let gone = Snapshot { alive: None, facts: None, ..at_site(2, None, Lifecycle::Present) };
+    mirror.compare(mirror.mark(partition_of(&gone.unit, 3)), &[gone]);
+    known(2, "south", None);
+    known(4, "south", Some(900));
+    assert_eq!((of(None), of(Some("south"))), ((5, 150), (3, 100)));
+}
+
 /// A unit of that site, as the engine holds it.
 fn at_site(number: usize, site: Option<&str>, lifecycle: Lifecycle) -> Snapshot {
     let mut seen = present(unit(number), at(number as u64));

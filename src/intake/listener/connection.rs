@@ -199,21 +199,26 @@ impl Connection {
             if let Some(why) = self.session.ended(self.number) {
                 return Err(End::GivenUp(why));
             }
-            let is_all = self.session.write(&mut self.out, Instant::now());
-            if self.out.is_empty() && is_all {
+            let (large, is_all) = self.session.write(&mut self.out, Instant::now());
+            // Connections that are idle keep no buffer.
+            let out = std::mem::take(&mut self.out);
+            if out.is_empty() && is_all {
                 return Ok(());
             }
-            self.write().await?;
+            self.write(&out).await?;
+            if let Some(message) = large {
+                self.write(&message.payload).await?;
+            }
+            self.stream.flush().await.map_err(|_| End::Lost)?;
         }
     }
 
-    async fn write(&mut self) -> Result<(), End> {
+    async fn write(&mut self, bytes: &[u8]) -> Result<(), End> {
         let mut written = 0;
-        while written < self.out.len() {
-            let part = &self.out[written..];
+        while written < bytes.len() {
             tokio::select! {
                 biased;
-                count = self.stream.write(part) => match count {
+                count = self.stream.write(&bytes[written..]) => match count {
                     Ok(0) | Err(_) => return Err(End::Lost),
                     Ok(count) => written += count,
                 },
@@ -227,11 +232,6 @@ impl Connection {
                 () = tokio::time::sleep(WRITE) => return Err(End::GivenUp(session::End::Slow)),
             }
         }
-        if self.stream.flush().await.is_err() {
-            return Err(End::Lost);
-        }
-        // Connections that are idle keep no buffer.
-        self.out = Vec::new();
         Ok(())
     }
 

@@ -116,7 +116,7 @@ pub fn ended(out: &mut Vec<u8>, version: Version, code: u8) {
     }
 }
 
-/// A message to a subscriber, with the numbers of its subscriptions; `false`: it is larger than `max`.
+/// All but the payload of a message to a subscriber, with the numbers of its subscriptions; `false`: it is larger than `max`.
 pub fn publish(out: &mut Vec<u8>, version: Version, message: &Publish, numbers: &[u32], max: usize) -> bool {
     let mut more = Vec::new();
     if version == Version::Five {
@@ -148,7 +148,6 @@ pub fn publish(out: &mut Vec<u8>, version: Version, message: &Publish, numbers: 
         out.extend(properties);
         out.extend(more);
     }
-    out.extend(message.payload);
     true
 }
 

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use tokio::time::Instant;
 
 use super::codec::Subscribe;
-use super::session::{Delivery, Message, Session};
+use super::session::{Delivery, Kept, Message, Session};
 use crate::presence::covers;
 
 const MAX_RETAINED: usize = 10_000;
@@ -32,6 +32,8 @@ pub struct Router {
     count: AtomicUsize,
     turn: AtomicUsize,
     retained: Mutex<Retained>,
+    /// Bytes of messages on their way to clients.
+    pub kept: Arc<AtomicUsize>,
 }
 
 /// The filters that begin in the same way.
@@ -127,7 +129,7 @@ impl Router {
 
     /// Gives a message to its subscribers; `message` copies it if there is one. Answers with the clients that had no
     /// room for it.
-    pub fn route(&self, routed: Routed, message: impl FnOnce() -> Arc<Message>) -> Vec<Arc<Session>> {
+    pub fn route(&self, routed: Routed, message: impl FnOnce() -> Message) -> Vec<Arc<Session>> {
         let mut found = Vec::new();
         if self.count.load(Ordering::Relaxed) > 0 {
             let tree = self.tree.read().unwrap_or_else(PoisonError::into_inner);
@@ -137,7 +139,9 @@ impl Router {
         if found.is_empty() {
             return Vec::new();
         }
-        let (mut deliveries, message) = (self.one_of_each_group(found), message());
+        let (mut deliveries, mut message) = (self.one_of_each_group(found), message());
+        message.kept = Some(Kept::new(&self.kept, message.size()));
+        let message = Arc::new(message);
         deliveries.sort_by_key(|one| one.session.number);
         let of_one = deliveries.chunk_by(|a, b| a.session.number == b.session.number);
         let without_room = of_one.filter(|of_one| {
@@ -146,6 +150,7 @@ impl Router {
                 qos: of_one.iter().map(|one| one.qos).max().unwrap_or(0).min(routed.qos),
                 retain: routed.retain && of_one.iter().any(|one| one.retain_as_published),
                 numbers: of_one.iter().filter_map(|one| one.number).collect(),
+                kept: None,
             };
             !of_one[0].session.deliver(delivery)
         });
@@ -170,11 +175,11 @@ impl Router {
     }
 
     /// Retains a message, or removes the one of its topic if it is empty; `false`: it is not retained.
-    pub fn retain(&self, topic: &str, qos: u8, message: impl FnOnce() -> Arc<Message>) -> bool {
+    pub fn retain(&self, topic: &str, qos: u8, message: impl FnOnce() -> Message) -> bool {
         if !topic.starts_with("rollcall/") {
             return false;
         }
-        let message = message();
+        let message = Arc::new(message());
         let mut retained = self.retained.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((before, _)) = retained.messages.remove(topic) {
             retained.bytes -= before.size();
@@ -201,7 +206,10 @@ impl Router {
         for (_, (message, qos)) in alike.filter(|(topic, _)| covers(filter, topic)) {
             if message.expires.is_none_or(|expires| expires > now) {
                 let (message, qos) = (message.clone(), most.min(*qos));
-                session.deliver(Delivery { message, qos, retain: true, numbers: Vec::from_iter(number) });
+                let numbers = Vec::from_iter(number);
+                if !session.deliver(Delivery { message, qos, retain: true, numbers, kept: None }) {
+                    break;
+                }
                 count += 1;
             }
         }
@@ -308,8 +316,9 @@ mod tests {
                 properties: vec![0; properties].into(),
                 expires: None,
                 from: 0,
+                kept: None,
             };
-            router.retain(topic, 1, || Arc::new(message))
+            router.retain(topic, 1, || message)
         };
         assert!(!retain("units/a/data", b"x", 0), "of a device");
         for number in 0..MAX_RETAINED {

@@ -104,11 +104,13 @@ impl Listener {
 
     pub(in crate::intake) fn open(&self, door: Door, stop: CancellationToken) -> Arc<Shared> {
         let Config { max_packet, max_rate, max_bytes_per_second, max_connections, .. } = self.config;
+        let router = Router::default();
+        let sessions = Sessions::new(max_connections, router.kept.clone());
         Arc::new(Shared {
             door,
             access: self.access.clone(),
-            router: Router::default(),
-            sessions: Sessions::new(max_connections),
+            router,
+            sessions,
             large: Shares::new(MAX_LARGE),
             max_packet,
             max_rate,

@@ -26,8 +26,31 @@ const MAX_WAITING_OF_ALL: usize = 64 << 20;
 pub const MAX_KEPT_AWAY: usize = MAX_WAITING_OF_ALL / 4;
 /// How far messages go ahead of the acknowledgements of a client that sets no bound.
 const MAX_IN_FLIGHT: u16 = 20;
-/// Bytes that are written at a time.
+/// Bytes that are written at a time. Payloads above [`LARGE`] are not copied for it.
 const WRITE: usize = 64 << 10;
+const LARGE: usize = 4 << 10;
+/// Memory of a message, and of its way to a client, beside its parts.
+const OVERHEAD: usize = 128;
+
+/// Memory that messages on their way to clients take, until it is dropped.
+#[derive(Debug)]
+pub struct Kept {
+    all: Arc<AtomicUsize>,
+    bytes: usize,
+}
+
+impl Kept {
+    pub fn new(all: &Arc<AtomicUsize>, bytes: usize) -> Kept {
+        all.fetch_add(bytes, Ordering::Relaxed);
+        Kept { all: all.clone(), bytes }
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
 
 /// A message on its way to subscribers.
 #[derive(Debug)]
@@ -39,16 +62,20 @@ pub struct Message {
     pub expires: Option<Instant>,
     /// The number of the session that sent it.
     pub from: u64,
+    /// Once for all clients that it waits for.
+    pub kept: Option<Kept>,
 }
 
 /// A message for one client.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Delivery {
     pub message: Arc<Message>,
     pub qos: u8,
     pub retain: bool,
     /// The numbers of the subscriptions that it fits.
     pub numbers: Vec<u32>,
+    /// Its own part, beside that of the message.
+    pub kept: Option<Kept>,
 }
 
 /// Why a session has to give up its connection.
@@ -118,7 +145,7 @@ pub enum Incoming {
 impl Message {
     /// How much memory it takes.
     pub fn size(&self) -> usize {
-        self.topic.len() + self.payload.len() + self.properties.len() + 128
+        self.topic.len() + self.payload.len() + self.properties.len() + OVERHEAD
     }
 }
 
@@ -189,10 +216,11 @@ impl Session {
     }
 
     /// Lets a message wait for the client; `false`: there is no room for it.
-    pub fn deliver(&self, delivery: Delivery) -> bool {
+    pub fn deliver(&self, mut delivery: Delivery) -> bool {
         let mut state = self.lock();
         if state.connection == 0 && delivery.qos == 0 || state.end.is_some() {
-            return true;
+            // Of retained messages no more need come.
+            return !delivery.retain;
         }
         let size = delivery.message.size();
         // A client that reads all is not cut off for those that do not.
@@ -203,10 +231,10 @@ impl Session {
         };
         let has_room = (state.waiting.len() < MAX_WAITING || delivery.retain)
             && state.bytes + size <= MAX_WAITING_BYTES.max(size)
-            && self.kept.load(Ordering::Relaxed) + size <= of_all;
+            && self.kept.load(Ordering::Relaxed) <= of_all;
         if has_room {
             state.bytes += size;
-            self.kept.fetch_add(size, Ordering::Relaxed);
+            delivery.kept = Some(Kept::new(&self.kept, OVERHEAD));
             state.waiting.push_back(delivery);
         } else if state.connection != 0 {
             state.end = Some(End::Slow);
@@ -280,7 +308,7 @@ impl Session {
         if let Some(at) = state.in_flight.iter().position(|sent| sent.id == id)
             && let Some(sent) = state.in_flight.remove(at)
         {
-            self.release_bytes(&mut state, sent.delivery.message.size());
+            state.bytes -= sent.delivery.message.size();
         }
     }
 
@@ -291,38 +319,47 @@ impl Session {
         sent.map(|sent| sent.is_received = true).is_some()
     }
 
-    /// Writes what is due to the client; `false`: there is more.
-    pub fn write(&self, out: &mut Vec<u8>, now: Instant) -> bool {
-        let mut state = self.lock();
+    /// Writes what is due to the client. Answers with the message whose payload has to follow, if that is large; and whether
+    /// this is all.
+    pub fn write(&self, out: &mut Vec<u8>, now: Instant) -> (Option<Arc<Message>>, bool) {
+        let mut guard = self.lock();
+        let state = &mut *guard;
         // What was written before is gone.
-        let written = std::mem::take(&mut state.written);
-        self.release_bytes(&mut state, written);
+        state.bytes -= std::mem::take(&mut state.written);
         let wire = state.wire;
         for (kind, id, code) in state.due.drain(..) {
             encode::acknowledgement(out, wire.version, kind, id, code);
         }
-        for sent in state.in_flight.iter_mut().filter(|sent| sent.is_due_again) {
-            sent.is_due_again = false;
-            if !sent.is_received {
-                write(out, wire, &sent.delivery, sent.id, true, now);
-            }
-        }
-        let most = wire.receive_maximum.min(MAX_IN_FLIGHT).into();
+        let most: usize = wire.receive_maximum.min(MAX_IN_FLIGHT).into();
         while out.len() < WRITE {
-            let has_room = state.in_flight.len() < most;
-            match state.waiting.front() {
-                Some(delivery) if delivery.qos == 0 || has_room => {}
-                _ => return true,
+            if let Some(sent) = state.in_flight.iter_mut().find(|sent| sent.is_due_again) {
+                sent.is_due_again = false;
+                if !sent.is_received && write(out, wire, &sent.delivery, sent.id, true, now) {
+                    let payload = payload(out, &sent.delivery.message);
+                    if payload.is_some() {
+                        return (payload, false);
+                    }
+                }
+                continue;
             }
-            let Some(delivery) = state.waiting.pop_front() else { return true };
+            let has_room = state.in_flight.len() < most;
+            let Some(delivery) = state.waiting.pop_front_if(|next| next.qos == 0 || has_room) else {
+                return (None, true);
+            };
             let id = if delivery.qos > 0 { state.next_id() } else { 0 };
-            if write(out, wire, &delivery, id, false, now) && delivery.qos > 0 {
+            let (is_written, message) =
+                (write(out, wire, &delivery, id, false, now), delivery.message.clone());
+            if is_written && delivery.qos > 0 {
                 state.in_flight.push_back(InFlight { id, delivery, is_received: false, is_due_again: false });
             } else {
-                state.written += delivery.message.size();
+                state.written += message.size();
+            }
+            let payload = is_written.then(|| payload(out, &message)).flatten();
+            if payload.is_some() {
+                return (payload, false);
             }
         }
-        false
+        (None, false)
     }
 
     /// How many bytes wait for the client.
@@ -341,16 +378,10 @@ impl Session {
         state.waiting.retain(keep);
         let in_flight = state.in_flight.iter().map(|sent| &sent.delivery);
         let left: usize = state.waiting.iter().chain(in_flight).map(|delivery| delivery.message.size()).sum();
-        self.release_bytes(state, state.bytes - left);
-        state.written = 0;
+        (state.bytes, state.written) = (left, 0);
         if state.waiting.is_empty() {
             state.waiting = VecDeque::new();
         }
-    }
-
-    fn release_bytes(&self, state: &mut State, bytes: usize) {
-        state.bytes -= bytes;
-        self.kept.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -381,9 +412,18 @@ impl State {
     }
 }
 
-/// Writes a message; `false`: it has expired, or is larger than the client takes.
+/// Appends a payload, or answers with the message if that is large.
+fn payload(out: &mut Vec<u8>, message: &Arc<Message>) -> Option<Arc<Message>> {
+    if message.payload.len() > LARGE {
+        return Some(message.clone());
+    }
+    out.extend_from_slice(&message.payload);
+    None
+}
+
+/// Writes all of a message but its payload; `false`: it has expired, or is larger than the client takes.
 fn write(out: &mut Vec<u8>, wire: Wire, delivery: &Delivery, id: u16, dup: bool, now: Instant) -> bool {
-    let Delivery { message, qos, retain, numbers } = delivery;
+    let Delivery { message, qos, retain, numbers, .. } = delivery;
     let left = message.expires.map(|expires| expires.saturating_duration_since(now));
     if left.is_some_and(|left| left.is_zero()) {
         return false;
@@ -404,3 +444,6 @@ fn write(out: &mut Vec<u8>, wire: Wire, delivery: &Delivery, id: u16, dup: bool,
     };
     encode::publish(out, wire.version, &publish, numbers, wire.max_packet)
 }
+
+#[cfg(test)]
+mod tests;

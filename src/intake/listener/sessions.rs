@@ -17,9 +17,9 @@ use super::session::{End, MAX_KEPT_AWAY, Message, Session, Wire};
 pub const MAX_EXPIRY: Duration = Duration::from_secs(86_400);
 
 /// A message that is published when the client is gone.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct LastWill {
-    pub message: Arc<Message>,
+    pub message: Message,
     pub qos: u8,
     pub retain: bool,
     pub delay: Duration,
@@ -58,8 +58,8 @@ pub struct Joined {
 }
 
 impl Sessions {
-    pub fn new(max_away: usize) -> Sessions {
-        Sessions { max_away, ..Sessions::default() }
+    pub fn new(max_away: usize, kept: Arc<AtomicUsize>) -> Sessions {
+        Sessions { max_away, kept, ..Sessions::default() }
     }
 
     /// Gives connection `number` its session; `None`: the id belongs to another user.
@@ -176,5 +176,34 @@ impl Sessions {
 fn end(session: &Session, router: &Router) {
     for filter in session.end() {
         router.unsubscribe(session, &filter);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::session::Delivery;
+    use super::*;
+
+    #[test]
+    fn of_clients_that_are_away_those_for_which_most_waits_lose_it_first() {
+        let router = Router::default();
+        let sessions = Sessions::new(10, router.kept.clone());
+        let leaves = |id: &str, number: u64, megabytes: usize| {
+            let wire = Wire { max_packet: 1 << 24, receive_maximum: 20, ..Wire::default() };
+            let session = sessions.join(id, None, number, (true, wire), &router).unwrap().session;
+            for _ in 0..megabytes {
+                let (topic, payload, properties) = ("t".into(), vec![0; 1 << 20].into(), [].into());
+                let message = Message { topic, payload, properties, expires: None, from: 0, kept: None };
+                let (message, numbers) = (Arc::new(message), Vec::new());
+                assert!(session.deliver(Delivery { message, qos: 1, retain: false, numbers, kept: None }));
+            }
+            sessions.leave(&session, number, Duration::from_secs(60), None, &router);
+            session
+        };
+        let kept = [("a", 6), ("b", 1), ("c", 7), ("d", 5)].map(|(id, size)| leaves(id, size as u64, size));
+        let forgotten: Vec<String> = sessions.trim().iter().map(|session| session.id.to_string()).collect();
+        assert_eq!(forgotten, ["c"]);
+        assert!(kept[0].bytes() > 0 && kept[1].bytes() > 0 && kept[2].bytes() == 0);
+        assert_eq!(sessions.trim().len(), 0);
     }
 }

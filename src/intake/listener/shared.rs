@@ -81,14 +81,13 @@ impl Shared {
     /// Gives a message to its subscribers, and retains it where it asks for that.
     pub fn pass_on(&self, peer: &Peer, publish: &Publish, from: u64) {
         let Publish { topic, qos, retain, .. } = *publish;
-        let copy = || {
-            Arc::new(Message {
-                topic: topic.into(),
-                payload: publish.payload.into(),
-                properties: properties::forwarded(publish.properties, OF_PUBLISH),
-                expires: publish.expiry.map(after),
-                from,
-            })
+        let copy = || Message {
+            topic: topic.into(),
+            payload: publish.payload.into(),
+            properties: properties::forwarded(publish.properties, OF_PUBLISH),
+            expires: publish.expiry.map(after),
+            from,
+            kept: None,
         };
         self.route(peer, Routed { topic, qos, retain, from }, copy);
     }
@@ -100,11 +99,11 @@ impl Shared {
         if !self.may_publish(&peer, &message.topic) {
             return;
         }
-        let Message { topic, payload, properties, from, .. } = &*message;
+        let Message { topic, payload, properties, from, .. } = &message;
         let expires = expiry.map(|expiry| Instant::now() + expiry);
         let copy = || {
             let (topic, payload, properties) = (topic.clone(), payload.clone(), properties.clone());
-            Arc::new(Message { topic, payload, properties, expires, from: *from })
+            Message { topic, payload, properties, expires, from: *from, kept: None }
         };
         self.route(&peer, Routed { topic, qos, retain, from: *from }, copy);
         let arrived = self.door.clock.now();
@@ -125,20 +124,19 @@ impl Shared {
             properties.push(properties::CORRELATION);
             super::encode::text(&mut properties, &to.correlation);
         }
-        let copy = || {
-            Arc::new(Message {
-                topic: to.topic.as_str().into(),
-                payload: answer.into(),
-                properties: properties.into(),
-                expires: None,
-                from: OWN,
-            })
+        let copy = || Message {
+            topic: to.topic.as_str().into(),
+            payload: answer.into(),
+            properties: properties.into(),
+            expires: None,
+            from: OWN,
+            kept: None,
         };
         // A client that has no room for its answers is disconnected as any other; it asks again.
         self.router.route(Routed { topic: &to.topic, qos: 0, retain: false, from: OWN }, copy);
     }
 
-    fn route(&self, peer: &Peer, routed: Routed, copy: impl Fn() -> Arc<Message>) {
+    fn route(&self, peer: &Peer, routed: Routed, copy: impl Fn() -> Message) {
         if routed.retain && !self.router.retain(routed.topic, routed.qos, &copy) {
             let why = "only messages below rollcall/ are retained, and a bounded number; it was passed on";
             self.refuse(BrokerRefusal::Retained, peer, why);
@@ -167,9 +165,10 @@ pub fn will_of(will: &Will, peer: &Peer, from: u64) -> LastWill {
         properties: properties::forwarded(will.properties, OF_WILL),
         expires: None,
         from,
+        kept: None,
     };
     LastWill {
-        message: Arc::new(message),
+        message,
         qos: will.qos,
         retain: will.retain,
         delay: Duration::from_secs(will.delay.into()),

@@ -202,6 +202,7 @@ proptest! {
         };
         let mut out = Vec::new();
         prop_assert!(encode::publish(&mut out, version, &message, &[], 1 << 20));
+        out.extend(&payload);
         prop_assert!(!encode::publish(&mut Vec::new(), version, &message, &[], out.len() - 1));
         let Ok(Arrived::Whole(frame)) = frame(&out, out.len(), Some(version)) else { panic!("{out:x?}") };
         let Ok(Packet::Publish(read)) = frame.read(version) else { panic!("{out:x?}") };

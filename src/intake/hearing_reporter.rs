@@ -56,6 +56,8 @@ pub(super) struct HearingReporter {
     /// The last canary that was reported: the number of its connection, and when it was sent.
     last_canary: Option<(u64, Timestamp)>,
     probes: ProbeReports,
+    /// Devices connect straight to Rollcall.
+    has_no_broker: bool,
 }
 
 impl HearingReporter {
@@ -77,7 +79,15 @@ impl HearingReporter {
             attends: 0,
             last_canary: None,
             probes: ProbeReports::new(probes),
+            has_no_broker: false,
         }
+    }
+
+    /// That of the listener. Its ticks do not wait behind the messages of a connection that is not read, so one that was
+    /// recorded late proves nothing: while the engine is away the time is blind.
+    #[cfg(feature = "broker")]
+    pub fn without_broker(self) -> HearingReporter {
+        HearingReporter { has_no_broker: true, ..self }
     }
 
     /// Whether everything was reported. If not, Rollcall is stopping and the engine away.
@@ -88,7 +98,9 @@ impl HearingReporter {
         link: &watch::Receiver<Link>,
     ) -> bool {
         let reported = async {
-            let due = self.to_report(events, writer.roll.gap());
+            let gap = writer.roll.gap();
+            let oldest = if self.has_no_broker { writer.clock.now() - gap } else { Timestamp::ZERO };
+            let due = self.to_report(events, gap, oldest);
             for event in events {
                 match event {
                     HearingEvent::Canary { connection, sent_at } => {
@@ -115,8 +127,14 @@ impl HearingReporter {
 
     /// The canaries among these events that must be reported, by connection: an earlier connection
     /// bridges no gap before a new one.
-    fn to_report(&self, events: &[HearingEvent], gap: Duration) -> Vec<(u64, ReportedCanary)> {
-        let came: Vec<(u64, Timestamp)> = events.iter().filter_map(HearingEvent::canary).collect();
+    fn to_report(
+        &self,
+        events: &[HearingEvent],
+        gap: Duration,
+        oldest: Timestamp,
+    ) -> Vec<(u64, ReportedCanary)> {
+        let came = events.iter().filter_map(HearingEvent::canary).filter(|(_, sent_at)| *sent_at >= oldest);
+        let came: Vec<(u64, Timestamp)> = came.collect();
         let of_one = came.chunk_by(|a, b| a.0 == b.0).flat_map(|canaries| {
             let connection = canaries[0].0;
             let times: Vec<Timestamp> = canaries.iter().map(|(_, sent_at)| *sent_at).collect();

@@ -225,7 +225,7 @@ fn hear_devices(
     // No broker keeps anything while the process is away.
     let expiry = Duration::ZERO;
     let reporter = hearing_reporter::HearingReporter::new(&client_id, None, expiry, prove, probes.clone());
-    let recorder = record::Recorder { writer: writer.clone(), reporter, link };
+    let recorder = record::Recorder { writer: writer.clone(), reporter: reporter.without_broker(), link };
     let most = config.max_batch;
     tasks.spawn(async move { recorder.record(queued, most).await });
     tasks.spawn(async move {

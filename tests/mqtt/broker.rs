@@ -22,7 +22,7 @@ use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::http::get;
+use crate::served::{Killed, Served, value};
 use crate::support::metrics;
 
 pub const MAX_WAIT: Duration = Duration::from_secs(120);
@@ -529,85 +529,38 @@ fn gateway(port: u16, units: u16, rounds: u16) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn units_that_send_faster_than_rollcall_reads_are_all_heard_and_none_is_reported() {
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let (dir, port, http) = (tempfile::tempdir().unwrap(), free_port().unwrap(), free_port().unwrap());
-    let text = format!(
-        "engine = {{ type = \"embedded\", path = \"fleet\" }}\n\
-         broker = {{ listen = \"127.0.0.1:{port}\", max_rate = 100 }}\n\
-         http.listen = \"127.0.0.1:{http}\"\n\
-         [[kind]]\ntimeout = \"10s\"\n"
-    );
-    std::fs::write(dir.path().join("rollcall.toml"), text).unwrap();
-    let mut service = Command::new(env!("CARGO_BIN_EXE_rollcall"));
-    let _service = Killed(service.arg("serve").current_dir(dir.path()).spawn().unwrap());
-    let page = async |path: &str| {
-        let answer = get(format!("http://127.0.0.1:{http}{path}")).await.ok()?;
-        if answer.status().is_success() { answer.text().await.ok() } else { None }
-    };
-    let ready = async {
-        while page("/readyz").await.is_none() {
-            tokio::time::sleep(Duration::from_millis(50)).await
-        }
-    };
-    tokio::time::timeout(MAX_WAIT, ready).await.expect("it gets ready");
+    let engine = "type = \"embedded\", path = \"fleet\"";
+    let served = Served::start(engine, "max_rate = 100", "[[kind]]\ntimeout = \"10s\"\n").await;
     // A round takes 1.5 s at that rate.
+    let port = served.port;
     tokio::task::spawn_blocking(move || gateway(port, 150, 12)).await.unwrap();
-    let metrics = page("/metrics").await.unwrap();
-    assert!(metrics.contains("rollcall_units{kind=\"detector\",state=\"online\"} 150"), "{metrics}");
-    assert!(
-        metrics.contains("rollcall_unit_transitions_total{cause=\"silence\",to=\"offline\"} 0"),
-        "{metrics}"
-    );
-    let held_back = metrics.lines().find_map(|line| line.strip_prefix("rollcall_broker_held_back_total "));
-    assert!(held_back.unwrap().parse::<u32>().unwrap() > 1000, "{metrics}");
+    let page = served.page("/metrics").await.unwrap();
+    assert_eq!(value(&page, "rollcall_units{kind=\"detector\",state=\"online\"}"), 150.0);
+    let silent = "rollcall_unit_transitions_total{cause=\"silence\",to=\"offline\"}";
+    assert_eq!(value(&page, silent), 0.0);
+    assert!(value(&page, "rollcall_broker_held_back_total") > 1000.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_device_that_sends_nothing_but_large_payloads_blinds_nobody() {
-    let (dir, port, http) = (tempfile::tempdir().unwrap(), free_port().unwrap(), free_port().unwrap());
-    let text = format!(
-        "engine = {{ type = \"embedded\", path = \"fleet\" }}\n\
-         broker = {{ listen = \"127.0.0.1:{port}\", max_bytes_per_second = 0 }}\n\
-         http.listen = \"127.0.0.1:{http}\"\n[[kind]]\ntimeout = \"60s\"\n"
-    );
-    std::fs::write(dir.path().join("rollcall.toml"), text).unwrap();
-    let mut service = Command::new(env!("CARGO_BIN_EXE_rollcall"));
-    let _service = Killed(service.arg("serve").current_dir(dir.path()).spawn().unwrap());
-    let page = async |path: &str| {
-        let answer = get(format!("http://127.0.0.1:{http}{path}")).await.ok()?;
-        if answer.status().is_success() { answer.text().await.ok() } else { None }
-    };
-    let ready = async {
-        while page("/readyz").await.is_none() {
-            tokio::time::sleep(Duration::from_millis(50)).await
-        }
-    };
-    tokio::time::timeout(MAX_WAIT, ready).await.expect("it gets ready");
-    let before = page("/metrics").await.unwrap();
+    let engine = "type = \"embedded\", path = \"fleet\"";
+    let served = Served::start(engine, "max_bytes_per_second = 0", "[[kind]]\ntimeout = \"60s\"\n").await;
+    served.until("the fleet is heard", async || served.value("rollcall_blind").await == 0.0).await;
+    let before = served.page("/metrics").await.unwrap();
+    let port = served.port;
     tokio::task::spawn_blocking(move || bulk(port, 400)).await.unwrap();
     // A canary that was sent behind all of them is recorded.
-    let value = |metrics: &str, name: &str| -> f64 {
-        metrics.lines().find_map(|line| line.strip_prefix(name)).expect(name).trim().parse().unwrap()
-    };
     let canaries = "rollcall_canary_round_trip_seconds_count";
-    let heard = async {
-        loop {
-            let metrics = page("/metrics").await.unwrap_or_default();
-            let more = || value(&metrics, canaries) >= value(&before, canaries) + 8.0;
-            let read = "rollcall_payload_issues_total{reason=\"too_large\"} 400";
-            if metrics.contains(read) && more() {
-                return metrics;
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await
-        }
-    };
-    let metrics = tokio::time::timeout(MAX_WAIT, heard).await.expect("it hears on");
-    assert_eq!(value(&metrics, "rollcall_blind_seconds_total"), 0.0, "{metrics}");
-    assert!(metrics.contains("rollcall_units{kind=\"detector\",state=\"online\"} 1"), "{metrics}");
+    let hears = async || served.value(canaries).await >= value(&before, canaries) + 8.0;
+    served.until("it hears on", hears).await;
+    let page = served.page("/metrics").await.unwrap();
+    assert_eq!(value(&page, "rollcall_payload_issues_total{reason=\"too_large\"}"), 400.0);
+    assert_eq!(value(&page, "rollcall_blind_seconds_total"), value(&before, "rollcall_blind_seconds_total"));
+    assert_eq!(value(&page, "rollcall_units{kind=\"detector\",state=\"online\"}"), 1.0);
 }
 
 /// One device sends that many payloads of 240 KiB, which are JSON, and awaits each acknowledgement.
-fn bulk(port: u16, count: u16) {
+pub fn bulk(port: u16, count: u16) {
     let mut stream = TcpStream::connect(loopback(port)).unwrap();
     stream.write_all(b"\x10\x10\x00\x04MQTT\x04\x02\x00\x00\x00\x04bulk").unwrap();
     stream.read_exact(&mut [0; 4]).unwrap();
@@ -626,16 +579,6 @@ fn bulk(port: u16, count: u16) {
         stream.write_all(&frame).unwrap();
     }
     acknowledged.join().unwrap();
-}
-
-/// A process that ends with the test.
-pub struct Killed(pub Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,15 +3,12 @@
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::process::Command;
-use std::time::Duration;
 
 use rand::Rng;
-use rollcall::simulate::servers::free_port;
 use serde_json::Value;
 
-use crate::broker::{Killed, MAX_WAIT, loopback};
-use crate::support::http::get;
+use crate::broker::{MAX_WAIT, loopback};
+use crate::served::Served;
 
 /// The most requests of a round that are on their way.
 const AHEAD: u16 = 50;
@@ -60,46 +57,24 @@ fn until_acknowledged(port: u16, round: usize, most: u16) -> BTreeMap<String, bo
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_acknowledged_timer_or_cancellation_survives_a_kill_at_any_moment() {
-    let (dir, port, http) = (tempfile::tempdir().unwrap(), free_port().unwrap(), free_port().unwrap());
-    let text = format!(
-        "engine = {{ type = \"embedded\", path = \"fleet\" }}\nmqtt.timers = true\ntimers.rate = 0\n\
-         broker = {{ listen = \"127.0.0.1:{port}\", rules_file = \"rules\", max_rate = 0 }}\n\
-         http.listen = \"127.0.0.1:{http}\"\nroute.receivers = [\"hook\"]\n\
-         [[timer]]\ntype = \"report-due\"\nreceivers = [\"hook\"]\n\
-         [[receiver]]\nname = \"hook\"\ntype = \"webhook\"\nurl = \"http://127.0.0.1:9\"\n"
-    );
-    std::fs::write(dir.path().join("rollcall.toml"), text).unwrap();
-    std::fs::write(dir.path().join("rules"), "topic write rollcall/timers/+\ntopic write units/#\n").unwrap();
-    let start = || {
-        let mut service = Command::new(env!("CARGO_BIN_EXE_rollcall"));
-        Killed(service.arg("serve").current_dir(dir.path()).spawn().unwrap())
-    };
-    let page = async |path: &str| {
-        let answer = get(format!("http://127.0.0.1:{http}{path}")).await.ok()?;
-        answer.text().await.ok()
-    };
-    let ready = async || {
-        let ready = async {
-            while page("/readyz").await.is_none_or(|page| !page.contains("\"ready\":true")) {
-                tokio::time::sleep(Duration::from_millis(50)).await
-            }
-        };
-        tokio::time::timeout(MAX_WAIT, ready).await.expect("it gets ready");
-    };
+    let text = "mqtt.timers = true\ntimers.rate = 0\nroute.receivers = [\"hook\"]\n\
+                [[timer]]\ntype = \"report-due\"\nreceivers = [\"hook\"]\n\
+                [[receiver]]\nname = \"hook\"\ntype = \"webhook\"\nurl = \"http://127.0.0.1:9\"\n";
+    let mut served =
+        Served::start("type = \"embedded\", path = \"fleet\"", "rules_file = \"rules\", max_rate = 0", text)
+            .await;
+    let port = served.port;
     let rounds = std::env::var("KILLS").ok().map_or(4, |rounds| rounds.parse().expect("a number"));
-    let mut service = start();
-    ready().await;
     for round in 0..rounds {
         let most = rand::rng().random_range(1..400);
         let flood = std::thread::spawn(move || flood(port));
         let requests = tokio::task::spawn_blocking(move || until_acknowledged(port, round, most));
         let acknowledged = requests.await.unwrap();
-        drop(service);
+        served.kill();
         flood.join().unwrap();
-        service = start();
-        ready().await;
+        served.restart().await;
         for (timer, is_cancelled) in &acknowledged {
-            let known = page(&format!("/api/v1/timers/{timer}")).await.unwrap();
+            let known = served.page(&format!("/api/v1/timers/{timer}")).await.unwrap();
             let known: Value = serde_json::from_str(&known).unwrap();
             let state = if *is_cancelled { "cancelled" } else { "waiting" };
             assert_eq!(known["state"], state, "{timer} in round {round}: {known}");

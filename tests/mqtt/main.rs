@@ -6,7 +6,11 @@ mod far;
 mod intake;
 #[cfg(feature = "broker")]
 mod killed;
+#[cfg(feature = "broker")]
+mod others;
 mod rabbitmq;
+#[cfg(feature = "broker")]
+mod served;
 mod strangers;
 #[path = "../support/mod.rs"]
 mod support;

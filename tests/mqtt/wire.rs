@@ -10,26 +10,26 @@ use crate::broker::{World, loopback};
 pub struct Wire(TcpStream);
 
 impl Wire {
-    fn new(world: &World) -> Wire {
-        let stream = TcpStream::connect(loopback(world.port)).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        Wire(stream)
-    }
-
     /// Connects; answers also with the client's CONNACK.
     fn connect(world: &World, packet: &[u8]) -> (Wire, Vec<u8>) {
-        let mut wire = Wire::new(world);
+        Wire::connect_to(world.port, packet)
+    }
+
+    pub fn connect_to(port: u16, packet: &[u8]) -> (Wire, Vec<u8>) {
+        let stream = TcpStream::connect(loopback(port)).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let mut wire = Wire(stream);
         wire.send(packet);
         let answer = wire.packet().expect("an answer");
         (wire, answer)
     }
 
-    fn send(&mut self, packet: &[u8]) {
+    pub fn send(&mut self, packet: &[u8]) {
         self.0.write_all(packet).unwrap();
     }
 
     /// The next packet; `None`: the connection has ended.
-    fn packet(&mut self) -> Option<Vec<u8>> {
+    pub fn packet(&mut self) -> Option<Vec<u8>> {
         let mut packet = vec![0; 2];
         self.0.read_exact(&mut packet).ok()?;
         let mut length = usize::from(packet[1]);
@@ -50,7 +50,7 @@ impl Wire {
     }
 }
 
-fn packet(first: u8, parts: &[&[u8]]) -> Vec<u8> {
+pub fn packet(first: u8, parts: &[&[u8]]) -> Vec<u8> {
     let body = parts.concat();
     [&[first, body.len() as u8], &body[..]].concat()
 }
@@ -60,23 +60,23 @@ fn text(text: &str) -> Vec<u8> {
 }
 
 /// CONNECT at 3.1.1, without a keep-alive.
-fn four(id: &str, is_clean: bool) -> Vec<u8> {
+pub fn four(id: &str, is_clean: bool) -> Vec<u8> {
     packet(0x10, &[b"\0\x04MQTT\x04", &[if is_clean { 2 } else { 0 }], b"\0\0", &text(id)])
 }
 
 /// CONNECT at MQTT 5 with these properties.
-fn five(id: &str, is_clean: bool, properties: &[u8]) -> Vec<u8> {
+pub fn five(id: &str, is_clean: bool, properties: &[u8]) -> Vec<u8> {
     let (flags, length) = ([if is_clean { 2 } else { 0 }], [properties.len() as u8]);
     packet(0x10, &[b"\0\x04MQTT\x05", &flags, b"\0\0", &length, properties, &text(id)])
 }
 
-fn subscribe(id: u8, filter: &str, qos: u8, is_five: bool) -> Vec<u8> {
+pub fn subscribe(id: u8, filter: &str, qos: u8, is_five: bool) -> Vec<u8> {
     let properties: &[u8] = if is_five { &[0] } else { &[] };
     packet(0x82, &[&[0, id], properties, &text(filter), &[qos]])
 }
 
 /// PUBLISH at 3.1.1, or at MQTT 5 with these properties.
-fn publish(first: u8, topic: &str, id: u8, properties: Option<&[u8]>, payload: &[u8]) -> Vec<u8> {
+pub fn publish(first: u8, topic: &str, id: u8, properties: Option<&[u8]>, payload: &[u8]) -> Vec<u8> {
     let id: &[u8] = if first & 6 == 0 { &[] } else { &[0, id] };
     let listed = properties.map(|listed| [&[listed.len() as u8], listed].concat()).unwrap_or_default();
     packet(first, &[&text(topic), id, &listed, payload])

@@ -4,7 +4,8 @@
 //! A tick goes through every loop that accepts connections, and then through the queue to the recorder, like a message.
 //! When it is recorded the listener has accepted connections, and every message that it took before is recorded: it is
 //! reported as the canary of a connection that is never lost. So time is blind while no connection can be accepted, or
-//! while the queue does not move. Every topic arrives, so a tick proves every filter.
+//! while the queue does not move: a tick that is recorded late counts for nothing, because connections that are held back
+//! meanwhile are not read. Every topic arrives, so a tick proves every filter.
 
 use tokio::sync::mpsc;
 

@@ -21,6 +21,7 @@ const MEASURED: Duration = Duration::from_secs(3);
 const UNITS: u32 = 10_000;
 /// Connections that stay open.
 const MANY: usize = 10_000;
+const UNBOUNDED: &str = "max_rate = 0, max_bytes_per_second = 0";
 const EMBEDDED: &str = "type = \"embedded\", path = \"fleet\"";
 
 pub async fn run(report: &mut Report, _units: u32) -> anyhow::Result<()> {
@@ -30,7 +31,7 @@ pub async fn run(report: &mut Report, _units: u32) -> anyhow::Result<()> {
             if rate == 0 { "as fast as they go".to_owned() } else { format!("{}/s", thousands(rate)) };
         let title = format!("{connections} connections, QoS {qos}, {speed}");
         say(&title);
-        let (port, listener) = listens(&mut world).await?;
+        let (port, listener) = listens(&mut world, UNBOUNDED).await?;
         let straight = flow(&listener, port, None, (connections, qos, rate)).await?;
         drop(listener);
         world.renew_broker()?;
@@ -49,7 +50,7 @@ pub async fn run(report: &mut Report, _units: u32) -> anyhow::Result<()> {
         );
     }
     for (rate, goal) in [(10, Goal::AtMost(20.0)), (1000, Goal::AtMost(20.0)), (20_000, Goal::AtMost(20.0))] {
-        let (port, listener) = listens(&mut world).await?;
+        let (port, listener) = listens(&mut world, UNBOUNDED).await?;
         let (mut waits, title) =
             (latencies(port, rate).await?, format!("at {} heartbeats/s", thousands(rate)));
         say(&title);
@@ -57,15 +58,15 @@ pub async fn run(report: &mut Report, _units: u32) -> anyhow::Result<()> {
         report.add(format!("{title}: p99 of acknowledgements"), quantile(&mut waits, 0.99), "ms", goal);
         drop(listener);
     }
+    beside(report, &mut world).await?;
     many(report, &mut world).await
 }
 
-/// A Rollcall that listens, and the port for devices.
-async fn listens(world: &mut World) -> anyhow::Result<(u16, Rollcall)> {
+/// A Rollcall that listens with these limits, and the port for devices.
+async fn listens(world: &mut World, limits: &str) -> anyhow::Result<(u16, Rollcall)> {
     let port = free_port()?;
-    let options = format!(
-        "broker = {{ listen = \"127.0.0.1:{port}\", max_rate = 0, max_bytes_per_second = 0, max_connections = 20000 }}\n{KIND}"
-    );
+    let options =
+        format!("broker = {{ listen = \"127.0.0.1:{port}\", {limits}, max_connections = 20000 }}\n{KIND}");
     let engine = EMBEDDED;
     // mqtt.url stays as it is: there is no broker elsewhere.
     Ok((port, world.serve_straight(engine, &options).await?))
@@ -128,9 +129,35 @@ async fn latencies(port: u16, rate: u32) -> anyhow::Result<Vec<f64>> {
     Ok(all?.concat())
 }
 
+/// Acknowledgements of others beside one device that sends as much as it is let, of small messages and of large ones, and
+/// reads nothing of what it subscribed to.
+async fn beside(report: &mut Report, world: &mut World) -> anyhow::Result<()> {
+    let (port, _listener) = listens(world, "max_rate = 1000").await?;
+    let title = "beside one device at its limits";
+    say(title);
+    let small = b"\x30\x14\x00\x10units/flood/data{}".repeat(500);
+    let large = format!("{{\"a\":[0{}]}}", ",1".repeat(120 << 10));
+    let length = 2 + 16 + large.len();
+    let header =
+        [0x30, (length & 0x7f | 0x80) as u8, (length >> 7 & 0x7f | 0x80) as u8, (length >> 14) as u8];
+    let large = [&header[..], b"\x00\x10units/flood/data", large.as_bytes()].concat();
+    let mut deaf = connect(port, "deaf").await?;
+    deaf.write_all(b"\x82\x0c\x00\x01\x00\x07units/#\x01").await?;
+    let mut device = JoinSet::new();
+    for (id, packets) in [("small", small), ("large", large)] {
+        let mut stream = connect(port, id).await?;
+        device.spawn(async move { while stream.write_all(&packets).await.is_ok() {} });
+    }
+    let mut waits = latencies(port, 1000).await?;
+    let p99 = quantile(&mut waits, 0.99);
+    report.add(format!("{title}: p99 of acknowledgements of others"), p99, "ms", Goal::AtMost(50.0));
+    device.shutdown().await;
+    Ok(())
+}
+
 /// Memory of many connections, how fast they are accepted, and how fast all of them come back.
 async fn many(report: &mut Report, world: &mut World) -> anyhow::Result<()> {
-    let (port, listener) = listens(world).await?;
+    let (port, listener) = listens(world, UNBOUNDED).await?;
     let before = usage(listener.server.pid())?.rss;
     let title = format!("{} connections", thousands(MANY as u32));
     say(&title);

@@ -10,7 +10,7 @@ const OPTIONS: &str = r#"
 engine.type = "embedded"
 engine.path = "{dir}/fleet"
 breaker = { min_units = 6, window = "1s", max_hold = "1h" }
-kind = [{ name = "detector", timeout = "1s" }]
+kind = [{ name = "detector", timeout = "2s" }]
 "#;
 
 fn rollcall(world: &World, arguments: &[&str]) -> String {

@@ -10,6 +10,11 @@ use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Seq
 
 use super::Fields;
 use super::metric_tree::{MetricTree, NodeIndex, ROOT};
+use crate::presence::Shown;
+use crate::telemetry::truncate;
+
+/// The most characters of a text in a log line.
+const MAX_SHOWN: usize = 60;
 
 /// A value that Rollcall may understand.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,8 +25,22 @@ pub(super) enum Value {
     Text(String),
     /// The scalar members of an object, in order.
     Object(Vec<(String, Value)>),
-    /// None of these, where one of these was expected.
+    /// A list or an object, where a value was expected.
     Other,
+}
+
+/// The value as a log line shows it: short, and on one line.
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::Bool(value) => value.fmt(f),
+            Value::Int(value) => value.fmt(f),
+            Value::Float(value) => value.fmt(f),
+            Value::Text(text) => write!(f, "\"{}\"", Shown(truncate(text, MAX_SHOWN))),
+            Value::Object(_) => f.write_str("an object"),
+            Value::Other => f.write_str("a list or an object"),
+        }
+    }
 }
 
 /// The fields of a heartbeat, as they stand in the payload.
@@ -306,6 +325,22 @@ mod tests {
     fn fields_of(payload: &str) -> serde_json::Result<PayloadFields> {
         let wanted = FieldSelection { fields: Some(&Fields::default()), metrics: None };
         scan(payload.as_bytes(), wanted).map(|scanned| scanned.fields)
+    }
+
+    #[test]
+    fn a_value_is_shown_on_one_line_and_short() {
+        let cases = [
+            (Value::Bool(true), "true"),
+            (Value::Int(-3), "-3"),
+            (Value::Float(0.5), "0.5"),
+            (Value::Text("a \u{1b}[31m\nb".to_owned()), "\"a \\u{1b}[31m\\nb\""),
+            (Value::Object(Vec::new()), "an object"),
+            (Value::Other, "a list or an object"),
+        ];
+        for (value, shown) in cases {
+            assert_eq!(value.to_string(), shown);
+        }
+        assert_eq!(Value::Text("x".repeat(1000)).to_string().len(), MAX_SHOWN + 2);
     }
 
     #[test]

@@ -35,8 +35,7 @@ impl KindMetrics {
             match text(&found, metric.metric_type) {
                 Some(text) => accepted.push((index as u8, text.into())),
                 None => issues.note(PayloadIssue::BadValue, || {
-                    let shown = format!("{found:?}");
-                    format!("{} is no {}: {shown:.60}", metric.name, metric.metric_type.as_str())
+                    format!("{} is no {}: {found}", metric.name, metric.metric_type.as_str())
                 }),
             }
         }

@@ -65,7 +65,7 @@ pub(super) fn read(
     if let (Some(value), TimeSource::Device) = (&fields.ts, rules.clock) {
         match parsed.sent {
             Some(sent) => parsed.at = sent,
-            None => issues.note(PayloadIssue::BadTimestamp, || shorten(value)),
+            None => issues.note(PayloadIssue::BadTimestamp, || value.to_string()),
         }
     }
     if let Some(metrics) = metrics {
@@ -104,7 +104,7 @@ fn declare(fields: &PayloadFields, rules: &KindRules, issues: &mut PayloadIssues
         let value = value.as_ref()?;
         let span = duration(value).filter(|span| is_timeout(*span));
         if span.is_none() {
-            issues.note(why, || shorten(value));
+            issues.note(why, || value.to_string());
         }
         span
     };
@@ -124,7 +124,7 @@ fn labels(value: &Option<Value>, issues: &mut PayloadIssues) -> Labels {
         None => return labels,
         Some(Value::Object(members)) => members,
         Some(value) => {
-            issues.note(PayloadIssue::BadLabel, || shorten(value));
+            issues.note(PayloadIssue::BadLabel, || value.to_string());
             return labels;
         }
     };
@@ -140,8 +140,7 @@ fn labels(value: &Option<Value>, issues: &mut PayloadIssues) -> Labels {
         if room && is_label_name(name) && is_label_value(&text) {
             labels.insert(name.clone(), text);
         } else {
-            issues
-                .note(PayloadIssue::BadLabel, || format!("{:.40} = {}", name.escape_debug(), shorten(value)));
+            issues.note(PayloadIssue::BadLabel, || format!("{:.40} = {value}", name.escape_debug()));
         }
     }
     labels
@@ -198,10 +197,6 @@ fn since_1970(number: f64) -> Option<Timestamp> {
         _ => return None,
     };
     Some(Timestamp::from_millis(ms as i64))
-}
-
-fn shorten(value: &Value) -> String {
-    format!("{:.60}", format!("{value:?}"))
 }
 
 #[cfg(test)]

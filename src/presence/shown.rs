@@ -3,14 +3,14 @@
 use std::fmt::{self, Write};
 
 /// A text that shows each invisible character, and each that changes how others are drawn, as
-/// `\u{…}`. An id may hold such characters: U+202E reverses the rest of a line.
+/// `\u{…}`, and line breaks and tabs as `\n`, `\r` and `\t`. An id may hold such characters: U+202E reverses the rest of a line.
 #[derive(Clone, Copy, Debug)]
 pub struct Shown<'a>(pub &'a str);
 
 impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.chars().try_for_each(|c| {
-            if is_visible(c) { f.write_char(c) } else { write!(f, "{}", c.escape_unicode()) }
+            if is_visible(c) { f.write_char(c) } else { write!(f, "{}", c.escape_default()) }
         })
     }
 }
@@ -48,7 +48,7 @@ mod tests {
             ("a\u{202e}b", "a\\u{202e}b"),
             ("\u{2066}x\u{2069}", "\\u{2066}x\\u{2069}"),
             ("a\u{200b}\u{a0}\u{2028}", "a\\u{200b}\\u{a0}\\u{2028}"),
-            ("a\r\n\u{1b}[31m", "a\\u{d}\\u{a}\\u{1b}[31m"),
+            ("a\r\n\u{1b}[31m", "a\\r\\n\\u{1b}[31m"),
             ("\u{feff}\u{e0041}", "\\u{feff}\\u{e0041}"),
         ];
         for (text, shown) in cases {

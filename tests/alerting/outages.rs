@@ -55,16 +55,39 @@ fn once_each(names: &[String]) -> BTreeMap<String, usize> {
     names.iter().map(|name| (name.clone(), 1)).collect()
 }
 
+/// Nothing can join a group, until the keys are removed: those of the members hold another type.
+fn spoil_groups(world: &World) -> Vec<String> {
+    let keys: Vec<String> = world.partitions().iter().map(|n| format!("rollcall:{{p{n}}}:members")).collect();
+    let mut client = world.redis.client();
+    for key in &keys {
+        redis::cmd("SET").arg(key).arg("something else").exec(&mut client).unwrap();
+    }
+    keys
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn blindness_that_the_engine_does_not_take_is_a_problem_and_is_written_again() {
+    let (sink, mut world) = one_hook().await;
+    world.stop().await;
+    world.config.blind_after = HOUR;
+    world.start();
+    let keys = spoil_groups(&world);
+    world.advance(2 * HOUR);
+    let is_shown = async || world.telemetry.problems().iter().any(|one| one.text.contains("blindness"));
+    until("the error is a problem", is_shown).await;
+    redis::cmd("DEL").arg(keys).exec(&mut world.redis.client()).unwrap();
+    until("it is taken", async || !is_shown().await).await;
+    world.advance(WAIT);
+    let is_blind = async || sink.received().iter().any(|one| one.json()["type"] == "rollcall.blind");
+    until("operators are notified", is_blind).await;
+    world.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn entries_that_cannot_join_yet_are_not_settled() {
     let (sink, world) = one_hook().await;
-    // The key of the members holds another type.
-    let groups: Vec<String> =
-        world.partitions().iter().map(|n| format!("rollcall:{{p{n}}}:members")).collect();
+    let groups = spoil_groups(&world);
     let mut client = world.redis.client();
-    for group in &groups {
-        redis::cmd("SET").arg(group).arg("something else").exec(&mut client).unwrap();
-    }
     world.lose(&["a"]).await;
     let tried = world.commands("join");
     until("it was tried again", async || world.commands("join") > tried + 1).await;

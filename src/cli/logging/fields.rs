@@ -103,7 +103,7 @@ mod tests {
             ("a severity=error", r#""a severity=error""#),
             (r#"x" severity="error"#, r#""x\" severity=\"error""#),
             ("back\\", r#""back\\""#),
-            ("a\nWARN b", r#""a\u{a}WARN b""#),
+            ("a\nWARN b", r#""a\nWARN b""#),
             ("\u{202e}7-pmup", r#""\u{202e}7-pmup""#),
         ];
         for (text, shown) in cases {
@@ -119,6 +119,6 @@ mod tests {
             out
         };
         assert_eq!(message("unit \"a b\" is offline"), "unit \"a b\" is offline");
-        assert_eq!(message("unit a level=error is\noffline"), r#""unit a level=error is\u{a}offline""#);
+        assert_eq!(message("unit a level=error is\noffline"), r#""unit a level=error is\noffline""#);
     }
 }

@@ -21,6 +21,7 @@ const HOUR: i64 = 3_600_000;
 /// More than a slower time loses between two entries. When the clock of Redis goes
 /// back, the time of the fleet stands still from one renewal to the next.
 const JUMP: i64 = 50;
+pub const UNNOTICED: Duration = Duration::from_millis(JUMP as u64);
 /// Moments at which the time of the fleet stood still are this far apart (ms): less than the oracle tolerates.
 const STEP: usize = 100;
 

@@ -9,8 +9,8 @@ use rollcall::clock::Timestamp;
 use rollcall::simulate::servers::ExitCleanup;
 
 /// The token for pages of an instance that requires one.
-const TOKEN: &str = "test";
-pub const TOKEN_SHA256: &str = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
+const TOKEN: &str = "token-of-the-faults";
+pub const TOKEN_SHA256: &str = "7435140393f4c623d7851dca146bd88a13675f7a56f94cf94eee87bac32f2a44";
 
 pub struct Instance {
     pub name: String,

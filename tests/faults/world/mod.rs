@@ -489,6 +489,7 @@ impl World {
         let mut evidence = Evidence {
             misnamed: oracle::misnamed(&records),
             jumps: self.calendar.as_ref().map(Calendar::jumps).unwrap_or_default(),
+            catches_up: self.calendar.as_ref().map_or(Duration::ZERO, |_| calendar::UNNOTICED),
             devices,
             records: Vec::with_capacity(records.len()),
             notified_records,

@@ -57,6 +57,9 @@ pub struct Evidence {
     pub misnamed: Vec<Finding>,
     /// When the time of the fleet jumped or stood still.
     pub jumps: Vec<Timestamp>,
+    /// How far the time of the fleet may catch up unnoticed: while a step of the clock is held it is behind by the way of
+    /// a request.
+    pub catches_up: Duration,
     pub devices: Vec<Device>,
     pub records: Vec<OfflineRecord>,
     pub notified_records: Vec<NotifiedRecord>,
@@ -206,7 +209,7 @@ impl Evidence {
         // Instances learn of a jump one after the other. Times that the last of them writes meanwhile lie
         // in time that is blind to the first, at the end of which a silence may begin.
         let jumped = self.jumps.iter().any(|jump| seen <= *jump + RENEWAL && *jump <= record.detected_at);
-        let allowed = if jumped { TIMEOUT - RENEWAL } else { TIMEOUT };
+        let allowed = TIMEOUT - if jumped { RENEWAL } else { self.catches_up };
         if record.detected_at <= seen + allowed || record.deadline < seen + allowed {
             is_wrong(format!("detected at {}, before its time was up", record.detected_at.as_millis()));
         }

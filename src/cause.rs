@@ -3,9 +3,8 @@
 
 use std::error::Error;
 use std::io::{self, ErrorKind};
-use std::sync::Arc;
 
-use crate::trust;
+use crate::trust::{self, chain};
 
 /// The words in front of a cause with which libraries say only where it arose.
 const PLACES: [&str; 9] = [
@@ -26,24 +25,11 @@ pub fn why(section: &str, peer: &str, error: &(dyn Error + 'static)) -> String {
     if let Some(cause) = trust::cause(error) {
         return trust::advice(section, peer, cause);
     }
-    match chain(error).into_iter().rev().find_map(|one| of_io(one.downcast_ref::<io::Error>()?)) {
+    // The innermost says most.
+    match chain(error).filter_map(|one| of_io(one.downcast_ref()?)).last() {
         Some(known) => known,
         None => texts(error),
     }
-}
-
-/// The error and its causes, the innermost last.
-fn chain<'a>(error: &'a (dyn Error + 'static)) -> Vec<&'a (dyn Error + 'static)> {
-    let (mut all, mut next) = (Vec::new(), Some(error));
-    while let Some(error) = next {
-        all.push(error);
-        // These two pass over the error within them when they are asked for their source.
-        let of_io = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        let shared = error.downcast_ref::<Arc<dyn Error + Send + Sync>>().map(|shared| &**shared);
-        let inner = of_io.or(shared);
-        next = inner.map(|inner| inner as &(dyn Error + 'static)).or_else(|| error.source());
-    }
-    all
 }
 
 /// The meaning of an error of the system or of the network; `None`: its text is the best there is.

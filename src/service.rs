@@ -22,10 +22,10 @@ use reload::{Reloader, anew_with_each};
 
 use crate::backoff::Backoff;
 use crate::clock::Clock;
-use crate::config::{Config, EngineConfig, client_digest, client_id_with};
+use crate::config::{Config, EngineConfig, client_digest};
 use crate::expiry::Expiry;
 use crate::fleet::walk::Removed;
-use crate::fleet::{Lease, Mirror, Roll, SharedRules, Silences, Timers, Walk, examination};
+use crate::fleet::{Lease, Mirror, Roll, SharedRules, Silences, Timers, Walk, examination, renamed};
 use crate::intake::listener::Listener;
 use crate::routing::Routes;
 use crate::store::embedded::EmbeddedEngine;
@@ -94,7 +94,7 @@ pub async fn run_with(
         return Ok(());
     };
     if let Some(part) = lease.added_part() {
-        config.intake.client_id = client_id_with(&config.intake.client_id, part);
+        config.intake.client_id = renamed(&config.intake.client_id, part);
     }
     start((config, devices), reload, (engine, lease), clock, telemetry, &pages, &mut loops);
     loops.run(&stop).await

@@ -235,18 +235,18 @@ fn private_key(file: &Path, pem: &[u8]) -> Result<PrivateKeyDer<'static>, String
 
 /// The error of TLS in the chain of sources, if there is one.
 pub fn cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if let Some(cause) = error.downcast_ref::<rustls::Error>() {
-            return Some(cause);
-        }
+    chain(error).find_map(|one| one.downcast_ref())
+}
+
+/// The error and its causes, the innermost last.
+pub fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    std::iter::successors(Some(error), |&error| {
         // These two pass over the error within them when they are asked for their source.
         let of_io = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
         let shared = error.downcast_ref::<Arc<dyn Error + Send + Sync>>().map(|shared| &**shared);
         let inner = of_io.or(shared);
-        next = inner.map(|inner| inner as &(dyn Error + 'static)).or_else(|| error.source());
-    }
-    None
+        inner.map(|inner| inner as &(dyn Error + 'static)).or_else(|| error.source())
+    })
 }
 
 /// Why a certificate cannot be that of a server, where the library names it by a word of its own.

@@ -19,6 +19,7 @@ use crate::clock::Timestamp;
 use crate::presence::{Interval, OfflineRecord};
 use crate::store::{Delivery, DeliveryRecords, Group};
 use crate::telemetry::Unreached;
+use crate::trust::chain;
 
 mod alertmanager;
 mod config;
@@ -242,19 +243,12 @@ pub(super) fn cause_of(error: &(dyn Error + 'static)) -> String {
 
 /// What the library of HTTP says of an answer that it cannot read.
 fn of_http(error: &(dyn Error + 'static)) -> Option<String> {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        let Some(http) = error.downcast_ref::<hyper::Error>() else {
-            next = error.source();
-            continue;
-        };
-        return if http.is_incomplete_message() {
-            Some("it closed the connection before it answered".to_owned())
-        } else if http.is_parse() {
-            Some("what it answers is not HTTP; check the port, and http:// or https:// in url".to_owned())
-        } else {
-            None
-        };
+    let http = chain(error).find_map(|one| one.downcast_ref::<hyper::Error>())?;
+    if http.is_incomplete_message() {
+        Some("it closed the connection before it answered".to_owned())
+    } else if http.is_parse() {
+        Some("what it answers is not HTTP; check the port, and http:// or https:// in url".to_owned())
+    } else {
+        None
     }
-    None
 }

@@ -9,6 +9,13 @@ use super::secrets;
 use crate::intake::listener::{Config, NOT_BUILT_IN, Tls};
 use crate::trust::ServerFiles;
 
+/// Whether devices connect straight to Rollcall.
+pub(super) fn is_configured(broker: &file::Broker) -> bool {
+    let addresses =
+        [&broker.listen, &broker.tls_listen, &broker.websocket_listen, &broker.websocket_tls_listen];
+    addresses.iter().any(|address| !address.is_empty())
+}
+
 /// The broker, if it is configured.
 ///
 /// In one piece: a check or a line for each option.
@@ -18,9 +25,7 @@ pub(super) fn broker(
     base: &Path,
     problems: &mut Problems,
 ) -> Option<Config> {
-    let addresses =
-        [&broker.listen, &broker.tls_listen, &broker.websocket_listen, &broker.websocket_tls_listen];
-    if addresses.iter().all(|address| address.is_empty()) {
+    if !is_configured(broker) {
         for (key, value) in [("password_file", &broker.password_file), ("rules_file", &broker.rules_file)] {
             if !value.is_empty() {
                 let path = format!("broker.{key}");

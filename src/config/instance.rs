@@ -2,11 +2,10 @@
 
 use std::net::IpAddr;
 
-use ring::digest::{SHA256, digest};
-
-use super::Config;
 use super::file::{File, Instance};
 use super::problem::Problems;
+use super::sections::short_digest;
+use super::{Config, broker};
 use crate::address::BrokerAddress;
 
 /// The longest name, in characters.
@@ -33,10 +32,7 @@ pub(super) fn name(instance: &Instance, problems: &mut Problems) -> String {
 /// keeps messages by it, and two instances on one machine have different ones.
 pub(super) fn client_id(file: &File) -> String {
     // Only one instance uses a broker within its process, and devices know which ids are Rollcall's.
-    let broker = &file.broker;
-    let addresses =
-        [&broker.listen, &broker.tls_listen, &broker.websocket_listen, &broker.websocket_tls_listen];
-    if addresses.iter().any(|address| !address.is_empty()) {
+    if broker::is_configured(&file.broker) {
         return "rollcall".to_owned();
     }
     match file.instance.name.as_str() {
@@ -51,13 +47,6 @@ fn client_id_of(name: &str, port: &str) -> String {
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<&str>>().join("-")
 }
 
-/// The client id of a process whose name another one uses: `part` tells it from the other.
-pub fn client_id_with(client_id: &str, part: &str) -> String {
-    let most = MAX_NAME - 1 - part.len();
-    let cut = (0..=most.min(client_id.len())).rev().find(|at| client_id.is_char_boundary(*at)).unwrap_or(0);
-    format!("{}-{part}", &client_id[..cut])
-}
-
 /// A digest of the broker and the client id, for other instances: 48 bits. 0: no other instance can have the same one.
 pub fn client_digest(config: &Config) -> u64 {
     // Members of a share have random ones, and where devices connect straight to Rollcall it is no client.
@@ -65,17 +54,14 @@ pub fn client_digest(config: &Config) -> u64 {
     if !intake.share.is_empty() || config.broker.is_some() {
         return 0;
     }
-    let is_near = intake.url.parse().is_ok_and(|address: BrokerAddress| is_loopback(&address.host));
-    let machine = if is_near { host() } else { String::new() };
-    let text = format!("{machine} {} {}", intake.url, intake.client_id);
-    let digest = digest(&SHA256, text.as_bytes());
-    digest.as_ref()[..6].iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+    let machine = if is_loopback(&intake.url) { host() } else { String::new() };
+    short_digest(format!("{machine} {} {}", intake.url, intake.client_id).as_bytes())
 }
 
-/// Whether a broker with that name or address is on this machine.
-pub fn is_loopback(host: &str) -> bool {
-    let host = host.trim_matches(['[', ']']);
-    host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
+/// Whether the broker at that address is on this machine.
+pub fn is_loopback(url: &str) -> bool {
+    let is_here = |host: &str| host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
+    url.parse().is_ok_and(|address: BrokerAddress| is_here(&address.host))
 }
 
 /// The name of the machine; empty if it has none.
@@ -141,10 +127,7 @@ mod tests {
         for (name, port, expected) in cases {
             assert_eq!(client_id_of(name, port), expected);
         }
-        for id in [client_id_of(&"x".repeat(99), "65535"), client_id_with(&"ü".repeat(40), "0123abcd")] {
-            assert!(id.len() <= MAX_NAME, "{id}");
-        }
-        assert_eq!(client_id_with("rollcall-one", "0123abcd"), "rollcall-one-0123abcd");
+        assert!(client_id_of(&"x".repeat(99), "65535").len() <= MAX_NAME);
     }
 
     #[test]

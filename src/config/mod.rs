@@ -54,7 +54,7 @@ mod tls;
 pub use count::Count;
 pub use engine::EngineConfig;
 pub use file::LogFormat;
-pub use instance::{client_digest, client_id_with, is_loopback};
+pub use instance::{client_digest, is_loopback};
 pub use log_filter::directives;
 pub use period::Period;
 pub use problem::{ConfigError, Problem};

@@ -50,8 +50,7 @@ impl Sections {
     /// `started`: the configuration of the start, with the options of kinds that wait for a restart.
     pub fn shared(&self, started: &Sections) -> u64 {
         let kinds = started.each.get("kind").map_or(&[][..], Vec::as_slice);
-        let digest = digest(&SHA256, &[&self.shared, kinds].concat());
-        digest.as_ref()[..6].iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+        short_digest(&[&self.shared, kinds].concat())
     }
 
     /// The names of the sections that differ.
@@ -60,6 +59,11 @@ impl Sections {
         let differs = |name: &&String| self.each.get(*name) != other.each.get(*name);
         names.into_iter().filter(differs).map(String::as_str).collect()
     }
+}
+
+/// 48 bits of the SHA-256 of these bytes: instances exchange it among counts.
+pub(super) fn short_digest(bytes: &[u8]) -> u64 {
+    digest(&SHA256, bytes).as_ref()[..6].iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
 #[cfg(test)]

@@ -43,7 +43,7 @@ const SHORTEST: Duration = Duration::from_millis(50);
 /// The longest attempt to give the lease up; it ends by itself soon after.
 const RESIGN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The longest name of an instance.
+/// The longest name of an instance, and the longest client id, in bytes.
 const MAX_NAME: usize = 64;
 
 /// Clocks further apart than this are a warning.
@@ -213,10 +213,11 @@ impl Lease {
     }
 }
 
-/// The name of an instance with a part that tells it from another one.
-fn renamed(instance: &str, part: &str) -> String {
+/// The name or the client id of an instance with a part that tells it from another one.
+pub fn renamed(name: &str, part: &str) -> String {
     let most = MAX_NAME - 1 - part.len();
-    format!("{}-{part}", instance.chars().take(most).collect::<String>())
+    let cut = (0..=most.min(name.len())).rev().find(|at| name.is_char_boundary(*at)).unwrap_or(0);
+    format!("{}-{part}", &name[..cut])
 }
 
 /// Whether `other` is the name of a process whose configuration says `instance`.
@@ -255,6 +256,8 @@ mod tests {
             assert!(other.len() <= MAX_NAME && is_renamed(name, &other), "{other}");
             assert!(!is_renamed(name, name) && !is_renamed("two", &other));
         }
+        assert!(renamed(&"ü".repeat(40), "0123abcd").len() <= MAX_NAME);
+        assert_eq!(renamed("rollcall-one", "0123abcd"), "rollcall-one-0123abcd");
         assert!(!is_renamed("one", "one-two") && !is_renamed("one", "one-0123abcg"));
     }
 

@@ -55,7 +55,7 @@ pub use census::Census;
 pub use deliveries::Deliveries;
 pub use flapping::{FlapRules, Flapping, StoredFlaps};
 pub use inhibitions::Inhibitions;
-pub use lease::{Lease, is_renamed};
+pub use lease::{Lease, is_renamed, renamed};
 pub use mass_breaker::MassBreaker;
 pub use mirror::Mirror;
 pub use operators::{Operators, Subject};

@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -64,6 +65,17 @@ async fn while_the_engine_is_away_nothing_is_acknowledged_connections_stay_and_n
     assert_eq!(value(&page, "rollcall_units{kind=\"detector\",state=\"online\"}"), 61.0);
 }
 
+/// A device that publishes as fast as it may, until it is over.
+fn flood(port: u16, is_over: Arc<AtomicBool>) -> JoinHandle<()> {
+    std::thread::spawn(move || {
+        let (mut flood, _) = Wire::connect_to(port, &four("flood", true));
+        let many = publish(0x30, "units/flood/data", 0, None, b"{}").repeat(500);
+        while !is_over.load(Ordering::Relaxed) {
+            flood.send(&many);
+        }
+    })
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn one_device_at_all_its_limits_blinds_nobody_and_others_are_acknowledged() {
     let served = Served::start(EMBEDDED, "max_rate = 2000", "[[kind]]\ntimeout = \"60s\"\n").await;
@@ -73,14 +85,7 @@ async fn one_device_at_all_its_limits_blinds_nobody_and_others_are_acknowledged(
     let (mut deaf, _) = Wire::connect_to(port, &four("deaf", true));
     deaf.send(&subscribe(1, "units/#", 1, false));
     let _silent: Vec<TcpStream> = (0..300).map(|_| TcpStream::connect(loopback(port)).unwrap()).collect();
-    let over = is_over.clone();
-    let flood = std::thread::spawn(move || {
-        let (mut flood, _) = Wire::connect_to(port, &four("flood", true));
-        let many = publish(0x30, "units/flood/data", 0, None, b"{}").repeat(500);
-        while !over.load(Ordering::Relaxed) {
-            flood.send(&many);
-        }
-    });
+    let flood = flood(port, is_over.clone());
     let bulk = std::thread::spawn(move || bulk(port, 8));
     let before = served.page("/metrics").await.unwrap();
     let (mut device, _) = Wire::connect_to(port, &four("device", true));
@@ -123,13 +128,13 @@ async fn while_no_connection_can_be_accepted_the_time_is_blind() {
     served.until("the fleet is heard", async || served.value("rollcall_blind").await == 0.0).await;
     let before = served.value("rollcall_blind_seconds_total").await;
     // One connection to its pages, which stays.
-    let mut pages = TcpStream::connect(loopback(served.http)).unwrap();
+    let pages = TcpStream::connect(loopback(served.http)).unwrap();
     pages.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    let mut is_blind = || {
-        pages.write_all(b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").unwrap();
+    let is_blind = || {
+        (&pages).write_all(b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").unwrap();
         let (mut page, mut part) = (Vec::new(), [0; 4096]);
         while !page.ends_with(b"\r\n0\r\n\r\n") && !is_whole(&page) {
-            let count = pages.read(&mut part).unwrap();
+            let count = (&pages).read(&mut part).unwrap();
             assert!(count > 0);
             page.extend(&part[..count]);
         }
@@ -137,12 +142,7 @@ async fn while_no_connection_can_be_accepted_the_time_is_blind() {
     };
     assert!(!is_blind());
     let held: Vec<TcpStream> = (0..80).map(|_| TcpStream::connect(loopback(served.port)).unwrap()).collect();
-    let blind = async {
-        while !is_blind() {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    tokio::time::timeout(MAX_WAIT, blind).await.expect("the time is blind");
+    served.until("the time is blind", async || is_blind()).await;
     drop(held);
     let heard = async || {
         let blind = served.page("/metrics").await.map(|page| value(&page, "rollcall_blind"));
@@ -166,14 +166,7 @@ async fn a_timer_whose_cancellation_was_acknowledged_never_fires_also_beside_a_f
     let served = Served::start(EMBEDDED, "rules_file = \"rules\", max_rate = 0", TIMERS);
     let served = served.await;
     let (port, is_over) = (served.port, Arc::new(AtomicBool::new(false)));
-    let over = is_over.clone();
-    let flood = std::thread::spawn(move || {
-        let (mut flood, _) = Wire::connect_to(port, &four("flood", true));
-        let many = publish(0x30, "units/flood/data", 0, None, b"{}").repeat(500);
-        while !over.load(Ordering::Relaxed) {
-            flood.send(&many);
-        }
-    });
+    let flood = flood(port, is_over.clone());
     let (mut planner, _) = Wire::connect_to(port, &five("planner", true, &[]));
     let name = |number: u8| format!("rollcall/timers/t-{number}");
     let mut ask = |id: u8, topic: &str, payload: &[u8]| {

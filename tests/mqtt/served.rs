@@ -1,12 +1,11 @@
 //! A process of `rollcall serve` to which devices connect.
 
 use std::process::{Child, Command};
-use std::time::Duration;
 
 use rollcall::simulate::servers::free_port;
 use tempfile::TempDir;
 
-use crate::broker::MAX_WAIT;
+use crate::support::facts::until;
 use crate::support::http::get;
 
 /// A process that ends with the test.
@@ -75,12 +74,7 @@ impl Served {
     }
 
     pub async fn until(&self, what: &str, fact: impl AsyncFn() -> bool) {
-        let awaited = async {
-            while !fact().await {
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-        };
-        tokio::time::timeout(MAX_WAIT, awaited).await.unwrap_or_else(|_| panic!("never came true: {what}"));
+        until(what, fact).await;
     }
 }
 

@@ -6,7 +6,6 @@ use std::net::SocketAddr;
 use serde_json::Value;
 
 use super::{Finding, TIMEOUT, health, reachable, with_timeout};
-use crate::address::BrokerAddress;
 use crate::config::is_loopback;
 use crate::fleet::is_renamed;
 use crate::intake;
@@ -15,8 +14,7 @@ use crate::telemetry::PROBLEMS_OF_IDS;
 pub(super) async fn examine(config: &intake::Config) -> Option<Finding> {
     // Without user names the broker cannot bind ids to them, and on loopback only local programs connect. With TLS the
     // broker may authenticate a client by its certificate, and this check presents the same certificate.
-    let is_near = config.url.parse().is_ok_and(|address: BrokerAddress| is_loopback(&address.host));
-    if config.credentials.is_none() && (is_near || config.tls.is_some()) {
+    if config.credentials.is_none() && (is_loopback(&config.url) || config.tls.is_some()) {
         return None;
     }
     let is_open = with_timeout(intake::accepts_anonymous(config)).await.unwrap_or(false);

@@ -224,12 +224,11 @@ fn start(
         alerts: engine.clone(),
         hearing: engine.clone(),
         queries: engine.clone(),
-        flaps: engine.clone(),
+        cells: engine.clone(),
         units: engine.clone(),
         timer_store: engine.clone(),
         timers: timers.clone(),
         silences: silences.clone(),
-        shared: engine.clone(),
         census: roll.census().clone(),
     };
     let notify = {
@@ -285,8 +284,7 @@ fn start(
         deliveries: engine.clone(),
         groups: engine.clone(),
         values: engine.clone(),
-        shared: engine.clone(),
-        flaps: engine.clone(),
+        cells: engine.clone(),
         silences,
         roster: engine,
         roll: roll.clone(),

@@ -135,7 +135,7 @@ impl Stability {
     /// Looks at the units that are due.
     async fn look(&self, partitions: &[u16], now: Timestamp) -> Result<()> {
         let due = self.flapping.due(partitions, now, STEP).await?;
-        let units: Vec<_> = due.iter().map(|stored| stored.unit.clone()).collect();
+        let units: Vec<_> = due.iter().map(|stored| stored.name.clone()).collect();
         let seen = self.units.read(&units).await?;
         self.silences.current().await?;
         let destinations = self.holds.at(&self.destinations, now).await?;
@@ -143,19 +143,18 @@ impl Stability {
         let held_until = |open: Option<&OfflineRecord>| destinations.silence_held_until(open?, now);
         let (mut changes, mut ends) = (Vec::new(), Vec::new());
         for (stored, seen) in due.into_iter().zip(seen) {
-            let rule = self.flapping.rule(&stored.unit.kind);
+            let (rule, flaps) =
+                (self.flapping.rule(&stored.name.kind), stored.value.clone().unwrap_or_default());
             let open = seen.facts.as_ref().and_then(|facts| facts.open_record(&seen.unit));
             let is_open = seen.is_known().then_some(open.is_some());
             let paused_until = seen.facts.as_ref().and_then(|facts| Some(facts.pause?.to));
-            let after = match stored.flaps.look(rule, is_open, paused_until, now) {
-                _ if seen.is_unreadable() => Some((stored.flaps.clone(), now + UNREADABLE)),
-                FlapCheck::Wait(at) => Some((stored.flaps.clone(), at)),
+            let after = match flaps.look(rule, is_open, paused_until, now) {
+                _ if seen.is_unreadable() => Some((flaps, now + UNREADABLE)),
+                FlapCheck::Wait(at) => Some((flaps, at)),
                 FlapCheck::Forget => None,
-                FlapCheck::End if let Some(until) = held_until(open.as_ref()) => {
-                    Some((stored.flaps.clone(), until))
-                }
+                FlapCheck::End if let Some(until) = held_until(open.as_ref()) => Some((flaps, until)),
                 FlapCheck::End => {
-                    let ending = stored.flaps.ending();
+                    let ending = flaps.ending();
                     ends.push((changes.len(), seen, open));
                     let look = ending.look_at(rule);
                     Some((ending, look))
@@ -183,9 +182,9 @@ impl Stability {
             let (stored, after) = &changes[at];
             let Some((ending, _)) = after else { continue };
             joins.extend(self.joins(ending, &seen, open));
-            let (flaps, rule) = (ending.over(), self.flapping.rule(&stored.unit.kind));
+            let (flaps, rule) = (ending.over(), self.flapping.rule(&stored.name.kind));
             let look = flaps.look_at(rule);
-            over.push((stored.written(ending)?, Some((flaps, look))));
+            over.push((stored.written(ending.clone())?, Some((flaps, look))));
         }
         let ended = joins.iter().filter_map(|join| join.event.record());
         let removed = ended.filter(|record| record.closed_by == Some(Closing::Removed));

@@ -10,11 +10,11 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
-use crate::store::{Delivery, Result, Shared, SharedChange, SharedStore};
+use crate::store::{Cells, Content, Delivery, Document, Documents, EngineError, Result, Table};
 
 /// The most messages of a limit: so many moments are kept.
 pub const MAX_MESSAGES: usize = 1000;
-/// How often a change is tried while other receivers change the same state.
+/// How often a change is tried while other instances change the same state.
 const MAX_ATTEMPTS: usize = 20;
 
 /// At most so many messages in any span of that length.
@@ -81,90 +81,77 @@ impl LimitState {
     }
 }
 
+impl Content for LimitState {
+    type Name = String;
+    const TABLE: Table = Table::Limits;
+}
+
+/// The notifications of an open digest.
+#[derive(Clone, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+struct DigestMembers(Vec<Delivery>);
+
+impl Content for DigestMembers {
+    type Name = String;
+    const TABLE: Table = Table::Digests;
+}
+
 /// The state of one receiver in the engine.
 pub(super) struct Limits {
     pub limit: RateLimit,
     receiver: String,
-    engine: Arc<dyn SharedStore>,
-    known: Option<VersionedLimits>,
-}
-
-/// The state at one version.
-struct VersionedLimits {
-    version: Option<String>,
-    state: LimitState,
-    /// The notifications of the open digest (JSON).
-    members: Option<String>,
+    documents: Documents,
 }
 
 impl Limits {
-    pub fn new(limit: RateLimit, receiver: &str, engine: Arc<dyn SharedStore>) -> Limits {
-        Limits { limit, receiver: receiver.to_owned(), engine, known: None }
-    }
-
-    fn members_name(&self) -> String {
-        // No receiver has a space in its name.
-        format!("{} digest", self.receiver)
+    pub fn new(limit: RateLimit, receiver: &str, cells: Arc<dyn Cells>) -> Limits {
+        Limits { limit, receiver: receiver.to_owned(), documents: Documents::new(cells) }
     }
 
     /// The state. One that cannot be read counts as empty, and is written again.
-    pub async fn read(&mut self) -> Result<LimitState> {
-        Ok(self.known().await?.state.clone())
+    pub async fn read(&self) -> Result<LimitState> {
+        Ok(self.stored().await?.value.unwrap_or_default())
     }
 
     /// The notifications of the open digest.
-    pub async fn members(&mut self) -> Result<Vec<Delivery>> {
-        let members = self.known().await?.members.as_deref();
-        Ok(members.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default())
+    pub async fn members(&self) -> Result<Vec<Delivery>> {
+        let stored = self.documents.one::<DigestMembers>(&self.receiver).await?;
+        Ok(stored.value.unwrap_or_default().0)
     }
 
-    async fn known(&mut self) -> Result<&VersionedLimits> {
-        if let Some(known) = &self.known
-            && self.engine.shared_version(Shared::Limits).await? != known.version
-        {
-            self.known = None;
-        }
-        if self.known.is_none() {
-            let shared = self.engine.shared(Shared::Limits).await?;
-            let find = |name: &str| shared.entries.iter().find(|entry| entry.0 == name).map(|entry| &entry.1);
-            let state = find(&self.receiver).and_then(|text| serde_json::from_str(text).ok());
-            let members = find(&self.members_name()).cloned();
-            self.known = Some(VersionedLimits {
-                version: shared.version.clone(),
-                state: state.unwrap_or_default(),
-                members,
-            });
-        }
-        Ok(self.known.as_ref().expect("it was read"))
+    async fn stored(&self) -> Result<Document<LimitState>> {
+        self.documents.one(&self.receiver).await
     }
 
     /// Changes the state as decided from its last one, with the notifications of a new digest. `None`: it was decided
-    /// to change nothing, or others change the state all the time.
+    /// to change nothing.
     pub async fn change<T>(
-        &mut self,
+        &self,
         members: Option<&[Delivery]>,
         decide: impl Fn(&mut LimitState) -> Option<T>,
     ) -> Result<Option<T>> {
-        let text = |value: serde_json::Result<String>| value.expect("names and times are always JSON");
         for _ in 0..MAX_ATTEMPTS {
-            let VersionedLimits { version, state, .. } = self.known().await?;
-            let (version, mut state) = (version.clone(), state.clone());
+            let stored = self.stored().await?;
+            let mut state = stored.value.clone().unwrap_or_default();
             let Some(decided) = decide(&mut state) else { return Ok(None) };
-            let mut write = vec![(self.receiver.clone(), text(serde_json::to_string(&state)))];
-            write.extend(members.map(|members| (self.members_name(), text(serde_json::to_string(members)))));
-            let forget = if state.open.is_none() { vec![self.members_name()] } else { Vec::new() };
-            let change = SharedChange { version, write, forget };
-            self.known = None;
-            if self.engine.change_shared(Shared::Limits, &change).await? {
+            let mut set = self.documents.change(&stored, Some(&state))?;
+            if state.open.is_none() {
+                set = self.documents.put::<DigestMembers>(set, &self.receiver, None)?;
+            } else if let Some(members) = members {
+                let members = DigestMembers(members.to_vec());
+                set = self.documents.put(set, &self.receiver, Some(&members))?;
+            }
+            if self.documents.write(&[set]).await? == [true] {
                 return Ok(Some(decided));
             }
         }
-        Ok(None)
+        let why = format!("others changed the limit of {} {MAX_ATTEMPTS} times meanwhile", self.receiver);
+        Err(EngineError::Unavailable(why))
     }
 
     /// Takes room for up to `wanted` messages, if no digest is open; the inner error is when there is room again.
     pub async fn take(
-        &mut self,
+        &self,
         wanted: usize,
         now: Timestamp,
     ) -> Result<Option<std::result::Result<usize, Timestamp>>> {

@@ -42,7 +42,7 @@ use crate::fleet::{
 };
 use crate::presence::{Filters, Kind, MassOfflineRule, is_label_name};
 use crate::routing::{EVERY_LABEL, Inhibition, Routes};
-use crate::store::{AlertStore, FlapStore, HearingStore, Queries, SharedStore, TimerStore, UnitStore};
+use crate::store::{AlertStore, Cells, HearingStore, Queries, TimerStore, UnitStore};
 use crate::telemetry::Telemetry;
 
 mod acknowledged;
@@ -194,8 +194,7 @@ pub struct Stores {
     /// For open records.
     pub queries: Arc<dyn Queries>,
     pub silences: Arc<Silences>,
-    pub shared: Arc<dyn SharedStore>,
-    pub flaps: Arc<dyn FlapStore>,
+    pub cells: Arc<dyn Cells>,
     /// For units that flap.
     pub units: Arc<dyn UnitStore>,
     pub timer_store: Arc<dyn TimerStore>,
@@ -226,21 +225,21 @@ pub async fn run(
     let names = config.receivers.iter().map(|receiver| receiver.name.clone());
     let destinations = routes.destinations(names.collect()).with_archive(config.archive_after);
     let holds = Holds {
-        inhibitions: Arc::new(Inhibitions::new(stores.shared.clone(), config.inhibition, telemetry.clone())),
+        inhibitions: Arc::new(Inhibitions::new(stores.cells.clone(), config.inhibition, telemetry.clone())),
         breaker: Arc::new(MassBreaker::new(
             config.breaker.map(|rule| (rule, stores.units.clone())),
-            stores.shared.clone(),
+            stores.cells.clone(),
             stores.queries.clone(),
             stores.silences.clone(),
             telemetry.clone(),
         )),
         silences: stores.silences.clone(),
     };
-    let flapping = Arc::new(Flapping::new(stores.flaps, config.flapping, telemetry.clone()));
+    let flapping = Arc::new(Flapping::new(stores.cells.clone(), config.flapping, telemetry.clone()));
     let longest_attempt = config.receivers.iter().map(|receiver| receiver.timeout).max().unwrap_or_default();
     let (mut notified_of_blindness, mut stateful) = (Vec::new(), StatefulReceivers::default());
     let (lasting_blindness, lasting_trip) = (watch::Sender::new(Vec::new()), watch::Sender::new(None));
-    let healths = Arc::new(ReceiverHealths::new(stores.shared.clone()));
+    let healths = Arc::new(ReceiverHealths::new(stores.cells.clone()));
     for receiver in config.receivers {
         let name = receiver.name.clone();
         let channel = open(&receiver).map_err(|error| anyhow::anyhow!("receiver {name}: {error}"))?;
@@ -307,7 +306,7 @@ pub async fn run(
         };
         let run = match deliver.receiver.rate_limit {
             None => deliver.run(queue).boxed(),
-            Some(limit) => Limited { deliver, limit, shared: stores.shared.clone() }.run().boxed(),
+            Some(limit) => Limited { deliver, limit, cells: stores.cells.clone() }.run().boxed(),
         };
         loops.push(run.map(move |ended| (format!("delivering to {name}"), ended)).boxed());
     }

@@ -24,6 +24,7 @@ use crate::http::{ShownBreaker, ShownSilence};
 use crate::presence::Kind;
 use crate::routing::alert_silence::{SilenceError, SilenceRequest, SilenceState, in_order};
 use crate::routing::{AlertSilence, SilenceId};
+use crate::store::Documents;
 use crate::store::{Engine, EngineError, Queries};
 use crate::store::{embedded, embedded::EmbeddedEngine};
 use crate::store::{redis, redis::RedisEngine};
@@ -74,12 +75,12 @@ impl EngineAccess {
         roll.refresh_hearing().await?;
         let silences = Arc::new(Silences::new(engine.clone()));
         let (records, queries, groups) = (engine.clone(), engine.clone(), engine.clone());
-        let (timers, shared) = (engine.clone(), engine);
+        let (timers, cells) = (engine.clone(), engine);
         let roll = Arc::new(roll);
-        let breaker = MassBreaker::new(None, shared.clone(), queries.clone(), silences.clone(), telemetry);
+        let breaker = MassBreaker::new(None, cells.clone(), queries.clone(), silences.clone(), telemetry);
         let breaker = Arc::new(breaker);
         let all_units = queries.clone();
-        let receivers = Receivers { records: records.clone(), shared };
+        let receivers = Receivers { records: records.clone(), documents: Documents::new(cells) };
         let deliveries = Deliveries {
             records,
             queries,

@@ -8,43 +8,40 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 
+use serde::{Deserialize, Serialize};
+
 use crate::clock::Timestamp;
 use crate::presence::{FlapNotification, FlapRule, Flaps, Kind, OfflineRecord, Unit};
-use crate::store::{EngineError, FlapChange, FlapStore, Result};
+use crate::store::{Cells, ChangeSet, Content, Document, Documents, EngineError, Index, Result, Table};
 use crate::telemetry::Telemetry;
 
 /// How often a change is decided again while other instances change the same unit.
 const ATTEMPTS: usize = 20;
-/// How many units are read in one step.
-const STEP: usize = 500;
 
 /// The kinds that have flap detection.
 pub type FlapRules = BTreeMap<Kind, FlapRule>;
 
+impl Content for Flaps {
+    type Name = Unit;
+    const TABLE: Table = Table::Flaps;
+}
+
+/// The record of an episode that lasts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+struct Episode(OfflineRecord);
+
+impl Content for Episode {
+    type Name = Unit;
+    const TABLE: Table = Table::Episodes;
+}
+
 /// A unit as it is stored.
-#[derive(Clone, Debug)]
-pub struct StoredFlaps {
-    pub unit: Unit,
-    pub flaps: Flaps,
-    text: Option<String>,
-}
-
-impl StoredFlaps {
-    /// The same after it was written.
-    pub fn written(&self, flaps: &Flaps) -> Result<StoredFlaps> {
-        Ok(StoredFlaps { unit: self.unit.clone(), flaps: flaps.clone(), text: Some(json(flaps)?) })
-    }
-
-    /// One that cannot be read counts as none.
-    fn of(unit: Unit, text: Option<String>) -> StoredFlaps {
-        let flaps = text.as_ref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
-        StoredFlaps { unit, flaps, text }
-    }
-}
+pub type StoredFlaps = Document<Flaps>;
 
 /// The last transitions of units.
 pub struct Flapping {
-    store: Arc<dyn FlapStore>,
+    documents: Documents,
     rules: FlapRules,
     telemetry: Arc<Telemetry>,
     /// How many units of each kind flap, as far as this instance knows.
@@ -52,8 +49,8 @@ pub struct Flapping {
 }
 
 impl Flapping {
-    pub fn new(store: Arc<dyn FlapStore>, rules: FlapRules, telemetry: Arc<Telemetry>) -> Flapping {
-        Flapping { store, rules, telemetry, counts: Mutex::default() }
+    pub fn new(cells: Arc<dyn Cells>, rules: FlapRules, telemetry: Arc<Telemetry>) -> Flapping {
+        Flapping { documents: Documents::new(cells), rules, telemetry, counts: Mutex::default() }
     }
 
     /// Whether a kind has flap detection; if not, the store is asked only for what an earlier configuration left.
@@ -78,14 +75,15 @@ impl Flapping {
             }
             let units: Vec<Unit> = by_unit.keys().map(|unit| (*unit).clone()).collect();
             let mut changes = Vec::new();
-            for stored in self.read(&units).await? {
-                let rule = self.rules[&stored.unit.kind];
-                let mut flaps = stored.flaps.clone();
-                for at in &by_unit[&stored.unit] {
+            for stored in self.documents.read::<Flaps>(&units).await? {
+                let rule = self.rules[&stored.name.kind];
+                let before = stored.value.clone().unwrap_or_default();
+                let mut flaps = before.clone();
+                for at in &by_unit[&stored.name] {
                     noted[*at] = flaps.note(records[*at], &rule);
                 }
-                if flaps == stored.flaps {
-                    by_unit.remove(&stored.unit);
+                if flaps == before {
+                    by_unit.remove(&stored.name);
                 } else {
                     let look = flaps.look_at(Some(&rule));
                     changes.push((stored, Some((flaps, look))));
@@ -93,7 +91,7 @@ impl Flapping {
             }
             let written = self.change(&changes).await?;
             for ((stored, _), _) in changes.iter().zip(written).filter(|(_, is_written)| *is_written) {
-                by_unit.remove(&stored.unit);
+                by_unit.remove(&stored.name);
             }
         }
         let why = format!("others changed the transitions of a unit {ATTEMPTS} times meanwhile");
@@ -106,20 +104,17 @@ impl Flapping {
         units: impl Iterator<Item = &'a Unit>,
     ) -> Result<HashMap<Unit, OfflineRecord>> {
         let units: Vec<Unit> = units.filter(|unit| self.rules.contains_key(&unit.kind)).cloned().collect();
-        let stored = self.read(&units).await?.into_iter();
-        Ok(stored.filter_map(|one| Some((one.unit, one.flaps.lasting()?.clone()))).collect())
+        let episodes = self.documents.read::<Episode>(&units).await?.into_iter();
+        Ok(episodes.filter_map(|one| Some((one.name, one.value?.0))).collect())
     }
 
     /// All units of these partitions that flap, each with its episode.
     pub async fn all_lasting(&self, partitions: &[u16]) -> Result<HashMap<Unit, OfflineRecord>> {
-        let mut all = HashMap::new();
-        for partition in partitions.iter().filter(|_| self.is_configured()) {
-            for (unit, text) in self.store.flaps_in(*partition).await? {
-                let StoredFlaps { unit, flaps, .. } = StoredFlaps::of(unit, Some(text));
-                all.extend(flaps.lasting().map(|episode| (unit, episode.clone())));
-            }
+        if !self.is_configured() {
+            return Ok(HashMap::new());
         }
-        Ok(all)
+        let episodes = self.documents.all::<Episode>(partitions).await?.into_iter();
+        Ok(episodes.map(|(unit, episode)| (unit, episode.0)).collect())
     }
 
     /// Counts the units of these partitions that flap.
@@ -135,48 +130,38 @@ impl Flapping {
 
     /// Up to `limit` units of these partitions that are to be looked at by now.
     pub async fn due(&self, partitions: &[u16], now: Timestamp, limit: usize) -> Result<Vec<StoredFlaps>> {
-        let due = self.store.due_flaps(partitions, now, limit).await?.into_iter();
-        Ok(due.map(|(unit, text)| StoredFlaps::of(unit, text)).collect())
+        self.documents.due(Index::FlapChecks, partitions, now, limit).await
     }
 
     /// When the next unit of these partitions is to be looked at.
     pub async fn first(&self, partitions: &[u16]) -> Result<Option<Timestamp>> {
-        self.store.first_flaps(partitions).await
+        self.documents.first(Index::FlapChecks, partitions).await
     }
 
     /// Writes each unit with the moment of its next look, or forgets it, if it is still as it was read. Answers, in
     /// order, which are written.
     pub async fn change(&self, changes: &[(StoredFlaps, Option<(Flaps, Timestamp)>)]) -> Result<Vec<bool>> {
-        if changes.is_empty() {
-            return Ok(Vec::new());
-        }
-        let texts = changes.iter().map(|(stored, after)| {
-            let after = after.as_ref().map(|(flaps, look)| Ok((json(flaps)?, *look))).transpose()?;
-            Ok(FlapChange { unit: stored.unit.clone(), before: stored.text.clone(), after })
-        });
-        let written = self.store.change_flaps(&texts.collect::<Result<Vec<_>>>()?).await?;
+        let sets = changes.iter().map(|(stored, after)| self.change_set(stored, after.as_ref()));
+        let written = self.documents.write(&sets.collect::<Result<Vec<_>>>()?).await?;
         let mut counts = self.counts.lock().expect("nothing panics under this lock");
         for ((before, after), _) in changes.iter().zip(&written).filter(|(_, is_written)| **is_written) {
-            let is_lasting = after.as_ref().is_some_and(|(flaps, _)| flaps.lasting().is_some());
-            let change = i64::from(is_lasting) - i64::from(before.flaps.lasting().is_some());
+            let is_lasting =
+                |flaps: Option<&Flaps>| i64::from(flaps.is_some_and(|flaps| flaps.lasting().is_some()));
+            let change =
+                is_lasting(after.as_ref().map(|(flaps, _)| flaps)) - is_lasting(before.value.as_ref());
             if change != 0 {
-                *counts.entry(before.unit.kind.clone()).or_default() += change;
+                *counts.entry(before.name.kind.clone()).or_default() += change;
                 self.telemetry.flapping_units(&counts);
             }
         }
         Ok(written)
     }
 
-    async fn read(&self, units: &[Unit]) -> Result<Vec<StoredFlaps>> {
-        let mut stored = Vec::with_capacity(units.len());
-        for units in units.chunks(STEP) {
-            let texts = self.store.flaps(units).await?;
-            stored.extend(units.iter().cloned().zip(texts).map(|(unit, text)| StoredFlaps::of(unit, text)));
-        }
-        Ok(stored)
+    fn change_set(&self, stored: &StoredFlaps, after: Option<&(Flaps, Timestamp)>) -> Result<ChangeSet> {
+        let name = stored.name.to_string();
+        let episode = after.and_then(|(flaps, _)| Some(Episode(flaps.lasting()?.clone())));
+        let set = self.documents.change(stored, after.map(|(flaps, _)| flaps))?;
+        let set = self.documents.put(set, &stored.name, episode.as_ref())?;
+        Ok(set.enter(Index::FlapChecks, &name, after.map(|(_, at)| at.as_millis())))
     }
-}
-
-fn json(flaps: &Flaps) -> Result<String> {
-    serde_json::to_string(flaps).map_err(|error| EngineError::Damaged(format!("cannot be written: {error}")))
 }

@@ -11,48 +11,56 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
+use serde::{Deserialize, Serialize};
 
-use super::newest::Newest;
+use super::collection::{Changed, Collection, Contents};
 use crate::clock::Timestamp;
-use crate::presence::OfflineRecord;
+use crate::presence::{OfflineRecord, Unit};
 use crate::routing::{Inhibition, Inhibitors, replaces};
-use crate::store::{
-    EngineError, OpenPages, Queries, Result, Shared, SharedChange, SharedEntries, SharedStore,
-};
+use crate::store::{Cells, Content, Documents, EngineError, OpenPages, Queries, Result, Table};
 use crate::telemetry::Telemetry;
 
 /// The most sources that are kept. Those that are offline and beyond inhibit nothing, which is logged.
 const MAX_SOURCES: usize = 10_000;
 
-/// How often a change is decided again while other instances change the sources.
-const ATTEMPTS: usize = 20;
 /// How many records are read at once.
 const AT_ONCE: usize = 16;
 
-/// Sources by their units, each with its last record.
-type Sources = HashMap<String, OfflineRecord>;
+/// The last record of a source.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+struct Source(OfflineRecord);
 
-#[derive(Clone)]
+impl Content for Source {
+    type Name = Unit;
+    const TABLE: Table = Table::Sources;
+}
+
+/// Sources by their units, each with its last record.
+type Sources = HashMap<Unit, OfflineRecord>;
+
 struct KnownSources {
-    sources: Arc<Sources>,
+    sources: Sources,
     inhibitors: Arc<Inhibitors>,
 }
 
 /// The units whose silence inhibits others.
 pub struct Inhibitions {
-    store: Arc<dyn SharedStore>,
     inhibition: Inhibition,
     telemetry: Arc<Telemetry>,
-    known: Newest<KnownSources>,
+    known: Collection<Source, KnownSources>,
 }
 
 impl Inhibitions {
-    pub fn new(
-        store: Arc<dyn SharedStore>,
-        inhibition: Inhibition,
-        telemetry: Arc<Telemetry>,
-    ) -> Inhibitions {
-        Inhibitions { store, inhibition, telemetry, known: Newest::default() }
+    pub fn new(cells: Arc<dyn Cells>, inhibition: Inhibition, telemetry: Arc<Telemetry>) -> Inhibitions {
+        let (rules, counted) = (inhibition.clone(), telemetry.clone());
+        let known = Collection::new(Documents::new(cells), move |sources: Contents<Source>| {
+            let sources: Sources = sources.into_iter().map(|(unit, Source(record))| (unit, record)).collect();
+            let inhibitors = Arc::new(Inhibitors::new(rules.clone(), sources.values()));
+            KnownSources { sources, inhibitors }
+        });
+        let known = known.on_new(move |known| counted.inhibiting_units(known.inhibitors.open()));
+        Inhibitions { inhibition, telemetry, known }
     }
 
     /// Whether there are rules; if not, the store is never asked.
@@ -65,7 +73,7 @@ impl Inhibitions {
         if !self.is_configured() {
             return Ok(Arc::default());
         }
-        Ok(self.refreshed().await?.1.inhibitors)
+        Ok(self.known.current().await?.inhibitors.clone())
     }
 
     /// Enters the sources among records that were opened or closed.
@@ -84,12 +92,12 @@ impl Inhibitions {
         }
         self.change(now, |known| {
             let is_new = |record: &&OfflineRecord| {
-                let before = known.get(&record.id.unit.to_string());
+                let before = known.get(&record.id.unit);
                 before.is_none_or(|known| replaces(record, known))
             };
             let mut write: Sources = HashMap::new();
             for record in records.iter().copied().filter(is_new) {
-                let newest = write.entry(record.id.unit.to_string()).or_insert_with(|| record.clone());
+                let newest = write.entry(record.id.unit.clone()).or_insert_with(|| record.clone());
                 if replaces(record, newest) {
                     *newest = record.clone();
                 }
@@ -106,14 +114,15 @@ impl Inhibitions {
             self.telemetry.inhibiting_units(0);
             return Ok(());
         }
-        let before = self.refreshed().await?.1.sources;
+        let known = self.known.current().await?;
+        let before = &known.sources;
         let mut open: Sources = HashMap::new();
         let mut pages = OpenPages::new(queries);
         while let Some(page) = pages.next().await? {
             let sources = page.into_iter().filter(|record| self.inhibition.has_source(record));
-            open.extend(sources.map(|record| (record.id.unit.to_string(), record)));
+            open.extend(sources.map(|record| (record.id.unit.clone(), record)));
         }
-        let is_open = |unit: &String, known: &OfflineRecord| {
+        let is_open = |unit: &Unit, known: &OfflineRecord| {
             open.get(unit).is_some_and(|open| open.detected_at >= known.detected_at)
         };
         let mut gone = Vec::new();
@@ -129,7 +138,7 @@ impl Inhibitions {
         }
         let ended: Sources = stream::iter(gone).buffered(AT_ONCE).try_collect().await?;
         self.change(now, |known| {
-            let is_as_before = |unit: &String| known.get(unit) == before.get(unit);
+            let is_as_before = |unit: &Unit| known.get(unit) == before.get(unit);
             let open = open.iter().filter(|(unit, record)| {
                 // A record that is open although its end was known has been lost and opened again.
                 known.get(*unit).is_none_or(|known| {
@@ -144,21 +153,20 @@ impl Inhibitions {
 
     /// Writes the answer of `decide`, and removes sources that inhibit no more.
     async fn change(&self, now: Timestamp, decide: impl Fn(&Sources) -> Sources) -> Result<()> {
-        for _ in 0..ATTEMPTS {
-            let (version, KnownSources { sources, .. }) = self.refreshed().await?;
-            let mut write = decide(&sources);
+        let decided = |KnownSources { sources, .. }: &KnownSources| {
+            let mut write = decide(sources);
             let is_past = |record: &OfflineRecord| {
                 self.inhibition.is_past(record, now) || !self.inhibition.has_source(record)
             };
             let forget =
                 sources.iter().filter(|(unit, record)| is_past(record) && !write.contains_key(*unit));
-            let forget: Vec<String> = forget.map(|(unit, _)| unit.clone()).collect();
+            let forget: Vec<Unit> = forget.map(|(unit, _)| unit.clone()).collect();
             if write.is_empty() && forget.is_empty() {
-                return Ok(());
+                return Ok(None);
             }
             let rest = MAX_SOURCES.saturating_sub(sources.len() - forget.len());
-            let is_added = |unit: &String| !sources.contains_key(unit);
-            let added: Vec<String> = write.keys().filter(|unit| is_added(unit)).skip(rest).cloned().collect();
+            let is_added = |unit: &Unit| !sources.contains_key(unit);
+            let added: Vec<Unit> = write.keys().filter(|unit| is_added(unit)).skip(rest).cloned().collect();
             if !added.is_empty() {
                 tracing::warn!(
                     left_out = added.len(),
@@ -167,39 +175,9 @@ impl Inhibitions {
                 );
                 added.iter().for_each(|unit| drop(write.remove(unit)));
             }
-            let write = write.iter().map(|(unit, record)| Ok((unit.clone(), json(record)?)));
-            let change = SharedChange { version, write: write.collect::<Result<_>>()?, forget };
-            if self.store.change_shared(Shared::Sources, &change).await? {
-                self.refreshed().await?;
-                return Ok(());
-            }
-        }
-        let why = format!("others changed the sources of inhibition {ATTEMPTS} times meanwhile");
-        Err(EngineError::Unavailable(why))
+            let write = write.into_iter().map(|(unit, record)| (unit, Source(record))).collect();
+            Ok::<_, EngineError>(Some(Changed { write, forget, with: None }))
+        };
+        self.known.change(decided).await
     }
-
-    async fn refreshed(&self) -> Result<(Option<String>, KnownSources)> {
-        loop {
-            let begun = self.known.begin();
-            if let Some(known) = &begun.known
-                && known.0 == self.store.shared_version(Shared::Sources).await?
-            {
-                return Ok(known.clone());
-            }
-            let SharedEntries { version, entries } = self.store.shared(Shared::Sources).await?;
-            // One that cannot be read is written again when the sources are compared with the open records.
-            let read = |(unit, text): (String, String)| Some((unit, serde_json::from_str(&text).ok()?));
-            let sources: Sources = entries.into_iter().filter_map(read).collect();
-            let inhibitors = Arc::new(Inhibitors::new(self.inhibition.clone(), sources.values()));
-            let open = inhibitors.open();
-            let known = (version, KnownSources { sources: Arc::new(sources), inhibitors });
-            if self.known.keep(&begun, &known, || self.telemetry.inhibiting_units(open)) {
-                return Ok(known);
-            }
-        }
-    }
-}
-
-fn json(record: &OfflineRecord) -> Result<String> {
-    serde_json::to_string(record).map_err(|error| EngineError::Damaged(format!("cannot be written: {error}")))
 }

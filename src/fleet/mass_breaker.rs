@@ -14,17 +14,17 @@
 //! began, and the smaller number counts; an instance that has just started knows the first alone.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::Silences;
-use super::newest::Newest;
 use crate::clock::Timestamp;
 use crate::presence::{
     FleetCount, MassOfflineRule, OfflineRecord, ReleaseReason, Snapshot, Trip, Unit, release,
 };
 use crate::store::{
-    AuditEntry, Audited, EngineError, OpenPages, Queries, Result, Shared, SharedChange, SharedEntries,
-    SharedStore, UnitStore,
+    AuditEntry, Audited, Cells, Content, Document, Documents, EngineError, Log, OpenPages, Queries, Result,
+    Table, UnitStore,
 };
 use crate::telemetry::Telemetry;
 
@@ -45,8 +45,10 @@ const COUNTED_PER_WINDOW: u32 = 12;
 /// How often a release is tried again while other instances change the trip.
 const ATTEMPTS: usize = 5;
 
-/// The last trip and its version.
-type Known = (Option<String>, Option<Trip>);
+impl Content for Trip {
+    type Name = String;
+    const TABLE: Table = Table::Breaker;
+}
 
 /// The mass-offline breaker.
 pub struct MassBreaker {
@@ -56,24 +58,33 @@ pub struct MassBreaker {
     units: Option<Arc<dyn UnitStore>>,
     /// How many units the fleet had, oldest first, about a window back.
     sizes: Mutex<VecDeque<(Timestamp, u64)>>,
-    store: Arc<dyn SharedStore>,
+    documents: Documents,
     queries: Arc<dyn Queries>,
     silences: Arc<Silences>,
     telemetry: Arc<Telemetry>,
-    known: Newest<Option<Trip>>,
+    is_known: AtomicBool,
 }
 
 impl MassBreaker {
     pub fn new(
         rule: Option<(MassOfflineRule, Arc<dyn UnitStore>)>,
-        store: Arc<dyn SharedStore>,
+        cells: Arc<dyn Cells>,
         queries: Arc<dyn Queries>,
         silences: Arc<Silences>,
         telemetry: Arc<Telemetry>,
     ) -> MassBreaker {
         let (rule, units) = rule.unzip();
-        let (sizes, known) = (Mutex::default(), Newest::default());
-        MassBreaker { rule, units, sizes, store, queries, silences, telemetry, known }
+        let (sizes, is_known) = (Mutex::default(), AtomicBool::default());
+        MassBreaker {
+            rule,
+            units,
+            sizes,
+            documents: Documents::new(cells),
+            queries,
+            silences,
+            telemetry,
+            is_known,
+        }
     }
 
     /// Counts the fleet, to know later how many units it had when a window began.
@@ -98,7 +109,7 @@ impl MassBreaker {
 
     /// The last trip, also one that is over.
     pub async fn last(&self) -> Result<Option<Trip>> {
-        Ok(self.refreshed().await?.1)
+        Ok(self.stored().await?.value)
     }
 
     /// The trip that holds notifications now; none if it is not enabled, and then the store is not asked.
@@ -112,11 +123,11 @@ impl MassBreaker {
     /// The same, after it has looked for a mass of silences.
     pub async fn judge(&self, now: Timestamp) -> Result<Option<Trip>> {
         let Some(rule) = &self.rule else { return Ok(None) };
-        let (version, last) = self.refreshed().await?;
-        if last.as_ref().is_some_and(Trip::is_held) {
-            return Ok(last);
+        let last = self.stored().await?;
+        if last.value.as_ref().is_some_and(Trip::is_held) {
+            return Ok(last.value);
         }
-        let since = rule.counts_since(last.as_ref(), now);
+        let since = rule.counts_since(last.value.as_ref(), now);
         let count = self.queries.count_since(since).await?;
         let before = self.size_at(now - rule.window).unwrap_or(u64::MAX);
         if !rule.is_mass(count.known(before)) {
@@ -128,7 +139,7 @@ impl MassBreaker {
             return Ok(None);
         }
         let trip = rule.trip(since, count, now);
-        if self.write(version, &trip).await? {
+        if self.write(&last, &trip, None).await? {
             let (offline, units) = (trip.offline, trip.units);
             tracing::warn!(
                 offline,
@@ -205,9 +216,9 @@ impl MassBreaker {
 
     /// Ends a trip that is over, or that a reload has disabled. Answers the last trip.
     pub async fn look(&self, now: Timestamp) -> Result<Option<Trip>> {
-        let (version, last) = self.refreshed().await?;
-        let Some(trip) = last.as_ref().filter(|trip| trip.is_held()) else {
-            return Ok(last);
+        let last = self.stored().await?;
+        let Some(trip) = last.value.as_ref().filter(|trip| trip.is_held()) else {
+            return Ok(last.value);
         };
         let silent = self.silent_since(trip.since).await?;
         let why = match self.rule {
@@ -215,33 +226,28 @@ impl MassBreaker {
             None => Some(ReleaseReason::Operator),
         };
         if let Some(why) = why {
-            self.end(version, &trip.released(why, silent, now)).await?;
+            self.end(&last, &trip.released(why, silent, now), None).await?;
         }
         self.last().await
     }
 
     /// Releases it by hand. `by`: the operator, for the audit. `false`: it holds nothing.
     pub async fn release(&self, (by, comment): (&str, &str), now: Timestamp) -> Result<bool> {
-        let mut is_noted = false;
         for _ in 0..ATTEMPTS {
-            let (version, last) = self.refreshed().await?;
-            let Some(trip) = last.filter(Trip::is_held) else { return Ok(false) };
+            let last = self.stored().await?;
+            let Some(trip) = last.value.as_ref().filter(|trip| trip.is_held()) else { return Ok(false) };
             let silent = self.silent_since(trip.since).await?;
-            // The entry first, as with other changes: a crash leaves an entry without its change, never the reverse.
-            if !std::mem::replace(&mut is_noted, true) {
-                let entry = AuditEntry {
-                    at: now,
-                    author: by.to_owned(),
-                    change: Audited::BreakerReleased,
-                    subject: "breaker".to_owned(),
-                    text: match comment {
-                        "" => format!("{silent} of {} units are offline", trip.units),
-                        comment => format!("{silent} of {} units are offline: {comment}", trip.units),
-                    },
-                };
-                self.silences.note(&entry).await?;
-            }
-            if self.end(version, &trip.released(ReleaseReason::Operator, silent, now)).await? {
+            let entry = AuditEntry {
+                at: now,
+                author: by.to_owned(),
+                change: Audited::BreakerReleased,
+                subject: "breaker".to_owned(),
+                text: match comment {
+                    "" => format!("{silent} of {} units are offline", trip.units),
+                    comment => format!("{silent} of {} units are offline: {comment}", trip.units),
+                },
+            };
+            if self.end(&last, &trip.released(ReleaseReason::Operator, silent, now), Some(&entry)).await? {
                 return Ok(true);
             }
         }
@@ -250,15 +256,15 @@ impl MassBreaker {
 
     /// Notes that operators were notified of a trip, or of its end. `notified`: the trip as they know it.
     pub async fn notified(&self, trip: &Trip, notified: &Trip) -> Result<()> {
-        let (version, last) = self.refreshed().await?;
-        if last.as_ref() == Some(trip) {
-            self.write(version, notified).await?;
+        let last = self.stored().await?;
+        if last.value.as_ref() == Some(trip) {
+            self.write(&last, notified, None).await?;
         }
         Ok(())
     }
 
-    async fn end(&self, version: Option<String>, trip: &Trip) -> Result<bool> {
-        let is_written = self.write(version, trip).await?;
+    async fn end(&self, last: &Document<Trip>, trip: &Trip, entry: Option<&AuditEntry>) -> Result<bool> {
+        let is_written = self.write(last, trip, entry).await?;
         if let Some(release) = trip.released.as_ref().filter(|_| is_written) {
             let (offline, why) = (release.offline, release.why.as_str());
             tracing::info!(offline, why, "notifications of single units are held no longer");
@@ -266,35 +272,21 @@ impl MassBreaker {
         Ok(is_written)
     }
 
-    async fn write(&self, version: Option<String>, trip: &Trip) -> Result<bool> {
-        let json = serde_json::to_string(trip)
-            .map_err(|error| EngineError::Damaged(format!("cannot be written: {error}")))?;
-        let change = SharedChange { version, write: vec![(TRIP.to_owned(), json)], forget: Vec::new() };
-        self.store.change_shared(Shared::Breaker, &change).await
-    }
-
-    async fn refreshed(&self) -> Result<Known> {
-        loop {
-            let begun = self.known.begin();
-            if let Some(known) = &begun.known
-                && known.0 == self.store.shared_version(Shared::Breaker).await?
-            {
-                return Ok(known.clone());
-            }
-            let SharedEntries { version, entries } = self.store.shared(Shared::Breaker).await?;
-            let stored = entries.into_iter().find(|(name, _)| name == TRIP);
-            // One that cannot be read holds nothing.
-            let trip: Option<Trip> = stored.and_then(|(_, text)| serde_json::from_str(&text).ok());
-            let known: Known = (version, trip);
-            let held = known.1.as_ref().filter(|trip| trip.is_held());
-            if self.known.keep(&begun, &known, || self.note(held, begun.known.is_none())) {
-                return Ok(known);
-            }
+    /// Writes a trip if the last one is still stored, and an entry of the audit with it.
+    async fn write(&self, last: &Document<Trip>, trip: &Trip, entry: Option<&AuditEntry>) -> Result<bool> {
+        let mut set = self.documents.change(last, Some(trip))?;
+        if let Some(entry) = entry {
+            set = self.documents.append(set, Log::Audit, entry)?;
         }
+        Ok(self.documents.write(&[set]).await? == [true])
     }
 
-    fn note(&self, held: Option<&Trip>, is_first: bool) {
+    /// The last trip as it is stored. One that cannot be read holds nothing.
+    async fn stored(&self) -> Result<Document<Trip>> {
+        let stored: Document<Trip> = self.documents.one(&TRIP.to_owned()).await?;
+        let held = stored.value.as_ref().filter(|trip| trip.is_held());
         self.telemetry.breaker_tripped(held.is_some());
+        let is_first = !self.is_known.swap(true, Ordering::Relaxed);
         // Pages and commands have no rule; the instance that notifies has one.
         if let (Some(trip), true, true) = (held, is_first, self.rule.is_some()) {
             let (offline, units) = (trip.offline, trip.units);
@@ -305,5 +297,6 @@ impl MassBreaker {
                 "notifications of single units are held since before this start; see `rollcall breaker show`"
             );
         }
+        Ok(stored)
     }
 }

@@ -29,6 +29,7 @@ use crate::presence::{Kind, KindRules};
 
 mod canary_pace;
 pub mod census;
+mod collection;
 pub mod coverage;
 pub mod declared;
 pub mod deliveries;
@@ -52,6 +53,7 @@ pub mod walk;
 
 pub use canary_pace::CanaryPace;
 pub use census::Census;
+pub use collection::{Changed, Collection, Contents};
 pub use deliveries::Deliveries;
 pub use flapping::{FlapRules, Flapping, StoredFlaps};
 pub use inhibitions::Inhibitions;

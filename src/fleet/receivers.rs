@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
-use crate::store::{DeliveryRecords, Result, Shared, SharedChange, SharedStore};
+use crate::store::{Cells, Content, DeliveryRecords, Documents, Result, Table};
 
 /// The longest reason of a failure that is kept, in bytes.
 const MAX_REASON: usize = 400;
@@ -51,15 +51,20 @@ impl ReceiverHealth {
     }
 }
 
+impl Content for ReceiverHealth {
+    type Name = String;
+    const TABLE: Table = Table::Receivers;
+}
+
 /// The outcomes that this instance saw and has not written yet.
 pub struct ReceiverHealths {
-    store: Arc<dyn SharedStore>,
+    documents: Documents,
     seen: Mutex<BTreeMap<String, ReceiverHealth>>,
 }
 
 impl ReceiverHealths {
-    pub fn new(store: Arc<dyn SharedStore>) -> ReceiverHealths {
-        ReceiverHealths { store, seen: Mutex::default() }
+    pub fn new(cells: Arc<dyn Cells>) -> ReceiverHealths {
+        ReceiverHealths { documents: Documents::new(cells), seen: Mutex::default() }
     }
 
     /// Notes how an attempt ended; `failure`: why it failed.
@@ -75,35 +80,39 @@ impl ReceiverHealths {
         }
     }
 
-    /// Writes the outcomes since the last write. After an error the next write has them, too.
+    /// Writes the outcomes since the last write. The next write has those that were not written: after an error, or
+    /// because other instances wrote about the same receiver all the time.
     pub async fn write(&self) -> Result<()> {
-        let seen = std::mem::take(&mut *self.lock());
-        if seen.is_empty() {
-            return Ok(());
-        }
-        let written = self.write_into_store(&seen).await;
-        if written.is_err() {
-            let mut newer = self.lock();
-            for (name, health) in seen {
-                let later = newer.remove(&name).unwrap_or_default();
-                newer.insert(name, health.and(later));
+        let mut seen = std::mem::take(&mut *self.lock());
+        let mut written = Ok(());
+        for _ in 0..MAX_ATTEMPTS {
+            if seen.is_empty() {
+                return Ok(());
             }
+            written = self.write_some(&mut seen).await;
+            if written.is_err() {
+                break;
+            }
+        }
+        let mut newer = self.lock();
+        for (name, health) in seen {
+            let later = newer.remove(&name).unwrap_or_default();
+            newer.insert(name, health.and(later));
         }
         written
     }
 
-    async fn write_into_store(&self, seen: &BTreeMap<String, ReceiverHealth>) -> Result<()> {
-        for _ in 0..MAX_ATTEMPTS {
-            let shared = self.store.shared(Shared::Receivers).await?;
-            let mut known = read(&shared.entries);
-            let write = seen.iter().filter_map(|(name, health)| {
-                let health = known.remove(name).unwrap_or_default().and(health.clone());
-                Some((name.clone(), serde_json::to_string(&health).ok()?))
-            });
-            let change = SharedChange { version: shared.version, write: write.collect(), forget: Vec::new() };
-            if self.store.change_shared(Shared::Receivers, &change).await? {
-                break;
-            }
+    /// Writes outcomes, and takes those that are written out of `seen`.
+    async fn write_some(&self, seen: &mut BTreeMap<String, ReceiverHealth>) -> Result<()> {
+        let names: Vec<String> = seen.keys().cloned().collect();
+        let stored = self.documents.read::<ReceiverHealth>(&names).await?;
+        let sets = stored.iter().map(|stored| {
+            let health = stored.value.clone().unwrap_or_default().and(seen[&stored.name].clone());
+            self.documents.change(stored, Some(&health))
+        });
+        let written = self.documents.write(&sets.collect::<Result<Vec<_>>>()?).await?;
+        for (name, _) in names.iter().zip(written).filter(|(_, is_written)| *is_written) {
+            seen.remove(name);
         }
         Ok(())
     }
@@ -111,12 +120,6 @@ impl ReceiverHealths {
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, ReceiverHealth>> {
         self.seen.lock().expect("nothing panics under this lock")
     }
-}
-
-/// The stored health of receivers. An entry that cannot be read counts as absent, and is written again.
-fn read(entries: &[(String, String)]) -> BTreeMap<String, ReceiverHealth> {
-    let readable = entries.iter().filter_map(|(name, text)| Some((name, serde_json::from_str(text).ok()?)));
-    readable.map(|(name, health)| (name.clone(), health)).collect()
 }
 
 /// A receiver in a list.
@@ -136,14 +139,14 @@ pub struct ReceiverLine {
 #[derive(Clone)]
 pub struct Receivers {
     pub records: Arc<dyn DeliveryRecords>,
-    pub shared: Arc<dyn SharedStore>,
+    pub documents: Documents,
 }
 
 impl Receivers {
     /// The receivers that are configured, with their types, and others that have notifications, by name.
     pub async fn list(&self, configured: &BTreeMap<String, &'static str>) -> Result<Vec<ReceiverLine>> {
         let kept: BTreeMap<_, _> = self.records.kept().await?.into_iter().collect();
-        let mut healths = read(&self.shared.shared(Shared::Receivers).await?.entries);
+        let mut healths = self.documents.of_fleet::<ReceiverHealth>().await?;
         let names: BTreeSet<&String> = configured.keys().chain(kept.keys()).collect();
         let lines = names.into_iter().map(|name| {
             let backlog = kept.get(name).copied().unwrap_or_default();

@@ -8,14 +8,11 @@
 
 use std::sync::Arc;
 
-use super::newest::Newest;
+use super::collection::{Changed, Collection, Contents};
 use crate::clock::Timestamp;
 use crate::routing::alert_silence::{self, MAX_SILENCES, SilenceError, SilenceRequest};
 use crate::routing::{AlertSilence, AlertSilences, MAX_KEPT, Matcher, SilenceId, held};
-use crate::store::{AuditEntry, Audited, EngineError, SilenceChange, SilenceStore, StoredSilences};
-
-/// How often a change is decided again while others change the alert silences.
-const ATTEMPTS: usize = 20;
+use crate::store::{AuditEntry, Audited, Cells, ChangeSet, Content, Documents, EngineError, Log, Table};
 
 /// The longest text of matchers in the audit, in bytes.
 const MAX_AUDITED: usize = 1024;
@@ -32,29 +29,35 @@ pub enum SilencesError {
     Engine(#[from] EngineError),
 }
 
-/// The copy: the version, and the alert silences of that version.
-type Known = (Option<String>, Arc<AlertSilences>);
+impl Content for AlertSilence {
+    type Name = SilenceId;
+    const TABLE: Table = Table::Silences;
+}
 
 /// Alert silences as this instance knows them.
 pub struct Silences {
-    store: Arc<dyn SilenceStore>,
-    known: Newest<Arc<AlertSilences>>,
+    documents: Documents,
+    known: Collection<AlertSilence, AlertSilences>,
 }
 
 impl Silences {
-    pub fn new(store: Arc<dyn SilenceStore>) -> Silences {
-        Silences { store, known: Newest::default() }
+    pub fn new(cells: Arc<dyn Cells>) -> Silences {
+        let documents = Documents::new(cells);
+        let known = Collection::new(documents.clone(), |silences: Contents<AlertSilence>| {
+            silences.into_values().collect::<Vec<_>>().into()
+        });
+        Silences { documents, known }
     }
 
     /// All alert silences that are stored now, also those that are over.
     pub async fn current(&self) -> Result<Arc<AlertSilences>, EngineError> {
-        Ok(self.refreshed().await?.1)
+        self.known.current().await
     }
 
     /// The cached alert silences. The first call reads them.
     pub async fn cached(&self) -> Result<Arc<AlertSilences>, EngineError> {
-        match self.known.begin().known {
-            Some((_, silences)) => Ok(silences),
+        match self.known.cached() {
+            Some(silences) => Ok(silences),
             None => self.current().await,
         }
     }
@@ -109,12 +112,13 @@ impl Silences {
 
     /// Adds a change to the audit that belongs to no alert silence.
     pub async fn note(&self, entry: &AuditEntry) -> Result<(), EngineError> {
-        self.store.add_audit(entry).await
+        let set = self.documents.append(ChangeSet::of(self.documents.fleet()), Log::Audit, entry)?;
+        self.documents.write(&[set]).await.map(|_| ())
     }
 
     /// The last changes, newest first.
     pub async fn audit(&self, limit: usize) -> Result<Vec<AuditEntry>, EngineError> {
-        self.store.audit(limit).await
+        self.documents.newest(Log::Audit, limit).await
     }
 
     /// Writes the answer of `decide`; nothing if it is empty.
@@ -124,43 +128,26 @@ impl Silences {
         now: Timestamp,
         decide: impl Fn(&[AlertSilence]) -> Result<Vec<AlertSilence>, SilenceError>,
     ) -> Result<Vec<AlertSilence>, SilencesError> {
-        for _ in 0..ATTEMPTS {
-            let (version, stored) = self.refreshed().await?;
-            let write = decide(&stored)?;
-            if write.is_empty() {
-                return Ok(write);
+        let mut written = Vec::new();
+        let decided = |stored: &AlertSilences| {
+            written = decide(stored)?;
+            if written.is_empty() {
+                return Ok(None);
             }
-            let forget = forgotten(&stored, &write, now);
-            let added = write.iter().filter(|one| !stored.iter().any(|known| known.id == one.id)).count();
+            let forget = forgotten(stored, &written, now);
+            let added = written.iter().filter(|one| !stored.iter().any(|known| known.id == one.id)).count();
             if stored.len() - forget.len() + added > MAX_SILENCES {
-                return Err(SilenceError::TooMany.into());
+                return Err(SilencesError::from(SilenceError::TooMany));
             }
-            let audit = write.iter().map(|one| entry(one, &stored, author, now)).collect();
-            let change = SilenceChange { version, write, forget, audit };
-            if self.store.change_silences(&change).await? {
-                // Readers in this process see the change at once.
-                self.refreshed().await?;
-                return Ok(change.write);
+            let mut with = ChangeSet::of(self.documents.fleet());
+            for one in &written {
+                with = self.documents.append(with, Log::Audit, &entry(one, stored, author, now))?;
             }
-        }
-        let why = format!("others changed the silences {ATTEMPTS} times meanwhile");
-        Err(EngineError::Unavailable(why).into())
-    }
-
-    async fn refreshed(&self) -> Result<Known, EngineError> {
-        loop {
-            let begun = self.known.begin();
-            if let Some(known) = &begun.known
-                && known.0 == self.store.silences_version().await?
-            {
-                return Ok(known.clone());
-            }
-            let StoredSilences { version, silences } = self.store.silences().await?;
-            let read: Known = (version, Arc::new(silences.into()));
-            if self.known.keep(&begun, &read, || {}) {
-                return Ok(read);
-            }
-        }
+            let write = written.iter().map(|one| (one.id, one.clone())).collect();
+            Ok(Some(Changed { write, forget, with: Some(with) }))
+        };
+        self.known.change(decided).await?;
+        Ok(written)
     }
 }
 

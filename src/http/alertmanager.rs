@@ -28,7 +28,7 @@ use super::problem::Problem;
 use super::{AlertRoutes, Sources};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{MassBreaker, Ownership, Silences};
-use crate::store::{FlapStore, Queries, SharedStore};
+use crate::store::{Cells, Queries};
 use crate::telemetry::Telemetry;
 
 mod alert;
@@ -60,9 +60,8 @@ const API_OF: &str = "0.27.0";
 struct AlertmanagerState {
     records: Arc<dyn Queries>,
     silences: Arc<Silences>,
-    shared: Arc<dyn SharedStore>,
     breaker: Arc<MassBreaker>,
-    flaps: Arc<dyn FlapStore>,
+    cells: Arc<dyn Cells>,
     telemetry: Arc<Telemetry>,
     routes: watch::Receiver<Arc<AlertRoutes>>,
     ownership: Ownership,
@@ -77,9 +76,8 @@ pub(super) fn pages(sources: &Sources, external_url: Option<&str>, has_tokens: H
     let state = AlertmanagerState {
         records: sources.records.clone(),
         silences: sources.silences.clone(),
-        shared: sources.shared.clone(),
         breaker: Arc::new(super::breaker::breaker(sources)),
-        flaps: sources.flaps.clone(),
+        cells: sources.cells.clone(),
         telemetry: sources.telemetry.clone(),
         routes: sources.routes.clone(),
         ownership: sources.ownership.clone(),

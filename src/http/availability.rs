@@ -71,7 +71,7 @@ impl AvailabilityState {
             peers: Peers::new(sources),
             scans,
             clock: sources.clock.clone(),
-            beginning: Beginning::new(sources.shared.clone()),
+            beginning: Beginning::new(sources.cells.clone()),
             recent: Recent::default(),
             turn: Arc::default(),
         }

@@ -4,26 +4,37 @@
 
 use std::sync::{Arc, OnceLock};
 
+use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Clock, Timestamp};
-use crate::store::{EngineError, Shared, SharedChange, SharedStore};
+use crate::store::{Cells, Content, Documents, EngineError, Table};
 
-/// The name of the only entry: the moment, in ms.
-const WATCHED_SINCE: &str = "watched_since";
+/// The name of the only document.
+const FLEET: &str = "fleet";
 /// How long a failed write waits before it is tried again.
 const AGAIN_AFTER: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// Since when the fleet is watched.
+#[derive(Serialize, Deserialize)]
+#[serde(transparent)]
+struct WatchedSince(Timestamp);
+
+impl Content for WatchedSince {
+    type Name = String;
+    const TABLE: Table = Table::Watched;
+}
 
 /// Cheap to share.
 #[derive(Clone)]
 pub(super) struct Beginning {
-    store: Arc<dyn SharedStore>,
+    documents: Documents,
     known: Arc<OnceLock<Timestamp>>,
 }
 
 impl Beginning {
-    pub fn new(store: Arc<dyn SharedStore>) -> Beginning {
-        Beginning { store, known: Arc::default() }
+    pub fn new(cells: Arc<dyn Cells>) -> Beginning {
+        Beginning { documents: Documents::new(cells), known: Arc::default() }
     }
 
     /// Writes the moment unless it is known, as soon as the engine answers.
@@ -43,15 +54,12 @@ impl Beginning {
             if let Some(known) = self.known.get() {
                 return Ok(*known);
             }
-            let stored = self.store.shared(Shared::Beginning).await?;
-            let found = stored.entries.iter().find(|(name, _)| name == WATCHED_SINCE);
-            if let Some(since) = found.and_then(|(_, since)| since.parse().ok()).map(Timestamp::from_millis) {
+            let stored = self.documents.one::<WatchedSince>(&FLEET.to_owned()).await?;
+            if let Some(WatchedSince(since)) = stored.value {
                 return Ok(*self.known.get_or_init(|| since));
             }
-            let write = vec![(WATCHED_SINCE.to_owned(), now.as_millis().to_string())];
             // Of two instances one writes, and both read what was written.
-            let change = SharedChange { version: stored.version, write, forget: Vec::new() };
-            self.store.change_shared(Shared::Beginning, &change).await?;
+            self.documents.write(&[self.documents.change(&stored, Some(&WatchedSince(now)))?]).await?;
         }
     }
 }

@@ -31,8 +31,8 @@ struct BreakerState {
 
 /// The breaker as pages see it: they find no mass.
 pub(super) fn breaker(sources: &Sources) -> MassBreaker {
-    let Sources { shared, records, silences, telemetry, .. } = sources.clone();
-    MassBreaker::new(None, shared, records, silences, telemetry)
+    let Sources { cells, records, silences, telemetry, .. } = sources.clone();
+    MassBreaker::new(None, cells, records, silences, telemetry)
 }
 
 pub(super) fn pages(sources: &Sources, has_tokens: HasTokens) -> Router {

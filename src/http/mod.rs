@@ -26,9 +26,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{FlapRules, Mirror, Ownership, Roll, Silences, Timers};
 use crate::routing::{Inhibition, Route, Routes};
-use crate::store::{
-    Catalogue, DataStore, DeliveryRecords, FlapStore, GroupStore, Queries, Roster, SharedStore, UnitStore,
-};
+use crate::store::{Catalogue, Cells, DataStore, DeliveryRecords, GroupStore, Queries, Roster, UnitStore};
 use crate::telemetry::Telemetry;
 use crate::trust::ServerPem;
 
@@ -247,9 +245,8 @@ pub struct Sources {
     /// The metrics of units, by kind.
     pub metrics: Arc<Catalogue>,
     /// For the units whose silence inhibits others.
-    pub shared: Arc<dyn SharedStore>,
     /// For units that flap.
-    pub flaps: Arc<dyn FlapStore>,
+    pub cells: Arc<dyn Cells>,
     pub silences: Arc<Silences>,
     pub timers: Arc<Timers>,
     /// The routes of the moment.
@@ -318,8 +315,8 @@ impl Pages {
         let sessions =
             Sessions::new(config.tokens.as_slice().into(), sources.roll.key(), config.base(), is_secure);
         let sessions = Arc::new(sessions);
-        let ended = Arc::new(EndedSessions::new(sources.shared.clone()));
-        let beginning = Beginning::new(sources.shared.clone());
+        let ended = Arc::new(EndedSessions::new(sources.cells.clone()));
+        let beginning = Beginning::new(sources.cells.clone());
         tokio::spawn(beginning.note(sources.clock.clone(), stop.clone()));
         let all = pages(config, sources, (sessions.clone(), ended.clone()), stop);
         // A second call changes nothing.

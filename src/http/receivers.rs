@@ -13,6 +13,7 @@ use super::problem::{Problem, query};
 use super::{AlertRoutes, Sources};
 use crate::fleet::Receivers;
 use crate::fleet::receivers::ReceiverLine;
+use crate::store::Documents;
 
 #[derive(Clone)]
 struct ReceiversState {
@@ -21,8 +22,8 @@ struct ReceiversState {
 }
 
 pub(super) fn page(sources: &Sources) -> Router {
-    let Sources { deliveries: records, shared, routes, .. } = sources.clone();
-    let state = ReceiversState { receivers: Receivers { records, shared }, routes };
+    let Sources { deliveries: records, cells, routes, .. } = sources.clone();
+    let state = ReceiversState { receivers: Receivers { records, documents: Documents::new(cells) }, routes };
     Router::new().route("/api/v1/receivers", get(list)).with_state(state)
 }
 

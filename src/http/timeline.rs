@@ -174,7 +174,7 @@ impl Timelines {
             breaker: Arc::new(breaker(sources)),
             routes: sources.routes.clone(),
             roll: sources.roll.clone(),
-            beginning: Beginning::new(sources.shared.clone()),
+            beginning: Beginning::new(sources.cells.clone()),
             clock: sources.clock.clone(),
             notified: Notified::new(sources),
         }

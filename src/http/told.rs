@@ -14,7 +14,7 @@ use crate::fleet::{Inhibitions, Receivers, Roll, Silences};
 use crate::presence::{OfflineRecord, State, Transition, Trip};
 use crate::routing::told::{GroupStage, Holds, ReceiverState, RouteState, SilenceState, Told, Why};
 use crate::routing::{MatchedRoute, is_of_root};
-use crate::store::{Attempt, AttemptResult, DeliveryRecords, GroupStore, Membership, SharedStore};
+use crate::store::{Attempt, AttemptResult, Cells, DeliveryRecords, Documents, GroupStore, Membership};
 use crate::telemetry::Telemetry;
 
 /// The newest dead letters of a receiver in which a record is looked for.
@@ -24,7 +24,7 @@ const LETTERS: usize = 200;
 pub(super) struct Notified {
     groups: Arc<dyn GroupStore>,
     deliveries: Arc<dyn DeliveryRecords>,
-    shared: Arc<dyn SharedStore>,
+    cells: Arc<dyn Cells>,
     silences: Arc<Silences>,
     routes: watch::Receiver<Arc<AlertRoutes>>,
     roll: Arc<Roll>,
@@ -33,8 +33,8 @@ pub(super) struct Notified {
 
 impl Notified {
     pub fn new(sources: &Sources) -> Notified {
-        let Sources { groups, deliveries, shared, silences, routes, roll, telemetry, .. } = sources.clone();
-        Notified { groups, deliveries, shared, silences, routes, roll, telemetry }
+        let Sources { groups, deliveries, cells, silences, routes, roll, telemetry, .. } = sources.clone();
+        Notified { groups, deliveries, cells, silences, routes, roll, telemetry }
     }
 
     /// Of the open record of a unit or, without one, of its newest record. `attempts`: those of its notifications that
@@ -115,7 +115,7 @@ impl Notified {
         let covering = silences.covering(record, now);
         let longest = covering.max_by_key(|silence| silence.ends_at);
         let inhibitions =
-            Inhibitions::new(self.shared.clone(), config.inhibition.clone(), self.telemetry.clone());
+            Inhibitions::new(self.cells.clone(), config.inhibition.clone(), self.telemetry.clone());
         let inhibited = inhibitions.current().await?.held(record, now);
         Ok(Holds {
             silenced: longest.map(|one| (one.id.to_string(), one.author.clone(), one.ends_at)),
@@ -135,7 +135,8 @@ impl Notified {
         groups: &[String],
         (record, attempts): (&OfflineRecord, &[(Attempt, Transition)]),
     ) -> Result<BTreeMap<String, ReceiverState>, Problem> {
-        let lines = Receivers { records: self.deliveries.clone(), shared: self.shared.clone() };
+        let lines =
+            Receivers { records: self.deliveries.clone(), documents: Documents::new(self.cells.clone()) };
         let lines = lines.list(&config.types).await?;
         let sealed = |route: &RouteState| match &route.stage {
             GroupStage::Sealed(names) => names.clone(),

@@ -18,7 +18,7 @@ use crate::presence::{
     self, Hearing, Interval, Kind, KindRules, Labels, Lifecycle, NameError, OfflineRecord, RecordId,
     Snapshot, TimeoutRule, Unit, UnitId,
 };
-use crate::store::{Catalogue, DataStore, FlapStore, MetricType, Queries, UnitStore};
+use crate::store::{Catalogue, Cells, DataStore, MetricType, Queries, UnitStore};
 use crate::telemetry::Telemetry;
 
 /// Reads single units.
@@ -30,7 +30,7 @@ pub(super) struct UnitViews {
     roll: Arc<Roll>,
     clock: Clock,
     metrics: Arc<Catalogue>,
-    flaps: Arc<dyn FlapStore>,
+    cells: Arc<dyn Cells>,
     /// For the kinds that have flap detection.
     routes: watch::Receiver<Arc<AlertRoutes>>,
     telemetry: Arc<Telemetry>,
@@ -93,9 +93,9 @@ async fn unit(
 
 impl UnitViews {
     pub fn new(sources: &Sources) -> UnitViews {
-        let Sources { units, records, values, roll, clock, metrics, flaps, routes, telemetry, .. } =
+        let Sources { units, records, values, roll, clock, metrics, cells, routes, telemetry, .. } =
             sources.clone();
-        UnitViews { units, records, values, roll, clock, metrics, flaps, routes, telemetry }
+        UnitViews { units, records, values, roll, clock, metrics, cells, routes, telemetry }
     }
 
     /// A unit as the engine holds it now.
@@ -114,7 +114,7 @@ impl UnitViews {
             view.record = self.records.record(&open).await?;
         }
         let rules = self.routes.borrow().flapping.clone();
-        let flapping = Flapping::new(self.flaps.clone(), rules, self.telemetry.clone());
+        let flapping = Flapping::new(self.cells.clone(), rules, self.telemetry.clone());
         view.flapping = flapping.lasting([unit].into_iter()).await?.contains_key(unit);
         view.values = self.values(unit).await?;
         Ok(view)

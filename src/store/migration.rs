@@ -15,11 +15,10 @@ use async_trait::async_trait;
 use futures_util::stream::{self, StreamExt};
 
 use super::{
-    AuditEntry, DeadLetter, EngineError, Group, OutboxEvent, Result, Shared, SharedStore, StoredAttempts,
+    Cells, DeadLetter, EngineError, Group, Index, IndexEntry, Log, OutboxEvent, Result, StoredAttempts, Table,
 };
 use crate::clock::Timestamp;
 use crate::presence::{Hearing, OfflineRecord, Timer, TimerLifecycle, Unit};
-use crate::routing::AlertSilence;
 
 /// How many pages are exported at once: while the engine answers for one, the others are requested.
 const UNDER_WAY: usize = 16;
@@ -118,10 +117,17 @@ pub enum MigrationItem {
         receiver: String,
         since: Timestamp,
     },
-    /// The last transitions of a unit whose kind has flap detection. It is looked at as soon as the fleet is served.
-    Flaps {
-        unit: Unit,
-        text: String,
+    /// A cell. Its partition follows from its name.
+    Cell {
+        table: Table,
+        name: String,
+        value: Vec<u8>,
+    },
+    /// An entry of an index. Its partition follows from its name.
+    Entry {
+        index: Index,
+        name: String,
+        at: i64,
     },
     /// An entry of the record of attempts; in order.
     Attempts(StoredAttempts),
@@ -131,24 +137,37 @@ pub enum MigrationItem {
         /// Until when it is kept, if it does not wait.
         kept: Option<Timestamp>,
     },
-    AlertSilence(AlertSilence),
-    /// A change that an operator made; in order.
-    Audit(AuditEntry),
-    /// An entry of a state that instances share.
-    Shared {
-        of: Shared,
-        name: String,
-        text: String,
+    /// An entry of a log, of the fleet as a whole; in order.
+    Logged {
+        log: Log,
+        value: Vec<u8>,
     },
 }
 
 impl MigrationItem {
-    /// The states that instances share.
-    pub(super) async fn shared(engine: &impl SharedStore) -> Result<Vec<MigrationItem>> {
+    /// The cells of a partition, their indexes and logs.
+    pub(super) async fn cells(engine: &impl Cells, partition: u16) -> Result<Vec<MigrationItem>> {
         let mut items = Vec::new();
-        for of in Shared::ALL {
-            let entries = engine.shared(of).await?.entries.into_iter();
-            items.extend(entries.map(|(name, text)| MigrationItem::Shared { of, name, text }));
+        for table in Table::ALL {
+            let mut next = None;
+            loop {
+                let page = engine.scan_cells(table, partition, next).await?;
+                let cells = page.cells.into_iter();
+                items.extend(cells.map(|(name, value)| MigrationItem::Cell { table, name, value }));
+                next = page.next;
+                if next.is_none() {
+                    break;
+                }
+            }
+        }
+        for index in Index::ALL {
+            let entries = engine.entries(index, &[partition], i64::MAX, usize::MAX).await?.into_iter();
+            let item = |IndexEntry { at, name, .. }| MigrationItem::Entry { index, name, at };
+            items.extend(entries.map(item));
+        }
+        for log in Log::ALL {
+            let logged = engine.newest(log, partition, log.most()).await?.into_iter().rev();
+            items.extend(logged.map(|one| MigrationItem::Logged { log, value: one.value }));
         }
         Ok(items)
     }
@@ -213,7 +232,7 @@ impl Moved {
             }
             MigrationItem::Lane { notifications, .. } => self.undelivered += notifications.len() as u64,
             MigrationItem::Letter(_) => self.dead_letters += 1,
-            MigrationItem::AlertSilence(_) => self.silences += 1,
+            MigrationItem::Cell { table: Table::Silences, .. } => self.silences += 1,
             MigrationItem::Timer { timer, .. } => {
                 self.timers += u64::from(timer.lifecycle == TimerLifecycle::Waiting);
             }
@@ -222,10 +241,10 @@ impl Moved {
             | MigrationItem::GroupOf { .. }
             | MigrationItem::Notification { .. }
             | MigrationItem::Down { .. }
-            | MigrationItem::Flaps { .. }
-            | MigrationItem::Attempts(_)
-            | MigrationItem::Audit(_)
-            | MigrationItem::Shared { .. } => {}
+            | MigrationItem::Cell { .. }
+            | MigrationItem::Entry { .. }
+            | MigrationItem::Logged { .. }
+            | MigrationItem::Attempts(_) => {}
         }
     }
 }

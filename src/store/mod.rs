@@ -8,9 +8,7 @@
 //! | [`DeliveryStore`] | the loops of receivers | deliveries, from their lease to their end |
 //! | [`DeliveryRecords`] | [`Deliveries`](crate::fleet::Deliveries), digests, the command line | waiting notifications, dead letters, the record of attempts |
 //! | [`NotifiedSilences`] | alerting, after a failover | silences that may be lost though receivers acknowledged them |
-//! | [`SilenceStore`] | http, the command line, [`Silences`](crate::fleet::Silences) | alert silences, and the audit of the changes that operators make |
-//! | [`SharedStore`] | [`Inhibitions`](crate::fleet::Inhibitions), [`MassBreaker`](crate::fleet::MassBreaker), alerting | small states that all instances share |
-//! | [`FlapStore`] | [`Flapping`](crate::fleet::Flapping), http | the last transitions of units whose kinds have flap detection |
+//! | [`Cells`] | [`Documents`] | everything that is decided above the engines, such as alert silences: cells, indexes of their names, logs |
 //! | [`TimerStore`] | alerting, [`Timers`](crate::fleet::Timers) | timers, from their registration to their firing |
 //! | [`DataStore`] | the roll, http | the newest values of the units' metrics |
 //! | [`Queries`] | http, the mirror, alerting | the same facts and records, in pages; marks of changes and the removal of old records |
@@ -58,15 +56,17 @@ use crate::telemetry::EngineWarning;
 
 mod again;
 mod attempts;
+mod audit;
+mod cells;
 pub mod data;
 mod deadline_check;
 mod deliveries;
 mod delivery;
 mod delivery_records;
+mod documents;
 pub mod embedded;
 pub mod encoding;
 mod error;
-mod flaps;
 mod groups;
 pub mod hearing;
 mod incidents;
@@ -84,8 +84,6 @@ mod reminding;
 pub mod repair;
 pub mod roster;
 mod sealed_members;
-mod shared;
-mod silences;
 pub mod table;
 mod timer_text;
 mod timers;
@@ -98,6 +96,10 @@ pub use attempts::{
     Attempt, AttemptMade, AttemptResult, End, Ended, FindAttempts, ListOrder, MAX_ATTEMPT_BYTES,
     StoredAttempts,
 };
+pub use audit::{AuditEntry, Audited, MAX_AUDITED};
+pub use cells::{
+    Cell, CellPage, Cells, ChangeSet, Cursor, Index, IndexEntry, Log, Logged, Part, Table, Unreadable, What,
+};
 pub use data::{Catalogue, DataStore, Metric, MetricType, Reading, Value};
 pub use deadline_check::{CheckGuard, DeadlineCheck, PendingCheck};
 pub use deliveries::DeliveryStore;
@@ -106,8 +108,8 @@ pub use delivery::{
     is_digest,
 };
 pub use delivery_records::{DeliveryRecords, Discarded};
+pub use documents::{Content, Document, Documents};
 pub use error::{EngineError, Result};
-pub use flaps::{FlapChange, FlapStore};
 pub use groups::{Capacity, DataLoss, Entry, GroupStore, Join, Joined, KeptIncident, OutboxEvent, Position};
 pub use hearing::{Advance, HearingStore};
 pub use incidents::{incident_in, incident_text};
@@ -118,8 +120,6 @@ pub use partition::{by_partition, partition_of, partition_of_group};
 use partition::{checksum, crc16};
 pub use queries::{History, OpenPages, Queries};
 pub use roster::{RenewalReply, Roster};
-pub use shared::{Shared, SharedChange, SharedEntries, SharedStore};
-pub use silences::{AuditEntry, Audited, MAX_AUDITED, SilenceChange, SilenceStore, StoredSilences};
 use timers::firing_of;
 pub use timers::{
     FindTimers, Fired, TimerCancelled, TimerCapacity, TimerClasses, TimerPage, TimerPosition,
@@ -212,12 +212,6 @@ pub trait FleetStore: UnitStore + HearingStore + DataStore + Queries {}
 impl<T: UnitStore + HearingStore + DataStore + Queries> FleetStore for T {}
 
 /// A whole engine. Only the assembly holds one: each loop takes the traits that it reads.
-pub trait Engine:
-    FleetStore + AlertStore + TimerStore + FlapStore + SilenceStore + SharedStore + Roster + Examine
-{
-}
+pub trait Engine: FleetStore + AlertStore + TimerStore + Cells + Roster + Examine {}
 
-impl<T: FleetStore + AlertStore + TimerStore + FlapStore + SilenceStore + SharedStore + Roster + Examine>
-    Engine for T
-{
-}
+impl<T: FleetStore + AlertStore + TimerStore + Cells + Roster + Examine> Engine for T {}

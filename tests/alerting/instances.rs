@@ -36,9 +36,8 @@ impl Instance {
         let stores = alerting::Stores {
             alerts: world.engine.clone(),
             hearing: world.engine.clone(),
-            shared: world.engine.clone(),
             queries: world.engine.clone(),
-            flaps: world.engine.clone(),
+            cells: world.engine.clone(),
             units: world.engine.clone(),
             timer_store: world.engine.clone(),
             timers: world.timers.clone(),

@@ -12,7 +12,7 @@ use rollcall::presence::{Declared, Filters, Heartbeat, KindRules};
 use rollcall::routing::Inhibition;
 use rollcall::simulate::webhook_sink::{Options, Received, WebhookSink};
 use rollcall::store::embedded::{self, EmbeddedEngine};
-use rollcall::store::{Engine, Pace};
+use rollcall::store::{Engine, Index, Pace};
 use rollcall::telemetry::Telemetry;
 use tempfile::TempDir;
 use tokio::sync::Notify;
@@ -130,11 +130,10 @@ impl World {
             alerts: engine.clone(),
             hearing: engine.clone(),
             queries: engine.clone(),
-            flaps: engine.clone(),
+            cells: engine.clone(),
             units: engine.clone(),
             timer_store: engine.clone(),
             timers: self.timers.clone(),
-            shared: engine,
             silences: self.silences.clone(),
             census: self.roll.census().clone(),
         };
@@ -195,7 +194,12 @@ impl World {
                 let all = self.partitions();
                 let due = [
                     self.engine.first_seal(&all).await.unwrap(),
-                    self.engine.first_flaps(&all).await.unwrap(),
+                    self.engine
+                        .entries(Index::FlapChecks, &all, i64::MAX, 1)
+                        .await
+                        .unwrap()
+                        .pop()
+                        .map(|first| Timestamp::from_millis(first.at)),
                 ];
                 due.into_iter().flatten().all(|due| due > self.clock.now())
             };

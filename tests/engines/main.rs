@@ -3,12 +3,14 @@
 
 mod both_engines;
 mod broken;
+mod cells_alike;
 mod conformance;
+mod contention;
 mod deliveries_alike;
 mod embedded;
 mod endpoints;
 mod expiry;
-mod flaps_alike;
+
 mod groups_alike;
 mod held_silences;
 mod instances;
@@ -19,7 +21,6 @@ mod openings_alike;
 mod reconnect;
 mod roster_alike;
 mod servers;
-mod silences_alike;
 mod steps;
 #[path = "../support/mod.rs"]
 mod support;

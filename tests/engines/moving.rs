@@ -18,9 +18,9 @@ use rollcall::presence::{
 use rollcall::routing::{alert_silence::SilenceRequest, parse_label_matchers};
 use rollcall::simulate::servers::{Server, free_port};
 use rollcall::store::{
-    AttemptMade, Capacity, Delivery, DeliveryStore, Destination, Destinations, End, Ended, Engine,
-    EngineError, Escalation, FlapChange, FollowUps, Gap, Group, GroupStore, HearingStore, Join, MeantFor,
-    OutboxEvent, Pace, Reading, Roster, Shared, SharedChange, Subscription, TimerCapacity, UnitStore,
+    AttemptMade, Capacity, ChangeSet, Delivery, DeliveryStore, Destination, Destinations, End, Ended, Engine,
+    EngineError, Escalation, FollowUps, Gap, Group, GroupStore, HearingStore, Index, Join, MeantFor,
+    OutboxEvent, Pace, Reading, Roster, Subscription, Table, TimerCapacity, UnitStore, partition_of,
     partition_of_group,
 };
 use rollcall::store::{Layout, TimerStore};
@@ -153,8 +153,11 @@ async fn fill(engine: Arc<dyn Engine>) {
     roll.retire(&unit(8), BEGIN).await.unwrap();
     let value = Reading { unit: &unit(9), metric: "battery", at: BEGIN, value: "87" };
     assert_eq!(engine.keep_values(&[value]).await.unwrap(), [true]);
-    let flaps = FlapChange { unit: unit(9), before: None, after: Some((r#"{"last":1}"#.to_owned(), BEGIN)) };
-    assert_eq!(engine.change_flaps(&[flaps]).await.unwrap(), [true]);
+    let name = unit(9).to_string();
+    let flaps = ChangeSet::of(partition_of(&unit(9), engine.partitions()))
+        .put(Table::Flaps, &name, Some(br#"{"last":1}"#))
+        .enter(Index::FlapChecks, &name, Some(BEGIN.as_millis()));
+    assert_eq!(engine.write_cells(&[flaps]).await.unwrap(), [true]);
     // Ten minutes are blind, and notified; heartbeats go on except for those of five units.
     engine
         .advance(&Subscription::Plain, BEGIN + 10 * MINUTE, Gap { blind: MINUTE, tell_after: MINUTE })
@@ -245,9 +248,9 @@ async fn fill(engine: Arc<dyn Engine>) {
         2
     );
     fill_timers(&*engine, later).await;
-    let write = vec![("detector:gate".to_owned(), r#"{"unit":"gate"}"#.to_owned())];
-    let change = SharedChange { write, ..SharedChange::default() };
-    assert!(engine.change_shared(Shared::Sources, &change).await.unwrap());
+    let source =
+        ChangeSet::of(engine.partitions()).put(Table::Sources, "detector:gate", Some(br#"{"unit":"gate"}"#));
+    assert_eq!(engine.write_cells(&[source]).await.unwrap(), [true]);
     let done: Vec<_> = entries[..6].iter().chain(&entries[8..]).map(|entry| entry.position.clone()).collect();
     engine.remove_entries(&done, &Default::default()).await.unwrap();
 }
@@ -545,9 +548,14 @@ async fn seen(engine: &dyn Engine) -> Vec<String> {
     seen.push(format!("{:?}", engine.records(false, None, 100).await.unwrap()));
     seen.push(format!("{:?}", engine.values(&unit(9), &["battery"]).await.unwrap()));
     seen.push(format!("{:?}", engine.first_seal(&partitions).await.unwrap()));
-    seen.push(format!("{:?}", engine.due_flaps(&partitions, BEGIN, 10).await.unwrap()));
+    let entries = engine.entries(Index::FlapChecks, &partitions, BEGIN.as_millis(), 10).await.unwrap();
+    let flaps = entries.iter().map(|entry| format!("{} at {}", entry.name, entry.at)).collect::<Vec<_>>();
+    seen.push(format!("{flaps:?}"));
     seen.push(format!("{:?}", engine.down_since("hook", hours(70)).await.unwrap()));
-    seen.push(format!("{:?}", engine.shared(Shared::Sources).await.unwrap().entries));
+    seen.push(format!(
+        "{:?}",
+        engine.scan_cells(Table::Sources, engine.partitions(), None).await.unwrap().cells
+    ));
     for receiver in ["hook", "mail", "spare"] {
         seen.push(format!("{:?}", engine.first_lease(&partitions, receiver).await.unwrap()));
         seen.push(format!("{:?}", engine.backlog(&partitions, receiver).await.unwrap()));

@@ -449,8 +449,7 @@ async fn served() -> (String, CancellationToken, tempfile::TempDir) {
         deliveries: engine.clone(),
         groups: engine.clone(),
         values: engine.clone(),
-        shared: engine.clone(),
-        flaps: engine.clone(),
+        cells: engine.clone(),
         silences: Arc::new(Silences::new(engine.clone())),
         timers: Arc::new(Timers::new(engine.clone(), config.timers, Arc::default(), telemetry.clone())),
         routes: watch::Sender::new(Arc::new(AlertRoutes {

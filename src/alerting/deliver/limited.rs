@@ -28,7 +28,7 @@ use crate::alerting::in_flight::InFlight;
 use crate::alerting::limit::{LimitState, Limits, OpenDigest, RateLimit};
 use crate::alerting::{LEASE, MIN_WAIT, TICK, rotated, tick};
 use crate::clock::Timestamp;
-use crate::store::{Delivery, End, Ended, MAX_STEP, Result, SharedStore, partition_of_group};
+use crate::store::{Cells, Delivery, End, Ended, MAX_STEP, Result, partition_of_group};
 use crate::telemetry::Loop;
 
 /// After so many attempts a digest is taken apart.
@@ -38,7 +38,7 @@ const MAX_ATTEMPTS: u32 = 5;
 pub(in crate::alerting) struct Limited {
     pub deliver: Deliver,
     pub limit: RateLimit,
-    pub shared: Arc<dyn SharedStore>,
+    pub cells: Arc<dyn Cells>,
 }
 
 struct State {
@@ -83,7 +83,7 @@ impl Limited {
         let mut state = State {
             in_flight: InFlight::new(),
             calls: EngineCalls::new(Instant::now()),
-            limits: Limits::new(self.limit, &receiver.name, self.shared.clone()),
+            limits: Limits::new(self.limit, &receiver.name, self.cells.clone()),
             members: None,
             ending: None,
             is_outdated: past > 0,

@@ -191,7 +191,7 @@ impl AlertmanagerState {
     async fn read(&self) -> Result<OpenRecords, Problem> {
         let silences = self.silences.current().await?;
         let inhibition = self.routes().inhibition.clone();
-        let inhibitions = Inhibitions::new(self.shared.clone(), inhibition, self.telemetry.clone());
+        let inhibitions = Inhibitions::new(self.cells.clone(), inhibition, self.telemetry.clone());
         let inhibitors = inhibitions.current().await?;
         let trip = match self.routes().has_breaker {
             true => self.breaker.last().await?.filter(Trip::is_held),
@@ -199,7 +199,7 @@ impl AlertmanagerState {
         };
         let (records, has_more) = self.open_records().await?;
         let rules = self.routes().flapping.clone();
-        let flapping = Flapping::new(self.flaps.clone(), rules, self.telemetry.clone());
+        let flapping = Flapping::new(self.cells.clone(), rules, self.telemetry.clone());
         let episodes = flapping.lasting(records.iter().map(|record| &record.id.unit)).await?;
         Ok(OpenRecords { records, has_more, silences, inhibitors, trip, episodes, now: self.clock.now() })
     }

@@ -20,7 +20,7 @@ use crate::store::{EngineError, Result};
 /// Marks a file as a fleet of Rollcall.
 const APPLICATION: i32 = 0x526f_6c6c;
 /// The version of the layout below.
-const LAYOUT: i32 = 2;
+const LAYOUT: i32 = 3;
 
 /// The writer's cache: during a storm the indexes of the records change again and
 /// again. Pages that do not fit are written to the log early, and once
@@ -39,7 +39,7 @@ const LOG_BYTES: i64 = 64 * 1024 * 1024;
 ///
 /// | table | content |
 /// |---|---|
-/// | `meta` | `fleet` id, `partitions`; `silences`: the version of the alert silences; `hearing`: the state of hearing (JSON), see `in_memory_hearing.rs`; `number` of the last flush; `kept`: that number, and how many rows `heartbeats` and `pages` have after it; `stepped`: the sum of the steps of the clock (ms) |
+/// | `meta` | `fleet` id, `partitions`; `hearing`: the state of hearing (JSON), see `in_memory_hearing.rs`; `number` of the last flush; `kept`: that number, and how many rows `heartbeats` and `pages` have after it; `stepped`: the sum of the steps of the clock (ms) |
 /// | `units` | name, facts (see `store/encoding.rs`), expiry key and next check as of the last change; `after`: heartbeats of this number and before are older |
 /// | `heartbeats` | last seen times since then, by flush number: 2 bytes partition, 4 slot, 6 time, little endian |
 /// | `pages` | last seen times of `heartbeats` up to this number, 512 units to a page, 6 bytes each |
@@ -50,7 +50,9 @@ const LOG_BYTES: i64 = 64 * 1024 * 1024;
 /// | `groups`, `members` | groups and their members: which wait for a notification, and which receivers were notified; a member's letter as in `groups.rs` |
 /// | `lasting` | members of groups that units share, or that are looked at again: receivers were notified of their silences, which last; `at`: when |
 /// | `reminders` | when groups with such members are looked at again, for a reminder or an escalation |
-/// | `flaps` | the last transitions of units whose kinds have flap detection (JSON); `next_check`: when the unit is looked at |
+/// | `cells` | the cells of all tables (JSON): see `store/cells.rs` |
+/// | `entries` | the entries of all indexes |
+/// | `logs` | the entries of all logs (JSON) |
 /// | `notifications` | sealed notifications (JSON), and to how many receivers they are still to be delivered |
 /// | `queue`, `lanes` | the next attempt for each receiver and group; its notifications in order |
 /// | `dead_letters`, `unnotified` | dead letters (JSON), and the silences in them or, with `-`, those that were over before their receiver came back |
@@ -60,8 +62,6 @@ const LOG_BYTES: i64 = 64 * 1024 * 1024;
 /// | `timer_counts` | how many timers of each type wait |
 /// | `timer_attempts` | attempts to deliver timers at most once that have no outcome, and when they began |
 /// | `receivers` | receivers that are or were configured; `absent`: since when one is not |
-/// | `silences`, `audit` | alert silences, and the last changes that operators made (JSON) |
-/// | `shared` | states that instances share: `version` has another text after each change |
 /// | `unreadable` | quarantined rows (JSON), see `quarantine.rs` |
 const TABLES: &str = "
 CREATE TABLE meta(name TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -103,17 +103,18 @@ CREATE TABLE receivers(name TEXT PRIMARY KEY, absent INTEGER) WITHOUT ROWID;
 CREATE TABLE reminders(grp INTEGER PRIMARY KEY, due INTEGER NOT NULL);
 CREATE TABLE lasting(grp INTEGER NOT NULL, member TEXT NOT NULL, at INTEGER NOT NULL,
   PRIMARY KEY(grp, member)) WITHOUT ROWID;
-CREATE TABLE silences(id TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE shared(state TEXT NOT NULL, name TEXT NOT NULL, body TEXT NOT NULL,
-  PRIMARY KEY(state, name)) WITHOUT ROWID;
-CREATE TABLE audit(id INTEGER PRIMARY KEY AUTOINCREMENT, entry TEXT NOT NULL);
 CREATE TABLE attempts(id INTEGER PRIMARY KEY AUTOINCREMENT, at INTEGER NOT NULL, total INTEGER NOT NULL,
   text TEXT NOT NULL);
 CREATE TABLE down(receiver TEXT PRIMARY KEY, since INTEGER NOT NULL);
 CREATE TABLE fallback_done(lane INTEGER PRIMARY KEY);
-CREATE TABLE flaps(unit TEXT PRIMARY KEY, partition INTEGER NOT NULL, next_check INTEGER NOT NULL,
-  body TEXT NOT NULL) WITHOUT ROWID;
-CREATE INDEX flaps_next_check ON flaps(next_check);
+CREATE TABLE cells(tbl TEXT NOT NULL, partition INTEGER NOT NULL, name TEXT NOT NULL, body BLOB NOT NULL,
+  PRIMARY KEY(tbl, partition, name)) WITHOUT ROWID;
+CREATE TABLE entries(idx TEXT NOT NULL, partition INTEGER NOT NULL, name TEXT NOT NULL, at INTEGER NOT NULL,
+  PRIMARY KEY(idx, partition, name)) WITHOUT ROWID;
+CREATE INDEX entries_first ON entries(idx, at, name);
+CREATE TABLE logs(id INTEGER PRIMARY KEY AUTOINCREMENT, log TEXT NOT NULL, partition INTEGER NOT NULL,
+  entry BLOB NOT NULL);
+CREATE INDEX logs_newest ON logs(log, partition, id);
 CREATE INDEX attempts_newest ON attempts(at);
 CREATE TABLE timers(id TEXT PRIMARY KEY, partition INTEGER NOT NULL, due INTEGER NOT NULL, next_check INTEGER,
   kept INTEGER, body TEXT NOT NULL) WITHOUT ROWID;

@@ -5,7 +5,6 @@ use rusqlite::{Connection, Row, params};
 
 use super::EmbeddedEngine;
 use super::error::DatabaseResult;
-use super::flaps;
 use super::last_seen::unit_id;
 use super::queries::PAGE;
 use crate::clock::Timestamp;
@@ -56,22 +55,16 @@ impl Exporter for EmbeddedEngine {
             groups(database, partition, &mut items)?;
             lanes(database, partition, &mut items)?;
             timers(database, partition, &mut items)?;
-            for (name, text) in flaps::in_partition(database, partition)? {
-                items.extend(name.parse().ok().map(|unit| MigrationItem::Flaps { unit, text }));
-            }
             if is_last {
                 // The table of notifications has no partitions: the importer finds the partition of each.
                 notifications(database, &mut items)?;
                 attempts(database, &mut items)?;
-                operators(database, &mut items)?;
                 down(database, &mut items)?;
             }
             Ok(items)
         };
         let mut items = self.readers.read(export).await?;
-        if is_last {
-            items.extend(MigrationItem::shared(self).await?);
-        }
+        items.extend(MigrationItem::cells(self, partition).await?);
         Ok(items)
     }
 }
@@ -181,17 +174,6 @@ fn attempts(database: &Connection, items: &mut Vec<MigrationItem>) -> DatabaseRe
     items.extend(all(database, select, [], |row| {
         Ok(MigrationItem::Attempts(StoredAttempts { at: moment(row.get(0)?), text: row.get(1)? }))
     })?);
-    Ok(())
-}
-
-/// The alert silences and the audit.
-fn operators(database: &Connection, items: &mut Vec<MigrationItem>) -> DatabaseResult<()> {
-    for json in all(database, "SELECT body FROM silences", [], |row| row.get::<_, String>(0))? {
-        items.push(MigrationItem::AlertSilence(from_json("an alert silence", &json)?));
-    }
-    for json in all(database, "SELECT entry FROM audit ORDER BY id", [], |row| row.get::<_, String>(0))? {
-        items.push(MigrationItem::Audit(from_json("an entry of the audit", &json)?));
-    }
     Ok(())
 }
 

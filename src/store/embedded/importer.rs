@@ -6,17 +6,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use rusqlite::{Connection, params};
 
+use super::cells;
 use super::directory::Directory;
 use super::error::DatabaseResult;
 use super::in_memory_hearing::InMemoryHearing;
 use super::last_seen::unit_id;
-use super::silences::insert_audit;
 use super::{Config, database};
 use crate::clock::Timestamp;
 use crate::presence::{Hearing, Timer, TimerLifecycle, stored_since};
 use crate::store::json::to_json;
 use crate::store::notification::is_final;
-use crate::store::shared::VERSION;
 use crate::store::timer_text::encode;
 use crate::store::{EngineError, Result, StoredAttempts, group_of_timer, partition_of, partition_of_group};
 use crate::store::{migration::Importer, migration::MigrationItem};
@@ -25,7 +24,7 @@ use crate::store::{migration::Importer, migration::MigrationItem};
 const MUST_BE_EMPTY: [&str; 6] = ["units", "records", "outbox", "groups", "dead_letters", "timers"];
 /// Tables in which an emptied fleet may have rows; an import clears them. Old last seen times would count for the
 /// units that get their slots.
-const CLEARED: [&str; 21] = [
+const CLEARED: [&str; 20] = [
     "heartbeats",
     "pages",
     "data",
@@ -33,7 +32,8 @@ const CLEARED: [&str; 21] = [
     "members",
     "lasting",
     "reminders",
-    "flaps",
+    "cells",
+    "entries",
     "notifications",
     "queue",
     "lanes",
@@ -42,9 +42,7 @@ const CLEARED: [&str; 21] = [
     "attempts",
     "down",
     "fallback_done",
-    "silences",
-    "audit",
-    "shared",
+    "logs",
     "timer_counts",
     "timer_attempts",
 ];
@@ -143,28 +141,22 @@ impl TargetDatabase {
                 let insert = "INSERT INTO down(receiver, since) VALUES(?, ?)";
                 self.execute(insert, params![receiver, since.as_millis()])
             }
-            MigrationItem::AlertSilence(silence) => {
-                let insert = "INSERT INTO silences(id, body) VALUES(?, ?)";
-                self.execute(insert, params![silence.id.to_string(), to_json(silence)?])?;
-                self.execute("INSERT OR REPLACE INTO meta VALUES('silences', 'moved')", [])
-            }
             MigrationItem::Attempts(StoredAttempts { at, text }) => {
                 let insert = "INSERT INTO attempts(at, total, text) SELECT ?1, coalesce(max(total), 0) + length(?2), \
                               ?2 \
                               FROM (SELECT total FROM attempts ORDER BY id DESC LIMIT 1)";
                 self.execute(insert, params![at.as_millis(), text])
             }
-            MigrationItem::Flaps { unit, text } => {
-                let insert = "INSERT INTO flaps(unit, partition, next_check, body) VALUES(?, ?, 0, ?)";
-                let partition = partition_of(unit, self.partitions);
-                self.execute(insert, params![unit.to_string(), partition, text])
+            MigrationItem::Cell { table, name, value } => {
+                cells::put(&self.database, *table, table.partition(name, self.partitions), name, value)
+            }
+            MigrationItem::Entry { index, name, at } => {
+                let partition = index.table().partition(name, self.partitions);
+                cells::enter(&self.database, *index, partition, name, *at)
             }
             MigrationItem::Timer { timer, kept } => self.insert_timer(timer, kept),
-            MigrationItem::Audit(entry) => insert_audit(&self.database, &to_json(entry)?),
-            MigrationItem::Shared { of, name, text } => {
-                let insert = "INSERT OR REPLACE INTO shared(state, name, body) VALUES(?, ?, ?)";
-                self.execute(insert, [of.as_str(), name, text])?;
-                self.execute(insert, [of.as_str(), VERSION, "moved"])
+            MigrationItem::Logged { log, value } => {
+                cells::append(&self.database, *log, self.partitions, value)
             }
         }
     }

@@ -35,6 +35,11 @@ pub(super) enum ColumnType {
     /// From 0 to `u32::MAX`.
     Count,
     Text,
+    /// Any value as JSON.
+    Json,
+    CellTable,
+    CellIndex,
+    CellLog,
     Unit,
     RecordId,
     Record,
@@ -45,8 +50,6 @@ pub(super) enum ColumnType {
     /// The event of a member that waits to be notified (JSON), or NULL.
     MaybeBody,
     DeadLetter,
-    AlertSilence,
-    AuditEntry,
     TimerId,
     /// See `store/timer_text.rs`.
     Timer,
@@ -194,14 +197,36 @@ pub(super) const TABLE_RULES: &[TableRule] = &[
         columns: &[column("grp", Number, RemoveRow), column("due", Moment, Zero)],
     },
     TableRule {
-        table: "flaps",
-        what: Stored::Group,
-        key: &["unit"],
+        table: "cells",
+        what: Stored::Other,
+        key: &["tbl", "partition", "name"],
         columns: &[
-            column("unit", Unit, RemoveRow),
+            column("tbl", CellTable, RemoveRow),
             column("partition", Partition, RemoveRow),
-            column("next_check", Moment, Zero),
-            column("body", Text, RemoveRow),
+            column("name", Text, RemoveRow),
+            column("body", Json, RemoveRow),
+        ],
+    },
+    TableRule {
+        table: "entries",
+        what: Stored::Other,
+        key: &["idx", "partition", "name"],
+        columns: &[
+            column("idx", CellIndex, RemoveRow),
+            column("partition", Partition, RemoveRow),
+            column("name", Text, RemoveRow),
+            column("at", Number, Zero),
+        ],
+    },
+    TableRule {
+        table: "logs",
+        what: Stored::Audit,
+        key: &["id"],
+        columns: &[
+            column("id", Number, RemoveRow),
+            column("log", CellLog, RemoveRow),
+            column("partition", Partition, RemoveRow),
+            column("entry", Json, RemoveRow),
         ],
     },
     TableRule {
@@ -289,22 +314,6 @@ pub(super) const TABLE_RULES: &[TableRule] = &[
         columns: &[column("name", Text, RemoveRow), column("absent", MaybeMoment, Zero)],
     },
     TableRule {
-        table: "silences",
-        what: Stored::AlertSilence,
-        key: &["id"],
-        columns: &[column("id", Text, RemoveRow), column("body", AlertSilence, RemoveRow)],
-    },
-    TableRule {
-        table: "shared",
-        what: Stored::Other,
-        key: &["state", "name"],
-        columns: &[
-            column("state", Text, RemoveRow),
-            column("name", Text, RemoveRow),
-            column("body", Text, RemoveRow),
-        ],
-    },
-    TableRule {
         table: "timers",
         what: Stored::Timer,
         key: &["id"],
@@ -339,12 +348,6 @@ pub(super) const TABLE_RULES: &[TableRule] = &[
             column("at", Moment, Zero),
         ],
     },
-    TableRule {
-        table: "audit",
-        what: Stored::Audit,
-        key: &["id"],
-        columns: &[column("id", Number, RemoveRow), column("entry", AuditEntry, RemoveRow)],
-    },
 ];
 
 impl ColumnType {
@@ -369,6 +372,10 @@ impl ColumnType {
         }
         match self {
             Text => true,
+            Json => json::<serde::de::IgnoredAny>(text),
+            CellTable => crate::store::Table::named(text).is_some(),
+            CellIndex => crate::store::Index::named(text).is_some(),
+            CellLog => crate::store::Log::named(text).is_some(),
             Unit => text.parse::<crate::presence::Unit>().is_ok(),
             RecordId => text.parse::<crate::presence::RecordId>().is_ok(),
             Record => json::<OfflineRecord>(text),
@@ -377,8 +384,6 @@ impl ColumnType {
             Letter => matches!(text.chars().next(), Some('o' | 't' | 'b' | 'x')),
             MaybeBody => json::<OfflineRecord>(text) || json::<crate::presence::Interval>(text),
             DeadLetter => json::<crate::store::DeadLetter>(text),
-            AlertSilence => json::<crate::routing::AlertSilence>(text),
-            AuditEntry => json::<crate::store::AuditEntry>(text),
             TimerId => text.parse::<crate::presence::TimerId>().is_ok(),
             Timer => crate::store::timer_text::is_timer(text),
             Number | Moment | MaybeMoment | MaybeSince | Partition | Count | Entries(_) => false,

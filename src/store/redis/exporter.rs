@@ -15,9 +15,7 @@ use crate::clock::Timestamp;
 use crate::presence::{Labels, Stage, since_of};
 use crate::store::notification::Notification;
 use crate::store::timer_text::decode;
-use crate::store::{
-    EngineError, FlapStore, Group, MAX_AUDITED, Queries, Result, SilenceStore, StoredAttempts,
-};
+use crate::store::{EngineError, Group, Queries, Result, StoredAttempts};
 use crate::store::{json::from_json, json::to_json};
 use crate::store::{migration::Exporter, migration::MigrationItem};
 
@@ -99,13 +97,12 @@ impl Exporter for RedisEngine {
     async fn export_rest(&self, partition: u16) -> Result<Vec<MigrationItem>> {
         let mut items = Vec::new();
         self.export_outbox(partition, &mut items).await?;
+        items.extend(MigrationItem::cells(self, partition).await?);
         if partition < self.keys.partitions() {
             self.export_records(partition, &mut items).await?;
             self.export_groups(partition, &mut items).await?;
             self.export_attempts(partition, &mut items).await?;
             self.export_timers(partition, &mut items).await?;
-            let flaps = self.flaps_in(partition).await?.into_iter();
-            items.extend(flaps.map(|(unit, text)| MigrationItem::Flaps { unit, text }));
             return Ok(items);
         }
         let mut lanes = Vec::new();
@@ -117,10 +114,7 @@ impl Exporter for RedisEngine {
         let notification = |(id, (body, owed))| MigrationItem::Notification { id, body, owed };
         items.extend(in_lanes.into_iter().map(notification));
         items.extend(lanes);
-        items.extend(self.silences().await?.silences.into_iter().map(MigrationItem::AlertSilence));
-        items.extend(self.audit(MAX_AUDITED).await?.into_iter().rev().map(MigrationItem::Audit));
         items.extend(self.down().await?);
-        items.extend(MigrationItem::shared(self).await?);
         Ok(items)
     }
 }

@@ -30,6 +30,16 @@ impl<'a> Fields<'a> {
         Fields { waits: true, ..self }
     }
 
+    /// Goes on where another scan ended; `None`: from the begin.
+    pub fn from(self, cursor: Option<u64>) -> Fields<'a> {
+        Fields { cursor: cursor.or(Some(0)), ..self }
+    }
+
+    /// Where the next step begins; `None` after the last.
+    pub fn cursor(&self) -> Option<u64> {
+        self.cursor
+    }
+
     /// The next fields, possibly none; a small hash is answered whole. `None` after the last step.
     pub async fn next(&mut self) -> Result<Option<Vec<Field>>> {
         let Some(cursor) = self.cursor else { return Ok(None) };

@@ -24,7 +24,6 @@ use crate::presence::{Hearing, OfflineRecord, TimerLifecycle, TimerType, stored_
 use crate::store::json::to_json;
 use crate::store::member_names::of_member;
 use crate::store::notification::{Notification, is_final};
-use crate::store::shared::VERSION;
 use crate::store::timer_text::encode;
 use crate::store::{EngineError, OutboxEvent, Result};
 use crate::store::{migration::Importer, migration::MigrationItem};
@@ -216,15 +215,13 @@ impl RedisImporter {
                 let key = self.keys.in_partition(self.keys.partition_of_group(&group), "attempts");
                 pipe.zadd(key, format!("{:016} {}", 0, attempts.text), attempts.at.as_millis()).ignore();
             }
-            MigrationItem::AlertSilence(silence) => {
-                let key = self.keys.silences();
-                pipe.hset(&key, silence.id.to_string(), to_json(silence)?).ignore();
-                pipe.hset(key, "version", "moved").ignore();
+            MigrationItem::Cell { table, name, value } => {
+                let partition = table.partition(name, self.keys.partitions());
+                pipe.hset(self.keys.cells(partition, *table), name, value.as_slice()).ignore();
             }
-            MigrationItem::Flaps { unit, text } => {
-                let key = |name: &str| self.keys.in_partition(self.keys.partition(unit), name);
-                pipe.hset(key("flaps"), unit.to_string(), text).ignore();
-                pipe.zadd(key("flap_checks"), unit.to_string(), 0).ignore();
+            MigrationItem::Entry { index, name, at } => {
+                let partition = index.table().partition(name, self.keys.partitions());
+                pipe.zadd(self.keys.index(partition, *index), name, *at).ignore();
             }
             MigrationItem::Timer { timer, kept } => {
                 let (partition, page) = self.keys.page_of_timer(&timer.id);
@@ -244,13 +241,9 @@ impl RedisImporter {
                     pipe.zadd(key("timers_kept"), id, kept.unwrap_or_default().as_millis()).ignore();
                 }
             }
-            MigrationItem::Audit(entry) => {
-                pipe.cmd("XADD").arg(self.keys.audit()).arg("*").arg("entry").arg(to_json(entry)?).ignore();
-            }
-            MigrationItem::Shared { of, name, text } => {
-                let key = self.keys.shared(*of);
-                pipe.hset(&key, name, text).ignore();
-                pipe.hset(key, VERSION, "moved").ignore();
+            MigrationItem::Logged { log, value } => {
+                let key = self.keys.log(self.keys.partitions(), *log);
+                pipe.cmd("XADD").arg(key).arg("*").arg("entry").arg(value.as_slice()).ignore();
             }
         }
         Ok(())

@@ -21,10 +21,9 @@
 //! | `rollcall:{hearing}:compared:<instance>` | string | the replication ids of the primaries under which it has compared what its receivers know with what is stored, separated by spaces; PX = 10 min |
 //! | `rollcall:{hearing}:counts:<instance>` | string | the number of its own units of each kind, and their shortest timeout, JSON; PX = 8 s |
 //! | `rollcall:{hearing}:receivers` | hash | receivers that are or were configured → since when the receiver is configured (ms), or `absent` and since when it is not (ms), see `absence.rs` |
-//! | `rollcall:{hearing}:shared:<state>` | hash | a state that all instances share: name → text; `version`: another value after each change. `sources`: units whose silence inhibits others → their last record (JSON), see `fleet/inhibitions.rs`; `breaker`: `trip`, the last trip of the mass-offline breaker (JSON), see `fleet/mass_breaker.rs`; `limits`: receivers with a rate limit → when messages were sent to them and the digest that they do not have yet (JSON), `<receiver> digest` → its notifications (JSON), see `alerting/limit.rs`; `receivers`: receivers → how the attempts at them ended (JSON), see `fleet/receivers.rs`; `sessions`: the SHA-256 of sessions that were ended → when they would have (s), see `http/ended_sessions.rs`; `beginning`: `watched_since` → since when the fleet is watched (ms), see `http/beginning.rs` |
+//! | `rollcall:{hearing}:cells:<table>` | hash | the cells of a table of the fleet, by their names (JSON): see `store/cells.rs`. `silences`, `sources`, `sessions`, with their `versions`; `breaker`, `limits`, `digests`, `receivers`, `watched` |
+//! | `rollcall:{hearing}:log:<log>` | stream | `audit`: the last changes that operators made (JSON) |
 //! | `rollcall:{hearing}:down` | hash | receivers with a fallback that take nothing → since when (ms) |
-//! | `rollcall:{hearing}:silences` | hash | alert silences: id → JSON; `version`: another value after each change, see `silences.rs` |
-//! | `rollcall:{hearing}:audit` | stream | the last changes that operators made (JSON) |
 //! | `rollcall:{hearing}:clock` | hash | `server`: its clock, `fleet`: the time of the fleet, at the last renewal; `jump`: its clock when a jump forward was handled (ms); `ahead`, `since`, `stepped`: steps of its clock, see `renew.lua` |
 //! | `rollcall:{pN}:alive:<kind>:<unit>` | string | the expiry key: last seen (ms); PX = timeout + grace |
 //! | `rollcall:{pN}:heard` | string | in a cluster: up to when this partition has everything that was heard (ms), see `watermarks.rs` |
@@ -47,8 +46,8 @@
 //! | `rollcall:{pN}:labels` | hash | group with waiting members → its labels (JSON) |
 //! | `rollcall:{pN}:waiting:<group>` | zset | members that wait for a notification, by when their waits began (ms); those that are final come before zero, see `sealing.lua` |
 //! | `rollcall:{pN}:lasting:<group>` | zset | members of a group that units share, or that is looked at again: receivers were notified of their silences, which last; by when (ms) |
-//! | `rollcall:{pN}:flaps` | hash | unit → its last transitions, where its kind has flap detection (JSON, see `presence/flapping.rs`) |
-//! | `rollcall:{pN}:flap_checks` | zset | the same units, by when they are looked at (ms) |
+//! | `rollcall:{pN}:cells:<table>` | hash | the cells of a table, by their names: see `store/cells.rs`. `flaps`: unit → its last transitions, where its kind has flap detection (JSON, see `presence/flapping.rs`); `episodes`: unit that flaps → the record of its episode (JSON) |
+//! | `rollcall:{pN}:index:<index>` | zset | the entries of an index. `flap_checks`: the units of `flaps`, by when they are looked at (ms) |
 //! | `rollcall:{pN}:reminders` | zset | groups with such members, by when they are looked at again (ms), for a reminder or an escalation |
 //! | `rollcall:{pN}:over` | zset | members that are over, kept for a day so that late repetitions do not join |
 //! | `rollcall:{pN}:notifications` | hash | id → notification (JSON; that of a timer in its short form, see `store/timer_text.rs`) |
@@ -84,7 +83,7 @@ pub use rules::{KEY_RULES, KeyRule};
 use super::tags::HashTags;
 use super::topology::slot_of;
 use crate::presence::{Kind, TimerId, Unit};
-use crate::store::{Shared, partition_of};
+use crate::store::{Index, Log, Table, partition_of};
 
 /// The most pages that a partition's facts lie on.
 const MAX_PAGES: u32 = 1024;
@@ -170,20 +169,8 @@ impl Keys {
         format!("{}:{{hearing}}:receivers", self.prefix)
     }
 
-    pub fn shared(&self, of: Shared) -> String {
-        format!("{}:{{hearing}}:shared:{}", self.prefix, of.as_str())
-    }
-
     pub fn down(&self) -> String {
         format!("{}:{{hearing}}:down", self.prefix)
-    }
-
-    pub fn silences(&self) -> String {
-        format!("{}:{{hearing}}:silences", self.prefix)
-    }
-
-    pub fn audit(&self) -> String {
-        format!("{}:{{hearing}}:audit", self.prefix)
     }
 
     pub fn heard(&self) -> String {
@@ -382,6 +369,28 @@ impl Keys {
     /// A key with one instance for each receiver in a partition, such as `queue`, or for each group, such as `waiting`.
     pub fn of(&self, partition: u16, name: &str, owner: &str) -> String {
         self.within(partition, format_args!("{name}:{owner}"))
+    }
+
+    /// The hash of a table; the number after the last partition is that of the fleet.
+    pub fn cells(&self, partition: u16, table: Table) -> String {
+        self.of_fleet_or_partition(partition, "cells", table.as_str())
+    }
+
+    /// The sorted set of an index; the number after the last partition is that of the fleet.
+    pub fn index(&self, partition: u16, index: Index) -> String {
+        self.of_fleet_or_partition(partition, "index", index.as_str())
+    }
+
+    /// The stream of a log; the number after the last partition is that of the fleet.
+    pub fn log(&self, partition: u16, log: Log) -> String {
+        self.of_fleet_or_partition(partition, "log", log.as_str())
+    }
+
+    fn of_fleet_or_partition(&self, partition: u16, name: &str, owner: &str) -> String {
+        match partition < self.partitions {
+            true => self.of(partition, name, owner),
+            false => format!("{}:{{hearing}}:{name}:{owner}", self.prefix),
+        }
     }
 
     /// The unit of an expiry key of this fleet.

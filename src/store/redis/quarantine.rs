@@ -159,13 +159,18 @@ impl RedisEngine {
         Ok(())
     }
 
+    /// Quarantines a field of a hash, if it has still this value.
+    pub(super) async fn quarantine_field(&self, key: &str, field: &str, value: &[u8]) -> Result<()> {
+        let script = Script::new(QUARANTINE_FIELD);
+        let mut put = script.prepare_invoke();
+        put.key(key).key(self.keys.unreadable_of(key)).arg(field).arg(value);
+        self.topology.run::<u64>("quarantine", &put).await.map(|_| ())
+    }
+
     /// Quarantines facts that are no text: the unit is unknown until its next heartbeat.
     pub(super) async fn quarantine_facts(&self, unit: &Unit, text: &[u8]) -> Result<()> {
         let (partition, page) = self.keys.page_id(unit);
-        let (key, script) = (self.keys.facts_page(partition, page), Script::new(QUARANTINE_FIELD));
-        let mut put = script.prepare_invoke();
-        put.key(&key).key(self.keys.unreadable_of(&key)).arg(unit.to_string()).arg(text);
-        self.topology.run::<u64>("quarantine", &put).await?;
+        self.quarantine_field(&self.keys.facts_page(partition, page), &unit.to_string(), text).await?;
         let why =
             format!("{:?} are no facts and were quarantined; it is new when it is heard again", shown(text));
         self.telemetry.unreadable(Stored::Facts, &unit.to_string(), &why);
@@ -174,10 +179,7 @@ impl RedisEngine {
 
     /// Quarantines a timer of a hash that cannot be read: it leaves the index of those that wait, and never fires.
     pub(super) async fn quarantine_timer(&self, key: &str, id: &TimerId, text: &[u8]) -> Result<()> {
-        let script = Script::new(QUARANTINE_FIELD);
-        let mut put = script.prepare_invoke();
-        put.key(key).key(self.keys.unreadable_of(key)).arg(id.as_str()).arg(text);
-        self.topology.run::<u64>("quarantine", &put).await?;
+        self.quarantine_field(key, id.as_str(), text).await?;
         self.leave_index(&[id]).await?;
         let why = format!("{:?} is not a timer and was quarantined; it does not fire", shown(text));
         self.telemetry.unreadable(Stored::Timer, &format!("{key} {id}"), &why);

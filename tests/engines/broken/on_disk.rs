@@ -33,7 +33,7 @@ enum When {
 const NOT_POISONED: [&str; 2] = ["fleet", "partitions"];
 
 /// Rows of `meta`, each as a column of its own.
-const META: [&str; 4] = ["hearing", "number", "kept", "silences"];
+const META: [&str; 3] = ["hearing", "number", "kept"];
 
 fn open_database(path: &Path) -> Connection {
     let database = Connection::open(path.join("rollcall.db")).unwrap();
@@ -229,15 +229,15 @@ pub fn poison_one(path: &Path, table: &str, column: &str, poison: Poison) -> (Ve
         _ => (column, format!("rowid = (SELECT max(rowid) FROM {table})")),
     };
     let at = match table {
-        "data" | "members" | "lasting" | "queue" | "unnotified" | "receivers" | "silences" | "shared"
-        | "flaps" | "timers" | "timer_counts" | "timer_attempts" => {
+        "data" | "members" | "lasting" | "queue" | "unnotified" | "receivers" | "cells" | "entries"
+        | "timers" | "timer_counts" | "timer_attempts" => {
             let key = match table {
-                "flaps" => "unit",
+                "cells" => "tbl",
+                "entries" => "idx",
                 "timer_counts" => "type",
-                "data" | "silences" | "timers" => "id",
+                "data" | "timers" => "id",
                 "members" | "lasting" => "grp",
                 "receivers" => "name",
-                "shared" => "state",
                 _ => "receiver",
             };
             format!("{key} = (SELECT max({key}) FROM {table})")
@@ -282,11 +282,14 @@ pub fn poison_one(path: &Path, table: &str, column: &str, poison: Poison) -> (Ve
         );
     let is_any_id = poison == Unreadable
         && column == "id"
-        && matches!(table, "notifications" | "dead_letters" | "silences" | "timers");
+        && matches!(table, "notifications" | "dead_letters" | "timers");
     // Rows that are written every two seconds recover by themselves.
     let is_rewritten = table == "meta";
-    let is_any_name =
-        poison == Unreadable && matches!((table, column), ("unnotified", _) | ("receivers", "name"));
+    let is_any_name = poison == Unreadable
+        && matches!(
+            (table, column),
+            ("unnotified", _) | ("receivers", "name") | ("cells" | "entries", "name")
+        );
     let is_harmless = is_fine || is_any_id || is_rewritten || is_any_name;
     (spared, changed > 0 && !is_harmless)
 }

@@ -4,6 +4,7 @@
 //! Time is simulated: no case waits for a deadline.
 
 mod alerts;
+mod cells;
 mod crashes;
 mod data;
 mod embedded;
@@ -221,6 +222,10 @@ macro_rules! every_case {
                 what_waits_in_a_group_can_be_ended_in_its_order_without_a_lease
                 what_waits_goes_to_the_fallback_once
                 a_fallback_is_notified_of_the_returns_of_what_it_was_notified_of
+            }
+            cells {
+                a_change_set_applies_in_full_if_all_that_it_expects_is_so
+                of_change_sets_that_expect_the_same_one_applies
             }
             data {
                 of_each_metric_and_unit_the_newest_value_is_kept

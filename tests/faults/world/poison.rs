@@ -38,13 +38,12 @@ pub const POISONED: [&str; 19] = [
 ];
 
 /// The key types that are not, and why.
-pub const LEFT_OUT: [(&str, &str); 41] = [
+pub const LEFT_OUT: [(&str, &str); 40] = [
     ("meta", "without it there is no fleet, and the service says so and is not ready"),
     ("{hearing}:blind", "silence that began before counts in full: a silence may be called one too early"),
     ("{hearing}:blind:<>", "the same"),
-    ("{hearing}:silences", "no world has alert silences"),
-    ("{hearing}:audit", "no world has changes of operators"),
-    ("{hearing}:shared:<>", "no world has rules of inhibition, or the mass-offline breaker"),
+    ("{hearing}:cells:<>", "no world has alert silences, rules of inhibition, or the mass-offline breaker"),
+    ("{hearing}:log:<>", "no world has changes of operators"),
     ("{hearing}:down", "no receiver of a world has a fallback"),
     ("{pN}:fallback_done:<>", "the same"),
     ("{hearing}:outbox", "blind intervals that were not notified are not notified"),
@@ -64,8 +63,8 @@ pub const LEFT_OUT: [(&str, &str); 41] = [
     ("{pN}:labels", "waiting groups are not notified"),
     ("{pN}:waiting:<>", "waiting members of that group are not notified"),
     ("{pN}:reminders", "no world reminds"),
-    ("{pN}:flaps", "no world has flap detection"),
-    ("{pN}:flap_checks", "no world has flap detection"),
+    ("{pN}:cells:<>", "no world has flap detection"),
+    ("{pN}:index:<>", "no world has flap detection"),
     ("{pN}:timer:<>", "no world has timers"),
     ("{pN}:past_timers", "the same"),
     ("{pN}:timers", "the same"),

@@ -1,0 +1,215 @@
+//! Cells as values of the program: how each table is written and read, and what becomes of a value that cannot be read.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::cells::{Cell, Cells, ChangeSet, Index, IndexEntry, Log, Table, Unreadable};
+use super::json::{from_json, to_json};
+use super::{EngineError, MAX_STEP, Result};
+use crate::clock::Timestamp;
+
+/// A value of a table.
+pub trait Content: Serialize + DeserializeOwned + Send + Sync + 'static {
+    /// The names of the cells.
+    type Name: FromStr + Display + Clone + Ord + Send + Sync + 'static;
+    const TABLE: Table;
+}
+
+/// A cell as it was read.
+#[derive(Clone, Debug)]
+pub struct Document<T: Content> {
+    pub name: T::Name,
+    /// `None`: there is none, or none that can be read.
+    pub value: Option<T>,
+    stored: Option<Vec<u8>>,
+}
+
+impl<T: Content> Document<T> {
+    /// The same after this value was written.
+    pub fn written(&self, value: T) -> Result<Document<T>> {
+        let stored = Some(to_json(&value)?.into_bytes());
+        Ok(Document { name: self.name.clone(), value: Some(value), stored })
+    }
+}
+
+/// The cells of a fleet, as values. Cheap to clone.
+#[derive(Clone)]
+pub struct Documents {
+    cells: Arc<dyn Cells>,
+}
+
+impl Documents {
+    pub fn new(cells: Arc<dyn Cells>) -> Documents {
+        Documents { cells }
+    }
+
+    /// The documents of these names, in order. One that cannot be read is moved away, and counts as absent.
+    pub async fn read<T: Content>(&self, names: &[T::Name]) -> Result<Vec<Document<T>>> {
+        let mut documents = Vec::with_capacity(names.len());
+        for names in names.chunks(MAX_STEP) {
+            let cells: Vec<Cell> = names.iter().map(|name| self.cell::<T>(&name.to_string())).collect();
+            let stored = self.cells.read_cells(&cells).await?;
+            for ((name, cell), stored) in names.iter().zip(cells).zip(stored) {
+                documents.push(self.decode(name.clone(), cell, stored).await?);
+            }
+        }
+        Ok(documents)
+    }
+
+    /// The document of this name.
+    pub async fn one<T: Content>(&self, name: &T::Name) -> Result<Document<T>> {
+        let cell = self.cell::<T>(&name.to_string());
+        let stored = self.cells.read_cells(std::slice::from_ref(&cell)).await?.pop().flatten();
+        self.decode(name.clone(), cell, stored).await
+    }
+
+    /// All documents of these partitions.
+    pub async fn all<T: Content>(&self, partitions: &[u16]) -> Result<BTreeMap<T::Name, T>> {
+        let mut all = BTreeMap::new();
+        for partition in partitions {
+            let mut next = None;
+            loop {
+                let page = self.cells.scan_cells(T::TABLE, *partition, next).await?;
+                for read in decoded::<T>(*partition, page.cells).await? {
+                    match read {
+                        Ok((name, value)) => drop(all.insert(name, value)),
+                        Err((unreadable, why)) => self.cells.quarantine_cell(&unreadable, &why).await?,
+                    }
+                }
+                next = page.next;
+                if next.is_none() {
+                    break;
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// All documents of a table of the fleet.
+    pub async fn of_fleet<T: Content>(&self) -> Result<BTreeMap<T::Name, T>> {
+        self.all(&[self.fleet()]).await
+    }
+
+    /// The number that stands for the fleet as a whole.
+    pub fn fleet(&self) -> u16 {
+        self.cells.partitions()
+    }
+
+    /// The cell of a name, as it is stored.
+    pub async fn stored(&self, table: Table, name: &str) -> Result<Option<Vec<u8>>> {
+        let cell = Cell { table, partition: table.partition(name, self.fleet()), name: name.to_owned() };
+        Ok(self.cells.read_cells(&[cell]).await?.pop().flatten())
+    }
+
+    /// Up to `limit` entries of a log of the fleet, newest first; those that cannot be read are moved away.
+    pub async fn newest<T: DeserializeOwned>(&self, log: Log, limit: usize) -> Result<Vec<T>> {
+        let mut newest = Vec::new();
+        for logged in self.cells.newest(log, self.fleet(), limit).await? {
+            match from_json(log.as_str(), &String::from_utf8_lossy(&logged.value)) {
+                Ok(entry) => newest.push(entry),
+                Err(why) => {
+                    self.cells.quarantine_cell(&Unreadable::Logged(log, logged), &why.to_string()).await?;
+                }
+            }
+        }
+        Ok(newest)
+    }
+
+    /// A change-set that also writes this document; `None` removes it.
+    pub fn put<T: Content>(&self, set: ChangeSet, name: &T::Name, value: Option<&T>) -> Result<ChangeSet> {
+        let value = value.map(to_json).transpose()?;
+        Ok(set.put(T::TABLE, &name.to_string(), value.as_deref().map(str::as_bytes)))
+    }
+
+    /// A change-set that also appends an entry to a log of the fleet.
+    pub fn append(&self, set: ChangeSet, log: Log, entry: &impl Serialize) -> Result<ChangeSet> {
+        Ok(set.append(log, to_json(entry)?.as_bytes()))
+    }
+
+    /// The change-set of a document that writes this value if the document is still as it was read; `None` removes it.
+    pub fn change<T: Content>(&self, document: &Document<T>, value: Option<&T>) -> Result<ChangeSet> {
+        let name = document.name.to_string();
+        let set = ChangeSet::of(self.partition::<T>(&name)).has(T::TABLE, &name, document.stored.as_deref());
+        self.put(set, &document.name, value)
+    }
+
+    /// Up to `limit` names of an index of these partitions that are due by now, and their documents.
+    pub async fn due<T: Content>(
+        &self,
+        index: Index,
+        partitions: &[u16],
+        now: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<Document<T>>> {
+        let mut names = Vec::new();
+        for entry in self.cells.entries(index, partitions, now.as_millis(), limit).await? {
+            match entry.name.parse::<T::Name>() {
+                Ok(name) if self.partition::<T>(&entry.name) == entry.partition => names.push(name),
+                _ => self.misplaced(index, entry).await?,
+            }
+        }
+        self.read(&names).await
+    }
+
+    /// When the first name of an index of these partitions is due.
+    pub async fn first(&self, index: Index, partitions: &[u16]) -> Result<Option<Timestamp>> {
+        let first = self.cells.entries(index, partitions, i64::MAX, 1).await?.pop();
+        Ok(first.map(|entry| Timestamp::from_millis(entry.at)))
+    }
+
+    /// Applies each change-set if all that it expects is so. Answers, in order, which are applied.
+    pub async fn write(&self, sets: &[ChangeSet]) -> Result<Vec<bool>> {
+        self.cells.write_cells(sets).await
+    }
+
+    fn partition<T: Content>(&self, name: &str) -> u16 {
+        T::TABLE.partition(name, self.cells.partitions())
+    }
+
+    fn cell<T: Content>(&self, name: &str) -> Cell {
+        Cell { table: T::TABLE, partition: self.partition::<T>(name), name: name.to_owned() }
+    }
+
+    async fn decode<T: Content>(
+        &self,
+        name: T::Name,
+        cell: Cell,
+        stored: Option<Vec<u8>>,
+    ) -> Result<Document<T>> {
+        let Some(bytes) = stored else { return Ok(Document { name, value: None, stored: None }) };
+        match from_json(T::TABLE.as_str(), &String::from_utf8_lossy(&bytes)) {
+            Ok(value) => Ok(Document { name, value: Some(value), stored: Some(bytes) }),
+            Err(why) => {
+                self.cells.quarantine_cell(&Unreadable::Cell(cell, bytes), &why.to_string()).await?;
+                Ok(Document { name, value: None, stored: None })
+            }
+        }
+    }
+
+    async fn misplaced(&self, index: Index, entry: IndexEntry) -> Result<()> {
+        let why = "it belongs to nothing of its partition";
+        self.cells.quarantine_cell(&Unreadable::Entry(index, entry), why).await
+    }
+}
+
+type Decoded<T> = std::result::Result<(<T as Content>::Name, T), (Unreadable, String)>;
+
+/// The documents of a page of cells, on a thread of its own: alert silences have expressions, which are compiled.
+async fn decoded<T: Content>(partition: u16, cells: Vec<(String, Vec<u8>)>) -> Result<Vec<Decoded<T>>> {
+    let decode = move |(name, stored): (String, Vec<u8>)| {
+        let value = from_json::<T>(T::TABLE.as_str(), &String::from_utf8_lossy(&stored));
+        let why = match (name.parse::<T::Name>(), value) {
+            (Ok(name), Ok(value)) => return Ok((name, value)),
+            (Err(_), _) => "the name is that of nothing that is kept there".to_owned(),
+            (_, Err(why)) => why.to_string(),
+        };
+        Err((Unreadable::Cell(Cell { table: T::TABLE, partition, name }, stored), why))
+    };
+    let decoding = tokio::task::spawn_blocking(move || cells.into_iter().map(decode).collect());
+    decoding.await.map_err(|error| EngineError::Unavailable(format!("stored values were not read: {error}")))
+}

@@ -1,0 +1,239 @@
+//! Cells: one table for all tables of cells, one for all indexes.
+
+use async_trait::async_trait;
+use rusqlite::types::{ToSqlOutput, ValueRef};
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use serde_json::json;
+
+use super::EmbeddedEngine;
+use super::error::DatabaseResult;
+use super::stored::text;
+use crate::store::cells::What;
+use crate::store::json::to_json;
+use crate::store::{
+    Cell, CellPage, Cells, ChangeSet, Cursor, Index, IndexEntry, Log, Logged, Result, Table, Unreadable,
+};
+
+/// How many cells one step of a scan reads.
+const STEP: usize = 500;
+
+#[async_trait]
+impl Cells for EmbeddedEngine {
+    async fn read_cells(&self, cells: &[Cell]) -> Result<Vec<Option<Vec<u8>>>> {
+        let cells = cells.to_vec();
+        let read = move |database: &Connection| {
+            cells
+                .iter()
+                .map(|Cell { table, partition, name }| value(database, *table, *partition, name))
+                .collect()
+        };
+        self.readers.read(read).await
+    }
+
+    async fn write_cells(&self, sets: &[ChangeSet]) -> Result<Vec<bool>> {
+        if sets.is_empty() {
+            return Ok(Vec::new());
+        }
+        let sets = sets.to_vec();
+        let write = move |database: &Connection| sets.iter().map(|set| apply(database, set)).collect();
+        self.writer.write("write_cells", write).await
+    }
+
+    async fn entries(
+        &self,
+        index: Index,
+        partitions: &[u16],
+        until: i64,
+        limit: usize,
+    ) -> Result<Vec<IndexEntry>> {
+        let partitions = to_json(&partitions)?;
+        let read = move |database: &Connection| {
+            let mut select = database.prepare_cached(
+                "SELECT at, name, partition FROM entries WHERE idx = ? AND at <= ? \
+                 AND partition IN (SELECT value FROM json_each(?)) ORDER BY at, name LIMIT ?",
+            )?;
+            let rows = select.query_map(params![index.as_str(), until, partitions, limit as i64], |row| {
+                Ok(IndexEntry { at: row.get(0)?, name: text(row, 1)?.into_owned(), partition: row.get(2)? })
+            })?;
+            Ok(rows.collect::<rusqlite::Result<_>>()?)
+        };
+        self.readers.read(read).await
+    }
+
+    async fn scan_cells(&self, table: Table, partition: u16, from: Option<Cursor>) -> Result<CellPage> {
+        let read = move |database: &Connection| {
+            let mut select = database.prepare_cached(
+                "SELECT name, body FROM cells WHERE tbl = ?1 AND partition = ?2 AND (?3 IS NULL OR name > ?3) \
+                 ORDER BY name LIMIT ?4",
+            )?;
+            let from = from.map(|Cursor(name)| name);
+            let rows = select.query_map(params![table.as_str(), partition, from, STEP as i64], |row| {
+                Ok((text(row, 0)?.into_owned(), bytes(row, 1)?))
+            })?;
+            let cells: Vec<(String, Vec<u8>)> = rows.collect::<rusqlite::Result<_>>()?;
+            let next = cells.last().filter(|_| cells.len() == STEP).map(|(name, _)| Cursor(name.clone()));
+            Ok(CellPage { cells, next })
+        };
+        self.readers.read(read).await
+    }
+
+    async fn newest(&self, log: Log, partition: u16, limit: usize) -> Result<Vec<Logged>> {
+        let read = move |database: &Connection| {
+            let mut select = database.prepare_cached(
+                "SELECT id, entry FROM logs WHERE log = ? AND partition = ? ORDER BY id DESC LIMIT ?",
+            )?;
+            let rows = select.query_map(params![log.as_str(), partition, limit as i64], |row| {
+                Ok(Logged { partition, id: row.get::<_, i64>(0)?.to_string(), value: bytes(row, 1)? })
+            })?;
+            Ok(rows.collect::<rusqlite::Result<_>>()?)
+        };
+        self.readers.read(read).await
+    }
+
+    async fn quarantine_cell(&self, unreadable: &Unreadable, why: &str) -> Result<()> {
+        let (what, place) = match unreadable {
+            Unreadable::Cell(Cell { table, name, .. }, _) => {
+                (table.what(), format!("table cells {} {name:?}", table.as_str()))
+            }
+            Unreadable::Entry(index, IndexEntry { name, .. }) => {
+                (index.table().what(), format!("table entries {} {name:?}", index.as_str()))
+            }
+            Unreadable::Logged(log, Logged { id, .. }) => {
+                (log.what(), format!("table logs {} id \"{id}\"", log.as_str()))
+            }
+        };
+        let (unreadable, reason, at) = (unreadable.clone(), why.to_owned(), place.clone());
+        let write = move |database: &Connection| move_away(database, &unreadable, &at, &reason);
+        self.writer.write("quarantine", write).await?;
+        self.telemetry.unreadable(
+            what,
+            &place,
+            &format!("{why}; the table unreadable keeps it: rollcall repair"),
+        );
+        Ok(())
+    }
+}
+
+fn value(database: &Connection, table: Table, partition: u16, name: &str) -> DatabaseResult<Option<Vec<u8>>> {
+    let mut select =
+        database.prepare_cached("SELECT body FROM cells WHERE tbl = ? AND partition = ? AND name = ?")?;
+    Ok(select.query_row(params![table.as_str(), partition, name], |row| bytes(row, 0)).optional()?)
+}
+
+fn bytes(row: &Row<'_>, column: usize) -> rusqlite::Result<Vec<u8>> {
+    Ok(match row.get_ref(column)? {
+        ValueRef::Text(bytes) | ValueRef::Blob(bytes) => bytes.to_vec(),
+        other => format!("{other:?}").into_bytes(),
+    })
+}
+
+fn at(database: &Connection, index: Index, partition: u16, name: &str) -> DatabaseResult<Option<i64>> {
+    let mut select =
+        database.prepare_cached("SELECT at FROM entries WHERE idx = ? AND partition = ? AND name = ?")?;
+    Ok(select.query_row(params![index.as_str(), partition, name], |row| row.get(0)).optional()?)
+}
+
+fn apply(database: &Connection, set: &ChangeSet) -> DatabaseResult<bool> {
+    let of = set.partition;
+    for part in &set.parts {
+        let is_so = match part.what {
+            What::Has(table) => value(database, table, of, &part.name)?.as_deref() == Some(&part.value[..]),
+            What::Lacks(table) => value(database, table, of, &part.name)?.is_none(),
+            What::IsAt(index) => at(database, index, of, &part.name)? == Some(part.at),
+            What::IsOff(index) => at(database, index, of, &part.name)?.is_none(),
+            What::Put(_) | What::Remove(_) | What::Enter(_) | What::Leave(_) | What::Append(_) => true,
+        };
+        if !is_so {
+            return Ok(false);
+        }
+    }
+    for part in &set.parts {
+        match part.what {
+            What::Put(table) => put(database, table, of, &part.name, &part.value)?,
+            What::Remove(table) => {
+                let delete = "DELETE FROM cells WHERE tbl = ? AND partition = ? AND name = ?";
+                database.prepare_cached(delete)?.execute(params![table.as_str(), of, part.name])?;
+            }
+            What::Enter(index) => enter(database, index, of, &part.name, part.at)?,
+            What::Leave(index) => {
+                let delete = "DELETE FROM entries WHERE idx = ? AND partition = ? AND name = ?";
+                database.prepare_cached(delete)?.execute(params![index.as_str(), of, part.name])?;
+            }
+            What::Append(log) => append(database, log, of, &part.value)?,
+            What::Has(_) | What::Lacks(_) | What::IsAt(_) | What::IsOff(_) => {}
+        }
+    }
+    Ok(true)
+}
+
+/// A value as it is stored: a text if it is one, so that operators can read it.
+fn stored(value: &[u8]) -> ToSqlOutput<'_> {
+    let is_text = std::str::from_utf8(value).is_ok();
+    ToSqlOutput::Borrowed(if is_text { ValueRef::Text(value) } else { ValueRef::Blob(value) })
+}
+
+pub(super) fn put(
+    database: &Connection,
+    table: Table,
+    partition: u16,
+    name: &str,
+    value: &[u8],
+) -> DatabaseResult<()> {
+    database
+        .prepare_cached("INSERT OR REPLACE INTO cells(tbl, partition, name, body) VALUES(?, ?, ?, ?)")?
+        .execute(params![table.as_str(), partition, name, stored(value)])?;
+    Ok(())
+}
+
+pub(super) fn append(database: &Connection, log: Log, partition: u16, entry: &[u8]) -> DatabaseResult<()> {
+    database.prepare_cached("INSERT INTO logs(log, partition, entry) VALUES(?, ?, ?)")?.execute(params![
+        log.as_str(),
+        partition,
+        stored(entry)
+    ])?;
+    let delete = "DELETE FROM logs WHERE log = ?1 AND partition = ?2 AND id <= \
+                  (SELECT id FROM logs WHERE log = ?1 AND partition = ?2 ORDER BY id DESC LIMIT 1 OFFSET ?3)";
+    database.prepare_cached(delete)?.execute(params![log.as_str(), partition, log.most() as i64])?;
+    Ok(())
+}
+
+pub(super) fn enter(
+    database: &Connection,
+    index: Index,
+    partition: u16,
+    name: &str,
+    at: i64,
+) -> DatabaseResult<()> {
+    database
+        .prepare_cached("INSERT OR REPLACE INTO entries(idx, partition, name, at) VALUES(?, ?, ?, ?)")?
+        .execute(params![index.as_str(), partition, name, at])?;
+    Ok(())
+}
+
+/// Moves a row into the table `unreadable`, if it is still as it was read.
+fn move_away(database: &Connection, unreadable: &Unreadable, place: &str, why: &str) -> DatabaseResult<()> {
+    let lossy = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
+    let (source, row, is_gone) = match unreadable {
+        Unreadable::Cell(Cell { table, partition, name }, value) => {
+            let set = ChangeSet::of(*partition).has(*table, name, Some(value)).put(*table, name, None);
+            let row =
+                json!({ "tbl": table.as_str(), "partition": partition, "name": name, "body": lossy(value) });
+            ("cells", row, apply(database, &set)?)
+        }
+        Unreadable::Entry(index, IndexEntry { at, name, partition }) => {
+            let set = ChangeSet::of(*partition).is_at(*index, name, Some(*at)).enter(*index, name, None);
+            let row = json!({ "idx": index.as_str(), "partition": partition, "name": name, "at": at });
+            ("entries", row, apply(database, &set)?)
+        }
+        Unreadable::Logged(log, Logged { partition, id, value }) => {
+            let id = id.parse::<i64>().unwrap_or_default();
+            let row = json!({ "id": id, "log": log.as_str(), "partition": partition, "entry": lossy(value) });
+            ("logs", row, database.execute("DELETE FROM logs WHERE id = ?", [id])? > 0)
+        }
+    };
+    if is_gone {
+        let insert = "INSERT INTO unreadable(source, place, why, row) VALUES(?, ?, ?, ?)";
+        database.execute(insert, params![source, place, why, to_json(&row)?])?;
+    }
+    Ok(())
+}

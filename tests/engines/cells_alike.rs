@@ -1,0 +1,120 @@
+//! Both engines change cells and indexes alike: generated change-sets are given to the script on Redis and to the
+//! embedded engine, and both show the same.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use rollcall::store::{Cell, ChangeSet, Engine, Index, Log, Table};
+
+use crate::both_engines::{PARTITIONS, engines};
+use crate::support::redis::Redis;
+
+const NAMES: [&str; 5] = ["door:1", "door:2", "lift:a b,%d [x]", "lift:Köln \"☃\"\\'", "-"];
+const VALUES: [&[u8]; 5] = [b"{\"last\":1}", b"{\"last\":2}", b"%s\n\"", b"", b"\xff\x00"];
+
+/// A part of a change-set: its name, and what is expected or done.
+#[derive(Clone, Debug)]
+enum Part {
+    HasAsRead(usize),
+    Has(usize, Option<usize>),
+    IsAtAsRead(usize),
+    IsAt(usize, Option<i64>),
+    Put(usize, Option<usize>),
+    Enter(usize, Option<i64>),
+    Append(usize),
+}
+
+fn part() -> impl Strategy<Value = Part> {
+    let name = || 0..NAMES.len();
+    let value = || prop::option::weighted(0.7, 0..VALUES.len());
+    let at = || prop::option::weighted(0.7, -5..30i64);
+    prop_oneof![
+        3 => name().prop_map(Part::HasAsRead),
+        1 => (name(), value()).prop_map(|(name, value)| Part::Has(name, value)),
+        2 => name().prop_map(Part::IsAtAsRead),
+        1 => (name(), at()).prop_map(|(name, at)| Part::IsAt(name, at)),
+        4 => (name(), value()).prop_map(|(name, value)| Part::Put(name, value)),
+        4 => (name(), at()).prop_map(|(name, at)| Part::Enter(name, at)),
+        2 => (0..VALUES.len()).prop_map(Part::Append),
+    ]
+}
+
+/// The cells and entries of a partition, by the numbers of their names.
+type Shown = Vec<(Option<Vec<u8>>, Option<i64>)>;
+
+fn change_set((partition, parts): &(u16, Vec<Part>), shown: &[Shown]) -> ChangeSet {
+    let (table, index, now) = (Table::Flaps, Index::FlapChecks, &shown[usize::from(*partition)]);
+    parts.iter().fold(ChangeSet::of(*partition), |set, part| match part {
+        Part::HasAsRead(name) => set.has(table, NAMES[*name], now[*name].0.as_deref()),
+        Part::Has(name, value) => set.has(table, NAMES[*name], value.map(|value| VALUES[value])),
+        Part::IsAtAsRead(name) => set.is_at(index, NAMES[*name], now[*name].1),
+        Part::IsAt(name, at) => set.is_at(index, NAMES[*name], *at),
+        Part::Put(name, value) => set.put(table, NAMES[*name], value.map(|value| VALUES[value])),
+        Part::Enter(name, at) => set.enter(index, NAMES[*name], *at),
+        Part::Append(value) => set.append(Log::Audit, VALUES[*value]),
+    })
+}
+
+/// All that an engine shows of its cells, and all of them.
+async fn shows(engine: &Arc<dyn Engine>, until: i64) -> (String, Vec<Shown>) {
+    let (mut text, mut shown) = (String::new(), Vec::new());
+    // The number after the last partition has the cells of the fleet.
+    for partition in 0..=PARTITIONS {
+        let cell = |name: &&str| Cell { table: Table::Flaps, partition, name: (*name).to_owned() };
+        let values = engine.read_cells(&NAMES.iter().map(cell).collect::<Vec<_>>()).await.unwrap();
+        let entries = engine.entries(Index::FlapChecks, &[partition], i64::MAX, usize::MAX).await.unwrap();
+        let at = |name: &str| entries.iter().find(|entry| entry.name == name).map(|entry| entry.at);
+        shown.push(values.into_iter().zip(NAMES).map(|(value, name)| (value, at(name))).collect());
+        let (mut cells, mut next) = (Vec::new(), None);
+        loop {
+            let page = engine.scan_cells(Table::Flaps, partition, next).await.unwrap();
+            cells.extend(page.cells);
+            next = page.next;
+            if next.is_none() {
+                break;
+            }
+        }
+        cells.sort();
+        let due = engine.entries(Index::FlapChecks, &[partition], until, 2).await.unwrap();
+        // The shapes of one call are written in any order.
+        let mut logged = engine.newest(Log::Audit, partition, 1000).await.unwrap();
+        logged.sort_by(|one, other| one.value.cmp(&other.value));
+        let logged: Vec<Vec<u8>> = logged.into_iter().map(|one| one.value).collect();
+        text += &format!("{partition}: {cells:?}, {entries:?}, due {due:?}, logged {logged:?}\n");
+    }
+    for partitions in [vec![], (0..=PARTITIONS).collect()] {
+        let due = engine.entries(Index::FlapChecks, &partitions, until, 3).await.unwrap();
+        text += &format!("{partitions:?}: due {due:?}\n");
+    }
+    (format!("{text}{shown:?}"), shown)
+}
+
+#[test]
+fn cells_are_changed_and_found_alike_on_both_engines() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let redis = Redis::start();
+    let number = AtomicUsize::new(0);
+    let mut runner = TestRunner::new(Config { cases: 48, failure_persistence: None, ..Config::default() });
+    let set = (0..=PARTITIONS, prop::collection::vec(part(), 1..5));
+    let calls = prop::collection::vec((prop::collection::vec(set, 0..8), -10..40i64), 1..16);
+    let tried = runner.run(&calls, |calls| {
+        runtime.block_on(async {
+            let dir = tempfile::tempdir().unwrap();
+            let [redis, embedded] = engines(&redis, number.fetch_add(1, Ordering::Relaxed), &dir).await;
+            let mut shown = vec![vec![(None, None); NAMES.len()]; usize::from(PARTITIONS) + 1];
+            for (n, (sets, until)) in calls.iter().enumerate() {
+                let sets: Vec<ChangeSet> = sets.iter().map(|set| change_set(set, &shown)).collect();
+                let written =
+                    [redis.write_cells(&sets).await, embedded.write_cells(&sets).await].map(Result::unwrap);
+                prop_assert_eq!(&written[0], &written[1], "call {}: {:?}", n, sets);
+                let (text, now) = shows(&redis, *until).await;
+                prop_assert_eq!(text, shows(&embedded, *until).await.0, "after call {}: {:?}", n, sets);
+                shown = now;
+            }
+            Ok::<(), TestCaseError>(())
+        })
+    });
+    tried.unwrap();
+}

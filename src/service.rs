@@ -239,24 +239,6 @@ fn start(
         }
     };
     loops.add("alerting", anew_with_each(configured.subscribe(), stop.clone(), notify));
-    let write_again = {
-        let (engine, roll) = (engine.clone(), roll.clone());
-        let (clock, telemetry) = (clock.clone(), telemetry.clone());
-        move |config: alerting::Config, until| {
-            let http::AlertRoutes { routes, receivers, .. } = routes_of(&config);
-            let lost = alerting::LostSilences {
-                destinations: routes.destinations(receivers),
-                routes,
-                notified: engine.clone(),
-                groups: engine.clone(),
-                roll: roll.clone(),
-                clock: clock.clone(),
-                telemetry: telemetry.clone(),
-            };
-            lost.run(until)
-        }
-    };
-    loops.add("lost silences", anew_with_each(configured.subscribe(), stop.clone(), write_again));
     let routes = watch::Sender::new(Arc::new(routes_of(&configured.borrow())));
     let shown = routes.subscribe();
     let configuration = watch::Sender::new(Arc::new(config.shown));

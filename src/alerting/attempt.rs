@@ -152,7 +152,6 @@ impl Deliver {
         leased.has_ended = true;
         let delivery = leased.delivery.clone();
         let ended = self.conclude(in_flight, delivery, result, at, took);
-        self.engine.keep_acknowledged(std::slice::from_ref(&ended), self.clock.now());
         in_flight.unrecorded.push(ended);
         Ok(())
     }

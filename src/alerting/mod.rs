@@ -64,7 +64,6 @@ mod holds;
 mod in_flight;
 mod incidents;
 mod limit;
-mod lost;
 mod mass_offline;
 mod message;
 mod orphans;
@@ -87,7 +86,6 @@ pub use channel::{
 pub use channel::{MailContent, body};
 pub use group::group_in;
 pub use limit::{MAX_MESSAGES, RateLimit};
-pub use lost::LostSilences;
 #[doc(hidden)]
 pub use message::Message;
 pub use message::{Example, Links, MessageConfig, Zone};

@@ -63,7 +63,7 @@ pub use mirror::Mirror;
 pub use operators::{Operators, Subject};
 pub use ownership::Ownership;
 pub use receivers::{ReceiverHealths, Receivers};
-pub use roll::{HearingConfig, Registered, Roll, StoredRecord, UnitChange};
+pub use roll::{HearingConfig, Registered, Roll, UnitChange};
 pub use shared_rules::SharedRules;
 pub use silences::{Silences, SilencesError};
 pub use strangers::{StrangerReason, Strangers};

@@ -10,7 +10,6 @@
 //! | `checks.rs`, `absent_keys.rs`, `unheard.rs` | deadline checks |
 //! | `corrections.rs`, `unwatched.rs` | units of which the stored state is unreadable or no longer watched |
 //! | `operators.rs` | units that operators pause, and records that they acknowledge |
-//! | `lost.rs` | records that receivers know and a failover has lost |
 //! | `changes.rs`, `unconfirmed.rs` | changes, their effects, and those without an answer |
 //! | `hearing.rs` | how far Rollcall has heard |
 //! | `inventory.rs` | units of an inventory |
@@ -36,7 +35,6 @@ mod checks;
 mod corrections;
 mod hearing;
 mod inventory;
-mod lost;
 mod operators;
 mod rounds;
 mod unconfirmed;
@@ -47,7 +45,6 @@ use absent_keys::AbsentKeys;
 use hearing::CurrentHearing;
 pub use hearing::HearingConfig;
 pub use inventory::Registered;
-pub use lost::StoredRecord;
 pub use operators::UnitChange;
 use unconfirmed::Unconfirmed;
 

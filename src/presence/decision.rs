@@ -19,11 +19,9 @@ use super::{
 use crate::clock::Timestamp;
 
 mod operators;
-mod restored;
 mod times;
 
 pub use operators::{MAX_PAUSE, UnitSettings, acknowledge, configure, is_pause, pause};
-pub use restored::restore;
 pub use times::{deadline, state};
 use times::{next_check, times, times_since};
 

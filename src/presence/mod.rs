@@ -29,7 +29,7 @@ pub use ahead::{as_corrected, corrected, future_moment};
 pub use blindness::{Interval, Ledger};
 pub use decision::{
     HeartbeatResult, MAX_PAUSE, Registration, UnitSettings, Verdict, acknowledge, check_deadline, configure,
-    deadline, hear, is_pause, pause, recheck_deadline, register, restore, retire, state, unwatch,
+    deadline, hear, is_pause, pause, recheck_deadline, register, retire, state, unwatch,
 };
 pub use facts::{
     Change, Facts, IndexChange, KeyChange, Known, Lifecycle, Silence, Snapshot, State, TimeoutRule,

@@ -62,10 +62,6 @@ pub trait DeliveryStore: Layout {
             .await
     }
 
-    /// Receivers acknowledged these deliveries just now. Their ends are recorded later: until then the engine may lose
-    /// their records, see [`NotifiedSilences::doubtful`](super::NotifiedSilences::doubtful).
-    fn keep_acknowledged(&self, _ended: &[Ended], _now: Timestamp) {}
-
     /// How many groups of a receiver wait for a delivery in these partitions, and how many dead letters
     /// it has there.
     async fn backlog(&self, partitions: &[u16], receiver: &str) -> Result<Backlog>;

@@ -7,7 +7,6 @@
 //! | [`GroupStore`] | alerting | the outbox, and the groups that its transitions join |
 //! | [`DeliveryStore`] | the loops of receivers | deliveries, from their lease to their end |
 //! | [`DeliveryRecords`] | [`Deliveries`](crate::fleet::Deliveries), digests, the command line | waiting notifications, dead letters, the record of attempts |
-//! | [`NotifiedSilences`] | alerting, after a failover | silences that may be lost though receivers acknowledged them |
 //! | [`Cells`] | [`Documents`] | everything that is decided above the engines, such as alert silences: cells, indexes of their names, logs |
 //! | [`TimerStore`] | alerting, [`Timers`](crate::fleet::Timers) | timers, from their registration to their firing |
 //! | [`DataStore`] | the roll, http | the newest values of the units' metrics |
@@ -75,7 +74,6 @@ mod member_names;
 mod membership;
 pub mod migration;
 mod notification;
-mod notified_silences;
 pub mod partition;
 mod queries;
 mod receiver_list;
@@ -115,7 +113,6 @@ pub use hearing::{Advance, HearingStore};
 pub use incidents::{incident_in, incident_text};
 pub use membership::Membership;
 pub use notification::{delivery_of_any, notification_id, notification_of};
-pub use notified_silences::{AcknowledgedSilence, NotifiedMark, NotifiedSilences};
 pub use partition::{by_partition, partition_of, partition_of_group};
 use partition::{checksum, crc16};
 pub use queries::{History, OpenPages, Queries};
@@ -202,9 +199,9 @@ pub trait Examine: Send + Sync {
 }
 
 /// The traits that alerting needs of a store.
-pub trait AlertStore: GroupStore + DeliveryStore + DeliveryRecords + NotifiedSilences {}
+pub trait AlertStore: GroupStore + DeliveryStore + DeliveryRecords {}
 
-impl<T: GroupStore + DeliveryStore + DeliveryRecords + NotifiedSilences> AlertStore for T {}
+impl<T: GroupStore + DeliveryStore + DeliveryRecords> AlertStore for T {}
 
 /// The traits that the roll needs of a store.
 pub trait FleetStore: UnitStore + HearingStore + DataStore + Queries {}

@@ -15,7 +15,6 @@ mod groups_alike;
 mod held_silences;
 mod instances;
 mod layout;
-mod lost;
 mod moving;
 mod openings_alike;
 mod reconnect;

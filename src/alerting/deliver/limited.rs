@@ -236,7 +236,6 @@ impl Limited {
         let Some(Sent { result, at, took }) = sent else { return Ok(Duration::ZERO) };
         self.deliver.judge(&mut state.in_flight, &result);
         let ended = self.deliver.conclude(&mut state.in_flight, delivery, result, at, took);
-        self.deliver.engine.keep_acknowledged(std::slice::from_ref(&ended), self.deliver.clock.now());
         state.in_flight.unrecorded.push(ended);
         Ok(Duration::ZERO)
     }
@@ -374,8 +373,6 @@ impl Limited {
         let (took, has_part) = (begun.elapsed(), matches!(result, Err(Failure::Partial { .. })));
         let ended = self.deliver.conclude(&mut state.in_flight, digest, result, now, took);
         if ended.end == End::Delivered {
-            let steps = in_steps(members, &ended);
-            steps.iter().for_each(|step| self.deliver.engine.keep_acknowledged(step, clock.now()));
             state.ending = Some(ended);
         } else {
             self.failed(state, &open, ended, has_part).await?;

@@ -1,9 +1,8 @@
 mod evicted;
 mod lost_facts;
-mod restored;
 
 use super::*;
-use crate::presence::{Declared, IndexChange, Ledger, OfflineRecord, State, TimeoutRule, Unit};
+use crate::presence::{Declared, IndexChange, Ledger, State, TimeoutRule, Unit};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const MS: Duration = Duration::from_millis(1);

@@ -24,7 +24,7 @@ use async_trait::async_trait;
 use rusqlite::Connection;
 use tokio::sync::Semaphore;
 
-use super::{EngineError, Examine, NotifiedSilences, Result, Warning};
+use super::{EngineError, Examine, Result, Warning};
 use crate::clock::Timestamp;
 use crate::telemetry::{EngineWarning, ServerAnswers, Telemetry};
 
@@ -205,9 +205,6 @@ impl EmbeddedEngine {
         Ok(())
     }
 }
-
-/// No replica takes over.
-impl NotifiedSilences for EmbeddedEngine {}
 
 #[async_trait]
 impl Examine for EmbeddedEngine {

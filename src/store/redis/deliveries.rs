@@ -71,7 +71,6 @@ impl DeliveryStore for RedisEngine {
     }
 
     async fn end_attempts(&self, ended: &[Ended], keep: Duration, now: Timestamp) -> Result<()> {
-        self.keep_acknowledged(ended, now);
         self.finish(ended, keep, now).await?;
         for one in ended {
             if let End::RetryAt(at) = one.end {
@@ -81,11 +80,6 @@ impl DeliveryStore for RedisEngine {
             }
         }
         Ok(())
-    }
-
-    fn keep_acknowledged(&self, ended: &[Ended], now: Timestamp) {
-        let delivered = ended.iter().filter(|one| one.end == End::Delivered);
-        self.keep_deliveries(delivered.map(|one| one.delivery.as_ref()), now);
     }
 
     async fn backlog(&self, partitions: &[u16], receiver: &str) -> Result<Backlog> {

@@ -4,22 +4,19 @@ use std::collections::BTreeSet;
 
 use async_trait::async_trait;
 
+use super::replication::Waited;
 use super::{RedisEngine, groups, members, outbox, reminders, rescheduling};
 use crate::clock::Timestamp;
 use crate::presence::{GroupIncident, Incident, OfflineRecord, RecordId};
 use crate::store::{
-    Capacity, Delivery, Destinations, Entry, Group, GroupStore, Join, Joined, KeptIncident, Membership,
-    Position, Result,
+    Capacity, Delivery, Destinations, EngineError, Entry, Group, GroupStore, Join, Joined, KeptIncident,
+    Membership, Position, Result,
 };
 
 #[async_trait]
 impl GroupStore for RedisEngine {
     async fn outbox(&self, outboxes: &[u16], limit: usize) -> Result<Vec<Entry>> {
-        self.review_joined(outboxes).await?;
         let entries = outbox::oldest(self, outboxes, limit).await?;
-        if !entries.is_empty() {
-            self.hold_after_failover(&entries).await;
-        }
         // The outbox after the last partition is that of hearing.
         let outboxes = entries.iter().map(|entry| entry.position.outbox);
         let partitions: BTreeSet<u16> = outboxes.filter(|outbox| *outbox < self.keys.partitions()).collect();
@@ -48,7 +45,13 @@ impl GroupStore for RedisEngine {
     }
 
     async fn remove_entries(&self, entries: &[Position], groups: &BTreeSet<u16>) -> Result<()> {
-        self.remove_joined(entries, groups).await
+        // On a single server the outbox and the groups are lost together.
+        if self.topology.has_parts() && self.wait_for_replicas(groups.clone()).await == Waited::PrimaryIsAway
+        {
+            let why = "a server died that has groups which events joined; they join again on the one that takes over";
+            return Err(EngineError::Passing(why.to_owned()));
+        }
+        outbox::remove(self, entries).await
     }
 
     async fn seal(&self, partitions: &[u16], destinations: &Destinations, now: Timestamp) -> Result<usize> {

@@ -18,7 +18,6 @@
 //! | `rollcall:{hearing}:outbox` | stream | long blind intervals that have joined no group yet |
 //! | `rollcall:{hearing}:roster` | zset | instances by the end of their leases (ms); also the channel for instances that start or stop |
 //! | `rollcall:{hearing}:address:<instance>` | string | the address of an instance for metrics; PX = its lease |
-//! | `rollcall:{hearing}:compared:<instance>` | string | the replication ids of the primaries under which it has compared what its receivers know with what is stored, separated by spaces; PX = 10 min |
 //! | `rollcall:{hearing}:counts:<instance>` | string | the number of its own units of each kind, and their shortest timeout, JSON; PX = 8 s |
 //! | `rollcall:{hearing}:receivers` | hash | receivers that are or were configured → since when the receiver is configured (ms), or `absent` and since when it is not (ms), see `absence.rs` |
 //! | `rollcall:{hearing}:cells:<table>` | hash | the cells of a table of the fleet, by their names (JSON): see `store/cells.rs`. `silences`, `sources`, `sessions`, with their `versions`; `breaker`, `limits`, `digests`, `receivers`, `watched` |
@@ -153,10 +152,6 @@ impl Keys {
         self.slots.get(usize::from(partition)).copied().unwrap_or_default()
     }
 
-    pub fn slot_of_outbox(&self, number: u16) -> u16 {
-        if number < self.partitions { self.slot(number) } else { self.slot_of_hearing() }
-    }
-
     pub fn slot_of_hearing(&self) -> u16 {
         slot_of(self.heard().as_bytes())
     }
@@ -211,10 +206,6 @@ impl Keys {
 
     pub fn counts(&self, instance: &str) -> String {
         format!("{}:{{hearing}}:counts:{instance}", self.prefix)
-    }
-
-    pub fn compared(&self, instance: &str) -> String {
-        format!("{}:{{hearing}}:compared:{instance}", self.prefix)
     }
 
     pub fn address(&self, instance: &str) -> String {

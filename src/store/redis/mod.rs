@@ -26,12 +26,10 @@ use crate::store::{Condition, ServerCondition};
 use crate::telemetry::Telemetry;
 
 mod absence;
-mod acknowledged;
 mod admission;
 mod cells;
 mod clock_difference;
 mod clock_jump;
-mod compared;
 mod conditional;
 mod config;
 mod data;
@@ -57,14 +55,12 @@ mod held_silences;
 mod hints;
 mod importer;
 mod incidents;
-mod joined_entries;
 mod joining;
 mod kept;
 mod key_scan;
 mod keys;
 mod lanes;
 mod ledger;
-mod marking;
 mod member_text;
 mod members;
 mod meta;
@@ -141,12 +137,9 @@ pub struct RedisEngine {
     wait: replication::Wait,
     /// The warnings about replicas that were late at the last wait, by server.
     late_replicas: std::sync::Mutex<BTreeMap<String, String>>,
-    joined_entries: joined_entries::JoinedEntries,
     away: examine::Unreachable,
     /// The scan for keys of a wrong type that were there before the start, until it is over.
     first_scan: tokio::sync::Mutex<Option<KeyScan>>,
-    acknowledged: acknowledged::Acknowledged,
-    comparisons: compared::Comparisons,
     known_primaries: watermarks::KnownPrimaries,
     evictions: eviction::Evictions,
     /// The sum of the accepted steps of the clock (ms): see `clock/steps.rs`.
@@ -199,11 +192,8 @@ impl RedisEngine {
             last_read: Default::default(),
             wait: replication::Wait::new(config),
             late_replicas: Default::default(),
-            joined_entries: Default::default(),
             away: examine::Unreachable::default(),
             first_scan,
-            acknowledged: Default::default(),
-            comparisons: Default::default(),
             known_primaries: watermarks::KnownPrimaries::default(),
             evictions: Default::default(),
             stepped_ms: AtomicU64::default(),

@@ -31,8 +31,7 @@ pub(super) type Stored = (String, Vec<Vec<u8>>);
 pub(super) async fn oldest(engine: &RedisEngine, outboxes: &[u16], limit: usize) -> Result<Vec<Entry>> {
     let mut events = Vec::new();
     let (mut entries, mut per_entry) = (0, *EVENTS_PER_ENTRY.end());
-    let mut left: Vec<(u16, String)> =
-        outboxes.iter().map(|outbox| (*outbox, after_joined(engine, *outbox))).collect();
+    let mut left: Vec<(u16, String)> = outboxes.iter().map(|outbox| (*outbox, "-".to_owned())).collect();
     while !left.is_empty() && events.len() < limit {
         let each = (limit - events.len()).div_ceil(per_entry * left.len());
         let mut pipe = pipe();
@@ -60,11 +59,11 @@ pub(super) async fn oldest(engine: &RedisEngine, outboxes: &[u16], limit: usize)
     Ok(events)
 }
 
-/// The newest entries of these outboxes. Entries that have joined and wait for replicas are passed over.
+/// The newest entries of these outboxes.
 pub(super) async fn newest(engine: &RedisEngine, outboxes: &[u16]) -> Result<Vec<Position>> {
     let mut read = pipe();
     for outbox in outboxes {
-        read.xrevrange_count(engine.keys.outbox(*outbox), "+", after_joined(engine, *outbox), 1);
+        read.xrevrange_count(engine.keys.outbox(*outbox), "+", "-", 1);
     }
     let replies: Vec<Vec<Stored>> = engine.topology.send("newest_entries", &read).await?;
     Ok(first_of_each(outboxes.iter().copied(), replies))
@@ -74,15 +73,10 @@ pub(super) async fn newest(engine: &RedisEngine, outboxes: &[u16]) -> Result<Vec
 pub(super) async fn oldest_up_to(engine: &RedisEngine, entries: &[Position]) -> Result<Vec<Position>> {
     let mut read = pipe();
     for Position { outbox, id } in entries {
-        read.xrange_count(engine.keys.outbox(*outbox), after_joined(engine, *outbox), id, 1);
+        read.xrange_count(engine.keys.outbox(*outbox), "-", id, 1);
     }
     let replies: Vec<Vec<Stored>> = engine.topology.send("oldest_entries", &read).await?;
     Ok(first_of_each(entries.iter().map(|entry| entry.outbox), replies))
-}
-
-/// The begin of a range with the entries that have not joined.
-fn after_joined(engine: &RedisEngine, outbox: u16) -> String {
-    engine.joined_entries.last(outbox).map_or_else(|| "-".to_owned(), |last| format!("({last}"))
 }
 
 fn first_of_each(outboxes: impl Iterator<Item = u16>, replies: Vec<Vec<Stored>>) -> Vec<Position> {

@@ -18,18 +18,18 @@
 //! **transition** may be lost as long as no receiver knows of it: the silence is found again, and has the same id. So
 //! Rollcall waits twice, for the servers of the units before transitions join their groups, and for the servers of the
 //! groups before a notification is handed to its receiver. If the replicas do not answer in time, it goes on: a
-//! notification that may be repeated under the same id is better than none. A warning and a counter say so. The
-//! outbox of another server keeps a transition until the replicas of its group's server have it: see
-//! `joined_entries.rs`.
+//! notification that may be repeated under the same id is better than none. A warning and a counter say so. In a cluster
+//! a transition leaves the outbox when the server of its group has answered this wait; if that server dies before, it
+//! joins again.
 //!
 //! | lost with the primary | what follows |
 //! |---|---|
 //! | heartbeats | blind time |
 //! | a transition that no receiver knows | it is found again: the same record id |
 //! | a delivery that was recorded | it is delivered again: the same notification id |
-//! | the record or the group of a silence that receivers acknowledged | the process that delivered it writes it again: the same record id, and no second notification; its return is notified once. See `acknowledged.rs`, and `compared.rs` for those that wait for it |
-//! | the same, and that process is lost, too, or hangs until its lease has ended, or the failover took longer than it remembers | a unit that stays silent is found again and notified again, with the same record id and perhaps another notification id; of one that is heard again, receivers have an open alert |
-//! | the same, while the delivery was still under way when that process compared | the same |
+//! | the record of a silence that receivers acknowledged, because the replicas were late | a unit that stays silent is found again and notified again, with the same record id and perhaps another notification id; of one that is heard first, receivers have an open alert |
+//! | in a cluster, the group of such a silence, whose record is on another server | its return is not notified: receivers have an open alert |
+//! | in a cluster, a transition that joined such a group before it was sealed | it is not notified, unless a replica had it |
 //!
 //! A primary that is cut off from its replicas does not know that it was replaced, and accepts writes that will be
 //! lost. `min-replicas-to-write 1` makes it refuse them; the examination asks for it where there are replicas.
@@ -49,7 +49,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use redis::pipe;
 
-use super::topology::{Server, Topology};
+use super::topology::{Server, Topology, may_pass};
 use super::{Config, RedisEngine};
 use crate::store::{Delivery, Warning};
 use crate::telemetry::EngineWarning;
@@ -81,45 +81,37 @@ impl Wait {
     }
 }
 
+/// How a wait for replicas ended, the best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Waited {
+    /// They have everything, or need not have it.
+    TheyHaveIt,
+    /// Not in time.
+    TheyAreLate,
+    /// Their primary could not be asked: what it wrote last may be lost with it.
+    PrimaryIsAway,
+}
+
 impl RedisEngine {
     /// Waits until replicas have everything that the servers of these partitions have written, but not for long.
-    /// Answers whether all of them have, or need not have.
-    pub(super) async fn wait_for_replicas(&self, partitions: BTreeSet<u16>) -> bool {
+    /// Answers how the worst of these waits ended.
+    pub(super) async fn wait_for_replicas(&self, partitions: BTreeSet<u16>) -> Waited {
         if self.wait.replicas == Some(0) || (self.wait.replicas.is_none() && self.topology.is_fixed()) {
-            return true;
+            return Waited::TheyHaveIt;
         }
-        let (servers, is_reached) = self.primaries_of(partitions).await;
+        let mut worst = Waited::TheyHaveIt;
         // One partition of each server is enough.
-        let waits = servers.iter().map(|(server, partitions)| self.wait_for(server, partitions[0]));
-        join_all(waits).await.into_iter().all(|has_them| has_them) && is_reached
-    }
-
-    /// The same. Answers the partitions of which replicas have everything; none of a server without replicas.
-    pub(super) async fn replicated(&self, partitions: BTreeSet<u16>) -> Vec<u16> {
-        let (servers, _) = self.primaries_of(partitions).await;
-        let waits = servers.into_iter().map(|(server, partitions)| async move {
-            let is_replicated =
-                self.wait.wanted(&self.topology, &server) > 0 && self.wait_for(&server, partitions[0]).await;
-            if is_replicated { partitions } else { Vec::new() }
-        });
-        join_all(waits).await.into_iter().flatten().collect()
-    }
-
-    /// The servers of these partitions, each with its own, and whether all of them are known.
-    async fn primaries_of(&self, partitions: BTreeSet<u16>) -> (Vec<(Arc<Server>, Vec<u16>)>, bool) {
-        let mut is_reached = true;
-        let mut servers: BTreeMap<String, (Arc<Server>, Vec<u16>)> = BTreeMap::new();
+        let mut servers: BTreeMap<String, (Arc<Server>, u16)> = BTreeMap::new();
         for partition in partitions {
-            // A server that cannot be reached fails the call itself.
             match self.topology.server(self.keys.slot(partition)).await {
                 Ok(server) => {
-                    let address = server.address().to_owned();
-                    servers.entry(address).or_insert_with(|| (server, Vec::new())).1.push(partition);
+                    servers.entry(server.address().to_owned()).or_insert((server, partition));
                 }
-                Err(_) => is_reached = false,
+                Err(_) => worst = Waited::PrimaryIsAway,
             }
         }
-        (servers.into_values().collect(), is_reached)
+        let waits = servers.values().map(|(server, partition)| self.wait_for(server, *partition));
+        join_all(waits).await.into_iter().fold(worst, Waited::max)
     }
 
     pub(super) async fn wait_for_replicas_of(&self, deliveries: &[Delivery]) {
@@ -128,18 +120,24 @@ impl RedisEngine {
         self.wait_for_replicas(partitions).await;
     }
 
-    async fn wait_for(&self, server: &Server, partition: u16) -> bool {
+    async fn wait_for(&self, server: &Server, partition: u16) -> Waited {
         let wanted = self.wait.wanted(&self.topology, server);
         if wanted == 0 {
-            return !self.topology.lacks_replicas(server);
+            let lacks_them = self.topology.lacks_replicas(server);
+            return if lacks_them { Waited::TheyAreLate } else { Waited::TheyHaveIt };
         }
         let key = self.keys.in_partition(partition, "replicated");
         let mut write = pipe();
         write.set(key, 1).ignore();
         write.cmd("WAIT").arg(wanted).arg(self.wait.timeout.as_millis().max(1) as u64);
         let longest = self.wait.timeout + ANSWER_DELAY + ROUND_TRIPS * server.round_trip();
-        let waited = tokio::time::timeout(longest, server.replicated(&write)).await;
-        let late = (!waited.is_ok_and(|waited| waited.is_ok_and(|count| count >= wanted))).then(|| {
+        let waited = match tokio::time::timeout(longest, server.replicated(&write)).await {
+            Ok(Ok(count)) if count >= wanted => Waited::TheyHaveIt,
+            Ok(Err(error)) if may_pass(&error) => Waited::PrimaryIsAway,
+            _ => Waited::TheyAreLate,
+        };
+        let has_them = waited == Waited::TheyHaveIt;
+        let late = (!has_them).then(|| {
             format!(
                 "the replicas of redis at {} did not have a transition in time (engine.wait_timeout); it is notified \
                  all \
@@ -148,7 +146,6 @@ impl RedisEngine {
                 server.address()
             )
         });
-        let has_them = late.is_none();
         self.telemetry.waited_for_replicas(has_them);
         let mut all = self.late_replicas.lock().expect("nothing panics under this lock");
         match late {
@@ -159,7 +156,7 @@ impl RedisEngine {
         let late = self.late_replicas();
         self.telemetry
             .engine_warning(EngineWarning::ReplicasLate, late.as_ref().map(|late| late.text.as_str()));
-        has_them
+        waited
     }
 
     /// The warning about replicas that were late at the last wait for them.
@@ -198,7 +195,7 @@ mod tests {
         let telemetry = Arc::new(Telemetry::new(&Clock::system()));
         let engine = RedisEngine::connect(&config, telemetry).await.unwrap();
         let wait = || engine.wait_for_replicas(BTreeSet::from([0]));
-        let until_replicated = async { while !wait().await {} };
+        let until_replicated = async { while wait().await != Waited::TheyHaveIt {} };
         tokio::time::timeout(Duration::from_secs(60), until_replicated).await.expect("the replica follows");
         signal(&primary, "-STOP");
         let waited = tokio::select! {
@@ -207,9 +204,9 @@ mod tests {
             answer = engine.hearing() => panic!("the wait is as long as that for any answer: {answer:?}"),
         };
         signal(&primary, "-CONT");
-        assert_eq!(waited, (false, false, false));
+        assert_eq!(waited, (Waited::TheyAreLate, Waited::TheyAreLate, Waited::TheyAreLate));
         assert_eq!(engine.late_replicas().map(|late| late.name), Some(EngineWarning::ReplicasLate));
-        let until_replicated = async { while !wait().await {} };
+        let until_replicated = async { while wait().await != Waited::TheyHaveIt {} };
         tokio::time::timeout(Duration::from_secs(60), until_replicated).await.expect("it goes on");
     }
 }

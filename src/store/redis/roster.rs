@@ -42,7 +42,6 @@ impl Roster for RedisEngine {
         };
         let Renewal { sent, answered, attendance, stepped, .. } = renewed;
         self.stepped_ms.store(stepped.as_millis() as u64, Ordering::SeqCst);
-        self.comparisons.has_lease(instance);
         self.server_clock().renewed(sent, attendance.engine_clock);
         self.partition_clocks().renewed(sent, attendance.now);
         // A primary that was replaced while it was away accepts writes for some seconds after its return.
@@ -59,7 +58,6 @@ impl Roster for RedisEngine {
         leave.zrem(self.keys.roster(), instance).ignore();
         leave.del(self.keys.address(instance)).ignore();
         leave.del(self.keys.counts(instance)).ignore();
-        leave.del(self.keys.compared(instance)).ignore();
         self.topology.send::<()>("resign", &leave).await?;
         let mut notify = pipe();
         notify.publish(self.keys.roster(), instance).ignore();

@@ -45,7 +45,6 @@ const TABLE: &[(&str, Spared, Spared)] = &[
     ("{hearing}:roster", Spared::None, Spared::None),
     ("{hearing}:address:<>", Spared::None, Spared::None),
     ("{hearing}:counts:<>", Spared::None, Spared::None),
-    ("{hearing}:compared:<>", Spared::None, Spared::None),
     ("{hearing}:receivers", Spared::None, Spared::None),
     ("{hearing}:cells:<>", Spared::None, Spared::None),
     ("{hearing}:log:<>", Spared::None, Spared::None),

@@ -13,7 +13,6 @@ mod clocks;
 mod failover;
 mod loss;
 mod majority;
-mod notified;
 mod partition;
 mod slots;
 mod tls;

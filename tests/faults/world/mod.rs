@@ -376,7 +376,8 @@ impl World {
 
     /// The engine lost everything since then.
     pub fn lost_since(&mut self, from: Timestamp, of_everything: bool) {
-        self.losses.push(Loss { from, to: now(), of_everything });
+        let of_other_groups = self.redis.is_cluster();
+        self.losses.push(Loss { from, to: now(), of_everything, of_other_groups });
         self.disturbed_since(from);
     }
 

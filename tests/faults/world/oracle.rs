@@ -49,6 +49,8 @@ pub struct Loss {
     pub to: Timestamp,
     /// Whether the units themselves are lost, too.
     pub of_everything: bool,
+    /// Whether groups are lost of units on another server, which have their records.
+    pub of_other_groups: bool,
 }
 
 /// The evidence; every moment is by the clock of the diaries.
@@ -165,6 +167,15 @@ impl Evidence {
     /// Whether state of that moment may have been lost since.
     fn is_lost(&self, moment: Timestamp) -> bool {
         self.losses.iter().any(|loss| moment < loss.to)
+    }
+
+    /// Whether the group of a silence may have been lost since, though another server has the record: its replica was
+    /// late, and took over. Then it is not notified.
+    fn is_unjoined(&self, record: &OfflineRecord) -> bool {
+        let detected = record.detected_at;
+        let lost =
+            |loss: &Loss| loss.of_other_groups && loss.from <= detected + LATE_CHECK && detected < loss.to;
+        self.losses.iter().any(lost)
     }
 
     /// Whether the facts of that unit were broken after that moment: the unit was unknown until its next heartbeat.
@@ -303,7 +314,9 @@ impl Evidence {
                     .push(wrong(unit, format!("the return of {id} was notified and its silence was not")));
             }
             match record.back_at {
-                None if offline.is_empty() => findings.push(not_yet(unit, format!("{id} was not notified"))),
+                None if offline.is_empty() && !self.is_unjoined(record) => {
+                    findings.push(not_yet(unit, format!("{id} was not notified")))
+                }
                 Some(_) if !offline.is_empty() && online.is_empty() && !lenient => {
                     findings.push(not_yet(unit, format!("the end of {id} was not notified")));
                 }

@@ -47,7 +47,6 @@ pub const LEFT_OUT: [(&str, &str); 40] = [
     ("{hearing}:down", "no receiver of a world has a fallback"),
     ("{pN}:fallback_done:<>", "the same"),
     ("{hearing}:outbox", "blind intervals that were not notified are not notified"),
-    ("{hearing}:compared:<>", "written with Sentinel and Cluster only"),
     ("{pN}:heard", "written in a cluster only"),
     ("{pN}:replicated", "the same"),
     ("{pN}:deadlines", "found by the walk within five minutes, for which no world waits"),

@@ -6,7 +6,7 @@ use rand::Rng;
 use redis::cmd;
 
 use super::World;
-use super::node::{Node, leave_behind};
+use super::node::Node;
 use super::redis::Servers;
 
 /// A primary, by the number of its server.
@@ -131,13 +131,6 @@ impl World {
         replicas.iter().for_each(|number| self.node(*number).thaw());
         self.until_replaced(victim).await;
         self.node(victim.number).restart();
-    }
-
-    /// Leaves the replicas of a primary behind: see [`leave_behind`]. Answers them.
-    pub async fn leave_replicas_behind(&mut self, primary: Primary) -> Vec<usize> {
-        let replicas = self.replicas_of(primary).await;
-        leave_behind(self.redis.nodes_mut(), primary.number, &replicas).await;
-        replicas
     }
 
     /// An operator moves slots of the cluster from one primary to another and back.

@@ -85,6 +85,10 @@ impl Redis {
         }
     }
 
+    pub fn is_cluster(&self) -> bool {
+        matches!(self.0, Servers::Cluster(_))
+    }
+
     pub fn cluster(&mut self) -> &mut Cluster {
         match &mut self.0 {
             Servers::Cluster(cluster) => cluster,

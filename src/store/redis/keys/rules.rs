@@ -34,7 +34,6 @@ pub const KEY_RULES: &[KeyRule] = &[
     sort("h", "roster", "zset", Stored::Roster),
     sort("h+", "address", "string", Stored::Roster),
     sort("h+", "counts", "string", Stored::Roster),
-    sort("h+", "compared", "string", Stored::Roster),
     sort("h", "receivers", "hash", Stored::Delivery),
     sort("h+", "cells", "hash", Stored::Other),
     sort("h+", "log", "stream", Stored::Audit),

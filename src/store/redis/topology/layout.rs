@@ -3,8 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use super::discovery::{Observer, Primary};
 use super::{HostPort, Server, Topology};
 use crate::store::Result;
@@ -72,16 +70,6 @@ impl Topology {
     /// Learns the servers again, unless that was done a moment ago.
     pub async fn learn_again(&self) -> Result<()> {
         self.servers.learn_again().await
-    }
-
-    /// Since when the primary of a slot is one; `None` if it was one at the start, or there is none now.
-    pub fn primary_since(&self, slot: u16) -> Option<Instant> {
-        self.servers.now().map.server(slot)?.since()
-    }
-
-    /// When a primary was replaced last.
-    pub fn replaced_at(&self) -> Option<Instant> {
-        self.servers.now().map.servers().iter().filter_map(|server| server.since()).max()
     }
 
     /// A server for single questions, such as a replica.

@@ -271,7 +271,7 @@ fn as_seen(
     Facts { checked_at: None, silent_from, ..facts }
 }
 
-/// The latest moment at which a heartbeat may have come whose key has expired or was evicted since; `None` if no heartbeat
+/// The latest moment at which a heartbeat may have come whose key has expired, perhaps too early, or was evicted since; `None` if no heartbeat
 /// can have come unseen.
 fn presumed(
     seen: &Snapshot,
@@ -281,8 +281,8 @@ fn presumed(
     gone: Timestamp,
 ) -> Option<Timestamp> {
     let checked_at = facts.checked_at.filter(|_| seen.alive.is_none())?;
-    let expired = gone - facts.key_lifetime(rules);
-    let newest_unseen = hearing.evicted.map_or(expired, |at| at.min(gone).max(expired));
+    let expired = gone + hearing.ahead - facts.key_lifetime(rules);
+    let newest_unseen = hearing.evicted.map_or(expired, |at| at.max(expired)).min(gone);
     let is_possible = newest_unseen > checked_at;
     is_possible.then(|| hearing.ledger.latest_hearing(newest_unseen).max(facts.silent_since()))
 }

@@ -31,6 +31,8 @@ pub struct Hearing {
     pub delay: Duration,
     /// Up to when the engine may have evicted expiry keys, and their heartbeats with them; `None`: it has not.
     pub evicted: Option<Timestamp>,
+    /// How much too early expiry keys may have expired, because the clock of their server is ahead.
+    pub ahead: Duration,
     /// The proofs of single kinds, as stored.
     pub filters: Arc<FilterProofs>,
     /// The hearing of kinds that have filters of their own: see [`Hearing::by_filters`].
@@ -198,9 +200,18 @@ impl Hearing {
 
     /// This hearing, where nothing after `end` was heard.
     pub fn up_to(&self, end: Timestamp) -> Hearing {
-        let limited = |hearing: &Hearing| Hearing { heard: hearing.heard.min(Some(end)), ..hearing.clone() };
-        let kinds = self.kinds.iter().map(|(kind, of_kind)| (kind.clone(), limited(of_kind))).collect();
-        Hearing { kinds: Arc::new(kinds), ..limited(self) }
+        self.of_each(|hearing| Hearing { heard: hearing.heard.min(Some(end)), ..hearing.clone() })
+    }
+
+    /// This hearing for units on a server whose clock is so far ahead.
+    pub fn with_clock_ahead(&self, ahead: Duration) -> Hearing {
+        self.of_each(|hearing| Hearing { ahead, ..hearing.clone() })
+    }
+
+    /// The hearing of the fleet and of each kind, changed.
+    fn of_each(&self, changed: impl Fn(&Hearing) -> Hearing) -> Hearing {
+        let kinds = self.kinds.iter().map(|(kind, of_kind)| (kind.clone(), changed(of_kind))).collect();
+        Hearing { kinds: Arc::new(kinds), ..changed(self) }
     }
 
     fn of_filters(&self, kind: &Kind, filters: &[String]) -> Hearing {
@@ -218,6 +229,7 @@ impl Hearing {
             settle: self.settle,
             delay: self.delay,
             evicted: self.evicted,
+            ahead: self.ahead,
             ..Hearing::default()
         }
     }

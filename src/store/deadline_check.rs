@@ -1,5 +1,7 @@
 //! A deadline check: snapshots of units that may be due, and the guard that the engine holds until they are decided.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 
@@ -20,6 +22,9 @@ pub struct DeadlineCheck<'a> {
     /// Up to when the server of the units has everything that was heard, if hearing is kept on another one: a replica
     /// that was promoted lacks the newest heartbeats, and hearing does not know that yet.
     pub watermark: Option<Timestamp>,
+    /// How far the clock of the server of the units is ahead of the time of the fleet, if that is another server than
+    /// the one of hearing: their expiry keys may have expired so much too early.
+    pub ahead: Duration,
     pub guard: Box<dyn CheckGuard + 'a>,
 }
 

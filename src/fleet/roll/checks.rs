@@ -96,11 +96,14 @@ impl Roll {
         clock: &(impl Fn() -> Timestamp + Send + Sync),
     ) -> Result<Vec<Unit>> {
         let read = self.begin_hearing();
-        let DeadlineCheck { units, hearing, watermark, guard } = pending.await?;
+        let DeadlineCheck { units, hearing, watermark, ahead, guard } = pending.await?;
         let now = clock();
         let mut hearing = self.keep_hearing(hearing, read);
         if let Some(watermark) = watermark.filter(|watermark| hearing.heard > Some(*watermark)) {
             hearing = Arc::new(hearing.up_to(watermark));
+        }
+        if !ahead.is_zero() {
+            hearing = Arc::new(hearing.with_clock_ahead(ahead));
         }
         let mut decisions = Decisions::default();
         for seen in units {

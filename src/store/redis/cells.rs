@@ -38,7 +38,7 @@ impl Cells for RedisEngine {
                 alike.entry((sets[at].partition, sets[at].shape())).or_default().push(at);
             }
             let steps = alike.iter().flat_map(|(shape, places)| {
-                let slot = self.keys.slot_of_outbox(shape.0);
+                let slot = self.keys.slot(shape.0);
                 places.chunks(MAX_STEP).map(move |places| (slot, self.write_alike(slot, shape, sets, places)))
             });
             for (at, is_written) in self.topology.run_limited(steps.collect()).await?.into_iter().flatten() {

@@ -1,7 +1,7 @@
 //! How far the clocks of servers are apart, for an operator.
 //!
 //! With several servers, all of them are compared with the one that keeps `{hearing}`, by whose clock the fleet goes:
-//! `partition_clocks.rs` says which harm another clock does. Replicas are compared too, because they may be promoted.
+//! `clock_jump.rs` says which harm another clock does. Replicas are compared too, because they may be promoted.
 
 use std::time::Duration;
 

@@ -1,5 +1,11 @@
-//! Detects a jump of the server's clock forward.
+//! Detects a jump of the server's clock forward, and a server whose clock is ahead of the time of the fleet.
 //!
+//! | what | goes by |
+//! |---|---|
+//! | deadlines, last seen times, records, blind intervals, leases, every sorted set of moments | the time of the fleet: the clock of the server that keeps `{hearing}`, which never goes back, see `renew.lua` |
+//! | the end of an expiry key (`PX`) | the clock of the server that has its partition |
+//!
+//! # A jump
 //! Expiry keys expire by the clock of their server. When an operator sets the clock forward, or a server with
 //! another clock takes over, keys expire too early, and with them the newest heartbeats of their units; facts have
 //! only the heartbeats of the last check. So a jump counts as time in which Rollcall did not hear: the next renewal
@@ -12,8 +18,14 @@
 //! renewal is repeated, and the repetition handles the jump. An instance that has not renewed yet detects no jump;
 //! another instance that has renewed does. Where the clock goes back, keys expire later, which harms no unit.
 //!
-//! This is the clock of the server that keeps `{hearing}`. `partition_clocks.rs` has the rule for the others of a
-//! cluster.
+//! # Other servers of a cluster
+//! A server whose clock is off does no harm as long as the clock goes evenly: it adds the rest of a key's life to its own
+//! time. But a replica gets the end of each key by the clock of its primary. So a replica whose clock is ahead removes
+//! keys too early as soon as it is promoted, and so does a server whose clock is set forward. Each deadline check reads
+//! the clock behind its units: by as much as it is ahead of the time of the fleet, an absent key may have held a later
+//! heartbeat. Its unit is marked offline so much later, at most a timeout. No memory is needed for that; a clock that was
+//! behind and is set right has removed keys too early, and nothing shows it. Examinations name servers whose clocks
+//! differ, replicas included: see `clock_difference.rs`. Keys that live too long do no harm.
 
 use std::time::{Duration, Instant};
 
@@ -29,6 +41,8 @@ pub(super) type LastRenewal = Option<(Instant, Timestamp)>;
 #[derive(Debug, Default)]
 pub(super) struct ServerClock {
     renewed: LastRenewal,
+    /// The time of the fleet in that answer.
+    fleet: Option<Timestamp>,
     /// The expected time when a jump was detected.
     jumped: Option<Timestamp>,
 }
@@ -57,9 +71,22 @@ impl ServerClock {
         self.jumped
     }
 
-    /// A renewal that was sent at `sent` is done, and answered `server`.
-    pub fn renewed(&mut self, sent: Instant, server: Timestamp) {
-        *self = ServerClock { renewed: Some((sent, server)), jumped: None };
+    /// A renewal that was sent at `sent` is done, and answered `server` and the time of the fleet.
+    pub fn renewed(&mut self, sent: Instant, server: Timestamp, fleet: Timestamp) {
+        *self = ServerClock { renewed: Some((sent, server)), fleet: Some(fleet), jumped: None };
+    }
+
+    /// The time of the fleet at `now`, or a little later.
+    pub fn fleet_time(&self, now: Instant) -> Option<Timestamp> {
+        let (sent, _) = self.renewed?;
+        Some(self.fleet? + now.duration_since(sent))
+    }
+
+    /// How far the clock of another server is ahead of the time of the fleet, as it was read in an answer that arrived by
+    /// `now`; zero if that does not matter.
+    pub fn ahead_of_fleet(&self, now: Instant, other: Timestamp) -> Duration {
+        let ahead = self.fleet_time(now).map(|fleet| other.since(fleet));
+        ahead.filter(|ahead| *ahead > SHORTEST).unwrap_or_default()
     }
 }
 
@@ -87,9 +114,29 @@ mod tests {
         for (arrival, server, jumped) in cases {
             let mut clock = ServerClock::default();
             assert!(!clock.read(clock.last_renewal(), begin, at(0)), "there was no renewal yet");
-            clock.renewed(begin, at(10_000));
+            clock.renewed(begin, at(10_000), at(10_000));
             let last = clock.last_renewal();
             assert_eq!(clock.read(last, after(arrival), at(server)), jumped, "{server} after {arrival} ms");
+        }
+    }
+
+    #[test]
+    fn another_server_is_ahead_of_the_time_of_the_fleet_and_not_of_a_clock_that_has_stepped() {
+        let begin = Instant::now();
+        let mut clock = ServerClock::default();
+        assert_eq!(clock.ahead_of_fleet(begin, at(70_000)), Duration::ZERO, "there was no renewal yet");
+        clock.renewed(begin, at(70_000), at(10_000));
+        // (arrival of the answer, the clock in it, how far it is ahead)
+        for (arrival, other, ahead) in [
+            (100, 10_100, 0),
+            (100, 10_350, 0),
+            (100, 10_351, 251),
+            (100, 5_000, 0),
+            (9_000, 10_500, 0),
+            (0, 70_000, 60_000),
+        ] {
+            let found = clock.ahead_of_fleet(begin + Duration::from_millis(arrival), at(other));
+            assert_eq!(found.as_millis(), ahead, "{other} after {arrival} ms");
         }
     }
 
@@ -97,12 +144,12 @@ mod tests {
     fn a_jump_lasts_until_a_renewal_has_handled_it() {
         let begin = Instant::now();
         let mut clock = ServerClock::default();
-        clock.renewed(begin, at(10_000));
+        clock.renewed(begin, at(10_000), at(10_000));
         let last = clock.last_renewal();
         assert!(clock.read(last, begin, at(70_000)));
         assert!(clock.read(last, begin, at(10_000)), "also if the clock was set right again");
         assert_eq!(clock.jumped(), Some(at(10_000)));
-        clock.renewed(begin, at(70_000));
+        clock.renewed(begin, at(70_000), at(10_000));
         assert_eq!(clock.jumped(), None);
         assert!(!clock.read(clock.last_renewal(), begin, at(70_001)));
     }
@@ -111,9 +158,9 @@ mod tests {
     fn an_answer_to_a_request_from_before_the_renewal_that_handled_a_jump_is_of_before_it() {
         let begin = Instant::now();
         let mut clock = ServerClock::default();
-        clock.renewed(begin, at(10_000));
+        clock.renewed(begin, at(10_000), at(10_000));
         let before = clock.last_renewal();
-        clock.renewed(begin + SHORTEST, at(70_000));
+        clock.renewed(begin + SHORTEST, at(70_000), at(10_250));
         assert!(clock.read(before, begin + 2 * SHORTEST, at(70_500)));
         assert_eq!(clock.jumped(), None, "it is handled");
     }

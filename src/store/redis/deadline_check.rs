@@ -27,7 +27,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use redis::{Pipeline, Value, pipe};
@@ -115,7 +115,7 @@ pub(super) async fn begin(engine: &RedisEngine, units: Vec<Unit>) -> Result<Dead
         engine.topology.is_same_server(engine.keys.slot(partition), engine.keys.slot_of_hearing());
     let mut hearing = redis::pipe();
     if !is_same_server {
-        // Behind the units, and by the same server: see `partition_clocks.rs`.
+        // Behind the units, and by the same server: see `clock_jump.rs`.
         pipe.cmd("TIME");
     }
     engine.add_hearing_reads(if is_same_server { &mut pipe } else { &mut hearing });
@@ -162,17 +162,17 @@ pub(super) async fn begin(engine: &RedisEngine, units: Vec<Unit>) -> Result<Dead
         engine.topology.request_quarantine();
         return Err(again("an expiry key is of a wrong type and is quarantined"));
     }
-    let offsets = heard.4.clone();
     let hearing = engine.hearing_of((heard, filters, time), last_renewal).await?;
-    let hearing = match clock.map(redis::from_redis_value).transpose().map_err(damaged)? {
-        None => hearing,
-        Some(clock) => engine.judged(hearing, partition, (arrived, clock), offsets.as_deref()),
-    };
+    let clock: Option<(i64, i64)> = clock.map(redis::from_redis_value).transpose().map_err(damaged)?;
+    let ahead = clock.map_or(Duration::ZERO, |(seconds, micros)| {
+        let clock = Timestamp::from_millis(seconds * 1000 + micros / 1000);
+        engine.server_clock().ahead_of_fleet(arrived, clock)
+    });
     let watermark: Option<Option<Vec<u8>>> =
         watermark.map(redis::from_redis_value).transpose().map_err(damaged)?;
     let watch = Watch { engine, partition, has_archive, connection, server, permit };
     let watermark = watermark.flatten().as_deref().and_then(milliseconds).map(Timestamp::from_millis);
-    Ok(DeadlineCheck { units: read.snapshots, hearing, watermark, guard: Box::new(watch) })
+    Ok(DeadlineCheck { units: read.snapshots, hearing, watermark, ahead, guard: Box::new(watch) })
 }
 
 /// Adds commands that fail if a key that is written later is of a wrong type, because a transaction is not undone

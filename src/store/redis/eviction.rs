@@ -150,7 +150,7 @@ impl RedisEngine {
 
     /// The time of the fleet at `now`, or a little later; the server's clock before the first renewal.
     pub(super) fn fleet_time(&self, now: Instant, server: Timestamp) -> Timestamp {
-        self.partition_clocks().fleet_time(now).unwrap_or(server).max(server)
+        self.server_clock().fleet_time(now).unwrap_or(server).max(server)
     }
 }
 

@@ -7,7 +7,7 @@
 //! | key | type | content |
 //! |---|---|---|
 //! | `rollcall:meta` | hash | `fleet` id, `partitions`, and `tags` if they are not `{pN}`, all fixed when the fleet is created; `moving` instead of the id during a migration; `key`: the key that signs canaries, if it is not the id |
-//! | `rollcall:{hearing}:heard` | hash | `at`: up to when everything was heard (ms); `ledger`: its version, another value after each change; `kinds`: the version of the ledgers of kinds; `fleet`: the id of the fleet, which reveals its loss; `partitions`, `tags`, `key`: a copy of `meta`, see `meta.rs`; `loss_told`: the loss of the fleet before it was reported; `emptied`: the partitions whose loss was reported; `emptied_at`: when the fleet or partitions were lost last (ms); `has_watermarks`: `1` since every partition has had its watermark; `clocks`: in a cluster, how far the clock of each partition is ahead of the time of the fleet, see `partition_clocks.rs`; `evicted`: up to when keys may have been evicted (ms) |
+//! | `rollcall:{hearing}:heard` | hash | `at`: up to when everything was heard (ms); `ledger`: its version, another value after each change; `kinds`: the version of the ledgers of kinds; `fleet`: the id of the fleet, which reveals its loss; `partitions`, `tags`, `key`: a copy of `meta`, see `meta.rs`; `loss_told`: the loss of the fleet before it was reported; `emptied`: the partitions whose loss was reported; `emptied_at`: when the fleet or partitions were lost last (ms); `has_watermarks`: `1` since every partition has had its watermark; `evicted`: up to when keys may have been evicted (ms) |
 //! | `rollcall:{hearing}:members` | hash | members of shared subscriptions: `<share>/<client id>` → `<heard> <release> <connection>` (ms, ms, number) |
 //! | `rollcall:{hearing}:floors` | hash | share → until when a member that has left may have lost heartbeats (ms) |
 //! | `rollcall:{hearing}:plain` | hash | plain subscriptions: client id → `<heard> <since> <connection>`: up to when it has heard, and since when its connection proves that (ms, ms, number) |
@@ -148,8 +148,9 @@ impl Keys {
         crate::store::partition_of_group(group, self.partitions)
     }
 
+    /// The slot of the keys of a partition; the number after the last stands for the fleet.
     pub fn slot(&self, partition: u16) -> u16 {
-        self.slots.get(usize::from(partition)).copied().unwrap_or_default()
+        self.slots.get(usize::from(partition)).copied().unwrap_or_else(|| self.slot_of_hearing())
     }
 
     pub fn slot_of_hearing(&self) -> u16 {

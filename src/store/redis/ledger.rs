@@ -9,7 +9,7 @@ use redis::{Pipeline, Value, pipe};
 use super::clock_jump::LastRenewal;
 use super::hearing_fields::parse_filter;
 use super::reading::milliseconds;
-use super::{RedisEngine, eviction, partition_clocks};
+use super::{RedisEngine, eviction};
 use crate::clock::Timestamp;
 use crate::presence::{FilterProofs, Hearing, Interval, Kind, Ledger};
 use crate::store::{EngineError, Result};
@@ -19,11 +19,10 @@ use crate::telemetry::Stored;
 pub(super) const TAKEN: f64 = 0.5;
 
 /// Up to when Rollcall has heard (ms), the versions of the ledger and of the ledgers of kinds, the id of the fleet,
-/// the clocks of partitions, and up to
-/// when keys may have been evicted (ms).
-const VERSIONS: &[&str] = &["at", "ledger", "kinds", "fleet", partition_clocks::FIELD, eviction::FIELD];
+/// and up to when keys may have been evicted (ms).
+const VERSIONS: &[&str] = &["at", "ledger", "kinds", "fleet", eviction::FIELD];
 pub(super) type Versions =
-    (Option<Vec<u8>>, Option<Vec<u8>>, Option<Vec<u8>>, Option<Vec<u8>>, Option<Vec<u8>>, Option<Vec<u8>>);
+    (Option<Vec<u8>>, Option<Vec<u8>>, Option<Vec<u8>>, Option<Vec<u8>>, Option<Vec<u8>>);
 
 /// Stored hearing: up to when Rollcall has heard, versions and fleet; up to when filters were heard; the server's
 /// clock (s, µs).
@@ -40,14 +39,9 @@ impl RedisEngine {
 
     /// The hearing from the answers to [`RedisEngine::add_hearing_reads`], which were sent after `last`.
     pub(super) async fn hearing_of(&self, stored: StoredHearing, last: LastRenewal) -> Result<Hearing> {
-        let ((heard, version, of_kinds, fleet, clocks, evicted), filters, (seconds, micros)) = stored;
+        let ((heard, version, of_kinds, fleet, evicted), filters, (seconds, micros)) = stored;
         let server = Timestamp::from_millis(seconds * 1000 + micros / 1000);
         let jumped = self.server_clock().read(last, Instant::now(), server);
-        let jumped = {
-            let mut of_partitions = self.partition_clocks();
-            of_partitions.keep(clocks.as_deref());
-            jumped || of_partitions.have_jumped()
-        };
         let mut known = self.ledger.lock().await;
         let number =
             |field, value: &Option<Vec<u8>>| self.hearing_number(field, value.as_deref()).unwrap_or(0);
@@ -64,7 +58,7 @@ impl RedisEngine {
             fleet_known.furthest = fleet_known.furthest.max(known.1.heard);
         }
         drop(fleet_known);
-        // Expiry keys, and their heartbeats, have expired too early: see `clock_jump.rs` and `partition_clocks.rs`.
+        // Expiry keys, and their heartbeats, have expired too early: see `clock_jump.rs`.
         let heard = known.1.heard.filter(|_| !jumped);
         let filters = Arc::new(FilterProofs { proved, blind: known.1.filters.blind.clone() });
         let evicted = self.evictions.until(evicted.as_deref());

@@ -1,8 +1,8 @@
 //! The engine on Redis (6.2 or newer, or Valkey), where a fleet of millions lives.
 //!
 //! Redis has the whole state; an instance that dies leaves only its lease. The expiry of a key is a hint and decides
-//! nothing: the value of the key, the facts and the caller's time decide. `partition_clocks.rs` says which clock each
-//! of them goes by. `keys.rs` lists the keys. Each step that must happen in full or not at all is a script in
+//! nothing: the value of the key, the facts and the caller's time decide. `clock_jump.rs` says which clock each of
+//! them goes by. `keys.rs` lists the keys. Each step that must happen in full or not at all is a script in
 //! `scripts/`, described in its head.
 //!
 //! # Why the scripts have no rules
@@ -66,7 +66,6 @@ mod members;
 mod meta;
 mod open_records;
 mod outbox;
-mod partition_clocks;
 mod quarantine;
 mod queries;
 mod reading;
@@ -102,7 +101,6 @@ pub use importer::RedisImporter;
 use key_scan::KeyScan;
 use keys::Keys;
 pub use meta::partitions;
-use partition_clocks::PartitionClocks;
 pub use repair::RedisRepair;
 pub use rights::{COMMANDS, OF_A_CONNECTION, OPTIONAL};
 #[doc(hidden)]
@@ -127,7 +125,6 @@ pub struct RedisEngine {
     ledger: tokio::sync::Mutex<ledger::CachedLedger>,
     /// No lock is held while anything is awaited.
     server_clock: std::sync::Mutex<ServerClock>,
-    partition_clocks: std::sync::Mutex<PartitionClocks>,
     fleet: String,
     /// The key that signs canaries.
     key: String,
@@ -185,7 +182,6 @@ impl RedisEngine {
             scripts,
             ledger: Default::default(),
             server_clock: Default::default(),
-            partition_clocks: Default::default(),
             fleet: fleet.id,
             key: fleet.key,
             known_fleet: known_fleet.into(),

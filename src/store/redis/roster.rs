@@ -15,7 +15,6 @@ use crate::store::{EngineError, RenewalReply, Result, Roster};
 /// A renewal that the server has answered.
 struct Renewal {
     sent: Instant,
-    answered: Instant,
     attendance: RenewalReply,
     /// The sum of the steps of the clock that were accepted.
     stepped: Duration,
@@ -40,15 +39,13 @@ impl Roster for RedisEngine {
                 renewed
             }
         };
-        let Renewal { sent, answered, attendance, stepped, .. } = renewed;
+        let Renewal { sent, attendance, stepped, .. } = renewed;
         self.stepped_ms.store(stepped.as_millis() as u64, Ordering::SeqCst);
-        self.server_clock().renewed(sent, attendance.engine_clock);
-        self.partition_clocks().renewed(sent, attendance.now);
+        self.server_clock().renewed(sent, attendance.engine_clock, attendance.now);
         // A primary that was replaced while it was away accepts writes for some seconds after its return.
         let fleet = || attendance.now + sent.elapsed();
-        let (clocks, ()) = tokio::join!(self.topology.check_roles(), self.follow_evictions(fleet));
+        tokio::join!(self.topology.check_roles(), self.follow_evictions(fleet));
         self.store_evictions().await?;
-        self.follow_clocks(&clocks, (sent, answered), attendance.now).await?;
         self.topology.share(attendance.instances.len());
         Ok(attendance)
     }
@@ -120,11 +117,10 @@ impl RedisEngine {
         heard: Option<Timestamp>,
         again: Option<Duration>,
     ) -> Result<Option<Renewal>> {
-        let (last, jumped) = {
+        let (last, jumped, expected) = {
             let clock = self.server_clock();
-            (clock.last_renewal(), clock.jumped())
+            (clock.last_renewal(), clock.jumped(), clock.fleet_time(Instant::now()))
         };
-        let expected = self.partition_clocks().fleet_time(Instant::now());
         let mut script = self.scripts.renew.prepare_invoke();
         script.key(self.keys.roster()).key(self.keys.clock()).key(self.keys.heard());
         script.arg(instance).arg(lease.as_millis() as u64);
@@ -159,7 +155,7 @@ impl RedisEngine {
             }
         }
         let unhandled = clock.jumped().filter(|_| jumped.is_none());
-        Ok(Some(Renewal { sent, answered, attendance, stepped, unhandled }))
+        Ok(Some(Renewal { sent, attendance, stepped, unhandled }))
     }
 }
 

@@ -63,7 +63,8 @@ pub async fn of_change_sets_that_expect_the_same_one_applies<G: Ground>(world: W
         }
     }
     let (mut expected, is_all) = (names.clone(), found.len());
-    (found.sort(), expected.sort());
+    found.sort();
+    expected.sort();
     found.dedup();
     assert_eq!((found, is_all >= 600), (expected, true));
 }

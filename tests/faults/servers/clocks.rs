@@ -87,6 +87,10 @@ async fn a_primary_whose_clock_is_set_an_hour_forward_and_back_marks_no_unit_off
     world.resumes_and_rests().await;
 }
 
+async fn promoted_by_hand(plan: Plan) {
+    Survivor::new(plan).await.of("by hand", replaced_by_hand).await.rests().await;
+}
+
 /// A replica is promoted by hand, another one takes the place of a primary that dies.
 async fn promoted(plan: Plan) {
     let dies = async |world: &mut World| {
@@ -108,7 +112,8 @@ async fn replicas_of_a_cluster_whose_clocks_are_an_hour_ahead_are_promoted_and_m
 
 #[tokio::test(flavor = "multi_thread")]
 async fn replicas_of_a_cluster_whose_clocks_are_an_hour_behind_are_promoted_and_lose_no_unit() {
-    promoted(cluster(&clock("-3600"), is_replica, 1)).await;
+    // One that is right must not take over from one that is behind: `docs/readiness.md` says so.
+    promoted_by_hand(cluster(&clock("-3600"), is_replica, 1)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -170,18 +175,14 @@ async fn heartbeats_that_a_promoted_replica_with_another_clock_removes_are_not_m
     };
     until("its key is gone", is_gone).await;
     check(at(1.2)).await;
-    assert!(!is_offline().await, "before Rollcall handled the jump");
-    // An instance that starts now handles it.
+    assert!(!is_offline().await, "its key may have held a later heartbeat");
     let (late, late_roll) = crowd::roll(cluster.url()).await;
     renew(&*late).await;
     late_roll.check_deadlines(std::slice::from_ref(&unit), at(1.2)).await.unwrap();
     assert!(!is_offline().await, "by an instance that knows no earlier time");
-    renew(&*engine).await;
-    check(at(1.2)).await;
-    assert!(!is_offline().await, "before anything was heard after it");
     hear_until(13..14).await;
     check(at(1.3)).await;
-    assert!(!is_offline().await, "when it is known to be blind time");
+    assert!(!is_offline().await, "as long as it may have been heard");
     // But a unit that stays silent is found.
     hear_until(14..60).await;
     check(at(5.7)).await;

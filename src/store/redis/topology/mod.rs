@@ -55,7 +55,7 @@ use routed::Routed;
 use sentinel::Sentinel;
 pub use server::Server;
 use servers::Servers;
-pub use servers::{Clocks, View};
+pub use servers::View;
 use single::Single;
 pub use slots::slot_of;
 use slots::slot_of_command;
@@ -298,8 +298,8 @@ impl Topology {
     }
 
     /// See [`Servers::check_roles`].
-    pub async fn check_roles(&self) -> Clocks {
-        self.servers.check_roles().await
+    pub async fn check_roles(&self) {
+        self.servers.check_roles().await;
     }
 
     /// See [`Admission::share`](super::admission::Admission::share).

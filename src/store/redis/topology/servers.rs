@@ -15,7 +15,6 @@ use super::discovery::{Discovery, Observer, Primary, TopologyEvent, addresses};
 use super::errors::classify;
 use super::server::Server;
 use super::slots::SlotMap;
-use crate::clock::Timestamp;
 use crate::store::{EngineError, Result};
 use crate::telemetry::Telemetry;
 
@@ -39,34 +38,6 @@ pub struct View {
     pub number: u64,
     pub map: SlotMap,
     pub primaries: Vec<Primary>,
-}
-
-/// The clocks of primaries, as they answered.
-#[derive(Default)]
-pub struct Clocks {
-    view: Arc<View>,
-    /// `None` for a server that did not answer as a primary.
-    pub read: Vec<Option<ClockReading>>,
-}
-
-/// The answer of a server that was asked for the time.
-#[derive(Clone, Copy, Debug)]
-pub struct ClockReading {
-    pub sent: std::time::Instant,
-    pub arrived: std::time::Instant,
-    pub clock: Timestamp,
-}
-
-impl Clocks {
-    /// The index of the server that has a slot.
-    pub fn server(&self, slot: u16) -> Option<usize> {
-        self.view.map.index(slot)
-    }
-
-    /// The address of the server with that index.
-    pub fn address(&self, index: usize) -> &str {
-        self.view.map.servers().get(index).map_or("", |server| server.address())
-    }
 }
 
 pub struct Servers {
@@ -319,33 +290,31 @@ impl Servers {
         is_promoted
     }
 
-    /// Asks every server for its role and its clock, unless there is only one. One that is no primary any more, or that
-    /// does not answer, is in doubt.
-    pub async fn check_roles(&self) -> Clocks {
+    /// Asks every server for its role, unless there is only one. One that is no primary any more, or that does not
+    /// answer, is in doubt.
+    pub async fn check_roles(&self) {
         if self.is_fixed() {
-            return Clocks::default();
+            return;
         }
         let mut question = redis::pipe();
-        question.cmd("ROLE").cmd("TIME");
+        question.cmd("ROLE");
         let view = self.now();
         let asked = view.map.servers().iter().map(|server| async {
-            let sent = std::time::Instant::now();
             let answer = tokio::time::timeout(MAX_WAIT, server.send(&question, 0, question.len())).await;
-            let Ok(Ok(answers)) = answer else {
-                self.doubt();
-                return None;
+            let is_primary = match answer {
+                Ok(Ok(answers)) => match &answers[..] {
+                    [Value::Array(role)] => {
+                        matches!(role.first(), Some(Value::BulkString(name)) if name == b"master")
+                    }
+                    _ => true,
+                },
+                _ => false,
             };
-            let [Value::Array(role), time] = &answers[..] else { return None };
-            if !matches!(role.first(), Some(Value::BulkString(name)) if name == b"master") {
+            if !is_primary {
                 self.doubt();
-                return None;
             }
-            let (seconds, micros): (i64, i64) = redis::from_redis_value(time.clone()).ok()?;
-            let clock = Timestamp::from_millis(seconds * 1000 + micros / 1000);
-            Some(ClockReading { sent, arrived: std::time::Instant::now(), clock })
         });
-        let read = join_all(asked).await;
-        Clocks { view, read }
+        join_all(asked).await;
     }
 
     /// See [`super::super::admission::Admission::share`].

@@ -69,7 +69,7 @@ async fn a_server_that_does_not_say_its_role_is_in_doubt() {
     let servers = Servers::new(Box::new(HalfSlots(Arc::new(Mutex::new(ports)))), telemetry);
     servers.learn(0).await.unwrap();
     assert_eq!(servers.doubt.notified().now_or_never(), None);
-    assert!(servers.check_roles().await.read.iter().all(Option::is_none));
+    servers.check_roles().await;
     assert_eq!(servers.doubt.notified().now_or_never(), Some(()));
 }
 

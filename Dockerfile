@@ -6,8 +6,6 @@ WORKDIR /build
 # The image has the toolchain: with rust-toolchain.toml it would fetch formatter and lints as well.
 COPY Cargo.toml Cargo.lock ./
 COPY .cargo .cargo
-COPY .ci/rustc-for-dist .ci/rustc-for-dist
-ENV RUSTC_WORKSPACE_WRAPPER=/build/.ci/rustc-for-dist
 # The dependencies are built first, without any source of Rollcall: this layer stays until one of the two
 # files changes. Cargo needs to see the benchmarks, though it does not build them.
 RUN mkdir -p src benches \

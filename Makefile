@@ -55,7 +55,6 @@ versions: ## Run the suites of the engine and of the broker on every promised ve
 	@.ci/versions
 
 # Uses the world of the fault suite; INSTANCES=n fixes the number of instances, which is 1, 3 or 5 otherwise.
-soak: export RUSTC_WORKSPACE_WRAPPER := $(CURDIR)/.ci/rustc-for-dist
 soak: ## Run faults at random for MINUTES=10 [TOPOLOGY=single|sentinel|cluster] [SEED=n], and check every record and notification
 	@.ci/need redis-server:redis-server redis-cli:redis-tools mosquitto:mosquitto faketime:faketime
 	MINUTES=$${MINUTES:-10} cargo bench --locked --bench soak
@@ -112,7 +111,6 @@ fmt: ## Format the code
 
 # ONLY=lateness,mass picks benchmarks; UNITS=100000 shrinks the large fleet, and such a run is not written down.
 # ONLY=ten_million is no part of a whole run: it takes a quarter of an hour and 11 GB of memory.
-bench: export RUSTC_WORKSPACE_WRAPPER := $(CURDIR)/.ci/rustc-for-dist
 bench: ## Measure speed and memory beside what they are compared with, three quarters of an hour (ONLY=…, UNITS=…)
 	@.ci/need redis-server:redis-server mosquitto:mosquitto npm:npm
 	cargo bench --locked --bench figures -- $(if $(ONLY),--only $(ONLY)) $(if $(UNITS),--units $(UNITS))

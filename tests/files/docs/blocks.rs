@@ -15,7 +15,7 @@ use crate::reference::load;
 const LANGUAGES: [&str; 8] = ["toml", "sh", "json", "yaml", "promql", "python", "text", "console"];
 
 /// Programs that commands of the documentation call beside Rollcall.
-const PROGRAMS: [&str; 22] = [
+const PROGRAMS: [&str; 21] = [
     "amtool",
     "cargo",
     "make",
@@ -25,7 +25,6 @@ const PROGRAMS: [&str; 22] = [
     "mosquitto_passwd",
     "docker",
     "DEMO_FLEET=1",
-    "RUSTC_WORKSPACE_WRAPPER=$PWD/.ci/rustc-for-dist",
     "REDIS_URL=redis-cluster://cluster-1:6379,cluster-2:6379,cluster-3:6379",
     "install",
     "useradd",

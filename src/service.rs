@@ -24,6 +24,7 @@ use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::config::{Config, EngineConfig, client_digest};
 use crate::expiry::Expiry;
+use crate::fleet::coverage::Coverage;
 use crate::fleet::walk::Removed;
 use crate::fleet::{Lease, Mirror, Roll, SharedRules, Silences, Timers, Walk, examination, renamed};
 use crate::intake::listener::Listener;
@@ -193,6 +194,8 @@ fn start(
     loops.add("lease", lease.keep(loops.leave.clone()));
     loops
         .add("examination", examination::run(engine.clone(), clock.clone(), telemetry.clone(), stop.clone()));
+    let silences = Arc::new(Silences::new(engine.clone()));
+    let coverage = Arc::new(Coverage::new(silences.clone()));
     let walk = Walk {
         engine: engine.clone(),
         roster: engine.clone(),
@@ -205,6 +208,7 @@ fn start(
         keep_records: config.keep_records,
         keep_deliveries: config.keep_deliveries,
         removed: Removed::new(config.close_unwatched),
+        coverage: coverage.clone(),
     };
     loops.add("walk", walk.run(stop.clone()));
     let expiry = Expiry {
@@ -217,7 +221,6 @@ fn start(
         telemetry: telemetry.clone(),
     };
     loops.add("expiry", expiry.run(stop.clone()));
-    let silences = Arc::new(Silences::new(engine.clone()));
     let timers = Timers::new(engine.clone(), config.timers, Arc::default(), telemetry.clone());
     let timers = Arc::new(timers);
     let stores = alerting::Stores {
@@ -268,6 +271,7 @@ fn start(
         values: engine.clone(),
         cells: engine.clone(),
         silences,
+        coverage,
         roster: engine,
         roll: roll.clone(),
         mirror,

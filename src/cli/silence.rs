@@ -162,9 +162,7 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             let (id, units) = access.add(wanted, times, now).await?;
             println!("{id}");
             // Programs read the id alone.
-            if let Some(units) = units {
-                eprintln!("{}", covers(units));
-            }
+            eprintln!("{}", covers(units));
         }
         Command::List(List { remote, expired, output }) => {
             let access = Access::open(&remote).await?;
@@ -194,12 +192,15 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 }
 
 /// How many units a new silence covers, in a sentence.
-fn covers(units: u64) -> String {
+fn covers(units: Option<u64>) -> String {
     match units {
-        0 => "it covers no unit of the fleet now: compare its matchers with the labels of rollcall units"
-            .to_owned(),
-        1 => "it covers 1 unit now".to_owned(),
-        units => format!("it covers {units} units now"),
+        None => "its units are not counted yet: rollcall silence list shows them in a few minutes".to_owned(),
+        Some(0) => {
+            "it covers no unit of the fleet now: compare its matchers with the labels of rollcall units"
+                .to_owned()
+        }
+        Some(1) => "it covers 1 unit now".to_owned(),
+        Some(units) => format!("it covers {units} units now"),
     }
 }
 

@@ -1,25 +1,34 @@
 //! How many units alert silences cover: a silence that covers none has a mistake in its matchers, and an operator is
 //! told at once, not when the alert comes that it should have held.
 //!
-//! Labels of units are in the store alone, so all units are read, page by page. A count that takes longer than its
-//! budget is given up.
+//! Labels of units are in the store alone. So the walk counts while it reads whole partitions, each instance its own,
+//! and a request reads a number. A silence that was just made is counted at once, by reading all units page by page;
+//! that number stands until the walk has been everywhere, and a count that takes longer than its budget is given up.
 
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::time::Duration;
+use std::hash::BuildHasher;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
+use foldhash::fast::FixedState;
 use futures_util::TryStreamExt;
 use futures_util::stream::{self, Stream, StreamExt};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
+use super::Silences;
 use crate::clock::Timestamp;
 use crate::presence::{OfflineRecord, Snapshot};
-use crate::routing::{AlertSilence, AlertSilences, SilenceId};
+use crate::routing::alert_silence::SilenceState;
+use crate::routing::{AlertSilence, AlertSilences, Matcher, SilenceId};
 use crate::store::{EngineError, Queries};
 
-/// How long a count may take.
+/// How long the count of a silence that was just made may take.
 pub const BUDGET: Duration = Duration::from_secs(3);
+
+/// How long the walk may compare the units of all partitions with expressions. Beyond that a partition is not counted:
+/// thousands of silences with expressions alone would keep a core busy for ever.
+const COMPARISONS: Duration = Duration::from_secs(4);
 
 /// Pages that are read ahead.
 const READ_AHEAD: usize = 32;
@@ -30,6 +39,134 @@ const COMPARED: usize = 16;
 
 /// The numbers of units that silences cover.
 pub type Covered = HashMap<SilenceId, u64>;
+
+/// A silence, and a digest of its matchers: one that is to come keeps its id when they are changed.
+type Key = (SilenceId, u64);
+
+/// The numbers as they are known to this instance.
+pub struct Coverage {
+    silences: Arc<Silences>,
+    known: Mutex<Known>,
+    /// One count at a time of all units.
+    turn: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default)]
+struct Known {
+    /// By the walk, for each partition that it has read whole.
+    walked: HashMap<u16, HashMap<Key, u64>>,
+    /// Of the whole fleet, when the silence was made.
+    made: HashMap<Key, u64>,
+}
+
+/// Counts the units of a partition while the walk reads it.
+pub(super) struct PartitionCount {
+    silences: Arc<AlertSilences>,
+    now: Timestamp,
+    budget: Duration,
+    so_far: Mutex<SoFar>,
+}
+
+#[derive(Default)]
+struct SoFar {
+    sums: HashMap<SilenceId, u64>,
+    spent: Duration,
+}
+
+impl Coverage {
+    pub fn new(silences: Arc<Silences>) -> Coverage {
+        Coverage { silences, known: Mutex::default(), turn: tokio::sync::Mutex::default() }
+    }
+
+    /// How many units of these partitions a silence covers; `None`: they were not all counted yet.
+    pub fn of_partitions(&self, silence: &AlertSilence, partitions: &[u16]) -> Option<u64> {
+        let (known, key) = (self.known(), key(silence));
+        partitions.iter().map(|partition| known.walked.get(partition)?.get(&key).copied()).sum()
+    }
+
+    /// How many units of the whole fleet it covered when it was made at this instance.
+    pub fn when_made(&self, silence: &AlertSilence) -> Option<u64> {
+        self.known().made.get(&key(silence)).copied()
+    }
+
+    /// Counts the units of the whole fleet that a silence covers which was just made. `None`: that takes too long, or the
+    /// store does not answer; the walk counts them later.
+    pub async fn count(&self, queries: Arc<dyn Queries>, made: SilenceId) -> Option<u64> {
+        let counted = async {
+            let _turn = self.turn.lock().await;
+            let stored = self.silences.cached().await?;
+            let Some(silence) = stored.iter().find(|one| one.id == made) else { return Ok(None) };
+            let sums = count(queries, std::slice::from_ref(silence)).await?;
+            let units = sums.get(&made).copied().unwrap_or_default();
+            let mut known = self.known();
+            known.made.retain(|(id, _), _| stored.iter().any(|one| one.id == *id));
+            known.made.insert(key(silence), units);
+            Ok::<_, EngineError>(Some(units))
+        };
+        timeout(BUDGET, counted).await.ok()?.ok().flatten()
+    }
+
+    /// Whether there is a silence whose units are to be counted.
+    pub(super) async fn has_silences(&self, now: Timestamp) -> bool {
+        self.silences.current().await.is_ok_and(|stored| stored.iter().any(|one| lasts(one, now)))
+    }
+
+    /// Begins to count the units of one of so many partitions. `None`: the silences are not known.
+    pub(super) async fn begin(&self, partitions: u16, now: Timestamp) -> Option<PartitionCount> {
+        let silences = self.silences.current().await.ok()?;
+        let budget = COMPARISONS / u32::from(partitions.max(1));
+        Some(PartitionCount { silences, now, budget, so_far: Mutex::default() })
+    }
+
+    /// A partition was read whole.
+    pub(super) fn counted(&self, partition: u16, count: PartitionCount) {
+        let SoFar { sums, spent } = count.so_far.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let lasting = count.silences.iter().filter(|one| lasts(one, count.now));
+        let counts = lasting.map(|one| (key(one), sums.get(&one.id).copied().unwrap_or_default()));
+        let mut known = self.known();
+        if spent > count.budget {
+            known.walked.remove(&partition);
+        } else {
+            known.walked.insert(partition, counts.collect());
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl PartitionCount {
+    /// Adds the units of a page.
+    pub async fn add(&self, page: &[Snapshot]) {
+        if !self.silences.iter().any(|one| lasts(one, self.now)) || self.so_far().spent > self.budget {
+            return;
+        }
+        let records: Vec<OfflineRecord> = page.iter().filter_map(record).collect();
+        let silences = self.silences.clone();
+        let began = Instant::now();
+        // Expressions may take long.
+        let Ok(found) = spawn_blocking(move || of_records(&silences, &records)).await else { return };
+        let mut so_far = self.so_far();
+        so_far.spent += began.elapsed();
+        for (id, count) in found {
+            *so_far.sums.entry(id).or_default() += count;
+        }
+    }
+
+    fn so_far(&self) -> MutexGuard<'_, SoFar> {
+        self.so_far.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn lasts(silence: &AlertSilence, now: Timestamp) -> bool {
+    silence.state(now) != SilenceState::Expired
+}
+
+fn key(silence: &AlertSilence) -> Key {
+    let text = |one: &Matcher| (one.name().to_owned(), one.operator() as u8, one.value().to_owned());
+    (silence.id, FixedState::default().hash_one(silence.matchers.iter().map(text).collect::<Vec<_>>()))
+}
 
 /// Counts the units that each of the silences covers, or would at its time; `None`: that takes too long.
 ///
@@ -55,7 +192,8 @@ async fn count(queries: Arc<dyn Queries>, silences: &[AlertSilence]) -> Result<C
     while let Some(chunk) = chunks.next().await {
         let units = chunk.map_err(|error| error.1)?;
         let silences = silences.clone();
-        let compare = spawn_blocking(move || of_units(&silences, units.into_iter().flatten()));
+        let records = move || units.iter().flatten().filter_map(record).collect::<Vec<_>>();
+        let compare = spawn_blocking(move || of_records(&silences, &records()));
         let found = compare.await.map_err(|error| EngineError::Unavailable(error.to_string()))?;
         for (id, count) in found {
             *sums.entry(id).or_default() += count;
@@ -64,20 +202,19 @@ async fn count(queries: Arc<dyn Queries>, silences: &[AlertSilence]) -> Result<C
     Ok(sums)
 }
 
-fn of_units(silences: &AlertSilences, units: impl Iterator<Item = Snapshot>) -> Covered {
+fn of_records(silences: &AlertSilences, records: &[OfflineRecord]) -> Covered {
     let mut sums = Covered::new();
-    for seen in units.filter(Snapshot::is_known) {
-        let Some(facts) = seen.facts else { continue };
-        let moment = Timestamp::ZERO;
-        let record = OfflineRecord {
-            labels: facts.labels,
-            ..OfflineRecord::open(seen.unit, facts.last_seen, moment, moment)
-        };
-        for silence in silences.matching(&record) {
-            *sums.entry(silence.id).or_default() += 1;
-        }
+    for silence in records.iter().flat_map(|record| silences.matching(record)) {
+        *sums.entry(silence.id).or_default() += 1;
     }
     sums
+}
+
+/// The record of the unit if it fell silent; `None`: it is none any more.
+fn record(seen: &Snapshot) -> Option<OfflineRecord> {
+    let facts = seen.facts.as_ref().filter(|_| seen.is_known())?;
+    let (labels, moment) = (facts.labels.clone(), Timestamp::ZERO);
+    Some(OfflineRecord { labels, ..OfflineRecord::open(seen.unit.clone(), facts.last_seen, moment, moment) })
 }
 
 /// Partitions and pages that have units, in order.

@@ -54,6 +54,7 @@ pub mod walk;
 pub use canary_pace::CanaryPace;
 pub use census::Census;
 pub use collection::{Changed, Collection, Contents};
+pub use coverage::Coverage;
 pub use deliveries::Deliveries;
 pub use flapping::{FlapRules, Flapping, StoredFlaps};
 pub use inhibitions::Inhibitions;

@@ -11,6 +11,9 @@
 //!   its next check is far away (the timeout of its kind was shortened);
 //! - open records of kinds that are no longer configured: see `walk/removed.rs`.
 //!
+//! Where everything of a partition is read, the units that alert silences cover are counted: see [`super::coverage`].
+//! While there are silences, a round over a small fleet reads everything, so that the numbers are of the last minute.
+//!
 //! After a reload with other rules the next round begins at once, reads everything, checks every unit that is present,
 //! and takes no longer than the engine can bear: by the new rules a unit may be overdue, or its next check too late.
 //!
@@ -41,6 +44,7 @@ use futures_util::stream::{self, StreamExt, TryStreamExt};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use super::coverage::Coverage;
 use super::mirror::KeyBatch;
 use super::{Mirror, Ownership, Roll};
 use crate::clock::Clock;
@@ -77,6 +81,10 @@ const _: () = assert!(UNITS_A_STEP.is_multiple_of(KEYS_A_STEP));
 /// The most units of this instance that a round reads again because there are other instances.
 const MAX_AGAIN: u64 = 300_000;
 
+/// A fleet with at most so many units is small: to read all of it in each round takes less than a
+/// hundredth of a core.
+const SMALL_FLEET: u64 = 20_000;
+
 /// In so many rounds every partition is read whole once.
 const WHOLE_EVERY: u32 = 10;
 
@@ -108,6 +116,8 @@ pub struct Walk {
     pub keep_deliveries: Duration,
     /// Open records of kinds that are not configured.
     pub removed: Removed,
+    /// Counts the units that alert silences cover.
+    pub coverage: Arc<Coverage>,
 }
 
 /// The state that two tasks share: the one that fills the mirror, and the one that compares it in rounds.
@@ -206,7 +216,7 @@ impl Walk {
         // Before the pages are read: a later change is noted again.
         self.engine.remove_notes(&found).await?;
         let read = stream::iter(noted.clone()).map(async |(partition, page)| {
-            let compared = self.compare_page(partition, page, false).await;
+            let compared = self.compare_page(partition, page, false, None).await;
             compared.map(|_| (partition, page))
         });
         let mut read = read.buffer_unordered(PAGES_AT_ONCE);
@@ -242,6 +252,9 @@ impl Walk {
             if std::mem::replace(&mut fleet, current.clone()) != current {
                 again.extend(self.own_partitions());
             }
+            if self.fleet_units() <= SMALL_FLEET && self.coverage.has_silences(self.clock.now()).await {
+                again.extend(self.own_partitions());
+            }
             let round =
                 Round { number, again, is_alone: is_alone && was_alone, edition: newest, has_new_rules };
             self.round(&round, &pace, &mut failed).await;
@@ -260,14 +273,6 @@ impl Walk {
     /// Whether partitions like this one have so many units that no round reads all of them again.
     fn is_large(&self, partition: u16) -> bool {
         self.mirror.units_in(partition) * self.own_partitions().len() as u64 > MAX_AGAIN
-    }
-
-    /// As if the partitions of other instances were as large as those of this one.
-    fn paced_period(&self, shortest: Duration) -> Duration {
-        let own = self.own_partitions();
-        let units: u64 = own.iter().map(|partition| self.mirror.units_in(*partition)).sum();
-        let fleet = units * u64::from(self.engine.partitions()) / (own.len() as u64).max(1);
-        pace::period(shortest, fleet, self.engine.servers())
     }
 
     /// Whether the rules are those of the beginning of the round.
@@ -325,11 +330,13 @@ impl Walk {
         let mut unwatched = UnwatchedRecords::new();
         let began = self.clock.now();
         let whole = self.mirror.mark(partition);
+        let covered = self.coverage.begin(self.engine.partitions(), began).await;
         let pages = self.engine.pages();
         let length = if progress.is_some() { self.pages_a_step(partition) } else { PAGES_A_STEP };
         for step in self.engine.occupied(partition, length).await? {
             let checks_all = progress.is_some_and(|progress| progress.round.has_new_rules);
-            let read = stream::iter(step.clone()).map(|page| self.compare_page(partition, page, checks_all));
+            let read = stream::iter(step.clone())
+                .map(|page| self.compare_page(partition, page, checks_all, covered.as_ref()));
             let mut read = read.buffer_unordered(if progress.is_some() { 1 } else { PAGES_AT_ONCE });
             while let Some((of_page, records)) = read.try_next().await? {
                 outcome = outcome.max(of_page);
@@ -341,6 +348,9 @@ impl Walk {
         }
         self.mirror.finish(whole, began);
         self.removed.counted(partition, unwatched);
+        if let Some(covered) = covered {
+            self.coverage.counted(partition, covered);
+        }
         Ok(outcome)
     }
 

@@ -1,59 +1,92 @@
-//! How many units each silence covers, for lists and pages that ask for that again and again.
+//! How many units each silence covers: the sum of what the instances have counted, see [`crate::fleet::coverage`]. A
+//! request reads numbers; only a change counts.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+
+use serde::Deserialize;
 
 use super::Sources;
-use super::problem::Problem;
-use crate::fleet::coverage::covered;
+use super::peers::Peers;
+use crate::fleet::Ownership;
+use crate::fleet::coverage::Coverage;
 use crate::routing::{AlertSilence, SilenceId};
 use crate::store::Queries;
 
-/// How long a count is not made again.
-const FRESH: Duration = Duration::from_secs(30);
-
-/// Counts units. Cheap to share.
+/// Reads the numbers. Cheap to share.
 #[derive(Clone)]
-pub(super) struct Coverage {
+pub(super) struct CoveredUnits {
+    coverage: Arc<Coverage>,
+    ownership: Ownership,
+    peers: Peers,
     queries: Arc<dyn Queries>,
-    kept: Arc<Mutex<HashMap<SilenceId, Counted>>>,
-    /// One count at a time; the next one finds it.
-    turn: Arc<tokio::sync::Mutex<()>>,
 }
 
-#[derive(Clone, Copy)]
-struct Counted {
-    /// `None`: the fleet is too large to be counted in time.
+/// Who asks for the numbers.
+pub(super) enum Asked {
+    /// Another instance, for those of this one.
+    ByPeer,
+    /// A client, for those of the fleet; the others are asked for their part of the same path.
+    At(String),
+}
+
+/// The answer of another instance: a page of silences, or one.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Part {
+    Page { silences: Vec<Count> },
+    One(Count),
+}
+
+#[derive(Deserialize)]
+struct Count {
+    id: SilenceId,
     units: Option<u64>,
-    at: Instant,
 }
 
-impl Coverage {
-    pub fn new(sources: &Sources) -> Coverage {
-        Coverage { queries: sources.records.clone(), kept: Arc::default(), turn: Arc::default() }
-    }
-
-    /// How many units each of these silences covers; one that could not be counted in time is not in it.
-    pub async fn of(&self, silences: &[&AlertSilence]) -> Result<HashMap<SilenceId, u64>, Problem> {
-        let _turn = self.turn.lock().await;
-        let now = Instant::now();
-        let due: Vec<AlertSilence> = {
-            let mut kept = self.kept();
-            kept.retain(|_, counted| now - counted.at < FRESH);
-            silences.iter().filter(|one| !kept.contains_key(&one.id)).map(|one| (*one).clone()).collect()
-        };
-        let counts = covered(self.queries.clone(), &due).await?;
-        let mut kept = self.kept();
-        for silence in &due {
-            let units = counts.as_ref().and_then(|counts| counts.get(&silence.id).copied());
-            kept.insert(silence.id, Counted { units, at: now });
+impl CoveredUnits {
+    pub fn new(sources: &Sources) -> CoveredUnits {
+        CoveredUnits {
+            coverage: sources.coverage.clone(),
+            ownership: sources.ownership.clone(),
+            peers: Peers::new(sources),
+            queries: sources.records.clone(),
         }
-        let found = |one: &&AlertSilence| Some((one.id, kept.get(&one.id)?.units?));
-        Ok(silences.iter().filter_map(found).collect())
     }
 
-    fn kept(&self) -> MutexGuard<'_, HashMap<SilenceId, Counted>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    /// How many units each of these silences covers; one that is not counted yet is not in it.
+    pub async fn of(&self, silences: &[&AlertSilence], asked: &Asked) -> HashMap<SilenceId, u64> {
+        let partitions = self.ownership.view().partitions.clone();
+        let own = |one: &AlertSilence| self.coverage.of_partitions(one, &partitions);
+        let Asked::At(path) = asked else {
+            return silences.iter().filter_map(|one| Some((one.id, own(one)?))).collect();
+        };
+        if silences.is_empty() {
+            return HashMap::new();
+        }
+        let answers = self.peers.ask::<Part>(path).await;
+        let parts: Vec<HashMap<SilenceId, u64>> = answers.parts.into_iter().map(Part::counts).collect();
+        let of_fleet = |one: &AlertSilence| {
+            let others = parts.iter().map(|part| part.get(&one.id).copied()).sum::<Option<u64>>()?;
+            answers.missing.is_empty().then_some(own(one)? + others)
+        };
+        let counted =
+            |one: &&AlertSilence| Some((one.id, of_fleet(one).or_else(|| self.coverage.when_made(one))?));
+        silences.iter().filter_map(counted).collect()
+    }
+
+    /// Counts those of a silence that was just made; `None`: it takes too long, and is counted later.
+    pub async fn count(&self, made: SilenceId) -> Option<u64> {
+        self.coverage.count(self.queries.clone(), made).await
+    }
+}
+
+impl Part {
+    fn counts(self) -> HashMap<SilenceId, u64> {
+        let counts = match self {
+            Part::Page { silences } => silences,
+            Part::One(one) => vec![one],
+        };
+        counts.into_iter().filter_map(|one| Some((one.id, one.units?))).collect()
     }
 }

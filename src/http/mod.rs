@@ -24,7 +24,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Clock, Timestamp};
-use crate::fleet::{FlapRules, Mirror, Ownership, Roll, Silences, Timers};
+use crate::fleet::{Coverage, FlapRules, Mirror, Ownership, Roll, Silences, Timers};
 use crate::routing::{Inhibition, Route, Routes};
 use crate::store::{Catalogue, Cells, DataStore, DeliveryRecords, GroupStore, Queries, Roster, UnitStore};
 use crate::telemetry::Telemetry;
@@ -244,10 +244,10 @@ pub struct Sources {
     pub mirror: Arc<Mirror>,
     /// The metrics of units, by kind.
     pub metrics: Arc<Catalogue>,
-    /// For the units whose silence inhibits others.
-    /// For units that flap.
+    /// For units whose silence inhibits others, that flap, and what else instances share.
     pub cells: Arc<dyn Cells>,
     pub silences: Arc<Silences>,
+    pub coverage: Arc<Coverage>,
     pub timers: Arc<Timers>,
     /// The routes of the moment.
     pub routes: watch::Receiver<Arc<AlertRoutes>>,

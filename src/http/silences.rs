@@ -8,21 +8,25 @@ use std::time::Duration;
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::extract::{DefaultBodyLimit, Path, State};
-use axum::http::{StatusCode, Uri};
+use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::middleware::from_fn_with_state;
 use axum::routing::get;
 use axum::{Extension, Json, Router};
 use serde::{Deserialize, Serialize};
+use url::form_urlencoded;
 
 use super::body::read;
 use super::changes::{self, Caller, HasTokens, MAX_BODY};
-use super::coverage::Coverage;
+use super::coverage::{Asked, CoveredUnits};
+use super::peers::is_from_peer;
 use super::problem::{Problem, page_limit, query};
 use super::{Sources, expressions};
 use crate::clock::{Clock, Timestamp, parse_span};
 use crate::fleet::Silences;
 use crate::routing::alert_silence::{SilenceRequest, SilenceState, in_order};
 use crate::routing::{AlertSilence, SilenceId};
+
+const PATH: &str = "/api/v1/silences";
 
 const DEFAULT_LIMIT: usize = 100;
 const MAX_LIMIT: usize = 1000;
@@ -31,13 +35,13 @@ const MAX_LIMIT: usize = 1000;
 #[derive(Clone)]
 pub(super) struct SilencesState {
     silences: Arc<Silences>,
-    coverage: Coverage,
+    units: CoveredUnits,
     clock: Clock,
 }
 
 pub(super) fn pages(state: SilencesState, has_tokens: HasTokens) -> Router {
     Router::new()
-        .route("/api/v1/silences", get(list).post(add))
+        .route(PATH, get(list).post(add))
         .route("/api/v1/silences/{id}", get(show).put(change).delete(expire))
         .route_layer(from_fn_with_state(has_tokens, changes::guard))
         .layer(DefaultBodyLimit::max(MAX_BODY))
@@ -72,8 +76,8 @@ pub struct ShownSilence {
     pub updated_at: Timestamp,
     pub author: String,
     pub comment: String,
-    /// How many units of the fleet it covers, whether they are offline or not; `null` for one that is over, and where
-    /// counting takes too long.
+    /// How many units of the fleet it covers, whether they are offline or not; `null` for one that is over, and as long
+    /// as they are not counted.
     pub units: Option<u64>,
 }
 
@@ -93,25 +97,36 @@ struct PostedSilence {
 
 /// The answer to a [`PostedSilence`].
 #[derive(Serialize)]
-struct Put {
+pub(super) struct Put {
     /// The id of the one that is in force.
-    id: SilenceId,
+    pub id: SilenceId,
     /// How many units it covers, see [`ShownSilence`].
-    units: Option<u64>,
+    pub units: Option<u64>,
 }
 
-async fn list(State(state): State<SilencesState>, uri: Uri) -> Result<Json<SilencePage>, Problem> {
-    Ok(Json(state.page(&query(&uri)?).await?))
+async fn list(
+    State(state): State<SilencesState>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Json<SilencePage>, Problem> {
+    let wanted = query::<SilencesQuery>(&uri)?;
+    let asked = if is_from_peer(&headers) { Asked::ByPeer } else { Asked::At(wanted.path()) };
+    Ok(Json(state.page_for(&wanted, &asked).await?))
 }
 
 type IdPath = Result<Path<String>, PathRejection>;
 
-async fn show(State(state): State<SilencesState>, id: IdPath) -> Result<Json<ShownSilence>, Problem> {
+async fn show(
+    State(state): State<SilencesState>,
+    id: IdPath,
+    headers: HeaderMap,
+) -> Result<Json<ShownSilence>, Problem> {
     let id = silence_id(id)?;
     let (stored, now) = (state.silences.current().await?, state.clock.now());
     let found = stored.iter().find(|silence| silence.id == id);
     let found = found.ok_or_else(|| Problem::not_found(format!("there is no silence {id}")))?;
-    let units = state.units(&[found], now).await?;
+    let asked = if is_from_peer(&headers) { Asked::ByPeer } else { Asked::At(format!("{PATH}/{id}")) };
+    let units = state.units(&[found], &asked, now).await;
     Ok(Json(ShownSilence::of(found, units.get(&id).copied(), now)))
 }
 
@@ -121,7 +136,7 @@ async fn add(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<(StatusCode, Json<Put>), Problem> {
     let wanted = read::<PostedSilence>(&body?)?.wanted(state.clock.now(), None, &caller).await?;
-    Ok((StatusCode::CREATED, Json(state.put_and_count(None, wanted, &caller).await?)))
+    Ok((StatusCode::CREATED, Json(state.put(None, wanted, &caller).await?)))
 }
 
 async fn change(
@@ -135,7 +150,7 @@ async fn change(
     let before = stored.iter().find(|silence| silence.id == id);
     let lasting = before.filter(|silence| silence.state(now) != SilenceState::Expired);
     let wanted = posted.wanted(now, lasting.map(|silence| silence.starts_at), &caller).await?;
-    Ok(Json(state.put_and_count(Some(id), wanted, &caller).await?))
+    Ok(Json(state.put(Some(id), wanted, &caller).await?))
 }
 
 async fn expire(
@@ -149,11 +164,15 @@ async fn expire(
 
 impl SilencesState {
     pub fn new(sources: &Sources) -> SilencesState {
-        let coverage = Coverage::new(sources);
-        SilencesState { silences: sources.silences.clone(), coverage, clock: sources.clock.clone() }
+        let units = CoveredUnits::new(sources);
+        SilencesState { silences: sources.silences.clone(), units, clock: sources.clock.clone() }
     }
 
     pub async fn page(&self, wanted: &SilencesQuery) -> Result<SilencePage, Problem> {
+        self.page_for(wanted, &Asked::At(wanted.path())).await
+    }
+
+    async fn page_for(&self, wanted: &SilencesQuery, asked: &Asked) -> Result<SilencePage, Problem> {
         let limit = page_limit(wanted.limit, DEFAULT_LIMIT, MAX_LIMIT)?;
         let (stored, now) = (self.silences.current().await?, self.clock.now());
         let mut all = in_order(&stored, now);
@@ -165,7 +184,7 @@ impl SilencesState {
         all.retain(|silence| wanted.state.is_none_or(|state| silence.state(now) == state));
         let next = all.get(limit).and_then(|_| all.get(limit - 1)).map(|last| last.id);
         all.truncate(limit);
-        let units = self.units(&all, now).await?;
+        let units = self.units(&all, asked, now).await;
         let shown = all.into_iter().map(|one| ShownSilence::of(one, units.get(&one.id).copied(), now));
         Ok(SilencePage { silences: shown.collect(), next })
     }
@@ -174,41 +193,44 @@ impl SilencesState {
     async fn units(
         &self,
         silences: &[&AlertSilence],
+        asked: &Asked,
         now: Timestamp,
-    ) -> Result<HashMap<SilenceId, u64>, Problem> {
+    ) -> HashMap<SilenceId, u64> {
         let lasting = silences.iter().filter(|one| one.state(now) != SilenceState::Expired);
-        self.coverage.of(&lasting.copied().collect::<Vec<_>>()).await
+        self.units.of(&lasting.copied().collect::<Vec<_>>(), asked).await
     }
 
-    /// The same as [`SilencesState::put`], with the number of units. The change is made also if they cannot be counted.
-    async fn put_and_count(
-        &self,
-        id: Option<SilenceId>,
-        wanted: SilenceRequest,
-        caller: &Caller,
-    ) -> Result<Put, Problem> {
-        let id = self.put(id, wanted, caller).await?;
-        let stored = self.silences.cached().await?;
-        let put: Vec<&AlertSilence> = stored.iter().filter(|one| one.id == id).collect();
-        let units = self.coverage.of(&put).await.ok().and_then(|units| units.get(&id).copied());
-        Ok(Put { id, units })
-    }
-
-    /// Adds an alert silence or, with an id, changes one. Answers the id of the one that is in force.
+    /// Adds an alert silence or, with an id, changes one, and counts the units that it covers. It is made also if they
+    /// cannot be counted.
     pub async fn put(
         &self,
         id: Option<SilenceId>,
         wanted: SilenceRequest,
         caller: &Caller,
-    ) -> Result<SilenceId, Problem> {
+    ) -> Result<Put, Problem> {
         let by = caller.by(Some(&wanted.author));
-        Ok(self.silences.put(id, wanted, &by, self.clock.now()).await?)
+        let id = self.silences.put(id, wanted, &by, self.clock.now()).await?;
+        Ok(Put { id, units: self.units.count(id).await })
     }
 
     /// Ends an alert silence. One that is over stays so: the request may be repeated.
     pub async fn expire(&self, id: SilenceId, caller: &Caller) -> Result<(), Problem> {
         self.silences.expire(id, &caller.by(None), self.clock.now()).await?;
         Ok(())
+    }
+}
+
+impl SilencesQuery {
+    fn path(&self) -> String {
+        let mut query = form_urlencoded::Serializer::new(format!("{PATH}?"));
+        query.append_pair("limit", &self.limit.unwrap_or(DEFAULT_LIMIT).to_string());
+        if let Some(state) = self.state {
+            query.append_pair("state", state.as_str());
+        }
+        if let Some(cursor) = self.cursor {
+            query.append_pair("cursor", &cursor.to_string());
+        }
+        query.finish()
     }
 }
 

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::expiry;
+use rollcall::fleet::coverage::Coverage;
 use rollcall::fleet::ownership::View;
 use rollcall::fleet::walk::Removed;
-use rollcall::fleet::{Lease, Ownership, Walk};
+use rollcall::fleet::{Lease, Ownership, Silences, Walk};
 use rollcall::fleet::{mirror::Chunk, mirror::Cursor};
 use rollcall::presence::{State, Unit};
 use rollcall::store::Layout;
@@ -84,6 +85,7 @@ impl Instance {
             keep_records: 1000 * TIMEOUT,
             keep_deliveries: 1000 * TIMEOUT,
             removed: Removed::new(1000 * TIMEOUT),
+            coverage: Arc::new(Coverage::new(Arc::new(Silences::new(self.engine.clone())))),
         };
         let stop = CancellationToken::new();
         tokio::spawn(walk.run(stop.clone()));

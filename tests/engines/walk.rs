@@ -4,14 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollcall::clock::{Clock, Timestamp};
+use rollcall::fleet::coverage::Coverage;
 use rollcall::fleet::ownership::View;
 use rollcall::fleet::walk::Removed;
 use rollcall::fleet::{HearingConfig, Rules};
-use rollcall::fleet::{Mirror, Ownership, Roll, Walk};
+use rollcall::fleet::{Mirror, Ownership, Roll, Silences, Walk};
 use rollcall::fleet::{mirror::Chunk, mirror::Cursor};
 use rollcall::presence::{
     Closing, Declared, Facts, Hearing, Heartbeat, Kind, KindRules, Lifecycle, Override, Policy, Unit,
 };
+use rollcall::routing::alert_silence::SilenceRequest;
+use rollcall::routing::{AlertSilence, parse_label_matchers};
 use rollcall::simulate::servers::Server;
 use rollcall::store::Layout;
 use rollcall::store::redis::RedisEngine;
@@ -35,6 +38,7 @@ struct Fleet {
     engine: Arc<RedisEngine>,
     roll: Arc<Roll>,
     mirror: Arc<Mirror>,
+    silences: Arc<Silences>,
     telemetry: Arc<Telemetry>,
     clock: Clock,
 }
@@ -61,7 +65,8 @@ impl Fleet {
         };
         let outbox_grew = Arc::new(Notify::new());
         let roll = Roll::new(engine.clone(), rules, mirror.clone(), telemetry.clone(), config, outbox_grew);
-        Fleet { engine: engine.clone(), roll: Arc::new(roll), mirror, telemetry, clock }
+        let silences = Arc::new(Silences::new(engine.clone()));
+        Fleet { engine: engine.clone(), roll: Arc::new(roll), mirror, silences, telemetry, clock }
     }
 
     /// The same engine with an empty mirror.
@@ -120,6 +125,7 @@ impl Fleet {
             keep_records: 1000 * SECOND,
             keep_deliveries: 1000 * SECOND,
             removed: Removed::new(3600 * SECOND),
+            coverage: Arc::new(Coverage::new(self.silences.clone())),
         }
     }
 
@@ -355,6 +361,51 @@ async fn beside_other_instances_the_next_round_reads_every_page_again() {
     let _walk = tokio::spawn(walk.run(CancellationToken::new()));
     until(async || behind.rounds(2).await >= 1).await;
     assert!(behind.steps().await >= 4 * fleet.steps());
+}
+
+/// Each instance counts the units of its own partitions; what it has not counted yet, it does not know.
+#[tokio::test]
+async fn the_walk_counts_the_units_that_each_silence_covers() {
+    let (_behind, fleet) = Behind::start().await;
+    fleet.hear(40).await;
+    let now = fleet.clock.now();
+    let add = async |matchers: &str| {
+        let wanted = SilenceRequest {
+            matchers: parse_label_matchers(matchers).unwrap(),
+            starts_at: now,
+            ends_at: now + 3600 * SECOND,
+            author: "ana".to_owned(),
+            comment: "works".to_owned(),
+        };
+        let id = fleet.silences.put(None, wanted, "ana", now).await.unwrap();
+        let stored = fleet.silences.current().await.unwrap();
+        stored.iter().find(|one| one.id == id).unwrap().clone()
+    };
+    let some = add("unit=~\"[0-9]\"").await;
+    let (none, all) = (add("site=north").await, add("kind=detector").await);
+    let other = fleet.restarted();
+    let coverage = |fleet: &Fleet, partition| {
+        let view = View::new("one", vec!["one".to_owned()], fleet.engine.partitions());
+        let view = View { partitions: vec![partition], ..view };
+        let walk = Walk { ownership: Ownership::fixed(view), ..fleet.walker() };
+        let (coverage, stop) = (walk.coverage.clone(), CancellationToken::new());
+        tokio::spawn(walk.run(stop.clone()));
+        (coverage, stop.drop_guard())
+    };
+    let ((one, _one), (two, _two)) = (coverage(&fleet, 0), coverage(&other, 1));
+    let sum = |of: &AlertSilence| Some(one.of_partitions(of, &[0])? + two.of_partitions(of, &[1])?);
+    until(async || sum(&all) == Some(40)).await;
+    assert_eq!((sum(&some), sum(&none)), (Some(10), Some(0)));
+    assert_eq!(one.of_partitions(&all, &[0, 1]), None, "the other partition is of another instance");
+    // Units that come, and silences that are made later.
+    fleet.hear(50).await;
+    let later = add("unit=~\"4[0-9]\"").await;
+    assert_eq!(sum(&later), None);
+    until(async || (sum(&all), sum(&later)) == (Some(50), Some(10))).await;
+    // One that is over is not counted.
+    fleet.silences.expire(later.id, "ana", now).await.unwrap();
+    fleet.clock.advance(SECOND);
+    until(async || sum(&later).is_none()).await;
 }
 
 #[tokio::test]

@@ -14,6 +14,7 @@ use rand::{Rng, SeedableRng};
 use rollcall::alerting::{self, MailContent, Message, MessageConfig};
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::config::{self, EngineConfig};
+use rollcall::fleet::coverage::Coverage;
 use rollcall::fleet::timers::{FARTHEST_DUE, TimerRequest};
 use rollcall::fleet::{HearingConfig, Roll, Silences, Timers};
 use rollcall::fleet::{Mirror, Ownership};
@@ -442,6 +443,7 @@ async fn served() -> (String, CancellationToken, tempfile::TempDir) {
     };
     roll.hear(&[beat("pump:a"), beat("pump:Halle 3: ü%")], NOW).await.unwrap();
     let ownership = Ownership::of_everything(engine.partitions());
+    let silences = Arc::new(Silences::new(engine.clone()));
     let sources = Sources {
         ownership,
         units: engine.clone(),
@@ -450,7 +452,8 @@ async fn served() -> (String, CancellationToken, tempfile::TempDir) {
         groups: engine.clone(),
         values: engine.clone(),
         cells: engine.clone(),
-        silences: Arc::new(Silences::new(engine.clone())),
+        silences: silences.clone(),
+        coverage: Arc::new(Coverage::new(silences)),
         timers: Arc::new(Timers::new(engine.clone(), config.timers, Arc::default(), telemetry.clone())),
         routes: watch::Sender::new(Arc::new(AlertRoutes {
             routes: Routes::new(config.alerting.route),

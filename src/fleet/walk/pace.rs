@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
+use super::Walk;
+
 /// How many units of one server all instances together read in a second, a tenth of them whole: a fifth of a core of
 /// that server. More than this are in a round of a large fleet, which therefore takes longer.
 const UNITS_A_SECOND: f64 = 40_000.0;
@@ -38,8 +40,22 @@ impl WalkPace {
     }
 }
 
+impl Walk {
+    /// The period of a round that takes no less than that.
+    pub(super) fn paced_period(&self, shortest: Duration) -> Duration {
+        period(shortest, self.fleet_units(), self.engine.servers())
+    }
+
+    /// The units of the fleet, as if the partitions of other instances were as large as those of this one.
+    pub(super) fn fleet_units(&self) -> u64 {
+        let own = self.own_partitions();
+        let units: u64 = own.iter().map(|partition| self.mirror.units_in(*partition)).sum();
+        units * u64::from(self.engine.partitions()) / (own.len() as u64).max(1)
+    }
+}
+
 /// The period of a round over a fleet of so many units on so many servers.
-pub(super) fn period(shortest: Duration, units: u64, servers: usize) -> Duration {
+fn period(shortest: Duration, units: u64, servers: usize) -> Duration {
     shortest.max(Duration::from_secs_f64(units as f64 / (UNITS_A_SECOND * servers as f64)))
 }
 

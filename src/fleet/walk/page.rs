@@ -4,6 +4,7 @@ use super::Walk;
 use super::removed::UnwatchedRecords;
 use crate::clock::Timestamp;
 use crate::fleet::Rules;
+use crate::fleet::coverage::PartitionCount;
 use crate::presence::{self, Hearing, Lifecycle, Snapshot, Unit, Verdict};
 use crate::store::Result;
 
@@ -17,17 +18,21 @@ pub(super) enum PageOutcome {
 
 impl Walk {
     /// Reads a page and compares it. Also answers the number of open records of kinds that are not configured.
-    /// `checks_all`: the deadline of each unit that is present is checked.
+    /// `checks_all`: the deadline of each unit that is present is checked. `covered` counts those that silences cover.
     pub(super) async fn compare_page(
         &self,
         partition: u16,
         page: u32,
         checks_all: bool,
+        covered: Option<&PartitionCount>,
     ) -> Result<(PageOutcome, UnwatchedRecords)> {
         let mark = self.mirror.mark(partition);
         let snapshots = self.engine.walk(partition, page).await?;
         let unwatched = self.unwatched(&snapshots).await?;
         self.mirror.compare(mark, &snapshots);
+        if let Some(covered) = covered {
+            covered.add(&snapshots).await;
+        }
         let (rules, now) = (self.roll.rules(), self.clock.now());
         for seen in &snapshots {
             if let (Some(facts), Some(rules)) = (&seen.facts, rules.get(&seen.unit.kind)) {

@@ -98,7 +98,7 @@ impl Web {
                 td { @match silence.units {
                     Some(0) => { "none: no unit has these labels" }
                     Some(units) => { (format::number(units)) }
-                    None => { span.note { @if silence.state == SilenceState::Expired { "" } @else { "not counted" } } }
+                    None => { span.note { @if silence.state == SilenceState::Expired { "" } @else { "not counted yet" } } }
                 } }
                 td { (format::ago(Some(silence.starts_at), now)) }
                 td { (format::ago(Some(silence.ends_at), now)) }

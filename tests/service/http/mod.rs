@@ -30,6 +30,7 @@ use std::sync::Arc;
 
 use reqwest::Method;
 use reqwest::header::{ALLOW, CONTENT_TYPE, WWW_AUTHENTICATE};
+use rollcall::fleet::coverage::Coverage;
 use rollcall::fleet::{Ownership, Silences};
 use rollcall::http::{self, Config, Proxies, Role, Sources, Token, UnitMetrics};
 use rollcall::presence::{Interval, Labels, Override, Registration};
@@ -141,6 +142,7 @@ async fn an_address_that_others_reach_is_not_served_without_a_token() {
         proxies: Proxies::default(),
         switches: None,
     };
+    let silences = Arc::new(Silences::new(fleet.engine.clone()));
     let sources = Sources {
         ownership: Ownership::of_everything(2),
         units: fleet.engine.clone(),
@@ -153,7 +155,8 @@ async fn an_address_that_others_reach_is_not_served_without_a_token() {
         roll: fleet.roll.clone(),
         mirror: fleet.mirror.clone(),
         metrics: Arc::default(),
-        silences: Arc::new(Silences::new(fleet.engine.clone())),
+        silences: silences.clone(),
+        coverage: Arc::new(Coverage::new(silences)),
         timers: fleet.timers.clone(),
         routes: watch::Sender::new(Arc::default()).subscribe(),
         reloads: None,

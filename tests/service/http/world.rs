@@ -9,6 +9,7 @@ use reqwest::header::CONTENT_TYPE;
 use reqwest::{Client, Response};
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::config;
+use rollcall::fleet::coverage::Coverage;
 use rollcall::fleet::ownership::View;
 use rollcall::fleet::timers::TimerRules;
 use rollcall::fleet::{FlapRules, HearingConfig, Rules};
@@ -99,6 +100,7 @@ impl Fleet {
         let stop = CancellationToken::new();
         let timers = Timers::new(engine.clone(), timer_rules(), Arc::default(), telemetry.clone());
         let timers = Arc::new(timers);
+        let silences = Arc::new(Silences::new(engine.clone()));
         let sources = Sources {
             ownership: Ownership::fixed(view),
             units: engine.clone(),
@@ -111,7 +113,8 @@ impl Fleet {
             mirror: mirror.clone(),
             metrics: Arc::new(Catalogue::new([(rules_of("detector").kind, metrics())])),
             cells: engine.clone(),
-            silences: Arc::new(Silences::new(engine.clone())),
+            coverage: Arc::new(Coverage::new(silences.clone())),
+            silences,
             timers: timers.clone(),
             routes: watch::Sender::new(Arc::new(routes())).subscribe(),
             reloads: None,

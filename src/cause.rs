@@ -1,6 +1,8 @@
 //! Causes of failures in words for operators. Libraries name a cause for programmers: `KeyMismatch`, `Promised boundary
 //! crossed`, `os error 111`. Here is the one place that says what each means, and what to do.
 
+pub mod json;
+
 use std::error::Error;
 use std::io::{self, ErrorKind};
 
@@ -81,7 +83,7 @@ fn texts(error: &(dyn Error + 'static)) -> String {
 }
 
 /// A text without ` (os error 111)`.
-fn without_number(text: &str) -> String {
+pub fn without_number(text: &str) -> String {
     match text.split_once(" (os error ") {
         Some((before, after)) => {
             format!("{before}{}", after.split_once(')').map_or("", |(_, rest)| rest))

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use serde::de::Error as _;
+use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 mod fleet;
@@ -102,9 +102,24 @@ impl Serialize for Timestamp {
 
 impl<'de> Deserialize<'de> for Timestamp {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Timestamp, D::Error> {
+        deserializer.deserialize_str(Moment)
+    }
+}
+
+/// Reads a moment from a text.
+struct Moment;
+
+impl Visitor<'_> for Moment {
+    type Value = Timestamp;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a moment as in RFC 3339, such as 2026-11-23T08:00:00Z")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Timestamp, E> {
         // The text of the library speaks of digits and offsets, and repeats what it was given.
-        let wrong = |_| D::Error::custom("a moment is written as in RFC 3339, such as 2026-11-23T08:00:00Z");
-        let moment = jiff::Timestamp::deserialize(deserializer).map_err(wrong)?;
+        let wrong = |_| E::custom("a moment is written as in RFC 3339, such as 2026-11-23T08:00:00Z");
+        let moment: jiff::Timestamp = text.parse().map_err(wrong)?;
         Ok(Timestamp::from_millis(moment.as_millisecond()))
     }
 }

@@ -258,7 +258,9 @@ impl Remote {
         }
         let read: Result<Value, _> = serde_json::from_slice(&body);
         if is_success {
-            return read.with_context(|| format!("{place} does not answer with JSON; check --url"));
+            return read.map_err(|_| {
+                anyhow::anyhow!("{place} does not answer with JSON: it is no Rollcall; check --url")
+            });
         }
         let problem = read.unwrap_or_default();
         let detail = problem["detail"].as_str().unwrap_or("no reason given; is it Rollcall?");
@@ -292,8 +294,13 @@ fn signed(request: RequestBuilder, author: Option<&str>) -> anyhow::Result<Reque
 pub(super) fn named_by(config: &Config) -> String {
     match &config.source {
         Some(file) => file.display().to_string(),
-        None => format!("the defaults, as neither {} exists", DEFAULT_FILES.join(" nor ")),
+        None => format!("the defaults, as {}", without_file()),
     }
+}
+
+/// Why there is no configuration file.
+pub(super) fn without_file() -> String {
+    format!("neither {} exists", DEFAULT_FILES.join(" nor "))
 }
 
 /// The content of a file, as it is sent.

@@ -7,17 +7,18 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
 use super::problem::Problem;
+use crate::cause::json;
 
 pub(super) fn read<T: DeserializeOwned>(body: &Bytes) -> Result<T, Problem> {
-    let fields: Result<Map<String, Value>, _> = serde_json::from_slice(body);
-    let read = fields.and_then(|fields| serde_json::from_value(Value::Object(fields)));
-    read.map_err(|error| Problem::bad_request(error.to_string()))
+    let fields = json::read::<Map<String, Value>>(body);
+    let read = fields.and_then(|fields| json::from_value(Value::Object(fields)));
+    read.map_err(|why| Problem::bad_request(format!("the body: {why}")))
 }
 
 /// The same for an object within a body, for `deserialize_with`.
 pub(super) fn object<'de, T: DeserializeOwned, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
     let fields = Map::<String, Value>::deserialize(from)?;
-    serde_json::from_value(Value::Object(fields)).map_err(D::Error::custom)
+    json::from_value(Value::Object(fields)).map_err(D::Error::custom)
 }
 
 #[cfg(test)]

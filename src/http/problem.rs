@@ -13,6 +13,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::cause;
 use crate::fleet::SilencesError;
 use crate::routing::alert_silence::SilenceError;
 use crate::store::EngineError;
@@ -162,13 +163,21 @@ impl From<SilencesError> for Problem {
 
 impl From<BytesRejection> for Problem {
     fn from(rejection: BytesRejection) -> Problem {
-        Problem::new(rejection.status(), rejection.body_text())
+        let why = match rejection.status() {
+            StatusCode::PAYLOAD_TOO_LARGE => "the body is longer than this page takes; send less at a time",
+            _ => "the body ended early; send it again",
+        };
+        Problem::new(rejection.status(), why)
     }
 }
 
 impl From<PathRejection> for Problem {
     fn from(rejection: PathRejection) -> Problem {
-        Problem::bad_request(rejection.body_text())
+        let text = rejection.body_text();
+        Problem::bad_request(match text.split_once("Invalid UTF-8 in `") {
+            Some((_, name)) => format!("{} in the path is not UTF-8", name.trim_end_matches('`')),
+            None => cause::json::of_data(&text).unwrap_or(text),
+        })
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use crate::cause::json;
 use crate::clock::Timestamp;
 use crate::presence::{
     Labels, MAX_LABEL, MAX_LABELS, MAX_PAUSE, MAX_TIMEOUT, Override, Unit, UnitSettings, is_label_name,
@@ -40,7 +41,7 @@ fn some<'de, T: Deserialize<'de>, D: serde::Deserializer<'de>>(
 
 impl SettingsRequest {
     pub fn from_json(fields: Map<String, Value>) -> Result<SettingsRequest, String> {
-        serde_json::from_value(Value::Object(fields)).map_err(|error| error.to_string())
+        json::from_value(Value::Object(fields))
     }
 
     /// The settings of a unit.

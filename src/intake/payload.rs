@@ -21,6 +21,7 @@ use std::time::Duration;
 use super::json::{self, FieldSelection, PayloadFields, Scanned, Value};
 use super::kind_metrics::KindMetrics;
 use super::{Fields, PayloadIssues};
+use crate::cause;
 use crate::clock::{Timestamp, parse_moment, parse_span};
 use crate::presence::{
     Declared, KindRules, Labels, MAX_LABELS, TimeSource, is_label_name, is_label_value, is_timeout,
@@ -86,7 +87,7 @@ fn scan(
     let scan = |fields, metrics| json::scan(payload, FieldSelection { fields, metrics });
     let mut read_fields = |scanned: serde_json::Result<Scanned>| {
         scanned.unwrap_or_else(|error| {
-            issues.note(PayloadIssue::BrokenJson, || error.to_string());
+            issues.note(PayloadIssue::BrokenJson, || cause::json::words(&error));
             Scanned::default()
         })
     };

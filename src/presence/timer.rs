@@ -16,6 +16,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
 use super::name::{IdFault, MAX_ID, check_id, is_class_name, text_names};
+use crate::cause::json;
 use crate::clock::Timestamp;
 
 /// The most bytes of a timer's data.
@@ -132,8 +133,7 @@ impl FromStr for TimerData {
         if json.len() > MAX_TIMER_BYTES {
             return Err(TimerError::LargeData);
         }
-        let data: &RawValue =
-            serde_json::from_str(json).map_err(|error| TimerError::Data(error.to_string()))?;
+        let data: &RawValue = json::read(json.as_bytes()).map_err(TimerError::Data)?;
         Ok(TimerData(data.get().into()))
     }
 }

@@ -1,6 +1,7 @@
 //! Values as text in an engine.
 
 use super::{EngineError, Result};
+use crate::cause::json;
 
 pub(super) fn to_json(value: &impl serde::Serialize) -> Result<String> {
     serde_json::to_string(value).map_err(|error| EngineError::Damaged(format!("cannot be written: {error}")))
@@ -8,6 +9,6 @@ pub(super) fn to_json(value: &impl serde::Serialize) -> Result<String> {
 
 /// A value from JSON; `what` names it in the error.
 pub(super) fn from_json<T: serde::de::DeserializeOwned>(what: &str, text: &str) -> Result<T> {
-    serde_json::from_str(text)
-        .map_err(|error| EngineError::Damaged(format!("{what} in the engine cannot be read: {error}")))
+    json::read(text.as_bytes())
+        .map_err(|why| EngineError::Damaged(format!("{what} in the engine cannot be read: {why}")))
 }

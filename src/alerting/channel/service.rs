@@ -26,6 +26,7 @@ use crate::alerting::message::{
     Example, Message, MessageConfig, Templates, adversarial, pages, test_delivery, test_members,
     without_labels,
 };
+use crate::cause::json;
 use crate::clock::Timestamp;
 use crate::store::Delivery;
 
@@ -116,8 +117,8 @@ impl ServiceChannel {
                 ));
             }
             let request = self.request(data.clone(), &self.options)?;
-            serde_json::from_str::<Value>(&request.body)
-                .map_err(|error| format!("body: its result is not JSON ({error})"))?;
+            json::read::<Value>(request.body.as_bytes())
+                .map_err(|why| format!("body: its result is not JSON ({why})"))?;
         }
         Ok(())
     }

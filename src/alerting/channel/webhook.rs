@@ -18,6 +18,7 @@ use crate::alerting::message::{
     Example, Message, MessageConfig, SizeLimit, Templates, adversarial, test_delivery, without_labels,
 };
 use crate::alerting::text::plain;
+use crate::cause::json;
 use crate::clock::Timestamp;
 use crate::signature::{self, Secret};
 use crate::store::Delivery;
@@ -136,9 +137,9 @@ impl Webhook {
         let (headers, body) = self.request(&Message::new(&adversarial(&self.receiver)))?;
         let is_json = headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().ends_with(b"json"));
         let is_checked = is_json && self.method != Method::GET;
-        if is_checked && let Err(error) = serde_json::from_str::<Value>(&body) {
+        if is_checked && let Err(why) = json::read::<Value>(body.as_bytes()) {
             return Err(format!(
-                "{}: its result is not JSON if a name holds a quotation mark ({error}); write \
+                "{}: its result is not JSON if a name holds a quotation mark ({why}); write \
                  {{{{ value | tojson }}}}, without quotation marks around it, or another content-type in headers",
                 self.body
             ));

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use tokio::fs::File;
 
 use super::{List, Pages, given};
+use crate::cause::json;
 use crate::cli::output::{OutputArguments, facts, text};
 use crate::cli::remote::{Remote, RemoteArguments, content};
 use crate::cli::times::{in_order, moment, span};
@@ -150,7 +151,7 @@ struct Watch {
 }
 
 fn json_text(text: &str) -> Result<Value, String> {
-    serde_json::from_str(text).map_err(|error| format!("it is no JSON: {error}"))
+    json::read(text.as_bytes())
 }
 
 pub(in crate::cli) async fn timers(arguments: TimersArguments) -> anyhow::Result<ExitCode> {

@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use crate::cause::json;
 use crate::clock::{Timestamp, parse_moment, parse_span};
 use crate::presence::{NewTimer, TimerData, TimerId, TimerType};
 
@@ -55,8 +56,7 @@ impl TimerRequest {
         if json.trim_ascii_start().first() != Some(&b'{') {
             return Err(wrong(id, "a timer is a JSON object".to_owned()));
         }
-        let fields: Fields<'_> =
-            serde_json::from_slice(json).map_err(|error| wrong(id, error.to_string()))?;
+        let fields: Fields<'_> = json::read(json).map_err(|why| wrong(id, why))?;
         let own = match &fields.id {
             Some(own) => Some(own.parse::<TimerId>().map_err(|error| wrong(id, error.to_string()))?),
             None => None,
@@ -117,7 +117,7 @@ fn data_of(json: &str) -> Result<TimerData, String> {
     if depth(json) > MAX_DATA {
         return Err(format!("the data of a timer are nested at most {MAX_DATA} deep"));
     }
-    serde_json::from_str::<Value>(json).map_err(|error| format!("data: {error}"))?;
+    json::read::<Value>(json.as_bytes()).map_err(|why| format!("data: {why}"))?;
     Ok(data)
 }
 
@@ -181,12 +181,12 @@ mod tests {
             ("", "JSON object"),
             ("[\"a\",\"x\"]", "JSON object"),
             ("null", "JSON object"),
-            ("{", "EOF"),
+            ("{", "it is cut off"),
             (r#"{"in":"1s"}"#, "type is missing"),
             (r#"{"type":"A b","in":"1s"}"#, "type: "),
-            (r#"{"type":7,"in":"1s"}"#, "a string"),
+            (r#"{"type":7,"in":"1s"}"#, "type: write a text, not 7"),
             (&with("\"in\":\"1s\",\"colour\":1"), "colour"),
-            (&with("\"in\":\"1s\",\"in\":\"2s\""), "duplicate"),
+            (&with("\"in\":\"1s\",\"in\":\"2s\""), "in is given twice"),
             (&with("\"data\":1"), "either due"),
             (&with("\"due\":\"2025-11-24T16:00:00Z\",\"in\":\"1s\""), "either due"),
             (&with("\"due\":\"tomorrow\""), "is not a moment"),
@@ -194,7 +194,7 @@ mod tests {
             (&with("\"in\":\"-1s\""), "is not a span"),
             (&with("\"in\":\"4000d\""), "within 3653 days"),
             (&with("\"due\":\"9999-01-01T00:00:00Z\""), "within 3653 days"),
-            (&with("\"in\":\"1s\",\"data\":1e999"), "data: number out of range"),
+            (&with("\"in\":\"1s\",\"data\":1e999"), "data: it is no JSON: a number is too large"),
             (&with(r#""in":"1s","data":"\ud800""#), "data: "),
             (&large, "65536 bytes"),
             (&deep(MAX_DATA + 1), "nested at most"),

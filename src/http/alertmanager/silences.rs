@@ -10,6 +10,7 @@ use axum::{Extension, Json};
 use super::filter::silence_filter;
 use super::silence::{ApiSilence, Posted, PostedSilence};
 use super::{AlertmanagerState, list};
+use crate::cause::json;
 use crate::http::changes::Caller;
 use crate::http::expressions::compiled;
 use crate::http::problem::Problem;
@@ -44,8 +45,8 @@ pub(super) async fn post(
     Extension(caller): Extension<Caller>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Posted>, Problem> {
-    let posted: PostedSilence = serde_json::from_slice(&body?)
-        .map_err(|error| Problem::bad_request(format!("this is not a silence: {error}")))?;
+    let posted: PostedSilence =
+        json::read(&body?).map_err(|why| Problem::bad_request(format!("this is not a silence: {why}")))?;
     let (id, wanted) = compiled(|| posted.wanted().map_err(Problem::bad_request)).await?;
     let by = caller.by(Some(&wanted.author));
     let id = state.silences.put(id, wanted, &by, state.clock.now()).await?;

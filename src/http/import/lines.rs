@@ -8,6 +8,7 @@ use std::rc::Rc;
 use csv::{StringRecord, Terminator};
 use serde_json::{Map, Value};
 
+use crate::cause::json;
 use crate::clock::{Timestamp, parse_moment};
 use crate::csv_row::without_apostrophes;
 use crate::http::inventory::FIELDS;
@@ -92,7 +93,7 @@ fn read_ndjson(
         if line.is_empty() {
             continue;
         }
-        let fields = serde_json::from_slice::<Map<String, Value>>(line).map_err(|error| error.to_string());
+        let fields = json::read::<Map<String, Value>>(line);
         if !take(Line { number, entry: fields.and_then(|fields| from_json(fields, checks)) }) {
             break;
         }
@@ -226,7 +227,7 @@ fn from_row(columns: &[String], row: &StringRecord, checks: &Checks) -> Result<(
             "grace_seconds" => wanted.grace_seconds = Some(number(name, cell)?),
             "labels" => {
                 let labels: crate::presence::Labels =
-                    serde_json::from_str(cell).map_err(|error| format!("labels: {error}"))?;
+                    json::read(cell.as_bytes()).map_err(|why| format!("labels: {why}"))?;
                 wanted.labels.get_or_insert_default().extend(labels);
             }
             "paused_until" => {

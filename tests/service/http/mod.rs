@@ -338,3 +338,35 @@ async fn the_first_page_counts_the_fleet_and_its_links_exist() {
         assert_ne!(fleet.get(link).await.status(), 404, "{link}");
     }
 }
+
+#[tokio::test]
+async fn what_is_wrong_with_a_body_is_said_in_words() {
+    let fleet = Fleet::start().await;
+    let (silences, timers, alertmanager) =
+        ("/api/v1/silences", "/api/v1/timers", "/alertmanager/api/v2/silences");
+    let pause = "/api/v1/units/detector/a/pause";
+    let deep = "[".repeat(200);
+    for (method, path, body, said) in [
+        (Method::POST, silences, "", "the body: it is empty; write JSON"),
+        (Method::POST, silences, "{\"for\": \"2h", "the body: it is cut off"),
+        (Method::POST, silences, &deep, "the body: write an object, not a list"),
+        (Method::POST, silences, "{\"comment\": \"x\"}", "the body: matchers is missing"),
+        (
+            Method::POST,
+            silences,
+            "{\"matchers\": [5], \"comment\": \"x\"}",
+            "matchers[0]: write a text, not 5",
+        ),
+        (Method::POST, silences, "{\"colour\": 1}", "there is no field \\\"colour\\\"; known here: matchers"),
+        (Method::POST, alertmanager, "{\"matchers\": 5}", "matchers: write a list, not 5"),
+        (Method::POST, timers, "[{\"type\": 5}]", "type: write a text, not 5"),
+        (Method::PUT, pause, "{}", "the body: until is missing"),
+        (Method::PUT, pause, "{\"until\": 5}", "until: write a moment as in RFC 3339, such as"),
+        (Method::PUT, pause, "{\"until\": \"soon\"}", "until: a moment is written as in RFC 3339"),
+    ] {
+        let asked = fleet.client.request(method, format!("{}{path}", fleet.url));
+        let asked = asked.header(CONTENT_TYPE, "application/json").body(body.to_owned());
+        let answer = asked.send().await.unwrap().text().await.unwrap();
+        assert!(answer.contains(said), "{path} {body}: {answer}");
+    }
+}

@@ -17,9 +17,9 @@ use futures_util::future::join_all;
 use serde::Serialize;
 use tokio::net::TcpListener;
 
-use super::remote::reachable;
+use super::remote::{reachable, without_file};
 use super::{BAD_CONFIGURATION, ConfigFile, FAILED, health, logging, running, shown, shown_json};
-use crate::cause;
+use crate::cause::{self, without_number};
 use crate::clock::{Clock, Timestamp};
 use crate::config::{Config, ConfigError};
 use crate::fleet::SharedRules;
@@ -67,15 +67,15 @@ struct Finding {
 
 impl Finding {
     fn ok(name: &str, text: impl Into<String>) -> Finding {
-        Finding { outcome: FindingOutcome::Ok, name: name.to_owned(), text: text.into() }
+        Finding { outcome: FindingOutcome::Ok, name: name.to_owned(), text: without_number(&text.into()) }
     }
 
     fn warn(name: &str, text: impl Into<String>) -> Finding {
-        Finding { outcome: FindingOutcome::Warn, name: name.to_owned(), text: text.into() }
+        Finding { outcome: FindingOutcome::Warn, name: name.to_owned(), text: without_number(&text.into()) }
     }
 
     fn fail(name: &str, text: impl Into<String>) -> Finding {
-        Finding { outcome: FindingOutcome::Fail, name: name.to_owned(), text: text.into() }
+        Finding { outcome: FindingOutcome::Fail, name: name.to_owned(), text: without_number(&text.into()) }
     }
 }
 
@@ -124,8 +124,10 @@ fn misconfigured(error: ConfigError) -> Vec<Finding> {
 
 async fn examine(config: &Config) -> Vec<Finding> {
     let source = config.source.as_ref();
-    let source = source
-        .map_or("every option has its default".to_owned(), |path| format!("{} is valid", path.display()));
+    let source = source.map_or_else(
+        || format!("every option has its default: {}", without_file()),
+        |path| format!("{} is valid", path.display()),
+    );
     let mut findings = vec![Finding::ok("configuration", source)];
     let warnings = config.warnings.iter();
     findings.extend(warnings.map(|problem| Finding::warn("configuration", problem.to_string())));

@@ -16,6 +16,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 use tokio::runtime::Builder;
 
+use crate::cause;
 use crate::config::{self, Config, ConfigError};
 use crate::presence::{Shown, is_visible};
 
@@ -235,7 +236,7 @@ fn failed(error: &anyhow::Error) -> ExitCode {
     if error.chain().count() == 1 && error.downcast_ref::<std::io::Error>().is_some_and(is_of_output) {
         return ExitCode::SUCCESS;
     }
-    eprintln!("rollcall: {}", shown(&format!("{error:#}")));
+    eprintln!("rollcall: {}", shown(&cause::without_number(&format!("{error:#}"))));
     ExitCode::from(match () {
         () if error.downcast_ref::<ConfigError>().is_some() => BAD_CONFIGURATION,
         () if error.downcast_ref::<WrongArguments>().is_some() => WRONG_ARGUMENTS,

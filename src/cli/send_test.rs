@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use anyhow::{anyhow, bail};
 use clap::Args;
 
+use super::remote::named_by;
 use super::{ConfigFile, logging, running};
 use crate::alerting;
 use crate::clock::Clock;
@@ -26,7 +27,12 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let Some(receiver) = receivers.iter().find(|one| one.name == *name) else {
         let names: Vec<&str> = receivers.iter().map(|one| one.name.as_str()).collect();
         match names.is_empty() {
-            true => bail!("there is no receiver {name:?}: the configuration has none; add a [[receiver]]"),
+            true => {
+                let file = named_by(&config);
+                bail!(
+                    "there is no receiver {name:?}: the configuration ({file}) has none; add a [[receiver]]"
+                )
+            }
             false => bail!("there is no receiver {name:?}; configured receivers: {}", names.join(", ")),
         }
     };

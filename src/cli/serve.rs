@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use super::remote::without_file;
 use super::signals::{self, HangUp};
 use super::{ConfigFile, logging};
 use crate::service::{self, Reload};
@@ -13,7 +14,7 @@ pub(super) async fn run(file: ConfigFile) -> anyhow::Result<ExitCode> {
     let stop = signals::stop(HangUp::Reload(reload.sender()))?;
     match &config.source {
         Some(path) => tracing::info!(file = %path.display(), "configuration loaded"),
-        None => tracing::info!("no rollcall.toml here: every option has its default"),
+        None => tracing::info!("every option has its default: {}", without_file()),
     }
     for warning in &config.warnings {
         tracing::warn!(option = warning.path, "{}", warning.text);

@@ -6,6 +6,7 @@ use anyhow::{anyhow, bail};
 use clap::builder::PossibleValue;
 use clap::{Args, Subcommand, ValueEnum};
 
+use super::remote::named_by;
 use super::{ConfigFile, logging, shown};
 use crate::alerting::{self, Example};
 
@@ -57,7 +58,7 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let Command::Render(Render { file, receiver: name, example }) = arguments.command;
     let config = file.load()?;
     let Some(receiver) = config.alerting.receivers.iter().find(|one| one.name == name) else {
-        bail!("there is no receiver {name:?} in the configuration; see [[receiver]]");
+        bail!("there is no receiver {name:?} in the configuration ({}); see [[receiver]]", named_by(&config));
     };
     for one in Example::ALL.into_iter().filter(|one| example.is_none_or(|name| *one == name)) {
         let rendered = alerting::render(receiver, one);

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use tracing_subscriber::filter::Targets;
 
+use crate::cause::without_number;
 use crate::fleet::{HearingConfig, Rules, TimerRules};
 use crate::http::ShownConfiguration;
 use crate::store::Catalogue;
@@ -139,7 +140,8 @@ pub fn load(file: Option<&Path>) -> Result<Config, ConfigError> {
     let Some(path) = source else { return parse("", None, variables) };
     let bytes = std::fs::read(path).map_err(|error| {
         let advice = "check the path (--config or ROLLCALL_CONFIG)";
-        ConfigError::Unreadable(format!("{} cannot be read: {error}; {advice}", path.display()))
+        let why = without_number(&error.to_string());
+        ConfigError::Unreadable(format!("{} cannot be read: {why}; {advice}", path.display()))
     })?;
     let text = String::from_utf8(bytes).map_err(|error| {
         let (at, bytes) = (error.utf8_error().valid_up_to(), error.as_bytes());

@@ -8,6 +8,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::span::Span;
+use crate::cause::without_number;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -37,7 +38,8 @@ pub struct Problem {
 
 impl Problem {
     pub fn new(path: impl Into<String>, text: impl Into<String>) -> Problem {
-        Problem { path: path.into(), text: text.into(), place: None, shown: None }
+        let text = without_number(&text.into());
+        Problem { path: path.into(), text, place: None, shown: None }
     }
 }
 

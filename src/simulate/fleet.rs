@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::address::{BrokerAddress, Scheme};
 use crate::backoff::Backoff;
+use crate::cause;
 pub use events::{FleetEvent, FleetEvents};
 pub use power::PowerCuts;
 use schedule::{Schedule, ScheduledHeartbeat};
@@ -252,7 +253,10 @@ impl FleetConnection {
         match first {
             None => return Ok(()),
             Some(Ok(_)) => {}
-            Some(Err(error)) => bail!("no connection to the MQTT broker at {}: {error}", self.config.url),
+            Some(Err(error)) => {
+                let why = cause::why("--url", "broker", &error);
+                bail!("no connection to the MQTT broker at {}: {why}", self.config.url)
+            }
         }
         let connected = Arc::new(AtomicBool::new(true));
         let polling = tokio::spawn(poll(events, connected.clone()));

@@ -120,7 +120,7 @@ fn check_passes_when_everything_is_in_order() {
     assert_eq!(found, expected.map(|(name, outcome)| (name.to_owned(), outcome.to_owned())));
     let output = rollcall(dir.path(), &["check"], &variables);
     assert!(text(&output.stdout).starts_with(
-        "ok    configuration: every option has its default\n\
+        "ok    configuration: every option has its default: neither rollcall.toml nor /etc/rollcall/rollcall.toml exists\n\
          warn  receivers: no receiver is configured: no notification will be sent; "
     ));
 }
@@ -518,7 +518,9 @@ fn a_service_that_is_asked_to_stop_ends_with_0() {
     let mut service = command(dir.path(), &["serve"], &variables).stderr(Stdio::piped()).spawn().unwrap();
     let lines = follow(service.stderr.take().unwrap());
     let first: Value = serde_json::from_str(&lines.recv_timeout(MAX_WAIT).unwrap()).unwrap();
-    assert_eq!(first["message"], "no rollcall.toml here: every option has its default");
+    let without =
+        "every option has its default: neither rollcall.toml nor /etc/rollcall/rollcall.toml exists";
+    assert_eq!(first["message"], without);
     let asked = Command::new("kill").args(["-TERM", &service.id().to_string()]).status().unwrap();
     assert!(asked.success());
     let mut stopped = false;

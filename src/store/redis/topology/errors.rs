@@ -108,17 +108,20 @@ impl NoAnswer {
         let (cause, sort) = (trust::cause(error), other_sort(error));
         let is_explained = is_refused || cause.is_some() || sort.is_some();
         let text = match cause.ok_or(sort) {
-            Err(Some(sort)) => format!("{server} {sort}: {error}"),
+            Err(Some(sort)) => format!("{server} {sort}; {}", answer(error)),
             Ok(cause) => {
                 format!("{server} cannot be reached: {}", trust::advice("engine", "server", cause))
             }
             Err(None) if lacks_rights => {
-                format!("{server} does not permit a command; grant it to the user with ACL SETUSER: {error}")
+                let advice = "grant it to the user with ACL SETUSER";
+                format!("{server} does not permit a command; {advice}; {}", answer(error))
             }
             Err(None) if needs_login(error) => {
                 format!("{server} refused the login: it needs a password; set one ({options})")
             }
-            Err(None) if is_refused => format!("{server} refused the login; check {options}: {error}"),
+            Err(None) if is_refused => {
+                format!("{server} refused the login; check {options}; {}", answer(error))
+            }
             Err(None) => format!("{server} does not answer: {}", cause::why("engine", "server", error)),
         };
         NoAnswer { text, is_refused: is_refused || sort.is_some(), is_explained }
@@ -153,6 +156,18 @@ pub fn first_of(error: &RedisError) -> RedisError {
     first.and_then(|first| first.extract_error().err()).unwrap_or_else(|| error.clone())
 }
 
+/// The answer of a server as it gave it, for those who look it up.
+fn answer(error: &RedisError) -> String {
+    // The digest of a script and the line in it say nothing to operators.
+    let said = |text: &str| text.split(" script: ").next().unwrap_or_default().to_owned();
+    match (error.code(), error.detail().map(said)) {
+        (Some(code), Some(detail)) => format!("it answers \"{code} {detail}\""),
+        (None, Some(said)) => format!("it answers \"{said}\""),
+        (Some(code), None) => format!("it answers \"{code}\""),
+        (None, None) => cause::why("engine", "server", error),
+    }
+}
+
 /// The meaning of the answer of a replica, where servers take over from one another; `None`: it is another answer.
 pub fn replaced(address: &str, error: &RedisError, is_cluster: bool) -> Option<EngineError> {
     let is_replica = error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly)
@@ -161,8 +176,8 @@ pub fn replaced(address: &str, error: &RedisError, is_cluster: bool) -> Option<E
     is_replica.then(|| {
         EngineError::Unavailable(format!(
             "redis at {address} is a replica now, and rollcall looks for the primary that took over; if this lasts, \
-             see {look}: {}",
-            first_of(error)
+             see {look}; {}",
+            answer(&first_of(error))
         ))
     })
 }
@@ -172,11 +187,19 @@ pub fn classify(address: &str, error: &RedisError) -> EngineError {
     let error = &first_of(error);
     // A script reports it within an error of its own.
     if error.code() == Some("WRONGTYPE") || error.to_string().contains("WRONGTYPE") {
-        return EngineError::WrongType(format!("redis at {address} holds a key of a wrong type: {error}"));
+        return EngineError::WrongType(format!(
+            "redis at {address} holds a key of a wrong type; {}",
+            answer(error)
+        ));
     }
     if let Some(cause) = trust::cause(error) {
         let why = trust::advice("engine", "server", cause);
         return EngineError::Unavailable(format!("redis at {address} cannot be reached: {why}"));
+    }
+    if error.is_connection_refusal() {
+        return EngineError::Unavailable(format!(
+            "redis at {address} refuses connections: nothing listens there; check that it runs, and engine.url"
+        ));
     }
     // A server that has as many clients as it may have closes a new connection, often before its answer is read.
     if error.is_connection_dropped() {
@@ -201,11 +224,11 @@ pub fn classify(address: &str, error: &RedisError) -> EngineError {
 }
 
 fn refused(address: &str, error: &RedisError, why: &str) -> EngineError {
-    EngineError::Refused(format!("redis at {address} {why}: {error}"))
+    EngineError::Refused(format!("redis at {address} {why}; {}", answer(error)))
 }
 
 fn unavailable(address: &str, error: &RedisError, why: &str) -> EngineError {
-    EngineError::Unavailable(format!("redis at {address} {why}: {error}"))
+    EngineError::Unavailable(format!("redis at {address} {why}; {}", answer(error)))
 }
 
 /// The same for an answer of a server that is reached, by its kind.

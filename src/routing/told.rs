@@ -6,8 +6,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
 use crate::clock::Timestamp;
+
+/// A silence joins its group so long after its detection at the latest, and a group gathers silences for a second. One
+/// that is due later waits for `group_interval`.
+const JOINS: Duration = Duration::from_secs(10);
 
 /// What the store knows of the newest silence of a unit.
 #[derive(Clone, Debug)]
@@ -272,8 +277,8 @@ impl SilenceState {
             return Why::Lasts(route.lasts_until);
         }
         match (due, route.stage == GroupStage::Outside) {
-            (Some(due), _) if due > route.ready_at => Why::GroupInterval(due),
-            _ if ahead(&route.ready_at) => Why::GroupWait(route.ready_at),
+            (Some(due), _) if due > route.ready_at + JOINS => Why::GroupInterval(due),
+            (due, _) if ahead(&route.ready_at) => Why::GroupWait(due.unwrap_or_default().max(route.ready_at)),
             (Some(due), _) => Why::GroupWait(due),
             (None, true) => Why::Joins,
             (None, false) => Why::Sealed,

@@ -61,13 +61,16 @@ impl FilterWatch {
     /// Watches until Rollcall is stopping.
     pub async fn run(&self) {
         let mut reports = vec![FilterReport::Nothing; self.probes.all().len()];
+        // A server that loses its data forgets up to when filters were heard, which is no silence of the broker.
+        let mut last = vec![None; self.probes.all().len()];
         let mut taken = None;
         while self.writer.stop.run_until_cancelled(tokio::time::sleep(TICK)).await.is_some() {
             let hearing = self.writer.roll.hearing();
             self.writer.telemetry.filters_removed(&self.writer.roll.removed_filters());
             taken = self.look_for_strangers(&hearing, taken);
-            for (probe, report) in self.probes.all().iter().zip(&mut reports) {
-                let now = judge(probe, &hearing, self.writer.roll.pace());
+            for ((probe, report), last) in self.probes.all().iter().zip(&mut reports).zip(&mut last) {
+                *last = proved(probe, &hearing).max(*last);
+                let now = judge(probe, (hearing.heard, *last), self.writer.roll.pace());
                 if let Some(now) = now.filter(|now| now != report) {
                     self.report(probe, &now);
                     *report = now;
@@ -130,11 +133,15 @@ fn strangers(share: &str) -> String {
     )
 }
 
-/// The report on a filter; `None`: as before.
-fn judge(probe: &Probe, hearing: &Hearing, pace: &CanaryPace) -> Option<FilterReport> {
+/// The report on a filter, from how far the fleet and the filter were heard; `None`: as before.
+fn judge(
+    probe: &Probe,
+    (fleet, proved): (Option<Timestamp>, Option<Timestamp>),
+    pace: &CanaryPace,
+) -> Option<FilterReport> {
     let ProbeStatus { since, refused, .. } = probe.status();
     let since = if refused.is_some() { since.unwrap_or_default() } else { since? };
-    let (fleet, proved) = (hearing.heard?, proved(probe, hearing));
+    let fleet = fleet?;
     let is_proved = proved.is_some_and(|proved| proved >= since);
     let mut wait = (3 * probe.period(pace)).clamp(MIN_WAIT, MAX_WAIT);
     if refused.is_some() && is_proved {

@@ -126,6 +126,10 @@ async fn is_emptied_while_running(instances: usize) {
     let mut world = World::new(Plan { units: 20, ..Plan::new(instances) }).await;
     for time in 1..=TIMES {
         world.pass_some(SECOND).await;
+        for instance in &world.instances {
+            let (_, ready) = instance.page("/readyz").await.expect("it answers");
+            assert!(!ready.contains("is not heard"), "the broker withholds nothing: {ready}");
+        }
         let mark = world.disturb();
         world.redis.ask::<()>(cmd("FLUSHALL").arg("SYNC")).await;
         world.lost_since(mark, true);

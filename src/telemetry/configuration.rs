@@ -76,9 +76,10 @@ impl Telemetry {
     /// A receiver is not configured any more: its problems are over.
     pub fn receiver_removed(&self, receiver: &str) {
         self.problems.clear(NOT_DELIVERED, receiver);
-        self.problems.clear(RECIPIENTS_REFUSED, receiver);
-        self.problems.clear(RECIPIENTS_DEFERRED, receiver);
-        self.problems.clear(SERVERS_FAILING, receiver);
+        for name in [RECIPIENTS_REFUSED, RECIPIENTS_DEFERRED, SERVERS_FAILING] {
+            self.problems.clear(name, receiver);
+            let _ = self.series.receiver_incomplete.remove_label_values(&[receiver, name]);
+        }
         let _ = self.series.queue_length.remove_label_values(&[receiver]);
         let _ = self.series.dead_letters.remove_label_values(&[receiver]);
         let _ = self.series.receiver_failing.remove_label_values(&[receiver]);
@@ -112,13 +113,32 @@ mod tests {
         telemetry.unreached("hook", Some(&Unreached::Recipients("ana@example.org".to_owned())));
         let problems =
             || telemetry.problems().iter().filter(|one| one.text.contains("receiver hook")).count();
-        let failing = || {
+        let series = |name: &str| {
             let gathered = telemetry.gather();
-            let failing = gathered.iter().find(|one| one.name() == "rollcall_receiver_failing");
-            failing.map_or(0, |family| family.get_metric().len())
+            let family = gathered.iter().find(|one| one.name() == name);
+            family.map_or(0, |family| family.get_metric().len())
         };
-        assert_eq!((problems(), failing()), (2, 1));
+        let all =
+            || (problems(), series("rollcall_receiver_failing"), series("rollcall_receiver_incomplete"));
+        assert_eq!(all(), (2, 1, 1));
         telemetry.receiver_removed("hook");
-        assert_eq!((problems(), failing()), (0, 0));
+        assert_eq!(all(), (0, 0, 0));
+    }
+
+    #[test]
+    fn a_receiver_that_is_not_for_all_has_a_series_for_that_and_none_before() {
+        let telemetry = Telemetry::new(&Clock::by_hand(Timestamp::ZERO));
+        let incomplete = || {
+            let text = prometheus::TextEncoder::new().encode_to_string(&telemetry.gather()).unwrap();
+            let lines = text.lines().filter_map(|line| line.strip_prefix("rollcall_receiver_incomplete{"));
+            lines.map(str::to_owned).collect::<Vec<String>>()
+        };
+        telemetry.receiver_configured("mail");
+        telemetry.unreached("mail", None);
+        assert_eq!(incomplete(), [""; 0]);
+        telemetry.unreached("mail", Some(&Unreached::Deferred("ana@example.org".to_owned())));
+        assert_eq!(incomplete(), ["name=\"recipients_deferred\",receiver=\"mail\"} 1"]);
+        telemetry.unreached("mail", None);
+        assert_eq!(incomplete(), ["name=\"recipients_deferred\",receiver=\"mail\"} 0"]);
     }
 }

@@ -88,9 +88,11 @@ impl Telemetry {
                 (SERVERS_FAILING, "not on all of its servers", "see to these servers")
             }
         };
+        let gauge = |name| self.series.receiver_incomplete.with_label_values(&[receiver, name]);
         for other in [RECIPIENTS_REFUSED, RECIPIENTS_DEFERRED, SERVERS_FAILING] {
-            if other != name {
-                self.problems.clear(other, receiver);
+            // A receiver that was never incomplete has no series.
+            if other != name && self.problems.clear(other, receiver) {
+                gauge(other).set(0);
             }
         }
         if unreached.is_none() {
@@ -102,6 +104,7 @@ impl Telemetry {
              --receiver {receiver}`"
         );
         self.problems.set(name, receiver, text, Severity::Warning);
+        gauge(name).set(1);
     }
 
     /// Notifications that were not attempted, because all their transitions were over.

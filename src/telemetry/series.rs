@@ -43,6 +43,7 @@ pub(super) struct Series {
     pub queue_length: IntGaugeVec,
     pub dead_letters: IntGaugeVec,
     pub receiver_failing: IntGaugeVec,
+    pub receiver_incomplete: IntGaugeVec,
     pub orphaned: IntGauge,
     /// The servers are counted when the metrics are gathered.
     pub engine_up: IntGaugeVec,
@@ -220,6 +221,11 @@ impl Series {
                 "receiver_failing",
                 "1 from an attempt that failed, or from a start with dead letters, until one succeeds.",
                 &["receiver"],
+            ),
+            receiver_incomplete: make.gauges(
+                "receiver_incomplete",
+                "1 while a receiver takes notifications, and some of its recipients or servers do not.",
+                &["receiver", "name"],
             ),
             engine_up: make.gauges("engine_up", "1 while the engine answers, by server.", &["server"]),
             engine_command: make.histograms(

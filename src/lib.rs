@@ -25,6 +25,15 @@
 //! Loops of floor 2 never call one another: they meet in the store, which is durable. So a crash between any two of
 //! them is the same as a pause.
 //!
+//! ```text
+//!   devices ──MQTT──▶ broker ──▶ intake ──▶ store: expiry keys, deadline index, records
+//!                       ▲          │          │
+//!                       └─ canary ─┘          ├─ due? ──▶ expiry: exactly one offline record
+//!              (proof of hearing)             │              │
+//!                                             │              ▼
+//!               Grafana ◀── Prometheus ◀──────┴── outbox ──▶ groups ──▶ webhook, e-mail
+//! ```
+//!
 //! # Journey of a heartbeat
 //! `units/{unit}/heartbeat` arrives at [`intake`]: the topic names the unit, the payload may say more. While one batch
 //! is being written, the next one collects. [`fleet::Roll::hear`] writes most heartbeats straight into their expiry

@@ -17,8 +17,6 @@ pub(super) fn is_configured(broker: &file::Broker) -> bool {
 }
 
 /// The broker, if it is configured.
-///
-/// In one piece: a check or a line for each option.
 pub(super) fn broker(
     broker: &file::Broker,
     mqtt: &Mqtt,

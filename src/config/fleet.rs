@@ -147,7 +147,6 @@ fn topics(kinds: &[file::Kind], problems: &mut Problems) -> Vec<(String, Option<
     topics
 }
 
-/// In one piece: a check or a line for each option.
 fn mqtt(
     mqtt: &Mqtt,
     canary_period: Duration,

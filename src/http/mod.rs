@@ -368,7 +368,6 @@ pub fn check_address(address: SocketAddr, config: &Config, option: &str) -> anyh
     Ok(())
 }
 
-/// In one piece: it lists the pages, one after the other.
 fn pages(
     config: &Config,
     sources: Sources,

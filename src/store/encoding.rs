@@ -106,7 +106,6 @@ pub fn is_retired(stored: &[u8]) -> bool {
 }
 
 /// Facts from text; `None` for a text that [`encode`] does not write.
-/// In one piece: the fields in the order in which they are written.
 pub fn decode(text: &str) -> Option<Facts> {
     let (numbers, rest) = match text.find('{') {
         Some(at) => (&text[..at], serde_json::from_str(&text[at..]).ok()?),

@@ -193,23 +193,23 @@ fn the_readings_find_every_violation() {
 }
 
 fn lengths_are_read() {
-    let files = house(&[("a", &"x\n".repeat(450)), ("b", &"x\n".repeat(451))]);
-    finds(files.iter().filter_map(length::long_file).collect(), &["src/b.rs has 451 lines"]);
+    let files = house(&[("a", &"x\n".repeat(800)), ("b", &"x\n".repeat(801))]);
+    finds(files.iter().filter_map(length::long_file).collect(), &["src/b.rs has 801 lines"]);
 
     let body = |lines| format!("{{\n{}}}\n", "x('{', \"}\", r#\"}\"#); // }\n".repeat(lines));
     let reason = "/// What it does.\n///\n/// In one piece: for a reason.\n#[test]\n";
     let text = format!(
         "trait T {{\nfn none(a: [u8; 2])\n-> u8;\n}}\npub async fn short() {}fn long(P {{ a, .. }}: &'a P)\n-> u8 {}\
          {reason}fn excused() {}{reason}fn needless() {}#[cfg(test)]\nmod tests {{\nfn test() {}}}",
-        body(48),
-        body(48),
-        body(49),
+        body(58),
+        body(58),
+        body(59),
         body(1),
-        body(60),
+        body(70),
     );
     let expected = [
-        "long (line 55) has 51 lines, and its head",
-        "needless (line 165) has 3 lines, which need no reason",
+        "long (line 65) has 61 lines, and its head",
+        "needless (line 195) has 3 lines, which need no reason",
     ];
     finds(length::long_functions(&Source::new("src/a.rs", &text)), &expected);
 }

@@ -196,7 +196,6 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// In one piece: part after part, as they come.
 fn read_connect(mut bytes: Bytes<'_>, version: Version) -> Result<Connect<'_>, Violation> {
     let (flags, keep_alive) = (bytes.byte()?, bytes.two()?);
     let (has_user, has_password, has_will) = (flags & 0x80 != 0, flags & 0x40 != 0, flags & 4 != 0);

@@ -102,8 +102,6 @@ pub struct MemberLimits {
 impl Session {
     /// The session of connection `name` for the topics of `filters`, for the canaries and, if they are wanted, for
     /// timers.
-    ///
-    /// In one piece: the request follows from whether it is a member.
     pub fn new(config: &Config, name: &str, filters: Vec<String>) -> anyhow::Result<Session> {
         let is_member = !config.share.is_empty();
         let qos = qos(config.qos);

@@ -159,8 +159,7 @@ fn targets<'a>(database: &Connection, joining: &'a Joining) -> rusqlite::Result<
 }
 
 /// Lets one transition join its group. If the group is sealed with it, answers the group and its times before.
-/// `is_alone`: no other transition of the same call joins that group. In one piece: each step needs what those before it
-/// found.
+/// `is_alone`: no other transition of the same call joins that group.
 fn join_one(
     database: &Connection,
     joining: &Joining,

@@ -109,6 +109,15 @@ impl Probes {
         self.answers.get().map(String::as_str)
     }
 
+    /// A probe of this filter was sent. Only in a share those are remembered that have not come.
+    pub fn sent(&self, index: usize, at: Timestamp) {
+        let probe = &self.all[index];
+        probe.lock().since.get_or_insert(at);
+        if self.answers.get().is_some() {
+            probe.returns().sent(at);
+        }
+    }
+
     /// A probe of this process came to an instance. Answers up to when its filter is proved, if that is further than
     /// before.
     pub fn came(&self, index: usize, sent_at: Timestamp) -> Option<Timestamp> {
@@ -160,11 +169,6 @@ impl Probe {
 
     pub fn status(&self) -> ProbeStatus {
         self.lock().clone()
-    }
-
-    pub fn sent(&self, at: Timestamp) {
-        self.lock().since.get_or_insert(at);
-        self.returns().sent(at);
     }
 
     /// Probes that were sent may be lost with the connection.

@@ -60,9 +60,9 @@ impl Door {
 
     /// Queues the tick that was sent at that moment; `false`: Rollcall is stopping.
     pub async fn tick(&self, sent_at: Timestamp) -> bool {
-        let probes = self.reader.probes.all().iter().enumerate();
-        let contents = probes.map(|(index, probe)| {
-            probe.sent(sent_at);
+        let probes = &self.reader.probes;
+        let contents = (0..probes.all().len()).map(|index| {
+            probes.sent(index, sent_at);
             Content::Probe(index, sent_at)
         });
         for content in contents.chain([Content::Canary(Canary::within(sent_at))]) {

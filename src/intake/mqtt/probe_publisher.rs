@@ -62,7 +62,7 @@ impl ProbePublisher {
             return false;
         };
         self.open[index].push_back(answer);
-        probe.sent(now);
+        self.probes.sent(index, now);
         true
     }
 

@@ -15,8 +15,10 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+mod certificates;
 mod reload;
 
+use certificates::Certificates;
 pub use reload::Reload;
 use reload::{Reloader, anew_with_each};
 
@@ -33,7 +35,7 @@ use crate::store::embedded::EmbeddedEngine;
 use crate::store::redis::RedisEngine;
 use crate::store::{Engine, EngineError};
 use crate::telemetry::Telemetry;
-use crate::trust::ServerPem;
+use crate::trust::ServerTls;
 use crate::{alerting, deadman, http, intake};
 
 /// How long a round over all units takes.
@@ -79,16 +81,18 @@ pub async fn run_with(
         None => None,
         Some(wanted) => Some(Listener::bind(wanted, telemetry.clone()).await?),
     };
+    let certificates = [tls.as_ref().map(|(_, tls)| tls.clone()), devices.as_ref().and_then(Listener::tls)];
+    let certificates = Certificates(certificates.into_iter().flatten().collect());
     let threads = http::RequestThreads::start().context("threads cannot be started")?;
     let mut loops = Loops::default();
     let pages = http::Pages::new(config.http.clone(), &config.instance, telemetry.clone());
     let serving = http::serve(listener, pages.clone(), telemetry.clone(), loops.stop.clone());
     loops.add_on(threads.handle(), "http", serving);
-    if let Some((listener, certificate)) = tls {
-        let stop = loops.stop.clone();
-        let serving = http::serve_tls(listener, certificate, pages.clone(), telemetry.clone(), stop);
+    if let Some((listener, tls)) = tls {
+        let serving = http::serve_tls(listener, tls, pages.clone(), telemetry.clone(), loops.stop.clone());
         loops.add_on(threads.handle(), "https", serving);
     }
+    loops.add("certificates", certificates.clone().keep_fresh(loops.stop.clone()));
     let beginning = begin(&config, &clock, &telemetry);
     let Some((engine, lease)) = loops.meanwhile(beginning, &stop).await? else {
         loops.end().await;
@@ -97,6 +101,7 @@ pub async fn run_with(
     if let Some(part) = lease.added_part() {
         config.intake.client_id = renamed(&config.intake.client_id, part);
     }
+    let reload = reload.map(|reload| (reload, certificates));
     start((config, devices), reload, (engine, lease), clock, telemetry, &pages, &mut loops);
     loops.run(&stop).await
 }
@@ -142,16 +147,14 @@ async fn open(config: &EngineConfig, telemetry: Arc<Telemetry>) -> Result<Arc<dy
     })
 }
 
-/// The listener for TLS, and its certificate with the files' content.
-async fn tls_listener(
-    wanted: &http::TlsConfig,
-) -> anyhow::Result<(TcpListener, (http::Certificate, ServerPem))> {
-    let certificate = http::Certificate::read(&wanted.files)?;
+/// The listener for TLS, and its certificate.
+async fn tls_listener(wanted: &http::TlsConfig) -> anyhow::Result<(TcpListener, Arc<ServerTls>)> {
+    let tls = Arc::new(http::open_tls(&wanted.files)?);
     let listener = TcpListener::bind(wanted.listen)
         .await
         .with_context(|| format!("cannot listen on {}; choose another http.tls_listen", wanted.listen))?;
     tracing::info!(address = %listener.local_addr()?, "listening for https");
-    Ok((listener, certificate))
+    Ok((listener, tls))
 }
 
 /// Starts every loop but `http`, which runs already.
@@ -159,7 +162,7 @@ async fn tls_listener(
 /// In one piece: it only builds the loops, one after the other.
 fn start(
     (config, devices): (Config, Option<Listener>),
-    reload: Option<Reload>,
+    reload: Option<(Reload, Certificates)>,
     (engine, lease): (Arc<dyn Engine>, Lease),
     clock: Clock,
     telemetry: Arc<Telemetry>,
@@ -249,13 +252,23 @@ fn start(
     roll.census().configured(config.sections.shared(&config.sections));
     roll.census().connects(client);
     telemetry.configuration_begins(clock.now());
-    let reloads = reload.as_ref().map(Reload::sender);
-    if let Some(reload) = reload {
+    let reloads = reload.as_ref().map(|(reload, _)| reload.sender());
+    if let Some((reload, certificates)) = reload {
         let (clock, telemetry, started) = (clock.clone(), telemetry.clone(), config.sections);
         let (roll, timers) = (roll.clone(), timers.clone());
         let alerting = configured;
-        let reloader =
-            Reloader { reload, started, roll, timers, alerting, routes, configuration, clock, telemetry };
+        let reloader = Reloader {
+            reload,
+            certificates,
+            started,
+            roll,
+            timers,
+            alerting,
+            routes,
+            configuration,
+            clock,
+            telemetry,
+        };
         loops.add("reload", reloader.run(stop.clone()));
     }
     let census = roll.census().clone();

@@ -10,12 +10,12 @@ use std::sync::Arc;
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::{ResolvesServerCert, WebPkiClientVerifier};
-use rustls::sign::CertifiedKey;
-use rustls::{ClientConfig, ConfigBuilder, RootCertStore, ServerConfig, WantsVerifier};
+use rustls::{ClientConfig, ConfigBuilder, RootCertStore, WantsVerifier};
 
+mod server;
 mod validity;
 
+pub use server::{ServerFiles, ServerTls, server_key};
 pub use validity::Validity;
 
 /// The authorities that browsers trust.
@@ -63,21 +63,6 @@ pub struct Pem {
     pub ca: Option<Vec<u8>>,
     /// The client certificate and its key.
     pub client: Option<(Vec<u8>, Vec<u8>)>,
-}
-
-/// The files of TLS for a server, in PEM: `cert_file` and `key_file` of a section.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServerFiles {
-    /// The certificate, followed by the intermediate ones.
-    pub cert: PathBuf,
-    pub key: PathBuf,
-}
-
-/// The contents of [`ServerFiles`].
-#[derive(Clone, PartialEq, Eq)]
-pub struct ServerPem {
-    cert: Vec<u8>,
-    key: Vec<u8>,
 }
 
 /// An option and the error of its file.
@@ -128,62 +113,6 @@ pub fn client(
         .with_client_auth_cert(certs, private)
         .map_err(|why| error(KEY, unpaired(key_file, cert_file, &why)))?;
     Ok((config, Pem { ca, client: Some((cert, key)) }))
-}
-
-/// The certificate of a server with its key, and the contents of the files. `read` reads a file; `section` is that of
-/// the options.
-///
-/// # Errors
-/// The first file that cannot be used, with advice.
-pub fn server_key(
-    section: &str,
-    files: &ServerFiles,
-    read: impl Fn(&Path) -> io::Result<Vec<u8>>,
-) -> Result<(CertifiedKey, ServerPem), TlsError> {
-    let error = |name: &str, text: String| TlsError { option: format!("{section}.{name}"), text };
-    let content = |name: &str, file: &Path| {
-        read(file).map_err(|why| error(name, format!("{} cannot be read: {why}", file.display())))
-    };
-    let pem = ServerPem { cert: content("cert_file", &files.cert)?, key: content("key_file", &files.key)? };
-    let certs = certificates(&files.cert, &pem.cert).map_err(|text| error("cert_file", text))?;
-    let private = private_key(&files.key, &pem.key).map_err(|text| error("key_file", text))?;
-    let key = CertifiedKey::from_der(certs, private, &rustls::crypto::ring::default_provider());
-    let key = key.map_err(|why| error("key_file", unpaired(&files.key, &files.cert, &why)))?;
-    Ok((key, pem))
-}
-
-/// TLS of a server that shows these certificates.
-///
-/// # Errors
-/// As those of [`web`].
-pub fn server(certificates: Arc<dyn ResolvesServerCert>) -> Result<ServerConfig, rustls::Error> {
-    Ok(server_builder()?.with_no_client_auth().with_cert_resolver(certificates))
-}
-
-/// TLS of a server that wants of each client a certificate of these authorities.
-///
-/// # Errors
-/// The file cannot be used; with advice.
-pub fn server_of(
-    section: &str,
-    certificates: Arc<dyn ResolvesServerCert>,
-    authorities: &Path,
-    read: impl Fn(&Path) -> io::Result<Vec<u8>>,
-) -> Result<ServerConfig, TlsError> {
-    let error = |text: String| TlsError { option: format!("{section}.client_ca_file"), text };
-    let file = authorities.display();
-    let pem = read(authorities).map_err(|why| error(format!("{file} cannot be read: {why}")))?;
-    let roots = roots(authorities, &pem).map_err(error)?;
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
-    let verifier = verifier.map_err(|why| error(format!("{file} is of no use: {why}")))?;
-    let builder = server_builder().expect("ring knows the usual versions");
-    Ok(builder.with_client_cert_verifier(verifier).with_cert_resolver(certificates))
-}
-
-fn server_builder() -> Result<ConfigBuilder<ServerConfig, WantsVerifier>, rustls::Error> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()
 }
 
 /// Why a key cannot be used with its certificate.

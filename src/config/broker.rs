@@ -90,8 +90,11 @@ fn tls(broker: &file::Broker, base: &Path, problems: &mut Problems) -> Option<Tl
     Some(Tls {
         listen,
         websocket_listen,
-        files: ServerFiles { cert: base.join(&broker.cert_file), key: base.join(&broker.key_file) },
-        client_ca_file: (!broker.client_ca_file.is_empty()).then(|| base.join(&broker.client_ca_file)),
+        files: ServerFiles {
+            cert: base.join(&broker.cert_file),
+            key: base.join(&broker.key_file),
+            client_ca: (!broker.client_ca_file.is_empty()).then(|| base.join(&broker.client_ca_file)),
+        },
     })
 }
 

@@ -134,7 +134,8 @@ fn tls(http: &Http, has_tokens: bool, base: &Path, problems: &mut Problems) -> O
     if listen == http.listen {
         problems.error("http.tls_listen", "is the address of http.listen; choose another port");
     }
-    let files = ServerFiles { cert: base.join(&http.cert_file), key: base.join(&http.key_file) };
+    let files =
+        ServerFiles { cert: base.join(&http.cert_file), key: base.join(&http.key_file), client_ca: None };
     secrets::check_mode("http.key_file", &files.key, problems);
     Some(http::TlsConfig { listen, files })
 }

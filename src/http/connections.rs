@@ -31,6 +31,7 @@ use super::Pages;
 use super::problem::Problem;
 use super::proxies::Peer;
 use crate::telemetry::{CutReason, Telemetry};
+use crate::trust::ServerTls;
 
 mod activity;
 mod slots;
@@ -71,7 +72,7 @@ impl Default for Limits {
 /// The runtime of the task cannot watch the listener.
 pub(super) async fn accept(
     listener: TcpListener,
-    tls: Option<TlsAcceptor>,
+    tls: Option<Arc<ServerTls>>,
     pages: Pages,
     limits: Limits,
     telemetry: Arc<Telemetry>,
@@ -112,7 +113,7 @@ pub(super) async fn accept(
 }
 
 async fn serve(
-    (stream, tls): (TcpStream, Option<TlsAcceptor>),
+    (stream, tls): (TcpStream, Option<Arc<ServerTls>>),
     peer: IpAddr,
     slot: ConnectionSlot,
     pages: Pages,
@@ -128,7 +129,7 @@ async fn serve(
         None => Either::Left(stream),
         Some(tls) => {
             let shaken = tokio::select! {
-                shaken = timeout(limits.head, tls.accept(stream)) => shaken,
+                shaken = timeout(limits.head, TlsAcceptor::from(tls.config()).accept(stream)) => shaken,
                 () = slot.evicted() => return,
                 () = stop.cancelled() => return,
             };

@@ -28,7 +28,7 @@ use crate::fleet::{Coverage, FlapRules, Mirror, Ownership, Roll, Silences, Timer
 use crate::routing::{Inhibition, Route, Routes};
 use crate::store::{Catalogue, Cells, DataStore, DeliveryRecords, GroupStore, Queries, Roster, UnitStore};
 use crate::telemetry::Telemetry;
-use crate::trust::ServerPem;
+use crate::trust::ServerTls;
 
 mod alertmanager;
 mod audit;
@@ -118,7 +118,7 @@ pub use switches::Switches;
 pub use threads::RequestThreads;
 use timeline::Timelines;
 use timers::TimersState;
-pub use tls::{Certificate, TlsConfig};
+pub use tls::{TlsConfig, open_tls};
 use unit_list::{UnitLists, changing};
 use unit_metrics::UnitMetricsState;
 use units::UnitViews;
@@ -340,20 +340,16 @@ pub async fn serve(
     Ok(connections::accept(listener, None, pages, Limits::default(), telemetry, stop).await?)
 }
 
-/// The same with TLS. The certificate is renewed when its files change; `pem`: their content.
+/// The same with TLS.
 pub async fn serve_tls(
     listener: TcpListener,
-    (certificate, pem): (Certificate, ServerPem),
+    tls: Arc<ServerTls>,
     pages: Pages,
     telemetry: Arc<Telemetry>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     check_address(listener.local_addr()?, &pages.config, "http.tls_listen")?;
-    let acceptor = certificate.acceptor()?;
-    let serving =
-        connections::accept(listener, Some(acceptor), pages, Limits::default(), telemetry, stop.clone());
-    let (served, ()) = tokio::join!(serving, certificate.keep_fresh(pem, stop));
-    Ok(served?)
+    Ok(connections::accept(listener, Some(tls), pages, Limits::default(), telemetry, stop).await?)
 }
 
 /// Refuses an address that is open to other machines where no client needs a token.

@@ -52,7 +52,12 @@ mod filter_watch;
 mod hearing_reporter;
 mod json;
 mod kind_metrics;
+#[cfg(feature = "broker")]
 pub mod listener;
+#[cfg(not(feature = "broker"))]
+#[path = "without_listener.rs"]
+pub mod listener;
+mod listener_config;
 mod metric_tree;
 mod mqtt;
 mod payload;
@@ -75,11 +80,6 @@ pub use topic::{Template, TemplateError};
 
 /// The name of the first connection.
 const MAIN: &str = "main";
-
-/// Messages of devices that wait for the recorder. When there is no room, connections wait for their turn; more would
-/// only let them wait for longer.
-#[cfg(feature = "broker")]
-const LISTENER_QUEUE: usize = 2048;
 
 /// The issues of one message, each kind once, however often a payload repeats it.
 #[derive(Default)]
@@ -129,7 +129,7 @@ pub async fn run(
     let writer = engine_writer::EngineWriter { roll, timers, clock, telemetry, stop: stop.clone() };
     let mut tasks = JoinSet::new();
     match listener {
-        Some(listener) => hear_devices(&config, listener, &hearing, values.clone(), &writer, &mut tasks),
+        Some(listener) => listener.start(&config, &hearing, values.clone(), &writer, &mut tasks),
         None => {
             for number in 1..=config.connections {
                 listen(&config, &name(number), &hearing, values.clone(), &writer, &mut tasks).await?;
@@ -194,56 +194,6 @@ fn name(number: u8) -> String {
 struct ProvedTopics {
     topics: Arc<topic::Topics>,
     probes: Arc<probe::Probes>,
-}
-
-/// Starts the listener and its recorder.
-#[cfg(feature = "broker")]
-fn hear_devices(
-    config: &Config,
-    listener: listener::Listener,
-    ProvedTopics { topics, probes }: &ProvedTopics,
-    values: Option<Arc<value_buffer::ValueBuffer>>,
-    writer: &engine_writer::EngineWriter,
-    tasks: &mut JoinSet<()>,
-) {
-    let telemetry = writer.telemetry.clone();
-    telemetry.connection_configured(MAIN);
-    let client_id = format!("{}-{MAIN}", config.client_id);
-    let key = canary::Key::of_fleet(writer.roll.key());
-    let (queue, queued) = mpsc::channel(LISTENER_QUEUE);
-    let door = listener::Door {
-        reader: reader(config, topics, probes, &client_id, key, values, &telemetry),
-        clock: writer.clock.clone(),
-        filters: topics.filters(),
-        queue,
-        number: rand::random::<u32>().into(),
-    };
-    let shared = listener.open(door, writer.stop.clone());
-    let (_, link) = watch::channel(mqtt::Link::to_devices(listener::answers(&shared)));
-    let pace = listener::Pace { pace: writer.roll.pace().clone(), period: config.canary_period };
-    let (prove, _) = watch::channel(mqtt::Proof::default());
-    // No broker keeps anything while the process is away.
-    let expiry = Duration::ZERO;
-    let reporter = hearing_reporter::HearingReporter::new(&client_id, None, expiry, prove, probes.clone());
-    let recorder = record::Recorder { writer: writer.clone(), reporter: reporter.without_broker(), link };
-    let most = config.max_batch;
-    tasks.spawn(async move { recorder.record(queued, most).await });
-    tasks.spawn(async move {
-        telemetry.listening(MAIN, &listener.shown());
-        listener.serve(shared, pace).await;
-    });
-}
-
-#[cfg(not(feature = "broker"))]
-fn hear_devices(
-    _: &Config,
-    listener: listener::Listener,
-    _: &ProvedTopics,
-    _: Option<Arc<value_buffer::ValueBuffer>>,
-    _: &engine_writer::EngineWriter,
-    _: &mut JoinSet<()>,
-) {
-    match listener {}
 }
 
 /// What reads the messages of a connection.

@@ -17,7 +17,6 @@ use tokio::time::{Instant, sleep_until};
 
 use super::engine_writer::EngineWriter;
 use super::hearing_reporter::{HearingEvent, HearingReporter};
-#[cfg(feature = "broker")]
 use super::listener::Receipt;
 use super::mqtt::{BrokerAck, Link};
 use super::reader::Content;
@@ -52,7 +51,6 @@ pub(super) enum Ack {
     /// To the broker that delivered it.
     Broker(BrokerAck),
     /// To the device that sent it.
-    #[cfg(feature = "broker")]
     Device(Receipt),
 }
 
@@ -177,7 +175,6 @@ fn acknowledge(writer: &EngineWriter, link: &watch::Receiver<Link>, batch: Batch
     // harmless. And before the canaries are reported, so that all messages that they prove are acknowledged.
     let of_broker = |ack: Ack| match ack {
         Ack::Broker(ack) => Some(ack),
-        #[cfg(feature = "broker")]
         Ack::Device(receipt) => {
             receipt.recorded();
             None

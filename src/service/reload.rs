@@ -3,8 +3,8 @@
 //! Receivers and routes are replaced: new loops of alerting begin with them, and the former ones end. They go on where
 //! those were, because all that they know is in the store; to the store they are another instance. So are the classes of
 //! timers.
-//! The rules of kinds, such as their timeouts, are replaced in place: see [`crate::fleet::SharedRules`]. A file with an
-//! error changes nothing.
+//! The rules of kinds, such as their timeouts, are replaced in place: see [`crate::fleet::SharedRules`]. Certificates of
+//! servers are read again. A file with an error changes nothing.
 //!
 //! Other options wait for a restart of the process. A reload names the sections that differ from those of the start.
 
@@ -15,6 +15,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt, TryStreamExt};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
+use super::certificates::Certificates;
 use super::routes_of;
 use crate::alerting;
 use crate::clock::Clock;
@@ -54,6 +55,7 @@ impl Reload {
 /// The loop that answers the requests.
 pub(super) struct Reloader {
     pub reload: Reload,
+    pub certificates: Certificates,
     /// The configuration of the start.
     pub started: Sections,
     /// Decides by the rules of kinds.
@@ -95,6 +97,7 @@ impl Reloader {
                 "{why}; nothing is changed; to notify nobody, restart Rollcall with this file"
             ));
         }
+        self.certificates.renew().map_err(|error| format!("{error}; nothing is changed"))?;
         // These belong to other sections.
         let (filters, blind_after) = (before.filters.clone(), before.blind_after);
         let keep_deliveries = before.keep_deliveries;

@@ -71,8 +71,7 @@ fn tls(port: u16, dir: &Path) -> Tls {
     Tls {
         listen: Some(loopback(port)),
         websocket_listen: None,
-        files: ServerFiles { cert: dir.join("server.pem"), key: dir.join("server.key") },
-        client_ca_file: None,
+        files: ServerFiles { cert: dir.join("server.pem"), key: dir.join("server.key"), client_ca: None },
     }
 }
 
@@ -453,8 +452,9 @@ fn certificates(dir: &Path) {
 async fn devices_speak_tls_and_show_a_certificate_where_one_is_wanted() {
     let port = free_port().unwrap();
     let world = World::new(|config, dir| {
-        let tls = tls(port, dir);
-        config.tls = Some(Tls { client_ca_file: Some(dir.join("ca.pem")), ..tls });
+        let mut tls = tls(port, dir);
+        tls.files.client_ca = Some(dir.join("ca.pem"));
+        config.tls = Some(tls);
     })
     .await;
     let subscription = world.hear(&["-t", "units/#"]).await;

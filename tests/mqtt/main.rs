@@ -2,6 +2,8 @@
 
 #[cfg(feature = "broker")]
 mod broker;
+#[cfg(feature = "broker")]
+mod edges;
 mod far;
 mod intake;
 #[cfg(feature = "broker")]

@@ -34,7 +34,12 @@ impl Served {
     }
 
     pub async fn with_files(files: u32, engine: &str, broker: &str, more: &str) -> Served {
-        let (dir, port, http) = (tempfile::tempdir().unwrap(), free_port().unwrap(), free_port().unwrap());
+        Served::within(tempfile::tempdir().unwrap(), files, engine, broker, more).await
+    }
+
+    /// In that directory, which may have files of its options.
+    pub async fn within(dir: TempDir, files: u32, engine: &str, broker: &str, more: &str) -> Served {
+        let (port, http) = (free_port().unwrap(), free_port().unwrap());
         let text = format!(
             "engine = {{ {engine} }}\nhttp.listen = \"127.0.0.1:{http}\"\n\
              broker = {{ listen = \"127.0.0.1:{port}\", {broker} }}\n{more}"

@@ -58,7 +58,7 @@ mod tests {
     #[test]
     fn a_certificate_is_warned_of_two_weeks_before_its_chain_ends() {
         let day = |day: i64| Timestamp::from_millis(day * 86_400_000);
-        let files = ServerFiles { cert: "server.pem".into(), key: "server.key".into() };
+        let files = ServerFiles { cert: "server.pem".into(), key: "server.key".into(), client_ca: None };
         let of = |from: i64, until: i64| Validity { from: day(from), until: day(until) };
         let chain = [of(10, 100), of(0, 90)];
         let cases: [(&[Validity], i64, FindingOutcome); 7] = [

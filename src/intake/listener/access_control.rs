@@ -5,17 +5,20 @@
 //! that is in use belongs to its user (see [`super::sessions`]), an id that is the name of a user belongs to that user,
 //! and those of Rollcall to Rollcall.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::sync::Arc;
 
+use anyhow::{Context, anyhow};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::access_rules::{AccessRules, ClientIdentity, overlaps};
 use super::authentication::{AuthOutcome, Authentication};
+use super::bytes::{BAD_CLIENT_ID, BAD_LOGIN, BUSY};
 use super::users::Users;
-use super::{Config, read};
+use super::{Config, names};
 use crate::presence::covers;
-use crate::telemetry::{BrokerRefusal, Telemetry};
+use crate::telemetry::{BrokerRefusal, MAX_SHOWN, Telemetry, truncate};
 
 /// The topics of Rollcall's own: canaries and others.
 const OURS: &str = "rollcall/#";
@@ -35,18 +38,40 @@ pub struct AccessControl {
     telemetry: Arc<Telemetry>,
 }
 
-/// Why a device is not admitted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ConnectRefusal {
-    Login,
-    ClientId,
-    Full,
+/// A client as the log and the rules know it.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    pub from: SocketAddr,
+    pub id: Box<str>,
+    /// `None`: no password file is configured.
+    pub user: Option<String>,
 }
 
-/// An admitted device, until it is dropped.
-pub struct AdmittedClient {
-    pub user: Option<String>,
-    _slot: OwnedSemaphorePermit,
+/// Why a client is not admitted, with the reason code that it is told.
+pub struct Refusal {
+    pub what: BrokerRefusal,
+    pub code: u8,
+    pub why: String,
+}
+
+impl Refusal {
+    pub fn new<T>(what: BrokerRefusal, code: u8, why: impl Into<String>) -> Result<T, Refusal> {
+        Err(Refusal { what, code, why: why.into() })
+    }
+}
+
+/// The address of a client that is away.
+pub const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
+impl Peer {
+    /// A client that has not said its name.
+    pub fn unknown(from: SocketAddr) -> Peer {
+        Peer { from, id: "".into(), user: None }
+    }
+
+    fn identity(&self) -> ClientIdentity<'_> {
+        ClientIdentity { id: &self.id, name: self.user.as_deref() }
+    }
 }
 
 impl AccessControl {
@@ -61,61 +86,44 @@ impl AccessControl {
         })
     }
 
-    /// Admits a device with its user name and password, or returns why not.
+    /// Admits a device with its user name and password, until the permit is dropped.
     pub async fn admit(
         &self,
         id: &str,
         login: (Option<&str>, &[u8]),
-        from: SocketAddr,
-    ) -> Result<AdmittedClient, ConnectRefusal> {
-        let user = match self.authenticate(login).await {
-            Ok(user) => user,
-            Err((refused, why)) => {
-                self.refuse(BrokerRefusal::Login, from, id, why);
-                return Err(refused);
-            }
-        };
+    ) -> Result<(Option<String>, OwnedSemaphorePermit), Refusal> {
+        let user = self.authenticate(login).await?;
         if let Some(why) = self.is_of_another(id, user.as_deref()) {
-            self.refuse(BrokerRefusal::ClientId, from, id, why);
-            return Err(ConnectRefusal::ClientId);
+            return Refusal::new(BrokerRefusal::ClientId, BAD_CLIENT_ID, why);
         }
-        let Ok(slot) = self.slots.clone().try_acquire_owned() else {
-            let why =
-                "broker.max_connections devices are connected; raise it if all of them belong to the fleet";
-            self.refuse(BrokerRefusal::Connection, from, id, why);
-            return Err(ConnectRefusal::Full);
-        };
-        Ok(AdmittedClient { user, _slot: slot })
+        let why = "broker.max_connections devices are connected; raise it if all of them belong to the fleet";
+        let slot = self.slots.clone().try_acquire_owned();
+        slot.map_or_else(|_| Refusal::new(BrokerRefusal::Connection, BUSY, why), |slot| Ok((user, slot)))
     }
 
     /// Counts and logs a refusal.
-    pub fn refuse(&self, what: BrokerRefusal, from: SocketAddr, id: &str, why: &str) {
-        self.telemetry.broker_refused(what, from, id, why);
+    pub fn refuse(&self, what: BrokerRefusal, peer: &Peer, why: &str) {
+        self.telemetry.broker_refused(what, peer.from, &peer.id, why);
     }
 
     /// Counts and logs that a device sends faster than it is read.
-    pub fn held_back(&self, from: SocketAddr, id: &str, why: &str) {
-        self.telemetry.broker_held_back(from, id, why);
+    pub fn held_back(&self, peer: &Peer, why: &str) {
+        self.telemetry.broker_held_back(peer.from, &peer.id, why);
     }
 
-    /// The user; `None`: no password file is configured.
-    async fn authenticate(
-        &self,
-        (user, password): (Option<&str>, &[u8]),
-    ) -> Result<Option<String>, (ConnectRefusal, &'static str)> {
+    async fn authenticate(&self, (user, password): (Option<&str>, &[u8])) -> Result<Option<String>, Refusal> {
         let Some(users) = &self.users else { return Ok(None) };
-        let Some(user) = user else {
-            return Err((ConnectRefusal::Login, "it gives no user name; broker.password_file requires one"));
+        let (code, why) = match user {
+            None => (BAD_LOGIN, "it gives no user name; broker.password_file requires one"),
+            Some(user) => match users.verify(user, password).await {
+                AuthOutcome::Accepted => return Ok(Some(user.to_owned())),
+                AuthOutcome::Rejected => {
+                    (BAD_LOGIN, "user name or password are wrong; see broker.password_file")
+                }
+                AuthOutcome::Busy => (BUSY, "too many logins wait; the device may try again"),
+            },
         };
-        match users.verify(user, password).await {
-            AuthOutcome::Accepted => Ok(Some(user.to_owned())),
-            AuthOutcome::Rejected => {
-                Err((ConnectRefusal::Login, "user name or password are wrong; see broker.password_file"))
-            }
-            AuthOutcome::Busy => {
-                Err((ConnectRefusal::Full, "too many logins wait; the device may try again"))
-            }
-        }
+        Refusal::new(BrokerRefusal::Login, code, why)
     }
 
     /// Why this id does not belong to that user, whether it is in use or not.
@@ -131,27 +139,49 @@ impl AccessControl {
         (is_user && user != Some(id)).then_some("this client id is the name of another user")
     }
 
-    /// Whether a device may publish there.
-    pub fn may_publish(&self, client: ClientIdentity, topic: &str) -> bool {
+    /// Whether a device may publish to a topic; a refusal is counted.
+    pub fn may_publish(&self, peer: &Peer, topic: &str) -> bool {
         // Whatever the rules allow: a canary of a device would make Rollcall believe that it hears.
-        !covers(CANARIES, topic)
+        let may = !covers(CANARIES, topic)
             && match &self.rules {
-                Some(rules) => rules.may_publish(client, topic),
+                Some(rules) => rules.may_publish(peer.identity(), topic),
                 None => !(covers(OURS, topic) || topic.starts_with('$')) || topic.starts_with(ALERTS),
-            }
+            };
+        self.count(may, BrokerRefusal::Publish, peer, ("publish", topic))
     }
 
-    /// Whether a device may subscribe to a filter.
-    pub fn may_subscribe(&self, client: ClientIdentity, filter: &str) -> bool {
-        if filter.len() > MAX_FILTER {
-            return false;
-        }
+    /// Whether a device may subscribe to a filter; a refusal is counted.
+    pub fn may_subscribe(&self, peer: &Peer, filter: &str) -> bool {
         // A shared subscription receives the messages that fit its filter.
-        let shared = filter.strip_prefix("$share/").and_then(|rest| rest.split_once('/'));
-        let filter = shared.map_or(filter, |(_, filter)| filter);
-        match &self.rules {
-            Some(rules) => rules.may_subscribe(client, filter),
-            None => !(overlaps(OURS, filter) || filter.starts_with('$')) || filter.starts_with(ALERTS),
-        }
+        let of_messages = names::shared(filter).1;
+        let may = filter.len() <= MAX_FILTER
+            && match &self.rules {
+                Some(rules) => rules.may_subscribe(peer.identity(), of_messages),
+                None => {
+                    let is_ours = overlaps(OURS, of_messages) || of_messages.starts_with('$');
+                    !is_ours || of_messages.starts_with(ALERTS)
+                }
+            };
+        self.count(may, BrokerRefusal::Subscribe, peer, ("subscribe", filter))
     }
+
+    fn count(&self, may: bool, what: BrokerRefusal, peer: &Peer, (verb, name): (&str, &str)) -> bool {
+        if !may {
+            // A device may make it long and put anything into it.
+            let name = truncate(name, MAX_SHOWN).escape_debug().to_string();
+            self.refuse(what, peer, &format!("it may not {verb} to {name}; see broker.rules_file"));
+        }
+        may
+    }
+}
+
+fn read<T>(
+    path: Option<&Path>,
+    option: &str,
+    parse: fn(&str) -> Result<T, String>,
+) -> anyhow::Result<Option<T>> {
+    let Some(path) = path else { return Ok(None) };
+    let read = crate::small_file::read_file(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    let text = read.with_context(|| format!("{option}: cannot read {}", path.display()))?;
+    parse(&text).map(Some).map_err(|why| anyhow!("{option}: {}: {why}", path.display()))
 }

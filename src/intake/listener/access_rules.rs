@@ -16,6 +16,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
+use super::names::is_filter;
 use crate::presence::covers;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,33 +131,19 @@ impl AccessRules {
 impl AccessRule {
     fn parse(text: &str) -> Result<AccessRule, String> {
         let (word, rest) = text.split_once(char::is_whitespace).unwrap_or(("", text));
-        let access = match word {
-            "read" => Access::Read,
-            "write" => Access::Write,
-            "readwrite" => Access::Both,
-            "deny" => Access::Deny,
+        let (access, filter) = match word {
+            "read" => (Access::Read, rest.trim()),
+            "write" => (Access::Write, rest.trim()),
+            "readwrite" => (Access::Both, rest.trim()),
+            "deny" => (Access::Deny, rest.trim()),
             // A topic may hold spaces; without an access it allows both.
-            _ => return AccessRule::new(Access::Both, text),
+            _ => (Access::Both, text),
         };
-        AccessRule::new(access, rest.trim())
-    }
-
-    fn new(access: Access, filter: &str) -> Result<AccessRule, String> {
         if !is_filter(filter) {
             return Err("# stands only at the end, + only for a whole level".to_owned());
         }
         Ok(AccessRule { access, filter: filter.to_owned() })
     }
-}
-
-fn is_filter(text: &str) -> bool {
-    let levels: Vec<&str> = text.split('/').collect();
-    let last = levels.len() - 1;
-    (0..).zip(&levels).all(|(index, level)| match *level {
-        "#" => index == last,
-        "+" => true,
-        level => !level.contains(['#', '+']),
-    })
 }
 
 /// Whether any topic fits both filters.

@@ -93,16 +93,6 @@ impl<'a> Bytes<'a> {
         }
     }
 
-    pub fn properties(&mut self, version: Version) -> Result<&'a [u8], Violation> {
-        match version {
-            Version::Four => Ok(&[]),
-            Version::Five => {
-                let length = self.variable(true)?;
-                self.take(length as usize)
-            }
-        }
-    }
-
     pub fn id(&mut self) -> Result<u16, Violation> {
         match self.two()? {
             0 => violation(PROTOCOL, "a packet id of 0"),

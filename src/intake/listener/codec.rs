@@ -10,13 +10,13 @@
 //! that a server needs to read: the format is frozen, and a message is copied only if a client has subscribed to it.
 
 use super::bytes::{
-    BAD_ALIAS, BAD_AUTHENTICATION, BAD_CLIENT_ID, BAD_TOPIC, Bytes, MALFORMED, PROTOCOL, TOO_LARGE,
-    UNKNOWN_ID, Version, Violation, violation,
+    BAD_AUTHENTICATION, BAD_CLIENT_ID, BAD_TOPIC, Bytes, MALFORMED, PROTOCOL, TOO_LARGE, UNKNOWN_ID,
+    UNSUPPORTED_VERSION, Version, Violation, violation,
 };
 use super::names;
 use super::properties::{
-    self, AUTH_DATA, AUTH_METHOD, CORRELATION, EXPIRY, MAXIMUM_PACKET, RECEIVE_MAXIMUM, RESPONSE_TOPIC,
-    SESSION_EXPIRY, SUBSCRIPTION_ID, TOPIC_ALIAS, TOPIC_ALIAS_MAXIMUM, Value, WILL_DELAY,
+    self, OF_ACKNOWLEDGEMENT, OF_CONNECT, OF_DISCONNECT, OF_PUBLISH, OF_SUBSCRIBE, OF_UNSUBSCRIBE, OF_WILL,
+    Properties,
 };
 
 /// A packet that has arrived whole.
@@ -63,10 +63,7 @@ pub struct Connect<'a> {
     pub will: Option<Will<'a>>,
     pub user: Option<&'a str>,
     pub password: Option<&'a [u8]>,
-    /// In seconds; at 3.1.1 none or for ever.
-    pub expiry: u32,
-    pub receive_maximum: u16,
-    pub max_packet: u32,
+    pub listed: Properties<'a>,
 }
 
 #[derive(Debug, PartialEq)]
@@ -75,9 +72,7 @@ pub struct Will<'a> {
     pub retain: bool,
     pub topic: &'a str,
     pub payload: &'a [u8],
-    pub delay: u32,
-    pub expiry: Option<u32>,
-    pub properties: &'a [u8],
+    pub listed: Properties<'a>,
 }
 
 #[derive(Debug, PartialEq)]
@@ -89,11 +84,7 @@ pub struct Publish<'a> {
     /// 0 at QoS 0.
     pub id: u16,
     pub payload: &'a [u8],
-    pub alias: Option<u16>,
-    pub expiry: Option<u32>,
-    pub response_topic: Option<&'a str>,
-    pub correlation: &'a [u8],
-    pub properties: &'a [u8],
+    pub listed: Properties<'a>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,15 +96,8 @@ pub struct Subscribe<'a> {
     pub retain_handling: u8,
 }
 
-/// Why a CONNECT is of no use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BadConnect {
-    /// Another protocol, or none.
-    NotMqtt(&'static str),
-    /// A version of MQTT that is not spoken here.
-    Level(u8),
-    Violation(Version, Violation),
-}
+/// Why a CONNECT is of no use, and the version that its client understands; `None`: it is told nothing.
+pub type BadConnect = (Option<Version>, Violation);
 
 /// The first packet of what has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,6 +106,11 @@ pub enum Arrived<'a> {
     /// Its whole length; 0: that has not arrived either.
     Part(usize),
 }
+
+const OTHER_VERSION: Violation = Violation {
+    code: UNSUPPORTED_VERSION,
+    why: "a CONNECT of another version of MQTT; let it speak 3.1.1 or 5",
+};
 
 /// The first packet of what has arrived. `version`: once it is known.
 pub fn frame(input: &[u8], max: usize, version: Option<Version>) -> Result<Arrived<'_>, Violation> {
@@ -156,105 +145,72 @@ impl<'a> Frame<'a> {
     /// Reads the first packet of a connection.
     pub fn connect(&self) -> Result<Connect<'a>, BadConnect> {
         let mut bytes = Bytes(self.body);
-        let none = |_| BadConnect::NotMqtt("its first packet is no CONNECT");
-        if self.first != 0x10 {
-            return Err(BadConnect::NotMqtt("its first packet is no CONNECT"));
-        }
-        let (name, level) = (bytes.binary().map_err(none)?, bytes.byte().map_err(none)?);
-        let version = match (name, level) {
-            (b"MQTT", 4 | 0x84) => Version::Four,
-            (b"MQTT", 5) => Version::Five,
-            (b"MQTT" | b"MQIsdp", level) => return Err(BadConnect::Level(level)),
-            _ => return Err(BadConnect::NotMqtt("it speaks another protocol")),
+        let begin = if self.first == 0x10 {
+            bytes.binary().and_then(|name| Ok((name, bytes.byte()?)))
+        } else {
+            violation(PROTOCOL, "something else than a CONNECT first")
         };
-        let read = read_connect(bytes, version).map_err(|why| BadConnect::Violation(version, why))?;
+        let (name, level) = begin.map_err(|why| (None, why))?;
+        let (version, why) = match (name, level) {
+            (b"MQTT", 4 | 0x84) => (Version::Four, None),
+            (b"MQTT", 5) => (Version::Five, None),
+            (b"MQTT" | b"MQIsdp", ..6 | 0x80..) => (Version::Four, Some(OTHER_VERSION)),
+            (b"MQTT" | b"MQIsdp", _) => (Version::Five, Some(OTHER_VERSION)),
+            _ => return violation(PROTOCOL, "a CONNECT of another protocol").map_err(|why| (None, why)),
+        };
+        let read =
+            why.map_or_else(|| read_connect(bytes, version), Err).map_err(|why| (Some(version), why))?;
         Ok(Connect { is_bridge: level == 0x84, ..read })
     }
 
     /// Reads any later packet.
     pub fn read(&self, version: Version) -> Result<Packet<'a>, Violation> {
-        let (kind, flags, mut bytes) = (self.first >> 4, self.first & 15, Bytes(self.body));
+        let (kind, flags, bytes) = (self.first >> 4, self.first & 15, Bytes(self.body));
         let wanted = if matches!(kind, 6 | 8 | 10) { 2 } else { 0 };
         if kind != 3 && flags != wanted {
             return violation(MALFORMED, "a packet with flags that it may not have");
         }
-        let packet = match kind {
-            3 => return read_publish(flags, bytes, version).map(Packet::Publish),
-            4..=7 => return acknowledgement(kind, bytes, version),
-            8 => return subscribe(bytes, version),
-            10 => return unsubscribe(bytes, version),
-            14 => return disconnect(bytes, version),
-            12 => Packet::Ping,
-            1 => return violation(PROTOCOL, "a second CONNECT"),
-            15 if version == Version::Five => return violation(PROTOCOL, "AUTH, with no method agreed"),
-            2 | 9 | 11 | 13 => return violation(PROTOCOL, "a packet that only a server sends"),
-            _ => return violation(MALFORMED, "a packet of an unknown type"),
-        };
-        bytes.take(0)?;
-        bytes.end()?;
-        Ok(packet)
+        match kind {
+            3 => read_publish(flags, bytes, version).map(Packet::Publish),
+            4..=7 => acknowledgement(kind, bytes, version),
+            8 => subscribe(bytes, version),
+            10 => unsubscribe(bytes, version),
+            14 => disconnect(bytes, version),
+            12 => bytes.end().map(|()| Packet::Ping),
+            1 => violation(PROTOCOL, "a second CONNECT"),
+            15 if version == Version::Five => violation(PROTOCOL, "AUTH, with no method agreed"),
+            2 | 9 | 11 | 13 => violation(PROTOCOL, "a packet that only a server sends"),
+            _ => violation(MALFORMED, "a packet of an unknown type"),
+        }
     }
 }
 
 fn read_connect(mut bytes: Bytes<'_>, version: Version) -> Result<Connect<'_>, Violation> {
     let (flags, keep_alive) = (bytes.byte()?, bytes.two()?);
     let (has_user, has_password, has_will) = (flags & 0x80 != 0, flags & 0x40 != 0, flags & 4 != 0);
-    let will_qos = flags >> 3 & 3;
+    let (clean, will_qos) = (flags & 2 != 0, flags >> 3 & 3);
     if flags & 1 != 0 || will_qos == 3 || !has_will && flags & 0x38 != 0 {
         return violation(MALFORMED, "a CONNECT with flags that it may not have");
     }
     if version == Version::Four && has_password && !has_user {
         return violation(MALFORMED, "a password without a user name");
     }
-    let clean = flags & 2 != 0;
-    let mut read = Connect {
-        version,
-        is_bridge: false,
-        clean,
-        keep_alive,
-        id: "",
-        will: None,
-        user: None,
-        password: None,
-        expiry: if version == Version::Four && !clean { u32::MAX } else { 0 },
-        receive_maximum: u16::MAX,
-        max_packet: u32::MAX,
-    };
-    let (mut has_method, mut has_data) = (false, false);
-    properties::read(bytes.properties(version)?, properties::OF_CONNECT, |property| {
-        let number = property.value.number();
-        match property.id {
-            SESSION_EXPIRY => read.expiry = number,
-            RECEIVE_MAXIMUM => read.receive_maximum = number as u16,
-            MAXIMUM_PACKET => read.max_packet = number,
-            AUTH_METHOD => has_method = true,
-            AUTH_DATA => has_data = true,
-            TOPIC_ALIAS_MAXIMUM => {} // Messages to clients have no aliases.
-            _ => {}
-        }
-        Ok(())
-    })?;
-    if has_data && !has_method {
+    let listed = properties::take(&mut bytes, version, OF_CONNECT)?;
+    if listed.has_data && !listed.has_method {
         return violation(PROTOCOL, "authentication data without a method");
     }
-    read.id = bytes.text()?;
-    if has_will {
-        read.will = Some(read_will(&mut bytes, version, will_qos, flags & 0x20 != 0)?);
-    }
-    if has_user {
-        read.user = Some(bytes.text()?);
-    }
-    if has_password {
-        read.password = Some(bytes.binary()?);
-    }
+    let id = bytes.text()?;
+    let will = has_will.then(|| read_will(&mut bytes, version, will_qos, flags & 0x20 != 0)).transpose()?;
+    let user = has_user.then(|| bytes.text()).transpose()?;
+    let password = has_password.then(|| bytes.binary()).transpose()?;
     bytes.end()?;
-    if has_method {
+    if listed.has_method {
         return violation(BAD_AUTHENTICATION, "an authentication method; there is none here");
     }
-    if read.id.is_empty() && !clean && version == Version::Four {
+    if id.is_empty() && !clean && version == Version::Four {
         return violation(BAD_CLIENT_ID, "no client id, for a session that is to be kept");
     }
-    Ok(read)
+    Ok(Connect { version, is_bridge: false, clean, keep_alive, id, will, user, password, listed })
 }
 
 fn read_will<'a>(
@@ -263,22 +219,12 @@ fn read_will<'a>(
     qos: u8,
     retain: bool,
 ) -> Result<Will<'a>, Violation> {
-    let properties = bytes.properties(version)?;
-    let (mut delay, mut expiry) = (0, None);
-    properties::read(properties, properties::OF_WILL, |property| {
-        match (property.id, property.value) {
-            (WILL_DELAY, value) => delay = value.number(),
-            (EXPIRY, value) => expiry = Some(value.number()),
-            (RESPONSE_TOPIC, Value::Text(topic)) => names::response_topic(topic)?,
-            _ => {}
-        }
-        Ok(())
-    })?;
+    let listed = properties::take(bytes, version, OF_WILL)?;
     let (topic, payload) = (names::topic(bytes.text()?)?, bytes.binary()?);
     if topic.is_empty() {
         return violation(BAD_TOPIC, "a will without a topic");
     }
-    Ok(Will { qos, retain, topic, payload, delay, expiry, properties })
+    Ok(Will { qos, retain, topic, payload, listed })
 }
 
 fn read_publish(flags: u8, mut bytes: Bytes<'_>, version: Version) -> Result<Publish<'_>, Violation> {
@@ -288,43 +234,12 @@ fn read_publish(flags: u8, mut bytes: Bytes<'_>, version: Version) -> Result<Pub
     }
     let topic = names::topic(bytes.text()?)?;
     let id = if qos > 0 { bytes.id()? } else { 0 };
-    let raw = bytes.properties(version)?;
-    let mut read = Publish {
-        dup,
-        qos,
-        retain,
-        topic,
-        id,
-        payload: bytes.0,
-        alias: None,
-        expiry: None,
-        response_topic: None,
-        correlation: &[],
-        properties: raw,
-    };
-    if !raw.is_empty() {
-        properties::read(raw, properties::OF_PUBLISH, |property| {
-            match (property.id, property.value) {
-                (TOPIC_ALIAS, Value::Number(0)) => return violation(BAD_ALIAS, "a topic alias of 0"),
-                (TOPIC_ALIAS, value) => read.alias = Some(value.number() as u16),
-                (EXPIRY, value) => read.expiry = Some(value.number()),
-                (RESPONSE_TOPIC, Value::Text(topic)) => {
-                    names::response_topic(topic)?;
-                    read.response_topic = Some(topic);
-                }
-                (CORRELATION, Value::Bytes(bytes)) => read.correlation = bytes,
-                _ => {}
-            }
-            Ok(())
-        })?;
+    let listed = properties::take(&mut bytes, version, OF_PUBLISH)?;
+    if topic.is_empty() && listed.alias.is_none() {
+        let code = if version == Version::Five { PROTOCOL } else { BAD_TOPIC };
+        return violation(code, "a message without a topic");
     }
-    if topic.is_empty() && read.alias.is_none() {
-        return violation(
-            if version == Version::Five { PROTOCOL } else { BAD_TOPIC },
-            "a message without a topic",
-        );
-    }
-    Ok(read)
+    Ok(Publish { dup, qos, retain, topic, id, payload: bytes.0, listed })
 }
 
 fn acknowledgement(kind: u8, mut bytes: Bytes<'_>, version: Version) -> Result<Packet<'_>, Violation> {
@@ -340,7 +255,7 @@ fn acknowledgement(kind: u8, mut bytes: Bytes<'_>, version: Version) -> Result<P
             return violation(PROTOCOL, "an acknowledgement with a reason that it may not have");
         }
         if !bytes.0.is_empty() {
-            properties::read(bytes.properties(version)?, properties::OF_ACKNOWLEDGEMENT, |_| Ok(()))?;
+            properties::take(&mut bytes, version, OF_ACKNOWLEDGEMENT)?;
         }
     }
     bytes.end()?;
@@ -354,16 +269,10 @@ fn acknowledgement(kind: u8, mut bytes: Bytes<'_>, version: Version) -> Result<P
 
 fn subscribe(mut bytes: Bytes<'_>, version: Version) -> Result<Packet<'_>, Violation> {
     let id = bytes.id()?;
-    let mut number = None;
-    properties::read(bytes.properties(version)?, properties::OF_SUBSCRIBE, |property| {
-        if property.id == SUBSCRIPTION_ID {
-            number = Some(property.value.number());
-        }
-        Ok(())
-    })?;
+    let number = properties::take(&mut bytes, version, OF_SUBSCRIBE)?.number;
     let mut filters = Vec::new();
     while !bytes.0.is_empty() {
-        let (filter, options) = (bytes.text()?, bytes.byte()?);
+        let (filter, options) = (names::filter(bytes.text()?)?, bytes.byte()?);
         let (qos, retain_handling) = (options & 3, options >> 4 & 3);
         let reserved = if version == Version::Five { 0xc0 } else { 0xfc };
         if qos == 3 || options & reserved != 0 {
@@ -376,7 +285,6 @@ fn subscribe(mut bytes: Bytes<'_>, version: Version) -> Result<Packet<'_>, Viola
             retain_as_published: options & 8 != 0,
             retain_handling,
         };
-        names::filter(filter)?;
         if retain_handling == 3 || read.no_local && filter.starts_with("$share/") {
             return violation(PROTOCOL, "a subscription with options that it may not have");
         }
@@ -390,12 +298,10 @@ fn subscribe(mut bytes: Bytes<'_>, version: Version) -> Result<Packet<'_>, Viola
 
 fn unsubscribe(mut bytes: Bytes<'_>, version: Version) -> Result<Packet<'_>, Violation> {
     let id = bytes.id()?;
-    properties::read(bytes.properties(version)?, properties::OF_UNSUBSCRIBE, |_| Ok(()))?;
+    properties::take(&mut bytes, version, OF_UNSUBSCRIBE)?;
     let mut filters = Vec::new();
     while !bytes.0.is_empty() {
-        let filter = bytes.text()?;
-        names::filter(filter)?;
-        filters.push(filter);
+        filters.push(names::filter(bytes.text()?)?);
     }
     if filters.is_empty() {
         return violation(PROTOCOL, "an UNSUBSCRIBE without a filter");
@@ -411,12 +317,7 @@ fn disconnect(mut bytes: Bytes<'_>, version: Version) -> Result<Packet<'_>, Viol
             return violation(PROTOCOL, "a DISCONNECT with a reason that it may not have");
         }
         if !bytes.0.is_empty() {
-            properties::read(bytes.properties(version)?, properties::OF_DISCONNECT, |property| {
-                if property.id == SESSION_EXPIRY {
-                    expiry = Some(property.value.number());
-                }
-                Ok(())
-            })?;
+            expiry = properties::take(&mut bytes, version, OF_DISCONNECT)?.session_expiry;
         }
     }
     bytes.end()?;

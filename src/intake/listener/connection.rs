@@ -15,19 +15,21 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
+use super::access_control::Peer;
 use super::bytes::{KEEP_ALIVE, QUOTA, STOPPING, TAKEN_OVER, Version, Violation};
 use super::codec::{self, Arrived};
 use super::encode;
 use super::limits::{Rate, Share};
-use super::session::{self, Session, Wire};
+use super::message::Wire;
+use super::session::{self, Session};
 use super::sessions::LastWill;
-use super::shared::{Peer, QUEUED_WITHIN, Shared};
+use super::shared::{QUEUED_WITHIN, Shared};
 use crate::intake::record::QueuedMessage;
 use crate::telemetry::BrokerRefusal;
 
@@ -52,6 +54,9 @@ const LATER: Duration = Duration::from_secs(3600);
 
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+/// Why a stream is none of MQTT, and what is left to be closed.
+pub type NotOpened = (Option<Box<dyn Stream>>, String);
 
 /// Why a connection ends.
 #[derive(Debug)]
@@ -126,7 +131,7 @@ impl Connection {
             if self.pause(now).is_some() || self.is_full() {
                 break Ok(());
             }
-            match codec::frame(&input[at..], self.shared.max_packet, Some(self.wire.version)) {
+            match codec::frame(&input[at..], self.shared.config.max_packet, Some(self.wire.version)) {
                 Err(violation) => break Err(End::Violation(violation)),
                 Ok(Arrived::Part(length)) => break self.make_room(&input[at..], length, now),
                 Ok(Arrived::Whole(frame)) => {
@@ -154,7 +159,7 @@ impl Connection {
             let why = Violation { code: QUOTA, why: "a large packet more slowly than within a minute" };
             return if *until <= now { Err(End::Violation(why)) } else { Ok(()) };
         }
-        let at_its_rate = length as f64 / f64::from(self.shared.max_bytes_per_second.max(1));
+        let at_its_rate = length as f64 / f64::from(self.shared.config.max_bytes_per_second.max(1));
         match self.shared.large.take(self.peer.from.ip(), length) {
             Some(share) => {
                 let until = now + LARGE_WITHIN.max(Duration::from_secs_f64(2.0 * at_its_rate));
@@ -304,7 +309,7 @@ impl Connection {
     }
 
     pub fn held_back(&self, why: &str) {
-        self.shared.access.held_back(self.peer.from, &self.peer.id, why);
+        self.shared.access.held_back(&self.peer, why);
     }
 
     /// Says why the connection ends, hands over what was read, and lets the session go.
@@ -323,8 +328,8 @@ impl Connection {
         // While the queue does not move, which is blind time, these messages are lost, and none was acknowledged. Otherwise
         // devices that come again and again would hold all connections for as long as the engine is away.
         let _ = timeout(QUEUED_WITHIN, shared.stop.run_until_cancelled(handing_over)).await;
-        if let Some(will) = due {
-            shared.publish_will(&self.peer, will).await;
+        for will in due {
+            shared.publish_will(will).await;
         }
         if let Some(code) = code {
             self.out.clear();
@@ -335,7 +340,7 @@ impl Connection {
 
     /// Logs the end where an operator should know; answers with the reason code, where the client is told.
     fn report(&self, end: &End) -> Option<u8> {
-        let refuse = |what, why: &str| self.shared.refuse(what, &self.peer, why);
+        let refuse = |what, why: &str| self.shared.access.refuse(what, &self.peer, why);
         match end {
             End::Left { .. } | End::Lost => None,
             End::Violation(Violation { code, why }) => {
@@ -360,21 +365,22 @@ async fn handed_over(handing_over: &mut Option<HandingOver>) {
     }
 }
 
-/// Appends what has arrived. The buffer is on the stack, so that connections that are idle need none.
+/// Appends what has arrived.
 pub async fn read(stream: &mut Box<dyn Stream>, input: &mut Vec<u8>) -> io::Result<usize> {
-    std::future::poll_fn(|context| {
-        let mut chunk = [MaybeUninit::uninit(); CHUNK];
-        let mut chunk = ReadBuf::uninit(&mut chunk);
-        match Pin::new(&mut *stream).poll_read(context, &mut chunk) {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-            Poll::Ready(Ok(())) => {
-                input.extend_from_slice(chunk.filled());
-                Poll::Ready(Ok(chunk.filled().len()))
-            }
-        }
-    })
-    .await
+    std::future::poll_fn(|context| poll_into(stream, context, input)).await
+}
+
+/// The same. The buffer is on the stack, so that connections that are idle need none.
+pub fn poll_into(
+    stream: &mut Box<dyn Stream>,
+    context: &mut Context<'_>,
+    input: &mut Vec<u8>,
+) -> Poll<io::Result<usize>> {
+    let mut chunk = [MaybeUninit::uninit(); CHUNK];
+    let mut chunk = ReadBuf::uninit(&mut chunk);
+    ready!(Pin::new(stream).poll_read(context, &mut chunk))?;
+    input.extend_from_slice(chunk.filled());
+    Poll::Ready(Ok(chunk.filled().len()))
 }
 
 /// Writes the last bytes, and closes. A socket that is closed with unread input resets the connection, and the client

@@ -2,10 +2,7 @@
 
 use super::bytes::{BAD_CLIENT_ID, BAD_LOGIN, BUSY, NOT_AUTHORIZED, UNSUPPORTED_VERSION, Version};
 use super::codec::Publish;
-use super::properties::{
-    ASSIGNED_ID, EXPIRY, MAXIMUM_PACKET, RECEIVE_MAXIMUM, SERVER_KEEP_ALIVE, SESSION_EXPIRY, SUBSCRIPTION_ID,
-    TOPIC_ALIAS_MAXIMUM,
-};
+use super::properties::{EXPIRY, SUBSCRIPTION_ID};
 
 /// The first byte of each acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,46 +14,17 @@ pub enum Kind {
     PubComp = 0x70,
 }
 
-/// What a client of MQTT 5 is told when it is admitted.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Granted<'a> {
-    /// Where it differs from what was asked for.
-    pub expiry: Option<u32>,
-    pub keep_alive: Option<u16>,
-    pub assigned_id: Option<&'a str>,
-    pub receive_maximum: u16,
-    pub max_packet: u32,
-    pub alias_maximum: u16,
-}
-
-pub fn connected(out: &mut Vec<u8>, version: Version, is_present: bool, granted: Granted) {
-    if version == Version::Four {
-        return out.extend([0x20, 2, is_present.into(), 0]);
+/// Admits a client. `granted`: the properties that one of MQTT 5 is told, fewer than 128 bytes of them.
+pub fn connected(out: &mut Vec<u8>, version: Version, is_present: bool, granted: &[u8]) {
+    match version {
+        Version::Four => out.extend([0x20, 2, is_present.into(), 0]),
+        Version::Five => {
+            out.push(0x20);
+            variable(out, 3 + granted.len());
+            out.extend([is_present.into(), 0, granted.len() as u8]);
+            out.extend(granted);
+        }
     }
-    let mut properties = Vec::new();
-    if let Some(expiry) = granted.expiry {
-        properties.push(SESSION_EXPIRY);
-        properties.extend(expiry.to_be_bytes());
-    }
-    properties.push(RECEIVE_MAXIMUM);
-    properties.extend(granted.receive_maximum.to_be_bytes());
-    properties.push(MAXIMUM_PACKET);
-    properties.extend(granted.max_packet.to_be_bytes());
-    if let Some(id) = granted.assigned_id {
-        properties.push(ASSIGNED_ID);
-        text(&mut properties, id.as_bytes());
-    }
-    properties.push(TOPIC_ALIAS_MAXIMUM);
-    properties.extend(granted.alias_maximum.to_be_bytes());
-    if let Some(seconds) = granted.keep_alive {
-        properties.push(SERVER_KEEP_ALIVE);
-        properties.extend(seconds.to_be_bytes());
-    }
-    out.push(0x20);
-    variable(out, 3 + properties.len());
-    // They take fewer than 128 bytes.
-    out.extend([is_present.into(), 0, properties.len() as u8]);
-    out.extend(properties);
 }
 
 /// The answer to a client that is not admitted.
@@ -120,7 +88,7 @@ pub fn ended(out: &mut Vec<u8>, version: Version, code: u8) {
 pub fn publish(out: &mut Vec<u8>, version: Version, message: &Publish, numbers: &[u32], max: usize) -> bool {
     let mut more = Vec::new();
     if version == Version::Five {
-        if let Some(seconds) = message.expiry {
+        if let Some(seconds) = message.listed.expiry {
             more.push(EXPIRY);
             more.extend(seconds.to_be_bytes());
         }
@@ -129,7 +97,7 @@ pub fn publish(out: &mut Vec<u8>, version: Version, message: &Publish, numbers: 
             variable(&mut more, *number as usize);
         }
     }
-    let properties = if version == Version::Five { message.properties } else { &[] };
+    let properties = if version == Version::Five { message.listed.raw } else { &[] };
     let listed = properties.len() + more.len();
     let id = if message.qos > 0 { 2 } else { 0 };
     let of_list = if version == Version::Five { length_of(listed) + listed } else { 0 };

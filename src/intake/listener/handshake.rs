@@ -9,18 +9,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, timeout};
 
-use super::access_control::{AdmittedClient, ConnectRefusal};
-use super::bytes::{BAD_CLIENT_ID, BAD_LOGIN, BUSY, PROTOCOL, UNSUPPORTED_VERSION, Version, Violation};
-use super::codec::{self, Arrived, BadConnect, Connect};
+use super::access_control::{Peer, Refusal};
+use super::bytes::{BAD_CLIENT_ID, PROTOCOL, UNSUPPORTED_VERSION, Version, Violation};
+use super::codec::{self, Arrived, Connect};
 use super::connection::{Connection, Stream, WINDOW, close, read, timer};
-use super::encode::{self, Granted};
+use super::encode;
 use super::limits::{Rate, Share};
+use super::message::Wire;
+use super::properties::{
+    ASSIGNED_ID, MAXIMUM_PACKET, RECEIVE_MAXIMUM, SERVER_KEEP_ALIVE, SESSION_EXPIRY, TOPIC_ALIAS_MAXIMUM,
+};
 use super::receive::MAX_ALIASES;
-use super::session::Wire;
 use super::sessions::{Joined, MAX_EXPIRY};
-use super::shared::{Peer, Shared, will_of};
+use super::shared::{Shared, seconds, will_of};
 use crate::telemetry::BrokerRefusal;
 
 /// The largest CONNECT: names, password and will. The will is kept as long as the connection lasts.
@@ -29,6 +33,9 @@ const MAX_CONNECT: usize = 16 << 10;
 pub const WITHIN: Duration = Duration::from_secs(10);
 /// The longest keep-alive at MQTT 5; a client that asks for none gets it.
 const MAX_KEEP_ALIVE: u16 = 3600;
+/// The answer to a browser.
+const NO_PAGE: &[u8] = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\n\r\n\
+                         devices speak MQTT here, and pages speak it at broker.websocket_listen\n";
 
 /// Numbers of connections; 0 is none.
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
@@ -37,48 +44,52 @@ static NUMBERS: AtomicU64 = AtomicU64::new(1);
 pub async fn serve(shared: Arc<Shared>, stream: Box<dyn Stream>, from: SocketAddr, pending: Share) {
     let stop = shared.stop.clone();
     let begun = stop.run_until_cancelled(Box::pin(begin(&shared, stream, from, pending))).await;
-    if let Some(Some((connection, client))) = begun {
+    if let Some(Some((connection, place))) = begun {
         connection.run().await;
-        drop(client);
+        drop(place);
     }
 }
 
+/// Admits a client; its place is taken until the permit is dropped.
 async fn begin(
     shared: &Arc<Shared>,
     mut stream: Box<dyn Stream>,
     from: SocketAddr,
     pending: Share,
-) -> Option<(Connection, AdmittedClient)> {
-    let mut input = Vec::new();
-    let first = tokio::time::timeout(WITHIN, first_packet(&mut stream, &mut input)).await;
-    let length = match first {
-        Ok(Ok(length)) => length,
-        Ok(Err(Some(violation))) => {
-            refuse_packet(shared, from, &format!("it sent {}", violation.why));
-            return None;
-        }
-        // It left, or it said nothing: a scanner, or a check of a load balancer.
-        Ok(Err(None)) => return None,
-        Err(_) => {
-            refuse_packet(shared, from, "it sent no CONNECT within 10 s");
-            return None;
-        }
-    };
-    let rest = input.split_off(length);
-    let Ok(Arrived::Whole(frame)) = codec::frame(&input, MAX_CONNECT, None) else { return None };
-    let refusal = match frame.connect() {
-        Ok(connect) => match admit(shared, &connect, from).await {
-            Ok((peer, client)) => {
-                drop(pending);
-                let connected = joined(shared, stream, &connect, peer, rest).await?;
-                return Some((connected, client));
+) -> Option<(Connection, OwnedSemaphorePermit)> {
+    let (mut input, mut peer, mut answer) = (Vec::new(), Peer::unknown(from), Vec::new());
+    let first = timeout(WITHIN, first_packet(&mut stream, &mut input)).await;
+    let (version, Refusal { what, code, why }) = 'refused: {
+        let length = match first {
+            Ok(Ok(length)) => length,
+            // It left, or it said nothing: a scanner, or a check of a load balancer.
+            Ok(Err(None)) => return None,
+            Ok(Err(Some(violation))) => break 'refused (None, violation.into()),
+            Err(_) => {
+                let violation = Violation { code: PROTOCOL, why: "no CONNECT within 10 s" };
+                break 'refused (None, violation.into());
             }
-            Err(code) => (connect.version, code),
-        },
-        Err(bad) => refused(shared, from, bad)?,
+        };
+        let rest = input.split_off(length);
+        let Ok(Arrived::Whole(frame)) = codec::frame(&input, length, None) else { return None };
+        let connect = match frame.connect() {
+            Ok(connect) => connect,
+            Err((version, violation)) => break 'refused (version, violation.into()),
+        };
+        match admit(shared, &connect, &mut peer).await {
+            Ok((joined, place)) => {
+                drop(pending);
+                return Some((connected(shared, (stream, rest), &connect, peer, joined).await, place));
+            }
+            Err(refusal) => (Some(connect.version), refusal),
+        }
     };
-    let mut answer = Vec::new();
-    encode::refused(&mut answer, refusal.0, refusal.1);
+    shared.access.refuse(what, &peer, &why);
+    match version {
+        Some(version) => encode::refused(&mut answer, version, code),
+        None if input.starts_with(b"GET ") => answer.extend(NO_PAGE),
+        None => return None,
+    }
     close(&mut stream, &answer).await;
     None
 }
@@ -99,97 +110,90 @@ async fn first_packet(stream: &mut Box<dyn Stream>, input: &mut Vec<u8>) -> Resu
     }
 }
 
-fn refuse_packet(shared: &Shared, from: SocketAddr, why: &str) {
-    shared.access.refuse(BrokerRefusal::Packet, from, "", why);
-}
-
-/// Counts and logs a CONNECT that is of no use; answers with the version and the code to reply with, if any.
-fn refused(shared: &Shared, from: SocketAddr, bad: BadConnect) -> Option<(Version, u8)> {
-    match bad {
-        BadConnect::NotMqtt(why) => {
-            refuse_packet(shared, from, why);
-            None
-        }
-        BadConnect::Level(level) => {
-            let why = format!("it speaks level {level} of MQTT; let it speak 3.1.1 (level 4) or 5");
-            shared.access.refuse(BrokerRefusal::Version, from, "", &why);
-            let version = if level > 5 && level < 0x80 { Version::Five } else { Version::Four };
-            Some((version, UNSUPPORTED_VERSION))
-        }
-        BadConnect::Violation(version, Violation { code, why }) => {
-            refuse_packet(shared, from, &format!("it sent {why}"));
-            Some((version, code))
-        }
+impl From<Violation> for Refusal {
+    fn from(Violation { code, why }: Violation) -> Refusal {
+        let is_version = code == UNSUPPORTED_VERSION;
+        let what = if is_version { BrokerRefusal::Version } else { BrokerRefusal::Packet };
+        Refusal { what, code, why: format!("it sent {why}") }
     }
 }
 
-/// Checks the login and the limits; answers with the reason code of a refusal.
+/// What a client and its session are to a connection.
+type Entered = (u64, Wire, Joined);
+
+/// Checks the login and the limits, and gives the client its session.
 async fn admit(
     shared: &Arc<Shared>,
     connect: &Connect<'_>,
-    from: SocketAddr,
-) -> Result<(Peer, AdmittedClient), u8> {
-    let assigned = format!("client-{:016x}", rand::random::<u64>());
-    let id = if connect.id.is_empty() { &assigned } else { connect.id };
-    let admitted = shared.access.admit(id, (connect.user, connect.password.unwrap_or_default()), from).await;
-    match admitted {
-        Ok(client) => Ok((Peer { from, id: id.into(), user: client.user.clone() }, client)),
-        Err(ConnectRefusal::Login) => Err(BAD_LOGIN),
-        Err(ConnectRefusal::ClientId) => Err(BAD_CLIENT_ID),
-        Err(ConnectRefusal::Full) => Err(BUSY),
+    peer: &mut Peer,
+) -> Result<(Entered, OwnedSemaphorePermit), Refusal> {
+    peer.id = match connect.id {
+        "" => format!("client-{:016x}", rand::random::<u64>()).into(),
+        id => id.into(),
+    };
+    let login = (connect.user, connect.password.unwrap_or_default());
+    let (user, place) = shared.access.admit(&peer.id, login).await?;
+    peer.user = user;
+    let (number, version) = (NUMBERS.fetch_add(1, Ordering::Relaxed), connect.version);
+    let wire = Wire {
+        version,
+        max_packet: connect.listed.max_packet.unwrap_or(u32::MAX) as usize,
+        receive_maximum: connect.listed.receive_maximum.unwrap_or(u16::MAX),
+    };
+    let how = (connect.clean, wire);
+    match shared.sessions.join(&peer.id, peer.user.as_deref(), number, how, &shared.router) {
+        Some(joined) => Ok(((number, wire, joined), place)),
+        None => {
+            let why = "another user has this client id; give each device its own";
+            Refusal::new(BrokerRefusal::ClientId, BAD_CLIENT_ID, why)
+        }
     }
 }
 
-/// Gives an admitted client its session, and answers.
+/// The connection of a client that is admitted, with its answer.
 ///
 /// In one piece: it only builds the connection, part after part.
-async fn joined(
+async fn connected(
     shared: &Arc<Shared>,
-    mut stream: Box<dyn Stream>,
+    (stream, input): (Box<dyn Stream>, Vec<u8>),
     connect: &Connect<'_>,
     peer: Peer,
-    input: Vec<u8>,
-) -> Option<Connection> {
-    let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-    let wire = Wire {
-        version: connect.version,
-        max_packet: connect.max_packet as usize,
-        receive_maximum: connect.receive_maximum,
-    };
-    let user = peer.user.as_deref();
-    let joined = shared.sessions.join(&peer.id, user, number, (connect.clean, wire), &shared.router);
-    let Some(Joined { session, is_present, took_over, will }) = joined else {
-        let why = "another user has a session with this client id; give each device its own";
-        shared.refuse(BrokerRefusal::ClientId, &peer, why);
-        let mut answer = Vec::new();
-        encode::refused(&mut answer, connect.version, BAD_CLIENT_ID);
-        close(&mut stream, &answer).await;
-        return None;
-    };
+    (number, wire, Joined { session, is_present, took_over, will }): Entered,
+) -> Connection {
     if took_over {
         let why = "another connection had this client id and was closed; give each device its own";
-        shared.refuse(BrokerRefusal::TakenOver, &peer, why);
+        shared.access.refuse(BrokerRefusal::TakenOver, &peer, why);
     }
     if let Some(will) = will {
-        shared.publish_will(&peer, will).await;
+        shared.publish_will(will).await;
     }
-    let wanted = Duration::from_secs(connect.expiry.into());
     let is_five = connect.version == Version::Five;
+    let at_four = if connect.clean { 0 } else { u32::MAX };
+    let wanted = seconds(if is_five { connect.listed.session_expiry.unwrap_or(0) } else { at_four });
     // A client of MQTT 5 learns that it is watched, so that a connection that is gone is noticed.
     let asks_too_much = is_five && !(1..=MAX_KEEP_ALIVE).contains(&connect.keep_alive);
     let keep_alive = if asks_too_much { MAX_KEEP_ALIVE } else { connect.keep_alive };
-    let granted = Granted {
-        expiry: (wanted > MAX_EXPIRY).then_some(MAX_EXPIRY.as_secs() as u32),
-        keep_alive: asks_too_much.then_some(keep_alive),
-        assigned_id: connect.id.is_empty().then_some(&peer.id),
-        receive_maximum: WINDOW,
-        max_packet: u32::try_from(shared.max_packet).unwrap_or(u32::MAX),
-        alias_maximum: MAX_ALIASES,
+    let (mut out, mut granted) = (Vec::new(), Vec::new());
+    let mut grant = |id: u8, value: &[u8]| {
+        granted.push(id);
+        granted.extend(value);
     };
-    let mut out = Vec::new();
-    encode::connected(&mut out, connect.version, is_present, granted);
+    grant(RECEIVE_MAXIMUM, &WINDOW.to_be_bytes());
+    grant(MAXIMUM_PACKET, &u32::try_from(shared.config.max_packet).unwrap_or(u32::MAX).to_be_bytes());
+    grant(TOPIC_ALIAS_MAXIMUM, &MAX_ALIASES.to_be_bytes());
+    if wanted > MAX_EXPIRY {
+        grant(SESSION_EXPIRY, &(MAX_EXPIRY.as_secs() as u32).to_be_bytes());
+    }
+    if asks_too_much {
+        grant(SERVER_KEEP_ALIVE, &keep_alive.to_be_bytes());
+    }
+    if connect.id.is_empty() {
+        grant(ASSIGNED_ID, &(peer.id.len() as u16).to_be_bytes());
+        granted.extend(peer.id.as_bytes());
+    }
+    encode::connected(&mut out, connect.version, is_present, &granted);
     let now = Instant::now();
-    Some(Connection {
+    Connection {
         shared: shared.clone(),
         stream,
         input,
@@ -201,15 +205,15 @@ async fn joined(
         session,
         peer,
         expiry: wanted.min(MAX_EXPIRY),
-        silence: (keep_alive > 0).then(|| Duration::from_secs(keep_alive.into()).mul_f64(1.5)),
+        silence: (keep_alive > 0).then(|| seconds(keep_alive.into()).mul_f64(1.5)),
         aliases: Default::default(),
         batch: Vec::new(),
         handing_over: None,
-        messages: Rate::new(shared.max_rate, now),
-        bytes: Rate::new(shared.max_bytes_per_second, now),
+        messages: Rate::new(shared.config.max_rate, now),
+        bytes: Rate::new(shared.config.max_bytes_per_second, now),
         large: None,
         heard: now,
         again: None,
         timer: timer(),
-    })
+    }
 }

@@ -8,30 +8,43 @@ pub fn topic(text: &str) -> Result<&str, Violation> {
 }
 
 /// The topic of an answer.
-pub fn response_topic(text: &str) -> Result<(), Violation> {
+pub fn response_topic(text: &str) -> Result<&str, Violation> {
     if text.is_empty() || text.contains(['+', '#']) {
         return violation(PROTOCOL, "a response topic that is empty or has a wildcard");
     }
-    Ok(())
+    Ok(text)
 }
 
-/// A filter as it may be: `#` only at the end, both wildcards only as a whole level.
-pub fn filter(text: &str) -> Result<(), Violation> {
-    let filter = match text.strip_prefix("$share/") {
-        None => text,
-        Some(shared) => match shared.split_once('/') {
-            Some((name, filter)) if !name.is_empty() && !name.contains(['+', '#']) => filter,
-            _ => return violation(BAD_FILTER, "a shared subscription without a name or a filter"),
-        },
+/// A filter as a client may subscribe to it.
+pub fn filter(text: &str) -> Result<&str, Violation> {
+    let (name, of_messages) = shared(text);
+    let is_named = match name {
+        Some(name) => !name.is_empty() && !name.contains(['+', '#']),
+        None => !text.starts_with(SHARE),
     };
-    let mut levels = filter.split('/').peekable();
-    let mut is_good = !filter.is_empty();
+    if is_named && is_filter(of_messages) {
+        return Ok(text);
+    }
+    violation(
+        BAD_FILTER,
+        "a filter that is empty, has a wildcard within a level, or is of a share without a name",
+    )
+}
+
+const SHARE: &str = "$share/";
+
+/// The name of a shared subscription, if it is one, and the filter of its messages.
+pub fn shared(filter: &str) -> (Option<&str>, &str) {
+    let shared = filter.strip_prefix(SHARE).and_then(|rest| rest.split_once('/'));
+    shared.map_or((None, filter), |(name, of_messages)| (Some(name), of_messages))
+}
+
+/// `#` only at the end, both wildcards only as a whole level.
+pub fn is_filter(text: &str) -> bool {
+    let mut levels = text.split('/').peekable();
+    let mut is_good = !text.is_empty();
     while let Some(level) = levels.next() {
         is_good &= !level.contains(['+', '#']) || level == "+" || level == "#" && levels.peek().is_none();
     }
-    if is_good {
-        Ok(())
-    } else {
-        violation(BAD_FILTER, "a filter that is empty, or has a wildcard within a level")
-    }
+    is_good
 }

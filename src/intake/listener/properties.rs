@@ -1,23 +1,28 @@
 //! The properties of packets at MQTT 5, read in place (MQTT 5, 2.2.2).
 
-use super::bytes::{Bytes, MALFORMED, PROTOCOL, Violation, violation};
+use super::bytes::{BAD_ALIAS, Bytes, MALFORMED, PROTOCOL, Version, Violation, violation};
+use super::names;
 
 pub const EXPIRY: u8 = 0x02;
-pub const RESPONSE_TOPIC: u8 = 0x08;
+pub const CONTENT_TYPE: u8 = 0x03;
 pub const CORRELATION: u8 = 0x09;
 pub const SUBSCRIPTION_ID: u8 = 0x0b;
 pub const SESSION_EXPIRY: u8 = 0x11;
 pub const ASSIGNED_ID: u8 = 0x12;
 pub const SERVER_KEEP_ALIVE: u8 = 0x13;
-pub const AUTH_METHOD: u8 = 0x15;
-pub const AUTH_DATA: u8 = 0x16;
-pub const PROBLEM_INFO: u8 = 0x17;
-pub const WILL_DELAY: u8 = 0x18;
-pub const RESPONSE_INFO: u8 = 0x19;
 pub const RECEIVE_MAXIMUM: u8 = 0x21;
 pub const TOPIC_ALIAS_MAXIMUM: u8 = 0x22;
-pub const TOPIC_ALIAS: u8 = 0x23;
 pub const MAXIMUM_PACKET: u8 = 0x27;
+const FORMAT: u8 = 0x01;
+const RESPONSE_TOPIC: u8 = 0x08;
+const AUTH_METHOD: u8 = 0x15;
+const AUTH_DATA: u8 = 0x16;
+const PROBLEM_INFO: u8 = 0x17;
+const WILL_DELAY: u8 = 0x18;
+const RESPONSE_INFO: u8 = 0x19;
+const REASON: u8 = 0x1f;
+const TOPIC_ALIAS: u8 = 0x23;
+const USER: u8 = 0x26;
 
 /// Those of each packet that a client may send.
 pub const OF_CONNECT: &[u8] = &[
@@ -38,40 +43,46 @@ pub const OF_SUBSCRIBE: &[u8] = &[SUBSCRIPTION_ID, USER];
 pub const OF_UNSUBSCRIBE: &[u8] = &[USER];
 pub const OF_DISCONNECT: &[u8] = &[SESSION_EXPIRY, REASON, USER];
 
-const FORMAT: u8 = 0x01;
-const CONTENT_TYPE: u8 = 0x03;
-const REASON: u8 = 0x1f;
-const USER: u8 = 0x26;
-
-/// A value; of a pair of texts, which decides nothing, none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Value<'a> {
-    Number(u32),
-    Text(&'a str),
-    Bytes(&'a [u8]),
-    Pair,
-}
-
-impl Value<'_> {
-    pub fn number(self) -> u32 {
-        if let Value::Number(number) = self { number } else { 0 }
-    }
-}
-
-/// A property, and its bytes with its identifier.
-pub struct Property<'a> {
-    pub id: u8,
-    pub value: Value<'a>,
+/// What the properties of a packet say, as far as it decides anything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Properties<'a> {
+    /// All of them, as they came.
     pub raw: &'a [u8],
+    /// Of a message, in seconds.
+    pub expiry: Option<u32>,
+    pub response_topic: Option<&'a str>,
+    pub correlation: &'a [u8],
+    pub alias: Option<u16>,
+    pub will_delay: u32,
+    pub session_expiry: Option<u32>,
+    pub receive_maximum: Option<u16>,
+    pub max_packet: Option<u32>,
+    /// Of a subscription.
+    pub number: Option<u32>,
+    pub has_method: bool,
+    pub has_data: bool,
 }
 
-/// Calls `each` with each property of a packet that may have those of `allowed`.
-pub fn read<'a>(
-    of: &'a [u8],
+/// Reads the properties of a packet that may have those of `allowed`; at 3.1.1 there are none.
+pub fn take<'a>(
+    bytes: &mut Bytes<'a>,
+    version: Version,
     allowed: &[u8],
-    mut each: impl FnMut(Property<'a>) -> Result<(), Violation>,
-) -> Result<(), Violation> {
-    let (mut bytes, mut seen) = (Bytes(of), 0_u64);
+) -> Result<Properties<'a>, Violation> {
+    if version == Version::Four {
+        return Ok(Properties::default());
+    }
+    let length = bytes.variable(true)?;
+    read_each(bytes.take(length as usize)?, allowed, |_, _| {})
+}
+
+/// Calls `each` with the identifier and the bytes of each.
+fn read_each<'a>(
+    raw: &'a [u8],
+    allowed: &[u8],
+    mut each: impl FnMut(u8, &'a [u8]),
+) -> Result<Properties<'a>, Violation> {
+    let (mut read, mut bytes, mut seen) = (Properties { raw, ..Properties::default() }, Bytes(raw), 0_u64);
     while !bytes.0.is_empty() {
         let before = bytes.0;
         let id = bytes.byte()?;
@@ -82,44 +93,44 @@ pub fn read<'a>(
             return violation(PROTOCOL, "a property that occurs twice");
         }
         seen |= 1 << id;
-        let value = value(id, &mut bytes)?;
-        let is_absurd = match id {
-            FORMAT | PROBLEM_INFO | RESPONSE_INFO => value.number() > 1,
-            RECEIVE_MAXIMUM | MAXIMUM_PACKET | SUBSCRIPTION_ID => value.number() == 0,
-            _ => false,
-        };
+        let mut is_absurd = false;
+        match id {
+            FORMAT | PROBLEM_INFO | RESPONSE_INFO => is_absurd = bytes.byte()? > 1,
+            EXPIRY => read.expiry = Some(bytes.four()?),
+            RESPONSE_TOPIC => read.response_topic = Some(names::response_topic(bytes.text()?)?),
+            CORRELATION => read.correlation = bytes.binary()?,
+            TOPIC_ALIAS => read.alias = Some(bytes.two()?),
+            WILL_DELAY => read.will_delay = bytes.four()?,
+            SESSION_EXPIRY => read.session_expiry = Some(bytes.four()?),
+            RECEIVE_MAXIMUM => read.receive_maximum = Some(bytes.two()?),
+            MAXIMUM_PACKET => read.max_packet = Some(bytes.four()?),
+            SUBSCRIPTION_ID => read.number = Some(bytes.variable(true)?),
+            // Messages to clients have no aliases.
+            TOPIC_ALIAS_MAXIMUM => drop(bytes.two()?),
+            AUTH_METHOD => read.has_method = bytes.text().map(|_| true)?,
+            AUTH_DATA => read.has_data = bytes.binary().map(|_| true)?,
+            CONTENT_TYPE | REASON => drop(bytes.text()?),
+            _ => drop((bytes.text()?, bytes.text()?)),
+        }
+        is_absurd |= read.receive_maximum == Some(0) || read.max_packet == Some(0) || read.number == Some(0);
         if is_absurd {
             return violation(PROTOCOL, "a property with a value that it may not have");
         }
-        each(Property { id, value, raw: &before[..before.len() - bytes.0.len()] })?;
+        each(id, &before[..before.len() - bytes.0.len()]);
     }
-    Ok(())
-}
-
-fn value<'a>(id: u8, bytes: &mut Bytes<'a>) -> Result<Value<'a>, Violation> {
-    Ok(match id {
-        FORMAT | PROBLEM_INFO | RESPONSE_INFO => Value::Number(bytes.byte()?.into()),
-        RECEIVE_MAXIMUM | TOPIC_ALIAS_MAXIMUM | TOPIC_ALIAS => Value::Number(bytes.two()?.into()),
-        EXPIRY | SESSION_EXPIRY | WILL_DELAY | MAXIMUM_PACKET => Value::Number(bytes.four()?),
-        SUBSCRIPTION_ID => Value::Number(bytes.variable(true)?),
-        CONTENT_TYPE | RESPONSE_TOPIC | AUTH_METHOD | REASON => Value::Text(bytes.text()?),
-        CORRELATION | AUTH_DATA => Value::Bytes(bytes.binary()?),
-        _ => {
-            bytes.text()?;
-            bytes.text()?;
-            Value::Pair
-        }
-    })
+    match read.alias {
+        Some(0) => violation(BAD_ALIAS, "a topic alias of 0"),
+        _ => Ok(read),
+    }
 }
 
 /// The properties of a message that go on to its subscribers, unchanged; those that are about this hop alone do not.
-pub fn forwarded(of: &[u8], allowed: &[u8]) -> Box<[u8]> {
-    let mut passed = Vec::with_capacity(of.len());
-    let read = read(of, allowed, |property| {
-        if !matches!(property.id, TOPIC_ALIAS | EXPIRY | WILL_DELAY) {
-            passed.extend_from_slice(property.raw);
+pub fn forwarded(raw: &[u8]) -> Box<[u8]> {
+    let mut passed = Vec::with_capacity(raw.len());
+    let read = read_each(raw, &[OF_PUBLISH, OF_WILL].concat(), |id, raw| {
+        if !matches!(id, TOPIC_ALIAS | EXPIRY | WILL_DELAY) {
+            passed.extend_from_slice(raw);
         }
-        Ok(())
     });
     debug_assert!(read.is_ok(), "they were read before");
     passed.into()

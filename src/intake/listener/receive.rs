@@ -1,7 +1,5 @@
 //! What a connection does with each packet of its client.
 
-use std::time::Duration;
-
 use tokio::time::Instant;
 
 use super::bytes::{
@@ -11,14 +9,19 @@ use super::bytes::{
 use super::codec::{Frame, Packet, Publish, Subscribe};
 use super::connection::{Connection, End, WINDOW};
 use super::encode::{self, Kind};
+use super::names;
 use super::receipt::Receipt;
-use super::router::{MAX_LEVELS, parts};
+use super::router::MAX_LEVELS;
 use super::session::Incoming;
+use super::shared::seconds;
 use crate::intake::reader::Content;
 use crate::intake::timers;
+use crate::telemetry::BrokerRefusal;
 
 /// Subscriptions of one client.
 const MAX_SUBSCRIPTIONS: usize = 100;
+/// Memory of a level of a filter that no other one has.
+const LEVEL: usize = 400;
 /// Topic aliases of one connection. Clients of MQTT 5 are told.
 pub const MAX_ALIASES: u16 = 16;
 /// The longest topic that an alias may stand for, because it is kept.
@@ -86,12 +89,12 @@ impl Connection {
     }
 
     fn left(&mut self, code: u8, expiry: Option<u32>) -> End {
-        if let Some(seconds) = expiry {
-            if self.expiry.is_zero() && seconds > 0 {
+        if let Some(wanted) = expiry {
+            if self.expiry.is_zero() && wanted > 0 {
                 let why = "a DISCONNECT that keeps a session that was not to be kept";
                 return End::Violation(Violation { code: PROTOCOL, why });
             }
-            self.expiry = Duration::from_secs(seconds.into());
+            self.expiry = seconds(wanted);
         }
         End::Left { with_will: code != 0 }
     }
@@ -120,14 +123,15 @@ impl Connection {
             }
         }
         let kind = if publish.qos == 2 { Kind::PubRec } else { Kind::PubAck };
-        let may = self.shared.may_publish(&self.peer, publish.topic);
+        let may = self.shared.access.may_publish(&self.peer, publish.topic);
         let arrived = self.shared.door.clock.now();
         let mut content = Content::Nothing;
         if may {
-            let reply_to = publish.response_topic.map(|topic| (topic, publish.correlation));
+            let reply_to = publish.listed.response_topic.map(|topic| (topic, publish.listed.correlation));
             // An answer is published with the rights of the client that asked for it.
             let reply_to = reply_to.filter(|(topic, _)| {
-                !publish.topic.starts_with(timers::PREFIX) || self.shared.may_publish(&self.peer, topic)
+                !publish.topic.starts_with(timers::PREFIX)
+                    || self.shared.access.may_publish(&self.peer, topic)
             });
             content = self.shared.door.read(publish.topic, publish.payload, reply_to, arrived);
             self.shared.pass_on(&self.peer, &publish, self.session.number);
@@ -146,7 +150,7 @@ impl Connection {
 
     /// The topic that an alias stands for, where the message has none.
     fn alias(&mut self, publish: &Publish) -> Result<Option<Box<str>>, End> {
-        let Some(alias) = publish.alias else { return Ok(None) };
+        let Some(alias) = publish.listed.alias else { return Ok(None) };
         if alias > MAX_ALIASES {
             return violation(BAD_ALIAS, "a topic alias above the maximum that it was told")?;
         }
@@ -168,13 +172,23 @@ impl Connection {
         let mut codes = Vec::with_capacity(filters.len());
         let mut granted = Vec::new();
         for (place, mut asked) in filters.into_iter().enumerate() {
-            let fits = parts(asked.filter).1.split('/').count() <= MAX_LEVELS;
-            let is_new = match fits && self.shared.may_subscribe(&self.peer, asked.filter) {
+            let levels = names::shared(asked.filter).1.split('/').count();
+            let may = self.shared.access.may_subscribe(&self.peer, asked.filter);
+            let share = || {
+                let size = asked.filter.len() + levels * LEVEL;
+                self.shared.filters.take(self.peer.from.ip(), size)
+            };
+            let is_new = match may {
                 false => Err(NOT_AUTHORIZED),
                 // More than it may have are the same again and again.
-                true if place >= MAX_SUBSCRIPTIONS => Err(QUOTA),
-                true => self.session.subscribe(asked.filter, MAX_SUBSCRIPTIONS).ok_or(QUOTA),
+                true if place >= MAX_SUBSCRIPTIONS || levels > MAX_LEVELS => Err(QUOTA),
+                true => self.session.subscribe(asked.filter, MAX_SUBSCRIPTIONS, share).ok_or(QUOTA),
             };
+            if is_new == Err(QUOTA) {
+                let why =
+                    "a subscription has too many levels, or there are too many, of it or of all clients";
+                self.shared.access.refuse(BrokerRefusal::Subscribe, &self.peer, why);
+            }
             asked.no_local |= self.is_bridge;
             asked.retain_as_published |= self.is_bridge;
             codes.push(is_new.map_or_else(|code| code, |_| asked.qos));
@@ -182,11 +196,16 @@ impl Connection {
         }
         // Before the retained messages.
         encode::subscribed(&mut self.out, self.wire.version, id, &codes);
-        let router = &self.shared.router;
-        granted
-            .into_iter()
-            .map(|(asked, is_new)| router.subscribe(&self.session, &asked, number, is_new))
-            .sum()
+        let (router, session) = (&self.shared.router, &self.session);
+        let subscribed = granted.into_iter().map(|(asked, is_new)| {
+            let retained = router.subscribe(session, &asked, number, is_new);
+            if !session.has(asked.filter) {
+                // It has ended meanwhile, by a connection that took its place.
+                router.unsubscribe(session, asked.filter);
+            }
+            retained
+        });
+        subscribed.sum()
     }
 
     fn unsubscribe(&self, filter: &str) -> u8 {

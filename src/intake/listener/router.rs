@@ -17,7 +17,9 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use tokio::time::Instant;
 
 use super::codec::Subscribe;
-use super::session::{Delivery, Kept, Message, Session};
+use super::message::{Delivery, Kept, Message};
+use super::names;
+use super::session::Session;
 use crate::presence::covers;
 
 const MAX_RETAINED: usize = 10_000;
@@ -70,10 +72,11 @@ pub struct Routed<'a> {
     pub from: u64,
 }
 
-/// A shared subscription, and the filter. Those with one name and two filters are two, which receive a message each.
-pub fn parts(filter: &str) -> (Option<&str>, &str) {
-    let shared = filter.strip_prefix("$share/").and_then(|rest| rest.split_once('/'));
-    shared.map_or((None, filter), |(_, of_messages)| (Some(filter), of_messages))
+/// The group of a shared subscription, and the filter. Those with one name and two filters are two groups, which receive
+/// a message each.
+fn parts(filter: &str) -> (Option<&str>, &str) {
+    let (name, of_messages) = names::shared(filter);
+    (name.map(|_| filter), of_messages)
 }
 
 impl Router {
@@ -252,7 +255,7 @@ impl Node {
 
 #[cfg(test)]
 mod tests {
-    use super::super::session::Wire;
+    use super::super::message::Wire;
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
@@ -310,14 +313,8 @@ mod tests {
     fn retained_messages_are_bounded_in_number_and_bytes_and_all_reach_a_client_that_asks_for_them() {
         let router = Router::default();
         let retain = |topic: &str, payload: &[u8], properties: usize| {
-            let message = Message {
-                topic: topic.into(),
-                payload: payload.into(),
-                properties: vec![0; properties].into(),
-                expires: None,
-                from: 0,
-                kept: None,
-            };
+            let (payload, properties) = (payload.into(), vec![0; properties].into());
+            let message = Message { topic: topic.into(), payload, properties, ..Message::default() };
             router.retain(topic, 1, || message)
         };
         assert!(!retain("units/a/data", b"x", 0), "of a device");

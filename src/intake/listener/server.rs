@@ -1,55 +1,67 @@
 //! Accepts the connections of devices: in the clear and with TLS, both also within WebSockets.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use anyhow::Context;
-use rustls::sign::SingleCertAndKey;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsAcceptor;
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::access_control::AccessControl;
-use super::connection::Stream;
+use super::access_control::{AccessControl, NOWHERE, Peer};
+use super::connection::{NotOpened, Stream, close};
 use super::door::Door;
 use super::handshake::{self, WITHIN};
 use super::limits::{Share, Shares};
 use super::router::Router;
 use super::sessions::Sessions;
-use super::shared::{Peer, Shared};
-use super::{Config, Tls, websocket};
+use super::shared::Shared;
+use super::{Config, websocket};
 use crate::clock::Timestamp;
 use crate::fleet::CanaryPace;
-use crate::intake::mqtt::Answers;
+use crate::intake::engine_writer::EngineWriter;
+use crate::intake::hearing_reporter::HearingReporter;
+use crate::intake::mqtt::{Answers, Link, Proof};
+use crate::intake::record::Recorder;
+use crate::intake::value_buffer::ValueBuffer;
+use crate::intake::{self, MAIN, ProvedTopics, canary};
 use crate::small_file::read_file;
 use crate::telemetry::{BrokerRefusal, Telemetry};
-use crate::trust;
+use crate::trust::{self, ServerTls};
 
+/// Messages of devices that wait for the recorder. When there is no room, connections wait for their turn; more would
+/// only let them wait for longer.
+const QUEUE: usize = 2048;
 /// How long to wait when no connection can be accepted: files have run out.
 const ACCEPT_RETRY: Duration = Duration::from_millis(200);
 /// How many connections may wait to be authenticated; more are closed at once. Any client can open many, and send nothing.
 const MAX_PENDING: usize = 1024;
 /// How many bytes of large packets may be read that have not arrived whole.
 const MAX_LARGE: usize = 32 << 20;
+/// How many bytes the filters of all subscriptions may take.
+const MAX_FILTERS: usize = 128 << 20;
 /// How often sessions are looked through for those whose time is over.
 const CHECK: Duration = Duration::from_secs(1);
 /// How long connections may take to end when the listener does.
 const SHUTDOWN: Duration = Duration::from_secs(3);
+/// The first byte that a client of TLS sends.
+const TLS_HANDSHAKE: u8 = 0x16;
 
 /// Listens, and does not serve yet.
 pub struct Listener {
     config: Config,
     access: Arc<AccessControl>,
+    tls: Option<Arc<ServerTls>>,
     sockets: Vec<Socket>,
 }
 
 struct Socket {
     listener: TcpListener,
-    tls: Option<TlsAcceptor>,
+    tls: Option<Arc<ServerTls>>,
     is_websocket: bool,
 }
 
@@ -62,7 +74,9 @@ impl Listener {
         }
         let access = Arc::new(AccessControl::open(config, telemetry)?);
         // The files first: `rollcall check` tries them while a running instance has the addresses.
-        let tls = config.tls.as_ref().map(acceptor).transpose().context("the broker cannot speak TLS")?;
+        let open = |tls: &super::Tls| ServerTls::open("broker", &tls.files, Vec::new(), read_file);
+        let tls =
+            config.tls.as_ref().map(open).transpose().context("the broker cannot speak TLS")?.map(Arc::new);
         let mut sockets = Vec::new();
         for (option, _, address) in config.addresses() {
             let listener = TcpListener::bind(address)
@@ -71,76 +85,96 @@ impl Listener {
             let tls = tls.clone().filter(|_| option.ends_with("tls_listen"));
             sockets.push(Socket { listener, tls, is_websocket: option.starts_with("websocket") });
         }
-        Ok(Listener { config: config.clone(), access, sockets })
+        Ok(Listener { config: config.clone(), access, tls, sockets })
     }
 
-    /// The addresses that devices use, for people.
-    pub(in crate::intake) fn shown(&self) -> String {
-        let all = self.config.addresses().map(|(_, scheme, address)| format!("{scheme}://{address}"));
-        all.collect::<Vec<String>>().join(" ")
+    /// Its certificates, which can be renewed.
+    pub fn tls(&self) -> Option<Arc<ServerTls>> {
+        self.tls.clone()
     }
 
-    /// Serves until `stop`.
-    pub(in crate::intake) async fn serve(self, shared: Arc<Shared>, pace: Pace) {
-        let (stop, tasks) = (shared.stop.clone(), TaskTracker::new());
-        let pending = Shares::new(MAX_PENDING);
-        let (first, mut ticks) = mpsc::channel(1);
-        for socket in self.sockets {
-            let (next, following) = mpsc::channel(1);
-            let accepting =
-                Accepting { socket, shared: shared.clone(), tasks: tasks.clone(), pending: pending.clone() };
-            let ends = stop.clone();
-            tasks.spawn(async move { ends.run_until_cancelled(accepting.run(ticks, next)).await });
-            ticks = following;
-        }
-        let served = async {
-            tokio::join!(pace.tick(&shared, first), arrive(&shared, ticks), end_sessions(&shared));
-        };
-        stop.run_until_cancelled(served).await;
-        tasks.close();
-        // A device sends unacknowledged messages again; nothing depends on this.
-        let _ = timeout(SHUTDOWN, tasks.wait()).await;
-    }
-
-    pub(in crate::intake) fn open(&self, door: Door, stop: CancellationToken) -> Arc<Shared> {
-        let Config { max_packet, max_rate, max_bytes_per_second, max_connections, .. } = self.config;
-        let router = Router::default();
-        let sessions = Sessions::new(max_connections, router.kept.clone());
-        Arc::new(Shared {
-            door,
-            access: self.access.clone(),
+    /// Starts it, and its recorder.
+    pub(in crate::intake) fn start(
+        self,
+        config: &intake::Config,
+        ProvedTopics { topics, probes }: &ProvedTopics,
+        values: Option<Arc<ValueBuffer>>,
+        writer: &EngineWriter,
+        tasks: &mut JoinSet<()>,
+    ) {
+        let telemetry = writer.telemetry.clone();
+        telemetry.connection_configured(MAIN);
+        let client_id = format!("{}-{MAIN}", config.client_id);
+        let key = canary::Key::of_fleet(writer.roll.key());
+        let (queue, queued) = mpsc::channel(QUEUE);
+        let (router, max_connections) = (Router::default(), self.config.max_connections);
+        let shared = Arc::new(Shared {
+            config: self.config,
+            door: Door {
+                reader: intake::reader(config, topics, probes, &client_id, key, values, &telemetry),
+                clock: writer.clock.clone(),
+                filters: topics.filters(),
+                queue,
+                number: rand::random::<u32>().into(),
+            },
+            access: self.access,
+            sessions: Sessions::new(max_connections, router.kept.clone()),
             router,
-            sessions,
             large: Shares::new(MAX_LARGE),
-            max_packet,
-            max_rate,
-            max_bytes_per_second,
-            stop,
-        })
+            filters: Shares::new(MAX_FILTERS),
+            stop: writer.stop.clone(),
+        });
+        let (_, link) = watch::channel(Link::to_devices(answers(&shared)));
+        let (prove, _) = watch::channel(Proof::default());
+        // No broker keeps anything while the process is away.
+        let reporter = HearingReporter::new(&client_id, None, Duration::ZERO, prove, probes.clone());
+        let recorder = Recorder { writer: writer.clone(), reporter: reporter.without_broker(), link };
+        let (most, pace) = (config.max_batch, (writer.roll.pace().clone(), config.canary_period));
+        tasks.spawn(async move { recorder.record(queued, most).await });
+        tasks.spawn(async move {
+            let addresses =
+                shared.config.addresses().map(|(_, scheme, address)| format!("{scheme}://{address}"));
+            telemetry.listening(MAIN, &addresses.collect::<Vec<String>>().join(" "));
+            serve(self.sockets, shared, pace).await;
+        });
     }
 }
 
+/// Serves until it is stopped.
+async fn serve(sockets: Vec<Socket>, shared: Arc<Shared>, pace: (Arc<CanaryPace>, Duration)) {
+    let (stop, tasks) = (shared.stop.clone(), TaskTracker::new());
+    let pending = Shares::new(MAX_PENDING);
+    let (first, mut ticks) = mpsc::channel(1);
+    for socket in sockets {
+        let (next, following) = mpsc::channel(1);
+        let accepting =
+            Accepting { socket, shared: shared.clone(), tasks: tasks.clone(), pending: pending.clone() };
+        let ends = stop.clone();
+        tasks.spawn(async move { ends.run_until_cancelled(accepting.run(ticks, next)).await });
+        ticks = following;
+    }
+    let served = async {
+        tokio::join!(tick(&shared, pace, first), arrive(&shared, ticks), end_sessions(&shared));
+    };
+    stop.run_until_cancelled(served).await;
+    tasks.close();
+    // A device sends unacknowledged messages again; nothing depends on this.
+    let _ = timeout(SHUTDOWN, tasks.wait()).await;
+}
+
 /// Publishes answers, as long as the listener serves.
-pub fn answers(shared: &Arc<Shared>) -> Answers {
+fn answers(shared: &Arc<Shared>) -> Answers {
     // The queue ends with the last one that holds it.
     let shared: Weak<Shared> = Arc::downgrade(shared);
     Arc::new(move |to, answer| shared.upgrade().iter().for_each(|shared| shared.answer(to, &answer)))
 }
 
-/// How often a tick begins.
-pub struct Pace {
-    pub pace: Arc<CanaryPace>,
-    pub period: Duration,
-}
-
-impl Pace {
-    /// Sends a tick through the loops that accept; never ends.
-    async fn tick(&self, shared: &Shared, first: mpsc::Sender<Timestamp>) {
-        loop {
-            // One that has not come through yet is older, and proves as much.
-            let _ = first.try_send(shared.door.clock.now());
-            tokio::time::sleep(self.pace.period(self.period)).await;
-        }
+/// Sends a tick through the loops that accept, once a period; never ends.
+async fn tick(shared: &Shared, (pace, period): (Arc<CanaryPace>, Duration), first: mpsc::Sender<Timestamp>) {
+    loop {
+        // One that has not come through yet is older, and proves as much.
+        let _ = first.try_send(shared.door.clock.now());
+        tokio::time::sleep(pace.period(period)).await;
     }
 }
 
@@ -155,7 +189,6 @@ async fn arrive(shared: &Shared, mut ticks: mpsc::Receiver<Timestamp>) {
 
 /// Ends sessions whose time is over; never ends itself.
 async fn end_sessions(shared: &Shared) {
-    let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
     let mut checks = tokio::time::interval(CHECK);
     loop {
         checks.tick().await;
@@ -163,8 +196,7 @@ async fn end_sessions(shared: &Shared) {
             shared.without_room(&session);
         }
         for will in shared.sessions.expire(Instant::now(), &shared.router) {
-            let peer = Peer { from: nowhere, id: will.id.clone(), user: will.user.clone() };
-            shared.publish_will(&peer, will).await;
+            shared.publish_will(will).await;
         }
     }
 }
@@ -200,14 +232,13 @@ impl Accepting {
                     Some(permit) => self.spawn(stream, from, permit),
                     None => {
                         let why = "too many connections are not authenticated yet";
-                        access.refuse(BrokerRefusal::Connection, from, "", why);
+                        access.refuse(BrokerRefusal::Connection, &Peer::unknown(from), why);
                     }
                 },
                 Err(error) => {
                     let why =
                         format!("no connection can be accepted: {error}; raise the limit of open files");
-                    let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
-                    access.refuse(BrokerRefusal::Connection, nowhere, "", &why);
+                    access.refuse(BrokerRefusal::Connection, &Peer::unknown(NOWHERE), &why);
                     failed = Some(Instant::now());
                     tokio::time::sleep(ACCEPT_RETRY).await;
                 }
@@ -221,12 +252,15 @@ impl Accepting {
         self.tasks.spawn(async move {
             let opening = Box::pin(timeout(WITHIN, open(stream, tls, is_websocket)));
             let Some(opened) = shared.stop.run_until_cancelled(opening).await else { return };
-            let why = match opened {
+            let (stream, why) = match opened {
                 Ok(Ok(stream)) => return handshake::serve(shared, stream, from, permit).await,
-                Ok(Err(why)) => format!("its handshake failed: {}", handshake_failure(&why)),
-                Err(_) => "its handshake took too long".to_owned(),
+                Ok(Err((stream, why))) => (stream, format!("its handshake failed: {why}")),
+                Err(_) => (None, "its handshake took longer than 10 s".to_owned()),
             };
-            shared.access.refuse(BrokerRefusal::Login, from, "", &why);
+            shared.access.refuse(BrokerRefusal::Login, &Peer::unknown(from), &why);
+            if let Some(mut stream) = stream {
+                close(&mut stream, b"").await;
+            }
         });
     }
 }
@@ -234,26 +268,27 @@ impl Accepting {
 /// The stream of MQTT within TLS and a WebSocket, where those are spoken.
 async fn open(
     stream: TcpStream,
-    tls: Option<TlsAcceptor>,
+    tls: Option<Arc<ServerTls>>,
     is_websocket: bool,
-) -> std::io::Result<Box<dyn Stream>> {
+) -> Result<Box<dyn Stream>, NotOpened> {
     // Without it a small answer may wait for more data.
     let _ = stream.set_nodelay(true);
     let stream: Box<dyn Stream> = match tls {
-        None => Box::new(stream),
-        Some(tls) => Box::new(tls.accept(stream).await?),
+        Some(tls) => {
+            let accepted = TlsAcceptor::from(tls.config()).accept(stream).await;
+            Box::new(accepted.map_err(|error| (None, handshake_failure(&error)))?)
+        }
+        None => {
+            let mut first = [0];
+            let count = stream.peek(&mut first).await.unwrap_or(0);
+            if count == 1 && first == [TLS_HANDSHAKE] {
+                let why = "it speaks TLS; let it connect to broker.tls_listen or websocket_tls_listen, or without TLS";
+                return Err((Some(Box::new(stream)), why.to_owned()));
+            }
+            Box::new(stream)
+        }
     };
     Ok(if is_websocket { Box::new(websocket::accept(stream).await?) } else { stream })
-}
-
-fn acceptor(tls: &Tls) -> anyhow::Result<TlsAcceptor> {
-    let (key, _) = trust::server_key("broker", &tls.files, read_file)?;
-    let shown = Arc::new(SingleCertAndKey::from(key));
-    let config = match &tls.client_ca_file {
-        None => trust::server(shown)?,
-        Some(authorities) => trust::server_of("broker", shown, authorities, read_file)?,
-    };
-    Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
 /// Why a handshake failed, for people.

@@ -6,16 +6,16 @@
 //! its acknowledgement, and what is kept for all clients together is bounded too. For a client that is away, the messages
 //! beyond that are lost; so is all that waits when the process ends.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::bytes::Version;
-use super::codec::Publish;
 use super::encode::{self, Kind};
+use super::limits::Share;
+use super::message::{Delivery, Kept, Message, OVERHEAD, Wire};
 
 /// The most messages that wait for one client and are not retained ones, and the most bytes.
 const MAX_WAITING: usize = 1000;
@@ -26,71 +26,14 @@ const MAX_WAITING_OF_ALL: usize = 64 << 20;
 pub const MAX_KEPT_AWAY: usize = MAX_WAITING_OF_ALL / 4;
 /// How far messages go ahead of the acknowledgements of a client that sets no bound.
 const MAX_IN_FLIGHT: u16 = 20;
-/// Bytes that are written at a time. Payloads above [`LARGE`] are not copied for it.
+/// Bytes that are written at a time.
 const WRITE: usize = 64 << 10;
-const LARGE: usize = 4 << 10;
-/// Memory of a message, and of its way to a client, beside its parts.
-const OVERHEAD: usize = 128;
-
-/// Memory that messages on their way to clients take, until it is dropped.
-#[derive(Debug)]
-pub struct Kept {
-    all: Arc<AtomicUsize>,
-    bytes: usize,
-}
-
-impl Kept {
-    pub fn new(all: &Arc<AtomicUsize>, bytes: usize) -> Kept {
-        all.fetch_add(bytes, Ordering::Relaxed);
-        Kept { all: all.clone(), bytes }
-    }
-}
-
-impl Drop for Kept {
-    fn drop(&mut self) {
-        self.all.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
-}
-
-/// A message on its way to subscribers.
-#[derive(Debug)]
-pub struct Message {
-    pub topic: Box<str>,
-    pub payload: Box<[u8]>,
-    /// Of MQTT 5, as they came.
-    pub properties: Box<[u8]>,
-    pub expires: Option<Instant>,
-    /// The number of the session that sent it.
-    pub from: u64,
-    /// Once for all clients that it waits for.
-    pub kept: Option<Kept>,
-}
-
-/// A message for one client.
-#[derive(Debug)]
-pub struct Delivery {
-    pub message: Arc<Message>,
-    pub qos: u8,
-    pub retain: bool,
-    /// The numbers of the subscriptions that it fits.
-    pub numbers: Vec<u32>,
-    /// Its own part, beside that of the message.
-    pub kept: Option<Kept>,
-}
 
 /// Why a session has to give up its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     TakenOver,
     Slow,
-}
-
-/// How the connection of a session writes.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Wire {
-    pub version: Version,
-    pub max_packet: usize,
-    pub receive_maximum: u16,
 }
 
 pub struct Session {
@@ -121,7 +64,8 @@ struct State {
     written: usize,
     in_flight: VecDeque<InFlight>,
     last_id: u16,
-    filters: HashSet<Box<str>>,
+    /// Those that it has subscribed to, each with its share of the room for all.
+    filters: HashMap<Box<str>, Share>,
 }
 
 struct InFlight {
@@ -142,13 +86,6 @@ pub enum Incoming {
     TooMany,
 }
 
-impl Message {
-    /// How much memory it takes.
-    pub fn size(&self) -> usize {
-        self.topic.len() + self.payload.len() + self.properties.len() + OVERHEAD
-    }
-}
-
 impl Session {
     pub fn new(id: &str, number: u64, kept: Arc<AtomicUsize>) -> Session {
         Session { id: id.into(), number, kept, state: Mutex::default(), wake: Notify::new() }
@@ -159,15 +96,11 @@ impl Session {
         let mut state = self.lock();
         (state.connection, state.wire, state.end) = (connection, wire, None);
         (state.unrecorded, state.due) = (0, Vec::new());
-        let again: Vec<_> = state
-            .in_flight
-            .iter_mut()
-            .map(|sent| {
-                sent.is_due_again = true;
-                (sent.is_received, sent.id)
-            })
-            .collect();
-        state.due.extend(again.into_iter().filter(|one| one.0).map(|(_, id)| (Kind::PubRel, id, 0)));
+        let State { in_flight, due, .. } = &mut *state;
+        for sent in in_flight {
+            sent.is_due_again = true;
+            due.extend(sent.is_received.then_some((Kind::PubRel, sent.id, 0)));
+        }
         self.wake.notify_one();
     }
 
@@ -183,7 +116,7 @@ impl Session {
     /// The session ends: nothing waits any more.
     pub fn end(&self) -> Vec<Box<str>> {
         self.forget();
-        self.lock().filters.drain().collect()
+        self.lock().filters.drain().map(|(filter, _)| filter).collect()
     }
 
     pub fn give_up(&self, why: End) {
@@ -201,18 +134,31 @@ impl Session {
         self.lock().connection != 0
     }
 
-    /// Notes a subscription; `None`: it has that many already. Otherwise, whether it is new.
-    pub fn subscribe(&self, filter: &str, most: usize) -> Option<bool> {
+    /// Notes a subscription, with its share of the room if it is new; `None`: there is no room for it. Otherwise, whether
+    /// it is new.
+    pub fn subscribe(
+        &self,
+        filter: &str,
+        most: usize,
+        share: impl FnOnce() -> Option<Share>,
+    ) -> Option<bool> {
         let mut state = self.lock();
-        let is_known = state.filters.contains(filter);
-        if !is_known && state.filters.len() >= most {
-            return None;
+        if state.filters.contains_key(filter) {
+            return Some(false);
         }
-        Some(is_known || !state.filters.insert(filter.into()))
+        // One that has ended never unsubscribes.
+        let has_room = state.filters.len() < most && state.end.is_none();
+        let share = if has_room { share() } else { None };
+        state.filters.insert(filter.into(), share?);
+        Some(true)
+    }
+
+    pub fn has(&self, filter: &str) -> bool {
+        self.lock().filters.contains_key(filter)
     }
 
     pub fn unsubscribe(&self, filter: &str) -> bool {
-        self.lock().filters.remove(filter)
+        self.lock().filters.remove(filter).is_some()
     }
 
     /// Lets a message wait for the client; `false`: there is no room for it.
@@ -334,11 +280,10 @@ impl Session {
         while out.len() < WRITE {
             if let Some(sent) = state.in_flight.iter_mut().find(|sent| sent.is_due_again) {
                 sent.is_due_again = false;
-                if !sent.is_received && write(out, wire, &sent.delivery, sent.id, true, now) {
-                    let payload = payload(out, &sent.delivery.message);
-                    if payload.is_some() {
-                        return (payload, false);
-                    }
+                if !sent.is_received
+                    && let Some(Some(large)) = sent.delivery.write(out, wire, (sent.id, true), now)
+                {
+                    return (Some(large), false);
                 }
                 continue;
             }
@@ -347,16 +292,14 @@ impl Session {
                 return (None, true);
             };
             let id = if delivery.qos > 0 { state.next_id() } else { 0 };
-            let (is_written, message) =
-                (write(out, wire, &delivery, id, false, now), delivery.message.clone());
-            if is_written && delivery.qos > 0 {
+            let written = delivery.write(out, wire, (id, false), now);
+            if written.is_some() && delivery.qos > 0 {
                 state.in_flight.push_back(InFlight { id, delivery, is_received: false, is_due_again: false });
             } else {
-                state.written += message.size();
+                state.written += delivery.message.size();
             }
-            let payload = is_written.then(|| payload(out, &message)).flatten();
-            if payload.is_some() {
-                return (payload, false);
+            if let Some(Some(large)) = written {
+                return (Some(large), false);
             }
         }
         (None, false)
@@ -410,39 +353,6 @@ impl State {
             }
         }
     }
-}
-
-/// Appends a payload, or answers with the message if that is large.
-fn payload(out: &mut Vec<u8>, message: &Arc<Message>) -> Option<Arc<Message>> {
-    if message.payload.len() > LARGE {
-        return Some(message.clone());
-    }
-    out.extend_from_slice(&message.payload);
-    None
-}
-
-/// Writes all of a message but its payload; `false`: it has expired, or is larger than the client takes.
-fn write(out: &mut Vec<u8>, wire: Wire, delivery: &Delivery, id: u16, dup: bool, now: Instant) -> bool {
-    let Delivery { message, qos, retain, numbers, .. } = delivery;
-    let left = message.expires.map(|expires| expires.saturating_duration_since(now));
-    if left.is_some_and(|left| left.is_zero()) {
-        return false;
-    }
-    let expiry = left.map(|left| left.as_secs_f64().ceil() as u32);
-    let publish = Publish {
-        dup,
-        qos: *qos,
-        retain: *retain,
-        topic: &message.topic,
-        id,
-        payload: &message.payload,
-        alias: None,
-        expiry,
-        response_topic: None,
-        correlation: &[],
-        properties: &message.properties,
-    };
-    encode::publish(out, wire.version, &publish, numbers, wire.max_packet)
 }
 
 #[cfg(test)]

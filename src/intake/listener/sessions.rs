@@ -3,15 +3,17 @@
 //! A session belongs to a client id, and the id to the user that connected with it: a client that connects with the id
 //! of another user is refused, and one of the same user takes the session over.
 
-use std::collections::HashMap;
-use std::sync::atomic::AtomicUsize;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::access_control::Peer;
+use super::message::{Message, Wire};
 use super::router::Router;
-use super::session::{End, MAX_KEPT_AWAY, Message, Session, Wire};
+use super::session::{End, MAX_KEPT_AWAY, Session};
 
 /// How long a session is kept at most while its client is away.
 pub const MAX_EXPIRY: Duration = Duration::from_secs(86_400);
@@ -19,21 +21,26 @@ pub const MAX_EXPIRY: Duration = Duration::from_secs(86_400);
 /// A message that is published when the client is gone.
 #[derive(Debug)]
 pub struct LastWill {
+    pub peer: Peer,
     pub message: Message,
     pub qos: u8,
     pub retain: bool,
     pub delay: Duration,
     pub expiry: Option<Duration>,
-    pub user: Option<String>,
-    pub id: Box<str>,
 }
 
-#[derive(Default)]
 pub struct Sessions {
-    clients: Mutex<HashMap<Box<str>, Client>>,
+    state: Mutex<State>,
     kept: Arc<AtomicUsize>,
     /// The most sessions whose client is away.
     max_away: usize,
+}
+
+#[derive(Default)]
+struct State {
+    clients: HashMap<Box<str>, Client>,
+    /// The clients that are away, by the end of their sessions.
+    away: BTreeSet<(Instant, Box<str>)>,
 }
 
 struct Client {
@@ -59,7 +66,7 @@ pub struct Joined {
 
 impl Sessions {
     pub fn new(max_away: usize, kept: Arc<AtomicUsize>) -> Sessions {
-        Sessions { max_away, kept, ..Sessions::default() }
+        Sessions { state: Mutex::default(), kept, max_away }
     }
 
     /// Gives connection `number` its session; `None`: the id belongs to another user.
@@ -71,10 +78,10 @@ impl Sessions {
         (is_clean, wire): (bool, Wire),
         router: &Router,
     ) -> Option<Joined> {
-        let mut clients = self.lock();
-        let known = match clients.get(id) {
+        let mut state = self.lock();
+        let known = match state.clients.get(id) {
             Some(client) if client.user.as_deref() != user => return None,
-            _ => clients.remove(id),
+            _ => state.remove(id),
         };
         let took_over = known.as_ref().is_some_and(|client| client.connection != 0);
         let (mut will, mut session, mut is_present) = (None, None, false);
@@ -83,8 +90,7 @@ impl Sessions {
                 client.session.give_up(End::TakenOver);
             }
             if is_clean {
-                will = client.will.map(|(_, will)| will);
-                end(&client.session, router);
+                will = client.end(router);
             } else {
                 (session, is_present) = (Some(client.session), true);
             }
@@ -93,11 +99,11 @@ impl Sessions {
         session.connect(number, wire);
         let (user, until) = (user.map(str::to_owned), Instant::now());
         let client = Client { session: session.clone(), user, connection: number, until, will: None };
-        clients.insert(id.into(), client);
+        state.clients.insert(id.into(), client);
         Some(Joined { session, is_present, took_over, will })
     }
 
-    /// A connection has ended; answers with the will that is due now.
+    /// A connection has ended; answers with the wills that are due now.
     pub fn leave(
         &self,
         session: &Session,
@@ -105,34 +111,35 @@ impl Sessions {
         expiry: Duration,
         will: Option<LastWill>,
         router: &Router,
-    ) -> Option<LastWill> {
+    ) -> Vec<LastWill> {
         session.disconnected(number);
-        let mut clients = self.lock();
-        // Another connection has taken over: a will that was to wait for it is not published.
-        let Some(client) = clients.get_mut(&session.id).filter(|client| client.connection == number) else {
-            return will.filter(|will| will.delay.is_zero());
+        let mut state = self.lock();
+        let client =
+            state.clients.get_mut(&session.id).filter(|client| client.session.number == session.number);
+        let Some(client) = client else {
+            // The session has ended: its client came again without it.
+            return Vec::from_iter(will);
         };
+        if client.connection != number {
+            // The session goes on in another connection: a will that was to wait for it is not published.
+            return Vec::from_iter(will.filter(|will| will.delay.is_zero()));
+        }
         if expiry.is_zero() {
-            clients.remove(&session.id);
+            state.clients.remove(&session.id);
             end(session, router);
-            return will;
+            return Vec::from_iter(will);
         }
         let now = Instant::now();
         (client.connection, client.until) = (0, now + expiry.min(MAX_EXPIRY));
-        let due = match will {
-            Some(will) if !will.delay.is_zero() => {
-                client.will = Some((now + will.delay.min(expiry), will));
-                None
-            }
-            will => will,
-        };
-        let away = clients.values().filter(|client| client.connection == 0);
-        if away.clone().count() > self.max_away
-            && let Some(first) = away.min_by_key(|client| client.until).map(|client| client.session.clone())
-            && let Some(client) = clients.remove(&first.id)
+        let end = (client.until, session.id.clone());
+        let mut due = Vec::from_iter(will);
+        client.will =
+            due.pop_if(|will| !will.delay.is_zero()).map(|will| (now + will.delay.min(expiry), will));
+        state.away.insert(end);
+        if state.away.len() > self.max_away
+            && let Some((_, first)) = state.away.pop_first()
         {
-            end(&first, router);
-            return due.or(client.will.map(|(_, will)| will));
+            due.extend(state.clients.remove(&first).and_then(|client| client.end(router)));
         }
         due
     }
@@ -140,9 +147,12 @@ impl Sessions {
     /// The clients that are away and for which most waits lose it, where all together have too much: so none that keeps
     /// little loses it for those that keep much.
     pub fn trim(&self) -> Vec<Arc<Session>> {
-        let clients = self.lock();
-        let away = clients.values().filter(|client| client.connection == 0);
-        let mut kept: Vec<_> = away.map(|client| (client.session.bytes(), &client.session)).collect();
+        if self.kept.load(Ordering::Relaxed) <= MAX_KEPT_AWAY {
+            return Vec::new();
+        }
+        let state = self.lock();
+        let away = state.away.iter().filter_map(|(_, id)| Some(&state.clients.get(id)?.session));
+        let mut kept: Vec<_> = away.map(|session| (session.bytes(), session)).collect();
         let mut all: usize = kept.iter().map(|(bytes, _)| bytes).sum();
         kept.sort_by_key(|(bytes, _)| *bytes);
         let mut forgotten = Vec::new();
@@ -158,18 +168,35 @@ impl Sessions {
 
     /// Ends sessions whose time is over; answers with the wills that are due.
     pub fn expire(&self, now: Instant, router: &Router) -> Vec<LastWill> {
-        let mut clients = self.lock();
+        let mut state = self.lock();
         let due = |client: &mut Client| client.will.take_if(|(at, _)| *at <= now).map(|(_, will)| will);
-        let mut wills: Vec<LastWill> = clients.values_mut().filter_map(due).collect();
-        for (_, client) in clients.extract_if(|_, client| client.connection == 0 && client.until <= now) {
-            end(&client.session, router);
-            wills.extend(client.will.map(|(_, will)| will));
+        let mut wills: Vec<LastWill> = state.clients.values_mut().filter_map(due).collect();
+        while state.away.first().is_some_and(|(until, _)| *until <= now)
+            && let Some((_, id)) = state.away.pop_first()
+        {
+            wills.extend(state.clients.remove(&id).and_then(|client| client.end(router)));
         }
         wills
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Box<str>, Client>> {
-        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn remove(&mut self, id: &str) -> Option<Client> {
+        let (id, client) = self.clients.remove_entry(id)?;
+        self.away.remove(&(client.until, id));
+        Some(client)
+    }
+}
+
+impl Client {
+    /// Ends the session; answers with the will that waited for it.
+    fn end(self, router: &Router) -> Option<LastWill> {
+        end(&self.session, router);
+        self.will.map(|(_, will)| will)
     }
 }
 
@@ -181,20 +208,26 @@ fn end(session: &Session, router: &Router) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::session::Delivery;
+    use super::super::limits::Shares;
+    use super::super::message::{Delivery, Kept};
     use super::*;
+
+    fn join(sessions: &Sessions, id: &str, number: u64, is_clean: bool, router: &Router) -> Joined {
+        let wire = Wire { max_packet: 1 << 24, receive_maximum: 20, ..Wire::default() };
+        sessions.join(id, None, number, (is_clean, wire), router).unwrap()
+    }
 
     #[test]
     fn of_clients_that_are_away_those_for_which_most_waits_lose_it_first() {
         let router = Router::default();
         let sessions = Sessions::new(10, router.kept.clone());
         let leaves = |id: &str, number: u64, megabytes: usize| {
-            let wire = Wire { max_packet: 1 << 24, receive_maximum: 20, ..Wire::default() };
-            let session = sessions.join(id, None, number, (true, wire), &router).unwrap().session;
+            let session = join(&sessions, id, number, true, &router).session;
             for _ in 0..megabytes {
-                let (topic, payload, properties) = ("t".into(), vec![0; 1 << 20].into(), [].into());
-                let message = Message { topic, payload, properties, expires: None, from: 0, kept: None };
-                let (message, numbers) = (Arc::new(message), Vec::new());
+                let kept = Some(Kept::new(&router.kept, 1 << 20));
+                let (topic, payload) = ("t".into(), vec![0; 1 << 20].into());
+                let message = Arc::new(Message { topic, payload, kept, ..Message::default() });
+                let numbers = Vec::new();
                 assert!(session.deliver(Delivery { message, qos: 1, retain: false, numbers, kept: None }));
             }
             sessions.leave(&session, number, Duration::from_secs(60), None, &router);
@@ -205,5 +238,48 @@ mod tests {
         assert_eq!(forgotten, ["c"]);
         assert!(kept[0].bytes() > 0 && kept[1].bytes() > 0 && kept[2].bytes() == 0);
         assert_eq!(sessions.trim().len(), 0);
+    }
+
+    #[test]
+    fn the_session_that_ends_first_makes_room_and_none_outlives_its_time() {
+        let (router, now) = (Router::default(), Instant::now());
+        let sessions = Sessions::new(2, router.kept.clone());
+        for (number, id, seconds) in [(1, "a", 90), (2, "b", 30), (3, "c", 60)] {
+            let session = join(&sessions, id, number, true, &router).session;
+            sessions.leave(&session, number, Duration::from_secs(seconds), None, &router);
+        }
+        assert!(!join(&sessions, "b", 4, false, &router).is_present, "it was the first to end");
+        sessions.expire(now + Duration::from_secs(75), &router);
+        assert!(!join(&sessions, "c", 5, false, &router).is_present);
+        assert!(join(&sessions, "a", 6, false, &router).is_present);
+        assert!(sessions.lock().away.is_empty(), "none is away");
+    }
+
+    #[test]
+    fn a_will_with_a_delay_is_published_when_its_session_has_ended_and_not_when_it_goes_on() {
+        let router = Router::default();
+        let sessions = Sessions::new(2, router.kept.clone());
+        let will = || LastWill {
+            peer: Peer { from: ([127, 0, 0, 1], 1).into(), id: "a".into(), user: None },
+            message: Message::default(),
+            qos: 0,
+            retain: false,
+            delay: Duration::from_secs(60),
+            expiry: None,
+        };
+        let leave = |session: &Session, number: u64| {
+            sessions.leave(session, number, Duration::from_secs(600), Some(will()), &router).len() == 1
+        };
+        let first = join(&sessions, "a", 1, true, &router).session;
+        // It takes over with the session, and then without it.
+        let second = join(&sessions, "a", 2, false, &router).session;
+        assert!(!leave(&first, 1));
+        let third = join(&sessions, "a", 3, true, &router).session;
+        assert!(leave(&second, 2));
+        let shares = Shares::new(10);
+        assert_eq!(second.subscribe("a", 10, || shares.take([127, 0, 0, 1].into(), 1)), None, "it has ended");
+        // It waits, until the client comes again without its session.
+        assert!(!leave(&third, 3));
+        assert!(join(&sessions, "a", 4, true, &router).will.is_some());
     }
 }

@@ -1,23 +1,24 @@
 //! What all connections of the listener share, and the way of a message through it.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::access_control::AccessControl;
-use super::access_rules::ClientIdentity;
+use super::Config;
+use super::access_control::{AccessControl, NOWHERE, Peer};
 use super::codec::{Publish, Will};
 use super::door::Door;
+use super::encode::text;
 use super::limits::Shares;
-use super::properties::{self, OF_PUBLISH, OF_WILL};
+use super::message::Message;
+use super::properties::{CONTENT_TYPE, CORRELATION, forwarded};
 use super::router::{Routed, Router};
-use super::session::{Message, Session};
+use super::session::Session;
 use super::sessions::{LastWill, Sessions};
 use crate::intake::timers::ReplyTo;
-use crate::telemetry::{BrokerRefusal, MAX_SHOWN, truncate};
+use crate::telemetry::BrokerRefusal;
 
 /// How long the last messages of a connection that has ended wait for room in the queue.
 pub const QUEUED_WITHIN: Duration = Duration::from_secs(10);
@@ -26,66 +27,27 @@ pub const QUEUED_WITHIN: Duration = Duration::from_secs(10);
 const OWN: u64 = 0;
 
 pub struct Shared {
+    pub config: Config,
     pub door: Door,
     pub access: Arc<AccessControl>,
     pub router: Router,
     pub sessions: Sessions,
     /// Bytes of large packets that have not arrived whole.
     pub large: Arc<Shares>,
-    pub max_packet: usize,
-    pub max_rate: u32,
-    pub max_bytes_per_second: u32,
+    /// Bytes of the filters that clients have subscribed to.
+    pub filters: Arc<Shares>,
     pub stop: CancellationToken,
 }
 
-/// A client as the log and the rules know it.
-#[derive(Clone, Debug)]
-pub struct Peer {
-    pub from: SocketAddr,
-    pub id: Box<str>,
-    pub user: Option<String>,
-}
-
-impl Peer {
-    pub fn identity(&self) -> ClientIdentity<'_> {
-        ClientIdentity { id: &self.id, name: self.user.as_deref() }
-    }
-}
-
 impl Shared {
-    /// Counts and logs a refusal.
-    pub fn refuse(&self, what: BrokerRefusal, peer: &Peer, why: &str) {
-        self.access.refuse(what, peer.from, &peer.id, why);
-    }
-
-    /// Whether a client may publish to a topic; a refusal is counted.
-    pub fn may_publish(&self, peer: &Peer, topic: &str) -> bool {
-        let may = self.access.may_publish(peer.identity(), topic);
-        if !may {
-            let why = format!("it may not publish to {}; see broker.rules_file", shown(topic));
-            self.refuse(BrokerRefusal::Publish, peer, &why);
-        }
-        may
-    }
-
-    /// Whether a client may subscribe to a filter; a refusal is counted.
-    pub fn may_subscribe(&self, peer: &Peer, filter: &str) -> bool {
-        let may = self.access.may_subscribe(peer.identity(), filter);
-        if !may {
-            let why = format!("it may not subscribe to {}; see broker.rules_file", shown(filter));
-            self.refuse(BrokerRefusal::Subscribe, peer, &why);
-        }
-        may
-    }
-
     /// Gives a message to its subscribers, and retains it where it asks for that.
     pub fn pass_on(&self, peer: &Peer, publish: &Publish, from: u64) {
-        let Publish { topic, qos, retain, .. } = *publish;
+        let Publish { topic, qos, retain, payload, ref listed, .. } = *publish;
         let copy = || Message {
             topic: topic.into(),
-            payload: publish.payload.into(),
-            properties: properties::forwarded(publish.properties, OF_PUBLISH),
-            expires: publish.expiry.map(after),
+            payload: payload.into(),
+            properties: forwarded(listed.raw),
+            expires: listed.expiry.map(|expiry| Instant::now() + seconds(expiry)),
             from,
             kept: None,
         };
@@ -93,21 +55,16 @@ impl Shared {
     }
 
     /// Publishes a last will, with the rights of its client, and queues what it says.
-    pub async fn publish_will(&self, peer: &Peer, will: LastWill) {
-        let peer = Peer { from: peer.from, id: will.id, user: will.user };
-        let LastWill { message, qos, retain, expiry, .. } = will;
-        if !self.may_publish(&peer, &message.topic) {
+    pub async fn publish_will(&self, will: LastWill) {
+        let LastWill { peer, message, qos, retain, expiry, .. } = will;
+        if !self.access.may_publish(&peer, &message.topic) {
             return;
         }
-        let Message { topic, payload, properties, from, .. } = &message;
-        let expires = expiry.map(|expiry| Instant::now() + expiry);
-        let copy = || {
-            let (topic, payload, properties) = (topic.clone(), payload.clone(), properties.clone());
-            Message { topic, payload, properties, expires, from: *from, kept: None }
-        };
-        self.route(&peer, Routed { topic, qos, retain, from: *from }, copy);
+        let message = Message { expires: expiry.map(|expiry| Instant::now() + expiry), ..message };
+        let (topic, from) = (&*message.topic, message.from);
+        self.route(&peer, Routed { topic, qos, retain, from }, || message.clone());
         let arrived = self.door.clock.now();
-        let content = self.door.read(topic, payload, None, arrived);
+        let content = self.door.read(topic, &message.payload, None, arrived);
         if let Some(message) = self.door.queued(content, arrived, None) {
             // A will is no more than a hint: while the queue does not move, which is blind time, it is lost.
             let sending = self.stop.run_until_cancelled(self.door.queue.send(message));
@@ -117,21 +74,15 @@ impl Shared {
 
     /// Publishes Rollcall's answer to a request of a client that may publish there.
     pub fn answer(&self, to: &ReplyTo, answer: &[u8]) {
-        let mut properties = vec![0x03];
-        let content_type = b"application/json";
-        super::encode::text(&mut properties, content_type);
+        let mut properties = vec![CONTENT_TYPE];
+        text(&mut properties, b"application/json");
         if !to.correlation.is_empty() {
-            properties.push(properties::CORRELATION);
-            super::encode::text(&mut properties, &to.correlation);
+            properties.push(CORRELATION);
+            text(&mut properties, &to.correlation);
         }
-        let copy = || Message {
-            topic: to.topic.as_str().into(),
-            payload: answer.into(),
-            properties: properties.into(),
-            expires: None,
-            from: OWN,
-            kept: None,
-        };
+        let (topic, payload) = (to.topic.as_str().into(), answer.into());
+        let copy =
+            || Message { topic, payload, properties: properties.into(), from: OWN, ..Message::default() };
         // A client that has no room for its answers is disconnected as any other; it asks again.
         self.router.route(Routed { topic: &to.topic, qos: 0, retain: false, from: OWN }, copy);
     }
@@ -139,7 +90,7 @@ impl Shared {
     fn route(&self, peer: &Peer, routed: Routed, copy: impl Fn() -> Message) {
         if routed.retain && !self.router.retain(routed.topic, routed.qos, &copy) {
             let why = "only messages below rollcall/ are retained, and a bounded number; it was passed on";
-            self.refuse(BrokerRefusal::Retained, peer, why);
+            self.access.refuse(BrokerRefusal::Retained, peer, why);
         }
         for session in self.router.route(routed, &copy) {
             self.without_room(&session);
@@ -152,37 +103,31 @@ impl Shared {
             true => "it does not read the messages that it subscribed to; it is disconnected",
             false => "more messages than are kept wait for it while it is away; the newest are lost",
         };
-        let nowhere = SocketAddr::from((std::net::Ipv4Addr::UNSPECIFIED, 0));
-        self.access.refuse(BrokerRefusal::Reader, nowhere, &session.id, why);
+        let peer = Peer { id: session.id.clone(), ..Peer::unknown(NOWHERE) };
+        self.access.refuse(BrokerRefusal::Reader, &peer, why);
     }
 }
 
 /// A will as the session keeps it.
 pub fn will_of(will: &Will, peer: &Peer, from: u64) -> LastWill {
-    let message = Message {
-        topic: will.topic.into(),
-        payload: will.payload.into(),
-        properties: properties::forwarded(will.properties, OF_WILL),
-        expires: None,
-        from,
-        kept: None,
-    };
+    let Will { qos, retain, topic, payload, ref listed } = *will;
+    let properties = forwarded(listed.raw);
     LastWill {
-        message,
-        qos: will.qos,
-        retain: will.retain,
-        delay: Duration::from_secs(will.delay.into()),
-        expiry: will.expiry.map(|seconds| Duration::from_secs(seconds.into())),
-        user: peer.user.clone(),
-        id: peer.id.clone(),
+        peer: peer.clone(),
+        message: Message {
+            topic: topic.into(),
+            payload: payload.into(),
+            properties,
+            from,
+            ..Message::default()
+        },
+        qos,
+        retain,
+        delay: seconds(listed.will_delay),
+        expiry: listed.expiry.map(seconds),
     }
 }
 
-fn after(seconds: u32) -> Instant {
-    Instant::now() + Duration::from_secs(seconds.into())
-}
-
-/// A topic in the log: a device may make it long and put anything into it.
-fn shown(name: &str) -> String {
-    truncate(name, MAX_SHOWN).escape_debug().to_string()
+pub fn seconds(count: u32) -> Duration {
+    Duration::from_secs(count.into())
 }

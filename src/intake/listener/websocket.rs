@@ -4,32 +4,42 @@
 //! A library collects a message before it hands it on, so any client could fill memory with messages that never end,
 //! before it is known and beside the limits of packets. Here bytes go on as they arrive.
 
-use std::io::{Error, ErrorKind, Result};
-use std::mem::MaybeUninit;
+use std::convert::Infallible;
+use std::future::{poll_fn, ready as answered};
+use std::io::{Cursor, Error, ErrorKind, Result};
 use std::pin::Pin;
+use std::sync::OnceLock;
 use std::task::{Context, Poll, ready};
 
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::header::{CONNECTION, HeaderValue, SEC_WEBSOCKET_PROTOCOL, UPGRADE};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio_tungstenite::tungstenite::handshake::server::{ErrorResponse, Request, Response};
-use tokio_tungstenite::tungstenite::http::{HeaderValue, StatusCode, header::SEC_WEBSOCKET_PROTOCOL};
+use tokio::time::Instant;
+use tokio_tungstenite::tungstenite::Error as Refused;
+use tokio_tungstenite::tungstenite::error::ProtocolError;
+use tokio_tungstenite::tungstenite::handshake::server::create_response_with_body;
+use tokio_tungstenite::tungstenite::protocol::frame::FrameHeader;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::{Control, Data, OpCode};
 
-use super::connection::Stream;
+use super::connection::{NotOpened, Stream, poll_into};
+use super::limits::Rate;
 
-/// Bytes that are read at a time, and that a frame to the client has at most.
-const CHUNK: usize = 4 << 10;
+/// The most bytes of a frame to the client.
 const MAX_FRAME: usize = 16 << 10;
+/// The most bytes of the head of a request; the least that the library allows.
+const MAX_HEAD: usize = 8 << 10;
 /// A client that reads nothing gets no further answers to its pings.
 const MAX_UNREAD: usize = 4 << 10;
 /// The longest payload of a control frame.
 const MAX_CONTROL: u64 = 125;
-
-const CONTINUATION: u8 = 0;
-const BINARY: u8 = 2;
-const CLOSE: u8 = 8;
-const PING: u8 = 9;
-const PONG: u8 = 10;
-/// The last frame of a message.
-const FINAL: u8 = 0x80;
+/// Frames without data in a second: they are read for nothing, beside the limits of the client.
+const MAX_EMPTY: u32 = 100;
 
 /// A WebSocket as a stream of bytes.
 pub struct WebSocket {
@@ -43,96 +53,123 @@ pub struct WebSocket {
     /// A message goes on in the next frame with data.
     is_open: bool,
     is_closed: bool,
+    empty: Rate,
     /// Frames to the client that are not written.
     out: Vec<u8>,
 }
 
-/// Answers the upgrade of a client that asks for the protocol `mqtt`.
+/// Answers the request of a client for a WebSocket of the protocol `mqtt`; any other with the reason why not.
 ///
 /// # Errors
-/// The client speaks something else.
-pub async fn accept(stream: Box<dyn Stream>) -> Result<WebSocket> {
-    #[expect(clippy::result_large_err, reason = "the library asks for it")]
-    let answer = |request: &Request, mut response: Response| {
-        let asked = request.headers().get_all(SEC_WEBSOCKET_PROTOCOL);
-        let asked = asked.iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
-        match asked.map(str::trim).find(|protocol| matches!(*protocol, "mqtt" | "mqttv3.1")) {
-            Some(protocol) => {
-                let value = HeaderValue::from_str(protocol).expect("it came in a header");
-                response.headers_mut().insert(SEC_WEBSOCKET_PROTOCOL, value);
-                Ok(response)
+/// The client asks for something else; with the stream, which has to be closed.
+pub async fn accept(stream: Box<dyn Stream>) -> std::result::Result<WebSocket, NotOpened> {
+    let refusal = OnceLock::new();
+    let answer = service_fn(|request: Request<Incoming>| {
+        let response = upgrade(&request).unwrap_or_else(|(status, why)| {
+            let mut response = Response::new(Full::from(format!("{why}\n")));
+            *response.status_mut() = status;
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            if status == StatusCode::UPGRADE_REQUIRED {
+                response.headers_mut().insert(UPGRADE, HeaderValue::from_static("websocket"));
             }
-            None => {
-                let mut refusal =
-                    ErrorResponse::new(Some("ask for the WebSocket protocol mqtt\n".to_owned()));
-                *refusal.status_mut() = StatusCode::BAD_REQUEST;
-                Err(refusal)
-            }
-        }
+            let _ = refusal.set(why);
+            response
+        });
+        answered(Ok::<_, Infallible>(response))
+    });
+    let mut connection =
+        http1::Builder::new().max_buf_size(MAX_HEAD).serve_connection(TokioIo::new(stream), answer);
+    let served = poll_fn(|context| connection.poll_without_shutdown(context)).await;
+    let parts = connection.into_parts();
+    let stream = parts.io.into_inner();
+    let why = match (served, refusal.get()) {
+        (Ok(()), None) => return Ok(WebSocket::new(stream, parts.read_buf.into())),
+        (Ok(()), Some(why)) => why.clone(),
+        (Err(error), _) => format!("it does not speak HTTP: {error}"),
     };
-    let stream = tokio_tungstenite::accept_hdr_async(stream, answer).await;
-    let stream = stream.map_err(|error| Error::other(error.to_string()))?.into_inner();
-    let (input, out) = (Vec::new(), Vec::new());
-    Ok(WebSocket { stream, input, left: 0, mask: [0; 4], masked: 0, is_open: false, is_closed: false, out })
+    Err((Some(stream), why))
+}
+
+fn upgrade<B>(request: &Request<B>) -> std::result::Result<Response<Full<Bytes>>, (StatusCode, String)> {
+    let mut response = create_response_with_body(request, Full::default).map_err(|error| match error {
+        Refused::Protocol(
+            ProtocolError::MissingConnectionUpgradeHeader
+            | ProtocolError::MissingUpgradeWebSocketHeader
+            | ProtocolError::MissingSecWebSocketVersionHeader,
+        ) => (StatusCode::UPGRADE_REQUIRED, "MQTT within WebSockets (version 13) is spoken here".to_owned()),
+        error => (StatusCode::BAD_REQUEST, format!("it asks for no WebSocket: {error}")),
+    })?;
+    let asked = request.headers().get_all(SEC_WEBSOCKET_PROTOCOL);
+    let asked = asked.iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
+    let spoken = asked.map(str::trim).find(|protocol| matches!(*protocol, "mqtt" | "mqttv3.1"));
+    let spoken = spoken.and_then(|protocol| HeaderValue::from_str(protocol).ok());
+    let why = "it does not ask for the WebSocket protocol mqtt";
+    let spoken = spoken.ok_or_else(|| (StatusCode::BAD_REQUEST, why.to_owned()))?;
+    response.headers_mut().insert(SEC_WEBSOCKET_PROTOCOL, spoken);
+    Ok(response)
 }
 
 fn invalid<T>(why: &str) -> Result<T> {
     Err(Error::new(ErrorKind::InvalidData, why))
 }
 
-/// A frame of which the header has arrived, and how many bytes that has.
-struct Header {
-    first: u8,
-    length: u64,
-    mask: [u8; 4],
-    size: usize,
-}
-
-/// `None`: it has not arrived whole.
-fn header(input: &[u8]) -> Result<Option<Header>> {
-    let [first, second, rest @ ..] = input else { return Ok(None) };
-    if first & 0x70 != 0 || second & 0x80 == 0 {
-        return invalid("a frame with an extension, or without a mask");
-    }
-    let more = match second & 0x7f {
-        126 => 2,
-        127 => 8,
-        _ => 0,
-    };
-    let Some((length, rest)) = rest.split_at_checked(more) else { return Ok(None) };
-    let Some(mask) = rest.first_chunk() else { return Ok(None) };
-    let long = length.iter().fold(0, |length, byte| length << 8 | u64::from(*byte));
-    let length = if more == 0 { (second & 0x7f).into() } else { long };
-    Ok(Some(Header { first: *first, length, mask: *mask, size: 2 + more + 4 }))
-}
-
 impl WebSocket {
+    fn new(stream: Box<dyn Stream>, input: Vec<u8>) -> WebSocket {
+        let (left, mask, masked, is_open, is_closed) = (0, [0; 4], 0, false, false);
+        let (empty, out) = (Rate::new(MAX_EMPTY, Instant::now()), Vec::new());
+        WebSocket { stream, input, left, mask, masked, is_open, is_closed, empty, out }
+    }
+
     /// Reads the header of the next frame, and a control frame whole; `false`: it has not arrived.
     fn next_frame(&mut self) -> Result<bool> {
-        let Some(Header { first, length, mask, size }) = header(&self.input)? else { return Ok(false) };
-        let (is_final, kind) = (first & FINAL != 0, first & 15);
-        match kind {
-            BINARY | CONTINUATION if (kind == CONTINUATION) == self.is_open => {
+        let mut cursor = Cursor::new(&self.input);
+        let Some((header, length)) = FrameHeader::parse(&mut cursor).map_err(Error::other)? else {
+            return Ok(false);
+        };
+        let size = cursor.position() as usize;
+        let FrameHeader { is_final, rsv1: false, rsv2: false, rsv3: false, opcode, mask: Some(mask) } =
+            header
+        else {
+            return invalid("a frame with an extension, or without a mask");
+        };
+        match opcode {
+            OpCode::Data(kind @ (Data::Binary | Data::Continue))
+                if (kind == Data::Continue) == self.is_open =>
+            {
                 self.input.drain(..size);
                 (self.left, self.mask, self.masked, self.is_open) = (length, mask, 0, !is_final);
             }
-            CLOSE | PING | PONG if is_final && length <= MAX_CONTROL => {
+            OpCode::Control(kind) if is_final && length <= MAX_CONTROL => {
                 let whole = size + length as usize;
                 if self.input.len() < whole {
                     return Ok(false);
                 }
                 let mut payload: Vec<u8> = self.input.drain(..whole).skip(size).collect();
                 unmask(&mut payload, mask, 0);
-                self.is_closed |= kind == CLOSE;
-                if kind != PONG && self.out.len() < MAX_UNREAD {
-                    let answer = if kind == PING { PONG } else { CLOSE };
-                    self.out.extend([FINAL | answer, payload.len() as u8]);
-                    self.out.extend(payload);
+                self.is_closed |= kind == Control::Close;
+                if kind != Control::Pong && self.out.len() < MAX_UNREAD {
+                    let answer = if kind == Control::Ping { Control::Pong } else { Control::Close };
+                    self.put(OpCode::Control(answer), &payload)?;
                 }
             }
             _ => return invalid("a frame that is out of place, or with text"),
         }
+        if self.left == 0 {
+            let now = Instant::now();
+            self.empty.take(1, now);
+            if self.empty.waits_until(now).is_some() {
+                return invalid("more than a hundred frames without data in a second");
+            }
+        }
         Ok(true)
+    }
+
+    /// Appends a frame that is to be written.
+    fn put(&mut self, opcode: OpCode, payload: &[u8]) -> Result<()> {
+        let header = FrameHeader { opcode, ..FrameHeader::default() };
+        header.format(payload.len() as u64, &mut self.out).map_err(Error::other)?;
+        self.out.extend(payload);
+        Ok(())
     }
 
     /// Hands on the bytes of the frame that have arrived.
@@ -153,11 +190,8 @@ impl WebSocket {
             // A connection that is idle keeps no buffer.
             self.input = Vec::new();
         }
-        let mut chunk = [MaybeUninit::uninit(); CHUNK];
-        let mut chunk = ReadBuf::uninit(&mut chunk);
-        ready!(Pin::new(&mut self.stream).poll_read(context, &mut chunk))?;
-        self.input.extend_from_slice(chunk.filled());
-        Poll::Ready(Ok(!chunk.filled().is_empty()))
+        let count = ready!(poll_into(&mut self.stream, context, &mut self.input))?;
+        Poll::Ready(Ok(count > 0))
     }
 
     /// Writes the frames that wait.
@@ -209,15 +243,7 @@ impl AsyncWrite for WebSocket {
         // What was written before has gone out first, so that no more than one frame is buffered.
         ready!(self.poll_drain(context))?;
         let part = &from[..from.len().min(MAX_FRAME)];
-        self.out.push(FINAL | BINARY);
-        match part.len() {
-            short @ ..126 => self.out.push(short as u8),
-            long => {
-                self.out.push(126);
-                self.out.extend((long as u16).to_be_bytes());
-            }
-        }
-        self.out.extend(part);
+        self.put(OpCode::Data(Data::Binary), part)?;
         match self.poll_drain(context) {
             Poll::Ready(Err(why)) => Poll::Ready(Err(why)),
             _ => Poll::Ready(Ok(part.len())),
@@ -232,7 +258,7 @@ impl AsyncWrite for WebSocket {
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
         if !self.is_closed {
             self.is_closed = true;
-            self.out.extend([FINAL | CLOSE, 0]);
+            self.put(OpCode::Control(Control::Close), b"")?;
         }
         ready!(self.poll_drain(context))?;
         Pin::new(&mut self.stream).poll_shutdown(context)
@@ -257,10 +283,7 @@ mod tests {
 
     fn socket() -> (WebSocket, DuplexStream) {
         let (stream, client) = duplex(1 << 20);
-        let (input, out) = (Vec::new(), Vec::new());
-        let stream: Box<dyn Stream> = Box::new(stream);
-        let (left, mask, masked, is_open, is_closed) = (0, [0; 4], 0, false, false);
-        (WebSocket { stream, input, left, mask, masked, is_open, is_closed, out }, client)
+        (WebSocket::new(Box::new(stream), Vec::new()), client)
     }
 
     #[tokio::test]
@@ -303,11 +326,12 @@ mod tests {
         let of_text = frame(0x81, b"text");
         let (unopened, reopened) = (frame(0x80, b"a"), [frame(0x02, b""), frame(0x82, b"")].concat());
         let (compressed, in_parts) = (frame(0xc2, b"a"), frame(0x09, b""));
-        let long = frame(0x89, &[0; 126]);
-        for sent in [unmasked, of_text, unopened, reopened, compressed, in_parts, long] {
+        let (long, many) = (frame(0x89, &[0; 126]), frame(0x8a, b"").repeat(1000));
+        let empty = [frame(0x02, b""), frame(0x00, b"").repeat(1000)].concat();
+        for sent in [unmasked, of_text, unopened, reopened, compressed, in_parts, long, many, empty] {
             let (mut socket, mut client) = socket();
             client.write_all(&sent).await.unwrap();
-            assert!(socket.read_to_end(&mut Vec::new()).await.is_err(), "{sent:?}");
+            assert!(socket.read_to_end(&mut Vec::new()).await.is_err(), "{:?}", &sent[..6]);
         }
         // A message without an end takes no memory: each byte is handed on.
         let (mut socket, mut client) = socket();

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rollcall::clock::Clock;
-use rollcall::http::{self, Certificate, Config, Proxies, UnitMetrics};
+use rollcall::http::{self, Config, Proxies, UnitMetrics, open_tls};
 use rollcall::telemetry::Telemetry;
 use rollcall::trust::{ServerFiles, TlsFiles, client};
 use rustls::pki_types::ServerName;
@@ -14,11 +14,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsConnector;
 use tokio_util::sync::CancellationToken;
 
-use super::MAX_WAIT;
 use crate::support::certificates::Authority;
 
 fn files(dir: &Path) -> ServerFiles {
-    ServerFiles { cert: dir.join("server.pem"), key: dir.join("server.key") }
+    ServerFiles { cert: dir.join("server.pem"), key: dir.join("server.key"), client_ca: None }
 }
 
 /// The certificate that the server shows, and its answer to a request.
@@ -56,9 +55,9 @@ async fn the_server_speaks_tls_and_shows_a_renewed_certificate_without_a_restart
     };
     let telemetry = Arc::new(Telemetry::new(&Clock::system()));
     let pages = http::Pages::new(config, "one", telemetry.clone());
-    let certificate = Certificate::read(&files(dir)).unwrap();
+    let tls = Arc::new(open_tls(&files(dir)).unwrap());
     let stop = CancellationToken::new();
-    let serving = tokio::spawn(http::serve_tls(listener, certificate, pages, telemetry, stop.clone()));
+    let serving = tokio::spawn(http::serve_tls(listener, tls.clone(), pages, telemetry, stop.clone()));
 
     let (first, answer) = asked(address, dir).await;
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
@@ -74,16 +73,12 @@ async fn the_server_speaks_tls_and_shows_a_renewed_certificate_without_a_restart
     authority.certify_server(dir, false);
     let fresh_key = std::fs::read(dir.join("server.key")).unwrap();
     std::fs::write(dir.join("server.key"), key).unwrap();
-    let problem = Certificate::read(&files(dir)).err().unwrap().to_string();
+    let problem = tls.renew().unwrap_err().to_string();
     assert!(problem.starts_with("http.key_file: ") && problem.contains("does not belong to"), "{problem}");
     assert_eq!(asked(address, dir).await.0, first);
     std::fs::write(dir.join("server.key"), fresh_key).unwrap();
-    let renewed = async {
-        while asked(address, dir).await.0 == first {
-            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-        }
-    };
-    tokio::time::timeout(MAX_WAIT, renewed).await.expect("the new certificate is shown");
+    assert!(tls.renew().unwrap() && !tls.renew().unwrap(), "once");
+    assert_ne!(asked(address, dir).await.0, first);
     stop.cancel();
     serving.await.unwrap().unwrap();
 }
@@ -106,7 +101,7 @@ async fn an_address_that_others_reach_needs_a_token_with_tls_too() {
     };
     let telemetry = Arc::new(Telemetry::new(&Clock::system()));
     let pages = http::Pages::new(config, "one", telemetry.clone());
-    let certificate = Certificate::read(&files(dir.path())).unwrap();
-    let refused = http::serve_tls(listener, certificate, pages, telemetry, CancellationToken::new()).await;
+    let tls = Arc::new(open_tls(&files(dir.path())).unwrap());
+    let refused = http::serve_tls(listener, tls, pages, telemetry, CancellationToken::new()).await;
     assert!(refused.unwrap_err().to_string().contains("http.tls_listen"));
 }

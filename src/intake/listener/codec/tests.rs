@@ -1,7 +1,7 @@
 //! Packets in, parts and violations out.
 
 use super::*;
-use crate::intake::listener::bytes::{BAD_FILTER, UNSUPPORTED_VERSION};
+use crate::intake::listener::bytes::{BAD_ALIAS, BAD_FILTER};
 use crate::intake::listener::encode;
 use proptest::prelude::*;
 
@@ -16,12 +16,7 @@ fn refusal(version: Version, bytes: &[u8]) -> Option<u8> {
     if frame.first != 0x10 {
         return frame.read(version).err().map(|violation| violation.code);
     }
-    match frame.connect() {
-        Ok(_) => None,
-        Err(BadConnect::NotMqtt(_)) => Some(PROTOCOL),
-        Err(BadConnect::Level(_)) => Some(UNSUPPORTED_VERSION),
-        Err(BadConnect::Violation(_, violation)) => Some(violation.code),
-    }
+    frame.connect().err().map(|(_, violation)| violation.code)
 }
 
 /// A packet with these flags and this body.
@@ -49,6 +44,7 @@ fn what_a_client_may_not_send_is_refused_with_its_reason() {
         ("a password without a user", Four, connect(4, 0x42, b"\0\x01a\0\x01p"), MALFORMED),
         ("no id, for a session that is kept", Four, connect(4, 0, b"\0\0"), BAD_CLIENT_ID),
         ("more bytes than CONNECT has parts", Four, connect(4, 2, b"\0\x01ab"), MALFORMED),
+        ("an empty CONNECT", Five, packet(0x10, b""), MALFORMED),
         ("a CONNECT that ends too early", Five, connect(5, 2, b"\0\0\x05a"), MALFORMED),
         ("an id that is not UTF-8", Five, connect(5, 2, b"\0\0\x01\xff"), MALFORMED),
         ("an id with a zero", Four, connect(4, 2, b"\0\x01\0"), MALFORMED),
@@ -98,7 +94,6 @@ fn what_a_client_may_not_send_is_refused_with_its_reason() {
         ("subscription number 0", Five, packet(0x82, b"\0\x01\x02\x0b\0\0\x01a\0"), PROTOCOL),
         ("UNSUBSCRIBE without a filter", Four, packet(0xa2, b"\0\x01"), PROTOCOL),
         // Others.
-        ("a second CONNECT", Five, packet(0x10, b""), PROTOCOL),
         ("PINGREQ with a body", Four, packet(0xc0, b"x"), MALFORMED),
         ("DISCONNECT with a body", Four, packet(0xe0, b"\0"), MALFORMED),
         ("DISCONNECT with a reason of servers", Five, packet(0xe0, b"\x8d"), PROTOCOL),
@@ -114,6 +109,9 @@ fn what_a_client_may_not_send_is_refused_with_its_reason() {
         .map(|(what, refused, code)| format!("{what}: {refused:x?}, not {code:x}"))
         .collect();
     assert!(wrong.is_empty() && cases.len() >= 50, "{}", wrong.join("\n"));
+    let again = connect(4, 2, b"\0\x01a");
+    let Ok(Arrived::Whole(again)) = frame(&again, 100, Some(Four)) else { panic!("it is whole") };
+    assert_eq!(again.read(Four), violation(PROTOCOL, "a second CONNECT"));
 }
 
 #[test]
@@ -167,10 +165,7 @@ fn no_client_gets_bytes_of_another_version() {
     assert_eq!(suback(Version::Four), [0x90, 4, 0, 7, 1, 0x80]);
     assert_eq!(suback(Version::Five), [0x90, 5, 0, 7, 0, 1, 0x87]);
     assert!(written(&|out| encode::ended(out, Version::Four, 0x8e)).is_empty());
-    assert_eq!(
-        written(&|out| encode::connected(out, Version::Four, true, Default::default())),
-        [0x20, 2, 1, 0]
-    );
+    assert_eq!(written(&|out| encode::connected(out, Version::Four, true, &[1])), [0x20, 2, 1, 0]);
     for (code, four) in [(UNSUPPORTED_VERSION, 1), (BAD_CLIENT_ID, 2), (0x89, 3), (0x86, 4), (0x87, 5)] {
         assert_eq!(written(&|out| encode::refused(out, Version::Four, code)), [0x20, 2, 0, four]);
     }
@@ -196,10 +191,9 @@ proptest! {
         retain in any::<bool>(), expiry in prop::option::of(any::<u32>()), is_five in any::<bool>(),
     ) {
         let version = if is_five { Version::Five } else { Version::Four };
-        let message = Publish {
-            dup: false, qos, retain, topic: &topic, id: u16::from(qos > 0) * 9, payload: &payload, alias: None,
-            expiry, response_topic: None, correlation: &[], properties: b"\x26\0\x01k\0\x01v",
-        };
+        let listed = Properties { expiry, raw: b"\x26\0\x01k\0\x01v", ..Properties::default() };
+        let id = u16::from(qos > 0) * 9;
+        let message = Publish { dup: false, qos, retain, topic: &topic, id, payload: &payload, listed };
         let mut out = Vec::new();
         prop_assert!(encode::publish(&mut out, version, &message, &[], 1 << 20));
         out.extend(&payload);
@@ -208,7 +202,7 @@ proptest! {
         let Ok(Packet::Publish(read)) = frame.read(version) else { panic!("{out:x?}") };
         prop_assert_eq!((read.topic, read.payload, read.qos), (message.topic, message.payload, qos));
         prop_assert_eq!((read.retain, read.id, frame.length), (retain, message.id, out.len()));
-        prop_assert_eq!(read.expiry, expiry.filter(|_| is_five));
-        prop_assert_eq!(read.properties.starts_with(message.properties), is_five);
+        prop_assert_eq!(read.listed.expiry, expiry.filter(|_| is_five));
+        prop_assert_eq!(read.listed.raw.starts_with(listed.raw), is_five);
     }
 }

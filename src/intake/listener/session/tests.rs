@@ -2,8 +2,7 @@ use super::*;
 
 fn message(kept: &Arc<AtomicUsize>, size: usize) -> Arc<Message> {
     let kept = Some(Kept::new(kept, size));
-    let (topic, payload, properties) = ("t".into(), vec![0; size].into(), [].into());
-    Arc::new(Message { topic, payload, properties, expires: None, from: 0, kept })
+    Arc::new(Message { topic: "t".into(), payload: vec![0; size].into(), kept, ..Message::default() })
 }
 
 fn delivers(session: &Session, message: &Arc<Message>) -> bool {

@@ -253,7 +253,6 @@ fn shown(action: &Action) -> String {
             };
             let ack = ack.as_ref().map(|ack| match ack {
                 Ack::Broker(ack) => format!(" ack {}", ack.packet),
-                #[cfg(feature = "broker")]
                 Ack::Device(receipt) => format!("{receipt:?}"),
             });
             let ack = ack.unwrap_or_default();

@@ -1,0 +1,117 @@
+//! Messages on their way to subscribers: the memory that they take, and how they are written.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::time::Instant;
+
+use super::bytes::Version;
+use super::codec::Publish;
+use super::encode;
+use super::properties::Properties;
+
+/// Payloads above this are not copied to be written.
+const LARGE: usize = 4 << 10;
+/// Memory of a message, and of its way to a client, beside its parts.
+pub const OVERHEAD: usize = 128;
+
+/// Memory that messages on their way to clients take, until it is dropped.
+#[derive(Debug)]
+pub struct Kept {
+    all: Arc<AtomicUsize>,
+    bytes: usize,
+}
+
+impl Kept {
+    pub fn new(all: &Arc<AtomicUsize>, bytes: usize) -> Kept {
+        all.fetch_add(bytes, Ordering::Relaxed);
+        Kept { all: all.clone(), bytes }
+    }
+}
+
+impl Clone for Kept {
+    fn clone(&self) -> Kept {
+        Kept::new(&self.all, self.bytes)
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// A message on its way to subscribers.
+#[derive(Clone, Debug, Default)]
+pub struct Message {
+    pub topic: Box<str>,
+    pub payload: Box<[u8]>,
+    /// Of MQTT 5, as they came.
+    pub properties: Box<[u8]>,
+    pub expires: Option<Instant>,
+    /// The number of the session that sent it.
+    pub from: u64,
+    /// Once for all clients that it waits for.
+    pub kept: Option<Kept>,
+}
+
+/// A message for one client.
+#[derive(Debug)]
+pub struct Delivery {
+    pub message: Arc<Message>,
+    pub qos: u8,
+    pub retain: bool,
+    /// The numbers of the subscriptions that it fits.
+    pub numbers: Vec<u32>,
+    /// Its own part, beside that of the message.
+    pub kept: Option<Kept>,
+}
+
+/// How the connection of a session writes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wire {
+    pub version: Version,
+    pub max_packet: usize,
+    pub receive_maximum: u16,
+}
+
+impl Message {
+    /// How much memory it takes.
+    pub fn size(&self) -> usize {
+        self.topic.len() + self.payload.len() + self.properties.len() + OVERHEAD
+    }
+}
+
+impl Delivery {
+    /// Writes a message; answers with it if its payload is large and has to follow. `None`: it has expired, or is larger than
+    /// the client takes.
+    pub fn write(
+        &self,
+        out: &mut Vec<u8>,
+        wire: Wire,
+        (id, dup): (u16, bool),
+        now: Instant,
+    ) -> Option<Option<Arc<Message>>> {
+        let Delivery { message, qos, retain, numbers, .. } = self;
+        let left = message.expires.map(|expires| expires.saturating_duration_since(now));
+        if left.is_some_and(|left| left.is_zero()) {
+            return None;
+        }
+        let expiry = left.map(|left| left.as_secs_f64().ceil() as u32);
+        let publish = Publish {
+            dup,
+            qos: *qos,
+            retain: *retain,
+            topic: &message.topic,
+            id,
+            payload: &message.payload,
+            listed: Properties { expiry, raw: &message.properties, ..Properties::default() },
+        };
+        if !encode::publish(out, wire.version, &publish, numbers, wire.max_packet) {
+            return None;
+        }
+        let is_large = message.payload.len() > LARGE;
+        out.extend_from_slice(if is_large { &[] } else { &message.payload });
+        Some(is_large.then(|| message.clone()))
+    }
+}

@@ -1,0 +1,47 @@
+//! Stands for the listener where the feature `broker` is off: no configuration with one is accepted, and it never runs.
+
+use std::sync::Arc;
+
+use anyhow::bail;
+use tokio::task::JoinSet;
+
+use super::engine_writer::EngineWriter;
+pub use super::listener_config::{Config, NOT_BUILT_IN, Tls};
+use super::{ProvedTopics, value_buffer::ValueBuffer};
+use crate::telemetry::Telemetry;
+use crate::trust::ServerTls;
+
+pub enum Listener {}
+
+/// No message is acknowledged to a device.
+#[derive(Debug, PartialEq)]
+pub(super) enum Receipt {}
+
+impl Listener {
+    /// # Errors
+    /// Always.
+    pub async fn bind(_: &Config, _: Arc<Telemetry>) -> anyhow::Result<Listener> {
+        bail!(NOT_BUILT_IN)
+    }
+
+    pub fn tls(&self) -> Option<Arc<ServerTls>> {
+        match *self {}
+    }
+
+    pub(super) fn start(
+        self,
+        _: &super::Config,
+        _: &ProvedTopics,
+        _: Option<Arc<ValueBuffer>>,
+        _: &EngineWriter,
+        _: &mut JoinSet<()>,
+    ) {
+        match self {}
+    }
+}
+
+impl Receipt {
+    pub fn recorded(&self) {
+        match *self {}
+    }
+}

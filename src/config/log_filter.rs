@@ -10,8 +10,9 @@ use super::LogConfig;
 use super::file::Log;
 use super::problem::Problems;
 
-/// The client of MQTT warns of each failed connection, which Rollcall logs itself.
-const NOISY: [(&str, LevelFilter); 1] = [("rumqttc", LevelFilter::ERROR)];
+/// The client of MQTT warns of each failed connection, which Rollcall logs itself. TLS warns of each client that asks for
+/// an address by its number, so any client could fill the log.
+const NOISY: [(&str, LevelFilter); 2] = [("rumqttc", LevelFilter::ERROR), ("rustls", LevelFilter::ERROR)];
 
 pub(super) fn log(log: &Log, problems: &mut Problems) -> LogConfig {
     let filter = of_level(&log.level).unwrap_or_else(|why| {
@@ -94,14 +95,14 @@ mod tests {
     #[test]
     fn a_level_is_for_rollcall_and_libraries_log_warnings_only() {
         let cases = [
-            ("info", "warn,rumqttc=error,rollcall=info"),
-            (" DEBUG", "warn,rumqttc=error,rollcall=debug"),
+            ("info", "warn,rumqttc=error,rustls=error,rollcall=info"),
+            (" DEBUG", "warn,rumqttc=error,rustls=error,rollcall=debug"),
             ("error", "error"),
             ("off", "off"),
-            ("info,rollcall::intake=debug", "rumqttc=error,info,rollcall::intake=debug"),
-            ("rumqttc=trace", "rumqttc=trace"),
-            ("rollcall", "rumqttc=error,rollcall"),
-            ("warn,rollcall::intake", "rumqttc=error,warn,rollcall::intake"),
+            ("info,rollcall::intake=debug", "rumqttc=error,rustls=error,info,rollcall::intake=debug"),
+            ("rumqttc=trace", "rumqttc=trace,rustls=error"),
+            ("rollcall", "rumqttc=error,rustls=error,rollcall"),
+            ("warn,rollcall::intake", "rumqttc=error,rustls=error,warn,rollcall::intake"),
         ];
         for (level, expected) in cases {
             assert_eq!(of_level(level).unwrap(), parsed(expected), "{level}");

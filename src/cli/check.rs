@@ -155,7 +155,10 @@ async fn examine(config: &Config) -> Vec<Finding> {
     findings.extend(differs);
     findings.extend(named);
     let now = Clock::system().now();
-    findings.extend(certificate::examine(config.http.tls.as_ref(), now));
+    let of_pages = config.http.tls.as_ref().map(|tls| &tls.files);
+    let of_devices = config.broker.as_ref().and_then(|broker| broker.tls.as_ref()).map(|tls| &tls.files);
+    findings.extend(certificate::examine("http", of_pages, now));
+    findings.extend(certificate::examine("broker", of_devices, now));
     findings.extend(never_active("route", &config.alerting.route, now));
     findings.extend(engine);
     findings.extend(unreadable);

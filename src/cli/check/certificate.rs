@@ -1,52 +1,50 @@
-//! The finding about the certificate of the web server: its files, whether the key is its key, and until when it is
+//! The finding about the certificate of the web server, and that of the in-process broker: its files, whether the key is its key, and until when it is
 //! valid.
 
 use std::time::Duration;
 
 use super::Finding;
 use crate::clock::Timestamp;
-use crate::http::TlsConfig;
 use crate::small_file::read_file;
 use crate::trust::{ServerFiles, Validity, server_key};
-
-const NAME: &str = "http certificate";
 
 /// A certificate that ends within this time should have been renewed.
 const RENEWAL_TIME: Duration = Duration::from_secs(14 * 86_400);
 
-pub(super) fn examine(config: Option<&TlsConfig>, now: Timestamp) -> Option<Finding> {
-    let files = &config?.files;
-    Some(match server_key("http", files, read_file) {
-        Err(why) => Finding::fail(NAME, why.to_string()),
+/// `section`: that of the options.
+pub(super) fn examine(section: &str, files: Option<&ServerFiles>, now: Timestamp) -> Option<Finding> {
+    let (files, name) = (files?, format!("{section} certificate"));
+    Some(match server_key(section, files, read_file) {
+        Err(why) => Finding::fail(&name, why.to_string()),
         Ok((key, _)) => {
             let validity = key.cert.iter().map(|one| Validity::of(one)).collect::<Option<Vec<Validity>>>();
-            of_times(files, &validity.unwrap_or_default(), now)
+            of_times(&name, files, &validity.unwrap_or_default(), now)
         }
     })
 }
 
 /// `all`: of the certificate and of the intermediate ones. The first that ends makes all of no use.
-fn of_times(files: &ServerFiles, all: &[Validity], now: Timestamp) -> Finding {
+fn of_times(name: &str, files: &ServerFiles, all: &[Validity], now: Timestamp) -> Finding {
     let file = files.cert.display();
     let (from, until) = (all.iter().map(|one| one.from).max(), all.iter().map(|one| one.until).min());
     let Some((from, until)) = from.zip(until) else {
-        return Finding::warn(NAME, format!("{file} belongs to its key, and its times cannot be read"));
+        return Finding::warn(name, format!("{file} belongs to its key, and its times cannot be read"));
     };
     if now < from {
         let todo = "compare the clock of this machine, or wait";
-        Finding::fail(NAME, format!("{file} is not valid before {from}; {todo}"))
+        Finding::fail(name, format!("{file} is not valid before {from}; {todo}"))
     } else if now >= until {
         Finding::fail(
-            NAME,
+            name,
             format!("{file} expired at {until}; renew it, and Rollcall takes it within seconds"),
         )
     } else if now + RENEWAL_TIME > until {
         Finding::warn(
-            NAME,
+            name,
             format!("{file} expires at {until}; renew it, and Rollcall takes it within seconds"),
         )
     } else {
-        Finding::ok(NAME, format!("{file} belongs to its key and is valid until {until}"))
+        Finding::ok(name, format!("{file} belongs to its key and is valid until {until}"))
     }
 }
 
@@ -71,7 +69,7 @@ mod tests {
             (&[], 50, Warn),
         ];
         for (all, now, outcome) in cases {
-            assert_eq!(of_times(&files, all, day(now)).outcome, outcome, "day {now}");
+            assert_eq!(of_times("a", &files, all, day(now)).outcome, outcome, "day {now}");
         }
     }
 }

@@ -38,7 +38,7 @@ pub const POISONED: [&str; 19] = [
 ];
 
 /// The key types that are not, and why.
-pub const LEFT_OUT: [(&str, &str); 40] = [
+pub const LEFT_OUT: [(&str, &str); 39] = [
     ("meta", "without it there is no fleet, and the service says so and is not ready"),
     ("{hearing}:blind", "silence that began before counts in full: a silence may be called one too early"),
     ("{hearing}:blind:<>", "the same"),

@@ -14,14 +14,16 @@ use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::fleet::unit;
 
 /// Packets of QoS 1 that may wait for their acknowledgement, on each connection.
 const WINDOW: usize = 1000;
-/// Packets that are written at once.
+/// The most packets that are written at once.
 const CHUNK: usize = 100;
+/// How many times in a second each connection writes, at a given rate that is lower than so many chunks.
+const WRITES: u32 = 10;
 
 /// The load to publish.
 #[derive(Clone, Debug, Args)]
@@ -140,7 +142,9 @@ async fn publish_part(load: Load, part: u32) -> anyhow::Result<()> {
         }
     });
     let chunks = chunks(&load, part);
-    let mut ticks = interval(pause(&load));
+    // Connections take turns: together they would be silent for most of the time.
+    let first = Instant::now() + pause(&load) * part / load.connections;
+    let mut ticks = interval_at(first, pause(&load));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
     loop {
         for (packets, bytes) in &chunks {
@@ -171,8 +175,16 @@ async fn publish_part(load: Load, part: u32) -> anyhow::Result<()> {
 
 /// The time between two chunks of one connection.
 fn pause(load: &Load) -> Duration {
-    let per_second = f64::from(load.rate.max(1)) / f64::from(load.connections) / CHUNK as f64;
+    let per_second = f64::from(load.rate.max(1)) / f64::from(load.connections) / chunk(load) as f64;
     Duration::from_secs_f64(1.0 / per_second)
+}
+
+/// The packets of a chunk.
+fn chunk(load: &Load) -> usize {
+    match load.rate {
+        0 => CHUNK,
+        rate => ((rate / load.connections / WRITES) as usize).clamp(1, CHUNK),
+    }
 }
 
 /// The packets of one connection, ready to be written, with their number.
@@ -185,7 +197,7 @@ fn chunks(load: &Load, part: u32) -> Vec<(u32, Vec<u8>)> {
         packet(&topic, load.qos, (place % 60_000 + 1) as u16)
     };
     let packets: Vec<Vec<u8>> = numbers.iter().enumerate().map(packet).collect();
-    packets.chunks(CHUNK).map(|chunk| (chunk.len() as u32, chunk.concat())).collect()
+    packets.chunks(chunk(load)).map(|chunk| (chunk.len() as u32, chunk.concat())).collect()
 }
 
 /// CONNECT with a clean session and no keep-alive.

@@ -51,6 +51,7 @@ pub(super) enum Ack {
     /// To the broker that delivered it.
     Broker(BrokerAck),
     /// To the device that sent it.
+    #[cfg_attr(not(feature = "broker"), expect(dead_code, reason = "no device connects"))]
     Device(Receipt),
 }
 

@@ -24,6 +24,7 @@ use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::changes::{self, HasTokens, MAX_BODY};
+use super::coverage::CoveredUnits;
 use super::problem::Problem;
 use super::{AlertRoutes, Sources};
 use crate::clock::{Clock, Timestamp};
@@ -60,6 +61,7 @@ const API_OF: &str = "0.27.0";
 struct AlertmanagerState {
     records: Arc<dyn Queries>,
     silences: Arc<Silences>,
+    units: CoveredUnits,
     breaker: Arc<MassBreaker>,
     cells: Arc<dyn Cells>,
     telemetry: Arc<Telemetry>,
@@ -76,6 +78,7 @@ pub(super) fn pages(sources: &Sources, external_url: Option<&str>, has_tokens: H
     let state = AlertmanagerState {
         records: sources.records.clone(),
         silences: sources.silences.clone(),
+        units: CoveredUnits::new(sources),
         breaker: Arc::new(super::breaker::breaker(sources)),
         cells: sources.cells.clone(),
         telemetry: sources.telemetry.clone(),

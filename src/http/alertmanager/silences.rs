@@ -50,6 +50,9 @@ pub(super) async fn post(
     let (id, wanted) = compiled(|| posted.wanted().map_err(Problem::bad_request)).await?;
     let by = caller.by(Some(&wanted.author));
     let id = state.silences.put(id, wanted, &by, state.clock.now()).await?;
+    // Clients are not told, but the page shows it.
+    let units = state.units.clone();
+    tokio::spawn(async move { units.count(id).await });
     Ok(Json(Posted { id }))
 }
 

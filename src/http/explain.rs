@@ -6,15 +6,25 @@ use super::units::UnitView;
 use crate::clock::{Timestamp, shown_span as span};
 use crate::presence::State;
 
-/// Why the unit is in its state.
-pub(super) fn sentence(view: &UnitView, now: Timestamp) -> String {
+/// A kind that was heard so long ago is not heard: a canary needs seconds at the most.
+const BEHIND: Duration = Duration::from_secs(10);
+
+/// Why the unit is in its state. `proved`: up to when its kind was heard.
+pub(super) fn sentence(view: &UnitView, proved: Option<Timestamp>, now: Timestamp) -> String {
     let heard = match view.last_seen {
         Some(seen) => format!("It was last heard {} ago", span(now.since(seen))),
         None => "It was never heard".to_owned(),
     };
     let timeout = span(Duration::from_secs_f64(view.timeout_seconds));
     let until_offline = view.deadline.filter(|deadline| *deadline > now).map_or(String::new(), |deadline| {
-        format!(" It is offline in {} if it stays silent.", span(deadline.since(now)))
+        match proved.filter(|proved| now.since(*proved) > BEHIND) {
+            Some(proved) => {
+                format!(
+                    " Rollcall hears nothing of its kind since {proved}: that time does not count as silence."
+                )
+            }
+            None => format!(" It is offline in {} if it stays silent.", span(deadline.since(now))),
+        }
     });
     match view.state {
         State::Online => format!("{heard}, within its timeout of {timeout}.{until_offline}"),

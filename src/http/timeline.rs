@@ -218,7 +218,7 @@ impl Timelines {
             ..Event::at(seen, EventType::Heard)
         }));
         events.sort_by_key(|event| std::cmp::Reverse(event.at));
-        let sentence = sentence(&view, now);
+        let sentence = sentence(&view, hearing.of(&unit.kind).heard, now);
         let watched_since = self.beginning.since(now).await.unwrap_or(Timestamp::ZERO);
         let known_since = view.known_since.map_or(watched_since, |known| known.max(watched_since));
         let days = days(&history, &hearing, known_since, now);

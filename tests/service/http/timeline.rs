@@ -60,6 +60,20 @@ async fn the_timeline_of_a_unit_says_what_happened_and_why_it_is_offline() {
 }
 
 #[tokio::test]
+async fn a_unit_is_not_said_to_be_offline_soon_while_nothing_is_heard() {
+    let fleet = Fleet::start().await;
+    fleet.hear_at("north", "detector:a").await;
+    fleet.pass(30 * SECOND, &[]).await;
+    let sentence = async || fleet.json("/api/v1/units/detector/a/timeline").await["sentence"].to_string();
+    let soon = sentence().await;
+    assert!(soon.contains("It is offline in 1m 30s if it stays silent."), "{soon}");
+    fleet.clock.advance(60 * SECOND);
+    let blind = sentence().await;
+    let since = "Rollcall hears nothing of its kind since 2026-03-01T12:00:30.000Z: that time does not count";
+    assert!(blind.contains(since) && !blind.contains("It is offline"), "{blind}");
+}
+
+#[tokio::test]
 async fn time_before_a_unit_was_known_is_not_online() {
     let fleet = Fleet::start().await;
     fleet.fill();

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rollcall::clock::{Clock, Timestamp};
-use rollcall::telemetry::Telemetry;
+use rollcall::telemetry::{Telemetry, Unreached};
 use serde_json::Value;
 
 fn root() -> &'static Path {
@@ -109,6 +109,7 @@ const ON_THE_PAGE_OF_UNITS: [&str; 1] = ["rollcall_unit_metrics_truncated"];
 fn every_metric_in_the_rules_is_one_of_rollcall() {
     let telemetry = Telemetry::new(&Clock::by_hand(Timestamp::ZERO));
     telemetry.receiver_configured("hook");
+    telemetry.unreached("hook", Some(&Unreached::Deferred("ana@example.org".to_owned())));
     telemetry.units("detector", "online", 1);
     telemetry.sweep_configured();
     telemetry.mirror_age(Some(std::time::Duration::ZERO));

@@ -54,8 +54,6 @@ pub(super) struct UnitLists {
     peers: Peers,
     clock: Clock,
     scans: Scans,
-    /// Parts of this instance, and whole pages.
-    parts: SharedAnswers<Part>,
     pages: SharedAnswers<UnitPage>,
 }
 
@@ -171,7 +169,7 @@ async fn forget_after_change(State(lists): State<UnitLists>, request: Request, n
 async fn units(State(lists): State<UnitLists>, uri: Uri, headers: HeaderMap) -> Result<Response, Problem> {
     let wanted: UnitsQuery = query(&uri)?;
     if is_from_peer(&headers) {
-        return Ok(Json(&*lists.own_part(&wanted, lists.age()).await?).into_response());
+        return Ok(Json(lists.own_part(&wanted).await?).into_response());
     }
     Ok(Json(&*lists.page(&wanted).await?).into_response())
 }
@@ -185,7 +183,6 @@ impl UnitLists {
             peers: Peers::new(sources),
             clock: sources.clock.clone(),
             scans,
-            parts: SharedAnswers::new(MAX_KEPT),
             pages: SharedAnswers::new(MAX_KEPT),
         }
     }
@@ -200,7 +197,6 @@ impl UnitLists {
 
     /// The next pages are made again: a unit was changed.
     pub fn forget(&self) {
-        self.parts.forget();
         self.pages.forget();
     }
 
@@ -212,7 +208,7 @@ impl UnitLists {
     async fn made_anew(&self, wanted: &UnitsQuery) -> Result<UnitPage, Problem> {
         let path = format!("{PATH}?{}", wanted.to_url());
         let (order, limit) = (wanted.sort.unwrap_or_default(), wanted.limit()?);
-        let (own, others) = tokio::join!(self.own_part(wanted, MaxAge::EXACT), self.peers.ask::<Part>(&path));
+        let (own, others) = tokio::join!(self.own_part(wanted), self.peers.ask::<Part>(&path));
         let own = own?;
         let mut incomplete = others.missing;
         if own.mirror_age_seconds.is_none() {
@@ -252,20 +248,17 @@ impl UnitLists {
         })
     }
 
-    async fn own_part(&self, wanted: &UnitsQuery, age: MaxAge) -> Result<Arc<Part>, Problem> {
+    async fn own_part(&self, wanted: &UnitsQuery) -> Result<Part, Problem> {
         let query = self.read(wanted)?;
         let (mirror, roll, scans, clock) =
-            (self.mirror.clone(), self.roll.clone(), self.scans.clone(), self.clock.clone());
-        let make = async move {
-            let scan = move || {
-                let now = clock.now();
-                let units = mirror.list(&query, &roll.hearing(), now);
-                let mirror_age_seconds = mirror.age(now).map(|age| age.as_secs_f64());
-                Part { units, at: Some(now), mirror_age_seconds }
-            };
-            scans.run(scan).await
+            (self.mirror.clone(), self.roll.clone(), &self.scans, self.clock.clone());
+        let scan = move || {
+            let now = clock.now();
+            let units = mirror.list(&query, &roll.hearing(), now);
+            let mirror_age_seconds = mirror.age(now).map(|age| age.as_secs_f64());
+            Part { units, at: Some(now), mirror_age_seconds }
         };
-        self.parts.get(&wanted.to_url(), age, make).await
+        scans.run(scan).await
     }
 
     async fn with_details(&self, listed: Vec<ListedUnit>) -> Vec<ShownUnit> {

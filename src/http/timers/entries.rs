@@ -3,6 +3,8 @@
 //! This module only finds where entries begin and end, so a batch is never in memory as a whole. Its caller parses
 //! them.
 
+use serde::de::IgnoredAny;
+
 /// The longest entry, in bytes: the data of a timer, with room for escapes and the other fields.
 pub(super) const MAX_ENTRY: usize = 128 * 1024;
 
@@ -24,37 +26,39 @@ pub(super) type Entry = Result<Vec<u8>, TooLong>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TooLong;
 
-/// Where the bytes that come next stand.
+/// What comes next in an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    /// Before the bracket that begins the array.
+enum Next {
+    /// The bracket that begins it.
     Begin,
-    /// Before an element; the second also before the bracket that ends an empty array.
-    Before,
-    BeforeFirst,
-    /// In an element, that many brackets deep.
-    In(u32),
-    /// In a text of an element; after a backslash.
-    InText(u32),
-    Escaped(u32),
-    /// After the bracket that ends the array.
-    End,
+    /// An element; the first may be the bracket that ends an empty array.
+    First,
+    Element,
+    /// A comma or the bracket that ends it.
+    Separator,
+    Nothing,
 }
+
+/// An element that is not complete is read again after so many more bytes, so that small pieces cost no more.
+const READ_AGAIN: usize = 4096;
 
 /// Cuts a body into its entries.
 pub(super) struct EntrySplitter {
     format: Format,
-    place: Place,
-    entry: Vec<u8>,
+    next: Next,
+    /// The bytes that are not read yet: less than an entry.
+    rest: Vec<u8>,
+    /// How many of them there are when they are read again.
+    read_at: usize,
     is_too_long: bool,
 }
 
 impl EntrySplitter {
     pub fn new(format: Format) -> EntrySplitter {
-        EntrySplitter { format, place: Place::Begin, entry: Vec::new(), is_too_long: false }
+        EntrySplitter { format, next: Next::Begin, rest: Vec::new(), read_at: 0, is_too_long: false }
     }
 
-    /// Gives the entries that end in `bytes` to `take`.
+    /// Gives the entries that end in `bytes` to `take`, perhaps with the next bytes.
     ///
     /// # Errors
     /// The body is not an array; nothing after that can be read.
@@ -64,7 +68,10 @@ impl EntrySplitter {
                 self.cut_lines(bytes, take);
                 Ok(())
             }
-            Format::Array => bytes.iter().try_for_each(|byte| self.step(*byte, take)),
+            Format::Array => {
+                self.rest.extend_from_slice(bytes);
+                if self.rest.len() < self.read_at { Ok(()) } else { self.read_array(take) }
+            }
         }
     }
 
@@ -73,14 +80,15 @@ impl EntrySplitter {
     /// # Errors
     /// The array has none.
     pub fn finish(mut self, take: &mut dyn FnMut(Entry)) -> Result<(), BrokenArray> {
-        match (self.format, self.place) {
-            (Format::Lines, _) => {
-                self.end_line(take);
-                Ok(())
-            }
-            (Format::Array, Place::End) => Ok(()),
-            (Format::Array, Place::Begin) => Err("the body is empty; send a JSON array"),
-            (Format::Array, _) => Err("the array has no end"),
+        if self.format == Format::Lines {
+            self.end_line(take);
+            return Ok(());
+        }
+        self.read_array(take)?;
+        match self.next {
+            Next::Nothing => Ok(()),
+            Next::Begin => Err("the body is empty; send a JSON array"),
+            _ => Err("the array has no end"),
         }
     }
 
@@ -96,72 +104,69 @@ impl EntrySplitter {
     }
 
     fn end_line(&mut self, take: &mut dyn FnMut(Entry)) {
-        if self.is_too_long || !self.entry.trim_ascii().is_empty() {
-            self.end(take);
+        let line = std::mem::take(&mut self.rest);
+        if std::mem::take(&mut self.is_too_long) {
+            take(Err(TooLong));
+        } else if !line.trim_ascii().is_empty() {
+            take(Ok(line));
         }
-        self.entry.clear();
     }
 
     fn add(&mut self, bytes: &[u8]) {
-        if self.entry.len() + bytes.len() > MAX_ENTRY {
+        if self.rest.len() + bytes.len() > MAX_ENTRY {
             self.is_too_long = true;
             // The rest of it is not kept.
-            self.entry = Vec::new();
+            self.rest = Vec::new();
         } else if !self.is_too_long {
-            self.entry.extend_from_slice(bytes);
+            self.rest.extend_from_slice(bytes);
         }
     }
 
-    fn end(&mut self, take: &mut dyn FnMut(Entry)) {
-        let entry = std::mem::take(&mut self.entry);
-        take(if std::mem::take(&mut self.is_too_long) { Err(TooLong) } else { Ok(entry) });
-    }
-
-    /// Where the bytes after this one stand.
-    fn step(&mut self, byte: u8, take: &mut dyn FnMut(Entry)) -> Result<(), BrokenArray> {
-        let is_space = byte.is_ascii_whitespace();
-        self.place = match (self.place, byte) {
-            (Place::Begin | Place::BeforeFirst | Place::Before | Place::End, _) if is_space => self.place,
-            (Place::Begin, b'[') => Place::BeforeFirst,
-            (Place::Begin, _) => return Err("the body is no JSON array"),
-            (Place::BeforeFirst, b']') => Place::End,
-            (Place::BeforeFirst | Place::Before, b',' | b']' | b'}') => {
-                return Err("the array has an empty element");
-            }
-            (Place::BeforeFirst | Place::Before, _) => self.within(0, byte),
-            (Place::In(0), b',' | b']') => {
-                self.end(take);
-                if byte == b',' { Place::Before } else { Place::End }
-            }
-            (Place::In(0), b'}') => return Err("the array has a bracket too many"),
-            (Place::In(depth), _) => self.within(depth, byte),
-            (Place::InText(depth), _) => {
-                self.add(&[byte]);
-                match byte {
-                    b'"' => Place::In(depth),
-                    b'\\' => Place::Escaped(depth),
-                    _ => Place::InText(depth),
+    /// Takes the elements that are complete: a comma or a bracket follows.
+    fn read_array(&mut self, take: &mut dyn FnMut(Entry)) -> Result<(), BrokenArray> {
+        let mut at = 0;
+        loop {
+            at += self.rest[at..].len() - self.rest[at..].trim_ascii_start().len();
+            let rest = &self.rest[at..];
+            let Some(first) = rest.first() else { break };
+            self.next = match (self.next, first) {
+                (Next::Begin, b'[') => Next::First,
+                (Next::Begin, _) => return Err("the body is no JSON array"),
+                (Next::First, b']') | (Next::Separator, b']') => Next::Nothing,
+                (Next::First | Next::Element, b',' | b']' | b'}') => {
+                    return Err("the array has an empty element");
                 }
-            }
-            (Place::Escaped(depth), _) => {
-                self.add(&[byte]);
-                Place::InText(depth)
-            }
-            (Place::End, _) => return Err("there is something after the array"),
-        };
+                (Next::First | Next::Element, _) => match element(rest)? {
+                    Some(length) if length <= MAX_ENTRY => {
+                        take(Ok(rest[..length].to_vec()));
+                        at += length;
+                        self.next = Next::Separator;
+                        continue;
+                    }
+                    None if rest.len() <= MAX_ENTRY => break,
+                    _ => return Err("an element of the array has more than 128 KiB"),
+                },
+                (Next::Separator, b',') => Next::Element,
+                (Next::Separator, b'}') => return Err("the array has a bracket too many"),
+                (Next::Separator, _) => return Err("a comma is missing between two elements of the array"),
+                (Next::Nothing, _) => return Err("there is something after the array"),
+            };
+            at += 1;
+        }
+        self.rest.drain(..at);
+        self.read_at = self.rest.len() + READ_AGAIN;
         Ok(())
     }
+}
 
-    /// A byte of an element, outside of its texts.
-    fn within(&mut self, depth: u32, byte: u8) -> Place {
-        self.add(&[byte]);
-        match byte {
-            b'"' => Place::InText(depth),
-            b'[' | b'{' => Place::In(depth.saturating_add(1)),
-            // Whether it is the right bracket is seen when the element is parsed.
-            b']' | b'}' => Place::In(depth.saturating_sub(1)),
-            _ => Place::In(depth),
-        }
+/// The length of the JSON value that begins there; `None` if it is not complete.
+fn element(bytes: &[u8]) -> Result<Option<usize>, BrokenArray> {
+    let mut values = serde_json::Deserializer::from_slice(bytes).into_iter::<IgnoredAny>();
+    match values.next() {
+        // A number may go on.
+        Some(Ok(_)) => Ok(Some(values.byte_offset()).filter(|end| *end < bytes.len())),
+        Some(Err(error)) if !error.is_eof() => Err("an element of the array is no JSON"),
+        _ => Ok(None),
     }
 }
 
@@ -209,7 +214,9 @@ mod tests {
             ("[{\"a\": \"]", 0, "has no end"),
             ("[1,]", 1, "an empty element"),
             ("[,1]", 0, "an empty element"),
-            ("[1}", 0, "a bracket too many"),
+            ("[1}", 1, "a bracket too many"),
+            ("[1 2]", 1, "a comma is missing"),
+            ("[1,{\"a\":},2]", 1, "no JSON"),
             ("[1] [2]", 1, "after the array"),
         ];
         for (body, count, why) in cases {
@@ -232,13 +239,14 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_that_is_too_long_is_left_out_alone() {
+    fn a_line_that_is_too_long_is_left_out_alone_and_an_element_ends_its_array() {
         let long = "x".repeat(MAX_ENTRY + 1);
-        for (format, body) in
-            [(Format::Lines, format!("1\n{long}\n2")), (Format::Array, format!("[1,\"{long}\",2]"))]
-        {
-            let (entries, ended) = cut(format, body.as_bytes(), 1000);
-            assert_eq!((entries, ended), (vec![Ok("1".into()), Err(TooLong), Ok("2".into())], Ok(())));
+        let (lines, array) = (format!("1\n{long}\n2"), format!("[1,\"{long}\",2]"));
+        let left_out = (vec![Ok("1".into()), Err(TooLong), Ok("2".into())], Ok(()));
+        assert_eq!(cut(Format::Lines, lines.as_bytes(), 1000), left_out);
+        for piece in [1000, array.len()] {
+            let ends = (vec![Ok("1".into())], Err("an element of the array has more than 128 KiB"));
+            assert_eq!(cut(Format::Array, array.as_bytes(), piece), ends);
         }
     }
 }

@@ -17,11 +17,10 @@ use tokio::time::Instant;
 
 use super::changes::{Caller, HasTokens, foreign_host};
 use super::ended_sessions::EndedSessions;
-use super::login_limit::LoginLimit;
 use super::peers::PeerKey;
 use super::problem::{Detail, Problem};
 use super::proxies::{Peer, Proxies};
-use super::request_limit::{Client, RequestLimit};
+use super::rate_limit::{Client, Rate, RateLimit, moment};
 use super::session::{Sessions, WRONG_WAITS};
 use super::{Role, Token, alertmanager, import, timers};
 use crate::clock::{Clock, Timestamp};
@@ -47,9 +46,13 @@ pub(super) struct Access {
     pub proxies: Arc<Proxies>,
     /// `None` while the engine, which has the key of the fleet, does not answer.
     pub known: Option<KnownClients>,
-    pub limit: Arc<RequestLimit>,
+    /// How many requests a client may send; `None`: there is no limit.
+    pub rate: Option<Rate>,
+    pub requests: Arc<RateLimit>,
+    /// From when on the moments of requests count.
+    pub began: Instant,
     /// Wrong bearer tokens.
-    pub wrong: Arc<LoginLimit>,
+    pub wrong: Arc<RateLimit>,
     /// The host of `http.external_url`.
     pub external_host: Option<Arc<str>>,
 }
@@ -70,9 +73,10 @@ impl Access {
     /// How long it has to wait.
     fn count(&self, request: &Request, name: Option<&str>) -> Result<(), Duration> {
         let (headers, peer) = (request.headers(), request.extensions().get::<Peer>());
-        match peer {
-            Some(peer) if !HEALTH_PAGES.contains(&request.uri().path()) => {
-                self.limit.count(Client::of(name, self.proxies.client(*peer, headers)), Instant::now())
+        match (peer, self.rate) {
+            (Some(peer), Some(rate)) if !HEALTH_PAGES.contains(&request.uri().path()) => {
+                let client = Client::of(name, self.proxies.client(*peer, headers));
+                self.requests.count(client, rate, self.began.elapsed())
             }
             _ => Ok(()),
         }
@@ -100,7 +104,8 @@ impl Access {
     /// The answer to a token that is not known. A program with an old token is told at once; one that tries tokens waits
     /// for each answer.
     async fn wrong_token(&self, client: Option<IpAddr>, now: Timestamp) -> Response {
-        let Some(Err(wait)) = client.map(|client| self.wrong.count(client, now)) else {
+        let count = |client| self.wrong.count(Client::of(None, client), Rate::WRONG_TOKENS, moment(now));
+        let Some(Err(wait)) = client.map(count) else {
             return Problem::unauthorized(NO_TOKEN).into_response();
         };
         tokio::time::sleep(WRONG_WAITS).await;

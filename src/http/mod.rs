@@ -14,6 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use anyhow::ensure;
 use axum::Router;
@@ -21,6 +22,7 @@ use axum::middleware::{from_fn, from_fn_with_state};
 use ring::digest::{SHA256, digest};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Clock, Timestamp};
@@ -53,7 +55,6 @@ mod import;
 mod incidents;
 mod instances;
 mod inventory;
-mod login_limit;
 mod metrics;
 mod middleware;
 mod openapi;
@@ -62,11 +63,11 @@ mod peers;
 mod probe;
 mod problem;
 mod proxies;
+mod rate_limit;
 mod receivers;
 mod records;
 mod registry;
 mod reload;
-mod request_limit;
 mod scans;
 mod session;
 mod settings;
@@ -105,9 +106,9 @@ use peers::PeerKey;
 use probe::ProbeState;
 use problem::Problem;
 pub use proxies::{HeaderName, Proxies, ProxyUsers};
+use rate_limit::{Rate, RateLimit};
 use records::Records;
 pub use reload::{ReloadRequest, Reloads};
-use request_limit::RequestLimit;
 use scans::Scans;
 use session::Sessions;
 pub use silences::ShownSilence;
@@ -423,15 +424,26 @@ fn pages(
         .fallback(web::unknown)
 }
 
+/// A client may send as many requests at once as it may send in this time.
+const BURST: Duration = Duration::from_secs(2);
+
 /// The pages behind the middleware that every request passes.
 fn guarded(pages: Router, config: &Config, known: Option<KnownClients>) -> Router {
     let login = format!("{}/login", config.base()).into();
     let tokens = config.tokens.as_slice().into();
     let proxies = Arc::new(config.proxies.clone());
-    let limit = Arc::new(RequestLimit::new(config.requests_per_second));
-    let (wrong, external_host) = (Arc::default(), config.external_host().map(Arc::from));
-    let has_tokens = config.has_tokens();
-    let access = Access { tokens, has_tokens, login, proxies, known, limit, wrong, external_host };
+    let access = Access {
+        tokens,
+        has_tokens: config.has_tokens(),
+        login,
+        proxies,
+        known,
+        rate: Rate::per_second(config.requests_per_second, BURST),
+        requests: Arc::new(RateLimit::open()),
+        began: Instant::now(),
+        wrong: Arc::new(RateLimit::closed()),
+        external_host: config.external_host().map(Arc::from),
+    };
     pages
         .method_not_allowed_fallback(|| async { Problem::method_not_allowed() })
         .layer(from_fn(middleware::limit_time))

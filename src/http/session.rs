@@ -17,7 +17,7 @@ use subtle::ConstantTimeEq;
 use tokio::sync::Semaphore;
 
 use super::Token;
-use super::login_limit::LoginLimit;
+use super::rate_limit::{Client, Rate, RateLimit, moment};
 use crate::clock::Timestamp;
 
 const COOKIE_NAME: &str = "rollcall_session";
@@ -57,13 +57,14 @@ pub(super) struct Sessions {
     /// Whether browsers reach the pages by https only.
     is_secure: bool,
     attempts: Semaphore,
-    limit: LoginLimit,
+    /// Wrong tokens.
+    wrong: RateLimit,
 }
 
 impl Sessions {
     pub fn new(tokens: Arc<[Token]>, key: &str, base: &str, is_secure: bool) -> Sessions {
-        let (attempts, limit) = (Semaphore::new(ATTEMPTS), LoginLimit::default());
-        Sessions { tokens, key: key.to_owned(), base: base.to_owned(), is_secure, attempts, limit }
+        let (attempts, wrong) = (Semaphore::new(ATTEMPTS), RateLimit::closed());
+        Sessions { tokens, key: key.to_owned(), base: base.to_owned(), is_secure, attempts, wrong }
     }
 
     /// Checks a token, and answers the cookie of a new session; `None` for an unknown token, which takes a second. So
@@ -75,10 +76,12 @@ impl Sessions {
         now: Timestamp,
     ) -> Result<Option<HeaderValue>, Refused> {
         let Ok(_permit) = self.attempts.try_acquire() else { return Err(Refused::Busy) };
-        self.limit.count(client, now).map_err(Refused::TooManyWrong)?;
+        // Every login counts as a wrong one until its token is known, so that logins at the same time count too.
+        let (sender, rate) = (Client::of(None, client), Rate::WRONG_TOKENS);
+        self.wrong.count(sender.clone(), rate, moment(now)).map_err(Refused::TooManyWrong)?;
         let cookie = self.begin(token, now);
         match cookie {
-            Some(_) => self.limit.uncount(client),
+            Some(_) => self.wrong.give_back(&sender, rate),
             None => {
                 tracing::info!(%client, "a login with an unknown token was refused");
                 tokio::time::sleep(WRONG_WAITS).await;

@@ -5,6 +5,7 @@
 //! line do.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection};
@@ -18,6 +19,7 @@ use tokio::sync::Semaphore;
 
 use super::changes::{self, Caller, HasTokens};
 use super::problem::Problem;
+use super::rate_limit::{Client, Rate, RateLimit, moment};
 use super::{Role, Sources};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::timers::{Refused, TimerRequest};
@@ -30,25 +32,25 @@ mod batch;
 mod cancel;
 mod entries;
 mod list;
-mod rate;
 mod shown;
 
 use entries::MAX_ENTRY;
 pub(super) use list::TimersQuery;
-use rate::RateLimit;
 pub(super) use shown::ShownTimer;
 use shown::WholeTimer;
 
 pub(super) const PATH: &str = "/api/v1/timers";
 /// Batches that are read at a time; each holds its answers in memory.
 const BATCHES: usize = 4;
+/// A token saves up what it may ask for in this time (`timers.rate`).
+const SAVED: Duration = Duration::from_secs(10);
 
 /// Registers, reads and cancels timers.
 #[derive(Clone)]
 pub(super) struct TimersState {
     timers: Arc<Timers>,
     silences: Arc<Silences>,
-    rate: Arc<RateLimit>,
+    asked: Arc<RateLimit>,
     batches: Arc<Semaphore>,
     clock: Clock,
 }
@@ -149,7 +151,7 @@ impl TimersState {
     pub fn new(sources: &Sources) -> TimersState {
         let Sources { timers, silences, clock, .. } = sources.clone();
         let batches = Arc::new(Semaphore::new(BATCHES));
-        TimersState { timers, silences, rate: Arc::default(), batches, clock }
+        TimersState { timers, silences, asked: Arc::new(RateLimit::open()), batches, clock }
     }
 
     /// Cancels a timer; answers whether it was waiting.
@@ -172,7 +174,8 @@ impl TimersState {
     fn admit(&self, caller: &Caller) -> Result<(), Problem> {
         caller.require(Role::Operator)?;
         let rate = self.timers.rules().rate;
-        self.rate.admit(caller.token_name(), rate, self.clock.now()).map_err(|wait| {
+        let Some((client, limit)) = self.limit(caller) else { return Ok(()) };
+        self.asked.admit(&client, limit, moment(self.clock.now())).map_err(|wait| {
             self.timers.refused(TimerOutcome::Rate);
             let detail =
                 format!("this token may ask for {rate} timers a second (timers.rate); try again later");
@@ -181,7 +184,15 @@ impl TimersState {
     }
 
     fn count(&self, caller: &Caller, timers: usize) {
-        self.rate.count(caller.token_name(), self.timers.rules().rate, self.clock.now(), timers);
+        if let Some((client, limit)) = self.limit(caller) {
+            self.asked.take(client, limit, moment(self.clock.now()), timers);
+        }
+    }
+
+    /// The token of a request, and its limit; `None`: there is none.
+    fn limit(&self, caller: &Caller) -> Option<(Client, Rate)> {
+        let limit = Rate::per_second(self.timers.rules().rate, SAVED)?;
+        Some((Client::Named(caller.token_name().to_owned()), limit))
     }
 
     /// Adds a change to the audit, if the request names its operator.

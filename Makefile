@@ -8,7 +8,7 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## Watch a simulated fleet; needs nothing else
-	cargo run --release --locked -- demo
+	cargo run --locked -- demo
 
 cluster: ## Run a Redis Cluster to try Rollcall on, until Ctrl-C [PORT=7000] [REPLICAS=1]
 	@.ci/need redis-server:redis-server redis-cli:redis-tools

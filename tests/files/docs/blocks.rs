@@ -54,7 +54,7 @@ impl Line {
         let after = |words: &[&str]| Some(words.iter().map(|word| (*word).to_owned()).collect());
         match words.as_slice() {
             ["rollcall" | "./target/release/rollcall" | "./target/dist/rollcall", rest @ ..] => after(rest),
-            ["cargo", "run", "--release", "--", rest @ ..] => after(rest),
+            ["cargo", "run", "--", rest @ ..] => after(rest),
             ["runuser", "-u", _, "--", "rollcall", rest @ ..] => after(rest),
             _ => None,
         }

@@ -87,6 +87,7 @@ macro_rules! every_case {
                 crashes::a_crash_does_not_forget_members_and_kept_sessions
                 hearing::a_filter_that_is_added_removed_or_changed_is_blind_while_it_was_not_subscribed
                 hearing::each_filter_is_heard_to_its_own_moment_by_a_gap_of_its_own
+                cells::a_change_set_applies_in_full_if_all_that_it_expects_is_so
                 data::values_survive_a_crash
                 silences::silences_survive_a_crash
                 flapping::a_flapping_unit_is_known_to_every_instance_and_after_a_crash
@@ -224,7 +225,6 @@ macro_rules! every_case {
                 a_fallback_is_notified_of_the_returns_of_what_it_was_notified_of
             }
             cells {
-                a_change_set_applies_in_full_if_all_that_it_expects_is_so
                 of_change_sets_that_expect_the_same_one_applies
             }
             data {

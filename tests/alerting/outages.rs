@@ -70,7 +70,10 @@ async fn blindness_that_the_engine_does_not_take_is_a_problem_and_is_written_aga
     let (sink, mut world) = one_hook().await;
     world.stop().await;
     world.config.blind_after = HOUR;
+    let asked = world.commands("outbox");
     world.start();
+    // Blindness that began before the start would not be notified.
+    until("alerting runs", async || world.commands("outbox") > asked).await;
     let keys = spoil_groups(&world);
     world.advance(2 * HOUR);
     let is_shown = async || world.telemetry.problems().iter().any(|one| one.text.contains("blindness"));

@@ -290,18 +290,18 @@ async fn an_event_stays_in_its_outbox_if_the_server_of_its_group_dies_and_joins_
     let receivers = ["hook".to_owned()];
     let pace = Pace::AT_ONCE;
     let joined = async || {
-        let entries = engine.outbox(&outbox, 100).await.unwrap();
+        let entries = engine.outbox(&outbox, 100).await?;
         let joins: Vec<Join> = entries
             .iter()
             .map(|entry| Join { groups: vec![group.clone()], event: entry.event.clone() })
             .collect();
-        let joined =
-            engine.join(&joins, &Destinations::all(pace, &receivers), &Capacity::NONE, now()).await.unwrap();
+        let to = Destinations::all(pace, &receivers);
+        let joined = engine.join(&joins, &to, &Capacity::NONE, now()).await?;
         let positions: Vec<_> = entries.into_iter().map(|entry| entry.position).collect();
-        (positions, joined.groups)
+        Ok::<_, EngineError>((positions, joined.groups))
     };
     let join = async || {
-        let (positions, groups) = joined().await;
+        let (positions, groups) = joined().await?;
         engine.remove_entries(&positions, &groups).await.map(|()| positions.len())
     };
     let length = async |cluster: &Cluster| {
@@ -330,7 +330,7 @@ async fn an_event_stays_in_its_outbox_if_the_server_of_its_group_dies_and_joins_
     let replica = cluster.replicas_of(victim).await[0];
     cluster.nodes[replica].freeze();
     blind(at + 100).await;
-    let (positions, groups) = joined().await;
+    let (positions, groups) = joined().await.unwrap();
     assert_eq!((positions.len(), length(&cluster).await), (1, 1));
     cluster.nodes[victim].kill();
     let removed = engine.remove_entries(&positions, &groups).await;

@@ -115,7 +115,7 @@ struct Status {
 struct Cluster {
     name: String,
     status: &'static str,
-    /// None: clients would ask each of them for silences, and every instance has all.
+    /// Always empty: clients would ask each peer for silences, and every instance has all of them.
     peers: [(); 0],
 }
 

@@ -104,7 +104,7 @@ pub(super) struct Availability {
     /// 0 to 1; `null` if all of the range was blind, or no unit was known in it.
     pub online_share: Option<f64>,
     pub outages: usize,
-    /// Of all units together.
+    /// The offline time of all units together.
     pub offline_seconds: f64,
     pub longest_outage_seconds: f64,
     /// The time online of all units for each outage; `null` without one.
@@ -116,7 +116,7 @@ pub(super) struct Availability {
     pub is_complete: bool,
 }
 
-/// Whose availability.
+/// The units whose availability is asked for.
 enum Scope {
     Unit(Unit),
     Units { kind: Option<Kind>, label: Option<(String, String)> },
@@ -280,7 +280,7 @@ impl AvailabilityState {
             }
             Scope::Units { kind, label } => (kind, label),
         };
-        // A record that ended in the range may have begun long before it, so all are looked at.
+        // A record that ended in the range may have begun long before it, so all records are read.
         let (mut found, mut before, mut read) = (Vec::new(), Some((range.to, super::records::first_id())), 0);
         while read < MAX_OF_FLEET {
             let page = self.records.records(false, before, STEP).await?;
@@ -345,7 +345,7 @@ fn summed(
     }
     let range_seconds = range.length().as_secs_f64();
     let watched = range_seconds * of.units as f64 - of.unknown_seconds;
-    // Blind time is not known of each unit: it is taken from all of the range alike.
+    // Blind time is not known of each unit, so it is taken from the whole range alike.
     let heard = range.length().saturating_sub(blind).as_secs_f64() / range_seconds.max(f64::MIN_POSITIVE);
     let all = watched * heard;
     let offline = offline.as_secs_f64();

@@ -48,7 +48,10 @@ impl Beginning {
         stop.run_until_cancelled(noting).await;
     }
 
-    /// Since when the fleet is watched: from now on, if that is not written. A page goes on without it.
+    /// Since when the fleet is watched. If no instance has written the moment yet, this call writes `now`.
+    ///
+    /// # Errors
+    /// The engine does not answer; pages are shown without the moment then.
     pub async fn since(&self, now: Timestamp) -> Result<Timestamp, EngineError> {
         loop {
             if let Some(known) = self.known.get() {
@@ -58,7 +61,7 @@ impl Beginning {
             if let Some(WatchedSince(since)) = stored.value {
                 return Ok(*self.known.get_or_init(|| since));
             }
-            // Of two instances one writes, and both read what was written.
+            // If two instances write at the same moment, one of them succeeds, and both read what it wrote.
             self.documents.write(&[self.documents.change(&stored, Some(&WatchedSince(now)))?]).await?;
         }
     }

@@ -15,7 +15,7 @@ pub(super) fn read<T: DeserializeOwned>(body: &Bytes) -> Result<T, Problem> {
     read.map_err(|why| Problem::bad_request(format!("the body: {why}")))
 }
 
-/// The same for an object within a body, for `deserialize_with`.
+/// Reads an object within a body, for `deserialize_with`; a list in its place is refused, as for the body.
 pub(super) fn object<'de, T: DeserializeOwned, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
     let fields = Map::<String, Value>::deserialize(from)?;
     json::from_value(Value::Object(fields)).map_err(D::Error::custom)

@@ -29,7 +29,7 @@ struct BreakerState {
     clock: Clock,
 }
 
-/// The breaker as pages see it: they find no mass.
+/// The breaker for the pages: it reads the trip and releases it, and never looks for a mass of silences.
 pub(super) fn breaker(sources: &Sources) -> MassBreaker {
     let Sources { cells, records, silences, telemetry, .. } = sources.clone();
     MassBreaker::new(None, cells, records, silences, telemetry)
@@ -51,9 +51,9 @@ pub(super) fn pages(sources: &Sources, has_tokens: HasTokens) -> Router {
 
 #[derive(Debug, Serialize)]
 pub struct ShownBreaker {
-    /// Whether the configuration has it.
+    /// Whether the configuration enables the breaker.
     pub enabled: bool,
-    /// Whether it holds notifications now.
+    /// Whether the breaker holds notifications now.
     pub tripped: bool,
     /// The last trip; `None`: there was none.
     pub trip: Option<Trip>,

@@ -2,8 +2,10 @@
 //! of the machine may ask, and so may every web page that a browser on it shows.
 //!
 //! - A token needs at least the role operator.
-//! - Without tokens every request, also one that only reads, names this machine by a loopback name or by that of
-//!   `http.external_url`: a web page whose name was made to resolve to 127.0.0.1 sends its own name.
+//! - Without tokens, every request (also one that only reads) must name this machine, by a loopback name or by the
+//! host of
+//!
+//! `http.external_url`: a web page whose name was made to resolve to 127.0.0.1 sends its own name.
 //! - The page that sends the request is one of this server. A program sends no `Origin`.
 //! - A body is declared as JSON, which a form of another web page cannot do. `/-/reload` has no body.
 
@@ -30,9 +32,9 @@ pub const AUTHOR: &str = "rollcall-author";
 /// The client of a request.
 #[derive(Clone, Debug)]
 pub(super) struct Caller {
-    /// The operator for whom it asks, if it names one.
+    /// The operator for whom the client asks, if the request names one.
     author: Option<String>,
-    /// The name of its token or of the user, or `http`.
+    /// The name of the token or of the user, or `http`.
     name: String,
     role: Role,
     /// Whether a page of another site sends the request.
@@ -60,17 +62,17 @@ impl Caller {
         Caller { author, name, role, is_foreign: is_foreign(headers), names_this_host }
     }
 
-    /// The operator for whom it asks, or else the name of its token.
+    /// The operator for whom the client asks, or else the name of the token.
     pub fn operator(&self) -> &str {
         self.author.as_deref().unwrap_or(&self.name)
     }
 
-    /// The name of its token, or `http`.
+    /// The name of the token, or `http`.
     pub fn token_name(&self) -> &str {
         &self.name
     }
 
-    /// Whether the request names the operator for whom it asks.
+    /// Whether the request names an operator for whom the client asks.
     pub fn names_operator(&self) -> bool {
         self.author.is_some()
     }
@@ -109,7 +111,7 @@ impl Caller {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HasTokens(pub bool);
 
-/// Refuses changes that another web page may have caused, and those of a role that may only look.
+/// Refuses changes that another web page may have caused, and changes by a role that may only read.
 pub(super) async fn guard(State(has_tokens): State<HasTokens>, request: Request, next: Next) -> Response {
     match guarded(&request, has_tokens).and_then(|()| is_json(request.method(), request.headers())) {
         Ok(()) => next.run(request).await,
@@ -117,7 +119,7 @@ pub(super) async fn guard(State(has_tokens): State<HasTokens>, request: Request,
     }
 }
 
-/// The same for requests without a body.
+/// Guards requests without a body as [`guard`] does, except that no content type is needed.
 pub(super) async fn guard_without_body(
     State(has_tokens): State<HasTokens>,
     request: Request,
@@ -129,7 +131,7 @@ pub(super) async fn guard_without_body(
     }
 }
 
-/// The same for the end of a session, which is for every role.
+/// Guards the end of a session, which every role may request.
 pub(super) async fn guard_end(State(has_tokens): State<HasTokens>, request: Request, next: Next) -> Response {
     let caller = request.extensions().get::<Caller>();
     if caller.is_none_or(|caller| caller.is_foreign || !has_tokens.0 && !caller.names_this_host) {

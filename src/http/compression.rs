@@ -1,7 +1,7 @@
 //! Answers are compressed with gzip for clients that take it: a page of a thousand units is a tenth as long.
 //!
-//! Streams of events are not, since each event is to arrive at once; nor are answers that are shorter than a packet, or
-//! compressed already. An answer is compressed as it is written, so one of any length takes little memory.
+//! Streams of events are not compressed, since each event has to arrive at once; nor are answers that are shorter than
+//! a packet or compressed already. An answer is compressed as it is written, so a long answer takes little memory too.
 
 use std::io::Write;
 
@@ -28,7 +28,7 @@ pub(super) async fn compress(request: Request, next: Next) -> Response {
     if !is_text(response.headers()) || response.headers().contains_key(CONTENT_ENCODING) {
         return response;
     }
-    // A cache keeps both forms apart.
+    // `Vary` makes a cache keep the compressed and the plain form apart.
     response.headers_mut().append(VARY, HeaderValue::from_static("accept-encoding"));
     let is_short = response.body().size_hint().upper().is_some_and(|length| length < SHORTEST);
     if !is_wanted || is_short || response.status() == StatusCode::PARTIAL_CONTENT {

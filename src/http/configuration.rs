@@ -1,5 +1,5 @@
-//! The configuration as it was read, for the page that shows it: every option with its value and where that comes from.
-//! A value that may be a secret is not in here.
+//! The configuration as it was read, for the page that shows it: every option with its value and where that comes
+//! from. A value that may be a secret is left out.
 
 /// The options of the file that was read, in the order of their names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub struct ShownConfiguration {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShownOption {
-    /// As the file names it: `kind[0].timeout`.
+    /// The path of the option as the file writes it: `kind[0].timeout`.
     pub path: String,
     pub value: ShownValue,
     pub origin: Origin,
@@ -19,9 +19,9 @@ pub struct ShownOption {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ShownValue {
-    /// As TOML.
+    /// The value as TOML.
     Text(String),
-    /// It may be a secret.
+    /// The value may be a secret, so it is not shown.
     Hidden,
 }
 

@@ -78,7 +78,7 @@ pub(super) async fn accept(
     telemetry: Arc<Telemetry>,
     stop: CancellationToken,
 ) -> std::io::Result<()> {
-    // It may come from another runtime, whose threads notice new connections when they have time.
+    // The listener may come from another runtime, whose busy threads would notice new connections late.
     let listener = TcpListener::from_std(listener.into_std()?)?;
     let slots = ConnectionSlots::new(limits.bounds);
     let mut open = JoinSet::new();
@@ -107,7 +107,7 @@ pub(super) async fn accept(
     stop.run_until_cancelled(accepting).await;
     drop(listener);
     let stopping = async { while open.join_next().await.is_some() {} };
-    // Connections that are still open then end when `open` is dropped.
+    // Connections that are still open after the timeout end when `open` is dropped.
     let _ = timeout(STOP_TIMEOUT, stopping).await;
     Ok(())
 }
@@ -150,7 +150,7 @@ async fn serve(
     let mut connection = pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
-        // Dropping the connection closes it; its slot is in use by another connection already.
+        // Another connection already uses the slot; dropping this connection closes it.
         () = slot.evicted() => return,
         () = stop.cancelled() => {
             connection.as_mut().graceful_shutdown();

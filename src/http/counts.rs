@@ -32,7 +32,7 @@ impl Counts {
         }
     }
 
-    /// How old a count may be: that of a small fleet has every change that was made before.
+    /// The greatest age of a count: in a small fleet a count has every change that was made before the request.
     pub fn age(&self) -> MaxAge {
         if self.mirror.is_large() { MaxAge::LARGE_FLEET } else { MaxAge::EXACT }
     }

@@ -22,11 +22,11 @@ pub(super) struct CoveredUnits {
     queries: Arc<dyn Queries>,
 }
 
-/// Who asks for the numbers.
+/// The sender of a request for the numbers.
 pub(super) enum Asked {
-    /// Another instance, for those of this one.
+    /// Another instance: it asks for the units of this instance.
     ByPeer,
-    /// A client, for those of the fleet; the others are asked for their part of the same path.
+    /// A client: it asks for the units of the fleet, so the other instances are asked for their part on the same path.
     At(String),
 }
 
@@ -54,7 +54,7 @@ impl CoveredUnits {
         }
     }
 
-    /// How many units each of these silences covers; one that is not counted yet is not in it.
+    /// How many units each of these silences covers; a silence that is not counted yet is left out.
     pub async fn of(&self, silences: &[&AlertSilence], asked: &Asked) -> HashMap<SilenceId, u64> {
         let partitions = self.ownership.view().partitions.clone();
         let own = |one: &AlertSilence| self.coverage.of_partitions(one, &partitions);
@@ -75,7 +75,7 @@ impl CoveredUnits {
         silences.iter().filter_map(counted).collect()
     }
 
-    /// Counts those of a silence that was just made; `None`: it takes too long, and is counted later.
+    /// Counts the units of a silence that was just made; `None`: counting takes too long, and is done later.
     pub async fn count(&self, made: SilenceId) -> Option<u64> {
         self.coverage.count(self.queries.clone(), made).await
     }

@@ -17,7 +17,7 @@ pub(super) fn cursor(place: &impl Serialize) -> String {
 /// The place of a cursor, if `parse` takes it.
 ///
 /// # Errors
-/// 400: no page gave it.
+/// 400: the cursor was not made by a page.
 pub(super) fn place<P: DeserializeOwned, T>(
     cursor: &str,
     parse: impl FnOnce(P) -> Option<T>,

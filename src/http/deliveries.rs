@@ -1,5 +1,5 @@
-//! `/api/v1/deliveries`: notifications that wait, that were given up and that were delivered, in pages; one of them
-//! with every attempt; delivering again; removing dead letters. Changes are in the audit.
+//! `/api/v1/deliveries`: lists waiting, delivered and dead notifications in pages, shows a notification with every
+//! attempt, delivers again, and removes dead letters. Changes are in the audit.
 
 use std::sync::Arc;
 
@@ -96,12 +96,12 @@ impl DeliveriesState {
         Ok(self.deliveries.show(id, &self.configured()).await?)
     }
 
-    /// Delivers a notification again. Answers how many deliveries were queued.
+    /// Delivers a notification again; returns how many deliveries were queued.
     pub async fn replay(&self, id: &str, caller: &Caller) -> Result<usize, Problem> {
         Ok(self.deliveries.replay(id, &self.configured(), &caller.by(None), self.clock.now()).await?)
     }
 
-    /// Delivers up to 500 again; `cursor` is that of the next call.
+    /// Delivers up to 500 notifications again; the returned `cursor` is for the next call.
     pub async fn replay_all(
         &self,
         filter: &DeliveryFilter,
@@ -134,12 +134,12 @@ async fn replay(
     Ok(Json(DeliveriesChanged { count: state.replay(&id?.0, &caller).await?, more: false }))
 }
 
-/// A body that says nothing.
+/// A body without fields.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct EmptyBody {}
 
-/// The body of a replay or a purge: the deliveries that are meant.
+/// The body of a replay or a purge: it selects deliveries.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DeliveriesRequest {

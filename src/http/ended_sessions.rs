@@ -1,7 +1,7 @@
-//! Sessions that were ended: a cookie that was copied before is of no use afterwards, at no instance.
+//! Sessions that users ended by logging out: a stolen copy of the cookie is refused afterwards, at every instance.
 //!
-//! Sessions are stored nowhere, so those that were ended are, until they would have ended by themselves. Every instance
-//! reads them again when their version is another one. While the engine does not answer, the last known ones count.
+//! Rollcall stores no sessions, only the ended ones, until they would have expired anyway. Every instance reads the
+//! list again when its version has changed. While the engine does not answer, the last known list counts.
 
 use std::sync::Arc;
 
@@ -13,16 +13,16 @@ use crate::clock::Timestamp;
 use crate::fleet::{Changed, Collection, Contents};
 use crate::store::{Cells, Content, Documents, EngineError, Table};
 
-/// The most that are kept; those that would end first leave first.
+/// The most ended sessions that are kept; beyond it, those that expire first are dropped.
 const MAX_ENDED: usize = 1000;
 
-/// When a session that was ended would have ended, in seconds.
+/// When an ended session would have expired, in seconds.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 #[serde(transparent)]
 struct Ended(i64);
 
 impl Content for Ended {
-    /// The digest of its cookie.
+    /// The digest of a session's cookie.
     type Name = String;
     const TABLE: Table = Table::Sessions;
 }
@@ -45,7 +45,7 @@ impl EndedSessions {
         known.is_some_and(|known| known.contains_key(&name_of(cookie)))
     }
 
-    /// Ends a session that would end at this second.
+    /// Ends a session that would expire at the second `ends`.
     pub async fn add(&self, cookie: &str, ends: i64, now: Timestamp) -> Result<(), EngineError> {
         let name = name_of(cookie);
         self.0
@@ -57,7 +57,7 @@ impl EndedSessions {
     }
 }
 
-/// Those that are over, and those beyond the most that are kept.
+/// The names to drop: sessions that have expired by now, and the sessions beyond [`MAX_ENDED`].
 fn over(known: &Contents<Ended>, now: Timestamp) -> Vec<String> {
     let seconds = now.as_millis() / 1000;
     let mut kept: Vec<(&String, i64)> = known.iter().map(|(name, Ended(ends))| (name, *ends)).collect();
@@ -66,7 +66,7 @@ fn over(known: &Contents<Ended>, now: Timestamp) -> Vec<String> {
     kept.iter().enumerate().filter(is_over).map(|(_, (name, _))| (*name).clone()).collect()
 }
 
-/// Who reads the engine learns no cookie.
+/// The name is a digest, so that a reader of the engine learns no cookie.
 fn name_of(cookie: &str) -> String {
     HEXLOWER.encode(digest(&SHA256, cookie.as_bytes()).as_ref())
 }

@@ -6,7 +6,7 @@ use super::units::UnitView;
 use crate::clock::{Timestamp, shown_span as span};
 use crate::presence::State;
 
-/// A kind that was heard so long ago is not heard: a canary needs seconds at the most.
+/// A kind that was proved to be heard longer ago than this counts as not heard: a canary needs seconds at the most.
 const BEHIND: Duration = Duration::from_secs(10);
 
 /// Why the unit is in its state. `proved`: up to when its kind was heard.

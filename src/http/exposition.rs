@@ -79,7 +79,7 @@ impl<'a> Family<'a> {
         let (name, metric_type) = match (format, self.metric_type) {
             (Format::Text, MetricType::Info) => (self.name, MetricType::Gauge),
             (Format::Text, metric_type) => (self.name, metric_type),
-            // In OpenMetrics the samples have the suffix, and their family has not.
+            // In OpenMetrics the samples have the suffix `_total`, and the name of their family does not.
             (Format::OpenMetrics, MetricType::Counter) => (without(self.name, "_total"), MetricType::Counter),
             (Format::OpenMetrics, MetricType::Info) => (without(self.name, "_info"), MetricType::Info),
             (Format::OpenMetrics, MetricType::Gauge) => (self.name, MetricType::Gauge),

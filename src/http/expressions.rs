@@ -11,7 +11,7 @@ use crate::routing::{Matcher, parse_all_label_matchers};
 
 static TURN: Semaphore = Semaphore::const_new(1);
 
-/// The matchers of several texts, with commas between those of one; `what` names them in an error.
+/// Parses matchers from several texts, each with commas between its matchers; `what` names the texts in an error.
 pub(super) async fn matchers(texts: Vec<String>, what: &'static str) -> Result<Vec<Matcher>, Problem> {
     let has_expressions = texts.iter().any(|text| text.contains("=~") || text.contains("!~"));
     let read = move || {
@@ -22,7 +22,7 @@ pub(super) async fn matchers(texts: Vec<String>, what: &'static str) -> Result<V
     if has_expressions { compiled(read).await } else { read() }
 }
 
-/// Runs something that compiles expressions.
+/// Runs a function that compiles expressions, when it is its turn.
 pub(super) async fn compiled<T: Send + 'static>(
     compile: impl FnOnce() -> Result<T, Problem> + Send + 'static,
 ) -> Result<T, Problem> {

@@ -27,7 +27,8 @@ pub(super) fn pages(ownership: Ownership, mirror: Arc<Mirror>, telemetry: Arc<Te
         .with_state(HealthState { ownership, mirror, telemetry })
 }
 
-/// Both pages before the engine answers: the process runs, and `/readyz` says that it waits for the engine.
+/// `/healthz` and `/readyz` before the engine answers: the process runs, and `/readyz` says that it waits for the
+/// engine.
 pub(super) fn early_pages(instance: String, telemetry: Arc<Telemetry>) -> Router {
     let waiting = move || async move {
         let (problems, instances, partitions) = (telemetry.problems(), Vec::new(), Vec::new());
@@ -43,11 +44,11 @@ pub(super) fn early_pages(instance: String, telemetry: Arc<Telemetry>) -> Router
 struct Readiness {
     ready: bool,
     problems: Vec<Problem>,
-    /// What an operator may want to know and that is no problem of Rollcall.
+    /// Facts that an operator may want to know and that are no problem of Rollcall.
     notes: Vec<String>,
     /// The name of this instance.
     instance: String,
-    /// The instances with a valid lease, as this one sees them.
+    /// The instances with a valid lease, as this instance sees them.
     instances: Vec<String>,
     /// The partitions that this instance owns.
     partitions: Vec<u16>,
@@ -58,7 +59,7 @@ async fn readiness(State(state): State<HealthState>) -> (StatusCode, Json<Readin
     if !state.mirror.is_filled() {
         let text = "not all units were read from the engine yet; counts and lists are incomplete. It takes seconds; if it \
                     lasts, see what the engine is busy with, and the log";
-        // A partition that is taken over later is read within seconds, and does not delay other partitions.
+        // Partitions that are taken over later are read within seconds, and do not delay other partitions.
         let severity = if state.mirror.was_ever_filled() { Severity::Warning } else { Severity::Serious };
         Problem::new("mirror_not_filled", text.to_owned(), severity).put_first(&mut problems);
     }

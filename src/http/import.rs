@@ -51,9 +51,9 @@ pub(super) const PATH: &str = "/api/v1/units:import";
 const MAX_UPLOAD: u64 = 1 << 30;
 /// How long an import waits for another one once its body is here.
 const MAX_WAIT: Duration = Duration::from_secs(5);
-/// The most bad lines, and changes of a dry run, that an answer lists.
+/// The most bad lines, and the most changes of a dry run, that an answer lists.
 const LISTED: usize = 100;
-/// Steps that are written at once; no unit is in two of them.
+/// Steps that are written at once; a unit is in one step only.
 const STEPS_AT_ONCE: usize = 4;
 
 #[derive(Clone)]
@@ -78,15 +78,15 @@ pub(super) fn page(state: ImportState, has_tokens: HasTokens) -> Router {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ImportQuery {
-    /// The kind of lines that name none; lines of others are bad.
+    /// The kind of lines that name no kind; lines of other kinds are bad.
     kind: Option<String>,
-    /// Only answer what would change.
+    /// Whether to change nothing, and only answer the changes that an import would make.
     #[serde(default)]
     dry_run: bool,
-    /// Remove the units that are not in it; with `kind`, those of that kind.
+    /// Whether to remove the units that the inventory does not name; with `kind`, only units of that kind.
     #[serde(default)]
     replace: bool,
-    /// Remove them also where they are more than half of the units.
+    /// Whether to remove them even if they are more than half of the units.
     #[serde(default)]
     force: bool,
     #[serde(default)]
@@ -96,14 +96,14 @@ struct ImportQuery {
 #[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum BadLines {
-    /// With one of them nothing is changed.
+    /// A single bad line makes the import change nothing.
     #[default]
     Refuse,
-    /// The others are taken.
+    /// Bad lines are left out, and the good lines are imported.
     Skip,
 }
 
-/// The effect of an import, or with `dry_run` what it would be.
+/// The effect of an import; with `dry_run`, the effect that it would have.
 #[derive(Default, Serialize)]
 struct Outcome {
     dry_run: bool,
@@ -113,9 +113,9 @@ struct Outcome {
     same: u64,
     removed: u64,
     bad_lines: u64,
-    /// The first of them.
+    /// The first bad lines, up to [`LISTED`].
     bad: Vec<BadLine>,
-    /// The first changes; only of a dry run.
+    /// The first changes, up to [`LISTED`]; only in a dry run.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     changes: Vec<PlannedChange>,
 }
@@ -134,7 +134,7 @@ struct PlannedChange {
     change: &'static str,
 }
 
-/// A number for a unit that no other unit has: it takes less memory than its name.
+/// A unique number of a unit: it takes less memory than the name.
 type UnitNumber = [u8; 16];
 
 /// An inventory whose lines were checked.
@@ -166,7 +166,7 @@ async fn import(
     })?;
     let file = received(body).await?;
     drop(uploading);
-    // It is here as a whole, so a client cannot prolong the turn.
+    // The whole body has arrived, so a slow client cannot prolong the turn.
     let turn = timeout(MAX_WAIT, state.turn.clone().acquire_owned()).await.map_err(|_| busy())?;
     let turn = turn.map_err(|_| busy())?;
     let kinds = state.roll.rules().keys().cloned().collect();
@@ -199,7 +199,7 @@ fn format_of(headers: &HeaderMap) -> Result<Format, Problem> {
     }
 }
 
-/// The body as a file that has no name and goes with its last user.
+/// Writes the body to a file without a name, which disappears with its last user.
 async fn received(body: Body) -> Result<File, Problem> {
     let unwritable = |error: io::Error| {
         let folder = std::env::temp_dir();
@@ -355,7 +355,7 @@ impl ImportState {
     }
 }
 
-/// The units that an inventory does not name, and all that it could name, before it is taken.
+/// Before the inventory is taken: the units that it does not name, and all units that it could name.
 #[derive(Default)]
 struct Others {
     removed: u64,
@@ -363,7 +363,7 @@ struct Others {
 }
 
 impl Others {
-    /// Whether the inventory is taken for the wrong one.
+    /// Whether so many units would be removed that the inventory is probably the wrong one.
     fn are_many(&self) -> bool {
         self.removed * 2 > self.of
     }
@@ -375,7 +375,7 @@ impl fmt::Display for Others {
     }
 }
 
-/// Whether an inventory, of that kind or of all, could name the unit.
+/// Whether an inventory (of this kind, or of all kinds) could name the unit.
 fn is_meant(seen: &Snapshot, kind: Option<&Kind>) -> bool {
     kind.is_none_or(|kind| *kind == seen.unit.kind) && !seen.unit.id.is_reserved() && seen.is_known()
 }
@@ -409,7 +409,7 @@ impl Outcome {
             Registered::New => self.new += 1,
             Registered::Changed => self.changed += 1,
             Registered::Same => self.same += 1,
-            // The configuration was reloaded meanwhile.
+            // The configuration was reloaded meanwhile and has no such kind.
             Registered::Unknown => self.bad_lines += 1,
         }
         match effect {

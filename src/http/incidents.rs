@@ -22,7 +22,7 @@ use crate::store::{OpenPages, Queries};
 /// The most open records that are put into groups, the newest.
 const MAX_RECORDS: usize = 10_000;
 
-/// The most groups, those with most units.
+/// The most groups that are shown, those with most units.
 const MAX_GROUPS: usize = 100;
 
 /// The most blind intervals, the newest.
@@ -48,26 +48,26 @@ struct RecentlyRead {
     lasting: Arc<OngoingIncident>,
 }
 
-/// The content of the page.
+/// The content of the page of incidents.
 pub(super) struct OngoingIncident {
     pub at: Timestamp,
-    /// The trip that holds notifications.
+    /// The trip of the breaker that holds notifications now.
     pub trip: Option<Trip>,
-    /// Those with most units first.
+    /// The groups, sorted by their number of units, the largest first.
     pub groups: Vec<OngoingGroup>,
     /// How many groups are left out.
     pub more_groups: usize,
     /// Whether there are open records that are in no group here, because there are too many.
     pub is_cut: bool,
-    /// Of the fleet, the newest first.
+    /// Blind intervals of the fleet, the newest first.
     pub blind: Vec<Interval>,
 }
 
-/// A group whose silences last.
+/// A group with silences that have not ended.
 pub(super) struct OngoingGroup {
     pub labels: Labels,
     pub receivers: Vec<String>,
-    /// How many units are offline; of these, how many an operator takes care of, and how many are silenced.
+    /// How many units are offline, and among them how many an operator takes care of and how many are silenced.
     pub offline: usize,
     pub acknowledged: usize,
     pub silenced: usize,
@@ -100,7 +100,7 @@ impl Incidents {
         Ok(lasting)
     }
 
-    /// Releases the breaker; `false`: it holds nothing. `by`: the operator, for the audit.
+    /// Releases the breaker; returns `false` if it holds nothing. `by`: the operator, for the audit.
     pub async fn release(&self, by: &str, comment: &str) -> Result<bool, Problem> {
         let is_released = self.breaker.release((by, comment), self.clock.now()).await?;
         *self.recent.lock().await = None;

@@ -46,7 +46,7 @@ struct Instances {
     at: Timestamp,
     /// The number of partitions of the fleet.
     partitions: u16,
-    /// In the order of their names.
+    /// The instances, sorted by name.
     instances: Vec<ShownInstance>,
     /// The instances that did not answer.
     missing: Vec<String>,
@@ -56,19 +56,19 @@ struct Instances {
 struct ShownInstance {
     name: String,
     version: String,
-    /// When it began to serve this fleet.
+    /// When the instance began to serve this fleet.
     started_at: Timestamp,
-    /// The numbers of the partitions that it sweeps, notifies of and shows.
+    /// The numbers of the partitions that the instance sweeps, notifies of and shows.
     partitions: Vec<u16>,
     units: u64,
-    /// Whether it has read all its units since it got their partitions.
+    /// Whether the instance has read all its units since it got their partitions.
     complete: bool,
     /// The greatest age of the units in its mirror; `null` before it has read them.
     mirror_age_seconds: Option<f64>,
     blind: bool,
     /// A digest of kinds, routes, receivers and timers as they are configured.
     configuration: String,
-    /// The most serious first.
+    /// The problems, the most serious first.
     problems: Vec<ShownProblem>,
 }
 
@@ -77,7 +77,7 @@ struct ShownProblem {
     name: String,
     text: String,
     severity: Severity,
-    /// What follows from it.
+    /// What follows from the problem.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     consequences: Vec<Consequence>,
 }

@@ -1,7 +1,8 @@
 //! `/api/v1/units:export`: all units with their settings, as NDJSON or CSV.
 //!
-//! They are read from the engine page by page while the client reads the answer, so memory is bounded, and any instance
-//! answers for the whole fleet. If the engine fails meanwhile, the answer is cut off, which clients see as an error.
+//! The units are read from the engine page by page while the client reads the answer, so memory is bounded, and any
+//! instance answers for the whole fleet. If the engine fails meanwhile, the answer is cut off, which clients see as an
+//! error.
 
 use std::io;
 use std::sync::Arc;
@@ -33,8 +34,8 @@ use crate::store::{EngineError, Queries};
 const WRITERS: usize = 2;
 /// Pages that are read ahead of the client.
 const READ_AHEAD: usize = 32;
-/// Pages that one task reads side by side and writes: on Redis a page has some sixty units, which are written sooner
-/// than a task is begun.
+/// Pages that one task reads side by side and writes: on Redis a page has some sixty units, which are written faster
+/// than a task starts.
 const PAGES_A_TASK: usize = 8;
 /// The usual length of a line, in bytes; longer ones take more room.
 const USUAL_LINE: usize = 192;
@@ -82,7 +83,7 @@ struct Entry<'a> {
     labels: &'a Labels,
     paused_until: Option<Timestamp>,
     note: &'a str,
-    /// `null` if it was never heard.
+    /// `null` if the unit was never heard.
     last_seen: Option<Timestamp>,
 }
 
@@ -97,7 +98,7 @@ async fn export(State(state): State<InventoryState>, uri: Uri) -> Result<Respons
         Format::Csv => (csv_row(FIELDS), "text/csv; charset=utf-8", "units.csv"),
     };
     let (queries, now) = (state.queries, state.clock.now());
-    // Tasks, because reading and writing a million units is the work of more than one core.
+    // Several tasks, because reading and writing a million units is work for more than one core.
     let lines = places(queries.clone()).try_chunks(PAGES_A_TASK).map(move |places| {
         let (queries, kind) = (queries.clone(), kind.clone());
         let write = async move {
@@ -153,7 +154,7 @@ impl InventoryState {
 }
 
 impl Entry<'_> {
-    /// Labels are a JSON object, and nothing where there is none.
+    /// The cell of the labels is a JSON object; it is empty for a unit without labels.
     fn to_csv(&self) -> String {
         let labels = match self.labels.is_empty() {
             true => String::new(),

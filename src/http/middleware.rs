@@ -49,7 +49,7 @@ pub(super) struct Access {
     /// How many requests a client may send; `None`: there is no limit.
     pub rate: Option<Rate>,
     pub requests: Arc<RateLimit>,
-    /// From when on the moments of requests count.
+    /// The start of the clock of rate limits.
     pub began: Instant,
     /// Wrong bearer tokens.
     pub wrong: Arc<RateLimit>,
@@ -70,7 +70,8 @@ impl Access {
     /// Counts a request of a client with this name.
     ///
     /// # Errors
-    /// How long it has to wait.
+    ///
+    /// How long the client has to wait.
     fn count(&self, request: &Request, name: Option<&str>) -> Result<(), Duration> {
         let (headers, peer) = (request.headers(), request.extensions().get::<Peer>());
         match (peer, self.rate) {
@@ -161,7 +162,7 @@ pub(super) async fn require_token(
     next.run(request).await
 }
 
-/// The request's token, of several that one with the most rights. Compares with every token, in constant time.
+/// The token of the request; of several, the token with the most rights. Compares with every token, in constant time.
 fn known<'a>(tokens: &'a [Token], headers: &HeaderMap) -> Option<&'a Token> {
     let digest = Token::digest(bearer_of(headers)?);
     let same = |known: &&Token| bool::from(known.sha256.as_slice().ct_eq(&digest));

@@ -8,8 +8,8 @@
 //! The server answers from the start of the process: before the engine answers, `/healthz` and
 //! `/readyz` work, and every other page answers 503.
 //!
-//! Requests that change something are guarded: see `changes.rs`. With tokens configured, every page needs one but those
-//! for health and for the login: see `middleware.rs`.
+//! Requests that change something are guarded: see `changes.rs`. With tokens configured, every page except those for
+//! health and for the login needs a token: see `middleware.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -127,19 +127,19 @@ use web::Web;
 
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Other addresses than loopback need at least one token.
+    /// The address of the server. An address other than loopback needs at least one token.
     pub listen: SocketAddr,
-    /// Empty: every client that reaches the address may ask.
+    /// The tokens of clients. If the list is empty, every client that reaches the address may ask.
     pub tokens: Vec<Token>,
     /// The units that `/metrics/units` shows, unless the request says otherwise.
     pub unit_metrics: UnitMetrics,
     /// The most units that one page of `/metrics/units` shows.
     pub unit_metrics_limit: u64,
-    /// The requests of a client; zero: there is no limit.
+    /// How many requests a client may send in a second; zero: there is no limit.
     pub requests_per_second: u32,
     /// Where operators reach the pages, without a slash at the end, for links.
     pub external_url: Option<String>,
-    /// Where it speaks TLS.
+    /// The address and the files for TLS, if it is used.
     pub tls: Option<TlsConfig>,
     /// The proxies in front of it.
     pub proxies: Proxies,
@@ -185,11 +185,11 @@ pub enum UnitMetrics {
 /// A bearer token.
 #[derive(Clone, Debug)]
 pub struct Token {
-    /// Shown in the log.
+    /// The name that the log shows.
     pub name: String,
     pub sha256: [u8; 32],
     pub role: Role,
-    /// From then on it is refused.
+    /// The moment from which the token is refused.
     pub expires_at: Option<Timestamp>,
 }
 
@@ -230,37 +230,37 @@ impl Role {
 pub struct Sources {
     /// The partitions that this instance shows on pages about all units.
     pub ownership: Ownership,
-    /// For single units.
+    /// Reads single units.
     pub units: Arc<dyn UnitStore>,
     pub records: Arc<dyn Queries>,
     pub deliveries: Arc<dyn DeliveryRecords>,
     pub groups: Arc<dyn GroupStore>,
-    /// For the newest values of the metrics of units.
+    /// Reads the newest values of the metrics of units.
     pub values: Arc<dyn DataStore>,
-    /// For the addresses of the instances.
+    /// Reads the addresses of the instances.
     pub roster: Arc<dyn Roster>,
-    /// For the rules and the state of hearing.
+    /// The rules of kinds, and the state of hearing.
     pub roll: Arc<Roll>,
-    /// For all units.
+    /// All units of this instance.
     pub mirror: Arc<Mirror>,
     /// The metrics of units, by kind.
     pub metrics: Arc<Catalogue>,
-    /// For units whose silence inhibits others, that flap, and what else instances share.
+    /// Cells for the units whose silence inhibits others, for units that flap, and for shared documents.
     pub cells: Arc<dyn Cells>,
     pub silences: Arc<Silences>,
     pub coverage: Arc<Coverage>,
     pub timers: Arc<Timers>,
-    /// The routes of the moment.
+    /// The current routes.
     pub routes: watch::Receiver<Arc<AlertRoutes>>,
     pub reloads: Reloads,
-    /// The configuration of the moment.
+    /// The current configuration.
     pub configuration: watch::Receiver<Arc<ShownConfiguration>>,
     pub telemetry: Arc<Telemetry>,
     pub clock: Clock,
 }
 
-/// The pages that are answered now: those for health from the start, and all after
-/// [`Pages::show`]. Cheap to share.
+/// The pages that are answered now: the pages for health from the start, and all pages after [`Pages::show`]. Cheap to
+/// share.
 #[derive(Clone)]
 pub struct Pages {
     config: Arc<Config>,
@@ -272,9 +272,9 @@ pub struct Pages {
 pub struct AlertRoutes {
     pub routes: Routes,
     pub receivers: Vec<String>,
-    /// The type of each of them.
+    /// The type of each receiver.
     pub types: BTreeMap<String, &'static str>,
-    /// Those that have a rate limit.
+    /// The receivers that have a rate limit.
     pub limited: BTreeSet<String>,
     pub inhibition: Inhibition,
     /// Whether the mass-offline breaker is enabled.
@@ -283,7 +283,7 @@ pub struct AlertRoutes {
     pub flapping: FlapRules,
 }
 
-/// No receiver.
+/// The default has no routes and no receivers.
 impl Default for AlertRoutes {
     fn default() -> AlertRoutes {
         let inhibition = Inhibition::default();
@@ -341,7 +341,7 @@ pub async fn serve(
     Ok(connections::accept(listener, None, pages, Limits::default(), telemetry, stop).await?)
 }
 
-/// The same with TLS.
+/// Answers requests over TLS until `stop`, as [`Pages::serve`] does without it.
 pub async fn serve_tls(
     listener: TcpListener,
     tls: Arc<ServerTls>,

@@ -1,5 +1,5 @@
 //! Changes by operators: `/api/v1/records/{id}/ack` acknowledges an open record, `/api/v1/units/{kind}/{unit}/pause`
-//! pauses a unit. PUT does it, DELETE takes it back. Both are in the audit.
+//! pauses a unit. PUT sets the state, DELETE takes it back. Both are in the audit.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ pub(super) fn pages(sources: &Sources, has_tokens: HasTokens) -> Router {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct AcknowledgementRequest {
-    /// By default the name of the token.
+    /// The operator of the change; the default is the name of the token.
     author: Option<String>,
     #[serde(default)]
     comment: String,
@@ -76,7 +76,7 @@ async fn undo(
 #[serde(deny_unknown_fields)]
 struct WantedPause {
     until: Timestamp,
-    /// By default the name of the token.
+    /// The operator of the change; the default is the name of the token.
     author: Option<String>,
     #[serde(default)]
     comment: String,

@@ -48,14 +48,14 @@ impl PeerKey {
         PeerKey { key, clock: sources.clock.clone() }
     }
 
-    /// The proof for a request of this moment. `path`: with its query.
+    /// The proof for a request sent now. `path`: with its query.
     fn prove(&self, path: &str) -> String {
         let second = self.clock.now().as_millis() / 1000;
         let signature = hmac::sign(&self.key, signed_text(path, second).as_bytes());
         format!("{second}.{}", HEXLOWER.encode(signature.as_ref()))
     }
 
-    /// Whether another instance asks for its path. `path`: with its query.
+    /// Whether the request carries a valid signature of an instance for its path. `path`: with its query.
     pub fn has_signed(&self, path: &str, headers: &HeaderMap) -> bool {
         let proof = headers.get(PROOF).and_then(|proof| proof.to_str().ok()?.split_once('.'));
         let Some((second, signature)) = proof else { return false };
@@ -90,7 +90,7 @@ pub(super) struct Answers<T> {
     pub missing: Vec<String>,
 }
 
-/// Whether the request comes from another instance, which wants the units of this one alone.
+/// Whether another instance sends the request, which asks for the units of this instance alone.
 pub(super) fn is_from_peer(headers: &HeaderMap) -> bool {
     headers.get(SCOPE).is_some_and(|scope| *scope == OWN)
 }

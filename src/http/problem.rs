@@ -27,7 +27,7 @@ pub(super) struct Problem {
     status: StatusCode,
     detail: String,
     header: Option<(HeaderName, HeaderValue)>,
-    /// More about it, for programs.
+    /// A field of more detail, for programs.
     extension: Option<Box<(&'static str, Value)>>,
 }
 
@@ -48,7 +48,7 @@ struct Body<'a> {
 impl Problem {
     fn new(status: StatusCode, detail: impl Into<String>) -> Problem {
         let mut detail = detail.into();
-        // It may repeat what the client sent.
+        // The detail may repeat text that the client sent, so its length is bounded.
         let length = truncate(&detail, MAX_DETAIL).len();
         if length < detail.len() {
             detail.truncate(length);
@@ -61,7 +61,7 @@ impl Problem {
         self.status
     }
 
-    /// The fault, with advice.
+    /// The text of the fault, with advice.
     pub fn detail(&self) -> &str {
         &self.detail
     }
@@ -89,7 +89,7 @@ impl Problem {
         )
     }
 
-    /// The client may not do that.
+    /// The role of the client does not allow the request.
     pub fn forbidden(detail: impl Into<String>) -> Problem {
         Problem::new(StatusCode::FORBIDDEN, detail)
     }
@@ -104,19 +104,19 @@ impl Problem {
         Problem { header, ..Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail) }
     }
 
-    /// The client has to wait for that long.
+    /// The client has to wait for this time.
     pub fn too_many_requests(detail: impl Into<String>, wait: Duration) -> Problem {
         let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
         let header = Some((RETRY_AFTER, HeaderValue::from(seconds.max(1))));
         Problem { header, ..Problem::new(StatusCode::TOO_MANY_REQUESTS, detail) }
     }
 
-    /// It is there already.
+    /// The thing to create exists already.
     pub fn conflict(detail: impl Into<String>) -> Problem {
         Problem::new(StatusCode::CONFLICT, detail)
     }
 
-    /// The body is of the right form, and its content is wrong.
+    /// The form of the body is right, but its content is wrong.
     pub fn unprocessable(detail: impl Into<String>, extension: (&'static str, Value)) -> Problem {
         Problem {
             extension: Some(Box::new(extension)),
@@ -124,7 +124,7 @@ impl Problem {
         }
     }
 
-    /// The same, with more about it for programs.
+    /// Adds a field for programs to the problem.
     pub fn with(self, name: &'static str, value: Value) -> Problem {
         Problem { extension: Some(Box::new((name, value))), ..self }
     }

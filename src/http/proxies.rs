@@ -1,4 +1,4 @@
-//! Proxies in front of the server. Those of trusted networks name the address of a client and, with single sign-on,
+//! Proxies in front of the server. Proxies of trusted networks name the address of a client and, with single sign-on,
 //! its user; the headers of every other client mean nothing.
 
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ use crate::routing::alert_silence::is_author;
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// The address of a connection: that of a proxy, if there is one.
+/// The address at the other end of the connection: the proxy's, if there is a proxy.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peer(pub IpAddr);
 
@@ -31,7 +31,7 @@ pub struct ProxyUsers {
     /// The header with the name of the user.
     pub header: HeaderName,
     pub role: Role,
-    /// The roles of those that have another one.
+    /// The roles of users whose role is not the default one.
     pub roles: HashMap<String, Role>,
 }
 
@@ -65,13 +65,13 @@ impl Proxies {
     }
 }
 
-/// Proxies write an address with or without a port.
+/// Parses an address with or without a port: proxies write both forms.
 fn address_of(hop: &str) -> Option<IpAddr> {
     let bracketed = || hop.strip_prefix('[')?.strip_suffix(']')?.parse().ok().map(IpAddr::V6);
     hop.parse().ok().or_else(|| hop.parse().ok().map(|hop: SocketAddr| hop.ip())).or_else(bracketed)
 }
 
-/// The network that is counted as one client: a machine may use any IPv6 address of its /64 network.
+/// The network that counts as one client: a machine may use any IPv6 address of its /64 network.
 pub(super) fn client_network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(four) => four.into(),

@@ -21,7 +21,7 @@ const MAX_CLIENTS: usize = 10_000;
 /// The sender of a request, as far as limits tell senders apart.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Client {
-    /// The name of its token, or of the user.
+    /// A client with a token or a user, by that name.
     Named(String),
     Network(IpAddr),
 }
@@ -35,31 +35,32 @@ impl Client {
     }
 }
 
-/// What a client may ask for.
+/// How much a client may ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rate {
-    /// The time of one.
+    /// The time that one request, token or timer costs.
     each: Duration,
-    /// The time of all that it may ask for at once.
+    /// The time that a client can save up, and so use at once.
     saved: Duration,
 }
 
 impl Rate {
-    /// Five at once, and one more in twelve seconds.
+    /// Five wrong tokens at once, and one more every twelve seconds.
     pub const WRONG_TOKENS: Rate = Rate { each: Duration::from_secs(12), saved: Duration::from_secs(60) };
 
-    /// So many in a second, and those of so many seconds at once; `None`, for 0: no limit.
+    /// `rate` requests in a second, of which a client saves up those of the time `saved`; `None` if `rate` is 0: no
+    /// limit.
     pub fn per_second(rate: u32, saved: Duration) -> Option<Rate> {
         (rate > 0).then(|| Rate { each: Duration::from_secs(1) / rate, saved })
     }
 }
 
-/// A moment of a clock, for a limit.
+/// A timestamp as a moment for a limit.
 pub(super) fn moment(at: Timestamp) -> Duration {
     Duration::from_millis(u64::try_from(at.as_millis()).unwrap_or_default())
 }
 
-/// What clients asked for lately. Moments are times since any moment, always the same.
+/// How much clients asked for lately. Moments are durations since a fixed start, which is the same in all calls.
 pub(super) struct RateLimit {
     accounts: Mutex<HashMap<Client, Account>>,
     /// Whether clients are refused while too many are remembered.
@@ -68,9 +69,9 @@ pub(super) struct RateLimit {
 
 #[derive(Clone, Copy)]
 struct Account {
-    /// Up to when everything is accounted for.
+    /// The moment up to which everything that the client asked for is accounted for.
     until: Duration,
-    /// The last moment of the clock.
+    /// The last moment that the clock showed.
     at: Duration,
 }
 
@@ -83,12 +84,12 @@ impl Account {
 }
 
 impl RateLimit {
-    /// Clients beyond those that are remembered are not limited: something else bounds their number.
+    /// A limit that lets clients pass when too many are remembered already: something else bounds their number.
     pub fn open() -> RateLimit {
         RateLimit { accounts: Mutex::default(), refuses_further: false }
     }
 
-    /// Clients beyond those that are remembered have to wait.
+    /// A limit that makes further clients wait when too many are remembered already.
     pub fn closed() -> RateLimit {
         RateLimit { accounts: Mutex::default(), refuses_further: true }
     }
@@ -96,6 +97,7 @@ impl RateLimit {
     /// Counts one request, if it is admitted.
     ///
     /// # Errors
+    ///
     /// How long the client has to wait.
     pub fn count(&self, client: Client, rate: Rate, now: Duration) -> Result<(), Duration> {
         let mut accounts = self.accounts();
@@ -107,12 +109,13 @@ impl RateLimit {
     /// Whether a client may ask for one more now.
     ///
     /// # Errors
-    /// How long it has to wait.
+    ///
+    /// How long the client has to wait.
     pub fn admit(&self, client: &Client, rate: Rate, now: Duration) -> Result<(), Duration> {
         self.admitted(&mut self.accounts(), client, rate, now).map(|_| ())
     }
 
-    /// Counts so many of a request that was admitted.
+    /// Counts `count` requests, tokens or timers of a request that was admitted.
     pub fn take(&self, client: Client, rate: Rate, now: Duration, count: usize) {
         let mut accounts = self.accounts();
         let account = account_of(&mut accounts, &client, now);
@@ -230,7 +233,7 @@ mod tests {
         assert_eq!(limit.admit(&named("b"), rate, NOW), Ok(()));
         assert!(admit(NOW + Duration::from_secs(5)).is_err());
         assert_eq!(admit(NOW + Duration::from_secs(6)), Ok(()));
-        // A day later it has saved up no more than ten seconds of its rate.
+        // Even a day later the client has saved up no more than ten seconds of its rate.
         let later = NOW + Duration::from_secs(86_400);
         limit.take(named("a"), rate, later, 1000);
         assert_eq!(admit(later), Err(Duration::from_millis(10)));

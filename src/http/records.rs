@@ -1,7 +1,7 @@
 //! `/api/v1/records`: offline records, newest first, in pages; and a single record.
 //!
-//! The engine keeps records in the order of their detection. A page of those of a kind, label or cause reads a bounded
-//! number of records and answers the ones that were found; `next` goes on from there, also from a page without a
+//! The engine keeps records in the order of their detection. A page with a filter (kind, label or cause) reads a
+//! bounded number of records and answers the matching ones; `next` continues from there, also when the page has no
 //! record.
 
 use std::sync::Arc;
@@ -49,9 +49,9 @@ pub(super) fn pages(records: Records) -> Router {
 pub(super) struct RecordsQuery {
     #[serde(default)]
     pub open: bool,
-    /// Detected then or later.
+    /// Only records that were detected at this moment or later.
     from: Option<Timestamp>,
-    /// Detected before.
+    /// Only records that were detected before this moment.
     until: Option<Timestamp>,
     kind: Option<Kind>,
     /// `name=value`.
@@ -77,8 +77,8 @@ impl Records {
         Records { engine, pages: SharedAnswers::new(MAX_KEPT) }
     }
 
-    /// The page that a request asks for. Requests that ask for the same while one is read share the next one: in a
-    /// storm, however many operators look, the engine reads one at a time.
+    /// The page that a request asks for. Requests for the same page that come while it is read share the next read: in
+    /// a storm with many operators, the engine reads one page at a time.
     pub async fn page(&self, wanted: &RecordsQuery) -> Result<Arc<Page>, Problem> {
         let asked = serde_json::to_string(wanted)
             .map_err(|error| Problem::internal(format!("the query cannot be written: {error}")))?;
@@ -162,7 +162,7 @@ impl RecordFilter<'_> {
     }
 }
 
-/// The cause of records: an episode of flapping is none.
+/// The cause with this name. An episode of flapping is not a cause of records.
 fn cause_of(name: &str) -> Result<Cause, Problem> {
     let found = [Cause::Silence, Cause::NeverSeen].into_iter().find(|cause| cause.as_str() == name);
     found.ok_or_else(|| {
@@ -170,7 +170,7 @@ fn cause_of(name: &str) -> Result<Cause, Problem> {
     })
 }
 
-/// An id that is before that of every record.
+/// An id that sorts before the id of every record.
 pub(super) fn first_id() -> RecordId {
     "-: :0".parse().expect("a kind, an id and a time")
 }

@@ -27,7 +27,7 @@ pub(super) fn pages(sources: &Sources, has_tokens: HasTokens) -> Router {
         .with_state(OperatorState::new(sources))
 }
 
-/// The operator of a change, beside the settings.
+/// The author and comment of a change, beside the settings.
 #[derive(Deserialize)]
 struct Signed {
     author: Option<String>,

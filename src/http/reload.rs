@@ -10,10 +10,11 @@ use tokio::sync::{mpsc, oneshot};
 use super::changes::{self, HasTokens};
 use super::problem::Problem;
 
-/// A request to load the configuration again; the answer is what an operator should know, or why nothing has changed.
+/// A request to load the configuration again; the answer is a notice for the operator, or the reason why nothing has
+/// changed.
 pub type ReloadRequest = oneshot::Sender<Result<String, String>>;
 
-/// Where the configuration is loaded again; `None`: nowhere.
+/// The channel to the loop that loads the configuration again; `None`: this process has no such loop.
 pub type Reloads = Option<mpsc::Sender<ReloadRequest>>;
 
 pub(super) fn page(reloads: Reloads, has_tokens: HasTokens) -> Router {

@@ -41,7 +41,7 @@ impl Scans {
     /// # Errors
     /// Too many wait already.
     ///
-    /// Cancel-safe: a scan that waits is left out, and one that runs ends by itself.
+    /// Cancel-safe: a waiting scan is dropped, and a running scan finishes unseen.
     pub async fn run<T: Send + 'static>(
         &self,
         scan: impl FnOnce() -> T + Send + 'static,

@@ -31,9 +31,9 @@ pub(super) const WRONG_WAITS: Duration = Duration::from_secs(1);
 /// Logins that are checked at the same time.
 const ATTEMPTS: usize = 8;
 
-/// A login that cannot be checked now.
+/// Why a login cannot be checked now.
 pub(super) enum Refused {
-    /// Others are checked.
+    /// Too many other logins are being checked.
     Busy,
     /// The client has to wait: it has sent too many wrong tokens.
     TooManyWrong(Duration),
@@ -42,7 +42,7 @@ pub(super) enum Refused {
 /// A session of a browser.
 pub(super) struct Session<'a> {
     pub token: &'a Token,
-    /// When it ends by itself, in seconds.
+    /// When the session expires, in seconds.
     pub ends: i64,
     pub cookie: String,
 }
@@ -57,7 +57,7 @@ pub(super) struct Sessions {
     /// Whether browsers reach the pages by https only.
     is_secure: bool,
     attempts: Semaphore,
-    /// Wrong tokens.
+    /// Counts wrong tokens.
     wrong: RateLimit,
 }
 
@@ -67,7 +67,7 @@ impl Sessions {
         Sessions { tokens, key: key.to_owned(), base: base.to_owned(), is_secure, attempts, wrong }
     }
 
-    /// Checks a token, and answers the cookie of a new session; `None` for an unknown token, which takes a second. So
+    /// Checks a token, and returns the cookie of a new session; `None` for an unknown token, after a second, so that
     /// tokens cannot be found by trying.
     pub async fn log_in(
         &self,
@@ -106,7 +106,7 @@ impl Sessions {
         self.cookie("", 0).expect("a text without control characters")
     }
 
-    /// The request's session, unless it is over. It may have been ended.
+    /// The session of the request, unless it has expired. The user may have ended it.
     pub fn find(&self, headers: &HeaderMap, now: Timestamp) -> Option<Session<'_>> {
         let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
         let mut values = cookies.flat_map(|cookies| cookies.split(';')).filter_map(|one| {
@@ -147,7 +147,7 @@ impl Sessions {
     }
 }
 
-/// Random, so that the end of one session ends no other one of the same second.
+/// `random` makes the text unique, so that the end of one session does not end another of the same second.
 fn signed_text(name: &str, ends: i64, random: u64) -> String {
     format!("{}-{random:016x}.{ends}", HEXLOWER.encode(name.as_bytes()))
 }

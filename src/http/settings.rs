@@ -16,8 +16,8 @@ use crate::routing::alert_silence::is_comment;
 /// The label that holds the parent of a unit.
 pub(super) const PARENT: &str = "parent";
 
-/// Settings as they are sent; a timeout or a grace that is missing is left to the unit and to its kind, anything else
-/// that is missing stays as it is.
+/// Settings as clients send them; a missing timeout or grace is left to the unit and to its kind, any other missing
+/// field stays as it is.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct SettingsRequest {
@@ -26,7 +26,7 @@ pub(super) struct SettingsRequest {
     pub labels: Option<Labels>,
     #[serde(deserialize_with = "some")]
     pub paused_until: Option<Option<Timestamp>>,
-    /// The unit behind which it is, such as its gateway: `<kind>/<unit>`.
+    /// The unit that this unit is connected through, such as its gateway: `<kind>/<unit>`.
     pub parent: Option<String>,
     #[serde(deserialize_with = "some")]
     pub note: Option<Option<String>>,

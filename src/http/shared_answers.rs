@@ -14,17 +14,17 @@ use tokio::time::Instant;
 
 use super::problem::Problem;
 
-/// The greatest age of an answer. The time of its making is added, so slow answers are shared too.
+/// The greatest age of an answer. The time that it took to make is added, so slow answers are shared too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MaxAge {
-    /// An older one is given, while the next one is made.
+    /// An answer older than this is given, while the next one is made.
     new: Duration,
-    /// An older one is not given.
+    /// An answer older than this is not given.
     usable: Duration,
 }
 
 impl MaxAge {
-    /// Made for this request, or for others that came after it.
+    /// The answer is made for this request, or for requests that came after it.
     pub const EXACT: MaxAge = MaxAge { new: Duration::ZERO, usable: Duration::ZERO };
     /// For pages and streams of a small fleet, of which many may be open.
     pub const RECENT: MaxAge = MaxAge { new: Duration::from_millis(900), usable: Duration::from_millis(900) };
@@ -41,7 +41,7 @@ impl MaxAge {
 /// The last answers, by their questions. Cheap to share.
 pub(super) struct SharedAnswers<T> {
     kept: Arc<Mutex<HashMap<String, Arc<CachedAnswer<T>>>>>,
-    /// How many are kept; the oldest leaves for another one.
+    /// How many answers are kept; a further one replaces the oldest.
     most: usize,
 }
 
@@ -65,7 +65,7 @@ impl<T> Default for CachedAnswer<T> {
 
 struct Answer<T> {
     answer: Arc<T>,
-    /// When its making began, and when it ended.
+    /// When the computation of the answer began, and when it ended.
     began: Instant,
     made: Instant,
 }
@@ -85,9 +85,9 @@ impl<T: Send + Sync + 'static> SharedAnswers<T> {
     /// The answer to `asked`; `make` makes it.
     ///
     /// # Errors
-    /// That of `make`: the next request makes it again.
+    /// The error of `make`: the next request calls it again.
     ///
-    /// Cancel-safe: a request that is given up lets the next one that waits make the answer.
+    /// Cancel-safe: if a request is given up, the next waiting request makes the answer.
     pub async fn get<F>(&self, asked: &str, age: MaxAge, make: F) -> Result<Arc<T>, Problem>
     where
         F: Future<Output = Result<T, Problem>> + Send + 'static,
@@ -98,7 +98,7 @@ impl<T: Send + Sync + 'static> SharedAnswers<T> {
             if last.made + age.new <= asked_at
                 && let Ok(turn) = kept.turn.clone().try_lock_owned()
             {
-                // The next request finds an error of the background, when it makes the answer itself.
+                // If the background fails, the next request finds the error when it makes the answer itself.
                 tokio::spawn(async move { kept.renew(make, &turn).await });
             }
             return Ok(last.answer);
@@ -124,7 +124,7 @@ impl<T: Send + Sync + 'static> SharedAnswers<T> {
         }
     }
 
-    /// No request gets an answer whose making began before.
+    /// Answers computed before this call are not served any more.
     pub fn forget(&self) {
         self.kept.lock().expect("nothing panics under this lock").clear();
     }
@@ -135,10 +135,10 @@ impl<T: Send + Sync + 'static> SharedAnswers<T> {
             return kept.clone();
         }
         if all.len() >= self.most {
-            // Those that a request holds are being made. One without an answer, whose making failed, goes first.
+            // Answers that a request holds are being made. Of the others, an answer that could not be made goes first.
             let free = all.iter().filter(|(_, kept)| Arc::strong_count(kept) == 1);
             let oldest = free.min_by_key(|(_, kept)| kept.last().map(|last| last.began));
-            // Where all are being made, this one is not shared.
+            // If all answers are being made, the new one is not shared.
             let Some(oldest) = oldest.map(|(asked, _)| asked.clone()) else { return Arc::default() };
             all.remove(&oldest);
         }
@@ -147,7 +147,7 @@ impl<T: Send + Sync + 'static> SharedAnswers<T> {
 }
 
 impl<T> CachedAnswer<T> {
-    /// Makes the next answer; `_turn`: so that no other request does.
+    /// Makes the next answer; holding `_turn` keeps other requests from making it too.
     async fn renew(
         &self,
         make: impl Future<Output = Result<T, Problem>>,
@@ -206,7 +206,7 @@ mod tests {
             self.answers.get(asked, age, make).await.map(|answer| *answer)
         }
 
-        /// The background has done what it can.
+        /// Waits until the background task can do no more.
         async fn settle(&self) {
             for _ in 0..10 {
                 tokio::task::yield_now().await;

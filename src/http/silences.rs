@@ -1,4 +1,4 @@
-//! `/api/v1/silences`: alert silences with matchers as they are written in routes. Changes are in the audit. Clients of
+//! `/api/v1/silences`: alert silences with matchers in the notation of routes. Changes are in the audit. Clients of
 //! Alertmanager find the same alert silences in [`super::alertmanager`].
 
 use std::collections::HashMap;
@@ -69,15 +69,15 @@ pub(super) struct SilencePage {
 pub struct ShownSilence {
     pub id: SilenceId,
     pub state: SilenceState,
-    /// Such as `site="north"`.
+    /// Matchers, such as `site="north"`.
     pub matchers: Vec<String>,
     pub starts_at: Timestamp,
     pub ends_at: Timestamp,
     pub updated_at: Timestamp,
     pub author: String,
     pub comment: String,
-    /// How many units of the fleet it covers, whether they are offline or not; `null` for one that is over, and as long
-    /// as they are not counted.
+    /// How many units of the fleet the silence covers, offline or not; `null` for an expired silence, and as long as
+    /// the units are not counted.
     pub units: Option<u64>,
 }
 
@@ -88,9 +88,9 @@ struct PostedSilence {
     matchers: Vec<String>,
     starts_at: Option<Timestamp>,
     ends_at: Option<Timestamp>,
-    /// How long, instead of its end.
+    /// How long the silence lasts, instead of `ends_at`.
     r#for: Option<String>,
-    /// By default the name of the token.
+    /// The operator of the change; the default is the name of the token.
     author: Option<String>,
     comment: String,
 }
@@ -98,9 +98,9 @@ struct PostedSilence {
 /// The answer to a [`PostedSilence`].
 #[derive(Serialize)]
 pub(super) struct Put {
-    /// The id of the one that is in force.
+    /// The id of the alert silence that is in force.
     pub id: SilenceId,
-    /// How many units it covers, see [`ShownSilence`].
+    /// How many units the silence covers, see [`ShownSilence`].
     pub units: Option<u64>,
 }
 
@@ -189,7 +189,7 @@ impl SilencesState {
         Ok(SilencePage { silences: shown.collect(), next })
     }
 
-    /// How many units those cover that are not over.
+    /// How many units each silence covers that has not expired.
     async fn units(
         &self,
         silences: &[&AlertSilence],
@@ -200,8 +200,8 @@ impl SilencesState {
         self.units.of(&lasting.copied().collect::<Vec<_>>(), asked).await
     }
 
-    /// Adds an alert silence or, with an id, changes one, and counts the units that it covers. It is made also if they
-    /// cannot be counted.
+    /// Adds an alert silence or, with an id, changes one, and counts the units that it covers. The silence is written
+    /// even if the units cannot be counted.
     pub async fn put(
         &self,
         id: Option<SilenceId>,
@@ -213,7 +213,7 @@ impl SilencesState {
         Ok(Put { id, units: self.units.count(id).await })
     }
 
-    /// Ends an alert silence. One that is over stays so: the request may be repeated.
+    /// Ends an alert silence. An expired silence stays expired, so the request may be repeated.
     pub async fn expire(&self, id: SilenceId, caller: &Caller) -> Result<(), Problem> {
         self.silences.expire(id, &caller.by(None), self.clock.now()).await?;
         Ok(())
@@ -251,7 +251,7 @@ impl ShownSilence {
 }
 
 impl PostedSilence {
-    /// `before`: the begin of the silence that is changed, which it keeps unless another one is asked for.
+    /// `before`: the begin of the silence that is changed, which stays unless the request names another begin.
     async fn wanted(
         self,
         now: Timestamp,
@@ -265,7 +265,7 @@ impl PostedSilence {
         };
         let ends_at = match (self.ends_at, &self.r#for) {
             (Some(end), None) => end,
-            // Of a silence that goes on: from now on.
+            // For a silence that is already in force, the span counts from now on.
             (None, Some(text)) => self.starts_at.unwrap_or(starts_at.max(now)) + span(text)?,
             _ => return Err(Problem::bad_request("write either ends_at or for")),
         };

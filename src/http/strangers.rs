@@ -1,5 +1,5 @@
-//! `/api/v1/strangers`: ids that were heard and are no units of the fleet. An administrator admits one with
-//! `PUT /api/v1/units/{kind}/{unit}`.
+//! `/api/v1/strangers`: ids that send heartbeats but are no units of the fleet. An administrator admits one with `PUT
+//! /api/v1/units/{kind}/{unit}`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ pub(super) fn page(state: StrangersState) -> Router {
 #[serde(deny_unknown_fields)]
 pub(super) struct StrangersQuery {
     pub kind: Option<String>,
-    /// How ids begin.
+    /// The prefix of ids.
     pub q: Option<String>,
     pub limit: Option<usize>,
     pub cursor: Option<String>,
@@ -61,7 +61,7 @@ pub(super) struct StrangerPage {
     pub next: Option<String>,
     /// The heartbeats of ids that are not listed, because there are too many.
     pub unlisted_heartbeats: u64,
-    /// Messages on topics that no kind has.
+    /// Messages on topics that belong to no kind.
     pub unknown_topics: UnknownTopics,
     /// The instances whose strangers are missing.
     pub incomplete: Vec<String>,
@@ -165,7 +165,7 @@ impl StrangersState {
     }
 }
 
-/// The query of a URL that asks for the same.
+/// The query of a URL with these parameters.
 pub(super) fn written(wanted: &StrangersQuery) -> String {
     let mut query = form_urlencoded::Serializer::new(String::new());
     let texts = [("kind", &wanted.kind), ("q", &wanted.q), ("cursor", &wanted.cursor)];

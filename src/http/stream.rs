@@ -2,16 +2,16 @@
 //!
 //! | event | data |
 //! |---|---|
-//! | `summary` | that of `/api/v1/summary`: at once, and whenever it has changed, at most once a second |
+//! | `summary` | the answer of `/api/v1/summary`: at once, and whenever it has changed, at most once a second |
 //! | `transition` | a record that was opened or closed: `transition` and `record` |
 //! | `reset` | transitions are missing: `reason`; the client reads again what it shows |
 //!
-//! An id says how far a client has read, and with `last-event-id` it goes on there: at the same process, as long as
-//! that keeps the transitions since then.
+//! An event's id says how far a client has read, and a client that sends it as `last-event-id` continues there: at the
+//! same process, as long as that keeps the transitions since then.
 //!
 //! All clients of an instance share one summary and one sequence of transitions, so a client costs no more than the
-//! bytes that it is sent: one that reads slowly is left behind, and learns that by `reset`. One that reads nothing is
-//! disconnected like every other. A comment every few seconds shows that the stream lives.
+//! bytes that it is sent. A client that reads slowly falls behind, and `reset` tells it. A client that reads nothing
+//! is disconnected, as on every page. A comment every few seconds shows that the stream lives.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -41,18 +41,18 @@ use feed::Feed;
 
 const PATH: &str = "/api/v1/stream";
 
-/// The time between two looks at the fleet.
+/// The time between two checks for changes of the fleet.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
-/// How long a stream lasts. A client connects again then, and its token or session is looked at again.
+/// How long a stream lasts. Then a client connects again, and its token or session is checked again.
 const MAX_LIFE: Duration = Duration::from_secs(900);
 
-/// The most clients of an instance; a connection for other pages is left to every address.
+/// The most clients of an instance, so that a connection for other pages is left to every address.
 const MAX_CLIENTS: usize = 512;
 
-/// The most transitions that wait for a client; the next ones stay in the sequence that all share.
+/// The most transitions that are buffered for one client; further ones stay in the sequence that all clients share.
 const MAX_WAITING: usize = 64;
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
@@ -70,7 +70,7 @@ pub(super) fn page(sources: &Sources, summaries: Summaries, stop: CancellationTo
     Router::new().route(PATH, get(stream)).with_state(state)
 }
 
-/// One of [`MAX_CLIENTS`].
+/// A client that counts towards [`MAX_CLIENTS`].
 struct Client(Arc<AtomicUsize>);
 
 impl Client {
@@ -90,7 +90,7 @@ impl Drop for Client {
 /// How far a client has read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct ReadUpTo {
-    /// The process whose positions these are.
+    /// The process that gave the positions.
     run: u64,
     position: u64,
     /// The ETag of the last summary.
@@ -98,12 +98,12 @@ struct ReadUpTo {
 }
 
 impl ReadUpTo {
-    /// As the id of an event.
+    /// Writes the id of an event.
     fn id(&self) -> String {
         format!("{:x}.{}.{}", self.run, self.position, self.tag)
     }
 
-    /// `None`: the id is none of these.
+    /// Parses the id of an event; `None`: the text is no such id.
     fn of(id: &str) -> Option<ReadUpTo> {
         let mut parts = id.splitn(3, '.');
         let run = u64::from_str_radix(parts.next()?, 16).ok()?;
@@ -112,12 +112,12 @@ impl ReadUpTo {
     }
 }
 
-/// A client, and the transitions that it is sent next.
+/// A client, and the transitions to send to it next.
 struct Follower {
     state: StreamState,
     read: ReadUpTo,
     waiting: VecDeque<Arc<str>>,
-    /// Why it has missed transitions.
+    /// Why the client missed transitions.
     missed: Option<&'static str>,
     _client: Client,
 }

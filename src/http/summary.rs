@@ -82,10 +82,10 @@ pub(super) struct Content {
     pub breaker_tripped: Option<bool>,
     /// The problems of Rollcall itself, the most serious first.
     pub problems: Vec<InstanceProblem>,
-    /// What an operator may want to know and that is no problem of Rollcall.
+    /// Facts that an operator may want to know and that are no problem of Rollcall.
     pub notes: Vec<String>,
     pub instances: Vec<InstanceSummary>,
-    /// The instances whose units are missing, all or some of them.
+    /// The instances of which units are missing, all or some.
     pub incomplete: Vec<String>,
 }
 
@@ -131,7 +131,7 @@ pub(super) struct InstanceProblem {
     pub name: String,
     pub text: String,
     pub severity: Severity,
-    /// What follows from it.
+    /// What follows from the problem.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub consequences: Vec<Consequence>,
 }
@@ -198,7 +198,7 @@ impl KindSummary {
     }
 }
 
-/// In the order of [`presence::State::ALL`].
+/// The numbers are in the order of [`presence::State::ALL`].
 impl From<[u64; presence::State::ALL.len()]> for States {
     fn from([online, late, offline, never_seen, paused, unknown]: [u64; 6]) -> States {
         States { online, late, offline, never_seen, paused, unknown }
@@ -251,12 +251,12 @@ impl Summaries {
         }
     }
 
-    /// The summary of all instances. That of a small fleet has every change that was made before.
+    /// The summary of all instances. In a small fleet it has every change that was made before the request.
     pub async fn of_fleet(&self) -> Result<Arc<FleetSummary>, Problem> {
         self.no_older_than(self.counts.age()).await
     }
 
-    /// The same, up to a second old: for pages and streams, of which many may be open.
+    /// The summary of all instances, up to a second old: for pages and streams, of which many may be open.
     pub async fn recent(&self) -> Result<Arc<FleetSummary>, Problem> {
         let age = self.counts.age();
         self.no_older_than(if age == MaxAge::EXACT { MaxAge::RECENT } else { age }).await
@@ -274,7 +274,7 @@ impl Summaries {
             tokio::join!(self.own_part(MaxAge::EXACT), self.peers.ask::<Part>(PATH), trip);
         let own = own?;
         let mut parts = others.parts;
-        // Not every part says of which moment it is.
+        // Some parts do not name their moment.
         let at = parts.iter().filter_map(|part| part.at).chain(own.at).min();
         let at = at.unwrap_or_else(|| self.clock.now());
         parts.push(own);
@@ -329,7 +329,7 @@ impl Summaries {
     }
 }
 
-/// What an operator may want to know of all instances.
+/// The notes of all instances for operators.
 fn notes(parts: &[Part]) -> Vec<String> {
     let topics = UnknownTopics::merged(parts.iter().map(|part| part.unknown_topics.clone()));
     topics.sentence().into_iter().collect()
@@ -345,7 +345,7 @@ fn merged(
     let mut labels = BTreeMap::<(String, String), States>::new();
     let (mut problems, mut instances, mut incomplete) = (Vec::new(), Vec::new(), missing);
     let (mut states, notes) = (States::default(), notes(&parts));
-    // Canaries of one instance prove the hearing of all, so each of them has to say that it is blind.
+    // The canaries of one instance prove the hearing of all, so the fleet is blind only if every instance says so.
     let blind = parts.iter().all(|part| part.is_blind);
     for part in parts {
         for kind in part.kinds {

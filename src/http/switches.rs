@@ -26,7 +26,7 @@ impl Switches {
         self.names.iter().map(String::as_str).zip(self.off.iter().map(|off| off.load(Relaxed)))
     }
 
-    /// Turns a switch; `false`: there is none of that name.
+    /// Turns a switch; `false`: no switch has that name.
     pub(super) fn turn(&self, name: &str, off: bool) -> bool {
         let found = self.names.iter().position(|known| known == name);
         if let Some(found) = found {

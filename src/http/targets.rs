@@ -1,8 +1,7 @@
 //! `/api/v1/prometheus/targets`: the targets for the `http_sd_configs` of Prometheus.
 //!
-//! Every instance shows its own partitions, so Prometheus has to scrape all instances; each of them
-//! lists all. By default the targets are their `/metrics`; with `shards=N`, N shards of the
-//! `/metrics/units` of each.
+//! Every instance shows its own partitions, so Prometheus has to scrape all instances; each instance lists all of
+//! them. By default the targets are their `/metrics`; with `shards=N`, N shards of the `/metrics/units` of each.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Threads of their own for requests.
+//! Threads that serve only requests.
 //!
 //! In a storm the threads of the service have work at every moment. A request would wait behind it each time that it
 //! waits for something; the operating system lets a thread that mostly sleeps run soon.
@@ -8,8 +8,8 @@ use tokio::runtime::{Builder, Handle, Runtime};
 /// Two, so that an answer that takes long delays no other one.
 const THREADS: usize = 2;
 
-/// The threads and their tasks end when this is dropped. A request may have connected to the engine again, and other
-/// parts use that connection, so this is dropped last.
+/// The threads and their tasks end when this value is dropped. A request may have connected to the engine again, and
+/// other parts use that connection, so this is dropped last.
 pub struct RequestThreads(Option<Runtime>);
 
 impl RequestThreads {
@@ -31,7 +31,7 @@ impl RequestThreads {
 
 impl Drop for RequestThreads {
     fn drop(&mut self) {
-        // It does not wait: that is refused in a task, and a lookup of a name may block.
+        // `shutdown_background` does not wait: a task must not block, and a lookup of a name may take long.
         if let Some(runtime) = self.0.take() {
             runtime.shutdown_background();
         }

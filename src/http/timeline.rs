@@ -1,8 +1,9 @@
-//! `/api/v1/units/{kind}/{unit}/timeline`: the events of a unit, newest first, and why it is or is not offline now.
+//! `/api/v1/units/{kind}/{unit}/timeline`: the events of a unit, newest first, and the reason why it is or is not
+//! offline now.
 //!
-//! It is put together from stored values: the records of the unit, the blind time within its silences, the attempts to
-//! notify receivers of them, changes by operators, and what holds its notifications now: alert silences, and the
-//! mass-offline breaker.
+//! The timeline is put together from stored values: the records of the unit, the blind time within its silences, the
+//! attempts to notify receivers of the silences, changes by operators, and what holds its notifications now: alert
+//! silences, and the mass-offline breaker.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,7 +70,7 @@ pub(super) struct Timeline {
     #[serde(flatten)]
     pub view: UnitView,
     pub at: Timestamp,
-    /// Why it is in its state.
+    /// Why the unit is in its state.
     pub sentence: String,
     /// Which receivers were notified of its newest silence, and why others were not.
     pub notified: String,

@@ -1,8 +1,8 @@
 //! `/api/v1/timers`: registers, lists, shows and cancels timers. A batch is [`batch`], a list [`list`], and cancelling
 //! several at once [`cancel`].
 //!
-//! Programs register many, so a change is in the audit only if the request names an operator: the pages and the command
-//! line do.
+//! Programs register many timers, so a change is in the audit only if the request names an operator, as the pages and
+//! the command line do.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -154,14 +154,14 @@ impl TimersState {
         TimersState { timers, silences, asked: Arc::new(RateLimit::open()), batches, clock }
     }
 
-    /// Cancels a timer; answers whether it was waiting.
+    /// Cancels a timer; returns whether it was waiting.
     async fn cancel(&self, id: &TimerId, caller: &Caller) -> Result<bool, Problem> {
         self.count(caller, 1);
         let answers = self.timers.cancel(std::slice::from_ref(id), self.clock.now()).await?;
         Ok(answers.into_iter().next().unwrap_or(Ok(false))?)
     }
 
-    /// The same for an operator at a page, whose change is in the audit.
+    /// Cancels a timer for an operator at a page; the audit notes the change.
     pub async fn cancel_by_hand(&self, id: &TimerId, caller: &Caller) -> Result<(), Problem> {
         self.admit(caller)?;
         if self.cancel(id, caller).await? {
@@ -189,7 +189,7 @@ impl TimersState {
         }
     }
 
-    /// The token of a request, and its limit; `None`: there is none.
+    /// The client to count timers for, and its limit; `None`: there is no limit.
     fn limit(&self, caller: &Caller) -> Option<(Client, Rate)> {
         let limit = Rate::per_second(self.timers.rules().rate, SAVED)?;
         Some((Client::Named(caller.token_name().to_owned()), limit))

@@ -8,7 +8,7 @@ use crate::trust::{ServerFiles, ServerTls, TlsError};
 /// The TLS address and the files of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsConfig {
-    /// Other addresses than loopback need at least one token.
+    /// An address other than loopback needs at least one token.
     pub listen: SocketAddr,
     pub files: ServerFiles,
 }

@@ -37,8 +37,8 @@ impl Notified {
         Notified { groups, deliveries, cells, silences, routes, roll, telemetry }
     }
 
-    /// Of the open record of a unit or, without one, of its newest record. `attempts`: those of its notifications that
-    /// were delivered; `trip`: the trip of the breaker that holds notifications now.
+    /// Explains the open record of a unit or, without one, its newest record. `attempts`: the attempts to notify
+    /// receivers of it that succeeded; `trip`: the trip of the breaker that holds notifications now.
     pub async fn of(
         &self,
         view: &UnitView,

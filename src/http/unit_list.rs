@@ -1,9 +1,9 @@
 //! `/api/v1/units`: the units of the fleet, in pages.
 //!
 //! States and times come from the mirrors of all instances; labels, pauses and acknowledgements of the units on the
-//! page from the engine. While the engine does not answer, the page is there without them.
+//! page from the engine. While the engine does not answer, the page is shown without them.
 //!
-//! In a large fleet, requests for the same page share the one that was read in the last second, see
+//! In a large fleet, requests for the same page share the page that was read in the last second, see
 //! [`MaxAge::LARGE_FLEET`]; `at` says of which moment it is. After a change that was made at this instance, pages are
 //! read again.
 
@@ -39,7 +39,7 @@ const PATH: &str = "/api/v1/units";
 const DEFAULT_LIMIT: usize = 100;
 const MAX_LIMIT: usize = 1000;
 
-/// The most lists that are kept for requests that ask for the same: with the longest pages, they take some megabytes.
+/// The most lists that are kept for identical requests: with the longest pages, they take some megabytes.
 const MAX_KEPT: usize = 16;
 
 /// How long the engine may take for the details of a page.
@@ -69,9 +69,9 @@ pub(super) struct UnitsQuery {
     pub state: Option<String>,
     pub kind: Option<String>,
     pub label: Option<String>,
-    /// How ids begin.
+    /// The prefix of ids.
     pub q: Option<String>,
-    /// A part of the id.
+    /// A text that ids contain.
     pub contains: Option<String>,
     pub silent_seconds: Option<f64>,
     /// Only units that are archived, which are left out otherwise.
@@ -86,7 +86,7 @@ impl UnitsQuery {
         page_limit(self.limit, DEFAULT_LIMIT, MAX_LIMIT)
     }
 
-    /// The query of a URL that asks for the same.
+    /// The query of a URL with these parameters.
     pub fn to_url(&self) -> String {
         let fields = match serde_json::to_value(self) {
             Ok(Value::Object(fields)) => fields,
@@ -112,7 +112,7 @@ pub(super) struct UnitPage {
     pub at: Timestamp,
     /// The greatest age of the units in the mirrors of the instances.
     pub mirror_age_seconds: Option<f64>,
-    /// The instances whose units are missing, all or some of them.
+    /// The instances of which units are missing, all or some.
     pub incomplete: Vec<String>,
 }
 
@@ -130,7 +130,7 @@ pub(super) struct ShownUnit {
 pub(super) struct Details {
     pub labels: Option<Labels>,
     pub paused_until: Option<Timestamp>,
-    /// The id of its open record.
+    /// The id of the unit's open record.
     pub record: Option<RecordId>,
     pub acknowledged: Option<Acknowledgement>,
 }
@@ -145,14 +145,14 @@ struct Part {
     mirror_age_seconds: Option<f64>,
 }
 
-/// The end of a page; another order has other ends.
+/// Where a page ends; the form depends on the order of the list.
 #[derive(Serialize, Deserialize)]
 struct PageEnd {
     sort: ListOrder,
     after: ListKey,
 }
 
-/// Pages by which units are changed: lists show the change to a request that comes after it.
+/// Wraps the pages that change units: a list that is requested afterwards shows the change.
 pub(super) fn changing<S: Clone + Send + Sync + 'static>(pages: Router<S>, lists: &UnitLists) -> Router<S> {
     pages.layer(from_fn_with_state(lists.clone(), forget_after_change))
 }
@@ -195,12 +195,12 @@ impl UnitLists {
         self.pages.get(&wanted.to_url(), self.age(), make).await
     }
 
-    /// The next pages are made again: a unit was changed.
+    /// Makes the next pages anew, because a unit was changed.
     pub fn forget(&self) {
         self.pages.forget();
     }
 
-    /// How old a page may be: that of a small fleet has every change that was made before.
+    /// The greatest age of a page: in a small fleet a page has every change that was made before the request.
     fn age(&self) -> MaxAge {
         if self.mirror.is_large() { MaxAge::LARGE_FLEET } else { MaxAge::EXACT }
     }
@@ -217,7 +217,7 @@ impl UnitLists {
         let ages = others.parts.iter().map(|part| part.mirror_age_seconds);
         // `None` is less than every age.
         let mirror_age_seconds = ages.chain([own.mirror_age_seconds]).flatten().reduce(f64::max);
-        // Not every part says of which moment it is.
+        // Some parts do not name their moment.
         let at = others.parts.iter().filter_map(|part| part.at).chain(own.at).min();
         let at = at.unwrap_or_else(|| self.clock.now());
         let listed = merged(others.parts, &own, order, limit);

@@ -95,7 +95,7 @@ async fn unit_metrics(
 struct FrameSender(mpsc::Sender<Option<Bytes>>);
 
 impl FrameSender {
-    /// Sends a frame as soon as the one before was read; `None` if the client is gone.
+    /// Sends a frame as soon as the previous one was read; `None` if the client is gone.
     async fn send(&self, frame: Bytes) -> Option<()> {
         if frame.is_empty() {
             return Some(()); // The compressor still holds it.
@@ -103,7 +103,7 @@ impl FrameSender {
         self.send_or_end(Some(frame)).await
     }
 
-    /// `None` is the mark of the end.
+    /// Sends a frame, or `None` as the mark of the end.
     async fn send_or_end(&self, frame: Option<Bytes>) -> Option<()> {
         tokio::time::timeout(FRAME_TIMEOUT, self.0.send(frame)).await.ok()?.ok()
     }

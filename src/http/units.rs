@@ -31,7 +31,7 @@ pub(super) struct UnitViews {
     clock: Clock,
     metrics: Arc<Catalogue>,
     cells: Arc<dyn Cells>,
-    /// For the kinds that have flap detection.
+    /// The current routes, for the kinds that have flap detection.
     routes: watch::Receiver<Arc<AlertRoutes>>,
     telemetry: Arc<Telemetry>,
 }
@@ -45,19 +45,19 @@ pub(super) struct UnitView {
     pub kind: Kind,
     pub unit: UnitId,
     pub state: presence::State,
-    /// `null` if it was never heard.
+    /// `null` if the unit was never heard.
     pub last_seen: Option<Timestamp>,
-    /// Since when it is presumed silent, if that is later than `last_seen`.
+    /// Since when the unit is presumed silent, if that is later than `last_seen`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub silent_from: Option<Timestamp>,
-    /// When it becomes or became offline.
+    /// When the unit becomes or became offline.
     pub deadline: Option<Timestamp>,
     pub timeout_seconds: f64,
     /// The rule that gives the timeout.
     pub timeout_rule: TimeoutRule,
     pub grace_seconds: f64,
     pub labels: Labels,
-    /// Since when the unit is known; `None`: for longer than a unit's facts say.
+    /// Since when the unit is known; `None`: since before the first of its stored facts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub known_since: Option<Timestamp>,
     /// A note of operators to each other; may be empty.
@@ -67,9 +67,9 @@ pub(super) struct UnitView {
     pub sleeps_until: Option<Timestamp>,
     /// The open record; `null` if it is not offline.
     pub record: Option<OfflineRecord>,
-    /// Whether it has been offline for so long that lists and counts leave it out.
+    /// Whether the unit has been offline for so long that lists and counts leave it out.
     pub archived: bool,
-    /// Whether it goes offline and comes back so often that receivers are not notified of it.
+    /// Whether the unit goes offline and comes back so often that receivers are not notified of it.
     pub flapping: bool,
     /// Its latest values, by the name of the metric.
     pub values: BTreeMap<String, UnitValue>,

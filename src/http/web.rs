@@ -11,7 +11,7 @@
 //! | `incidents.rs` | `/incidents`: the open records, in groups |
 //! | `instances.rs` | `/instances`: the partitions, units and problems of each instance |
 //! | `configuration.rs`, `about.rs` | `/configuration`, `/about` |
-//! | `forms.rs` | the forms of these pages |
+//! | `forms.rs` | the forms with which operators change a unit |
 //! | `demo.rs` | `/demo/power`: switches of a simulated fleet |
 //! | `login.rs` | `/login`, `/logout` |
 //! | `plot.rs` | the history of a unit as pictures |
@@ -178,7 +178,7 @@ pub(super) async fn unknown(headers: HeaderMap) -> Response {
     with_headers(page.into_response())
 }
 
-/// Browsers may keep it for an hour.
+/// An asset, which browsers may keep for an hour.
 async fn asset(media: &'static str, text: &'static str) -> impl IntoResponse {
     ([(CONTENT_TYPE, media), (CACHE_CONTROL, "private, max-age=3600")], text)
 }

@@ -99,7 +99,7 @@ impl Alert {
         }
     }
 
-    /// The same, of a unit that may flap: receivers know of its episode, and not of this record.
+    /// Adds the begin of the flapping episode of the unit: receivers know of the episode, and not of this record.
     pub fn with_episode(mut self, episode: Option<&OfflineRecord>) -> Alert {
         let flapping = episode.map(|episode| ("flapping_since".to_owned(), episode.deadline.to_string()));
         self.annotations.extend(flapping);

@@ -24,9 +24,9 @@ use crate::store::OpenPages;
 
 /// The most open records that an answer examines.
 const MAX_ALERTS: usize = 10_000;
-/// How long the matchers of a filter may take for them.
+/// How long a request may spend on comparing matchers with these records.
 const MAX_SELECTING: Duration = Duration::from_secs(2);
-/// The newest open records, whether there are more, and the reasons to hold them.
+/// The newest open records, whether there are more, and the reasons to hold their notifications.
 struct OpenRecords {
     records: Vec<OfflineRecord>,
     has_more: bool,
@@ -67,7 +67,7 @@ pub(super) async fn alerts(State(state): State<AlertmanagerState>, uri: Uri) -> 
 #[derive(Serialize)]
 pub(super) struct AlertGroup {
     labels: Labels,
-    /// Routes of Rollcall have no labels.
+    /// Always empty: routes of Rollcall have no labels.
     #[serde(rename = "routeLabels")]
     route_labels: Labels,
     receiver: Receiver,
@@ -80,7 +80,7 @@ pub(super) async fn groups(State(state): State<AlertmanagerState>, uri: Uri) -> 
     let open = filter.selected(state.read().await?).await?;
     let now = open.now;
     let routes = state.routes();
-    // By the labels first, as in Alertmanager; then by receiver and route.
+    // Groups are sorted by their labels first, as in Alertmanager, then by receiver and route.
     let mut groups: BTreeMap<(Labels, String, &str), Vec<Alert>> = BTreeMap::new();
     for record in &open.records {
         let Some(suppressed) = filter.suppressed(record, &routes, &open) else { continue };
@@ -123,7 +123,7 @@ pub(super) async fn groups(State(state): State<AlertmanagerState>, uri: Uri) -> 
 }
 
 impl AlertFilter {
-    /// Leaves the records that all matchers match. A slow expression would stop other requests, so a thread of its own
+    /// Keeps the records that all matchers match. A slow expression would stop other requests, so a thread of its own
     /// compares, and gives up after [`MAX_SELECTING`].
     async fn selected(&self, open: OpenRecords) -> Result<OpenRecords, Problem> {
         let matchers = self.matchers.clone();

@@ -12,15 +12,15 @@ use crate::routing::{Matcher, Operator};
 
 /// The alerts that a request asks for.
 pub(super) struct AlertFilter {
-    /// Alerts that are neither silenced nor inhibited.
+    /// Whether the answer has alerts that are neither silenced nor inhibited.
     pub active: bool,
     pub silenced: bool,
     pub inhibited: bool,
-    /// All of them match.
+    /// Matchers that an alert has to match, all of them.
     pub matchers: Vec<Matcher>,
-    /// One of the receivers matches it.
+    /// A matcher of names of receivers: one receiver of the alert has to match it.
     receiver: Option<Matcher>,
-    /// The receivers that were compared with it: each name is compared once.
+    /// The names of receivers that were compared with `receiver`, and the results: each name is compared once.
     compared: Mutex<HashMap<String, bool>>,
 }
 
@@ -37,11 +37,11 @@ impl AlertFilter {
                 "silenced" => filter.silenced = flag(&name, &value)?,
                 "inhibited" => filter.inhibited = flag(&name, &value)?,
                 "filter" => filters.push(value),
-                // As in Alertmanager an empty one is none.
+                // As in Alertmanager, an empty value sets no filter.
                 "receiver" if value.is_empty() => {}
-                // Of several the last counts; only that one is compiled.
+                // If the parameter is repeated, the last value counts; only that one is compiled.
                 "receiver" => wanted = Some(value),
-                // No alert is muted or unprocessed; and as in Alertmanager others are ignored.
+                // Rollcall has no muted or unprocessed alerts; and as in Alertmanager, other parameters are ignored.
                 _ => {}
             }
         }
@@ -61,7 +61,7 @@ impl AlertFilter {
         }
     }
 
-    /// Whether alerts of these receivers are asked for.
+    /// Whether the request asks for alerts of these receivers.
     pub fn takes_receivers(&self, names: &[&str]) -> bool {
         self.receiver.is_none() || names.iter().any(|name| self.takes_receiver(name))
     }
@@ -78,8 +78,8 @@ fn pairs(uri: &Uri) -> impl Iterator<Item = (String, String)> {
     form_urlencoded::parse(query.as_bytes()).map(|(name, value)| (name.into_owned(), value.into_owned()))
 }
 
-/// An empty value is the default, which is true; others are the words that Alertmanager takes for true, and those for
-/// false.
+/// Reads a flag: an empty value is the default, which is true; other values are the words that Alertmanager takes for
+/// true and for false.
 fn flag(name: &str, value: &str) -> Result<bool, Problem> {
     match value.to_ascii_lowercase().as_str() {
         "" | "true" | "1" | "t" | "yes" | "y" | "on" => Ok(true),

@@ -13,7 +13,7 @@ struct ApiMatcher {
     name: String,
     value: String,
     is_regex: bool,
-    /// Absent or null: true.
+    /// Absent or null means true.
     is_equal: Option<bool>,
 }
 
@@ -44,7 +44,7 @@ impl ApiMatcher {
 }
 
 fn matchers(all: Vec<ApiMatcher>) -> Result<Vec<Matcher>, String> {
-    // Before the first expression is compiled.
+    // Checked before the first expression is compiled.
     let length: usize = all.iter().map(|one| one.name.len() + one.value.len()).sum();
     if all.len() > MAX_MATCHERS || length > MAX_MATCHERS_BYTES {
         return Err(SilenceError::LongMatchers.to_string());
@@ -64,7 +64,7 @@ pub(super) struct ApiSilence {
     ends_at: Timestamp,
     created_by: String,
     comment: String,
-    /// Alert silences of Rollcall have none.
+    /// Always empty: alert silences of Rollcall have no annotations.
     annotations: Labels,
 }
 
@@ -93,7 +93,7 @@ impl ApiSilence {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct PostedSilence {
-    /// Empty, absent or null: a new one.
+    /// Empty, absent or null: the request adds a new silence.
     id: Option<String>,
     matchers: Vec<ApiMatcher>,
     starts_at: Timestamp,
@@ -122,7 +122,7 @@ impl PostedSilence {
 /// The answer to a [`PostedSilence`].
 #[derive(Serialize)]
 pub(super) struct Posted {
-    /// The id of the one that is in force.
+    /// The id of the alert silence that is in force.
     #[serde(rename = "silenceID")]
     pub id: SilenceId,
 }

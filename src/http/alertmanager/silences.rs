@@ -17,13 +17,13 @@ use crate::http::problem::Problem;
 use crate::routing::SilenceId;
 use crate::routing::alert_silence::in_order;
 
-/// Active ones first, then those to come, then those that are over.
+/// Lists alert silences: active ones first, then pending ones, then expired ones.
 pub(super) async fn all(State(state): State<AlertmanagerState>, uri: Uri) -> Result<Response, Problem> {
     let filter = silence_filter(&uri).await?;
     let permit = state.permit().await?;
     let (now, stored) = (state.clock.now(), state.silences.current().await?);
     let wanted = in_order(&stored, now).into_iter();
-    // As in Alertmanager a filter names matchers, and not values that they match.
+    // As in Alertmanager, a filter names the matchers that a silence has, and not values that they match.
     let wanted = wanted.filter(|silence| filter.iter().all(|one| silence.matchers.contains(one)));
     let shown: Vec<ApiSilence> = wanted.map(|silence| ApiSilence::of(silence, now)).collect();
     list(&shown, permit)
@@ -50,7 +50,7 @@ pub(super) async fn post(
     let (id, wanted) = compiled(|| posted.wanted().map_err(Problem::bad_request)).await?;
     let by = caller.by(Some(&wanted.author));
     let id = state.silences.put(id, wanted, &by, state.clock.now()).await?;
-    // Clients are not told, but the page shows it.
+    // The API has no field for this number, but the page of silences shows it.
     let units = state.units.clone();
     tokio::spawn(async move { units.count(id).await });
     Ok(Json(Posted { id }))
@@ -62,7 +62,7 @@ pub(super) async fn expire(
     id: Result<Path<String>, PathRejection>,
 ) -> Result<StatusCode, Problem> {
     let id = parse(&id?.0)?;
-    // One that is over stays so: the request may be repeated.
+    // An expired silence stays expired, so the request may be repeated.
     state.silences.expire(id, &caller.by(None), state.clock.now()).await?;
     Ok(StatusCode::OK)
 }

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use super::Availability;
 
-/// How long an answer is not made again.
+/// How long a request gets this answer, and no newer one is made.
 const FRESH: Duration = Duration::from_secs(10);
-/// How long it is given while it is made again.
+/// How long a request gets this answer while a newer one is made.
 const USABLE: Duration = Duration::from_secs(120);
-/// The most answers that are kept; the oldest leaves for another one.
+/// The most answers that are kept; a further one replaces the oldest.
 const MAX_ANSWERS: usize = 200;
 
 /// A kind, and a label, as the request has them.
@@ -23,7 +23,7 @@ pub(super) struct Recent(Arc<Mutex<HashMap<AnswerKey, CachedAvailability>>>);
 
 struct CachedAvailability {
     answer: Arc<Availability>,
-    /// When its making began.
+    /// When the computation of the answer began.
     made: Instant,
     is_renewed: bool,
 }
@@ -38,7 +38,7 @@ impl Recent {
         Some((found.answer.clone(), is_due))
     }
 
-    /// Keeps an answer whose making began at `made`, unless another one began later and was faster.
+    /// Keeps an answer whose computation began at `made`, unless an answer that began later is kept already.
     pub fn keep(&self, asked: AnswerKey, answer: Arc<Availability>, made: Instant) {
         let mut kept = self.lock();
         if kept.get(&asked).is_some_and(|newer| newer.made > made) {
@@ -51,7 +51,7 @@ impl Recent {
         kept.insert(asked, CachedAvailability { answer, made, is_renewed: false });
     }
 
-    /// The caller made no newer answer: it failed, and another one has to.
+    /// Notes that the caller failed to make a newer answer, so that another request tries.
     pub fn give_up(&self, asked: &AnswerKey) {
         if let Some(kept) = self.lock().get_mut(asked) {
             kept.is_renewed = false;

@@ -11,9 +11,9 @@ const STALLED: Duration = Duration::from_secs(1);
 /// Shared by the task of the connection and the search for a free slot.
 pub(super) struct Activity {
     begun: Instant,
-    /// Since when it waits for a request, in milliseconds since the connection began, plus one; 0: it does not wait.
+    /// Since when the connection waits for a request, in milliseconds since it began, plus one; 0: it does not wait.
     waits: AtomicU64,
-    /// Since when its client does not read an answer, in the same form.
+    /// Since when the client does not read an answer, in the same form as `waits`.
     stalls: AtomicU64,
     /// The number of requests.
     requests: AtomicU64,
@@ -31,23 +31,23 @@ impl Activity {
         }
     }
 
-    /// A request was read.
+    /// Notes that a request was read.
     pub fn request_begins(&self) {
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.waits.store(0, Ordering::Relaxed);
     }
 
-    /// Its answer was handed to the connection.
+    /// Notes that the answer to a request was handed to the connection.
     pub fn request_ends(&self) {
         self.waits.store(self.now(), Ordering::Relaxed);
     }
 
-    /// The client does not read, from now on.
+    /// Notes that the client does not read from now on.
     pub fn stalls(&self) {
         self.stalls.store(self.now(), Ordering::Relaxed);
     }
 
-    /// The client read something.
+    /// Notes that the client read something.
     pub fn progresses(&self) {
         if self.waits.load(Ordering::Relaxed) > 0 {
             self.request_ends();
@@ -55,7 +55,7 @@ impl Activity {
         self.stalls.store(0, Ordering::Relaxed);
     }
 
-    /// The time limit for reading is over.
+    /// Notes that the time limit for reading is over.
     pub fn set_too_slow(&self) {
         self.too_slow.store(true, Ordering::Relaxed);
     }
@@ -68,7 +68,7 @@ impl Activity {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// Since when it is idle; `None` while a request is answered.
+    /// Since when the connection is idle; `None` while a request is answered.
     pub fn idle_since(&self) -> Option<Instant> {
         let since = |moment: &AtomicU64| {
             let moment = moment.load(Ordering::Relaxed).checked_sub(1)?;

@@ -16,9 +16,9 @@ use crate::http::proxies::client_network;
 /// The most connections at a time.
 #[derive(Clone, Copy)]
 pub(super) struct Bounds {
-    /// For every page, of all addresses together.
+    /// Slots for every page, of all addresses together.
     pub most: usize,
-    /// Of these, for one address: no client can take all.
+    /// The part of `most` that one address may use, so that no client can take all slots.
     pub most_per_address: usize,
     /// Additional slots for the pages that are always answered.
     pub reserved: usize,
@@ -34,7 +34,7 @@ impl Default for Bounds {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SlotKind {
     AnyPage,
-    /// For the pages that are always answered.
+    /// A slot of the reserve, which serves only the pages that are always answered.
     Reserved,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct ConnectionSlots {
 
 #[derive(Default)]
 struct SlotsInUse {
-    /// By the number of the connection, which grows.
+    /// The open connections by number; numbers grow.
     by_number: BTreeMap<u64, OpenConnection>,
     next: u64,
 }

@@ -60,7 +60,7 @@ impl Served {
         stream
     }
 
-    /// The answer to a request of its own connection.
+    /// Sends a request over a connection of its own, and returns the answer.
     async fn ask(&self, path: &str) -> String {
         let stream = self.send(&format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")).await;
         rest(stream).await
@@ -177,7 +177,7 @@ async fn a_client_that_never_reads_loses_its_slot_to_another_connection_before_i
     let mut never = served.send("GET /long HTTP/1.1\r\nHost: a\r\n\r\n").await;
     never.read_exact(&mut [0]).await.unwrap();
     let others = async {
-        // Refused until it has been idle for longer than a slow reader pauses.
+        // The request is refused until the connection has been idle for longer than a slow reader pauses.
         while !served.ask("/healthz").await.ends_with("ok") {
             tokio::task::yield_now().await;
         }

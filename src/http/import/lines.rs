@@ -17,12 +17,12 @@ use crate::presence::{Kind, Unit, UnitSettings};
 
 /// The longest line, in bytes.
 const MAX_LINE: usize = 64 * 1024;
-/// The same for a row of CSV, with what is read ahead.
+/// The longest row of CSV with the bytes that the library reads ahead, in bytes.
 const MAX_ROW: usize = MAX_LINE + 16 * 1024;
-/// The most columns of CSV, and the longest name of one, in bytes.
+/// The most columns of CSV, and the longest name of a column in bytes.
 const MAX_COLUMNS: usize = 256;
 const MAX_NAME: usize = 256;
-/// The columns of labels: `label.<name>`.
+/// The prefix of columns of labels: `label.<name>`.
 const LABEL: &str = "label.";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -36,14 +36,14 @@ pub(super) enum Format {
 pub(super) struct Checks {
     /// The kinds that are configured.
     pub kinds: HashSet<Kind>,
-    /// The kind of lines that name none; lines of others are wrong.
+    /// The kind of lines that name no kind; lines of other kinds are bad.
     pub kind: Option<Kind>,
     pub now: Timestamp,
 }
 
 /// A line that is not empty.
 pub(super) struct Line {
-    /// From 1 on, the column names of a CSV included.
+    /// The number of the line, from 1 on; the column names of a CSV count as a line.
     pub number: u64,
     /// A unit and its settings, or the fault of the line, in words.
     pub entry: Result<(Unit, UnitSettings), String>,
@@ -62,7 +62,7 @@ pub(super) fn read(
     file.rewind()?;
     let mut mark = Vec::new();
     file.by_ref().take(3).read_to_end(&mut mark)?;
-    // The byte order mark that spreadsheets write.
+    // Skips the byte order mark that spreadsheets write.
     let begin = if mark == [0xEF, 0xBB, 0xBF] { 3 } else { 0 };
     file.seek(SeekFrom::Start(begin))?;
     match format {
@@ -108,15 +108,15 @@ fn from_json(mut fields: Map<String, Value>, checks: &Checks) -> Result<(Unit, U
         Some(_) => Err(format!("{name} is a text")),
     };
     let (kind, id) = (text("kind")?, text("unit")?);
-    // An export has it, and an import ignores it.
+    // An export writes `last_seen`, and an import ignores it.
     fields.remove("last_seen");
     let unit = checks.unit(kind.as_deref(), id.as_deref())?;
     let settings = SettingsRequest::from_json(fields)?.check(&unit, checks.now)?;
     Ok((unit, settings))
 }
 
-/// A line ends with a line feed, before which there may be a carriage return: it is cut off here, because the library
-/// counts lines wrong where it does that.
+/// Reads rows of CSV. A line ends with a line feed, and a carriage return before that is cut off here: the library
+/// counts lines wrong when it cuts off the carriage return itself.
 fn read_csv(file: impl Read, checks: &Checks, mut take: impl FnMut(Line) -> bool) -> io::Result<()> {
     let left = Rc::new(Cell::new(MAX_ROW));
     let file = RowLimit { file, left: left.clone() };
@@ -127,7 +127,7 @@ fn read_csv(file: impl Read, checks: &Checks, mut take: impl FnMut(Line) -> bool
     loop {
         left.set(MAX_ROW);
         let read = reader.read_record(&mut row);
-        // A row may have several lines; this is the first.
+        // A row may span several lines; this is the number of the first.
         let number = row.position().map_or(0, csv::Position::line);
         let entry = match read {
             Ok(false) => return Ok(()),
@@ -169,10 +169,10 @@ fn columns(header: &StringRecord) -> io::Result<Vec<String>> {
     Ok(columns)
 }
 
-/// Refuses to read more than a row may have: the library keeps a row as a whole, and one may be a single cell.
+/// Refuses to read more than a row may have: the library keeps a whole row in memory, and a row may be a single cell.
 struct RowLimit<R> {
     file: R,
-    /// What the row may still have, in bytes. The library reads some kilobytes ahead.
+    /// How many bytes the row may still have. The library reads some kilobytes ahead.
     left: Rc<Cell<usize>>,
 }
 

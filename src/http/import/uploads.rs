@@ -1,4 +1,4 @@
-//! Inventories on their way here: how many at once, and how slow.
+//! Inventories that are being uploaded: how many at once, and how slowly.
 //!
 //! A body that arrives slowly holds no turn to import: it lies in a file first. Each token sends one at a time, and all
 //! of them together a few; a body that falls behind the least speed is refused, so it gives its place back.
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 const MAX_AT_ONCE: usize = 4;
 /// The bytes that each second of a body brings at least, on average.
 const LEAST_SPEED: u64 = 16 * 1024;
-/// What a body may be behind: for connections that begin slowly or pause.
+/// How long a body may be behind the least speed: for connections that begin slowly or pause.
 const SLACK: Duration = Duration::from_secs(30);
 
 /// The uploads under way, by the names of their tokens. Cheap to share.
@@ -21,7 +21,8 @@ const SLACK: Duration = Duration::from_secs(30);
 pub(super) struct Uploads(Arc<Mutex<HashSet<String>>>);
 
 impl Uploads {
-    /// `None`: this token sends one already, or too many others do. The upload ends when the answer is dropped.
+    /// Begins an upload; `None`: this token already sends one, or too many other uploads are under way. The upload
+    /// ends when the returned value is dropped.
     pub fn begin(&self, token: &str) -> Option<Upload> {
         let mut all = self.all();
         let has_place = all.len() < MAX_AT_ONCE && all.insert(token.to_owned());

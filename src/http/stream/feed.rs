@@ -1,5 +1,5 @@
-//! The transitions of the whole fleet, for all clients of this instance: its own, and those of other instances, which
-//! it requests only while a client follows.
+//! The transitions of the whole fleet, for all clients of this instance: the transitions of this instance and of the
+//! others, which are requested only while a client follows.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use crate::http::Sources;
 use crate::http::peers::{Answers, Peers};
 use crate::presence::{OfflineRecord, Transition};
 
-/// The most transitions that are kept for clients that come back.
+/// The most transitions that are kept for clients that reconnect.
 const MAX_TRANSITIONS: usize = 4096;
 
-/// The most transitions that one instance tells another at once; a client of a larger storm has to read again.
+/// The most transitions that one instance sends another at once; in a larger storm, clients have to read again.
 const MAX_TOLD: usize = 500;
 
 /// How long the answers of other instances serve all clients.
@@ -40,7 +40,7 @@ struct Merged {
     asked: Option<Instant>,
     /// The position in the transitions of this instance.
     own: u64,
-    /// The positions in those of the others, by their runs, and when each answered.
+    /// The positions in the transitions of the other instances, by their runs, and when each instance answered.
     others: BTreeMap<u64, (u64, Instant)>,
     /// The data of the events.
     newest: Newest<Arc<str>>,
@@ -95,7 +95,7 @@ impl Feed {
             (of.parse() == Ok(run)).then_some(())?;
             position.parse().ok()
         });
-        // It begins to follow this process now.
+        // The other instance begins to follow this process now.
         let Some(position) = position else {
             return Part { run, end: transitions.end(), is_cut: true, records: Vec::new() };
         };

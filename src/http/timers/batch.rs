@@ -2,8 +2,8 @@
 //! written in steps, so a batch of any size takes the memory of one step and of its answers, which are short.
 //!
 //! # Why the answer waits for the end of the body
-//! Many clients send all of a request before they read its answer. One that began earlier would fill the connection,
-//! and both sides would wait for each other.
+//! Many clients send all of a request before they read its answer. An answer that began earlier would fill the
+//! connection, and both sides would wait for each other.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ use crate::telemetry::TimerOutcome;
 
 /// The most timers of a request.
 const MAX_TIMERS: usize = 100_000;
-/// A step is written when it has so many timers, or so many bytes of them.
+/// A step is written when it has this many timers, or `STEP_BYTES` bytes of them.
 const STEP: usize = 1000;
 const STEP_BYTES: usize = 1 << 20;
 /// The largest body, in bytes.
@@ -75,7 +75,7 @@ pub(super) async fn register(
     let mut batch = Batch::default();
     let read = timeout(MAX_UPLOAD_TIME, state.read(body, format, &caller, &mut batch)).await;
     let read = read.unwrap_or_else(|_| Err(Problem::bad_request("the timers took too long to arrive")));
-    // After an error nothing is left to write, or the body broke off, and its last step is dropped.
+    // After an error nothing is left to write. If the body broke off, its last step is dropped.
     let written = match &read {
         Ok(()) => state.write(&mut batch).await,
         Err(_) => Ok(()),

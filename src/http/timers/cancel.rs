@@ -27,11 +27,11 @@ const MAX_IDS: usize = 10_000;
 struct CancelRequest {
     ids: Option<Vec<String>>,
     r#type: Option<TimerType>,
-    /// Due then or later.
+    /// Only timers that are due at this moment or later.
     from: Option<Timestamp>,
-    /// Due before.
+    /// Only timers that are due before this moment.
     until: Option<Timestamp>,
-    /// Where the request before stopped.
+    /// Where the previous request stopped.
     cursor: Option<String>,
 }
 
@@ -89,7 +89,7 @@ impl TimersState {
         Ok(json!({ "cancelled": cancelled, "timers": timers, "next": null }))
     }
 
-    /// Cancels a bounded number, and answers where the next request has to go on.
+    /// Cancels a bounded number of timers, and returns where the next request has to continue.
     async fn cancel_range(&self, range: CancelRequest, caller: &Caller) -> Result<Value, Problem> {
         let CancelRequest { r#type, from, until, cursor, .. } = range;
         let after = cursor.as_deref().map(from_cursor).transpose()?;

@@ -13,7 +13,7 @@ pub(super) const MAX_ENTRY: usize = 128 * 1024;
 pub(super) enum Format {
     /// A JSON array.
     Array,
-    /// One JSON value a line.
+    /// A JSON value on each line.
     Lines,
 }
 
@@ -29,17 +29,17 @@ pub(super) struct TooLong;
 /// What comes next in an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
-    /// The bracket that begins it.
+    /// The bracket that begins the array.
     Begin,
     /// An element; the first may be the bracket that ends an empty array.
     First,
     Element,
-    /// A comma or the bracket that ends it.
+    /// A comma, or the bracket that ends the array.
     Separator,
     Nothing,
 }
 
-/// An element that is not complete is read again after so many more bytes, so that small pieces cost no more.
+/// An incomplete element is parsed again only after this many more bytes, so that small pieces cost no more.
 const READ_AGAIN: usize = 4096;
 
 /// Cuts a body into its entries.
@@ -48,7 +48,7 @@ pub(super) struct EntrySplitter {
     next: Next,
     /// The bytes that are not read yet: less than an entry.
     rest: Vec<u8>,
-    /// How many of them there are when they are read again.
+    /// The length of `rest` at which it is parsed again.
     read_at: usize,
     is_too_long: bool,
 }
@@ -58,7 +58,7 @@ impl EntrySplitter {
         EntrySplitter { format, next: Next::Begin, rest: Vec::new(), read_at: 0, is_too_long: false }
     }
 
-    /// Gives the entries that end in `bytes` to `take`, perhaps with the next bytes.
+    /// Calls `take` with each entry that ends in `bytes`; the last ones may come with the next bytes.
     ///
     /// # Errors
     /// The body is not an array; nothing after that can be read.
@@ -75,10 +75,10 @@ impl EntrySplitter {
         }
     }
 
-    /// The body is over: the last line needs no end.
+    /// Ends the body: the last line needs no line feed.
     ///
     /// # Errors
-    /// The array has none.
+    /// The array has no end.
     pub fn finish(mut self, take: &mut dyn FnMut(Entry)) -> Result<(), BrokenArray> {
         if self.format == Format::Lines {
             self.end_line(take);
@@ -115,14 +115,14 @@ impl EntrySplitter {
     fn add(&mut self, bytes: &[u8]) {
         if self.rest.len() + bytes.len() > MAX_ENTRY {
             self.is_too_long = true;
-            // The rest of it is not kept.
+            // The rest of an entry that is too long is not kept.
             self.rest = Vec::new();
         } else if !self.is_too_long {
             self.rest.extend_from_slice(bytes);
         }
     }
 
-    /// Takes the elements that are complete: a comma or a bracket follows.
+    /// Takes the complete elements: a comma or a bracket follows them.
     fn read_array(&mut self, take: &mut dyn FnMut(Entry)) -> Result<(), BrokenArray> {
         let mut at = 0;
         loop {
@@ -163,7 +163,7 @@ impl EntrySplitter {
 fn element(bytes: &[u8]) -> Result<Option<usize>, BrokenArray> {
     let mut values = serde_json::Deserializer::from_slice(bytes).into_iter::<IgnoredAny>();
     match values.next() {
-        // A number may go on.
+        // A number at the end of the bytes may have more digits.
         Some(Ok(_)) => Ok(Some(values.byte_offset()).filter(|end| *end < bytes.len())),
         Some(Err(error)) if !error.is_eof() => Err("an element of the array is no JSON"),
         _ => Ok(None),

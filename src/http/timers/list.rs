@@ -25,9 +25,9 @@ pub(in crate::http) struct TimersQuery {
     pub r#type: Option<String>,
     /// States, with commas between them.
     pub state: Option<String>,
-    /// Due then or later.
+    /// Only timers that are due at this moment or later.
     pub from: Option<Timestamp>,
-    /// Due before.
+    /// Only timers that are due before this moment.
     pub until: Option<Timestamp>,
     pub limit: Option<usize>,
     pub cursor: Option<String>,

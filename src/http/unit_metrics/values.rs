@@ -18,7 +18,7 @@ use crate::store::{DataStore, EngineError, Metric, Result};
 
 /// How many pages are read at a time, of some sixty units each in a large fleet.
 const PAGES_AT_ONCE: u32 = 32;
-/// How many of these reads run ahead, so that the engine works while text is written.
+/// How many reads of [`PAGES_AT_ONCE`] pages run ahead, so that the engine works while text is written.
 const READS_AT_ONCE: usize = 3;
 /// The most units without a row in the mirror whose values are removed after one text.
 const MAX_GONE: usize = 1000;
@@ -70,7 +70,7 @@ impl Values {
         });
         let read = move |(partition, pages)| {
             let (engine, metric) = (engine.clone(), metric.clone());
-            // On a task of its own: values take as long to unpack as to write.
+            // A task of its own, because values take as long to unpack as to write.
             let reading = tokio::spawn(async move { engine.walk_values(partition, &metric, pages).await });
             async move {
                 let values = reading.await.map_err(|panic| EngineError::Damaged(panic.to_string()))?;

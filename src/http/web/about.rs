@@ -1,4 +1,4 @@
-//! The page about this Rollcall: its version and licence, what it runs on, and where there is more to read.
+//! The page about this Rollcall: its version and licence, what it runs on, and links to more information.
 
 use axum::extract::State;
 use axum::{Extension, response::IntoResponse};

@@ -15,7 +15,7 @@ use crate::http::{Origin, ShownOption, ShownValue};
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PageQuery {
-    /// Options that have their default too.
+    /// Whether to show also the options that have their default.
     #[serde(default)]
     all: bool,
 }
@@ -50,7 +50,7 @@ pub(super) async fn page(
 
 fn table(options: &[&ShownOption]) -> Markup {
     html! {
-        // Nothing in it has the focus, so that only this lets a keyboard scroll it.
+        // Nothing in this box can have the focus, so only `tabindex` lets a keyboard scroll it.
         div.scroll tabindex="0" role="region" aria-label="Options" {
             table {
                 caption.hidden { "Options" }

@@ -245,7 +245,7 @@ impl Web {
     }
 }
 
-/// How many records a delivery tells of.
+/// The number of records in a delivery, in words.
 fn what(line: &DeliveryLine) -> String {
     let counts = [(line.offline, "offline"), (line.online, "back"), (line.blind, "blind")];
     let counts = counts.into_iter().filter(|(count, _)| *count > 0);

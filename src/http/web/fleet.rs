@@ -1,5 +1,5 @@
-//! The page of the fleet: how many units are in each state, where they are, and the units themselves, those first that
-//! need an operator.
+//! The page of the fleet: how many units are in each state, where they are, and the units themselves; units that need
+//! an operator come first.
 
 use axum::extract::State;
 use axum::http::Uri;

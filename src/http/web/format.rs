@@ -52,7 +52,7 @@ pub(super) fn ago(moment: Option<Timestamp>, now: Timestamp) -> Markup {
     html! { time datetime=(moment) title=(moment) { (text) } }
 }
 
-/// A number with its thousands apart.
+/// A number with its thousands separated.
 pub(super) fn number(number: u64) -> String {
     let digits = number.to_string();
     let first = digits.len() % 3;

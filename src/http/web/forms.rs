@@ -121,7 +121,7 @@ async fn remove(
     Ok(Redirect::to(&format!("{}/", web.base)))
 }
 
-/// The length of a number of hours, to the second; `None` if it is none.
+/// The length of a number of hours, to the second; `None` if the number is not a length.
 pub(super) fn length_of(hours: f64) -> Option<Duration> {
     Duration::try_from_secs_f64((hours * 3600.0).round()).ok()
 }

@@ -137,7 +137,7 @@ impl Web {
         }
     }
 
-    /// The list of its units, as far as the list can be selected by the labels of the group.
+    /// A link to the list of the group's units, as far as the labels of the group can select them.
     fn group_link(&self, group: &OngoingGroup, content: &Content) -> String {
         let mut query = form_urlencoded::Serializer::new(String::new());
         query.append_pair("state", "offline");
@@ -153,12 +153,12 @@ impl Web {
     }
 }
 
-/// The units with the value of a label that the group has, if units are counted by that label.
+/// The counts of the label value that the group has, if units are counted by that label.
 fn counted<'a>(group: &OngoingGroup, content: &'a Content) -> Option<&'a LabelSummary> {
     content.labels.iter().find(|one| group.labels.get(&one.label) == Some(&one.value))
 }
 
-/// The same, if the group is all of them.
+/// The counts of the label value, if the group consists of exactly the units with that value.
 fn whole<'a>(group: &OngoingGroup, content: &'a Content) -> Option<&'a LabelSummary> {
     counted(group, content).filter(|_| group.labels.len() == 1)
 }

@@ -35,7 +35,7 @@ const TABS: [(Tab, &str, &str); 8] = [
     (Tab::Instances, "/instances", "Instances"),
 ];
 
-/// Those of the footer.
+/// The pages of the footer.
 const FURTHER: [(Tab, &str, &str); 2] =
     [(Tab::Configuration, "/configuration", "configuration"), (Tab::About, "/about", "about")];
 
@@ -165,7 +165,7 @@ pub(super) fn head(title: &str, base: &str) -> Markup {
     }
 }
 
-/// Whether the numbers can be trusted now; nothing if they can.
+/// A warning if the numbers cannot be trusted now; empty otherwise.
 fn banner(base: &str, content: &Content) -> Markup {
     let (blind, serious): (Vec<_>, Vec<_>) = content
         .problems
@@ -217,7 +217,7 @@ fn banner(base: &str, content: &Content) -> Markup {
     }
 }
 
-/// What an operator may want to know and that is no problem of Rollcall.
+/// Facts that an operator may want to know and that are no problem of Rollcall.
 fn notes(notes: &[String]) -> Markup {
     html! { @for note in notes { p.banner role="status" { (super::format::text(note)) } } }
 }

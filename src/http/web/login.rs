@@ -89,7 +89,7 @@ async fn log_in(
     })
 }
 
-/// The session is of no use from now on, also to others that have its cookie.
+/// Ends the session: the cookie is refused from now on, also for others that copied it.
 async fn log_out(State(web): Pages, headers: HeaderMap) -> Result<impl IntoResponse, Failed> {
     let now = web.clock.now();
     if let Some(session) = web.sessions.find(&headers, now) {

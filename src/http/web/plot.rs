@@ -2,8 +2,9 @@
 //! long.
 //!
 //! # Why no library
-//! Ninety rectangles with fixed axes need no script: the server writes them, they are there without JavaScript, print, and follow
-//! the colours of the page. A library for plots would be half of all bytes of the page, and nothing here is zoomed or dragged.
+//! Ninety rectangles with fixed axes need no script: the server writes them, they work without JavaScript, can be
+//! printed, and follow the colours of the page. A library for plots would be half of all bytes of the page, and
+//! nothing here is zoomed or dragged.
 
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ const ABOVE: u32 = 8;
 /// The hours that have a line.
 const LINES: [u32; 3] = [0, 12, 24];
 
-/// A bar for each day, and the same in words.
+/// A bar for each day, with the same content in words.
 pub(super) fn strip(days: &[Day]) -> Markup {
     let all = in_words(days);
     html! {
@@ -40,7 +41,7 @@ pub(super) fn strip(days: &[Day]) -> Markup {
     }
 }
 
-/// How many hours of each day it was offline; nothing if it never was.
+/// A plot of how many hours of each day the unit was offline; empty if it never was.
 pub(super) fn plot(days: &[Day]) -> Markup {
     let offline = |day: &Day| day.offline_seconds.filter(|seconds| *seconds > 0.0);
     if days.iter().all(|day| offline(day).is_none()) {
@@ -62,7 +63,7 @@ pub(super) fn plot(days: &[Day]) -> Markup {
                     text x=(LEFT - 8) y=(y + 4.0) text-anchor="end" { (hours) " h" }
                 }
                 @for (at, day, seconds) in bars {
-                    // A short outage is seen too.
+                    // A minimum height keeps a short outage visible.
                     @let y = from_top((seconds / 3600.0).max(0.5));
                     rect x=(LEFT + WIDTH * at as u32 + 1) y=(format!("{y:.1}")) width=(WIDTH - 2)
                         height=(format!("{:.1}", from_top(0.0) - y)) { title { (date(day)) ": offline for " (span(seconds)) } }
@@ -90,7 +91,7 @@ fn in_words(days: &[Day]) -> String {
     let bad: Vec<f64> = known.iter().copied().filter(|seconds| *seconds > 0.0).collect();
     let sum: f64 = bad.iter().sum();
     let share = 100.0 * (watched - sum) / watched.max(1.0);
-    // Rounded down, so that only a unit without any outage has all of it.
+    // The share is rounded down, so that only a unit without any outage has 100 %.
     let share = (share.max(0.0) * 100.0).floor() / 100.0;
     match bad.len() {
         0 => format!("never offline in the {period}"),
@@ -137,7 +138,7 @@ mod tests {
         let said =
             "offline on 3 of the 89 days that are known, for 1d 12h in all; online for 98.31 % of the time";
         assert_eq!(in_words(&days), said);
-        // A unit of a fleet that is watched for a hundred seconds was not online for 89 days.
+        // The fleet is watched for a hundred seconds only, so the unit was not online for the 89 days before.
         let mut young: Vec<Day> = (0..90).map(|at| day(at, None)).collect();
         assert_eq!(in_words(&young), "nothing is known of it yet");
         young[89] = Day { watched_seconds: 100.0, ..day(89, Some(90.0)) };

@@ -1,4 +1,4 @@
-//! The page of alert silences: those that are active, to come and over, and a form for a new one.
+//! The page of alert silences: active, pending and expired ones, and a form for a new one.
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
@@ -31,7 +31,7 @@ pub(super) fn forms() -> Router<Web> {
     Router::new().route("/silences", routing::post(add)).route("/silences/{id}/expire", routing::post(expire))
 }
 
-/// `matchers` fills the form.
+/// The query of the page: `matchers` fills the form.
 #[derive(Deserialize)]
 struct PageQuery {
     #[serde(default)]

@@ -1,4 +1,4 @@
-//! The page of strangers: ids that were heard and are no units, with a button that admits one.
+//! The page of strangers: ids that send heartbeats but are no units, with a button that admits one.
 
 use axum::extract::State;
 use axum::http::Uri;
@@ -74,7 +74,7 @@ pub(super) async fn page(
     Ok(web.page("Strangers", Some(Tab::Strangers), &summary, &caller, live, html! {}))
 }
 
-/// The topics that no kind has; nothing if every message was on the topic of a kind.
+/// The topics that belong to no kind; empty if every message was on a topic of a kind.
 fn topics(unknown: &UnknownTopics, now: Timestamp) -> Markup {
     html! {
         @if !unknown.topics.is_empty() {

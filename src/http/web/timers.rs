@@ -1,4 +1,4 @@
-//! The page of timers: those that wait, soonest first, and the state of the others; cancelling one.
+//! The page of timers: waiting timers, soonest first, and the state of the others; and a button that cancels a timer.
 
 use axum::extract::State;
 use axum::http::Uri;
@@ -130,7 +130,7 @@ struct TimerForm {
     id: String,
 }
 
-/// Answers with the page, also if the timer fired meanwhile: the page shows its state.
+/// Answers with the page even if the timer fired meanwhile: the page shows its state.
 async fn cancel(
     State(web): Pages,
     Extension(caller): Extension<Caller>,

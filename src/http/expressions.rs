@@ -1,7 +1,8 @@
 //! Matchers of requests, read off the threads of requests.
 //!
-//! An expression of a few thousand bytes takes up to half a second to compile. One is compiled at a time, on a thread of
-//! its own, so that neither other requests nor heartbeats wait for it. Matchers without an expression need no turn.
+//! An expression of a few thousand bytes takes up to half a second to compile. Only one expression is compiled at a
+//! time, on a thread of its own, so that neither other requests nor heartbeats wait for it. Matchers without an
+//! expression need no turn.
 
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;

@@ -102,8 +102,8 @@ impl Access {
         (!has_ended).then(|| (session.token.name.clone(), session.token.role))
     }
 
-    /// The answer to a token that is not known. A program with an old token is told at once; one that tries tokens waits
-    /// for each answer.
+    /// The answer to a token that is not known. A program with an old token is told at once; a program that tries
+    /// tokens waits for each answer.
     async fn wrong_token(&self, client: Option<IpAddr>, now: Timestamp) -> Response {
         let count = |client| self.wrong.count(Client::of(None, client), Rate::WRONG_TOKENS, moment(now));
         let Some(Err(wait)) = client.map(count) else {

@@ -1,10 +1,10 @@
 //! How much a client may ask for: requests in a second, wrong tokens in a minute, timers of a token.
 //!
 //! Each client has a moment up to which everything it asked for is accounted for. One request, token or timer moves it
-//! on by a fixed time; while it is too far ahead, the client has to wait. So a client saves up what it did not use, up to
-//! a bound, and costs one entry, which is forgotten when its moment has passed. Each instance counts on its own.
+//! on by a fixed time; while it is too far ahead, the client has to wait. So a client saves up unused time, up to a
+//! bound, and costs one entry, which is forgotten when its moment has passed. Each instance counts on its own.
 //!
-//! A request may be admitted first and counted by its size: what is beyond the limit then is a debt, and the next request
+//! A request may be admitted first and counted by its size: the part beyond the limit is a debt, and the next request
 //! waits until it is paid. So a batch is never cut in two.
 
 use std::collections::HashMap;

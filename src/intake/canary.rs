@@ -1,24 +1,25 @@
-//! The canary: a message of Rollcall's own that travels with the fleet's messages and proves that they are heard.
+//! The canary: a message of Rollcall that travels with the fleet's messages and proves that they are heard.
 //!
-//! Once a period each connection publishes one to a topic of its own, which it subscribes to
-//! plainly, beside the fleet's topics. So it comes back by the same connection, the same quality of
-//! service and the same queue as the fleet, and is reported to the engine only after all messages that came
-//! before it were recorded. Its topic is as open as any other, so it is hostile until parsed.
+//! Once a period each connection publishes a canary to a topic of its own, which it subscribes to plainly, beside the
+//! fleet's topics. So the canary comes back by the same connection, the same quality of service and the same queue as
+//! the fleet, and is reported to the engine only after all messages that came before it were recorded. Its topic is as
+//! open as any other, so it is hostile until parsed.
 //!
 //! # Why it is signed
-//! A forged canary could make Rollcall believe that it hears, or hide that some were lost. So each
-//! carries a code that is made with a key of the fleet, which is stored in the engine and never goes over
-//! the broker. A client that can write to the topic but not read the engine makes none that is believed.
-//! A client that can read the topic may repeat an old one: a number or a time that came before changes nothing.
+//! A forged canary could make Rollcall believe that it hears, or hide that canaries were lost. So each canary carries
+//! a code that is made with a key of the fleet, which is stored in the engine and never goes over the broker. A client
+//! that can write to the topic but not read the engine makes none that is believed. A client that can read the topic
+//! may repeat an old one: a number or a time that came before changes nothing.
 //!
 //! # What a canary of an earlier connection proves
-//! It comes out of the backlog of a session that another client may have used in between, so it never
+//! Such a canary comes out of the backlog of a session that another client may have used in between, so it never
 //! proves that the messages before it were heard. It only bounds the age of the messages beside it.
 //!
 //! # The last will
-//! A member's connection has a last will, which the broker publishes when it drops the member without a DISCONNECT:
-//! so the broker itself says from when on the member is given no more messages. The other members subscribe to it.
-//! It is retained, so that a member that comes later receives it too; the member that has reported it to the engine removes it.
+//! A member's connection has a last will, which the broker publishes when it drops the member without a DISCONNECT: so
+//! the broker itself says from when on the member is given no more messages. The other members subscribe to it. The
+//! will is retained, so that a member that connects later receives it too; the member that has reported it to the
+//! engine removes it.
 
 use std::time::Duration;
 
@@ -72,11 +73,11 @@ impl Key {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Canary {
-    /// The process that sent it; of a probe the tag of the fleet.
+    /// The process that sent the canary; for a probe, the tag of the fleet.
     pub instance: String,
-    /// Its number within that process and connection name.
+    /// The number of the canary within its process and connection name.
     pub seq: u64,
-    /// Milliseconds since 1970.
+    /// When the canary was sent, in milliseconds since 1970.
     pub sent_at: i64,
     /// Proves that an instance of the fleet sent this, to this topic.
     pub mac: String,
@@ -95,7 +96,7 @@ impl Canary {
         Canary { instance: String::new(), seq: 0, sent_at: sent_at.as_millis(), mac: String::new() }
     }
 
-    /// The canary that came by this topic, if an instance of the fleet sent it there.
+    /// The canary on this topic, if an instance of the fleet sent it there.
     pub fn read(key: &Key, topic: &str, payload: &[u8]) -> Option<Canary> {
         if payload.len() > MAX_BYTES {
             return None;
@@ -139,7 +140,7 @@ pub(super) fn answers_topic(client_id: &str) -> String {
     format!("{PREFIX}{client_id}{ANSWERS}")
 }
 
-/// Whether a member of a share may be told of its probes there.
+/// Whether the topic is one on which a member of a share is told of its probes.
 pub(super) fn is_answers_topic(topic: &str) -> bool {
     let client_id = topic.strip_prefix(PREFIX).and_then(|rest| rest.strip_suffix(ANSWERS));
     client_id.is_some_and(|id| !id.is_empty() && id.len() <= 128 && !id.contains(['/', '+', '#']))
@@ -170,14 +171,13 @@ pub(super) fn read_gone(topic: &str, payload: &[u8]) -> Option<ShareMember> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ReportedCanary {
     pub sent_at: Timestamp,
-    /// No canary is missing between the one that was reported before and this one, as far back as this; at least a
-    /// gap.
+    /// Up to this long before `sent_at`, no canary was missing; at least a gap.
     pub unbroken: Duration,
 }
 
-/// The canaries to report, of those that came back in this order after `last`: the ones on either side of a gap, and
-/// the last. So the engine sees each gap between them, and none where there was none. No other canary
-/// is reported: if the engine is far away, reporting each would take longer than the next ones take to come back.
+/// The canaries to report, out of `came`, in order, after `last`: the canaries on either side of a gap, and the last
+/// one. So the engine sees every gap between canaries, and no gap where there was none. The other canaries are not
+/// reported: if the engine is far away, reporting each would take longer than the next ones take to come back.
 pub(super) fn to_report(came: &[Timestamp], last: Option<Timestamp>, gap: Duration) -> Vec<ReportedCanary> {
     let mut reports: Vec<ReportedCanary> = Vec::new();
     let (mut before, mut begin) = (last, None);
@@ -187,7 +187,7 @@ pub(super) fn to_report(came: &[Timestamp], last: Option<Timestamp>, gap: Durati
         }
         let bridged = before.filter(|before| sent_at.since(*before) <= gap);
         match (bridged, begin) {
-            // It takes the place of the one before.
+            // This canary replaces the previous report.
             (Some(_), Some(begin)) => {
                 reports.pop();
                 reports.push(ReportedCanary { sent_at, unbroken: gap.max(sent_at.since(begin)) });

@@ -17,7 +17,7 @@ pub(super) const MAX_PACKET: u32 = 16 << 20;
 
 #[derive(Clone)]
 pub struct Config {
-    /// `mqtt://host:port`, `mqtts://`, `ws://host:port/path` or `wss://`.
+    /// The address: `mqtt://host:port`, `mqtts://`, `ws://host:port/path` or `wss://`.
     pub url: String,
     /// Settings of TLS, where the address requires it; `None`: the authorities of browsers, and no client
     /// certificate.
@@ -27,23 +27,22 @@ pub struct Config {
     pub client_id: String,
     /// Name and password towards the broker.
     pub credentials: Option<(String, String)>,
-    /// Name of a shared subscription; empty: one plain subscription with a persistent session.
+    /// Name of the shared subscription; empty: a plain subscription with a persistent session.
     pub share: String,
-    /// 0 or 1, for the fleet's topics and the canary alike.
+    /// The quality of service, 0 or 1, for the fleet's topics and the canary alike.
     pub qos: u8,
-    /// The number of connections, each a member of the shared subscription; one without it.
+    /// The number of connections, each a member of the shared subscription; 1 for a plain subscription.
     pub connections: u8,
-    /// At most half of the time after which a dead connection is noticed; a broker drops a client
-    /// that was silent for one and a half of it.
+    /// The keep-alive: at most half of the time after which a dead connection is noticed; a broker drops a client that
+    /// was silent for one and a half of it.
     pub keep_alive: Duration,
     /// How long the broker keeps the session and its backlog while Rollcall is away.
     pub session_expiry: Duration,
     /// The most messages that the broker may send ahead of their acknowledgement.
     pub receive_maximum: u16,
-    /// Nothing of a payload above this is read.
+    /// The longest payload that is read, in bytes; the content of a longer one is ignored.
     pub max_payload: usize,
-    /// Messages whose payload declares, plausibly, a higher age are no heartbeats; zero: they
-    /// are, at any age.
+    /// Messages whose payload plausibly declares a higher age are not heartbeats; zero: messages of any age are.
     pub max_age: Duration,
     /// Whether the broker's own count of dropped messages is followed.
     pub watch_sys: bool,
@@ -52,14 +51,14 @@ pub struct Config {
     /// The most heartbeats that are recorded in one go.
     pub max_batch: usize,
     pub canary_period: Duration,
-    /// Topic templates with the kind that they belong to; `None` where the template captures
-    /// `{kind}`. The first one that fits a topic wins.
+    /// Topic templates with the kind that they belong to; `None` where the template captures `{kind}`. The first
+    /// template that fits a topic wins.
     pub topics: Vec<(String, Option<Kind>)>,
     /// Names of the JSON fields that are read.
     pub fields: Fields,
 }
 
-/// Omits the password.
+/// `Debug` omits the password.
 impl std::fmt::Debug for Config {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Config")

@@ -28,7 +28,7 @@ impl BrokerDrops {
         BrokerDrops { telemetry, count: None, grew_at: None }
     }
 
-    /// The broker publishes its count. A smaller one than before is that of a broker that was restarted.
+    /// Takes the count that the broker publishes. A smaller count than before comes from a broker that was restarted.
     pub fn counted(&mut self, payload: &[u8], now: Timestamp) {
         let Some(count) = std::str::from_utf8(payload).ok().and_then(|text| text.trim().parse().ok()) else {
             return;

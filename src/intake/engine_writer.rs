@@ -19,7 +19,7 @@ use crate::presence::Heartbeat;
 use crate::store::EngineError;
 use crate::telemetry::{Loop, Telemetry};
 
-/// How the engine is tried again. A fleet stays blind for as long after a failover as the next attempt takes.
+/// The time between two attempts at the engine. After a failover the fleet stays blind until the next attempt.
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(50), longest: Duration::from_millis(200) };
 
 /// The name of the recording of heartbeats, for readiness.
@@ -64,7 +64,7 @@ impl EngineWriter {
         true
     }
 
-    /// Asks until there is an answer; `None` if Rollcall is stopping and the engine away.
+    /// Calls `ask` until the engine answers; `None` if Rollcall is stopping and the engine away.
     /// `what` names the request, for readiness.
     pub async fn ask_until_answered<T, F>(&self, what: &'static str, ask: impl Fn() -> F) -> Option<T>
     where

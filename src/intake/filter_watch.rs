@@ -2,7 +2,7 @@
 //!
 //! A filter whose probes are published and do not come back is not heard by any instance: in the engine its hearing
 //! stays behind that of the fleet. No unit of its kinds is declared offline meanwhile; an operator must see that
-//! within seconds. It ends by itself when a probe comes back.
+//! within seconds. The problem ends by itself when a probe comes back.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,8 +17,8 @@ use crate::presence::Hearing;
 /// How often the filters are judged.
 const TICK: Duration = Duration::from_millis(250);
 
-/// A probe may be missing for three periods, but no longer and no shorter than this, and for a round trip more. So may
-/// the first message of a unit where no probe may be published.
+/// A probe may be missing for three periods (at least the first of these times, at most the second), and for a round
+/// trip more. So may the first message of a unit where no probe may be published.
 const MIN_WAIT: Duration = Duration::from_secs(1);
 const MAX_WAIT: Duration = Duration::from_secs(10);
 
@@ -29,7 +29,7 @@ const CALM: Duration = Duration::from_secs(60);
 pub(super) struct FilterWatch {
     probes: Arc<Probes>,
     user: String,
-    /// The name of the shared subscription; empty: a plain one.
+    /// The name of the shared subscription; empty: a plain subscription.
     share: String,
     writer: EngineWriter,
 }
@@ -39,9 +39,9 @@ pub(super) struct FilterWatch {
 enum FilterReport {
     Nothing,
     Heard,
-    /// Why no probe can be published there, if that is so.
+    /// The filter is not heard. The text: why no probe can be published, if the broker refuses probes.
     Unheard(Option<String>),
-    /// Messages of units prove it, because no probe can be published, for that reason.
+    /// Only messages of units prove the filter, because no probe can be published, for this reason.
     Unproved(String),
 }
 
@@ -79,7 +79,7 @@ impl FilterWatch {
         }
     }
 
-    /// Looks for probes of this member that came to no instance. `taken`: when that last was so.
+    /// Looks for probes of this member that came to no instance. `taken`: when such a probe was last found.
     fn look_for_strangers(&self, hearing: &Hearing, taken: Option<Instant>) -> Option<Instant> {
         let wait = MIN_WAIT + 2 * self.writer.roll.pace().round_trip();
         let now = self.writer.clock.now();
@@ -124,7 +124,7 @@ impl FilterWatch {
     }
 }
 
-/// The text of the problem.
+/// The text of the problem that another client is a member of the share.
 fn strangers(share: &str) -> String {
     format!(
         "messages of the shared subscription {share} come to no instance of the fleet, though every instance hears: another \
@@ -133,7 +133,8 @@ fn strangers(share: &str) -> String {
     )
 }
 
-/// The report on a filter, from how far the fleet and the filter were heard; `None`: as before.
+/// The report on a filter, from the moments up to which the fleet and the filter were heard; `None`: nothing has
+/// changed.
 fn judge(
     probe: &Probe,
     (fleet, proved): (Option<Timestamp>, Option<Timestamp>),
@@ -145,10 +146,10 @@ fn judge(
     let is_proved = proved.is_some_and(|proved| proved >= since);
     let mut wait = (3 * probe.period(pace)).clamp(MIN_WAIT, MAX_WAIT);
     if refused.is_some() && is_proved {
-        // Units publish when they like.
+        // Units publish at their own pace.
         wait = probe.kinds.iter().map(|rules| pace.shortest_of(rules)).min().unwrap_or(wait).max(wait);
     }
-    // A member of a share is told of its probes by others.
+    // Other members of the share tell this one of its probes, which takes a round trip more.
     wait += 2 * pace.round_trip();
     if fleet.since(since.max(proved.unwrap_or_default())) > wait {
         return Some(FilterReport::Unheard(refused));
@@ -156,7 +157,7 @@ fn judge(
     is_proved.then(|| refused.map_or(FilterReport::Heard, FilterReport::Unproved))
 }
 
-/// Up to when all of its kinds were heard by the filter.
+/// Up to when all kinds of the probe were heard by its filter.
 fn proved(probe: &Probe, hearing: &Hearing) -> Option<Timestamp> {
     let of_kind = |kind| hearing.filters.proved.get(&(kind, probe.filter.clone())).copied();
     probe.kinds.iter().map(|rules| of_kind(rules.kind.clone())).min().flatten()

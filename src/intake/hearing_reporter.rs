@@ -1,18 +1,18 @@
 //! Reports hearing to the engine: the canaries of this process, and the last wills of other members.
 //!
-//! Events come in order, each after everything before it was recorded. A plain
-//! subscription reports each canary (enough of them: [`canary::to_report`]). A member of a shared
-//! subscription attends with the first one that comes back, and is proved by those that follow.
+//! Events come in order, each after everything before it was recorded. A plain subscription reports each canary
+//! (enough of them: [`canary::to_report`]). A member of a shared subscription attends with the first canary that comes
+//! back, and the canaries after it prove it.
 //!
 //! Proofs of probes since the last canary are reported with the next one: everything before them is recorded
 //! then, and the engine is asked once.
 //!
 //! # When the engine does not know a member that has a connection
-//! Another client reported to the engine that the broker had dropped the member. If that is true its connection ends by
-//! itself, and the next one attends again; so does a process that was frozen and finds old
-//! canaries in its queue. If not (a false last will, from a client that may write to Rollcall's topics) the member
-//! has missed no message, as a canary proves that is hardly older than its way took; so it joins again from that canary
-//! on, and the reported time does not count as blind.
+//! Another client reported to the engine that the broker had dropped the member. If that is true its connection ends
+//! by itself, and the next one attends again; so does a process that was frozen and finds old canaries in its queue.
+//! If not (a false last will, from a client that may write to Rollcall's topics) the member has missed no message, as
+//! a canary proves that is hardly older than its way took; so the member joins again from that canary on, and the
+//! reported time does not count as blind.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,7 +46,7 @@ pub(super) struct HearingReporter {
     client_id: String,
     /// The share of a member; `None`: a plain subscription.
     share: Option<String>,
-    /// How long the broker keeps the session of a plain one.
+    /// How long the broker keeps the session of a plain subscription.
     session_expiry: Duration,
     proof: watch::Sender<Proof>,
     /// The number of the first connection of this process that reported a canary.
@@ -56,13 +56,13 @@ pub(super) struct HearingReporter {
     /// The last canary that was reported: the number of its connection, and when it was sent.
     last_canary: Option<(u64, Timestamp)>,
     probes: ProbeReports,
-    /// Devices connect straight to Rollcall.
+    /// Whether devices connect straight to Rollcall.
     has_no_broker: bool,
 }
 
 impl HearingReporter {
-    /// The connection of that client gets its proofs by `proof`. `share`: of a member; `session_expiry`: how long the
-    /// broker keeps the session of a plain one.
+    /// A reporter for the connection of this client; it publishes its proofs by `proof`. `share`: for a member of a
+    /// shared subscription; `session_expiry`: how long the broker keeps the session of a plain subscription.
     pub fn new(
         client_id: &str,
         share: Option<String>,
@@ -83,14 +83,14 @@ impl HearingReporter {
         }
     }
 
-    /// That of the listener. Its ticks do not wait behind the messages of a connection that is not read, so one that was
-    /// recorded late proves nothing: while the engine is away the time is blind.
+    /// The reporter of the listener. Ticks of the listener do not wait behind the messages of a connection that is
+    /// held back, so a tick that was recorded late proves nothing: while the engine is away, the time is blind.
     #[cfg(feature = "broker")]
     pub fn without_broker(self) -> HearingReporter {
         HearingReporter { has_no_broker: true, ..self }
     }
 
-    /// Whether everything was reported. If not, Rollcall is stopping and the engine away.
+    /// Reports events. Answers whether all of them were reported; if not, Rollcall is stopping and the engine away.
     pub async fn report(
         &mut self,
         writer: &EngineWriter,
@@ -179,7 +179,7 @@ impl HearingReporter {
         Some(())
     }
 
-    /// A canary of a member that the engine does not know.
+    /// Handles a canary of a member that the engine does not know.
     async fn attend_again(
         &self,
         writer: &EngineWriter,
@@ -200,7 +200,7 @@ impl HearingReporter {
         writer.ask_until_answered("members", || writer.roll.attend(member, sent_at, release)).await
     }
 
-    /// A canary of a connection that does not attend yet.
+    /// Handles a canary of a connection that does not attend yet.
     async fn attend(
         &mut self,
         writer: &EngineWriter,
@@ -286,9 +286,9 @@ const MAX_PROBES: usize = 1000;
 /// Proofs of probes that were not reported yet.
 struct ProbeReports {
     probes: Arc<Probes>,
-    /// Of each filter, when the probes were sent that came back since.
+    /// For each filter, when the probes were sent that came back since the last report.
     returned: Vec<Vec<Timestamp>>,
-    /// Of each filter, the last one that was reported.
+    /// For each filter, when the last reported probe was sent.
     reported: Vec<Option<Timestamp>>,
 }
 
@@ -315,7 +315,7 @@ impl ProbeReports {
             let mut gap = kinds.iter().map(|rules| roll.gap_of(&rules.kind)).min().unwrap_or_default();
             let status = probe.status();
             if status.refused.is_some() {
-                // Units publish when they like, and their messages after the canary are not recorded yet.
+                // Units publish at their own pace, and their messages after the canary are not recorded yet.
                 gap = kinds.iter().map(|rules| roll.pace().shortest_of(rules)).min().unwrap_or(gap).max(gap);
                 let heard = status.unit_heard.map(|heard| heard.min(sent_at));
                 let is_later =

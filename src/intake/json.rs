@@ -1,8 +1,8 @@
 //! Takes fields and values of metrics out of a JSON object, in one pass and without building the rest of it.
 //!
-//! A payload may be large and nested without end, and few of its fields mean anything to Rollcall. So
-//! all others are skipped, at a constant depth of stack and without a copy.
-//! Of a field that appears twice the last one counts; `null` means that it is absent.
+//! A payload may be large and nested without end, and few of its fields mean anything to Rollcall. So all other fields
+//! are skipped, at a constant depth of stack and without a copy. If a field appears twice, the last value counts;
+//! `null` means that it is absent.
 
 use std::fmt;
 
@@ -25,7 +25,7 @@ pub(super) enum Value {
     Text(String),
     /// The scalar members of an object, in order.
     Object(Vec<(String, Value)>),
-    /// A list or an object, where a value was expected.
+    /// A list or an object in the place of a value.
     Other,
 }
 
@@ -124,7 +124,7 @@ enum Field {
 /// The meaning of the name of a member.
 struct Key<'a> {
     field: Option<Field>,
-    /// The node below which metrics stand.
+    /// The node of the member, if metrics stand in it.
     child: Option<(&'a MetricTree, NodeIndex)>,
 }
 
@@ -169,7 +169,7 @@ impl<'a> Visitor<'_> for KeySeed<'a> {
 enum Keep {
     Nothing,
     Scalar,
-    /// A scalar, or the scalar members of an object.
+    /// Keeps a scalar, or the scalar members of an object.
     Members,
 }
 
@@ -187,7 +187,7 @@ impl Branch<'_> {
         }
     }
 
-    /// An array or an object is not a value of a metric.
+    /// Starts an array or an object, which is not a value of a metric.
     fn begin(&mut self) {
         self.set(Some(Value::Other));
     }

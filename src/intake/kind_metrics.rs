@@ -26,8 +26,8 @@ impl KindMetrics {
         KindMetrics { tree, metrics }
     }
 
-    /// The values that a payload holds, as text, each with the index of its metric. A value that its type does not
-    /// accept is noted and passed over.
+    /// The values that a payload holds, as text, each with the index of its metric. A value that the type of its
+    /// metric does not accept is noted and left out.
     pub fn accept(&self, found: Vec<Option<Value>>, issues: &mut PayloadIssues) -> Vec<(u8, Box<str>)> {
         let mut accepted = Vec::new();
         for (index, (metric, found)) in self.metrics.iter().zip(found).enumerate() {
@@ -43,7 +43,7 @@ impl KindMetrics {
     }
 }
 
-/// A value as Prometheus is given it; `None`: the type does not accept it.
+/// The text of a value for Prometheus; `None`: the type does not accept the value.
 fn text(value: &Value, metric_type: MetricType) -> Option<String> {
     let is_info = metric_type == MetricType::Info;
     match (value, metric_type) {
@@ -103,7 +103,7 @@ mod tests {
             ("{\"volts\":1,\"y\":{\"battery\":{\"volts\":2}}}", of(&[]), 0),
             ("{\"list\":[0,{},{\"y\":1,\"x\":-2.5},9],\"starts\":7}", of(&[(1, "-2.5"), (3, "7")]), 0),
             ("{\"list\":{\"2\":{\"x\":1}}}", of(&[(1, "1")]), 0),
-            // An object is not a text, and the fields in it are found anyway.
+            // An object is not a text, but the metrics within it are found anyway.
             ("{\"battery\":{\"volts\":3.5}}", of(&[(0, "3.5")]), 1),
             ("{\"battery\":\"full\"}", of(&[(2, "full")]), 0),
             ("{\"starts\":1,\"starts\":2}", of(&[(3, "2")]), 0),

@@ -1,4 +1,4 @@
-//! The configuration of the listener, also where that is not built in.
+//! The configuration of the listener, also for a program without the listener.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -11,15 +11,15 @@ pub const NOT_BUILT_IN: &str = "this rollcall is built without the in-process br
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Where devices connect in the clear.
+    /// The address of devices without TLS.
     pub listen: Option<SocketAddr>,
-    /// Where they connect within WebSockets, in the clear.
+    /// The address of devices that use WebSockets without TLS.
     pub websocket_listen: Option<SocketAddr>,
-    /// Where devices connect with TLS, and by which certificate.
+    /// The addresses of devices that use TLS, and the certificate.
     pub tls: Option<Tls>,
-    /// Users, as `mosquitto_passwd` writes them.
+    /// The file of users, as `mosquitto_passwd` writes it.
     pub password_file: Option<PathBuf>,
-    /// Rules, as in Mosquitto's `acl_file`.
+    /// The file of rules, as Mosquitto's `acl_file`.
     pub rules_file: Option<PathBuf>,
     /// The prefix of Rollcall's own client ids, which no device may use.
     pub own_client_id: String,
@@ -27,9 +27,10 @@ pub struct Config {
     pub max_connections: usize,
     /// The largest packet in bytes; a device that sends a larger one is disconnected.
     pub max_packet: usize,
-    /// The most messages a second from one connection, which is held back to it. 0: any number.
+    /// The most messages that are read from one connection in a second; a faster device is read more slowly. 0: any
+    /// number.
     pub max_rate: u32,
-    /// The most bytes a second from one connection, likewise.
+    /// The most bytes that are read from one connection in a second, likewise.
     pub max_bytes_per_second: u32,
 }
 
@@ -37,7 +38,7 @@ pub struct Config {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tls {
     pub listen: Option<SocketAddr>,
-    /// Within WebSockets.
+    /// The address of devices that use WebSockets over TLS.
     pub websocket_listen: Option<SocketAddr>,
     pub files: ServerFiles,
 }

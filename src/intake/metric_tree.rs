@@ -22,7 +22,7 @@ struct Node {
 }
 
 impl MetricTree {
-    /// The tree of these pointers; the index of a metric is that of its pointer.
+    /// The tree of these pointers; a metric has the index of its pointer.
     pub fn new<'a>(pointers: impl Iterator<Item = &'a [String]>) -> MetricTree {
         let mut tree = MetricTree { nodes: vec![Node::default()], metrics: 0 };
         for (metric, pointer) in pointers.enumerate() {

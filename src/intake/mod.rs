@@ -27,7 +27,7 @@
 //! broker may send, and for many that it may not: brokers do.
 //!
 //! # What it never does
-//! It never decides anything about a unit, reads no clock but the one handed in, and does not end on its own.
+//! Intake never decides anything about a unit, reads no clock but the one handed in, and does not end on its own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -102,10 +102,11 @@ impl PayloadIssues {
     }
 }
 
-/// Hears the fleet until `stop`, from devices that connect to `listener`, or else from the broker. Then takes no more messages, records those that have arrived (unless
-/// the engine is away; the broker keeps unacknowledged messages), and disconnects.
+/// Hears the fleet until `stop`, from devices that connect to `listener`, or else from the broker. Then takes no more
+/// messages, records the messages that have arrived (unless the engine is away; the broker keeps unacknowledged
+/// messages), and disconnects.
 ///
-/// `timers` takes those that come over MQTT, where the configuration allows that.
+/// `timers` takes the requests about timers that come over MQTT, if the configuration allows them.
 ///
 /// Loses and regains the broker and the engine as often as they come and go; an error is a
 /// configuration that cannot work.
@@ -148,8 +149,8 @@ pub async fn run(
     Ok(())
 }
 
-/// Reads single messages as a connection does, for tests with arbitrary bytes: the heartbeat of
-/// topic and payload.
+/// Reads single messages as a connection does, for tests with arbitrary bytes: the returned function takes topic and
+/// payload, and returns the heartbeat.
 ///
 /// # Errors
 /// A configuration that cannot work.
@@ -196,7 +197,7 @@ struct ProvedTopics {
     probes: Arc<probe::Probes>,
 }
 
-/// What reads the messages of a connection.
+/// The reader of the messages of a connection.
 fn reader(
     config: &Config,
     topics: &Arc<topic::Topics>,
@@ -240,7 +241,7 @@ async fn listen(
     }
     // The second half is for messages that are not acknowledged.
     let room = 2 * session.most_unacknowledged;
-    // If the engine is away, this is not worth the wait.
+    // If the engine is away, this answer is not worth waiting for.
     let heard = writer.roll.heard_by(session.client_id()).await.ok().flatten();
     let (queue, queued) = mpsc::channel(room);
     let (link, linked) = watch::channel(mqtt::Link::default());
@@ -283,7 +284,7 @@ async fn listen(
     let name = name.to_owned();
     tasks.spawn(async move { thread::on_its_own(&name, connection.run()).await });
     tasks.spawn(async move {
-        // Also when it panics: the connection must not wait for it then.
+        // The guard also works if the recorder panics: the connection must not wait for it then.
         let _recorded = recorded.drop_guard();
         recorder.record(queued, most).await;
     });

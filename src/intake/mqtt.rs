@@ -72,14 +72,14 @@ use state::{Action, Actions, Now};
 pub(super) use state::{ConnectionState, UNPROVED_TRIPS};
 pub(super) use takeovers::Takeovers;
 
-/// How the broker is tried again.
+/// The time between two attempts to connect.
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(250), longest: Duration::from_secs(15) };
 
-/// A connection that lasted so long was a success: another trouble ended it than the one before,
-/// and every second without a connection is blind.
+/// A connection that lasted this long counts as a success, so the next attempt comes soon: its end has another cause
+/// than the failures before, and every second without a connection is blind.
 const SUCCESS: Duration = Duration::from_secs(5);
 
-/// How long the broker may take to accept the connection, first and at most.
+/// How long the broker may take to accept the connection: the first limit, and the highest.
 const CONNECT: Duration = Duration::from_secs(5);
 const MAX_CONNECT: Duration = Duration::from_secs(30);
 
@@ -128,18 +128,18 @@ struct OpenConnection {
     actions: Actions,
 }
 
-/// The number of failures in a row when a connection ends that lasted so long.
+/// The number of failures in a row, when a connection ends that lasted for `lasted`.
 fn failures_after(before: u32, lasted: Duration) -> u32 {
     if lasted < SUCCESS { before + 1 } else { 1 }
 }
 
-/// How long the broker may take to accept the connection after that many failures in a row: a far one takes longer, and
-/// to wait for long from the start would delay the attempt that succeeds.
+/// How long the broker may take to accept the connection after that many failures in a row: a broker far away takes
+/// longer, and a long limit from the start would delay the attempt that succeeds.
 fn connect_timeout(failures: u32) -> Duration {
     (CONNECT * 3u32.pow(failures.min(8))).min(MAX_CONNECT)
 }
 
-/// An interval whose first tick comes at `first`.
+/// An interval with its first tick at `first`.
 fn ticks(first: Instant, period: Duration) -> Interval {
     let mut ticks = interval_at(first, period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -201,7 +201,7 @@ impl Connection {
             match event {
                 Ok(Event::Incoming(packet)) => {
                     if matches!(packet, Packet::ConnAck(_)) {
-                        // Read once; from now on it would only cost a checkpoint per packet.
+                        // The store is read once; from now on it would only cost a checkpoint for each packet.
                         events.options.clear_session_store();
                     }
                     self.receive(&packet, &mut open)?;
@@ -220,13 +220,13 @@ impl Connection {
         if self.state.has_left(&self.proof.borrow()) {
             leave(open.client, events).await;
         }
-        // Otherwise the broker publishes the will: the messages that it gave this member since its last recorded
-        // canary are lost.
+        // Without DISCONNECT, the broker publishes the will: the messages that it gave this member since its last
+        // recorded canary are lost.
         Err(End::Left)
     }
 
-    /// The next event of the client; sees to everything else until there is one. `None`: Rollcall is stopping, and
-    /// everything is recorded.
+    /// Waits for the next event of the client, and handles timers, answers and proofs meanwhile. `None`: Rollcall is
+    /// stopping, and everything is recorded.
     async fn next(
         &mut self,
         open: &mut OpenConnection,
@@ -249,7 +249,7 @@ impl Connection {
         let (mut stopped, mut recorded) = (pin!(stop.cancelled()), pin!(recorded.cancelled()));
         loop {
             let timer = self.state.next_timer();
-            // A future that is dropped because another comes first has not begun to do anything; the poll goes on.
+            // A future that is dropped because another one is ready has not started any work; the poll continues.
             tokio::select! {
                 biased;
                 () = &mut recorded => return Ok(None),
@@ -293,7 +293,7 @@ impl Connection {
     fn tick(&mut self, open: &mut OpenConnection) {
         let (now, period) = (Instant::now(), self.state.period());
         if open.ticks.period() != period {
-            // A unit with a shorter timeout was met.
+            // A unit with a shorter timeout has appeared.
             open.ticks = ticks(now + period, period);
         }
         self.take_probe_answers(now, &mut open.actions);
@@ -312,7 +312,7 @@ impl Connection {
         }
     }
 
-    /// Ends the connection for the state and for the probes.
+    /// Notes the end of the connection in the state and in the probes.
     fn clean_up(&mut self, end: &End) {
         let now = Instant::now();
         let mut actions = Actions::new();
@@ -331,7 +331,8 @@ impl Connection {
         }
     }
 
-    /// Reports a takeover of several. A member of a share has a client id that no other client knows.
+    /// Reports that another client takes the session again and again. Members of a share cannot lose it so: no other
+    /// client knows their client ids.
     fn note_takeover(&mut self, loss: ConnectionLoss, accepted: Option<Timestamp>) {
         if self.session.share.is_some() {
             return;

@@ -1,7 +1,7 @@
 //! Reads a payload: the fields of a heartbeat and the values of metrics.
 //!
-//! Any payload proves life: empty, binary, broken. A JSON object may say more, each thing in a
-//! field of its own; a field that is not plausible is counted and passed over, alone.
+//! Any payload proves life: empty, binary, broken. A JSON object may say more, each thing in a field of its own; a
+//! field that is not plausible is counted and ignored, and the other fields are still used.
 //!
 //! | field | form | bounds |
 //! |---|---|---|
@@ -10,11 +10,11 @@
 //! | `sleep` | like `timeout` | 1 s … 400 d |
 //! | `labels` | object of text, numbers, booleans | 16 labels, 1–128 bytes each |
 //!
-//! # When a device's own time is believed
-//! Only where its kind says so, and if it is at most five minutes ahead of the arrival (then the
-//! arrival counts: no unit is last seen in the future) and not older than a day and the allowed
-//! silence together. A device whose clock fell back to 1970 lives anyway; a message that was
-//! stored in transit for a few hours differs from one that was not.
+//! # When Rollcall believes the time of a device
+//! Only if the kind says so, and if the time is at most five minutes ahead of the arrival (then the arrival counts: no
+//! unit is last seen in the future) and not older than a day and the allowed silence together. So a device whose clock
+//! fell back to 1970 still counts as alive now, and a message that was stored in transit for a few hours counts for
+//! the time when it was sent.
 
 use std::time::Duration;
 
@@ -30,16 +30,16 @@ use crate::telemetry::PayloadIssue;
 
 /// How far a device's clock may be ahead.
 const MAX_CLOCK_LEAD: Duration = Duration::from_secs(300);
-/// How much older than the allowed silence a heartbeat may say that it is.
+/// How much older than the allowed silence a heartbeat may claim to be.
 const IN_TRANSIT: Duration = Duration::from_secs(86_400);
 /// The longest text that may be a duration or a time.
 const MAX_TEXT: usize = 64;
 
 /// A payload that was read.
 pub(super) struct ParsedPayload {
-    /// When the heartbeat counts for.
+    /// The moment that the heartbeat counts for.
     pub at: Timestamp,
-    /// When the device sent it, by a plausible clock of its own, whether the kind goes by it or not.
+    /// When the device sent the heartbeat, by its own plausible clock, whether the kind uses that time or not.
     pub sent: Option<Timestamp>,
     pub declared: Declared,
     /// The values of metrics, each with the index of its metric.
@@ -75,8 +75,8 @@ pub(super) fn read(
     parsed
 }
 
-/// Takes fields and metrics in one pass. A payload that is broken for one of them may still serve the other: a
-/// number that is too large breaks only where it is read. So it is read for each of them alone.
+/// Takes fields and metrics in one pass. A payload that is broken for one of them may still serve the other: a number
+/// that is too large breaks only the pass that reads it. Then a pass for each of them alone follows.
 fn scan(
     payload: &[u8],
     fields: &Fields,
@@ -109,7 +109,7 @@ fn declare(fields: &PayloadFields, rules: &KindRules, issues: &mut PayloadIssues
         }
         span
     };
-    // A timeout that the kind does not accept would only make every heartbeat slow.
+    // A kind that does not accept timeouts ignores the field; otherwise every heartbeat would be slow.
     let timeout = span(&fields.timeout, PayloadIssue::BadTimeout).filter(|_| rules.accept_timeout);
     let sleep = span(&fields.sleep, PayloadIssue::BadSleep).filter(|_| rules.accept_sleep);
     if sleep.is_some_and(|sleep| sleep > rules.max_sleep) {
@@ -194,7 +194,7 @@ fn since_1970(number: f64) -> Option<Timestamp> {
         n if n < 1e11 => n * 1e3,
         n if n < 1e14 => n,
         n if n < 1e17 => n / 1e3,
-        // Larger, or not a number.
+        // The number is larger, or not a number.
         _ => return None,
     };
     Some(Timestamp::from_millis(ms as i64))

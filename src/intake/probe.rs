@@ -1,20 +1,20 @@
 //! Probes: canaries on topics of the fleet, which prove that its filters are heard.
 //!
-//! A canary proves that its own topic is heard. The broker may withhold the topics of the fleet anyway: by
-//! its rules, though it granted the subscription, from the start or from one moment to the next. So the first
-//! connection of each process publishes a message of its own on a topic of each filter, just before a canary, as a
-//! unit with an id that is reserved for that (see [`super::topic`]). It comes back through the subscription, the
-//! queue and the batches of the fleet's heartbeats, at any of the connections; that connection reports it to
-//! the engine with its next canary.
+//! A canary proves that its own topic is heard. The broker may withhold the topics of the fleet anyway: by its rules,
+//! though it granted the subscription, from the start or from one moment to the next. So the first connection of each
+//! process publishes a probe on a topic of each filter, just before a canary, as a unit with an id that is reserved
+//! for that (see [`super::topic`]). The probe comes back through the subscription, the queue and the batches of the
+//! fleet's heartbeats, at any of the connections; that connection reports it to the engine with its next canary.
 //!
 //! # Which probes are believed
-//! A probe is signed as a canary is: a forged one is refused and counted, and one that is repeated has a time that
-//! came before, which changes nothing. The fleet that it belongs to is named in it by a tag, so that several
-//! fleets, and `rollcall check`, may use the same topics.
+//! A probe is signed as a canary is: a forged probe is refused and counted, and a repeated probe has a time that came
+//! before, which changes nothing. A tag in the probe names its fleet, so that several fleets, and `rollcall check`,
+//! may use the same topics.
 //!
 //! # In a shared subscription
 //! The broker gives a probe to any member, and a member that is no instance keeps it. So an instance that receives the
-//! probe of another one tells that one, and only the one that published a probe reports it: see
+//! probe of another instance tells that instance, and only the instance that published a probe reports it: see
+//!
 //! [`super::probe_returns`].
 //!
 //! # Where the broker refuses a probe
@@ -57,20 +57,20 @@ pub(super) struct Probe {
     /// The kinds that are heard by the filter.
     pub kinds: Vec<KindRules>,
     status: Mutex<ProbeStatus>,
-    /// Which of those came back that this process published, as a member of a share.
+    /// For a member of a share: which of its probes came back.
     returns: Mutex<ProbeReturns>,
-    /// As in the status; read with each message.
+    /// Whether the status has a refusal; read with each message.
     is_refused: AtomicBool,
 }
 
 /// The state of the publications of a probe.
 #[derive(Clone, Default)]
 pub(super) struct ProbeStatus {
-    /// The first one that the current connection published.
+    /// When the current connection published its first probe.
     pub since: Option<Timestamp>,
-    /// Why it cannot be published; messages of units prove the filter meanwhile.
+    /// Why the probe cannot be published; messages of units prove the filter meanwhile.
     pub refused: Option<String>,
-    /// When a message of a unit last came on a topic of the filter, while that is of use.
+    /// When a message of a unit last came on a topic of the filter; only kept while the filter needs this proof.
     pub unit_heard: Option<Timestamp>,
 }
 
@@ -99,7 +99,7 @@ impl Probes {
         &self.all
     }
 
-    /// This process is a member of a share, and other members tell it on that topic that its probes came.
+    /// Sets the topic on which other members of the share tell this process that its probes came.
     pub fn answered_by(&self, topic: String) {
         let _ = self.answers.set(topic);
     }
@@ -109,7 +109,7 @@ impl Probes {
         self.answers.get().map(String::as_str)
     }
 
-    /// A probe of this filter was sent. Only in a share those are remembered that have not come.
+    /// Notes that a probe of this filter was sent. Only a member of a share remembers probes that have not come back.
     pub fn sent(&self, index: usize, at: Timestamp) {
         let probe = &self.all[index];
         probe.lock().since.get_or_insert(at);
@@ -118,8 +118,8 @@ impl Probes {
         }
     }
 
-    /// A probe of this process came to an instance. Answers up to when its filter is proved, if that is further than
-    /// before.
+    /// Notes that a probe of this process came to an instance. Returns up to when its filter is proved, if that is
+    /// later than before.
     pub fn came(&self, index: usize, sent_at: Timestamp) -> Option<Timestamp> {
         if self.answers.get().is_none() {
             return Some(sent_at);
@@ -127,7 +127,8 @@ impl Probes {
         self.all[index].returns().came(sent_at)
     }
 
-    /// A message of a unit came on this topic: proof for the filters that cover it and have no other.
+    /// Notes a message of a unit on this topic: it proves the filters that cover the topic and whose probes are
+    /// refused.
     pub fn unit_heard(&self, topic: &str, at: Timestamp) {
         let is_refused = |probe: &&Probe| probe.is_refused.load(Ordering::Relaxed);
         for probe in self.all.iter().filter(is_refused).filter(|probe| covers(&probe.filter, topic)) {
@@ -136,8 +137,8 @@ impl Probes {
         }
     }
 
-    /// The index of the probe that came on this topic, and when it was sent; `None`: it is another fleet's, or one
-    /// that is no longer sent.
+    /// The index of the probe that came on this topic, and when it was sent; `None`: the probe belongs to another
+    /// fleet, or is no longer sent.
     pub fn read(
         &self,
         key: &Key,
@@ -146,7 +147,7 @@ impl Probes {
         arrived: Timestamp,
     ) -> Result<Option<(usize, Timestamp)>, Refusal> {
         match Canary::read(key, topic, payload) {
-            // One of an earlier process, by a clock that was ahead.
+            // An earlier process sent the probe, by a clock that was ahead.
             Some(probe) if probe.sent_at() > arrived + MAX_CLOCK_LEAD => Ok(None),
             Some(probe) => {
                 let index = self.by_topic.get(topic);
@@ -171,35 +172,35 @@ impl Probe {
         self.lock().clone()
     }
 
-    /// Probes that were sent may be lost with the connection.
+    /// Forgets the probes that were sent: they may be lost with the connection.
     pub fn connection_lost(&self) {
         self.lock().since = None;
         self.returns().forget();
     }
 
-    /// Whether one that this member of a share published is missing, as of `now`: see [`ProbeReturns::judge`].
+    /// Whether a probe that this member of a share published is missing, as of `now`: see [`ProbeReturns::judge`].
     pub fn is_missing(&self, hearing: &Hearing, wait: Duration, now: Timestamp) -> bool {
         self.returns().judge(hearing, wait, now)
     }
 
-    /// Whether several of them are missing, and others came.
+    /// Whether several probes of this filter are missing, and others came.
     pub fn are_taken(&self) -> bool {
         self.returns().are_taken()
     }
 
-    /// Whether some came that were sent after one that has not.
+    /// Whether a probe came that was sent after a missing one.
     pub fn are_partial(&self) -> bool {
         self.returns().are_partial()
     }
 
-    /// The broker accepted one, or refused it for that reason.
+    /// Notes that the broker accepted a probe, or refused it for this reason.
     pub fn answered(&self, refused: Option<String>) {
         if refused.is_some() {
             self.returns().forget();
         }
         let mut status = self.lock();
         if status.refused.is_some() && refused.is_none() {
-            // Messages of units proved it so far.
+            // Until now, messages of units proved the filter.
             *status = ProbeStatus::default();
         }
         self.is_refused.store(refused.is_some(), Ordering::Relaxed);

@@ -1,15 +1,15 @@
-//! Which probes came back that a shared subscription delivers to any of its members.
+//! Which probes came back, when a shared subscription delivers them to any of its members.
 //!
 //! A member that is no instance of the fleet takes its share of the messages, and their units seem silent. Instances
-//! cannot see it; but it takes its share of the probes, too. So each probe must come to an instance of the fleet: one that
-//! receives the probe of another instance sends it back to that one, by the topic that the probe names for answers. A
-//! filter is proved up to the first probe that is missing, and further when many in a row have come back.
+//! cannot see such a member; but it takes its share of the probes, too. So each probe must come to an instance of the
+//! fleet: an instance that receives the probe of another one sends it back, on the topic that the probe names for
+//! answers. A filter is proved up to the first probe that is missing, and further when many in a row have come back.
 //!
 //! # When a probe is missing
-//! When every instance has received all messages that the broker had before, which canaries prove, and then this
-//! instance has received all answers, which its own canary proves. Then only a loss explains it; and where an
-//! instance ended with messages that it had not recorded, that time is blind anyway, and the probe counts as lost with them. So
-//! instances may come and go, and be slow or far away.
+//! A probe is missing when every instance has received all messages that the broker had before it, which canaries
+//! prove, and then this instance has received all answers, which its own canary proves. Then only a loss explains the
+//! missing probe. If an instance ended with messages that it had not recorded, that time is blind anyway, and the
+//! probe counts as lost with them. So instances may start and stop, and be slow or far away.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -17,14 +17,14 @@ use std::time::Duration;
 use crate::clock::Timestamp;
 use crate::presence::Hearing;
 
-/// So many probes in a row come back before the filter is heard again. The time until then is longer than any gap
-/// between two probes that is no blind time.
+/// This many probes in a row have to come back before the filter is heard again. The time until then is longer than
+/// any gap between two probes that is not blind time.
 const IN_A_ROW: u32 = 8;
 
-/// So many missing probes are no coincidence.
+/// This many missing probes are no coincidence.
 const MISSING: u32 = 3;
 
-/// The most probes that are remembered; beyond it, the oldest are forgotten.
+/// The most probes that are remembered; a further one replaces the oldest.
 const MAX_SENT: usize = 1000;
 
 /// The probes of one filter that this process sent.
@@ -33,7 +33,7 @@ pub(super) struct ProbeReturns {
     sent: VecDeque<SentProbe>,
     /// Up to when the filter is proved.
     proved: Option<Timestamp>,
-    /// Probes since one was missing, until enough have come back in a row.
+    /// The probes since the first missing one, until enough have come back in a row.
     gap: Option<Gap>,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct ProbeReturns {
 struct SentProbe {
     at: Timestamp,
     came: bool,
-    /// When it was noticed that every instance has received what the broker had before it, and more.
+    /// When it was noticed that every instance has received everything that the broker had before the probe, and more.
     passed: Option<Timestamp>,
 }
 
@@ -53,7 +53,7 @@ struct Gap {
 }
 
 impl ProbeReturns {
-    /// A probe was sent at `at`.
+    /// Notes that a probe was sent at `at`.
     pub fn sent(&mut self, at: Timestamp) {
         if self.sent.len() == MAX_SENT {
             self.sent.pop_front();
@@ -61,8 +61,8 @@ impl ProbeReturns {
         self.sent.push_back(SentProbe { at, came: false, passed: None });
     }
 
-    /// The probe that was sent at `at` came to an instance. Answers up to when the filter is proved now, if that is
-    /// further than before.
+    /// Notes that the probe that was sent at `at` came to an instance. Returns up to when the filter is proved now, if
+    /// that is later than before.
     pub fn came(&mut self, at: Timestamp) -> Option<Timestamp> {
         let before = self.proved;
         self.sent.iter_mut().filter(|probe| probe.at == at).for_each(|probe| probe.came = true);
@@ -75,15 +75,15 @@ impl ProbeReturns {
         self.sent.clear();
     }
 
-    /// Notes at `now` which probes are missing; `hearing` is that of the fleet, and a probe takes less than `wait` to the
-    /// broker. Answers whether one is missing that was not lost with an instance.
+    /// Notes at `now` which probes are missing; `hearing` is the hearing of the fleet, and a probe takes less than
+    /// `wait` to the broker. Returns whether a probe is missing that was not lost with an instance.
     pub fn judge(&mut self, hearing: &Hearing, wait: Duration, now: Timestamp) -> bool {
         let Some(heard) = hearing.heard else { return false };
         for probe in self.sent.iter_mut().filter(|probe| !probe.came && heard.since(probe.at) > wait) {
             probe.passed.get_or_insert(now);
         }
         let is_lost = |probe: &SentProbe| !probe.came && probe.passed.is_some_and(|passed| heard > passed);
-        // Blind time that begins before the probe was at the broker may have taken it, too.
+        // A blind interval that begins before the probe reached the broker may have taken the probe, too.
         let is_blind =
             |at: Timestamp| hearing.ledger.intervals().iter().any(|one| one.from <= at + wait && at < one.to);
         let mut is_missing = false;
@@ -104,7 +104,7 @@ impl ProbeReturns {
         self.gap.is_some_and(|gap| gap.missing >= MISSING && gap.came > 0)
     }
 
-    /// Whether probes came that were sent after one that has not.
+    /// Whether a probe came that was sent after a missing one.
     pub fn are_partial(&self) -> bool {
         self.gap.is_some_and(|gap| gap.came > 0) || self.sent.iter().any(|probe| probe.came)
     }
@@ -138,7 +138,7 @@ mod tests {
 
     const WAIT: Duration = Duration::from_millis(10);
 
-    /// Judges twice: what every instance has received is known, and then so are all answers.
+    /// Judges twice: the first call notes what every instance has received, the second then knows of all answers.
     fn judge(returns: &mut ProbeReturns, until: i64, blind: &[(i64, i64)]) -> bool {
         let first = returns.judge(&heard(until, blind), WAIT, at(until));
         returns.judge(&heard(until + 1, blind), WAIT, at(until + 1)) || first
@@ -160,7 +160,7 @@ mod tests {
         assert!(!returns.judge(&heard(60, &[]), WAIT, at(61)));
         assert!(returns.judge(&heard(61, &[]), WAIT, at(62)));
         assert!(!returns.are_taken(), "one is a coincidence");
-        // Heard again after eight in a row, of which the last one of before is the first.
+        // The filter is heard again after eight probes in a row, counting the last one of the earlier round.
         (6..=13).for_each(|n| returns.sent(at(n * 10)));
         let proofs: Vec<Option<Timestamp>> = (6..=13).map(|n| returns.came(at(n * 10))).collect();
         assert_eq!(proofs.iter().flatten().copied().collect::<Vec<Timestamp>>(), [at(120), at(130)]);

@@ -1,8 +1,9 @@
 //! How much of large payloads a connection reads in a second.
 //!
-//! Reading a payload costs a hundred times as much as receiving it. Without a bound one device with large payloads keeps
-//! a connection so busy that canaries come too late, and the fleet is not heard. So payloads beyond this are not read;
-//! they prove life anyway. Small payloads cost no more than the message that they come in, and are always read.
+//! Reading a payload costs a hundred times as much as receiving it. Without a bound one device with large payloads
+//! keeps a connection so busy that canaries come too late, and the fleet is not heard. So large payloads beyond this
+//! budget are not read; they prove life anyway. Small payloads cost no more than the message that they come in, and
+//! are always read.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -10,7 +11,7 @@ use crate::clock::Timestamp;
 
 /// Payloads up to this many bytes are always read.
 const SMALL: usize = 1 << 10;
-/// The bytes of larger ones that are read in a second: twice what one device sends to the in-process broker at its
+/// The bytes of larger payloads that are read in a second: twice what one device sends to the in-process broker at its
 /// defaults of `max_rate` and `max_payload`.
 const A_SECOND: usize = 32 << 20;
 

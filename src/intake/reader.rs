@@ -25,17 +25,17 @@ pub(super) enum Content {
     Heartbeat(Heartbeat),
     /// A canary of this client.
     Canary(Canary),
-    /// Probes of the filter with this index came back: everything before that moment came.
+    /// Probes of the filter with this index came back: every message before this moment came.
     Probe(usize, Timestamp),
-    /// The probe of another member of the share, which is told on that topic, with that payload, that it came.
+    /// The probe of another member of the share: this topic and this payload tell it that the probe came.
     OfAnother(String, Vec<u8>),
     /// The broker has dropped this member of a shared subscription.
     MemberLost(ShareMember),
-    /// The member has unsubscribed from its share: the messages before this are all that it is given.
+    /// The member has unsubscribed from its share: it gets no messages after this.
     Unsubscribed,
     /// A program registers or cancels a timer.
     Timer(Box<ReceivedCommand>),
-    /// Nothing that counts.
+    /// Nothing for the recorder.
     Nothing,
 }
 
@@ -45,9 +45,9 @@ pub(super) struct Incoming<'a> {
     pub topic: &'a [u8],
     pub payload: &'a [u8],
     pub retain: bool,
-    /// The earliest moment at which it was sent, if that is known.
+    /// The earliest moment at which the message was sent, if that is known.
     pub sent_after: Option<Timestamp>,
-    /// The latest one, if it was in transit for long.
+    /// The latest moment, if the message was in transit for long.
     pub sent_before: Option<Timestamp>,
     /// The topic to which its sender wants an answer, and the correlation data.
     pub reply_to: Option<(&'a str, &'a [u8])>,
@@ -63,7 +63,7 @@ pub(super) struct Reader {
     /// Signs the canaries of the fleet.
     pub key: Key,
     pub max_payload: usize,
-    /// How much of larger payloads is read.
+    /// How much of larger payloads may be read.
     pub budget: ReadBudget,
     /// Takes requests about timers, if they may come over MQTT.
     pub timers: Option<Arc<TimerReader>>,
@@ -93,7 +93,7 @@ impl Reader {
             return Ok(Content::MemberLost(member));
         }
         if message.retain {
-            // The broker was asked for none, but a bridge may pass one on.
+            // The broker was asked for no retained messages, but a bridge may pass one on.
             return Err((Rejection::Retained, "a retained message may be of any age".to_owned()));
         }
         if self.probes.answers_topic() == Some(topic) {
@@ -130,7 +130,7 @@ impl Reader {
             buffer.take(&origin.unit, parsed.at, parsed.values);
         }
         let mut declared = parsed.declared;
-        // The topic is what a broker can guard, so its labels win.
+        // The labels of the topic win, because a broker can guard topics.
         declared.labels.extend(origin.labels);
         for (issue, detail) in issues.take() {
             self.telemetry.payload_issue(&origin.unit, issue, &detail);
@@ -139,7 +139,7 @@ impl Reader {
         Ok(Content::Heartbeat(Heartbeat { unit, at, not_before, declared }))
     }
 
-    /// A member of a share reports its own probes only, and tells others of theirs.
+    /// Reads a probe. A member of a share reports its own probes only, and tells other members of theirs.
     fn probe(&self, topic: &str, message: &Incoming, arrived: Timestamp) -> Result<Content, Refusal> {
         let Some((index, sent_at)) = self.probes.read(&self.key, topic, message.payload, arrived)? else {
             return Ok(Content::Nothing);
@@ -154,7 +154,8 @@ impl Reader {
         })
     }
 
-    /// Another member of the share received a probe of this one: its topic, and its payload.
+    /// Reads the news from another member of the share that it received a probe of this one: the probe's topic and
+    /// payload.
     fn answer(&self, payload: &[u8], arrived: Timestamp) -> Result<Content, Refusal> {
         let end = payload.iter().position(|byte| *byte == b'\n').unwrap_or_default();
         let topic = std::str::from_utf8(&payload[..end]).unwrap_or_default();
@@ -167,7 +168,7 @@ impl Reader {
         self.probes.came(index, sent_at).map_or(Content::Nothing, |proved| Content::Probe(index, proved))
     }
 
-    /// The payload, or nothing where it is too large, or more came than is read: any payload proves life.
+    /// The payload, or nothing if it is too large or the budget is used up: any payload proves life.
     fn readable<'a>(&self, payload: &'a [u8], arrived: Timestamp, issues: &mut PayloadIssues) -> &'a [u8] {
         let size = payload.len();
         let why = if size > self.max_payload {
@@ -183,7 +184,7 @@ impl Reader {
 
     fn canary(&self, topic: &str, message: &Incoming, arrived: Timestamp) -> Result<Content, Refusal> {
         match Canary::read(&self.key, topic, message.payload) {
-            // A canary of an earlier process, by a clock that was ahead.
+            // An earlier process sent the canary, by a clock that was ahead.
             Some(canary) if canary.sent_at() > arrived => Ok(Content::Nothing),
             Some(canary) => Ok(Content::Canary(canary)),
             None => Err((Rejection::ForgedCanary, canary::FORGED.to_owned())),
@@ -288,7 +289,8 @@ mod tests {
         let heartbeats = |payload: &str| {
             matches!(read(&reader, "north/7/data", payload.as_bytes(), false), Content::Heartbeat(_))
         };
-        // Without a time, in time, ahead, and by a clock that fell back to long ago.
+        // Payloads without a time, with a plausible time, with a time ahead, and by a clock that fell back to long
+        // ago.
         let ages = [60, -10, 100 * 86_400].map(sent);
         for payload in ["", "{}"].into_iter().chain(ages.iter().map(String::as_str)) {
             assert!(heartbeats(payload), "{payload}");
@@ -316,7 +318,7 @@ mod tests {
         assert_eq!(read(&reader, "rollcall/canary/you", &canary, false), Content::Nothing);
         assert_eq!(read(&reader, "rollcall/canary/data", b"", false), Content::Nothing);
         assert_eq!(count(&reader, "forged_canary"), 0);
-        // A last will that was removed.
+        // The message that removes a last will.
         assert_eq!(read(&reader, "rollcall/canary/you/gone", b"", false), Content::Nothing);
     }
 

@@ -1,14 +1,13 @@
 //! Records the messages that wait in the queue, then acknowledges them.
 //!
-//! All messages in the queue are one batch: while it is being written the next one collects. When there are more
-//! than a batch may hold, a second one is sent at once, so that the engine need not
-//! wait for Rollcall; otherwise it would only cut the next one short. Their heartbeats may be applied in
-//! any order, since the newer wins; but canaries and acknowledgements, which say that they are recorded, wait
-//! until their batch and all before it are applied. So when a canary is reported here, all messages before it are
-//! recorded.
+//! All messages in the queue are one batch: while it is being written the next one collects. When there are more than
+//! a batch may hold, a second batch is sent at once, so that the engine need not wait for Rollcall; with fewer, a
+//! second batch would only make the next one smaller. Their heartbeats may be applied in any order, since the newer
+//! wins; but canaries and acknowledgements, which say that they are recorded, wait until their batch and all before it
+//! are applied. So when a canary is reported here, all messages before it are recorded.
 //!
-//! Canaries are reported while the next batch is being written: those that wait are reported together. Where the
-//! engine is far away no batch waits until the one before is written either, for it is in transit most of that time.
+//! Canaries are reported while the next batch is being written, all waiting canaries together. If the engine is far
+//! away, no batch waits until the previous one is written either, because batches are in transit most of that time.
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesOrdered;
@@ -24,14 +23,13 @@ use super::timers::{self, ReceivedCommand};
 use crate::clock::Timestamp;
 use crate::presence::Heartbeat;
 
-/// Batches that are written at a time. A third would give the engine no more to do, and make each
-/// smaller.
+/// Batches that are written at a time. A third batch would give the engine no more to do, and make each smaller.
 const CONCURRENT: usize = 2;
 
-/// The same where the engine is far away, evenly over a round trip.
+/// Batches that are written at a time if the engine is far away, spread evenly over a round trip.
 const FAR_CONCURRENT: u32 = 8;
 
-/// Batches whose events wait to be reported. When there are more, recording waits for them.
+/// Batches whose events wait to be reported. At this number, recording waits for the reports.
 const UNREPORTED: usize = 64;
 
 /// A message that waits to be recorded.
@@ -41,16 +39,16 @@ pub(super) struct QueuedMessage {
     pub arrived: Timestamp,
     /// The number of the connection by which it arrived.
     pub connection: u64,
-    /// The acknowledgement that its sender waits for, if it does.
+    /// The acknowledgement that the sender waits for, if any.
     pub ack: Option<Ack>,
 }
 
-/// The acknowledgement of a message, when it is recorded.
+/// The acknowledgement of a message, which is due when the message is recorded.
 #[derive(Debug, PartialEq)]
 pub(super) enum Ack {
-    /// To the broker that delivered it.
+    /// An acknowledgement to the broker that delivered the message.
     Broker(BrokerAck),
-    /// To the device that sent it.
+    /// An acknowledgement to the device that sent the message.
     #[cfg_attr(not(feature = "broker"), expect(dead_code, reason = "no device connects"))]
     Device(Receipt),
 }
@@ -123,7 +121,7 @@ async fn apply_all(
         let has_room = in_progress.is_empty()
             || (was_full && in_progress.len() < CONCURRENT)
             || (is_far && next <= Instant::now());
-        // Every future here can be dropped without a loss when another is ready first.
+        // Each future here is cancel-safe: it can be dropped without a loss when another one is ready first.
         tokio::select! {
             biased;
             Some(applied) = in_progress.next() => {
@@ -150,13 +148,13 @@ async fn apply_all(
     }
 }
 
-/// Applies the requests about timers of a batch, when the batches before it are applied, and answers them. `false`:
-/// Rollcall is stopping and the engine away.
+/// Applies the requests about timers of a batch after all earlier batches, and answers them. `false`: Rollcall is
+/// stopping and the engine away.
 ///
 /// Heartbeats wait meanwhile: the order of requests about one timer counts, so no two batches of them are applied at a
 /// time.
 async fn apply_timers(writer: &EngineWriter, link: &watch::Receiver<Link>, batch: &mut Batch) -> bool {
-    // Their room is free when they are answered.
+    // The room of the requests is free when they are answered.
     let requests = std::mem::take(&mut batch.timers);
     if requests.is_empty() {
         return true;
@@ -170,7 +168,7 @@ async fn apply_timers(writer: &EngineWriter, link: &watch::Receiver<Link>, batch
     true
 }
 
-/// The events of a batch that is applied, as all before it are.
+/// Acknowledges the messages of a batch when it and all before it are applied; returns its events.
 fn acknowledge(writer: &EngineWriter, link: &watch::Receiver<Link>, batch: Batch) -> Vec<HearingEvent> {
     // Acknowledge after recording: a crash in between repeats the heartbeats, which is
     // harmless. And before the canaries are reported, so that all messages that they prove are acknowledged.
@@ -189,8 +187,7 @@ fn acknowledge(writer: &EngineWriter, link: &watch::Receiver<Link>, batch: Batch
     batch.events
 }
 
-/// Reports the events that are handed on, in order, until there are no more, or Rollcall is stopping and the engine
-/// away.
+/// Reports events in order until the channel is closed, or Rollcall is stopping and the engine away.
 async fn report_all(
     writer: &EngineWriter,
     link: &watch::Receiver<Link>,
@@ -206,8 +203,7 @@ async fn report_all(
     }
 }
 
-/// Gives the batch back when its heartbeats are applied; `None` if Rollcall is stopping and the
-/// engine away.
+/// Applies the heartbeats of a batch and gives the batch back; `None` if Rollcall is stopping and the engine away.
 async fn apply(writer: EngineWriter, batch: Batch) -> Option<Batch> {
     writer.hear(&batch.heartbeats).await.then_some(batch)
 }

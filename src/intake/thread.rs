@@ -14,7 +14,7 @@ pub(super) async fn on_its_own(name: &str, work: impl Future<Output = ()> + Send
     let runtime = Builder::new_current_thread().enable_all().build().expect("threads can be had at a start");
     let run = move || {
         runtime.block_on(dropped.run_until_cancelled_owned(work));
-        // A name that is still being looked up keeps a thread that cannot be ended.
+        // A lookup of a name that is under way holds a thread that cannot be ended.
         runtime.shutdown_background();
         let _ = ended.send(());
     };

@@ -1,16 +1,16 @@
-//! Timers that programs register and cancel over MQTT: a JSON object on `rollcall/timers/<id>` registers or changes
-//! one, an empty payload cancels it. Where the message has a response topic, the answer goes there with its correlation
+//! Timers that programs register and cancel over MQTT: a JSON object on `rollcall/timers/<id>` registers or changes a
+//! timer, an empty payload cancels it. If the message has a response topic, the answer goes there with its correlation
 //! data.
 //!
 //! A request is read where messages are received, and applied by the recorder behind the heartbeats of its batch, in
-//! the order of arrival; then it is acknowledged. So a request at QoS 1 that Rollcall loses comes again, and one that
-//! comes again is applied again: it says the same.
+//! the order of arrival; then it is acknowledged. So the broker repeats a request at QoS 1 that Rollcall loses. A
+//! repeated request is applied again, with the same result.
 //!
-//! # Why they have room of their own
-//! A heartbeat is small, whatever devices send; a timer has its data. The requests that wait take [`QUEUE_BYTES`] bytes
-//! together, and one that finds no room is refused, in its answer.
+//! # Why requests have room of their own
+//! A heartbeat is small, whatever devices send; a timer has its data. The requests that wait take [`QUEUE_BYTES`]
+//! bytes together, and a request that finds no room is refused, in its answer.
 //!
-//! # Where answers do not go
+//! # Topics that get no answer
 //! Rollcall may publish where its clients may not. An answer on a topic of the fleet would be a heartbeat of a unit,
 //! and one below `rollcall/` a message of Rollcall. So there is no answer to such a topic.
 
@@ -29,7 +29,7 @@ pub(super) use apply::apply;
 
 /// The beginning of the topics of requests; the id follows.
 pub(super) const PREFIX: &str = "rollcall/timers/";
-/// The subscription filter for all of them.
+/// The subscription filter for all requests.
 pub(super) const FILTER: &str = "rollcall/timers/+";
 
 /// The room for requests that wait, in bytes.
@@ -43,7 +43,7 @@ const MAX_REPLY_TO: usize = 256;
 #[derive(Debug, PartialEq)]
 pub(super) struct ReceivedCommand {
     pub asked: TimerCommand,
-    /// Where the answer goes, if one is wanted.
+    /// The topic for the answer, if the sender wants one.
     pub reply_to: Option<ReplyTo>,
     _room: Reservation,
 }
@@ -52,14 +52,14 @@ pub(super) struct ReceivedCommand {
 pub(super) enum TimerCommand {
     Register(TimerRequest),
     Cancel(TimerId),
-    /// The request makes no sense, or finds no room.
+    /// The request is not valid, or finds no room.
     Refused {
         id: Option<TimerId>,
         why: String,
     },
 }
 
-/// Where an answer goes.
+/// Where to publish an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ReplyTo {
     pub topic: String,
@@ -78,13 +78,13 @@ impl PartialEq for Reservation {
 
 pub(super) struct TimerReader {
     room: Arc<Semaphore>,
-    /// Those of the fleet.
+    /// The filters by which the fleet is heard.
     filters: Vec<String>,
     telemetry: Arc<Telemetry>,
 }
 
 impl TimerReader {
-    /// `filters`: those by which the fleet is heard.
+    /// `filters`: the filters by which the fleet is heard.
     pub fn new(filters: Vec<String>, telemetry: Arc<Telemetry>) -> TimerReader {
         TimerReader { room: Arc::new(Semaphore::new(QUEUE_BYTES)), filters, telemetry }
     }

@@ -1,14 +1,14 @@
 //! Which unit a topic names.
 //!
-//! A template such as `{kind}/{site}/{unit}/data` captures whole levels of a topic: `{unit}`
-//! exactly once, `{kind}` unless the template belongs to one kind, and under any other name a
-//! label. `+` is a level without a meaning, and `#`, which is the last level, any number of them. Everything else is
-//! literal. A message belongs to the **first** template, in the order of
-//! the configuration, whose levels fit its topic; so specific templates stand before general ones.
+//! A template such as `{kind}/{site}/{unit}/data` captures whole levels of a topic: `{unit}` exactly once, `{kind}`
+//! unless the template belongs to one kind, and under any other name a label. `+` stands for any one level, and `#`,
+//! which is the last level, for any number of levels. Everything else is literal. A message belongs to the **first**
+//! template, in the order of the configuration, whose levels fit its topic; so specific templates stand before general
+//! ones.
 //!
 //! # Why fewer filters are requested than there are templates
-//! Each template becomes a subscription filter with `+` for every capture. A filter that another
-//! one covers is left out: a broker may deliver a message once for each filter that it fits.
+//! Each template becomes a subscription filter with `+` for every capture. A filter that another filter covers is left
+//! out: a broker may deliver a message once for each filter that it fits.
 
 use std::sync::Arc;
 
@@ -19,13 +19,13 @@ use crate::presence::{
 };
 use crate::telemetry::{PayloadIssue, Rejection, truncate};
 
-/// Topics of Rollcall's own; never a sign of life.
+/// The prefix of Rollcall's own topics, which are never a sign of life.
 const OWN: &str = "rollcall/";
 
-/// The probe of `#`: two levels, so that no filter with `+` in their place has the same probe.
+/// The probe of `#`: two levels, so that no filter with two `+` has the same probe.
 const PROBE_OF_REST: &str = "rollcall-probe/rollcall-rest";
 
-/// Whether only probes, of this fleet or another, are published on that topic.
+/// Whether only probes, of this fleet or another, are published on this topic.
 pub(super) fn is_probe(topic: &str) -> bool {
     topic.contains(PROBE) && topic.split('/').any(|level| level == PROBE)
 }
@@ -46,28 +46,29 @@ const MAX_BYTES: usize = 65_535;
 /// Why a text is not a topic template.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
-    /// Not exactly one `{unit}`.
+    /// The template has no `{unit}`, or several.
     #[error("has no {{unit}}, or several; write it exactly once, as in units/{{unit}}/heartbeat")]
     Unit,
-    /// No `{kind}` where the template belongs to no kind, or one where it does, or several.
+    /// The template has no `{kind}` and belongs to no kind, or has `{kind}` and belongs to one, or has it several
+    /// times.
     #[error("a topic template captures {{kind}} once if it belongs to no kind, and not at all if it does")]
     Kind,
-    /// A capture that is neither `{unit}` nor `{kind}` nor the name of a label, or comes twice.
+    /// A capture is neither `{unit}` nor `{kind}` nor the name of a label, or comes twice.
     #[error(
         "{{{0}}} is not allowed as a label: write each name once, with 1 to 32 letters, digits and _, not first a \
              digit; kind, unit, state, cause and transition are reserved"
     )]
     Label(String),
-    /// A wildcard, a `{` or a `}` inside a level, control characters.
+    /// A level has a wildcard, a `{` or a `}` inside, or control characters.
     #[error(
         "{0:?} is not allowed in a topic template: a level is literal text, one capture such as {{unit}}, or + for \
              any text"
     )]
     Level(String),
-    /// A `#` before the last level.
+    /// A `#` stands before the last level.
     #[error("# stands for all levels that follow, so it is the last one; write + for a single level")]
     Rest,
-    /// Empty, too long, or a topic that is not for devices (`$SYS`, Rollcall's own).
+    /// The template is empty, too long, or a topic that is not for devices (`$SYS`, Rollcall's own).
     #[error("a topic template is a topic for devices, not empty, not below $… or rollcall/…")]
     Topic,
 }
@@ -78,7 +79,7 @@ enum Level {
     Unit,
     Kind,
     Label(Box<str>),
-    /// Any text, which means nothing.
+    /// Any text, which is ignored.
     Any,
     /// All levels that follow, if any.
     Rest,
@@ -135,12 +136,12 @@ impl Template {
         Ok(Template { levels, kind })
     }
 
-    /// The subscription filter that covers its topics.
+    /// The subscription filter that covers the topics of the template.
     pub fn filter(&self) -> String {
         self.filter_of(None)
     }
 
-    /// The same with that kind in the place of `{kind}`.
+    /// The subscription filter with `kind` in the place of `{kind}`.
     fn filter_of(&self, kind: Option<&Kind>) -> String {
         let level = |level: &Level| match level {
             Level::Literal(text) => text.to_string(),
@@ -151,13 +152,13 @@ impl Template {
         self.levels.iter().map(level).collect::<Vec<_>>().join("/")
     }
 
-    /// The kinds that it covers, each with the filter that covers their topics alone.
+    /// The kinds that the template covers, each with the filter that covers only their topics.
     fn filters_of(&self, kinds: &Rules) -> Vec<(Kind, String)> {
         let kinds = kinds.keys().filter(|kind| self.kind.as_ref().is_none_or(|own| own == *kind));
         kinds.map(|kind| (kind.clone(), self.filter_of(Some(kind)))).collect()
     }
 
-    /// A topic that fits it and on which no unit publishes; `kind`: for a template that captures it.
+    /// A topic that fits the template and on which no unit publishes; `kind`: for a template that captures it.
     pub(super) fn probe(&self, kind: Option<&Kind>) -> String {
         probe_topic(&self.filter_of(kind))
     }
@@ -225,7 +226,7 @@ impl Topics {
 
     /// The unit that sent a message with this topic.
     pub fn origin(&self, topic: &str, issues: &mut PayloadIssues) -> Result<Origin, Refusal> {
-        // A template that captures its first levels may cover Rollcall's own topics.
+        // A template that captures its first levels may also fit Rollcall's own topics.
         if topic.starts_with(OWN) {
             return Err((Rejection::BadTopic, "a topic of Rollcall's own".to_owned()));
         }

@@ -20,8 +20,8 @@ use crate::telemetry::{Loop, Telemetry, ValueOutcome};
 
 /// How long values wait at most while the engine answers.
 const ROUND: Duration = Duration::from_secs(2);
-/// The most units whose values wait. Values beyond are counted and left to the next message. While a
-/// round is written as many again may gather.
+/// The most units whose values wait. Values of further units are counted and left to the next message. While a round
+/// is written, as many again may gather.
 const MAX_UNITS: usize = 100_000;
 /// Units whose values are written in one batch: some sixty for each of the usual number of partitions.
 const BATCH: usize = 1000;
@@ -39,7 +39,7 @@ pub(super) struct ValueBuffer {
 #[derive(Default)]
 struct UnitValues {
     tried: u8,
-    /// By the index of the metric in its kind.
+    /// The values, each with the index of its metric in the kind.
     values: Vec<(u8, Timestamp, Box<str>)>,
 }
 
@@ -66,7 +66,7 @@ impl ValueBuffer {
         self.kinds.get(kind)
     }
 
-    /// Takes the values of a message that was sent at that moment.
+    /// Takes the values of a message that was sent at this moment.
     pub fn take(&self, unit: &Unit, at: Timestamp, values: Vec<(u8, Box<str>)>) {
         if values.is_empty() {
             return;
@@ -88,7 +88,7 @@ impl ValueBuffer {
         loop {
             let is_last = stop.run_until_cancelled(tokio::time::sleep(ROUND)).await.is_none();
             if is_last {
-                // A stop does not wait longer: the next messages bring the rest.
+                // A stop waits no longer than this: the next messages bring the rest.
                 let _ = tokio::time::timeout(ROUND, self.round(writer)).await;
                 return;
             }
@@ -111,7 +111,7 @@ impl ValueBuffer {
                 }
                 Err(error) => {
                     writer.telemetry.engine_failed(Loop::Values, "", &error);
-                    // With the next round; a value that arrived meanwhile is newer.
+                    // The values go with the next round, except where a newer value arrived meanwhile.
                     return self.put_back(batch.into_iter().chain(rest));
                 }
             }
@@ -223,7 +223,7 @@ mod tests {
         let value =
             |metric: &str, at, value: &str| ("pump:1".to_owned(), metric.to_owned(), at, value.to_owned());
         assert_eq!(waiting(&buffer), [value("bars", 5, "7"), value("volts", 9, "2")]);
-        // Put back beside one that arrived meanwhile.
+        // The old values are put back beside a value that arrived meanwhile, which is newer and stays.
         let before = std::mem::take(&mut *buffer.lock());
         take(&buffer, "pump:1", 8, "{\"volts\":4}");
         buffer.put_back(before.into_iter());

@@ -1,4 +1,5 @@
-//! Stands for the listener where the feature `broker` is off: no configuration with one is accepted, and it never runs.
+//! Stands for the listener in a program without the feature `broker`: every configuration with a listener is refused,
+//! so this code never runs.
 
 use std::sync::Arc;
 
@@ -13,13 +14,13 @@ use crate::trust::ServerTls;
 
 pub enum Listener {}
 
-/// No message is acknowledged to a device.
+/// The type has no values: no message is acknowledged to a device.
 #[derive(Debug, PartialEq)]
 pub(super) enum Receipt {}
 
 impl Listener {
     /// # Errors
-    /// Always.
+    /// Every call fails.
     pub async fn bind(_: &Config, _: Arc<Telemetry>) -> anyhow::Result<Listener> {
         bail!(NOT_BUILT_IN)
     }

@@ -1,9 +1,9 @@
 //! Decides whether a device may connect, under which client id, and which topics it may use.
 //!
 //! # Client ids
-//! A session belongs to a client id: a client that connects with the id of another takes it over. So an id
-//! that is in use belongs to its user (see [`super::sessions`]), an id that is the name of a user belongs to that user,
-//! and those of Rollcall to Rollcall.
+//! A session belongs to a client id: a client that connects with the id of another takes it over. So an id in use
+//! belongs to the user that connected with it (see [`super::sessions`]), an id that is the name of a user belongs to
+//! that user, and the ids of Rollcall belong to Rollcall.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -20,16 +20,16 @@ use super::{Config, names};
 use crate::presence::covers;
 use crate::telemetry::{BrokerRefusal, MAX_SHOWN, Telemetry, truncate};
 
-/// The topics of Rollcall's own: canaries and others.
+/// The topics that Rollcall itself uses: canaries and others.
 const OURS: &str = "rollcall/#";
 const CANARIES: &str = "rollcall/canary/#";
-/// The begin of the topics of alerts: a receiver of type `mqtt` publishes there, as any other client.
+/// The prefix of the topics of alerts: a receiver of type `mqtt` publishes there, as any other client.
 const ALERTS: &str = "rollcall/alerts/";
-/// The longest client id, and the longest filter that a device may subscribe to, in bytes. Both are kept.
+/// The longest client id, and the longest filter that a device may subscribe to, in bytes. Both are kept in memory.
 const MAX_ID: usize = 256;
 const MAX_FILTER: usize = 512;
 
-/// One for all devices.
+/// The checks for all devices.
 pub struct AccessControl {
     users: Option<Authentication>,
     rules: Option<AccessRules>,
@@ -43,11 +43,11 @@ pub struct AccessControl {
 pub struct Peer {
     pub from: SocketAddr,
     pub id: Box<str>,
-    /// `None`: no password file is configured.
+    /// The name of the user; `None`: no password file is configured.
     pub user: Option<String>,
 }
 
-/// Why a client is not admitted, with the reason code that it is told.
+/// Why a client is not admitted, with the reason code for its answer.
 pub struct Refusal {
     pub what: BrokerRefusal,
     pub code: u8,
@@ -60,11 +60,11 @@ impl Refusal {
     }
 }
 
-/// The address of a client that is away.
+/// The address in log lines about a client that is away.
 pub const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 impl Peer {
-    /// A client that has not said its name.
+    /// A client that has not told its name.
     pub fn unknown(from: SocketAddr) -> Peer {
         Peer { from, id: "".into(), user: None }
     }
@@ -106,7 +106,7 @@ impl AccessControl {
         self.telemetry.broker_refused(what, peer.from, &peer.id, why);
     }
 
-    /// Counts and logs that a device sends faster than it is read.
+    /// Counts and logs that a device sends faster than the listener reads.
     pub fn held_back(&self, peer: &Peer, why: &str) {
         self.telemetry.broker_held_back(peer.from, &peer.id, why);
     }
@@ -126,7 +126,7 @@ impl AccessControl {
         Refusal::new(BrokerRefusal::Login, code, why)
     }
 
-    /// Why this id does not belong to that user, whether it is in use or not.
+    /// Why this user may not have this id, whether the id is in use or not.
     fn is_of_another(&self, id: &str, user: Option<&str>) -> Option<&'static str> {
         let rest = id.strip_prefix(&self.own_id);
         if rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-')) {
@@ -141,7 +141,7 @@ impl AccessControl {
 
     /// Whether a device may publish to a topic; a refusal is counted.
     pub fn may_publish(&self, peer: &Peer, topic: &str) -> bool {
-        // Whatever the rules allow: a canary of a device would make Rollcall believe that it hears.
+        // The rules cannot allow this: a canary of a device would make Rollcall believe that it hears.
         let may = !covers(CANARIES, topic)
             && match &self.rules {
                 Some(rules) => rules.may_publish(peer.identity(), topic),
@@ -167,7 +167,7 @@ impl AccessControl {
 
     fn count(&self, may: bool, what: BrokerRefusal, peer: &Peer, (verb, name): (&str, &str)) -> bool {
         if !may {
-            // A device may make it long and put anything into it.
+            // The name comes from a device, so it may be long and hold any characters.
             let name = truncate(name, MAX_SHOWN).escape_debug().to_string();
             self.refuse(what, peer, &format!("it may not {verb} to {name}; see broker.rules_file"));
         }

@@ -136,7 +136,7 @@ impl AccessRule {
             "write" => (Access::Write, rest.trim()),
             "readwrite" => (Access::Both, rest.trim()),
             "deny" => (Access::Deny, rest.trim()),
-            // A topic may hold spaces; without an access it allows both.
+            // A topic may hold spaces; a line that names no access allows both.
             _ => (Access::Both, text),
         };
         if !is_filter(filter) {

@@ -1,5 +1,5 @@
-//! Passwords are verified on threads of their own, a few at a time: one takes up to
-//! a second of a processor, and wrong ones cost an attacker nothing.
+//! Passwords are verified on threads of their own, a few at a time: verifying a password takes up to a second of a
+//! processor, and an attacker can send wrong ones for free.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use super::users::Users;
 
 /// How many passwords are verified at the same time.
 const AT_ONCE: usize = 1;
-/// How many more may wait; others get the answer that the server is busy. A fleet that returns after an outage
-/// fits, and an attacker waits as long as any other client.
+/// How many more passwords may wait; further clients are told that the server is busy. A fleet that returns after an
+/// outage fits, and an attacker waits as long as any other client.
 const WAITING: usize = 1024;
-/// How long one may wait: a client gives up by then.
+/// How long a password may wait: a client gives up by then.
 const MAX_WAIT: Duration = Duration::from_secs(10);
 
-/// The users, and bounds on passwords that are verified.
+/// The users, and bounds on the passwords that are verified at a time.
 pub struct Authentication {
     users: Arc<Users>,
     waiting: Semaphore,
@@ -28,7 +28,7 @@ pub struct Authentication {
 pub enum AuthOutcome {
     Accepted,
     Rejected,
-    /// Not verified: too many wait.
+    /// The password was not verified: too many wait.
     Busy,
 }
 
@@ -41,13 +41,13 @@ impl Authentication {
         }
     }
 
-    /// Whether there is a user of that name.
+    /// Whether a user of this name exists.
     pub fn knows(&self, name: &str) -> bool {
         self.users.contains(name)
     }
 
-    /// Whether that is the password of that user. A caller that goes away frees its permit; a password that is being
-    /// verified is verified to its end.
+    /// Checks the password of a user. A caller that goes away frees its permit; a verification that has begun runs to
+    /// its end.
     pub async fn verify(&self, name: &str, password: &[u8]) -> AuthOutcome {
         let Ok(_waiting) = self.waiting.try_acquire() else { return AuthOutcome::Busy };
         let permit = timeout(MAX_WAIT, self.verifying.clone().acquire_owned()).await;

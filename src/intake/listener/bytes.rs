@@ -1,4 +1,4 @@
-//! The bytes of a packet, read part by part, and what is wrong with them.
+//! The bytes of a packet, read part by part, and the violations in them.
 
 /// Reason codes of MQTT 5.
 pub const MALFORMED: u8 = 0x81;
@@ -20,7 +20,7 @@ pub const BAD_ALIAS: u8 = 0x94;
 pub const TOO_LARGE: u8 = 0x95;
 pub const QUOTA: u8 = 0x97;
 
-/// What a client may not send, and the reason code that it is told.
+/// A violation of the protocol by a client, and the reason code for the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Violation {
     pub code: u8,
@@ -33,13 +33,13 @@ pub fn violation<T>(code: u8, why: &'static str) -> Result<T, Violation> {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Version {
-    /// 3.1.1.
+    /// MQTT 3.1.1.
     #[default]
     Four,
     Five,
 }
 
-/// What is left of a packet.
+/// The rest of a packet.
 pub struct Bytes<'a>(pub &'a [u8]);
 
 impl<'a> Bytes<'a> {

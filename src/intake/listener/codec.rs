@@ -2,12 +2,13 @@
 //!
 //! # What it refuses
 //! Everything that the specifications forbid in a single packet, with the reason code of MQTT 5 that a client of that
-//! version is told. What depends on earlier packets is for the connection to judge.
+//! version is told. The connection judges what depends on earlier packets.
 //!
 //! # Why it is our own
-//! A library's packets own their parts, differ by version and hide what was wrong with them. Each check that it leaves
-//! out would read the bytes a second time, and one that it makes too much would refuse good clients. These lines are all
-//! that a server needs to read: the format is frozen, and a message is copied only if a client has subscribed to it.
+//! A library's packets own their parts, differ by version and hide what was wrong with them. A check that the library
+//! lacks would need a second pass over the bytes, and a check too many would refuse good clients. The format is
+//! frozen, so these lines are all that a server needs for reading; a message is copied only if a client has subscribed
+//! to it.
 
 use super::bytes::{
     BAD_AUTHENTICATION, BAD_CLIENT_ID, BAD_TOPIC, Bytes, MALFORMED, PROTOCOL, TOO_LARGE, UNKNOWN_ID,
@@ -24,7 +25,7 @@ use super::properties::{
 pub struct Frame<'a> {
     first: u8,
     body: &'a [u8],
-    /// Its length with the header.
+    /// The length of the packet with its header.
     pub length: usize,
 }
 
@@ -55,7 +56,7 @@ pub enum Packet<'a> {
 #[derive(Debug, PartialEq)]
 pub struct Connect<'a> {
     pub version: Version,
-    /// The client is a bridge, which wants back no message of its own.
+    /// Whether the client is a bridge, which wants none of its own messages back.
     pub is_bridge: bool,
     pub clean: bool,
     pub keep_alive: u16,
@@ -81,7 +82,7 @@ pub struct Publish<'a> {
     pub qos: u8,
     pub retain: bool,
     pub topic: &'a str,
-    /// 0 at QoS 0.
+    /// The packet id; 0 at QoS 0.
     pub id: u16,
     pub payload: &'a [u8],
     pub listed: Properties<'a>,
@@ -96,14 +97,14 @@ pub struct Subscribe<'a> {
     pub retain_handling: u8,
 }
 
-/// Why a CONNECT is of no use, and the version that its client understands; `None`: it is told nothing.
+/// Why a CONNECT is refused, and the version that its client understands; `None`: the client gets no answer.
 pub type BadConnect = (Option<Version>, Violation);
 
-/// The first packet of what has arrived.
+/// How much of the first packet has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrived<'a> {
     Whole(Frame<'a>),
-    /// Its whole length; 0: that has not arrived either.
+    /// Only a part. The length of the whole packet; 0: the length has not arrived either.
     Part(usize),
 }
 
@@ -112,7 +113,7 @@ const OTHER_VERSION: Violation = Violation {
     why: "a CONNECT of another version of MQTT; let it speak 3.1.1 or 5",
 };
 
-/// The first packet of what has arrived. `version`: once it is known.
+/// Finds the first packet in `input`. `version`: once it is known.
 pub fn frame(input: &[u8], max: usize, version: Option<Version>) -> Result<Arrived<'_>, Violation> {
     let Some((&first, mut rest)) = input.split_first() else { return Ok(Arrived::Part(0)) };
     let mut length = 0_usize;

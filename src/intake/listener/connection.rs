@@ -1,10 +1,10 @@
-//! One connection, from its CONNECT to its end: reads packets, hands messages over, and writes what is due.
+//! One connection, from its CONNECT to its end: reads packets, hands messages over, and writes answers.
 //!
-//! # When it reads no further
-//! A connection may have [`WINDOW`] messages in the queue that are not recorded. Beyond that, above its rates, and while
-//! no room is left for what it has read, its socket is not read: nothing is refused and nothing dropped. While the
-//! engine is away this is where the messages of a device stop; the connection itself stays, and is still answered
-//! its pings until then.
+//! # When it stops reading
+//! A connection may have [`WINDOW`] messages in the queue that are not recorded. Beyond that, above its rates, and
+//! while there is no room for the messages that it has read, its socket is not read: nothing is refused and nothing
+//! dropped. While the engine is away the messages of a device stop here; the connection stays open, and its pings are
+//! answered as long as it is read.
 //!
 //! # Turns
 //! At most [`TURN`] messages are handed over at a time, and connections that wait for room get it in the order in which
@@ -33,41 +33,42 @@ use super::shared::{QUEUED_WITHIN, Shared};
 use crate::intake::record::QueuedMessage;
 use crate::telemetry::BrokerRefusal;
 
-/// Messages of one connection that may wait to be recorded. Clients of MQTT 5 are told.
+/// Messages of one connection that may wait to be recorded. Clients of MQTT 5 are told this number.
 pub const WINDOW: u16 = 100;
 /// Messages that are handed over at a time.
 pub const TURN: usize = 64;
 /// Bytes that are read at a time.
 const CHUNK: usize = 8 << 10;
-/// How long a write may take in which the client reads nothing.
+/// How long a write may take while the client reads nothing.
 const WRITE: Duration = Duration::from_secs(20);
-/// Packets up to this size are read at any time; larger ones share memory.
+/// Packets up to this size are read at any time; larger packets share a bounded amount of memory.
 const SMALL: usize = 4 << 10;
 /// How long a large packet may take to arrive.
 const LARGE_WITHIN: Duration = Duration::from_secs(60);
 /// How long a packet that finds no room waits before it asks again.
 const AGAIN: Duration = Duration::from_millis(20);
-/// How long acknowledgements are waited for at a stop, and how long the client may take to read why it is closed.
+/// How long a stopping connection waits for acknowledgements, and how long the client may take to read why it is
+/// closed.
 const LEAVING: Duration = Duration::from_secs(1);
-/// Without anything else to wait for.
+/// The timer of a connection that waits for no moment.
 const LATER: Duration = Duration::from_secs(3600);
 
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// Why a stream is none of MQTT, and what is left to be closed.
+/// Why a stream does not speak MQTT, and the stream, if it has to be closed.
 pub type NotOpened = (Option<Box<dyn Stream>>, String);
 
 /// Why a connection ends.
 #[derive(Debug)]
 pub enum End {
-    /// The client has left; with its will, if it says so.
+    /// The client has left; `with its will` if it asks for that.
     Left {
         with_will: bool,
     },
     Lost,
     Violation(Violation),
-    /// The session gives it up.
+    /// The session gives up the connection.
     GivenUp(session::End),
     Silent,
     Stopping,
@@ -78,7 +79,7 @@ type HandingOver = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub struct Connection {
     pub shared: Arc<Shared>,
     pub stream: Box<dyn Stream>,
-    /// What was read and is no whole packet yet.
+    /// Bytes that were read and are no whole packet yet.
     pub input: Vec<u8>,
     pub out: Vec<u8>,
     pub session: Arc<Session>,
@@ -89,18 +90,18 @@ pub struct Connection {
     pub will: Option<LastWill>,
     /// How long the session outlives the connection.
     pub expiry: Duration,
-    /// The longest silence of the client.
+    /// The longest time in which the client may send nothing.
     pub silence: Option<Duration>,
     pub aliases: HashMap<u16, Box<str>>,
-    /// Messages that were read and not handed over.
+    /// Messages that were read and not handed over yet.
     pub batch: Vec<QueuedMessage>,
     pub handing_over: Option<HandingOver>,
     pub messages: Rate,
     pub bytes: Rate,
-    /// The share of a large packet that arrives, and until when it has to be there.
+    /// The share of memory for a large packet that is arriving, and until when the packet has to be complete.
     pub large: Option<(Share, Instant)>,
     pub heard: Instant,
-    /// When a packet that found no room asks again.
+    /// When a packet that found no room tries again.
     pub again: Option<Instant>,
     pub timer: Pin<Box<Sleep>>,
 }
@@ -150,7 +151,7 @@ impl Connection {
         result
     }
 
-    /// Room for a large packet that has arrived in part.
+    /// Takes a share of memory for a large packet that has arrived in part.
     fn make_room(&mut self, part: &[u8], length: usize, now: Instant) -> Result<(), End> {
         if part.is_empty() || length <= SMALL {
             return Ok(());
@@ -170,12 +171,12 @@ impl Connection {
         Ok(())
     }
 
-    /// Until when nothing is read.
+    /// Until when nothing may be read.
     fn pause(&self, now: Instant) -> Option<Instant> {
         [self.messages.waits_until(now), self.bytes.waits_until(now), self.again].into_iter().flatten().max()
     }
 
-    /// Whether as many messages as may be are on their way.
+    /// Whether the connection has as many messages in the queue as it may have.
     fn is_full(&self) -> bool {
         self.batch.len() >= TURN
             || self.wire.version == Version::Four && self.session.unrecorded() >= WINDOW.into()
@@ -198,14 +199,14 @@ impl Connection {
         }));
     }
 
-    /// Writes what is due.
+    /// Writes everything that is due to the client.
     async fn flush(&mut self) -> Result<(), End> {
         loop {
             if let Some(why) = self.session.ended(self.number) {
                 return Err(End::GivenUp(why));
             }
             let (large, is_all) = self.session.write(&mut self.out, Instant::now());
-            // Connections that are idle keep no buffer.
+            // An idle connection keeps no buffer.
             let out = std::mem::take(&mut self.out);
             if out.is_empty() && is_all {
                 return Ok(());
@@ -228,7 +229,7 @@ impl Connection {
                     Ok(count) => written += count,
                 },
                 () = self.session.wake.notified() => {
-                    // The acknowledgements that woke it are written afterwards.
+                    // The acknowledgements that woke the connection are written after this.
                     if let Some(why) = self.session.ended(self.number) {
                         return Err(End::GivenUp(why));
                     }
@@ -252,7 +253,7 @@ impl Connection {
         }
         self.again.take_if(|again| *again <= now);
         let pause = self.pause(now);
-        // What has arrived is read before more is.
+        // Packets that have arrived are handled before more is read.
         let has_packet = !self.input.is_empty()
             && matches!(codec::frame(&self.input, usize::MAX, None), Ok(Arrived::Whole(_)));
         if has_packet && pause.is_none() && !self.is_full() {
@@ -301,7 +302,7 @@ impl Connection {
             return Err(End::Stopping);
         }
         if !may_read {
-            // The client may have spoken; nothing of it was read.
+            // The socket was not read, so the client may have sent something.
             self.heard = now;
         }
         let is_silent = self.silence.is_some_and(|silence| now >= self.heard + silence);
@@ -312,7 +313,7 @@ impl Connection {
         self.shared.access.held_back(&self.peer, why);
     }
 
-    /// Says why the connection ends, hands over what was read, and lets the session go.
+    /// Tells the client why the connection ends, hands over the messages that were read, and leaves the session.
     async fn finish(mut self, end: End) {
         let code = self.report(&end);
         let keeps_will = !matches!(end, End::Left { with_will: false });
@@ -325,8 +326,8 @@ impl Connection {
                 self.hand_over();
             }
         };
-        // While the queue does not move, which is blind time, these messages are lost, and none was acknowledged. Otherwise
-        // devices that come again and again would hold all connections for as long as the engine is away.
+        // If the queue does not move (blind time), these messages are lost; none of them was acknowledged. Otherwise
+        // devices that reconnect again and again would hold all connections for as long as the engine is away.
         let _ = timeout(QUEUED_WITHIN, shared.stop.run_until_cancelled(handing_over)).await;
         for will in due {
             shared.publish_will(will).await;
@@ -338,7 +339,7 @@ impl Connection {
         }
     }
 
-    /// Logs the end where an operator should know; answers with the reason code, where the client is told.
+    /// Logs an end that an operator should know of; returns the reason code if the client is told.
     fn report(&self, end: &End) -> Option<u8> {
         let refuse = |what, why: &str| self.shared.access.refuse(what, &self.peer, why);
         match end {
@@ -365,12 +366,12 @@ async fn handed_over(handing_over: &mut Option<HandingOver>) {
     }
 }
 
-/// Appends what has arrived.
+/// Reads once, and appends the bytes to `input`.
 pub async fn read(stream: &mut Box<dyn Stream>, input: &mut Vec<u8>) -> io::Result<usize> {
     std::future::poll_fn(|context| poll_into(stream, context, input)).await
 }
 
-/// The same. The buffer is on the stack, so that connections that are idle need none.
+/// Reads once, as [`read`] does. The buffer is on the stack, so that idle connections need none.
 pub fn poll_into(
     stream: &mut Box<dyn Stream>,
     context: &mut Context<'_>,
@@ -383,8 +384,8 @@ pub fn poll_into(
     Poll::Ready(Ok(chunk.filled().len()))
 }
 
-/// Writes the last bytes, and closes. A socket that is closed with unread input resets the connection, and the client
-/// never reads them: so what still comes is read for a moment.
+/// Writes the last bytes, and closes. Closing a socket with unread input resets the connection, and the client would
+/// never see the last bytes: so input is still read for a moment.
 pub async fn close(stream: &mut Box<dyn Stream>, last: &[u8]) {
     let closed = async {
         stream.write_all(last).await?;

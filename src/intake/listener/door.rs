@@ -21,15 +21,15 @@ use super::receipt::Receipt;
 pub struct Door {
     pub reader: Reader,
     pub clock: Clock,
-    /// The filters of the fleet; messages elsewhere are for other clients.
+    /// The filters of the fleet; messages on other topics are for other clients.
     pub filters: Vec<String>,
     pub queue: mpsc::Sender<QueuedMessage>,
-    /// The number of the listener among connections; another one in each process.
+    /// The number of the listener among connections; it differs between processes.
     pub number: u64,
 }
 
 impl Door {
-    /// What a message says to Rollcall.
+    /// Reads the meaning of a message for Rollcall.
     pub fn read(
         &self,
         topic: &str,
@@ -46,7 +46,8 @@ impl Door {
         self.reader.read(&Incoming { topic, payload, reply_to, ..Incoming::default() }, arrived)
     }
 
-    /// A message for the queue; `None`: it means nothing, and no client waits for it.
+    /// A message for the queue; `None`: the message means nothing to Rollcall, and no client waits for its
+    /// acknowledgement.
     pub fn queued(
         &self,
         content: Content,
@@ -58,7 +59,7 @@ impl Door {
         counts.then(|| QueuedMessage { content, arrived, connection: self.number, ack })
     }
 
-    /// Queues the tick that was sent at that moment; `false`: Rollcall is stopping.
+    /// Queues the tick that was sent at this moment; `false`: Rollcall is stopping.
     pub async fn tick(&self, sent_at: Timestamp) -> bool {
         let probes = &self.reader.probes;
         let contents = (0..probes.all().len()).map(|index| {

@@ -14,7 +14,7 @@ pub enum Kind {
     PubComp = 0x70,
 }
 
-/// Admits a client. `granted`: the properties that one of MQTT 5 is told, fewer than 128 bytes of them.
+/// Admits a client. `granted`: the properties for a client of MQTT 5, fewer than 128 bytes.
 pub fn connected(out: &mut Vec<u8>, version: Version, is_present: bool, granted: &[u8]) {
     match version {
         Version::Four => out.extend([0x20, 2, is_present.into(), 0]),
@@ -46,7 +46,7 @@ pub fn refused(out: &mut Vec<u8>, version: Version, code: u8) {
     }
 }
 
-/// An acknowledgement; the reason is for MQTT 5.
+/// An acknowledgement; only a client of MQTT 5 gets the reason code.
 pub fn acknowledgement(out: &mut Vec<u8>, version: Version, kind: Kind, id: u16, code: u8) {
     let [high, low] = id.to_be_bytes();
     match version {
@@ -77,14 +77,15 @@ pub fn pong(out: &mut Vec<u8>) {
     out.extend([0xd0, 0]);
 }
 
-/// Says why the connection ends, to a client of MQTT 5.
+/// Tells a client of MQTT 5 why the connection ends.
 pub fn ended(out: &mut Vec<u8>, version: Version, code: u8) {
     if version == Version::Five {
         out.extend([0xe0, 1, code]);
     }
 }
 
-/// All but the payload of a message to a subscriber, with the numbers of its subscriptions; `false`: it is larger than `max`.
+/// Writes a message to a subscriber, up to its payload, with the numbers of its subscriptions; `false`: the packet
+/// would be larger than `max`.
 pub fn publish(out: &mut Vec<u8>, version: Version, message: &Publish, numbers: &[u32], max: usize) -> bool {
     let mut more = Vec::new();
     if version == Version::Five {

@@ -29,15 +29,15 @@ use crate::telemetry::BrokerRefusal;
 
 /// The largest CONNECT: names, password and will. The will is kept as long as the connection lasts.
 const MAX_CONNECT: usize = 16 << 10;
-/// How long a client may take to be admitted, beside the check of its password.
+/// How long a client may take to be admitted, without the check of its password.
 pub const WITHIN: Duration = Duration::from_secs(10);
-/// The longest keep-alive at MQTT 5; a client that asks for none gets it.
+/// The longest keep-alive at MQTT 5; a client that asks for no keep-alive gets it.
 const MAX_KEEP_ALIVE: u16 = 3600;
-/// The answer to a browser.
+/// The answer to a browser that asks for a page.
 const NO_PAGE: &[u8] = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\n\r\n\
                          devices speak MQTT here, and pages speak it at broker.websocket_listen\n";
 
-/// Numbers of connections; 0 is none.
+/// The next number of a connection; 0 means no connection.
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
 /// Serves a client from its first packet to its end.
@@ -50,7 +50,7 @@ pub async fn serve(shared: Arc<Shared>, stream: Box<dyn Stream>, from: SocketAdd
     }
 }
 
-/// Admits a client; its place is taken until the permit is dropped.
+/// Admits a client; the connection counts until the permit is dropped.
 async fn begin(
     shared: &Arc<Shared>,
     mut stream: Box<dyn Stream>,
@@ -62,7 +62,7 @@ async fn begin(
     let (version, Refusal { what, code, why }) = 'refused: {
         let length = match first {
             Ok(Ok(length)) => length,
-            // It left, or it said nothing: a scanner, or a check of a load balancer.
+            // The client left or sent nothing: a scanner, or a check of a load balancer.
             Ok(Err(None)) => return None,
             Ok(Err(Some(violation))) => break 'refused (None, violation.into()),
             Err(_) => {
@@ -94,7 +94,7 @@ async fn begin(
     None
 }
 
-/// The length of the first packet, when it has arrived.
+/// Waits until the first packet has arrived; returns its length.
 async fn first_packet(stream: &mut Box<dyn Stream>, input: &mut Vec<u8>) -> Result<usize, Option<Violation>> {
     loop {
         if input.first().is_some_and(|first| *first != 0x10) {
@@ -118,7 +118,7 @@ impl From<Violation> for Refusal {
     }
 }
 
-/// What a client and its session are to a connection.
+/// The number, the way of writing and the session of a new connection.
 type Entered = (u64, Wire, Joined);
 
 /// Checks the login and the limits, and gives the client its session.
@@ -170,7 +170,7 @@ async fn connected(
     let is_five = connect.version == Version::Five;
     let at_four = if connect.clean { 0 } else { u32::MAX };
     let wanted = seconds(if is_five { connect.listed.session_expiry.unwrap_or(0) } else { at_four });
-    // A client of MQTT 5 learns that it is watched, so that a connection that is gone is noticed.
+    // A client of MQTT 5 is told of the keep-alive, so that a dead connection is noticed.
     let asks_too_much = is_five && !(1..=MAX_KEEP_ALIVE).contains(&connect.keep_alive);
     let keep_alive = if asks_too_much { MAX_KEEP_ALIVE } else { connect.keep_alive };
     let (mut out, mut granted) = (Vec::new(), Vec::new());

@@ -1,4 +1,4 @@
-//! How fast one connection is read, and how much those of one address may have of what all share.
+//! How fast one connection is read, and how much of a shared amount the connections of one address may have.
 //!
 //! No message above a rate is refused. The connection is read more slowly, so that its own socket holds the device back:
 //! to a client of MQTT 3.1.1 every refusal of a message reads as success.
@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// So much a second, and as much at once. Zero: any amount.
+/// An amount in each second, and as much at once. Zero: no limit.
 #[derive(Debug)]
 pub struct Rate {
     a_second: f64,
-    /// Below zero: too much was taken, and that has to be waited for.
+    /// How much may be taken now. Below zero: too much was taken, so the connection has to wait.
     left: f64,
     at: Instant,
 }
@@ -39,14 +39,14 @@ impl Rate {
     }
 }
 
-/// An amount that addresses share: one of them has half of it at most, so it cannot keep out the devices of others.
+/// An amount that addresses share: one address has at most half of it, so it cannot keep out the devices of others.
 #[derive(Debug)]
 pub struct Shares {
     most: usize,
     taken: Mutex<(usize, HashMap<IpAddr, usize>)>,
 }
 
-/// A share, until it is dropped.
+/// A part of the amount, taken until this is dropped.
 #[derive(Debug)]
 pub struct Share {
     of: Arc<Shares>,
@@ -59,7 +59,7 @@ impl Shares {
         Arc::new(Shares { most, taken: Mutex::default() })
     }
 
-    /// `None`: that address, or all together, would have too much.
+    /// Takes a part; `None`: this address, or all together, would have too much.
     pub fn take(self: &Arc<Shares>, address: IpAddr, amount: usize) -> Option<Share> {
         let address = site(address);
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
@@ -87,7 +87,7 @@ impl Drop for Share {
     }
 }
 
-/// What one client has: of IPv6 it has all addresses of a network.
+/// The unit of counting for one client: with IPv6, a client has all addresses of a network.
 fn site(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !0 << 64)),

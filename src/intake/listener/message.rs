@@ -1,4 +1,4 @@
-//! Messages on their way to subscribers: the memory that they take, and how they are written.
+//! Messages on their way to subscribers: the memory that they take, and how to write them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,12 +10,12 @@ use super::codec::Publish;
 use super::encode;
 use super::properties::Properties;
 
-/// Payloads above this are not copied to be written.
+/// Larger payloads are written without copying them.
 const LARGE: usize = 4 << 10;
-/// Memory of a message, and of its way to a client, beside its parts.
+/// Memory of a message, and of its delivery to a client, beside its parts.
 pub const OVERHEAD: usize = 128;
 
-/// Memory that messages on their way to clients take, until it is dropped.
+/// Memory of messages on their way to clients, counted until this is dropped.
 #[derive(Debug)]
 pub struct Kept {
     all: Arc<AtomicUsize>,
@@ -46,12 +46,12 @@ impl Drop for Kept {
 pub struct Message {
     pub topic: Box<str>,
     pub payload: Box<[u8]>,
-    /// Of MQTT 5, as they came.
+    /// Properties of MQTT 5, unchanged.
     pub properties: Box<[u8]>,
     pub expires: Option<Instant>,
     /// The number of the session that sent it.
     pub from: u64,
-    /// Once for all clients that it waits for.
+    /// The memory of the message, counted once for all clients.
     pub kept: Option<Kept>,
 }
 
@@ -63,7 +63,7 @@ pub struct Delivery {
     pub retain: bool,
     /// The numbers of the subscriptions that it fits.
     pub numbers: Vec<u32>,
-    /// Its own part, beside that of the message.
+    /// The memory of the delivery, beside that of the message.
     pub kept: Option<Kept>,
 }
 
@@ -76,15 +76,15 @@ pub struct Wire {
 }
 
 impl Message {
-    /// How much memory it takes.
+    /// How much memory the message takes.
     pub fn size(&self) -> usize {
         self.topic.len() + self.payload.len() + self.properties.len() + OVERHEAD
     }
 }
 
 impl Delivery {
-    /// Writes a message; answers with it if its payload is large and has to follow. `None`: it has expired, or is larger than
-    /// the client takes.
+    /// Writes a message; returns it if its payload is large and has to follow. `None`: the message has expired, or is
+    /// larger than the client accepts.
     pub fn write(
         &self,
         out: &mut Vec<u8>,

@@ -1,10 +1,10 @@
 //! The listener: devices connect straight to Rollcall, and no broker has to be installed. It is for one machine; a fleet
 //! that outgrows it moves its files of users and rules to Mosquitto, unchanged.
 //!
-//! A message of a device goes straight into intake: the same reader, the same queue and the same recorder as for messages
-//! of a broker elsewhere. It is acknowledged when it is recorded, and a request about a timer when it is applied. So
-//! what was acknowledged is as safe as the engine keeps it, and what was not the device sends again. Messages are also
-//! passed on to the clients that subscribed to them, byte by byte as they came.
+//! A message of a device goes straight into intake: the same reader, the same queue and the same recorder as for
+//! messages of a broker elsewhere. It is acknowledged when it is recorded, and a request about a timer when it is
+//! applied. So an acknowledged message is as safe as the engine keeps it, and the device repeats a message that was
+//! not acknowledged. Messages are also passed on to the clients that subscribed to them, byte by byte as they came.
 //!
 //! ```text
 //! accept ─▶ handshake ─▶ connection: read, receive ─▶ door ─▶ queue ─▶ record
@@ -22,10 +22,10 @@
 //! requires a password file or client certificates, and refuses to start without.
 //!
 //! # Limits
-//! A device that sends faster than its rates is read more slowly, and connections take turns. No message is dropped for
-//! it: at MQTT 3.1.1 every refusal of a message reads as success. Large packets wait for one another. A device that does
-//! not read the messages that it subscribed to is disconnected, and so is one that violates the protocol. What is
-//! kept for clients that are away, in memory, is bounded in number, time and bytes.
+//! A device that sends faster than its rates is read more slowly, and connections take turns. No message is dropped
+//! for it: at MQTT 3.1.1 every refusal of a message reads as success. Large packets wait for one another. A device
+//! that does not read the messages that it subscribed to is disconnected, and so is a device that violates the
+//! protocol. The messages that memory holds for clients that are away are bounded in number, time and bytes.
 
 mod access_control;
 mod access_rules;
@@ -61,7 +61,8 @@ pub fn refusals(text: &str) -> Vec<String> {
     users.into_iter().chain(rules).collect()
 }
 
-/// Reads packets of clients out of any bytes, as a connection does, for tests: how many, and why the rest is none.
+/// Reads packets of clients out of any bytes, as a connection does, for tests: how many packets, and why the rest is
+/// no packet.
 #[doc(hidden)]
 pub fn packets_of_any(mut bytes: &[u8], is_five: bool) -> (usize, Option<&'static str>) {
     let version = if is_five { bytes::Version::Five } else { bytes::Version::Four };
@@ -72,7 +73,7 @@ pub fn packets_of_any(mut bytes: &[u8], is_five: bool) -> (usize, Option<&'stati
             Ok(codec::Arrived::Part(_)) => return (count, None),
             Err(violation) => return (count, Some(violation.why)),
         };
-        // The first one may be either.
+        // The first packet may be a CONNECT or any other.
         let read = match frame.connect() {
             Ok(_) => Ok(()),
             Err((None, _)) => frame.read(version).map(drop),

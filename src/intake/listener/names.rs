@@ -1,13 +1,13 @@
-//! Topics and filters as they may be.
+//! Which topics and filters are valid.
 
 use super::bytes::{BAD_FILTER, BAD_TOPIC, PROTOCOL, Violation, violation};
 
-/// The topic of a message.
+/// Checks the topic of a message.
 pub fn topic(text: &str) -> Result<&str, Violation> {
     if text.contains(['+', '#']) { violation(BAD_TOPIC, "a topic with a wildcard") } else { Ok(text) }
 }
 
-/// The topic of an answer.
+/// Checks the topic for an answer.
 pub fn response_topic(text: &str) -> Result<&str, Violation> {
     if text.is_empty() || text.contains(['+', '#']) {
         return violation(PROTOCOL, "a response topic that is empty or has a wildcard");
@@ -15,7 +15,7 @@ pub fn response_topic(text: &str) -> Result<&str, Violation> {
     Ok(text)
 }
 
-/// A filter as a client may subscribe to it.
+/// Checks a filter that a client subscribes to.
 pub fn filter(text: &str) -> Result<&str, Violation> {
     let (name, of_messages) = shared(text);
     let is_named = match name {
@@ -39,7 +39,7 @@ pub fn shared(filter: &str) -> (Option<&str>, &str) {
     shared.map_or((None, filter), |(name, of_messages)| (Some(name), of_messages))
 }
 
-/// `#` only at the end, both wildcards only as a whole level.
+/// Whether a filter is valid: `#` only at the end, both wildcards only as a whole level.
 pub fn is_filter(text: &str) -> bool {
     let mut levels = text.split('/').peekable();
     let mut is_good = !text.is_empty();

@@ -24,7 +24,7 @@ const REASON: u8 = 0x1f;
 const TOPIC_ALIAS: u8 = 0x23;
 const USER: u8 = 0x26;
 
-/// Those of each packet that a client may send.
+/// The properties that a client may send, for each packet.
 pub const OF_CONNECT: &[u8] = &[
     SESSION_EXPIRY,
     AUTH_METHOD,
@@ -43,12 +43,12 @@ pub const OF_SUBSCRIBE: &[u8] = &[SUBSCRIPTION_ID, USER];
 pub const OF_UNSUBSCRIBE: &[u8] = &[USER];
 pub const OF_DISCONNECT: &[u8] = &[SESSION_EXPIRY, REASON, USER];
 
-/// What the properties of a packet say, as far as it decides anything.
+/// The properties of a packet that decide anything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Properties<'a> {
-    /// All of them, as they came.
+    /// All properties, unchanged.
     pub raw: &'a [u8],
-    /// Of a message, in seconds.
+    /// When a message expires, in seconds.
     pub expiry: Option<u32>,
     pub response_topic: Option<&'a str>,
     pub correlation: &'a [u8],
@@ -57,13 +57,13 @@ pub struct Properties<'a> {
     pub session_expiry: Option<u32>,
     pub receive_maximum: Option<u16>,
     pub max_packet: Option<u32>,
-    /// Of a subscription.
+    /// The number of a subscription.
     pub number: Option<u32>,
     pub has_method: bool,
     pub has_data: bool,
 }
 
-/// Reads the properties of a packet that may have those of `allowed`; at 3.1.1 there are none.
+/// Reads the properties of a packet, which may have only those in `allowed`; a packet of 3.1.1 has none.
 pub fn take<'a>(
     bytes: &mut Bytes<'a>,
     version: Version,
@@ -76,7 +76,7 @@ pub fn take<'a>(
     read_each(bytes.take(length as usize)?, allowed, |_, _| {})
 }
 
-/// Calls `each` with the identifier and the bytes of each.
+/// Calls `each` with the identifier and the bytes of each property.
 fn read_each<'a>(
     raw: &'a [u8],
     allowed: &[u8],
@@ -105,7 +105,7 @@ fn read_each<'a>(
             RECEIVE_MAXIMUM => read.receive_maximum = Some(bytes.two()?),
             MAXIMUM_PACKET => read.max_packet = Some(bytes.four()?),
             SUBSCRIPTION_ID => read.number = Some(bytes.variable(true)?),
-            // Messages to clients have no aliases.
+            // Rollcall uses no aliases in messages to clients.
             TOPIC_ALIAS_MAXIMUM => drop(bytes.two()?),
             AUTH_METHOD => read.has_method = bytes.text().map(|_| true)?,
             AUTH_DATA => read.has_data = bytes.binary().map(|_| true)?,
@@ -124,7 +124,7 @@ fn read_each<'a>(
     }
 }
 
-/// The properties of a message that go on to its subscribers, unchanged; those that are about this hop alone do not.
+/// The properties of a message that its subscribers get, unchanged; properties of this hop alone are left out.
 pub fn forwarded(raw: &[u8]) -> Box<[u8]> {
     let mut passed = Vec::with_capacity(raw.len());
     let read = read_each(raw, &[OF_PUBLISH, OF_WILL].concat(), |id, raw| {

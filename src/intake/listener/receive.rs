@@ -18,17 +18,17 @@ use crate::intake::reader::Content;
 use crate::intake::timers;
 use crate::telemetry::BrokerRefusal;
 
-/// Subscriptions of one client.
+/// The most subscriptions of one client.
 const MAX_SUBSCRIPTIONS: usize = 100;
-/// Memory of a level of a filter that no other one has.
+/// Memory for a level of a filter that no other filter shares, in bytes.
 const LEVEL: usize = 400;
-/// Topic aliases of one connection. Clients of MQTT 5 are told.
+/// The most topic aliases of one connection. Clients of MQTT 5 are told this number.
 pub const MAX_ALIASES: u16 = 16;
-/// The longest topic that an alias may stand for, because it is kept.
+/// The longest topic of an alias, because it is kept in memory.
 const MAX_ALIASED: usize = 1024;
-/// Messages at QoS 2 that a client of MQTT 3.1.1 has not released; it is not told.
+/// The most unreleased messages at QoS 2 of a client of MQTT 3.1.1, which is not told this number.
 const MAX_UNRELEASED: usize = 1000;
-/// There is no subscription of that filter.
+/// The reason code for a filter that the client has not subscribed to.
 const NO_SUBSCRIPTION: u8 = 0x11;
 
 impl From<Violation> for End {
@@ -74,7 +74,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Counts what was asked of Rollcall; beyond the rate nothing more is read.
+    /// Counts messages and requests; beyond the rate nothing more is read.
     fn count(&mut self, count: usize, now: Instant) {
         if count > 0 {
             self.messages.take(count, now);
@@ -128,7 +128,7 @@ impl Connection {
         let mut content = Content::Nothing;
         if may {
             let reply_to = publish.listed.response_topic.map(|topic| (topic, publish.listed.correlation));
-            // An answer is published with the rights of the client that asked for it.
+            // An answer is published with the rights of the client that asks for it.
             let reply_to = reply_to.filter(|(topic, _)| {
                 !publish.topic.starts_with(timers::PREFIX)
                     || self.shared.access.may_publish(&self.peer, topic)
@@ -167,7 +167,7 @@ impl Connection {
         }
     }
 
-    /// Answers with the number of retained messages that the client receives.
+    /// Subscribes to filters; returns the number of retained messages that the client receives.
     fn subscribe(&mut self, id: u16, number: Option<u32>, filters: Vec<Subscribe>) -> usize {
         let mut codes = Vec::with_capacity(filters.len());
         let mut granted = Vec::new();
@@ -180,7 +180,7 @@ impl Connection {
             };
             let is_new = match may {
                 false => Err(NOT_AUTHORIZED),
-                // More than it may have are the same again and again.
+                // A packet with more filters than a client may have can only repeat filters.
                 true if place >= MAX_SUBSCRIPTIONS || levels > MAX_LEVELS => Err(QUOTA),
                 true => self.session.subscribe(asked.filter, MAX_SUBSCRIPTIONS, share).ok_or(QUOTA),
             };
@@ -194,13 +194,13 @@ impl Connection {
             codes.push(is_new.map_or_else(|code| code, |_| asked.qos));
             granted.extend(is_new.map(|is_new| (asked, is_new)));
         }
-        // Before the retained messages.
+        // The answer goes out before the retained messages.
         encode::subscribed(&mut self.out, self.wire.version, id, &codes);
         let (router, session) = (&self.shared.router, &self.session);
         let subscribed = granted.into_iter().map(|(asked, is_new)| {
             let retained = router.subscribe(session, &asked, number, is_new);
             if !session.has(asked.filter) {
-                // It has ended meanwhile, by a connection that took its place.
+                // A connection that took over the session has ended it meanwhile.
                 router.unsubscribe(session, asked.filter);
             }
             retained

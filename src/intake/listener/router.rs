@@ -1,13 +1,12 @@
 //! Which clients receive a message: subscriptions by filter, and retained messages.
 //!
 //! # Shared subscriptions
-//! Of a group `$share/<name>/<filter>` one client receives each message, in turn; one that is connected, if there is
-//! any.
+//! In a group `$share/<name>/<filter>`, each message goes to one client, in turn; connected clients come first.
 //!
 //! # What is retained
-//! Messages below `rollcall/`, where only Rollcall and those that its rules name may publish: a message of a device
-//! that is retained would prove its life to everybody who comes later. There are at most [`MAX_RETAINED`] of
-//! them, with [`MAX_RETAINED_BYTES`]; a further one is passed on and not retained.
+//! Only messages below `rollcall/`, where only Rollcall and the clients that its rules name may publish: a retained
+//! message of a device would prove its life to every client that subscribes later. At most [`MAX_RETAINED`] messages
+//! with [`MAX_RETAINED_BYTES`] are retained; a further one is passed on and not retained.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -30,15 +29,15 @@ pub const MAX_LEVELS: usize = 64;
 #[derive(Default)]
 pub struct Router {
     tree: RwLock<Node>,
-    /// Subscriptions in the tree.
+    /// The number of subscriptions in the tree.
     count: AtomicUsize,
     turn: AtomicUsize,
     retained: Mutex<Retained>,
-    /// Bytes of messages on their way to clients.
+    /// How many bytes messages on their way to clients take.
     pub kept: Arc<AtomicUsize>,
 }
 
-/// The filters that begin in the same way.
+/// A level of filters: all filters that begin with the same levels.
 #[derive(Default)]
 struct Node {
     next: HashMap<Box<str>, Node>,
@@ -48,7 +47,7 @@ struct Node {
 #[derive(Clone)]
 struct Subscription {
     session: Arc<Session>,
-    /// The group of a shared one, with its filter.
+    /// The group of a shared subscription, with its filter.
     group: Option<Box<str>>,
     qos: u8,
     no_local: bool,
@@ -62,7 +61,7 @@ struct Retained {
     bytes: usize,
 }
 
-/// A message as it came.
+/// A message, borrowed from its packet.
 #[derive(Clone, Copy)]
 pub struct Routed<'a> {
     pub topic: &'a str,
@@ -72,16 +71,16 @@ pub struct Routed<'a> {
     pub from: u64,
 }
 
-/// The group of a shared subscription, and the filter. Those with one name and two filters are two groups, which receive
-/// a message each.
+/// The group of a shared subscription, and the filter. Two filters with one name are two groups, and each gets every
+/// message.
 fn parts(filter: &str) -> (Option<&str>, &str) {
     let (name, of_messages) = names::shared(filter);
     (name.map(|_| filter), of_messages)
 }
 
 impl Router {
-    /// Adds a subscription, or changes it; then the client receives the retained messages that it asked for: answers with
-    /// their number.
+    /// Adds or changes a subscription, and sends the retained messages that the client asked for; returns their
+    /// number.
     pub fn subscribe(
         &self,
         session: &Arc<Session>,
@@ -130,7 +129,7 @@ impl Router {
         }
     }
 
-    /// Gives a message to its subscribers; `message` copies it if there is one. Answers with the clients that had no
+    /// Gives a message to its subscribers; `message` makes the copy, if there are any. Returns the clients that had no
     /// room for it.
     pub fn route(&self, routed: Routed, message: impl FnOnce() -> Message) -> Vec<Arc<Session>> {
         let mut found = Vec::new();
@@ -177,7 +176,8 @@ impl Router {
         chosen
     }
 
-    /// Retains a message, or removes the one of its topic if it is empty; `false`: it is not retained.
+    /// Retains a message, or removes the retained message of its topic if the payload is empty; `false`: there is no
+    /// room to retain it.
     pub fn retain(&self, topic: &str, qos: u8, message: impl FnOnce() -> Message) -> bool {
         if !topic.starts_with("rollcall/") {
             return false;
@@ -202,7 +202,7 @@ impl Router {
     fn deliver_retained(&self, session: &Session, filter: &str, most: u8, number: Option<u32>) -> usize {
         let (now, mut count) = (Instant::now(), 0);
         let retained = self.retained.lock().unwrap_or_else(PoisonError::into_inner);
-        // Only topics that begin as the filter does are looked through; `a/#` fits `a` too.
+        // Only topics that begin as the filter does are compared; `a/#` also fits `a`.
         let begin = filter.split(['+', '#']).next().unwrap_or_default().trim_end_matches('/');
         let alike = retained.messages.range::<str, _>((Bound::Included(begin), Bound::Unbounded));
         let alike = alike.take_while(|(topic, _)| topic.starts_with(begin));
@@ -221,7 +221,7 @@ impl Router {
 }
 
 impl Node {
-    /// Finds the subscriptions to a topic of which `rest` is left.
+    /// Finds the subscriptions to a topic; `rest` is the part of the topic that is not compared yet.
     fn find(&self, rest: Option<&str>, is_first: bool, found: &mut Vec<Subscription>) {
         // A wildcard in the first level matches no topic of the server.
         let is_open = !(is_first && rest.is_some_and(|topic| topic.starts_with('$')));

@@ -33,25 +33,26 @@ use crate::small_file::read_file;
 use crate::telemetry::{BrokerRefusal, Telemetry};
 use crate::trust::{self, ServerTls};
 
-/// Messages of devices that wait for the recorder. When there is no room, connections wait for their turn; more would
-/// only let them wait for longer.
+/// Messages of devices that wait for the recorder. When there is no room, connections wait for their turn; a longer
+/// queue would only make them wait longer.
 const QUEUE: usize = 2048;
 /// How long to wait when no connection can be accepted: files have run out.
 const ACCEPT_RETRY: Duration = Duration::from_millis(200);
-/// How many connections may wait to be authenticated; more are closed at once. Any client can open many, and send nothing.
+/// How many connections may wait to be authenticated; further ones are closed at once. Any client can open many, and
+/// send nothing.
 const MAX_PENDING: usize = 1024;
-/// How many bytes of large packets may be read that have not arrived whole.
+/// The most bytes of large packets that have not arrived whole.
 const MAX_LARGE: usize = 32 << 20;
-/// How many bytes the filters of all subscriptions may take.
+/// The most bytes of the filters of all subscriptions.
 const MAX_FILTERS: usize = 128 << 20;
-/// How often sessions are looked through for those whose time is over.
+/// How often expired sessions are searched for.
 const CHECK: Duration = Duration::from_secs(1);
-/// How long connections may take to end when the listener does.
+/// How long connections may take to end when the listener stops.
 const SHUTDOWN: Duration = Duration::from_secs(3);
 /// The first byte that a client of TLS sends.
 const TLS_HANDSHAKE: u8 = 0x16;
 
-/// Listens, and does not serve yet.
+/// The bound addresses, before they are served.
 pub struct Listener {
     config: Config,
     access: Arc<AccessControl>,
@@ -93,7 +94,7 @@ impl Listener {
         self.tls.clone()
     }
 
-    /// Starts it, and its recorder.
+    /// Starts the listener, and its recorder.
     pub(in crate::intake) fn start(
         self,
         config: &intake::Config,
@@ -126,7 +127,7 @@ impl Listener {
         });
         let (_, link) = watch::channel(Link::to_devices(answers(&shared)));
         let (prove, _) = watch::channel(Proof::default());
-        // No broker keeps anything while the process is away.
+        // No broker keeps messages while the process is away.
         let reporter = HearingReporter::new(&client_id, None, Duration::ZERO, prove, probes.clone());
         let recorder = Recorder { writer: writer.clone(), reporter: reporter.without_broker(), link };
         let (most, pace) = (config.max_batch, (writer.roll.pace().clone(), config.canary_period));
@@ -158,21 +159,21 @@ async fn serve(sockets: Vec<Socket>, shared: Arc<Shared>, pace: (Arc<CanaryPace>
     };
     stop.run_until_cancelled(served).await;
     tasks.close();
-    // A device sends unacknowledged messages again; nothing depends on this.
+    // Nothing depends on this wait: a device repeats messages that were not acknowledged.
     let _ = timeout(SHUTDOWN, tasks.wait()).await;
 }
 
 /// Publishes answers, as long as the listener serves.
 fn answers(shared: &Arc<Shared>) -> Answers {
-    // The queue ends with the last one that holds it.
+    // A weak reference: the queue closes when the last holder of [`Shared`] drops it.
     let shared: Weak<Shared> = Arc::downgrade(shared);
     Arc::new(move |to, answer| shared.upgrade().iter().for_each(|shared| shared.answer(to, &answer)))
 }
 
-/// Sends a tick through the loops that accept, once a period; never ends.
+/// Sends a tick once a period through the loops that accept connections; never ends.
 async fn tick(shared: &Shared, (pace, period): (Arc<CanaryPace>, Duration), first: mpsc::Sender<Timestamp>) {
     loop {
-        // One that has not come through yet is older, and proves as much.
+        // If the channel is full, the older tick in it proves as much.
         let _ = first.try_send(shared.door.clock.now());
         tokio::time::sleep(pace.period(period)).await;
     }
@@ -187,7 +188,7 @@ async fn arrive(shared: &Shared, mut ticks: mpsc::Receiver<Timestamp>) {
     }
 }
 
-/// Ends sessions whose time is over; never ends itself.
+/// Ends expired sessions; never ends itself.
 async fn end_sessions(shared: &Shared) {
     let mut checks = tokio::time::interval(CHECK);
     loop {
@@ -201,7 +202,7 @@ async fn end_sessions(shared: &Shared) {
     }
 }
 
-/// One address.
+/// A loop that accepts connections on one address.
 struct Accepting {
     socket: Socket,
     shared: Arc<Shared>,
@@ -217,9 +218,10 @@ impl Accepting {
         loop {
             let accepted = tokio::select! {
                 Some(tick) = ticks.recv() => {
-                    // Where no connection can be accepted nothing is heard: that time is blind.
+                    // While no connection can be accepted, nothing is heard: the tick is dropped, and the time is
+                    // blind.
                     if failed.is_none_or(|at| at.elapsed() > 2 * ACCEPT_RETRY) {
-                        // If it is full, an older one waits there.
+                        // If the channel is full, an older tick waits in it.
                         let _ = next.try_send(tick);
                     }
                     continue;
@@ -265,13 +267,13 @@ impl Accepting {
     }
 }
 
-/// The stream of MQTT within TLS and a WebSocket, where those are spoken.
+/// Opens the stream of MQTT within TLS and a WebSocket, if they are used.
 async fn open(
     stream: TcpStream,
     tls: Option<Arc<ServerTls>>,
     is_websocket: bool,
 ) -> Result<Box<dyn Stream>, NotOpened> {
-    // Without it a small answer may wait for more data.
+    // Without this option, a small answer may wait for more data.
     let _ = stream.set_nodelay(true);
     let stream: Box<dyn Stream> = match tls {
         Some(tls) => {

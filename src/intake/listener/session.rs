@@ -1,10 +1,10 @@
-//! The session of a client: messages that wait for it, and messages whose acknowledgement is awaited, in both directions.
-//! It outlives its connections for as long as the client asked for, in memory.
+//! The session of a client: messages that wait for it, and messages whose acknowledgement is awaited, in both
+//! directions. A session outlives its connections for as long as the client asked, in memory.
 //!
 //! # How much waits
-//! A client that does not read is disconnected when [`MAX_WAITING`] messages or [`MAX_WAITING_BYTES`] wait for it or for
-//! its acknowledgement, and what is kept for all clients together is bounded too. For a client that is away, the messages
-//! beyond that are lost; so is all that waits when the process ends.
+//! A client that does not read is disconnected when [`MAX_WAITING`] messages or [`MAX_WAITING_BYTES`] wait for it or
+//! for its acknowledgement, and the messages for all clients together are bounded too. A client that is away loses the
+//! messages beyond these bounds. When the process ends, all waiting messages are lost.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,14 +17,15 @@ use super::encode::{self, Kind};
 use super::limits::Share;
 use super::message::{Delivery, Kept, Message, OVERHEAD, Wire};
 
-/// The most messages that wait for one client and are not retained ones, and the most bytes.
+/// The most waiting messages of one client, without retained ones, and the most bytes.
 const MAX_WAITING: usize = 1000;
 const MAX_WAITING_BYTES: usize = 8 << 20;
-/// The most bytes for all clients; half of it while a client is away, and twice for one that has read all before.
+/// The most bytes for all clients: half of it for a client that is away, and twice as much for a client that has read
+/// everything so far.
 const MAX_WAITING_OF_ALL: usize = 64 << 20;
-/// Above it, the clients that are away and have most lose it.
+/// Above this many bytes, the clients that are away and have the most bytes lose their messages.
 pub const MAX_KEPT_AWAY: usize = MAX_WAITING_OF_ALL / 4;
-/// How far messages go ahead of the acknowledgements of a client that sets no bound.
+/// How many messages are sent ahead of the acknowledgements, if the client sets no bound.
 const MAX_IN_FLIGHT: u16 = 20;
 /// Bytes that are written at a time.
 const WRITE: usize = 64 << 10;
@@ -55,25 +56,25 @@ struct State {
     due: Vec<(Kind, u16, u8)>,
     /// Messages of this connection that wait to be recorded.
     unrecorded: usize,
-    /// Messages at QoS 2 that were not released, and whether they are recorded.
+    /// Messages at QoS 2 that the client has not released, and whether each is recorded.
     unreleased: HashMap<u16, bool>,
     waiting: VecDeque<Delivery>,
-    /// Of messages that wait, that were written last, and that are in flight.
+    /// Bytes of the messages that wait, that were written last, and that are in flight.
     bytes: usize,
-    /// Of messages that were written last and are not in flight.
+    /// Bytes of the messages that were written last and are not in flight.
     written: usize,
     in_flight: VecDeque<InFlight>,
     last_id: u16,
-    /// Those that it has subscribed to, each with its share of the room for all.
+    /// The filters that the client has subscribed to, each with its share of the memory for filters.
     filters: HashMap<Box<str>, Share>,
 }
 
 struct InFlight {
     id: u16,
     delivery: Delivery,
-    /// The client has it, at QoS 2.
+    /// Whether the client has received the message, at QoS 2.
     is_received: bool,
-    /// An earlier connection sent it.
+    /// Whether an earlier connection sent the message, so that it is sent again.
     is_due_again: bool,
 }
 
@@ -81,7 +82,7 @@ struct InFlight {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Incoming {
     New,
-    /// It is known, and will be or was acknowledged.
+    /// The message is known, and was or will be acknowledged.
     Repeated,
     TooMany,
 }
@@ -91,7 +92,7 @@ impl Session {
         Session { id: id.into(), number, kept, state: Mutex::default(), wake: Notify::new() }
     }
 
-    /// A connection begins; what an earlier one sent and the client has not acknowledged is due again.
+    /// Notes a new connection; messages of an earlier one that the client has not acknowledged are due again.
     pub fn connect(&self, connection: u64, wire: Wire) {
         let mut state = self.lock();
         (state.connection, state.wire, state.end) = (connection, wire, None);
@@ -104,7 +105,7 @@ impl Session {
         self.wake.notify_one();
     }
 
-    /// The connection has ended, if it is still that one.
+    /// Notes the end of a connection, unless another one has the session by now.
     pub fn disconnected(&self, connection: u64) {
         let mut state = self.lock();
         if state.connection == connection {
@@ -113,7 +114,7 @@ impl Session {
         }
     }
 
-    /// The session ends: nothing waits any more.
+    /// Ends the session, and drops the messages that wait. Returns the filters of its subscriptions.
     pub fn end(&self) -> Vec<Box<str>> {
         self.forget();
         self.lock().filters.drain().map(|(filter, _)| filter).collect()
@@ -134,8 +135,8 @@ impl Session {
         self.lock().connection != 0
     }
 
-    /// Notes a subscription, with its share of the room if it is new; `None`: there is no room for it. Otherwise, whether
-    /// it is new.
+    /// Notes a subscription, with its share of the memory if it is new; `None`: there is no room for it. Otherwise
+    /// returns whether it is new.
     pub fn subscribe(
         &self,
         filter: &str,
@@ -146,7 +147,7 @@ impl Session {
         if state.filters.contains_key(filter) {
             return Some(false);
         }
-        // One that has ended never unsubscribes.
+        // A session that has ended gets no new subscription, because it would never unsubscribe.
         let has_room = state.filters.len() < most && state.end.is_none();
         let share = if has_room { share() } else { None };
         state.filters.insert(filter.into(), share?);
@@ -161,15 +162,15 @@ impl Session {
         self.lock().filters.remove(filter).is_some()
     }
 
-    /// Lets a message wait for the client; `false`: there is no room for it.
+    /// Queues a message for the client; `false`: there is no room for it.
     pub fn deliver(&self, mut delivery: Delivery) -> bool {
         let mut state = self.lock();
         if state.connection == 0 && delivery.qos == 0 || state.end.is_some() {
-            // Of retained messages no more need come.
+            // `false` for a retained message stops the sending of further ones.
             return !delivery.retain;
         }
         let size = delivery.message.size();
-        // A client that reads all is not cut off for those that do not.
+        // A client that reads everything is not cut off because of slow clients.
         let of_all = match (state.connection, state.bytes) {
             (0, _) => MAX_WAITING_OF_ALL / 2,
             (_, 0) => MAX_WAITING_OF_ALL * 2,
@@ -190,12 +191,12 @@ impl Session {
         has_room
     }
 
-    /// A message of that connection is about to be queued for the recorder.
+    /// Notes that a message of this connection is about to be queued for the recorder.
     pub fn queued(&self) {
         self.lock().unrecorded += 1;
     }
 
-    /// A message is recorded: its acknowledgement is due, unless its connection has ended.
+    /// Notes that a message is recorded: its acknowledgement is due, unless its connection has ended.
     pub fn recorded(&self, connection: u64, kind: Kind, id: u16, code: u8) {
         let mut state = self.lock();
         if kind == Kind::PubRec
@@ -204,7 +205,7 @@ impl Session {
             *is_recorded = true;
         }
         if state.connection != connection {
-            // The client sends it again.
+            // The client sends the message again.
             return;
         }
         state.unrecorded = state.unrecorded.saturating_sub(1);
@@ -223,12 +224,12 @@ impl Session {
         state.unrecorded.max(state.unreleased.len()) + acknowledged
     }
 
-    /// How many of them wait to be recorded.
+    /// How many of these messages wait to be recorded.
     pub fn unrecorded(&self) -> usize {
         self.lock().unrecorded
     }
 
-    /// A message at QoS 2 with that id has arrived.
+    /// Notes the arrival of a message at QoS 2 with this id.
     pub fn incoming(&self, id: u16, most: usize) -> Incoming {
         let mut state = self.lock();
         match state.unreleased.get(&id) {
@@ -243,12 +244,12 @@ impl Session {
         Incoming::Repeated
     }
 
-    /// The client releases a message at QoS 2, or was refused one.
+    /// Notes that the client releases a message at QoS 2, or that its message was refused.
     pub fn release(&self, id: u16) -> bool {
         self.lock().unreleased.remove(&id).is_some()
     }
 
-    /// The client has a message at QoS 1, or all of one at QoS 2; or it does not want it.
+    /// Notes that the client has a message at QoS 1, or has completed one at QoS 2, or refuses it.
     pub fn completed(&self, id: u16) {
         let mut state = self.lock();
         if let Some(at) = state.in_flight.iter().position(|sent| sent.id == id)
@@ -258,19 +259,19 @@ impl Session {
         }
     }
 
-    /// The client has received a message at QoS 2; `false`: there is none with that id.
+    /// Notes that the client has received a message at QoS 2; `false`: no message has this id.
     pub fn received(&self, id: u16) -> bool {
         let mut state = self.lock();
         let sent = state.in_flight.iter_mut().find(|sent| sent.id == id && sent.delivery.qos == 2);
         sent.map(|sent| sent.is_received = true).is_some()
     }
 
-    /// Writes what is due to the client. Answers with the message whose payload has to follow, if that is large; and whether
-    /// this is all.
+    /// Writes everything that is due to the client. Returns a message whose large payload has to follow, if there is
+    /// one; and whether nothing more is due.
     pub fn write(&self, out: &mut Vec<u8>, now: Instant) -> (Option<Arc<Message>>, bool) {
         let mut guard = self.lock();
         let state = &mut *guard;
-        // What was written before is gone.
+        // The bytes of the previous write have been sent.
         state.bytes -= std::mem::take(&mut state.written);
         let wire = state.wire;
         for (kind, id, code) in state.due.drain(..) {

@@ -1,7 +1,7 @@
-//! The sessions of all clients, by client id: takeover, keeping, and last wills that wait.
+//! The sessions of all clients, by client id: takeover, expiry, and last wills that wait.
 //!
 //! A session belongs to a client id, and the id to the user that connected with it: a client that connects with the id
-//! of another user is refused, and one of the same user takes the session over.
+//! of another user is refused, and a client of the same user takes the session over.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -46,7 +46,7 @@ struct State {
 struct Client {
     session: Arc<Session>,
     user: Option<String>,
-    /// 0: the client is away.
+    /// The number of the connection; 0: the client is away.
     connection: u64,
     /// When the session ends, while the client is away.
     until: Instant,
@@ -69,7 +69,7 @@ impl Sessions {
         Sessions { state: Mutex::default(), kept, max_away }
     }
 
-    /// Gives connection `number` its session; `None`: the id belongs to another user.
+    /// Gives connection `number` the session of its client id; `None`: the id belongs to another user.
     pub fn join(
         &self,
         id: &str,
@@ -103,7 +103,7 @@ impl Sessions {
         Some(Joined { session, is_present, took_over, will })
     }
 
-    /// A connection has ended; answers with the wills that are due now.
+    /// Notes the end of a connection; returns the wills that are due now.
     pub fn leave(
         &self,
         session: &Session,
@@ -117,7 +117,7 @@ impl Sessions {
         let client =
             state.clients.get_mut(&session.id).filter(|client| client.session.number == session.number);
         let Some(client) = client else {
-            // The session has ended: its client came again without it.
+            // The session has ended: its client connected again without it.
             return Vec::from_iter(will);
         };
         if client.connection != number {
@@ -144,8 +144,8 @@ impl Sessions {
         due
     }
 
-    /// The clients that are away and for which most waits lose it, where all together have too much: so none that keeps
-    /// little loses it for those that keep much.
+    /// If the clients that are away have too many bytes together, empties the largest of their sessions: so a client
+    /// with few messages does not lose them because of a client with many. Returns the sessions that were emptied.
     pub fn trim(&self) -> Vec<Arc<Session>> {
         if self.kept.load(Ordering::Relaxed) <= MAX_KEPT_AWAY {
             return Vec::new();
@@ -166,7 +166,7 @@ impl Sessions {
         forgotten
     }
 
-    /// Ends sessions whose time is over; answers with the wills that are due.
+    /// Ends expired sessions; returns the wills that are due.
     pub fn expire(&self, now: Instant, router: &Router) -> Vec<LastWill> {
         let mut state = self.lock();
         let due = |client: &mut Client| client.will.take_if(|(at, _)| *at <= now).map(|(_, will)| will);
@@ -193,7 +193,7 @@ impl State {
 }
 
 impl Client {
-    /// Ends the session; answers with the will that waited for it.
+    /// Ends the session; returns the will that waited for its end.
     fn end(self, router: &Router) -> Option<LastWill> {
         end(&self.session, router);
         self.will.map(|(_, will)| will)
@@ -271,14 +271,14 @@ mod tests {
             sessions.leave(session, number, Duration::from_secs(600), Some(will()), &router).len() == 1
         };
         let first = join(&sessions, "a", 1, true, &router).session;
-        // It takes over with the session, and then without it.
+        // The second connection takes over with the session, and the third without it.
         let second = join(&sessions, "a", 2, false, &router).session;
         assert!(!leave(&first, 1));
         let third = join(&sessions, "a", 3, true, &router).session;
         assert!(leave(&second, 2));
         let shares = Shares::new(10);
         assert_eq!(second.subscribe("a", 10, || shares.take([127, 0, 0, 1].into(), 1)), None, "it has ended");
-        // It waits, until the client comes again without its session.
+        // The will waits until the client connects again without its session.
         assert!(!leave(&third, 3));
         assert!(join(&sessions, "a", 4, true, &router).will.is_some());
     }

@@ -40,7 +40,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Gives a message to its subscribers, and retains it where it asks for that.
+    /// Gives a message to its subscribers, and retains it if it asks for that.
     pub fn pass_on(&self, peer: &Peer, publish: &Publish, from: u64) {
         let Publish { topic, qos, retain, payload, ref listed, .. } = *publish;
         let copy = || Message {
@@ -54,7 +54,8 @@ impl Shared {
         self.route(peer, Routed { topic, qos, retain, from }, copy);
     }
 
-    /// Publishes a last will, with the rights of its client, and queues what it says.
+    /// Publishes a last will with the rights of its client, and queues it for the recorder if it means something to
+    /// Rollcall.
     pub async fn publish_will(&self, will: LastWill) {
         let LastWill { peer, message, qos, retain, expiry, .. } = will;
         if !self.access.may_publish(&peer, &message.topic) {
@@ -66,7 +67,7 @@ impl Shared {
         let arrived = self.door.clock.now();
         let content = self.door.read(topic, &message.payload, None, arrived);
         if let Some(message) = self.door.queued(content, arrived, None) {
-            // A will is no more than a hint: while the queue does not move, which is blind time, it is lost.
+            // A will is only a hint, so it may be lost while the queue does not move, which is blind time.
             let sending = self.stop.run_until_cancelled(self.door.queue.send(message));
             let _ = timeout(QUEUED_WITHIN, sending).await;
         }
@@ -83,7 +84,7 @@ impl Shared {
         let (topic, payload) = (to.topic.as_str().into(), answer.into());
         let copy =
             || Message { topic, payload, properties: properties.into(), from: OWN, ..Message::default() };
-        // A client that has no room for its answers is disconnected as any other; it asks again.
+        // A client without room for its answers is disconnected like any other; it asks again later.
         self.router.route(Routed { topic: &to.topic, qos: 0, retain: false, from: OWN }, copy);
     }
 
@@ -97,7 +98,7 @@ impl Shared {
         }
     }
 
-    /// There was no room for a message to that client.
+    /// Counts and logs that there was no room for a message to this client.
     pub fn without_room(&self, session: &Session) {
         let why = match session.is_connected() {
             true => "it does not read the messages that it subscribed to; it is disconnected",

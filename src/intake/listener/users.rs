@@ -10,14 +10,14 @@ use std::num::NonZeroU32;
 use data_encoding::BASE64;
 use ring::pbkdf2::{self, PBKDF2_HMAC_SHA512};
 
-/// More would let a file make every login slow.
+/// The most iterations: more would let a file make every login slow.
 const MAX_ITERATIONS: u32 = 1_000_000;
 
 /// The users of a file.
 #[derive(Default)]
 pub struct Users {
     by_name: HashMap<String, Password>,
-    /// Chooses the password that an unknown name is compared with; another one in each process.
+    /// Chooses the user whose password an unknown name is compared with; the choice differs between processes.
     decoys: RandomState,
 }
 
@@ -52,15 +52,16 @@ impl Users {
         Ok(users)
     }
 
-    /// Whether there is a user of that name.
+    /// Whether a user of this name exists.
     pub fn contains(&self, name: &str) -> bool {
         self.by_name.contains_key(name)
     }
 
-    /// Whether that is the password of that user. It takes as long for an unknown user as for a known one:
-    /// an unknown name is compared with the password of a user, always of the same.
+    /// Checks the password of a user. An unknown user takes as long as a known one: the password is compared with that
+    /// of another user, always the same.
     ///
-    /// It takes long on purpose, so it must not run on a thread that serves other connections; see
+    /// The check is slow on purpose, so it must not run on a thread that serves other connections; see
+    ///
     /// [`super::authentication`].
     pub fn verify(&self, name: &str, password: &[u8]) -> bool {
         let known = self.by_name.get(name);

@@ -38,30 +38,31 @@ const MAX_HEAD: usize = 8 << 10;
 const MAX_UNREAD: usize = 4 << 10;
 /// The longest payload of a control frame.
 const MAX_CONTROL: u64 = 125;
-/// Frames without data in a second: they are read for nothing, beside the limits of the client.
+/// The most frames without data in a second: reading them is work that the limits of the client do not count.
 const MAX_EMPTY: u32 = 100;
 
 /// A WebSocket as a stream of bytes.
 pub struct WebSocket {
     stream: Box<dyn Stream>,
-    /// What was read and not handed on.
+    /// Bytes that were read and not handed on.
     input: Vec<u8>,
-    /// The payload that is left of a frame with data, and where in the mask it goes on.
+    /// How much of a payload is left, and the position in the mask.
     left: u64,
     mask: [u8; 4],
     masked: usize,
-    /// A message goes on in the next frame with data.
+    /// Whether the message continues in the next frame with data.
     is_open: bool,
     is_closed: bool,
     empty: Rate,
-    /// Frames to the client that are not written.
+    /// Frames to the client that are not written yet.
     out: Vec<u8>,
 }
 
-/// Answers the request of a client for a WebSocket of the protocol `mqtt`; any other with the reason why not.
+/// Accepts the request of a client for a WebSocket of the protocol `mqtt`; answers any other request with the reason
+/// of the refusal.
 ///
 /// # Errors
-/// The client asks for something else; with the stream, which has to be closed.
+/// The client asks for something else; the error holds the stream, which has to be closed.
 pub async fn accept(stream: Box<dyn Stream>) -> std::result::Result<WebSocket, NotOpened> {
     let refusal = OnceLock::new();
     let answer = service_fn(|request: Request<Incoming>| {
@@ -120,7 +121,7 @@ impl WebSocket {
         WebSocket { stream, input, left, mask, masked, is_open, is_closed, empty, out }
     }
 
-    /// Reads the header of the next frame, and a control frame whole; `false`: it has not arrived.
+    /// Reads the header of the next frame, or a whole control frame; `false`: it has not arrived yet.
     fn next_frame(&mut self) -> Result<bool> {
         let mut cursor = Cursor::new(&self.input);
         let Some((header, length)) = FrameHeader::parse(&mut cursor).map_err(Error::other)? else {
@@ -187,7 +188,7 @@ impl WebSocket {
     /// Reads more; `false`: the stream has ended.
     fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<Result<bool>> {
         if self.input.is_empty() {
-            // A connection that is idle keeps no buffer.
+            // An idle connection keeps no buffer.
             self.input = Vec::new();
         }
         let count = ready!(poll_into(&mut self.stream, context, &mut self.input))?;
@@ -240,7 +241,7 @@ impl AsyncRead for WebSocket {
 
 impl AsyncWrite for WebSocket {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, from: &[u8]) -> Poll<Result<usize>> {
-        // What was written before has gone out first, so that no more than one frame is buffered.
+        // The previous frame is written first, so that no more than one frame is buffered.
         ready!(self.poll_drain(context))?;
         let part = &from[..from.len().min(MAX_FRAME)];
         self.put(OpCode::Data(Data::Binary), part)?;

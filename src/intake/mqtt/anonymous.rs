@@ -3,14 +3,14 @@
 //! A client that connects with the client id of another takes over its session. So any client that the broker accepts
 //! without a name could take over Rollcall's, and with it the messages of devices.
 //!
-//! The attempt is harmless: its client id is random, its session ends with it, and it subscribes to nothing.
+//! The check is harmless: its client id is random, its session ends with it, and it subscribes to nothing.
 
 use rumqttc::{Event, Packet};
 
 use super::{Session, leave};
 use crate::intake::Config;
 
-/// Takes as long as the broker does; the caller bounds it.
+/// Waits as long as the broker does; the caller bounds the time.
 pub async fn accepts_anonymous(config: &Config) -> anyhow::Result<bool> {
     let nameless = Config { share: String::new(), credentials: None, watch_sys: false, ..config.clone() };
     let mut session = Session::new(&nameless, "anonymous", Vec::new())?;
@@ -24,7 +24,7 @@ pub async fn accepts_anonymous(config: &Config) -> anyhow::Result<bool> {
                 return Ok(true);
             }
             Ok(_) => {}
-            // The broker refused it or cannot be reached; `probe` tells which.
+            // The broker refused the client or cannot be reached; `probe` tells which.
             Err(_) => return Ok(false),
         }
     }

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 
 use crate::intake::record::QueuedMessage;
 
-/// Handed over at once, however many are to come: about one batch of the engine.
+/// Messages are handed over at this number, however many are to come: about one batch of the engine.
 const MAX_BATCH: usize = 256;
 
 /// The queue to the recorder. Messages that are not handed over yet take room in it.
@@ -28,12 +28,12 @@ impl BatchSender {
         self.queue.capacity() - self.messages.len()
     }
 
-    /// Waits until there is that much room.
+    /// Waits until there is room for `wanted` messages.
     pub async fn has_room(&self, wanted: usize) -> bool {
         self.queue.reserve_many(wanted + self.messages.len()).await.is_ok()
     }
 
-    /// `false`: there is no room.
+    /// Adds a message; `false`: there is no room.
     pub fn add(&mut self, message: QueuedMessage) -> bool {
         if self.room() == 0 {
             return false;
@@ -53,7 +53,7 @@ impl BatchSender {
     }
 }
 
-/// Messages that were taken are recorded, also when the connection is given up.
+/// The recorder gets all messages that were taken, even if the connection is given up.
 impl Drop for BatchSender {
     fn drop(&mut self) {
         self.hand_over();

@@ -1,4 +1,4 @@
-//! The canaries of a connection: sent once a period, numbered, and missed where one does not come back.
+//! The canaries of a connection: sent once a period, numbered, and noted as missing if they do not come back.
 //!
 //! # Why a missing canary counts
 //! Canaries go through the same queue of the broker as the fleet's messages. When that queue overflows, the broker
@@ -15,27 +15,27 @@ use super::Session;
 use crate::clock::Timestamp;
 use crate::intake::canary::{self, Canary, Key};
 
-/// So many canaries on their way are many.
+/// From this number on, many canaries are on their way.
 const MOST_UNDERWAY: u64 = 16;
 
 /// The numbers of the canaries that were sent and that came back.
 pub(super) struct CanarySequence {
-    /// Names this process in its canaries.
+    /// The name of this process in its canaries.
     instance: String,
     sent: u64,
-    /// The last one of an earlier connection, which may be lost with it.
+    /// The last canary of an earlier connection, which may have been lost with the connection.
     sent_before: u64,
-    /// The last one that came back, and when it was sent.
+    /// The last canary that came back, and when it was sent.
     returned: Option<(u64, Timestamp)>,
-    /// When the last one was sent.
+    /// When the last canary was sent.
     last: Option<Instant>,
 }
 
 /// The proof of a canary that came back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ReturnedCanary {
-    /// The current connection sent it, and it did not come back before. In the session of an earlier connection
-    /// another client may have taken the messages before it.
+    /// Whether the current connection sent the canary, and it did not come back before. In the session of an earlier
+    /// connection another client may have taken the messages before it.
     pub is_proof: bool,
     /// When the canary before it was sent, if another is missing between the two.
     pub lost_after: Option<Timestamp>,
@@ -55,15 +55,16 @@ impl CanarySequence {
         (self.sent, self.last) = (seq, Some(now));
     }
 
-    /// Whether another one may go out: not while many are on their way, unless the last one was sent `rare` ago. Before
-    /// the round trip is known, and when it has just grown, they would wait behind one another at the broker.
+    /// Whether another canary may go out: not while many are on their way, unless the last one was sent `rare` ago.
+    /// Before the round trip is known, and when it has just grown, canaries would wait behind one another at the
+    /// broker.
     pub fn has_room(&self, now: Instant, rare: Duration) -> bool {
         let returned = self.returned.map_or(0, |(seq, _)| seq).max(self.sent_before);
         let is_crowded = self.sent.saturating_sub(returned) >= MOST_UNDERWAY;
         !is_crowded || self.last.is_none_or(|last| now.duration_since(last) >= rare)
     }
 
-    /// A new connection begins: canaries that were sent so far may be lost with the earlier one.
+    /// Notes a new connection: canaries that were sent so far may be lost with the earlier one.
     pub fn connecting(&mut self) {
         self.sent_before = self.sent;
     }
@@ -84,7 +85,7 @@ pub(in crate::intake) struct CanaryPublisher {
     topic: String,
     key: Key,
     qos: QoS,
-    /// Names this process in its canaries.
+    /// The name of this process in its canaries.
     instance: String,
 }
 
@@ -103,8 +104,8 @@ impl CanaryPublisher {
         Canary::new(&self.key, &self.topic, &self.instance, seq, now)
     }
 
-    /// Whether the client had room for it. A canary without room is missed, which is its purpose, but no broker
-    /// dropped it.
+    /// Publishes a canary; returns whether the client had room for it. A canary without room is missing later, as it
+    /// should be, but no broker dropped it.
     pub fn publish(&self, client: &AsyncClient, seq: u64, now: Timestamp) -> bool {
         let options = PublishOptions::new(self.qos);
         client.try_publish(self.topic.clone(), self.canary(seq, now).to_json(), options).is_ok()

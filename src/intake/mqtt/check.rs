@@ -24,8 +24,7 @@ use crate::clock::{Clock, Timestamp};
 use crate::intake::canary::{self, Canary, Key};
 use crate::intake::{Config, Template};
 
-/// How long a message may take to come back, and where the broker is far away: three times as long as its acceptance
-/// took.
+/// How long a message may take to come back; if the broker is far away, three times as long as its acceptance took.
 const WAIT: Duration = Duration::from_secs(3);
 const TRIPS: u32 = 3;
 /// How long the broker may take to accept the connection.
@@ -150,7 +149,8 @@ async fn listen(
             }
             Event::Incoming(Packet::Publish(message)) => {
                 if message.qos != QoS::AtMostOnce {
-                    // Or the fleet would soon hold up the probes. If it fails, the connection is lost.
+                    // Without acknowledgements the messages of the fleet would soon hold up the probes. If this fails,
+                    // the connection is lost.
                     let _ = client.try_manual_ack(ManualAck::PubAck(PubAck::new(message.pkid, None)));
                 }
                 let is_ours = |probe: &&mut TopicProbe| {

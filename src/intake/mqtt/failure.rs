@@ -10,7 +10,7 @@ use crate::intake::canary;
 use crate::telemetry::ConnectionLoss;
 use crate::{cause, trust};
 
-/// Nothing arrived for that long.
+/// Nothing arrived for the time `limit`.
 pub fn silence(limit: Duration) -> String {
     format!(
         "nothing came for {} s, not even the canary; is the broker reachable, and may the client publish \
@@ -20,7 +20,7 @@ pub fn silence(limit: Duration) -> String {
     )
 }
 
-/// The broker did not answer a subscription for that long.
+/// The broker did not answer a subscription for the time `limit`.
 pub fn unanswered(limit: Duration) -> String {
     format!(
         "the broker has not answered the subscription for {} s; it does not speak MQTT correctly, or is overloaded: \
@@ -29,7 +29,7 @@ pub fn unanswered(limit: Duration) -> String {
     )
 }
 
-/// No canary of a member was recorded for that long.
+/// No canary of a member was recorded for the time `limit`.
 pub fn unproved(limit: Duration) -> String {
     format!(
         "no canary came back and was recorded for {} s; the connection is closed so that others are given its \
@@ -38,7 +38,7 @@ pub fn unproved(limit: Duration) -> String {
     )
 }
 
-/// The broker offers no shared subscriptions: it would grant them as topics of that name, and deliver nothing.
+/// The broker offers no shared subscriptions: it would accept the filter as an ordinary topic, and deliver nothing.
 pub fn no_share(answer: &ConnAck) -> Option<&'static str> {
     let offered = answer.properties.as_ref().and_then(|properties| properties.shared_subscription_available);
     (offered == Some(0)).then_some(
@@ -47,7 +47,7 @@ pub fn no_share(answer: &ConnAck) -> Option<&'static str> {
     )
 }
 
-/// Another client takes the session again and again; `is_said`: the broker says so.
+/// Another client takes the session again and again; `is_said`: the broker names this as the reason.
 pub fn taken_again(client_id: &str, broker: &str, since: Timestamp, is_said: bool) -> String {
     let what = match is_said {
         true => {
@@ -117,7 +117,7 @@ pub fn describe(error: &ConnectionError) -> String {
 const NOT_MQTT: &str = "what it answers is not MQTT; check that mqtt.url names the port of an MQTT 5 broker, with mqtts:// \
                         if that port speaks TLS";
 
-/// What ends a connection that speaks MQTT.
+/// Why a connection that speaks MQTT has ended.
 fn of_state(error: &StateError) -> String {
     match error {
         StateError::Io(error) => cause::why("mqtt", "broker", error),
@@ -154,7 +154,7 @@ pub fn loss(error: &ConnectionError) -> ConnectionLoss {
     }
 }
 
-/// Whether the other side sends what is no packet. A packet that is too large is one.
+/// Whether the other side sends bytes that are no packet. A packet that is too large counts as a packet.
 fn is_not_mqtt(error: &ConnectionError) -> bool {
     matches!(error, ConnectionError::MqttState(StateError::Deserialization(inner))
         if inner.to_string().starts_with("Invalid "))

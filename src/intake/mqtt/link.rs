@@ -16,11 +16,11 @@ use crate::intake::timers::ReplyTo;
 /// The current connection, for acknowledgements.
 #[derive(Default)]
 pub(in crate::intake) struct Link {
-    /// Its number; 0 while there is none.
+    /// The number of the current connection; 0: there is none.
     pub number: u64,
     /// How long after the last proof of a member the broker is certain to have dropped it.
     pub release: Duration,
-    /// Since when another client takes the session of a plain one again and again.
+    /// Since when another client takes the session of a plain subscription again and again.
     pub taken_since: Option<Timestamp>,
     pub(super) client: Option<AsyncClient>,
     pub(super) unacknowledged: Arc<Unacknowledged>,
@@ -52,7 +52,7 @@ impl Unacknowledged {
         self.fewer.notify_waiters();
     }
 
-    /// Waits until there are no more than `most`. Nothing is lost when it is dropped.
+    /// Waits until there are no more than `most`. Cancel-safe.
     pub async fn at_most(&self, most: usize) {
         while self.is_more_than(most) {
             let mut fewer = pin!(self.fewer.notified());
@@ -72,18 +72,18 @@ pub(in crate::intake) struct BrokerAck {
 }
 
 impl Link {
-    /// That of the listener, which has no connection.
+    /// The link of the listener, which has no connection.
     #[cfg(feature = "broker")]
     pub fn to_devices(answers: Answers) -> Link {
         Link { answers: Some(answers), ..Link::default() }
     }
 
-    /// Acknowledges messages of this connection; the broker delivers those of earlier ones again.
+    /// Acknowledges messages of this connection; the broker delivers messages of earlier connections again.
     pub fn acknowledge(&self, acks: &[BrokerAck]) {
         let Some(client) = &self.client else { return };
         let mut count = 0;
         for ack in acks.iter().filter(|ack| ack.connection == self.number) {
-            // There is room for as many as can be due. If it fails, the connection is lost.
+            // The client has room for every acknowledgement that can be due. If this fails, the connection is lost.
             let _ = client.try_manual_ack(ManualAck::PubAck(PubAck::new(ack.packet, None)));
             count += 1;
         }
@@ -101,7 +101,7 @@ impl Link {
             content_type: Some("application/json".to_owned()),
             ..PublishProperties::default()
         };
-        // At QoS 0, so that no answer holds up a canary.
+        // QoS 0, so that no answer holds up a canary.
         let options = PublishOptions::at_most_once().properties(properties);
         let _ = client.try_publish(to.topic.clone(), answer, options);
     }
@@ -115,7 +115,7 @@ impl Link {
     pub fn remove_will(&self, client_id: &str) {
         let Some(client) = &self.client else { return };
         let options = PublishOptions::new(QoS::AtLeastOnce).retained();
-        // Without room it stays, and the next member receives it again: harmless.
+        // If the client has no room, the will stays, and the next member receives it again: harmless.
         let _ = client.try_publish(canary::gone_topic(client_id), Vec::new(), options);
     }
 }
@@ -125,12 +125,12 @@ impl Link {
 pub(in crate::intake) struct Proof {
     /// The number of the connection that attends; 0: none does.
     pub attends: u64,
-    /// When a canary of it was last recorded.
+    /// When a canary of that connection was last recorded.
     pub at: Option<Instant>,
     /// When the last canary was sent before which everything is recorded.
     pub canary: Timestamp,
-    /// It has left in order, having recorded everything that it was given.
+    /// Whether the member has left in order, and everything that it was given is recorded.
     pub left: bool,
-    /// The round trip that its limits allow for.
+    /// The round trip that the limits of the member allow for.
     pub round_trip: Duration,
 }

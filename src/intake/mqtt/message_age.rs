@@ -62,13 +62,13 @@ impl MessageAge {
         self.canary.is_some() && self.returned.is_none_or(|returned| now.since(returned) > self.gap)
     }
 
-    /// The broker kept nothing from before.
+    /// Notes a new session: the broker kept no messages from before.
     pub fn session_began(&mut self, now: Timestamp) {
         self.canary = Some(now);
         self.returned = Some(now);
     }
 
-    /// A canary came back. `false`: it is no newer than the last one, and changes nothing.
+    /// Notes that a canary came back. `false`: it is no newer than the last one, and changes nothing.
     pub fn canary_returned(&mut self, sent_at: Timestamp, now: Timestamp) -> bool {
         let is_newer = self.canary.is_none_or(|known| sent_at > known);
         if is_newer {
@@ -96,7 +96,7 @@ mod tests {
         assert!(transit.canary_returned(at(100), at(100)));
         assert_eq!((transit.sent_after(), transit.sent_before(at(130))), (Some(at(100)), None));
         assert_eq!(transit.sent_before(at(131)), Some(at(130)));
-        // Canaries that were in transit for as long move the bounds.
+        // Canaries that were in transit for as long also move the bounds.
         assert!(transit.canary_returned(at(120), at(120)));
         assert_eq!(transit.sent_before(at(901)), Some(at(150)));
         assert!(!transit.canary_returned(at(110), at(110)));

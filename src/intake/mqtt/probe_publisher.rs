@@ -27,9 +27,9 @@ pub(in crate::intake) struct ProbePublisher {
 /// The broker's answer to a publication at QoS 1.
 pub(super) type Answer = Pin<Box<dyn Future<Output = Option<PubAckReason>> + Send + Sync>>;
 
-/// Publishes at QoS 1, whatever the QoS of the fleet is: the answer says whether the broker accepts it. `None`: the
-/// client has no room.
-/// `answers`: where a member of a share that receives it tells this one.
+/// Publishes at QoS 1, whatever the QoS of the fleet is: the answer says whether the broker accepts the message.
+/// `None`: the client has no room. `answers`: the topic on which another member of the share that receives the probe
+/// tells this one.
 pub(super) fn publish_tracked(
     client: &AsyncClient,
     topic: &str,
@@ -40,7 +40,7 @@ pub(super) fn publish_tracked(
     let properties = PublishProperties { response_topic, ..PublishProperties::default() };
     let options = PublishOptions::new(QoS::AtLeastOnce).properties(properties);
     let notice = client.try_publish_tracked(topic.to_owned(), canary.to_json(), options).ok()?;
-    // Without a result its connection is gone.
+    // If there is no result, the connection of the publication is gone.
     let reason = |result: Result<PublishResult, PublishNoticeError>| match result {
         Ok(PublishResult::Qos1(answer)) => Some(answer.reason),
         _ => None,
@@ -54,7 +54,8 @@ impl ProbePublisher {
         ProbePublisher { probes, key, user, open }
     }
 
-    /// Whether the client had room for it. A probe without room goes out with the next canary.
+    /// Publishes a probe; returns whether the client had room for it. A probe without room goes out with the next
+    /// canary.
     pub fn publish(&mut self, client: &AsyncClient, index: usize, now: Timestamp) -> bool {
         let probe = &self.probes.all()[index];
         let canary = Canary::new(&self.key, &probe.topic, &self.key.tag(), 0, now);
@@ -66,7 +67,7 @@ impl ProbePublisher {
         true
     }
 
-    /// The answers that have come: the number of the probe and the reason code, if there will be one.
+    /// The answers that have arrived: the number of the probe and the reason code; no code if its connection is gone.
     pub fn take_answers(&mut self) -> Vec<(usize, Option<PubAckReason>)> {
         let mut answers = Vec::new();
         for (index, open) in self.open.iter_mut().enumerate() {
@@ -100,7 +101,7 @@ impl ProbePublisher {
     }
 }
 
-/// Why it is not known whether a filter is heard, with advice.
+/// Why Rollcall cannot tell whether a filter is heard, with advice.
 fn refused(Probe { topic, filter, .. }: &Probe, user: &str, why: &str, then: &str) -> String {
     format!(
         "only messages of units prove that {filter} is heard; while all units are silent, no unit is declared offline: \

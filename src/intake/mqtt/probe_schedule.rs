@@ -1,11 +1,11 @@
 //! Which probes are due, and which the broker accepts.
 //!
 //! # When the broker does not accept a probe
-//! No filter counts as unheard on which the broker does not let Rollcall publish: then the messages of units prove
-//! it, an operator sees which right is missing, and the probe is tried again every ten minutes. Some brokers end
-//! a connection that publishes where it may not. Rollcall must not lose one connection after the other by probing:
-//! a probe that was just published and not answered when a connection ends, twice, is not published again by this
-//! process; once if the broker says that a right is missing.
+//! A filter does not count as unheard only because the broker does not let Rollcall publish on it: then the messages
+//! of units prove it, an operator sees which right is missing, and the probe is tried again every ten minutes. Some
+//! brokers end a connection that publishes where it may not. Rollcall must not lose one connection after the other by
+//! probing: a probe that was just published and not answered when a connection ends, twice, is not published again by
+//! this process; once if the broker says that a right is missing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,13 +20,13 @@ use crate::telemetry::ConnectionLoss;
 /// After how long a refused probe is published again.
 const RETRY: Duration = Duration::from_secs(600);
 
-/// More probes of a filter than this go out only once a gap while the broker does not answer.
+/// While the broker has not answered this many probes of a filter, further ones go out only once a gap.
 const MOST_OPEN: usize = 8;
 
 /// A broker that ends a connection because of a publication does so within this time.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
-/// So many connections that end like that are no coincidence.
+/// This many connections that end like that are no coincidence.
 const COINCIDENCES: u32 = 2;
 
 pub(in crate::intake) struct ProbeSchedule {
@@ -37,13 +37,13 @@ pub(in crate::intake) struct ProbeSchedule {
 /// The publications of one probe.
 #[derive(Default)]
 struct ProbeState {
-    /// When the last one was published by this connection.
+    /// When this connection last published the probe.
     published: Option<Instant>,
-    /// How many the broker has not answered.
+    /// How many publications the broker has not answered.
     open: usize,
-    /// Not published before then.
+    /// The probe is not published before this moment.
     retry_at: Option<Instant>,
-    /// Connections in a row that ended right after it.
+    /// How many connections in a row ended right after the probe was published.
     ended: u32,
     is_given_up: bool,
 }
@@ -53,7 +53,7 @@ struct ProbeState {
 pub enum ProbeOutcome {
     Accepted,
     Refused(PubAckReason),
-    /// The broker ends the connection for it.
+    /// The broker ends the connection because of the probe.
     EndsConnection,
 }
 
@@ -68,7 +68,7 @@ impl ProbeSchedule {
         let is_due = move |(probe, state): (&crate::intake::probe::Probe, &ProbeState)| {
             let wait = if state.open < MOST_OPEN { probe.period(pace) } else { pace.gap() };
             let regular = state.published.map_or(now, |published| published + wait);
-            // A refused probe has a pace of its own.
+            // A refused probe is retried at its own pace.
             let due = regular.max(state.retry_at.unwrap_or(now));
             !state.is_given_up && due <= now + period / 2
         };
@@ -81,7 +81,7 @@ impl ProbeSchedule {
         (state.published, state.open) = (Some(now), state.open + 1);
     }
 
-    /// The broker answered a probe; `None`: it will not, for the connection of the probe is gone.
+    /// Takes the broker's answer to a probe; `None`: no answer will come, because the connection of the probe is gone.
     pub fn answered(
         &mut self,
         index: usize,
@@ -104,7 +104,7 @@ impl ProbeSchedule {
         })
     }
 
-    /// The connection has ended; returns the probes that are given up.
+    /// Notes the end of the connection; returns the probes that are given up.
     pub fn connection_lost(&mut self, loss: ConnectionLoss, now: Instant) -> Vec<usize> {
         let may_be_for_it = matches!(loss, ConnectionLoss::Broken | ConnectionLoss::Refused);
         let mut given_up = Vec::new();

@@ -5,7 +5,7 @@
 //! acknowledgements go out after recording, and a canary that is sent after that and comes back has followed them
 //! all the way. So messages are remembered for a few seconds, and never more of them than can be unacknowledged.
 //!
-//! A broker sends them again in the order of the first time, so each is searched for behind the one before.
+//! A broker repeats messages in their first order, so each is searched for behind the previous one.
 
 use std::collections::VecDeque;
 use std::hash::BuildHasher;
@@ -20,7 +20,7 @@ pub struct RedeliveryFilter {
     deliveries: VecDeque<Delivery>,
     most: usize,
     hasher: RandomState,
-    /// Everything that arrived up to the first moment was acknowledged at the second.
+    /// All messages that arrived up to the first moment were acknowledged at the second.
     acknowledged: Option<(Timestamp, Timestamp)>,
     /// Where the next redelivered message is likely to be.
     next: usize,
@@ -76,19 +76,19 @@ impl RedeliveryFilter {
         found.is_some()
     }
 
-    /// Everything that arrived before that canary was sent is recorded and acknowledged.
+    /// Notes that every message that arrived before this canary was sent is recorded and acknowledged.
     pub fn acknowledged(&mut self, canary: Timestamp, now: Timestamp) {
         self.acknowledged.get_or_insert((canary, now));
     }
 
-    /// The broker kept nothing from before.
+    /// Notes a new session: the broker kept no messages from before.
     pub fn session_began(&mut self) {
         self.deliveries.clear();
         self.next = 0;
         self.acknowledged = None;
     }
 
-    /// A canary came back that is newer than all before it.
+    /// Notes that a canary came back that is newer than all before it.
     pub fn canary_returned(&mut self, sent_at: Timestamp) {
         if let Some((until, at)) = self.acknowledged.filter(|(_, at)| sent_at > *at) {
             debug_assert!(until <= at, "no message is acknowledged before it arrives");
@@ -99,7 +99,7 @@ impl RedeliveryFilter {
         }
     }
 
-    /// The connection is lost; its last acknowledgements may not have reached the broker.
+    /// Notes that the connection is lost; its last acknowledgements may not have reached the broker.
     pub fn connection_lost(&mut self) {
         self.acknowledged = None;
         self.next = 0;

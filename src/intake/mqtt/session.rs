@@ -5,16 +5,15 @@
 //! their messages are counted as `bad_topic`. The session of a shared subscription is a new one each time: a member
 //! that is away with a living session would keep its share of the messages.
 //!
-//! # Why more may be unacknowledged than the broker may send
-//! Mosquitto 2.0 does not count messages that it takes from its queue, and so sends many more than the receive maximum
-//! allows when acknowledgements stop, go on and stop again. While reading stops, no ping goes out either, and after one
-//! and a half keep-alives the broker drops the connection and sends all of it again. So reading stops only where memory
-//! has to be bounded.
+//! # Why more may be unacknowledged than the broker may send Mosquitto 2.0 does not count messages that it takes from
+//! its queue, and so sends many more than the receive maximum allows when acknowledgements stop, go on and stop again.
+//! While reading stops, no ping goes out either, and after one and a half keep-alives the broker drops the connection
+//! and sends all messages again. So reading stops only where memory has to be bounded.
 //!
 //! # Why a session store that stores nothing
-//! A new process that resumes its old session must give the library the packets that the broker has not
-//! acknowledged; otherwise the library refuses to publish at QoS 1. At QoS 0 and 1 such a packet can only be a
-//! canary, which is worthless by then: there are none.
+//! A new process that resumes its old session must give the library the packets that the broker has not acknowledged;
+//! otherwise the library refuses to publish at QoS 1. At QoS 0 and 1 such a packet can only be a canary, which is
+//! worthless by then: so the store is always empty.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -48,7 +47,7 @@ const MARGIN: Duration = Duration::from_secs(5);
 /// The address, the client and the requests of a connection.
 pub(in crate::intake) struct Session {
     pub(super) address: BrokerAddress,
-    /// Present where the address requires it.
+    /// The settings of TLS, if the address requires it.
     tls: Option<Tls>,
     pub(super) client_id: String,
     /// The name of the shared subscription that it is a member of; `None`: a plain subscription.
@@ -58,12 +57,12 @@ pub(in crate::intake) struct Session {
     /// every connection.
     pub(in crate::intake) expiry: Option<u32>,
     pub(super) qos: QoS,
-    /// Requested at once.
+    /// The topics that are requested at once.
     pub(super) first: Vec<TopicRequest>,
-    /// Requested by a member that attends.
+    /// The topics that a member requests when it attends.
     pub(super) share_requests: Vec<TopicRequest>,
     pub(super) keep_alive: Duration,
-    /// As configured; a short timeout may shorten it.
+    /// The period of canaries as configured; a short timeout may shorten it.
     pub(super) canary_period: Duration,
     /// How many messages the broker may send unacknowledged.
     pub(super) window: u16,
@@ -86,7 +85,7 @@ pub struct TopicRequest {
 /// How long a connection may be silent.
 #[derive(Clone, Copy, Debug)]
 pub struct SilenceLimits {
-    /// Before it counts as dead.
+    /// How long the broker may be silent before the connection counts as dead.
     pub silence: Duration,
     /// The limits of a member that attends.
     pub of_member: Option<MemberLimits>,
@@ -106,8 +105,8 @@ impl Session {
         let is_member = !config.share.is_empty();
         let qos = qos(config.qos);
         let request = |filter: String| TopicRequest { filter, qos, retained: false };
-        // Instances that share a subscription may share a configuration, but not a client id. A
-        // persistent session needs the same one each time.
+        // Instances that share a subscription may share a configuration, but not a client id. A persistent session
+        // needs the same client id each time.
         let client_id = match is_member {
             false => format!("{}-{name}", config.client_id),
             true => format!("{}-{name}-{:08x}", config.client_id, rand::random::<u32>()),
@@ -206,7 +205,7 @@ impl Session {
         if let Some((name, password)) = &self.credentials {
             options.set_credentials(name, password.clone());
         }
-        // Room for every acknowledgement that can be due, and then some.
+        // The capacity has room for every acknowledgement that can be due, and for some more.
         AsyncClient::builder(options).capacity(self.capacity).build()
     }
 
@@ -254,9 +253,9 @@ impl Session {
 /// The broker's answer to requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Grants {
-    /// Filters that are granted at a lower QoS only, and that QoS.
+    /// Filters that are granted only at a lower QoS, and that QoS.
     lowered: Vec<(String, QoS)>,
-    /// The first filter that is refused, and its reason code.
+    /// The first filter that the broker refuses, and the reason code.
     refused: Option<(String, SubscribeReasonCode)>,
     pub is_nothing_granted: bool,
 }
@@ -279,13 +278,13 @@ impl Grants {
         grants
     }
 
-    /// Why the connection is of no use; `None`: everything is granted.
+    /// Why the connection is of no use; `None`: all filters are granted.
     pub fn refusal(&self) -> Option<String> {
         let (filter, code) = self.refused.as_ref()?;
         Some(format!("the broker refused the subscription to {filter}: {code:?}"))
     }
 
-    /// Logs what an operator should know.
+    /// Logs what the broker has not granted as requested, for an operator.
     pub fn log(&self, client_id: &str) {
         for (filter, qos) in &self.lowered {
             tracing::warn!(
@@ -308,7 +307,7 @@ pub fn qos(level: u8) -> QoS {
     }
 }
 
-/// See the head of this file.
+/// A session store that stores nothing; the head of this file says why.
 #[derive(Debug)]
 struct EmptySessionStore;
 

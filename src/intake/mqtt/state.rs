@@ -53,14 +53,14 @@ pub use liveness::UNPROVED_TRIPS;
 
 /// How long leaving in order may take.
 const LEAVING: Duration = Duration::from_secs(3);
-/// Round trips that it takes: the answer of the broker, and a canary.
+/// Round trips of leaving in order: the answer of the broker, and a canary.
 const LEAVING_TRIPS: u32 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ConnectionStage {
     /// The first requests are not granted yet.
     Subscribing,
-    /// A member whose canary has yet to come back.
+    /// A member waits for its first canary to come back.
     Proving,
     /// A member that attends, and requested its share.
     SubscribingShare,
@@ -68,7 +68,7 @@ enum ConnectionStage {
     Hearing,
     /// A member that unsubscribes from its share.
     Unsubscribing,
-    /// A member without a share; the canary with this number is the last message that counts.
+    /// A member without a share waits for the canary with this number, the last message that counts.
     Draining(u64),
     /// No more messages are taken.
     Closed,
@@ -78,8 +78,8 @@ pub(in crate::intake) struct ConnectionState {
     session: Arc<Session>,
     /// How often canaries are sent, and which gap between them is blind time.
     pace: Arc<CanaryPace>,
-    /// The number of the connection; one more each time. The first is a random one, so that a client which cannot
-    /// read the last wills of members cannot forge one.
+    /// The number of the connection; it grows by one for each. The first number is random, so that a client which
+    /// cannot read the last wills of members cannot forge one.
     number: u64,
     stage: ConnectionStage,
     is_stopping: bool,
@@ -88,7 +88,7 @@ pub(in crate::intake) struct ConnectionState {
     canaries: CanarySequence,
     transit: MessageAge,
     redelivery: RedeliveryFilter,
-    /// Canaries that were sent up to then prove nothing.
+    /// Canaries that were sent up to this moment prove nothing.
     deaf_until: Timestamp,
     /// The probes, on one of the connections.
     probes: Option<ProbeSchedule>,
@@ -114,7 +114,7 @@ impl ConnectionState {
             leave_until: now,
             canaries: CanarySequence::new(instance),
             transit: MessageAge::new(heard, pace.most_age()),
-            // Twice: the acknowledgements of as many may be on their way to the broker.
+            // Twice as many, because the acknowledgements of as many may be on their way to the broker.
             redelivery: RedeliveryFilter::new(2 * session.most_unacknowledged),
             deaf_until: Timestamp::ZERO,
             probes,
@@ -132,7 +132,7 @@ impl ConnectionState {
         self.pace.period(self.session.canary_period)
     }
 
-    /// The room in the queue for messages that are acknowledged: reading stops after one more than may be
+    /// The room in the queue for messages that are acknowledged: reading stops at one message more than may be
     /// unacknowledged.
     pub fn reserved(&self) -> usize {
         self.session.most_unacknowledged + 1
@@ -146,7 +146,7 @@ impl ConnectionState {
         )
     }
 
-    /// Whether it knows that Rollcall is stopping.
+    /// Whether the state has been told that Rollcall is stopping.
     pub fn is_stopping(&self) -> bool {
         self.is_stopping
     }
@@ -164,7 +164,7 @@ impl ConnectionState {
         self.canaries.connecting();
     }
 
-    /// A packet arrives while the queue has `room`. `read` reads a message that is new.
+    /// Takes a packet, while the queue has `room`. `read` reads a message that is new.
     pub fn on_packet(
         &mut self,
         packet: &Packet,
@@ -173,7 +173,7 @@ impl ConnectionState {
         read: impl FnOnce(&Incoming) -> Content,
         actions: &mut Actions,
     ) {
-        // First of all: a process that was frozen is too late for the packets that wait.
+        // This check comes first: a process that was frozen is too late for the packets that wait.
         if self.end_if_overdue(now.instant, actions) {
             return;
         }
@@ -204,12 +204,12 @@ impl ConnectionState {
             self.redelivery.session_began();
             self.transit.session_began(now);
         }
-        // The keep-alive that the broker goes by, if it is not ours.
+        // The broker may go by another keep-alive than the one requested.
         let theirs = answer.properties.as_ref().and_then(|properties| properties.server_keep_alive);
         let theirs = theirs.map_or(Duration::ZERO, |seconds| Duration::from_secs(seconds.into()));
         let release = self.session.release(self.session.keep_alive.max(theirs));
         actions.push(Action::Accept { release });
-        // Also in an old session: the topics may be new.
+        // Subscribe in an old session too: the topics may be new.
         actions.push(Action::Subscribe(Requests::First));
     }
 
@@ -224,7 +224,7 @@ impl ConnectionState {
         actions.push(Action::ReportGrants(grants));
         if let Some(why) = refused {
             if self.stage == ConnectionStage::SubscribingShare && is_nothing_granted {
-                // It was given no message, so it leaves no trace.
+                // The member was given no message, so its end must leave no trace in the engine.
                 actions.push(Action::Record(self.queued(Content::Unsubscribed, now, None)));
             }
             return actions.push(Action::End(ConnectionLoss::Refused, why));
@@ -267,7 +267,8 @@ impl ConnectionState {
             });
             read(&Incoming { topic, payload, retain: publish.retain, sent_after, sent_before, reply_to })
         } else {
-            // Behind the first one in the queue, so that it is acknowledged after that is recorded.
+            // This message stands behind the original in the queue, so that it is acknowledged after the original is
+            // recorded.
             Content::Nothing
         };
         let mut is_last = false;
@@ -319,10 +320,10 @@ impl ConnectionState {
         returned.is_proof && canary.sent_at() > self.deaf_until
     }
 
-    /// A period has passed.
+    /// A period has passed: sends probes and a canary.
     pub fn on_tick(&mut self, now: Instant, actions: &mut Actions) {
         self.transit.set_gap(self.pace.most_age());
-        // Before the canary: when that is recorded, so are the probes.
+        // Probes go out before the canary: when the canary is recorded, the probes are too.
         if let Some(probes) = self.probes.as_ref().filter(|_| self.stage == ConnectionStage::Hearing) {
             let due = probes.due(now, &self.pace, self.period());
             actions.extend(due.map(Action::PublishProbe));
@@ -332,17 +333,18 @@ impl ConnectionState {
         }
     }
 
-    /// The client had room for a canary. One without room is missed, but not lost by the broker.
+    /// Notes that the client had room for a canary. A canary without room is missing later, but the broker did not
+    /// lose it.
     pub fn canary_sent(&mut self, seq: u64, now: Instant) {
         self.canaries.sent(seq, now);
     }
 
-    /// The client had room for a probe.
+    /// Notes that the client had room for a probe.
     pub fn probe_published(&mut self, index: usize, now: Instant) {
         self.probes.iter_mut().for_each(|probes| probes.published(index, now));
     }
 
-    /// The broker answered a probe; `None`: it will not.
+    /// Takes the broker's answer to a probe; `None`: no answer will come.
     pub fn on_probe_answer(
         &mut self,
         index: usize,
@@ -354,7 +356,7 @@ impl ConnectionState {
         actions.extend(outcome.map(|outcome| Action::ProbeAnswered(index, outcome)));
     }
 
-    /// The recorder has proved something.
+    /// Takes a new proof of the recorder.
     pub fn on_proof(&mut self, proof: &Proof, now: Now, actions: &mut Actions) {
         if let Some(at) = proof.at {
             self.liveness.proved(at);
@@ -385,7 +387,7 @@ impl ConnectionState {
         if self.is_leaving() { limit.min(self.leave_until) } else { limit }
     }
 
-    /// A timer has run out. `is_held_back`: the packets of the broker stay unread, so it is not silent.
+    /// Handles a timer that has run out. `is_held_back`: reading has stopped, so the broker does not count as silent.
     pub fn on_timer(&mut self, now: Instant, is_held_back: bool, actions: &mut Actions) {
         if is_held_back {
             self.liveness.held_back(now);
@@ -396,14 +398,14 @@ impl ConnectionState {
         self.end_if_overdue(now, actions);
     }
 
-    /// The client says that the connection has ended.
+    /// Handles the news from the client that the connection has ended.
     pub fn on_disconnect(&mut self, loss: ConnectionLoss, why: String, now: Instant, actions: &mut Actions) {
         if !self.end_if_overdue(now, actions) {
             actions.push(Action::End(loss, why));
         }
     }
 
-    /// The connection has ended; `loss`: unless Rollcall ended it.
+    /// Handles the end of the connection; `loss`: the reason, unless Rollcall ended it.
     pub fn on_end(&mut self, loss: Option<ConnectionLoss>, now: Instant, actions: &mut Actions) {
         self.redelivery.connection_lost();
         if let (Some(probes), Some(loss)) = (&mut self.probes, loss) {
@@ -419,7 +421,7 @@ impl ConnectionState {
         is_overdue
     }
 
-    /// How long canaries prove nothing after a loss, so that it becomes blind time.
+    /// How long canaries prove nothing after a loss, so that this time becomes blind.
     fn deafness(&self) -> Duration {
         self.pace.gap() + self.session.canary_period
     }

@@ -1,13 +1,14 @@
 //! Whether another client takes Rollcall's session again and again.
 //!
-//! A broker knows a client id once, and ends the connection of the client that had it before. One takeover makes the time
-//! without a connection blind. A client that takes the id again and again may leave so little time between two takeovers
-//! that all messages of a living unit fall into the gaps: so the whole time since the first takeover is blind.
+//! A broker allows one connection for each client id, and ends the connection of the client that had the id before.
+//! One takeover makes the time without a connection blind. A client that takes the id again and again may leave so
+//! little time between two takeovers that all messages of a living unit fall into the gaps: so the whole time since
+//! the first takeover is blind.
 //!
 //! # How takeovers are told from a bad network
-//! A broker of MQTT 5 says it. Mosquitto 2.0.11 does not: it closes the connection. Three connections in a row, of which
-//! the later ones ended within seconds of their acceptance, count as taken over: no network that Rollcall can
-//! use at all does that, and a link that is cut every minute must not hide dead units.
+//! A broker of MQTT 5 gives the reason. Mosquitto 2.0.11 does not: it only closes the connection. Three connections in
+//! a row, of which the later ones ended within seconds of their acceptance, count as taken over: no network that
+//! Rollcall can use at all does that, and a link that is cut every minute must not hide dead units.
 
 use std::time::Duration;
 
@@ -17,10 +18,11 @@ use crate::telemetry::ConnectionLoss;
 /// Takeovers further apart than this have nothing to do with one another.
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// A connection that ended so soon after the broker had accepted it may have been taken over.
+/// A connection that ended this soon after the broker had accepted it may have been taken over.
 const SOON: Duration = Duration::from_secs(10);
 
-/// So many losses in a row are takeovers: if the broker says so, and if it says nothing.
+/// This many losses in a row are takeovers: the first number if the broker gives that reason, the second if it gives
+/// none.
 const SAID: u32 = 2;
 const UNSAID: u32 = 3;
 
@@ -30,17 +32,17 @@ pub(in crate::intake) struct Takeovers(Option<Streak>);
 
 #[derive(Clone, Copy, Debug)]
 struct Streak {
-    /// Up to when the session had heard before the first one.
+    /// Up to when the session had heard before the first takeover.
     since: Timestamp,
     last: Timestamp,
     losses: u32,
-    /// The broker said of one of them that another client took the session.
+    /// Whether the broker gave a takeover as the reason of a loss.
     is_said: bool,
 }
 
 impl Takeovers {
-    /// A connection that the broker had accepted at `accepted` was lost; the session had heard up to `heard`. Answers
-    /// whether it was one takeover of several.
+    /// Notes the loss of a connection that the broker had accepted at `accepted`; the session had heard up to `heard`.
+    /// Returns whether the loss is one of several takeovers.
     pub fn lost(
         &mut self,
         loss: ConnectionLoss,
@@ -68,12 +70,12 @@ impl Takeovers {
         self.0.filter(Streak::are_several).map(|streak| streak.since)
     }
 
-    /// Whether the broker says that another client took the session.
+    /// Whether the broker gives takeovers as the reason.
     pub fn are_said(&self) -> bool {
         self.0.is_some_and(|streak| streak.is_said)
     }
 
-    /// Forgets takeovers that are over. Answers whether there were several.
+    /// Forgets takeovers that are over. Returns whether there were several.
     pub fn settle(&mut self, now: Timestamp) -> bool {
         let over = self.0.take_if(|streak| now.since(streak.last) > WINDOW);
         over.is_some_and(|streak| streak.are_several())

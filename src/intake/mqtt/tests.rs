@@ -187,7 +187,7 @@ fn a_member_has_a_client_id_of_its_own_and_a_session_that_ends_with_its_connecti
 fn a_member_is_released_only_when_the_broker_is_certain_to_have_dropped_it() {
     let session = Session::new(&config("all"), "main", Vec::new()).unwrap();
     assert_eq!(session.release(Duration::from_secs(10)), Duration::from_secs(10 + 15 + 5));
-    // Where the broker goes by a longer keep-alive than ours, that counts.
+    // If the broker goes by a longer keep-alive than the requested one, the longer one counts.
     assert_eq!(session.release(Duration::from_secs(60)), Duration::from_secs(10 + 90 + 5));
 }
 

@@ -9,7 +9,7 @@ use crate::intake::engine_writer::EngineWriter;
 use crate::presence::{TimerId, TimerState};
 use crate::store::{EngineError, TimerRegistered};
 
-/// The name of these requests to the engine, for readiness.
+/// The name of requests about timers, for readiness.
 const TIMERS: &str = "timers";
 
 /// Requests that are applied together: registrations, or cancellations.
@@ -96,7 +96,7 @@ async fn states(
         return Some(Vec::new());
     }
     let read = async || match timers.read(&ids).await {
-        // One that cannot be read is no reason to ask again.
+        // A timer that cannot be read is no reason to ask the engine again.
         Err(EngineError::Damaged(_)) => Ok(Vec::new()),
         other => other,
     };

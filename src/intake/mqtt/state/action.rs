@@ -40,7 +40,7 @@ pub enum Action {
     CountBrokerDrops,
     /// Publish the canary with this number.
     SendCanary(u64),
-    /// Have the next tick come at once.
+    /// Let the next tick come at once.
     TickNow,
     /// Publish the probe with this number.
     PublishProbe(usize),
@@ -59,7 +59,7 @@ pub type Actions = Vec<Action>;
 /// Topics that are requested together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Requests {
-    /// Those that a connection requests first.
+    /// The topics that a connection requests first.
     First,
     /// The share of a member that attends.
     Share,

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use crate::intake::mqtt::failure;
 use crate::intake::mqtt::session::SilenceLimits;
 
-/// Round trips that a member may take between two proofs, when it has just begun to attend, and one to spare.
+/// Round trips that a member may take between two proofs when it has just begun to attend, with one to spare.
 pub const UNPROVED_TRIPS: u32 = 3;
 
 /// The signs of life of a connection.
@@ -20,7 +20,7 @@ pub struct Liveness {
     requested: Option<Instant>,
     /// Whether the limits of a member apply.
     is_attending: bool,
-    /// The way of canaries that the limits of a member allow for.
+    /// The round trip of canaries that the limits of a member allow for.
     round_trip: Duration,
 }
 
@@ -40,18 +40,18 @@ impl Liveness {
         self.last_packet = at;
     }
 
-    /// The packets of the broker stay unread, so it is not silent.
+    /// Notes that reading has stopped, so the broker does not count as silent.
     pub fn held_back(&mut self, now: Instant) {
         self.last_packet = now;
         self.requested = self.requested.map(|_| now);
     }
 
-    /// A subscription was requested.
+    /// Notes that a subscription was requested.
     pub fn requested(&mut self, at: Instant) {
         self.requested = Some(at);
     }
 
-    /// The broker answered the request.
+    /// Notes that the broker answered the request.
     pub fn answered(&mut self) {
         self.requested = None;
     }
@@ -60,14 +60,14 @@ impl Liveness {
         self.last_proof = self.last_proof.max(at);
     }
 
-    /// The limits of a member that attends apply from now on, if it is one. Canaries take that round trip: the member
-    /// receives nothing while its share is granted, and sends its next canary after that.
+    /// From now on the limits of an attending member apply, if the connection is a member. Canaries take `round_trip`:
+    /// the member receives nothing while its share is granted, and sends its next canary after that.
     pub fn attend(&mut self, now: Instant, round_trip: Duration) {
         (self.is_attending, self.round_trip) = (true, round_trip);
         self.last_proof = now;
     }
 
-    /// It sends no more canaries and waits until all messages are recorded.
+    /// Ends the limits of a member: it sends no more canaries and waits until all messages are recorded.
     pub fn close(&mut self) {
         self.is_attending = false;
     }

@@ -142,10 +142,10 @@ pub const CASES: &[Case] = &[
             (ConnAck(true), "accept for 30 s, subscribe"),
             (Beat(1, 1, true, "a"), "record nothing ack 1"),
             (Beat(2, 2, true, "a"), "record nothing ack 2"),
-            // The packet id alone does not make it the same, and the flag alone does not either.
+            // Neither the packet id alone nor the flag alone makes a message a repeated one.
             (Beat(1, 1, true, "b"), "record heartbeat ack 1"),
             (Beat(1, 3, true, "c"), "record heartbeat ack 3"),
-            // The broker keeps no message at QoS 0.
+            // The broker does not keep messages at QoS 0.
             (Beat(0, 0, true, "a"), "record heartbeat"),
         ],
     ),
@@ -378,7 +378,7 @@ pub const CASES: &[Case] = &[
             (Tick, "send 3"),
             (Canary(3), "record canary 3, record unsubscribed, stop taking"),
             (Beat(1, 2, false, "b"), ""),
-            // It stays connected until they are, and sends no more canaries.
+            // The member stays connected until all messages are recorded, and sends no more canaries.
             (Seconds(19), ""),
             (Timer(false), ""),
         ],

@@ -37,20 +37,21 @@ use crate::mass::wait_for;
 use crate::pages::most_memory;
 use crate::support::browser::{Browser, SCHEMES, SIZES, pictures};
 
-/// Requests a second, and heartbeats; a trial with a smaller fleet has a tenth of both.
+/// Requests in a second, and heartbeats; a trial with a smaller fleet has a tenth of both.
 const RATE: u32 = 200;
 const WHOLE: u32 = 1_000_000;
-/// Requests for one page under way; another one waits, which counts. A slow page does not make others seem slow.
+/// The most requests for one page under way; a further one waits, and the wait counts. So a slow page does not make
+/// others seem slow.
 const AT_ONCE: usize = 20;
-/// Units that come due within a minute.
+/// How many units come due within a minute.
 const DUE: u32 = 200;
 const MINUTE: Duration = Duration::from_secs(60);
-/// How long requests go on in a storm: longer than it takes.
+/// How long requests go on in a storm: longer than the storm takes.
 const STORM: Duration = Duration::from_secs(10);
 /// The values of the label that units are counted by.
 const SITES: u32 = 50;
 const FOLLOWERS: usize = 500;
-/// How long clients follow.
+/// How long clients follow the fleet.
 const FOLLOWED: Duration = Duration::from_secs(15);
 const MAX_WAIT: Duration = Duration::from_secs(120);
 
@@ -90,9 +91,9 @@ const PICTURES: [(&str, &str); 4] = [
 struct Ground {
     name: &'static str,
     world: World,
-    /// For a configuration.
+    /// The engine, for a configuration.
     engine: String,
-    /// When the first of the [`DUE`] units is due, and when the storm is.
+    /// When the first of the [`DUE`] units is due, and when the storm begins.
     first: Timestamp,
     storm: Timestamp,
     _dir: TempDir,
@@ -113,7 +114,7 @@ pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Pictures of pages for people to look at, where a browser is installed.
+/// Takes pictures of pages for people to look at, if a browser is installed.
 async fn take_pictures(rollcall: &Rollcall, name: &str) -> anyhow::Result<()> {
     if Command::new("chromedriver").arg("--version").output().is_err() {
         say("no pictures: the Debian package chromium-driver is not installed");
@@ -133,7 +134,7 @@ async fn take_pictures(rollcall: &Rollcall, name: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One notification for many units, as most fleets have it.
+/// Options that notify once for many units, as most fleets do.
 fn notifying(sink: &Sink) -> String {
     format!(
         "{KIND}\n[route]\nreceivers = [\"hook\"]\ngroup_by = [\"kind\"]\ngroup_wait = \"1s\"\n\
@@ -149,7 +150,7 @@ impl Ground {
             "Redis" => format!("url = \"redis://127.0.0.1:{}/0\"", world.redis.port()),
             _ => format!("type = \"embedded\", path = \"{}\"", dir.path().display()),
         };
-        // More than registering those that come due, and the start, take.
+        // The time is longer than registering the units and the start take.
         let first =
             |now: Timestamp| now + Duration::from_secs(20) + Duration::from_micros(60 * u64::from(units));
         let (first, storm) = match name {
@@ -255,12 +256,12 @@ async fn ask_all(rollcall: &Rollcall, rate: u32, span: Duration) -> anyhow::Resu
     Ok(answers)
 }
 
-/// How long the answers of each page took, in ms, and those that were errors.
+/// How long the answers of each page took, in ms, and the answers that were errors.
 #[derive(Default)]
 struct Answers {
     took: BTreeMap<usize, Vec<f64>>,
     failed: Vec<String>,
-    /// The processor time of Rollcall meanwhile.
+    /// The processor time of Rollcall during the requests.
     cpu: Duration,
 }
 
@@ -298,7 +299,7 @@ async fn follow(report: &mut Report, rollcall: &Rollcall, name: &str) -> anyhow:
         anyhow::Ok((usage(pid)?.cpu - before).as_secs_f64() / FOLLOWED.as_secs_f64() * 100.0)
     };
     let alone = used().await?;
-    // A client of one address may not take all connections.
+    // A client with one address may not take all connections.
     let clients = [1, 2].map(|number| {
         let address = IpAddr::from(Ipv4Addr::new(127, 0, 0, number));
         Client::builder().no_proxy().local_address(address).build()

@@ -1,7 +1,7 @@
 //! Delayed jobs of BullMQ that are due at one instant, with the same Redis and the same receiver.
 //!
-//! It comes from the npm registry into a temporary directory, in the versions of `benches/bullmq/package-lock.json`.
-//! Where it cannot be had, that is said and nothing is reported.
+//! BullMQ comes from the npm registry into a temporary directory, in the versions of
+//! `benches/bullmq/package-lock.json`. If the registry cannot be reached, the run says so and reports no figure.
 
 use std::path::Path;
 use std::process::Command;
@@ -17,15 +17,15 @@ use crate::harness::process::{CPU, Spent};
 use crate::harness::sink::Sink;
 use crate::harness::{World, say, thousands, until};
 
-/// The processes that deliver.
+/// How many processes deliver.
 const PROCESSES: usize = 2;
 const FILES: [&str; 3] = ["package.json", "package-lock.json", "delayed.mjs"];
-/// Between adding the jobs and the moment.
+/// The time between adding the jobs and the moment at which they are due.
 const SETTLE: Duration = Duration::from_secs(6);
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
-/// `count` jobs are due at one instant, and two processes with `concurrency` each deliver them. Answers the CPU time of
-/// a job, in µs.
+/// `count` jobs are due at one instant, and two processes with `concurrency` each deliver them. Returns the CPU time
+/// of a job, in µs.
 pub async fn at_one_instant(
     report: &mut Report,
     sink: &Sink,

@@ -1,9 +1,8 @@
 //! A cluster of three primaries compared with one server on the same machine: the processor time of a heartbeat and of
 //! a record, how evenly units are dealt, and how late records are.
-//!
 //! All servers share the cores of this machine, so time per item is measured, not the rate. No side has replicas or
-//! persistence. What the sides do alternates, so that other load on the machine hits both; the median of the pairs'
-//! ratios counts.
+//! persistence. The sides take turns, so that other load on the machine hits both; the median of the pairs' ratios
+//! counts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,15 +24,15 @@ use crate::lateness::{FLOW, due_within, show};
 use crate::mass;
 use crate::support::cluster::Cluster;
 
-/// How often both sides are measured.
+/// How often each side is measured.
 const PAIRS: usize = 5;
 const STORMS: usize = 3;
-/// Units that come due one after the other, and in which time.
+/// How many units come due one after the other, and in which time.
 const DUE: u32 = 200;
 const SPAN: Duration = Duration::from_secs(30);
 /// The slots of a cluster.
 const SLOTS: u16 = 16_384;
-/// Between the last preparation and the instant.
+/// The time between the last preparation and the instant.
 const SETTLE: Duration = Duration::from_secs(3);
 const MAX_WAIT: Duration = Duration::from_secs(120);
 
@@ -68,7 +67,8 @@ pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
     storms(report, &mut world, &sides, units, next, &clock).await
 }
 
-/// The largest share of a primary: of the cluster as counted, of larger ones by the slots of the partitions.
+/// The largest share of a primary: counted for this cluster, and computed from the slots of the partitions for larger
+/// ones.
 async fn shares(report: &mut Report, cluster: &Cluster, servers: &Servers, units: u32) -> anyhow::Result<()> {
     let goal = Goal::AtMost(1.05);
     let title = "the largest share of units of a primary ÷ mean";
@@ -78,7 +78,7 @@ async fn shares(report: &mut Report, cluster: &Cluster, servers: &Servers, units
         slots.push(cluster.slot_of(&begin(HashTags::Spread, partition, CLUSTER_PARTITIONS)).await);
     }
     for primaries in [6, 12] {
-        // As `redis-cli --cluster create` deals them.
+        // The slots are dealt as by `redis-cli --cluster create`.
         let first = |index: u16| (f64::from(index) * f64::from(SLOTS) / f64::from(primaries)).round() as u16;
         let firsts: Vec<u16> = (0..primaries).map(first).collect();
         let mut counts = vec![0; firsts.len()];
@@ -132,12 +132,12 @@ struct Spent {
 }
 
 impl Spent {
-    /// `pid` is that of Rollcall.
+    /// `pid`: the process of Rollcall.
     fn begin(servers: &Servers, pid: u32) -> anyhow::Result<Spent> {
         Ok(Spent { redis: servers.cpu()?, rollcall: usage(pid)?.cpu, pid })
     }
 
-    /// The processor time since, for each of so many items.
+    /// The processor time since then, for each of `items` items.
     fn each(&self, servers: &Servers, items: u32) -> anyhow::Result<Cost> {
         let each = |cpu: Duration| cpu.as_secs_f64() * 1e6 / f64::from(items);
         let now = Spent::begin(servers, self.pid)?;
@@ -145,7 +145,7 @@ impl Spent {
     }
 }
 
-/// Adds the median of each side, and that of the pairs' ratios.
+/// Adds the median of each side, and the median of the ratios of pairs.
 fn add(
     report: &mut Report,
     title: &str,
@@ -164,7 +164,7 @@ fn add(
     report.add(what, quantile(&mut ratios, 0.5), "", goal);
 }
 
-/// Measures a side at rest and with heartbeats. Answers the number of the next unit that is not registered.
+/// Measures a side at rest and with heartbeats. Returns the number of the next unit that is not registered.
 async fn lateness(
     report: &mut Report,
     world: &mut World,
@@ -189,7 +189,7 @@ async fn lateness(
     Ok(next)
 }
 
-/// A tenth of the fleet is due at one instant, and a receiver is notified of each unit.
+/// Storms: a tenth of the fleet is due at one instant, and a receiver is notified of each unit.
 async fn storms(
     report: &mut Report,
     world: &mut World,

@@ -25,7 +25,7 @@ use crate::harness::{World, say, thousands};
 const REST: Duration = Duration::from_secs(20);
 /// Partitions that are swept at the same time, as by expiry.
 const AT_ONCE: usize = 4;
-/// Rounds of heartbeats that are each written to disk, and the time between two: longer than last seen times
+/// Rounds of heartbeats that are each written to disk, and the time between two rounds: longer than last seen times
 /// stay in memory.
 const ROUNDS: u32 = 6;
 const APART: Duration = Duration::from_millis(2500);
@@ -61,14 +61,14 @@ struct Hearing {
     roll: Arc<Roll>,
 }
 
-/// A roll that has heard since the beginning of all silences.
+/// A roll for which everything since the beginning of all silences was heard.
 async fn roll_that_hears(engine: Arc<dyn Engine>, now: Timestamp, clock: &Clock) -> anyhow::Result<Hearing> {
     let roll = Arc::new(roll(engine.clone(), clock));
     roll.canary_returned(now).await?;
     Ok(Hearing { engine, roll })
 }
 
-/// Alternating, so that other load on the machine hits both; the best of each counts.
+/// Measures heartbeats on both engines in turn, so that other load on the machine hits both; the best of each counts.
 async fn heartbeats(
     report: &mut Report,
     embedded: &Hearing,
@@ -91,10 +91,10 @@ async fn heartbeats(
     Ok(())
 }
 
-/// The bytes to disk of a heartbeat that no other of its unit follows at once.
+/// The bytes to disk for a heartbeat that is not followed at once by another of its unit.
 async fn writes(report: &mut Report, embedded: &Hearing, fleet: &Fleet, clock: &Clock) -> anyhow::Result<()> {
     say("what goes to disk");
-    // Pending writes come first.
+    // Wait until pending writes are done.
     tokio::time::sleep(APART).await;
     let before = bytes_written()?;
     for _ in 0..ROUNDS {
@@ -107,7 +107,7 @@ async fn writes(report: &mut Report, embedded: &Hearing, fleet: &Fleet, clock: &
     Ok(())
 }
 
-/// A tenth of the fleet is due.
+/// Measures a storm: a tenth of the fleet is due.
 async fn storm(report: &mut Report, embedded: &Hearing, due: u32, clock: &Clock) -> anyhow::Result<()> {
     let title = format!("{} due at once, embedded engine", thousands(due));
     say(&title);

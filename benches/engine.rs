@@ -48,8 +48,8 @@ pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
     let mut shares = Vec::new();
     let mut cpu = Duration::ZERO;
     let mut redis_cpu = Duration::ZERO;
-    // Alternating, so that other load on the machine hits both. The best of each counts, and the median of
-    // the pairs' ratios.
+    // The sides take turns, so that other load on the machine hits both. The best of each counts, and the median of
+    // the ratios of pairs.
     for _ in 0..PAIRS {
         let by_itself = raw_pipeline(&world, &beats).await?;
         raw = raw.max(f64::from(units) / by_itself.as_secs_f64());
@@ -86,8 +86,7 @@ pub fn roll(engine: Arc<dyn Engine>, clock: &Clock) -> Roll {
     Roll::new(engine, rules, mirror, Arc::new(Telemetry::new(clock)), hearing, Arc::new(Notify::new()))
 }
 
-/// Records heartbeats as intake does with full batches, and answers how long that
-/// took.
+/// Records heartbeats as intake does with full batches, and returns how long that took.
 pub async fn hear(roll: &Arc<Roll>, beats: &[Heartbeat], clock: &Clock) -> anyhow::Result<Duration> {
     let began = Instant::now();
     let batches = beats.chunks(RECORDED_AT_ONCE).map(|batch| roll.hear(batch, clock.now()));

@@ -1,8 +1,8 @@
 //! A primary is killed while units come due one after the other: the time from the promotion of a replica to the first
 //! record on it, in a cluster and with Sentinel.
 //!
-//! One loop asks the replicas for their role, their records, and whether they accept a write. `hearing.settle` is zero,
-//! so that blind time moves deadlines by its own length only: units are due right after it.
+//! One loop asks the replicas for their role, their records, and whether they accept a write. `hearing.settle` is
+//! zero, so that blind time moves deadlines only by its own length, and units are due right after it.
 
 use std::time::{Duration, Instant};
 
@@ -25,16 +25,16 @@ use crate::support::sentinel::{Sentinel, SentinelPlan};
 const ROUNDS: u32 = 5;
 /// How long a primary may be silent.
 const SILENT: Duration = Duration::from_millis(2000);
-/// Units that come due in a round, and the time between two: they begin before the primary dies, and go on for longer
-/// than a failover takes.
+/// Units that come due in a round, and the time between two units: they begin before the primary dies, and go on for
+/// longer than a failover takes.
 const DUE: u32 = 3000;
 const APART: Duration = Duration::from_millis(5);
-/// Between registering and the first deadline, and from there to the death of the primary.
+/// The time between registering and the first deadline, and between that deadline and the death of the primary.
 const SETTLE: Duration = Duration::from_secs(2);
 const DYING: Duration = Duration::from_secs(1);
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
-/// The moments of a failover, in ms: of the promotion since the death, of the rest since the promotion.
+/// The moments of a failover, in ms: the promotion since the death, the others since the promotion.
 struct Failover {
     promoted: f64,
     accepted: f64,
@@ -45,7 +45,7 @@ struct Failover {
 struct Replica {
     port: u16,
     client: MultiplexedConnection,
-    /// The begins of the keys of the partitions that it takes over.
+    /// The prefixes of the keys of the partitions that the replica takes over.
     begins: Vec<String>,
     records: i64,
     promoted: Option<Instant>,
@@ -112,7 +112,7 @@ async fn sentinel(report: &mut Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Options of a process that gives units no additional time after blind time.
+/// Options of a process that gives units no extra time after blind time.
 fn options() -> String {
     format!("hearing.settle = \"0s\"\n{KIND}")
 }
@@ -157,7 +157,7 @@ impl Replica {
         Ok(Replica { port, client, begins, records: 0, promoted: None, accepted: None, recorded: None })
     }
 
-    /// Asks for its role, its records, and for a write if it was promoted.
+    /// Asks for the replica's role and its records, and tries a write if the replica was promoted.
     async fn ask(&mut self) -> anyhow::Result<()> {
         let mut ask = pipe();
         ask.cmd("ROLE");
@@ -172,7 +172,7 @@ impl Replica {
         let role = answers.first().context("a role")?;
         let is_primary = matches!(role, Value::Array(role)
             if matches!(role.first(), Some(Value::BulkString(name)) if name == b"master"));
-        // None while the cluster is down.
+        // There is no count while the cluster is down.
         let count = |answer: &Value| if let Value::Int(count) = answer { Some(*count) } else { None };
         let records: Option<i64> = answers[1..].iter().map(count).sum();
         let now = Instant::now();
@@ -196,12 +196,12 @@ impl Replica {
 /// A connection that may read from a replica of a cluster.
 async fn reader(port: u16) -> anyhow::Result<MultiplexedConnection> {
     let mut client = connect(port).await?;
-    // Refused where there is no cluster.
+    // The command is refused if there is no cluster.
     let _ = client.req_packed_command(&redis::cmd("READONLY")).await;
     Ok(client)
 }
 
-/// Adds the medians, and the worst of the figure that counts.
+/// Adds the medians, and the worst value of the figure that has a goal.
 fn add(report: &mut Report, with: &str, all: &[Failover], goal: Goal) {
     let middle = |of: fn(&Failover) -> f64| quantile(&mut all.iter().map(of).collect::<Vec<_>>(), 0.5);
     let title = format!("a primary is killed, {with}");

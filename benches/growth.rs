@@ -14,7 +14,7 @@ use crate::harness::{World, quantile, records, thousands};
 
 /// Heartbeats whose cost is measured.
 const BEATS: u32 = 500_000;
-/// Units that are due one after the other, and the time between two.
+/// Units that are due one after the other, and the time between two units.
 const DUE: u32 = 100;
 const APART: Duration = Duration::from_millis(100);
 const SETTLE: Duration = Duration::from_secs(3);
@@ -28,7 +28,7 @@ pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
         Fleet(3 * DUE..fleet).fill(&engine, now, |_| now).await?;
         cost(report, &world, fleet, &clock).await?;
         let mut running = Vec::new();
-        // The sharing of work between instances is measured once.
+        // The sharing of work between instances is measured with one fleet only.
         let counts: &[usize] = if fleet == units { &[1, 2, 4] } else { &[1] };
         for (round, instances) in counts.iter().enumerate() {
             while running.len() < *instances {

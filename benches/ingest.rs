@@ -13,15 +13,15 @@ use crate::harness::publisher::Load;
 use crate::harness::subscriber::Subscriber;
 use crate::harness::{World, say, thousands};
 
-/// Until queues are as full as they get.
+/// The time until queues are as full as they get.
 const WARM_UP: Duration = Duration::from_secs(1);
 const MEASURED: Duration = Duration::from_secs(3);
-/// How often each is measured, in turn, so that other load on the machine hits all of them.
+/// How often each subscriber is measured, in turn, so that other load on the machine hits all of them.
 const TURNS: usize = 3;
 /// The small fleet.
 const FEW: u32 = 10_000;
 
-/// The subscriber of the messages.
+/// The subscriber that takes the messages.
 #[derive(Clone, Copy)]
 enum Taker {
     Bare,
@@ -86,13 +86,13 @@ struct Flow {
     cpu: Vec<(&'static str, f64)>,
 }
 
-/// The median.
+/// The flow with the median rate.
 fn middle(mut flows: Vec<Flow>) -> Flow {
     flows.sort_by(|a, b| a.per_second.total_cmp(&b.per_second));
     flows.swap_remove(flows.len() / 2)
 }
 
-/// Each subscriber gets a broker without sessions of earlier ones.
+/// Measures a subscriber with a fresh broker, which has no sessions of earlier ones.
 async fn flow_to(taker: Taker, world: &mut World, units: u32, qos: u8) -> anyhow::Result<Flow> {
     world.renew_broker()?;
     let load = Load { port: world.broker.port(), first: 0, units, qos, rate: 0, once: false, connections: 4 };

@@ -14,11 +14,11 @@ use crate::harness::{Servers, World, quantile, say, thousands};
 /// Units that come due within a minute.
 const DUE: u32 = 200;
 const MINUTE: Duration = Duration::from_secs(60);
-/// Until then everything is registered and ready.
+/// The time for registering everything.
 const PREPARATION: Duration = Duration::from_secs(30);
 /// Heartbeats a second of other units.
 pub const FLOW: u32 = 20_000;
-/// Between registering and the first deadline.
+/// The time between registering and the first deadline.
 const SETTLE: Duration = Duration::from_secs(5);
 
 pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
@@ -46,8 +46,8 @@ pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
     plain(report, units, &clock).await
 }
 
-/// Registers `count` units from `first` on that come due within `span`. Answers the number of their records, and how
-/// late each was that was seen, in ms.
+/// Registers `count` units from `first` on that come due within `span`. Returns the number of their records, and how
+/// late, in ms, each record was that the watch has seen.
 pub async fn due_within(
     span: Duration,
     first: u32,

@@ -68,7 +68,7 @@ async fn listens(world: &mut World, limits: &str) -> anyhow::Result<(u16, Rollca
     let options =
         format!("broker = {{ listen = \"127.0.0.1:{port}\", {limits}, max_connections = 20000 }}\n{KIND}");
     let engine = EMBEDDED;
-    // mqtt.url stays as it is: there is no broker elsewhere.
+    // mqtt.url keeps its default: there is no other broker.
     Ok((port, world.serve_straight(engine, &options).await?))
 }
 
@@ -102,7 +102,7 @@ async fn connect(port: u16, id: &str) -> anyhow::Result<TcpStream> {
     Ok(stream)
 }
 
-/// How long each acknowledgement took, in ms, at that many heartbeats a second over ten connections.
+/// How long each acknowledgement took, in ms, at `rate` heartbeats a second over ten connections.
 async fn latencies(port: u16, rate: u32) -> anyhow::Result<Vec<f64>> {
     const CONNECTIONS: u32 = 10;
     let mut clients = JoinSet::new();
@@ -129,8 +129,8 @@ async fn latencies(port: u16, rate: u32) -> anyhow::Result<Vec<f64>> {
     Ok(all?.concat())
 }
 
-/// Acknowledgements of others beside one device that sends as much as it is let, of small messages and of large ones, and
-/// reads nothing of what it subscribed to.
+/// The acknowledgements of other devices beside one device that sends as much as it can, small messages and large
+/// ones, and does not read the messages that it subscribed to.
 async fn beside(report: &mut Report, world: &mut World) -> anyhow::Result<()> {
     let (port, _listener) = listens(world, "max_rate = 1000").await?;
     let title = "beside one device at its limits";

@@ -5,9 +5,9 @@
 //! `benches/FIGURES.md`. On a busy machine absolute figures are noise; ratios are reliable, and the
 //! other load on the machine is shown, too.
 //!
-//! One file for each benchmark; `harness/` holds what they share: servers, a fleet, load, a sink, and
-//! the figures. The same program is also the publisher and the subscriber of a measurement, as
-//! processes of their own, so that the CPU time of each is measured alone.
+//! One file for each benchmark; `harness/` holds their common parts: servers, a fleet, load, a sink, and the figures.
+//! The same program is also the publisher and the subscriber of a measurement, as processes of their own, so that the
+//! CPU time of each is measured alone.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -41,7 +41,7 @@ mod support;
 mod ten_million;
 mod timers;
 
-/// As in the program.
+/// The allocator of the program `rollcall`.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -67,7 +67,7 @@ const BENCHMARKS: [&str; 18] = [
     TEN_MILLION,
 ];
 
-/// It takes longer than all the others, and ten times the memory: it runs only if it is chosen.
+/// This benchmark takes longer than all the others, and ten times the memory: it runs only if it is chosen.
 const TEN_MILLION: &str = "ten_million";
 
 /// The command line.

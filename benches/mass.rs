@@ -19,7 +19,7 @@ use crate::harness::sink::Sink;
 use crate::harness::world::Rollcall;
 use crate::harness::{World, quantile, records, say, thousands, until};
 
-/// Between the last preparation and the instant.
+/// The time between the last preparation and the instant.
 const SETTLE: Duration = Duration::from_secs(3);
 const MAX_WAIT: Duration = Duration::from_secs(120);
 /// The most storms of a kind.
@@ -29,7 +29,7 @@ const QUIET: f64 = 1.0;
 
 /// The writing of a storm.
 struct Written {
-    /// In seconds.
+    /// The time until everything was written, in seconds.
     after: f64,
     /// The latency of other clients of Redis, in ms, 99th percentile.
     others_wait: f64,
@@ -87,12 +87,12 @@ fn fleets(units: u32) -> impl Iterator<Item = Fleet> {
         .map(move |first| Fleet(first..first + due))
 }
 
-/// Whether another storm follows, by the other load during these.
+/// Whether another storm follows, given the other load during the storms so far.
 fn is_to_be_repeated(taken: impl ExactSizeIterator<Item = f64>) -> bool {
     taken.len() < STORMS && taken.into_iter().all(|taken| taken > QUIET)
 }
 
-/// Adds the least disturbed storm, or one that was not exact. Answers how long writing took.
+/// Adds the least disturbed storm, or a storm that was not exact. Returns how long writing took.
 fn add_best(report: &mut Report, title: &str, storms: Vec<Storm>, due: u32) -> f64 {
     let count = storms.len();
     let is_exact = |storm: &Storm| [storm.written.records, storm.notifications] == [u64::from(due); 2];
@@ -113,7 +113,7 @@ fn add_best(report: &mut Report, title: &str, storms: Vec<Storm>, due: u32) -> f
     written.after
 }
 
-/// The same storm without Rollcall, see [`bare_commands`]. Answers how long it took, in seconds.
+/// The same storm without Rollcall, by [`bare_commands`]. Returns how long it took, in seconds.
 async fn by_hand(report: &mut Report, units: u32, clock: &Clock) -> anyhow::Result<f64> {
     let (world, due) = (World::new()?, units / 10);
     let now = clock.now();
@@ -170,7 +170,7 @@ pub fn notifying(sink: &Sink) -> String {
     format!("mqtt.share = \"bench\"\n{}", each_alone(sink))
 }
 
-/// The same without a shared subscription.
+/// Options of a process that notifies of each unit alone, at once, without a shared subscription.
 pub fn each_alone(sink: &Sink) -> String {
     format!(
         "{KIND}\n[route]\nreceivers = [\"hook\"]\ngroup_by = [\"unit\"]\ngroup_wait = \"0s\"\n\
@@ -198,7 +198,7 @@ async fn storm(world: &World, sink: &Sink, fleet: Fleet, clock: &Clock) -> anyho
     let notified = clock.now().since(instant).as_secs_f64();
     let taken = others.percent()?;
     let others_wait = quantile(&mut probe.finish().await?, 0.99);
-    // A surplus one may come a little later.
+    // A notification too many may come a little later.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let records = records::count(&mut client).await? - before;
     let (notifications, requests) = (sink.notified(), sink.requests());
@@ -235,7 +235,7 @@ impl Probe {
         Probe { end, running }
     }
 
-    /// Ends it and answers how long each write took, in ms.
+    /// Ends the probe and returns how long each write took, in ms.
     pub async fn finish(self) -> anyhow::Result<Vec<f64>> {
         self.end.store(true, Ordering::Relaxed);
         let running = tokio::task::spawn_blocking(move || self.running.join());

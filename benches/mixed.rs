@@ -13,9 +13,9 @@ use crate::harness::{World, quantile, records, say};
 /// The timeouts by kind, and the goal for the 99th percentile, in ms.
 const TIMEOUTS: [(&str, u64, f64); 3] = [("short", 1, 60.0), ("middle", 3, 60.0), ("long", 12, 10.0)];
 
-/// Units of each timeout that fall silent, at most.
+/// The most units of each timeout that fall silent.
 const EACH: u32 = 200;
-/// How long it takes until all have.
+/// The time in which these units fall silent.
 const SPAN: Duration = Duration::from_secs(60);
 /// How long the last records may take.
 const MAX_WAIT: Duration = Duration::from_secs(60);

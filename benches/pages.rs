@@ -79,7 +79,7 @@ async fn pages(report: &mut Report, units: u32) -> anyhow::Result<()> {
     report.add("memory of Redis for a value", each, "bytes", Goal::None);
     drop(rollcall);
     rollcall = world.serve(&format!("{COUNTED}{KIND}\n{METRIC}")).await?;
-    // The earlier process was killed, so its lease has to end.
+    // The earlier process was killed, so its lease has to expire first.
     until("the new one owns all units", MAX_WAIT, async || {
         Ok(rollcall.metric("rollcall_units{").await? >= f64::from(units))
     })
@@ -96,7 +96,7 @@ pub async fn aggregates(rollcall: &Rollcall) -> anyhow::Result<f64> {
     Ok(Page::new("/metrics").ask(rollcall).await?.seconds * 1e3)
 }
 
-/// Every unit reports a value; answers in how many seconds they were written.
+/// Writes a value for every unit; returns how many seconds that took.
 async fn write_values(engine: &Arc<RedisEngine>, units: u32, at: Timestamp) -> anyhow::Result<f64> {
     say("notifying");
     let began = Instant::now();
@@ -132,7 +132,7 @@ struct Answer {
     seconds: f64,
     bytes: u64,
     lines: u64,
-    /// The most memory in use meanwhile, above that before.
+    /// The most memory in use during the answers, above the memory before, in MB.
     memory_mb: f64,
 }
 
@@ -219,7 +219,7 @@ async fn scrapes(report: &mut Report, units: u32) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A Prometheus of its own.
+/// A Prometheus server for this benchmark.
 struct Prometheus {
     server: Server,
     client: reqwest::Client,
@@ -258,7 +258,7 @@ impl Prometheus {
     }
 }
 
-/// The queries of panels, with all values selected, without those for single units.
+/// The queries of panels, with all values selected; queries for single units are left out.
 fn aggregate_queries() -> anyhow::Result<Vec<String>> {
     let mut queries = Vec::new();
     for entry in std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("dashboards"))? {

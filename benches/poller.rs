@@ -1,4 +1,4 @@
-//! Two plain pollers of a sorted set whose ids are due at one instant: the ids of one that dies are lost, and nothing
+//! Two plain pollers of a sorted set whose ids are due at one instant: if a poller dies, its ids are lost, and nothing
 //! is tried again.
 
 use std::process::Stdio;
@@ -23,7 +23,7 @@ const BATCH: usize = 5000;
 /// How many ids one command asks for.
 const ASKED: usize = 500;
 const INTERVAL: Duration = Duration::from_millis(10);
-/// Between registering and the moment.
+/// The time between registering and the moment at which the ids are due.
 const SETTLE: Duration = Duration::from_secs(4);
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
@@ -42,7 +42,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Starts a process that polls; ended on drop.
+    /// Starts a process that polls, which ends with the value.
     fn start(&self) -> anyhow::Result<Child> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("poll").arg(format!("--port={}", self.port)).arg(format!("--url={}", self.url));
@@ -51,7 +51,7 @@ impl Options {
     }
 }
 
-/// `count` ids are due at one instant, and two processes with `concurrency` each deliver them. Answers the CPU time of
+/// `count` ids are due at one instant, and two processes with `concurrency` each deliver them. Returns the CPU time of
 /// an id, in µs.
 pub async fn at_one_instant(
     report: &mut Report,
@@ -89,7 +89,7 @@ pub async fn at_one_instant(
     Ok(cpu)
 }
 
-/// Asks for what is due, removes it and delivers what it removed, until it is killed.
+/// Asks for due ids, removes them and delivers the ids that it removed, until the process is killed.
 pub async fn poll(options: Options) -> anyhow::Result<()> {
     let (mut client, clock) = (connect(options.port).await?, Clock::system());
     let http = reqwest::Client::builder().no_proxy().build()?;

@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     if alarms == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Watches for that long; answers how many alerts fired, and counts a rule that cannot be evaluated as one.
+/// Watches for the time `span`; returns how many alerts fired. A rule that cannot be evaluated counts as an alert.
 async fn watch(span: Duration) -> usize {
     let mut all = Vec::new();
     for plan in &PLANS {
@@ -71,7 +71,7 @@ async fn watch(span: Duration) -> usize {
             number(&evaluated),
             number(&silences)
         );
-        // Rules that were never evaluated are quiet, too.
+        // Rules that were never evaluated would be quiet, too.
         alarms += usize::from(evaluated.is_empty());
     }
     alarms

@@ -9,7 +9,7 @@ use crate::harness::fleet::{Fleet, KIND};
 use crate::harness::process::usage;
 use crate::harness::{World, say, thousands};
 
-/// Long enough for a full round of the walk.
+/// The time of measuring: long enough for a full round of the walk.
 const MEASURED: Duration = Duration::from_secs(60);
 
 pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {

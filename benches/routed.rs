@@ -1,5 +1,5 @@
-//! A tenth of a large fleet falls silent at once, and goes through a tree of routes, silences and inhibition rules of
-//! which none holds it back: the time until the last site is notified, in how many messages, and the memory for it.
+//! A tenth of a large fleet falls silent at once, and passes a tree of routes, silences and inhibition rules, none of
+//! which holds it back: the time until the last site is notified, in how many messages, and the memory for it.
 
 use std::fmt::Write;
 use std::hint::black_box;
@@ -25,7 +25,7 @@ const ROUTES: u32 = 50;
 const SILENCES: u32 = 20;
 const INHIBITIONS: u32 = 5;
 const SITES: u32 = 10;
-/// Between the last preparation and the instant.
+/// The time between the last preparation and the instant.
 const SETTLE: Duration = Duration::from_secs(3);
 const MAX_WAIT: Duration = Duration::from_secs(120);
 
@@ -76,7 +76,7 @@ pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How long a record takes for a route of these options (µs): all but the root, which takes it, do not match.
+/// How long a record takes for a route of these options (µs): only the root matches and takes the record.
 fn time_of_a_route(options: &str) -> anyhow::Result<f64> {
     const RECORDS: u32 = 20_000;
     let routes = Routes::new(config::parse(options, None, [])?.alerting.route);
@@ -90,14 +90,14 @@ fn time_of_a_route(options: &str) -> anyhow::Result<f64> {
     Ok(begin.elapsed().as_secs_f64() * 1e6 / f64::from(RECORDS * (ROUTES - 1)))
 }
 
-/// How many units a webhook is about.
+/// How many units a webhook tells of.
 fn told_by(body: &Value) -> u64 {
     let data = &body["data"];
     let listed = data["offline"].as_array().map_or(0, Vec::len) as u64;
     listed + data["truncated"].as_u64().unwrap_or(0)
 }
 
-/// All routes but the root match some other site, and are tried one after the other.
+/// Options in which all routes but the root match another site, and are tried one after the other.
 fn options(sink: &WebhookSink) -> String {
     let mut text =
         format!("{KIND}\n[route]\nreceivers = [\"hook\"]\ngroup_by = [\"site\"]\ngroup_wait = \"0s\"\n");

@@ -18,7 +18,7 @@ use crate::{bullmq, poller};
 const DUE: u32 = 6000;
 const SETTLE: Duration = Duration::from_secs(3);
 const MAX_WAIT: Duration = Duration::from_secs(60);
-/// Longer than registering a million units for the plain way.
+/// The time for registering a million units in the plain way, with some to spare.
 const PREPARATION: Duration = Duration::from_secs(30);
 
 pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {

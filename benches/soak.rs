@@ -27,9 +27,9 @@ use world::redis::Topology;
 use world::sentinel::SentinelPlan;
 use world::{Plan, TIMEOUT, World, now, signal};
 
-/// Longer than a lease, a keep-alive, and the wait for an answer of the engine.
+/// A time longer than a lease, a keep-alive, and the wait for an answer of the engine.
 const LONG: Duration = Duration::from_secs(30);
-/// Worlds that begin again, so that instances come in every number.
+/// After this many faults a new world begins, so that worlds with every number of instances occur.
 const FAULTS_A_WORLD: usize = 12;
 /// How many units fall silent at once.
 const MANY: usize = 100_000;
@@ -96,7 +96,7 @@ const FAULTS: [Fault; 20] = [
     Fault::Crowd,
 ];
 
-/// Those of several servers.
+/// The faults that need several servers.
 const FAULTS_OF_SERVERS: [Fault; 7] = [
     Fault::PrimaryKill,
     Fault::PrimaryFreeze,
@@ -115,7 +115,7 @@ const FAULTS_OF_A_CLUSTER: [Fault; 5] =
 /// The clock of one of several servers.
 static CLOCK: LazyLock<Clock> = LazyLock::new(Clock::right);
 
-/// The servers of `TOPOLOGY=`, on which every answered write is on disk.
+/// The servers that `TOPOLOGY=` names, on which every answered write is on disk.
 fn topology() -> Topology {
     match std::env::var("TOPOLOGY").as_deref().unwrap_or("single") {
         "single" => Topology::Single,
@@ -125,7 +125,7 @@ fn topology() -> Topology {
     }
 }
 
-/// The second server has a clock of its own.
+/// The places of the servers: the second server has a clock of its own.
 fn places() -> Vec<Place> {
     vec![Place::default(), Place { before: CLOCK.before(), ..Place::default() }]
 }
@@ -135,7 +135,7 @@ fn faults(topology: &Topology) -> Vec<Fault> {
     let mut faults = FAULTS.to_vec();
     if !matches!(topology, Topology::Single) {
         faults.retain(|fault| *fault != Fault::PoisonedKeys);
-        // Twice, because they are what several servers are about.
+        // Added twice, because these faults are the reason for several servers.
         faults.extend([FAULTS_OF_SERVERS, FAULTS_OF_SERVERS].concat());
     }
     match topology {
@@ -159,14 +159,14 @@ fn main() -> ExitCode {
     if violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Walks until the time is up; answers how many faults ended with violations.
+/// Walks until the time is up; returns how many faults ended with violations.
 async fn walk(seed: u64, until: Instant, instances: Option<usize>) -> usize {
     let mut chance = StdRng::seed_from_u64(seed);
     let (mut violations, mut number) = (0, 0);
     let mut next = Vec::new();
     while Instant::now() < until {
         let instances = instances.unwrap_or_else(|| [1, 3, 3, 5][chance.random_range(0..4)]);
-        // Several share the fleet, or each hears all of it and keeps a backlog.
+        // Several instances share the fleet, or each hears all of it and keeps a backlog.
         let shares = instances > 1 && chance.random_bool(0.5);
         let share = if shares { "soak".to_owned() } else { String::new() };
         let topology = topology();
@@ -190,7 +190,7 @@ fn only() -> Option<Fault> {
     Some(*found.unwrap_or_else(|| panic!("FAULT={name}: there are {faults:?}")))
 }
 
-/// Some faults in one world: each once, in random order, before any comes again.
+/// Some faults in one world: each fault once, in random order, before any fault comes again.
 async fn stretch(
     plan: Plan,
     seed: u64,
@@ -309,7 +309,7 @@ async fn happen(world: &mut World, fault: Fault, chance: &mut StdRng) {
                 );
                 world.pass_some(TIMEOUT / 3).await;
             }
-            // Messages that the broker delivered to the thief, or to no client, never reached Rollcall.
+            // Messages that the broker delivered to the other client, or to no client, never reached Rollcall.
             world.forget_unheard_since(mark);
         }
         Fault::ForgedCanaries => {
@@ -353,7 +353,7 @@ async fn happen(world: &mut World, fault: Fault, chance: &mut StdRng) {
         Fault::ServerClock => {
             for offset in [["+3600", "-3600"][chance.random_range(0..2)], "+0"] {
                 CLOCK.step(offset);
-                // A server takes the others for away until they answer again.
+                // A server regards the others as away until they answer again.
                 world.pass(Duration::from_secs(1)).await;
                 world.are_whole().await;
                 world.pass(span).await;
@@ -434,7 +434,7 @@ async fn broken(world: &mut World, victim: usize, wire: Wire, span: Duration) {
     may_be_lost(world, mark);
 }
 
-/// A message that one member of a share received reaches no other.
+/// Notes that messages may be lost: a message that one member of a share received reaches no other member.
 fn may_be_lost(world: &World, mark: Timestamp) {
     if !world.plan.share.is_empty() {
         world.forget_unheard_since(mark);

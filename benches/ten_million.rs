@@ -1,7 +1,7 @@
 //! Ten times the large fleet on three primaries and two instances of Rollcall: memory, the time to start, processor
 //! time, and how late records are; heartbeats beside a cluster with the large fleet.
 //!
-//! It runs only if it is chosen: registering the units takes several minutes, and Redis some gigabytes.
+//! The benchmark runs only if it is chosen: registering the units takes several minutes, and Redis some gigabytes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,10 +26,10 @@ use crate::lateness::{FLOW, due_within, show};
 use crate::pages;
 use crate::support::cluster::Cluster;
 
-/// How many times the large fleet.
+/// How many times as large as the large fleet this one is.
 const TIMES: u32 = 10;
 const INSTANCES: usize = 2;
-/// Heartbeats whose cost is measured, spread over the fleet, and how often.
+/// Heartbeats whose cost is measured, spread over the fleet, and the number of measurements.
 const BEATS: u32 = 500_000;
 const PAIRS: usize = 5;
 /// Units that come due one after the other, and in which time.
@@ -38,7 +38,7 @@ const SPAN: Duration = Duration::from_secs(60);
 /// The pages of one partition, and the most pages of a fleet: see `store/redis/keys.rs`.
 const PAGES: u64 = 1024;
 const MAX_PAGES: u64 = 65_536;
-/// Memory that a unit takes at the most, in Redis and in Rollcall together, with what registering needs beside.
+/// The most memory of a unit in bytes, in Redis and in Rollcall together, including the memory for registering.
 const ROOM: u64 = 1000;
 
 pub async fn run(report: &mut Report, base: u32) -> anyhow::Result<()> {
@@ -147,7 +147,7 @@ async fn heartbeats(
     Ok(())
 }
 
-/// A heartbeat of each of so many units, all over the fleet: neighbours in time are no neighbours in memory.
+/// A heartbeat of each of `units` units, spread over the fleet: neighbours in time are not neighbours in memory.
 fn spread(units: u32, clock: &Clock) -> Vec<Heartbeat> {
     let (now, count) = (clock.now(), BEATS.min(units));
     let step = units / count;

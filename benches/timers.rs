@@ -1,4 +1,4 @@
-//! Timers: registering and cancelling in batches on both engines, the memory of those that wait, and how late they
+//! Timers: registering and cancelling in batches on both engines, the memory of waiting timers, and how late timers
 //! fire; compared with a plain poller of a sorted set, which keeps no retries and no record.
 
 use std::collections::BTreeMap;
@@ -29,14 +29,14 @@ const BATCH: usize = 5000;
 /// How many calls are under way at once.
 const CALLS: usize = 4;
 const CANCELLED: usize = 10_000;
-/// Timers that are due within a minute among those that wait.
+/// Timers that are due within a minute, among many timers that wait.
 const FEW: usize = 300;
 const MINUTE: Duration = Duration::from_secs(60);
 const DUE: usize = 6000;
 const MAX_WAIT: Duration = Duration::from_secs(120);
-/// Between registering and the moment.
+/// The time between registering and the moment at which the timers are due.
 const SETTLE: Duration = Duration::from_secs(4);
-/// The attempts of a receiver at the same time.
+/// How many attempts of a receiver run at the same time.
 const CONCURRENCY: usize = 64;
 
 pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
@@ -97,7 +97,7 @@ async fn cancel(engine: &Arc<dyn Engine>, timers: &[NewTimer]) -> anyhow::Result
     Ok(began.elapsed())
 }
 
-/// Far away, spread over a day.
+/// A moment far away, spread over a day.
 fn far(n: usize) -> Timestamp {
     Clock::system().now() + 24 * 60 * MINUTE + Duration::from_millis(83 * (n as u64 % 1_000_000))
 }
@@ -139,7 +139,7 @@ async fn on_redis(
     let took = cancel(engine, &all).await?.as_secs_f64();
     let title = format!("{} cancelled in a batch, engine on Redis", thousands(CANCELLED as u64));
     report.add(title, took, "s", Goal::AtMost(0.2));
-    // They wait again.
+    // The cancelled timers are registered again.
     register(engine, &all[..all.len().min(CANCELLED)]).await?;
     Ok(())
 }
@@ -150,7 +150,7 @@ async fn used_memory(client: &mut MultiplexedConnection) -> anyhow::Result<u64> 
     used.ok_or_else(|| anyhow::anyhow!("INFO names no used_memory"))
 }
 
-/// The bytes of a timer in one sorted set and one hash; both are removed again.
+/// The bytes of a timer in one sorted set and one hash, which are removed afterwards.
 async fn plain_memory(client: &mut MultiplexedConnection, all: &[NewTimer]) -> anyhow::Result<f64> {
     let before = used_memory(client).await?;
     for batch in all.chunks(BATCH) {
@@ -175,7 +175,7 @@ fn firing(sink: &Sink) -> String {
     )
 }
 
-/// How late timers fire while very many wait.
+/// Measures how late timers fire while very many wait.
 async fn few_among_many(
     report: &mut Report,
     world: &mut World,
@@ -204,7 +204,7 @@ async fn few_among_many(
     Ok(())
 }
 
-/// Very many timers are due at one instant.
+/// Measures very many timers that are due at one instant.
 async fn at_one_instant(
     report: &mut Report,
     sink: &Sink,

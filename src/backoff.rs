@@ -18,8 +18,8 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// The wait after that many failures in a row, at least one. `jitter` is drawn from `0.0..1.0`;
-    /// the wait lies between half of its full length and all of it.
+    /// The wait after `failures` failures in a row, at least one. `jitter` is drawn from `0.0..1.0`; the wait lies
+    /// between half of its full length and all of it.
     pub fn wait(&self, failures: u32, jitter: f64) -> Duration {
         let doublings = failures.saturating_sub(1);
         let factor = 1u32.checked_shl(doublings).unwrap_or(u32::MAX);

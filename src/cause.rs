@@ -1,5 +1,5 @@
-//! Causes of failures in words for operators. Libraries name a cause for programmers: `KeyMismatch`, `Promised boundary
-//! crossed`, `os error 111`. Here is the one place that says what each means, and what to do.
+//! Causes of failures in words for operators. Libraries name a cause for programmers: `KeyMismatch`, `Promised
+//! boundary crossed`, `os error 111`. This module says in one place what each cause means, and what to do.
 
 pub mod json;
 
@@ -8,7 +8,7 @@ use std::io::{self, ErrorKind};
 
 use crate::trust::{self, chain};
 
-/// The words in front of a cause with which libraries say only where it arose.
+/// The words with which libraries only say where a cause arose.
 const PLACES: [&str; 9] = [
     "client error (Connect)",
     "client error (SendRequest)",
@@ -27,14 +27,14 @@ pub fn why(section: &str, peer: &str, error: &(dyn Error + 'static)) -> String {
     if let Some(cause) = trust::cause(error) {
         return trust::advice(section, peer, cause);
     }
-    // The innermost says most.
+    // The innermost error says most.
     match chain(error).filter_map(|one| of_io(one.downcast_ref()?)).last() {
         Some(known) => known,
         None => texts(error),
     }
 }
 
-/// The meaning of an error of the system or of the network; `None`: its text is the best there is.
+/// The meaning of an error of the system or of the network; `None`: no words are better than its own text.
 pub fn of_io(error: &io::Error) -> Option<String> {
     let text = error.to_string();
     if let Some(answer) = text.strip_prefix("failed to lookup address information: ") {
@@ -63,7 +63,7 @@ pub fn of_io(error: &io::Error) -> Option<String> {
     Some(known.to_owned())
 }
 
-/// The texts of an error and its causes on one line, without numbers of the system.
+/// The texts of an error and its causes on one line, without the numbers of the system.
 fn texts(error: &(dyn Error + 'static)) -> String {
     let mut text = String::new();
     for one in chain(error) {

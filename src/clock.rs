@@ -95,7 +95,7 @@ impl fmt::Debug for Timestamp {
 
 impl Serialize for Timestamp {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        // In one piece: a serializer of JSON looks in each piece for characters to escape.
+        // Written in one piece: a JSON serializer searches each piece for characters to escape.
         serializer.serialize_str(&self.to_string())
     }
 }
@@ -117,7 +117,7 @@ impl Visitor<'_> for Moment {
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<Timestamp, E> {
-        // The text of the library speaks of digits and offsets, and repeats what it was given.
+        // The library's error speaks of digits and offsets, and repeats its input.
         let wrong = |_| E::custom("a moment is written as in RFC 3339, such as 2026-11-23T08:00:00Z");
         let moment: jiff::Timestamp = text.parse().map_err(wrong)?;
         Ok(Timestamp::from_millis(moment.as_millisecond()))
@@ -166,14 +166,14 @@ impl Clock {
         }
     }
 
-    /// The difference between the machine's own clock and this one, and whether the machine's is ahead. No decision
-    /// depends on it; it explains the times of log lines.
+    /// The difference between the machine's own clock and this one, and whether the machine's clock is ahead. No
+    /// decision depends on it; it explains the times of log lines.
     pub fn machine_clock_offset(&self) -> (Duration, bool) {
         let (now, machine) = (self.now(), Clock::machine());
         (machine.since(now).max(now.since(machine)), machine > now)
     }
 
-    /// Moves a clock that is moved by hand.
+    /// Moves a clock that was made by [`Clock::by_hand`].
     pub fn advance(&self, span: Duration) {
         if let ClockSource::Hand(ms) = &self.0 {
             ms.fetch_add(span.as_millis() as i64, Ordering::SeqCst);

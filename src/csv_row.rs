@@ -1,13 +1,13 @@
 //! Rows of CSV, as RFC 4180 has them, in which no cell is a formula.
 //!
-//! A spreadsheet of another country separates cells at semicolons or tabs, and does not know the quotation marks around a
-//! cell then. So a part of a cell after such a sign, or after a line break, is treated like a cell.
+//! In other countries, spreadsheets separate cells at semicolons or tabs, and then ignore the quotation marks around a
+//! cell. So a part of a cell after such a sign, or after a line break, is treated like a cell.
 
 use std::borrow::Cow;
 
-/// A cell that begins with one of these is a formula to a spreadsheet.
+/// A cell that begins with one of these characters is a formula to a spreadsheet.
 const FORMULA: [char; 7] = ['=', '+', '-', '@', '\t', '\r', '\n'];
-/// What may separate cells or rows within a cell.
+/// Characters within a cell that may separate cells or rows.
 const SEPARATORS: [char; 4] = [';', '\t', '\r', '\n'];
 
 /// A row with its end. A cell, or a part of it, that a spreadsheet would run as a formula begins with an apostrophe.
@@ -33,8 +33,8 @@ fn push_cell(row: &mut String, text: &str) {
     row.push('"');
 }
 
-/// The text with an apostrophe before each part that is a formula. One that is there gets another, so that
-/// [`without_apostrophes`] restores the text.
+/// The text with an apostrophe before each part that is a formula. A part that begins with an apostrophe may get
+/// another one, so that [`without_apostrophes`] restores the text.
 fn with_apostrophes(text: &str) -> Cow<'_, str> {
     if !parts(text).any(is_formula) {
         return Cow::Borrowed(text);
@@ -59,8 +59,8 @@ fn parts(cell: &str) -> impl Iterator<Item = (usize, &str)> {
     cell.split_inclusive(SEPARATORS).enumerate()
 }
 
-/// Whether a spreadsheet that does not know the quotation marks could run a part. White space counts where a cell
-/// begins.
+/// Whether a spreadsheet that ignores the quotation marks could run a part. Leading white space counts only at the
+/// beginning of a cell.
 fn is_formula((at, part): (usize, &str)) -> bool {
     let signs = if at == 0 { &FORMULA[..] } else { &FORMULA[..4] };
     part.trim_start_matches(['\'', '"']).starts_with(signs)

@@ -1,14 +1,12 @@
 //! A dead man's switch: pings to another monitor, as long as Rollcall does its work.
 //!
-//! The address is that of a check that alarms when pings stop, as healthchecks.io and similar services
-//! offer: `URL/start` when Rollcall starts, `URL` every period while it works, `URL/fail` with
-//! the problems in the body while it does not. A machine that fails sends no pings, which raises
-//! the alarm that no program can raise about itself.
+//! The pings go to a check that raises an alarm when they stop, as healthchecks.io and similar services offer:
+//! `URL/start` when Rollcall starts, `URL` every period while it works, `URL/fail` with the problems in the body while
+//! it does not. A machine that fails sends no pings, which raises the alarm that no program can raise about itself.
 //!
-//! # When Rollcall works
-//! The engine answers, every connection to the broker is up, the fleet is heard, and no receiver
-//! has refused its last notification. Warnings that do not keep Rollcall from its work are not
-//! urgent: they are on `/readyz` and in the metrics.
+//! # When Rollcall works The engine answers, every connection to the broker is up, the fleet is heard, and no receiver
+//! has refused its last notification. Warnings that do not keep Rollcall from its work send no failure: they are on
+//! `/readyz` and in the metrics.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,18 +28,18 @@ pub struct Config {
     /// The address of the check; its path is often a secret.
     pub url: Url,
     pub every: Duration,
-    /// After how long a ping is given up.
+    /// How long a ping may take.
     pub timeout: Duration,
 }
 
-/// Without the path of the address.
+/// `Debug` omits the path of the address.
 impl std::fmt::Debug for Config {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Config").field("every", &self.every).finish_non_exhaustive()
     }
 }
 
-/// Pings until `stop`. The first ping that fails is logged, and the first one that succeeds again. A ping is not
+/// Pings until `stop`. The log gets the first ping that fails, and the first that succeeds again. A ping is not
 /// retried: the next one is due soon.
 ///
 /// # Errors
@@ -64,7 +62,7 @@ struct Deadman {
     config: Config,
     client: Client,
     telemetry: Arc<Telemetry>,
-    /// The last ping failed.
+    /// Whether the last ping failed.
     is_failing: bool,
 }
 

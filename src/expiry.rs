@@ -10,11 +10,11 @@
 //! and has a shorter one itself is checked once, and again when Rollcall has heard more. Until then sweeps leave it
 //! out, so that it delays no other unit: see `passes`.
 //!
-//! # Which instance sweeps a partition
-//! The owner sweeps its partition as soon as a unit in it is due. Every instance sweeps units that are still due a
-//! second later, unless the owner makes progress. Progress shows in a changed first due unit; other instances would
-//! only slow the owner down. An owner without progress is frozen, or dead and not yet known to be. No instance has to
-//! find out which, and while all owners work no instance does the work of another.
+//! # Which instance sweeps a partition The owner sweeps its partition as soon as a unit in it is due. Every instance
+//! sweeps units that are still due a second later, unless the owner makes progress. Progress shows in a changed first
+//! due unit; other instances would only slow the owner down. An owner without progress is frozen, or dead and not yet
+//! known to be. No instance has to find out which of the two, and while all owners work no instance does the work of
+//! another.
 //!
 //! A storm concerns every instance until the last partition is swept: an instance whose own partitions are swept leaves
 //! the engine to the records of the others before it sends notifications.
@@ -52,7 +52,7 @@ const OWNERS_TURN: Duration = Duration::from_secs(1);
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// So many due units of a partition are a storm: see [`UnitStore::put_records_first`].
+/// This many due units of a partition are a storm: see [`UnitStore::put_records_first`].
 const MANY: usize = 1000;
 
 /// The most due units that one request of a sweep returns. Many, so that several are on the same page of the engine
@@ -77,7 +77,7 @@ pub struct Expiry {
     /// Checks the deadlines of suspects.
     pub roll: Arc<Roll>,
     pub ownership: Ownership,
-    /// Units that are offline already.
+    /// Knows the units that are offline already.
     pub mirror: Arc<Mirror>,
     pub clock: Clock,
     pub telemetry: Arc<Telemetry>,
@@ -107,7 +107,7 @@ impl Expiry {
         while !hints.is_closed() {
             let listened = self.engine.listen(hints.clone()).await;
             failures = if listened.is_err() { failures + 1 } else { 0 };
-            // A connection that is cut is made again; and an engine that is down has a line of its own.
+            // The connection is opened again; and if the engine is down, another line of the log says so.
             if let Err(error) = listened
                 && failures > 1
                 && !self.telemetry.is_dependency_down()
@@ -207,7 +207,8 @@ impl Expiry {
     /// Checks units again that wait for hearing, if Rollcall has heard more or a tick has passed.
     fn recheck(self: &Arc<Self>, passes: &mut Passes, work: &mut JoinSet<Done>) {
         let is_far = !self.roll.round_trip().is_zero();
-        // Where the engine is far away, no unit waits for the records of others.
+        // If the engine is far away, the units are checked by partition, so that no unit waits for the records of
+        // others.
         let apart = |unit: &Unit| if is_far { partition_of(unit, self.engine.partitions()) } else { 0 };
         for check in passes.rechecks(self.roll.hearing().heard, self.config.tick, is_far, apart) {
             self.spawn_check(check, work);
@@ -243,7 +244,7 @@ impl Expiry {
         work: &mut JoinSet<Done>,
     ) {
         let now = self.clock.now();
-        // A deadline at exactly now is not yet passed.
+        // A deadline at exactly `now` has not passed yet.
         let latest = now - MILLISECOND;
         let firsts = self.first_checks(firsts, &mut passes.firsts, now);
         let heard = self.roll.hearing().heard;
@@ -270,7 +271,7 @@ impl Expiry {
         let firsts = (0..).zip(firsts);
         let first = |(partition, first): (u16, Option<(Timestamp, String)>)| {
             let is_own = view.partitions.binary_search(&partition).is_ok();
-            // Units of other owners are not checked without result: only those are that can surely be decided.
+            // Units of other owners are checked only if they can surely be decided.
             let (patience, slack) =
                 if is_own { (Duration::ZERO, MAX_SLACK) } else { (OWNERS_TURN, Duration::ZERO) };
             let Some((at, name)) = first else {
@@ -280,7 +281,7 @@ impl Expiry {
             let since = match known.remove(&partition) {
                 _ if is_own => at,
                 Some(known) if known.name == name => known.since.max(at),
-                // Another instance has checked the unit that was first.
+                // Another instance has checked the unit that was first before.
                 Some(_) => now.max(at),
                 None => at,
             };
@@ -290,7 +291,7 @@ impl Expiry {
         firsts.filter_map(first).collect()
     }
 
-    /// Whether this instance follows hints of that unit. The sweep covers units of other owners.
+    /// Whether this instance follows hints about this unit. The sweep covers the units of other owners.
     fn is_ours(&self, unit: &Unit) -> bool {
         !self.config.sweep || self.ownership.owns(partition_of(unit, self.engine.partitions()))
     }
@@ -316,7 +317,7 @@ impl Expiry {
         check.into_iter().for_each(|check| self.spawn_check(check, work));
     }
 
-    /// Checks every due unit, and answers with the units that could not be decided.
+    /// Checks every due unit, and returns the units that could not be decided.
     async fn sweep_partition(
         &self,
         sweep: &mut Sweep,

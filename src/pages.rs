@@ -4,9 +4,9 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::presence::OfflineRecord;
 
-/// Open records in their groups, and the mass-offline breaker.
+/// The page of open records in their groups, and of the mass-offline breaker.
 pub const INCIDENTS: &str = "/incidents";
-/// Records of the whole fleet, the newest first.
+/// The page of the records of the whole fleet, the newest first.
 pub const RECORDS: &str = "/records";
 
 /// Characters that are escaped in a path: all that may have a meaning there.

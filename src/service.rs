@@ -1,9 +1,8 @@
 //! The service: builds the loops, runs them and stops them. The only place that starts long-lived
 //! tasks.
 //!
-//! Every loop runs until the stop token; one that returns earlier is a bug, stops everything and
-//! makes the process end with an error, so that its supervisor can restart it. Correctness does not
-//! depend on a tidy stop.
+//! Every loop runs until the stop token. A loop that returns earlier is a bug: it stops everything and makes the
+//! process end with an error, so that its supervisor can restart it. Correctness does not depend on a tidy stop.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,16 +51,16 @@ const RECONNECT: Backoff = Backoff { first: Duration::from_millis(200), longest:
 /// Serves until `stop`.
 ///
 /// # Errors
-/// At the start: the address is in use, or the engine refuses the configuration; for an engine that cannot be reached
-/// it waits. Later: a loop ended by itself.
+/// At the start: the address is in use, or the engine refuses the configuration; the service waits for an engine that
+/// cannot be reached. Later: a loop ended by itself.
 pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
     run_with(config, None, stop).await
 }
 
-/// The same; `reload` loads the configuration again.
+/// Serves until `stop`; `reload` loads the configuration again.
 ///
 /// # Errors
-/// Those of [`run`].
+/// The errors of [`run`].
 pub async fn run_with(
     mut config: Config,
     reload: Option<Reload>,
@@ -157,7 +156,7 @@ async fn tls_listener(wanted: &http::TlsConfig) -> anyhow::Result<(TcpListener, 
     Ok((listener, tls))
 }
 
-/// Starts every loop but `http`, which runs already.
+/// Starts every loop except `http`, which runs already.
 ///
 /// In one piece: it only builds the loops, one after the other.
 fn start(
@@ -188,7 +187,7 @@ fn start(
         config.hearing,
         outbox_grew.clone(),
     );
-    // Intake reports wrong templates.
+    // Intake reports wrong templates, so they are ignored here.
     let filters = filters.unwrap_or_default();
     let alerting = alerting::Config { filters: filters.clone(), ..config.alerting };
     let configured = watch::Sender::new(Arc::new(alerting));
@@ -325,9 +324,9 @@ fn routes_of(config: &alerting::Config) -> http::AlertRoutes {
 #[derive(Default)]
 struct Loops {
     running: JoinSet<(&'static str, anyhow::Result<()>)>,
-    /// Lets the lease resign from the roster: other instances take over while this one stops.
+    /// Makes the lease resign from the roster: other instances take over while this one stops.
     leave: CancellationToken,
-    /// For the loops alone, so that none ends before [`Loops::run`] has seen the stop token of the process.
+    /// Stops the loops; not the token of the process, so that no loop ends before [`Loops::run`] has seen that one.
     stop: CancellationToken,
 }
 
@@ -336,7 +335,7 @@ impl Loops {
         self.add_on(&Handle::current(), name, run);
     }
 
-    /// The same on threads of their own.
+    /// Adds a loop that runs on the runtime `threads`.
     fn add_on(
         &mut self,
         threads: &Handle,
@@ -349,7 +348,7 @@ impl Loops {
     /// Completes `work` while the loops run; `None` if `stop` came first.
     ///
     /// # Errors
-    /// That of `work`, or of a loop that ended meanwhile.
+    /// The error of `work`, or of a loop that ended meanwhile.
     async fn meanwhile<T>(
         &mut self,
         work: impl Future<Output = anyhow::Result<T>>,

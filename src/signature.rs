@@ -4,7 +4,7 @@
 //! `id.second.body` in base64. Sender and receiver share the key, which is written `whsec_` and base64.
 //!
 //! # Why
-//! The library of the specification brings ten crates for what `ring` does in a line. The tests compare with it.
+//! The library of the specification brings ten crates for a job that `ring` does in a line. The tests compare with it.
 
 use data_encoding::BASE64;
 use ring::hmac::{Context, HMAC_SHA256, Key};
@@ -25,18 +25,18 @@ const PREFIX: &str = "whsec_";
 const VERSION: &str = "v1,";
 /// A receiver refuses a message whose time differs by more than this from its own, in seconds.
 const TOLERANCE: i64 = 300;
-/// Each costs a signature of every message.
+/// The most keys: each costs a signature of every message.
 const MAX_KEYS: usize = 4;
 
-/// The keys that sender and receiver share: one, or several while they change to another one.
+/// The keys that sender and receiver share: a single key, or several while they change to another one.
 #[derive(Clone)]
 pub struct Secret(Vec<Key>);
 
 impl Secret {
-    /// Reads `whsec_` and a key in base64; several are separated by white space.
+    /// Reads `whsec_` and a key in base64; several keys are separated by white space.
     ///
     /// # Errors
-    /// The error of the text, without the text.
+    /// The error of the text, which does not show the text.
     pub fn parse(text: &str) -> Result<Secret, &'static str> {
         let keys = text.split_whitespace().map(|secret| match secret.strip_prefix(PREFIX) {
             None => Err("does not begin with whsec_"),
@@ -53,7 +53,7 @@ impl Secret {
         }
     }
 
-    /// The signatures of a message that is sent at that second, one with each key.
+    /// The signatures of a message that is sent at this second, one for each key.
     pub fn sign(&self, id: &str, seconds: i64, body: &[u8]) -> String {
         let head = format!("{id}.{seconds}.");
         let sign = |key| {
@@ -65,7 +65,7 @@ impl Secret {
         self.0.iter().map(sign).collect::<Vec<String>>().join(" ")
     }
 
-    /// Whether one of the signatures is that of this message, and the message is sent about `now`.
+    /// Whether one of the signatures belongs to this message, and the message was sent at about `now`.
     pub fn verifies(&self, id: &str, seconds: &str, signatures: &str, body: &[u8], now: Timestamp) -> bool {
         let Ok(seconds) = seconds.parse::<i64>() else { return false };
         let expected = self.sign(id, seconds, body);

@@ -8,29 +8,29 @@ use std::path::Path;
 
 /// The largest file with a secret or a template, in bytes.
 pub const MAX_SECRET: u64 = 64 * 1024;
-/// The largest file of certificates: one with the authorities of a system has some 200 KiB.
+/// The largest file of certificates, in bytes: the authorities of a system take some 200 KiB.
 pub const MAX_PEM: u64 = 1 << 20;
 
 /// A file as it was when it was read.
 pub struct SmallFile {
     pub bytes: Vec<u8>,
-    /// Who may read and write it.
+    /// The permissions of the file.
     pub mode: u32,
 }
 
-/// Certificates or a key.
+/// Reads certificates or a key.
 ///
 /// # Errors
-/// Those of [`SmallFile::read`].
+/// The errors of [`SmallFile::read`].
 pub fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     Ok(SmallFile::read(path, MAX_PEM)?.bytes)
 }
 
 impl SmallFile {
     /// # Errors
-    /// It cannot be opened, is no regular file, or has more bytes than `limit`.
+    /// The file cannot be opened, is not a regular file, or has more bytes than `limit`.
     pub fn read(path: &Path, limit: u64) -> io::Result<SmallFile> {
-        // Without this flag the opening of a named pipe waits for a writer.
+        // Without this flag, opening a named pipe waits for a writer.
         let flag = rustix::fs::OFlags::NONBLOCK.bits();
         let file: File = OpenOptions::new().read(true).custom_flags(flag.cast_signed()).open(path)?;
         let about = file.metadata()?;

@@ -4,7 +4,7 @@
 //! Handed in, never global. Labels come from enums and from the configuration, never from devices,
 //! so the number of series is bounded. The methods stand in files by the module that calls them.
 //!
-//! It also keeps the problems of the moment, so that `/readyz` agrees with metrics and log.
+//! The module also keeps the current problems, so that `/readyz` agrees with metrics and log.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -60,7 +60,7 @@ use unknown_topics::SharedTopicList;
 pub use unknown_topics::{UnknownTopic, UnknownTopics};
 use unreadable::Unreadable;
 
-/// A text from a device is logged up to this length, in characters.
+/// The longest text from a device that the log shows, in characters.
 pub const MAX_SHOWN: usize = 200;
 
 pub struct Telemetry {
@@ -73,11 +73,11 @@ pub struct Telemetry {
     clock: Clock,
     problems: Problems,
     engine_servers: EngineServers,
-    /// For the lines about units that went offline.
+    /// Limits the log lines about units that went offline.
     offline_log: Mutex<LogLimit>,
-    /// The same for new units.
+    /// Limits the log lines about new units.
     new_log: Mutex<LogLimit>,
-    /// For the lines about units that are back.
+    /// Limits the log lines about units that are back.
     online_log: Mutex<LogLimit>,
     has_heard: AtomicBool,
     /// Up to when blind time is counted, in milliseconds.
@@ -121,13 +121,13 @@ impl Telemetry {
         self.registry.gather()
     }
 
-    /// The problems of the moment, the serious first.
+    /// The current problems, the serious ones first.
     pub fn problems(&self) -> Vec<Problem> {
         self.count_unreadable();
         self.problems.list()
     }
 
-    /// Whether the engine or the broker is down: what follows from that is no line in the log.
+    /// Whether the engine or the broker is down: then the log has no lines about the consequences.
     pub fn is_dependency_down(&self) -> bool {
         self.problems.has_outage()
     }
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(telemetry.problems(), []);
     }
 
-    /// What docs/metrics.md says: of a large site, and of each further receiver and kind.
+    /// The bound that docs/metrics.md names: for a large site, and for each further receiver and kind.
     #[test]
     fn a_service_of_eleven_kinds_and_five_receivers_has_fewer_than_500_series() {
         let large = series_of(11, 5);
@@ -214,7 +214,7 @@ mod tests {
         }
     }
 
-    /// 0 would be a moment in 1970, or a mirror that was just compared.
+    /// The value 0 would mean a moment in 1970, or a mirror that was just compared.
     #[test]
     fn a_gauge_without_a_value_has_no_series() {
         let telemetry = Telemetry::new(&Clock::by_hand(Timestamp::ZERO));

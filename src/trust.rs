@@ -1,7 +1,7 @@
 //! The certificates of TLS: the authorities that Rollcall trusts, and the certificates that it shows.
 //!
-//! Without an authority of the configuration, those of browsers are trusted. They are built in, so that a container
-//! needs no certificates of its own. The name of a server is always checked against its certificate.
+//! If the configuration names no authority, the authorities of browsers are trusted. They are built in, so that a
+//! container needs no certificates of its own. The name of a server is always checked against its certificate.
 
 use std::error::Error;
 use std::io;
@@ -26,7 +26,7 @@ pub fn authorities() -> RootCertStore {
 /// TLS for a web server, over HTTP/1.1.
 ///
 /// # Errors
-/// None with the provider that is built in; the library cannot know that.
+/// Never with the built-in provider; the library cannot know that.
 pub fn web() -> Result<ClientConfig, rustls::Error> {
     let mut config = mail()?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
@@ -36,7 +36,7 @@ pub fn web() -> Result<ClientConfig, rustls::Error> {
 /// TLS for a mail server.
 ///
 /// # Errors
-/// As those of [`web`].
+/// As [`web`].
 pub fn mail() -> Result<ClientConfig, rustls::Error> {
     Ok(builder()?.with_root_certificates(authorities()).with_no_client_auth())
 }
@@ -49,9 +49,9 @@ fn builder() -> Result<ConfigBuilder<ClientConfig, WantsVerifier>, rustls::Error
 /// The files of TLS for a client, in PEM: `ca_file`, `client_cert_file` and `client_key_file` of a section.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// Certificates of authorities; `None`: those of browsers.
+    /// Certificates of authorities; `None`: the authorities of browsers.
     pub ca: Option<PathBuf>,
-    /// The client certificate, followed by the intermediate ones.
+    /// The client certificate, followed by the intermediate certificates.
     pub client_cert: Option<PathBuf>,
     /// The key of the client certificate.
     pub client_key: Option<PathBuf>,
@@ -69,13 +69,13 @@ pub struct Pem {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{option}: {text}")]
 pub struct TlsError {
-    /// The option, e.g. `mqtt.ca_file`.
+    /// The option, such as `mqtt.ca_file`.
     pub option: String,
     /// The error, and the advice.
     pub text: String,
 }
 
-/// TLS of a client with these files, and their contents. `read` reads a file; `section` is that of the options.
+/// TLS of a client with these files, and their contents. `read` reads a file; `section` is the section of the options.
 ///
 /// # Errors
 /// The first file that cannot be used, with advice.
@@ -170,7 +170,7 @@ pub fn cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> 
 /// The error and its causes, the innermost last.
 pub fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     std::iter::successors(Some(error), |&error| {
-        // These two pass over the error within them when they are asked for their source.
+        // These two error types skip the error within them when they are asked for their source.
         let of_io = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
         let shared = error.downcast_ref::<Arc<dyn Error + Send + Sync>>().map(|shared| &**shared);
         let inner = of_io.or(shared);
@@ -178,7 +178,7 @@ pub fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (
     })
 }
 
-/// Why a certificate cannot be that of a server, where the library names it by a word of its own.
+/// Why a certificate cannot be a server's, if the library says that in its own terms.
 fn unfit(bad: &impl std::fmt::Debug) -> Option<&'static str> {
     let word = format!("{bad:?}");
     if word.contains("CaUsedAsEndEntity") {
@@ -190,7 +190,7 @@ fn unfit(bad: &impl std::fmt::Debug) -> Option<&'static str> {
     }
 }
 
-/// Advice for a connection that TLS refused. `peer` is the other side, `section` that of the options.
+/// Advice for a connection that TLS refused. `peer` is the other side, `section` is the section of the options.
 pub fn advice(section: &str, peer: &str, cause: &rustls::Error) -> String {
     use rustls::{AlertDescription as Alert, CertificateError as Bad, Error as Tls};
     match cause {
@@ -238,7 +238,7 @@ pub fn advice(section: &str, peer: &str, cause: &rustls::Error) -> String {
     }
 }
 
-/// What is wrong with a certificate, where it needs no other advice.
+/// The fault of a certificate, if it needs no other advice.
 fn of_certificate(bad: &rustls::CertificateError) -> String {
     use rustls::CertificateError as Bad;
     match bad {

@@ -14,12 +14,12 @@ use rollcall::store::{encoding, partition_of};
 use super::fleet::{Fleet, TIMEOUT, unit};
 use super::records::PARTITIONS;
 
-/// Units in one step. More gain nothing and delay other clients.
+/// Units in one step. Larger steps gain nothing and delay other clients.
 const STEP: usize = 100;
 /// Steps in flight, so that the server never waits for its client.
 const AT_ONCE: usize = 3;
 
-/// Reads some units of one partition, and writes that they are offline.
+/// A step reads some units of one partition, and writes that they are offline.
 struct Step {
     read: Pipeline,
     write: Pipeline,

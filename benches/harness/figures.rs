@@ -27,7 +27,7 @@ pub enum Goal {
     AtLeast(f64),
     /// An exact value.
     Exactly(f64),
-    /// Shown for comparison.
+    /// No goal: the value is shown for comparison.
     None,
 }
 
@@ -46,15 +46,15 @@ struct Figure {
 struct Section {
     benchmark: String,
     date: String,
-    /// Before the run.
+    /// The load of the machine before the run.
     load: f64,
-    /// The server that keeps the fleet; absent: that of the machine.
+    /// The server that keeps the fleet; absent: the server of the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     redis: Option<String>,
     figures: Vec<Figure>,
 }
 
-/// All figures that are written down, each benchmark as it was measured last.
+/// All figures that are written down, each benchmark with its last measurement.
 #[derive(Serialize, Deserialize)]
 struct Results {
     machine: Machine,
@@ -118,7 +118,7 @@ impl Report {
     }
 
     /// Writes the benchmarks that have ended to `benches/results.json` and the table in `benches/FIGURES.md`, in this
-    /// order. Those that this run has not measured stay, unless they are of another machine.
+    /// order. Benchmarks that this run has not measured stay, unless they come from another machine.
     pub fn write(&self, root: &Path, order: &[&str]) -> anyhow::Result<()> {
         let file = root.join("benches/results.json");
         let stored: Option<Results> =

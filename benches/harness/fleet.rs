@@ -46,7 +46,7 @@ impl Fleet {
         self.fill_with(engine, now, last_seen, |_| Labels::new()).await
     }
 
-    /// The same, each unit at one of so many sites.
+    /// Registers units like [`Fleet::fill`], each at one of `sites` sites.
     pub async fn fill_by_site(
         &self,
         engine: &Arc<impl UnitStore + 'static>,

@@ -26,7 +26,7 @@ pub fn load() -> f64 {
 }
 
 impl Machine {
-    /// Whether figures of both belong in one table; the table says which server each benchmark had.
+    /// Whether figures of both machines belong in one table; the table says which server each benchmark had.
     pub fn is_like(&self, other: &Machine) -> bool {
         let of = |one: &Machine| (one.cores, one.processor.clone(), one.memory_gb, one.mosquitto.clone());
         of(self) == of(other) && self.rollcall == other.rollcall

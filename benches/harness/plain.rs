@@ -1,5 +1,5 @@
-//! The plain way: a key with a time to live for each unit, expiry notifications, and `HDEL` as the
-//! lock of each listener. The service that Rollcall replaces did that; it is the baseline.
+//! The plain way: a key with a time to live for each unit, expiry notifications, and `HDEL` as the lock of each
+//! listener. The service that Rollcall replaces worked so; it is the baseline.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -74,17 +74,17 @@ impl Plain {
         Ok(Plain { listening, won, late_ms, _redis: redis, _dir: dir })
     }
 
-    /// For how many silences it has won the lock.
+    /// For how many silences the listener has won the lock.
     pub fn won(&self) -> u64 {
         self.won.load(Relaxed)
     }
 
-    /// How late they were, in ms.
+    /// How late these silences were, in ms.
     pub async fn late_ms(&self) -> Vec<f64> {
         self.late_ms.lock().await.clone()
     }
 
-    /// Waits until that many were won, or as long as `patience`.
+    /// Waits until the listener has won `count` locks, at most for `patience`.
     pub async fn wait_for(&self, count: u64, patience: Duration) {
         let won = super::until("all have expired", patience, async || Ok(self.won() >= count));
         // A timeout is a result here, not a failure.

@@ -19,7 +19,7 @@ pub struct Usage {
     pub rss: u64,
 }
 
-/// Reads it for a process id.
+/// Reads the resources of the process with this id.
 pub fn usage(pid: u32) -> anyhow::Result<Usage> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))
         .with_context(|| format!("process {pid} cannot be read; has it ended?"))?;
@@ -57,7 +57,7 @@ impl Spent {
         Ok(Spent { before: cpu_of(&pids)?, pids })
     }
 
-    /// The time for each of so many items, in µs, with the work that follows the last of them.
+    /// The CPU time for each of `items` items, in µs, including the work that follows the last of them.
     pub async fn each(&self, items: usize) -> anyhow::Result<f64> {
         tokio::time::sleep(Duration::from_millis(500)).await;
         Ok((cpu_of(&self.pids)? - self.before).as_secs_f64() * 1e6 / items as f64)

@@ -22,7 +22,7 @@ use super::fleet::unit;
 const WINDOW: usize = 1000;
 /// The most packets that are written at once.
 const CHUNK: usize = 100;
-/// How many times in a second each connection writes, at a given rate that is lower than so many chunks.
+/// How many times in a second each connection writes, if the rate is lower than this many chunks in a second.
 const WRITES: u32 = 10;
 
 /// The load to publish.
@@ -37,22 +37,22 @@ pub struct Load {
     /// How many units take turns.
     #[arg(long)]
     pub units: u32,
-    /// 0 or 1.
+    /// The quality of service, 0 or 1.
     #[arg(long)]
     pub qos: u8,
     /// Heartbeats a second; 0: as many as the broker accepts.
     #[arg(long, default_value_t = 0)]
     pub rate: u32,
-    /// One heartbeat for each unit.
+    /// Whether to send only one heartbeat for each unit.
     #[arg(long)]
     pub once: bool,
-    /// Over how many connections.
+    /// The number of connections.
     #[arg(long, default_value_t = 4)]
     pub connections: u32,
 }
 
 impl Load {
-    /// Starts a process that publishes this; ended on drop.
+    /// Starts a process that publishes this load; dropping the value ends it.
     pub fn start(&self) -> anyhow::Result<Child> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("publish");
@@ -97,7 +97,7 @@ pub async fn fall_silent(
         for number in 0..units {
             let packet = packet(&format!("{kind}/{number}"), 0, 0);
             let last = span * (number + 1) / units;
-            // Heartbeats of one kind are spread.
+            // The heartbeats of one kind are spread over its interval.
             let first = *interval * (number % 20) / 20;
             let moments = (0..).map(|n| first + *interval * n).take_while(|at| *at < last);
             beats.extend(moments.chain([last]).map(|at| (at, packet.clone())));
@@ -131,7 +131,7 @@ async fn publish_part(load: Load, part: u32) -> anyhow::Result<()> {
     let window = Arc::new(Semaphore::new(WINDOW));
     let open = window.clone();
     let mut acknowledgements: JoinHandle<anyhow::Result<()>> = tokio::spawn(async move {
-        // Each is four bytes; which one it is does not matter.
+        // Each acknowledgement has four bytes; its content does not matter.
         let mut buffer = [0; 4096];
         let mut rest = 0;
         loop {
@@ -193,7 +193,7 @@ fn chunks(load: &Load, part: u32) -> Vec<(u32, Vec<u8>)> {
         (load.first..load.first + load.units).filter(|number| number % load.connections == part).collect();
     let packet = |(place, number): (usize, &u32)| {
         let topic = format!("units/{}/heartbeat", unit(*number).id);
-        // Unique among those that wait: far more ids than the window holds.
+        // The id is unique among the packets that wait: there are far more ids than the window holds.
         packet(&topic, load.qos, (place % 60_000 + 1) as u16)
     };
     let packets: Vec<Vec<u8>> = numbers.iter().enumerate().map(packet).collect();

@@ -28,8 +28,8 @@ pub async fn count(client: &mut MultiplexedConnection) -> anyhow::Result<u64> {
     Ok(counts.into_iter().sum())
 }
 
-/// Waits from `from` on until there are `wanted` records more than `before`, or `patience` has
-/// passed; answers how many there are more and after how long the last was seen.
+/// Waits from `from` on until there are `wanted` records more than `before`, or `patience` has passed; returns how
+/// many more there are, and after how long the last was seen.
 pub async fn wait_for(
     client: &mut MultiplexedConnection,
     clock: &Clock,
@@ -54,13 +54,13 @@ pub async fn wait_for(
 pub struct Watch(JoinHandle<anyhow::Result<Vec<f64>>>);
 
 impl Watch {
-    /// Watches for that long.
+    /// Watches for the time `span`.
     pub async fn start(world: &World, span: Duration) -> anyhow::Result<Watch> {
         let outboxes = (0..PARTITIONS).map(|p| format!("rollcall:{{p{p}}}:outbox")).collect();
         Ok(Watch::on(vec![(world.client().await?, outboxes)], span))
     }
 
-    /// Watches outboxes, each over its connection, for that long.
+    /// Watches outboxes, each over its connection, for the time `span`.
     pub fn on(outboxes: Vec<(MultiplexedConnection, Vec<String>)>, span: Duration) -> Watch {
         let end = Instant::now() + span;
         Watch(tokio::spawn(async move {

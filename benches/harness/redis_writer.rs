@@ -1,6 +1,5 @@
-//! A subscriber that writes heartbeats straight to Redis: the commands that Rollcall sends, without
-//! its other work. Where it is slower than the bare subscriber, the machine is
-//! saturated.
+//! A subscriber that writes heartbeats straight to Redis: the commands that Rollcall sends, without its other work. If
+//! this writer is slower than the bare subscriber, the machine is saturated.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -46,7 +45,7 @@ pub struct RedisWriter {
 }
 
 impl RedisWriter {
-    /// Connects to the Redis at that port.
+    /// Connects to the Redis at a port of this machine.
     pub async fn start(port: u16) -> anyhow::Result<Arc<RedisWriter>> {
         let writer = Arc::new(RedisWriter {
             kind: "detector".parse()?,
@@ -69,7 +68,7 @@ impl RedisWriter {
         self.recorded.load(Relaxed)
     }
 
-    /// Takes a heartbeat on that topic.
+    /// Takes a heartbeat on this topic.
     pub fn heard(&self, topic: &[u8]) -> anyhow::Result<()> {
         let id = std::str::from_utf8(topic)?.split('/').nth(1).context("a topic of the fleet")?;
         let unit = Unit::new(self.kind.clone(), id.parse()?);

@@ -22,7 +22,7 @@ pub const CLUSTER_PARTITIONS: u16 = 48;
 
 /// The servers of one side of a comparison.
 pub struct Servers {
-    /// For titles.
+    /// The name of the side in titles.
     pub name: &'static str,
     pub url: String,
     pids: Vec<u32>,
@@ -33,11 +33,11 @@ pub struct Servers {
 struct Share {
     port: u16,
     client: MultiplexedConnection,
-    /// The begins of the keys of its partitions.
+    /// The prefixes of the keys of the share's partitions.
     begins: Vec<String>,
 }
 
-/// Three primaries without replicas and without persistence: as the one server of [`World::new`].
+/// Three primaries without replicas and without persistence, like the single server of [`World::new`].
 pub fn plan() -> ClusterPlan {
     let settings = "appendonly no\n".to_owned();
     ClusterPlan { settings, ..ClusterPlan::new(0) }
@@ -88,12 +88,12 @@ impl Servers {
         format!("url = \"{}\"", self.url)
     }
 
-    /// The CPU time of all of them.
+    /// The CPU time of all servers.
     pub fn cpu(&self) -> anyhow::Result<Duration> {
         cpu_of(&self.pids)
     }
 
-    /// The resident memory of all of them, in bytes.
+    /// The resident memory of all servers, in bytes.
     pub fn memory(&self) -> anyhow::Result<u64> {
         self.pids.iter().map(|pid| Ok(usage(*pid)?.rss)).sum()
     }
@@ -116,12 +116,12 @@ impl Servers {
         Ok(sum)
     }
 
-    /// Watches records as they are written, for that long.
+    /// Watches records as they are written, for the time `span`.
     pub async fn watch(&self, span: Duration) -> anyhow::Result<Watch> {
         let mut outboxes = Vec::new();
         for share in &self.shares {
             let keys: Vec<String> = share.begins.iter().map(|begin| format!("{begin}outbox")).collect();
-            // The keys of one command are in one slot.
+            // The keys of one command must be in one slot.
             let each = if self.shares.len() == 1 { keys.len() } else { 1 };
             for keys in keys.chunks(each) {
                 outboxes.push((connect(share.port).await?, keys.to_vec()));
@@ -151,7 +151,7 @@ pub async fn engine_on(url: &str) -> anyhow::Result<Arc<RedisEngine>> {
     Ok(Arc::new(RedisEngine::connect(&config, telemetry).await?))
 }
 
-/// The begin of the keys of a partition.
+/// The prefix of the keys of a partition.
 pub fn begin(tags: HashTags, partition: u16, partitions: u16) -> String {
     format!("rollcall:{{{}}}:", tags.tag(partition, partitions))
 }

@@ -1,6 +1,6 @@
 //! A cheap receiver of webhooks: it counts requests and their ids.
 //!
-//! Not the sink of the demo: that one verifies and stores requests, and would dominate the figures.
+//! The sink of the demo is not used here: it verifies and stores requests, and would dominate the figures.
 
 use std::collections::HashSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
 
-/// A running sink; ended on drop.
+/// A running sink, which ends with this value.
 pub struct Sink {
     address: SocketAddr,
     ids: Arc<Ids>,

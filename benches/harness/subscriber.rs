@@ -24,22 +24,22 @@ pub struct Options {
     /// Port of the broker.
     #[arg(long)]
     port: u16,
-    /// 0 or 1.
+    /// The quality of service, 0 or 1.
     #[arg(long)]
     qos: u8,
-    /// Port of the Redis that each heartbeat is written to; only written ones count then.
+    /// The port of the Redis to which each heartbeat is written, if any; then only written heartbeats count.
     #[arg(long)]
     redis: Option<u16>,
 }
 
-/// A subscriber in a process of its own; ended on drop.
+/// A subscriber in a process of its own, which ends with this value.
 pub struct Subscriber {
     pub child: Child,
     counts: Lines<BufReader<ChildStdout>>,
 }
 
 impl Subscriber {
-    /// Starts it and waits until it is subscribed.
+    /// Starts the process and waits until it is subscribed.
     pub async fn start(port: u16, qos: u8, redis: Option<u16>) -> anyhow::Result<Subscriber> {
         let mut child = Command::new(std::env::current_exe()?)
             .args(["subscribe", "--port", &port.to_string(), "--qos", &qos.to_string()])
@@ -54,7 +54,7 @@ impl Subscriber {
         Ok(subscriber)
     }
 
-    /// Messages that it received so far.
+    /// How many messages the subscriber has received so far.
     pub async fn count(&mut self) -> anyhow::Result<f64> {
         self.child.stdin.as_mut().context("it is piped")?.write_all(b"\n").await?;
         self.next().await

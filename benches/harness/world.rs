@@ -14,13 +14,13 @@ use rollcall::telemetry::Telemetry;
 
 use super::until;
 
-/// As in the shipped file. Without a bound of messages in flight, Mosquitto at times delivers a third.
+/// The limits of the shipped file. Without a bound of messages in flight, Mosquitto at times delivers only a third.
 const BROKER: &str = "max_inflight_messages 1000\nmax_queued_messages 1000000\nmax_queued_bytes 536870912";
 
 /// The shipped configuration of the service.
 const SERVICE: &str = include_str!("../../config/systemd/rollcall.service");
 
-/// Made once: a new client reads the certificates of the machine, which takes longer than an answer.
+/// Made once: a new client reads the certificates of the machine, which takes longer than a request.
 static CLIENT: LazyLock<reqwest::Client> = LazyLock::new(reqwest::Client::new);
 
 /// How long a process may take until it is ready.
@@ -31,7 +31,7 @@ pub struct World {
     pub redis: Server,
     pub broker: Server,
     started: u32,
-    // Last, so that the servers have ended when the directory is removed.
+    // The last field, so that the servers have ended when the directory is removed.
     dir: TempDir,
 }
 
@@ -73,7 +73,7 @@ impl World {
         self.serve_on(&engine, options).await
     }
 
-    /// The same on another engine.
+    /// Starts a process of Rollcall on another engine, and waits until it is ready.
     pub async fn serve_on(&mut self, engine: &str, options: &str) -> anyhow::Result<Rollcall> {
         self.launch(engine, options)?.until_ready().await
     }
@@ -135,7 +135,7 @@ fn niceness() -> anyhow::Result<&'static str> {
     SERVICE.lines().find_map(|line| line.strip_prefix("Nice=")).context("a service with a niceness")
 }
 
-/// A process of Rollcall; ended with the value.
+/// A process of Rollcall, which ends with this value.
 pub struct Rollcall {
     pub server: Server,
     /// The time from listening to readiness.
@@ -143,7 +143,7 @@ pub struct Rollcall {
 }
 
 impl Rollcall {
-    /// Waits until it is ready, and measures that.
+    /// Waits until the process is ready, and measures the time.
     pub async fn until_ready(mut self) -> anyhow::Result<Rollcall> {
         let ready = until("rollcall is ready", MAX_WAIT, async || {
             let answer = CLIENT.get(self.page("/readyz")).send().await;
@@ -153,7 +153,7 @@ impl Rollcall {
         Ok(self)
     }
 
-    /// The address of its pages.
+    /// The address of a page of the process.
     pub fn page(&self, path: &str) -> String {
         format!("http://127.0.0.1:{}{path}", self.server.port())
     }

@@ -1,12 +1,12 @@
-//! Why JSON cannot be read, in words: where, what stands there, and what belongs there. The texts of the parser are for
-//! programmers.
+//! Why JSON cannot be read, in words: the place, the value that stands there, and the value that belongs there. The
+//! parser writes its texts for programmers.
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_json::error::{Category, Error};
 
-/// What the parser says of a text that is no JSON, and what that means.
+/// The texts of the parser about a text that is not JSON, and what they mean.
 const SYNTAX: [(&str, &str); 14] = [
     ("recursion limit exceeded", "it is nested too deeply"),
     ("trailing characters", "something follows after its end"),
@@ -27,7 +27,7 @@ const SYNTAX: [(&str, &str); 14] = [
     ("number out of range", "a number is too large"),
 ];
 
-/// The types of the parser for what belongs somewhere, and their names.
+/// The parser's names of expected types, and ours.
 const TYPES: [(&str, &str); 9] = [
     ("struct", "an object"),
     ("a map", "an object"),
@@ -40,10 +40,10 @@ const TYPES: [(&str, &str); 9] = [
     ("a Duration", "a span"),
 ];
 
-/// Reads JSON; an error says why in words.
+/// Reads JSON; an error says in words why it cannot be read.
 pub fn read<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, String> {
     serde_json::from_slice(json).map_err(|error| {
-        // Once more, for the place: that is not followed where all is well.
+        // Read again to find the place of the error: finding it costs time, which good JSON need not pay.
         let mut again = serde_json::Deserializer::from_slice(json);
         let path =
             serde_path_to_error::deserialize::<_, T>(&mut again).err().map(|one| one.path().to_string());
@@ -51,7 +51,7 @@ pub fn read<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, String> {
     })
 }
 
-/// Reads a value; an error says why in words.
+/// Reads a value; an error says in words why it cannot be read.
 pub fn from_value<T: DeserializeOwned>(value: Value) -> Result<T, String> {
     serde_path_to_error::deserialize(value)
         .map_err(|error| at(Some(&error.path().to_string()), error.inner()))
@@ -81,24 +81,25 @@ pub fn words(error: &Error) -> String {
     }
 }
 
-/// The error, after the name of the field where it arose.
+/// The error, with the name of the field where it arose in front.
 fn at(path: Option<&str>, error: &Error) -> String {
     let words = words(error);
     let is_place = |path: &&str| error.is_data() && !path.is_empty() && *path != "." && !path.contains('?');
-    // A field that there is not is named already.
+    // The error already names a field that does not exist.
     let path = path.map(|path| match path.rsplit_once('.').unwrap_or(("", path)) {
         (parent, last) if words.starts_with(&format!("there is no field {last:?}")) => parent,
         _ => path,
     });
     match path.filter(is_place) {
-        // The words begin with it.
+        // The words begin with the field already.
         Some(path) if words.starts_with(&format!("{path} is ")) => words,
         Some(path) => format!("{path}: {words}"),
         None => words,
     }
 }
 
-/// A value that is JSON and not what belongs there; `None`: the text is one of ours.
+/// The error of a value that is JSON but has a type that this field does not allow; `None`: the text is one of
+/// Rollcall's own.
 pub fn of_data(said: &str) -> Option<String> {
     let quoted = |text: &str, lead: &str| {
         text.strip_prefix(lead)?.split_once('`').map(|(word, rest)| (word.to_owned(), rest.to_owned()))
@@ -128,7 +129,7 @@ pub fn of_data(said: &str) -> Option<String> {
     Some(format!("write {}, not {}", type_name(wanted), value_name(found)))
 }
 
-/// What belongs there.
+/// The name of the type that a field allows.
 fn type_name(wanted: &str) -> String {
     let is_number = |text: &str| text.parse::<u16>().is_ok();
     if wanted.strip_prefix(['u', 'i']).is_some_and(|size| is_number(size) || size == "size") {
@@ -142,7 +143,7 @@ fn type_name(wanted: &str) -> String {
     TYPES.iter().find(|(name, _)| is_type(name)).map_or(wanted, |(_, name)| name).to_owned()
 }
 
-/// What stands there.
+/// The name of the value that was found.
 fn value_name(found: &str) -> String {
     match found {
         "map" => "an object".to_owned(),
@@ -230,7 +231,7 @@ mod tests {
             ("{\"name\": \"a\", \"labels\": {\"site\": true}}", "labels.site: write a text, not true"),
             ("{\"name\": \"a\", \"mode\": \"idle\"}", "mode: \"idle\" is unknown; write one of fast, slow"),
         ] {
-            // The test of a whole document: what is nested is read before it is compared.
+            // Read the test's document as nested arrays: a nested value is read before it is compared.
             let error = match json.starts_with("[[") {
                 true => read::<Value>(json.as_bytes()).unwrap_err(),
                 false => read::<Wanted>(json.as_bytes()).unwrap_err(),
@@ -240,7 +241,7 @@ mod tests {
                 assert_eq!(error, said, "{json}, as a value");
             }
         }
-        // A list would else be read as the fields in their order.
+        // Otherwise a list would be read as the fields in their order.
         let error = read::<serde_json::Map<String, Value>>(b"[1]").unwrap_err();
         assert_eq!(error, "write an object, not a list");
         let error = read::<Value>(b"{\"name\": \"a\",\n} x").unwrap_err();

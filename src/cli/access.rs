@@ -1,8 +1,8 @@
 //! Where a command finds alert silences, records, units and deliveries: in the engine, or at an instance.
 //!
-//! With `--url` it asks the instance there, with the rights of a token. Else it opens the engine of the configuration.
-//! The embedded engine belongs to one process: while an instance serves it, the command asks that instance, at
-//! `http.listen` of the same configuration. Both answer the same JSON, so a command prints it in one way.
+//! With `--url` the command asks the instance there, with the rights of a token. Otherwise it opens the engine of the
+//! configuration. The embedded engine belongs to one process: while an instance serves it, the command asks that
+//! instance, at `http.listen` of the same configuration. Both answer the same JSON, so a command prints it in one way.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,7 +66,7 @@ impl EngineAccess {
         let kinds = config.rules.keys().cloned().collect();
         let rules = SharedRules::from(Arc::new(config.rules));
         let mirror = Mirror::new(rules.clone(), engine.partitions());
-        // The owners of all partitions are other processes: they learn of each change.
+        // Other processes own all partitions: they learn of each change.
         mirror.keep(|_| false);
         let filters = config.intake.filters(&rules).unwrap_or_default();
         let (mirror, hearing) = (Arc::new(mirror), config.hearing);
@@ -137,7 +137,7 @@ impl Access {
             EngineConfig::Redis(redis) => {
                 redis::partitions(redis, telemetry.clone()).await?.context(NO_FLEET)?;
                 let engine = Arc::new(RedisEngine::connect(redis, telemetry.clone()).await?);
-                // The clock of this machine may be wrong; the fleet goes by that of the engine.
+                // The clock of this machine may be wrong; the fleet uses the clock of the engine.
                 let (theirs, took) = engine.time().await?;
                 clock.follow(theirs, took);
                 EngineAccess::open(engine, config, telemetry, clock).await
@@ -157,7 +157,7 @@ impl Access {
         }
     }
 
-    /// The time of the fleet. An instance has its own clock for what it is asked for; then it is that of this machine.
+    /// The time of the fleet. An instance uses its own clock for requests; then this is the clock of this machine.
     pub fn now(&self) -> Timestamp {
         match self {
             Access::Engine(engine) => engine.clock.now(),
@@ -165,7 +165,7 @@ impl Access {
         }
     }
 
-    /// Whether a kind is configured, as far as is known here.
+    /// Whether a kind is configured, as far as this command knows.
     pub fn has_kind(&self, kind: &Kind) -> bool {
         match self {
             Access::Engine(engine) => engine.kinds.contains(kind),
@@ -190,8 +190,8 @@ impl Access {
         }
     }
 
-    /// Adds an alert silence of that length, which begins at `from` or else now, and answers its id, and how many units
-    /// it covers, if they could be counted. An instance measures by its own clock what begins now.
+    /// Adds an alert silence of this length, which begins at `from` or now. Returns its id, and how many units it
+    /// covers, if they could be counted. For a silence that begins now, an instance uses its own clock.
     pub async fn add(
         &self,
         wanted: SilenceRequest,
@@ -223,7 +223,7 @@ impl Access {
         }
     }
 
-    /// Answers whether it was not over yet.
+    /// Ends an alert silence; returns whether it was still active or pending.
     pub async fn expire(&self, id: SilenceId, author: &str, now: Timestamp) -> anyhow::Result<bool> {
         match self {
             Access::Engine(engine) => Ok(engine.silences.expire(id, author, now).await.map_err(refused)?),
@@ -237,7 +237,7 @@ impl Access {
         }
     }
 
-    /// Moves the end of an alert silence to a later moment. Answers its end: a later one stays.
+    /// Moves the end of an alert silence to a later moment. Returns its end; an end that is later already stays.
     pub async fn extend(
         &self,
         id: SilenceId,
@@ -292,7 +292,7 @@ impl Access {
         }
     }
 
-    /// Receivers, in the order of their names.
+    /// Receivers, sorted by name.
     pub async fn receivers(&self) -> anyhow::Result<Value> {
         match self {
             Access::Engine(engine) => {
@@ -314,7 +314,7 @@ impl Access {
         }
     }
 
-    /// Answers whether the breaker held anything.
+    /// Releases the breaker; returns whether it held anything.
     pub async fn release_breaker(&self, operator: &Operator, now: Timestamp) -> anyhow::Result<bool> {
         let Operator { author, comment } = operator;
         match self {
@@ -343,7 +343,7 @@ impl Access {
     }
 }
 
-/// An alert silence that is refused for what was asked for has wrong arguments.
+/// An alert silence that is refused because of its content means wrong arguments.
 fn refused(error: SilencesError) -> anyhow::Error {
     match error {
         SilencesError::Refused(

@@ -1,8 +1,8 @@
 //! `rollcall check`: the configuration and every dependency, each fault with advice.
 //!
-//! It changes nothing and sends no notification: it only connects to receivers, and subscribes at the broker
-//! with a client of its own. All checks run at once, each with a timeout, so a dependency that does not answer
-//! does not hide the state of the others.
+//! The command changes nothing and sends no notification: it only connects to receivers, and subscribes at the broker
+//! with a client of its own. All checks run at once, each with a timeout, so a dependency that does not answer does
+//! not hide the state of the others.
 
 use std::fmt;
 use std::future::Future;
@@ -86,7 +86,8 @@ impl fmt::Display for Finding {
             FindingOutcome::Warn => "warn",
             FindingOutcome::Fail => "FAIL",
         };
-        // An error of the file has several lines; no other text may look like another finding.
+        // An error of the file has several lines; only the configuration may print several, so that no other text
+        // looks like a finding.
         let text = match self.name.as_str() {
             "configuration" => shown(&self.text),
             _ => Shown(&self.text).to_string(),
@@ -170,7 +171,7 @@ async fn examine(config: &Config) -> Vec<Finding> {
     findings
 }
 
-/// An address of the web server, if it is not free. `pages`: `http.listen`.
+/// The finding about an address of the web server that is not free. `pages`: `http.listen`.
 async fn listen(option: &str, address: SocketAddr, pages: SocketAddr) -> Option<Finding> {
     let error = TcpListener::bind(address).await.err()?;
     Some(match error.kind() {
@@ -188,7 +189,7 @@ async fn listen(option: &str, address: SocketAddr, pages: SocketAddr) -> Option<
     })
 }
 
-/// Addresses that are open to other machines, and for which no token is configured.
+/// Addresses that are open to other machines while no token is configured.
 fn unguarded(config: &Config) -> Vec<Finding> {
     let tls = config.http.tls.as_ref().map(|tls| ("http.tls_listen", tls.listen));
     let addresses = [("http.listen", config.http.listen)].into_iter().chain(tls);
@@ -197,7 +198,7 @@ fn unguarded(config: &Config) -> Vec<Finding> {
     refused.map(|why| Finding::fail("http", format!("rollcall serve would end at once: {why:#}"))).collect()
 }
 
-/// Topics with which intake would end.
+/// Topic templates with which intake could not start.
 fn topics(config: &Config) -> Option<Finding> {
     let rules = SharedRules::from(Arc::new(config.rules.clone()));
     let error = config.intake.filters(&rules).err()?;
@@ -210,7 +211,7 @@ async fn is_served(address: SocketAddr) -> bool {
     page.is_ok_and(|page| page.is_ok_and(|page| page.contains("\"instance\"")))
 }
 
-/// Whether the instance that runs beside the file has read it.
+/// The finding that the running instance has another configuration than the file.
 async fn running_configuration(config: &Config) -> Option<Finding> {
     let differ = running::instances_that_differ(config).await.filter(|differ| !differ.is_empty())?;
     let text = format!(
@@ -221,7 +222,7 @@ async fn running_configuration(config: &Config) -> Option<Finding> {
     Some(Finding::warn("running instance", text))
 }
 
-/// Routes that are muted for as long as their times can tell.
+/// Findings about routes that are muted for as long as their times can tell.
 fn never_active(path: &str, route: &Route, now: Timestamp) -> Vec<Finding> {
     let is_muted = |at: Timestamp| route.times.muted_by(at).is_some();
     let until = route.times.muted_until(now);
@@ -238,7 +239,7 @@ fn never_active(path: &str, route: &Route, now: Timestamp) -> Vec<Finding> {
     found
 }
 
-/// The in-process broker protects client ids itself.
+/// The findings about client ids. None for the in-process broker, which protects them itself.
 async fn ids(config: &Config) -> Option<Finding> {
     if config.broker.is_some() { None } else { ids::examine(&config.intake).await }
 }

@@ -1,7 +1,7 @@
 //! `rollcall units`, `explain`, `records`, `availability`, `summary`, `instances`, `import`, `export`, `timers`: the
 //! fleet as a running instance has it.
 //!
-//! They ask its HTTP API, with the rights of a token, so they also work from another machine.
+//! The commands ask its HTTP API, with the rights of a token, so they also work from another machine.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -150,7 +150,7 @@ fn pair((name, value): (String, String)) -> String {
     format!("{name}={value}")
 }
 
-/// The parameters that are given.
+/// Keeps the parameters that have a value.
 fn given(parameters: Vec<(&'static str, Option<String>)>) -> Vec<(&'static str, String)> {
     parameters.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }

@@ -1,6 +1,7 @@
 //! `rollcall health`: whether the instance of this configuration answers, for supervisors of containers.
 //!
-//! It asks the address of `http.listen`, so a probe follows the configuration, and an image needs no other program.
+//! The command asks the address of `http.listen`, so a probe follows the configuration, and an image needs no other
+//! program.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;

@@ -6,7 +6,7 @@
 //! | exit code | meaning |
 //! |---|---|
 //! | 0 | success |
-//! | 1 | it failed |
+//! | 1 | the command failed |
 //! | 2 | the command line is not valid |
 //! | 78 | the configuration is not valid |
 
@@ -215,7 +215,8 @@ fn threads() -> usize {
 /// Where the operating system has the names of users.
 const USERS: &str = "/etc/passwd";
 
-/// The user who runs the command, for the audit: where `USER` is not set, as in a container or under cron, by its number.
+/// The user who runs the command, for the audit: if `USER` is not set, as in a container or under cron, the number of
+/// the user.
 fn system_user() -> String {
     user_of(rustix::process::getuid().as_raw(), &std::fs::read_to_string(USERS).unwrap_or_default())
 }
@@ -230,7 +231,7 @@ fn user_of(number: u32, users: &str) -> String {
 }
 
 fn failed(error: &anyhow::Error) -> ExitCode {
-    // The reader of the output is gone, as `head` does.
+    // The reader of the output is gone, as happens with `head`.
     let is_of_output = |error: &std::io::Error| error.kind() == std::io::ErrorKind::BrokenPipe;
     // An error of a connection has a context.
     if error.chain().count() == 1 && error.downcast_ref::<std::io::Error>().is_some_and(is_of_output) {
@@ -244,30 +245,30 @@ fn failed(error: &anyhow::Error) -> ExitCode {
     })
 }
 
-/// Arguments that the command does not accept: out of bounds, or not together.
+/// Arguments that the command does not accept: out of bounds, or not allowed together.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct WrongArguments(String);
 
-/// The error for such arguments.
+/// The error for wrong arguments.
 fn wrong(text: impl Into<String>) -> anyhow::Error {
     WrongArguments(text.into()).into()
 }
 
-/// Text that is safe to print: line by line, with invisible characters and those that reverse text escaped. Answers of
-/// servers, and names in them, may hold control sequences for the terminal.
+/// Text that is safe to print: line by line, with invisible characters, and characters that reverse text, escaped.
+/// Answers of servers, and names in them, may hold control sequences for the terminal.
 fn shown(text: &str) -> String {
     text.lines().map(|line| Shown(line).to_string()).collect::<Vec<String>>().join("\n")
 }
 
-/// The same for JSON, which keeps its meaning.
+/// JSON that is safe to print: the same characters as in [`shown`] are escaped, and the meaning stays.
 fn shown_json(json: &str) -> String {
     let mut shown = String::with_capacity(json.len());
     for c in json.chars() {
         if is_visible(c) || c == '\n' {
             shown.push(c);
         } else {
-            // Such a character stands only within a string.
+            // Such a character occurs only within a string.
             c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| shown += &format!("\\u{unit:04x}"));
         }
     }

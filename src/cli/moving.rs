@@ -1,7 +1,7 @@
 //! `rollcall move`: moves a fleet from one engine to another, for example when it outgrows one machine or one server.
 //!
-//! Stop Rollcall, move, change `[engine]`, start Rollcall. It notifies of silences of that time
-//! once; the time is blind and does not count as silence. The source stays as it was.
+//! Stop Rollcall, move, change `[engine]`, start Rollcall. Operators are notified once of units that fell silent
+//! meanwhile; the time of the move is blind and does not count as silence. The source stays as it was.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -58,7 +58,8 @@ enum EngineLocation {
     Config(PathBuf),
 }
 
-/// Reads a location. Its errors do not show the value, as others of the command line do: a password may stand in it.
+/// Parses a location. Unlike other errors of the command line, its errors do not show the value: it may hold a
+/// password.
 #[derive(Clone)]
 struct LocationParser;
 
@@ -89,7 +90,7 @@ fn parse(text: &str) -> Result<EngineLocation, String> {
     }
 }
 
-/// The source or the target of a move.
+/// The source or the target of a move, with its configuration.
 enum Endpoint {
     Embedded(embedded::Config),
     Redis(Box<redis::Config>),
@@ -128,7 +129,7 @@ impl Endpoint {
         }
     }
 
-    /// The number of partitions of the fleet there.
+    /// The number of partitions of the fleet at this endpoint.
     async fn partitions(&self, telemetry: &Arc<Telemetry>) -> anyhow::Result<u16> {
         let (found, location) = match self {
             Endpoint::Embedded(config) => (embedded::partitions(&config.path)?, config.to_string()),
@@ -139,7 +140,7 @@ impl Endpoint {
         found.with_context(|| format!("there is no fleet at {location}"))
     }
 
-    /// The same location, for a fleet with as many partitions.
+    /// This endpoint, set to the number of partitions of the fleet that is moved.
     fn with_partitions(self, partitions: u16) -> anyhow::Result<Endpoint> {
         let (configured, location) = match &self {
             Endpoint::Embedded(config) => (config.partitions, config.to_string()),
@@ -189,7 +190,7 @@ async fn move_fleet(from: Endpoint, to: Endpoint) -> anyhow::Result<Moved> {
             .expect("a constant template"),
     );
     let show = |share: f64| bar.set_position((share * STEPS as f64) as u64);
-    // The source is opened first: if an instance serves it, the target stays as it is.
+    // The source is opened first: if an instance serves it, nothing is written to the target.
     let moved = match &from {
         Endpoint::Embedded(config) => {
             let engine = EmbeddedEngine::open(config, telemetry.clone()).await?;

@@ -51,7 +51,7 @@ impl OutputArguments {
         self.print_part(answer, true, table)
     }
 
-    /// Prints a part of a long answer. `is_first`: it comes with the heads of the columns.
+    /// Prints a part of a long answer. `is_first`: the part comes with the heads of the columns.
     pub fn print_part(
         &self,
         answer: &Value,
@@ -76,7 +76,7 @@ impl OutputArguments {
         Ok(())
     }
 
-    /// Says on standard error that a list is empty; programs see it.
+    /// Says on standard error that a list is empty; programs see that in the answer.
     pub fn note_none(&self, items: &Value, what: &str) {
         if items.as_array().is_none_or(Vec::is_empty) && !self.json && !self.csv {
             eprintln!("no {what} match");
@@ -88,7 +88,7 @@ impl OutputArguments {
         if self.csv { self.print(answer, || facts(answer)) } else { self.print(answer, table) }
     }
 
-    /// Prints an answer, or the sentence that says it.
+    /// Prints an answer, or for people the sentence that tells it.
     pub fn print_sentence(&self, answer: &Value, sentence: &str) -> anyhow::Result<()> {
         self.say(sentence);
         if self.json || self.csv { self.print(answer, || facts(answer)) } else { Ok(()) }
@@ -101,7 +101,7 @@ impl OutputArguments {
         }
     }
 
-    /// Prints a line for people; programs get the answer alone.
+    /// Prints a line for people; programs get only the answer.
     pub fn say(&self, line: &str) {
         if !self.json && !self.csv {
             println!("{}", shown(line));

@@ -1,5 +1,5 @@
-//! `rollcall package-files`: the other files of a package, generated from the command line. Only a program
-//! that `make dist` builds has it.
+//! `rollcall package-files`: the other files of a package, generated from the command line. Only a program built by
+//! `make dist` has this command.
 
 use std::fs::create_dir_all;
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     for shell in SHELLS {
         generate_to(shell, &mut CommandLine::command(), NAME, &completions).with_context(failed)?;
     }
-    // One page for the program, and one for each command that is not hidden.
+    // A page for the program, and one for each command that is not hidden.
     clap_mangen::generate_to(CommandLine::command(), &man).with_context(failed)?;
     Ok(ExitCode::SUCCESS)
 }

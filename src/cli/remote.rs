@@ -24,10 +24,10 @@ use crate::trust;
 /// How long an answer may take.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How long a file may take.
+/// How long the transfer of a file may take.
 const MAX_TRANSFER: Duration = Duration::from_secs(3600);
 
-/// The bytes of a file that are sent at once.
+/// How many bytes of a file are sent at once.
 const CHUNK: usize = 64 * 1024;
 
 /// The longest answer that is read, in bytes.
@@ -59,7 +59,7 @@ fn address(text: &str) -> Result<Url, String> {
 pub(super) struct Remote {
     client: Client,
     base: Url,
-    /// Where the address comes from, for errors.
+    /// The option or file that gave the address, for errors.
     named_by: String,
     token: Option<String>,
 }
@@ -69,7 +69,7 @@ impl RemoteArguments {
         self.file.load()
     }
 
-    /// The instance at `--url`, or else that of the configuration.
+    /// The instance at `--url`, or else the instance of the configuration.
     pub fn open(&self) -> anyhow::Result<Remote> {
         match self.named()? {
             Some(remote) => Ok(remote),
@@ -114,8 +114,8 @@ impl Remote {
         Ok(Remote { client: plain.build()?, base, named_by, token })
     }
 
-    /// Asks for a page. `path`: its segments; `query`: names and values; `field`: one that each such page has. Any
-    /// other answer is an error: another server must not look like a fleet without a unit.
+    /// Asks for a page. `path`: its segments; `query`: names and values; `field`: a field that each such page has. An
+    /// answer without it is an error: another server must not look like a fleet without units.
     pub async fn get(&self, path: &[&str], query: &[(&str, String)], field: &str) -> anyhow::Result<Value> {
         let answer = self.answer(self.request(Method::GET, path, query)?).await?;
         let status = answer.status();
@@ -144,7 +144,7 @@ impl Remote {
         }
     }
 
-    /// Asks for a page that is no JSON.
+    /// Asks for a page that is not JSON.
     pub async fn text(&self, path: &[&str]) -> anyhow::Result<String> {
         let request = self.request(Method::GET, path, &[])?;
         let mut text = Vec::new();
@@ -152,7 +152,7 @@ impl Remote {
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
-    /// Changes something. `author`: the operator who does it, for the audit. Answers `null` where the answer is empty.
+    /// Sends a change. `author`: the operator, for the audit. Returns `null` if the answer is empty.
     pub async fn change(
         &self,
         method: Method,
@@ -180,7 +180,7 @@ impl Remote {
         self.json(signed(request, author)?.body(body).timeout(MAX_TRANSFER)).await
     }
 
-    /// Writes an answer as it comes, however long that takes.
+    /// Writes an answer to a file as it arrives, however long that takes.
     pub async fn save(
         &self,
         path: &[&str],
@@ -212,7 +212,7 @@ impl Remote {
         path: &[&str],
         query: &[(&str, String)],
     ) -> anyhow::Result<RequestBuilder> {
-        // Such a segment is left out of a path, which then names something else.
+        // Clients drop such a segment from a path, which then names another page.
         if let Some(id) = path.iter().find(|one| matches!(**one, "" | "." | "..")) {
             anyhow::bail!("{id:?} is no id: name what the command is about");
         }
@@ -268,7 +268,7 @@ impl Remote {
             StatusCode::UNAUTHORIZED => {
                 bail!("{place} needs a valid token; pass it with --token-file or {TOKEN}")
             }
-            // The arguments are at fault.
+            // The server says that the arguments are wrong.
             StatusCode::BAD_REQUEST if problem["detail"].is_string() => {
                 Err(wrong(format!("{place} answers 400: {detail}")))
             }
@@ -290,7 +290,7 @@ fn signed(request: RequestBuilder, author: Option<&str>) -> anyhow::Result<Reque
     })
 }
 
-/// The configuration that a command goes by, for errors.
+/// How a command found its configuration, for errors.
 pub(super) fn named_by(config: &Config) -> String {
     match &config.source {
         Some(file) => file.display().to_string(),
@@ -303,7 +303,7 @@ pub(super) fn without_file() -> String {
     format!("neither {} exists", DEFAULT_FILES.join(" nor "))
 }
 
-/// The content of a file, as it is sent.
+/// The content of a file as the body of a request.
 pub(super) fn content(file: File) -> Body {
     Body::wrap_stream(stream::try_unfold(file, async |mut file| {
         let mut chunk = BytesMut::with_capacity(CHUNK);

@@ -23,7 +23,7 @@ pub(super) struct Arguments {
     operator: OperatorArguments,
 }
 
-/// Removes one after the other. A unit that does not exist keeps none of the others.
+/// Removes units one after the other. A unit that does not exist does not stop the removal of the others.
 pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     logging::start_quietly()?;
     let Arguments { remote, units, operator } = arguments;

@@ -1,5 +1,5 @@
-//! `rollcall repair`: shows values that were quarantined because they could not be read, puts back those that this
-//! version can read, or deletes them.
+//! `rollcall repair`: shows values that were quarantined because they could not be read, puts back the values that
+//! this version can read, or deletes them.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     Ok(if is_undone { ExitCode::from(FAILED) } else { ExitCode::SUCCESS })
 }
 
-/// The values that were quarantined in an engine; none if there is no fleet.
+/// The quarantined values of an engine; an empty list if there is no fleet.
 pub(super) async fn quarantined(engine: &EngineConfig) -> anyhow::Result<Vec<Quarantined>> {
     match open(engine).await? {
         Some(repair) => Ok(repair.quarantined().await?),

@@ -168,7 +168,8 @@ fn described(route: &Route) -> String {
     text
 }
 
-/// Whether a route is muted at a moment, `when`, and until when; `None`: it never is.
+/// The sentence about the mute of a route at the moment `when`, and its end; `None`: the route has no times that mute
+/// it.
 fn muted(times: &RouteTimes, at: Timestamp, when: &str) -> Option<String> {
     if times.is_empty() {
         return None;
@@ -180,12 +181,12 @@ fn muted(times: &RouteTimes, at: Timestamp, when: &str) -> Option<String> {
         MuteReason::In(name) => format!("within {name}"),
         MuteReason::OutsideActive => "outside of its active times".to_owned(),
     };
-    // The end of a mute is looked for up to some moment.
+    // The search for the end of a mute has a limit.
     let after = if times.muted_by(until).is_some() { "after " } else { "" };
     Some(format!("muted {when}, {why}, until {after}{until}"))
 }
 
-/// The routes that a silence takes, and each comparison on the way. `at`: its moment, if it is not now.
+/// The routes that a silence takes, and each comparison on the way. `at`: the moment of the silence, unless it is now.
 fn explained(routes: &Routes, record: &OfflineRecord, at: Option<Timestamp>) -> String {
     let when = at.map_or_else(|| "now".to_owned(), |at| format!("at {at}"));
     let labels: Vec<String> = record.labels.iter().map(|(name, value)| format!("{name}={value:?}")).collect();

@@ -1,4 +1,4 @@
-//! The instance of a configuration that runs on this machine, for commands that work without one too.
+//! The instance of a configuration that runs on this machine, for commands that also work without an instance.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use super::remote::{Remote, TOKEN};
 use crate::config::Config;
 
-/// How long it may take to answer; a command does not wait for an instance that is frozen.
+/// How long the instance may take to answer; a command does not wait for an instance that is frozen.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The items of a list of the API; `None`: no instance answers, or it wants another token.
@@ -21,7 +21,7 @@ async fn list(config: &Config, page: &str, items: &str) -> Option<(String, Vec<V
     }
 }
 
-/// The instances that have other kinds, routes, receivers or timers than this configuration; `None`: it is not known.
+/// The instances whose kinds, routes, receivers or timers differ from this configuration; `None`: not known.
 pub(super) async fn instances_that_differ(config: &Config) -> Option<Vec<String>> {
     let wanted = format!("{:012x}", config.sections.shared(&config.sections));
     let (_, instances) = list(config, "instances", "instances").await?;
@@ -32,7 +32,7 @@ pub(super) async fn instances_that_differ(config: &Config) -> Option<Vec<String>
 /// The place of the running instance if it has no receiver of that name.
 pub(super) async fn place_without(config: &Config, receiver: &str) -> Option<String> {
     let (place, receivers) = list(config, "receivers", "receivers").await?;
-    // One without a type is not configured there; it only has notifications.
+    // A receiver without a type is not configured there; it only has notifications.
     let has = receivers.iter().any(|one| one["name"] == receiver && !one["type"].is_null());
     (!has).then_some(place)
 }

@@ -23,7 +23,8 @@ pub(super) enum HangUp {
     Stop,
 }
 
-/// Makes a write beyond the limit of file sizes (`ulimit -f`) fail with an error; the system ends the process otherwise.
+/// Makes a write beyond the limit of file sizes (`ulimit -f`) fail with an error; otherwise the system ends the
+/// process.
 pub(super) fn survive_file_size_limit() -> std::io::Result<()> {
     // The handler stays when this is dropped, and nothing has to read from it.
     signal(SignalKind::from_raw(Signal::XFSZ.as_raw())).map(drop)
@@ -44,7 +45,7 @@ pub(super) fn stop(on_hang_up: HangUp) -> std::io::Result<CancellationToken> {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
                 _ = hang_up.recv() => if let HangUp::Reload(reloads) = &on_hang_up {
-                    // The service logs what becomes of it. Beyond a few that wait one more changes nothing.
+                    // The service logs the outcome. If the queue is full, a further request would change nothing.
                     let _ = reloads.try_send(oneshot::channel().0);
                     continue;
                 }

@@ -111,7 +111,7 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let (progress, seen) = watch::channel(Progress::default());
     let shown = tokio::spawn(show(seen, fleet.duration));
     let summary = fleet::run(fleet, progress, stop).await;
-    // It ends by itself: the other side of its channel is gone.
+    // The display ends by itself, because the sender of its channel is gone.
     shown.await?;
     let summary = summary?;
     println!(

@@ -66,7 +66,7 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         if example.is_none() {
             println!("--- {}", one.as_str());
         }
-        // Apart from the text, which a program may read.
+        // The head goes to standard error, because a program may read the text.
         if let Some(head) = head {
             eprintln!("{}", shown(&head));
         }

@@ -12,7 +12,7 @@ use crate::clock::{Clock, Timestamp};
 use crate::http::Token;
 use crate::routing::alert_silence::is_author;
 
-/// The begin of every token, so that programs which look for secrets in files find it.
+/// The prefix of every token, so that programs which look for secrets in files find it.
 const PREFIX: &str = "rollcall_";
 
 #[derive(Debug, Args)]
@@ -48,7 +48,7 @@ struct New {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Role {
-    /// DueReminders.
+    /// Read.
     Viewer,
     /// Make silences, acknowledge, pause and replay, too.
     Operator,

@@ -1,8 +1,8 @@
 //! `rollcall top`: the fleet in the terminal, live: counts by state, problems of Rollcall itself, how late silences are
 //! found, and the units that fell silent last.
 //!
-//! It asks a running instance again and again, and draws by the sequences that every terminal knows, so it needs no
-//! library and works over SSH. While the instance does not answer, it shows the last answers and says so.
+//! The command asks a running instance again and again, and draws with the sequences that every terminal knows, so it
+//! needs no library and works over SSH. While the instance does not answer, it shows the last answers and says so.
 
 use std::collections::VecDeque;
 use std::io::IsTerminal;
@@ -33,7 +33,7 @@ use screen::Screen;
 
 /// The shortest time between two questions.
 const SHORTEST: Duration = Duration::from_millis(200);
-/// The delays of silences that were found in this time are shown.
+/// How long ago silences were found whose delays are shown.
 const LATELY: Duration = Duration::from_secs(60);
 /// How long Ctrl-Z may take to stop the process.
 const NOT_STOPPED: Duration = Duration::from_millis(500);
@@ -52,7 +52,7 @@ pub(super) struct Arguments {
 /// The answers of an instance.
 struct Answers {
     summary: Value,
-    /// The units that fell silent last, those first.
+    /// The offline units, the latest to fall silent first.
     units: Value,
     delays: Delays,
 }
@@ -81,13 +81,14 @@ pub(super) async fn run(Arguments { remote, interval: every }: Arguments) -> any
         std::io::stdin().is_terminal() && std::io::stdout().is_terminal() && !is_dumb,
         "top needs a terminal; elsewhere use rollcall summary --watch"
     );
-    // A wrong address or token is said as by every other command.
+    // The first request is made before drawing, so that a wrong address or token is reported as by every other
+    // command.
     let first = Answers::ask(&remote, MAX_UNITS).await?;
     watch(&remote, every.max(SHORTEST), first).await?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Draws until a key or a signal ends it. The terminal is as it was before on every way out.
+/// Draws until a key or a signal ends it. On every way out, the terminal is as it was before.
 ///
 /// In one piece: each event that a step waits for changes the next drawing.
 async fn watch(remote: &Remote, every: Duration, first: Answers) -> anyhow::Result<()> {
@@ -129,7 +130,7 @@ async fn watch(remote: &Remote, every: Duration, first: Answers) -> anyhow::Resu
                 Key::Quit => return Ok(()),
                 Key::Suspend => {
                     screen.suspend()?;
-                    // Without job control nothing stops, and nothing goes on either.
+                    // Without job control the process does not stop, and no signal to continue comes.
                     let _ = timeout(NOT_STOPPED, resumed.recv()).await;
                     screen.enter()?;
                 }

@@ -2,10 +2,8 @@
 //! of the machine may ask, and so may every web page that a browser on it shows.
 //!
 //! - A token needs at least the role operator.
-//! - Without tokens, every request (also one that only reads) must name this machine, by a loopback name or by the
-//! host of
-//!
-//! `http.external_url`: a web page whose name was made to resolve to 127.0.0.1 sends its own name.
+//! - Without tokens, every request, even a request that only reads, must name this machine, by a loopback name or by
+//!   the host of `http.external_url`: a web page whose name was made to resolve to 127.0.0.1 sends its own name.
 //! - The page that sends the request is one of this server. A program sends no `Origin`.
 //! - A body is declared as JSON, which a form of another web page cannot do. `/-/reload` has no body.
 

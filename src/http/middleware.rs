@@ -70,7 +70,6 @@ impl Access {
     /// Counts a request of a client with this name.
     ///
     /// # Errors
-    ///
     /// How long the client has to wait.
     fn count(&self, request: &Request, name: Option<&str>) -> Result<(), Duration> {
         let (headers, peer) = (request.headers(), request.extensions().get::<Peer>());

@@ -97,7 +97,6 @@ impl RateLimit {
     /// Counts one request, if it is admitted.
     ///
     /// # Errors
-    ///
     /// How long the client has to wait.
     pub fn count(&self, client: Client, rate: Rate, now: Duration) -> Result<(), Duration> {
         let mut accounts = self.accounts();
@@ -109,7 +108,6 @@ impl RateLimit {
     /// Whether a client may ask for one more now.
     ///
     /// # Errors
-    ///
     /// How long the client has to wait.
     pub fn admit(&self, client: &Client, rate: Rate, now: Duration) -> Result<(), Duration> {
         self.admitted(&mut self.accounts(), client, rate, now).map(|_| ())

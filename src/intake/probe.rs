@@ -14,7 +14,6 @@
 //! # In a shared subscription
 //! The broker gives a probe to any member, and a member that is no instance keeps it. So an instance that receives the
 //! probe of another instance tells that instance, and only the instance that published a probe reports it: see
-//!
 //! [`super::probe_returns`].
 //!
 //! # Where the broker refuses a probe

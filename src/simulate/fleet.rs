@@ -41,7 +41,7 @@ const UNITS_PER_CONNECTION: usize = 5000;
 
 #[derive(Clone, Debug)]
 pub struct FleetConfig {
-    /// `mqtt://host:port`.
+    /// The address of the broker: `mqtt://host:port`.
     pub url: String,
     /// User name and password for the broker.
     pub credentials: Option<(String, String)>,
@@ -49,7 +49,7 @@ pub struct FleetConfig {
     pub units: usize,
     /// The number of sites, `site-01` and so on.
     pub sites: usize,
-    /// The topic of their heartbeats, with `{unit}` and optionally `{site}`.
+    /// The topic of the heartbeats, with `{unit}` and optionally `{site}`.
     pub topic: String,
     /// The usual time between two heartbeats of a unit.
     pub interval: Duration,
@@ -62,13 +62,13 @@ pub struct FleetConfig {
     pub power_cuts: Option<PowerCuts>,
     /// For each site, whether its power is switched off; sites beyond the list have power.
     pub switched_off: Arc<[AtomicBool]>,
-    /// 0 or 1.
+    /// The quality of service, 0 or 1.
     pub qos: u8,
     /// The seed of all random numbers.
     pub seed: u64,
-    /// 0: one connection for each five thousand units.
+    /// The number of connections; 0: one for each five thousand units.
     pub connections: usize,
-    /// `None`: until the stop.
+    /// How long the fleet runs; `None`: until the stop.
     pub duration: Option<Duration>,
 }
 
@@ -137,7 +137,7 @@ impl FleetConfig {
     fn topic_of(&self, number: u32) -> String {
         let site = self.site_name(self.site(number));
         let topic = self.topic.replace("{unit}", &self.unit(number)).replace("{site}", &site);
-        // As the template of a kind, in which + and # stand for any levels.
+        // The topic as the template of a kind, in which + and # stand for any levels.
         topic
             .split('/')
             .map(|level| if matches!(level, "+" | "#") { "x" } else { level })
@@ -166,7 +166,7 @@ pub struct Summary {
     pub sent: u64,
     /// Heartbeats that found no connection.
     pub missed: u64,
-    /// How long it ran.
+    /// How long the fleet ran.
     pub took: Duration,
 }
 
@@ -190,7 +190,7 @@ pub async fn run(
     config.check()?;
     let config = Arc::new(config);
     let counters = Arc::new(Counters::default());
-    // Cancelled when this function returns.
+    // The child token is cancelled when this function returns.
     let stop = stop.child_token();
     let _stopped = stop.clone().drop_guard();
     let began = Instant::now();
@@ -318,7 +318,7 @@ impl FleetConnection {
     }
 }
 
-/// Keeps a connection until its last client handle is dropped.
+/// Polls a connection until its last client handle is dropped.
 async fn poll(mut events: EventLoop, connected: Arc<AtomicBool>) {
     let mut failures = 0;
     loop {

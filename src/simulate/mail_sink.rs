@@ -1,4 +1,4 @@
-//! A mail server for the demo and the tests: it takes mails over SMTP and keeps them, or refuses them on request.
+//! A mail server for the demo and the tests: it accepts mails over SMTP and keeps them, or refuses them on request.
 //!
 //! It has the part of SMTP (RFC 5321) that a client needs to hand over a mail, and `AUTH PLAIN` if
 //! it has a login. It listens on the loopback address only; dropping the value ends it and every connection.
@@ -23,24 +23,24 @@ const MAX_MAIL: usize = 16 << 20;
 
 #[derive(Default)]
 pub struct Options {
-    /// 0 means any free port.
+    /// The port; 0: any free port.
     pub port: u16,
-    /// The login that a client has to send: the base64 of `\0user\0password`.
+    /// The login that a client has to send, if any: the base64 of `\0user\0password`.
     pub login: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     Accept,
-    /// The connection is closed before the greeting.
+    /// Closes the connection before the greeting.
     Close,
-    /// This code to `MAIL FROM`.
+    /// Answers `MAIL FROM` with this code.
     Sender(u16),
-    /// This code to `RCPT TO` for this recipient; others are accepted.
+    /// Answers `RCPT TO` for this recipient with this code, and accepts other recipients.
     Recipient(String, u16),
-    /// This code to the whole mail.
+    /// Answers the whole mail with this code.
     Mail(u16),
-    /// The mail is accepted, and no reply is sent.
+    /// Accepts the mail, and sends no reply.
     Hang,
 }
 
@@ -53,12 +53,12 @@ pub struct Mail {
     pub from: String,
     /// The recipients of the envelope.
     pub to: Vec<String>,
-    /// Headers and body, as they came.
+    /// Headers and body, unchanged.
     pub data: String,
 }
 
 impl Mail {
-    /// The value of a header on one line; `None` if there is none.
+    /// The value of a header on one line; `None` if the mail does not have the header.
     pub fn header(&self, name: &str) -> Option<String> {
         let lines = self.data.split("\r\n").take_while(|line| !line.is_empty());
         let mut value: Option<String> = None;
@@ -92,7 +92,7 @@ struct Shared {
 }
 
 impl MailSink {
-    /// Starts to listen. Every mail is accepted until [`MailSink::reply_with`].
+    /// Starts the server. It accepts every mail until [`MailSink::reply_with`].
     pub async fn start(options: Options) -> io::Result<MailSink> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, options.port)).await?;
         let address = listener.local_addr()?;
@@ -160,7 +160,7 @@ async fn serve(listener: TcpListener, sink: Arc<Shared>) {
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => stream,
                 Err(_) => {
-                    // The process has too many open sockets, most likely; some will be closed.
+                    // Most likely the process has too many open sockets; some of them will be closed.
                     tokio::time::sleep(Duration::from_millis(100)).await;
                     continue;
                 }

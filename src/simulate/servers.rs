@@ -1,5 +1,5 @@
-//! Private servers: real programs on free ports of the loopback address, each in a directory of
-//! its own. Dropping the value ends the program by its own handle.
+//! Private servers: real programs on free ports of the loopback address, each in a directory of its own. Dropping a
+//! [`Server`] ends its program by its own handle.
 //!
 //! # Why each has an exit cleanup
 //! A process that is killed drops no value, and its servers would run for ever. The cleanup is a shell
@@ -28,17 +28,17 @@ const PORTS: Range<u16> = 10_000..32_000;
 /// How many ports stay claimed; the servers of older claims have long been started.
 const CLAIMS: usize = 200;
 
-/// A free port of the loopback address, which no other call in any process answers for a while.
+/// A free port of the loopback address, which no other call in any process returns for a while.
 pub fn free_port() -> io::Result<u16> {
     free_ports(1, 0)
 }
 
-/// A port for a node of a Redis Cluster: it is free, and so is its bus port, which is ten thousand above.
+/// A port for a node of a Redis Cluster: the port is free, and so is its bus port, ten thousand above.
 pub fn free_cluster_port() -> io::Result<u16> {
     free_ports(1, 10_000)
 }
 
-/// The first of `count` ports in a row, each of them free, and so is the port that is `above` it.
+/// The first of `count` free ports in a row; the port that is `above` each of them is free, too.
 pub fn free_ports(count: u16, above: u16) -> io::Result<u16> {
     let claim_both = |port: u16| claim(port) && (above == 0 || claim(port + above));
     let mut tried = (0..1000).map(|_| rand::random_range(PORTS.start..PORTS.end - above - count));
@@ -47,7 +47,7 @@ pub fn free_ports(count: u16, above: u16) -> io::Result<u16> {
 }
 
 /// Whether a port is free, and claimed now: the UDP port of the same number stands for the claim, because the system
-/// gives it to one process only, and back when that ends.
+/// gives that to one process only, and takes it back when the process ends.
 fn claim(port: u16) -> bool {
     static CLAIMED: Mutex<VecDeque<UdpSocket>> = Mutex::new(VecDeque::new());
     let at = (Ipv4Addr::LOCALHOST, port);
@@ -69,7 +69,7 @@ impl ExitCleanup {
     /// Prepares to run `script`, for which `subject` is `$1`.
     pub fn new(script: &str, subject: impl AsRef<OsStr>) -> io::Result<ExitCleanup> {
         let mut shell = Command::new("sh");
-        // Its input gets no data; the shell waits for its end.
+        // The input gets no data; the shell waits for its end.
         shell.arg("-c").arg(format!("read -r _; {script}")).arg("cleanup").arg(subject);
         shell.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         Ok(ExitCleanup(shell.process_group(0).spawn()?))
@@ -115,7 +115,7 @@ impl Server {
         let stderr = child.stderr.take().expect("it was piped");
         let name = Path::new(program).file_name().unwrap_or_default().to_string_lossy().into_owned();
         let log = dir.join(format!("{name}.log"));
-        // Before other steps that can fail, so that the server ends then too.
+        // Made before other steps that can fail, so that a failure ends the server too.
         let mut server = Server { child, cleanup: None, port, program: name, dir: dir.to_owned() };
         server.cleanup = Some(ExitCleanup::new("kill -9 \"$1\"", server.pid().to_string())?);
         let log = File::options().create(true).append(true).open(log)?;
@@ -155,7 +155,7 @@ impl Server {
         std::fs::create_dir_all(dir)?;
         let file = dir.join("mosquitto.conf");
         let limits = "max_inflight_messages 1000\nmax_queued_messages 100000\nset_tcp_nodelay true\n";
-        // Started as root it would change to another user, which a user namespace refuses.
+        // A Mosquitto that is started as root would change to another user, which a user namespace refuses.
         let text = format!(
             "user root\nlistener {port} 127.0.0.1\nallow_anonymous true\npersistence false\n{limits}{more}\n"
         );
@@ -172,9 +172,9 @@ impl Server {
         self.child.id()
     }
 
-    /// Ends it at once with SIGKILL.
+    /// Ends the server at once with SIGKILL.
     pub fn kill(&mut self) {
-        // First: once the server has ended, its id may become that of another process.
+        // The cleanup goes first: once the server has ended, its id may become that of another process.
         self.cleanup = None;
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -214,7 +214,7 @@ fn follow(from: impl io::Read + Send + 'static, mut log: File, lines: mpsc::Send
     });
 }
 
-/// Debian installs servers in directories that an ordinary user's path does not have.
+/// The path of a program. Debian installs servers in directories that an ordinary user's path does not have.
 fn find(program: &str) -> PathBuf {
     let usual = std::env::var_os("PATH").unwrap_or_default();
     let more = ["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from);

@@ -24,7 +24,7 @@ use crate::signature::{self, Secret};
 
 /// The most requests that are kept; the oldest are dropped first.
 const MAX_KEPT: usize = 10_000;
-/// A notification of ten thousand records is a few megabytes long.
+/// The longest body: a notification of ten thousand records is a few megabytes long.
 const MAX_BODY: usize = 16 << 20;
 
 /// A function that is called with each request.
@@ -32,7 +32,7 @@ pub type Watcher = Box<dyn Fn(&Received) + Send + Sync>;
 
 #[derive(Default)]
 pub struct Options {
-    /// 0 means any free port.
+    /// The port; 0: any free port.
     pub port: u16,
     /// The secret, `whsec_…`; with it, a request with a wrong signature is answered with 401.
     pub secret: Option<String>,
@@ -43,13 +43,13 @@ pub struct Options {
 #[derive(Clone, Debug)]
 pub enum Answer {
     Status(u16),
-    /// A status and a text.
+    /// Answers with a status and a text.
     Say(u16, String),
-    /// A status and a `Retry-After`.
+    /// Answers with a status and a `Retry-After`.
     RetryAfter(u16, String),
-    /// 308 and a `Location`.
+    /// Answers with 308 and a `Location`.
     Redirect(String),
-    /// No answer before [`WebhookSink::release`].
+    /// Does not answer before [`WebhookSink::release`].
     Hang,
 }
 
@@ -57,7 +57,7 @@ pub enum Answer {
 pub struct Received {
     pub method: Method,
     pub path: String,
-    /// Without the question mark; empty if there is none.
+    /// The query without the question mark; empty if there is none.
     pub query: String,
     pub headers: HeaderMap,
     pub body: Bytes,
@@ -100,7 +100,7 @@ struct Shared {
 }
 
 impl WebhookSink {
-    /// Starts to listen. Every request is answered with 200 until [`WebhookSink::answer_with`].
+    /// Starts the sink. It answers every request with 200 until [`WebhookSink::answer_with`].
     pub async fn start(options: Options) -> io::Result<WebhookSink> {
         let secret = options.secret.as_deref().map(Secret::parse).transpose();
         let secret = secret.map_err(|why| io::Error::other(format!("webhook sink: the secret {why}")))?;

@@ -1,5 +1,5 @@
-//! TLS of a server. Certificates are renewed while Rollcall runs: the files are read again, and new connections get what
-//! they hold then. Files that cannot be used change nothing, and connections that are open stay as they are.
+//! TLS of a server. Certificates are renewed while Rollcall runs: the files are read again, and new connections use
+//! the new contents. Files that cannot be used change nothing, and open connections stay as they are.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,10 +15,10 @@ use super::{TlsError, certificates, private_key, roots, unpaired};
 /// The files of TLS for a server, in PEM: `cert_file`, `key_file` and `client_ca_file` of a section.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerFiles {
-    /// The certificate, followed by the intermediate ones.
+    /// The certificate, followed by the intermediate certificates.
     pub cert: PathBuf,
     pub key: PathBuf,
-    /// The authorities of the certificate that each client must have; `None`: a client needs none.
+    /// The authorities of the certificate that each client must have; `None`: a client needs no certificate.
     pub client_ca: Option<PathBuf>,
 }
 
@@ -28,10 +28,10 @@ type Contents = Vec<Vec<u8>>;
 
 /// TLS of a server with these files.
 pub struct ServerTls {
-    /// That of the options.
+    /// The section of the options.
     pub section: &'static str,
     files: ServerFiles,
-    /// What is spoken within TLS, where clients choose.
+    /// The protocols within TLS, if clients choose among several.
     protocols: Vec<Vec<u8>>,
     read: ReadFile,
     now: ArcSwap<(Contents, Arc<ServerConfig>)>,
@@ -52,15 +52,15 @@ impl ServerTls {
         Ok(ServerTls { section, files: files.clone(), protocols, read, now })
     }
 
-    /// That of new connections.
+    /// The configuration for new connections.
     pub fn config(&self) -> Arc<ServerConfig> {
         self.now.load().1.clone()
     }
 
-    /// Reads the files again; answers whether they have changed.
+    /// Reads the files again; returns whether they have changed.
     ///
     /// # Errors
-    /// Those of [`ServerTls::open`]; then nothing has changed.
+    /// The errors of [`ServerTls::open`]; then nothing has changed.
     pub fn renew(&self) -> Result<bool, TlsError> {
         let fresh = made(self.section, &self.files, &self.protocols, self.read)?;
         let has_changed = fresh.0 != self.now.load().0;

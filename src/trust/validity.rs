@@ -7,7 +7,7 @@
 use crate::clock::{Timestamp, parse_moment};
 
 const SEQUENCE: u8 = 0x30;
-/// The version, which the first version leaves out.
+/// The tag of the version, which certificates of version 1 leave out.
 const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
@@ -20,14 +20,14 @@ pub struct Validity {
 }
 
 impl Validity {
-    /// `None`: this is not a certificate.
+    /// Reads the validity; `None`: the bytes are not a certificate.
     pub fn of(certificate: &[u8]) -> Option<Validity> {
         let mut certificate = Der(Der(certificate).take(SEQUENCE)?);
         let mut to_be_signed = Der(certificate.take(SEQUENCE)?);
         if to_be_signed.next_tag() == Some(VERSION) {
             to_be_signed.any()?;
         }
-        // The serial number, the algorithm and the issuer.
+        // Skips the serial number, the algorithm and the issuer.
         for _ in 0..3 {
             to_be_signed.any()?;
         }
@@ -36,7 +36,7 @@ impl Validity {
     }
 }
 
-/// `YYMMDDhhmmssZ` until 2049, and `YYYYMMDDhhmmssZ` from then on.
+/// A moment, as `YYMMDDhhmmssZ` until 2049 and as `YYYYMMDDhhmmssZ` from then on.
 fn moment((tag, text): (u8, &[u8])) -> Option<Timestamp> {
     let text = std::str::from_utf8(text).ok().filter(|text| text.is_ascii())?;
     let text = match tag {
@@ -60,7 +60,7 @@ impl<'a> Der<'a> {
         self.0.first().copied()
     }
 
-    /// The content of the next value, which has that tag.
+    /// The content of the next value, which must have the tag `wanted`.
     fn take(&mut self, wanted: u8) -> Option<&'a [u8]> {
         self.any().filter(|(tag, _)| *tag == wanted).map(|(_, content)| content)
     }
@@ -71,7 +71,7 @@ impl<'a> Der<'a> {
         let (first, mut rest) = rest.split_first()?;
         let mut length = usize::from(*first);
         if length > 0x7f {
-            // So many bytes of length follow; a certificate needs no more than three.
+            // The number of bytes that hold the length; a certificate needs no more than three.
             let bytes = rest.get(..length & 0x7f).filter(|bytes| (1..=3).contains(&bytes.len()))?;
             rest = &rest[bytes.len()..];
             length = bytes.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte));
@@ -99,7 +99,7 @@ mod tests {
             };
             let wanted = Validity { from: at(from), until: at(until) };
             assert_eq!(Validity::of(certificate.der()), Some(wanted));
-            // A part of a certificate is not a certificate, wherever it ends.
+            // A certificate that is cut off is not a certificate, wherever it ends.
             for end in 0..100 {
                 assert_eq!(Validity::of(&certificate.der()[..end]), None, "{end}");
             }

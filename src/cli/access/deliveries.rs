@@ -12,7 +12,7 @@ use crate::fleet::deliveries::{DeliveriesChanged, DeliveriesError, DeliveryFilte
 const DELIVERIES: [&str; 3] = ["api", "v1", "deliveries"];
 
 impl Access {
-    /// A page: `deliveries`, and `next`, with which the page after it begins.
+    /// A page of deliveries; `next` in it is the cursor of the page after it.
     pub async fn deliveries(
         &self,
         filter: &DeliveryFilter,
@@ -69,7 +69,7 @@ impl Access {
         }
     }
 
-    /// Answers how many are delivered again.
+    /// Delivers notifications again; returns how many.
     pub async fn replay(&self, id: &str, author: &str, now: Timestamp) -> anyhow::Result<usize> {
         match self {
             Access::Engine(engine) => {
@@ -82,7 +82,7 @@ impl Access {
         }
     }
 
-    /// The same for all that a filter takes, step by step.
+    /// Delivers all notifications again that a filter selects, step by step; returns how many.
     pub async fn replay_all(
         &self,
         filter: DeliveryFilter,
@@ -111,7 +111,7 @@ impl Access {
         }
     }
 
-    /// Removes the dead letters that a filter takes, step by step.
+    /// Removes the dead letters that a filter selects, step by step.
     pub async fn purge(
         &self,
         filter: &DeliveryFilter,
@@ -137,7 +137,7 @@ impl Access {
     }
 }
 
-/// Deliveries that are refused for what was asked for have wrong arguments.
+/// Deliveries that are refused because of the request mean wrong arguments.
 fn refused(error: DeliveriesError) -> anyhow::Error {
     match error {
         DeliveriesError::Cursor | DeliveriesError::Refused(_) => wrong(error.to_string()),

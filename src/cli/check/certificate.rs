@@ -1,5 +1,5 @@
-//! The finding about the certificate of the web server, and that of the in-process broker: its files, whether the key is its key, and until when it is
-//! valid.
+//! The findings about the certificates of the web server and of the in-process broker: its files, whether the key is
+//! its key, and until when it is valid.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::trust::{ServerFiles, Validity, server_key};
 /// A certificate that ends within this time should have been renewed.
 const RENEWAL_TIME: Duration = Duration::from_secs(14 * 86_400);
 
-/// `section`: that of the options.
+/// `section`: the section of the options.
 pub(super) fn examine(section: &str, files: Option<&ServerFiles>, now: Timestamp) -> Option<Finding> {
     let (files, name) = (files?, format!("{section} certificate"));
     Some(match server_key(section, files, read_file) {
@@ -23,7 +23,8 @@ pub(super) fn examine(section: &str, files: Option<&ServerFiles>, now: Timestamp
     })
 }
 
-/// `all`: of the certificate and of the intermediate ones. The first that ends makes all of no use.
+/// `all`: the validity of the certificate and of the intermediate ones. The first of them that expires makes all
+/// useless.
 fn of_times(name: &str, files: &ServerFiles, all: &[Validity], now: Timestamp) -> Finding {
     let file = files.cert.display();
     let (from, until) = (all.iter().map(|one| one.from).max(), all.iter().map(|one| one.until).min());

@@ -1,5 +1,5 @@
-//! The findings about the engine: the same as the service has when it examines the engine, under the same names as
-//! in its log and metrics.
+//! The findings about the engine: the same findings as the service has when it examines the engine, with the names of
+//! its log and metrics.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(super) async fn examine(config: &EngineConfig) -> Vec<Finding> {
             std::iter::once(Finding::ok("engine", text)).chain(warnings).collect()
         }
     };
-    // If no server says which others there are, the finding about the engine says why.
+    // If no server tells of the other servers, the finding about the engine says why.
     findings.extend(servers.unwrap_or_default().iter().flat_map(findings_of));
     findings
 }
@@ -43,7 +43,7 @@ fn findings_of(server: &ServerCondition) -> Vec<Finding> {
     std::iter::once(state).chain(warnings).collect()
 }
 
-/// A fault with which the service works, but one that it refuses at its start.
+/// The finding of a warning. The service runs with all of them except the one that it refuses at its start.
 fn finding(warning: &Warning, text: String) -> Finding {
     match warning.name {
         EngineWarning::EvictionPossible => Finding::fail(warning.name.as_str(), text),
@@ -51,7 +51,7 @@ fn finding(warning: &Warning, text: String) -> Finding {
     }
 }
 
-/// The condition of each server, if there are several.
+/// The condition of each server, if the engine has several.
 async fn servers(config: &EngineConfig) -> Result<Vec<ServerCondition>, EngineError> {
     match config {
         EngineConfig::Redis(config) => {
@@ -72,7 +72,7 @@ async fn survey(config: &EngineConfig) -> Result<Condition, EngineError> {
     }
 }
 
-/// Reads from the configured engine, beside an instance that may be running.
+/// Reads from the configured engine, also while an instance runs.
 pub(super) async fn look_into<T: Send + 'static>(
     config: &EngineConfig,
     redis: impl AsyncFnOnce(&redis::Config, Arc<Telemetry>) -> Result<T, EngineError>,

@@ -1,5 +1,5 @@
 //! The findings about client ids and names: whether any client could take Rollcall's session over, and whether another
-//! instance has the same.
+//! instance has the same id or name.
 
 use std::net::SocketAddr;
 
@@ -30,7 +30,7 @@ pub(super) async fn examine(config: &intake::Config) -> Option<Finding> {
     })
 }
 
-/// What the instance that runs beside the file says of its name and of its client id.
+/// The problems with its name and its client id that the running instance of this configuration reports.
 pub(super) async fn of_running_instance(http: SocketAddr) -> Vec<Finding> {
     let asked = tokio::time::timeout(TIMEOUT, health::ask(reachable(http), "/readyz")).await;
     let Ok(Ok(answer)) = asked else { return Vec::new() };

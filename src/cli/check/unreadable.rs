@@ -5,10 +5,10 @@ use crate::cli::repair;
 use crate::config::EngineConfig;
 use crate::store::EngineError;
 
-/// The most locations that are named.
+/// The most locations that the finding names.
 const MAX_NAMED: usize = 5;
 
-/// An engine that does not answer has a finding of its own.
+/// No finding if the engine does not answer: another finding says that.
 pub(super) async fn examine(engine: &EngineConfig) -> Option<Finding> {
     let quarantined = async {
         repair::quarantined(engine).await.map_err(|why| EngineError::Unavailable(format!("{why:#}")))

@@ -6,7 +6,7 @@ use crate::config::Config;
 use crate::store::{embedded, redis};
 use crate::telemetry::removed_kinds_text;
 
-/// An engine that does not answer has a finding of its own.
+/// No finding if the engine does not answer: another finding says that.
 pub(super) async fn examine(config: &Config) -> Option<Finding> {
     let mut open =
         look_into(&config.engine, redis::open_by_kind, embedded::open_by_kind).await.unwrap_or_default();

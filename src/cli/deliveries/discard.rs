@@ -43,7 +43,7 @@ pub(super) async fn run(discard: Discard) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Opens the fleet of this configuration; `None` if there is none.
+/// Opens the fleet of this configuration; `None` if the engine has no fleet.
 async fn open(config: &EngineConfig) -> anyhow::Result<Option<Arc<dyn Engine>>> {
     let telemetry = Arc::new(Telemetry::new(&Clock::system()));
     Ok(match config {
@@ -61,7 +61,7 @@ async fn open(config: &EngineConfig) -> anyhow::Result<Option<Arc<dyn Engine>>> 
     })
 }
 
-/// In bounded steps, so that an engine can serve its fleet meanwhile.
+/// Discards in bounded steps, so that the engine can serve its fleet meanwhile.
 async fn discard_all(engine: &dyn Engine, name: &str) -> anyhow::Result<usize> {
     let mut count = 0;
     loop {

@@ -1,4 +1,4 @@
-//! The events of the fleet, printed when they happen: the reader knows them before Rollcall detects them.
+//! The events of the fleet, printed when they happen: the reader sees them before Rollcall detects them.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The notifications of the demo, in a line each.
+//! The notifications of the demo, one line each.
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::presence::OfflineRecord;
 use crate::simulate::webhook_sink::Received;
 
-/// The most units that are named.
+/// The most units that a line names.
 const NAMED: usize = 3;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub(super) fn count(received: &[Received]) -> NotificationCounts {
     counts
 }
 
-/// A line for the units that fell silent, and one for those that are back.
+/// A line for the units that fell silent, and one for the units that are back.
 pub(super) fn lines(received: &Received) -> Vec<String> {
     describe(&received.json())
 }

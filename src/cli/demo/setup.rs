@@ -30,7 +30,7 @@ impl DemoSetup {
     pub async fn prepare(web: u16, broker: u16, watcher: Watcher) -> anyhow::Result<DemoSetup> {
         let directory = Directory::new().context("no directory for the fleet can be made")?;
         let receiver = WebhookSink::start(Options { watcher: Some(watcher), ..Options::default() }).await?;
-        // Held until both are found, so that they differ.
+        // The listener stays open until both ports are found, so that they differ.
         let (web, _held) = Port::find(web)?;
         let (broker, _held) = Port::find(broker)?;
         Ok(DemoSetup { web, broker, directory, receiver })
@@ -81,7 +81,7 @@ pub(super) struct Port {
 }
 
 impl Port {
-    /// The port that is wanted or, if it is in use, a free one.
+    /// The wanted port or, if it is in use, a free one.
     fn find(wanted: u16) -> anyhow::Result<(Port, TcpListener)> {
         let free = TcpListener::bind((Ipv4Addr::LOCALHOST, wanted))
             .or_else(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))
@@ -115,7 +115,7 @@ impl Directory {
         &self.path
     }
 
-    /// Removes it now.
+    /// Removes the directory now.
     pub fn remove(&self) -> io::Result<()> {
         std::fs::remove_dir_all(&self.path)
     }

@@ -74,7 +74,7 @@ enum Format {
 }
 
 impl Format {
-    /// The format that a file's name says.
+    /// The format, by the ending of a file's name.
     fn of(file: &Path) -> Option<Format> {
         match file.extension()?.to_str()? {
             "csv" => Some(Format::Csv),
@@ -128,8 +128,8 @@ pub(in crate::cli) async fn import(arguments: ImportArguments) -> anyhow::Result
     let media = if format == Format::Csv { "text/csv" } else { "application/x-ndjson" };
     let open = File::open(&file).await.with_context(|| format!("{} cannot be read", file.display()))?;
     let is = |flag: bool| flag.then(|| "true".to_owned());
-    // A server that refuses leaves the rest of a file unread, and its answer may be lost with that: ask with no units
-    // first.
+    // If a server refuses a file, it leaves the rest unread, and its answer may be lost with the connection. So ask
+    // with no units first.
     let path = ["api", "v1", "units:import"];
     let nothing = if format == Format::Csv { "kind,unit\n" } else { "" };
     let query = given(vec![("kind", kind.clone()), ("dry_run", is(true))]);
@@ -173,12 +173,12 @@ fn print_effect(answer: Value, file: &Path, json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether `--replace` may remove the units that a dry run counts: an operator confirms it, and a file that would remove
-/// more than half of the units is taken for the wrong one.
+/// Whether `--replace` may remove the units that a dry run counts: an operator confirms it, and a file that would
+/// remove more than half of the units counts as the wrong file.
 fn may_remove(planned: &Value, yes: bool) -> anyhow::Result<()> {
     let count = |field: &str| planned[field].as_u64().unwrap_or_default();
     let removed = count("removed");
-    // The import names the bad lines, and removes none.
+    // The import will name the bad lines, and remove no unit.
     if removed == 0 || count("bad_lines") > 0 {
         return Ok(());
     }

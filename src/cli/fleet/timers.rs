@@ -220,7 +220,7 @@ async fn add(wanted: Add) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints the outcome for the timers of a file; a line for each that was refused.
+/// Prints the outcome for the timers of a file, with a line for each refused timer.
 fn batch(answer: &Value, json: bool) -> anyhow::Result<ExitCode> {
     let mut refused = 0;
     for (number, one) in (1..).zip(answer["timers"].as_array().into_iter().flatten()) {
@@ -278,7 +278,7 @@ async fn cancel(wanted: Cancel) -> anyhow::Result<ExitCode> {
         range.map(|(name, at)| (name, at.to_string().into())).collect();
     filter.insert("type".to_owned(), class.into());
     let (mut filter, mut cancelled) = (Value::Object(filter), 0);
-    // A request cancels a part of many.
+    // A single request may cancel only some of many timers.
     loop {
         let mut answer = remote.change(Method::POST, &path, Some(&filter), author).await?;
         cancelled += answer["cancelled"].as_u64().unwrap_or_default();

@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 /// The most keys that wait; the others are lost.
 const WAITING: usize = 16;
 
-/// Ctrl-C, Ctrl-D and Ctrl-Z, which are keys here.
+/// Ctrl-C, Ctrl-D and Ctrl-Z, which arrive as keys in this mode.
 const CTRL_C: u8 = 3;
 const CTRL_D: u8 = 4;
 const CTRL_Z: u8 = 26;
@@ -16,14 +16,14 @@ const CTRL_Z: u8 = 26;
 pub(super) enum Key {
     Quit,
     Suspend,
-    /// Asks at once.
+    /// Any other key, which asks the instance at once.
     Other,
 }
 
 pub(super) struct Keys(mpsc::Receiver<Key>);
 
 impl Keys {
-    /// Reads keys in a thread, which ends with the process: a read of a terminal cannot be ended.
+    /// Reads keys in a thread that ends with the process, because a read of a terminal cannot be interrupted.
     pub fn read() -> std::io::Result<Keys> {
         let (sender, keys) = mpsc::channel(WAITING);
         let read = move || {

@@ -1,13 +1,14 @@
 //! How late silences are found, from the metrics of an instance.
 
-/// A histogram of delays, from the deadline to the record: the bounds in seconds, and how many were at most so late.
+/// A histogram of delays, from the deadline to the record: bounds in seconds, each with the number of silences up to
+/// it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Delays(Vec<(f64, f64)>);
 
 const BUCKET: &str = "rollcall_offline_detection_delay_seconds_bucket{le=\"";
 
 impl Delays {
-    /// Reads them from a page of metrics.
+    /// Reads the delays from a page of metrics.
     pub fn read(metrics: &str) -> Delays {
         let bucket = |line: &str| {
             let (bound, count) = line.strip_prefix(BUCKET)?.split_once("\"} ")?;
@@ -16,7 +17,7 @@ impl Delays {
         Delays(metrics.lines().filter_map(bucket).collect())
     }
 
-    /// Those that came since. An instance that was started again begins at zero.
+    /// The delays since `before`. The counts of an instance that was restarted begin at zero.
     pub fn since(&self, before: &Delays) -> Delays {
         let is_restarted = self.count() < before.count() || self.0.len() != before.0.len();
         let earlier = |at: usize| if is_restarted { 0.0 } else { before.0[at].1 };
@@ -27,7 +28,8 @@ impl Delays {
         self.0.last().map_or(0.0, |(_, count)| *count)
     }
 
-    /// Such as `99 of 100 silences were found within 10 ms of their deadlines`; `None` if there were none.
+    /// A sentence such as `99 of 100 silences were found within 10 ms of their deadlines`; `None` if there were no
+    /// silences.
     pub fn sentence(&self) -> Option<String> {
         let all = self.count();
         let (bound, within) = self.0.iter().find(|(_, count)| all > 0.0 && *count >= 0.99 * all)?;

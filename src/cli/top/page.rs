@@ -9,7 +9,7 @@ use super::lateness::Delays;
 use crate::clock::{Timestamp, parse_moment, shown_span};
 use crate::presence::Shown;
 
-/// The most problems, and rows of kinds and labels, that are shown: units need room, too.
+/// The most problems, and the most rows of kinds and labels: units need room, too.
 const PROBLEMS: usize = 4;
 const COUNTS: usize = 12;
 
@@ -18,7 +18,7 @@ pub(super) struct Page<'a> {
     pub now: Timestamp,
     pub summary: &'a Value,
     pub units: &'a Value,
-    /// Of the last minute, and since the start of the instance.
+    /// The delays of the last minute, and the delays since the start of the instance.
     pub lately: &'a Delays,
     pub all: &'a Delays,
     /// Why there is no newer answer.
@@ -40,7 +40,7 @@ impl Page<'_> {
         lines.iter().map(|line| clip(line, width.into())).collect()
     }
 
-    /// Whether the numbers can be trusted.
+    /// Says whether the numbers can be trusted.
     fn state(&self, colours: bool) -> Vec<String> {
         let mut lines = Vec::new();
         if let Some(failure) = self.failure {
@@ -102,7 +102,7 @@ impl Page<'_> {
     }
 }
 
-/// The first characters of a line; sequences for colours take no room.
+/// The first characters of a line; sequences for colours do not count.
 fn clip(line: &str, width: usize) -> String {
     let (mut room, mut clipped, mut rest) = (width, String::new(), line);
     while let Some(c) = rest.chars().next() {

@@ -1,8 +1,8 @@
 //! The terminal while `rollcall top` has it: another screen without a cursor, and keys that arrive one by one and
 //! unechoed.
 //!
-//! On every way out it is as it was before: the end of [`Screen`], a panic (which ends the process before anything is
-//! dropped), and a pause by Ctrl-Z.
+//! On every way out the terminal is restored: when [`Screen`] is dropped, at a panic (which ends the process before
+//! any value is dropped), and at a pause by Ctrl-Z.
 
 use std::io::{Write, stdin, stdout};
 
@@ -15,15 +15,15 @@ use rustix::termios::{
 /// The number of SIGCONT.
 pub(super) const CONTINUED: i32 = Signal::CONT.as_raw();
 
-/// The other screen, no cursor, and lines that are cut and not wrapped.
+/// The other screen, without a cursor; long lines are cut, not wrapped.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
 const LEAVE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
 
-/// The size of a terminal that does not say it.
+/// The size that is assumed for a terminal that does not tell its size.
 const UNKNOWN_SIZE: (u16, u16) = (80, 24);
 
 pub(super) struct Screen {
-    /// The modes before.
+    /// The modes of the terminal before.
     before: Termios,
 }
 

@@ -62,7 +62,7 @@ pub type NotOpened = (Option<Box<dyn Stream>>, String);
 /// Why a connection ends.
 #[derive(Debug)]
 pub enum End {
-    /// The client has left; `with its will` if it asks for that.
+    /// The client has left. `with_will`: its last will is to be published.
     Left {
         with_will: bool,
     },

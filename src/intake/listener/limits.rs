@@ -1,7 +1,7 @@
 //! How fast one connection is read, and how much of a shared amount the connections of one address may have.
 //!
-//! No message above a rate is refused. The connection is read more slowly, so that its own socket holds the device back:
-//! to a client of MQTT 3.1.1 every refusal of a message reads as success.
+//! No message above a rate is refused. The connection is read more slowly, so that its own socket holds the device
+//! back: a client of MQTT 3.1.1 takes every refusal of a message for a success.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -1,5 +1,5 @@
-//! The listener: devices connect straight to Rollcall, and no broker has to be installed. It is for one machine; a fleet
-//! that outgrows it moves its files of users and rules to Mosquitto, unchanged.
+//! The listener: devices connect straight to Rollcall, and no broker has to be installed. The listener is for one
+//! machine; a fleet that outgrows it moves its files of users and rules to Mosquitto, unchanged.
 //!
 //! A message of a device goes straight into intake: the same reader, the same queue and the same recorder as for
 //! messages of a broker elsewhere. It is acknowledged when it is recorded, and a request about a timer when it is

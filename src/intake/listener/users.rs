@@ -61,7 +61,6 @@ impl Users {
     /// of another user, always the same.
     ///
     /// The check is slow on purpose, so it must not run on a thread that serves other connections; see
-    ///
     /// [`super::authentication`].
     pub fn verify(&self, name: &str, password: &[u8]) -> bool {
         let known = self.by_name.get(name);

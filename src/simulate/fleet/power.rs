@@ -9,7 +9,7 @@ use anyhow::ensure;
 pub struct PowerCuts {
     /// The number of the site, from 0.
     pub site: usize,
-    /// When it loses power for the first time.
+    /// When the site loses power for the first time.
     pub first: Duration,
     /// The length of a cut.
     pub lasts: Duration,
@@ -24,7 +24,7 @@ impl PowerCuts {
         Ok(())
     }
 
-    /// The end of the cut at a time; `None` while there is power.
+    /// The end of the cut that lasts at the time `at`; `None` while there is power.
     pub fn end_of(&self, at: Duration) -> Option<Duration> {
         let so_far = at.checked_sub(self.first)?;
         let round = so_far.as_nanos() / self.every.as_nanos();

@@ -31,7 +31,7 @@ impl WaitCause {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ScheduledHeartbeat {
-    /// Since the start of the fleet.
+    /// The time since the start of the fleet.
     pub at: Duration,
     /// The number of the unit, from 0.
     pub unit: u32,

@@ -417,7 +417,7 @@ async fn an_interrupted_conversation_is_not_continued() {
     assert_eq!(sink.connections(), 2, "the first is closed, the second used twice");
 }
 
-/// It would block its group until it is given up, days later.
+/// Otherwise such a mail would block its group until it is given up, days later.
 #[tokio::test]
 async fn a_mail_that_is_too_large_for_the_server_goes_out_without_its_table() {
     let sink = MailSink::start(Options::default()).await.unwrap();

@@ -133,7 +133,7 @@ async fn a_receiver_of_an_escalation_hears_of_no_return_while_the_unit_is_offlin
         world.advance(HOUR / 2);
         calls.wait_for(1, MAX_WAIT).await.unwrap();
         world.delivered("pager").await;
-        // It falls silent again before its return is notified.
+        // Unit a falls silent again before its return is notified.
         world.hear(&["a"]).await;
         world.joined().await;
         world.lose(&["a"]).await;
@@ -200,7 +200,7 @@ async fn a_first_escalation_reaches_silences_that_were_notified_before_it() {
         world.advance(11 * MINUTE);
         calls.wait_for(1, MAX_WAIT).await.unwrap();
         world.delivered("pager").await;
-        // It is told of the return, and once of the silence, however often the routes are read.
+        // The pager is told of the return, and once of the silence, however often the routes are read.
         change(&mut world, again).await;
         world.hear(&["a"]).await;
         world.joined().await;

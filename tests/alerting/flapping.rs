@@ -125,7 +125,7 @@ async fn a_unit_that_flaps_is_told_once_and_once_more_when_it_is_stable() {
         world.pass(Duration::from_secs(590)).await;
         assert_eq!(sink.received().len(), 5, "{group_by}");
         assert_eq!(world.engine.records(false, None, 10).await.unwrap().len(), 5);
-        // It stays offline. From then on it is a unit like any other.
+        // The unit stays offline. From then on it is a unit like any other.
         world.pass(Duration::from_secs(30)).await;
         assert_eq!(told(&sink, 6).await, message("flapping", &["silence", "stable_offline"]));
         assert_eq!(world.metric("rollcall_flapping_units", &["detector"]), 0.0);

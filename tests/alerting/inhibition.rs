@@ -44,7 +44,8 @@ async fn while_a_gateway_is_offline_its_sensors_are_recorded_and_not_notified() 
         assert_eq!(world.metric("rollcall_inhibiting_units", &[]), 1.0);
         assert_eq!(world.engine.records(true, None, 10).await.unwrap().len(), 4, "they are recorded");
 
-        // That holds for long and across a crash. A sensor that returns meanwhile is never notified; others are.
+        // The inhibition lasts for a long time, and across a crash. A sensor that returns meanwhile is never notified;
+        // others are.
         world.delivered("hook").await;
         world.pass(10 * TIMEOUT).await;
         world.crash().await;

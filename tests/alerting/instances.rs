@@ -284,7 +284,7 @@ async fn a_stalled_instance_does_not_deliver_what_another_took_over() {
     sink.release();
     let ended = async || world.metric("rollcall_notifications_total", &["hook", "delivered"]) >= 4.0;
     until("its own attempts are over", ended).await;
-    // It delivers new notifications, and none of those that it held before.
+    // The instance delivers new notifications, and none that it held before.
     world.notify_loss(&["new"]).await;
     sink.wait_for(5, MAX_WAIT).await.unwrap();
     world.stop().await;

@@ -31,7 +31,7 @@ async fn first_after_a_receiver(on: On) {
         world.start();
         world.notify_loss(&["a", "b"]).await;
         world.sealed().await;
-        // One is back before, and one after the receiver was added.
+        // A unit is back before the receiver was added, and another one afterwards.
         world.hear(&["a"]).await;
         world.joined().await;
         world.pass(2 * WAIT).await;
@@ -529,7 +529,7 @@ async fn dead_letters_are_delivered_again_after_an_outage_that_was_longer_than_t
             sink.received().len() >= probed
         };
         until("it is probed", is_probed).await;
-        // One is a probe; the others follow as soon as it succeeds.
+        // The probe is one of the notifications; the others follow as soon as it succeeds.
         sink.answer_with([]);
         let all_are_delivered = async || {
             time_passes().await;
@@ -573,7 +573,7 @@ pub async fn that_watch(sink: &rollcall::simulate::webhook_sink::WebhookSink) ->
     world.stop().await;
     world.config.blind_after = HOUR;
     world.start();
-    // It has read `heard`, and counts from then on.
+    // The instance has read `heard`, and counts from then on.
     let asked = reads(&world);
     until("it watches", async || reads(&world) > asked).await;
     world

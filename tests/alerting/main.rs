@@ -83,7 +83,7 @@ fn silent(unit: &str, deadline: Timestamp) -> OfflineRecord {
     OfflineRecord::open(unit, deadline - 48 * HOUR, deadline, deadline + Duration::from_millis(2))
 }
 
-/// The same record when the unit is back.
+/// The record when its unit is back.
 fn back(record: &OfflineRecord, at: Timestamp) -> OfflineRecord {
     OfflineRecord { back_at: Some(at), closed_by: Some(Closing::Return), ..record.clone() }
 }

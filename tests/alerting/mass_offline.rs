@@ -71,7 +71,7 @@ fn arrived(sink: &WebhookSink) -> Vec<Received> {
     sink.received().into_iter().filter(|one| ids.insert(one.header("webhook-id").to_owned())).collect()
 }
 
-/// The same when there are so many.
+/// The notifications at the sink, each id once, when there are at least `count`.
 async fn wait_for(sink: &WebhookSink, count: usize) -> Vec<Received> {
     until("the sink has received them", async || arrived(sink).len() >= count).await;
     arrived(sink)
@@ -105,7 +105,7 @@ async fn one_message_until_the_fleet_is_back(on: On) {
     let both = ["a", "b"];
     let instances = [Instance::start(&world, "a", &both), Instance::start(&world, "b", &both)];
     let all = names(0, 20);
-    // One was notified before.
+    // A single unit was notified before the storm.
     world.lose(&["old"]).await;
     world.joined().await;
     world.pass(WAIT).await;
@@ -146,7 +146,7 @@ async fn one_message_until_the_fleet_is_back(on: On) {
     world.joined().await;
     let trip = world.notified(false).await;
     assert_eq!(trip.released.unwrap().offline, 1);
-    // Its message waits for nothing, and comes before those that it explains.
+    // The breaker's message waits for nothing, and comes before the notifications that it explains.
     assert_eq!(of_breaker(&wait_for(&sink, 3).await).len(), 2);
     world.pass(3 * WAIT).await;
     wait_for(&sink, 5).await;

@@ -183,7 +183,7 @@ async fn deliveries_share_a_connection_and_one_that_the_broker_ended_is_replaced
         channel.send(&one, now()).await.unwrap();
     }
     assert_eq!(connections(&again, dir.path()).await, at_once);
-    // One that must not be repeated has a connection of its own, whose end nothing else can have caused.
+    // A delivery that must not be repeated has a connection of its own, so that no other delivery can cause its end.
     let once = Delivery { timers: vec![fired(Guarantee::AtMostOnce)], ..one };
     for _ in 0..3 {
         channel.send(&once, now()).await.unwrap();

@@ -336,7 +336,7 @@ async fn an_unreadable_outbox_entry_is_quarantined_and_delays_no_other() {
     redis::cmd("XADD").arg(outbox).arg(&["*", "strange", "\u{1}", "more", ""]).exec(&mut client).unwrap();
     world.notify_loss(&["a", "b", "c"]).await;
     assert_eq!(listed(&sink.wait_for(1, MAX_WAIT).await.unwrap()[0], "offline"), ["a", "b", "c"]);
-    // One that two read at the same moment, as the loops and this world do, is kept twice and never lost.
+    // An entry that two readers read at the same moment, as the loops and this world do, is kept twice and never lost.
     type Kept = Vec<(String, Vec<Vec<u8>>)>;
     let kept: Kept = redis::cmd("XRANGE").arg(quarantine).arg("-").arg("+").query(&mut client).unwrap();
     let kept: BTreeSet<_> = kept.into_iter().map(|(_, fields)| fields).collect();

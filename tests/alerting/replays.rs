@@ -51,7 +51,7 @@ async fn whose_return_is_a_dead_letter(on: On) -> (WebhookSink, World) {
     (sink, world)
 }
 
-/// The units of a message that are offline, and those that are back.
+/// The units of a message that are offline, and the units that are back.
 fn states(received: &Received) -> (Vec<String>, Vec<String>) {
     (listed(received, "offline"), listed(received, "online"))
 }
@@ -193,7 +193,7 @@ async fn a_digest_leaves_out_the_returns_of_silences_that_are_unknown_to_its_rec
         world.delivered("hook").await;
         assert_eq!(world.replay(DeliveryState::Dead).await, 3);
         world.advance(HOUR);
-        // The returns of a digest's silences are notified, also those that come later.
+        // The returns of a digest's silences are notified, also the returns that come later.
         let received = sink.wait_for(before + 2, MAX_WAIT).await.unwrap();
         assert_eq!(states(&received[before + 1]), (units(&["a"]), units(&["b", "c"])));
         world.delivered("hook").await;
@@ -227,7 +227,7 @@ async fn the_end_of_blindness_follows_its_dead_letter_that_is_delivered_again() 
         };
         received.iter().map(of).collect::<Vec<_>>()
     };
-    // It lasts.
+    // The blind interval has not ended yet.
     let before = sink.received().len();
     assert_eq!(world.replay(DeliveryState::Dead).await, 1);
     let received = sink.wait_for(before + 1, MAX_WAIT).await.unwrap();
@@ -241,7 +241,7 @@ async fn the_end_of_blindness_follows_its_dead_letter_that_is_delivered_again() 
     world.start();
     let to = world.clock.now();
     world.roll.canary_returned(to).await.unwrap();
-    // It is over.
+    // The blind interval is over.
     assert_eq!(world.replay(DeliveryState::Dead).await, 1);
     let received = sink.wait_for(before + 4, MAX_WAIT).await.unwrap();
     assert_eq!(intervals(&received[before + 2..]), [begin, (json!(from), json!(to))]);

@@ -232,7 +232,7 @@ async fn the_page_of_an_incident_is_acknowledged_with_the_last_of_its_units() {
             world.acknowledge(unit).await;
         }
         world.sent().await;
-        // One is back without an operator.
+        // A unit at the north returns by itself, without an operator.
         world.hear_at("north", &north[4..5]).await;
         world.delivered("hook").await;
         world.advance(60 * world::WAIT);
@@ -443,7 +443,7 @@ async fn a_pager_that_takes_a_part_has_not_failed_and_gets_the_rest_when_it_says
     const MINUTE: Duration = Duration::from_secs(60);
     let sink = sink().await;
     let mut world = World::new("kind", vec![pager(&sink)]).await;
-    // One alert a minute.
+    // The pager accepts one alert a minute.
     let answers = (0..11).flat_map(|_| [Answer::Status(202), Answer::RetryAfter(429, "60".to_owned())]);
     sink.answer_with(answers);
     let ids: Vec<String> = (0..12).map(|number| format!("u{number}")).collect();

@@ -49,7 +49,7 @@ async fn what_a_silence_covered_and_still_holds_when_it_ends_is_notified_once_th
     let received = sink.wait_for(2, MAX_WAIT).await.unwrap();
     assert_eq!(listed(&received[1], "offline"), ["c"]);
 
-    // One is back before the end, and the instance is killed.
+    // Unit b is back before the end of the alert silence, and the instance is killed.
     world.hear(&["b"]).await;
     world.joined().await;
     world.delivered("hook").await;

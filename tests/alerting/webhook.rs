@@ -109,7 +109,7 @@ async fn a_body_that_the_server_refuses_as_too_large_is_shorter_at_the_next_atte
         assert!(lengths[1] < lengths[0] * 2 / 3 && lengths[2] < lengths[1] * 2 / 3, "{lengths:?}");
         assert_eq!(sink.received()[2].header("webhook-id"), all.id);
     }
-    // What cannot be shorter waits for the operator.
+    // A request that cannot become shorter waits for the operator.
     let (failed, _) = answered(Answer::Status(413)).await;
     assert!(matches!(&failed, Err(Failure::TooLarge { .. })), "{failed:?}");
 }

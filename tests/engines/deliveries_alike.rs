@@ -232,7 +232,8 @@ impl Given<'_> {
         String::new()
     }
 
-    /// The notification of a timer, and one that was handed out as it joined, is judged by no caller.
+    /// Judges as callers do: no caller judges the notification of a timer, or a notification that was handed out as it
+    /// joined.
     async fn judge(
         &self,
         engine: &Arc<dyn Engine>,
@@ -425,7 +426,7 @@ fn are_alike(takes: bool, cases: u32) {
     let redis = Redis::start();
     let number = AtomicUsize::new(0);
     let config = Config::default();
-    // The same cases each time; others with PROPTEST_RNG_SEED.
+    // Every run has the same cases; PROPTEST_RNG_SEED gives others.
     let rng_seed = if config.rng_seed == RngSeed::Random { RngSeed::Fixed(1) } else { config.rng_seed };
     let mut runner = TestRunner::new(Config { cases, failure_persistence: None, rng_seed, ..config });
     let tried = runner.run(&cases::case(takes), |case| {

@@ -76,7 +76,7 @@ async fn nodes_with_certificates_for_names_are_used_under_these_also_where_one_r
     let dir = tempfile::tempdir().unwrap();
     let authority = Arc::new(Authority::of_host(dir.path(), "localhost"));
     let mut plan = plan("cluster-announce-hostname localhost\n").with_tls(&authority);
-    // One is added.
+    // Add a server.
     plan.places.push(plan.places[0].clone());
     let cluster = Cluster::start(plan).await;
     let [cert, key, ca] = authority.files_of_a_client();

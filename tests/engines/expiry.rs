@@ -70,8 +70,8 @@ impl World {
     }
 }
 
-/// A unit of a short timeout waits for proof. Another one that is due meanwhile is recorded in time, the waiting one
-/// is not checked for it, and proof wakes it.
+/// A unit with a short timeout waits for proof. Another unit that is due meanwhile is recorded in time and causes no
+/// check of the waiting unit; proof wakes the waiting unit.
 async fn a_unit_that_waits_for_proof_delays_no_other(engine: Arc<dyn Engine>) {
     let world = World::new(engine);
     world.hear("long:a").await; // due after 12 s

@@ -42,7 +42,8 @@ enum Action {
 /// Something that joins a group.
 #[derive(Clone, Debug)]
 enum JoinedEvent {
-    /// Of a unit, detected as one of several silences, with how it was closed, and whether its group has changed.
+    /// The record of a unit: detected as one of several silences, how it was closed, and whether its group has
+    /// changed.
     Record {
         unit: u8,
         detected: u8,
@@ -60,7 +61,7 @@ enum JoinedEvent {
 struct Case {
     pace: Pace,
     receivers: usize,
-    /// Of the root: how often it reminds, and when it escalates (s).
+    /// The pace of the root: how often it reminds, and when it escalates (s).
     again: (Option<u64>, Option<u64>),
     /// The root is muted from the second minute on, for a minute.
     is_muted: bool,
@@ -217,7 +218,7 @@ impl JoinedEvent {
 
 fn record(unit: u8, detected: u8, closed: Option<Closing>) -> OfflineRecord {
     let name: Unit = format!("detector:unit-{unit}").parse().unwrap();
-    // Those of two units may be of a storm that is notified.
+    // Every third unit may belong to a storm that is notified.
     let deadline = if unit.is_multiple_of(3) { at(i64::from(detected) * 15) } else { at(-300) };
     let (last_seen, detected_at) = (at(-600), deadline + Duration::from_secs(detected.into()));
     OfflineRecord {

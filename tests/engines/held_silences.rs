@@ -34,8 +34,8 @@ async fn join(engine: &RedisEngine, record: &OfflineRecord, to: &Destinations, n
     engine.join(&joins, to, &Capacity::NONE, now).await.unwrap();
 }
 
-/// One instance has read a silence and holds it; before it writes that, another one, for which the alert silence is
-/// over, notifies of the silence, and its unit is back.
+/// An instance has read a silence and holds it back; before it writes that, another instance, for which the alert
+/// silence is over, notifies of the silence, and its unit is back.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_return_that_joins_while_its_silence_is_being_held_is_not_held_back() {
     let redis = Redis::start();

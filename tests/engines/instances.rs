@@ -34,7 +34,7 @@ const TIMEOUT: Duration = Duration::from_secs(100);
 const MAX_WAIT: Duration = Duration::from_secs(120);
 const UNITS: usize = 400;
 
-/// One of the instances "a" and "b".
+/// The instance "a" or the instance "b".
 struct Instance {
     parts: Parts,
     name: &'static str,

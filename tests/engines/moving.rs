@@ -570,7 +570,7 @@ async fn seen(engine: &dyn Engine) -> Vec<String> {
     engine.join(&back, &Destinations::all(PACE, &receivers), &Capacity::NONE, hours(65)).await.unwrap();
     while engine.seal(&partitions, &Destinations::all(PACE, &receivers), now).await.unwrap() > 0 {}
     for receiver in receivers {
-        // Of each group one after the other.
+        // The notifications of a group are leased one after the other.
         for _ in 0..3 {
             let mut leased = engine.lease(&partitions, &receiver, now, now + MINUTE, 10).await.unwrap();
             leased.sort_by(|a, b| a.group.key.cmp(&b.group.key));

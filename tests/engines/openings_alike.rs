@@ -83,7 +83,7 @@ fn units() -> Vec<Unit> {
     [first[0].clone(), first[1].clone(), second[0].clone()].concat()
 }
 
-/// One of the two ways, with a fleet of its own.
+/// A way of writing openings, with a fleet of its own.
 struct Way {
     engine: Arc<dyn Engine>,
     prefix: String,

@@ -104,7 +104,7 @@ async fn clocks_that_differ_from_the_one_of_hearing_are_named_also_those_of_repl
     let ahead = support::clock::Clock::right();
     ahead.step("+3600");
     let place = Place { before: ahead.before(), ..Place::default() };
-    // Of a primary and of another one's replica; hearing has a slot of the first third.
+    // The clock is wrong at a primary, and at a replica of another one; hearing has a slot of the first third.
     let right = Place::default();
     let places = [&right, &place, &right, &right, &right, &place].map(Place::clone).to_vec();
     let cluster = Cluster::start(ClusterPlan { places, ..ClusterPlan::new(1) }).await;

@@ -1,4 +1,4 @@
-//! Timers as Redis stores them: those that wait are packed, whatever becomes of others.
+//! Timers as Redis stores them: waiting timers are packed, whatever becomes of others.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -69,12 +69,12 @@ impl Fleet {
         Fleet { engine: engine.clone(), roll: Arc::new(roll), mirror, silences, telemetry, clock }
     }
 
-    /// The same engine with an empty mirror.
+    /// A fleet on the same engine, with an empty mirror.
     fn restarted(&self) -> Fleet {
         Fleet { clock: self.clock.clone(), ..Fleet::new(&self.engine) }
     }
 
-    /// The same engine and time, watched by an instance with another kind.
+    /// A fleet on the same engine and clock, watched by an instance that has another kind.
     fn without_detectors(&self) -> Fleet {
         Fleet { clock: self.clock.clone(), ..Fleet::of(&self.engine, "pump") }
     }
@@ -402,7 +402,7 @@ async fn the_walk_counts_the_units_that_each_silence_covers() {
     let later = add("unit=~\"4[0-9]\"").await;
     assert_eq!(sum(&later), None);
     until(async || (sum(&all), sum(&later)) == (Some(50), Some(10))).await;
-    // One that is over is not counted.
+    // An expired alert silence is not counted.
     fleet.silences.expire(later.id, "ana", now).await.unwrap();
     fleet.clock.advance(SECOND);
     until(async || sum(&later).is_none()).await;
@@ -473,7 +473,7 @@ async fn open_records_of_a_kind_that_another_instance_watches_stay_open() {
     let fleet = fleet.without_detectors();
     let counts = Counts::from([("detector".to_owned(), Count::default())]);
     fleet.engine.announce_counts("two", &counts, 3600 * SECOND).await.unwrap();
-    // It owns all partitions anyway, like an instance that was not noticed yet.
+    // The instance owns all partitions anyway, as if the other one was not noticed yet.
     let instances = ["one", "two"].map(str::to_owned).to_vec();
     let partitions: Vec<u16> = (0..fleet.engine.partitions()).collect();
     let outboxes = partitions.clone();

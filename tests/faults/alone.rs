@@ -1,5 +1,4 @@
-//! One process with the embedded engine and the broker within. When it dies, only the directory
-//! is left.
+//! A single process with the embedded engine and the broker within. When it dies, only the directory is left.
 
 use std::time::Duration;
 

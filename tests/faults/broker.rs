@@ -72,7 +72,7 @@ async fn a_session_that_is_stolen_at_each_heartbeat_marks_no_unit_offline(plan: 
     assert!(
         said.is_some_and(|(_, text)| text.contains("client_id_taken") && text.contains("instance-0-main"))
     );
-    // It speaks until Rollcall hears it again.
+    // The unit sends heartbeats until Rollcall hears it again.
     let hears = async || world.instances[0].metric("rollcall_mqtt_connected").await == Some(1.0);
     let until = now() + MAX_WAIT;
     while !hears().await && now() < until {
@@ -88,7 +88,7 @@ async fn a_session_that_is_stolen_at_each_heartbeat_marks_no_unit_offline(plan: 
     // If the machine starved this test for a timeout, the unit was silent.
     assert!(of_unit().await.is_empty() || longest >= TIMEOUT, "silent for {longest:?} at most");
     assert_eq!(world.records_of_the_living().await, []);
-    // From now on it is dead, and nobody takes the session.
+    // From now on the unit is dead, and no client takes the session.
     while of_unit().await.is_empty() {
         assert!(now() < until, "it is told once the theft is over");
         world.pass(TIMEOUT / 3).await;

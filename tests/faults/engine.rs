@@ -64,7 +64,7 @@ async fn redis_that_is_killed_is_one_problem_and_two_lines_in_the_log() {
     let lines: Vec<&str> = logged[before..].lines().collect();
     let of = |word: &str| lines.iter().filter(|line| line.contains(word)).count();
     assert_eq!((of("the engine is down"), of("engine answers")), (1, 1), "{lines:#?}");
-    // What was not heard is a fact of its own.
+    // The blind time is a fact of its own.
     let loud = lines.iter().filter(|line| line.contains(" WARN ") || line.contains("ERROR "));
     let facts = ["was blind", "the engine is down", "unit offline", "more units went offline than are named"];
     let others: Vec<_> = loud.filter(|line| !facts.iter().any(|fact| line.contains(fact))).collect();

@@ -1,7 +1,7 @@
 //! An instance that the network cuts off from everything: Redis, the broker, and the receivers.
 //!
-//! It runs in a network namespace, at the other end of a virtual cable that the test pulls.
-//! Only root may make one, or an ordinary user within a user namespace.
+//! The instance runs in a network namespace, at the other end of a virtual cable that the test pulls. Only root may
+//! make a namespace, or an ordinary user within a user namespace.
 
 use std::process::Command;
 use std::time::Duration;

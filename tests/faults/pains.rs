@@ -140,7 +140,7 @@ async fn a_device_that_moves_is_one_device_and_its_old_place_does_not_alarm() {
         }
         world.pass(TIMEOUT / 2).await;
     }
-    // It moves while an instance that heard it at its old place is frozen.
+    // The unit moves while an instance that heard it at its old place is frozen.
     let mark = world.disturb();
     world.instances[0].freeze();
     world.fleet.with("unit-000", |device| device.topic = "sites/last/unit-000/heartbeat".to_owned());

@@ -39,7 +39,7 @@ async fn a_member_that_is_frozen_beyond_its_keep_alive_marks_no_unit_offline() {
     world.pass_some(SECOND).await;
     let mark = world.disturb();
     world.instances[1].freeze();
-    // Those that have its partitions meanwhile hear of new units, which it never hears itself.
+    // Meanwhile the owners of its partitions hear of new units, which the frozen instance never hears itself.
     for number in 0..24 {
         world.fleet.join(&format!("new-{number}"), &format!("units/new-{number}/heartbeat"));
     }

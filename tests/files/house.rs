@@ -22,7 +22,8 @@ const KEPT_INSIDE: [(&str, &[&str]); 6] = [
 /// Crates that the floor of meaning does without: it decides, and touches nothing.
 const NOT_ON_THE_GROUND: [&str; 6] = ["tokio", "redis", "std::net", "std::fs", "std::process", "std::thread"];
 
-/// One TLS provider is enough, and nothing of the system is linked; deny.toml says it too.
+/// Crates that are not built in: one TLS provider is enough, and nothing of the system is linked; deny.toml says it
+/// too.
 const NOT_BUILT_IN: [&str; 2] = ["aws-lc-sys", "openssl-sys"];
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 

@@ -33,7 +33,7 @@ impl Example {
         let dir = tempfile::tempdir().unwrap();
         let mut command = Command::new("make");
         command.arg(target).current_dir(root()).process_group(0).stdout(Stdio::piped());
-        // Of a run of this test by make.
+        // These variables belong to the run of this test by make.
         command.env_remove("MAKEFLAGS").env_remove("MFLAGS");
         let mut make = command.env("PORT", port.to_string()).env("TMPDIR", dir.path()).spawn().unwrap();
         let cleanup = ExitCleanup::new("kill -INT -- \"-$1\"", make.id().to_string()).unwrap();

@@ -382,7 +382,7 @@ async fn retained_messages_of_devices_are_not_retained() {
     let world = World::new(|_, _| {}).await;
     let subscription = world.hear(&["-t", "units/#", "-q", "1"]).await;
     for version in ["mqttv311", "mqttv5"] {
-        // It is heard, also as a will, and not retained.
+        // The heartbeat is heard, also as a will, and not retained.
         let beat = ["-V", version, "-r", "-q", "1", "-t", "units/a/data", "-m", "kept"];
         assert!(world.publish(&beat).status.success());
         assert_eq!(subscription.message(), "units/a/data kept");
@@ -559,7 +559,7 @@ async fn a_device_that_sends_nothing_but_large_payloads_blinds_nobody() {
     assert_eq!(value(&page, "rollcall_units{kind=\"detector\",state=\"online\"}"), 1.0);
 }
 
-/// One device sends that many payloads of 240 KiB, which are JSON, and awaits each acknowledgement.
+/// A device sends `count` payloads of 240 KiB, which are JSON, and awaits each acknowledgement.
 pub fn bulk(port: u16, count: u16) {
     let mut stream = TcpStream::connect(loopback(port)).unwrap();
     stream.write_all(b"\x10\x10\x00\x04MQTT\x04\x02\x00\x00\x00\x04bulk").unwrap();

@@ -17,7 +17,7 @@ use crate::support::certificates::Authority;
 use crate::support::http::CLIENT;
 use crate::wire::{Wire, five, four, packet, publish, subscribe, text};
 
-/// What the listener answers to these bytes before it closes.
+/// The answer of the listener to these bytes before it closes.
 fn answer(port: u16, bytes: &[u8]) -> String {
     let mut stream = TcpStream::connect(loopback(port)).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -118,7 +118,7 @@ async fn a_renewed_certificate_is_shown_after_a_reload_which_a_wrong_one_refuses
     assert_ne!(device(port, dir).1, first);
 }
 
-/// What a client with these properties is granted.
+/// The properties that the listener grants to a client with these properties.
 fn granted(world: &World, id: &str, properties: &[u8]) -> (Wire, Vec<u8>) {
     let (wire, answer) = Wire::connect_to(world.port, &five(id, true, properties));
     assert_eq!(answer[..4], [0x20, answer.len() as u8 - 2, 0, 0], "{answer:?}");
@@ -234,7 +234,7 @@ async fn rules_hold_for_shared_subscriptions_wills_and_reserved_topics() {
         device.send(&publish(0x32, topic, 1, Some(b""), b"{}"));
         assert_eq!(device.packet().unwrap(), [0x40, 3, 0, 1, code], "{topic}");
     }
-    // A will that may not be published, and one that may.
+    // The first will may not be published, the second may.
     let mut hears = granted(&world, "b", b"").0;
     hears.send(&subscribe(1, "$share/g/units/#", 0, true));
     hears.packet().unwrap();

@@ -1,4 +1,5 @@
-//! What the listener acknowledged survives `kill -9`: timers and cancellations, beside a flood. `KILLS=1000` tries longer.
+//! Acknowledged requests survive `kill -9` of the listener: timers and cancellations, beside a flood. `KILLS=1000`
+//! tries longer.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

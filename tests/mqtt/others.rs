@@ -1,4 +1,4 @@
-//! What one device does, or the engine, changes nothing for other devices.
+//! Nothing that one device or the engine does changes anything for other devices.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -81,7 +81,7 @@ async fn one_device_at_all_its_limits_blinds_nobody_and_others_are_acknowledged(
     let served = Served::start(EMBEDDED, "max_rate = 2000", "[[kind]]\ntimeout = \"60s\"\n").await;
     let (port, is_over) = (served.port, Arc::new(AtomicBool::new(false)));
     served.until("the fleet is heard", async || served.value("rollcall_blind").await == 0.0).await;
-    // It reads nothing of what it subscribed to, and opens connections on which it says nothing.
+    // The device does not read the messages that it subscribed to, and opens connections on which it sends nothing.
     let (mut deaf, _) = Wire::connect_to(port, &four("deaf", true));
     deaf.send(&subscribe(1, "units/#", 1, false));
     let _silent: Vec<TcpStream> = (0..300).map(|_| TcpStream::connect(loopback(port)).unwrap()).collect();
@@ -127,7 +127,7 @@ async fn while_no_connection_can_be_accepted_the_time_is_blind() {
     let served = Served::with_files(80, EMBEDDED, "", "hearing.canary_period = \"100ms\"\n").await;
     served.until("the fleet is heard", async || served.value("rollcall_blind").await == 0.0).await;
     let before = served.value("rollcall_blind_seconds_total").await;
-    // One connection to its pages, which stays.
+    // A connection to the pages that stays open.
     let pages = TcpStream::connect(loopback(served.http)).unwrap();
     pages.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let is_blind = || {

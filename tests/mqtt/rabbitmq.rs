@@ -1,5 +1,5 @@
-//! RabbitMQ 4 as the broker of two instances, each with a subscription of its own. It offers no shared subscriptions:
-//! one that is requested anyway is granted as a topic of that name. `make versions` has RabbitMQ and runs this.
+//! RabbitMQ 4 as the broker of two instances, each with a subscription of its own. RabbitMQ offers no shared
+//! subscriptions: a request for one is granted as a topic of that name. `make versions` has RabbitMQ and runs this.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -62,7 +62,7 @@ async fn until(what: &str, mut fact: impl AsyncFnMut() -> bool) {
     assert!(tokio::time::timeout(MAX_WAIT, waited).await.is_ok(), "never came true: {what}");
 }
 
-/// One heartbeat of each of these units.
+/// Sends a heartbeat of each of these units.
 async fn beat(broker: u16, units: std::ops::Range<usize>) {
     for unit in units {
         let topic = format!("units/unit-{unit}/heartbeat");

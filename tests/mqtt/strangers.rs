@@ -78,7 +78,7 @@ async fn instances_that_come_and_go_are_no_strangers() {
         let other = start(name);
         other.is_ready().await;
         other.hears_on(20.0).await;
-        // It is killed.
+        // The other instance is killed.
         drop(other);
         one.hears_on(20.0).await;
     }

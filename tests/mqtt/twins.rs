@@ -44,7 +44,7 @@ async fn a_process_whose_name_is_in_use_is_an_instance_of_its_own_and_each_silen
         );
     }
     drop(two);
-    // It was killed, and starts again while its lease stands: the name is its own.
+    // The instance was killed, and starts again while its lease is valid: the name is its own.
     drop(one);
     let one = world.serve("first", &kinds);
     one.is_ready().await;

@@ -79,7 +79,7 @@ impl World {
         silent
     }
 
-    /// Twenty units that live, and one that dies when the returned flag is set.
+    /// Twenty units that live, and a unit that dies when the returned flag is set.
     pub(super) fn fleet(&mut self) -> Arc<AtomicBool> {
         let topic = |name: &str| format!("units/{name}/heartbeat");
         self.beat((0..20).map(|n| topic(&format!("alive-{n}"))).collect());
@@ -414,7 +414,7 @@ async fn no_kind_is_blind_while_the_fleet_is_heard() {
     };
     let quiet = beyond([("fast", 0), ("slow", 0), ("lazy", 0)]);
     println!("{quiet} blind intervals of the fleet while nothing happened");
-    // One of them is killed, then the broker.
+    // One instance is killed, then the broker.
     drop(two);
     let alone = "rollcall_instances";
     until("it is alone", async || one.metric(alone).await == 1.0).await;

@@ -145,7 +145,7 @@ async fn a_second_connection_takes_the_session_over_with_all_that_waits_and_is_c
     first.send(&subscribe(1, "units/#", 1, true));
     assert_eq!(first.packet().unwrap(), [0x90, 4, 0, 1, 0, 1]);
     assert!(world.publish(&["-q", "1", "-t", "units/a/data", "-m", "1"]).status.success());
-    // It is delivered, and not acknowledged.
+    // The message is delivered, and the client does not acknowledge it.
     assert_eq!(first.packet().unwrap(), publish(0x32, "units/a/data", 1, Some(b""), b"1"));
     let (mut second, answer) = Wire::connect(&world, &five("twin", false, b"\x11\0\0\0\x3c"));
     assert_eq!(answer[2], 1, "the session is present");
@@ -153,7 +153,7 @@ async fn a_second_connection_takes_the_session_over_with_all_that_waits_and_is_c
     assert_eq!(second.packet().unwrap(), publish(0x3a, "units/a/data", 1, Some(b""), b"1"), "again");
     second.send(&[0x40, 2, 0, 1]);
     assert_eq!(world.counted("broker_refused_total taken_over"), 1);
-    // Messages wait while the client is away, in order, also those that were not acknowledged.
+    // Messages wait while the client is away, in order, also unacknowledged ones.
     second.send(&[0xe0, 0]);
     second.ends();
     for number in ["2", "3"] {

@@ -185,7 +185,7 @@ impl World {
         self.beat_to("units", units).await;
     }
 
-    /// The same on topics that begin so.
+    /// Sends a heartbeat of each of these units, on topics that begin with `begin`.
     pub async fn beat_to(&self, begin: &str, units: &[String]) {
         let mut options = MqttOptions::new(
             format!("device-{:x}", rand::random::<u32>()),

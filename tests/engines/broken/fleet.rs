@@ -1,5 +1,5 @@
-//! A fleet with every kind of state: units that are present, one that is offline, one that is back, values, a
-//! dead letter, a group that waits, a member of a share. Time is simulated.
+//! A fleet with every kind of state: present units, an offline unit, a unit that is back, values, a dead letter, a
+//! group that waits, a member of a share. Time is simulated.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -154,7 +154,8 @@ impl Fleet {
         self.engine.announce("one", "127.0.0.1:1", Duration::from_secs(8)).await.unwrap();
         self.engine.note(&[&unit(5)]).await.unwrap();
         self.live_timers(at).await;
-        // One waits in its group, and one has its event in the outbox, when the value is poisoned.
+        // When the value is poisoned, one silence waits in its group, and the event of another one waits in the
+        // outbox.
         self.heard_until(hours(POISONED)).await;
         self.clock.follow(hours(POISONED), Duration::ZERO);
         self.hear(&units()[2..], hours(51)).await;
@@ -162,7 +163,7 @@ impl Fleet {
         self.back.clear();
     }
 
-    /// Timers in each state; those that wait are due when the value is poisoned.
+    /// Timers in each state; waiting timers are due when the value is poisoned.
     async fn live_timers(&self, at: Timestamp) {
         let timer = |n: usize, of: &str, due| NewTimer {
             is_span: false,

@@ -182,7 +182,7 @@ async fn neighbours_are_notified(
         wrong.truncate(3);
         wrong.push(format!("and {more} more"));
     }
-    // Of the timers, those of a broken page, or with a broken value, may be lost.
+    // Timers on a broken page, and timers with a broken value, may be lost.
     let may_lose =
         matches!(row.0, "{pN}:timer:<>" | "{pN}:notifications" | "{pN}:queue:<>" | "{pN}:lanes:<>");
     let fired = fleet.fired.len();

@@ -13,7 +13,7 @@ fn put(partition: u16, name: &str, before: Option<&[u8]>, after: Option<&[u8]>) 
     ChangeSet::of(partition).has(Table::Flaps, name, before).put(Table::Flaps, name, after)
 }
 
-/// What was written is there after a crash, in full or not at all.
+/// After a crash, a change-set is there in full or not at all.
 pub async fn a_change_set_applies_in_full_if_all_that_it_expects_is_so<G: Ground>(mut world: World<G>) {
     let fleet = world.engine.partitions();
     for partition in [0, fleet] {

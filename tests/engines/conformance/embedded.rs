@@ -43,7 +43,7 @@ impl Ground for Directory {
         Directory { engine: open(directory.path()).await, directories: vec![directory] }
     }
 
-    /// One process has the fleet, so all instances share one engine.
+    /// A single process has the fleet, so all instances share one engine.
     async fn engine(&self) -> Arc<dyn Engine> {
         self.engine.clone()
     }

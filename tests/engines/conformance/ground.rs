@@ -13,7 +13,7 @@ pub trait Ground: Sized {
     /// An empty fleet.
     async fn new() -> Self;
 
-    /// One more engine on this ground, as another instance has it.
+    /// Another engine on this ground, as a second instance has it.
     async fn engine(&self) -> Arc<dyn Engine>;
 
     /// Ends when everything recorded so far would survive a crash. An engine that writes behind

@@ -80,7 +80,7 @@ pub async fn a_share_has_heard_as_far_as_the_least_of_its_members<G: Ground>(wor
         assert_eq!(world.hears(&member, at).await, None, "{member:?} {at}");
         assert_eq!(world.heard().await, heard, "{member:?} {at}");
     }
-    // One lags for longer than a gap: what it missed is unknown.
+    // A member lags for longer than a gap: nobody knows which messages it missed.
     world.hears(&one(), 9000).await;
     assert_eq!(world.heard().await, 2500);
     assert_eq!(world.hears(&two(), 9000).await, None, "the third had heard until 5000");
@@ -142,7 +142,7 @@ pub async fn time_that_another_plain_subscription_heard_is_not_blind<G: Ground>(
     world.keeps("two", 1, 20).await;
     world.keeps("one", 1, 1000).await;
     world.keeps("two", 1, 1020).await;
-    // One comes again and waits for two, which hears all the time.
+    // Member one connects again and waits for member two, which hears all the time.
     assert_eq!(world.keeps("one", 2, 1500).await, None);
     assert_eq!(world.heard().await, 1020);
     assert_eq!(world.keeps("two", 1, 2020).await, None);
@@ -266,7 +266,7 @@ pub async fn a_plain_subscription_and_a_share_take_the_furthest<G: Ground>(world
 }
 
 pub async fn each_share_is_for_itself<G: Ground>(world: World<G>) {
-    // One name is a prefix of the other.
+    // The name of one share is a prefix of the other's.
     let other = member("all.", "one");
     let world = world.with_members(&[one(), other.clone()]).await;
     world.hears(&one(), 3000).await;
@@ -325,7 +325,7 @@ pub async fn a_kind_that_was_not_subscribed_was_not_heard<G: Ground>(world: Worl
     world.proves(&["a"], 2000).await;
     assert_eq!(world.detectors(&["a"]).await, (Some(2000), vec![]), "a kind begins without blind time");
     world.proves(&["a"], 4000).await;
-    // It is not configured for a while, and others are heard all the time.
+    // The kind is not configured for a while, and others are heard all the time.
     for at in (5000..16_000).step_by(1000) {
         world.canary(world.at(at), GAP.blind, GAP.tell_after).await;
     }

@@ -90,7 +90,7 @@ pub async fn every_attempt_is_on_record_for_a_while<G: Ground>(world: World<G>) 
     let kept = |attempts: Vec<Attempt>| attempts.iter().any(|one| one.result == AttemptResult::Failed);
     let mut is_kept = kept(world.attempts("", Timestamp::ZERO).await);
     if is_kept {
-        // It is in another partition.
+        // The attempt is in another partition.
         world.engine.forget_attempts(&world.partitions(), world.hours(1) + MINUTE / 2).await.unwrap();
         is_kept = kept(world.attempts("", Timestamp::ZERO).await);
     }
@@ -201,7 +201,8 @@ pub async fn a_dead_letter_is_delivered_again_under_its_id_and_can_be_purged<G: 
     assert_eq!(world.engine.kept().await.unwrap(), []);
 }
 
-/// Several notifications are queued in their order, those of a lane together; one that waits is not queued twice.
+/// Several notifications are queued in order, notifications of a lane together; a waiting notification is not queued
+/// twice.
 pub async fn notifications_of_many_lanes_and_receivers_are_queued_together<G: Ground>(world: World<G>) {
     let of = |id: &str, receiver: &str, group: &str| {
         let record = back(&offline(&world.unit(id), world.at(0)), Closing::Removed);
@@ -354,7 +355,7 @@ pub async fn a_fallback_is_notified_of_the_returns_of_what_it_was_notified_of<G:
     }
     fall_back(world.at(2)).await;
     assert_eq!(taken("mail", world.at(3)).await, ["off: a, on: ", "off: b, on: "]);
-    // One is back while the receiver is down: the fallback gets it once.
+    // Unit a is back while the receiver is down: the fallback gets its return once.
     join(&returned(&records[0]), world.at(4)).await;
     fall_back(world.at(5)).await;
     assert_eq!(taken("mail", world.at(6)).await, ["off: , on: a"]);

@@ -64,7 +64,7 @@ pub async fn the_breaker_trips_once_for_all_instances_and_is_released_once<G: Gr
     assert_eq!((b.unwrap().as_ref(), trip.offline, trip.units, trip.at), (Some(&trip), 6, 10, now));
     assert_eq!(two.judge(now + SECOND).await.unwrap(), Some(trip.clone()), "it holds");
 
-    // It is told once, and released when all are back.
+    // The trip is notified once, and released when all units are back.
     let notified = trip.notified(6);
     one.notified(&trip, &notified).await.unwrap();
     two.notified(&trip, &trip.notified(9)).await.unwrap();
@@ -110,7 +110,7 @@ pub async fn units_that_nobody_knew_a_minute_ago_neither_trip_the_breaker_nor_hi
     let one = breaker(&world.engine, RULE);
     world.hear_all(fleet, world.at(0)).await;
     one.count(world.hours(49) - 59 * SECOND).await.unwrap();
-    // All of the invented units fall silent, seconds after they were first heard.
+    // All invented units fall silent, seconds after they were first heard.
     let now = world.hours(49) - 2 * SECOND;
     world.hear_all(&fleet[15..], now).await;
     let declared = Declared { timeout: Some(SECOND), ..Declared::default() };
@@ -129,7 +129,7 @@ pub async fn units_that_nobody_knew_a_minute_ago_neither_trip_the_breaker_nor_hi
     assert_eq!(count(now).await, FleetCount { online: 115, silent: 15 });
     let trip = one.judge(now).await.unwrap().expect("a half of the thirty that are known");
     assert_eq!((trip.offline, trip.units), (15, 30));
-    // What invented units do then does not keep it.
+    // Invented units that stay silent do not keep the trip.
     world.heard_until(now + 3 * SECOND).await;
     world.hear_all(&fleet[..15], now + 3 * SECOND).await;
     world.roll.check_deadlines(invented, now + 3 * SECOND).await.unwrap();

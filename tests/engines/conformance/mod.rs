@@ -47,7 +47,8 @@ macro_rules! case_by_case {
     };
 }
 
-/// The same for servers that take seconds to start: the cases of one file share them, each with a fleet of its own.
+/// Tests for servers that take seconds to start: the cases of one file share the servers, each with a fleet of its
+/// own.
 macro_rules! file_by_file {
     (
         $name:ident, $ground:ty: crash { $($of:ident::$crash:ident)* } $($file:ident { $($case:ident)* })*

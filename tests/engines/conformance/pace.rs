@@ -66,7 +66,7 @@ pub async fn silences_within_a_second_of_the_first_are_in_the_first_notification
     assert_eq!(world.due_at().await, Some(world.at(6000)), "it gathers for a second");
     world.joins(&[&b], WITHOUT_WAIT, world.at(5999)).await;
     assert_eq!(world.sealed_at(WITHOUT_WAIT, world.at(5999)).await, [""; 0]);
-    // One is back within the second, and is never notified.
+    // Unit c is back within the second, and is never notified.
     world.joins(&[&c], WITHOUT_WAIT, world.at(5100)).await;
     world.joins(&[&returned(&c)], WITHOUT_WAIT, world.at(5200)).await;
     assert_eq!(world.sealed_at(WITHOUT_WAIT, world.at(6000)).await, ["off: a b, on: "]);
@@ -117,7 +117,7 @@ pub async fn promise_05_a_recovery_of_everything_waits_no_longer_than_group_wait
     let [a, b, new] = names.map(|name| offline(&world.unit(name), world.at(0)));
     world.joins(&[&a, &b], SHARED, seconds(0)).await;
     assert_eq!(world.sealed_at(SHARED, seconds(10)).await, ["off: a b, on: "]);
-    // One of two: it waits for the interval.
+    // One of two units is back: its return waits for the interval.
     world.joins(&[&returned(&a)], SHARED, seconds(20)).await;
     assert_eq!(world.due_at().await, Some(seconds(310)));
     world.joins(&[&new], SHARED, seconds(25)).await;
@@ -326,7 +326,7 @@ pub async fn receivers_are_reminded_while_a_silence_lasts<G: Ground>(world: Worl
         world.goes_on(&[], &to, at(91)).await;
         let reminded = world.goes_on(&[], &to, at(122)).await;
         assert_eq!(reminded, told(&[&format!("again off: {x} {y}, on: ")], &[]), "{pace:?}");
-        // One is back, then both.
+        // First one unit is back, then both.
         world.goes_on(&[&returned(&a)], &to, at(130)).await;
         world.goes_on(&[], &to, at(140)).await;
         let reminded = world.goes_on(&[], &to, at(300)).await;
@@ -351,7 +351,7 @@ pub async fn a_silence_that_lasts_is_notified_to_others_and_so_is_its_return<G: 
     assert_eq!(world.goes_on(&[], &to, minutes(30)).await, told(&[], &["off: a, on: "]));
     assert_eq!(world.goes_on(&[], &to, minutes(31)).await, NOTHING);
     assert_eq!(world.looks_at().await, Some(minutes(50)));
-    // One is back before, and its return goes to those that were notified.
+    // Unit b is back before the reminder, and its return goes to the receivers that were notified.
     let back = world.goes_on(&[&returned(&b)], &to, minutes(40)).await;
     assert_eq!(back, told(&["off: , on: b"], &[]));
     assert_eq!(world.goes_on(&[], &to, minutes(50)).await, NOTHING);
@@ -375,7 +375,7 @@ pub async fn a_reminder_that_is_given_up_hides_no_return<G: Ground>(world: World
     assert_eq!(give_up(minutes(60)).await, ["off: a, on: "]);
     let back = world.goes_on(&[&returned(&a)], &to, minutes(61)).await;
     assert_eq!(back, told(&["off: , on: a"], &[]), "its receiver was notified of the silence");
-    // Of a silence that its receiver was not notified of, there is neither a reminder nor a return.
+    // A silence of which its receiver was not notified leads to no reminder and no return.
     let group = Group { key: "site=north".into(), labels: [("site".into(), "north".into())].into() };
     let joins = [Join { groups: vec![group], event: OutboxEvent::Record(b.clone()) }];
     world.engine.join(&joins, &to, &Capacity::NONE, minutes(200)).await.unwrap();
@@ -550,7 +550,8 @@ pub async fn an_alert_silence_holds_what_waits_when_it_begins<G: Ground>(world: 
     let [a, b, c] = ["a", "b", "c"].map(|name| offline(&world.unit(name), seconds(0) - wait * 2));
     assert_eq!(world.goes_on(&[&a, &b, &c], &to, seconds(0)).await, NOTHING);
 
-    // It begins while they wait: the others are notified, and a return within it cancels its silence.
+    // The alert silence begins while the silences wait: the others are notified, and a return within it cancels its
+    // silence.
     let all = silences(&world.engine);
     let id =
         all.put(None, wanted("unit=~a|b", seconds(10), seconds(3600)), "ana", seconds(10)).await.unwrap();

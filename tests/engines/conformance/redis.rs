@@ -108,7 +108,7 @@ impl Ground for Single {
     async fn engine(&self) -> Arc<dyn Engine> {
         self.0.engine(PREFIX).await
     }
-    /// It writes before it answers.
+    /// Redis writes to disk before it answers.
     async fn settle(&self) {}
     async fn crash(&mut self) {
         self.0.crash();
@@ -133,7 +133,7 @@ impl Ground for ClusterNode {
     async fn engine(&self) -> Arc<dyn Engine> {
         self.0.engine(&self.1).await
     }
-    /// It writes before it answers.
+    /// Redis writes to disk before it answers.
     async fn settle(&self) {}
     async fn crash(&mut self) {
         own(&mut self.0).crash();

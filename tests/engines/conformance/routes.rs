@@ -60,7 +60,7 @@ async fn seal<G: Ground>(world: &World<G>, to: &Destinations, now: Timestamp) {
     while world.engine.seal(&world.partitions(), to, now).await.unwrap() > 0 {}
 }
 
-/// The notifications of a receiver: the key of the group, the units that are offline, and those that are back.
+/// The notifications of a receiver: the key of the group, the units that are offline, and the units that are back.
 async fn notified<G: Ground>(world: &World<G>, receiver: &str, now: Timestamp) -> Vec<String> {
     let line = |records: &[OfflineRecord]| {
         let mut units: Vec<&str> = records.iter().map(|record| record.unit.as_str()).collect();
@@ -96,7 +96,7 @@ pub async fn promise_05_a_return_goes_to_the_receivers_that_its_group_has_no_mor
         assert_eq!(lines, ["kind=detector: [a b] []", "kind=detector: [c] []"], "{receiver}");
     }
     let on = |record: &OfflineRecord| back(record, Closing::Return);
-    // One is sealed as it joins, the others beside a silence.
+    // The return of c is sealed as it joins, the other returns beside a silence.
     join(&world, &[(key, &on(&c))], &after, world.at(4)).await;
     join(&world, &[(key, &on(&a)), (key, &fresh), (key, &on(&b))], &after, world.at(5)).await;
     seal(&world, &after, world.at(5)).await;
@@ -159,7 +159,7 @@ pub async fn each_route_has_a_pace_of_its_own<G: Ground>(world: World<G>) {
     seal(&world, &to, now).await;
     assert_eq!(notified(&world, "hook", now).await, [format!("{TO_HOOK}: [a] []")]);
     assert_eq!(notified(&world, "mail", now).await, Vec::<String>::new());
-    // It is back within the wait of the other route: only the first is notified of either.
+    // Unit a is back within the wait of the other route: only the first route notifies of its silence and its return.
     join(&world, &[(&["all"], &back(&a, Closing::Return))], &to, now + MINUTE / 2).await;
     seal(&world, &to, now + 3 * MINUTE).await;
     assert_eq!(notified(&world, "hook", now + 3 * MINUTE).await, [format!("{TO_HOOK}: [] [a]")]);

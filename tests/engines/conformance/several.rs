@@ -48,16 +48,16 @@ impl Ground for ThreePrimaries {
     const IS_WITHIN: bool = false;
 
     async fn new() -> ThreePrimaries {
-        // No server takes over from another here; one that is slow for seconds is not to count as failed.
+        // No server takes over from another one here; a server that is slow for seconds must not count as failed.
         let plan = ClusterPlan { node_timeout: Duration::from_secs(30), ..ClusterPlan::new(0).durable() };
         ThreePrimaries(Arc::new(Cluster::start(plan).await), a_prefix())
     }
     async fn engine(&self) -> Arc<dyn Engine> {
         engine(self.0.url(), &self.1).await
     }
-    /// It writes before it answers.
+    /// Redis writes to disk before it answers.
     async fn settle(&self) {}
-    /// All servers at once.
+    /// Crashes all servers at once.
     async fn crash(&mut self) {
         let nodes = &mut own(&mut self.0).nodes;
         nodes.iter_mut().for_each(|node| node.kill());
@@ -84,9 +84,9 @@ impl Ground for Watched {
     async fn engine(&self) -> Arc<dyn Engine> {
         engine(self.0.url(), &self.1).await
     }
-    /// It writes before it answers.
+    /// Redis writes to disk before it answers.
     async fn settle(&self) {}
-    /// The primary; the Sentinels have no other one to name.
+    /// Crashes the primary; the Sentinels have no other server to promote.
     async fn crash(&mut self) {
         let servers = &mut own(&mut self.0).servers;
         servers.iter_mut().for_each(|server| server.kill());

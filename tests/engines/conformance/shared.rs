@@ -25,7 +25,7 @@ impl<'a> Cases<'a> {
         self.0.push((name, case.boxed_local()));
     }
 
-    /// Runs all of them, and fails with the names of those that failed.
+    /// Runs all cases, and fails with the names of the failed ones.
     pub async fn pass(self) {
         assert!(!self.0.is_empty());
         let run = |(name, case): (&'static str, LocalBoxFuture<'a, ()>)| async move {

@@ -127,9 +127,9 @@ pub async fn a_timer_is_registered_shown_changed_and_cancelled<G: Ground>(world:
     assert_eq!(world.cancels("c", world.at(6)).await, TimerCancelled::Unknown);
     assert_eq!(world.shows("b").await.unwrap().lifecycle, TimerLifecycle::Cancelled { at: world.at(5) });
     assert_eq!(world.shows("c").await, None);
-    // One that was cancelled can be registered again, also at the same moment.
+    // A cancelled timer can be registered again, also at the same moment.
     assert_eq!(world.registers(&[timer("b", "report", due)]).await, [TimerRegistered::Created]);
-    // Of an id that is there twice the last counts.
+    // If an id comes twice, the last timer counts.
     let twice = [timer("d", "report", world.hours(3)), timer("d", "report", world.hours(4))];
     assert_eq!(world.registers(&twice).await, [TimerRegistered::Created, TimerRegistered::Changed]);
     assert_eq!(world.shows("d").await.unwrap().due, world.hours(4));
@@ -447,7 +447,7 @@ pub async fn timers_that_ended_are_forgotten_when_their_class_says_so<G: Ground>
     assert_eq!(forgets(due + 3 * HOUR).await.unwrap(), 1);
     let left = world.engine.find_timers(&FindTimers::default(), 10).await.unwrap();
     assert_eq!(left.timers, []);
-    // One that is registered again is not forgotten with its past.
+    // A timer that is registered again is not forgotten together with its past.
     world.registers(&[timer("a", "report", due)]).await;
     world.cancels("a", due).await;
     world.registers(&[timer("a", "report", world.hours(9))]).await;

@@ -181,7 +181,7 @@ pub async fn promise_11_proof_that_is_always_a_little_late_is_enough<G: Ground>(
     };
     // A heartbeat may have come in the first minute, and its key is gone.
     assert_eq!(check(60 * second).await, []);
-    // None came since, for there was no key; so hearing up to then is enough.
+    // No heartbeat came since, for there was no key; so hearing up to then is enough.
     let records = check(66 * second).await;
     assert_eq!(records.len(), 1, "the proof of a past minute counts");
     assert_eq!((records[0].last_seen, records[0].deadline), (world.at(0), deadline));
@@ -194,7 +194,7 @@ pub async fn promise_11_a_unit_that_was_heard_between_two_checks_is_checked_anew
     world.ground.lapse(&unit).await;
     world.heard_until(deadline + 45 * second).await;
     world.check(&unit, deadline + 60 * second).await;
-    // It is heard, and its key expires: up to 10 s later it may have been heard once more.
+    // The unit is heard, and its key expires: up to 10 s later it may have been heard once more.
     world.hear(&unit, deadline + 61 * second).await;
     world.ground.lapse(&unit).await;
     world.heard_until(world.hours(96) + 66 * second).await;
@@ -530,7 +530,8 @@ pub async fn a_record_of_a_removed_kind_is_closed_and_notified_once<G: Ground>(w
         assert_eq!(world.engine.record(&record.id).await.unwrap().as_ref(), Some(record));
     }
     assert_eq!(world.open_records().await, []);
-    // It starts again when the kind is back: present when it is heard, and not offline before its time is up once more.
+    // Units start anew when the kind is back: present once they are heard, and not offline before their time is up
+    // again.
     world.heard_until(back).await;
     world.hear(&units[0], back).await;
     world.roll.check_deadlines(&units[..2], world.hours(101)).await.unwrap();
@@ -551,7 +552,7 @@ pub async fn declarations_of_a_unit_are_kept_and_obeyed<G: Ground>(world: World<
     let more = says(Declared { labels: [("row".into(), "7".into())].into(), ..Declared::default() });
     world.roll.hear(&[more], world.at(0)).await.unwrap();
     world.heard_until(world.hours(30)).await;
-    // It goes to sleep for ten hours, with half an hour gone.
+    // The unit goes to sleep for ten hours, half an hour after the beginning.
     let tired = Heartbeat {
         declared: Declared { sleep: Some(10 * HOUR), ..Declared::default() },
         ..world.beat(&unit, world.at(0) + HOUR / 2)

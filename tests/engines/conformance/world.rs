@@ -57,12 +57,12 @@ impl<G: Ground> World<G> {
         (0..=self.engine.partitions()).collect()
     }
 
-    /// That many milliseconds after the beginning.
+    /// The moment `ms` milliseconds after the beginning.
     pub fn at(&self, ms: u64) -> Timestamp {
         BEGIN + Duration::from_millis(ms)
     }
 
-    /// That many hours after the beginning.
+    /// The moment `hours` hours after the beginning.
     pub fn hours(&self, hours: u32) -> Timestamp {
         BEGIN + hours * HOUR
     }

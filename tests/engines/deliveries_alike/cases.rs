@@ -47,9 +47,9 @@ pub enum Action {
     Remind,
     /// A timer is registered and fires.
     Fire(u8),
-    /// Of a receiver, in a partition or in all, so many, for so long (s).
+    /// Leases deliveries of a receiver: the partition or all, how many, and for how long (s).
     Lease(usize, Option<u16>, usize, u64),
-    /// All that is due for a receiver is leased, and delivered.
+    /// Leases everything that is due for a receiver, and delivers it.
     Deliver(usize),
     Extend(Vec<Pick>, u64),
     End(Vec<(Pick, Outcome)>),
@@ -62,7 +62,7 @@ pub enum Action {
     Up(usize),
     Replay(Pick),
     ReplayLetter(usize),
-    /// It is given up, and replayed at once.
+    /// Gives up the delivery, and replays it at once.
     GiveUpAndReplay(Pick),
     Purge(Vec<usize>),
     Discard(usize),
@@ -82,7 +82,7 @@ pub struct Event {
     pub groups: Vec<usize>,
 }
 
-/// One of the last deliveries, or one like it.
+/// A choice of one of the last deliveries, or of a delivery like it.
 #[derive(Clone, Debug)]
 pub struct Pick {
     place: usize,

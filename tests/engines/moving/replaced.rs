@@ -70,7 +70,7 @@ async fn a_move_to_a_primary_with_sentinel_that_is_replaced_meanwhile_fails_and_
     begins_anew(&here, importer, &config).await;
 }
 
-/// It has lost its last writes, and its connection is opened again.
+/// The server has lost its last writes, and its connection is opened again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_move_to_a_server_that_starts_again_meanwhile_fails_and_begins_anew() {
     let mut places = Places::new();

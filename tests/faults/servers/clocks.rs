@@ -39,7 +39,7 @@ fn cluster(clock: &Clock, with_it: impl Fn(usize) -> bool, replicas: usize) -> P
     Plan { topology, has_other_clocks: true, ..Plan::new(2) }
 }
 
-/// The same with Sentinel, where the replicas have that clock.
+/// A plan with Sentinel, where the replicas have this clock.
 fn sentinel(clock: &Clock) -> Plan {
     let places = vec![Place::default(), place(clock), place(clock)];
     let topology = Topology::Sentinel(SentinelPlan { places, ..SentinelPlan::new(2) });
@@ -112,7 +112,8 @@ async fn replicas_of_a_cluster_whose_clocks_are_an_hour_ahead_are_promoted_and_m
 
 #[tokio::test(flavor = "multi_thread")]
 async fn replicas_of_a_cluster_whose_clocks_are_an_hour_behind_are_promoted_and_lose_no_unit() {
-    // One that is right must not take over from one that is behind: `docs/readiness.md` says so.
+    // A replica with the right clock must not take over from a primary whose clock is behind: `docs/readiness.md` says
+    // so.
     promoted_by_hand(cluster(&clock("-3600"), is_replica, 1)).await;
 }
 

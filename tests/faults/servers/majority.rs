@@ -1,5 +1,5 @@
-//! Servers that can promote no replica, because most of those that decide it are away: Rollcall is blind, and marks no
-//! unit offline.
+//! Servers that can promote no replica, because most of the servers that decide about it are away: Rollcall is blind,
+//! and marks no unit offline.
 
 use super::{in_a_wave, sentinel};
 use crate::world::cluster::ClusterPlan;

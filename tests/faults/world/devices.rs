@@ -128,7 +128,7 @@ async fn speak(port: u16, number: usize, devices: Arc<Mutex<Vec<Device>>>) {
     }
 }
 
-/// One connection, until it is lost.
+/// Serves a connection until it is lost.
 async fn talk(port: u16, number: usize, devices: &Mutex<Vec<Device>>) -> std::io::Result<()> {
     let mut stream = timeout(MAX_WAIT, TcpStream::connect(("127.0.0.1", port))).await??;
     stream.set_nodelay(true)?;

@@ -9,16 +9,16 @@ use rollcall::clock::Timestamp;
 
 use super::TIMEOUT;
 
-/// One heartbeat, by the clock of this machine.
+/// A heartbeat, by the clock of this machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Beat {
-    /// It cannot have arrived before this.
+    /// The heartbeat cannot have arrived before this moment.
     pub sent: Timestamp,
-    /// The broker had it by then. `None`: perhaps, or not.
+    /// The broker had the heartbeat by this moment. `None`: the broker may have it or not.
     pub acked: Option<Timestamp>,
 }
 
-/// One device and its diary.
+/// A device and its diary.
 #[derive(Clone, Debug)]
 pub struct Device {
     pub unit: String,
@@ -67,8 +67,8 @@ impl Device {
         self.beats.partition_point(|beat| beat.sent <= last_seen + SKEW).checked_sub(1)
     }
 
-    /// The longest time without a heartbeat that the broker can have seen after one, up to the next one that
-    /// it has; without its own outages. `None` if there is no next one.
+    /// The longest time without a heartbeat that the broker can have seen after this heartbeat, up to the next one
+    /// that it has; outages of the broker are left out. `None` if there is no next one.
     pub fn longest_gap_after(&self, beat: usize, outages: &[(Timestamp, Timestamp)]) -> Option<Duration> {
         let from = self.beats[..=beat].iter().rev().find(|beat| beat.acked.is_some())?.sent;
         let to = self.beats[beat + 1..].iter().find_map(|beat| beat.acked)?;

@@ -1,4 +1,4 @@
-//! One process of `rollcall serve` with its configuration, which tests freeze, kill and start.
+//! A process of `rollcall serve` with its configuration, which tests freeze, kill and start.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -116,7 +116,7 @@ impl Instance {
         String::from_utf8_lossy(&said.stdout).into_owned()
     }
 
-    /// One of its pages; `None` if it does not answer.
+    /// A page of the instance; `None` if it does not answer.
     pub async fn page(&self, path: &str) -> Option<(u16, String)> {
         let url = format!("http://{}{path}", self.http);
         let asked = tokio::time::timeout(Duration::from_secs(5), async {

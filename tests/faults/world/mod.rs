@@ -1,10 +1,9 @@
 //! Real processes around a fleet that keeps a diary: instances of Rollcall, Redis, Mosquitto, a
 //! webhook sink, and an oracle that checks the result.
 //!
-//! A test disturbs the world while the fleet lives, and then lets it settle: it waits for every fact
-//! that must hold in the end, and fails at once on one that must never hold. All randomness comes from one
-//! seed, which is printed; `FAULTS_SEED` repeats it. A failed test keeps the directory with the logs
-//! of every process, and prints its path.
+//! A test disturbs the world while the fleet lives, and then lets it settle: it waits for every fact that must hold in
+//! the end, and fails at once on a fact that must never hold. All randomness comes from one seed, which is printed;
+//! `FAULTS_SEED` repeats it. A failed test keeps the directory with the logs of every process, and prints its path.
 
 #![allow(dead_code, reason = "no family of faults needs all of it")]
 
@@ -131,12 +130,12 @@ impl Plan {
         }
     }
 
-    /// One instance on the embedded engine.
+    /// A plan with one instance on the embedded engine.
     pub fn embedded() -> Plan {
         Plan { embedded: true, ..Plan::new(1) }
     }
 
-    /// One process with the embedded engine and broker.
+    /// A plan with one process that has the embedded engine and broker.
     pub fn alone() -> Plan {
         Plan { broker_within: true, ..Plan::embedded() }
     }
@@ -541,7 +540,7 @@ impl World {
         self.settles().await;
     }
 
-    /// The same after all servers are back from now on: detection resumes by itself, and in time.
+    /// Settles after all servers are back: detection resumes by itself, and in time.
     pub async fn resumes_and_rests(&mut self) {
         self.resumes().await;
         self.settles().await;

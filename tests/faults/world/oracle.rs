@@ -1,6 +1,6 @@
 //! The oracle: compares the diaries of devices with the records and the notifications.
 //!
-//! A finding that time may still resolve differs from one that it cannot, so that a test waits for the
+//! The oracle tells findings that time may still resolve from findings that it cannot, so that a test waits for the
 //! first and fails at once with the second.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -193,9 +193,8 @@ impl Evidence {
 
     /// The heartbeat after which the silence of this record began; `None` if there was no silence.
     ///
-    /// It is the last before the record's last seen time, with one exception: without a check
-    /// before the key expired, the record has the heartbeat of the last check, and later ones may have
-    /// expired with the key.
+    /// This heartbeat is the last before the record's last seen time, with one exception: without a check before the
+    /// key expired, the record has the heartbeat of the last check, and later ones may have expired with the key.
     fn silence_of(&self, device: &Device, record: &OfflineRecord) -> Option<usize> {
         let seen = record.last_seen;
         let first = device.beat_before(seen)?;

@@ -13,7 +13,7 @@ use super::redis::Servers;
 #[derive(Clone, Copy, Debug)]
 pub struct Primary {
     pub number: usize,
-    /// One of its slots; 0 with Sentinel.
+    /// A slot of the primary; 0 with Sentinel.
     slot: u16,
 }
 

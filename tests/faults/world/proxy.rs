@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 /// The fault of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Wire {
-    /// None.
+    /// No fault.
     #[default]
     Whole,
     /// Bytes wait, in both directions, without an error.

@@ -24,7 +24,7 @@ pub const SNAPSHOTS: [&str; 4] = ["--save", "900000 1", "--appendonly", "no"];
 
 /// The number of partitions of a new fleet, on one primary.
 pub const PARTITIONS: u16 = 16;
-/// The same in a cluster.
+/// The number of partitions of a new fleet in a cluster.
 const CLUSTER_PARTITIONS: u16 = 48;
 /// How long a server may take to answer.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -58,7 +58,7 @@ pub(super) struct Single {
 pub struct Redis(pub(super) Servers);
 
 impl Redis {
-    /// One server. `before`: a prefix of its command line.
+    /// Starts a single server. `before`: a prefix of its command line.
     pub fn start(dir: &Path, port: u16, before: &[String], args: &[&str]) -> Redis {
         let server = Server::redis_after(before, dir, port, args).unwrap();
         let args = args.iter().map(|arg| (*arg).to_owned()).collect();

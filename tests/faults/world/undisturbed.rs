@@ -12,7 +12,7 @@ use super::{Plan, World};
 /// than ten seconds, and the third one is as long as the probe with which the disturbed world shows that it detects.
 const MAX_RUNS: usize = 3;
 
-/// One process with the embedded engine and broker, and no other units.
+/// A world of one process with the embedded engine and broker, and no other units.
 pub struct Undisturbed(Box<World>);
 
 impl Undisturbed {

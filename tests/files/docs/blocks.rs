@@ -39,7 +39,7 @@ const PROGRAMS: [&str; 21] = [
     "tar",
 ];
 
-/// One command of a block: its words as the shell makes them, without what is substituted.
+/// A command of a block: its words as the shell makes them, without substitutions.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Line {
     pub place: String,

@@ -1,5 +1,5 @@
-//! Metrics, options, variables, routes and problems that the documentation names exist, and those that it has to name
-//! are there.
+//! Metrics, options, variables, routes and problems that the documentation names exist, and the documentation names
+//! all that it has to.
 
 use std::collections::BTreeSet;
 

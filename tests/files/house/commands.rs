@@ -1,12 +1,12 @@
-//! Which commands of Redis are sent: those that Redis 6.2 knows.
+//! The commands of Redis that Rollcall sends: only commands that Redis 6.2 knows.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::source::Source;
 
-/// Commands that scripts may call: those that Redis 6.2 knows. TIME is for `renew.lua` alone, because time
-/// is an argument everywhere else. Mind the options too: an id `ms-*` for XADD and NX for PEXPIRE came with 7.0.
+/// Commands that scripts may call: Redis 6.2 knows all of them. TIME is for `renew.lua` alone, because time is an
+/// argument everywhere else. Mind the options too: an id `ms-*` for XADD and NX for PEXPIRE came with 7.0.
 const COMMANDS: &str = "SET PSETEX GET MGET DEL UNLINK EXISTS PTTL PEXPIRE PEXPIREAT PERSIST INCR INCRBY \
     HSET HGET HMGET HGETALL HDEL HLEN HEXISTS HINCRBY HSETNX \
     ZADD ZREM ZRANGE ZRANGEBYSCORE ZREVRANGEBYSCORE ZREVRANGE ZRANGEBYLEX ZREVRANGEBYLEX ZSCORE ZMSCORE \

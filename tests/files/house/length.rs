@@ -18,7 +18,7 @@ pub fn long_file(source: &Source) -> Option<String> {
     (lines > LONG_FILE).then(why)
 }
 
-/// Functions that are too long without a reason, and those that give a reason and are short.
+/// Functions that are too long without a reason, and functions that give a reason although they are short.
 pub fn long_functions(source: &Source) -> Vec<String> {
     let text: Vec<&str> = before_tests(&source.text).lines().collect();
     let code = bare(&source.code);

@@ -47,7 +47,7 @@ pub fn files(dir: &Path, extension: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Every file of the crate, but for those that hold tests alone.
+/// Every file of the crate, except files that hold only tests.
 pub fn sources() -> Vec<Source> {
     let mut sources = Vec::new();
     for path in files(&root().join("src"), "rs") {
@@ -64,7 +64,7 @@ pub fn before_tests(text: &str) -> &str {
     text.split("#[cfg(test)]\nmod ").next().unwrap_or_default()
 }
 
-/// The lines stay where they are; those that are comments are empty.
+/// Replaces comment lines by empty ones, so that the numbers of the other lines stay.
 fn without_comments(text: &str) -> String {
     let lines = text.lines().map(|line| if line.trim_start().starts_with("//") { "" } else { line });
     lines.collect::<Vec<_>>().join("\n")

@@ -18,7 +18,8 @@ fn start(dir: &Path, from: usize, port: u16) -> Vec<Server> {
         let address = format!("127.0.0.{}", from + number);
         let port_text = port.to_string();
         let arguments = [file.to_str().unwrap(), "--port", &port_text, "--bind", &address];
-        // Of several loopback addresses the kernel would take the first for what the server sends.
+        // With several loopback addresses, the kernel would choose the first as the source of the server's own
+        // connections.
         let arguments = [&arguments[..], &["--bind-source-addr", &address]].concat();
         let arguments: Vec<String> = arguments.into_iter().map(str::to_owned).collect();
         let dir = dir.join(format!("data-{number}"));

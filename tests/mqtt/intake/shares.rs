@@ -240,7 +240,7 @@ async fn a_member_that_is_cut_off_from_the_engine_gives_its_share_to_others() {
     world.hears_on().await;
     world.redis.signal("-STOP");
     eventually("it closes its connection", async || !running.is_connected()).await;
-    // It waits without a share, as often as needed.
+    // The member waits without a share, as often as needed.
     eventually("it is there again", async || world.connections("test-main") == 2).await;
     assert!(!running.is_connected());
     world.redis.signal("-CONT");

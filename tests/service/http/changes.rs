@@ -80,7 +80,7 @@ async fn what_makes_no_sense_is_refused() {
         (Method::PUT, "/api/v1/records/detector:1:5/ack", ana(), 404),
         (Method::DELETE, "/api/v1/records/detector:1:5/ack", Value::Null, 404),
         (Method::PUT, "/api/v1/records/nonsense/ack", ana(), 400),
-        // Of the token, where it names no author.
+        // The author is that of the token if the request names none.
         (Method::PUT, "/api/v1/records/detector:1:5/ack", json!({}), 404),
         (Method::PUT, "/api/v1/units/detector/2/pause", json!({ "until": "2026-03-02T11:00:00Z" }), 404),
         (Method::PUT, "/api/v1/records/detector:1:5/ack", json!({ "author": "" }), 400),

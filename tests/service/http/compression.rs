@@ -1,4 +1,4 @@
-//! Answers that are compressed, and those that are not.
+//! Which answers are compressed, and which are not.
 
 use std::io::Read;
 

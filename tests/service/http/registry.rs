@@ -30,7 +30,7 @@ async fn an_administrator_registers_changes_and_removes_a_unit() {
     assert_eq!((&unit["state"], &unit["timeout_seconds"]), (&"never_seen".into(), &60.0.into()));
     assert_eq!((&unit["last_seen"], &unit["labels"]["site"]), (&Value::Null, &"north".into()));
 
-    // It is heard, and its settings change: what is not named is left to its kind. Its pause stays.
+    // The unit is heard, and its settings change: a missing setting is left to the kind. The pause stays.
     fleet.hear(&["detector:9"]).await;
     let until = json!({ "until": "2026-03-01T13:00:00Z", "author": "ana" });
     let paused = send(&fleet, "root", Method::PUT, &format!("{UNIT}/pause"), until).await;

@@ -102,7 +102,7 @@ async fn a_silence_says_how_many_units_it_covers_and_that_it_covers_none() {
     let id = body(answer).await["silenceID"].as_str().unwrap().to_owned();
     let counted = async || fleet.json(&format!("{PATH}/{id}")).await["units"] == 3;
     until("the units are counted", counted).await;
-    // Those that are over cover nothing, which says nothing of their matchers.
+    // Expired silences cover nothing, but that says nothing about their matchers.
     fleet.clock.advance(10_000 * SECOND);
     assert_eq!(fleet.json(PATH).await["silences"][0]["units"], Value::Null);
     assert!(!fleet.text("/silences").await.contains("none: no unit"));
@@ -233,7 +233,7 @@ async fn expressions_are_bounded_in_length_number_and_memory() {
         let few = fleet.get(&format!("/alertmanager/api/v2/{page}?{}", filters[..64].join("&"))).await;
         assert_eq!(few.status(), 200, "{page}");
     }
-    // An expression that is in force stays so, and one that fits is accepted.
+    // An expression that is in force stays so, and an expression of allowed size is accepted.
     assert_eq!(post(&fleet, of(vec![r#"site=~"nor.*|\\pL{3}""#.to_owned()])).await.status(), 201);
     assert_eq!(fleet.get("/healthz").await.status(), 200);
 }

@@ -107,7 +107,7 @@ async fn transitions_of_every_instance_are_told_once_and_a_client_goes_on_where_
     other.pass(121 * SECOND, &["detector:b"]).await;
     assert_eq!(client.next_of("transition").await.data["record"]["unit"], "b");
 
-    // It goes away meanwhile.
+    // The client disconnects meanwhile.
     drop(client);
     fleet.hear(&["detector:a"]).await;
     let mut client = Client::start(&fleet, &gone.id).await;

@@ -105,7 +105,7 @@ async fn time_before_a_unit_was_known_is_not_online() {
         .map(|day| day["watched_seconds"].as_f64().unwrap())
         .collect();
     assert_eq!((watched[88], watched[89]), (0.0, 100.0));
-    // It is silent for as long as it was heard: half of its time, not a hundredth of the time of the fleet.
+    // The unit is silent for as long as it was heard: half of its time, not a hundredth of the time of the fleet.
     let deadline = fleet.json("/api/v1/units/detector/young").await["deadline"].as_str().unwrap().to_owned();
     fleet.pass(220 * SECOND, &["detector:old", "detector:young"]).await;
     // A record of this very moment is not before it.
@@ -134,7 +134,7 @@ async fn availability_is_the_share_of_time_that_units_were_not_offline() {
     let share = async |query: &str| -> Value {
         fleet.json(&format!("/api/v1/availability?from={noon}&{query}")).await
     };
-    // It was offline for 50 s of 200 s.
+    // The unit was offline for 50 s of 200 s.
     let of_unit = share("unit=detector/a").await;
     assert_eq!((&of_unit["online_share"], &of_unit["outages"]), (&json!(0.75), &json!(1)));
     assert_eq!((&of_unit["longest_outage_seconds"], &of_unit["is_complete"]), (&json!(50.0), &json!(true)));
@@ -148,7 +148,7 @@ async fn availability_is_the_share_of_time_that_units_were_not_offline() {
             (&json!(50.0), &json!(350.0))
         );
     }
-    // Of the usual range the answer is kept for a moment, and says of which.
+    // The answer for the usual range is kept for a moment, and names its moment.
     let usual = fleet.json("/api/v1/availability").await;
     fleet.clock.advance(SECOND);
     assert_eq!(fleet.json("/api/v1/availability").await, usual);

@@ -340,7 +340,7 @@ async fn a_class_has_room_for_as_many_as_are_allowed_and_a_change_needs_none() {
     assert_eq!(put(&fleet, "6", json!({ "type": "command", "in": "1h" })).await.status(), 201);
     let both = r#"[{"id":"5","type":"report","in":"3h"},{"id":"7","type":"report","in":"3h"}]"#;
     assert_eq!(counts(batch(&fleet, "application/json", both).await).await, (200, json!([0, 1, 1])));
-    // One that is cancelled makes room.
+    // A cancelled timer makes room.
     assert_eq!(json_of(cancel(&fleet, json!({ "ids": ["1"] })).await).await["cancelled"], 1);
     assert_eq!(put(&fleet, "8", json!({ "type": "report", "in": "1h" })).await.status(), 201);
     assert_problem(put(&fleet, "9", json!({ "type": "report", "in": "1h" })).await, 422).await;

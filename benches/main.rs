@@ -73,8 +73,8 @@ const TEN_MILLION: &str = "ten_million";
 /// The command line.
 #[derive(Debug, Parser)]
 struct Options {
-    /// Only these benchmarks: engine, embedded, ingest, first_contact, lateness, mixed, mass, six_thousand,
-    /// routed, rest, pages, api, growth, cluster, failover, timers, listener; and ten_million, which runs only if it is named.
+    /// Only these benchmarks: engine, embedded, ingest, first_contact, lateness, mixed, mass, six_thousand, routed,
+    /// rest, pages, api, growth, cluster, failover, timers, listener; and ten_million, which runs only if it is named.
     #[arg(long, value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(BENCHMARKS))]
     only: Vec<String>,
     /// How many units the large fleet has. With less than a million, goals mean little, and nothing is written.

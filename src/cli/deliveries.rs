@@ -43,13 +43,13 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct Filter {
-    /// Those of one receiver.
+    /// Only deliveries of this receiver.
     #[arg(long, value_name = "NAME")]
     receiver: Option<String>,
-    /// From this moment on, such as 2026-11-23T08:00:00+01:00.
+    /// Only from this moment on, such as 2026-11-23T08:00:00+01:00.
     #[arg(long, value_name = "TIME", value_parser = moment)]
     from: Option<Timestamp>,
-    /// Up to this moment.
+    /// Only up to this moment.
     #[arg(long, value_name = "TIME", value_parser = moment)]
     until: Option<Timestamp>,
 }
@@ -83,7 +83,7 @@ struct List {
 struct Show {
     #[command(flatten)]
     remote: RemoteArguments,
-    /// Of a delivery, or of a notification for all its receivers.
+    /// The id of a delivery, or of a notification for all its receivers.
     #[arg(value_name = "ID")]
     id: String,
     #[command(flatten)]
@@ -96,7 +96,7 @@ struct Replay {
     remote: RemoteArguments,
     #[command(flatten)]
     filter: Filter,
-    /// Of deliveries, or of notifications for all their receivers.
+    /// The ids of deliveries, or of notifications for all their receivers.
     #[arg(value_name = "ID")]
     ids: Vec<String>,
     /// dead, or delivered as far as --from or --until says.

@@ -91,7 +91,7 @@ impl End {
 struct List {
     #[command(flatten)]
     remote: RemoteArguments,
-    /// Also those that are over; they are kept for five days.
+    /// List ended silences too; they are kept for five days.
     #[arg(long)]
     expired: bool,
     #[command(flatten)]

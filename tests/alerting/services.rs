@@ -232,7 +232,7 @@ async fn the_page_of_an_incident_is_acknowledged_with_the_last_of_its_units() {
             world.acknowledge(unit).await;
         }
         world.sent().await;
-        // A unit at the north returns by itself, without an operator.
+        // A unit of the site north returns, without an operator.
         world.hear_at("north", &north[4..5]).await;
         world.delivered("hook").await;
         world.advance(60 * world::WAIT);

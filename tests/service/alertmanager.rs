@@ -142,7 +142,7 @@ async fn amtool_draws_the_routes_and_tries_them() {
     ] {
         assert_eq!(answer(&world, &[&["config", "routes", "test"], labels].concat()), expected, "{labels:?}");
     }
-    // Clients that read only groups show what nobody is notified of, too.
+    // Clients that read only groups also show alerts of which no receiver is notified.
     let (_, groups) = ask(&world, Method::GET, "/alertmanager/api/v2/alerts/groups", None).await;
     let of =
         groups.as_array().unwrap().iter().map(|one| (&one["receiver"]["name"], units_in(&one["alerts"])));

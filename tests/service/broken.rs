@@ -44,7 +44,7 @@ async fn readyz_warns_of_facts_that_cannot_be_read_in_redis() {
         let name = "detector:unit-000";
         if world.ask::<bool>(cmd("HEXISTS").arg(&page).arg(name)).await {
             world.ask::<u8>(cmd("HSET").arg(&page).arg(name).arg("garbage{")).await;
-            // It is checked, and was not heard lately.
+            // Without its expiry key, the unit was not heard lately, so it is checked.
             let key = page.split(":facts").next().unwrap().to_owned() + ":alive:" + name;
             world.ask::<u8>(cmd("DEL").arg(key)).await;
         }

@@ -49,7 +49,7 @@ async fn a_silence_is_one_record_and_one_notification_to_each_receiver_and_so_is
     let page = world.text_of("/metrics/units").await;
     assert!(page.contains("rollcall_unit_up{kind=\"detector\",unit=\"unit-000\"} 0\n"), "{page}");
 
-    // It is heard before its next silence: its return is notified once, with the same id.
+    // The unit is heard before its next silence: its return is notified once, with the same id.
     world.beat(&unit).await;
     let notified = world.hook.wait_for(2, MAX_WAIT).await.unwrap().remove(1).json();
     assert_eq!(notified["data"]["online"][0]["id"], record["id"]);

@@ -117,7 +117,7 @@ async fn prometheus_finds_every_instance_and_shard_and_sees_each_unit_once() {
         says(unit, format!("{{\"pressure\":{},\"motor\":{motor}}}", 1000 + unit)).await;
     }
     let all = UNITS.to_string();
-    // One series for each unit, whichever instance heard it and whichever shows it.
+    // Each unit has a single series, whichever instance heard it and whichever shows it.
     for family in ["rollcall_unit_up", "pump_pressure_pascals", "pump_starts_total", "pump_firmware_info"] {
         world.until(&format!("count({family})"), &all).await;
     }
@@ -134,7 +134,7 @@ async fn prometheus_finds_every_instance_and_shard_and_sees_each_unit_once() {
     world.until("pump_starts_total{unit=\"7\"}", "7").await;
     world.until("sum(rollcall_unit_metrics_truncated) + min(rollcall_unit_values_read)", "1").await;
 
-    // The other instance takes over the series of the one that is gone, and none is doubled.
+    // The other instance takes over the series of the ended instance, and no series is doubled.
     world.instances.pop().unwrap().end().await;
     world.until("count(count by (rollcall_instance) (rollcall_unit_up))", "1").await;
     world.until("count(up{job=\"rollcall-units\"})", "4").await;

@@ -41,7 +41,7 @@ impl CommandLine {
     }
 }
 
-/// The same on every engine.
+/// Makes silences, on every engine.
 async fn makes_silences(world: &World, cli: &CommandLine) {
     let none = cli.run(&["silence", "list"]);
     assert_eq!(String::from_utf8_lossy(&none.stderr), "no silences match\n");
@@ -170,7 +170,7 @@ fn notified(world: &World) -> Vec<String> {
     units
 }
 
-/// The same on every engine.
+/// Counts covered units, on every engine.
 async fn covers_until_it_ends(world: &mut World, cli: &CommandLine) {
     let id = cli.answer(&["silence", "add", "unit=unit-000", "--for", "2h", "--comment", "works"]);
     // From then on the instance knows it.

@@ -154,7 +154,7 @@ async fn a_timer_that_is_cancelled_or_moved_does_not_fire_at_its_first_moment() 
         assert_eq!(cancelled, (200, json!({ "cancelled": true })));
         let many = json!({ "ids": ["canceled-together", "never"] });
         assert_eq!(request(&world, Method::POST, "/api/v1/timers:cancel", &many).await.1["cancelled"], 1);
-        // One that is due after all of them shows that their moment is over.
+        // A timer that is due after all of them shows that their moment is over.
         register(&world, "after", json!({ "in": "1600ms" })).await;
         world
             .eventually("the last one is delivered", async || state(&world, "after").await == "delivered")

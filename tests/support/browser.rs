@@ -86,7 +86,7 @@ impl Browser {
         self.command("execute/sync", json!({ "script": script, "args": arguments })).await
     }
 
-    /// The same of a script that calls its last argument with the result.
+    /// The result of a script that calls its last argument with it.
     pub async fn run_async(&self, script: &str, arguments: Value) -> Value {
         self.command("execute/async", json!({ "script": script, "args": arguments })).await
     }
@@ -126,7 +126,7 @@ impl Browser {
         path.as_str().unwrap_or_default().to_owned()
     }
 
-    /// Clicks on an element, as a mouse does: one that is hidden or covered cannot be clicked on.
+    /// Clicks on an element, as a mouse does: an element that is hidden or covered cannot be clicked on.
     pub async fn click(&self, selector: &str) {
         let element = self.element(selector).await;
         self.command(&format!("element/{element}/click"), json!({})).await;

@@ -16,7 +16,7 @@ const SLOTS: u16 = 16384;
 #[derive(Clone)]
 pub struct ClusterPlan {
     pub primaries: usize,
-    /// Of each primary.
+    /// The number of replicas of each primary.
     pub replicas: usize,
     pub node_timeout: Duration,
     /// Further lines for the file of every server.
@@ -226,7 +226,7 @@ impl Cluster {
         node.ask(cmd("CLUSTER").arg("KEYSLOT").arg(key)).await
     }
 
-    /// The server that serves the slot of this key: of those that say so, the one that was promoted last.
+    /// The server that serves the slot of this key: if several claim to, the server that was promoted last.
     pub async fn primary_of(&self, key: &str) -> usize {
         let slot = self.slot_of(key).await;
         let mut found = None;
@@ -327,14 +327,14 @@ impl Cluster {
         .await;
     }
 
-    /// A server that was killed comes back as one that the cluster does not know, without data and without a name, and
+    /// Replaces a killed server by a new one that the cluster does not know, without data and without a name, which
     /// follows the primary of this key.
     pub async fn replace(&mut self, number: usize, key: &str) {
         let primary = self.primary_of(key).await;
         self.replace_behind(number, primary).await;
     }
 
-    /// The same, with the number of the primary that it follows.
+    /// Replaces a killed server, as [`Cluster::replace`] does, by a replica of the primary with this number.
     pub async fn replace_behind(&mut self, number: usize, primary: usize) {
         let port = self.port(number);
         self.nodes[number].wipe();

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use reqwest::{Client, Response, Result};
 
-/// One for the whole program, for plain HTTP: a client of its own for each request would read the certificate
+/// A single client for the whole program, for plain HTTP: a client for each request would read the certificate
 /// authorities of the machine each time. It keeps no connection, because each test has its own runtime.
 pub static CLIENT: LazyLock<Client> = LazyLock::new(|| {
     let _ = rustls::crypto::ring::default_provider().install_default();

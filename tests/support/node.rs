@@ -62,7 +62,7 @@ impl Node {
         Node::start_in(dir, settings, &Place::default())
     }
 
-    /// The same in that network.
+    /// Starts a node at a place: its network and its clock.
     pub fn start_in(dir: &Path, settings: &str, place: &Place) -> Node {
         Node::with(dir, settings, &[], "Ready to accept connections", place)
     }
@@ -132,13 +132,13 @@ impl Node {
         (self.is_running, self.is_frozen) = (false, false);
     }
 
-    /// It keeps its connections and answers nothing (SIGSTOP).
+    /// Stops the node (SIGSTOP): it keeps its connections and answers nothing.
     pub fn freeze(&mut self) {
         self.signal("-STOP");
         self.is_frozen = true;
     }
 
-    /// It goes on (SIGCONT).
+    /// Continues the node (SIGCONT).
     pub fn thaw(&mut self) {
         self.signal("-CONT");
         self.is_frozen = false;

@@ -194,7 +194,8 @@ impl Sentinel {
     pub async fn failover(&self) -> usize {
         let former = self.primary().await;
         let sentinel = self.sentinels.iter().find(|one| one.answers()).expect("a Sentinel runs");
-        // Another failover may be under way still, and one that has begun may find no replica that is good enough.
+        // Another failover may still be under way, and a failover that has begun may find no replica that is good
+        // enough.
         let ask = cmd("SENTINEL").arg("FAILOVER").arg(SERVICE).to_owned();
         let mut asked: Option<Instant> = None;
         let mut found = None;

@@ -16,10 +16,10 @@ use super::prometheus::{self, Prometheus};
 /// The fleet and its engine.
 pub struct Plan {
     pub name: &'static str,
-    /// One instance on the embedded engine with the broker within; otherwise Redis and Mosquitto.
+    /// Whether one instance has the embedded engine and the broker within; otherwise there are Redis and Mosquitto.
     pub embedded: bool,
     pub instances: usize,
-    /// How many units, of which one is silent now and then; 0: no unit ever sends.
+    /// The number of units, of which one is silent now and then; 0: no unit ever sends.
     pub units: usize,
     /// How often Prometheus scrapes and evaluates.
     pub every: &'static str,

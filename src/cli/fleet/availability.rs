@@ -23,7 +23,7 @@ pub(in crate::cli) struct AvailabilityArguments {
     remote: RemoteArguments,
     #[command(flatten)]
     output: OutputArguments,
-    /// Of one unit; without it, and without --kind and --label, of the fleet.
+    /// Only this unit; without it, --kind and --label, the whole fleet.
     #[arg(value_name = "KIND/UNIT", value_parser = unit)]
     unit: Option<Unit>,
     /// Only units of this kind.
@@ -32,10 +32,10 @@ pub(in crate::cli) struct AvailabilityArguments {
     /// Only units with this label, such as site=north.
     #[arg(long, value_name = "NAME=VALUE")]
     label: Option<String>,
-    /// By default 30 days ago.
+    /// The beginning; by default 30 days ago.
     #[arg(long, value_name = "TIME", value_parser = moment)]
     from: Option<Timestamp>,
-    /// By default now.
+    /// The end; by default now.
     #[arg(long, value_name = "TIME", value_parser = moment)]
     until: Option<Timestamp>,
 }

@@ -37,7 +37,7 @@ enum Command {
                       \"north\"}'"
     )]
     Add(Add),
-    /// List timers: those that wait, soonest first, and those that fired or were cancelled.
+    /// List timers: waiting timers, soonest first, or timers that fired or were cancelled.
     List(ListTimers),
     /// Show one timer with its data.
     Show(Show),
@@ -90,13 +90,13 @@ struct ListTimers {
     /// Only timers of this type.
     #[arg(long = "type", value_name = "TYPE")]
     class: Option<String>,
-    /// Only timers in this state; by default those that wait.
+    /// Only timers in this state; by default waiting timers.
     #[arg(long, default_value = "waiting", value_parser = ["waiting", "fired", "delivered", "dead", "cancelled"])]
     state: String,
-    /// Due from this moment on.
+    /// Only timers that are due from this moment on.
     #[arg(long, value_name = "TIME", value_parser = moment)]
     from: Option<Timestamp>,
-    /// Due before this moment.
+    /// Only timers that are due before this moment.
     #[arg(long, value_name = "TIME", value_parser = moment)]
     until: Option<Timestamp>,
     #[command(flatten)]
@@ -121,13 +121,13 @@ struct Cancel {
     /// The ids of the timers.
     #[arg(value_name = "ID", required_unless_present = "class", conflicts_with = "class")]
     ids: Vec<String>,
-    /// All of a class that wait.
+    /// Cancel all waiting timers of this class.
     #[arg(long = "type", value_name = "TYPE")]
     class: Option<String>,
-    /// Of those, the ones that are due from this moment on.
+    /// Of this class, only timers that are due from this moment on.
     #[arg(long, value_name = "TIME", value_parser = moment, requires = "class")]
     from: Option<Timestamp>,
-    /// Of those, the ones that are due before this moment.
+    /// Of this class, only timers that are due before this moment.
     #[arg(long, value_name = "TIME", value_parser = moment, requires = "class")]
     until: Option<Timestamp>,
     /// The operator who does it, for the audit.

@@ -351,7 +351,8 @@ pub async fn a_silence_that_lasts_is_notified_to_others_and_so_is_its_return<G: 
     assert_eq!(world.goes_on(&[], &to, minutes(30)).await, told(&[], &["off: a, on: "]));
     assert_eq!(world.goes_on(&[], &to, minutes(31)).await, NOTHING);
     assert_eq!(world.looks_at().await, Some(minutes(50)));
-    // Unit b is back before the reminder, and its return goes to the receivers that were notified.
+    // Unit b is back before its silence is notified to others, and its return goes to the receivers that were
+    // notified.
     let back = world.goes_on(&[&returned(&b)], &to, minutes(40)).await;
     assert_eq!(back, told(&["off: , on: b"], &[]));
     assert_eq!(world.goes_on(&[], &to, minutes(50)).await, NOTHING);

@@ -110,7 +110,7 @@ async fn an_instance_shows_its_units_to_those_that_have_the_key_of_the_fleet() {
         let answer = request.header(AUTHORIZATION, "Bearer desk").send().await.unwrap();
         serde_json::from_str::<serde_json::Value>(&answer.text().await.unwrap()).unwrap()
     };
-    // The same fleet under another name, and then an instance of another fleet.
+    // The fleet gets another name, and then an instance of another fleet is asked.
     fleet.fill();
     let announce = async |url: &str| {
         let address = url.trim_start_matches("http://");

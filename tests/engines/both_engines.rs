@@ -1,4 +1,4 @@
-//! Both engines, empty, for cases that are given to one and the other.
+//! Both engines, empty, for cases that run on each of them.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::support::redis::Redis;
 
 pub const PARTITIONS: u16 = 2;
 
-/// The engine on Redis, with keys of that case, and the embedded one.
+/// The engine on Redis, with keys of this case, and the embedded engine.
 pub async fn engines(redis: &Redis, case: usize, dir: &tempfile::TempDir) -> [Arc<dyn Engine>; 2] {
     let telemetry = Arc::new(Telemetry::new(&Clock::system()));
     let config = on_redis::Config {

@@ -14,7 +14,7 @@ use crate::support::redis::Redis;
 const NAMES: [&str; 5] = ["door:1", "door:2", "lift:a b,%d [x]", "lift:Köln \"☃\"\\'", "-"];
 const VALUES: [&[u8]; 5] = [b"{\"last\":1}", b"{\"last\":2}", b"%s\n\"", b"", b"\xff\x00"];
 
-/// A part of a change-set: its name, and what is expected or done.
+/// A part of a change-set: its name, and its expectation or its action.
 #[derive(Clone, Debug)]
 enum Part {
     HasAsRead(usize),
@@ -41,7 +41,7 @@ fn part() -> impl Strategy<Value = Part> {
     ]
 }
 
-/// The cells and entries of a partition, by the numbers of their names.
+/// The cells and entries of a partition, by the numbers in their names.
 type Shown = Vec<(Option<Vec<u8>>, Option<i64>)>;
 
 fn change_set((partition, parts): &(u16, Vec<Part>), shown: &[Shown]) -> ChangeSet {
@@ -57,7 +57,7 @@ fn change_set((partition, parts): &(u16, Vec<Part>), shown: &[Shown]) -> ChangeS
     })
 }
 
-/// All that an engine shows of its cells, and all of them.
+/// What an engine shows of its cells, as text and as values.
 async fn shows(engine: &Arc<dyn Engine>, until: i64) -> (String, Vec<Shown>) {
     let (mut text, mut shown) = (String::new(), Vec::new());
     // The number after the last partition has the cells of the fleet.

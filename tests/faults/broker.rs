@@ -51,7 +51,7 @@ async fn a_session_that_is_stolen_at_each_heartbeat_marks_no_unit_offline(plan: 
     let world = World::new(plan).await;
     let port = world.broker.port();
     let mut unit = connect(port, "beating").await;
-    // When the broker had it for certain, and when the next one was sent.
+    // When the broker had the heartbeat for certain, and when the next one was sent.
     let (mut sent, mut longest) = (now(), Duration::ZERO);
     let mut speaks = async |unit: &mut TcpStream| {
         let next = now();
@@ -63,7 +63,7 @@ async fn a_session_that_is_stolen_at_each_heartbeat_marks_no_unit_offline(plan: 
     for _ in 0..9 {
         world.pass(TIMEOUT * 2 / 3).await;
         let thief = connect(port, "instance-0-main").await;
-        // The broker acknowledges it, and delivers it to the thief.
+        // The broker acknowledges the heartbeat, and delivers it to the thief.
         speaks(&mut unit).await;
         world.pass(Duration::from_millis(150)).await;
         drop(thief);
@@ -220,7 +220,7 @@ async fn flood(port: u16, span: Duration) {
     }
 }
 
-/// Waits until nothing of a flood lies in the broker's queue any more.
+/// Waits until the broker's queue holds no message of a flood.
 async fn passes_quickly(world: &World) {
     const OF_CANARIES: &str = "rollcall_canary_round_trip_seconds";
     let read = async |what: &str| {
@@ -235,8 +235,7 @@ async fn passes_quickly(world: &World) {
     world.eventually("canaries come back at once", is_quick).await;
 }
 
-/// Publishes at QoS 1 as fast as the broker acknowledges, to topics of no unit; answers
-/// how many it acknowledged.
+/// Publishes at QoS 1 as fast as the broker acknowledges, to topics of no unit; returns how many it acknowledged.
 async fn flood_acknowledged(port: u16, span: Duration) -> usize {
     const WINDOW: u16 = 500;
     let mut stream = connect(port, &format!("flood-{:08x}", rand::random::<u32>())).await;

@@ -47,8 +47,8 @@ async fn a_fleet_in_a_directory_goes_on_where_the_clock_steps_forward_by_an_hour
     steps("+3600", Plan::embedded()).await;
 }
 
-/// The clock of Redis, which all instances follow, steps there and back while the fleet lives.
-/// An instance is restarted each time, so that one knows no other time.
+/// The clock of Redis, which all instances follow, steps there and back while the fleet lives. An instance is
+/// restarted each time, so that this one knows no other time.
 async fn steps_of_redis(offsets: [&str; 2], instances: usize, shown: (usize, &str)) {
     let clock = Clock::right();
     let mut world = World::new(Plan { before_redis: clock.before(), ..Plan::new(instances) }).await;
@@ -57,7 +57,7 @@ async fn steps_of_redis(offsets: [&str; 2], instances: usize, shown: (usize, &st
         world.pass_some(SECOND).await;
         let mark = world.disturb();
         clock.step(offset);
-        // Until every instance knows of it.
+        // Wait until every instance knows of the step.
         world.pass(TIMEOUT).await;
         world.instances[0].kill();
         world.instances[0].start();
@@ -100,7 +100,7 @@ async fn heartbeats_that_a_clock_jump_of_redis_removes_are_not_missed() {
     let (engine, roll) = crowd::roll(redis.url()).await;
     let (other, _) = crowd::roll(redis.url()).await;
     let unit: Unit = "detector:turtle".parse().unwrap();
-    // From the second time on the fleet is ahead already, and its time hardly jumps.
+    // From the second round on the fleet is ahead already, and its time hardly jumps.
     let all = [First::Check, First::Check, First::Renewal, First::OtherRenewal];
     for (number, first) in (0..).zip(all) {
         // No blind time of one round reaches into the next.
@@ -121,7 +121,7 @@ async fn heartbeats_that_a_clock_jump_of_redis_removes_are_not_missed() {
         roll.hear(&beat(at(0.9)), at(0.9)).await.unwrap();
         hear_until(1..13).await;
         clock.step("+3600");
-        // Its key is gone, and the last check did not see its last heartbeat.
+        // The unit's key is gone, and the last check did not see its last heartbeat.
         assert_eq!(engine.read(std::slice::from_ref(&unit)).await.unwrap()[0].alive, None);
         if first == First::Check {
             roll.check_deadlines(std::slice::from_ref(&unit), at(1.2)).await.unwrap();

@@ -158,7 +158,7 @@ async fn connections_break_in_a_storm(instances: usize) {
     let recorded = Cell::new(Some(0));
     let is_over = async |world: &World| {
         let open = world.open().await;
-        // On a busy machine nothing would be done between two cuts that do not wait for progress.
+        // On a busy machine, cuts that do not wait for progress would leave no time for work between them.
         if open > recorded.replace(open) {
             let _ = world.redis.try_ask::<usize>(cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal")).await;
         }
@@ -192,7 +192,7 @@ async fn lost_scripts_connections_and_settings_are_restored_at_once() {
             world.redis.ask::<()>(cmd("CONFIG").arg("SET").arg("notify-keyspace-events").arg("")).await;
         }
         if round == 4 {
-            // Every connection, not only subscriptions.
+            // Cut every connection, not only subscriptions.
             let kill = world.redis.ask::<usize>(cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal")).await;
             assert!(kill >= 3, "{kill} connections were there to cut");
         }

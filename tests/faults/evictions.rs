@@ -28,7 +28,7 @@ async fn evicted_keys_are_no_silence(topology: Topology) {
     let dir = tempfile::TempDir::new().unwrap();
     let redis = Redis::of(&topology, dir.path(), &[], &DURABLE).await;
     let (engine, roll) = crowd::roll(redis.url()).await;
-    // The checks come before the eviction by the clock: keys count as evicted until they were found absent.
+    // By the clock the checks come before the eviction: keys count as evicted until they were found absent.
     let begin = renew(&*engine).await - 8 * TIMEOUT;
     let at = |part: f64| begin + TIMEOUT.mul_f64(part);
     let units: Vec<Unit> = (0..40).map(|n| format!("detector:finch-{n}").parse().unwrap()).collect();

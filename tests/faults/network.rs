@@ -18,10 +18,10 @@ const SECOND: Duration = Duration::from_secs(1);
 /// A network namespace with a cable to the test's network.
 pub struct Namespace {
     name: String,
-    /// The address of the test's end of the cable, and that of the other.
+    /// The address of the test's end of the cable, and of the other end.
     pub ours: String,
     pub theirs: String,
-    // Removes it also when this process is killed.
+    // The guard removes the namespace even if this process is killed.
     _guard: ExitCleanup,
 }
 
@@ -77,7 +77,7 @@ fn ip(args: &[&str]) {
 }
 
 /// Adds an instance at the other end of the cable, which reaches broker and receiver by proxies at the test's end.
-/// `redis`: the address of the engine from there.
+/// `redis`: the address of the engine as the instance reaches it.
 pub async fn add_remote(world: &mut World, network: &Namespace, redis: &str) -> Vec<Proxy> {
     let broker = lead(network, world.broker.port()).await;
     let hook = lead(network, world.sink.port()).await;
@@ -119,7 +119,7 @@ async fn cut_off(share: &str) {
     let mark = world.disturb();
     network.unplug();
     world.pass(TIMEOUT).await;
-    // The others record and notify silences meanwhile.
+    // Meanwhile the other instances record and notify silences.
     let remote = world.instances.pop().expect("it was added");
     world.probe().await;
     world.instances.push(remote);

@@ -33,7 +33,7 @@ async fn an_alert_is_not_lost_between_the_decision_and_the_sending(plan: Plan) {
     world.sink.release();
     world.instances[0].start();
     world.disturbed_since(mark);
-    // Repeated under the same id; the oracle checks that.
+    // Sent again under the same id, which the oracle checks.
     let again = async |world: &World| {
         world.notified_records().iter().filter(|notified| notified.record.unit.as_str() == "unit-000").count()
             >= 2
@@ -159,8 +159,8 @@ async fn a_device_that_moves_is_one_device_and_its_old_place_does_not_alarm() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deadline_at_exactly_now_is_not_yet_passed() {
-    // A fleet that is due within a few milliseconds, checked by three instances at once: the oracle
-    // fails if any unit is found too early.
+    // A fleet that is due within a few milliseconds is checked by three instances at once: the oracle fails if any
+    // unit is found too early.
     let mut world = World::new(Plan::new(3)).await;
     for unit in 0..100 {
         world.fleet.silence(&format!("unit-{unit:03}"));
@@ -178,7 +178,7 @@ async fn a_restart_brings_no_spike_of_old_alerts(plan: Plan) {
     }
     world.agrees().await;
     world.eventually("nothing waits", async |world| world.waiting().await == Some(0)).await;
-    // Only the dead: a busy machine may silence another unit.
+    // Count only the dead units: a busy machine may silence another one.
     let notified_of_the_dead = |world: &World| {
         let is_dead = |unit: &str| unit < "unit-060";
         world.notified_records().iter().filter(|notified| is_dead(notified.record.unit.as_str())).count()
@@ -199,7 +199,7 @@ async fn a_restart_brings_no_spike_of_old_alerts(plan: Plan) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn units_that_fall_silent_at_once_have_a_record_each_and_none_is_notified_twice() {
-    // As many as a debug build notifies within a minute on a busy machine.
+    // The number that a debug build notifies within a minute on a busy machine.
     const MANY: usize = 20_000;
     let mut world = World::new(Plan { units: 40, ..Plan::new(3) }).await;
     crowd::fill(&world, 0, MANY, now()).await;

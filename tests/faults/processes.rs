@@ -131,7 +131,7 @@ async fn while_delivering() -> World {
     world
 }
 
-/// As many as take some seconds.
+/// The number of notifications that takes some seconds.
 const MANY: usize = 6000;
 /// How many attempts of a receiver run at once by default.
 const CONCURRENCY: usize = 4;

@@ -27,8 +27,8 @@ async fn routes_silences_and_inhibition_hold_while_three_instances_are_killed_in
     kills(Plan::new(3)).await;
 }
 
-/// The north has a receiver of its own beside the common one; the south has a gateway, whose silence inhibits the units
-/// behind it; the west is silenced.
+/// The site north has a receiver of its own beside the common one; the site south has a gateway, whose silence
+/// inhibits the units behind it; the site west is silenced.
 fn routed(plan: Plan, north: &WebhookSink) -> Plan {
     let kinds = format!(
         r#"
@@ -128,7 +128,7 @@ async fn silence_the_west(world: &World) {
     assert!(answer.status().is_success(), "{}", answer.text().await.unwrap());
 }
 
-/// By list (offline, online), unit and record: the notifications that it was in.
+/// The notifications of each record, by list (offline, online), unit and record.
 type Notified = BTreeMap<&'static str, BTreeMap<String, BTreeMap<String, BTreeSet<String>>>>;
 
 fn notified(sink: &WebhookSink) -> Notified {

@@ -50,7 +50,7 @@ async fn a_member_that_is_frozen_beyond_its_keep_alive_marks_no_unit_offline() {
     world.pass(TIMEOUT).await;
     world.instances[1].thaw();
     world.disturbed_since(mark);
-    // The messages that the broker had sent to it were not heard in time.
+    // The messages that the broker had sent to the frozen instance were not heard in time.
     world.forget_unheard_since(mark);
     world.rests().await;
 }

@@ -1,4 +1,4 @@
-//! Timers with whole processes: each is delivered, none is lost, and none has two ids, whatever dies.
+//! Timers with whole processes: each timer is delivered, none is lost, and none has two ids, whatever dies.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -104,7 +104,7 @@ impl Timers {
         }
     }
 
-    /// Registers that many timers, by all processes in turn.
+    /// Registers `count` timers, by all processes in turn.
     async fn register(&self, count: usize, due: Timestamp) {
         let names: Vec<String> = (0..count).map(|n| format!("timer-{n:05}")).collect();
         let parts = names.chunks(count.div_ceil(self.instances.len()));
@@ -133,7 +133,7 @@ impl Timers {
             .await;
     }
 
-    /// Awaits that no timer waits for its delivery, at the first instance.
+    /// Waits at the first instance until no timer waits for its delivery.
     async fn rests(&self) {
         until("nothing waits", async || {
             let page = self.instances[0].page("/api/v1/timers?state=fired&limit=1000").await;
@@ -214,7 +214,7 @@ async fn a_step_of_the_clock_of_redis_fires_no_timer() {
     no_timer_fires_early(&format!("url = \"redis://127.0.0.1:{port}/0\""), &dir, &clock, false).await;
 }
 
-/// The limit of file sizes (KiB) ends a process by a signal, unless it handles that.
+/// A write beyond the limit of file sizes (KiB) raises a signal, which ends a process that does not handle it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_beyond_the_limit_of_file_sizes_is_an_error_and_the_process_goes_on() {
     let dir = TempDir::new().unwrap();
@@ -250,7 +250,7 @@ async fn a_write_beyond_the_limit_of_file_sizes_is_an_error_and_the_process_goes
     assert_eq!(instance.page("/healthz").await.map(|(status, _)| status), Some(200));
 }
 
-/// Registered for one instant: each comes once, soon, and no earlier.
+/// Registers timers for one instant: each comes once, soon, and no earlier.
 async fn at_one_instant(instances: usize, count: usize, delay: Duration) {
     let timers = Timers::new(instances, "at_least_once").await;
     let due = Clock::system().now() + delay;
@@ -291,7 +291,7 @@ async fn timers_whose_process_is_killed_in_the_middle_are_all_delivered() {
     timers.rests().await;
     let told = timers.told();
     assert_eq!(told.len(), 4000);
-    // Deliveries that the dead process had under way come again under their ids.
+    // Deliveries that the dead process had begun come again under their ids.
     let again: usize = told.values().map(|(times, _)| times - 1).sum();
     assert!(again <= 200, "{again} came again");
 }

@@ -55,7 +55,7 @@ pub struct Browser {
 }
 
 impl Browser {
-    /// Starts a browser that keeps what it has in `dir`.
+    /// Starts a browser that keeps its data in `dir`.
     pub async fn start(dir: &Path) -> Browser {
         let port = free_port().unwrap();
         let arguments = [format!("--port={port}")];
@@ -81,7 +81,7 @@ impl Browser {
         self.command("url", json!({ "url": url })).await;
     }
 
-    /// The result of a script in the page: `return` answers it, `arguments` has what is passed.
+    /// The result of a script in the page: `return` sets it, and `arguments` holds the values that are passed.
     pub async fn run(&self, script: &str, arguments: Value) -> Value {
         self.command("execute/sync", json!({ "script": script, "args": arguments })).await
     }
@@ -91,7 +91,7 @@ impl Browser {
         self.command("execute/async", json!({ "script": script, "args": arguments })).await
     }
 
-    /// Awaits that an expression is true in the page, whichever page that is by then.
+    /// Waits until an expression is true in the page, whichever page is loaded by then.
     pub async fn eventually(&self, what: &str, expression: &str) {
         let script = format!("return Boolean({expression})");
         let wanted = json!({ "script": script, "args": [] });
@@ -108,7 +108,7 @@ impl Browser {
         }
     }
 
-    /// Awaits a text of the page.
+    /// Waits for a text on the page.
     pub async fn shows(&self, text: &str) {
         let quoted = Value::from(text);
         self.eventually(text, &format!("document.body.innerText.includes({quoted})")).await;
@@ -132,7 +132,7 @@ impl Browser {
         self.command(&format!("element/{element}/click"), json!({})).await;
     }
 
-    /// Writes into a field, in place of what is there.
+    /// Writes into a field, in place of its content.
     pub async fn write(&self, selector: &str, text: &str) {
         let element = self.element(selector).await;
         self.command(&format!("element/{element}/clear"), json!({})).await;
@@ -149,7 +149,7 @@ impl Browser {
         self.command("actions", json!({ "actions": [keyboard] })).await;
     }
 
-    /// Moves the focus on with Tab until it is on that element.
+    /// Moves the focus on with Tab until it is on this element.
     pub async fn tab_to(&self, selector: &str) {
         let is_there = format!("return document.activeElement.matches({})", Value::from(selector));
         for _ in 0..MAX_TABS {
@@ -165,7 +165,7 @@ impl Browser {
         );
     }
 
-    /// Gives the page that width and height, and a scheme of colours: `light` or `dark`.
+    /// Gives the page this width and height, and a scheme of colours: `light` or `dark`.
     pub async fn look(&self, (width, height): (u32, u32), scheme: &str) {
         let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
         self.devtools("Emulation.setDeviceMetricsOverride", size).await;
@@ -189,7 +189,7 @@ impl Browser {
         bad.map(|line| line["message"].as_str().unwrap_or_default().to_owned()).collect()
     }
 
-    /// The URLs that pages have asked a server for since the last call: not those of the browser itself.
+    /// The URLs that pages have requested since the last call; requests of the browser itself are left out.
     pub async fn requests(&self) -> Vec<String> {
         let url_of = |line: &Value| {
             let event: Value = serde_json::from_str(line["message"].as_str()?).ok()?;
@@ -209,7 +209,7 @@ impl Browser {
         self.command("goog/cdp/execute", json!({ "cmd": name, "params": parameters })).await
     }
 
-    /// Awaits the element and answers its reference.
+    /// Waits for the element and returns its reference.
     async fn element(&self, selector: &str) -> String {
         let quoted = Value::from(selector);
         self.eventually(selector, &format!("document.querySelector({quoted})")).await;
@@ -228,12 +228,12 @@ impl Browser {
 impl Drop for Browser {
     fn drop(&mut self) {
         self.cleanup = None;
-        // Its other processes end with this one.
+        // The other processes of the browser end with this one.
         let _ = Command::new("kill").args(["-9", &self.process.to_string()]).status();
     }
 }
 
-/// Sends a command and answers its value.
+/// Sends a command and returns its value.
 async fn send(method: &str, url: &str, body: &Value) -> Result<Value, String> {
     let method = method.parse().expect("a method");
     let request = CLIENT.request(method, url).header("content-type", "application/json").timeout(COMMAND);

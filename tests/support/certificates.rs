@@ -21,7 +21,7 @@ impl Authority {
         Authority::of_host(dir, "127.0.0.1")
     }
 
-    /// Its certificates are for this name of the machine.
+    /// An authority whose certificates are for this name of the machine.
     pub fn of_host(dir: &Path, host: &'static str) -> Authority {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

@@ -21,9 +21,9 @@ impl Clock {
         clock
     }
 
-    /// The offset from now on, such as `+3600` or `-3600`.
+    /// Sets the offset from now on, such as `+3600` or `-3600`.
     pub fn step(&self, offset: &str) {
-        // In one step, so that no process reads half of it.
+        // Written in one step, so that no process reads half of it.
         let next = self.file.with_extension("next");
         std::fs::write(&next, format!("{offset}\n")).unwrap();
         std::fs::rename(&next, &self.file).unwrap();

@@ -26,20 +26,20 @@ pub struct ClusterPlan {
 }
 
 impl ClusterPlan {
-    /// Three primaries, each with so many replicas.
+    /// Three primaries, each with `replicas` replicas.
     pub fn new(replicas: usize) -> ClusterPlan {
         let node_timeout = Duration::from_millis(2000);
         ClusterPlan { primaries: 3, replicas, node_timeout, settings: String::new(), places: Vec::new() }
     }
 
-    /// All servers have certificates of this authority.
+    /// Gives all servers certificates of this authority.
     pub fn with_tls(mut self, authority: &Arc<Authority>) -> ClusterPlan {
         let place = Place { authority: Some(authority.clone()), ..Place::default() };
         self.places = vec![place; self.primaries * (1 + self.replicas)];
         self
     }
 
-    /// Every answered write is on disk.
+    /// Makes every server write to disk before it answers.
     pub fn durable(mut self) -> ClusterPlan {
         self.settings += "appendfsync always\n";
         self
@@ -51,11 +51,11 @@ impl ClusterPlan {
     }
 }
 
-/// Its servers by number: the primaries first, then a round of replicas, then another round.
+/// The servers of the cluster by number: the primaries first, then a round of replicas, then another round.
 pub struct Cluster {
     pub nodes: Vec<Node>,
     plan: ClusterPlan,
-    // Last, so that the servers have ended when the directory is removed.
+    // The last field, so that the servers have ended when the directory is removed.
     dir: tempfile::TempDir,
 }
 
@@ -101,15 +101,15 @@ impl Seen {
         self.is_primary && self.slots.iter().any(|range| range.contains(&slot))
     }
 
-    /// How many slots it serves.
+    /// How many slots the server serves.
     pub fn count(&self) -> usize {
         self.slots.iter().map(|range| range.len()).sum()
     }
 }
 
 impl Cluster {
-    /// Starts it and waits until every slot is served, every replica follows, and every server knows so. A server that
-    /// starts refuses writes for two seconds, so that takes a little longer.
+    /// Starts the cluster and waits until every slot is served, every replica follows, and every server knows so. A
+    /// server that starts refuses writes for two seconds, so that takes a little longer.
     pub async fn start(plan: ClusterPlan) -> Cluster {
         let dir = tempfile::tempdir().unwrap();
         let count = plan.primaries * (1 + plan.replicas);
@@ -351,7 +351,7 @@ impl Cluster {
         self.follow(number, primary).await;
     }
 
-    /// Starts a server that serves no slot yet; its number.
+    /// Starts a server that serves no slot yet, and returns its number.
     pub async fn add(&mut self) -> usize {
         let number = self.nodes.len();
         let place = self.plan.places.get(number).cloned().unwrap_or_default();
@@ -362,7 +362,7 @@ impl Cluster {
         number
     }
 
-    /// Moves so many slots from one server to another, as an operator does.
+    /// Moves `slots` slots from one server to another, as an operator does.
     pub async fn reshard(&self, from: usize, to: usize, slots: usize) {
         let (from, to) = (self.id(from).await, self.id(to).await);
         let slots = slots.to_string();
@@ -375,7 +375,7 @@ impl Cluster {
         self.manage("rebalance", &["--cluster-use-empty-masters", "--cluster-threshold", "1"]).await;
     }
 
-    /// Takes a primary out: its slots go to `heir`, and its replicas follow that one.
+    /// Takes a primary out of the cluster: its slots go to `heir`, and its replicas follow `heir`.
     pub async fn remove(&mut self, number: usize, heir: usize) {
         let count = itself(&self.nodes[number]).await.expect("it answers").count();
         self.reshard(number, heir, count).await;
@@ -387,7 +387,8 @@ impl Cluster {
         self.nodes[number].kill();
     }
 
-    /// Begins to move the slot of a key: from now on, its keys that are not there are asked of the other server (ASK).
+    /// Begins to move the slot of a key: from now on, clients are sent to the other server (ASK) for keys that have
+    /// moved.
     pub async fn begin_move(&self, key: &str, to: usize) {
         let (slot, from) = (self.slot_of(key).await, self.primary_of(key).await);
         let (from_id, to_id) = (self.id(from).await, self.id(to).await);
@@ -423,7 +424,7 @@ impl Cluster {
         }
     }
 
-    /// Runs `redis-cli --cluster`, again while the servers do not agree yet on what was changed before.
+    /// Runs `redis-cli --cluster`, and repeats it while the servers do not agree yet on an earlier change.
     async fn manage(&self, what: &str, how: &[&str]) {
         let (_, node) = self.answering().next().expect("a server runs");
         let began = Instant::now();

@@ -17,7 +17,7 @@ pub struct Distance {
 }
 
 impl Distance {
-    /// A proxy to that port, with that round trip time.
+    /// A proxy to this port, with this round trip time.
     pub async fn to(port: u16, round_trip: Duration) -> Distance {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let near = listener.local_addr().unwrap().port();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Far longer than any awaited fact takes.
+/// The longest wait: far longer than any awaited fact takes.
 const MAX_WAIT: Duration = Duration::from_secs(120);
 
 /// Waits for a fact, and fails the test if it never holds.

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 pub struct Servers {
     pub redis: Server,
     pub broker: Server,
-    // Last, so that the servers have ended when the directory is removed.
+    // The last field, so that the servers have ended when the directory is removed.
     pub dir: TempDir,
 }
 
@@ -40,7 +40,7 @@ impl Service {
         Service { stop, running }
     }
 
-    /// Stops it, and waits for its end.
+    /// Stops the service, and waits for its end.
     pub async fn end(self) {
         self.stop.cancel();
         self.running.await.unwrap();

@@ -1,4 +1,4 @@
-//! Shared by several groups of tests. Each group is one program, and includes this folder once.
+//! Code that several groups of tests share. Each group is one program, and includes this folder once.
 
 #![allow(dead_code, unused_imports, unused_macros, reason = "no group needs all of it")]
 

@@ -1,7 +1,7 @@
 //! A mount or a network for one case, for an ordinary user too.
 //!
-//! Only root may make them. An ordinary user is root within a user namespace, so the case is run there,
-//! by this same program. Where the kernel forbids that, the case is not run: `make test` names it at the end,
+//! Only root may make a mount or a network. An ordinary user is root within a user namespace, so the case is run
+//! there, by this same program. Where the kernel forbids that, the case is not run: `make test` names it at the end,
 //! and without `make test` it fails.
 
 use std::path::Path;
@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use rustix::process::geteuid;
 
-/// Set for the program within the namespaces.
+/// The variable that marks the program within the namespaces.
 const WITHIN: &str = "TESTS_WITHIN";
 /// A directory in which a case that could not be run leaves a file; `make test` shows them.
 const NOT_RUN: &str = "TESTS_NOT_RUN";
@@ -22,7 +22,7 @@ pub enum Own {
     Network,
 }
 
-/// The full name of the test that this stands in.
+/// The full name of the test that calls this macro.
 macro_rules! this_test {
     () => {{
         fn here() {}

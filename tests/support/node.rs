@@ -1,5 +1,5 @@
 //! A server of Redis with a file of `config/redis/`, as operators have it, in a directory of its own. A test may kill
-//! it, freeze it, start it again with its data or without, and query it as another program.
+//! the server, freeze it, start it again with or without its data, and query it as another program.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,11 +23,11 @@ const AGAIN: Duration = Duration::from_millis(20);
 /// The network of a server, and its clock.
 #[derive(Clone)]
 pub struct Place {
-    /// The address under which all others reach it.
+    /// The address under which all others reach the server.
     pub host: String,
-    /// A prefix of its command line, for another network or another clock.
+    /// A prefix of the command line, for another network or another clock.
     pub before: Vec<String>,
-    /// The authority of its certificate, if it speaks TLS; its host is 127.0.0.1 then.
+    /// The authority of the server's certificate, if the server speaks TLS; the host is 127.0.0.1 then.
     pub authority: Option<Arc<Authority>>,
 }
 
@@ -37,7 +37,7 @@ impl Default for Place {
     }
 }
 
-/// Ended on drop.
+/// A running server, which ends with this value.
 pub struct Node {
     server: Server,
     dir: PathBuf,
@@ -57,7 +57,7 @@ pub fn shipped(name: &str) -> String {
 }
 
 impl Node {
-    /// Starts a server with these settings, at a port of which the one ten thousand above is free as well.
+    /// Starts a server with these settings, at a port for which the port ten thousand above is free too.
     pub fn start(dir: &Path, settings: &str) -> Node {
         Node::start_in(dir, settings, &Place::default())
     }
@@ -108,7 +108,7 @@ impl Node {
         self.server.port()
     }
 
-    /// As a part of `engine.url`.
+    /// The address of the node as a part of `engine.url`.
     pub fn address(&self) -> String {
         format!("{}:{}", self.host, self.port())
     }
@@ -121,12 +121,12 @@ impl Node {
         self.server.pid()
     }
 
-    /// Whether it is expected to answer: neither killed nor frozen.
+    /// Whether the node is expected to answer: neither killed nor frozen.
     pub fn answers(&self) -> bool {
         self.is_running && !self.is_frozen
     }
 
-    /// Ends it like a power cut.
+    /// Ends the node like a power cut.
     pub fn kill(&mut self) {
         self.server.kill();
         (self.is_running, self.is_frozen) = (false, false);
@@ -144,7 +144,7 @@ impl Node {
         self.is_frozen = false;
     }
 
-    /// The test cuts its network, or joins it again.
+    /// Notes that the test cuts the node's network, or joins it again.
     pub fn cut_off(&mut self, is_cut_off: bool) {
         self.is_frozen = is_cut_off;
     }
@@ -154,7 +154,7 @@ impl Node {
         assert!(sent.unwrap().success());
     }
 
-    /// Starts it again at its port, with what its directory holds.
+    /// Starts the node again at its port, with the content of its directory.
     pub fn restart(&mut self) {
         self.try_restart().unwrap();
     }
@@ -166,7 +166,7 @@ impl Node {
         Ok(())
     }
 
-    /// Kills it and removes its data. What it knows of the other servers stays.
+    /// Kills the node and removes its data. Its knowledge of the other servers stays.
     pub fn wipe(&mut self) {
         self.kill();
         // Redis 6.2 has one file instead of the directory.
@@ -177,16 +177,16 @@ impl Node {
         }
     }
 
-    /// Starts it again with a certificate that has expired, or with a new one.
+    /// Starts the node again with a certificate that has expired, or with a new one.
     pub fn restart_with_certificate(&mut self, is_expired: bool) {
         let authority = self.authority.as_ref().expect("it speaks TLS");
         authority.certify_server(&self.dir, is_expired);
         self.restart();
-        // Other programs refuse its certificate.
+        // Other programs refuse an expired certificate.
         self.is_frozen = is_expired;
     }
 
-    /// The options of Rollcall for its TLS.
+    /// The options of Rollcall for the node's TLS.
     pub fn tls_options(&self) -> Option<String> {
         self.authority.as_ref().map(|authority| authority.options())
     }
@@ -198,7 +198,7 @@ impl Node {
         }
     }
 
-    /// Sends it a command; an error if it does not answer in time.
+    /// Sends the node a command; an error if it does not answer in time.
     pub async fn try_ask<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, String> {
         let asked = async { command.query_async(&mut self.connect().await?).await };
         match tokio::time::timeout(ANSWER, asked).await {
@@ -216,18 +216,18 @@ impl Node {
         self.try_ask(cmd("INFO").arg(section)).await
     }
 
-    /// Whether it is a primary, or a replica that follows its primary.
+    /// Whether the node is a primary, or a replica that follows its primary.
     pub async fn is_linked(&self) -> bool {
         let info = self.info("replication").await.unwrap_or_default();
         info.contains("role:master") || info.contains("master_link_status:up")
     }
 }
 
-/// Leaves replicas behind: they hang, their connections are cut, and they lack all that the primary writes from now on.
-/// Thawed, they try to connect to it again.
+/// Leaves replicas behind: they hang, their connections are cut, and they lack all that the primary writes from now
+/// on. After a thaw they try to connect to the primary again.
 pub async fn leave_behind(nodes: &mut [Node], primary: usize, replicas: &[usize]) {
     replicas.iter().for_each(|number| nodes[*number].freeze());
-    // Else a thawed replica reads what the network holds for it.
+    // Otherwise a thawed replica would read what the network still holds for it.
     let cut: usize = nodes[primary].ask(cmd("CLIENT").arg("KILL").arg("TYPE").arg("replica")).await;
     assert_eq!(cut, replicas.len(), "all replicas were connected");
 }

@@ -12,7 +12,7 @@ use rollcall::telemetry::Telemetry;
 use tokio::sync::Notify;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// Longer than the steps of the clock in any test: no time is blind.
+/// A gap longer than the steps of the clock in any test: no time is blind.
 const GAP: Duration = Duration::from_secs(1000);
 
 pub struct Parts {
@@ -21,7 +21,7 @@ pub struct Parts {
     pub mirror: Arc<Mirror>,
     pub telemetry: Arc<Telemetry>,
     pub clock: Clock,
-    /// Every partition, unless a test sets another one.
+    /// The partitions of the instance: all, unless a test sets others.
     pub ownership: Ownership,
 }
 

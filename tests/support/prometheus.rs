@@ -6,7 +6,7 @@ use rollcall::simulate::servers::{Server, free_port};
 use serde_json::Value;
 use url::Url;
 
-/// Stopped on drop.
+/// A running Prometheus, which ends with this value.
 pub struct Prometheus {
     server: Server,
     client: reqwest::Client,

@@ -10,13 +10,13 @@ use rollcall::simulate::servers::{Server, free_port};
 use rollcall::store::{redis::Config, redis::RedisEngine};
 use rollcall::telemetry::Telemetry;
 
-/// Every answered write is on disk.
+/// The options under which every answered write is on disk.
 const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
 
 /// A server whose answered writes survive a power cut.
 pub struct Redis {
     server: Server,
-    // Last, so that the server has ended when the directory is removed.
+    // The last field, so that the server has ended when the directory is removed.
     dir: tempfile::TempDir,
 }
 
@@ -35,18 +35,18 @@ impl Redis {
         format!("redis://127.0.0.1:{}/0", self.port())
     }
 
-    /// An engine on it.
+    /// An engine on this server.
     pub async fn engine(&self, telemetry: &Arc<Telemetry>) -> Arc<RedisEngine> {
         let config = Config { url: self.url(), ..Config::default() };
         Arc::new(RedisEngine::connect(&config, telemetry.clone()).await.unwrap())
     }
 
-    /// Ends it like a power cut.
+    /// Ends the server like a power cut.
     pub fn kill(&mut self) {
         self.server.kill();
     }
 
-    /// Starts it again on its port with its data.
+    /// Starts the server again on its port with its data.
     pub fn restart(&mut self) {
         self.server.kill();
         self.server = Server::redis(self.dir.path(), self.server.port(), &DURABLE).unwrap();
@@ -60,7 +60,7 @@ impl Redis {
         found.1
     }
 
-    /// Sends it a signal: `-STOP`, `-CONT`.
+    /// Sends the server a signal: `-STOP`, `-CONT`.
     pub fn signal(&self, name: &str) {
         signal(&self.server, name);
     }
@@ -70,7 +70,7 @@ impl Redis {
         redis::cmd("ACL").arg("SETUSER").arg("default").arg(rules).exec(&mut self.client()).unwrap();
     }
 
-    /// Another program's connection.
+    /// A connection of another program.
     pub fn client(&self) -> redis::Connection {
         redis::Client::open(self.url()).unwrap().get_connection().unwrap()
     }

@@ -17,7 +17,7 @@ const SENTINELS: usize = 3;
 #[derive(Clone)]
 pub struct SentinelPlan {
     pub replicas: usize,
-    /// How long the primary may be silent.
+    /// How long the primary may be silent before it counts as down.
     pub down_after: Duration,
     /// Half of the time until an attempt that failed is repeated.
     pub failover_timeout: Duration,
@@ -25,7 +25,7 @@ pub struct SentinelPlan {
     pub settings: String,
     /// The places of the first servers; the others are on loopback.
     pub places: Vec<Place>,
-    /// The authority of their certificates, if they and the sentinels speak TLS.
+    /// The authority of the certificates, if the servers and the sentinels speak TLS.
     pub authority: Option<Arc<Authority>>,
 }
 
@@ -41,25 +41,25 @@ impl SentinelPlan {
         }
     }
 
-    /// All servers and sentinels have certificates of this authority.
+    /// Gives all servers and sentinels certificates of this authority.
     pub fn with_tls(mut self, authority: &Arc<Authority>) -> SentinelPlan {
         self.authority = Some(authority.clone());
         self
     }
 
-    /// Every answered write is on disk.
+    /// Makes every server write to disk before it answers.
     pub fn durable(mut self) -> SentinelPlan {
         self.settings += "appendfsync always\n";
         self
     }
 
-    /// The place of a server; that of a sentinel is none of the first.
+    /// The place of a server; a sentinel never has one of the first places.
     fn place(&self, number: usize) -> Place {
         let usual = || Place { authority: self.authority.clone(), ..Place::default() };
         self.places.get(number).cloned().unwrap_or_else(usual)
     }
 
-    /// The file of the servers. With less than two replicas, none would be left to write to after a failover.
+    /// The file of the servers. With fewer than two replicas, no replica would be left to write to after a failover.
     fn server(&self, primary: Option<u16>) -> String {
         let least = usize::from(self.replicas >= 2);
         let follows = primary.map(|port| format!("replicaof 127.0.0.1 {port}\n")).unwrap_or_default();
@@ -83,7 +83,7 @@ pub struct Sentinel {
     pub servers: Vec<Node>,
     pub sentinels: Vec<Node>,
     plan: SentinelPlan,
-    // Last, so that the servers have ended when the directory is removed.
+    // The last field, so that the servers have ended when the directory is removed.
     _dir: tempfile::TempDir,
 }
 

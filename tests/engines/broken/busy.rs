@@ -44,8 +44,8 @@ fn units(stage: Stage) -> Vec<Unit> {
     (first..first + WAVE).map(unit).collect()
 }
 
-/// The stages whose events may be lost with a key in Redis, or a table, as the page says. Only events on their way
-/// there may be lost.
+/// The stages whose events may be lost with a key in Redis, or with a table, as `docs/broken-values.md` says. Only
+/// events on their way there may be lost.
 fn may_be_lost(name: &str) -> &'static [Stage] {
     match name {
         "{pN}:outbox" | "outbox" => &[Outbox, Back],
@@ -133,7 +133,7 @@ async fn on_redis_with(poison: on_redis::Poison) {
         let engine = Arc::new(RedisEngine::connect(&config, telemetry.clone()).await.unwrap());
         let poison = || {
             let owners = on_redis::poison_one(&mut client, &name, poison).map(|(_, owners)| owners);
-            // Only facts belong to one unit alone.
+            // Only facts belong to a single unit.
             owners.filter(|_| name == "{pN}:facts:<>").unwrap_or_default()
         };
         let found = notified_once(engine, (telemetry, clock), &name, poison).await;
@@ -190,7 +190,7 @@ async fn missing_rows_stop_no_other_notification() {
     on_disk_with(on_disk::Poison::Missing).await;
 }
 
-/// Every name in the table of losses exists.
+/// Checks that every name in the table of losses exists.
 #[test]
 fn everything_that_may_be_lost_is_a_key_or_a_table() {
     let names: BTreeSet<String> = sorts().into_iter().map(|(name, _)| name).collect();

@@ -32,11 +32,11 @@ pub struct Fleet {
     clock: Clock,
     /// How often each unit's silence was notified since the poisoning.
     pub notified: BTreeMap<String, usize>,
-    /// How often each unit's return was.
+    /// How often each unit's return was notified since the poisoning.
     pub back: BTreeMap<String, usize>,
     /// How often each timer was delivered.
     pub fired: BTreeMap<String, usize>,
-    /// The errors meanwhile.
+    /// The errors since the poisoning.
     pub failures: Vec<String>,
 }
 
@@ -111,7 +111,8 @@ impl Fleet {
         self.heard_until(BEGIN).await;
         self.engine.register_receivers(&[RECEIVER.to_owned()], BEGIN).await.unwrap();
         self.hear(&units(), BEGIN).await;
-        // Two fall silent; one becomes a dead letter, one is notified, and both are back.
+        // Two units fall silent; one notification becomes a dead letter, the other is delivered, and both units are
+        // back.
         self.hear(&units()[2..], hours(48)).await;
         self.heard_until(hours(49)).await;
         self.roll.check_deadlines(&units()[..2], hours(49)).await.unwrap();
@@ -131,7 +132,7 @@ impl Fleet {
         let readings: Vec<Reading<'_>> =
             readings.iter().map(|unit| Reading { unit, metric: "battery", at, value: "3.5" }).collect();
         self.engine.keep_values(&readings).await.unwrap();
-        // A kind that was not subscribed for a while.
+        // A kind that was not heard for a while.
         for hour in [1, 2] {
             self.engine.prove(&Probed::all(&filters("other"), hours(hour), HOUR / 2)).await.unwrap();
         }
@@ -201,7 +202,7 @@ impl Fleet {
         self.roll.hear(&units.iter().map(heartbeat).collect::<Vec<_>>(), at).await
     }
 
-    /// Without a gap.
+    /// Hears everything up to a moment, without a gap.
     pub async fn heard_until(&self, moment: Timestamp) {
         let gap = Gap { blind: 100_000 * HOUR, tell_after: 100_000 * HOUR };
         for _ in 0..3 {
@@ -251,7 +252,7 @@ impl Fleet {
     /// Leased deliveries have arrived, whatever the engine answers.
     pub async fn arrived(&mut self, leased: &[Delivery], now: Timestamp) {
         self.count(leased);
-        // Repeated until it succeeds, as the service does.
+        // Repeated until the call succeeds, as the service does.
         for _ in 0..3 {
             match self.engine.delivered(leased, now).await {
                 Ok(()) => return,

@@ -67,7 +67,7 @@ impl Ground {
         redis::Client::open(Ground::url(server)).unwrap().get_connection().unwrap()
     }
 
-    /// Facts of a unit, or none.
+    /// Sets the facts of a unit, or removes them.
     fn set_facts(&self, unit: &Unit, facts: Option<&str>) {
         match self {
             Ground::Redis(server, _) => {
@@ -101,7 +101,7 @@ impl Ground {
             }
             Ground::Directory(dir) => {
                 let database = Connection::open(dir.path().join("rollcall.db")).unwrap();
-                // Beats are newer than the last change.
+                // Heartbeats are newer than the last change.
                 let update = "UPDATE units SET alive = ?, after = 1 << 40 WHERE name = ?";
                 assert_eq!(database.execute(update, (ms, unit.to_string())).unwrap(), 1);
             }
@@ -199,7 +199,7 @@ async fn a_clock_that_was_set_back_by_an_hour_leaves_nothing_that_cannot_be_read
         let (telemetry, clock) = telemetry();
         let mut fleet = Fleet::on(ground.open(&telemetry).await, telemetry.clone(), clock.clone());
         fleet.live().await;
-        // By the earlier clock it is an hour later.
+        // By the earlier clock this moment is an hour later.
         let ahead = hours(POISONED + 49);
         fleet.hear(&units(), ahead).await;
         fleet.heard_until(ahead).await;

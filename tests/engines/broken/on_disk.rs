@@ -205,8 +205,8 @@ fn member() -> rollcall::store::ShareMember {
     rollcall::store::ShareMember { share: "t".into(), client_id: "d".into(), connection: 1 }
 }
 
-/// Poisons the first row of a table, or removes all. Answers the units that lose something, and
-/// whether the loss must be shown.
+/// Poisons the first row of a table, or removes all rows. Returns the units that lose something, and whether the loss
+/// must be shown.
 pub fn poison_one(path: &Path, table: &str, column: &str, poison: Poison) -> (Vec<String>, bool) {
     let database = open_database(path);
     let owners = |some: &str| -> Vec<String> {
@@ -264,7 +264,7 @@ pub fn poison_one(path: &Path, table: &str, column: &str, poison: Poison) -> (Ve
         }
         Err(error) => panic!("{update}: {error}"),
     };
-    // Any text is valid in these.
+    // Any text is valid in these columns.
     let is_fine = poison == Unreadable
         && matches!(
             column,

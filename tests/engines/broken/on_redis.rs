@@ -30,8 +30,8 @@ enum Spared {
     Owner,
 }
 
-/// Keys of Redis; the loss with a key of a wrong type or a missing one, and with one unreadable
-/// value. The test fails for a key of `keys.rs` that this table lacks.
+/// Keys of Redis; the loss if a key has a wrong type or is missing, and the loss if a value is unreadable. The test
+/// fails for a key of `keys.rs` that this table lacks.
 const TABLE: &[(&str, Spared, Spared)] = &[
     ("{hearing}:heard", Spared::None, Spared::None),
     ("{hearing}:members", Spared::None, Spared::None),
@@ -49,7 +49,7 @@ const TABLE: &[(&str, Spared, Spared)] = &[
     ("{hearing}:cells:<>", Spared::None, Spared::None),
     ("{hearing}:log:<>", Spared::None, Spared::None),
     ("{hearing}:clock", Spared::None, Spared::None),
-    // Written in a cluster only.
+    // This key is written only in a cluster.
     ("{pN}:heard", Spared::None, Spared::None),
     ("{pN}:replicated", Spared::None, Spared::None),
     ("{pN}:alive:<>", Spared::None, Spared::None),
@@ -245,7 +245,7 @@ impl WalkAll for Arc<RedisEngine> {
     }
 }
 
-/// Poisons one key of that type and answers which, with the units that have data there.
+/// Poisons a key of this type and returns its name, with the units that have data there.
 pub fn poison_one(client: &mut Connection, name: &str, poison: Poison) -> Option<(String, Vec<String>)> {
     let pattern = format!("rollcall:{}", name.replace("{pN}", "{p[01]}").replace("<>", "*"));
     let kind = sorts().into_iter().find(|(sort, _)| sort == name).unwrap().1;

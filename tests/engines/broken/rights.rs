@@ -95,7 +95,7 @@ async fn every_command_that_is_sent_is_tried() {
     assert!(used.len() > 25, "hardly anything was asked: {used:?}");
 }
 
-/// A script calls only commands that are tried, also on paths that no test takes.
+/// Checks that a script calls only commands that are tried, also on paths that no test takes.
 #[test]
 fn every_command_of_a_script_is_tried() {
     let tried: BTreeSet<String> = COMMANDS

@@ -99,14 +99,14 @@ pub async fn promise_06_a_delivery_that_was_taken_over_cannot_be_extended<G: Gro
     let second =
         other.lease(&world.partitions(), "hook", later, later + MINUTE, 100).await.unwrap().remove(0);
     assert_eq!((first.attempt, second.attempt), (1, 2));
-    // The first holder goes on.
+    // The first holder continues.
     let held = [Arc::new(first.clone())];
     assert_eq!(world.engine.extend_leases(&held, later + 9 * MINUTE).await.unwrap(), [false]);
     world.engine.retry_later(&first, later).await.unwrap();
     assert_eq!(world.lease(later).await, [], "the second holds it");
     assert_eq!(other.extend_leases(&[Arc::new(second.clone())], later + 2 * MINUTE).await.unwrap(), [true]);
     assert_eq!(world.lease(later + MINUTE).await, []);
-    // A delivery that the first has made anyway counts.
+    // A delivery that the first holder has made anyway counts.
     world.engine.delivered(&[first], later).await.unwrap();
     assert_eq!(other.extend_leases(&[Arc::new(second)], later + 3 * MINUTE).await.unwrap(), [false]);
     assert_eq!(world.lease(world.hours(100)).await, []);
@@ -150,7 +150,7 @@ pub async fn promise_06_a_delivery_that_joining_hands_out_is_leased_in_the_same_
 }
 
 pub async fn promise_06_deliveries_leased_together_end_one_by_one<G: Ground>(world: World<G>) {
-    // Many, so that some share a partition.
+    // Many records, so that some share a partition.
     let records: Vec<OfflineRecord> = world.units(64).iter().map(|unit| offline(unit, world.at(0))).collect();
     let join = |record: &OfflineRecord| Join {
         groups: vec![group(record.unit.as_str())],
@@ -161,7 +161,7 @@ pub async fn promise_06_deliveries_leased_together_end_one_by_one<G: Ground>(wor
     let now = world.at(1000);
     let room = Capacity { most: vec![64], until: now + MINUTE };
     let joined = world.engine.join(&joins, &Destinations::all(AT_ONCE, &hook), &room, now).await.unwrap();
-    // Where joining hands nothing out, the deliveries are leased.
+    // If joining hands nothing out, the deliveries are leased.
     let mut held = joined.deliveries;
     held.extend(world.lease(now).await);
     held.sort_by(|a, b| a.group.key.cmp(&b.group.key));
@@ -219,7 +219,7 @@ pub async fn promise_06_deliveries_leased_together_end_one_by_one<G: Ground>(wor
 
 pub async fn promise_06_a_delivery_that_has_ended_cannot_be_extended<G: Ground>(world: World<G>) {
     let (first, second) = (offline(&world.unit("a"), world.at(0)), offline(&world.unit("a"), world.hours(1)));
-    // Another one in the same partition, so that both are handed out together.
+    // A second record in the same partition, so that both are handed out together.
     let partition = |key: &str| partition_of_group(key, world.engine.partitions());
     let beside = (0..).map(|n| format!("beside-{n}")).find(|key| partition(key) == partition("g")).unwrap();
     let hand_out = async |record: &OfflineRecord, now: Timestamp| {
@@ -281,7 +281,7 @@ pub async fn delivered_to<G: Ground>(world: &World<G>, receiver: &str, now: Time
     }
 }
 
-/// These join that group, and due groups are sealed for these receivers.
+/// Lets these records join a group, and seals due groups for these receivers.
 pub async fn notify<G: Ground>(
     world: &World<G>,
     key: &str,
@@ -308,7 +308,8 @@ pub async fn promise_05_a_return_is_notified_whatever_group_it_falls_into_now<G:
     notify(&world, "g", &all, &["hook"], world.at(1)).await;
     let silences = world.lease(world.at(1)).await;
     assert_eq!(silences.iter().map(|delivery| delivery.offline.len()).sum::<usize>(), 8);
-    // Some come back while their silence is under way, others after its delivery: never before it.
+    // Some units come back while their silence is being delivered, others afterwards: no return comes before its
+    // silence.
     let returns: Vec<OfflineRecord> = records.iter().map(|record| back(record, Closing::Return)).collect();
     for one in &returns[..4] {
         notify(&world, &format!("other-{}", one.unit), &[one], &["hook"], world.at(2)).await;
@@ -337,7 +338,7 @@ pub async fn promise_05_a_return_goes_to_the_receivers_that_were_notified_of_the
     let record = |name: &str| offline(&world.unit(name), world.at(0));
     let (early, both, late, alone) = (record("early"), record("both"), record("late"), record("alone"));
     let on = |record: &OfflineRecord| back(record, Closing::Return);
-    // Without a receiver, with one, with two; one is handed out as it joins.
+    // Records without a receiver, with one, and with two; one is handed out as it joins.
     notify(&world, "g", &[&early], &[], world.at(1)).await;
     notify(&world, "g", &[&late], &["hook"], world.at(2)).await;
     let join = Join { groups: vec![group("own")], event: OutboxEvent::Record(alone.clone()) };
@@ -363,7 +364,7 @@ pub async fn promise_05_a_return_goes_to_the_receivers_that_were_notified_of_the
         (hook_has, offline_to("mail").await),
         (vec!["alone".into(), "both".into(), "late".into()], vec!["both".into()])
     );
-    // All come back, and both receivers get a new silence.
+    // All units come back, and both receivers get a new silence.
     let fresh = record("fresh");
     let all_receivers = ["hook", "mail", "new"];
     notify(&world, "own", &[&on(&alone)], &all_receivers, world.at(7)).await;
@@ -456,13 +457,13 @@ pub async fn promise_07_transitions_of_one_call_join_the_groups_of_their_records
     assert_eq!(join([("g", &a), ("other", &on(&a))], world.at(1)).await, 0);
     assert_eq!(join([("other", &on(&b)), ("g", &b)], world.at(1)).await, 0);
     assert_eq!(world.seal(world.at(1)).await, 0);
-    // Each of two is alone in the group that it joins, though their groups are the same by now.
+    // Each of two records is alone in the group that it joins, though their groups are the same by now.
     let (c, d) = (record("c"), record("d"));
     notify(&world, "g", &[&c], &["hook"], world.at(2)).await;
     assert_eq!(notified(world.at(2)).await, [("g".to_owned(), 1, 0)]);
     assert_eq!(join([("other", &on(&c)), ("other", &d)], world.at(3)).await, 2);
     assert_eq!(notified(world.at(3)).await, [("g".to_owned(), 0, 1), ("other".to_owned(), 1, 0)]);
-    // Two that join one group are in one notification, though their groups differ by now.
+    // Two records that join one group are in one notification, though their groups differ by now.
     let e = record("e");
     assert_eq!(join([("other", &e), ("elsewhere", &on(&d))], world.at(4)).await, 0);
     assert_eq!(world.seal(world.at(4)).await, 2);
@@ -549,7 +550,7 @@ pub async fn a_group_keeps_group_wait_and_group_interval<G: Ground>(world: World
     world.join_at(&[&silent("c")], pace, seconds(7)).await;
     assert_eq!(first_seal().await, Some(seconds(10)));
     assert_eq!(world.seal_at(pace, seconds(9)).await, 0);
-    // Each has a wait of its own; members that have joined by now follow together.
+    // Each group has a wait of its own; members that have joined by now follow together.
     assert_eq!(world.seal_at(pace, seconds(10)).await, 1);
     assert_eq!(first_seal().await, Some(seconds(17)));
     world.join_at(&[&silent("d")], pace, seconds(15)).await;
@@ -736,7 +737,7 @@ pub async fn a_receiver_that_was_absent_is_notified_of_what_still_holds<G: Groun
             .await
             .unwrap();
     }
-    // A kind that is blind still.
+    // A kind that is still blind.
     let lasting = OutboxEvent::Blind(Interval { from: world.hours(40), to: Timestamp::NEVER });
     let of_kind = [Join { groups: vec![group("blind,kind=detector")], event: lasting }];
     world
@@ -744,7 +745,8 @@ pub async fn a_receiver_that_was_absent_is_notified_of_what_still_holds<G: Groun
         .join(&of_kind, &Destinations::all(AT_ONCE, &both), &Capacity::NONE, world.hours(49))
         .await
         .unwrap();
-    // Two are delivered, and the receiver fails for the others. One of the two is back before the receiver is absent.
+    // Two notifications are delivered, and the receiver fails for the others. A unit of the two is back before the
+    // receiver is absent.
     for delivery in world.lease(world.hours(49)).await {
         let is_notified = |record: &OfflineRecord| ["notified", "back"].contains(&record.unit.as_str());
         if delivery.offline.iter().any(is_notified) {
@@ -855,7 +857,7 @@ pub async fn ten_thousand_silences_are_one_notification_and_an_update_says_how_m
     world: World<G>,
 ) {
     let pace = Pace { is_shared: true, ..Pace::new(MINUTE, 5 * MINUTE) };
-    // The last ones fall silent after the notification.
+    // The last units fall silent after the notification.
     let silence = |(number, unit)| offline(unit, world.at(if number < 10_020 { 0 } else { 5_000 }));
     let records: Vec<OfflineRecord> = world.units(10_023).iter().enumerate().map(silence).collect();
     let all: Vec<&OfflineRecord> = records.iter().collect();
@@ -905,7 +907,7 @@ pub async fn a_long_blind_interval_is_notified_at_once_and_by_itself<G: Ground>(
 }
 
 pub async fn the_same_members_give_the_same_id<G: Ground>(world: World<G>) {
-    // On every engine and by every path, for receivers know the id.
+    // The id is the same on every engine and by every path, because receivers know it.
     let id = "ntf_f184568f26713d8c139b599a.hook";
     let off = offline(&world.unit("a"), world.at(0));
     let twin = World::<G>::new().await;

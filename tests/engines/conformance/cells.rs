@@ -19,7 +19,7 @@ pub async fn a_change_set_applies_in_full_if_all_that_it_expects_is_so<G: Ground
     for partition in [0, fleet] {
         let first = put(partition, "a", None, Some(b"1")).enter(Index::FlapChecks, "a", Some(7));
         assert_eq!(world.engine.write_cells(&[first]).await.unwrap(), [true]);
-        // Each of these expects something that is not so, beside something that is.
+        // Each of these change-sets expects something false, beside something true.
         let late = [
             put(partition, "a", None, Some(b"2")),
             put(partition, "a", Some(b"2"), None),
@@ -28,7 +28,7 @@ pub async fn a_change_set_applies_in_full_if_all_that_it_expects_is_so<G: Ground
             put(partition, "b", Some(b"1"), Some(b"2")).enter(Index::FlapChecks, "a", None),
         ];
         assert_eq!(world.engine.write_cells(&late).await.unwrap(), [false; 5], "partition {partition}");
-        // Each of these sees what the one before has written.
+        // Each of these change-sets sees the writes of the one before.
         let moved = put(partition, "b", None, Some(b"3")).is_at(Index::FlapChecks, "a", Some(7));
         let moved = moved.enter(Index::FlapChecks, "a", None).enter(Index::FlapChecks, "b", Some(-1));
         let sets = [moved, put(partition, "a", Some(b"1"), None), put(partition, "a", None, Some(b"\xff"))];
@@ -45,7 +45,8 @@ pub async fn a_change_set_applies_in_full_if_all_that_it_expects_is_so<G: Ground
     assert_eq!(found, [(-1, "b", 0), (-1, "b", fleet)]);
 }
 
-/// Two instances change one cell at the same time: one of each pair is decided from what is no longer so.
+/// Two instances change one cell at the same time: in each pair, one change-set expects a value that is no longer
+/// there.
 pub async fn of_change_sets_that_expect_the_same_one_applies<G: Ground>(world: World<G>) {
     let (other, _) = world.another().await;
     let names: Vec<String> = (0..600).map(|n| format!("n{n}")).collect();

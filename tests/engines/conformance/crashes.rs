@@ -177,7 +177,7 @@ pub async fn promise_07_crashes_between_the_steps_of_a_notification_change_no_id
     assert_eq!(entries.len(), 300);
     world.join_all(&entries[..200], now).await;
     world.crash().await;
-    // They were not settled, so they join again.
+    // The entries were not settled, so they join again.
     let entries = world.outbox().await;
     assert_eq!(entries.len(), 300);
     world.join_all(&entries, now).await;

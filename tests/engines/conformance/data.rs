@@ -23,7 +23,7 @@ impl<G: Ground> World<G> {
         self.engine.values(unit, &[VOLTS, FIRMWARE]).await.unwrap().try_into().unwrap()
     }
 
-    /// Every value of a metric, by the name of its unit; none comes twice.
+    /// Every value of a metric, by the name of its unit; no value comes twice.
     async fn walked(&self, metric: &str, pages_at_once: u32) -> BTreeMap<String, String> {
         let mut all = BTreeMap::new();
         let pages = self.engine.pages();

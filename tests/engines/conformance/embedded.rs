@@ -1,5 +1,5 @@
-//! A directory as the ground. A crash is a copy of the files at that moment: the engine that wrote them
-//! goes on, in a directory that the test no longer reads.
+//! A directory as the ground. A crash is a copy of the files at that moment: the engine that wrote them continues in a
+//! directory that the test no longer reads.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::ground::Ground;
 /// A directory of a fleet.
 pub struct Directory {
     engine: Arc<EmbeddedEngine>,
-    /// The last one is the engine's.
+    /// The directories so far; the engine uses the last one.
     directories: Vec<TempDir>,
 }
 

@@ -21,7 +21,7 @@ fn flapping(engine: &Arc<dyn Engine>) -> Flapping {
     Flapping::new(engine.clone(), [("detector".parse().unwrap(), rule)].into(), telemetry)
 }
 
-/// A silence that was detected after so many minutes, and its return a minute later.
+/// A silence that was detected after `minutes` minutes, and its return a minute later.
 fn transitions<G: Ground>(world: &World<G>, unit: &Unit, minutes: u64) -> [OfflineRecord; 2] {
     let opened = offline(unit, world.at(60_000 * minutes));
     let returned =
@@ -56,7 +56,7 @@ pub async fn a_flapping_unit_is_known_to_every_instance_and_after_a_crash<G: Gro
     assert_eq!(one.due(&all, stable - MINUTE, 10).await.unwrap().len(), 0);
     let due = one.due(&all, stable, 10).await.unwrap();
     assert_eq!(due.iter().map(|one| &one.name).collect::<Vec<_>>(), [&unit]);
-    // A decision from what has changed meanwhile is void.
+    // A decision has no effect if its unit has changed meanwhile.
     let void = due.into_iter().map(|stored| (stored, None)).collect::<Vec<_>>();
     one.note(&[&transitions(&world, &unit, 10)[0]]).await.unwrap();
     assert_eq!(one.change(&void).await.unwrap(), [false]);

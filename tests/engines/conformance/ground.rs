@@ -10,7 +10,7 @@ pub trait Ground: Sized {
     /// Whether the process that uses the engine ends with it.
     const IS_WITHIN: bool;
 
-    /// An empty fleet.
+    /// Makes an empty fleet.
     async fn new() -> Self;
 
     /// Another engine on this ground, as a second instance has it.
@@ -20,13 +20,13 @@ pub trait Ground: Sized {
     /// needs some seconds.
     async fn settle(&self);
 
-    /// The engine is killed and restarted.
+    /// Kills the engine and restarts it.
     async fn crash(&mut self);
 
-    /// The expiry key of a unit expires.
+    /// Lets the expiry key of a unit expire.
     async fn lapse(&self, unit: &Unit);
 
-    /// Sets the expiry key of a unit to that moment (ms), as after a crash between two
-    /// writes of an engine that cannot do both at once.
+    /// Sets the expiry key of a unit to this moment (ms), as after a crash between two writes of an engine that cannot
+    /// do both at once.
     async fn leave_key(&self, unit: &Unit, ms: i64);
 }

@@ -32,7 +32,7 @@ impl<G: Ground> World<G> {
         self.engine.attend(member, self.at(at), RELEASE).await.unwrap();
     }
 
-    /// These attend at 0, and their first canaries are of 1000.
+    /// These members attend at 0, and their first canaries were sent at 1000.
     async fn with_members(self, members: &[ShareMember]) -> World<G> {
         for member in members {
             self.attend(member, 0).await;
@@ -56,7 +56,7 @@ impl<G: Ground> World<G> {
         }
     }
 
-    /// Up to how many milliseconds after the beginning was heard.
+    /// Up to how many milliseconds after the beginning the fleet was heard.
     async fn heard(&self) -> u64 {
         let heard = self.engine.hearing().await.unwrap().heard.unwrap();
         heard.since(self.at(0)).as_millis() as u64
@@ -127,7 +127,7 @@ pub async fn a_new_connection_of_a_session_proves_nothing_before_its_first_canar
         "another client may have had it before"
     );
     assert_eq!(world.keeps("one", 1, 1000).await, None);
-    // Within a gap, and yet another client may have used the session.
+    // The gap is short, and yet another client may have used the session.
     assert_eq!(world.keeps("one", 2, 1500).await, world.blind(1000, 1500));
     assert_eq!(world.keeps("one", 2, 1500).await, None, "the report is repeated");
     assert_eq!(world.keeps("one", 2, 2500).await, None);
@@ -148,7 +148,7 @@ pub async fn time_that_another_plain_subscription_heard_is_not_blind<G: Ground>(
     assert_eq!(world.keeps("two", 1, 2020).await, None);
     assert_eq!(world.keeps("one", 2, 2500).await, None);
     assert_eq!(world.heard().await, 2500);
-    // Both come again.
+    // Both members connect again.
     assert_eq!(world.keeps("one", 3, 2800).await, None, "two may have heard it");
     assert_eq!(world.keeps("two", 2, 2900).await, world.blind(2500, 2900));
     // Two is gone permanently: the others wait for it no longer than a gap.
@@ -207,7 +207,7 @@ pub async fn a_member_that_sends_no_canary_is_released<G: Ground>(world: World<G
     assert_eq!(world.heard().await, 1000, "until then the broker may still deliver to it");
     assert_eq!(world.hears(&two(), 1001 + release).await, world.blind(1000, 1001 + release));
     assert_eq!(world.advances(&one(), 2000 + release).await, Advance::NotAMember);
-    // So is a member of another share; a canary of a plain subscription finds out.
+    // A member of another share leaves too; a canary of a plain subscription finds out.
     assert_eq!(world.advances(&member("other", "three"), 2000 + release).await, Advance::NotAMember);
     world.canary(world.at(2002 + 2 * release), GAP.blind, GAP.tell_after).await;
     assert_eq!(world.advances(&two(), 2003 + 2 * release).await, Advance::NotAMember);
@@ -237,7 +237,7 @@ pub async fn time_without_a_member_is_not_heard<G: Ground>(world: World<G>) {
 }
 
 pub async fn plain_subscriptions_take_the_furthest<G: Ground>(world: World<G>) {
-    // They have no names: any of them counts.
+    // Plain subscriptions without a session have no names: any of them counts.
     for (at, heard) in [(1000, 1000), (3000, 3000), (2000, 3000), (3500, 3500)] {
         assert_eq!(world.canary(world.at(at), GAP.blind, GAP.tell_after).await, None);
         assert_eq!(world.heard().await, heard);
@@ -251,7 +251,7 @@ pub async fn a_plain_subscription_and_a_share_take_the_furthest<G: Ground>(world
     world.hears(&one(), 900).await;
     world.hears(&two(), 800).await;
     assert_eq!(world.heard().await, 1000);
-    // The share leads, by its least.
+    // The share has heard further, as far as its slowest member.
     world.hears(&one(), 2000).await;
     assert_eq!(world.hears(&two(), 1900).await, None, "a plain subscription heard while there was no member");
     assert_eq!(world.heard().await, 1900);
@@ -313,7 +313,7 @@ impl<G: Ground> World<G> {
         (heard, hearing.ledger.intervals().to_vec())
     }
 
-    /// A canary that proves these filters, too.
+    /// Records a canary that proves these filters, too.
     async fn proves(&self, names: &[&str], at: u64) {
         self.canary(self.at(at), GAP.blind, GAP.tell_after).await;
         self.engine.prove(&Probed::all(&filters(names), self.at(at), GAP.blind)).await.unwrap();
@@ -376,7 +376,7 @@ pub async fn a_living_unit_of_a_kind_that_was_not_subscribed_is_not_offline<G: G
     let roll = super::world::roll(engine).with_filters(filters(&["a"]));
     roll.canary_returned(world.at(1)).await.unwrap();
     world.hear(&unit, world.at(1)).await;
-    // Longer than its timeout, while others are heard.
+    // The kind is not heard for longer than its timeout, while others are heard.
     world.heard_until(world.hours(60)).await;
     roll.check_deadlines(std::slice::from_ref(&unit), world.hours(60)).await.unwrap();
     assert!(world.open_records().await.is_empty(), "it was not heard so far");
@@ -392,7 +392,7 @@ pub async fn a_living_unit_of_a_kind_that_was_not_subscribed_is_not_offline<G: G
     assert_eq!(world.open_records().await.len(), 1, "it was silent for long enough since");
 }
 
-/// The filter was heard all the time up to that hour.
+/// Proves that the filter was heard all the time up to this hour.
 async fn engine_proves<G: Ground>(world: &World<G>, hour: u32) {
     world.engine.prove(&Probed::all(&filters(&["a"]), world.hours(hour), 1000 * HOUR)).await.unwrap();
 }

@@ -16,7 +16,7 @@ const SHARED: Pace = Pace { is_shared: true, ..Pace::new(MINUTE, MINUTE) };
 const GROUP: &str = "site=north";
 
 impl<G: Ground> World<G> {
-    /// The notification of a unit that falls silent at that hour.
+    /// The notification of a unit that falls silent at this hour.
     async fn notification(&self, name: &str, hour: u32) -> Delivery {
         let to = Destinations::all(SHARED, &["hook".to_owned()]);
         let record: OfflineRecord = offline(&self.unit(name), self.hours(hour));

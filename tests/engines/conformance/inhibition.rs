@@ -33,7 +33,7 @@ pub async fn units_that_inhibit_others_are_known_to_every_instance_and_survive_a
     one.enter([&sensor, &gate].into_iter(), now).await.unwrap();
     two.enter([&other].into_iter(), now).await.unwrap();
     assert_eq!((open(&one).await, open(&two).await), (2, 2));
-    // The end of one; what joins again after a crash changes nothing.
+    // A silence ends; an entry that joins again after a crash changes nothing.
     let ended = OfflineRecord { back_at: Some(later), ..back(&gate, Closing::Return) };
     two.enter([&ended].into_iter(), later).await.unwrap();
     one.enter([&gate].into_iter(), later).await.unwrap();
@@ -63,7 +63,7 @@ async fn an_open_record_that_was_never_entered_is_found<G: Ground>(world: &World
     world.check(&unit, world.hours(49)).await;
     one.compare(&*world.engine, world.hours(49)).await.unwrap();
     assert_eq!(one.current().await.unwrap().open(), 1);
-    // So is its end, and it is forgotten when it inhibits no more.
+    // The end of the silence is noted too, and forgotten when it inhibits no more.
     world.hear(&unit, world.hours(50)).await;
     one.compare(&*world.engine, world.hours(50)).await.unwrap();
     let inhibitors = one.current().await.unwrap();

@@ -64,7 +64,7 @@ pub async fn every_attempt_is_on_record_for_a_while<G: Ground>(world: World<G>) 
     world.end(&first, End::RetryAt(later), &"503 \"later\"".repeat(100), now).await;
     let again = world.leased(later).await.remove(0);
     world.end(&again, End::Delivered, "204 No Content", later).await;
-    // An engine that lost an answer writes the same once more.
+    // An engine that lost an answer repeats the write.
     world.end(&again, End::Delivered, "204 No Content", later).await;
     let other = world.sealed_in("b", &[offline(&world.unit("b"), world.at(0))], later).await.remove(0);
     world.end(&other, End::DeadLetter("410 Gone".to_owned()), "410 Gone", later).await;
@@ -83,7 +83,7 @@ pub async fn every_attempt_is_on_record_for_a_while<G: Ground>(world: World<G>) 
     let all = world.attempts("", now + MINUTE / 2).await;
     assert!(all.iter().any(|one| one.result == AttemptResult::Dead) && all.iter().all(|one| one.at == later));
 
-    // Entries leave with a later one, and by themselves.
+    // Old entries are removed when a later one is written, and also by themselves.
     let last =
         world.sealed_in("b", &[offline(&world.unit("c"), world.at(0))], world.hours(2)).await.remove(0);
     world.end(&last, End::Delivered, "", world.hours(2) + MINUTE / 2).await;
@@ -188,7 +188,7 @@ pub async fn a_dead_letter_is_delivered_again_under_its_id_and_can_be_purged<G: 
     let notified = world.sealed_in("a", std::slice::from_ref(&returned), world.hours(1)).await;
     assert_eq!(notified[0].online, [returned]);
 
-    // A delivered one, too, while another of its group waits.
+    // A delivered notification can be replayed too, while another of its group waits.
     assert!(world.engine.replay(&first, world.hours(1)).await.unwrap());
     assert_eq!(world.engine.waiting("hook", None).await.unwrap().waiting.len(), 2);
     world.engine.delivered(&notified, world.hours(1)).await.unwrap();
@@ -298,7 +298,7 @@ pub async fn what_waits_goes_to_the_fallback_once<G: Ground>(world: World<G>) {
     let (other, _) = world.another().await;
     assert_eq!(fall_back(&*world.engine, world.at(2)).await, 1);
     assert_eq!((fall_back(&*other, world.at(2)).await, fall_back(&*world.engine, world.at(2)).await), (0, 0));
-    // Others of the same group follow, and one of another group.
+    // Other notifications of the same group follow, and one of another group.
     assert_eq!(world.sealed_in("a", &records[1..2], world.at(3)).await, []);
     let third = world.sealed_in("b", &records[2..], world.at(3)).await;
     assert_eq!((fall_back(&*other, world.at(4)).await, fall_back(&*world.engine, world.at(4)).await), (2, 0));
@@ -314,7 +314,7 @@ pub async fn what_waits_goes_to_the_fallback_once<G: Ground>(world: World<G>) {
     told.sort_by(|a, b| a.id.cmp(&b.id));
     assert_eq!(told, records);
     assert!(copies.iter().all(|copy| copy.notification() != first.notification()), "an id of its own");
-    // The receiver itself gets them as before.
+    // The receiver itself still gets its notifications.
     world.engine.delivered(&[first, third[0].clone()], world.at(6)).await.unwrap();
     let next = world.leased(world.at(6)).await;
     assert_eq!((next.len(), &next[0].offline, &next[0].meant_for), (1, &vec![records[1].clone()], &None));
@@ -359,7 +359,7 @@ pub async fn a_fallback_is_notified_of_the_returns_of_what_it_was_notified_of<G:
     join(&returned(&records[0]), world.at(4)).await;
     fall_back(world.at(5)).await;
     assert_eq!(taken("mail", world.at(6)).await, ["off: , on: a"]);
-    // The other is back when the receiver is, too.
+    // The other unit is back when the receiver is, too.
     world.engine.is_up("hook").await.unwrap();
     assert_eq!(taken("hook", world.at(7)).await.len(), 3);
     join(&returned(&records[1]), world.at(8)).await;

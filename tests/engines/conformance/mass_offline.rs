@@ -28,7 +28,7 @@ fn why(trip: Option<Trip>) -> Option<ReleaseReason> {
 }
 
 impl<G: Ground> World<G> {
-    /// These units were heard at that hour, and are offline 49 hours later.
+    /// These units were heard at this hour, and are offline 49 hours later.
     async fn fall_silent(&self, units: &[Unit], heard: u32) -> Timestamp {
         let now = self.hours(heard + 49);
         self.hear_all(units, self.hours(heard)).await;
@@ -77,7 +77,7 @@ pub async fn the_breaker_trips_once_for_all_instances_and_is_released_once<G: Gr
     assert_eq!((&over, over.as_ref().unwrap().is_notified), (&b.unwrap(), false));
     assert_eq!(why(over), Some(ReleaseReason::Returned));
 
-    // Released by hand, it is not tripped again by what it held. A new instance knows it.
+    // After a release by hand, the units that were held do not trip the breaker again. A new instance knows that.
     let now = world.fall_silent(&units, 50).await;
     assert!(one.judge(now).await.unwrap().is_some_and(|trip| trip.offline == 10));
     let new = breaker(&engine, RULE);
@@ -88,7 +88,7 @@ pub async fn the_breaker_trips_once_for_all_instances_and_is_released_once<G: Gr
     let audit = Silences::new(engine.clone()).audit(10).await.unwrap();
     assert_eq!(audit.iter().map(|entry| entry.change).collect::<Vec<_>>(), [Audited::BreakerReleased]);
 
-    // Released by its time. It may trip again by units that fall silent later.
+    // After a release by time, units that fall silent later may trip the breaker again.
     let now = world.fall_silent(&units, 100).await;
     assert!(two.judge(now).await.unwrap().is_some());
     assert_eq!(why(one.look(now + HOUR - SECOND).await.unwrap()), None);
@@ -122,7 +122,7 @@ pub async fn units_that_nobody_knew_a_minute_ago_neither_trip_the_breaker_nor_hi
     let count = async |since| world.engine.count_since(since).await.unwrap();
     assert_eq!(count(now).await, FleetCount { online: 30, silent: 100 });
     assert_eq!(one.judge(now).await.unwrap(), None, "a hundred invented units hold nothing");
-    // They are heard again, and a half of the fleet falls silent.
+    // The invented units are heard again, and a half of the fleet falls silent.
     world.hear_all(invented, now + SECOND).await;
     let now = now + SECOND;
     world.roll.check_deadlines(&fleet[..15], now).await.unwrap();

@@ -26,7 +26,7 @@ mod timers;
 mod units;
 pub mod world;
 
-/// A test for each of these cases.
+/// Makes a test for each of these cases.
 macro_rules! with_servers_of_their_own {
     ($ground:ty: $($file:ident::$case:ident)*) => { $(
         #[tokio::test]

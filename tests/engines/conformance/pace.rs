@@ -17,7 +17,7 @@ use super::ground::Ground;
 use super::silences::{change, silences, wanted};
 use super::world::World;
 
-/// Units share the group.
+/// A pace of groups that units share.
 const SHARED: Pace = Pace { is_shared: true, ..Pace::new(Duration::from_secs(10), Duration::from_secs(300)) };
 const WITHOUT_WAIT: Pace = Pace { wait: Duration::ZERO, ..SHARED };
 
@@ -102,7 +102,7 @@ pub async fn a_group_of_one_unit_gathers_nothing<G: Ground>(world: World<G>) {
     let a = offline(&world.unit("a"), world.at(0));
     world.joins(&[&a], pace, world.at(5000)).await;
     assert_eq!(world.sealed_at(pace, world.at(5000)).await, ["off: a, on: "]);
-    // Nor does its return wait for the interval, which goes on.
+    // The return of a single silence does not wait for the interval either, which goes on.
     world.joins(&[&returned(&a)], pace, world.at(25_000)).await;
     assert_eq!(world.sealed_at(pace, world.at(25_000)).await, ["off: , on: a"]);
     let again = offline(&world.unit("a"), world.at(20_000));

@@ -1,5 +1,5 @@
-//! Servers whose clocks are an hour off from the others: from the start, set while they run, or of a replica that is
-//! promoted.
+//! Servers whose clocks are an hour off from the others: from the start, set while the servers run, or at a replica
+//! that is promoted.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::world::{Plan, TIMEOUT, World, crowd};
 
 const PRIMARIES: usize = 3;
 
-/// A clock with that offset.
+/// A clock with this offset.
 fn clock(offset: &str) -> Clock {
     let clock = Clock::right();
     clock.step(offset);
@@ -31,7 +31,7 @@ fn place(clock: &Clock) -> Place {
     Place { before: clock.before(), ..Place::default() }
 }
 
-/// Two instances on a cluster in which these servers have that clock.
+/// Two instances on a cluster in which the servers of `with_it` have this clock.
 fn cluster(clock: &Clock, with_it: impl Fn(usize) -> bool, replicas: usize) -> Plan {
     let place = |number| if with_it(number) { place(clock) } else { Place::default() };
     let places = (0..PRIMARIES * (1 + replicas)).map(place).collect();
@@ -77,7 +77,7 @@ async fn a_primary_whose_clock_is_set_an_hour_forward_and_back_marks_no_unit_off
     for offset in ["+3600", "+0"] {
         let mark = world.disturb();
         clock.step(offset);
-        // A server takes the others for away until they answer again.
+        // A server regards the others as away until they answer again.
         world.pass(SECOND).await;
         world.are_whole().await;
         world.disturbed_since(mark);
@@ -127,7 +127,7 @@ async fn replicas_with_sentinel_whose_clocks_are_an_hour_behind_are_promoted_and
     promoted(sentinel(&clock("-3600"))).await;
 }
 
-/// A unit whose partition another primary has than hearing, and that primary.
+/// A unit whose partition is at another primary than hearing, and that primary.
 pub(super) async fn unit_apart(cluster: &Cluster, engine: &RedisEngine) -> (Unit, usize) {
     for number in 0.. {
         let unit: Unit = format!("detector:turtle-{number}").parse().unwrap();
@@ -159,7 +159,7 @@ async fn heartbeats_that_a_promoted_replica_with_another_clock_removes_are_not_m
         }
     };
     let check = async |at: Timestamp| {
-        // A call to a server that is no primary any more is repeated.
+        // A call to a server that is not a primary any more is repeated.
         while roll.check_deadlines(std::slice::from_ref(&unit), at).await.is_err() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -169,7 +169,7 @@ async fn heartbeats_that_a_promoted_replica_with_another_clock_removes_are_not_m
     roll.hear(&beat(at(0.9)), at(0.9)).await.unwrap();
     hear_until(1..13).await;
     cluster.failover(cluster.replicas_of(primary).await[0]).await;
-    // The last check did not see its last heartbeat.
+    // The last check did not see the unit's last heartbeat.
     let is_gone = async || {
         let read = engine.read(std::slice::from_ref(&unit)).await;
         read.is_ok_and(|read| read[0].alive.is_none())

@@ -13,7 +13,7 @@ pub(super) async fn replaced_by_hand(world: &mut World) {
     world.promote_by_hand().await;
 }
 
-/// For longer than its replica takes until it is promoted.
+/// Freezes a primary for longer than the promotion of its replica takes.
 async fn frozen(world: &mut World) {
     world.freeze_a_primary(6 * SECOND).await;
 }

@@ -70,7 +70,7 @@ async fn offset(node: &Node) -> u64 {
     line.and_then(|offset| offset.trim().parse().ok()).expect("every server has one")
 }
 
-/// The replica lacks what was written last, and hearing, which another server keeps, does not know it.
+/// The replica lacks the last writes, and hearing, which another server keeps, does not know that.
 #[tokio::test(flavor = "multi_thread")]
 async fn heartbeats_that_a_promoted_replica_never_had_are_not_missed_before_the_next_canary() {
     let mut cluster = Cluster::start(ClusterPlan::new(1)).await;
@@ -89,7 +89,7 @@ async fn heartbeats_that_a_promoted_replica_never_had_are_not_missed_before_the_
         }
     };
     let is_offline_at = async |at: Timestamp| {
-        // A call to a server that is no primary any more is repeated.
+        // A call to a server that is not a primary any more is repeated.
         while roll.check_deadlines(std::slice::from_ref(&unit), at).await.is_err() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }

@@ -10,7 +10,7 @@ use crate::world::{Plan, TIMEOUT, World};
 async fn a_primary_that_dies_while_most_sentinels_are_away_makes_blind_until_they_are_back() {
     let mut world = in_a_wave(sentinel()).await;
     [0, 1].into_iter().for_each(|number| world.redis.sentinel().sentinels[number].kill());
-    // The primary is there.
+    // The primary still answers.
     world.probe().await;
     let mark = world.disturb();
     let victim = world.some_primary().await;
@@ -28,7 +28,7 @@ async fn a_primary_that_dies_while_most_sentinels_are_away_makes_blind_until_the
     world.resumes_and_rests().await;
 }
 
-/// An operator reads which sentinels have to be started, though no primary answers.
+/// An operator can read which sentinels have to be started, although no primary answers.
 async fn are_named(world: &World, sentinels: &[String]) {
     let names = |text: &str| sentinels.iter().all(|address| text.contains(address));
     for instance in &world.instances {

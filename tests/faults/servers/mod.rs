@@ -29,8 +29,8 @@ fn sentinel() -> Plan {
     Plan { topology: Topology::Sentinel(SentinelPlan::new(2)), ..Plan::new(2) }
 }
 
-/// A world that lives through one fault after the other, each in a wave of silences and returns. Detection resumes
-/// after each, and every silence has its record.
+/// A world that lives through one fault after the other, each in a wave of silences and returns. After each fault
+/// detection resumes, and every silence has its record.
 struct Survivor(World);
 
 impl Survivor {
@@ -38,7 +38,7 @@ impl Survivor {
         Survivor(World::new(plan).await)
     }
 
-    /// Nothing is lost but what `fault` says itself.
+    /// Runs a fault; nothing may be lost except what `fault` names itself.
     async fn of(mut self, name: &str, fault: impl AsyncFnOnce(&mut World)) -> Survivor {
         let Survivor(world) = &mut self;
         println!("--- {name}");

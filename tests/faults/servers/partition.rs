@@ -32,7 +32,7 @@ async fn a_primary_of_a_cluster_that_is_cut_off_with_an_instance_marks_no_unit_o
     network.unplug();
     cluster.nodes[0].cut_off(true);
     cluster.until_moved(slot, 0).await;
-    // The others record and notify silences meanwhile.
+    // Meanwhile the other instances record and notify silences.
     let remote = world.instances.pop().expect("it was added");
     world.probe().await;
     world.instances.push(remote);

@@ -3,7 +3,7 @@
 use super::{SECOND, Survivor, cluster};
 use crate::world::{Plan, TIMEOUT, World, crowd, now};
 
-/// As many as a debug build notifies within seconds on a busy machine. The soak has 20 000.
+/// The number that a debug build notifies within seconds on a busy machine. The soak has 20 000.
 const MANY: usize = 3000;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -11,7 +11,7 @@ async fn slots_that_move_lose_no_record_and_mark_no_unit_offline() {
     let mut world = World::new(Plan { units: 60, ..cluster() }).await;
     crowd::fill(&world, 0, MANY, now()).await;
     world.live(3 * TIMEOUT);
-    // While a crowd falls silent.
+    // The slots move while a crowd falls silent.
     world.pass(TIMEOUT - SECOND).await;
     let mark = world.disturb();
     world.move_slots().await;

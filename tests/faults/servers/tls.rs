@@ -43,7 +43,7 @@ async fn until_named(world: &World, address: &str) {
     world.eventually("the check names it", named).await;
 }
 
-/// Waits until `/readyz` answers with that status and has that problem. Calls that fail name a server at once, the
+/// Waits until `/readyz` answers with this status and has this problem. Calls that fail name a server at once, the
 /// examination when it is away for longer.
 async fn until_reported(world: &World, status: u16, problem: &str) {
     let is_reported = async |world: &World| {
@@ -81,7 +81,7 @@ async fn certificate_expires(world: &mut World) {
     until_forgotten(world, &address).await;
 }
 
-/// Rollcall is blind until it is renewed.
+/// Rollcall is blind until the certificate is renewed.
 async fn certificate_expires_where_no_replica_is_left(world: &mut World) {
     let victim = world.some_primary().await;
     let replicas = world.replicas_of(victim).await;

@@ -1,4 +1,4 @@
-//! The broker of a world: Mosquitto, or the one within the instance, which starts and ends with it.
+//! The broker of a world: Mosquitto, or the broker within the instance, which starts and ends with the instance.
 
 use std::path::Path;
 
@@ -6,12 +6,12 @@ use rollcall::simulate::servers::{Server, free_port};
 
 pub enum Broker {
     Mosquitto(Server),
-    /// Within the instance, on this port.
+    /// The broker within the instance, on this port.
     Within(u16),
 }
 
 impl Broker {
-    /// `more` lines of its configuration.
+    /// Starts Mosquitto. `more`: lines of its configuration.
     pub fn mosquitto(dir: &Path, port: u16, more: &str) -> Broker {
         Broker::Mosquitto(Server::mosquitto(&dir.join("broker"), port, more).unwrap())
     }

@@ -1,9 +1,8 @@
 //! The time of the fleet, by the clock of this machine.
 //!
-//! When the clock of Redis is set, the time of the fleet jumps with it or goes on,
-//! and records have that time. Diaries have this machine's. At each renewal the engine stores
-//! its clock and the time of the fleet; as its clock is off by
-//! whole hours, the difference of the two is known.
+//! When the clock of Redis is set, the time of the fleet jumps with it or goes on, and records have that time. Diaries
+//! have this machine's time. At each renewal the engine stores its clock and the time of the fleet; as its clock is
+//! off by whole hours, the difference of the two is known.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -15,17 +14,17 @@ use tokio::task::JoinSet;
 use super::now;
 use super::oracle::RENEWAL;
 
-/// How often it is read; instances renew less often.
+/// How often the entries are read; instances renew less often.
 const PERIOD: Duration = Duration::from_millis(50);
 const HOUR: i64 = 3_600_000;
-/// More than a slower time loses between two entries. When the clock of Redis goes
-/// back, the time of the fleet stands still from one renewal to the next.
+/// More milliseconds than a slower time loses between two entries. When the clock of Redis goes back, the time of the
+/// fleet stands still from one renewal to the next.
 const JUMP: i64 = 50;
 pub const UNNOTICED: Duration = Duration::from_millis(JUMP as u64);
 /// Moments at which the time of the fleet stood still are this far apart (ms): less than the oracle tolerates.
 const STEP: usize = 100;
 
-/// From `at` on the fleet was ahead by so many milliseconds.
+/// From `at` on, the fleet was ahead by this many milliseconds.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     from: i64,
@@ -63,8 +62,8 @@ impl Calendar {
             .collect()
     }
 
-    /// The record by the clock of this machine. If its unit may have been last seen at several moments, it is there for
-    /// each of them.
+    /// The record by the clock of this machine. If its unit may have been last seen at several moments, there is a
+    /// reading for each of them.
     pub fn readings(&self, record: &OfflineRecord) -> Vec<OfflineRecord> {
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let mut reading = record.clone();
@@ -94,10 +93,10 @@ fn by_this_machine(moment: Timestamp, entries: &[Entry]) -> Timestamp {
     Timestamp::from_millis(moment - entry.map_or(0, |entry| entry.ahead))
 }
 
-/// Moments by this machine that were that time of the fleet, the earliest first. While no server answers, the time
-/// of the fleet stands still, and then goes on from the last renewal; instances learn of that one after the other. So
-/// moments between that and the stop are there twice, and an instance that has learned of it writes one moment until the
-/// time of the fleet has come up to it: what it wrote then may be of any time between the two.
+/// Moments by this machine that were that time of the fleet, the earliest first. While no server answers, the time of
+/// the fleet stands still, and then goes on from the last renewal; instances learn of that one after the other. So the
+/// moments between that renewal and the stop occur twice, and an instance that has learned of it writes one moment
+/// until the time of the fleet has caught up: what it wrote then may be of any time between the two.
 fn all_by_this_machine(moment: Timestamp, entries: &[Entry]) -> Vec<Timestamp> {
     let ms = moment.as_millis();
     let learned = RENEWAL.as_millis() as i64;
@@ -135,7 +134,7 @@ async fn write(port: u16, entries: Arc<Mutex<Vec<Entry>>>) {
     }
 }
 
-/// A frozen server does not answer.
+/// Bounds the wait for an answer: a frozen server does not answer.
 async fn in_time<T>(answer: impl Future<Output = T>) -> Result<T, tokio::time::error::Elapsed> {
     tokio::time::timeout(Duration::from_secs(1), answer).await
 }

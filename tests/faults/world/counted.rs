@@ -5,7 +5,7 @@
 pub struct Counted {
     pub units: usize,
     pub offline: usize,
-    /// Units with a series, and those of them that are not up.
+    /// Units with a series, and among them the units that are not up.
     pub shown: usize,
     pub shown_down: usize,
     /// Records since the processes started.

@@ -21,7 +21,7 @@ fn prefix(crowd: usize) -> String {
     format!("{CROWD}{crowd}-")
 }
 
-/// The engine of a world. The embedded one is available while no instance runs.
+/// The engine of a world. The embedded engine is available while no instance runs.
 async fn engine(world: &World, telemetry: Arc<Telemetry>) -> Arc<dyn Engine> {
     if world.plan.embedded {
         let config = embedded::Config { path: world.directory.path().to_owned(), partitions: Some(16) };
@@ -34,7 +34,7 @@ async fn on_redis(url: String, telemetry: Arc<Telemetry>) -> Arc<RedisEngine> {
     Arc::new(connected(&redis::Config { url, ..Default::default() }, telemetry).await)
 }
 
-/// A roll like that of an instance, and its engine, on the Redis of that address.
+/// A roll like that of an instance, and its engine, on the Redis at this address.
 pub async fn roll(url: String) -> (Arc<RedisEngine>, Roll) {
     let telemetry = Arc::new(Telemetry::new(&Clock::system()));
     let engine = on_redis(url, telemetry.clone()).await;
@@ -51,7 +51,7 @@ fn roll_of(engine: Arc<dyn Engine>, telemetry: Arc<Telemetry>) -> Roll {
     Roll::new(engine, rules, mirror, telemetry, hearing, Default::default())
 }
 
-/// Records one heartbeat for each unit of that crowd.
+/// Records one heartbeat for each unit of this crowd.
 pub async fn fill(world: &World, crowd: usize, units: usize, at: Timestamp) {
     let telemetry = Arc::new(Telemetry::new(&Clock::system()));
     let roll = roll_of(engine(world, telemetry.clone()).await, telemetry);
@@ -65,7 +65,7 @@ pub async fn fill(world: &World, crowd: usize, units: usize, at: Timestamp) {
     roll.hear(&beats, at).await.unwrap();
 }
 
-/// Waits until every unit of that crowd has its record and was notified, under one id.
+/// Waits until every unit of this crowd has its record and was notified, under one id.
 pub async fn all_are_notified_once(world: &World, crowd: usize, units: usize) {
     let recorded = async |world: &World| world.open().await >= Some(units);
     world.eventually("every silence has its record", recorded).await;

@@ -1,9 +1,8 @@
-//! Devices that keep a diary: they send heartbeats over real MQTT at QoS 1 and write down what the broker
-//! acknowledged and when. They share a few connections; a lost one is replaced.
+//! Devices that keep a diary: they send heartbeats over real MQTT at QoS 1 and write down what the broker acknowledged
+//! and when. Devices share a few connections; a lost connection is replaced.
 //!
-//! The packets are made by hand, because no client library tells which heartbeats the broker has for certain
-//! and which perhaps. No heartbeat is repeated: a device that was not heard is not
-//! heard until its next one.
+//! The packets are made by hand, because no client library tells which heartbeats the broker certainly has, and which
+//! it may have. No heartbeat is repeated: a device that was not heard is not heard until its next one.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -63,12 +62,12 @@ impl Fleet {
         change(self.devices().iter_mut().find(|device| device.unit == unit).expect("it was made"));
     }
 
-    /// The device falls silent now.
+    /// Makes the device silent from now on.
     pub fn silence(&self, unit: &str) {
         self.with(unit, |device| device.silences.push((now(), Timestamp::NEVER)));
     }
 
-    /// The device sends again.
+    /// Makes the device send again.
     pub fn wake(&self, unit: &str) {
         self.with(unit, |device| device.wake(now()));
     }
@@ -97,7 +96,7 @@ impl Fleet {
         }
     }
 
-    /// Some of the dead send again.
+    /// Makes some dead devices send again.
     pub fn wake_some(&self, chance: &mut StdRng) -> Vec<String> {
         let now = now();
         let mut woken = Vec::new();

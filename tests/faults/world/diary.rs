@@ -35,13 +35,13 @@ impl Device {
         self.silences.iter().any(|&(from, to)| from <= now && now < to)
     }
 
-    /// Whether it has fallen silent permanently, until a test wakes it.
+    /// Whether the device has fallen silent permanently, until a test wakes it.
     pub fn is_dead(&self, now: Timestamp) -> bool {
         self.silences.iter().any(|&(from, to)| from <= now && to == Timestamp::NEVER)
     }
 
-    /// Whether it sent all the time, by its diary: a machine that starves a device for a
-    /// timeout has silenced it, whatever was planned. Allows for heartbeats that are late on their way.
+    /// Whether the device sent all the time, by its diary: a machine that starves a device for a timeout has silenced
+    /// it, whatever was planned. Allows for heartbeats that are late on their way.
     pub fn spoke_throughout(&self, now: Timestamp) -> bool {
         let sent = self.beats.iter().map(|beat| beat.sent).chain([now]);
         let gaps = sent.clone().zip(sent.skip(1)).map(|(one, next)| next.since(one));
@@ -79,7 +79,7 @@ impl Device {
         Some(to.since(from).saturating_sub(blind))
     }
 
-    /// For a message of a failed test.
+    /// The diary as text, for a message of a failed test.
     pub fn story(&self) -> String {
         const SHOWN: usize = 24;
         let skipped = self.beats.len().saturating_sub(SHOWN);

@@ -16,14 +16,14 @@ pub struct Instance {
     pub name: String,
     config: PathBuf,
     log: PathBuf,
-    /// Host and port of its pages.
+    /// Host and port of the pages.
     pub http: String,
-    /// A prefix of its command line, for example for another clock.
+    /// A prefix of the command line, for example for another clock.
     pub before: Vec<String>,
     running: Option<(Child, ExitCleanup)>,
-    /// How often it was started.
+    /// How often the instance was started.
     pub starts: usize,
-    /// The most memory that its ended processes used.
+    /// The most memory that ended processes of the instance used.
     peak: u64,
 }
 
@@ -60,7 +60,7 @@ impl Instance {
         self.running = Some((child, guard));
     }
 
-    /// Ends it like a power cut.
+    /// Ends the process like a power cut.
     pub fn kill(&mut self) {
         self.peak = self.peak_memory();
         if let Some((mut child, guard)) = self.running.take() {
@@ -70,7 +70,7 @@ impl Instance {
         }
     }
 
-    /// Ends it by SIGTERM, and waits for that.
+    /// Ends the process by SIGTERM, and waits for its end.
     pub fn stop(&mut self) {
         self.peak = self.peak_memory();
         self.signal("TERM");
@@ -92,14 +92,14 @@ impl Instance {
         signal(self.running.as_ref().expect("it runs").0.id(), name);
     }
 
-    /// Why it has ended without being killed or stopped.
+    /// Why the process has ended without being killed or stopped.
     pub fn death(&mut self) -> Option<String> {
         let (child, _) = self.running.as_mut()?;
         let status = child.try_wait().ok().flatten()?;
         Some(format!("{} ended by itself: {status}; see {}", self.name, self.log.display()))
     }
 
-    /// The most memory that it ever used, in bytes.
+    /// The most memory that the instance ever used, in bytes.
     pub fn peak_memory(&self) -> u64 {
         let now = self.running.as_ref().and_then(|(child, _)| peak_memory(child.id()));
         self.peak.max(now.unwrap_or(0))

@@ -9,18 +9,18 @@ use tokio::net::TcpStream;
 
 use super::devices::{hello, now};
 
-/// How long a broker may take to answer it.
+/// How long a broker may take to answer.
 const MAX_WAIT: Duration = Duration::from_secs(5);
 
-/// Takes the session of a client over for that long. `false`: the broker did not answer.
+/// Takes over the session of a client for the time `hold`. `false`: the broker did not answer.
 pub async fn steal_session(port: u16, client_id: &str, hold: Duration) -> bool {
     let thief = comes(port, client_id).await;
     tokio::time::sleep(hold).await;
     thief.is_ok()
 }
 
-/// Publishes forged canaries on the topic of a client for `span`: as if an instance had sent them, long ago
-/// or far ahead, with numbers that hide losses. Answers how many the broker has.
+/// Publishes forged canaries on the topic of a client for `span`: as if an instance had sent them, long ago or far
+/// ahead, with numbers that hide losses. Returns how many the broker has accepted.
 pub async fn forge_canaries(port: u16, client_id: &str, span: Duration) -> usize {
     let Ok(mut stream) = comes(port, "forger").await else { return 0 };
     let topic = format!("rollcall/canary/{client_id}");

@@ -140,7 +140,7 @@ impl Plan {
         Plan { broker_within: true, ..Plan::embedded() }
     }
 
-    /// Redis loses everything since its last snapshot.
+    /// A plan in which Redis loses everything since its last snapshot.
     pub fn with_snapshots(self) -> Plan {
         Plan { redis: redis::SNAPSHOTS.map(str::to_owned).to_vec(), ..self }
     }
@@ -158,20 +158,20 @@ pub struct World {
     pub plan: Plan,
     seed: u64,
     probes: usize,
-    /// Beside a world with several servers.
+    /// A world without faults beside this one, if there are several servers.
     undisturbed: Option<Undisturbed>,
     outages: Vec<(Timestamp, Timestamp)>,
     disturbances: Vec<(Timestamp, Timestamp)>,
     losses: Vec<Loss>,
     /// The broken values of units.
     pub broken: Vec<Broken>,
-    /// The key type that is broken, of two that replace each other.
+    /// The key type to break, of two that replace each other.
     pub either: Option<&'static str>,
     /// Present if the clock of Redis is not that of this machine.
     calendar: Option<Calendar>,
     /// How many requests of the sink were read, and their contents.
     sink_read: Mutex<(usize, Vec<NotifiedRecord>)>,
-    // Last, so that every process has ended when the directory is removed.
+    // The last field, so that every process has ended when the directory is removed.
     dir: Option<TempDir>,
 }
 
@@ -229,7 +229,7 @@ impl World {
         for number in 0..world.plan.instances {
             world.add_instance(number).await;
         }
-        // The first alone, so that its session hears the first heartbeats.
+        // The first instance starts alone, so that its session hears the first heartbeats.
         world.ready().await;
         for number in 0..world.plan.units {
             let unit = format!("unit-{number:03}");
@@ -315,7 +315,7 @@ impl World {
         if self.plan.embedded { self.directory.known() } else { self.redis.known().await }
     }
 
-    /// Whether that unit is watched, `<kind>:<unit>`.
+    /// Whether the unit `<kind>:<unit>` is watched.
     async fn knows(&self, name: &str) -> Option<bool> {
         if self.plan.embedded { self.directory.knows(name) } else { self.redis.knows(name).await }
     }
@@ -342,7 +342,7 @@ impl World {
 
     // --- Life -----------------------------------------------------------------------------------
 
-    /// Lets the fleet live for that long, with deaths, returns and pauses at random moments.
+    /// Lets the fleet live for the time `span`, with deaths, returns and pauses at random moments.
     pub fn live(&mut self, span: Duration) {
         self.fleet.plan(&mut self.chance, span);
     }
@@ -352,7 +352,7 @@ impl World {
         tokio::time::sleep(span).await;
     }
 
-    /// A random moment within `span`.
+    /// Waits for a random part of `span`.
     pub async fn pass_some(&mut self, span: Duration) {
         let some = span.mul_f64(self.chance.random());
         tokio::time::sleep(some).await;
@@ -367,20 +367,20 @@ impl World {
         self.disturbances.push((mark, now()));
     }
 
-    /// The broker was away since then.
+    /// Notes that the broker was away since the mark.
     pub fn broker_away_since(&mut self, mark: Timestamp) {
         self.outages.push((mark, now()));
         self.disturbed_since(mark);
     }
 
-    /// The engine lost everything since then.
+    /// Notes that the engine lost everything since `from`.
     pub fn lost_since(&mut self, from: Timestamp, of_everything: bool) {
         let of_other_groups = self.redis.is_cluster();
         self.losses.push(Loss { from, to: now(), of_everything, of_other_groups });
         self.disturbed_since(from);
     }
 
-    /// The broker, or a member of a shared subscription, died with messages that it had not delivered.
+    /// Notes that the broker, or a member of a shared subscription, died with messages that it had not delivered.
     pub fn forget_unheard(&self, died: Timestamp) {
         for device in self.fleet.devices().iter_mut() {
             for beat in device.beats.iter_mut().rev().take_while(|beat| beat.sent + IN_MEMORY > died) {
@@ -391,7 +391,7 @@ impl World {
         }
     }
 
-    /// The broker may have dropped messages that it acknowledged since then.
+    /// Notes that the broker may have dropped messages that it acknowledged since the mark.
     pub fn forget_unheard_since(&self, mark: Timestamp) {
         for device in self.fleet.devices().iter_mut() {
             device.beats.iter_mut().filter(|beat| beat.sent >= mark).for_each(|beat| beat.acked = None);
@@ -444,7 +444,7 @@ impl World {
         }
     }
 
-    /// Every instance answers that it is ready.
+    /// Waits until every instance answers that it is ready.
     pub async fn ready(&self) {
         for instance in &self.instances {
             let what = format!("{} is ready", instance.name);
@@ -481,7 +481,7 @@ impl World {
 
     /// The evidence for the oracle now; `None` while the engine does not answer.
     async fn evidence(&self) -> Option<Evidence> {
-        // In reverse order: every notification has its record by now, and every record its diary.
+        // Read in reverse order: every notification has its record by now, and every record its diary.
         let mut notified_records = self.notified_records();
         notified_records.retain(|notified| !notified.record.unit.as_str().starts_with(CROWD));
         let records = self.records().await?;
@@ -509,7 +509,7 @@ impl World {
         Some(evidence)
     }
 
-    /// A device that sends, falls silent, is recorded and notified: detection works.
+    /// Shows that detection works: a device sends, falls silent, is recorded and notified.
     pub async fn probe(&mut self) {
         self.probes += 1;
         let unit = format!("probe-{}", self.probes);

@@ -23,7 +23,7 @@ const GAP: Duration = Duration::from_millis(3 * 250);
 const SKEW: Duration = Duration::from_millis(150);
 /// A partition whose owner died is swept by the others this late at the most.
 const LATE_CHECK: Duration = Duration::from_secs(3);
-/// By then every instance has renewed its lease, and so knows the time.
+/// Within this time every instance has renewed its lease, and so knows the time.
 pub const RENEWAL: Duration = Duration::from_millis(2500);
 /// A silence that lasts for longer than this after its detection must be notified.
 const SWALLOWED: Duration = Duration::from_secs(10);
@@ -31,7 +31,7 @@ const SWALLOWED: Duration = Duration::from_secs(10);
 /// A notification about one record.
 #[derive(Clone, Debug)]
 pub struct NotifiedRecord {
-    /// `webhook-id`.
+    /// The `webhook-id` of the notification.
     pub notification: String,
     pub record: OfflineRecord,
 }
@@ -42,7 +42,7 @@ impl NotifiedRecord {
     }
 }
 
-/// The engine lost the changes within this span.
+/// A span whose changes the engine lost.
 #[derive(Clone, Copy, Debug)]
 pub struct Loss {
     pub from: Timestamp,
@@ -59,8 +59,8 @@ pub struct Evidence {
     pub misnamed: Vec<Finding>,
     /// When the time of the fleet jumped or stood still.
     pub jumps: Vec<Timestamp>,
-    /// How far the time of the fleet may catch up unnoticed: while a step of the clock is held it is behind by the way of
-    /// a request.
+    /// How far the time of the fleet may catch up unnoticed: while a step of the clock is held back, the time is
+    /// behind by the way of a request.
     pub catches_up: Duration,
     pub devices: Vec<Device>,
     pub records: Vec<OfflineRecord>,
@@ -82,7 +82,7 @@ pub struct Evidence {
 pub struct Finding {
     pub unit: String,
     pub what: String,
-    /// Time may still resolve it.
+    /// Whether time may still resolve the finding.
     pub heals: bool,
 }
 
@@ -94,7 +94,7 @@ fn not_yet(unit: &str, what: String) -> Finding {
     Finding { unit: unit.to_owned(), what, heals: true }
 }
 
-/// An id contains the unit and its last seen time, by the clock of the fleet.
+/// Records whose id does not hold the unit and its last seen time, by the clock of the fleet.
 pub fn misnamed(records: &[OfflineRecord]) -> Vec<Finding> {
     let should = |record: &OfflineRecord| {
         let id = format!("{}:{}:{}", record.kind, record.unit, record.last_seen.as_millis());
@@ -129,7 +129,7 @@ impl Evidence {
         findings
     }
 
-    /// Adds a record that can be read in several ways: it is right if it is right in one of them.
+    /// Adds a record that has several readings: the record is right if one reading is right.
     pub fn add(&mut self, mut readings: Vec<OfflineRecord>) {
         let devices = self.devices.iter();
         let right = devices.filter(|device| device.unit == readings[0].unit.as_str()).find_map(|device| {
@@ -164,13 +164,13 @@ impl Evidence {
         story
     }
 
-    /// Whether state of that moment may have been lost since.
+    /// Whether state of this moment may have been lost since.
     fn is_lost(&self, moment: Timestamp) -> bool {
         self.losses.iter().any(|loss| moment < loss.to)
     }
 
     /// Whether the group of a silence may have been lost since, though another server has the record: its replica was
-    /// late, and took over. Then it is not notified.
+    /// late, and took over. Then the silence is not notified.
     fn is_unjoined(&self, record: &OfflineRecord) -> bool {
         let detected = record.detected_at;
         let lost =
@@ -178,13 +178,13 @@ impl Evidence {
         self.losses.iter().any(lost)
     }
 
-    /// Whether the facts of that unit were broken after that moment: the unit was unknown until its next heartbeat.
+    /// Whether the facts of this unit were broken after this moment: the unit was unknown until its next heartbeat.
     fn is_unknown(&self, unit: &str, moment: Timestamp) -> bool {
         self.broken.iter().any(|broken| broken.is_facts && broken.unit == unit && moment < broken.at)
     }
 
-    /// Whether that unit was presumed heard at that moment: its expiry key was broken, which the
-    /// next check found, and everything had been heard up to a gap before that.
+    /// Whether this unit was presumed heard at this moment: its expiry key was broken, which the next check found, and
+    /// everything had been heard up to a gap before that.
     fn is_presumed(&self, unit: &str, moment: Timestamp) -> bool {
         let of_it = self.broken.iter().filter(|broken| !broken.is_facts && broken.unit == unit);
         let mut checks = of_it.map(|broken| (broken.at - GAP, broken.at + TIMEOUT + LATE_CHECK));
@@ -286,7 +286,7 @@ impl Evidence {
 
     fn judge_notifications(&self) -> Vec<Finding> {
         let mut findings = Vec::new();
-        // By record: the ids of the notifications of its silence, and of its return.
+        // For each record: the ids of the notifications of its silence, and of its return.
         let mut ids_by_record: BTreeMap<String, [BTreeSet<&str>; 2]> = BTreeMap::new();
         let known: HashMap<String, &OfflineRecord> =
             self.records.iter().map(|record| (record.id.to_string(), record)).collect();

@@ -1,7 +1,7 @@
 //! Another program that writes into Redis: keys get a wrong type, become unreadable, or are deleted.
 //!
-//! Only key types whose loss costs nothing, or only time, by `docs/broken-values.md`, so that the oracle stays as
-//! strict as usual. The world notes for it which units' facts and expiry keys were broken.
+//! Only key types are broken whose loss costs nothing, or only time, according to `docs/broken-values.md`, so that the
+//! oracle stays as strict as usual. The world notes for the oracle which units' facts and expiry keys were broken.
 
 use rand::Rng;
 use rand::rngs::StdRng;
@@ -37,7 +37,7 @@ pub const POISONED: [&str; 19] = [
     "{pN}:attempts",
 ];
 
-/// The key types that are not, and why.
+/// The key types that are left out, and why.
 pub const LEFT_OUT: [(&str, &str); 39] = [
     ("meta", "without it there is no fleet, and the service says so and is not ready"),
     ("{hearing}:blind", "silence that began before counts in full: a silence may be called one too early"),
@@ -82,7 +82,7 @@ pub const LEFT_OUT: [(&str, &str); 39] = [
 
 pub const FACTS: &str = "{pN}:facts:<>";
 pub const ALIVE: &str = "{pN}:alive:<>";
-/// The id of an open record stands in the facts of its unit, and otherwise only here: a world loses one of both.
+/// The id of an open record is in the facts of its unit, and otherwise only here: a world loses only one of the two.
 const GROUP_OF: &str = "{pN}:group_of";
 
 /// How a value is broken.
@@ -100,7 +100,7 @@ const HOWS: [How; 3] = [How::WrongType, How::Unreadable, How::Missing];
 pub struct Broken {
     pub unit: String,
     pub at: Timestamp,
-    /// Its facts; otherwise its expiry key.
+    /// Whether the facts are broken; otherwise the expiry key.
     pub is_facts: bool,
 }
 
@@ -117,7 +117,7 @@ pub async fn break_some(world: &mut World, chance: &mut StdRng) {
     break_one(world, chance, sort, how).await;
 }
 
-/// Breaks a value of that type; does nothing where there is none and its name is unknown.
+/// Breaks a value of this type; does nothing if there is none and its name is unknown.
 async fn break_one(world: &mut World, chance: &mut StdRng, sort: &str, how: How) {
     let pattern = format!("rollcall:{}", sort.replace("{pN}", "{p*}").replace("<>", "*"));
     let mut keys: Vec<String> = world.redis.ask(cmd("KEYS").arg(pattern)).await;
@@ -164,7 +164,7 @@ fn type_of(sort: &str) -> &'static str {
 async fn break_key(world: &mut World, sort: &str, how: How, key: &str, fields: Vec<String>) {
     let at = now();
     if let Err(why) = world.redis.try_ask::<redis::Value>(&command(key, type_of(sort), &fields, how)).await {
-        // An earlier wrong type was not met yet.
+        // An earlier wrong type was not noticed yet.
         assert!(why.contains("WRONGTYPE"), "{key}: {why}");
         return;
     }
@@ -179,7 +179,7 @@ async fn break_key(world: &mut World, sort: &str, how: How, key: &str, fields: V
     world.broken.extend(broken);
 }
 
-/// The commands that break it, in one step.
+/// The commands that break the value, in one step.
 fn command(key: &str, kind: &str, fields: &[String], how: How) -> Cmd {
     const GARBAGE: &str = "garbage{";
     let mut command = match (how, kind) {
@@ -202,8 +202,8 @@ fn command(key: &str, kind: &str, fields: &[String], how: How) -> Cmd {
     command
 }
 
-/// Every instance is ready except for hearing: a broken value may make it, or a kind, blind for a moment, and so may a
-/// busy machine.
+/// Waits until every instance is ready except for hearing: a broken value may make an instance, or a kind, blind for a
+/// moment, and so may a busy machine.
 pub async fn all_are_ready(world: &World) {
     for instance in &world.instances {
         let Some((_, text)) = instance.page("/readyz").await else { continue };

@@ -40,7 +40,7 @@ impl World {
         }
     }
 
-    /// Waits until every server that runs is in its place.
+    /// Waits until every running server is in its place.
     pub async fn are_whole(&self) {
         match &self.redis.0 {
             Servers::Cluster(cluster) => cluster.until_whole().await,
@@ -73,14 +73,14 @@ impl World {
         }
     }
 
-    /// Kills a primary, and waits until it is replaced. Answers it and the new one.
+    /// Kills a primary, and waits until it is replaced. Returns it and the new one.
     pub async fn kill_a_primary(&mut self) -> (Primary, usize) {
         let victim = self.some_primary().await;
         self.node(victim.number).kill();
         (victim, self.until_replaced(victim).await)
     }
 
-    /// Freezes a primary for at least that long, until it is replaced.
+    /// Freezes a primary for at least the time `span`, until it is replaced.
     pub async fn freeze_a_primary(&mut self, span: Duration) {
         let victim = self.some_primary().await;
         self.node(victim.number).freeze();
@@ -88,7 +88,7 @@ impl World {
         self.node(victim.number).thaw();
     }
 
-    /// A server that was killed comes back without its data, and follows that primary.
+    /// Restarts a killed server without its data, as a replica of this primary.
     pub async fn come_back_empty(&mut self, number: usize, primary: usize) {
         match &mut self.redis.0 {
             Servers::Cluster(cluster) => cluster.replace_behind(number, primary).await,
@@ -106,7 +106,7 @@ impl World {
         self.node(victim.number).ask::<()>(cmd("FLUSHALL").arg("SYNC")).await;
     }
 
-    /// An operator promotes a replica.
+    /// Promotes a replica, as an operator does.
     pub async fn promote_by_hand(&mut self) {
         let primary = self.some_primary().await;
         match &self.redis.0 {
@@ -121,7 +121,7 @@ impl World {
         }
     }
 
-    /// A replica lags by that time, and is promoted when its primary dies.
+    /// Makes a replica lag by the time `span`, and promotes it by killing its primary.
     pub async fn promote_one_that_lags(&mut self, span: Duration) {
         let victim = self.some_primary().await;
         let replicas = self.replicas_of(victim).await;
@@ -133,7 +133,7 @@ impl World {
         self.node(victim.number).restart();
     }
 
-    /// An operator moves slots of the cluster from one primary to another and back.
+    /// Moves slots of the cluster from one primary to another and back, as an operator does.
     pub async fn move_slots(&mut self) {
         let from = self.some_primary().await.number;
         let cluster = self.redis.cluster();

@@ -30,7 +30,7 @@ pub enum Wire {
     StallsAfter(&'static str),
 }
 
-/// The proxy; it ends on drop.
+/// The proxy, which ends with this value.
 pub struct Proxy {
     address: SocketAddr,
     wire: Arc<watch::Sender<Wire>>,

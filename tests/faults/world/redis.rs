@@ -17,9 +17,9 @@ use super::instance::signal;
 use super::node::Node;
 use super::sentinel::{Sentinel, SentinelPlan};
 
-/// Every answered write is on disk.
+/// The options under which every answered write is on disk.
 pub const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
-/// Snapshots on request, and nothing else on disk.
+/// The options for snapshots on request, and nothing else on disk.
 pub const SNAPSHOTS: [&str; 4] = ["--save", "900000 1", "--appendonly", "no"];
 
 /// The number of partitions of a new fleet, on one primary.
@@ -40,7 +40,7 @@ pub enum Topology {
 
 /// The servers of a world.
 pub(super) enum Servers {
-    /// On the embedded engine.
+    /// The world runs on the embedded engine, without servers.
     None,
     Single(Single),
     Sentinel(Sentinel),
@@ -54,7 +54,7 @@ pub(super) struct Single {
     dir: PathBuf,
 }
 
-/// In worlds on the embedded engine, killing and starting it does nothing.
+/// The Redis of a world. In worlds on the embedded engine, killing and starting it does nothing.
 pub struct Redis(pub(super) Servers);
 
 impl Redis {
@@ -65,7 +65,7 @@ impl Redis {
         Redis(Servers::Single(Single { server, before: before.to_vec(), args, dir: dir.to_owned() }))
     }
 
-    /// The servers of that topology. `before` and `args` are those of one server.
+    /// Starts the servers of this topology. `before` and `args` are for a single server.
     pub async fn of(topology: &Topology, dir: &Path, before: &[String], args: &[&str]) -> Redis {
         match topology {
             Topology::Single => Redis::start(dir, free_port().unwrap(), before, args),
@@ -125,7 +125,7 @@ impl Redis {
         }
     }
 
-    /// Options of the engine behind its address: those of TLS.
+    /// More options of the engine: the options of TLS.
     pub fn more_options(&self) -> String {
         let options = self.nodes().iter().find_map(Node::tls_options);
         options.map(|options| format!(", {options}")).unwrap_or_default()
@@ -164,7 +164,7 @@ impl Redis {
         }
     }
 
-    /// Starts them again on their ports with the data on their disks.
+    /// Starts the servers again on their ports with the data on their disks.
     pub fn restart(&mut self) {
         match &mut self.0 {
             Servers::Single(Single { server, before, args, dir }) => {
@@ -176,7 +176,7 @@ impl Redis {
         }
     }
 
-    /// Kills them and removes their data from disk.
+    /// Kills the servers and removes their data from disk.
     pub fn wipe(&mut self) {
         self.kill();
         self.nodes_mut().iter_mut().for_each(Node::wipe);
@@ -247,7 +247,7 @@ impl Redis {
         in_time(async { batch.query_async(&mut connected.await?).await }).await
     }
 
-    /// Sends commands, each to the primary of its tag. The answers in their order; `None` while a server does not
+    /// Sends commands, each to the primary of its tag. Returns the answers in order; `None` while a server does not
     /// answer.
     async fn ask_each<T: FromRedisValue>(&self, asked: &[(String, Cmd)]) -> Option<Vec<T>> {
         let tags: Vec<String> = asked.iter().map(|(tag, _)| tag.clone()).collect();
@@ -266,7 +266,7 @@ impl Redis {
         answers.into_iter().collect()
     }
 
-    /// Sends a command to every partition: `ask` makes it from the begin of the keys.
+    /// Sends a command to every partition: `ask` makes it from the prefix of the partition's keys.
     async fn ask_partitions<T: FromRedisValue>(&self, ask: impl Fn(String) -> Cmd) -> Option<Vec<T>> {
         let asked = self.tags().into_iter().map(|tag| {
             let command = ask(format!("rollcall:{{{tag}}}"));
@@ -329,7 +329,7 @@ impl Redis {
         self.sum("ZCARD", "deadlines").await
     }
 
-    /// Whether that unit is watched.
+    /// Whether this unit is watched.
     pub async fn knows(&self, name: &str) -> Option<bool> {
         let checks: Vec<Option<f64>> = self
             .ask_partitions(|begin| cmd("ZSCORE").arg(format!("{begin}:deadlines")).arg(name).to_owned())

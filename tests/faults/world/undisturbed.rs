@@ -21,7 +21,7 @@ impl Undisturbed {
         Undisturbed(Box::new(Box::pin(World::with_seed(plan, seed)).await))
     }
 
-    /// Awaits a fact, which comes true before as many probes are notified here. Answers how many were.
+    /// Waits for a fact, which has to come true before [`MAX_RUNS`] probes are notified here. Returns how many were.
     pub async fn probes_during(&mut self, fact: impl Future<Output = ()>) -> usize {
         let notified = Cell::new(0);
         let probes = async {

@@ -1,4 +1,4 @@
-//! Changes that lose races: between the read and the write of one instance, others write the same cell.
+//! Changes that lose races: between the read and the write of one instance, other instances write the same cell.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ use rollcall::store::{
 };
 use rollcall::telemetry::Telemetry;
 
-/// An engine at which others are faster, so many times.
+/// An engine on which other instances write first, this many times.
 struct Contended {
     engine: Arc<EmbeddedEngine>,
     races: AtomicUsize,

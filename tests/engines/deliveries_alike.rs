@@ -1,6 +1,6 @@
 //! Both engines lease deliveries, end, repeat, copy and show them alike: generated cases are given to the scripts on
-//! Redis and to the rules by which the embedded engine decides. So are reminders and incidents, which change what
-//! waits.
+//! Redis and to the rules by which the embedded engine decides. So are reminders and incidents, which change waiting
+//! notifications.
 
 mod cases;
 
@@ -21,17 +21,17 @@ use crate::both_engines::{PARTITIONS, engines};
 use crate::support::redis::Redis;
 use cases::{Action, Case, GROUPS, KEEP, Outcome, Pick, RECEIVERS, TIMERS, at};
 
-/// Answers that were alike in both engines, by which later steps choose.
+/// Answers in which both engines agreed, from which later steps choose.
 #[derive(Default)]
 struct Known {
     /// Each lease of a delivery, in order.
     deliveries: Vec<Delivery>,
     letters: Vec<DeadLetter>,
-    /// The incident of each group as it is kept.
+    /// The incident of each group as it is stored.
     incidents: Vec<Option<String>>,
 }
 
-/// A step as an engine is given it.
+/// A step in the form that an engine gets.
 struct Given<'a> {
     case: &'a Case,
     known: &'a Known,
@@ -43,7 +43,7 @@ fn partitions(part: Option<u16>) -> Vec<u16> {
     part.map_or((0..PARTITIONS).collect(), |one| vec![one])
 }
 
-/// In an order of its own, because leases are unordered.
+/// Sorts deliveries, because leases are unordered.
 fn in_order(mut deliveries: Vec<Delivery>) -> Vec<Delivery> {
     deliveries.sort_by(|a, b| (&a.receiver, &a.group.key, &a.id).cmp(&(&b.receiver, &b.group.key, &b.id)));
     deliveries
@@ -167,7 +167,8 @@ impl Given<'_> {
         }
     }
 
-    /// An engine may hand out what joins, so the caller takes what it leaves.
+    /// Lets events join. An engine may hand out deliveries at once, so the caller also takes the deliveries that the
+    /// engine left.
     async fn join(&self, engine: &Arc<dyn Engine>, joins: &[Join]) -> Vec<Delivery> {
         let (now, to) = (self.now, self.case.destinations().at(self.now));
         let until = now + Duration::from_secs(20);
@@ -254,7 +255,7 @@ impl Given<'_> {
     }
 }
 
-/// Steps are bounded as each engine likes.
+/// Discards until nothing is left: each engine bounds its steps in its own way.
 async fn discard(engine: &Arc<dyn Engine>, receiver: &str, now: Timestamp) -> Discarded {
     let mut all = Discarded::default();
     loop {
@@ -274,7 +275,7 @@ struct Shown<'a> {
 }
 
 impl Shown<'_> {
-    /// The state that the engine shows, a line for each thing.
+    /// The state that the engine shows, a line for each fact.
     async fn lines(&self, known: &mut Known) -> Vec<String> {
         let mut lines = Vec::new();
         known.letters.truncate(0);
@@ -323,7 +324,8 @@ impl Shown<'_> {
         lines
     }
 
-    /// All pages. The lanes of groups are unordered, the notifications of one are in order.
+    /// All pages of waiting notifications. The lanes of groups are unordered, the notifications of a lane are in
+    /// order.
     async fn waiting(&self, receiver: &str) -> Vec<Waiting> {
         let (mut all, mut after): (Vec<Waiting>, Option<String>) = (Vec::new(), None);
         loop {
@@ -341,8 +343,8 @@ impl Shown<'_> {
         all
     }
 
-    /// The attempts that are kept for sure: an engine may keep others for longer. Attempts that one step ends may be
-    /// one entry or several.
+    /// The attempts that every engine has to keep: an engine may keep others for longer. Attempts that one step ends
+    /// may be one entry or several.
     async fn attempts(&self) -> Vec<String> {
         let (from, until) = (self.newest - KEEP, self.newest);
         let mut lines = Vec::new();

@@ -1,8 +1,8 @@
 //! The directory of the embedded engine: its lock and permissions, and failures of the disk or of a
 //! file in it. The promises of every engine stand in `tests/engines/conformance`.
 //!
-//! A full or read-only disk is a small file system in memory. Only root may mount one,
-//! or an ordinary user within a user namespace.
+//! A full or read-only disk is a small file system in memory. Only root may mount a file system, or an ordinary user
+//! within a user namespace.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -78,7 +78,7 @@ async fn known(engine: &EmbeddedEngine) -> usize {
     known
 }
 
-/// A fleet of `count` units whose process has ended in order.
+/// A fleet whose process has ended in order.
 async fn fleet(units: usize) -> TempDir {
     let dir = TempDir::new().unwrap();
     let engine = open(dir.path()).await.unwrap();
@@ -103,7 +103,7 @@ async fn leases_of_a_process_are_free_as_soon_as_the_next_one_starts() {
     let held = engine.lease(&partitions, "hook", BEGIN, BEGIN + HOUR, 10).await.unwrap();
     assert_eq!(held.len(), 2);
     assert_eq!(engine.first_lease(&partitions, "hook").await.unwrap(), Some(BEGIN + HOUR));
-    // A delivery that is retried later waits, also over a restart.
+    // A delivery that is retried later waits, also across a restart.
     let (retried, held): (Vec<Delivery>, Vec<Delivery>) =
         held.into_iter().partition(|delivery| delivery.group.key == "a");
     engine.retry_later(&retried[0], BEGIN + 2 * HOUR).await.unwrap();
@@ -154,7 +154,7 @@ async fn heartbeats_over_a_long_time_do_not_grow_the_database() {
         at = at + Duration::from_millis(10);
         let beat = |unit| Refresh { unit, at, ttl: HOUR, check_by: at + HOUR };
         engine.refresh(&units.iter().map(beat).collect::<Vec<_>>()).await.unwrap();
-        // Blind time is written at once, and all heartbeats with it.
+        // Blind time is written at once, together with all heartbeats.
         engine.advance(&Subscription::Plain, at, gap).await.unwrap();
     }
     drop(engine);
@@ -202,7 +202,7 @@ async fn a_fleet_is_closed_to_other_users_also_one_that_was_open_to_them() {
     let engine = open(&path).await.unwrap();
     fill(&engine, 0..10).await.unwrap();
     assert_eq!((mode(&path), modes(&path)), (0o700, all.clone()));
-    // Permissions that are too wide, while the fleet is in use, so that all four files exist.
+    // The permissions are too wide while the fleet is in use, so that all four files exist.
     for (name, _) in &all {
         std::fs::set_permissions(path.join(name), Permissions::from_mode(0o644)).unwrap();
     }
@@ -359,7 +359,7 @@ async fn a_directory_that_is_removed_while_in_use_is_reported_once() {
     };
     let outboxes: Vec<u16> = (0..=engine.partitions()).collect();
     let outbox = async || engine.outbox(&outboxes, 100).await.unwrap();
-    // The time around the restart was lost in part: it is blind, too short to be notified.
+    // A part of the time around the restart was lost: it is blind, and too short to be notified.
     hear(1).await;
     hear(2).await;
     assert_eq!(outbox().await, []);
@@ -370,7 +370,7 @@ async fn a_directory_that_is_removed_while_in_use_is_reported_once() {
     tokio::time::timeout(HOUR, engine.wants_examination()).await.expect("it is surveyed at, at once");
     let warnings = engine.examine(BEGIN).await.unwrap();
     assert!(warnings.iter().any(|warning| warning.name == EngineWarning::LostItsData), "{warnings:?}");
-    // Operators are notified, though nothing of it survives a restart.
+    // Operators are notified, though the notification does not survive a restart.
     let notified = outbox().await;
     let [entry] = &notified[..] else { panic!("{notified:?}") };
     let at = |second: u64| BEGIN + HOUR + Duration::from_secs(second);
@@ -387,10 +387,10 @@ async fn a_directory_that_is_removed_while_in_use_is_reported_once() {
     engine.delivered(&leased, now).await.unwrap();
 }
 
-/// A file system of its own, in memory.
+/// A private file system in memory.
 struct Disk {
     dir: TempDir,
-    // Unmounts it also when this process is killed.
+    // The guard unmounts it even if this process is killed.
     _guard: ExitCleanup,
 }
 
@@ -407,7 +407,7 @@ impl Disk {
     }
 
     fn remount(&self, option: &str) {
-        // Changes the mount, not the file system: that is allowed within a user namespace, too.
+        // This changes the mount, not the file system: that is allowed within a user namespace, too.
         mount(&["-o", &format!("remount,bind,{option}")], self.dir.path());
     }
 }
@@ -451,7 +451,7 @@ async fn a_full_disk_is_reported_and_work_goes_on_when_it_has_room() {
         assert!(units < 100_000, "it is never full");
     };
     assert!(why.contains("its disk is full; make room"), "{why}");
-    // Heartbeats need no disk and go on.
+    // Heartbeats need no disk and continue.
     let (first, later) = (unit(0), BEGIN + HOUR);
     let beat = [Refresh { unit: &first, at: later, ttl: HOUR, check_by: later + HOUR }];
     assert_eq!(engine.refresh(&beat).await.unwrap(), [true]);

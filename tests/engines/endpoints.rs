@@ -1,4 +1,4 @@
-//! Under which addresses the nodes of a cluster are used, and which nodes are of it.
+//! The addresses under which the nodes of a cluster are used, and the nodes that belong to it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,7 +65,7 @@ async fn a_node_that_refers_without_a_host_means_its_own() {
     is_served_with("cluster-preferred-endpoint-type unknown-endpoint\n").await;
 }
 
-/// Its answers have a `?` instead.
+/// The answers of such a node have a `?` instead of a name.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_refers_to_one_without_a_name_means_its_own_host() {
     is_served_with("cluster-preferred-endpoint-type hostname\n").await;
@@ -85,7 +85,7 @@ async fn nodes_with_certificates_for_names_are_used_under_these_also_where_one_r
     is_served(cluster, Config { url, tls, ..Config::default() }).await;
 }
 
-/// As after a mistake in `engine.url`. It has a higher epoch.
+/// The situation after a mistake in `engine.url`. The other cluster has a higher epoch.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_given_node_of_another_cluster_is_named_and_gets_no_part_of_the_fleet() {
     let cluster = Cluster::start(ClusterPlan { primaries: 2, ..ClusterPlan::new(0) }).await;

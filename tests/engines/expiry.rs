@@ -48,7 +48,7 @@ impl World {
         self.parts.expire(expiry::Config { tick: 1000 * MAX_WAIT, sweep: true, hints: false })
     }
 
-    /// How many checks had that result.
+    /// How many checks had this result.
     fn checks(&self, result: &str) -> usize {
         let checks = "rollcall_deadline_checks_total";
         metrics::sum(&self.parts.telemetry, checks, &[result, "sweep"]).expect("such a series") as usize

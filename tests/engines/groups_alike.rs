@@ -30,16 +30,16 @@ struct Step {
 
 #[derive(Clone, Debug)]
 enum Action {
-    /// These join together; `has_room`: the caller takes deliveries along.
+    /// These events join together; `has_room`: the caller takes deliveries along.
     Join(Vec<JoinedEvent>, bool),
     Seal,
-    /// Receivers are reminded, and others notified.
+    /// Some receivers are reminded, and others notified.
     Remind,
-    /// Deliveries are leased, and delivered where that is so for their place.
+    /// Leases deliveries, and delivers those whose place says so.
     Lease(Vec<bool>),
 }
 
-/// Something that joins a group.
+/// An event that joins a group.
 #[derive(Clone, Debug)]
 enum JoinedEvent {
     /// The record of a unit: detected as one of several silences, how it was closed, and whether its group has
@@ -65,7 +65,7 @@ struct Case {
     again: (Option<u64>, Option<u64>),
     /// The root is muted from the second minute on, for a minute.
     is_muted: bool,
-    /// From these steps on a source is offline that inhibits two units, and its end is known (s).
+    /// From these steps on, a source that inhibits two units is offline, and its end is known (s).
     inhibited: Option<(usize, usize, i64)>,
     /// From this step on the root has the other receivers.
     turned_at: usize,

@@ -142,16 +142,16 @@ pub async fn time_that_another_plain_subscription_heard_is_not_blind<G: Ground>(
     world.keeps("two", 1, 20).await;
     world.keeps("one", 1, 1000).await;
     world.keeps("two", 1, 1020).await;
-    // Member one connects again and waits for member two, which hears all the time.
+    // Subscription one connects again and waits for subscription two, which hears all the time.
     assert_eq!(world.keeps("one", 2, 1500).await, None);
     assert_eq!(world.heard().await, 1020);
     assert_eq!(world.keeps("two", 1, 2020).await, None);
     assert_eq!(world.keeps("one", 2, 2500).await, None);
     assert_eq!(world.heard().await, 2500);
-    // Both members connect again.
+    // Both subscriptions connect again.
     assert_eq!(world.keeps("one", 3, 2800).await, None, "two may have heard it");
     assert_eq!(world.keeps("two", 2, 2900).await, world.blind(2500, 2900));
-    // Two is gone permanently: the others wait for it no longer than a gap.
+    // Subscription two is gone permanently: the others wait for it no longer than a gap.
     assert_eq!(world.keeps("one", 4, 3000).await, None);
     assert_eq!(world.keeps("one", 4, 5900).await, None);
     assert_eq!(world.keeps("one", 4, 5901).await, world.blind(2900, 5901));
@@ -165,7 +165,7 @@ pub async fn a_new_member_delays_nothing_before_its_first_canary_but_itself<G: G
     assert_eq!(world.heard().await, 1200);
     world.hears(&one(), 2000).await;
     assert_eq!(world.heard().await, 1500);
-    // An older canary proves nothing about messages since.
+    // An older canary proves nothing about messages since then.
     world.hears(&two(), 1400).await;
     assert_eq!(world.heard().await, 1500);
     assert_eq!(world.hears(&two(), 2500).await, None);
@@ -175,7 +175,7 @@ pub async fn a_new_member_delays_nothing_before_its_first_canary_but_itself<G: G
 pub async fn a_member_that_ends_out_of_order_makes_that_time_blind_however_short<G: Ground>(world: World<G>) {
     let world = world.with_members(&[one(), two()]).await;
     world.hears(&one(), 2000).await;
-    // Two is gone at 2100; its last canary was 1000, and messages since are lost.
+    // Member two is gone at 2100; its last canary was sent at 1000, and messages since then are lost.
     assert!(world.engine.gone(&two(), world.at(2100)).await.unwrap());
     assert!(!world.engine.gone(&two(), world.at(2200)).await.unwrap(), "the report is repeated, late");
     assert_eq!(world.hears(&one(), 2050).await, None);
@@ -207,7 +207,7 @@ pub async fn a_member_that_sends_no_canary_is_released<G: Ground>(world: World<G
     assert_eq!(world.heard().await, 1000, "until then the broker may still deliver to it");
     assert_eq!(world.hears(&two(), 1001 + release).await, world.blind(1000, 1001 + release));
     assert_eq!(world.advances(&one(), 2000 + release).await, Advance::NotAMember);
-    // A member of another share leaves too; a canary of a plain subscription finds out.
+    // A member of another share is released, too. A canary of a plain subscription also releases silent members.
     assert_eq!(world.advances(&member("other", "three"), 2000 + release).await, Advance::NotAMember);
     world.canary(world.at(2002 + 2 * release), GAP.blind, GAP.tell_after).await;
     assert_eq!(world.advances(&two(), 2003 + 2 * release).await, Advance::NotAMember);

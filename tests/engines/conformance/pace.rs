@@ -129,7 +129,7 @@ pub async fn promise_05_a_recovery_of_everything_waits_no_longer_than_group_wait
     assert_eq!(world.sealed_at(SHARED, seconds(60)).await, ["off: , on: a b"]);
     assert_eq!(world.due_at().await, Some(seconds(310)), "the interval goes on");
     assert_eq!(world.sealed_at(SHARED, seconds(310)).await, ["off: new, on: "]);
-    // Joining again changes nothing.
+    // Joining a second time changes nothing.
     world.joins(&[&a, &returned(&a), &returned(&b)], SHARED, seconds(320)).await;
     assert_eq!(world.due_at().await, None);
 }
@@ -154,7 +154,7 @@ pub async fn a_silence_is_notified_only_if_it_lasts<G: Ground>(world: World<G>) 
     world.joins(&[&returned(&a)], pace, minutes(30)).await;
     assert_eq!(world.sealed_at(pace, minutes(30)).await, [""; 0]);
     assert_eq!(world.sealed_at(pace, minutes(31)).await, ["off: b, on: "]);
-    // A silence that is found later has lasted by then: it waits for its group alone.
+    // A silence that is found later has lasted long enough by then: it waits only for its group.
     world.joins(&[&late], pace, minutes(60)).await;
     assert_eq!(world.due_at().await, Some(minutes(60) + Duration::from_secs(10)));
     world.joins(&[&returned(&b)], pace, minutes(60)).await;
@@ -221,11 +221,11 @@ pub async fn a_muted_route_notifies_of_what_still_holds_when_the_mute_is_over<G:
         let names = ["before", "stays", "back"];
         let [before, stays, gone] =
             names.map(|name| offline(&world.unit(&format!("{name}-{n}")), world.at(0)));
-        // Before the mute.
+        // The group joins before the mute.
         let mut first = join(&before, seconds(0)).await;
         first.extend(notified(seconds(10)).await);
         assert_eq!(first, [format!("off: before-{n}, on: ")], "{pace:?}");
-        // A group that waits when the mute begins waits on.
+        // A group that waits when the mute begins continues to wait.
         let at_once = join(&stays, seconds(200)).await;
         assert_eq!(at_once, Vec::<String>::new(), "the interval has not passed");
         join(&gone, seconds(begin + 1)).await;
@@ -255,7 +255,7 @@ fn again(pace: Pace, repeat: Option<u64>, escalate: Option<u64>) -> Destinations
 }
 
 impl<G: Ground> World<G> {
-    /// Lets these join, and seals and looks until nothing is due. Answers the notifications of each receiver.
+    /// Lets these records join, and seals and looks until nothing is due. Returns the notifications of each receiver.
     async fn goes_on(
         &self,
         records: &[&OfflineRecord],
@@ -321,7 +321,7 @@ pub async fn receivers_are_reminded_while_a_silence_lasts<G: Ground>(world: Worl
         let reminded = world.goes_on(&[], &to, at(61)).await;
         assert_eq!(reminded, told(&[&format!("again off: {x}, on: ")], &[]), "{pace:?}");
         assert_eq!(world.goes_on(&[], &to, at(62)).await, NOTHING);
-        // Another one falls silent: the next reminder has both.
+        // Another unit falls silent: the next reminder has both.
         world.goes_on(&[&b], &to, at(90)).await;
         world.goes_on(&[], &to, at(91)).await;
         let reminded = world.goes_on(&[], &to, at(122)).await;
@@ -561,7 +561,7 @@ pub async fn an_alert_silence_holds_what_waits_when_it_begins<G: Ground>(world: 
     assert_eq!(after, told(&["off: c, on: "], &[]));
     assert_eq!(world.goes_on(&[&returned(&b)], &during, seconds(1200)).await, NOTHING);
 
-    // Ended before its time.
+    // The alert silence ends before its time.
     assert!(all.expire(id, "ana", seconds(1201)).await.unwrap());
     let ended = to.with_silences(all.current().await.unwrap());
     let after = world.goes_on(&[], &ended, seconds(1240)).await;
@@ -578,7 +578,7 @@ pub async fn the_rest_of_a_storm_that_joins_late_follows_its_notification<G: Gro
     assert_eq!(world.goes_on(&[&a], &to, seconds(1)).await, NOTHING);
     assert_eq!(world.goes_on(&[], &to, seconds(2)).await, told(&["off: a, on: "], &[]));
 
-    // Their records are written late; of the others one is of no storm, and one of another.
+    // The records are written late; of the other two, one belongs to no storm, and one to another storm.
     assert_eq!(world.goes_on(&[&b, &later, &before], &to, seconds(4)).await, NOTHING);
     assert_eq!(world.goes_on(&[&c], &to, seconds(5)).await, told(&["off: b c, on: "], &[]));
     assert_eq!(world.goes_on(&[], &to, seconds(301)).await, NOTHING);

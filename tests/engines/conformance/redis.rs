@@ -51,7 +51,7 @@ impl Running {
         command.query_async(&mut connection).await.unwrap()
     }
 
-    /// The clock of the server has passed that moment.
+    /// Waits until the clock of the server has passed this moment.
     async fn later_than(&self, moment: Timestamp) {
         loop {
             let (seconds, micros): (i64, i64) = self.ask(&cmd("TIME")).await;
@@ -184,7 +184,7 @@ mod only_redis {
         let renew = async || world.engine.renew("a", hour, None).await.unwrap();
         let before = renew().await;
         assert_eq!(before.now, before.engine_clock);
-        // As if the last renewal had been an hour later by a clock that was right then.
+        // The state is as if the last renewal had been an hour later, by a clock that was right then.
         let key = "rollcall:{hearing}:clock";
         let later = (before.now + hour).as_millis();
         world.ground.0.ask::<()>(cmd("HSET").arg(key).arg("server").arg(later).arg("fleet").arg(later)).await;
@@ -327,10 +327,10 @@ mod only_redis {
         assert_eq!(world.roll.hearing().heard, Some(world.at(2000)));
         let after = fleet(&world).await;
         assert!(after.0.is_some() && after.0 != before.0 && after.1 == before.1, "{before:?} {after:?}");
-        // Once; the next canary is an ordinary one.
+        // The loss is noticed once; the next canary is an ordinary one.
         world.roll.canary_returned(world.at(3000)).await.unwrap();
         assert_eq!(world.outbox().await.len(), 1);
-        // And again when it happens again, however soon.
+        // Another loss is noticed again, however soon it happens.
         empty(&world).await;
         world.roll.canary_returned(world.at(3001)).await.unwrap();
         let interval = Interval { from: world.at(3000), to: world.at(3001) };
@@ -345,7 +345,7 @@ mod only_redis {
         other.canary_returned(world.at(1100)).await.unwrap();
         empty(&world).await;
         other.refresh_hearing().await.unwrap();
-        // An instance that starts just then knows of no loss, and begins a new fleet.
+        // An instance that starts at this moment knows of no loss, and begins a new fleet.
         let (_, third) = world.another().await;
         third.canary_returned(world.at(1900)).await.unwrap();
         assert_eq!(world.outbox().await, []);
@@ -356,7 +356,7 @@ mod only_redis {
         let interval = Interval { from: world.at(1000), to: world.at(2000) };
         let events: Vec<OutboxEvent> = world.outbox().await.into_iter().map(|entry| entry.event).collect();
         assert_eq!(events, [lost(interval)]);
-        // They know the same fleet now, and notice the next loss as well.
+        // All instances know the same fleet now, and notice the next loss as well.
         empty(&world).await;
         third.canary_returned(world.at(4000)).await.unwrap();
         other.canary_returned(world.at(4100)).await.unwrap();

@@ -44,8 +44,8 @@ pub async fn promise_06_a_lease_that_is_not_renewed_ends<G: Ground>(world: World
     );
 }
 
-/// The lease length and renewal interval of the service: the others know of a death after a lease and one more
-/// renewal, and by then the deliveries of the dead instance are due again.
+/// The lease length and renewal interval of the service: the other instances know of a death after a lease and one
+/// more renewal, and by then the deliveries of the dead instance are due again.
 pub async fn promise_06_a_dead_instance_and_what_it_held_are_free_within_three_seconds<G: Ground>(
     world: World<G>,
 ) {
@@ -69,7 +69,7 @@ pub async fn promise_06_a_dead_instance_and_what_it_held_are_free_within_three_s
     assert!(ended >= before + lease::LENGTH, "and not before its time");
 }
 
-/// An operator or a broken clock may write such a lease: no instance asks for that much.
+/// An operator or a broken clock may write such a lease: no instance asks for such a long one.
 pub async fn a_lease_that_ends_in_the_far_future_owns_nothing<G: Ground>(world: World<G>) {
     for far in [MAX_LEASE + MINUTE, Duration::from_secs(100 * 365 * 86_400)] {
         world.renew("ghost", far).await;

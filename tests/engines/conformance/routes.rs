@@ -31,7 +31,7 @@ fn routes(root: Destination, routes: &[(&str, Destination)]) -> Destinations {
     Destinations::new(root, blind, routes).with_receivers(["hook", "mail", "ops"].map(str::to_owned).to_vec())
 }
 
-/// The root notifies ops, the route of each key the receiver in it.
+/// The root notifies ops, and the route of each key notifies the receiver in the key.
 fn both() -> Destinations {
     let id = |key: &'static str| key.split_once('/').unwrap().0;
     let [hook, mail] = [destination(&["hook"], AT_ONCE), destination(&["mail"], AT_ONCE)];
@@ -109,7 +109,7 @@ pub async fn promise_05_a_return_goes_to_the_receivers_that_its_group_has_no_mor
         ["kind=detector: [] [c]", "kind=detector: [fresh] [a b]"]
     );
     assert_eq!(notified(&world, "mail", world.at(6)).await, ["kind=detector: [fresh] []"]);
-    // Also where the group has no receiver any more, and only once.
+    // This holds also if the group has no receiver any more, and only once.
     let nobody = routes(destination(&[], AT_ONCE), &[]);
     join(&world, &[(key, &on(&fresh)), (key, &on(&a))], &nobody, world.at(7)).await;
     seal(&world, &nobody, world.at(7)).await;
@@ -128,7 +128,7 @@ pub async fn a_record_of_several_routes_is_notified_in_the_group_of_each<G: Grou
     let [a, b] = ["a", "b"].map(|name| offline(&world.unit(name), world.at(0)));
     let groups: &[&str] = &[TO_HOOK, TO_MAIL];
     join(&world, &[(groups, &a), (groups, &b)], &to, world.at(1)).await;
-    // Again, as after a crash, and by other routes.
+    // The records join again, as after a crash, and by other routes.
     join(&world, &[(groups, &a), (&["all"], &b)], &to, world.at(2)).await;
     seal(&world, &to, world.at(2)).await;
     assert_eq!(notified(&world, "hook", world.at(3)).await, [format!("{TO_HOOK}: [a b] []")]);
@@ -199,7 +199,7 @@ pub async fn joining_hands_out_silences_of_several_routes_up_to_the_room_of_each
     });
     let joins: Vec<Join> = joins.collect();
     let now = world.at(1);
-    // In the order of the receivers: hook, mail, ops.
+    // The room is given in the order of the receivers: hook, mail, ops.
     let room = Capacity { most: vec![5, 1, 9], until: now + MINUTE };
     let joined = world.engine.join(&joins, &to, &room, now).await.unwrap();
     assert_eq!(joined.sealed, 24);

@@ -46,7 +46,7 @@ pub async fn silences_are_added_changed_and_ended_and_every_instance_knows_them<
     assert_eq!((of_site.author.as_str(), of_site.comment.as_str()), ("ana", "cable works"));
     assert_eq!((of_site.starts_at, of_site.ends_at, of_site.updated_at), (now, now + HOUR, now));
 
-    // The other instance changes them, the first one reads them again.
+    // The other instance changes the silences, and the first one reads them again.
     let later = now + Duration::from_secs(60);
     other.extend(site, now + 5 * HOUR, "bo", later).await.unwrap();
     assert!(other.expire(kind, "bo", later).await.unwrap());
@@ -71,7 +71,7 @@ pub async fn silences_are_added_changed_and_ended_and_every_instance_knows_them<
     assert_eq!(one.audit(1).await.unwrap(), audit[..1]);
 }
 
-/// Changes a unit, or the one of a record, as an operator. Answers whether it was possible.
+/// Changes a unit, or the unit of a record, as an operator. Returns whether it was possible.
 pub async fn change<G: Ground>(
     world: &World<G>,
     subject: &Subject,
@@ -151,7 +151,7 @@ pub async fn a_pause_moves_the_deadline_at_once_and_ends_when_it_is_ended<G: Gro
     assert_eq!(open, std::slice::from_ref(other));
     assert!(change(&world, &subject, &end, world.hours(60)).await);
     assert!(!change(&world, &subject, &end, world.hours(60)).await, "it has ended");
-    // 59 hours do not count, and 47 are left.
+    // 59 hours do not count, so 47 are left.
     world.heard_until(world.hours(110)).await;
     world.check(paused, world.hours(106)).await;
     assert_eq!(world.open_records().await.len(), 1);
@@ -176,7 +176,7 @@ pub async fn silences_survive_a_crash<G: Ground>(mut world: World<G>) {
 pub async fn of_two_changes_of_silences_at_the_same_time_none_is_lost<G: Ground>(world: World<G>) {
     let now = world.at(0);
     let (one, other) = (silences(&world.engine), silences(&world.engine));
-    // Both know the same version.
+    // Both instances know the same version.
     one.current().await.unwrap();
     other.current().await.unwrap();
     let add = async |silences: &Silences, name: &str| {

@@ -1,4 +1,4 @@
-//! Timers: each fires once, at its moment, unless it is taken back.
+//! Timers: each fires once, at its moment, unless it is cancelled.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::ground::Ground;
 use super::world::{HOUR, World};
 
 const MINUTE: Duration = Duration::from_secs(60);
-/// The deliveries wait in the engine.
+/// The capacity of a caller that takes no deliveries: they wait in the engine.
 static NONE: TimerCapacity = TimerCapacity::NONE;
 
 fn class(name: &str, receivers: &[&str], guarantee: Guarantee) -> TimerClass {
@@ -69,7 +69,7 @@ impl<G: Ground> World<G> {
         self.shows(name).await.map(|timer| timer.state())
     }
 
-    /// Fires what is due, and takes up to `most` deliveries of each receiver.
+    /// Fires due timers, and takes up to `most` deliveries of each receiver.
     async fn fires(&self, now: Timestamp, most: usize) -> Fired {
         let due = self.engine.due_timers(&self.partitions(), now, 100_000).await.unwrap();
         let most = ["hook", "mail"].map(|name| (name.to_owned(), most)).into();
@@ -190,7 +190,7 @@ pub async fn promise_16_deliveries_that_firing_hands_out_are_leased_in_the_same_
     assert!(fired.has_queued);
     let rest = world.leases("hook", due).await.len() + world.leases("mail", due).await.len();
     assert_eq!(rest + handed_out, 20);
-    // The instance that has them dies: they come back.
+    // The instance that has leased the deliveries dies: they come back.
     let again = world.leases("hook", due + 2 * MINUTE).await;
     assert_eq!(again.len(), 10);
     world.engine.delivered(&again, due + 2 * MINUTE).await.unwrap();
@@ -207,11 +207,11 @@ pub async fn promise_16_a_crash_leaves_a_timer_waiting_or_fired<G: Ground>(mut w
     world.crash().await;
     let counts = world.engine.count_timers(&world.partitions()).await.unwrap();
     assert_eq!(counts.values().sum::<u64>(), 300);
-    // A part of them has fired when the engine dies.
+    // A part of the timers has fired when the engine dies.
     let some = world.engine.due_timers(&world.partitions(), due, 100_000).await.unwrap();
     world.engine.fire(&some[..100], &classes(), &NONE, due).await.unwrap();
     world.crash().await;
-    // They are overdue at the next start.
+    // The other timers are overdue at the next start.
     let later = due + HOUR;
     assert_eq!(world.engine.first_timer(&world.partitions()).await.unwrap(), Some(due));
     assert_eq!(world.fires(later, 0).await.timers.len(), 200);
@@ -230,7 +230,7 @@ pub async fn promise_17_a_cancel_that_answers_yes_is_never_fired<G: Ground>(worl
     let answers = world.engine.cancel(&first, &classes(), due).await.unwrap();
     assert_eq!(answers, [TimerCancelled::Yes; 50]);
     assert_eq!(world.engine.fire(&read[..50], &classes(), &NONE, due).await.unwrap(), Fired::default());
-    // Both at the same time, from the same state.
+    // Both instances act at the same time, from the same state.
     let read = &read[50..];
     let ids: Vec<TimerId> = read.iter().map(|timer| timer.id.clone()).collect();
     let (engine, classes) = (world.another().await.0, classes());
@@ -273,7 +273,7 @@ pub async fn promise_18_a_change_that_answers_yes_moves_it<G: Ground>(world: Wor
         tokio::join!(engine.fire(&read, &classes, &NONE, due), world.engine.register(&moved, false, due));
     let fired: BTreeSet<TimerId> = fired.unwrap().timers.into_iter().map(|timer| timer.id).collect();
     for (timer, answer) in moved.iter().zip(changed.unwrap()) {
-        // A timer that had fired is a new one.
+        // A timer that had fired counts as a new one.
         let expected =
             if fired.contains(&timer.id) { TimerRegistered::Created } else { TimerRegistered::Changed };
         assert_eq!(answer, expected, "{}", timer.id);
@@ -284,7 +284,7 @@ pub async fn promise_18_a_change_that_answers_yes_moves_it<G: Ground>(world: Wor
         "none at the old moment"
     );
     assert_eq!(world.fires(later, 0).await.timers.len(), 300);
-    // To an earlier moment, too.
+    // A timer can move to an earlier moment, too.
     world.registers(&[timer("early", "report", world.hours(9))]).await;
     world.registers(&[timer("early", "report", world.hours(2))]).await;
     assert_eq!(world.engine.first_timer(&world.partitions()).await.unwrap(), Some(world.hours(2)));
@@ -333,7 +333,7 @@ pub async fn promise_19_an_at_most_once_timer_is_never_attempted_twice<G: Ground
         ]
     );
     assert_eq!(world.engine.dead_letters("hook", 10).await.unwrap(), [], "none of them can be replayed");
-    // An outcome that comes after all is better than none.
+    // A late outcome is better than none.
     world.ends(begun[2], End::Delivered, later).await;
     assert_eq!(world.state("timer-00002").await, Some(TimerState::Delivered));
 }
@@ -380,7 +380,7 @@ pub async fn a_timer_that_is_registered_again_before_it_is_delivered_is_delivere
             assert_eq!(leased[0].notification(), format!("a:{}", due.as_millis()));
             world.ends(&leased[0], End::Delivered, two).await;
         }
-        // The outcome of the earlier one changes nothing of this one.
+        // The outcome of the earlier timer changes nothing about the new one.
         assert_eq!(world.state("a").await, Some(expected));
     }
     assert_eq!(world.leases("hook", world.hours(5)).await, []);
@@ -404,7 +404,7 @@ pub async fn timers_are_listed_by_moment_and_id_page_by_page<G: Ground>(world: W
         if find.after.is_none() {
             break;
         }
-        // The last of the page goes, and the next page begins after it anyway.
+        // The last timer of the page is removed, and the next page still begins after it.
         if listed.len() == 14 {
             world.cancels(listed[13].as_str(), world.at(0)).await;
         }
@@ -465,7 +465,7 @@ pub async fn a_timer_of_a_type_that_is_not_configured_waits<G: Ground>(world: Wo
     assert_eq!(world.engine.due_timers(&world.partitions(), due, 10).await.unwrap(), []);
     let again = world.engine.due_timers(&world.partitions(), due + MINUTE, 10).await.unwrap();
     assert_eq!(again, left, "its moment is as it was");
-    // A change counts at once.
+    // A change takes effect at once.
     world.registers(&[timer("a", "report", due)]).await;
     world.engine.put_off(&left, due + HOUR).await.unwrap();
     assert_eq!(names(&world.fires(due, 0).await), ["a"]);

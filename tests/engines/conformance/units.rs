@@ -22,7 +22,7 @@ const MS: Duration = Duration::from_millis(1);
 
 pub async fn promise_02_each_silence_is_taken_by_exactly_one_caller<G: Ground>(world: World<G>) {
     let units = world.units(300);
-    // Some have a key, and some have none.
+    // Some units have a key, and some have none.
     let (heard, registered) = units.split_at(150);
     world.hear_all(heard, world.at(0)).await;
     world.register_all(registered, world.at(0)).await;
@@ -66,7 +66,7 @@ pub async fn promise_04_an_older_or_repeated_heartbeat_never_moves_a_deadline_ba
         world.hear(&unit, world.at(at)).await;
         assert_eq!(world.read(&unit).await.alive, Some(world.at(1000)));
     }
-    // Also within one batch, and on the slow path, with a declaration.
+    // The same holds within one batch, and on the slow path, with a declaration.
     let says = |at, sleep| Heartbeat {
         declared: Declared { sleep, labels: [("site".into(), "x".into())].into(), ..Declared::default() },
         ..world.beat(&unit, world.at(at))
@@ -78,7 +78,7 @@ pub async fn promise_04_an_older_or_repeated_heartbeat_never_moves_a_deadline_ba
     let seen = world.read(&unit).await;
     assert_eq!(seen.alive, Some(world.at(3000)));
     assert_eq!(seen.facts.unwrap().sleep, None, "an old announcement of sleep is void");
-    // Nor does it end a silence.
+    // The heartbeat does not end a silence either.
     world.heard_until(world.hours(49)).await;
     world.check(&unit, world.hours(49)).await;
     for at in [3000, 2999] {
@@ -105,7 +105,7 @@ pub async fn promise_05_a_return_closes_the_record_and_is_notified_once<G: Groun
     assert_eq!((transitions[1].closed_by, transitions[1].back_at), (Some(Closing::Return), Some(back)));
     assert_eq!(world.open_records().await, []);
     assert_eq!(world.engine.record(&transitions[0].id).await.unwrap().as_ref(), Some(&transitions[1]));
-    // And the next silence is another one.
+    // The next silence is a new one.
     world.heard_until(world.hours(100)).await;
     world.check(&unit, world.hours(100)).await;
     assert_ne!(world.open_records().await[0].id, transitions[0].id);
@@ -114,7 +114,7 @@ pub async fn promise_05_a_return_closes_the_record_and_is_notified_once<G: Groun
 pub async fn promise_10_time_is_always_an_argument<G: Ground>(world: World<G>) {
     let unit = world.unit("a");
     world.hear(&unit, world.at(0)).await;
-    // Centuries pass between two lines, and back.
+    // Centuries pass between the two moments, and back.
     let later = world.at(0) + 365 * 200 * 24 * HOUR;
     world.heard_until(later).await;
     world.check(&unit, world.hours(47)).await;
@@ -137,7 +137,7 @@ pub async fn promise_11_blind_time_is_not_silence<G: Ground>(world: World<G>) {
     assert_eq!(world.open_records().await, []);
     world.check(&unit, world.hours(58) + MS).await;
     assert_eq!(world.open_records().await[0].deadline, world.hours(58));
-    // Another instance knows it, too.
+    // Another instance knows the blind time, too.
     let (_, other) = world.another().await;
     assert_eq!(other.hearing().ledger.intervals(), [blind]);
 }
@@ -161,7 +161,7 @@ pub async fn promise_11_a_presumed_last_seen_time_is_not_an_observed_one<G: Grou
     assert_eq!((record.id.last_seen, record.deadline), (world.at(0), world.hours(148)));
     assert_eq!(world.transitions().await, std::slice::from_ref(&record));
     assert_eq!(world.engine.record(&record.id).await.unwrap(), Some(record.clone()));
-    // The return ends that very record.
+    // The return ends this record.
     world.hear(&unit, world.hours(150)).await;
     let closed = world.engine.record(&record.id).await.unwrap().unwrap();
     assert_eq!((closed.silent_from, closed.back_at), (record.silent_from, Some(world.hours(150))));
@@ -169,7 +169,7 @@ pub async fn promise_11_a_presumed_last_seen_time_is_not_an_observed_one<G: Grou
 }
 
 pub async fn promise_11_proof_that_is_always_a_little_late_is_enough<G: Ground>(world: World<G>) {
-    // A slow link: reads are old, and hearing is 15 s behind, which is more than the slack.
+    // The link is slow: reads are old, and hearing is 15 s behind, which is more than the slack.
     let unit = world.unit("a");
     let (second, deadline) = (Duration::from_secs(1), world.hours(48));
     world.hear(&unit, world.at(0)).await;
@@ -226,7 +226,7 @@ pub async fn promise_12_a_removed_unit_is_never_reported<G: Ground>(world: World
     assert_eq!(world.due(world.hours(1000)).await, []);
     assert_eq!(world.transitions().await, []);
     assert_eq!(world.read(&unit).await.alive, None);
-    // Registered again, it is a new unit.
+    // When it is registered again, it is a new unit.
     let again = world.hours(100);
     let probe = world.unit("rollcall-probe");
     assert!(!world.roll.register(&probe, &Registration::default(), again).await.unwrap(), "it is not a unit");
@@ -251,7 +251,7 @@ pub async fn promise_13_a_changed_timeout_moves_the_deadline_at_once<G: Ground>(
     world.roll.register(&unit, &allow(24 * HOUR), world.hours(2)).await.unwrap();
     assert_eq!(world.transitions().await[1].closed_by, Some(Closing::Policy));
     assert_eq!(world.due(world.hours(24)).await, std::slice::from_ref(&unit));
-    // A check does the same for a unit whose kind has another timeout than when it was taken.
+    // A check has the same effect for a unit whose kind has another timeout than when the unit was taken.
     world.check(&unit, world.hours(24) + MS).await;
     let last = world.transitions().await.pop().unwrap();
     assert_eq!((last.closed_by, last.deadline), (None, world.hours(24)));
@@ -271,7 +271,7 @@ pub async fn promise_14_a_deadline_at_exactly_now_is_not_yet_passed<G: Ground>(w
 }
 
 pub async fn a_check_of_many_units_judges_each_by_the_time_of_its_read<G: Ground>(world: World<G>) {
-    // More than one check reads at once.
+    // More units than one check reads at once.
     let units = world.units(2001);
     world.hear_all(&units, world.at(0)).await;
     world.heard_until(world.hours(49)).await;
@@ -367,14 +367,14 @@ pub async fn promise_15_a_lost_reply_leaves_nothing_that_is_not_repaired<G: Grou
     assert_eq!(world.engine.apply(&take).await.unwrap(), [true]);
     assert_eq!(world.engine.apply(&take).await.unwrap(), [false]);
     assert_eq!(world.transitions().await.len(), 1);
-    // So is a heartbeat, and a canary.
+    // A heartbeat and a canary are sent again, too.
     for _ in 0..2 {
         world.hear(&unit, world.hours(50)).await;
         world.heard_until(world.hours(50)).await;
     }
     assert_eq!(world.transitions().await.len(), 2);
     assert_eq!(world.roll.hearing().ledger.intervals(), []);
-    // And the settling of an entry.
+    // The settling of an entry is sent again, too.
     let positions: Vec<_> = world.outbox().await.into_iter().map(|entry| entry.position).collect();
     for _ in 0..2 {
         world.engine.remove_entries(&positions, &Default::default()).await.unwrap();
@@ -428,7 +428,7 @@ pub async fn the_outbox_is_read_up_to_the_limit_however_it_was_written<G: Ground
         world.hear(unit, world.at(0)).await;
     }
     world.heard_until(world.hours(49)).await;
-    // A hundred in one step, and the others one by one.
+    // A hundred units are checked in one step, and the others one by one.
     world.roll.check_deadlines(&units[..100], world.hours(49)).await.unwrap();
     for unit in &units[100..] {
         world.check(unit, world.hours(49)).await;
@@ -465,7 +465,7 @@ pub async fn what_an_outbox_had_at_a_moment_is_known_until_it_has_left<G: Ground
     assert_eq!(newest, std::slice::from_ref(&back.position));
     let oldest = async || world.engine.oldest_up_to(&newest).await.unwrap();
     assert_eq!(oldest().await, std::slice::from_ref(&silence.position));
-    // An entry that comes later is none of those.
+    // An entry that comes later does not count.
     world.heard_until(world.hours(99)).await;
     world.check(&unit, world.hours(99)).await;
     for (left, next) in [(&silence, vec![back.position.clone()]), (&back, Vec::new())] {
@@ -487,7 +487,7 @@ pub async fn a_unit_that_was_never_seen_is_reported_from_its_registration<G: Gro
     assert_eq!(record.deadline, world.at(9) + 48 * HOUR);
 }
 
-/// Everything was down for longer than the key lasts: it may have held a newer heartbeat.
+/// Everything was down for longer than the key lasts: the key may have held a newer heartbeat.
 pub async fn a_key_that_expired_between_two_checks_is_no_proof_of_silence<G: Ground>(world: World<G>) {
     let unit = world.unit("a");
     world.hear(&unit, world.at(0)).await;
@@ -496,7 +496,7 @@ pub async fn a_key_that_expired_between_two_checks_is_no_proof_of_silence<G: Gro
     world.ground.lapse(&unit).await;
     world.canary(world.hours(100), Duration::from_secs(3), HOUR).await;
     world.heard_until(world.hours(200)).await;
-    // The last known heartbeat is that at 0, and 48 hours were heard since then.
+    // The last known heartbeat was at 0, and 48 hours were heard since then.
     world.check(&unit, world.hours(102)).await;
     assert_eq!(world.open_records().await, []);
     let due: Vec<Unit> = world.due(world.hours(148)).await;
@@ -513,7 +513,7 @@ pub async fn a_record_of_a_removed_kind_is_closed_and_notified_once<G: Ground>(w
     let (gone, back) = (world.hours(60), world.hours(100));
     world.roll.close_unwatched(&units, gone).await.unwrap();
     assert_eq!(world.transitions().await.len(), 2, "its kind is configured");
-    // An instance that has another kind, twice.
+    // An instance that has another kind starts twice.
     let kind: Kind = "pump".parse().unwrap();
     let others = Rules::from_iter([(kind.clone(), KindRules::new(kind))]);
     let mirror = Arc::new(Mirror::new(Arc::new(others.clone()), world.engine.partitions()));
@@ -564,7 +564,7 @@ pub async fn declarations_of_a_unit_are_kept_and_obeyed<G: Ground>(world: World<
     let record = world.open_records().await.remove(0);
     assert_eq!(record.deadline, world.at(0) + HOUR / 2 + 11 * HOUR);
     assert_eq!(record.labels.len(), 2);
-    // A plain heartbeat on the fast path ends its sleep.
+    // A plain heartbeat on the fast path ends the sleep of this unit.
     let awake = world.unit("b");
     let tired = Heartbeat {
         declared: Declared { timeout: Some(HOUR), sleep: Some(10 * HOUR), ..Declared::default() },
@@ -577,7 +577,7 @@ pub async fn declarations_of_a_unit_are_kept_and_obeyed<G: Ground>(world: World<
 }
 
 pub async fn records_are_listed_newest_first_page_by_page<G: Ground>(world: World<G>) {
-    // The order of names is not that of records.
+    // The order of names is not the order of records.
     let names = ["x", "x:0", "x1", "x.", "X"].map(str::to_owned);
     let longer = (0..300).map(|n| format!("x-{n}"));
     let unit = |name: String| world.unit(&name);
@@ -585,12 +585,12 @@ pub async fn records_are_listed_newest_first_page_by_page<G: Ground>(world: Worl
         world.units(40).into_iter().chain(names.into_iter().chain(longer).map(unit)).collect();
     world.hear_all(&units, world.at(0)).await;
     world.heard_until(world.hours(60)).await;
-    // Most of them in one and the same millisecond, more than an engine reads of it at once.
+    // Most records are detected in the same millisecond, more of them than an engine reads at once.
     world.roll.check_deadlines(&units[25..], world.hours(49)).await.unwrap();
     for (n, unit) in units[..25].iter().enumerate() {
         world.check(unit, world.hours(50) + MS * n as u32).await;
     }
-    // Some of either are closed.
+    // Some records of either part are closed.
     for unit in units[5..10].iter().chain(&units[41..44]) {
         world.hear(unit, world.hours(51)).await;
     }
@@ -615,7 +615,7 @@ pub async fn records_are_listed_newest_first_page_by_page<G: Ground>(world: Worl
 }
 
 pub async fn the_history_of_a_unit_is_its_records_newest_first<G: Ground>(world: World<G>) {
-    // Their names begin alike.
+    // The names of the units begin alike.
     let (unit, longer) = (world.unit("x"), world.unit("x:1"));
     let both = [unit.clone(), longer.clone()];
     assert_eq!(world.engine.history(&unit, 10).await.unwrap().records, []);
@@ -686,7 +686,7 @@ pub async fn a_kind_admits_no_more_ids_than_it_may_have<G: Ground>(world: World<
     let known = async |units: &[Unit]| {
         world.engine.read(units).await.unwrap().iter().filter(|seen| seen.is_known()).count()
     };
-    // As many as one step holds and more, all at once.
+    // More units than one step holds, all at once.
     let all = world.units(1200);
     hear(&all, world.at(0)).await;
     assert_eq!(known(&all).await, 10);
@@ -726,12 +726,12 @@ pub async fn instances_that_share_a_fleet_know_how_many_units_there_are<G: Groun
         units.iter().map(beat).collect::<Vec<_>>()
     };
     let known = async || world.engine.read(&all).await.unwrap().iter().filter(|seen| seen.is_known()).count();
-    // An instance counts the units that it admits to partitions of the other itself.
+    // An instance counts the units that it admits itself to partitions of the other one.
     one.hear(&beats(&all[..60]), world.at(0)).await.unwrap();
     other.hear(&beats(&all[..60]), world.at(0)).await.unwrap();
     one.hear(&beats(&all[60..80]), world.at(0)).await.unwrap();
     assert_eq!(known().await, 80);
-    // The walk brings each the units that the other admitted to its partitions; then they exchange counts.
+    // The walk shows each instance the units that the other one admitted to its partitions; then they exchange counts.
     for mirror in [ones, others] {
         for partition in world.partitions() {
             let mark = mirror.mark(partition);

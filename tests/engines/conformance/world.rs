@@ -39,7 +39,7 @@ impl<G: Ground> World<G> {
         World { ground, engine, roll }
     }
 
-    /// Another instance.
+    /// Another instance on the same ground.
     pub async fn another(&self) -> (Arc<dyn Engine>, Roll) {
         let engine = self.ground.engine().await;
         let roll = roll(engine.clone());
@@ -79,7 +79,7 @@ impl<G: Ground> World<G> {
         Heartbeat { unit: unit.clone(), at, not_before: None, declared: Declared::default() }
     }
 
-    /// A heartbeat arrives at the moment that it is for.
+    /// Hears a heartbeat of the unit, which arrives at the moment that it is for.
     pub async fn hear(&self, unit: &Unit, at: Timestamp) {
         self.roll.hear(&[self.beat(unit, at)], at).await.unwrap();
     }
@@ -89,14 +89,14 @@ impl<G: Ground> World<G> {
         self.roll.hear(&beats, at).await.unwrap();
     }
 
-    /// Units that are known before they are heard.
+    /// Registers units, so that they are known before they are heard.
     pub async fn register_all(&self, units: &[Unit], at: Timestamp) {
         for unit in units {
             assert!(self.roll.register(unit, &Registration::default(), at).await.unwrap());
         }
     }
 
-    /// Rollcall has heard everything up to that moment, without a gap.
+    /// Hears everything up to this moment, without a gap.
     pub async fn heard_until(&self, moment: Timestamp) {
         let whole = 100_000 * 365 * 24 * HOUR;
         self.canary(moment, whole, whole).await;

@@ -1,4 +1,4 @@
-//! Generated cases of deliveries: what waits, which of it is leased, and what becomes of the leases.
+//! Generated cases of deliveries: which notifications wait, which of them are leased, and what becomes of the leases.
 
 use std::time::Duration;
 
@@ -11,30 +11,32 @@ use rollcall::routing::{Destination, Destinations, Escalation, FollowUps};
 use rollcall::store::{Delivery, Group, Join, OutboxEvent, Pace, TimerClasses};
 
 pub const RECEIVERS: [&str; 4] = ["hook", "mail_of-ops", "boss", "spare"];
-/// The first waits as a group of units may; the second is of a route of its own, the others have odd values.
+/// The first group waits as a group of units may; the second belongs to a route of its own, the others have odd
+/// values.
 pub const GROUPS: [&str; 4] = ["site=1", "mail.0123456789ab/site=1", "site=a b,%d+ [x]", "site=Köln \"☃\"\\"];
 /// How long attempts and timers are kept.
 pub const KEEP: Duration = Duration::from_secs(30);
 pub const TIMERS: u8 = 3;
 /// No engine gives a notification such an id.
 const ODD_IDS: [&str; 5] = ["ntf_%a+", "", "a b", "ü\n'", "ntf_000000000000000000000000"];
-/// So many of the last deliveries are chosen from.
+/// How many of the last deliveries a step can choose from.
 const LAST: usize = 12;
 
 #[derive(Clone, Debug)]
 pub struct Case {
     pub is_shared: bool,
-    /// Records are opened again; else days pass. Redis forgets the groups of a record a day after its first silence.
+    /// Whether records are opened again; otherwise days pass. Redis forgets the groups of a record a day after its
+    /// first silence.
     pub reopens: bool,
-    /// The caller takes deliveries along as events join.
+    /// Whether the caller takes deliveries along as events join.
     pub takes: bool,
     pub steps: Vec<Step>,
 }
 
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// The time since the step before it (s; `None`: more than a day), and how much less the clock of its caller shows
-    /// (s).
+    /// The time since the previous step (s; `None`: more than a day), and how many seconds the clock of the caller is
+    /// behind.
     pub after: Option<u64>,
     pub back: u64,
     pub action: Action,
@@ -56,7 +58,7 @@ pub enum Action {
     /// The last one of a timer that is delivered at most once comes first.
     BeginOnly(Vec<Pick>),
     GiveUpOnly(u64),
-    /// To the second receiver, in a partition or in all.
+    /// Falls back to the second receiver, in a partition or in all.
     FallBack(usize, usize, Option<u16>),
     Down(usize),
     Up(usize),
@@ -66,7 +68,7 @@ pub enum Action {
     GiveUpAndReplay(Pick),
     Purge(Vec<usize>),
     Discard(usize),
-    /// These receivers are configured.
+    /// Configures exactly these receivers.
     Enlist(Vec<usize>),
     BringUpToDate(usize),
     /// Whether there is an incident, whether what is kept is known, and whether something is kept then.
@@ -92,9 +94,9 @@ pub struct Pick {
 #[derive(Clone, Debug)]
 enum Change {
     Same,
-    /// The attempt of another owner.
+    /// The delivery with the attempt of another owner.
     Attempt(u32),
-    /// With an odd id.
+    /// The delivery with an odd id.
     Id(usize),
     Receiver(usize),
 }
@@ -102,7 +104,7 @@ enum Change {
 #[derive(Clone, Copy, Debug)]
 pub enum Outcome {
     Delivered,
-    /// After so long (s), or before.
+    /// Retry after this many seconds, or before.
     RetryAfter(i64),
     Dead,
     /// Delivered or dead, without an attempt.
@@ -126,7 +128,7 @@ impl Pick {
         delivery
     }
 
-    /// Whether an engine may have made it.
+    /// Whether an engine may have made this delivery.
     pub fn is_plausible(&self) -> bool {
         !matches!(self.change, Change::Id(_))
     }
@@ -207,7 +209,7 @@ pub fn kept(place: u64) -> GroupIncident {
     GroupIncident { incident: incident(place), is_notified: true }
 }
 
-/// Even timers are delivered at most once.
+/// The type of a timer: timers with an even number are delivered at most once.
 pub fn timer_type(timer: u8) -> &'static str {
     if timer.is_multiple_of(2) { "once" } else { "report" }
 }

@@ -1,4 +1,4 @@
-//! Claims about the channel to Alertmanager, with two real ones in a cluster.
+//! Claims about the channel to Alertmanager, with two real servers in a cluster.
 
 use std::collections::BTreeSet;
 use std::net::{TcpListener, UdpSocket};
@@ -173,7 +173,7 @@ async fn a_record_that_a_silence_covers_is_no_alert_and_one_that_was_notified_be
     world.lose(&["covered"]).await;
     world.joined().await;
     world.advance(HOUR);
-    // Two rounds later at least one has begun since.
+    // After two more rounds, at least one of them has begun since.
     for _ in 0..2 {
         let updated = async || active(&server).await[0]["updatedAt"].clone();
         let before = updated().await;
@@ -232,7 +232,7 @@ async fn a_trip_of_the_breaker_is_sent_again_while_it_holds_and_ended_with_it() 
         let sent = |since: usize| sent(&sink, BREAKER, since);
         until("it is sent again", async || sent(0).len() >= 3).await;
         assert!(sent(0).iter().all(|ends| *ends > world.clock.now()), "it lasts");
-        // Another instance goes on.
+        // Another instance continues.
         world.stop().await;
         world.start();
         let before = sink.received().len();
@@ -337,19 +337,19 @@ fn config_of_sink(sink: &WebhookSink) -> AlertmanagerConfig {
     AlertmanagerConfig { urls, resend, max_alerts: 100, ..AlertmanagerConfig::default() }
 }
 
-/// The units of the alerts in each request since then.
+/// The units of the alerts in each request after the first `since`.
 fn units(sink: &WebhookSink, since: usize) -> Vec<String> {
     let unit = |alert: &Value| alert["labels"]["unit"].as_str().unwrap().to_owned();
     alerts_named(sink, "UnitOffline", since).iter().map(unit).collect()
 }
 
-/// The alerts of that name in each request since then: when they end.
+/// When the alerts of this name end, in each request after the first `since`.
 fn sent(sink: &WebhookSink, name: &str, since: usize) -> Vec<Timestamp> {
     let ends = |alert: &Value| serde_json::from_value(alert["endsAt"].clone()).unwrap();
     alerts_named(sink, name, since).iter().map(ends).collect()
 }
 
-/// The summaries under which the alerts of that name were sent.
+/// The summaries under which the alerts of this name were sent.
 fn texts(sink: &WebhookSink, name: &str) -> BTreeSet<String> {
     let summary = |alert: &Value| alert["annotations"]["summary"].as_str().unwrap().to_owned();
     alerts_named(sink, name, 0).iter().map(summary).collect()

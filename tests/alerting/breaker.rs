@@ -8,7 +8,7 @@ use super::world::{World, hook, listed, until};
 use super::*;
 
 const MINUTE: Duration = Duration::from_secs(60);
-/// Failures in a row that open the breaker, and what else may be under way by then.
+/// Failures in a row that open the breaker, and further attempts that may be under way by then.
 const FIRST_ATTEMPTS: usize = 5 + 3;
 
 /// A storm of units with a notification each, for a receiver that answers nothing but 500; the breaker is open.
@@ -28,9 +28,8 @@ async fn storm() -> (WebhookSink, World, Vec<String>) {
     (sink, world, names)
 }
 
-/// The units in the requests after the first ones, in order.
-/// The units of the notifications after the first requests. One that is under way when the clock moves beyond its lease
-/// comes again, under its id.
+/// The units of the notifications after the first requests, in order. A notification that is under way when the clock
+/// moves beyond its lease comes again, under its id.
 fn taken(sink: &WebhookSink, after: usize) -> Vec<String> {
     let mut ids = HashSet::new();
     let mut received = sink.received().split_off(after);
@@ -56,7 +55,7 @@ async fn a_receiver_that_takes_nothing_is_probed_once_a_minute_and_gets_all_when
     sink.answer_with([]);
     let taken = || taken(&sink, probes);
     world.advance(MINUTE);
-    // All but the few that were attempted are due at once.
+    // All notifications except the few that were attempted are due at once.
     until("most are delivered", async || taken().len() > 100 - 2 * FIRST_ATTEMPTS - 10).await;
     world.advance(HOUR);
     until("all are delivered", async || taken().len() >= 100).await;

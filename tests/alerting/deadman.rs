@@ -42,7 +42,7 @@ impl World {
         World { pings, telemetry, stop }
     }
 
-    /// Awaits the next ping to that path and returns its body. Earlier ones are dropped.
+    /// Waits for the next ping to this path and returns its body. Earlier pings are dropped.
     async fn next(&self, path: &str) -> String {
         self.pings.lock().unwrap().clear();
         self.first(path).await

@@ -218,7 +218,7 @@ async fn every_attempt_sends_the_same_bytes() {
 
 #[tokio::test]
 async fn hostile_names_add_no_header_and_no_markup() {
-    // Such an id cannot be parsed, but another version may have written it into the engine.
+    // Such an id cannot be parsed, but another version may have stored it in the engine.
     let mut record = silent("detector:<img src=x onerror=alert(1)>", now());
     let evil = "north\r\nBcc: victim@example.org\r\n\r\n<script>";
     record.labels = labels(&[("site", evil)]);
@@ -236,7 +236,7 @@ async fn hostile_names_add_no_header_and_no_markup() {
 
 #[tokio::test]
 async fn names_that_are_not_what_they_seem_are_written_out() {
-    // Both are ids that a device may have.
+    // Both units have ids that a device may have.
     let mut record = silent("detector:pump\u{202e}7 (site=south)", now());
     record.labels = labels(&[("site", "north, kind=gate\u{200b}")]);
     let mut delivery = delivery(vec![record], vec![]);
@@ -360,7 +360,7 @@ async fn a_recipient_refused_for_the_moment_gets_the_mail_later_by_itself_and_th
     sink.reply_with([Reply::Recipient(OPS.to_owned(), 450)]);
     let alone = open(&mail_to(sink.url(), &[OPS])).unwrap();
     assert!(matches!(alone.send(&mail(4), now()).await, Err(Failure::Temporary { .. })));
-    // Nothing is put off for a test.
+    // A test postpones nothing.
     put_off();
     assert!(send_test(&mail_to(sink.url(), &[OPS, BOSS]), now()).await.is_err());
 }
@@ -456,7 +456,7 @@ async fn a_wrong_password_is_retried_and_shows_in_a_probe() {
 
 #[tokio::test]
 async fn a_mail_server_whose_answer_never_ends_is_left_and_its_answer_is_not_kept() {
-    // Before, and while the mail is handed over.
+    // The server fails before the mail is handed over, and while it is.
     for good in ["", "220 sink\r\n250 sink\r\n"] {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("smtp://{}", listener.local_addr().unwrap());
@@ -464,7 +464,7 @@ async fn a_mail_server_whose_answer_never_ends_is_left_and_its_answer_is_not_kep
             let (mut stream, _) = listener.accept().await.unwrap();
             stream.write_all(good.as_bytes()).await.unwrap();
             let mut taken = 0;
-            // More than all buffers between the two ends hold.
+            // The client sends more than all buffers between the two ends hold.
             while taken < ENDLESS && stream.write_all(&[b'2'; 8192]).await.is_ok() {
                 taken += 8192;
             }

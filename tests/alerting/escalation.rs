@@ -16,7 +16,7 @@ use super::*;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// A fleet that notifies `hook`, and a pager of what lasts for half an hour.
+/// A fleet that notifies `hook`, and a pager of silences that last for half an hour.
 async fn escalating(on: On, group_by: &str, chat: &WebhookSink, calls: &WebhookSink) -> World {
     let mut world = World::on(on, group_by, vec![webhook_to(chat.url(), None)]).await;
     world.stop().await;
@@ -144,7 +144,7 @@ async fn a_receiver_of_an_escalation_hears_of_no_return_while_the_unit_is_offlin
         let keys = keys(&received);
         assert_eq!((&keys[0], keys[1] == keys[0]), (&keys[2], false), "the first silence is over");
         world.delivered("pager").await;
-        // The second one is not escalated again, and its return closes it.
+        // The second silence is not escalated again, and its return closes it.
         world.advance(HOUR);
         world.hear(&["a"]).await;
         world.joined().await;
@@ -174,7 +174,7 @@ async fn with_a_loss_before_any_follow_up(
     world
 }
 
-/// As a reload does. Waits until the groups are looked at as soon as the new routes say.
+/// Changes the routes as a reload does. Waits until the groups are looked at as soon as the new routes say.
 async fn change(world: &mut World, again: FollowUps) {
     world.stop().await;
     let first = again.first().unwrap();
@@ -227,7 +227,7 @@ async fn a_shorter_repeat_interval_reaches_silences_that_were_notified_before_it
         let received = chat.wait_for(2, MAX_WAIT).await.unwrap();
         assert_eq!(received[1].json()["data"]["reminder"], true);
         world.delivered("hook").await;
-        // Read again, the same routes remind no sooner.
+        // The same routes, read again, remind no sooner.
         change(&mut world, every(30 * MINUTE)).await;
         world.advance(20 * MINUTE);
         world.pass(WAIT).await;

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::*;
 
-/// A receiver that starts a script with that text.
+/// A receiver that starts a script with this text.
 fn script(dir: &Path, text: &str) -> ReceiverConfig {
     let environment = [("OUT".to_owned(), dir.join("out").display().to_string())].into();
     let command = ["/bin/sh", "-c", text, "sh", "$(touch evil)"].map(str::to_owned).into();

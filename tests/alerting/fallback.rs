@@ -29,7 +29,7 @@ async fn what_waits_for_a_receiver_that_is_down_goes_to_its_fallback_once_and_to
     world.advance(6 * MINUTE);
     until("another fails", async || failures() >= 2.0).await;
     assert_eq!(other.received().len(), 0, "it is too early");
-    // A restart does not begin the wait again.
+    // A restart does not start the wait anew.
     world.stop().await;
     world.start();
     let before = world.metric("rollcall_notifications_total", &["hook", "retry"]);
@@ -50,7 +50,7 @@ async fn what_waits_for_a_receiver_that_is_down_goes_to_its_fallback_once_and_to
         (vec!["a".to_owned()], None)
     );
     assert_ne!(copy.header("webhook-id"), original.header("webhook-id"));
-    // Both are notified of the return of what they know.
+    // Both receivers are notified of the return of the units whose silence they know.
     world.hear(&["a"]).await;
     world.joined().await;
     world.delivered("hook").await;
@@ -58,7 +58,7 @@ async fn what_waits_for_a_receiver_that_is_down_goes_to_its_fallback_once_and_to
     assert_eq!(listed(&sink.wait_for(2, MAX_WAIT).await.unwrap()[1], "online"), ["a"]);
     let back = &other.wait_for(2, MAX_WAIT).await.unwrap()[1];
     assert_eq!((listed(back, "online"), back.json()["data"].get("meant_for")), (vec!["a".to_owned()], None));
-    // From then on it alone is notified.
+    // From then on only the fallback is notified.
     world.notify_loss(&["b"]).await;
     world.delivered("hook").await;
     world.advance(MINUTE);

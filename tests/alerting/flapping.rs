@@ -50,7 +50,7 @@ fn said(one: &Received) -> (String, Vec<String>) {
     (kind, [each("offline", "cause"), each("online", "closed_by")].concat())
 }
 
-/// The last of so many messages.
+/// The last message, when there are `count`.
 async fn told(sink: &WebhookSink, count: usize) -> (String, Vec<String>) {
     let received = sink.wait_for(count, MAX_WAIT).await.unwrap();
     let last = said(&received[count - 1]);
@@ -113,7 +113,7 @@ async fn a_unit_that_flaps_is_told_once_and_once_more_when_it_is_stable() {
         let mut world = world(group_by, webhook_to(sink.url(), None)).await;
         flap(&world, &sink).await;
         assert_eq!(world.metric("rollcall_flapping_units", &["detector"]), 1.0);
-        // Its transitions are on record and not told, and no receiver is reminded, also after a crash.
+        // The unit's transitions are on record and not notified, and no receiver is reminded, also after a crash.
         for _ in 0..2 {
             lose(&world).await;
             world.crash().await;
@@ -144,7 +144,7 @@ async fn a_unit_that_is_stable_and_online_is_told_and_a_removed_one_is_not() {
     world.pass(RULE.stable).await;
     assert_eq!(told(&sink, 6).await, message("flapping", &["stable"]));
 
-    // A silence covers the begin of the next episode; the unit still flaps when it is over.
+    // A silence covers the begin of the next episode; the unit still flaps when the silence is over.
     let covers = silence(&world, "unit=g", 2 * HOUR).await;
     for _ in 0..3 {
         lose(&world).await;
@@ -160,7 +160,7 @@ async fn a_unit_that_is_stable_and_online_is_told_and_a_removed_one_is_not() {
     assert_eq!(told(&sink, 7).await, message("flapping", &["flapping"]));
     assert_eq!(listed(&sink.received()[6], "offline"), ["g"]);
 
-    // Removed while it flaps.
+    // The unit is removed while it flaps.
     assert!(world.roll.retire(&unit("g"), world.clock.now()).await.unwrap());
     world.joined().await;
     world.pass(2 * RULE.stable).await;
@@ -206,7 +206,7 @@ async fn an_episode_is_taken_over(on: On) {
     world.stop().await;
     let first = Instance::start(&world, "a", &["a"]);
     flap(&world, &sink).await;
-    // The next one is there already, and owns everything when the first one is killed with a transition in the outbox.
+    // The next instance runs already, and owns everything when the first is killed with a transition in the outbox.
     let next = Instance::start(&world, "b", &["a"]);
     world.lose(&["g"]).await;
     first.kill().await;

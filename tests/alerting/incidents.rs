@@ -10,7 +10,7 @@ use super::world::{TIMEOUT, WAIT, World, hook, unit};
 use super::*;
 
 impl World {
-    /// These units of a site are heard.
+    /// Hears these units of a site.
     pub async fn hear_at(&self, site: &str, ids: &[String]) {
         let at = self.clock.now();
         let declared = Declared { labels: labels(&[("site", site)]), ..Declared::default() };
@@ -20,7 +20,7 @@ impl World {
         self.joined().await;
     }
 
-    /// The deadlines of these units are checked.
+    /// Checks the deadlines of these units.
     pub async fn check(&self, ids: &[String]) {
         self.roll.canary_returned(self.clock.now()).await.unwrap();
         let units: Vec<Unit> = ids.iter().map(|id| unit(id)).collect();
@@ -47,7 +47,7 @@ async fn most_units_of_a_site_are_one_incident_for_every_receiver_and_its_end_is
     world.hear_at("north", &north).await;
     world.hear_at("south", &south).await;
     world.advance(TIMEOUT / 2);
-    // Nine of ten in the south and two of twenty in the north go on.
+    // Nine of ten units in the south and two of twenty in the north still send heartbeats.
     world.hear_at("south", &south[1..]).await;
     world.hear_at("north", &north[18..]).await;
     world.advance(TIMEOUT / 2 + Duration::from_secs(1));
@@ -73,7 +73,7 @@ async fn most_units_of_a_site_are_one_incident_for_every_receiver_and_its_end_is
         ["Offline at site north (18)", "Others offline (1)"].map(|title| letter.data.find(title));
     assert!(cause.is_some() && cause < others, "{}", letter.data);
 
-    // Another instance, or the same one after a restart, tells of the end.
+    // Another instance, or the same one after a restart, notifies of the end.
     world.delivered("mail").await;
     world.stop().await;
     world.start();

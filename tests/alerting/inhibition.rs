@@ -18,7 +18,7 @@ async fn world(group_by: &str, receiver: ReceiverConfig) -> World {
     world
 }
 
-/// These units are beyond their deadlines.
+/// Moves these units beyond their deadlines.
 async fn expire(world: &World, ids: &[&str]) {
     let units: Vec<Unit> = ids.iter().map(|id| unit(id)).collect();
     world.roll.canary_returned(world.clock.now()).await.unwrap();

@@ -48,7 +48,7 @@ impl Instance {
         Instance { name, silences, view, run: tokio::spawn(run), _stop: stop.drop_guard() }
     }
 
-    /// Ends it like a power cut.
+    /// Ends the instance like a power cut.
     pub async fn kill(self) {
         self.run.abort();
         assert!(self.run.await.unwrap_err().is_cancelled());
@@ -100,7 +100,7 @@ async fn an_alert_silence_holds_for_all_instances_and_its_end_is_notified_once_w
     world.stop().await;
     let both = ["a", "b"];
     let (a, b) = (Instance::start(&world, "a", &both), Instance::start(&world, "b", &both));
-    // Another process makes and ends it.
+    // Another process makes the silence and ends it.
     let id = silence(&world, "kind=detector", 1000 * HOUR).await;
     for instance in [&a, &b] {
         until("it is known", async || instance.silences.cached().await.unwrap().len() == 1).await;
@@ -109,7 +109,7 @@ async fn an_alert_silence_holds_for_all_instances_and_its_end_is_notified_once_w
     world.lose(&names.iter().map(String::as_str).collect::<Vec<_>>()).await;
     world.joined().await;
     world.advance(5 * WAIT);
-    // The views disagree while it ends: partitions are owned by neither, by both, then by one again.
+    // The views disagree while the silence ends: partitions are owned by no instance, by both, then by one again.
     a.sees(&world, &["b"]);
     b.sees(&world, &["a"]);
     assert_eq!(world.engine.first_seal(&world.partitions()).await.unwrap(), None);
@@ -219,7 +219,7 @@ async fn no_instance_delivers_notifications_of_another() {
     };
     until("it has asked again and again", asked).await;
     assert_eq!(world.engine.outbox(&world.outboxes(), 10).await.unwrap().len(), 1);
-    // Until it learns that it is the only instance.
+    // The instance waits until it learns that it is the only one.
     idle.sees(&world, &["idle"]);
     world.joined().await;
     world.advance(WAIT);
@@ -269,7 +269,7 @@ async fn a_stalled_instance_does_not_deliver_what_another_took_over() {
         world.engine.first_lease(&world.partitions(), "hook").await.unwrap() > Some(world.clock.now())
     };
     until("it holds all of them", later).await;
-    // Its leases end, and another instance takes everything over before it can extend them.
+    // The leases of the instance end, and another instance takes everything over before it can extend them.
     let mut taken = Vec::new();
     while taken.len() < names.len() {
         world.clock.advance(alerting::LEASE);

@@ -83,7 +83,7 @@ async fn what_has_no_room_is_one_message_with_the_last_state_of_each_unit_over_a
         world.metric("rollcall_notifications_merged_total", &["hook"]) == 36.0
     })
     .await;
-    // Each notification has its end on record.
+    // The end of each notification is on record.
     let attempts = world.attempts().await;
     let id = digest.header("webhook-id").strip_suffix(".hook").unwrap();
     let of_digest: BTreeMap<&str, &Attempt> = attempts
@@ -93,13 +93,13 @@ async fn what_has_no_room_is_one_message_with_the_last_state_of_each_unit_over_a
         .collect();
     assert_eq!((of_digest.len(), attempts.len()), (36, 39));
     assert!(attempts.iter().all(|one| one.result == AttemptResult::Delivered && one.number == 1));
-    // Operators find them by the id that the receiver has.
+    // Operators find the notifications by the id that the receiver has.
     let hook = ["hook".to_owned()];
     let shown = world.deliveries().show(digest.header("webhook-id"), &hook).await.unwrap();
     let shown: BTreeSet<String> = shown.deliveries.into_iter().map(|line| line.id).collect();
     let expected: BTreeSet<String> = of_digest.keys().map(|id| format!("{id}.hook")).collect();
     assert_eq!(shown, expected);
-    // Later notifications have room again, a message for each.
+    // Later notifications have room again: each gets a message.
     world.hear(&[&lost[6]]).await;
     world.joined().await;
     world.advance(Duration::from_secs(60));
@@ -152,7 +152,7 @@ async fn a_digest_keeps_its_id_and_its_content_over_failures_and_a_crash() {
     let unrecorded = message(&sink, 3).await;
     world.crash().await;
     sink.release();
-    // Units that fall silent meanwhile are no part of it.
+    // Units that fall silent meanwhile are not part of the digest.
     world.start();
     world.notify_loss(&["x", "y"]).await;
     world.waits(12).await;

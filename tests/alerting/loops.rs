@@ -163,7 +163,7 @@ async fn a_receiver_that_has_its_name_again_is_notified_of_what_still_holds() {
     world.start();
     world.advance(HOUR);
     assert_eq!(listed(&sink.wait_for(3, MAX_WAIT).await.unwrap()[2], "offline"), ["b"]);
-    // Its return is left out too, as soon as it is sealed.
+    // The return is left out too, as soon as it is sealed.
     let left_out = async || world.metric("rollcall_notifications_total", &["hook", "left_out"]) >= 1.0;
     until("the other is left out", left_out).await;
     world.hear(&["b"]).await;
@@ -231,7 +231,7 @@ async fn a_recipient_that_is_put_off_delays_no_other_and_gets_its_mails_after_a_
         world.crash().await;
         mail.reply_with([]);
         world.start();
-        // A return comes behind its silence, though nothing but the engine knows that this one waits.
+        // A return comes after its silence, though only the engine knows that the silence waits.
         world.hear(&["a", "b"]).await;
         world.joined().await;
         world.advance(WAIT);
@@ -404,7 +404,7 @@ async fn a_receiver_that_asks_for_a_longer_wait_gets_it() {
         world.engine.first_lease(&world.partitions(), "hook").await.unwrap() == Some(next)
     })
     .await;
-    // Nothing else is sent to it meanwhile.
+    // The receiver gets nothing else meanwhile.
     world.lose(&["b"]).await;
     world.joined().await;
     world.advance(5 * WAIT);
@@ -461,7 +461,8 @@ async fn a_receiver_with_nothing_but_dead_letters_is_failing() {
     assert_eq!(world.metric("rollcall_notifications_total", &["hook", "dead"]), 3.0);
     until("it shows", async || world.metric("rollcall_dead_letters", &["hook"]) == 3.0).await;
     assert_eq!(world.metric("rollcall_receiver_failing", &["hook"]), 1.0);
-    // Nothing waits, and after a restart there is no attempt: the receiver counts as failing until a delivery succeeds.
+    // Nothing waits, and after a restart there is no attempt: the receiver counts as failing until a delivery
+    // succeeds.
     world.stop().await;
     world.telemetry = std::sync::Arc::new(rollcall::telemetry::Telemetry::new(&world.clock));
     world.telemetry.receiver_configured("hook");
@@ -518,7 +519,7 @@ async fn dead_letters_are_delivered_again_after_an_outage_that_was_longer_than_t
             world.pass(Duration::from_secs(60)).await;
         }
         assert_eq!(world.replay(DeliveryState::Dead).await, 3);
-        // The receiver is still down: they are tried as long as new ones.
+        // The receiver is still down: replayed notifications are tried for as long as new ones.
         let time_passes = async || {
             world.advance(Duration::from_secs(10));
             assert_eq!(dead().await, 0);
@@ -804,7 +805,7 @@ async fn an_attempt_that_is_under_way_is_recorded_when_the_loops_stop() {
     );
 }
 
-/// A route whose matchers change is gone, and its silences are those of no route.
+/// A route whose matchers change counts as gone, and its silences belong to no route.
 #[tokio::test(flavor = "multi_thread")]
 async fn receivers_of_a_route_that_is_gone_hear_of_returns_and_the_root_escalates_nothing_of_it() {
     for on in [On::Redis, On::Directory] {
@@ -827,7 +828,7 @@ async fn receivers_of_a_route_that_is_gone_hear_of_returns_and_the_root_escalate
         world.start();
         world.notify_loss(&["a"]).await;
         sink.wait_for(1, MAX_WAIT).await.unwrap();
-        // This one waits in its group while the route changes.
+        // Unit b waits in its group while the route changes.
         world.lose(&["b"]).await;
         world.joined().await;
         world.stop().await;

@@ -72,7 +72,7 @@ fn labels(pairs: &[(&str, &str)]) -> Labels {
     pairs.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
-/// The present moment, which verifiers of signatures require.
+/// The present moment: verifiers of signatures accept no other.
 fn now() -> Timestamp {
     Clock::system().now()
 }

@@ -30,7 +30,7 @@ fn refs(names: &[String]) -> Vec<&str> {
     names.iter().map(String::as_str).collect()
 }
 
-/// A fleet of which half trips the breaker; its loops are stopped.
+/// A fleet in which the silence of one half trips the breaker; its loops are stopped.
 async fn world(on: On, sink: &WebhookSink) -> World {
     let mut world = World::on(on, "unit", vec![webhook_to(sink.url(), None)]).await;
     world.config.breaker = Some(RULE);
@@ -39,7 +39,7 @@ async fn world(on: On, sink: &WebhookSink) -> World {
 }
 
 impl World {
-    /// Twelve of these are silent for longer than their timeout, and the rest is heard.
+    /// Twelve of these units are silent for longer than their timeout, and the others are heard.
     pub async fn lose_twelve(&self, all: &[String]) {
         self.hear(&refs(all)).await;
         self.advance(TIMEOUT / 2);
@@ -53,7 +53,7 @@ impl World {
         MassBreaker::new(None, engine.clone(), engine, self.silences.clone(), self.telemetry.clone())
     }
 
-    /// Waits for a trip of which operators are notified and answers it.
+    /// Waits for a trip of which operators are notified, and returns it.
     pub async fn notified(&self, is_held: bool) -> Trip {
         let notified = async || {
             let last = self.breaker().last().await.unwrap();
@@ -127,8 +127,8 @@ async fn one_message_until_the_fleet_is_back(on: On) {
         assert!(data["text"].as_str().unwrap().contains(part), "{part}: {data}");
     }
 
-    // All instances end, and another one goes on with the trip. Units return, among them the one of before; one more
-    // falls silent. Nothing is notified of them yet.
+    // All instances end, and another one continues with the trip. Units return, among them the unit that was notified
+    // before; one more falls silent. Nothing is notified of them yet.
     for instance in instances {
         instance.kill().await;
     }
@@ -140,7 +140,7 @@ async fn one_message_until_the_fleet_is_back(on: On) {
     assert_eq!(arrived(&sink).len(), 2);
     assert!(world.notified(true).await.is_held());
 
-    // Most are back: what is still offline is notified, and what was notified before is back.
+    // Most units are back: those still offline are notified as offline, and the unit that was notified before as back.
     world.hear(&refs(&all[10..11])).await;
     world.hear(&refs(&all[12..13])).await;
     world.joined().await;

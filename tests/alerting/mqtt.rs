@@ -68,7 +68,7 @@ async fn each_transition_is_published_on_its_topic() {
     assert_eq!([&opened["action"], &closed["action"]], ["trigger", "resolve"]);
     assert_eq!(opened["key"], down.id.to_string());
     assert_eq!(opened["id"], both.id);
-    // A unit that was back for a while is offline in the end.
+    // A unit that was back for a while is offline at the end.
     let again = OfflineRecord { detected_at: up.detected_at + HOUR, ..up.clone() };
     channel.send(&delivery(vec![again], vec![back(&up, now())]), now()).await.unwrap();
     let actions: Vec<Value> =
@@ -84,7 +84,7 @@ async fn a_storm_arrives_whole_and_the_last_transition_is_retained() {
     let broker = broker(dir.path(), "");
     let topic = "fleet/{{ member.labels.site }}/{{ member.unit }}".to_owned();
     let channel = open(&to(&broker, MqttConfig { topic, retain: true, ..MqttConfig::default() }));
-    // Blindness has no site.
+    // A blind interval has no site.
     assert!(channel.err().expect("no site").starts_with("topic, line 1: "));
     // A site may hold the wildcards of MQTT.
     let topic = "fleet/{{ member.labels.site | default('none') }}/{{ member.unit }}".to_owned();

@@ -39,7 +39,7 @@ fn notified(sink: &WebhookSink, which: &str) -> BTreeMap<String, usize> {
         let (id, body) =
             (received.header("webhook-id").to_owned(), String::from_utf8_lossy(&received.body).into_owned());
         match ids.insert(id.clone(), body.clone()) {
-            // A receiver recognises a repetition by its id.
+            // A receiver recognises a repeated notification by its id.
             Some(before) => assert_eq!(before, body, "two notifications have the id {id}"),
             None => {
                 for unit in listed(&received, which) {
@@ -55,7 +55,7 @@ fn once_each(names: &[String]) -> BTreeMap<String, usize> {
     names.iter().map(|name| (name.clone(), 1)).collect()
 }
 
-/// Nothing can join a group, until the keys are removed: those of the members hold another type.
+/// Keeps all records from joining a group until the keys are removed: the keys of the members hold another type.
 fn spoil_groups(world: &World) -> Vec<String> {
     let keys: Vec<String> = world.partitions().iter().map(|n| format!("rollcall:{{p{n}}}:members")).collect();
     let mut client = world.redis.client();
@@ -170,7 +170,7 @@ async fn a_lease_that_could_not_be_extended_is_no_problem_once_its_delivery_has_
     sink.wait_for(1, MAX_WAIT).await.unwrap();
     world.redis.kill();
     world.advance(Duration::from_secs(1));
-    // They follow from the engine, which is down.
+    // These problems follow from the engine, which is down.
     let is_named = |what: &str| {
         let problems = world.telemetry.problems();
         let texts =
@@ -196,7 +196,7 @@ async fn a_delivery_during_which_everything_dies_is_repeated_with_the_same_id() 
     world.redis.restart();
     sink.release();
     world.start();
-    // No other instance gets it before the lease of the dead one ends.
+    // No other instance gets the delivery before the lease of the dead one ends.
     world.advance(HOUR);
     let received = sink.wait_for(2, MAX_WAIT).await.unwrap();
     assert_eq!(received[0].header("webhook-id"), received[1].header("webhook-id"));
@@ -306,7 +306,7 @@ async fn a_silence_that_was_taken_back_and_holds_after_all_is_notified_again() {
     let (sink, mut world) = one_hook().await;
     world.notify_loss(&["a"]).await;
     sink.wait_for(1, MAX_WAIT).await.unwrap();
-    // A longer timeout for a while, and then the old one: the deadline is the same.
+    // The timeout is longer for a while, and then the old one again: the deadline is the same.
     for (timeout, which, count) in [(Some(HOUR), "online", 2), (None, "offline", 3)] {
         let set = rollcall::presence::Override { timeout, grace: None };
         let wanted = rollcall::presence::Registration { set, ..Default::default() };

@@ -14,7 +14,7 @@ use super::world::{On, WAIT, World, hook, listed, named};
 use super::*;
 
 impl World {
-    /// Replays all dead letters, or all delivered notifications; answers how many.
+    /// Replays all dead letters, or all delivered notifications; returns how many.
     pub async fn replay(&self, state: DeliveryState) -> usize {
         let filter = DeliveryFilter { state: Some(state), ..DeliveryFilter::default() };
         let configured: Vec<String> = self.config.receivers.iter().map(|one| one.name.clone()).collect();
@@ -27,7 +27,7 @@ impl World {
         changed.count
     }
 
-    /// Everything that is due by now is sealed, and nothing waits for the receiver.
+    /// Waits until everything that is due by now is sealed, and nothing waits for the receiver.
     async fn settled(&self, receiver: &str) {
         self.joined().await;
         self.advance(5 * WAIT);
@@ -79,7 +79,7 @@ async fn the_returns_of_silences_that_are_over_follow_a_dead_letter_that_is_deli
         let received = calls.wait_for(before + 3, MAX_WAIT).await.unwrap();
         assert_eq!(actions(&received[before..]), ["trigger", "trigger", "resolve"]);
         world.delivered("pager").await;
-        // The return of the other one is still to come, and comes once.
+        // The return of the other unit is still to come, and comes once.
         world.hear(&["b"]).await;
         world.joined().await;
         world.advance(5 * WAIT);
@@ -110,7 +110,7 @@ async fn notifications_are_delivered_again_in_the_order_in_which_they_were_seale
         let expected = [(units(&[]), units(&["a"])), (units(&["a"]), units(&[]))];
         assert_eq!(received[before..].iter().map(states).collect::<Vec<_>>(), expected);
         world.delivered("hook").await;
-        // Delivered ones, too.
+        // Delivered notifications can be replayed, too.
         assert_eq!(world.replay(DeliveryState::Delivered).await, 3);
         let received = sink.wait_for(before + 5, MAX_WAIT).await.unwrap();
         let expected = [&expected[1..], &expected].concat();
@@ -183,11 +183,11 @@ async fn a_digest_leaves_out_the_returns_of_silences_that_are_unknown_to_its_rec
         world.hear(&["b", "c"]).await;
         world.joined().await;
         world.advance(5 * WAIT);
-        // Both returns wait for room, and are ended as soon as there is some.
+        // Both returns wait for room, and end as soon as there is some.
         world.advance(HOUR);
         world.settled("hook").await;
         assert_eq!(sink.received().len(), before);
-        // Another message takes the room, so all wait that is delivered again.
+        // Another message takes the room, so all replayed notifications wait.
         world.notify_loss(&["d"]).await;
         sink.wait_for(before + 1, MAX_WAIT).await.unwrap();
         world.delivered("hook").await;
@@ -203,7 +203,7 @@ async fn a_digest_leaves_out_the_returns_of_silences_that_are_unknown_to_its_rec
         assert_eq!(states(&sink.received()[before + 2]), (units(&[]), units(&["a"])));
         world.stop().await;
         assert_eq!(sink.received().len(), before + 3);
-        // By the id that the receiver has, everything that was merged is delivered again.
+        // A replay by the id that the receiver has delivers everything again that was merged.
         let (digest, hook) = (received[before + 1].header("webhook-id"), ["hook".to_owned()]);
         let replayed = world.deliveries().replay(digest, &hook, "ana", world.clock.now()).await;
         assert_eq!(replayed.unwrap(), 5);

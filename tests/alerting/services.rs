@@ -1,5 +1,5 @@
-//! Claims about services: each is configured as an operator does it, and what it gets is compared with the request that
-//! it documents.
+//! Claims about services: each is configured as an operator does it, and its requests are compared with the request
+//! that the service documents.
 
 use std::time::Duration;
 
@@ -314,14 +314,14 @@ pub fn actions(received: &[Received]) -> Vec<String> {
 }
 
 impl World {
-    /// Waits until nothing is in the outbox and nothing waits for the pager.
+    /// Waits until the outbox is empty and nothing waits for the pager.
     async fn sent(&self) {
         self.joined().await;
         self.sealed().await;
         self.delivered("hook").await;
     }
 
-    /// An operator takes care of the open record of a unit.
+    /// Acknowledges the open record of a unit, as an operator.
     pub async fn acknowledge(&self, id: &str) {
         let change = UnitChange::Acknowledge(taken_care_of(&silent("detector:a", now())).acknowledged);
         let (unit, now) = (world::unit(id), self.clock.now());
@@ -338,7 +338,7 @@ async fn an_incident_is_one_page_and_units_outside_of_it_have_their_own() {
         ..silent(&format!("detector:{unit}"), at)
     };
     let north: Vec<_> = (0..20).map(|n| at_site(&format!("n{n}"), "north")).collect();
-    // Two were notified before it was known to be an incident.
+    // Two units were notified before they were known to be part of an incident.
     let early: Vec<_> = north[..2]
         .iter()
         .map(|one| OfflineRecord { detected_at: one.detected_at - HOUR, ..one.clone() })

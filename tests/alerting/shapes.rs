@@ -1,4 +1,4 @@
-//! The requests that services document, as data, and a comparison of what Rollcall sends with them.
+//! The requests that services document, as data, and a comparison of Rollcall's requests with them.
 //!
 //! A shape is JSON in which texts stand for values: `text` or `text<=N`, `int`, `bool`, `time`, `url`, `null`, and
 //! `=value`, with `|` between choices. A key that ends with `?` may be missing, the key `*` stands for all others, and

@@ -23,8 +23,7 @@ pub async fn silence(world: &World, matchers: &str, span: Duration) -> SilenceId
     world.silences.put(None, wanted, "ana", now).await.unwrap()
 }
 
-/// Waits until a member waits in a group, and lets its wait pass.
-/// Lets waits pass until there are so many notifications: a group that was sealed just now may still seem to wait.
+/// Lets waits pass until there are `count` notifications: a group that was sealed just now may still seem to wait.
 async fn notify_waiting(world: &World, sink: &WebhookSink, count: usize) {
     let notified = async || {
         if world.engine.first_seal(&world.partitions()).await.unwrap().is_some() {
@@ -60,7 +59,7 @@ async fn what_a_silence_covered_and_still_holds_when_it_ends_is_notified_once_th
     let received = sink.wait_for(3, MAX_WAIT).await.unwrap();
     assert_eq!((listed(&received[2], "offline"), listed(&received[2], "online")), (vec!["a".into()], vec![]));
 
-    // A restart joins all of them again, and none is notified twice.
+    // A restart joins all of these silences again, and none is notified twice.
     world.stop().await;
     world.start();
     world.hear(&["a", "before"]).await;

@@ -133,7 +133,7 @@ async fn a_timer_of_another_instance_is_fired_when_it_is_overdue() {
     let sink = hook().await;
     let mut world = World::new("unit", vec![webhook_to(sink.url(), None)]).await;
     world.stop().await;
-    // The other one, which owns half of the partitions, does not run.
+    // The other instance, which owns half of the partitions, does not run.
     let both = vec!["one".to_owned(), "two".to_owned()];
     let view = rollcall::fleet::ownership::View::new("one", both, world.engine.partitions());
     world.ownership = rollcall::fleet::Ownership::fixed(view);

@@ -87,7 +87,7 @@ async fn a_body_of_a_storm_is_bounded_and_says_how_many_records_are_left_out() {
     }
 }
 
-/// Otherwise it would block its group until it is given up, days later.
+/// Otherwise such a request would block its group until it is given up, days later.
 #[tokio::test]
 async fn a_body_that_the_server_refuses_as_too_large_is_shorter_at_the_next_attempt() {
     let storm: Vec<_> = (0..500).map(|at| silent(&format!("detector:{at}"), now())).collect();

@@ -185,7 +185,7 @@ impl World {
     }
 
     /// Lets time pass, half a wait at a time, until what is due is sealed or held, and the hook has what is sealed. A
-    /// delivery that is under way when the clock moves beyond its lease would be told again.
+    /// delivery that is under way when the clock moves beyond its lease would be sent again.
     pub async fn pass(&self, span: Duration) {
         let end = self.clock.now() + span;
         while self.clock.now() < end {
@@ -215,7 +215,7 @@ impl World {
         self.roll.hear(&ids.iter().map(beat).collect::<Vec<_>>(), at).await.unwrap();
     }
 
-    /// These units are heard and then fall silent beyond their deadline.
+    /// Hears these units and then lets them fall silent beyond their deadlines.
     pub async fn lose(&self, ids: &[&str]) {
         self.hear(ids).await;
         self.advance(TIMEOUT + Duration::from_secs(1));
@@ -232,7 +232,7 @@ impl World {
         .await;
     }
 
-    /// These units fall silent and their groups become due.
+    /// Lets these units fall silent, and their groups become due.
     pub async fn notify_loss(&self, ids: &[&str]) {
         self.lose(ids).await;
         self.joined().await;
@@ -248,8 +248,8 @@ impl World {
         until("what is due is sealed", is_sealed).await;
     }
 
-    /// Waits until the end of every delivery is on record. What a receiver has and is not on record is told again after
-    /// a crash.
+    /// Waits until the end of every delivery is on record. A notification that a receiver has and that is not on
+    /// record would be sent again after a crash.
     pub async fn delivered(&self, receiver: &str) {
         let none_waits = async || {
             self.engine.backlog(&self.partitions(), receiver).await.is_ok_and(|backlog| backlog.waiting == 0)
@@ -262,7 +262,7 @@ impl World {
         until("there are dead letters", dead).await;
     }
 
-    /// How often that command was sent to the engine.
+    /// How often this command was sent to the engine.
     pub fn commands(&self, name: &str) -> u64 {
         let commands = "rollcall_engine_command_duration_seconds";
         metrics::sum(&self.telemetry, commands, &[name]).unwrap_or_default() as u64

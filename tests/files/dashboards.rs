@@ -43,7 +43,7 @@ fn panels(dashboard: &Value) -> impl Iterator<Item = &Value> {
     list(dashboard, "panels").iter().filter(|panel| panel["type"] != "row")
 }
 
-/// A query as Grafana would send it, with all values selected; of units, one.
+/// A query as Grafana would send it, with all values selected, but only one unit.
 fn chosen(expression: &Value) -> String {
     let text = expression.as_str().unwrap();
     let text = text.replace("$__rate_interval", "20s").replace("$__interval_ms", "5000");
@@ -63,7 +63,7 @@ struct World {
     devices: JoinHandle<()>,
     stop: CancellationToken,
     _receiver: WebhookSink,
-    // Last, so that Prometheus has ended when the directory is removed.
+    // The last field, so that Prometheus has ended when the directory is removed.
     _servers: Servers,
 }
 
@@ -282,8 +282,8 @@ fn every_variable_that_is_asked_for_can_be_chosen() {
     }
 }
 
-/// An event must be one bar: overlapping windows show it again and again. A rate over a step and one
-/// more scrape, times the step, counts each increase once; steps have to be longer than a few scrapes for that.
+/// An event must be one bar: overlapping windows show it again and again. A rate over a step plus one scrape, times
+/// the step, counts each increase once; steps have to be longer than a few scrapes for that.
 #[test]
 fn an_event_is_shown_once() {
     let mut counted = 0;

@@ -1,8 +1,8 @@
 //! Every parser of foreign bytes, on mutated input: valid examples, cut, joined and
 //! changed at random. No parser panics, accepted input keeps the parser's rules, and written output reads back.
 //!
-//! Each test run uses the same few thousand inputs; `make fuzz MINUTES=10 [SEED=n]` goes on
-//! with others. A failing input is printed with the seed, and as bytes that a test can repeat.
+//! Each test run uses the same few thousand inputs; `make fuzz MINUTES=10 [SEED=n]` continues with others. A failing
+//! input is printed with the seed, and as bytes that a test can repeat.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -407,7 +407,7 @@ fn a_timer_that_is_accepted_keeps_its_limits_and_its_data_are_the_json_that_was_
                     assert!(timer.due <= NOW + FARTHEST_DUE);
                     let data = timer.data.as_str();
                     assert!(data == "null" || bytes.windows(data.len()).any(|part| part == data.as_bytes()));
-                    // Deeper in a notification, programs still read it.
+                    // Programs still read data that is nested deeper within a notification.
                     let nested = format!("[[[[{data}]]]]");
                     serde_json::from_str::<serde_json::Value>(&nested).unwrap();
                 }
@@ -486,7 +486,7 @@ async fn served() -> (String, CancellationToken, tempfile::TempDir) {
 /// The beginning of the server's answer to these bytes.
 async fn ask(address: &str, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    // The server may refuse it before it is written.
+    // The server may refuse the request before all of it is written.
     let _ = stream.write_all(bytes).await;
     let has_body = bytes.windows(8).any(|part| part.eq_ignore_ascii_case(b"content-"));
     if has_body || !bytes.windows(4).any(|end| end == b"\r\n\r\n") {

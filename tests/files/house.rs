@@ -1,5 +1,5 @@
-//! The house stands as it was drawn: imports go down only and never in a circle, what may change has one home,
-//! files and functions are short, scripts say what they take and run on the oldest Redis that is promised.
+//! The code keeps its architecture: imports go down only and never in a circle, things that may change have one home,
+//! files and functions are short, scripts name their arguments and run on the oldest Redis that is promised.
 //!
 //! These are readings of the source, not of the behaviour. Each prints everything that it finds.
 
@@ -19,7 +19,7 @@ const KEPT_INSIDE: [(&str, &[&str]); 6] = [
     ("axum", &["src/http/", "src/simulate/"]),
     ("minijinja", &["src/alerting/message/"]),
 ];
-/// Crates that the floor of meaning does without: it decides, and touches nothing.
+/// Crates that the floor of meaning must not use: it decides, and touches nothing.
 const NOT_ON_THE_GROUND: [&str; 6] = ["tokio", "redis", "std::net", "std::fs", "std::process", "std::thread"];
 
 /// Crates that are not built in: one TLS provider is enough, and nothing of the system is linked; deny.toml says it

@@ -30,7 +30,7 @@ const PASSWORD: &str = "opens everything";
 
 /// Mosquitto with the shipped files, except for port, address and directories.
 struct Broker {
-    /// The port of Rollcall's listener.
+    /// The server, with the port of Rollcall's listener.
     server: Server,
     /// The port of the listener of devices.
     devices: u16,
@@ -61,7 +61,7 @@ impl Broker {
             .replace("/var/lib/mosquitto/", &at(""));
         let moved = [devices, port].iter().all(|port| text.contains(&format!("listener {port} ")));
         assert!(moved, "the lines of the listeners changed");
-        // Started as root it becomes `mosquitto`, which could not read the test's directory.
+        // A Mosquitto that is started as root becomes `mosquitto`, which could not read the test's directory.
         std::fs::write(at("mosquitto.conf"), format!("{text}user root\n")).unwrap();
         let server =
             Server::start("mosquitto", &["-c".into(), at("mosquitto.conf")], dir.path(), port, "running");
@@ -90,7 +90,7 @@ impl Broker {
     }
 }
 
-/// Rollcall behind that broker.
+/// Rollcall behind this broker.
 struct Watch {
     listen: String,
     log: PathBuf,
@@ -135,7 +135,7 @@ impl Watch {
         answer.text().await.unwrap()
     }
 
-    /// Its output so far.
+    /// The output so far.
     fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap()
     }
@@ -165,7 +165,7 @@ async fn a_device_speaks_for_itself_and_rollcall_hears_it() {
     let watch = Watch::start(&broker, dir.path());
     // The canary returns, so Rollcall may write and read below rollcall/.
     watch.eventually("/readyz", 200).await;
-    // So do the probes, and no right is missing.
+    // The probes return too, so no right is missing.
     let ready = watch.text("/readyz").await;
     assert!(!ready.contains("topic_") && ready.contains("\"problems\""), "{ready}");
     // Forbidden messages come first: when the last message is heard, all were processed.
@@ -190,9 +190,9 @@ async fn a_device_cannot_take_over_the_session_of_rollcall_or_of_another() {
     let programs = broker.server.port();
     let refused = broker.publish_as("pump-7", programs, "units/pump-7/heartbeat", &["-i", "rollcall-main"]);
     assert!(!refused.status.success());
-    // The listener of devices admits it, but under another client id.
+    // The listener of devices admits the thief, but under another client id.
     let authority = broker.authority();
-    // Line by line, also into a pipe.
+    // The output comes line by line, also into a pipe.
     let mut thief = tokio::process::Command::new("stdbuf");
     thief.args(["-oL", "mosquitto_sub"]);
     let port = broker.devices.to_string();
@@ -201,7 +201,7 @@ async fn a_device_cannot_take_over_the_session_of_rollcall_or_of_another() {
     let mut thief = thief.args(["-d"]).stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
     let mut said = tokio::io::BufReader::new(thief.stdout.take().unwrap()).lines();
     while !said.next_line().await.unwrap().expect("it is let in").contains("CONNACK (0)") {}
-    // With Rollcall's session, the broker would have delivered this.
+    // With Rollcall's session, the thief would have got this message.
     broker.publish("pump-8", "units/pump-8/heartbeat");
     watch.eventually("/api/v1/units/detector/pump-8", 200).await;
     let metrics = watch.text("/metrics").await;
@@ -221,7 +221,7 @@ async fn only_rollcall_speaks_below_rollcall() {
     // A retained message reaches later subscribers, if the broker accepted it.
     broker.publish_as("pump-7", broker.devices, "rollcall/canary/false", &["-r"]);
     broker.publish_as("rollcall", broker.server.port(), "rollcall/canary/true", &["-r"]);
-    // They arrive in the order of the subscriptions.
+    // The messages arrive in the order of the subscriptions.
     let what = [
         "-u",
         "rollcall",
@@ -259,7 +259,7 @@ fn systemd_understands_every_line_of_the_service() {
 #[test]
 fn the_service_of_systemd_is_confined() {
     let dir = tempfile::tempdir().unwrap();
-    // In tenths: 0 is no exposure, 100 full exposure; an ordinary service has 96.
+    // The threshold is in tenths: 0 is no exposure, 100 full exposure; an ordinary service has 96.
     succeeds("systemd-analyze", &["security", "--offline=true", "--threshold=15", &service(dir.path())]);
 }
 

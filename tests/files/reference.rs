@@ -48,7 +48,7 @@ pub fn all_leaves(value: &Value) -> BTreeMap<String, Vec<Value>> {
     found
 }
 
-/// Whether an option has a default; the others are shown by an example.
+/// Whether an option has a default; an option without a default is shown by an example.
 fn has_default(value: &Value) -> bool {
     !(value.is_null() || value.as_str() == Some("") || *value == Value::Array(Vec::new()))
 }

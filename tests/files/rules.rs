@@ -102,7 +102,7 @@ fn every_alert_says_what_is_wrong_and_leads_to_help_that_exists() {
     assert!(helped.len() >= 13, "alerts are gone: {helped:?}");
 }
 
-/// The metrics of `/metrics/units` about itself; tests/service/http reads them there.
+/// The metrics of `/metrics/units` about the page itself; tests/service/http reads them there.
 const ON_THE_PAGE_OF_UNITS: [&str; 1] = ["rollcall_unit_metrics_truncated"];
 
 #[test]

@@ -1,5 +1,5 @@
-//! The examples of `config/redis/`: one command starts each, Ctrl-C ends it without a trace, and what their files
-//! say of failovers is so.
+//! The examples of `config/redis/`: one command starts each, Ctrl-C ends it without a trace, and the claims in their
+//! files about failovers hold.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -20,7 +20,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// `make cluster` or `make sentinel`, as in a terminal of its own.
+/// `make cluster` or `make sentinel`, run as in a terminal of its own.
 struct Example {
     make: Child,
     url: String,
@@ -52,14 +52,14 @@ impl Example {
         let _ = self.make.wait();
     }
 
-    /// The processes that run in its directory. Their ports would not do: another test may have taken one since.
+    /// The processes that run in the example's directory. Ports would not tell: another test may have taken one since.
     fn running(&self) -> Vec<PathBuf> {
         let processes = std::fs::read_dir("/proc").unwrap().map_while(Result::ok);
         let cwds = processes.filter_map(|process| std::fs::read_link(process.path().join("cwd")).ok());
         cwds.filter(|cwd| cwd.starts_with(self.dir.path())).collect()
     }
 
-    /// Ctrl-C, after which nothing is left.
+    /// Presses Ctrl-C, after which nothing is left.
     fn ends(mut self, servers: usize) {
         let running = self.running();
         assert!(running.len() >= servers, "{running:?}");
@@ -84,7 +84,7 @@ async fn ask<T: FromRedisValue>(port: u16, command: &Cmd) -> T {
     command.query_async(&mut connection).await.unwrap()
 }
 
-/// The settings of a file, line by line, without those of its place.
+/// The settings of a file, line by line, without the settings that depend on the place.
 fn settings(file: &str) -> Vec<String> {
     let text = shipped(file);
     let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -160,7 +160,7 @@ fn a_port_that_is_taken_is_named_and_nothing_is_left() {
     let _taken = TcpListener::bind(("127.0.0.1", port)).unwrap();
     for script in ["cluster", "sentinel"] {
         let dir = tempfile::tempdir().unwrap();
-        // The last of its servers, so that the others have started.
+        // Wait for the last of the servers, so that the others have started.
         let first = if script == "cluster" { port - 5 } else { port - 2 };
         let mut command = Command::new(root().join("config/redis").join(script));
         let command = command.env("PORT", first.to_string()).env("TMPDIR", dir.path());
@@ -180,7 +180,7 @@ fn a_missing_redis_is_named() {
     for script in ["cluster", "sentinel"] {
         let mut command = Command::new("/bin/sh");
         command.arg(root().join("config/redis").join(script));
-        // With dirname, and without Redis.
+        // The path has dirname, but not Redis.
         std::os::unix::fs::symlink("/usr/bin/dirname", dir.path().join("dirname")).ok();
         let output = command.env("PATH", dir.path()).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
@@ -203,7 +203,7 @@ async fn a_cluster_goes_on_without_a_primary_and_while_servers_are_added_and_rem
     .await;
     cluster.nodes[first].kill();
     assert_eq!(cluster.until_promoted(key, first).await, replica);
-    // The promoted one has no replica, and accepts writes.
+    // The promoted replica has no replica itself, and accepts writes.
     cluster.until_whole().await;
     assert_eq!(cluster.ask::<String>(key, cmd("GET").arg(key)).await, "written");
     cluster.ask::<()>(key, &set).await;

@@ -1,5 +1,4 @@
-//! The listener, with the clients of Mosquitto, and with packets as they are on the wire. Its messages are recorded by an
-//! embedded engine.
+//! The listener, with the clients of Mosquitto, and with raw packets. Its messages are recorded by an embedded engine.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -75,7 +74,7 @@ fn tls(port: u16, dir: &Path) -> Tls {
     }
 }
 
-/// Records what arrives at a listener.
+/// Records the messages that arrive at a listener.
 async fn records(
     dir: PathBuf,
     listener: Listener,
@@ -122,7 +121,7 @@ impl World {
         tokio::time::timeout(MAX_WAIT, awaited).await.unwrap_or_else(|_| panic!("never came true: {what}"));
     }
 
-    /// The value of a counter, e.g. `broker_refused_total login`.
+    /// The value of a counter, such as `broker_refused_total login`.
     pub fn counted(&self, what: &str) -> u64 {
         let (name, reason) = what.split_once(' ').map_or((what, None), |(name, reason)| (name, Some(reason)));
         let labels: Vec<&str> = reason.into_iter().collect();
@@ -146,7 +145,7 @@ impl World {
 }
 
 fn client(program: &str, port: u16, arguments: &[&str]) -> Command {
-    // Line by line, also into a pipe.
+    // The output comes line by line, also into a pipe.
     let mut command = Command::new("stdbuf");
     command.args(["-oL", program, "-h", "127.0.0.1"]);
     if !arguments.contains(&"-p") {
@@ -326,7 +325,7 @@ fn flood(port: u16, version: &str, qos: &str, count: usize) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// Every message is heard, in order and once.
+/// Checks that every message is heard, in order and once.
 fn hears_all(subscription: &Subscription, count: usize) {
     for number in 0..count {
         assert_eq!(subscription.message(), format!("units/a/data {number}"));
@@ -357,7 +356,7 @@ async fn a_client_that_is_throttled_delays_no_other() {
     let mut slow = slow.spawn().unwrap();
     assert_eq!(subscription.message(), "units/a/data 1");
     assert!(world.publish(&["-q", "1", "-t", "units/b/data", "-m", "1"]).status.success());
-    // The thousand would take a quarter of an hour.
+    // A thousand messages of this client would take a quarter of an hour.
     let heard = (0..1000).map(|_| subscription.message()).position(|line| line == "units/b/data 1");
     assert!(heard.is_some_and(|before| before < 900), "{heard:?}");
     slow.kill().unwrap();
@@ -501,8 +500,8 @@ async fn a_configuration_that_cannot_work_is_refused_with_a_remedy() {
     }
 }
 
-/// A device of MQTT 3.1.1 that publishes for `units` at QoS 1, in turn, as fast as the broker
-/// allows: it ends when each was acknowledged `rounds` times.
+/// A device of MQTT 3.1.1 that publishes for `units` at QoS 1, in turn, as fast as the broker allows: it ends when
+/// each heartbeat was acknowledged `rounds` times.
 fn gateway(port: u16, units: u16, rounds: u16) {
     let mut stream = TcpStream::connect(loopback(port)).unwrap();
     stream.set_read_timeout(Some(MAX_WAIT)).unwrap();
@@ -531,7 +530,7 @@ fn gateway(port: u16, units: u16, rounds: u16) {
 async fn units_that_send_faster_than_rollcall_reads_are_all_heard_and_none_is_reported() {
     let engine = "type = \"embedded\", path = \"fleet\"";
     let served = Served::start(engine, "max_rate = 100", "[[kind]]\ntimeout = \"10s\"\n").await;
-    // A round takes 1.5 s at that rate.
+    // A round takes 1.5 s at this rate.
     let port = served.port;
     tokio::task::spawn_blocking(move || gateway(port, 150, 12)).await.unwrap();
     let page = served.page("/metrics").await.unwrap();

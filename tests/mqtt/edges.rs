@@ -1,5 +1,5 @@
-//! The listener at its edges: connections that are no MQTT, certificates that are renewed, and the borders of what a
-//! client may have.
+//! The listener at its edges: connections that do not speak MQTT, certificates that are renewed, and the limits of a
+//! client.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -27,7 +27,7 @@ fn answer(port: u16, bytes: &[u8]) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-/// The begin of what a client of TLS sends first.
+/// The begin of the first packet of a TLS client.
 const HELLO: &[u8] = b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -56,13 +56,13 @@ async fn what_is_no_mqtt_is_told_so_where_it_understands_an_answer_and_counted()
     }
     assert_eq!(answer(port, HELLO), "");
     assert_eq!(world.counted("broker_refused_total login"), count + 1);
-    // Where MQTT is spoken alone.
+    // The listener speaks only MQTT here.
     assert_eq!(answer(world.port, HELLO), "");
     assert_eq!(world.counted("broker_refused_total login"), count + 2);
     let page = answer(world.port, &get(""));
     assert!(page.starts_with("HTTP/1.1 400 ") && page.contains("broker.websocket_listen"), "{page}");
     assert_eq!(world.counted("broker_refused_total packet"), 1);
-    // Any path is good.
+    // Any path is accepted.
     let opened = asks(13, "Sec-WebSocket-Protocol: chat, mqtt\r\n");
     let mut stream = TcpStream::connect(loopback(port)).unwrap();
     stream.write_all(&opened).unwrap();
@@ -128,16 +128,16 @@ fn granted(world: &World, id: &str, properties: &[u8]) -> (Wire, Vec<u8>) {
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_are_told_their_borders_and_may_go_up_to_them() {
     let world = World::new(|_, _| {}).await;
-    // For ever is a day, and no keep-alive an hour.
+    // An endless session is cut to a day, and a client without a keep-alive gets an hour.
     let (mut device, told) = granted(&world, "a", b"\x11\xff\xff\xff\xff");
     let expected = b"\x21\0\x64\x27\0\0\x10\0\x22\0\x10\x11\0\x01\x51\x80\x13\x0e\x10";
     assert_eq!(told, expected, "{told:x?}");
-    // As many aliases as it was told.
+    // The client may have as many aliases as it was told.
     device.send(&publish(0x32, "units/a/data", 1, Some(b"\x23\0\x10"), b"1"));
     assert_eq!(device.packet().unwrap(), [0x40, 2, 0, 1]);
     device.send(&publish(0x32, "units/a/data", 2, Some(b"\x23\0\x11"), b"1"));
     assert_eq!(device.packet().unwrap(), [0xe0, 1, 0x94]);
-    // An alias is that of its connection.
+    // An alias belongs to its connection.
     let (mut device, _) = granted(&world, "a", b"");
     device.send(&publish(0x32, "", 1, Some(b"\x23\0\x10"), b"1"));
     assert_eq!(device.packet().unwrap(), [0xe0, 1, 0x82]);
@@ -193,7 +193,7 @@ async fn no_more_is_in_flight_than_either_side_allows() {
     assert_eq!(one.packet().unwrap(), [0xd0, 0], "nothing before it is acknowledged");
     one.send(&[0x40, 2, 0, 1]);
     assert_eq!(one.packet().unwrap(), publish(0x32, "units/a/data", 2, Some(b""), &[2]));
-    // And a client may have a hundred messages at QoS 2 that it does not release.
+    // A client may have a hundred messages at QoS 2 that it does not release.
     for id in 1..=100 {
         device.send(&publish(0x34, "elsewhere", id, Some(b""), b""));
         assert_eq!(device.packet().unwrap(), [0x50, 2, 0, id]);

@@ -1,4 +1,4 @@
-//! A broker that is far away: everything is late by the way, and nothing is missing.
+//! A broker that is far away: everything is late by the round trip, and nothing is missing.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -17,7 +17,7 @@ fn detectors() -> String {
     DETECTORS.replace("timeout = \"3s\"", TIMEOUT)
 }
 
-/// A fleet, and a Rollcall to which the broker is that far away.
+/// A fleet, and a Rollcall at this round trip from the broker.
 async fn far(kinds: &str, round_trip: Duration) -> (World, Distance, Rollcall, impl Fn() + use<>) {
     let mut world = World::new(Engine::Embedded);
     world.rules(&[WRITES, "topic read units/#\ntopic read meters/#\ntopic write meters/#\n"]);
@@ -56,7 +56,7 @@ async fn a_round_trip_longer_than_the_timeout_delays_and_blinds_nothing() {
     a_unit_that_dies_far_away_is_told_and_no_other(&detectors(), 1, Duration::from_secs(7)).await;
 }
 
-/// The link gets slower, by more than the timeout, and quick again, and its delay varies from piece to piece.
+/// The link gets slower, by more than the timeout, and fast again, and its delay varies from piece to piece.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_link_that_gets_slower_than_the_timeout_and_jitters_marks_no_living_unit_offline() {
     let (_world, distance, rollcall, die) = far(&detectors(), Duration::from_millis(20)).await;

@@ -33,8 +33,8 @@ fn connect(port: u16, id: &str) -> TcpStream {
     stream
 }
 
-/// Registers timers, and cancels every second one, until `most` requests are acknowledged; answers with the timers of
-/// which that is certain, and whether they were cancelled.
+/// Registers timers, and cancels every second one, until `most` requests are acknowledged; returns the timers whose
+/// request was certainly acknowledged, and whether each was cancelled.
 fn until_acknowledged(port: u16, round: usize, most: u16) -> BTreeMap<String, bool> {
     let mut stream = connect(port, "planner");
     let name = |number: u16| format!("t-{round}-{}", number / 2);
@@ -83,7 +83,7 @@ async fn an_acknowledged_timer_or_cancellation_survives_a_kill_at_any_moment() {
     }
 }
 
-/// Heartbeats at QoS 0 as fast as they are taken, until the listener is gone.
+/// Sends heartbeats at QoS 0 as fast as they are read, until the listener is gone.
 fn flood(port: u16) {
     let mut stream = connect(port, "flood");
     let many = b"\x30\x12\0\x10units/flood/data".repeat(500);

@@ -21,7 +21,7 @@ const TIMERS: &str = "mqtt.timers = true\ntimers.rate = 0\nroute.receivers = [\"
                       [[timer]]\ntype = \"report-due\"\nreceivers = [\"hook\"]\n\
                       [[receiver]]\nname = \"hook\"\ntype = \"webhook\"\nurl = \"http://127.0.0.1:9\"\n";
 
-/// Sends heartbeats of as many units, each when the one before is acknowledged.
+/// Sends heartbeats of `count` units, each when the previous one is acknowledged.
 fn beats(wire: &mut Wire, count: u8) {
     for id in 1..=count {
         wire.send(&publish(0x32, &format!("units/{id}/heartbeat"), id, None, b"{}"));
@@ -48,7 +48,7 @@ async fn while_the_engine_is_away_nothing_is_acknowledged_connections_stay_and_n
     assert_eq!(device.packet().unwrap(), [0xd0, 0], "nothing before it is acknowledged");
     let (mut other, answer) = Wire::connect_to(served.port, &four("other", true));
     assert_eq!(answer, [0x20, 2, 0, 0]);
-    // A device that leaves and comes again holds no place meanwhile, and sends what was not acknowledged.
+    // A device that disconnects and returns holds no place meanwhile, and repeats its unacknowledged messages.
     other.send(&publish(0x32, "units/other/heartbeat", 1, None, b"{}"));
     drop(other);
     let (mut other, _) = Wire::connect_to(served.port, &four("other", true));
@@ -65,7 +65,7 @@ async fn while_the_engine_is_away_nothing_is_acknowledged_connections_stay_and_n
     assert_eq!(value(&page, "rollcall_units{kind=\"detector\",state=\"online\"}"), 61.0);
 }
 
-/// A device that publishes as fast as it may, until it is over.
+/// A device that publishes as fast as it can, until `is_over` is set.
 fn flood(port: u16, is_over: Arc<AtomicBool>) -> JoinHandle<()> {
     std::thread::spawn(move || {
         let (mut flood, _) = Wire::connect_to(port, &four("flood", true));
@@ -115,7 +115,7 @@ async fn connections_that_say_nothing_are_bounded_and_keep_no_other_address_out(
     served.until("the rest is closed", async || served.value(refused).await == 88.0).await;
     let (mut device, _) = Wire::connect_to(served.port, &four("device", true));
     beats(&mut device, 3);
-    // And they have 10 s.
+    // Silent connections have 10 s.
     let mut first = silent.swap_remove(0);
     let closed = tokio::time::timeout(MAX_WAIT, first.read(&mut [0; 1])).await;
     assert_eq!(closed.expect("it is closed").unwrap(), 0);

@@ -22,7 +22,7 @@ fn rabbitmq(dir: &Path) -> Server {
     Server::start("rabbitmq-mqtt", &arguments, dir, port, "Server startup complete").unwrap()
 }
 
-/// Its directory has its configuration.
+/// Writes the configuration of an instance into its directory; returns the port of its pages.
 fn configure(dir: &Path, name: &str, share: &str, engine: u16, broker: u16, hook: &str) -> u16 {
     let http = free_port().unwrap();
     let text = format!(
@@ -72,7 +72,7 @@ async fn beat(broker: u16, units: std::ops::Range<usize>) {
     }
 }
 
-/// The units that were notified, by what was said of them.
+/// The units that were notified, as `offline` or `online`.
 fn notified(sink: &WebhookSink, what: &str) -> Vec<String> {
     let all = sink.received().into_iter().map(|one| one.json());
     let named = all.flat_map(|one| one["data"][what].as_array().cloned().unwrap_or_default());
@@ -121,7 +121,7 @@ async fn two_instances_hear_a_fleet_on_rabbitmq_and_notify_each_silence_once() {
         notified(&sink, "offline") == silent
     })
     .await;
-    // The other one goes on alone.
+    // The other instance continues alone.
     one.1.kill().await.unwrap();
     until("each return is notified", async || {
         beat(broker.port(), 0..UNITS).await;

@@ -22,13 +22,14 @@ pub struct Served {
     pub dir: TempDir,
     pub port: u16,
     pub http: u16,
-    /// The most files that it may open; 0: as many as the test.
+    /// The most files that the process may open; 0: as many as the test.
     files: u32,
     service: Option<Killed>,
 }
 
 impl Served {
-    /// With these options of its engine and of its broker, and others. The file `rules` lets devices write timers too.
+    /// Starts a process with these options of its engine, of its broker, and others. The file `rules` lets devices
+    /// write timers too.
     pub async fn start(engine: &str, broker: &str, more: &str) -> Served {
         Served::with_files(0, engine, broker, more).await
     }
@@ -37,7 +38,7 @@ impl Served {
         Served::within(tempfile::tempdir().unwrap(), files, engine, broker, more).await
     }
 
-    /// In that directory, which may have files of its options.
+    /// Starts a process in this directory, which may hold files that its options name.
     pub async fn within(dir: TempDir, files: u32, engine: &str, broker: &str, more: &str) -> Served {
         let (port, http) = (free_port().unwrap(), free_port().unwrap());
         let text = format!(
@@ -52,7 +53,7 @@ impl Served {
         served
     }
 
-    /// Kills it, if it runs, and starts it.
+    /// Kills the process if it runs, and starts it again.
     pub async fn restart(&mut self) {
         self.kill();
         let limit = if self.files > 0 { format!("ulimit -n {} && ", self.files) } else { String::new() };

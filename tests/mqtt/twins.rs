@@ -13,7 +13,7 @@ async fn world() -> (World, impl Fn()) {
     (world, move || dies.store(true, Ordering::Relaxed))
 }
 
-/// The second one has a copy of the configuration of the first one.
+/// The second process has a copy of the configuration of the first.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_whose_name_is_in_use_is_an_instance_of_its_own_and_each_silence_is_told_once() {
     let (world, die) = world().await;

@@ -149,7 +149,7 @@ impl Rollcall {
         Some((answer.status().as_u16(), answer.text().await.ok()?))
     }
 
-    /// Whether `/readyz` answers with that status and contains all of `parts`.
+    /// Whether `/readyz` answers with this status and contains all of these parts.
     pub(super) async fn readyz(&self, status: u16, says: &[&str]) -> bool {
         let answer = self.get("/readyz").await;
         answer.is_some_and(|(is, text)| is == status && says.iter().all(|says| text.contains(says)))
@@ -196,13 +196,13 @@ impl Rollcall {
         String::from_utf8_lossy(&said.unwrap().stdout).into_owned()
     }
 
-    /// Lines of its log that contain all of `parts`.
+    /// Lines of the log that contain all of these parts.
     pub(super) fn lines(&self, holds: &[&str]) -> usize {
         let log = std::fs::read_to_string(&self.log).unwrap();
         log.lines().filter(|line| holds.iter().all(|holds| line.contains(holds))).count()
     }
 
-    /// Stops it with SIGTERM.
+    /// Stops the process with SIGTERM.
     fn stop(mut self) {
         let term = Command::new("kill").arg(self.child.id().to_string()).status();
         assert!(term.unwrap().success() && self.child.wait().unwrap().success());
@@ -216,7 +216,7 @@ impl Drop for Rollcall {
     }
 }
 
-/// The dead unit is reported once, and no living one.
+/// Waits until the dead unit is reported once, and checks that no living unit is.
 async fn the_dead_and_no_other(rollcall: &Rollcall) {
     until("the dead unit is reported", async || !rollcall.offline().await.is_empty()).await;
     rollcall.hears_on(THREE_TIMEOUTS).await;
@@ -235,7 +235,7 @@ async fn heartbeats_that_a_broker_withholds_are_no_silence(engine: Engine, withh
     one.knows("detector/dies").await;
     one.knows("detector/alive-19").await;
     assert_eq!(one.metric("rollcall_kinds_unheard").await, 0.0);
-    // While running; canaries return all the time.
+    // The messages are withheld while Rollcall runs; canaries return all the time.
     world.rules(withheld);
     until("it says so", async || one.readyz(503, REASON).await).await;
     assert_eq!(one.metric("rollcall_kinds_unheard").await, 1.0);
@@ -244,7 +244,7 @@ async fn heartbeats_that_a_broker_withholds_are_no_silence(engine: Engine, withh
     assert_eq!(one.lines(&["ERROR", REASON[0]]), 1);
     assert_eq!(one.offline().await, Vec::<String>::new());
     one.stop();
-    // From the start.
+    // The messages are withheld from the start.
     let two = world.serve("two", DETECTORS);
     until("it says so at once", async || two.readyz(503, REASON).await).await;
     two.hears_on(THREE_TIMEOUTS).await;
@@ -270,13 +270,13 @@ async fn heartbeats_that_a_broker_withholds_are_no_silence_on_the_embedded_engin
     heartbeats_that_a_broker_withholds_are_no_silence(Engine::Embedded, &[WRITES]).await;
 }
 
-/// Neither the fleet nor probes: the broker's answer does not show the read rights of Rollcall.
+/// The broker delivers neither the fleet nor probes: its answer does not show the read rights of Rollcall.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broker_that_grants_rollcall_only_its_canary_marks_no_unit_offline() {
     heartbeats_that_a_broker_withholds_are_no_silence(Engine::Embedded, &[]).await;
 }
 
-/// Only the withheld kind waits; the rest goes on.
+/// Only units of the withheld kind wait; the others are detected as usual.
 #[tokio::test(flavor = "multi_thread")]
 async fn another_kind_is_reported_as_usual_while_one_is_withheld() {
     let mut world = World::new(Engine::Embedded);
@@ -339,7 +339,7 @@ async fn a_kind_that_was_out_of_the_configuration_is_not_offline_on_the_embedded
     heartbeats_that_were_not_subscribed_are_no_silence(Engine::Embedded).await;
 }
 
-/// Units go on with heartbeats on a topic that is replaced by another one, and is configured again.
+/// Units still send heartbeats on a topic that is replaced by another one, and is configured again.
 async fn a_topic_that_is_removed_is_no_silence(engine: Engine) {
     let mut world = World::new(engine);
     world.rules(&["topic readwrite units/#\ntopic readwrite spare/#\n"]);

@@ -1,4 +1,4 @@
-//! The listener, byte by byte: acknowledgements, sessions, takeover, and what goes to whom unchanged.
+//! The listener, byte by byte: acknowledgements, sessions, takeover, and which messages reach which clients unchanged.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -10,7 +10,7 @@ use crate::broker::{World, loopback};
 pub struct Wire(TcpStream);
 
 impl Wire {
-    /// Connects; answers also with the client's CONNACK.
+    /// Connects; also returns the client's CONNACK.
     fn connect(world: &World, packet: &[u8]) -> (Wire, Vec<u8>) {
         Wire::connect_to(world.port, packet)
     }
@@ -95,7 +95,7 @@ async fn a_refused_message_is_answered_as_its_version_says_and_costs_no_other() 
             let code = if topic.starts_with("units") { &[][..] } else { code };
             assert_eq!(wire.packet().unwrap(), packet(0x40, &[&[0, id], code]), "{topic}");
         }
-        // Refused at QoS 2, the id is free again; at 3.1.1 it is released as any other.
+        // After a refusal at QoS 2 the id is free again; at 3.1.1 it is released like any other.
         wire.send(&publish(0x34, "rollcall/canary/x", 5, properties, b"{}"));
         assert_eq!(wire.packet().unwrap(), packet(0x50, &[&[0, 5], code]));
         wire.send(b"\xc0\0");
@@ -113,7 +113,7 @@ async fn versions_that_are_not_spoken_are_refused_with_their_code_and_counted_an
     let (_, answer) = Wire::connect(&world, b"\x10\x0e\0\x04MQTT\x06\x02\0\0\0\0\x01a");
     assert_eq!(answer, [0x20, 3, 0, 0x84, 0]);
     assert_eq!(world.counted("broker_refused_total version"), 2);
-    // A bridge of Mosquitto does not get back what it sent.
+    // A bridge of Mosquitto does not get its own messages back.
     let (mut bridge, answer) = Wire::connect(&world, b"\x10\x0d\0\x04MQTT\x84\x02\0\0\0\x01b");
     assert_eq!(answer, [0x20, 2, 0, 0]);
     bridge.send(&subscribe(1, "units/#", 0, false));
@@ -187,7 +187,7 @@ async fn a_message_reaches_its_subscribers_as_it_was_sent_with_nothing_added() {
     let expected = publish(0x30, "units/a/data", 0, Some(&received), b"\0\xff");
     assert_eq!(new.packet().unwrap(), expected);
     assert_eq!(old.packet().unwrap(), publish(0x32, "units/a/data", 1, None, b"\0\xff"));
-    // By its alias.
+    // The next message uses the alias.
     device.send(&publish(0x30, "", 0, Some(b"\x23\0\x05"), b"2"));
     assert_eq!(new.packet().unwrap(), publish(0x30, "units/a/data", 0, Some(b"\x0b\x07"), b"2"));
     assert_eq!(old.packet().unwrap(), publish(0x30, "units/a/data", 0, None, b"2"));

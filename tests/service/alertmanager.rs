@@ -15,7 +15,7 @@ const OPTIONS: &str = "kind = [{ name = \"detector\", timeout = \"1s\" }]\n\
 fn amtool(world: &World, arguments: &[&str]) -> Output {
     let url = format!("--alertmanager.url={}", world.url("/alertmanager"));
     let mut amtool = Command::new("amtool");
-    // A configuration of this machine does not count.
+    // The home directory is the test's, so that no configuration of this machine is used.
     amtool.current_dir(world.dir.path()).env("HOME", world.dir.path()).arg(url).args(arguments);
     amtool.output().expect("amtool is in the Debian package prometheus-alertmanager")
 }
@@ -86,11 +86,11 @@ async fn amtool_queries_alerts_and_adds_changes_queries_and_expires_silences() {
     let silences = json_of(&world, &["silence", "query"]);
     assert_eq!((&silences[0]["id"], &silences[0]["createdBy"]), (&json!(id), &json!("ana")));
     assert_eq!(silences[0]["matchers"][0]["value"], "unit-00[01]");
-    // As in Alertmanager the filter is a matcher of the silence, and no value that it matches.
+    // As in Alertmanager, the filter is a matcher of the silence, and not a value that it matches.
     assert_eq!(json_of(&world, &["silence", "query", "unit=unit-001"]), json!([]));
     assert_eq!(json_of(&world, &["silence", "query", "unit=~unit-00[01]"]), silences);
 
-    // Its end moves, and it stays the same silence.
+    // The end of the silence moves, and it stays the same silence.
     answer(&world, &["silence", "update", "--duration=5h", &id]);
     let silences = json_of(&world, &["silence", "query"]);
     assert_eq!(silences.as_array().unwrap().len(), 1);
@@ -132,7 +132,7 @@ async fn amtool_draws_the_routes_and_tries_them() {
     ├── {unit="unit-000"}  receiver: none
     ├── {kind="gate"}  continue: true  receiver: hook
     └── {site!=""}  receiver: mail"#;
-    // Some of amtool's spaces are no ordinary ones.
+    // Some of amtool's spaces are non-breaking ones.
     assert_eq!(answer(&world, &["config", "routes", "show"]).replace('\u{a0}', " "), drawn);
     for (labels, expected) in [
         (&["kind=pump"][..], "hook+mail"),
@@ -202,7 +202,7 @@ async fn grafana_checks_its_data_source_shows_groups_and_makes_silences() {
     let page = CLIENT.get(world.url(path)).send().await.unwrap();
     assert!(page.status().is_success() && page.text().await.unwrap().contains("unit-00"), "{url}");
 
-    // Clients in some languages write null for what is absent, and true as they write it themselves.
+    // Clients in some languages write null for absent fields, and write true explicitly.
     let silence = json!({
         "id": null,
         "matchers": [{ "name": "unit", "value": "unit-000", "isRegex": false, "isEqual": null }],

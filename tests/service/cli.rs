@@ -115,7 +115,7 @@ fn check_passes_when_everything_is_in_order() {
     let output = rollcall(dir.path(), &["check", "--json"], &variables);
     let found = outcomes(&output);
     assert_eq!(output.status.code(), Some(0), "{found:?}");
-    // Except for this: with every option at its default there is no receiver.
+    // One finding differs: with every option at its default there is no receiver.
     let expected = [("configuration", "ok"), ("receivers", "warn"), ("engine", "ok"), ("mqtt", "ok")];
     assert_eq!(found, expected.map(|(name, outcome)| (name.to_owned(), outcome.to_owned())));
     let output = rollcall(dir.path(), &["check"], &variables);
@@ -242,7 +242,7 @@ fn check_warns_of_a_broker_that_admits_anonymous_clients_under_ids_like_rollcall
     assert!(made.unwrap().success());
     std::fs::write(dir.path().join("password"), "secret").unwrap();
     std::fs::set_permissions(dir.path().join("password"), Permissions::from_mode(0o600)).unwrap();
-    // Mosquitto admits every client here; of settings of one name the last counts.
+    // Mosquitto admits every client here; if a setting comes twice, the last one counts.
     for (more, warned) in [("", true), ("allow_anonymous false\n", false)] {
         let more = format!("password_file {}\n{more}", users.display());
         let place = dir.path().join(format!("mqtt-{warned}"));
@@ -527,7 +527,7 @@ fn a_service_that_is_asked_to_stop_ends_with_0() {
     loop {
         match lines.recv_timeout(MAX_WAIT) {
             Ok(line) => stopped |= line.contains("\"stopped\""),
-            // Its pipe is closed: it has ended.
+            // The pipe is closed: the process has ended.
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) => service.kill().unwrap(),
         }
@@ -536,7 +536,7 @@ fn a_service_that_is_asked_to_stop_ends_with_0() {
     assert!(stopped);
 }
 
-/// Probes follow the configuration, also with another port and with every address.
+/// Probes use the address of the configuration, also with another port and with every address.
 #[test]
 fn health_asks_the_address_of_the_configuration() {
     let dir = tempfile::tempdir().unwrap();
@@ -790,7 +790,7 @@ async fn the_backlog_of_a_removed_receiver_in_redis_is_shown_and_discarded() {
     let config = format!("engine = {{ type = \"redis\", url = \"{url}\" }}\n{HOOK}");
     std::fs::write(dir.path().join("rollcall.toml"), config).unwrap();
     let config = rollcall::store::redis::Config { url, ..Default::default() };
-    // The service goes on meanwhile.
+    // The service still runs.
     let engine = RedisEngine::connect(&config, telemetry()).await.unwrap();
     leave_behind(&engine).await;
     discard_the_backlog(dir.path());
@@ -884,7 +884,7 @@ async fn rows_quarantined_in_a_directory_are_shown_restored_and_deleted() {
     std::fs::write(dir.path().join("rollcall.toml"), config).unwrap();
     let path = dir.path().join("fleet");
     let config = rollcall::store::embedded::Config { path: path.clone(), partitions: Some(16) };
-    // The service goes on meanwhile.
+    // The service still runs.
     let engine = EmbeddedEngine::open(&config, telemetry()).await.unwrap();
     let database = rusqlite::Connection::open(path.join("rollcall.db")).unwrap();
     for value in ["x'ff00'", "1000"] {
@@ -895,7 +895,7 @@ async fn rows_quarantined_in_a_directory_are_shown_restored_and_deleted() {
     engine.examine(Clock::system().now()).await.unwrap();
     let left: i64 = database.query_row("SELECT count(*) FROM blind", [], |row| row.get(0)).unwrap();
     assert_eq!(left, 1, "what can be read stays");
-    // An operator corrects one of them.
+    // An operator corrects one of the values.
     let update = "UPDATE unreadable SET row = '{\"start\":1500,\"until\":2000}' WHERE source = 'blind'";
     assert_eq!(database.execute(update, []).unwrap(), 1);
     repair(dir.path(), ["table blind", "table unnotified"]);

@@ -10,7 +10,7 @@ use crate::world::{World, units};
 
 const OPTIONS: &str = "kind = [{ name = \"detector\", timeout = \"1s\" }]";
 
-/// In place of an engine: the program asks the instance by its address.
+/// Used in place of an engine: the program asks the instance by its address.
 const BY_ADDRESS: &str = "";
 
 fn rollcall(world: &World, engine: &str, arguments: &[&str]) -> (Option<i32>, String) {
@@ -60,7 +60,7 @@ async fn are_listed_shown_replayed_and_purged(world: &World, engine: &str) {
         assert!(shown.contains(part), "{part}: {shown}");
     }
 
-    // A delivered one comes again under its id.
+    // A delivered notification comes again under its id.
     let before = world.hook.received();
     assert_eq!(run(&["replay", &id]), (Some(0), "1 notifications are delivered again".to_owned()));
     world.eventually("it comes again", async || world.hook.received().len() > before.len()).await;
@@ -68,7 +68,7 @@ async fn are_listed_shown_replayed_and_purged(world: &World, engine: &str) {
     let (old, new) = (&before[before.len() - 1], &received[before.len()]);
     assert_eq!((old.header("webhook-id"), &old.body), (new.header("webhook-id"), &new.body));
 
-    // The receiver wants no more; the notifications that it did not get are delivered again by a range.
+    // The receiver wants no more; the undelivered notifications are delivered again by a range.
     world.hook.answer_with([Answer::Status(410)]);
     world.beat(&units(1)).await;
     world.eventually("there is a dead letter", async || !list("dead").is_empty()).await;

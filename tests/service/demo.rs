@@ -18,7 +18,7 @@ const MAX_WAIT: Duration = Duration::from_secs(120);
 /// A demo with its own directory for temporary files, and an empty PATH.
 struct Demo {
     process: Child,
-    /// Its output before the first event.
+    /// The output before the first event.
     welcome: Vec<String>,
     lines: mpsc::Receiver<String>,
     dir: TempDir,
@@ -31,7 +31,7 @@ impl Demo {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rollcall"));
         command.arg("demo").args(arguments).env_clear();
         command.env("PATH", &nothing).env("TMPDIR", dir.path());
-        // Two demos that search for free ports at the same time may find the same ones.
+        // Two demos that search for free ports at the same time may find the same ports.
         let turn = File::create(Path::new(env!("CARGO_TARGET_TMPDIR")).join("demo.lock")).unwrap();
         turn.lock().unwrap();
         let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
@@ -43,7 +43,7 @@ impl Demo {
         demo
     }
 
-    /// Waits for a line with that text, and returns all lines up to it.
+    /// Waits for a line with this text, and returns all lines up to it.
     fn up_to(&self, wanted: &str) -> Vec<String> {
         let mut all = Vec::new();
         let until = Instant::now() + MAX_WAIT;
@@ -58,12 +58,12 @@ impl Demo {
         }
     }
 
-    /// Waits for a line with that text, and returns it.
+    /// Waits for a line with this text, and returns it.
     fn prints(&self, wanted: &str) -> String {
         self.up_to(wanted).pop().unwrap()
     }
 
-    /// The line with that text before the first event.
+    /// The line with this text before the first event.
     fn intro_line(&self, wanted: &str) -> &str {
         let line = self.welcome.iter().find(|line| line.contains(wanted));
         line.unwrap_or_else(|| panic!("no {wanted:?} in {:#?}", self.welcome))
@@ -74,7 +74,7 @@ impl Demo {
         assert!(sent.success());
     }
 
-    /// Waits for its successful end, and checks that it leaves nothing.
+    /// Waits until the demo ends with success, and checks that it leaves nothing behind.
     fn ends(mut self) {
         self.prints("Receivers were notified of ");
         self.prints(" is removed.");
@@ -114,7 +114,7 @@ fn address(line: &str) -> &str {
 #[test]
 fn the_demo_shows_a_site_that_falls_silent_and_returns_and_ctrl_c_leaves_no_files() {
     let demo = Demo::start(&["--units", "30", "--port", &free_port().unwrap().to_string()]);
-    // Seed 1 is the second site; 30 units at 5 sites are 6 at each.
+    // With seed 1, the second site loses power; 30 units at 5 sites are 6 at each.
     demo.prints("fleet  site-02 loses power");
     let output = demo.prints(" at site-02: ");
     assert!(output.contains("alert  OFFLINE ") && output.contains(" ms of the deadline"), "{output}");

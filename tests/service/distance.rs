@@ -1,5 +1,5 @@
-//! The whole service with an engine that is far away: it keeps up with a fleet that sends faster than round trips
-//! end, and records silences some round trips late, and no later.
+//! The whole service with an engine that is far away: it keeps up with a fleet that sends faster than round trips end,
+//! and records silences only some round trips late.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

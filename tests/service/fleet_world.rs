@@ -21,13 +21,13 @@ use crate::support::redis::Redis;
 
 const MAX_WAIT: Duration = Duration::from_secs(120);
 
-/// More than any of these fleets has.
+/// More records than any of these fleets has.
 const MAX_RECORDS: usize = 10_000;
 
 pub struct FleetWorld {
     pub redis: Redis,
     pub broker: Server,
-    /// Reads the state of the fleet, past the service.
+    /// Reads the state of the fleet directly, not through the service.
     pub engine: Arc<RedisEngine>,
     _dir: tempfile::TempDir,
 }
@@ -45,7 +45,8 @@ impl FleetWorld {
         format!("mqtt://127.0.0.1:{}", self.broker.port())
     }
 
-    /// Starts a service with these options (TOML) and the addresses of the servers; `engine_url`: as it reaches Redis.
+    /// Starts a service with these options (TOML) and the addresses of the servers; `engine_url`: the address by which
+    /// it reaches Redis.
     pub fn serve(&self, engine_url: &str, options: &str) -> Service {
         let text = format!(
             "engine.url = \"{engine_url}\"\nmqtt.url = \"{}\"\nhttp.listen = \"127.0.0.1:0\"\n{options}",
@@ -100,13 +101,13 @@ pub struct Service {
 }
 
 impl Service {
-    /// Stops it in order.
+    /// Stops the service in order.
     pub async fn stop(self) {
         self.stop.cancel();
         self.running.await.unwrap().unwrap();
     }
 
-    /// Ends it like a power cut.
+    /// Ends the service like a power cut.
     pub async fn crash(self) {
         self.running.abort();
         assert!(self.running.await.unwrap_err().is_cancelled());
@@ -119,7 +120,7 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Waits until the fleet has sent that many more heartbeats.
+    /// Waits until the fleet has sent `more` more heartbeats.
     pub async fn sends(&self, more: u64) {
         let mut progress = self.progress.clone();
         let enough = progress.borrow().sent + more;

@@ -55,7 +55,7 @@ async fn a_silence_is_one_record_and_one_notification_to_each_receiver_and_so_is
     assert_eq!(notified["data"]["online"][0]["id"], record["id"]);
     assert_eq!(notified["data"]["online"][0]["closed_by"], "return");
 
-    // Then it is silent permanently, with another record.
+    // Then the unit is silent permanently, with another record.
     let notified = world.hook.wait_for(3, MAX_WAIT).await.unwrap().remove(2).json();
     assert_ne!(notified["data"]["offline"][0]["id"], record["id"]);
     let mails = world.mail.wait_for(3, MAX_WAIT).await.unwrap();
@@ -106,7 +106,7 @@ async fn the_time_in_which_rollcall_was_stopped_is_blind_and_notified() {
     world.eventually("the unit is online", async || world.state("unit-000").await == "online").await;
     let before = world.json("/api/v1/units/detector/unit-000").await;
     world.stop().await;
-    // As if it had been stopped an hour ago: only `heard` shows that.
+    // The state is as if the service had been stopped an hour ago: only `heard` shows that.
     let heard = "rollcall:{hearing}:heard";
     let at: i64 = world.ask(cmd("HGET").arg(heard).arg("at")).await;
     world.ask::<u8>(cmd("HSET").arg(heard).arg("at").arg(at - 3_600_000)).await;
@@ -129,7 +129,7 @@ async fn an_outage_of_the_broker_marks_no_unit_offline() {
     // The broker takes a heartbeat before Rollcall has it.
     world.eventually("the unit is online", async || world.state("unit-000").await == "online").await;
     world.broker.kill();
-    // Its deadline has passed, which Rollcall cannot know.
+    // The unit's deadline has passed, which Rollcall cannot know.
     world.eventually("the state is unknown", async || world.state("unit-000").await == "unknown").await;
     let ready = world.text_of("/readyz").await;
     assert!(ready.contains("mqtt_disconnected") && ready.contains("not_hearing"), "{ready}");

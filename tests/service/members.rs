@@ -1,5 +1,5 @@
 //! Two whole services that share the fleet: when either starts, crashes or stops, no living unit is marked offline,
-//! and each silent one is, once.
+//! and each silent unit is marked once.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -76,7 +76,7 @@ async fn a_timeout_that_one_unit_declares_speeds_up_the_canaries_of_every_member
             let (last, fast) = canaries.entry(canary.topic.to_vec()).or_default();
             *fast = if sent_at - *last < 500 { *fast + 1 } else { 0 };
             *last = sent_at;
-            // Repeated: a member gets its share only when its canary has come back.
+            // Repeated, because a member gets its share only when its canary has come back.
             if canaries.len() == 2 {
                 let options = PublishOptions::new(QoS::AtLeastOnce);
                 client.publish("units/fast/heartbeat", "{\"timeout\":\"2s\"}", options).await.unwrap();

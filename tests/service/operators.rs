@@ -8,7 +8,7 @@ use crate::world::{World, units};
 
 const OPTIONS: &str = "kind = [{ name = \"detector\", timeout = \"4s\" }]";
 
-/// In place of an engine: the program asks the instance by its address.
+/// Used in place of an engine: the program asks the instance by its address.
 const BY_ADDRESS: &str = "";
 
 fn rollcall(world: &World, engine: &str, arguments: &[&str]) -> (Option<i32>, String) {

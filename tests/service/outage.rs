@@ -1,5 +1,5 @@
-//! The whole service while the engine is away: no living unit is marked offline, and a unit that falls
-//! silent afterwards is.
+//! The whole service while the engine is away: no living unit is marked offline, and a unit that falls silent
+//! afterwards is found.
 
 use std::time::Duration;
 

@@ -9,7 +9,7 @@ const MAX_WAIT: Duration = Duration::from_secs(120);
 
 /// Whether every rule was evaluated after its metrics had come.
 async fn is_visible(watched: &Watched, plan: &Plan) -> bool {
-    // For each instance: two scrapes between two sweeps show none for a moment.
+    // Counted for each instance: two scrapes between two sweeps show no sweep for a moment.
     let sweeps = format!("count(rate(rollcall_sweeps_total[5m]) > 0) == {}", plan.instances);
     let mut facts = vec![sweeps.as_str(), "max(rollcall_blind) == 0"];
     if plan.units > 0 {

@@ -18,7 +18,7 @@ use crate::world::{World, units};
 
 const OPTIONS: &str = "kind = [{ name = \"detector\", timeout = \"1s\" }]";
 
-/// Asks for a reload. Answers with the status and the text.
+/// Asks for a reload. Returns the status and the text.
 async fn reload(world: &World) -> (u16, String) {
     let answer = CLIENT.request(Method::POST, world.url("/-/reload")).send().await.unwrap();
     (answer.status().as_u16(), answer.text().await.unwrap())
@@ -53,7 +53,7 @@ async fn receivers_and_routes_are_those_of_the_file_after_a_reload_and_a_wrong_f
     world.beat(&all[1..2]).await;
     world.eventually("the second is, too", async || offline(&world.hook) == all[..2]).await;
 
-    // A file that is cut off.
+    // The file is cut off.
     world.rewrite("receivers = [\"hook\", \"mail\"]", "receivers = []");
     let (status, why) = reload(&world).await;
     assert!(status == 500 && why.contains("no route names a receiver"), "{why}");
@@ -66,7 +66,7 @@ async fn receivers_and_routes_are_those_of_the_file_after_a_reload_and_a_wrong_f
     world.eventually("the third goes elsewhere", async || offline(&other) == all[2..]).await;
     assert_eq!(offline(&world.hook), all[..2]);
 
-    // A receiver that is gone has no problem and no series of the moment.
+    // A removed receiver has no problem and no series of current values.
     world.rewrite("[\"hook\", \"mail\"]", "[\"hook\"]");
     assert_eq!(reload(&world).await.0, 200);
     let receivers = world.json("/alertmanager/api/v2/alerts").await[0]["receivers"].clone();
@@ -83,7 +83,7 @@ async fn receivers_and_routes_are_those_of_the_file_after_a_reload_and_a_wrong_f
 async fn the_first_silence_after_a_receiver_was_added_waits_for_no_interval() {
     let world = World::new(OPTIONS, &[]).await;
     let all = units(1);
-    // Its route has no receiver.
+    // The route has no receiver.
     let named = "receivers = [\"hook\", \"mail\"], group_wait = \"0s\", group_interval = \"0s\"";
     let elsewhere = "[{ matchers = ['kind=\"other\"'], receivers = [\"hook\"] }]";
     world.rewrite(
@@ -155,7 +155,7 @@ async fn timeouts_are_those_of_the_file_after_a_reload_for_units_that_are_silent
     world.eventually("one is back", async || world.state(&all[0]).await == "online").await;
     world.eventually("it is offline again", async || offline(&world.hook).len() == 4).await;
 
-    // By a longer timeout none of them is overdue.
+    // With a longer timeout, none of the units is overdue.
     world.rewrite("\"1h\"", "\"2h\"");
     rules(&reload(&world).await.1);
     for unit in &all {
@@ -188,8 +188,8 @@ async fn reloads_in_the_middle_of_a_storm_lose_nothing_and_repeat_nothing() {
     assert_eq!(ids.len(), 300, "a repetition has the same id");
 }
 
-/// A server that takes requests and answers none. Answers its address, and a count of the connections that their client
-/// has given up.
+/// A server that accepts requests and never answers. Returns its address, and a count of the connections that their
+/// client has given up.
 async fn hangs() -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (url, given_up) = (format!("http://{}/", listener.local_addr().unwrap()), Arc::default());
@@ -243,7 +243,7 @@ async fn a_reload_while_one_receiver_hangs_delays_no_other_one() {
     assert_eq!(given_up.load(Ordering::Relaxed), 0, "the attempt of before the reload is still under way");
 }
 
-/// `rollcall serve`, which ends with the value.
+/// A process of `rollcall serve`, which ends with the value.
 struct Served(Child);
 
 impl Drop for Served {

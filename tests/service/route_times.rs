@@ -1,4 +1,4 @@
-//! `rollcall route test` says whether a message of a moment would be held, and until when.
+//! `rollcall route test` says whether a message at a moment would be held, and until when.
 
 use super::cli::{rollcall, text};
 
@@ -77,7 +77,7 @@ fn a_route_says_whether_it_holds_a_message_of_a_moment_and_until_when() {
         );
         assert!(shown.contains(&held), "{shown}\n--- expected\n{held}");
     }
-    // Without `--at` it is now; a route without times is never muted.
+    // Without `--at` the moment is now; a route without times is never muted.
     let north = text(&run(&["camera/1", "--label", "site=north"]).stdout);
     assert!(
         north.contains("  not muted now\n") || north.contains("  muted now, within night, until "),

@@ -18,7 +18,7 @@ const INSTANCES: [&str; 2] = ["one", "two"];
 struct World {
     prometheus: Prometheus,
     instances: Vec<Service>,
-    // Last, so that Prometheus has ended when the directory is removed.
+    // The last field, so that Prometheus has ended when the directory is removed.
     servers: Servers,
 }
 
@@ -73,7 +73,7 @@ impl World {
         (client, tokio::spawn(async move { while events.poll().await.is_ok() {} }))
     }
 
-    /// Repeats a query until its one value is this.
+    /// Repeats a query until its only value is this one.
     async fn until(&self, query: &str, value: &str) {
         let mut last = Vec::new();
         let asked = async {

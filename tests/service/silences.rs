@@ -173,7 +173,7 @@ fn notified(world: &World) -> Vec<String> {
 /// Counts covered units, on every engine.
 async fn covers_until_it_ends(world: &mut World, cli: &CommandLine) {
     let id = cli.answer(&["silence", "add", "unit=unit-000", "--for", "2h", "--comment", "works"]);
-    // From then on the instance knows it.
+    // From then on the instance knows the silence.
     assert_eq!(world.json("/alertmanager/api/v2/silences").await[0]["id"], id.as_str());
     world.beat(&units(2)).await;
     world.eventually("both are offline", async || world.records().await.len() == 2).await;
@@ -183,7 +183,7 @@ async fn covers_until_it_ends(world: &mut World, cli: &CommandLine) {
     assert_eq!(notified(world), ["unit-001"]);
     cli.answer(&["silence", "expire", &id]);
     world.eventually("the other one is, too", async || notified(world) == ["unit-000", "unit-001"]).await;
-    // A restart joins what was covered again, before a third unit is notified.
+    // After a restart, covered silences join again, before a third unit is notified.
     world.stop().await;
     world.start().await;
     world.beat(&["unit-002".to_owned()]).await;

@@ -1,4 +1,4 @@
-//! Timers through the whole service: over each road in, out to a receiver, through a restart and a reload.
+//! Timers through the whole service: registered over HTTP and MQTT, out to a receiver, through a restart and a reload.
 
 use std::time::Duration;
 
@@ -227,8 +227,8 @@ async fn requests_over_mqtt_are_answered_each_and_hostile_ones_are_refused() {
     ] {
         assert_eq!(planner.ask(id, "").await, expected);
     }
-    // Neither a retained message nor one without a response topic is answered; the second is applied, and so is one
-    // whose answer would be a heartbeat.
+    // Neither a retained request nor a request without a response topic is answered; the second is applied, and so is
+    // a request whose answer would be a heartbeat.
     let unit = units(1).remove(0);
     let heartbeat = format!("units/{unit}/heartbeat");
     let payload = r#"{"type":"report","in":"1h"}"#;
@@ -240,7 +240,7 @@ async fn requests_over_mqtt_are_answered_each_and_hostile_ones_are_refused() {
         assert_eq!(state(&world, id).await, "waiting", "{id}");
     }
     assert_eq!((world.state(&unit).await, state(&world, "forged").await), ("none".into(), "none".into()));
-    // The broker keeps this one for a Rollcall that comes later.
+    // The broker keeps this request for a Rollcall that connects later.
     planner.publish("retained", payload, Some(ANSWERS), true).await;
     let (_, answer) = planner.answers.recv().await.unwrap();
     assert_eq!(answer["id"], "retained", "it comes as any other to those that are subscribed");

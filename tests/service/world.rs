@@ -148,7 +148,7 @@ impl World {
         get(self.url(path)).await.unwrap().text().await.unwrap()
     }
 
-    /// How many deadlines were checked because of that source.
+    /// How many deadlines were checked because of this source.
     pub async fn checks(&self, source: &str) -> u64 {
         let page = self.text_of("/metrics").await;
         let source = format!("source=\"{source}\"}} ");

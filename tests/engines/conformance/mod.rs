@@ -73,7 +73,7 @@ macro_rules! file_by_file {
     };
 }
 
-/// All cases; each engine gets them all.
+/// All cases; every engine runs all of them.
 macro_rules! every_case {
     ($by:ident, $name:ident, $ground:ty) => {
         $by! { $name, $ground:

@@ -48,7 +48,7 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// The arguments of Rollcall, where it is the program, however it is started.
+    /// The arguments of Rollcall, if the command runs it, in whatever way.
     pub fn arguments(&self) -> Option<Vec<String>> {
         let words: Vec<&str> = self.words.iter().map(String::as_str).collect();
         let after = |words: &[&str]| Some(words.iter().map(|word| (*word).to_owned()).collect());

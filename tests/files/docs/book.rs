@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::{none, root};
 
-/// Where `make docs` builds it.
+/// The folder in which `make docs` builds the book.
 const BOOK: &str = "target/book";
 
 fn files(dir: &Path, found: &mut Vec<PathBuf>) {
@@ -14,7 +14,7 @@ fn files(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Run by `make docs`, after mdBook: tests do without it.
+/// `make docs` runs this test, after mdBook; an ordinary run of the tests leaves it out.
 #[test]
 #[ignore = "reads the book that `make docs` builds"]
 fn no_link_of_the_built_book_is_dead() {

@@ -1,4 +1,4 @@
-//! The commands of docs/tls.md that make certificates, run; and Rollcall with what they made.
+//! The commands of docs/tls.md that make certificates, run; and Rollcall with these certificates.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -14,7 +14,7 @@ use super::Page;
 
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
-/// Ends with the test.
+/// A process that ends with the test.
 struct Serving(Child);
 
 impl Drop for Serving {
@@ -72,7 +72,7 @@ async fn the_commands_of_the_documentation_make_certificates_that_work() {
     assert!(!publish(&[]).status.success(), "a device needs a certificate");
 }
 
-/// The answer to a request for `/healthz`, by a client that trusts the authority alone.
+/// The answer to a request for `/healthz`, by a client that trusts only the authority.
 fn page_over_tls(dir: &Path, port: u16) -> Option<String> {
     let files = TlsFiles { ca: Some(dir.join("ca.pem")), ..TlsFiles::default() };
     let (config, _) = trust::client("tls", &files, |file| std::fs::read(file)).unwrap();

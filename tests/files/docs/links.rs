@@ -28,7 +28,7 @@ fn anchor(heading: &str) -> String {
 /// The targets of the links and pictures of a page.
 fn targets(page: &Page) -> Vec<String> {
     let prose = page.prose();
-    // A link may have code as its text, and never as its target.
+    // A link may have code as its text, but never as its target.
     prose.split("](").skip(1).filter_map(|rest| rest.split(')').next()).map(str::to_owned).collect()
 }
 

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use super::{Page, none, sources};
 
-/// Files whose lines repeat a text that is made elsewhere, and what of it the page names instead: the problems of
-/// `/readyz`, the warnings of the configuration, what the broker answered.
+/// Files whose lines repeat a text that is made elsewhere, and the part of it that the page names: the problems of
+/// `/readyz`, the warnings of the configuration, the answers of the broker.
 const REPEATED: [(&str, &str); 4] = [
     ("src/telemetry", "readiness.md"),
     ("src/cli/serve.rs", "`option=`"),
@@ -13,7 +13,7 @@ const REPEATED: [(&str, &str); 4] = [
     ("src/intake/mqtt/", "the broker refused the subscription"),
 ];
 
-/// A line of the log as the source writes it, with `…` for whatever it fills in.
+/// A line of the log as the source writes it, with `…` for each value that it fills in.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Line {
     level: &'static str,
@@ -58,7 +58,7 @@ fn message(arguments: &str) -> Option<String> {
     None
 }
 
-/// The text of a literal up to its end; a line that goes on begins with its first letter.
+/// The text of a literal up to its end; a line that continues another begins with its first letter.
 fn literal(chars: &mut std::str::Chars) -> String {
     let mut text = String::new();
     while let Some(c) = chars.next() {
@@ -92,7 +92,7 @@ fn rows(page: &Page) -> BTreeSet<(String, String)> {
     rows.filter(|(level, _)| ["error", "warn", "info"].contains(&level.as_str())).collect()
 }
 
-/// Whether a row is about that line. A row may end early.
+/// Whether a row is about this line. A row may end early.
 fn is_about((level, row): &(String, String), line: &Line) -> bool {
     level == line.level && line.text.starts_with(row.trim_end_matches('…'))
 }

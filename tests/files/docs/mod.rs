@@ -17,7 +17,7 @@ const MAX_README: usize = 200;
 
 /// A page of Markdown.
 struct Page {
-    /// Its path below the root of the repository.
+    /// The path of the page below the root of the repository.
     path: PathBuf,
     text: String,
 }
@@ -85,7 +85,7 @@ impl Page {
         blocks
     }
 
-    /// Its text without fenced blocks.
+    /// The text of the page without fenced blocks.
     fn prose(&self) -> String {
         let mut inside = false;
         let mut prose = String::new();
@@ -100,7 +100,7 @@ impl Page {
         prose
     }
 
-    /// The texts in backticks within its prose.
+    /// The texts in backticks within the prose of the page.
     fn code(&self) -> Vec<String> {
         self.prose().split('`').skip(1).step_by(2).map(|code| code.replace('\n', " ")).collect()
     }

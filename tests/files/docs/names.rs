@@ -10,7 +10,7 @@ use rollcall::telemetry::{EngineWarning, Telemetry};
 use super::{Page, none, pages, read, root, sources};
 use crate::reference::all_leaves;
 
-/// The code that names metrics: all of it, and the file of those whose names begin with `rollcall_` there.
+/// The code that names metrics: all of it, and the file in which metrics are named with `rollcall_` in front.
 struct Metrics {
     code: String,
     series: String,
@@ -140,7 +140,7 @@ fn the_page_of_http_has_every_route() {
     let routes: BTreeSet<String> = sources("src/http")
         .values()
         .flat_map(|code| {
-            // A path that stands elsewhere too has a name.
+            // A path that is used in several places is a constant.
             let named = code.split("const PATH: &str = \"").skip(1);
             let written = code.split(".route(\"").skip(1).chain(named);
             written.filter_map(|rest| rest.split('"').next()).map(str::to_owned)

@@ -90,7 +90,7 @@ impl World {
         tokio::time::timeout(MAX_WAIT, ready).await.expect("Rollcall does its work");
     }
 
-    /// Says something for a unit.
+    /// Publishes a message of a unit.
     fn speak(&self, topic: &str, payload: &str) {
         let port = self.broker.port().to_string();
         let sent =
@@ -98,7 +98,7 @@ impl World {
         assert!(sent.unwrap().success(), "{topic}");
     }
 
-    /// The arguments as they are here: other ports, directories that tests may write to, and little time.
+    /// The arguments for this world: other ports, directories that tests may write to, and little time.
     fn here(&self, arguments: &[String]) -> Vec<String> {
         let mut here: Vec<String> = arguments.iter().map(|word| self.word(word)).collect();
         let lives = matches!(here.first().map(String::as_str), Some("demo" | "simulate"));
@@ -123,7 +123,7 @@ impl World {
         word.replace("/etc/rollcall/rollcall.toml", "rollcall.toml")
     }
 
-    /// Runs Rollcall to its end; `serve` until it does its work, beside the instance that is there.
+    /// Runs Rollcall to its end, and `serve` until it does its work, beside the running instance.
     async fn run(&self, arguments: &[String]) -> Result<(), String> {
         let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
         if words.first() == Some(&"serve") {
@@ -149,7 +149,7 @@ impl World {
         if asked.success() && ended.success() { Ok(()) } else { Err(format!("{ended}")) }
     }
 
-    /// A fleet in a directory, for those commands that take one elsewhere.
+    /// Makes a fleet in a directory, for the commands that move a fleet elsewhere.
     async fn found_a_fleet(&self) {
         let path = self.dir.path().join("fleet");
         let config = self.dir.path().join("embedded.toml");
@@ -172,7 +172,7 @@ impl Drop for World {
     }
 }
 
-/// The status and the body of a page; nothing where no server answers.
+/// The status and the body of a page; `None` if no server answers.
 fn answer(port: u16, path: &str) -> Option<(u16, String)> {
     answer_to("GET", port, path, ("", ""))
 }
@@ -226,7 +226,7 @@ async fn asked(world: &World, words: &[&str]) -> Result<(), String> {
     let option = |name| words.windows(2).find(|pair| pair[0] == name).map(|pair| pair[1]);
     let (header, body) = (option("-H").unwrap_or_default(), option("-d").unwrap_or_default());
     let method = option("-X").unwrap_or(if body.is_empty() { "GET" } else { "POST" });
-    // The effect of the command before it may show a moment later.
+    // The effect of the previous command may show a moment later.
     for _ in 0..100 {
         match answer_to(method, world.http, path, (header, body)) {
             Some((200 | 201 | 204, _)) => return Ok(()),
@@ -248,7 +248,7 @@ fn shape(value: &Value) -> Value {
     }
 }
 
-/// The examples of a page by a key that only they have.
+/// The examples of a page, found by a key that only they have.
 fn example(page: &str, key: &str) -> Value {
     let all = blocks(&["json"]).into_iter().filter(|block| block.place.starts_with(page));
     let mut all = all.map(|block| serde_json::from_str::<Value>(&block.text).unwrap());
@@ -257,7 +257,7 @@ fn example(page: &str, key: &str) -> Value {
         .unwrap_or_else(|| panic!("{page}: {key}"))
 }
 
-/// Parts that depend on what was said, or that one example has and another has not.
+/// Removes parts that depend on earlier commands, or that only some examples have.
 fn without(mut value: Value, parts: &[&str]) -> Value {
     for part in parts {
         if let Some(found) = value.pointer_mut(part) {

@@ -73,7 +73,7 @@ pub fn of_pipelines(source: &Source) -> Vec<String> {
     unknown.chain(newer.map(|it| format!("{}: {it} is newer than Redis 6.2", source.path))).collect()
 }
 
-/// The first argument of each call of Redis; text that is no command where it is not a literal.
+/// The first argument of each call of Redis; if it is not a literal, a text that is no command.
 fn calls(script: &str) -> Vec<String> {
     let code: Vec<&str> = script.lines().map(|line| line.split("--").next().unwrap_or(line)).collect();
     let code = code.join("\n");

@@ -33,19 +33,19 @@ const FLOORS: [(&str, u8); 22] = [
 const TOP: [&str; 3] = ["main", "lib", "cli"];
 /// The loops and servers of this floor never call one another: they meet in the store.
 const WORK: u8 = 2;
-/// On one floor, and only the second imports the first.
+/// Modules on one floor of which only the second imports the first.
 const ONE_WAY: [(&str, &str); 1] = [("store", "fleet")];
-/// Engines meet in their traits, and share what lies above both.
+/// Engines meet in their traits, and share only modules above both.
 const ENGINES: [&str; 2] = ["store::redis", "store::embedded"];
 
 /// A file that uses another, both by their modules.
 pub type Edges = BTreeMap<String, BTreeSet<String>>;
 
-/// A path that code names: absolute, from the crate's root.
+/// A path that the code names, absolute from the crate's root.
 #[derive(Clone)]
 struct Use {
     path: Vec<String>,
-    /// The name under which it is offered on: `pub use`.
+    /// The name under which `pub use` offers the path on.
     offered_as: Option<String>,
 }
 
@@ -73,8 +73,8 @@ pub fn edges(sources: &[Source]) -> Edges {
     edges
 }
 
-/// The module in which what a path names is defined, through the modules that offer it on. A path of a room that
-/// is not there stays as it is.
+/// The module in which what a path names is defined, through the modules that offer it on. A path of a module that
+/// does not exist stays as it is.
 fn definition(path: &[String], uses: &HashMap<String, Vec<Use>>, depth: usize) -> String {
     let is_module = |length: &usize| uses.contains_key(&path[..*length].join("::"));
     let Some(length) = (1..=path.len()).rev().find(is_module) else {
@@ -123,7 +123,7 @@ fn uses(source: &Source, sources: &[Source]) -> Vec<Use> {
     found
 }
 
-/// Whether what begins after these words is offered on: `pub`, `pub(super)`, `pub(in a)`.
+/// Whether the item after these words is offered on: `pub`, `pub(super)`, `pub(in a)`.
 fn is_public(before: &[&str]) -> bool {
     match before.split_last() {
         Some((&"pub", _)) => true,
@@ -153,7 +153,7 @@ fn words(code: &str) -> Vec<&str> {
 
 type Named = (Vec<String>, Option<String>);
 
-/// Reads a path or a tree of paths from there on: `a::{b, c::{self, d as e}}`. Answers where it ends.
+/// Reads a path or a tree of paths from `at` on: `a::{b, c::{self, d as e}}`. Returns where it ends.
 fn tree(words: &[&str], mut at: usize, before: &mut Vec<String>, found: &mut Vec<Named>) -> usize {
     let depth = before.len();
     while let Some(&word) = words.get(at) {
@@ -234,8 +234,8 @@ fn is_within(module: &str, room: &str) -> bool {
     module.strip_prefix(room).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
 }
 
-/// Circles of imports, the shortest through each file or room of the first level. A module and one within it make none:
-/// the parts of a noun know it.
+/// Circles of imports, the shortest through each file or room of the first level. A module and a module within it make
+/// no circle: the parts of a noun know the noun.
 pub fn circles(edges: &Edges) -> Vec<String> {
     let mut rooms = Edges::new();
     for (from, used) in edges {

@@ -2,13 +2,13 @@
 
 use super::source::{Source, bare, before_tests};
 
-/// A file has one noun. Above this it has more, most likely.
+/// A file has one noun. A file above this length most likely has more.
 const LONG_FILE: usize = 800;
 
 /// Functions above this are worth splitting.
 const LONG_FUNCTION: usize = 60;
 
-/// A function that is in one piece for a reason says so in its head, after this.
+/// A function that is in one piece for a reason gives the reason in its head, after these words.
 const REASON: &str = "In one piece: ";
 
 /// Why a file is too long.
@@ -50,7 +50,7 @@ fn function(line: &str) -> Option<&str> {
     (end > 0).then(|| &rest[..end])
 }
 
-/// How many lines it has; `None` for one without a body.
+/// How many lines the function has; `None` for a function without a body.
 fn length(code: &[&str]) -> Option<usize> {
     let (mut depth, mut began) = (0, false);
     let mut brackets = 0;

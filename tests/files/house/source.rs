@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 pub struct Source {
     pub path: String,
-    /// Its code: without comments, and without the tests at its foot.
+    /// The code: without comments, and without the tests at its foot.
     pub code: String,
-    /// Its whole text, for what only comments say.
+    /// The whole text, for rules that only comments follow.
     pub text: String,
 }
 
@@ -15,7 +15,7 @@ impl Source {
         Source { path: path.to_owned(), code: without_comments(before_tests(text)), text: text.to_owned() }
     }
 
-    /// The module that it is, from the crate's root: `src/store/redis/mod.rs` is `store::redis`.
+    /// The module of the file, from the crate's root: `src/store/redis/mod.rs` is `store::redis`.
     pub fn module(&self) -> Vec<String> {
         let inside = self.path.strip_prefix("src/").unwrap_or(&self.path).trim_end_matches(".rs");
         let mut parts: Vec<String> = inside.split('/').map(str::to_owned).collect();
@@ -23,7 +23,7 @@ impl Source {
         parts
     }
 
-    /// The room of the house that it belongs to: the first level below `src`.
+    /// The first level below `src` to which the file belongs.
     pub fn room(&self) -> String {
         self.module().into_iter().next().unwrap_or_else(|| "lib".to_owned())
     }

@@ -28,7 +28,7 @@ fn start(dir: &Path, from: usize, port: u16) -> Vec<Server> {
     (1..=SERVERS).map(start).collect()
 }
 
-/// Runs the service `cluster-join`, for which the names of containers are these addresses.
+/// Runs the service `cluster-join`, where these addresses stand for the names of containers.
 fn join(dir: &Path, from: usize, port: u16) {
     let resolver = dir.join("getent");
     let text = format!("#!/bin/sh\nnumber=${{2#cluster-}}\necho \"127.0.0.$(({from} + number))  $2\"\n");

@@ -23,7 +23,7 @@ fn read(path: &str) -> String {
 fn yaml(path: &str) -> Value {
     let parsed = serde_yaml_ng::from_str::<serde_yaml_ng::Value>(&read(path));
     let mut value = parsed.unwrap_or_else(|error| panic!("{path}: {error}"));
-    // Twice, because a merged value may have a merge key of its own.
+    // Repeated, because a merged value may have a merge key of its own.
     for _ in 0..2 {
         value.apply_merge().unwrap_or_else(|error| panic!("{path}: {error}"));
     }
@@ -209,7 +209,7 @@ fn prometheus_scrapes_every_instance_and_alerts_alertmanager() {
 fn several_instances_share_one_subscription() {
     let config: toml::Table = read("config/compose/rollcall.toml").parse().unwrap();
     let share = config["mqtt"].get("share").and_then(|it| it.as_str()).unwrap_or_default();
-    // Without a share each would take the other's session.
+    // Without a share, each instance would take the other's session.
     assert!(!share.is_empty() || instances(&yaml("docker-compose.yml")).len() == 1);
 }
 
@@ -262,7 +262,7 @@ fn the_image_is_built_from_what_reaches_it() {
     }
     plans_to_build(dir.path());
 
-    // The layer with the dependencies: the same files, but empty.
+    // The layer with the dependencies has the same files, but empty.
     let empty = tempfile::tempdir().unwrap();
     for file in ["Cargo.toml", "Cargo.lock"] {
         std::fs::copy(root().join(file), empty.path().join(file)).unwrap();

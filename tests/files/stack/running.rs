@@ -48,7 +48,7 @@ fn mosquitto(dir: &Path) -> Server {
         .replace("\nlistener 1883\n", &format!("\nlistener {port} 127.0.0.1\n"))
         .replace("/mosquitto/data/", &format!("{}/", dir.display()));
     assert_eq!(replaced.matches(&port.to_string()).count(), 1, "the line of the listener changed");
-    // Started as root it becomes `mosquitto`, which could not write into the test's directory.
+    // A Mosquitto that is started as root becomes `mosquitto`, which could not write into the test's directory.
     let file = dir.join("mosquitto.conf");
     std::fs::write(&file, format!("{replaced}user root\n")).unwrap();
     Server::start("mosquitto", &["-c".into(), file.to_str().unwrap().into()], dir, port, "running").unwrap()

@@ -117,10 +117,10 @@ async fn an_implausible_time_or_timeout_is_ignored_and_the_unit_stays_alive() {
 #[tokio::test(flavor = "multi_thread")]
 async fn messages_are_acknowledged_only_after_they_were_recorded() {
     let mut world = World::new("").await;
-    // Far fewer than there are messages: the broker has to hold the rest.
+    // The receive maximum is far smaller than the number of messages: the broker has to hold the rest.
     world.config.receive_maximum = 10;
     let running = world.start().await;
-    // Canaries go on, so that a heartbeat is the message that is retried.
+    // Canaries are still recorded, so that a heartbeat is the message that is retried.
     world.redis.permit(&["-set"]);
     world.device().heartbeats("u", 50).await;
     let tried = running.asked("refresh");
@@ -271,7 +271,7 @@ async fn no_canary_overtakes_the_fleet(max_batch: usize, fleet: usize) {
     eventually("a canary was refused", async || running.is_refused()).await;
     world.device().heartbeats("u", fleet).await;
     let before = Clock::system().now();
-    // The check for lost data comes before, among rare commands.
+    // The check for lost data comes before this command, among the rare commands.
     let asked = || running.asked("advance") + running.asked("other");
     let tried = asked();
     eventually("it was tried again and again", async || asked() > tried + 2.0).await;
@@ -283,7 +283,7 @@ async fn no_canary_overtakes_the_fleet(max_batch: usize, fleet: usize) {
     world.redis.permit(&["+set"]);
     eventually("it hears on", async || world.heard().await.unwrap() > before).await;
     eventually("the fleet was recorded", async || world.units().await == fleet).await;
-    // Every canary came, late: nothing was missed, so nothing was blind.
+    // Every canary came late: none was missing, so nothing was blind.
     let later = world.heard().await;
     eventually("it goes on", async || world.has_heard_more_than(later).await).await;
     assert_eq!(world.blind().await, []);
@@ -310,21 +310,21 @@ async fn unacknowledged_messages_that_find_no_room_are_counted_and_that_time_is_
     running.stop().await;
 }
 
-/// Mosquitto does so with a backlog: each acknowledgement makes it send as many messages as it may.
+/// Mosquitto does so when it has a backlog: each acknowledgement makes it send as many messages as it may.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broker_that_sends_more_than_it_may_is_throttled_and_keeps_its_connection() {
-    // More than the queue holds.
+    // More messages than the queue holds.
     const BACKLOG: usize = 80_000;
     let mut world = World::new("").await;
     world.config.receive_maximum = 1000;
     world.config.max_batch = 1000;
-    // Longer than the engine is away: a broker that is not read hears nothing either.
+    // The keep-alive is longer than the engine is away: a broker that is not read gets no ping either.
     world.config.keep_alive = Duration::from_secs(10);
     let running = world.start().await;
     world.redis.permit(&["-set"]);
     let device = world.device();
     device.floods(BACKLOG, QoS::AtLeastOnce).await;
-    // Some acknowledgements, and then none for some seconds.
+    // The engine acknowledges some messages, and then none for some seconds.
     world.redis.permit(&["+set"]);
     eventually("some were recorded", async || running.heartbeats("") > 500.0).await;
     world.redis.permit(&["-set"]);
@@ -346,7 +346,7 @@ async fn a_unit_with_an_unreadable_state_is_admitted_anew_and_delays_no_other() 
     world.redis.damage(&"detector:u13".parse().unwrap());
     device.heartbeats("u", 40).await;
     device.publishes("units/last/heartbeat", "").await;
-    // u13 before and once more, the other 39 and the last after.
+    // Unit u13 was heard before and once more, the other 39 and the last one afterwards.
     eventually("all were recorded", async || running.heartbeats("new") == 42.0).await;
     assert_eq!(world.connections("test-main"), 1);
     running.stop().await;
@@ -380,7 +380,7 @@ async fn messages_that_the_broker_drops_are_a_warning_where_it_reports_them() {
     // A disconnected client, for which the broker keeps five messages.
     let device = world.device();
     world.subscribes_and_goes_away("units/+/heartbeat").await;
-    // Few at a time: it keeps as few for an instance that is slow.
+    // Only a few at a time: the broker keeps as few for an instance that is slow.
     for group in 1..=6 {
         device.heartbeats(&format!("group-{group}-"), 5).await;
         eventually("they are recorded", async || world.units().await == 5 * group).await;

@@ -50,7 +50,7 @@ impl Secured {
             format!("cafile {at}/ca.pem\ncertfile {at}/ca-broker.pem\nkeyfile {at}/ca-broker.key\n");
         world.broker.kill();
         let port = world.broker.port();
-        // "rollcall" with the password "secret", as mosquitto_passwd writes it.
+        // User "rollcall" with the password "secret", as mosquitto_passwd writes it.
         std::fs::write(dir.join("passwords"), passwords(&dir)).unwrap();
         let more = format!(
             "password_file {at}/passwords\nlistener {tls} 127.0.0.1\n{certificates}require_certificate true\n\
@@ -62,7 +62,7 @@ impl Secured {
         Secured { world, dir, tls, ws, wss }
     }
 
-    /// Settings of TLS with these files.
+    /// Settings of TLS from these files.
     fn tls(&self, ca: &str, client: Option<&str>) -> Option<Tls> {
         let file = |name: &str| Some(self.dir.join(name));
         let files = TlsFiles {

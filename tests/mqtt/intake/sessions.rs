@@ -13,7 +13,7 @@ use super::world::{World, eventually, kind};
 /// Longer than any of these cases takes, so that no blind interval comes from a gap.
 const LONG: Duration = Duration::from_secs(60);
 
-/// A client that connects with the id of another one, and takes the messages of its session.
+/// A client that connects with the id of another client, and takes the messages of its session.
 struct Thief(TcpStream);
 
 impl Thief {
@@ -47,7 +47,7 @@ impl Thief {
         (first, rest)
     }
 
-    /// Acknowledges messages until one of that topic has come.
+    /// Acknowledges messages until a message of this topic has come.
     async fn takes(&mut self, topic: &str) {
         loop {
             let (first, rest) = self.packet().await;

@@ -24,7 +24,7 @@ async fn world() -> World {
 }
 
 impl World {
-    /// Hearing goes on: a message that is sent now is heard, too.
+    /// Checks that hearing continues: a message that is sent now is heard, too.
     async fn hears_on(&self) {
         let now = Clock::system().now();
         eventually("it hears on", async || self.heard().await >= Some(now)).await;
@@ -114,7 +114,7 @@ async fn the_only_member_is_replaced_at_once_after_a_crash() {
     world.hears_on().await;
     let crashed = Clock::system().now();
     one.crash().await;
-    // No member was there when the broker reported the end, and yet the next member does not wait for the release.
+    // No member was connected when the broker reported the end, and yet the next member does not wait for the release.
     let two = world.start().await;
     eventually("the broker has kept its word", async || two.asked("depart") >= 1.0).await;
     world.hears_on().await;
@@ -154,7 +154,7 @@ async fn nothing_is_proved_while_one_member_swallows_its_share() {
     let came = || running.metric("canary_round_trip_seconds", "");
     eventually("canaries come all the way", async || came() > canaries + 5.0).await;
     assert!(world.heard().await.unwrap() <= attends, "canaries of one prove nothing about the other");
-    // The broker drops it, and publishes its last will.
+    // The broker drops the ghost, and publishes its last will.
     let dropped = Clock::system().now();
     haunting.abort();
     world.hears_on().await;

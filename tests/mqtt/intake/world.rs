@@ -56,7 +56,7 @@ pub struct World {
     pub config: Config,
     /// Canaries further apart than this enclose a blind interval.
     pub gap: Duration,
-    /// Reads recorded state.
+    /// An engine that reads recorded state.
     pub engine: Arc<RedisEngine>,
     dir: tempfile::TempDir,
 }
@@ -95,7 +95,7 @@ impl World {
         World { redis, broker, gap: 3 * config.canary_period, config, engine, dir }
     }
 
-    /// A directory of its own.
+    /// The private directory of the world.
     pub fn directory(&self) -> &Path {
         self.dir.path()
     }
@@ -111,7 +111,7 @@ impl World {
         self.read(unit).await.facts
     }
 
-    /// The expiry key of a unit.
+    /// The last seen time of a unit, from its expiry key.
     pub async fn last_seen(&self, unit: &str) -> Option<Timestamp> {
         self.read(unit).await.alive
     }
@@ -206,7 +206,7 @@ impl World {
         Running { telemetry, stop, task: tokio::spawn(run) }
     }
 
-    /// A client subscribes with a kept session, and disconnects.
+    /// Subscribes with a kept session, and disconnects.
     pub async fn subscribes_and_goes_away(&self, filter: &str) {
         let mut options = MqttOptions::new("away", ("127.0.0.1", self.broker.port()));
         options.set_clean_start(true).set_session_expiry_interval(Some(3600));
@@ -215,7 +215,7 @@ impl World {
         while !matches!(events.poll().await.unwrap(), Event::Incoming(Packet::SubAck(_))) {}
     }
 
-    /// A client with that subscription.
+    /// A client with this subscription.
     pub async fn reader(&self, filter: &str) -> (AsyncClient, EventLoop) {
         let options = MqttOptions::new("reader", ("127.0.0.1", self.broker.port()));
         let (client, mut events) = AsyncClient::builder(options).capacity(10).build();
@@ -245,7 +245,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// The sum of all series of a metric with that label value.
+    /// The sum of all series of a metric with this label value.
     pub fn metric(&self, name: &str, label: &str) -> f64 {
         let labels = if label.is_empty() { vec![] } else { vec![label] };
         metrics::sum(&self.telemetry, &format!("rollcall_{name}"), &labels).unwrap_or_default()
@@ -260,7 +260,7 @@ impl Running {
         self.metric("engine_command_duration_seconds", command)
     }
 
-    /// The engine refuses commands.
+    /// Whether the engine refuses commands.
     pub fn is_refused(&self) -> bool {
         self.metric("engine_up", "") == 0.0
     }
@@ -269,19 +269,19 @@ impl Running {
         self.metric("mqtt_connected", "main") == 1.0
     }
 
-    /// Stops it in order.
+    /// Stops Rollcall in order.
     pub async fn stop(self) {
         self.stop.cancel();
         tokio::time::timeout(MAX_WAIT, self.task).await.expect("it stops").unwrap().unwrap();
     }
 
-    /// Ends it like a power cut.
+    /// Ends Rollcall like a power cut.
     pub async fn crash(self) {
         self.task.abort();
         assert!(self.task.await.unwrap_err().is_cancelled());
     }
 
-    /// Waits until it ends by itself.
+    /// Waits until Rollcall ends by itself, and returns the error.
     pub async fn failure(self) -> String {
         format!(
             "{:#}",
@@ -297,7 +297,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// Publishes and awaits that the broker has it.
+    /// Publishes a message and waits until the broker has it.
     pub async fn publishes(&self, topic: &str, payload: impl Into<Vec<u8>>) {
         self.publish(topic, payload, PublishOptions::new(QoS::AtLeastOnce)).await;
     }
@@ -313,14 +313,14 @@ impl Device {
         taken.unwrap();
     }
 
-    /// Heartbeats of units `<name>0` and so on.
+    /// Publishes a heartbeat of each of the units `<name>0` and so on.
     pub async fn heartbeats(&self, name: &str, count: usize) {
         for n in 0..count {
             self.publishes(&format!("units/{name}{n}/heartbeat"), "").await;
         }
     }
 
-    /// As many messages, as fast as they go.
+    /// Publishes `count` messages as fast as possible.
     pub async fn floods(&self, count: usize, qos: QoS) {
         for n in 0..count {
             let topic = format!("units/flood{}/heartbeat", n % 1000);
@@ -336,7 +336,7 @@ impl Drop for Device {
     }
 }
 
-/// Pumps publish their pressure.
+/// The metrics of pumps, which publish their pressure.
 fn metrics() -> Arc<Catalogue> {
     let pressure = Metric {
         name: PRESSURE.to_owned(),

@@ -8,7 +8,7 @@ use crate::support::browser::{Browser, SCHEMES, SIZES, axe, pictures};
 /// The most bytes of a page with its style and its script, as they are sent.
 const LARGEST: f64 = 200_000.0;
 
-/// Looks at the page in every size and scheme, and takes a picture of each. `name`: of the pictures.
+/// Examines the page in every size and scheme, and takes a picture of each. `name`: the name of the pictures.
 pub async fn inspect(browser: &Browser, name: &str) {
     let axe = axe();
     for (size, pixels) in SIZES {

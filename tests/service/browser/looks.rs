@@ -31,7 +31,7 @@ async fn pages_are_small_and_legible_on_every_screen_for_everybody() {
     fleet.telemetry.mqtt_connected("fleet", "mqtt://127.0.0.1");
     fleet.telemetry.blind(false, Some(fleet.clock.now()));
 
-    // Nothing yet, then five units, one of which is silent.
+    // First the fleet is empty, then it has five units, one of which is silent.
     open("/").await;
     browser.shows("No unit was heard yet").await;
     inspect(&browser, "fleet-of-none").await;
@@ -72,7 +72,7 @@ async fn pages_are_small_and_legible_on_every_screen_for_everybody() {
     browser.shows("A large part of the fleet fell silent at once").await;
     inspect(&browser, "fleet-in-a-storm").await;
 
-    // Rollcall hears nothing, and its engine is away: live, in words.
+    // Rollcall hears nothing, and its engine is away: the open page shows it in words.
     fleet.telemetry.blind(true, Some(fleet.clock.now()));
     let lost = (ConnectionLoss::Broken, "connection refused");
     fleet.telemetry.mqtt_disconnected("fleet", "mqtt://127.0.0.1", lost, SECOND);

@@ -15,7 +15,8 @@ fn token_of(role: &str) -> String {
     format!("{role}-of-the-tests")
 }
 
-/// Detectors fall silent after three seconds; meters do not. The receiver wants no more with its first answer.
+/// Detectors fall silent after three seconds; meters do not. The first answer of the receiver is that it wants no
+/// more.
 fn options() -> String {
     let token = |name: &str| {
         let sha256 = Token::digest(&token_of(name)).map(|byte| format!("{byte:02x}")).concat();
@@ -135,7 +136,7 @@ async fn an_operator_sees_a_unit_fall_silent_and_does_what_the_role_allows() {
     browser.shows("Paused until").await;
     browser.click("form[action$='/unpause'] button").await;
     browser.shows("For how many hours").await;
-    // A receiver that wants no more is asked again after a reload.
+    // A receiver that answered that it wants no more is asked again after a reload.
     let reload = CLIENT.post(world.url("/-/reload")).bearer_auth(token_of("operator")).send().await.unwrap();
     assert_eq!(reload.status(), 200);
     let before = world.hook.received().len();
@@ -161,7 +162,7 @@ async fn an_operator_sees_a_unit_fall_silent_and_does_what_the_role_allows() {
     browser.eventually("the fleet without it", &count_is("offline", 0)).await;
     assert!(!browser.text().await.contains("pump 7"));
 
-    // Without a login there is nothing.
+    // Without a login there are no pages.
     log_out(&browser).await;
     browser.open(&unit).await;
     browser.shows("Log in").await;
@@ -170,7 +171,7 @@ async fn an_operator_sees_a_unit_fall_silent_and_does_what_the_role_allows() {
     let requests = browser.requests().await;
     let elsewhere: Vec<&String> = requests.iter().filter(|url| !url.starts_with(&address)).collect();
     assert!(requests.len() > 50 && elsewhere.is_empty(), "{elsewhere:?} of {}", requests.len());
-    // The audit knows them by the names of their tokens.
+    // The audit has the operators by the names of their tokens.
     let audit = CLIENT.get(world.url("/api/v1/audit")).bearer_auth(token_of("viewer")).send().await.unwrap();
     let audit = audit.text().await.unwrap();
     for name in ["operator", "admin"] {

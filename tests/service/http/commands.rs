@@ -140,7 +140,7 @@ async fn every_command_has_the_rights_of_its_token() {
     std::fs::write(&file, "kind,unit\ndetector,3\n").unwrap();
     let file = file.to_str().unwrap();
     let silence = "5c9c9b7e-3d2c-4a55-9f0c-2d7d0c8a4a11";
-    // The last ones find nothing that they could change, and say so if they may ask.
+    // The last commands find nothing to change, and say so if the client may ask.
     let commands: [(&[&str], MinimumSince, &str); 26] = [
         (&["summary"], Viewer, ""),
         (&["units"], Viewer, ""),
@@ -206,7 +206,7 @@ async fn an_import_that_removes_units_asks_first_and_refuses_to_remove_most_of_t
         std::fs::write(&path, format!("kind,unit\n{lines}")).unwrap();
         path.to_str().unwrap().to_owned()
     };
-    // (units of the file, more arguments, exit code, what is said)
+    // The cases: units of the file, more arguments, exit code, and the output.
     let cases: [(&[&str], &[&str], i32, &str); 7] = [
         (&["1", "a/b"], &["--dry-run"], 1, "a unit id has no /"),
         (&["1", "a/b"], &["--replace", "--dry-run"], 1, "a unit id has no /"),
@@ -226,7 +226,7 @@ async fn an_import_that_removes_units_asks_first_and_refuses_to_remove_most_of_t
     assert!(audit.contains("ana (http)") && audit.contains("removes 1 of 5 units"), "{audit}");
 }
 
-/// A server that is not Rollcall, and answers every request with this.
+/// A server that is not Rollcall, and answers every request with this text.
 async fn other_server(answer: &'static str) -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());

@@ -17,7 +17,7 @@ async fn post(fleet: &Fleet, token: &str, query: &str, media: &str, body: impl I
     request.body(body.into()).send().await.unwrap()
 }
 
-/// Imports, and answers what was changed.
+/// Imports an inventory, and returns the outcome.
 async fn import(fleet: &Fleet, query: &str, media: &str, body: impl Into<Vec<u8>>) -> Value {
     let answer = post(fleet, "", query, media, body).await;
     let (status, text) = (answer.status(), answer.text().await.unwrap());
@@ -105,7 +105,7 @@ async fn what_was_exported_is_imported_again_and_a_replacement_removes_the_rest(
     let entry = &audit["audit"][0];
     assert_eq!((&entry["change"], &entry["subject"]), (&"inventory_imported".into(), &"detector".into()));
     assert_eq!(entry["text"], "2 lines, 0 of them bad; removes 1 of 2 units");
-    // A file that would remove more than half is taken for the wrong one, unless that is said to be meant.
+    // A file that would remove more than half of the units counts as the wrong file, unless the client confirms it.
     let other = "kind,unit\ndetector,fresh\n";
     let problem = assert_problem(post(&fleet, "", "?replace=true", CSV, other).await, 409).await;
     let detail = problem["detail"].as_str().unwrap();
@@ -195,7 +195,7 @@ async fn an_upload_that_stalls_holds_up_no_other_token_and_gives_its_place_back(
          Content-Type: {NDJSON}\r\nContent-Length: 1000000\r\n\r\n{line}"
     );
     stalled.write_all(head.as_bytes()).await.unwrap();
-    // Its place is taken once a second upload of the token is refused.
+    // The place of the first upload is taken once a second upload of the token is refused.
     let refused = async { while post(&fleet, "one", "?dry_run=true", NDJSON, line).await.status() != 503 {} };
     tokio::time::timeout(30 * SECOND, refused).await.unwrap();
     assert_eq!(post(&fleet, "two", "", NDJSON, line).await.status(), 200);

@@ -82,7 +82,7 @@ async fn an_export_has_every_unit_once_with_its_settings() {
 async fn a_large_export_is_complete_and_ends_with_an_error_if_the_engine_fails() {
     let mut fleet = Fleet::start().await;
     fleet.fill();
-    // More than the buffers between a server and its client hold.
+    // More units than the buffers between a server and its client hold.
     let names: Vec<String> = (0..10_000).map(|number| format!("detector:{number:08}")).collect();
     let labels: Labels = (0..8).map(|number| (format!("label{number}"), "x".repeat(250))).collect();
     let now = fleet.clock.now();

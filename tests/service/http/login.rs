@@ -13,7 +13,7 @@ use super::world::{Fleet, SECOND, assert_problem};
 
 const FORWARDED_FOR: &str = "x-forwarded-for";
 
-/// Behind a proxy of this machine, which names users if `has_users`.
+/// A fleet behind a proxy of this machine, which names users if `has_users`.
 async fn behind_a_proxy(has_users: bool) -> Fleet {
     let roles = [("ana".to_owned(), Role::Operator)].into();
     let users = ProxyUsers { header: "x-user".try_into().unwrap(), role: Role::Viewer, roles };
@@ -146,7 +146,7 @@ async fn a_client_that_sends_too_many_requests_has_to_wait_and_no_other() {
     assert!(problem["detail"].as_str().unwrap().contains("http.requests_per_second"), "{problem}");
     assert!(refused.all(|answer| answer.status() == StatusCode::TOO_MANY_REQUESTS));
     assert_eq!(ask("/api/v1/summary", "wall").await.unwrap().status(), StatusCode::OK);
-    // A client without a known token is another one, and pages of health are not counted.
+    // A client without a known token counts as another client, and pages for health are not counted.
     assert_eq!(ask("/api/v1/summary", "unknown").await.unwrap().status(), StatusCode::UNAUTHORIZED);
     let healthy = join_all((0..50).map(|_| ask("/healthz", "desk"))).await;
     assert!(healthy.into_iter().all(|answer| answer.unwrap().status() == StatusCode::OK));

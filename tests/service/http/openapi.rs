@@ -1,4 +1,4 @@
-//! The description of the API is that of its routes and of its answers.
+//! The description of the API agrees with its routes and its answers.
 
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
@@ -11,7 +11,7 @@ use super::world::Fleet;
 
 const DOCUMENT: &str = include_str!("../../../src/http/openapi.json");
 
-/// The document, where objects have the fields that it names and no others.
+/// The document, changed so that objects may have only the fields that it names.
 fn document() -> &'static Value {
     fn close(schema: &mut Value) {
         match schema {
@@ -33,7 +33,7 @@ fn document() -> &'static Value {
     })
 }
 
-/// The schema of the answer to GET of this path, if it is of the API.
+/// The schema of the answer to GET of this path, if the path belongs to the API.
 fn answer_of(path: &str) -> Option<&'static Value> {
     let path: Vec<&str> = path.split('?').next().unwrap().split('/').collect();
     let is_of = |template: &str| {
@@ -48,7 +48,7 @@ fn answer_of(path: &str) -> Option<&'static Value> {
     Some(&found["get"]["responses"]["200"]["content"]["application/json"]["schema"])
 }
 
-/// Panics if an answer to GET is not as the document says.
+/// Panics if an answer to GET does not match the document.
 pub(super) fn assert_described(path: &str, answer: &Value) {
     let Some(schema) = answer_of(path) else { return };
     let whole = json!({

@@ -22,7 +22,7 @@ async fn incidents_are_the_groups_of_units_that_are_offline_and_the_breaker_is_r
         fleet.hear_at(site, unit).await;
     }
     fleet.pass(121 * SECOND, &["detector:a", "detector:b", "detector:d"]).await;
-    // The page of a moment serves all that ask within it.
+    // One page serves all requests of the same moment.
     let page = shows(&fleet, "<b>2</b> of 3").await;
     for text in [
         "site=north",
@@ -58,7 +58,7 @@ async fn incidents_are_the_groups_of_units_that_are_offline_and_the_breaker_is_r
     assert_eq!(fleet.engine.records(true, None, 10).await.unwrap().len(), 3);
 }
 
-/// The page of incidents when it has that text.
+/// Waits until the page of incidents has this text, and returns it.
 async fn shows(fleet: &Fleet, text: &str) -> String {
     let mut page = String::new();
     for _ in 0..200 {

@@ -19,7 +19,7 @@ async fn receivers_are_shown_with_what_waits_for_them_and_with_what_any_instance
     };
     assert_eq!(page["receivers"], json!([unknown("hook", "webhook"), unknown("mail", "email")]));
 
-    // Two instances: the failures of one follow the success of the other.
+    // Two instances: one has failures after the other had a success.
     let [one, other] = [0, 1].map(|_| ReceiverHealths::new(fleet.engine.clone()));
     one.note("mail", None, fleet.clock.now());
     fleet.clock.advance(SECOND);
@@ -28,7 +28,7 @@ async fn receivers_are_shown_with_what_waits_for_them_and_with_what_any_instance
     other.note("mail", Some("450 come back later"), fleet.clock.now());
     other.write().await.unwrap();
     one.write().await.unwrap();
-    // A receiver that is not configured any more left something behind.
+    // A receiver that is not configured any more left notifications behind.
     let now = fleet.clock.now();
     let gone = ["gone".to_owned()];
     fleet.engine.register_receivers(&gone, now).await.unwrap();
@@ -50,7 +50,7 @@ async fn receivers_are_shown_with_what_waits_for_them_and_with_what_any_instance
         (&"2026-03-01T12:00:02.000Z".into(), &"450 come back later".into())
     );
 
-    // Outcomes that cannot be written wait for the next time.
+    // Outcomes that cannot be written wait for the next write.
     let healths = Arc::new(ReceiverHealths::new(fleet.engine.clone()));
     healths.note("mail", None, fleet.clock.now());
     let mut client = redis::Client::open(format!("redis://127.0.0.1:{}/0", fleet.redis.port())).unwrap();

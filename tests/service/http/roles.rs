@@ -11,7 +11,7 @@ use super::changes::token;
 use super::web::browser;
 use super::world::Fleet;
 
-/// The least role whose requests are answered; `Anyone`: all are.
+/// The least role whose requests are answered; `Anyone`: requests of every client are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum MinimumSince {
     Anyone,

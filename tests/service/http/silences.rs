@@ -46,7 +46,7 @@ async fn a_silence_is_added_shown_changed_and_ended() {
     let changed = send(&fleet, "", Method::PUT, &one, longer).await;
     assert_eq!((changed.status().as_u16(), body(changed).await), (200, json!({ "id": id, "units": 0 })));
     assert_eq!(fleet.json(&one).await["ends_at"], "2026-03-01T15:00:00.000Z");
-    // Without a begin it keeps its own, and lasts from now on.
+    // Without a begin in the request, the silence keeps its own, and lasts from now on.
     fleet.clock.advance(1800 * SECOND);
     let changed = send(&fleet, "", Method::PUT, &one, wanted()).await;
     assert_eq!((changed.status().as_u16(), body(changed).await), (200, json!({ "id": id, "units": 0 })));
@@ -93,7 +93,7 @@ async fn a_silence_says_how_many_units_it_covers_and_that_it_covers_none() {
     assert_eq!(units, [0, 1, 1, 2, 2]);
     let page = fleet.text("/silences").await;
     assert!(page.contains("none: no unit has these labels"), "{page}");
-    // Alertmanager's API has no number; it is counted all the same.
+    // Alertmanager's API has no field for the number, but the units are counted.
     let other = json!({
         "matchers": [{ "name": "unit", "value": "[abc]", "isRegex": true }], "startsAt": "2026-03-01T12:00:00Z",
         "endsAt": "2026-03-01T13:00:00Z", "createdBy": "ana", "comment": "works",

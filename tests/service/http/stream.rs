@@ -26,7 +26,7 @@ struct Client {
 }
 
 impl Client {
-    /// `last`: the id of the last event that it has read; empty: none.
+    /// `last`: the id of the last event that the client has read; empty: none.
     async fn start(fleet: &Fleet, last: &str) -> Client {
         let request = fleet.client.get(format!("{}{PATH}", fleet.url));
         let request = if last.is_empty() { request } else { request.header("last-event-id", last) };
@@ -61,7 +61,7 @@ impl Client {
         Event { name: field("event"), id: field("id"), data }
     }
 
-    /// The next event of that name; summaries and transitions come in any order.
+    /// The next event of this name; summaries and transitions come in any order.
     async fn next_of(&mut self, name: &str) -> Event {
         loop {
             let event = self.next().await;
@@ -82,7 +82,7 @@ async fn a_stream_says_when_the_fleet_has_changed() {
     fleet.hear(&["detector:2"]).await;
     let second = client.next().await;
     assert_eq!((second.name.as_str(), &second.data["states"]["online"]), ("summary", &2.into()));
-    // A client that comes back with the id of the last summary has it already.
+    // A client that reconnects with the id of the last summary has that summary already.
     let mut again = Client::start(&fleet, &second.id).await;
     fleet.hear(&["detector:3"]).await;
     assert_eq!(again.next().await.data["states"]["online"], 3);
@@ -97,7 +97,7 @@ async fn transitions_of_every_instance_are_told_once_and_a_client_goes_on_where_
     fleet.hear_at("north", "detector:a").await;
     other.hear(&["detector:b"]).await;
     let mut client = Client::start(&fleet, "").await;
-    // From then on it is followed.
+    // From then on the other instance is followed.
     client.next_of("summary").await;
     fleet.pass(121 * SECOND, &["detector:a"]).await;
     let gone = client.next_of("transition").await;
@@ -149,7 +149,7 @@ async fn a_client_that_has_missed_too_much_is_told_to_read_anew() {
         let mut client = Client::start(&fleet, last).await;
         let event = client.next().await;
         assert_eq!((event.name.as_str(), &event.data["reason"]), ("reset", &reason.into()), "{last}");
-        // From there it goes on.
+        // From there the stream continues.
         let summary = client.next_of("summary").await;
         assert_eq!(summary.data["states"]["offline"], 5000);
         let mut client = Client::start(&fleet, &event.id).await;
@@ -175,7 +175,7 @@ async fn five_hundred_clients_follow_an_instance_and_there_is_a_bound() {
         assert_eq!(client.next_of("transition").await.data["record"]["unit"], "a");
     }
     drop(clients);
-    // A client that goes away makes room.
+    // A client that disconnects makes room.
     let room = async {
         while fleet.get(PATH).await.status() != 200 {
             tokio::time::sleep(SECOND / 20).await;

@@ -108,7 +108,7 @@ async fn time_before_a_unit_was_known_is_not_online() {
     // The unit is silent for as long as it was heard: half of its time, not a hundredth of the time of the fleet.
     let deadline = fleet.json("/api/v1/units/detector/young").await["deadline"].as_str().unwrap().to_owned();
     fleet.pass(220 * SECOND, &["detector:old", "detector:young"]).await;
-    // A record of this very moment is not before it.
+    // A record of exactly this moment does not count as before it.
     fleet.pass(SECOND, &[]).await;
     let now = fleet.clock.now();
     let deadline = parse_moment(&deadline).unwrap();
@@ -153,7 +153,7 @@ async fn availability_is_the_share_of_time_that_units_were_not_offline() {
     fleet.clock.advance(SECOND);
     assert_eq!(fleet.json("/api/v1/availability").await, usual);
     assert_eq!((&usual["outages"], &usual["units"]), (&json!(1), &json!(2)), "{usual}");
-    // The fleet is watched since noon, and thirty days before that count for nothing.
+    // The fleet is watched since noon, so the thirty days before do not count.
     assert_eq!(
         (&usual["from"], &usual["online_share"]),
         (&json!(noon.to_string()), &json!(0.875)),

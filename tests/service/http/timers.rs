@@ -31,7 +31,7 @@ async fn json_of(answer: Response) -> Value {
     serde_json::from_str(&answer.text().await.unwrap()).unwrap()
 }
 
-/// The outcome of a batch, and the sum of each.
+/// The outcome of a batch, and the number of timers with each result.
 async fn counts(answer: Response) -> (u16, Value) {
     let status = answer.status().as_u16();
     let answer = json_of(answer).await;
@@ -232,7 +232,7 @@ async fn a_batch_has_at_most_100_000_timers_and_the_rest_is_left_out() {
     assert_eq!(problem["answered"], 100_000);
     assert_eq!(waiting(&fleet).await, 100_000);
     assert_problem(fleet.get(&format!("{PATH}/t100000")).await, 404).await;
-    // They are taken back a part with each request.
+    // Each request cancels a part of the timers.
     let mut cursor = Value::Null;
     for rest in [80_000, 60_000] {
         fleet.clock.advance(1000 * SECOND);

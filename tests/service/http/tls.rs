@@ -68,7 +68,7 @@ async fn the_server_speaks_tls_and_shows_a_renewed_certificate_without_a_restart
     let _ = plain.read_to_end(&mut bytes).await;
     assert!(!bytes.starts_with(b"HTTP"), "{bytes:?}");
 
-    // A certificate without its key is not shown; when the key is there too, it is.
+    // A certificate without its key is not used; once the key is there too, it is.
     let key = std::fs::read(dir.join("server.key")).unwrap();
     authority.certify_server(dir, false);
     let fresh_key = std::fs::read(dir.join("server.key")).unwrap();

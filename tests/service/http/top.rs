@@ -44,7 +44,7 @@ impl Terminal {
         }
         command.envs(variables.iter().copied());
         let part = || Stdio::from(end.try_clone().unwrap());
-        // A group of its own: Ctrl-Z stops all of it.
+        // The program has a process group of its own: Ctrl-Z stops the whole group.
         let program = command.stdin(part()).stdout(part()).stderr(part()).process_group(0).spawn().unwrap();
         let shown = Arc::new(Mutex::new(Vec::new()));
         let (mut reader, into) = (keyboard.try_clone().unwrap(), shown.clone());
@@ -61,7 +61,7 @@ impl Terminal {
         String::from_utf8_lossy(&self.shown.lock().unwrap()).into_owned()
     }
 
-    /// Forgets what was shown before.
+    /// Forgets the output so far.
     fn forget(&self) {
         self.shown.lock().unwrap().clear();
     }
@@ -91,7 +91,7 @@ impl Terminal {
         modes.contains(LocalModes::ECHO | LocalModes::ICANON | LocalModes::ISIG)
     }
 
-    /// The exit code; afterwards the terminal is as it was before.
+    /// Waits for the end and returns the exit code; then the terminal is as it was before.
     async fn ends(mut self) -> Option<i32> {
         let code = self.exit_code().await;
         self.shows(LEAVE).await;
@@ -144,7 +144,7 @@ async fn the_fleet_is_drawn_live_and_q_leaves_the_terminal_as_it_was() {
     terminal.shows("\u{1b}[31moffline\u{1b}[0m").await;
     terminal.shows("1 of 1 silences found within").await;
 
-    // A smaller terminal, at once.
+    // A change of the terminal's size is drawn at once.
     terminal.forget();
     resize(&terminal.keyboard, 20, 4);
     kill_process(terminal.pid(), Signal::WINCH).unwrap();

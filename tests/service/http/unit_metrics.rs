@@ -42,7 +42,7 @@ async fn each_unit_has_two_series_with_the_samples_of_a_family_together() {
     }
 }
 
-/// For tables of single units, and for counts of any selection of them.
+/// These labels serve tables of single units, and counts of any selection of them.
 #[tokio::test]
 async fn a_unit_shows_its_values_of_the_labels_that_are_counted_by() {
     let fleet = Fleet::start().await;

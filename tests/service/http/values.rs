@@ -49,7 +49,7 @@ async fn values_that_a_crash_left_without_a_unit_are_removed_when_they_are_read(
     for unit in ["detector:1", "detector:gone"] {
         fleet.report(unit, "detector_battery_volts", "3.6").await;
     }
-    // As after a crash between the removal of the unit and of its values.
+    // The state after a crash between the removal of the unit and the removal of its values.
     let url = format!("redis://127.0.0.1:{}/", fleet.redis.port());
     let mut other = redis::Client::open(url).unwrap().get_connection().unwrap();
     let pages: Vec<String> = redis::cmd("KEYS").arg("*:facts:*").query(&mut other).unwrap();

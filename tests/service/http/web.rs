@@ -65,7 +65,7 @@ async fn the_page_of_a_unit_says_why_it_is_offline_and_its_forms_change_it() {
     assert_eq!((taken.status().as_u16(), taken.headers()[LOCATION].to_str().unwrap()), (303, PAGE));
     assert!(fleet.text(PAGE).await.contains("on my way"));
     assert_eq!(submit(&fleet, &format!("{PAGE}/unack"), "", &own, "").await.status(), 303);
-    // The history keeps it.
+    // The history keeps the acknowledgement.
     let page = fleet.text(PAGE).await;
     assert!(
         !page.contains("Take the acknowledgement back") && page.contains("acknowledgement undone"),
@@ -131,7 +131,7 @@ async fn a_browser_logs_in_with_a_token_and_may_do_what_its_role_may() {
         let removed = submit(&fleet, "/units/detector/1/remove", cookie, &own, "sure=yes").await;
         assert_eq!(removed.status(), 403);
     }
-    // A log-out ends this session of the token, also for others that have its cookie, and no other one.
+    // A logout ends this session of the token, also for others that have its cookie, and no other session.
     let copied = log_in("screen").await;
     assert_eq!(submit(&fleet, "/logout", &copied, "http://evil.example", "").await.status(), 403);
     assert_eq!(get("/", &copied).await.status(), 200);

@@ -53,7 +53,7 @@ pub struct Fleet {
     pub stop: CancellationToken,
     pub server: JoinHandle<anyhow::Result<()>>,
     pub redis: Server,
-    /// Last, so that the server has ended when the directory is removed.
+    /// The last field, so that the server has ended when the directory is removed.
     _dir: TempDir,
 }
 
@@ -170,7 +170,7 @@ impl Fleet {
         self.roll.hear(&beats, now).await.unwrap();
     }
 
-    /// A heartbeat of a unit at that site.
+    /// Hears a heartbeat of a unit at this site.
     pub async fn hear_at(&self, site: &str, unit: &str) {
         let labels = Labels::from([("site".to_owned(), site.to_owned())]);
         let declared = Declared { labels, ..Declared::default() };

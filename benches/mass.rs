@@ -113,7 +113,7 @@ fn add_best(report: &mut Report, title: &str, storms: Vec<Storm>, due: u32) -> f
     written.after
 }
 
-/// The same storm without Rollcall, by [`bare_commands`]. Returns how long it took, in seconds.
+/// Measures the storm without Rollcall, by [`bare_commands`]. Returns how long it took, in seconds.
 async fn by_hand(report: &mut Report, units: u32, clock: &Clock) -> anyhow::Result<f64> {
     let (world, due) = (World::new()?, units / 10);
     let now = clock.now();

@@ -1,7 +1,7 @@
 //! The soak: a random walk over all faults, for any time, on a world that is not
 //! rebuilt. `make soak MINUTES=10 [SEED=n] [FAULT=name] [TOPOLOGY=single|sentinel|cluster]`.
 //!
-//! It prints a line for each fault; after each the world settles and the oracle reports
+//! The soak prints a line for each fault; after each fault the world settles and the oracle reports
 //! violations. They are counted, and make the program end with 1.
 
 use std::panic::AssertUnwindSafe;

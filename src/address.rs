@@ -63,10 +63,10 @@ pub struct BrokerAddress {
 /// Why an address is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
-    /// Not a URL with a host.
+    /// The text is not a URL with a host.
     #[error("a broker's address is written mqtt://host:port, mqtts://, ws://host:port/path or wss://")]
     Form,
-    /// User name or password inside the address, where logs would show them.
+    /// User name or password are inside the address, where logs would show them.
     #[error("a broker's address must not hold a user name or a password; they have options of their own")]
     Credentials,
 }
@@ -91,7 +91,7 @@ impl FromStr for BrokerAddress {
             (true, true) => url.path(),
         };
         let host = match url.host() {
-            // Without the brackets that a URL puts around it.
+            // The host without the brackets that a URL puts around an IPv6 address.
             Some(Host::Ipv6(address)) => address.to_string(),
             Some(host) => host.to_string(),
             None => return Err(AddressError::Form),
@@ -101,7 +101,7 @@ impl FromStr for BrokerAddress {
     }
 }
 
-/// The whole address, with the port.
+/// Writes the whole address, with the port.
 impl fmt::Display for BrokerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (scheme, path) = (self.scheme.as_str(), &self.path);

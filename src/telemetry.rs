@@ -214,7 +214,7 @@ mod tests {
         }
     }
 
-    /// The value 0 would mean a moment in 1970, or a mirror that was just compared.
+    /// Otherwise the value 0 would mean a moment in 1970, or a mirror that was just compared.
     #[test]
     fn a_gauge_without_a_value_has_no_series() {
         let telemetry = Telemetry::new(&Clock::by_hand(Timestamp::ZERO));

@@ -36,7 +36,7 @@ pub fn web() -> Result<ClientConfig, rustls::Error> {
 /// TLS for a mail server.
 ///
 /// # Errors
-/// As [`web`].
+/// The errors of [`web`].
 pub fn mail() -> Result<ClientConfig, rustls::Error> {
     Ok(builder()?.with_root_certificates(authorities()).with_no_client_auth())
 }

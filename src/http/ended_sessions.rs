@@ -13,7 +13,7 @@ use crate::clock::Timestamp;
 use crate::fleet::{Changed, Collection, Contents};
 use crate::store::{Cells, Content, Documents, EngineError, Table};
 
-/// The most ended sessions that are kept; beyond it, those that expire first are dropped.
+/// The most ended sessions that are kept; beyond it, the sessions that expire first are dropped.
 const MAX_ENDED: usize = 1000;
 
 /// When an ended session would have expired, in seconds.

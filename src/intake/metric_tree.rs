@@ -15,9 +15,9 @@ pub(super) struct MetricTree {
 
 #[derive(Debug, Default)]
 struct Node {
-    /// By the name of a member, or the index in an array.
+    /// The nodes below this one, by the name of a member or the index in an array.
     children: Vec<(String, NodeIndex)>,
-    /// The metrics that stand here.
+    /// The metrics that stand at this node.
     metrics: Vec<u8>,
 }
 

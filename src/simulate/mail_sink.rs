@@ -1,6 +1,6 @@
 //! A mail server for the demo and the tests: it accepts mails over SMTP and keeps them, or refuses them on request.
 //!
-//! It has the part of SMTP (RFC 5321) that a client needs to hand over a mail, and `AUTH PLAIN` if
+//! The server has the part of SMTP (RFC 5321) that a client needs to hand over a mail, and `AUTH PLAIN` if
 //! it has a login. It listens on the loopback address only; dropping the value ends it and every connection.
 
 use std::collections::VecDeque;

@@ -1,7 +1,7 @@
 //! A receiver of webhooks for the demo and the tests: it verifies and keeps requests, and answers
 //! as requested, with success or failure.
 //!
-//! It listens on the loopback address only; dropping the value ends it and every connection.
+//! The sink listens on the loopback address only; dropping the value ends it and every connection.
 
 use std::collections::VecDeque;
 use std::io;

@@ -160,7 +160,7 @@ fn a_port_that_is_taken_is_named_and_nothing_is_left() {
     let _taken = TcpListener::bind(("127.0.0.1", port)).unwrap();
     for script in ["cluster", "sentinel"] {
         let dir = tempfile::tempdir().unwrap();
-        // Wait for the last of the servers, so that the others have started.
+        // The taken port is that of the last server, so that the others have started before.
         let first = if script == "cluster" { port - 5 } else { port - 2 };
         let mut command = Command::new(root().join("config/redis").join(script));
         let command = command.env("PORT", first.to_string()).env("TMPDIR", dir.path());

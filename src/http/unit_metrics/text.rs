@@ -58,7 +58,7 @@ pub(super) struct Text {
     labels: Vec<String>,
     cursor: Cursor,
     chunk: Chunk,
-    /// Units of the current family, including those that were left out.
+    /// Units of the current family so far, including units that were left out.
     units: u64,
     left_out: u64,
     plain: Vec<u8>,

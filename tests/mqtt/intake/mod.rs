@@ -324,7 +324,7 @@ async fn a_broker_that_sends_more_than_it_may_is_throttled_and_keeps_its_connect
     world.redis.permit(&["-set"]);
     let device = world.device();
     device.floods(BACKLOG, QoS::AtLeastOnce).await;
-    // The engine acknowledges some messages, and then none for some seconds.
+    // Some messages are acknowledged, and then none for some seconds.
     world.redis.permit(&["+set"]);
     eventually("some were recorded", async || running.heartbeats("") > 500.0).await;
     world.redis.permit(&["-set"]);

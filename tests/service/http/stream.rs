@@ -97,7 +97,7 @@ async fn transitions_of_every_instance_are_told_once_and_a_client_goes_on_where_
     fleet.hear_at("north", "detector:a").await;
     other.hear(&["detector:b"]).await;
     let mut client = Client::start(&fleet, "").await;
-    // From then on the other instance is followed.
+    // From then on the transitions of both instances are followed.
     client.next_of("summary").await;
     fleet.pass(121 * SECOND, &["detector:a"]).await;
     let gone = client.next_of("transition").await;

@@ -49,7 +49,8 @@ struct Test {
     /// The moment of the silence, such as 2026-11-23T18:00:00+01:00, instead of now.
     #[arg(long, value_name = "TIME", value_parser = moment)]
     at: Option<Timestamp>,
-    /// Ask the running instance which receivers were notified of the newest silence of the unit, and why others were not.
+    /// Ask the running instance which receivers were notified of the newest silence of the unit, and why others were
+    /// not.
     #[arg(long, conflicts_with = "at")]
     now: bool,
 }

@@ -341,7 +341,7 @@ pub async fn serve(
     Ok(connections::accept(listener, None, pages, Limits::default(), telemetry, stop).await?)
 }
 
-/// Answers requests over TLS until `stop`, as [`Pages::serve`] does without it.
+/// Answers requests over TLS until `stop`, as [`serve`] does without it.
 pub async fn serve_tls(
     listener: TcpListener,
     tls: Arc<ServerTls>,

@@ -86,7 +86,7 @@ impl Browser {
         self.command("execute/sync", json!({ "script": script, "args": arguments })).await
     }
 
-    /// The result of a script that calls its last argument with it.
+    /// The result of a script in the page that hands it over by calling its last argument.
     pub async fn run_async(&self, script: &str, arguments: Value) -> Value {
         self.command("execute/async", json!({ "script": script, "args": arguments })).await
     }

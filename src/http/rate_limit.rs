@@ -48,8 +48,8 @@ impl Rate {
     /// Five wrong tokens at once, and one more every twelve seconds.
     pub const WRONG_TOKENS: Rate = Rate { each: Duration::from_secs(12), saved: Duration::from_secs(60) };
 
-    /// A limit of `rate` requests in a second; a client can save up as many as it may send in the time `saved`. `None` if
-    /// `rate` is 0: no limit.
+    /// A limit of `rate` requests in a second; a client can save up as many as it may send in the time `saved`.
+    /// `None` if `rate` is 0: no limit.
     pub fn per_second(rate: u32, saved: Duration) -> Option<Rate> {
         (rate > 0).then(|| Rate { each: Duration::from_secs(1) / rate, saved })
     }
